@@ -1,0 +1,16 @@
+//! Bounds that several rooms share. Each is a decision about memory or about fairness.
+
+/// Failures that a message remembers, the newest.
+pub const HISTORY: usize = 8;
+/// Longest error text kept beside a failure or a dead letter, in bytes.
+pub const ERROR_TEXT: usize = 200;
+/// Most messages in one bundle.
+pub const BUNDLE_MESSAGES: usize = 500;
+/// Most bytes of records in one bundle; a larger message is its own bundle.
+pub const BUNDLE_BYTES: usize = 64 * 1024;
+/// Longest id in bytes.
+pub const ID_BYTES: usize = 256;
+/// Claims of one message that may expire before it is dead (`crashes`).
+pub const MAX_EXPIRIES: u32 = 50;
+/// Expiries after which a bundle is taken apart into bundles of one.
+pub const SPLIT_EXPIRIES: u32 = 2;

@@ -1,0 +1,22 @@
+//! The words of the service, and nothing else: no I/O, no runtime, no wire format.
+//!
+//! Every other room may use these; they use none. `message` is what a producer sent,
+//! `route` is where it goes under which policy, `verdict` is what became of it,
+//! `due` and `clock` say when, `partition` says in which slice of the store.
+
+pub mod clock;
+pub mod due;
+pub mod limits;
+pub mod message;
+pub mod partition;
+pub mod route;
+pub mod secret;
+pub mod verdict;
+
+pub use clock::{Clock, StoreClock};
+pub use due::UnixMs;
+pub use message::{Entry, Failure, Flags, Header, HeaderValue, Message, Origin, Properties, Text};
+pub use partition::{Partition, Partitions};
+pub use route::{Endpoint, Policy, Route, RouteName, RoutingKey, Target};
+pub use secret::Secret;
+pub use verdict::{Cause, DeadReason, InvalidReason, Verdict};

@@ -1,0 +1,160 @@
+//! What became of a message: the broker's word on a publish, and why something is invalid or dead.
+
+use super::message::Text;
+
+/// The end of one hand-over to a lane. Every publication gets exactly one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The broker has it, routed.
+    Confirmed,
+    /// The broker surely does not have it.
+    Refused {
+        /// Why.
+        reason: Refusal,
+        /// In the broker's or the client's words, cut to [`super::limits::ERROR_TEXT`].
+        error: Text,
+    },
+    /// Nobody can tell whether the broker has it: the confirm never came.
+    Unknown {
+        /// What was seen instead.
+        error: Text,
+    },
+    /// It was never handed to the broker (draining, or its claim's deadline had passed).
+    NotTried,
+}
+
+/// Why a broker refused a publish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// No queue is bound for its routing key.
+    Unroutable,
+    /// The topic or exchange is not there.
+    UnknownTarget,
+    /// The principal may not publish there.
+    NotAllowed,
+    /// It is larger than the target takes.
+    TooBig,
+    /// The broker is away, overloaded or said no.
+    Unavailable,
+}
+
+impl Refusal {
+    /// The label of `publish_failures_total{reason}`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unroutable => "unroutable",
+            Self::UnknownTarget => "unknown_target",
+            Self::NotAllowed => "not_allowed",
+            Self::TooBig => "too_big_for_target",
+            Self::Unavailable => "unavailable",
+        }
+    }
+}
+
+/// Why a message is dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)] // each is its contract name
+pub enum DeadReason {
+    Unroutable,
+    UnknownTarget,
+    NotAllowed,
+    TooBigForTarget,
+    Attempts,
+    Crashes,
+    Corrupt,
+    Invalid(InvalidReason),
+}
+
+impl DeadReason {
+    /// The contract's word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unroutable => "unroutable",
+            Self::UnknownTarget => "unknown_target",
+            Self::NotAllowed => "not_allowed",
+            Self::TooBigForTarget => "too_big_for_target",
+            Self::Attempts => "attempts",
+            Self::Crashes => "crashes",
+            Self::Corrupt => "corrupt",
+            Self::Invalid(reason) => reason.as_str(),
+        }
+    }
+}
+
+/// Why a message's own headers or size made it invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)] // each is its contract name
+pub enum InvalidReason {
+    BadDelay,
+    BadTime,
+    Ambiguous,
+    TooFar,
+    TooBig,
+    BadId,
+    BadOp,
+    ForbiddenTarget,
+    BadHeaders,
+}
+
+impl InvalidReason {
+    /// All of them, for metrics.
+    pub const ALL: [Self; 9] = [
+        Self::BadDelay,
+        Self::BadTime,
+        Self::Ambiguous,
+        Self::TooFar,
+        Self::TooBig,
+        Self::BadId,
+        Self::BadOp,
+        Self::ForbiddenTarget,
+        Self::BadHeaders,
+    ];
+
+    /// The contract's word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::BadDelay => "bad_delay",
+            Self::BadTime => "bad_time",
+            Self::Ambiguous => "ambiguous",
+            Self::TooFar => "too_far",
+            Self::TooBig => "too_big",
+            Self::BadId => "bad_id",
+            Self::BadOp => "bad_op",
+            Self::ForbiddenTarget => "forbidden_target",
+            Self::BadHeaders => "bad_headers",
+        }
+    }
+}
+
+/// Why a publish may be a repeat: `redelivered_total{cause}`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)] // each is its contract name
+pub enum Cause {
+    ClaimExpired,
+    ConfirmUnknown,
+    SourceReread,
+    SourceRedelivery,
+    StoreRollback,
+}
+
+impl Cause {
+    /// All of them, for metrics.
+    pub const ALL: [Self; 5] = [
+        Self::ClaimExpired,
+        Self::ConfirmUnknown,
+        Self::SourceReread,
+        Self::SourceRedelivery,
+        Self::StoreRollback,
+    ];
+
+    /// The contract's word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ClaimExpired => "claim_expired",
+            Self::ConfirmUnknown => "confirm_unknown",
+            Self::SourceReread => "source_reread",
+            Self::SourceRedelivery => "source_redelivery",
+            Self::StoreRollback => "store_rollback",
+        }
+    }
+}

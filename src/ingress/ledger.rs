@@ -1,0 +1,120 @@
+//! What one channel or one partition assignment has read and not yet released, in order of delivery.
+//!
+//! Contiguous means in order of delivery, never by number: Kafka offsets have gaps (transaction
+//! markers, compaction), RabbitMQ's tags may be acknowledged singly. Completions for a ledger whose
+//! channel or assignment is gone resolve into a ledger that nobody reads any more.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// The ledger of one channel or one partition assignment.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    open: Mutex<Open>,
+    advanced: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    /// Slot number of the front entry.
+    base: u64,
+    /// Position and whether it is resolved, in order of delivery.
+    entries: VecDeque<(i64, bool)>,
+}
+
+/// The right and duty to resolve one record, once. Dropped unresolved, its source is never released
+/// past it: the record will be delivered again.
+#[derive(Debug)]
+pub struct Receipt {
+    ledger: Arc<Ledger>,
+    slot: u64,
+}
+
+impl Ledger {
+    /// An empty ledger.
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Enters a record read at `position` (an offset, a delivery tag).
+    pub fn enter(self: &Arc<Self>, position: i64) -> Receipt {
+        let mut open = self.open.lock();
+        let slot = open.base + open.entries.len() as u64;
+        open.entries.push_back((position, false));
+        Receipt { ledger: self.clone(), slot }
+    }
+
+    /// Takes the resolved prefix out and returns the position of its last record; `None` if the
+    /// oldest record is unresolved or there is none.
+    pub fn release(&self) -> Option<i64> {
+        let mut open = self.open.lock();
+        let mut last = None;
+        while let Some(&(position, true)) = open.entries.front() {
+            open.entries.pop_front();
+            open.base += 1;
+            last = Some(position);
+        }
+        last
+    }
+
+    /// Records not yet released.
+    pub fn outstanding(&self) -> usize {
+        self.open.lock().entries.len()
+    }
+
+    /// Waits until the prefix has grown since the last release. Cancel-safe.
+    pub async fn advanced(&self) {
+        self.advanced.notified().await;
+    }
+}
+
+impl Receipt {
+    /// The record is safe: its source may be released past it.
+    pub fn resolve(self) {
+        let grew = {
+            let mut open = self.ledger.open.lock();
+            let at = self.slot.checked_sub(open.base);
+            match at.and_then(|at| open.entries.get_mut(at as usize).map(|e| (at, e))) {
+                Some((at, entry)) => {
+                    entry.1 = true;
+                    at == 0
+                }
+                None => false,
+            }
+        };
+        if grew {
+            self.ledger.advanced.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_resolved_prefix_is_released_and_gaps_do_not_matter() {
+        let ledger = Ledger::new();
+        let receipts: Vec<_> = [100, 102, 107].into_iter().map(|p| ledger.enter(p)).collect();
+        let [first, second, third] = <[Receipt; 3]>::try_from(receipts).expect("three");
+        third.resolve();
+        assert_eq!(ledger.release(), None);
+        first.resolve();
+        assert_eq!(ledger.release(), Some(100));
+        second.resolve();
+        assert_eq!(ledger.release(), Some(107));
+        assert_eq!(ledger.outstanding(), 0);
+    }
+
+    #[test]
+    fn a_dropped_receipt_holds_the_prefix_for_ever() {
+        let ledger = Ledger::new();
+        drop(ledger.enter(1));
+        ledger.enter(2).resolve();
+        assert_eq!(ledger.release(), None);
+        assert_eq!(ledger.outstanding(), 2);
+    }
+}

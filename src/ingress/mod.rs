@@ -1,0 +1,43 @@
+//! Ingress: broker -> store.
+//!
+//! A consumer per technology ([`kafka`], [`rabbitmq`]) reads what is there, gives each record a
+//! [`Receipt`] from its [`Ledger`], and hands batches in order of delivery to the [`Intake`]'s
+//! [`Source`]. The intake judges each record ([`admit`], a pure function), bundles what waits, sends it
+//! to the store, publishes what needs no waiting, and resolves each receipt once its record is safe:
+//! stored, confirmed by its target, kept as a dead letter, or dropped by policy.
+//!
+//! Guarantees: a source is acknowledged only over the resolved prefix *in order of delivery*; a ledger
+//! belongs to one channel or one partition assignment and dies with it; when the store is slow, full or
+//! away, `Source::take` simply does not return, so the consumer stops reading, drops nothing, and goes
+//! on by itself.
+
+pub mod admit;
+pub mod headers;
+pub mod intake;
+pub mod kafka;
+mod ledger;
+pub mod rabbitmq;
+
+pub use intake::{Intake, Source};
+pub use ledger::{Ledger, Receipt};
+
+use crate::domain::{Flags, Message, Text, UnixMs};
+
+/// A record as a consumer read it.
+#[derive(Debug)]
+pub struct Delivery {
+    /// What the producer sent, all its headers included.
+    pub message: Message,
+    /// What the broker's client could not read (a header name that is not UTF-8): the message then has
+    /// no headers and is invalid, `bad_headers`.
+    pub malformed: Option<Text>,
+    /// When it was produced, if its broker says so (Kafka: the record's timestamp, unless -1;
+    /// RabbitMQ: `timestamp` in seconds, as milliseconds + 999).
+    pub produced: Option<UnixMs>,
+    /// `SOURCE_REDELIVERY` where RabbitMQ says so. (`SOURCE_REREAD` is the intake's to set.)
+    pub flags: Flags,
+    /// Kafka: partition and offset.
+    pub position: Option<(i32, i64)>,
+    /// To be resolved once the record is safe.
+    pub receipt: Receipt,
+}

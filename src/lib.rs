@@ -1,0 +1,19 @@
+//! Postdate: delayed delivery for Kafka and RabbitMQ.
+//!
+//! ```text
+//! topic or queue -> ingress -> store (Redis) -> timer -> egress -> topic or exchange
+//! ```
+//!
+//! A message is in the store until its target broker has confirmed it; its source is acknowledged only
+//! once the store has it. `ARCHITECTURE.md` is the map of the rooms below.
+
+pub mod admin;
+pub mod backoff;
+pub mod broker;
+pub mod domain;
+pub mod egress;
+pub mod ingress;
+pub mod lifecycle;
+pub mod store;
+pub mod telemetry;
+pub mod timer;

@@ -1,0 +1,8 @@
+//! The life of the process: named tasks, an orderly end, and whether it is willing to take work.
+
+pub mod readiness;
+pub mod signals;
+mod tasks;
+
+pub use readiness::{Part, Readiness};
+pub use tasks::{Shutdown, Tasks};

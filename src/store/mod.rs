@@ -1,0 +1,5 @@
+//! To come.
+
+pub mod config;
+
+pub use config::Config;

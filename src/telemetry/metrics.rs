@@ -1,0 +1,281 @@
+//! Every metric of the contract, with its help text, as handles made once per route.
+//!
+//! The names and labels are the contract's; `docs/metrics.md` is generated from this registry.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use crate::domain::{Cause, InvalidReason, RouteName};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RouteLabel {
+    route: String,
+}
+
+macro_rules! labels {
+    ($($name:ident { $($field:ident),+ }),+ $(,)?) => {$(
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+        struct $name { route: String, $($field: &'static str),+ }
+    )+};
+}
+labels! {
+    InvalidLabels { reason, policy },
+    CommandLabels { op, result },
+    ReasonLabels { reason },
+    CauseLabels { cause },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OpLabel {
+    op: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct VersionLabel {
+    version: &'static str,
+}
+
+/// A gauge of whole things.
+pub type Count = Gauge<i64>;
+/// A gauge of seconds.
+pub type Seconds = Gauge<f64, AtomicU64>;
+type ByRoute<M> = Family<RouteLabel, M>;
+type HistogramOf = fn() -> Histogram;
+
+/// Seconds, log-spaced from 100 us to 60 s.
+fn seconds() -> Histogram {
+    Histogram::new([
+        0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+        10.0, 30.0, 60.0,
+    ])
+}
+
+/// All metrics of the process.
+#[derive(Debug)]
+pub struct Metrics {
+    routes: BTreeMap<RouteName, Arc<RouteMetrics>>,
+    store_seconds: Family<OpLabel, Histogram, HistogramOf>,
+    /// `stale_claims_total`: settles, extends and give-backs whose claim was somebody else's by then.
+    pub stale_claims: Counter,
+    /// `partitions_owned`
+    pub partitions_owned: Count,
+    /// `clock_skew_seconds`: this replica's wall clock minus Redis's.
+    pub clock_skew: Seconds,
+    /// `unknown_routes`: (route, slice) pairs in the store that no configured route serves.
+    pub unknown_routes: Count,
+}
+
+/// One route's metrics.
+#[derive(Debug)]
+#[allow(missing_docs)] // each is `postdate_<name>{route}`, described by its help text below
+pub struct RouteMetrics {
+    route: String,
+    pub admitted: Counter,
+    pub passed_through: Counter,
+    pub stored: Counter,
+    pub duplicates: Counter,
+    pub published: Counter,
+    pub retries: Counter,
+    pub pending: Count,
+    pub in_flight: Count,
+    pub dead: Count,
+    pub ingress_lag: Count,
+    pub oldest_overdue: Seconds,
+    pub lateness: Histogram,
+    pub confirm: Histogram,
+    invalid: Family<InvalidLabels, Counter>,
+    commands: Family<CommandLabels, Counter>,
+    publish_failures: Family<ReasonLabels, Counter>,
+    redelivered: Family<CauseLabels, Counter>,
+    dead_letters: Family<ReasonLabels, Counter>,
+    dropped: Family<ReasonLabels, Counter>,
+    ingress_paused: Family<ReasonLabels, Count>,
+}
+
+#[derive(Default)]
+struct Families {
+    admitted: ByRoute<Counter>,
+    passed_through: ByRoute<Counter>,
+    stored: ByRoute<Counter>,
+    duplicates: ByRoute<Counter>,
+    published: ByRoute<Counter>,
+    retries: ByRoute<Counter>,
+    pending: ByRoute<Count>,
+    in_flight: ByRoute<Count>,
+    dead: ByRoute<Count>,
+    ingress_lag: ByRoute<Count>,
+    oldest_overdue: ByRoute<Seconds>,
+    invalid: Family<InvalidLabels, Counter>,
+    commands: Family<CommandLabels, Counter>,
+    publish_failures: Family<ReasonLabels, Counter>,
+    redelivered: Family<CauseLabels, Counter>,
+    dead_letters: Family<ReasonLabels, Counter>,
+    dropped: Family<ReasonLabels, Counter>,
+    ingress_paused: Family<ReasonLabels, Count>,
+}
+
+impl Families {
+    // One line a metric: this is the list.
+    #[rustfmt::skip]
+    fn register(&self, r: &mut Registry) {
+        r.register("admitted", "Messages read from the ingress topic or queue, all of them", self.admitted.clone());
+        r.register("passed_through", "Messages without a delay header, published at once", self.passed_through.clone());
+        r.register("invalid", "Messages whose headers or size were refused, by reason and policy", self.invalid.clone());
+        r.register("stored", "Messages put into the store", self.stored.clone());
+        r.register("duplicates", "Named messages suppressed or replaced because the name was pending", self.duplicates.clone());
+        r.register("commands", "Commands (cancel, reschedule) by result", self.commands.clone());
+        r.register("published", "Delayed messages confirmed by their target", self.published.clone());
+        r.register("publish_failures", "Publishes refused, returned or unconfirmed", self.publish_failures.clone());
+        r.register("retries", "Messages put back to be published again later", self.retries.clone());
+        r.register("redelivered", "Publishes that may repeat an earlier one, by cause (an upper bound)", self.redelivered.clone());
+        r.register("dead_letters", "Messages that became dead letters", self.dead_letters.clone());
+        r.register("dropped", "Messages dropped by policy", self.dropped.clone());
+        r.register("pending", "Messages waiting in the store, over all replicas", self.pending.clone());
+        r.register("in_flight", "Messages claimed by this replica and not yet settled", self.in_flight.clone());
+        r.register("dead", "Dead letters kept, over all replicas", self.dead.clone());
+        r.register("oldest_overdue_seconds", "How long the oldest due message has waited", self.oldest_overdue.clone());
+        r.register("ingress_paused", "1 while the route's ingress is paused, by reason", self.ingress_paused.clone());
+        r.register("ingress_lag", "Messages in the ingress topic that are not yet read", self.ingress_lag.clone());
+    }
+}
+
+impl Metrics {
+    /// Registers everything under the prefix `postdate` and makes each route's handles.
+    pub fn new(registry: &mut Registry, routes: impl IntoIterator<Item = RouteName>) -> Arc<Self> {
+        let registry = registry.sub_registry_with_prefix("postdate");
+        let families = Families::default();
+        families.register(registry);
+        let lateness = Family::<RouteLabel, Histogram, HistogramOf>::new_with_constructor(seconds);
+        let confirm = Family::<RouteLabel, Histogram, HistogramOf>::new_with_constructor(seconds);
+        registry.register("lateness_seconds", "Broker's confirm minus due time, delayed messages", lateness.clone());
+        registry.register("confirm_seconds", "From hand-over to the broker's confirm", confirm.clone());
+        let routes = routes.into_iter().map(|name| {
+            let handles = RouteMetrics::new(&families, &lateness, &confirm, &name);
+            (name, Arc::new(handles))
+        });
+        let metrics = Self {
+            routes: routes.collect(),
+            store_seconds: Family::new_with_constructor(seconds),
+            stale_claims: Counter::default(),
+            partitions_owned: Count::default(),
+            clock_skew: Seconds::default(),
+            unknown_routes: Count::default(),
+        };
+        metrics.register(registry);
+        Arc::new(metrics)
+    }
+
+    #[rustfmt::skip]
+    fn register(&self, r: &mut Registry) {
+        r.register("store_seconds", "Round trips to the store, by transition", self.store_seconds.clone());
+        r.register("stale_claims", "Answers to claims that were no longer this replica's", self.stale_claims.clone());
+        r.register("partitions_owned", "Partitions that this replica serves", self.partitions_owned.clone());
+        r.register("clock_skew_seconds", "Local wall clock minus the store's", self.clock_skew.clone());
+        r.register("unknown_routes", "Routes with messages in the store that this configuration does not know", self.unknown_routes.clone());
+        let build = Family::<VersionLabel, Count>::default();
+        build.get_or_create(&VersionLabel { version: env!("CARGO_PKG_VERSION") }).set(1);
+        r.register("build_info", "The running version", build);
+    }
+
+    /// A route's handles; `None` for a route that is not configured.
+    pub fn route(&self, name: &RouteName) -> Option<&Arc<RouteMetrics>> {
+        self.routes.get(name)
+    }
+
+    /// All routes' handles.
+    pub fn routes(&self) -> impl Iterator<Item = (&RouteName, &Arc<RouteMetrics>)> {
+        self.routes.iter()
+    }
+
+    /// Observes one round trip to the store.
+    pub fn store_op(&self, op: &'static str, seconds: f64) {
+        self.store_seconds.get_or_create(&OpLabel { op }).observe(seconds);
+    }
+}
+
+impl RouteMetrics {
+    fn new(
+        f: &Families,
+        lateness: &Family<RouteLabel, Histogram, HistogramOf>,
+        confirm: &Family<RouteLabel, Histogram, HistogramOf>,
+        name: &RouteName,
+    ) -> Self {
+        let label = RouteLabel { route: name.as_str().to_owned() };
+        let metrics = Self {
+            admitted: f.admitted.get_or_create_owned(&label),
+            passed_through: f.passed_through.get_or_create_owned(&label),
+            stored: f.stored.get_or_create_owned(&label),
+            duplicates: f.duplicates.get_or_create_owned(&label),
+            published: f.published.get_or_create_owned(&label),
+            retries: f.retries.get_or_create_owned(&label),
+            pending: f.pending.get_or_create_owned(&label),
+            in_flight: f.in_flight.get_or_create_owned(&label),
+            dead: f.dead.get_or_create_owned(&label),
+            ingress_lag: f.ingress_lag.get_or_create_owned(&label),
+            oldest_overdue: f.oldest_overdue.get_or_create_owned(&label),
+            lateness: lateness.get_or_create_owned(&label),
+            confirm: confirm.get_or_create_owned(&label),
+            invalid: f.invalid.clone(),
+            commands: f.commands.clone(),
+            publish_failures: f.publish_failures.clone(),
+            redelivered: f.redelivered.clone(),
+            dead_letters: f.dead_letters.clone(),
+            dropped: f.dropped.clone(),
+            ingress_paused: f.ingress_paused.clone(),
+            route: label.route,
+        };
+        for cause in Cause::ALL {
+            metrics.redelivered(cause, 0);
+        }
+        metrics
+    }
+
+    /// `invalid_total{reason,policy}`
+    pub fn invalid(&self, reason: InvalidReason, policy: &'static str) {
+        let labels = InvalidLabels { route: self.route.clone(), reason: reason.as_str(), policy };
+        self.invalid.get_or_create(&labels).inc();
+    }
+
+    /// `commands_total{op,result}`
+    pub fn command(&self, op: &'static str, result: &'static str) {
+        self.commands.get_or_create(&CommandLabels { route: self.route.clone(), op, result }).inc();
+    }
+
+    /// `publish_failures_total{reason}`
+    pub fn publish_failure(&self, reason: &'static str) {
+        self.publish_failures.get_or_create(&self.reason(reason)).inc();
+    }
+
+    /// `redelivered_total{cause}`
+    pub fn redelivered(&self, cause: Cause, times: u64) {
+        let labels = CauseLabels { route: self.route.clone(), cause: cause.as_str() };
+        self.redelivered.get_or_create(&labels).inc_by(times);
+    }
+
+    /// `dead_letters_total{reason}`
+    pub fn dead_letter(&self, reason: &'static str) {
+        self.dead_letters.get_or_create(&self.reason(reason)).inc();
+    }
+
+    /// `dropped_total{reason}`
+    pub fn dropped(&self, reason: &'static str) {
+        self.dropped.get_or_create(&self.reason(reason)).inc();
+    }
+
+    /// `ingress_paused{reason}`
+    pub fn ingress_paused(&self, reason: &'static str, paused: bool) {
+        self.ingress_paused.get_or_create(&self.reason(reason)).set(i64::from(paused));
+    }
+
+    fn reason(&self, reason: &'static str) -> ReasonLabels {
+        ReasonLabels { route: self.route.clone(), reason }
+    }
+}
