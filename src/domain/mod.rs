@@ -17,6 +17,9 @@ pub use clock::{Clock, StoreClock};
 pub use due::UnixMs;
 pub use message::{Entry, Failure, Flags, Header, HeaderValue, Message, Origin, Properties, Text};
 pub use partition::{Partition, Partitions};
-pub use route::{Endpoint, Policy, Route, RouteName, RoutingKey, Target};
+pub use route::{
+    DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, Policy, Retry, Route, RouteName, RoutingKey,
+    Target,
+};
 pub use secret::Secret;
-pub use verdict::{Cause, DeadReason, InvalidReason, Verdict};
+pub use verdict::{Cause, DeadReason, InvalidReason, Refusal, Verdict};
