@@ -7,6 +7,7 @@
 use bytes::Bytes;
 
 use super::due::UnixMs;
+use super::verdict::Cause;
 
 /// UTF-8 text over shared bytes.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -217,6 +218,27 @@ pub struct Entry {
     pub history: Vec<Failure>,
     /// What the producer sent, without the delay headers.
     pub message: Message,
+}
+
+impl Entry {
+    /// What makes its next publish a possible repeat of an earlier one; `expiries` counts claims on its
+    /// bundle that ended without an answer.
+    pub fn repeat_cause(&self, expiries: u32) -> Option<Cause> {
+        let flags = self.flags;
+        if flags.has(Flags::CONFIRM_UNKNOWN) {
+            Some(Cause::ConfirmUnknown)
+        } else if expiries > 0 || flags.has(Flags::CLAIM_EXPIRED) {
+            Some(Cause::ClaimExpired)
+        } else if flags.has(Flags::STORE_ROLLBACK) {
+            Some(Cause::StoreRollback)
+        } else if flags.has(Flags::SOURCE_REREAD) {
+            Some(Cause::SourceReread)
+        } else if flags.has(Flags::SOURCE_REDELIVERY) {
+            Some(Cause::SourceRedelivery)
+        } else {
+            None
+        }
+    }
 }
 
 /// One failed publish of a message, or why it is dead.

@@ -9,6 +9,7 @@ pub mod due;
 pub mod limits;
 pub mod message;
 pub mod partition;
+pub mod retry;
 pub mod route;
 pub mod secret;
 pub mod verdict;

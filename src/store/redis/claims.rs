@@ -9,9 +9,10 @@ use redis::Value;
 use super::lane::{Arg, Call};
 use super::reply::{integer, shape, text};
 use super::{Store, scripts};
+use crate::domain::limits::SPLIT_EXPIRIES;
 use crate::domain::{Partition, UnixMs};
 use crate::store::bundle::BundleId;
-use crate::store::{Claim, ClaimRequest, Claimed, Head, StoreError, Swept, decode};
+use crate::store::{Bundle, Claim, ClaimRequest, Claimed, CodecError, Head, StoreError, Swept, decode};
 
 /// Shelves of one partition that one look shows at most. A route that nobody serves cannot hide the
 /// others: `unknown` ones are looked past.
@@ -89,8 +90,8 @@ impl Store {
         for (c, blob) in claimed.iter_mut().zip(blobs) {
             c.bundle = match blob {
                 Value::BulkString(blob) => {
-                    c.size = blob.len();
-                    decode(&Bytes::from(blob)).map_err(Some)
+                    c.blob = Bytes::from(blob);
+                    open(c).map_err(Some)
                 }
                 _ => Err(None),
             };
@@ -128,6 +129,11 @@ impl Store {
     }
 }
 
+/// A bundle that was opened twice since it expired twice kills whoever decodes it: nobody does any more.
+fn open(claimed: &Claimed) -> Result<Bundle, CodecError> {
+    if claimed.opened > SPLIT_EXPIRIES { Err(CodecError::Poison) } else { decode(&claimed.blob) }
+}
+
 fn read_claimed(p: Partition, token: &Arc<str>, row: &[Value]) -> Result<Claimed, StoreError> {
     let [id, due, expiries, opened, gone, done] = row else { return Err(shape("a claimed bundle")) };
     let id = text(id)?;
@@ -142,6 +148,6 @@ fn read_claimed(p: Partition, token: &Arc<str>, row: &[Value]) -> Result<Claimed
         opened: integer(opened)? as u32,
         skip,
         bundle: Err(None),
-        size: 0,
+        blob: Bytes::new(),
     })
 }

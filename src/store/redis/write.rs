@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use redis::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -318,7 +319,7 @@ impl Plan {
                     let id = dead_id(letter, &writer.ids);
                     bury.extend::<[Arg; 2]>([id.as_str().into(), letter.route.as_str().into()]);
                     bury_keys.push(keys.dead(p, &id));
-                    blobs.push((keys.dead(p, &id), encode(&letter.bundle)));
+                    blobs.push((keys.dead(p, &id), dead_blob(letter)));
                 }
                 WriteOp::Reschedule { .. } => unreachable!("a reschedule goes alone"),
             }
@@ -445,6 +446,11 @@ fn is_set(map: &Value, index: u32) -> bool {
 /// A name's field in `names`: `route/id`. Routes hold no slash, so no two routes share one.
 pub(super) fn name_key(route: &RouteName, id: &Text) -> String {
     format!("{route}/{id}")
+}
+
+/// What is kept of a dead letter.
+pub(super) fn dead_blob(letter: &DeadLetter) -> Bytes {
+    letter.raw.clone().unwrap_or_else(|| encode(&letter.bundle))
 }
 
 /// A dead letter's own id, in the store: route and reason can be read without its body.
