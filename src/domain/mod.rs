@@ -12,6 +12,8 @@ pub mod partition;
 pub mod retry;
 pub mod route;
 pub mod secret;
+#[cfg(any(test, feature = "test-util"))]
+pub mod testing;
 pub mod verdict;
 
 pub use clock::{Clock, StoreClock};

@@ -12,11 +12,15 @@
 //! on by itself.
 
 pub mod admit;
+mod bundling;
+mod direct;
+pub mod gates;
 pub mod headers;
 pub mod intake;
 pub mod kafka;
 mod ledger;
 pub mod rabbitmq;
+mod through;
 
 pub use intake::{Intake, Source};
 pub use ledger::{Ledger, Receipt};

@@ -24,6 +24,7 @@ use self::link::Link;
 pub use self::preflight::{Preflight, preflight};
 pub use self::wake::Wake;
 use self::write::Writer;
+pub use self::write::Written;
 use super::Config;
 use super::bundle::base36;
 use crate::domain::{Clock, Partitions, StoreClock};
