@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lapin::options::BasicGetOptions;
+use lapin::options::{BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions};
 use lapin::{BasicProperties, ExchangeKind};
 use rdkafka::Message;
 use rdkafka::consumer::{Consumer, StreamConsumer};
@@ -39,8 +39,9 @@ async fn redis_comes_back_with_its_data_after_kill_9() {
 
 #[tokio::test]
 async fn valkey_too_where_it_is_installed() {
-    if let Some(valkey) = Redis::start_valkey().await {
-        keeps_its_data(valkey).await;
+    match Redis::start_valkey().await {
+        Some(valkey) => keeps_its_data(valkey).await,
+        None => println!("no valkey-server here"),
     }
 }
 
@@ -67,10 +68,15 @@ async fn rabbitmq_comes_back_with_its_queues_after_kill_9() {
         rabbitmq.bind(&queue, &exchange, "key").await;
         let connection = rabbitmq.connect().await.expect("connected");
         let channel = connection.create_channel().await.expect("a channel");
-        channel.confirm_select(Default::default()).await.expect("confirms");
+        channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
         let persistent = BasicProperties::default().with_delivery_mode(2);
-        let publish =
-            channel.basic_publish(exchange.into(), "key".into(), Default::default(), b"kept", persistent);
+        let publish = channel.basic_publish(
+            exchange.into(),
+            "key".into(),
+            BasicPublishOptions::default(),
+            b"kept",
+            persistent,
+        );
         assert!(publish.await.expect("published").await.expect("confirmed").is_ack());
 
         rabbitmq.kill9().await;

@@ -1,11 +1,12 @@
 //! rabbitmq-server as a child process, with an epmd of its own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use lapin::options::{
     BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
+    QueueDeleteOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
@@ -117,13 +118,29 @@ impl Rabbitmq {
 
     /// Declares a durable queue with arguments such as `x-dead-letter-exchange`.
     pub async fn declare_queue_with(&self, name: &str, kind: QueueKind, mut arguments: FieldTable) {
-        let kind = if kind == QueueKind::Classic { "classic" } else { "quorum" };
-        arguments.insert("x-queue-type".into(), AMQPValue::LongString(kind.into()));
+        let queue_type = if kind == QueueKind::Classic { "classic" } else { "quorum" };
+        arguments.insert("x-queue-type".into(), AMQPValue::LongString(queue_type.into()));
         self.admin(async |channel| {
             channel
                 .queue_declare(name.into(), QueueDeclareOptions::durable(), arguments.clone())
                 .await
                 .map(drop)
+        })
+        .await;
+        if kind == QueueKind::Quorum {
+            self.wait_until_a_kill_spares(name).await;
+        }
+    }
+
+    /// RabbitMQ 3.10 writes the name of a new quorum queue to disk half a second late. Killed before that
+    /// it starts the queue anew, empty and for ever without a leader.
+    async fn wait_until_a_kill_spares(&self, queue: &str) {
+        let node = format!("{}@localhost", self.node);
+        let names = self.folder.join("mnesia").join(&node).join("quorum").join(&node).join("names.dets");
+        eventually(&format!("quorum queue {queue} is on disk"), async || {
+            let names = std::fs::read(&names)?;
+            let written = names.windows(queue.len()).any(|window| window == queue.as_bytes());
+            if written { Ok(()) } else { Err(anyhow!("not yet in names.dets")) }
         })
         .await;
     }
@@ -148,8 +165,10 @@ impl Rabbitmq {
 
     /// Deletes a queue with what is in it.
     pub async fn delete_queue(&self, name: &str) {
-        self.admin(async |channel| channel.queue_delete(name.into(), Default::default()).await.map(drop))
-            .await;
+        self.admin(async |channel| {
+            channel.queue_delete(name.into(), QueueDeleteOptions::default()).await.map(drop)
+        })
+        .await;
     }
 
     /// How many messages are ready in a queue.
@@ -200,7 +219,7 @@ async fn confirmed_publish(connection: &Connection) -> anyhow::Result<()> {
     Ok(connection.close(200, "ready".into()).await?)
 }
 
-fn run(ports: Ports, node: &str, folder: &PathBuf) -> Process {
+fn run(ports: Ports, node: &str, folder: &Path) -> Process {
     Process::start("rabbitmq", folder, &program(), |command| {
         command.env("HOME", folder.join("home"));
         command.env("RABBITMQ_NODENAME", format!("{node}@localhost"));

@@ -1,6 +1,6 @@
 //! redis-server (or valkey-server) as a child process, with an append-only file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use redis::AsyncConnectionConfig;
@@ -103,7 +103,7 @@ impl Redis {
     }
 }
 
-fn run(program: &'static str, port: u16, folder: &PathBuf, options: &[String]) -> Process {
+fn run(program: &'static str, port: u16, folder: &Path, options: &[String]) -> Process {
     Process::start(program, folder, program, |command| {
         command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""]);
         command.args([
