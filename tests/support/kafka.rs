@@ -250,9 +250,7 @@ fn java(
 
 /// Where `scripts/setup` puts the jars.
 fn jars() -> PathBuf {
-    let cache = std::env::var_os("POSTDATE_CACHE")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache"), PathBuf::from);
-    cache.join("kafka").join(VERSION)
+    folders::cache().join("kafka").join(VERSION)
 }
 
 impl Drop for Kafka {
