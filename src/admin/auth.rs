@@ -50,14 +50,16 @@ impl Tokens {
         if self.is_empty() {
             return judge_host(parts);
         }
-        let needed = if matches!(parts.method, Method::GET | Method::HEAD) { Role::Read } else { Role::Write };
+        let needed =
+            if matches!(parts.method, Method::GET | Method::HEAD) { Role::Read } else { Role::Write };
         match bearer(&parts.headers).map_or(Role::Open, |token| self.role(token)) {
             Role::Open => {
                 Err(Problem::new(StatusCode::UNAUTHORIZED, "a valid bearer token is needed (POSTDATE_TOKEN)"))
             }
-            role if role < needed => {
-                Err(Problem::new(StatusCode::FORBIDDEN, "this token may read only; the call needs a write token"))
-            }
+            role if role < needed => Err(Problem::new(
+                StatusCode::FORBIDDEN,
+                "this token may read only; the call needs a write token",
+            )),
             _ => Ok(()),
         }
     }
@@ -96,7 +98,8 @@ fn judge_host(parts: &Parts) -> Result<(), Problem> {
     if hosts.into_iter().flatten().all(is_local_name) {
         return Ok(());
     }
-    let detail = "without a token the API answers to localhost and IP addresses only, not to other host names";
+    let detail =
+        "without a token the API answers to localhost and IP addresses only, not to other host names";
     Err(Problem::new(StatusCode::FORBIDDEN, detail))
 }
 

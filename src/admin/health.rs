@@ -37,7 +37,8 @@ pub(super) async fn ready(Extract(admin): Extract<Arc<Admin>>) -> impl IntoRespo
 /// Every metric, in OpenMetrics text.
 pub(super) async fn metrics(Extract(admin): Extract<Arc<Admin>>) -> Result<impl IntoResponse, Problem> {
     let mut text = String::new();
-    prometheus_client::encoding::text::encode(&mut text, &admin.state.registry)
-        .map_err(|e| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("metrics cannot be written: {e}")))?;
+    prometheus_client::encoding::text::encode(&mut text, &admin.state.registry).map_err(|e| {
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("metrics cannot be written: {e}"))
+    })?;
     Ok(([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text))
 }

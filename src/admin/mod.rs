@@ -74,4 +74,6 @@ pub enum Error {
 }
 
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;

@@ -38,9 +38,9 @@ impl Admin {
 
     /// A route by the name in a path.
     pub(super) fn route(&self, name: &str) -> Result<&Arc<Route>, Problem> {
-        RouteName::new(name)
-            .and_then(|name| self.by_name.get(&name))
-            .ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, format!("there is no route `{}`", name.escape_debug())))
+        RouteName::new(name).and_then(|name| self.by_name.get(&name)).ok_or_else(|| {
+            Problem::new(StatusCode::NOT_FOUND, format!("there is no route `{}`", name.escape_debug()))
+        })
     }
 
     /// All routes, by name.
@@ -89,7 +89,8 @@ async fn around(Extract(admin): Extract<Arc<Admin>>, request: Request, next: Nex
             let answer = next.run(Request::from_parts(parts, body));
             AssertUnwindSafe(answer).catch_unwind().await.unwrap_or_else(|_| {
                 error!("a call of the admin API panicked");
-                Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "an internal error; the log says more").into_response()
+                Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "an internal error; the log says more")
+                    .into_response()
             })
         }
     };

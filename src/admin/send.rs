@@ -73,7 +73,10 @@ pub(super) async fn send(
     let route = admin.route(&name)?;
     let mut sending = read(request).await?;
     if admin.state.readiness.is_draining() {
-        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "this replica is draining; nothing was sent"));
+        return Err(Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "this replica is draining; nothing was sent",
+        ));
     }
     let wait = sending.wait;
     let id = sending.id.take().unwrap_or_else(|| fresh_id(admin.state.clock));
