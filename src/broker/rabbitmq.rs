@@ -8,7 +8,7 @@ mod link;
 
 pub use convert::{TooLong, from_amqp, to_amqp, wire_len};
 pub use fault::{Fault, FaultKind};
-pub use link::{Broker, DEADLINE, Link, Live};
+pub use link::{Broker, DEADLINE, Link, Links, Live, within};
 
 use crate::domain::Secret;
 

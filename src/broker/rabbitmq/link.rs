@@ -30,7 +30,14 @@ pub struct Broker {
     health: Health,
 }
 
-/// A role's way to its connection, whichever it is at the moment. Cheap to clone.
+/// A role's connection, kept up. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Links {
+    live: Arc<watch::Sender<Option<Live>>>,
+}
+
+/// One user's way to a role's connection, whichever it is at the moment. While draining, the
+/// connection stays until all of these are gone.
 #[derive(Clone, Debug)]
 pub struct Link {
     live: watch::Receiver<Option<Live>>,
@@ -60,20 +67,20 @@ impl Broker {
         self.uri().map(|uri| uri.authority.userinfo.username).unwrap_or_default()
     }
 
-    /// Opens a connection for a role and keeps it up, until `shutdown` drains and every clone of the
-    /// link is gone, or it is forced. Its task is `<task>`; only a role's first link reports on it.
+    /// Opens a connection for a role and keeps it up, until `shutdown` drains and every [`Link`] is
+    /// gone, or it is forced. Its task is `task`.
     pub fn open(
         self: &Arc<Self>,
         role: &'static str,
         task: &str,
         tasks: &Tasks,
         shutdown: &Shutdown,
-    ) -> Link {
-        let (sender, live) = watch::channel(None);
+    ) -> Links {
+        let live = Arc::new(watch::Sender::new(None));
         self.health.report(role, Some("not reached yet".to_owned()));
-        let keeper = Keeper { broker: self.clone(), role, live: sender, shutdown: shutdown.clone() };
+        let keeper = Keeper { broker: self.clone(), role, live: live.clone(), shutdown: shutdown.clone() };
         tasks.spawn(task, keeper.run());
-        Link { live }
+        Links { live }
     }
 
     /// Connects once, under the deadline: for `check --connect`.
@@ -101,6 +108,13 @@ impl Broker {
 /// No answer within the deadline.
 fn no_answer(what: &str) -> Fault {
     Fault::new(FaultKind::Lost, format!("{what}: no answer within {} s", DEADLINE.as_secs()))
+}
+
+impl Links {
+    /// A way to the connection for one more user.
+    pub fn link(&self) -> Link {
+        Link { live: self.live.subscribe() }
+    }
 }
 
 impl Link {
@@ -135,7 +149,7 @@ impl Live {
 }
 
 /// Waits for an answer of the broker, under the deadline.
-pub(crate) async fn within<T>(
+pub async fn within<T>(
     what: &str,
     call: impl Future<Output = lapin::Result<T>>,
 ) -> Result<T, Fault> {
@@ -149,7 +163,7 @@ pub(crate) async fn within<T>(
 struct Keeper {
     broker: Arc<Broker>,
     role: &'static str,
-    live: watch::Sender<Option<Live>>,
+    live: Arc<watch::Sender<Option<Live>>>,
     shutdown: Shutdown,
 }
 
