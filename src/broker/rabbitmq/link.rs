@@ -77,10 +77,31 @@ impl Broker {
         shutdown: &Shutdown,
     ) -> Links {
         let live = Arc::new(watch::Sender::new(None));
-        self.health.report(role, Some("not reached yet".to_owned()));
-        let keeper = Keeper { broker: self.clone(), role, live: live.clone(), shutdown: shutdown.clone() };
+        let keeper = Keeper {
+            broker: self.clone(),
+            role,
+            apart: false,
+            live: live.clone(),
+            shutdown: shutdown.clone(),
+        };
+        keeper.report(Some("not reached yet".to_owned()));
         tasks.spawn(task, keeper.run());
         Links { live }
+    }
+
+    /// Opens one more connection for a single user, until its [`Link`] is gone. Readiness knows nothing
+    /// of it.
+    pub fn open_apart(
+        self: &Arc<Self>,
+        role: &'static str,
+        task: &str,
+        tasks: &Tasks,
+        shutdown: &Shutdown,
+    ) -> Link {
+        let (live, link) = watch::channel(None);
+        let (live, shutdown) = (Arc::new(live), shutdown.clone());
+        tasks.spawn(task, Keeper { broker: self.clone(), role, apart: true, live, shutdown }.run());
+        Link { live: link }
     }
 
     /// Connects once, under the deadline: for `check --connect`.
@@ -163,6 +184,8 @@ pub async fn within<T>(
 struct Keeper {
     broker: Arc<Broker>,
     role: &'static str,
+    /// For one user only: unneeded once that is gone.
+    apart: bool,
     live: Arc<watch::Sender<Option<Live>>>,
     shutdown: Shutdown,
 }
@@ -199,7 +222,9 @@ impl Keeper {
     /// Resolves when nobody needs the connection any more.
     async fn unneeded(&self) {
         let let_go = async {
-            self.shutdown.draining().await;
+            if !self.apart {
+                self.shutdown.draining().await;
+            }
             self.live.closed().await;
         };
         tokio::select! {
@@ -247,21 +272,26 @@ impl Keeper {
         fault
     }
 
+    /// Tells readiness. Returns whether that is news.
+    fn report(&self, trouble: Option<String>) -> bool {
+        !self.apart && self.broker.health.report(self.role, trouble)
+    }
+
     fn up(&self) {
-        if self.broker.health.report(self.role, None) {
+        if self.report(None) {
             info!(connection = %self.broker.name(), role = self.role, "rabbitmq is up");
         }
     }
 
     fn blocked(&self, reason: &str) {
-        if self.broker.health.report(self.role, Some(format!("blocked by the broker: {reason}"))) {
+        if self.report(Some(format!("blocked by the broker: {reason}"))) {
             warn!(connection = %self.broker.name(), role = self.role, reason, "rabbitmq has blocked publishing");
         }
     }
 
     fn down(&self, fault: &Fault, first: bool) {
         let url = self.broker.connection.url.redacted_url();
-        self.broker.health.report(self.role, Some(fault.to_string()));
+        self.report(Some(fault.to_string()));
         if first {
             warn!(connection = %self.broker.name(), role = self.role, url, error = %fault, "rabbitmq is away");
         } else {
