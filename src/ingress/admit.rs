@@ -157,7 +157,9 @@ fn decide(
     let id = match id {
         Some(Some(id)) => id,
         Some(None) => {
-            return Err(bad_id("an id that begins with ~ was made by Postdate, no command takes it".to_owned()));
+            return Err(bad_id(
+                "an id that begins with ~ was made by Postdate, no command takes it".to_owned(),
+            ));
         }
         None => return Err(bad_id(format!("missing, {} needs it", names.op))),
     };
@@ -201,7 +203,10 @@ fn due(
         }
         (None, Some(value)) => {
             let due = headers::deliver_at(value, message.origin);
-            (due.map_err(|e| (InvalidReason::BadTime, format!("{}: {e}", names.deliver_at)))?, &names.deliver_at)
+            (
+                due.map_err(|e| (InvalidReason::BadTime, format!("{}: {e}", names.deliver_at)))?,
+                &names.deliver_at,
+            )
         }
         // Only a reschedule comes here without either.
         (None, None) => {
@@ -214,7 +219,9 @@ fn due(
         let (ahead, most) = (duration::render(ahead), duration::render(policy.max_delay_ms));
         return Err((InvalidReason::TooFar, format!("{name}: due in {ahead}, over max_delay of {most}")));
     }
-    Ok(due)
+    // RFC 3339 reaches back to the year 0. All that is past is due at once, and the store need not
+    // know of moments before 1970.
+    Ok(due.max(UnixMs(0)))
 }
 
 /// The moment a delay counts from. What lies in the future, or before 1970 (Kafka's -1: no timestamp),
@@ -228,7 +235,9 @@ fn base(produced: Option<UnixMs>, from: DelayFrom, arrival: UnixMs) -> UnixMs {
 /// that are set on the way out (an inbound one is from an earlier life of the message).
 fn is_ours(header: &Header, route: &Route) -> bool {
     let names = &route.policy.headers;
-    [&names.delay, &names.deliver_at, &names.id, &names.op, &names.target].iter().any(|n| headers::is(header, n))
+    [&names.delay, &names.deliver_at, &names.id, &names.op, &names.target]
+        .iter()
+        .any(|n| headers::is(header, n))
         || stamped::ALL.iter().any(|n| headers::is(header, n))
 }
 

@@ -3,8 +3,6 @@
 //! Kafka's values are bytes; AMQP's are typed, and text comes as a long string or a byte array. A value
 //! either says surely what it means, or it is an error with a sentence for a person.
 
-use std::fmt::Write as _;
-
 use bytes::Bytes;
 
 use crate::domain::route::HeaderNames;
@@ -147,9 +145,7 @@ pub(super) fn op(value: &HeaderValue, origin: Origin) -> Result<Op, String> {
 /// A value for a person: text in quotes, cut and escaped; of other types the type and small values.
 pub(super) fn describe(value: &HeaderValue, origin: Origin) -> String {
     match value {
-        HeaderValue::Bytes(_) | HeaderValue::LongString(_) => {
-            quote(&text(value, origin).unwrap_or_default())
-        }
+        HeaderValue::Bytes(_) | HeaderValue::LongString(_) => quote(&text(value, origin).unwrap_or_default()),
         HeaderValue::Null => "null".to_owned(),
         HeaderValue::Bool(v) => format!("the bool {v}"),
         HeaderValue::F32(v) => format!("the float {v:e}"),
@@ -168,10 +164,7 @@ fn quote(bytes: &[u8]) -> String {
     let mut quoted = String::from("\"");
     for chunk in bytes[..bytes.len().min(QUOTED)].utf8_chunks() {
         quoted.extend(chunk.valid().escape_debug());
-        for byte in chunk.invalid() {
-            // Writing into a string cannot fail.
-            write!(quoted, "\\x{byte:02x}").unwrap_or_default();
-        }
+        quoted.extend(chunk.invalid().escape_ascii().map(char::from));
     }
     quoted.push_str(if bytes.len() > QUOTED { "\"..." } else { "\"" });
     quoted
@@ -207,3 +200,6 @@ fn whole_decimal(scale: u8, value: u32) -> Option<i64> {
         None => (value == 0).then_some(0),
     }
 }
+
+#[cfg(test)]
+mod tests;

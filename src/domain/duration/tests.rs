@@ -1,4 +1,6 @@
-use super::DurationError::{Empty, Fraction, FractionNotLast, NoNumber, NoUnit, Order, TooLarge, UnknownUnit};
+use super::DurationError::{
+    Empty, Fraction, FractionNotLast, NoNumber, NoUnit, Order, TooLarge, UnknownUnit,
+};
 use super::*;
 use proptest::prelude::*;
 
@@ -77,8 +79,15 @@ fn every_refused_form_has_its_reason() {
 
 #[test]
 fn rendered_text_is_the_shortest_sum_of_units() {
-    let rendered =
-        [(0, "0s"), (1, "1ms"), (1000, "1s"), (1300, "1s300ms"), (90_000, "1m30s"), (DAY, "1d"), (-1500, "-1s500ms")];
+    let rendered = [
+        (0, "0s"),
+        (1, "1ms"),
+        (1000, "1s"),
+        (1300, "1s300ms"),
+        (90_000, "1m30s"),
+        (DAY, "1d"),
+        (-1500, "-1s500ms"),
+    ];
     for (ms, text) in rendered {
         assert_eq!(render(ms), text);
     }
