@@ -10,6 +10,7 @@
 //! stored *and* routed; publications of one lane from one submitter leave in the order submitted.
 
 pub mod kafka;
+mod names;
 pub mod rabbitmq;
 mod verdicts;
 

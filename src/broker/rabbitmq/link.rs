@@ -170,10 +170,7 @@ impl Live {
 }
 
 /// Waits for an answer of the broker, under the deadline.
-pub async fn within<T>(
-    what: &str,
-    call: impl Future<Output = lapin::Result<T>>,
-) -> Result<T, Fault> {
+pub async fn within<T>(what: &str, call: impl Future<Output = lapin::Result<T>>) -> Result<T, Fault> {
     match timeout(DEADLINE, call).await {
         Ok(answer) => Ok(answer?),
         Err(_) => Err(no_answer(what)),

@@ -11,7 +11,7 @@ use super::channel::{Answer, ConfirmChannel};
 use super::checks::checked;
 use super::driver::{Driver, EXPIRE_EVERY};
 use super::lane::{refused, unknown};
-use super::mapping::{self, Outgoing};
+use super::mapping::{self, AmqpMessage, Unfit};
 use super::window::{Returned, Window, Word};
 use crate::broker::rabbitmq::{Fault, FaultKind, Live};
 use crate::domain::verdict::Refusal;
@@ -136,7 +136,13 @@ impl Driver {
 
     /// Publishes one message, unless it is known to be refused. Returns whether it is with the broker.
     fn hand_over(&mut self, flow: &mut Flow, publication: Publication) -> bool {
-        let outgoing = self.outgoing(&publication);
+        let outgoing = match self.outgoing(&publication) {
+            Ok(outgoing) => outgoing,
+            Err(Unfit { reason, error }) => {
+                self.lane.answer(&publication, refused(reason, error.as_str()));
+                return false;
+            }
+        };
         let names = (
             ShortString::try_new(self.exchange.as_str()),
             ShortString::try_new(outgoing.routing_key.as_str()),
@@ -161,13 +167,13 @@ impl Driver {
         }
     }
 
-    fn outgoing(&self, publication: &Publication) -> Outgoing {
+    fn outgoing(&self, publication: &Publication) -> Result<AmqpMessage, Unfit> {
         let routing_key = match &*publication.target {
             Target::Rabbitmq { routing_key, .. } => routing_key,
             Target::Kafka { .. } => &RoutingKey::Key,
         };
         let (message, stamp) = (&publication.entry().message, publication.stamp.as_ref());
-        mapping::to_amqp(message, stamp, routing_key, &self.own_user)
+        mapping::to_amqp(message, stamp, routing_key, Some(&self.own_user))
     }
 
     /// Takes an answer and all others that are there, then judges. `Some`: the channel is lost.
@@ -218,7 +224,7 @@ impl Driver {
         };
         let (own_user, frame_max) = (&self.own_user, flow.frame_max);
         let certain = flow.window.came_back(returned, |publication| {
-            checked(&self.outgoing(publication), own_user, frame_max).ok()
+            checked(&self.outgoing(publication).ok()?, own_user, frame_max).ok()
         });
         if !certain {
             tracing::warn!(exchange = self.exchange, "a returned message cannot be told from others");

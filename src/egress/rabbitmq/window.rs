@@ -13,8 +13,8 @@ use bytes::Bytes;
 use lapin::BasicProperties;
 
 use super::lane::{refused, unknown};
-use crate::domain::{Text, Verdict};
 use crate::domain::verdict::Refusal;
+use crate::domain::{Text, Verdict};
 use crate::egress::Publication;
 
 /// The broker's word on one publication.
@@ -69,13 +69,7 @@ impl Window {
     }
 
     /// Enters a publication that is handed to the broker now.
-    pub(super) fn enter(
-        &mut self,
-        publication: Publication,
-        routing_key: Text,
-        body: Bytes,
-        handed_us: i64,
-    ) {
+    pub(super) fn enter(&mut self, publication: Publication, routing_key: Text, body: Bytes, handed_us: i64) {
         let (word, returned, doubtful) = (None, None, false);
         self.slots.push_back(Slot { publication, routing_key, body, handed_us, word, returned, doubtful });
     }

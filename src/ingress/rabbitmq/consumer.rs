@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use tracing::{error, info, warn};
 
-use super::Sink;
 use super::channel::Subscription;
 use crate::backoff::Backoff;
 use crate::broker::rabbitmq::{Broker, Fault, FaultKind, Link, Live};
 use crate::domain::Route;
+use crate::ingress::Sink;
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::telemetry::RouteMetrics;
 
@@ -22,7 +22,7 @@ pub(super) struct Setup<S> {
     pub(super) prefetch: u16,
     pub(super) broker: Arc<Broker>,
     pub(super) link: Link,
-    pub(super) sink: S,
+    pub(super) sink: Arc<S>,
     pub(super) metrics: Option<Arc<RouteMetrics>>,
     pub(super) tasks: Tasks,
     pub(super) shutdown: Shutdown,
@@ -105,11 +105,13 @@ impl<S: Sink> Consumer<S> {
             Err(fault) => return End::Refused(fault),
         };
         let name = format!("rabbitmq/{}/{queue}", self.setup.broker.name());
-        let mut feed = tokio::select! {
+        let feed = tokio::select! {
             biased;
             () = shutdown.draining() => return End::Drained,
             feed = self.setup.sink.open(route, name) => feed,
         };
+        // Shutting down was forced while it waited for the store.
+        let Some(mut feed) = feed else { return End::Drained };
         let mut consumer = match subscription.consume(&format!("postdate.{}", route.name)).await {
             Ok(consumer) => consumer,
             Err(fault) => return End::Refused(fault),

@@ -14,40 +14,11 @@ mod consumer;
 use std::sync::Arc;
 
 use self::consumer::{Consumer, Setup};
-use super::{Delivery, Intake, Source};
+use super::Sink;
 use crate::broker::rabbitmq::Broker;
 use crate::domain::{Endpoint, Route};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::telemetry::Metrics;
-
-/// Where a consumer's batches go: the [`Intake`], or what stands in for it in a test.
-pub trait Sink: Clone + Send + Sync + 'static {
-    /// One channel's way in.
-    type Feed: Feed;
-
-    /// Opens a source of this name, which is the queue's for good.
-    fn open(&self, route: &Arc<Route>, name: String) -> impl Future<Output = Self::Feed> + Send;
-}
-
-/// Takes the batches of one channel, one after another.
-pub trait Feed: Send + 'static {
-    /// Takes a batch in order of delivery; returns once the next may come.
-    fn take(&mut self, batch: Vec<Delivery>) -> impl Future<Output = ()> + Send;
-}
-
-impl Sink for Arc<Intake> {
-    type Feed = Source;
-
-    async fn open(&self, route: &Arc<Route>, name: String) -> Source {
-        Intake::open(self, route, name).await
-    }
-}
-
-impl Feed for Source {
-    async fn take(&mut self, batch: Vec<Delivery>) {
-        Source::take(self, batch).await;
-    }
-}
 
 /// Starts a consumer for each of `routes` that reads from this connection. They run until `shutdown`
 /// drains: then they take nothing new, wait until what they took is resolved (or all is forced),
@@ -55,7 +26,7 @@ impl Feed for Source {
 pub fn start<S: Sink>(
     broker: &Arc<Broker>,
     routes: &[Arc<Route>],
-    sink: &S,
+    sink: &Arc<S>,
     metrics: &Arc<Metrics>,
     tasks: &Tasks,
     shutdown: &Shutdown,
