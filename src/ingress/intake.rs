@@ -24,7 +24,7 @@ use crate::domain::{
 use crate::egress::Lanes;
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{Bundle, DeadLetter, Store, WriteOp, WriteResult, Written};
-use crate::telemetry::{Metrics, RouteMetrics};
+use crate::telemetry::{Bursts, Metrics, Outcome, RouteMetrics, Watch};
 
 /// Offsets that share a store partition: a batch makes few bundles, load spreads over all partitions.
 const BLOCK: i64 = 512;
@@ -36,6 +36,8 @@ pub struct Intake {
     store: Store,
     lanes: Arc<dyn Lanes>,
     metrics: Arc<Metrics>,
+    watch: Arc<Watch>,
+    bursts: Arc<Bursts>,
     direct: Direct,
     gates: BTreeMap<RouteName, watch::Receiver<bool>>,
     tasks: Tasks,
@@ -58,21 +60,35 @@ pub struct Source {
     through: Through,
 }
 
+/// What the intake is built from.
+pub struct Parts<'a> {
+    /// Where messages are kept.
+    pub store: Store,
+    /// Where those go that need not wait.
+    pub lanes: Arc<dyn Lanes>,
+    /// Where it counts.
+    pub metrics: Arc<Metrics>,
+    /// Who is told how a followed message ended.
+    pub watch: Arc<Watch>,
+    /// Where invalid messages are logged.
+    pub bursts: Arc<Bursts>,
+    /// Whether each route's ingress is open.
+    pub gates: BTreeMap<RouteName, watch::Receiver<bool>>,
+    /// Where its tasks run.
+    pub tasks: &'a Tasks,
+    /// When sources stop.
+    pub shutdown: &'a Shutdown,
+    /// The stage that begins once all sources have ended.
+    pub direct_shutdown: &'a Shutdown,
+}
+
 impl Intake {
-    /// An intake for these routes. `gates` says per route whether its ingress is open; `direct_shutdown` is
-    /// the stage that begins once all sources have ended.
-    pub fn new(
-        store: Store,
-        lanes: Arc<dyn Lanes>,
-        metrics: Arc<Metrics>,
-        gates: BTreeMap<RouteName, watch::Receiver<bool>>,
-        tasks: &Tasks,
-        shutdown: &Shutdown,
-        direct_shutdown: &Shutdown,
-    ) -> Arc<Self> {
-        let direct = Direct::start(store.clone(), lanes.clone(), tasks, direct_shutdown);
+    /// Starts it; sources are opened by the consumers.
+    pub fn start(parts: Parts<'_>) -> Arc<Self> {
+        let Parts { store, lanes, metrics, watch, bursts, gates, tasks, shutdown, direct_shutdown } = parts;
+        let direct = Direct::start(store.clone(), lanes.clone(), watch.clone(), tasks, direct_shutdown);
         let (tasks, shutdown) = (tasks.clone(), shutdown.clone());
-        Arc::new(Self { store, lanes, metrics, direct, gates, tasks, shutdown })
+        Arc::new(Self { store, lanes, metrics, watch, bursts, direct, gates, tasks, shutdown })
     }
 
     /// Opens a source. `name` identifies it for good: `kafka/<connection>/<group>/<topic>/<partition>`, or
@@ -242,7 +258,7 @@ impl Source {
             policy => policy,
         };
         self.metrics.invalid(reason, policy.as_str());
-        debug!(route = %self.route.name, reason = reason.as_str(), %error, policy = policy.as_str(), "invalid");
+        self.intake.bursts.note("an invalid message", &self.route.name, reason.as_str(), error);
         match policy {
             OnInvalid::PassThrough => through.push((entry, self.route.to.clone(), receipt)),
             OnInvalid::Drop => {

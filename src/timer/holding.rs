@@ -14,6 +14,7 @@ use super::Served;
 use crate::domain::{Entry, StoreClock, Target, Text, UnixMs, Verdict};
 use crate::egress::{Lane, Verdicts};
 use crate::store::Claim;
+use crate::telemetry::Outcome;
 
 /// Bits of a ticket that name the entry.
 const INDEX_BITS: u32 = 20;
@@ -72,6 +73,12 @@ impl Flight {
         let (now_us, due_us) = (clock.now_us().unwrap_or_default(), self.entries[entry].due.0 * 1000);
         let handed_us = self.published_us.load(Ordering::Acquire);
         metrics.published.inc();
+        self.served.watch.report(&self.served.route.name, self.ids[entry].as_str(), || Outcome::Published {
+            published_at: UnixMs(now_us / 1000),
+            due: self.entries[entry].due,
+            lateness_ms: (now_us - due_us) as f64 / 1e3,
+            attempt: self.entries[entry].handouts + self.expiries + 1,
+        });
         metrics.lateness.observe((now_us - due_us).max(0) as f64 / 1e6);
         metrics.confirm.observe((clock.local().mono_us() - handed_us).max(0) as f64 / 1e6);
     }

@@ -29,7 +29,7 @@ use crate::domain::{Partition, Route};
 use crate::egress::{Lanes, Verdicts};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::Store;
-use crate::telemetry::{Metrics, RouteMetrics};
+use crate::telemetry::{Metrics, RouteMetrics, Watch};
 
 use self::holding::Table;
 use self::wheel::Wheel;
@@ -52,6 +52,8 @@ pub struct Parts<'a> {
     pub routes: &'a [Arc<Route>],
     /// Where it counts.
     pub metrics: Arc<Metrics>,
+    /// Who is told how a followed message ended.
+    pub watch: Arc<Watch>,
     /// How many shards; the store's wake-ups must know the same number.
     pub shards: usize,
     /// Where its tasks run.
@@ -64,6 +66,7 @@ pub struct Parts<'a> {
 struct Served {
     route: Arc<Route>,
     metrics: Arc<RouteMetrics>,
+    watch: Arc<Watch>,
     /// Messages held claimed.
     messages: AtomicI64,
     /// Bytes of their bundles.
@@ -91,12 +94,14 @@ struct Shard {
 pub fn start(parts: &Parts<'_>) -> std::io::Result<()> {
     let wheel = Wheel::start(parts.store.clock().clone(), parts.tasks, &parts.shutdown)?;
     let served = parts.routes.iter().filter_map(|route| {
-        let metrics = parts.metrics.route(&route.name)?.clone();
-        let (messages, bytes) = (AtomicI64::new(0), AtomicI64::new(0));
-        Some((
-            route.name.as_str().to_owned(),
-            Arc::new(Served { route: route.clone(), metrics, messages, bytes }),
-        ))
+        let served = Served {
+            route: route.clone(),
+            metrics: parts.metrics.route(&route.name)?.clone(),
+            watch: parts.watch.clone(),
+            messages: AtomicI64::new(0),
+            bytes: AtomicI64::new(0),
+        };
+        Some((route.name.as_str().to_owned(), Arc::new(served)))
     });
     let routes = Arc::new(served.collect::<BTreeMap<_, _>>());
     parts.metrics.partitions_owned.set(i64::from(parts.store.partitions().count()));

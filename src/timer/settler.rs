@@ -21,6 +21,7 @@ use crate::domain::{DeadReason, Entry, Partition, UnixMs, Verdict, retry};
 use crate::store::{
     Bundle, Claim, DeadLetter, Division, Fresh, Held, Remainder, Settlement, StoreError, slice_of,
 };
+use crate::telemetry::Outcome;
 
 /// Confirmed indexes of open bundles are noted, and claims extended, this often.
 const TICK: Duration = Duration::from_millis(250);
@@ -222,9 +223,11 @@ impl Settler {
     fn letter(&self, holding: &Holding, entry: Entry, reason: DeadReason) -> DeadLetter {
         let served = &holding.flight.served;
         served.metrics.dead_letter(reason.as_str());
+        let id = entry.id.clone().unwrap_or_default();
+        served.watch.report(&served.route.name, id.as_str(), || Outcome::Dead { reason: reason.as_str() });
         let error = entry.history.last().map(|f| f.error.clone()).unwrap_or_default();
         warn!(
-            route = %served.route.name, id = %entry.id.clone().unwrap_or_default(), reason = reason.as_str(),
+            route = %served.route.name, %id, reason = reason.as_str(),
             error = %error, failures = entry.failures, "a message became a dead letter"
         );
         let bundle = Bundle { target: holding.flight.target_name.clone(), entries: Arc::new(vec![entry]) };

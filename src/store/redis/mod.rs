@@ -70,6 +70,8 @@ impl Ids {
 pub struct Parts<'a> {
     /// Its configuration.
     pub config: &'a Config,
+    /// The machine's clocks, the same as everywhere in the process.
+    pub clock: Clock,
     /// Where its round trips are measured.
     pub metrics: Arc<Metrics>,
     /// Where it says whether it is there.
@@ -85,7 +87,7 @@ pub struct Parts<'a> {
 impl Store {
     /// Starts to keep connections to the store up. Does not wait for it: see [`Self::preflight`].
     pub fn start(parts: &Parts<'_>) -> Result<Self, super::PreflightError> {
-        let clock = Arc::new(StoreClock::new(Clock::start()));
+        let clock = Arc::new(StoreClock::new(parts.clock));
         let (config, ids) = (parts.config, Ids::new());
         let force = CancellationToken::new();
         let on_force = (parts.shutdown.clone(), force.clone());
