@@ -5,7 +5,7 @@ use std::net::TcpListener;
 
 use super::*;
 use crate::admin::InjectError;
-use crate::admin::testing::{READ, Server, Then, WRITE, config, text};
+use crate::admin::testing::{READ, Server, Then, WRITE, text};
 use crate::domain::UnixMs;
 use crate::telemetry::Outcome;
 
