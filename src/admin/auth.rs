@@ -87,7 +87,7 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let mut all = headers.get_all(header::AUTHORIZATION).iter();
     let (value, None) = (all.next()?.as_bytes(), all.next()) else { return None };
     let (scheme, token) = value.split_at_checked(7)?;
-    (scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty()).then_some(token)
+    scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
 }
 
 /// Without tokens the listener is on loopback, and a web page must not reach it through the browser of

@@ -83,17 +83,15 @@ pub(super) fn router(admin: Arc<Admin>) -> Router {
 /// cached or guessed at.
 async fn around(Extract(admin): Extract<Arc<Admin>>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    let mut response = match admin.tokens.judge(&parts) {
-        Err(problem) => problem.into_response(),
-        Ok(()) => {
-            let answer = next.run(Request::from_parts(parts, body));
-            AssertUnwindSafe(answer).catch_unwind().await.unwrap_or_else(|_| {
-                error!("a call of the admin API panicked");
-                Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "an internal error; the log says more")
-                    .into_response()
-            })
-        }
+    let answer = async {
+        admin.tokens.judge(&parts)?;
+        let answer = next.run(Request::from_parts(parts, body));
+        AssertUnwindSafe(answer).catch_unwind().await.map_err(|_| {
+            error!("a call of the admin API panicked");
+            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "an internal error; the log says more")
+        })
     };
+    let mut response = answer.await.into_response();
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

@@ -100,15 +100,13 @@ fn policy(policy: &Policy) -> Value {
 /// Milliseconds as the configuration writes them: `1h30m`, `250ms`.
 fn duration(ms: i64) -> String {
     let mut rest = ms;
-    let mut text = String::new();
-    for (unit, length) in [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)] {
-        let count = rest / length;
-        rest %= length;
-        if count > 0 {
-            text += &format!("{count}{unit}");
-        }
-    }
-    if text.is_empty() { "0s".to_owned() } else { text }
+    let parts =
+        [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)].map(|(unit, length)| {
+            let count = rest / length;
+            rest %= length;
+            if count == 0 { String::new() } else { format!("{count}{unit}") }
+        });
+    if ms == 0 { "0s".to_owned() } else { parts.concat() }
 }
 
 /// Bytes as the configuration writes them, in the largest unit that fits exactly.

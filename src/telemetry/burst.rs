@@ -14,7 +14,6 @@ use tokio::sync::Notify;
 use tracing::warn;
 
 use crate::domain::{Clock, RouteName};
-use crate::lifecycle::Shutdown;
 
 /// Time between two lines of one kind, microseconds.
 const WINDOW_US: i64 = 10_000_000;
@@ -94,13 +93,15 @@ impl Bursts {
         }
     }
 
-    /// Logs the counts as their windows end; on drain those of all windows at once, then returns.
-    pub async fn run(&self, shutdown: Shutdown) {
+    /// Logs the counts as their windows end. Once `end` resolves (the process drains), those of all
+    /// windows at once; then returns.
+    pub async fn run(&self, end: impl Future<Output = ()>) {
+        let mut end = std::pin::pin!(end);
         loop {
             let next = self.windows.lock().next_end_us();
             let until = next.map_or(0, |end| (end - self.clock.mono_us()).max(0));
             tokio::select! {
-                () = shutdown.draining() => break,
+                () = &mut end => break,
                 () = self.opened.notified() => {}
                 () = tokio::time::sleep(Duration::from_micros(until as u64)), if next.is_some() => {
                     self.log_counts(self.clock.mono_us());
@@ -160,7 +161,7 @@ mod tests {
     #[tokio::test]
     async fn one_line_at_once_and_the_count_at_the_latest_on_drain() {
         let (lines, _guard) = capture();
-        let (bursts, shutdown) = (Bursts::new(Clock::start()), Shutdown::default());
+        let bursts = Bursts::new(Clock::start());
         let route = RouteName::new("orders").expect("a name");
         for n in 0..1000 {
             bursts.note("message refused", &route, "bad_delay", format!("error {n}"));
@@ -168,8 +169,7 @@ mod tests {
         let text = lines.text();
         assert_eq!(text.lines().count(), 1, "{text}");
         assert!(text.contains("message refused route=orders reason=\"bad_delay\" error=error 0"), "{text}");
-        shutdown.begin();
-        bursts.run(shutdown).await;
+        bursts.run(std::future::ready(())).await;
         let text = lines.text();
         assert_eq!(text.lines().count(), 2, "{text}");
         assert!(text.contains("count=999"), "{text}");

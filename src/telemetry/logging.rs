@@ -2,6 +2,8 @@
 //!
 //! What a broker, a header or a client wrote may stand in a field, so control characters (line ends and
 //! terminal escapes above all) are written escaped: one event is one line, and no message can forge one.
+//! In JSON these are the ones below U+0020, as JSON has it; in text also U+007F to U+009F and those that
+//! turn the direction of writing.
 
 use std::fmt::{self, Write};
 use std::io::IsTerminal;
@@ -102,12 +104,12 @@ pub(crate) mod testing {
     //! Reading in a test what was logged.
 
     use std::io;
-    use std::sync::Arc;
+    use std::sync::{Arc, Once};
 
     use parking_lot::Mutex;
     use tracing::subscriber::DefaultGuard;
 
-    use super::{Config, Format, subscriber};
+    use super::{Config, Format, Registry, subscriber};
 
     /// What was logged, shared.
     #[derive(Clone, Default)]
@@ -130,8 +132,16 @@ pub(crate) mod testing {
         }
     }
 
+    /// Makes every call site of the process enabled, whichever thread meets it first: while only one
+    /// subscriber exists, `tracing` asks the meeting thread's own, and remembers a "nobody listens".
+    pub(crate) fn enable_all_call_sites() {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| tracing::subscriber::set_global_default(Registry::default()).expect("set once"));
+    }
+
     /// Captures what this thread logs, every level of every library, until the guard is dropped.
     pub(crate) fn capture() -> (Lines, DefaultGuard) {
+        enable_all_call_sites();
         let lines = Lines::default();
         let config = Config { format: Format::Text, filter: Some("trace".to_owned()) };
         let writer = lines.clone();
@@ -144,12 +154,13 @@ pub(crate) mod testing {
 mod tests {
     use tracing::{debug, info, subscriber::with_default, warn};
 
-    use super::testing::Lines;
+    use super::testing::{Lines, enable_all_call_sites};
     use super::*;
 
     const NASTY: &str = "a\nINFO forged\r\u{1b}[2J\u{9b}2J\u{7f}\u{202e}z";
 
     fn logged(format: Format, filter: Option<&str>, terminal: bool, what: impl FnOnce()) -> String {
+        enable_all_call_sites();
         let lines = Lines::default();
         let config = Config { format, filter: filter.map(str::to_owned) };
         let writer = lines.clone();

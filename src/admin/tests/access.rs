@@ -194,7 +194,7 @@ async fn no_token_stands_in_any_answer_or_log_line() {
             for row in agreement::table() {
                 for method in [row.method, "DELETE"] {
                     let answer = server.call(method, &row.concrete(), token, "{}").await;
-                    said += &format!("{}\n{}\n", answer.head, answer.body);
+                    said += &[answer.head, answer.body].join("\n");
                 }
             }
             let request =

@@ -17,7 +17,7 @@ use super::super::testing::{Server, Then, config, state, text};
 use super::problem;
 use crate::domain::{HeaderValue, Message, Origin, RouteName, UnixMs};
 use crate::lifecycle::Shutdown;
-use crate::telemetry::{Outcome, watch::MAX_FOLLOWERS};
+use crate::telemetry::{MAX_FOLLOWERS, Outcome};
 
 fn last(server: &Server) -> (RouteName, Message) {
     server.recorder.injected.lock().pop().expect("something was sent")

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 
 use super::*;
 use crate::admin::InjectError;
-use crate::admin::testing::{READ, Server, Then, WRITE, config, text};
+use crate::admin::testing::{READ, Server, Then, WRITE, text};
 use crate::domain::UnixMs;
 use crate::telemetry::Outcome;
 
@@ -170,7 +170,7 @@ async fn another_server_is_told_from_the_api_and_no_redirect_is_followed() {
     for answer in [
         "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi",
         "HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\n{}",
-        "HTTP/1.1 307 Temporary Redirect\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
+        "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
         "SSH-2.0-OpenSSH_9.2\r\n",
     ] {
         let (url, thread) = stranger(answer);
