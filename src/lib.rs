@@ -10,6 +10,7 @@
 pub mod admin;
 pub mod backoff;
 pub mod broker;
+pub mod config;
 pub mod domain;
 pub mod egress;
 pub mod ingress;
