@@ -99,8 +99,8 @@ async fn life(config: Config) -> anyhow::Result<ExitCode> {
 /// Builds all rooms in the order of the flow, from its end: what takes comes before what gives. Ends only
 /// if it cannot go on.
 async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
-    let bursts = (house.bursts.clone(), house.stages.admin.clone());
-    house.tasks.spawn("bursts", async move { bursts.0.run(bursts.1).await });
+    let (bursts, end) = (house.bursts.clone(), house.stages.admin.clone());
+    house.tasks.spawn("bursts", async move { bursts.run(end.draining()).await });
     let brokers = brokers(house);
     let lanes: Arc<dyn Lanes> = Arc::new(lanes(house, &brokers)?);
     let inject = IngressInject::new(lanes.clone(), house.clock);

@@ -24,7 +24,7 @@ use crate::domain::{
 use crate::egress::Lanes;
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{Bundle, DeadLetter, Store, WriteOp, WriteResult, Written};
-use crate::telemetry::{Bursts, Metrics, Outcome, RouteMetrics, Watch};
+use crate::telemetry::{Bursts, Metrics, RouteMetrics, Watch};
 
 /// Offsets that share a store partition: a batch makes few bundles, load spreads over all partitions.
 const BLOCK: i64 = 512;
