@@ -28,10 +28,11 @@ use crate::lifecycle::signals::Signals;
 use crate::lifecycle::{Readiness, Tasks};
 use crate::store::{self, Preflight, Store};
 use crate::telemetry::{Bursts, Metrics, Watch};
-use crate::{admin, timer};
+use crate::{admin, telemetry, timer};
 
 /// Runs the relay until a signal ends it.
 pub fn run(config: Config) -> anyhow::Result<ExitCode> {
+    telemetry::init(&config.log)?;
     // No provider is chosen by the client libraries: without one the first handshake panics.
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         anyhow::bail!("another TLS provider is installed already");
