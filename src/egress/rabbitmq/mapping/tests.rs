@@ -185,9 +185,12 @@ fn property(name: &str, value: &'static [u8]) -> (Properties, Vec<Header>) {
     (published.properties, headers.collect())
 }
 
+/// Sets in the expected properties what the header is to set.
+type Set = fn(&mut Properties);
+
 #[test]
 fn an_amqp_header_that_fits_its_property_becomes_it() {
-    let cases: [(&str, &[u8], fn(&mut Properties)); 20] = [
+    let cases: [(&str, &[u8], Set); 20] = [
         ("content_type", b"text/plain", |p| p.content_type = Some("text/plain".into())),
         ("content_encoding", b"gzip", |p| p.content_encoding = Some("gzip".into())),
         ("delivery_mode", b"1", |p| p.delivery_mode = Some(1)),
@@ -198,7 +201,7 @@ fn an_amqp_header_that_fits_its_property_becomes_it() {
         ("correlation_id", b"", |p| p.correlation_id = Some("".into())),
         ("reply_to", b"replies", |p| p.reply_to = Some("replies".into())),
         ("reply_to", b"amq.rabbitmq.reply-to.g2dk", |p| {
-            p.reply_to = Some("amq.rabbitmq.reply-to.g2dk".into())
+            p.reply_to = Some("amq.rabbitmq.reply-to.g2dk".into());
         }),
         ("expiration", b"0", |p| p.expiration = Some("0".into())),
         ("expiration", b"4294967295", |p| p.expiration = Some("4294967295".into())),
