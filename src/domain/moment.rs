@@ -54,8 +54,7 @@ pub fn parse(text: &str) -> Result<UnixMs, MomentError> {
         return Err(MomentError::Form);
     }
     let civil = DateTime::new(year, month as i8, day as i8, hour as i8, minute as i8, second as i8, 0);
-    // Checked here too: a second of 60 is nobody's to reinterpret.
-    let civil = civil.ok().filter(|_| second < 60 && hour < 24).ok_or(MomentError::NoSuchTime)?;
+    let civil = civil.map_err(|_| MomentError::NoSuchTime)?;
     let seconds = civil.duration_since(EPOCH).as_secs() - offset_s;
     Ok(UnixMs(seconds * 1000 + ms))
 }

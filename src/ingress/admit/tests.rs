@@ -7,15 +7,14 @@ use super::*;
 use crate::domain::route::{HeaderNames, OnDuplicate, OnInvalid, Retry};
 use crate::domain::{Endpoint, HeaderValue, Origin, Policy, RouteName, RoutingKey};
 
+mod routes;
+mod times;
+
 const ARRIVAL: UnixMs = UnixMs(1_795_255_200_000);
 const MAX_DELAY: i64 = 30 * 86_400_000;
 
 fn topic(name: &str) -> Arc<Target> {
     Arc::new(Target::Kafka { connection: "main".into(), topic: name.into() })
-}
-
-fn exchange(exchange: &str, routing_key: RoutingKey) -> Arc<Target> {
-    Arc::new(Target::Rabbitmq { connection: "main".into(), exchange: exchange.into(), routing_key })
 }
 
 fn route() -> Route {
@@ -72,14 +71,6 @@ fn assert_invalid(message: &Message, route: &Route, expected: InvalidReason) {
             assert!(!error.is_empty());
         }
         other => panic!("{other:?} is not {expected:?}"),
-    }
-}
-
-#[track_caller]
-fn due_of(message: &Message, produced: Option<i64>, route: &Route) -> i64 {
-    match admit(message.clone(), None, produced.map(UnixMs), route, ARRIVAL) {
-        Admitted::Delayed { due, .. } => due.since(ARRIVAL),
-        other => panic!("{other:?} is not delayed"),
     }
 }
 
@@ -298,67 +289,6 @@ fn the_first_of_several_reasons_is_named() {
 }
 
 #[test]
-fn a_delay_counts_from_when_it_was_produced_unless_that_is_unknown_or_in_the_future() {
-    let now = ARRIVAL.0;
-    let cases = [
-        (None, 5000),
-        (Some(-1), 5000),
-        (Some(now), 5000),
-        (Some(now - 1000), 4000),
-        (Some(now + 1), 5000),
-        (Some(i64::MAX), 5000),
-        (Some(now - 5000), 0),
-        (Some(now - 60_000), -55_000),
-        (Some(0), 5000 - now),
-    ];
-    for (produced, expected) in cases {
-        for message in both(&[("x-delay", "5s")]) {
-            assert_eq!(due_of(&message, produced, &route()), expected, "{produced:?}");
-        }
-    }
-    let mut from_arrival = route();
-    from_arrival.policy.delay_from = DelayFrom::Arrival;
-    for message in both(&[("x-delay", "5s")]) {
-        assert_eq!(due_of(&message, Some(now - 1000), &from_arrival), 5000);
-    }
-    // A moment is a moment, whenever it was produced.
-    for message in both(&[("x-deliver-at", "2026-11-21T10:00:05Z")]) {
-        assert_eq!(due_of(&message, Some(now - 1000), &route()), 5000);
-    }
-}
-
-#[test]
-fn the_longest_delay_is_measured_from_arrival_and_inclusive() {
-    for message in both(&[("x-delay", "30d")]) {
-        assert_eq!(due_of(&message, None, &route()), MAX_DELAY);
-    }
-    for message in both(&[("x-deliver-at", "1797847200000")]) {
-        assert_eq!(due_of(&message, None, &route()), MAX_DELAY);
-    }
-    // Produced a second ago, so a second less is left.
-    for message in both(&[("x-delay", "2592001000")]) {
-        assert_eq!(due_of(&message, Some(ARRIVAL.0 - 1000), &route()), MAX_DELAY);
-        assert_invalid(&message, &route(), InvalidReason::TooFar);
-    }
-}
-
-#[test]
-fn what_is_past_is_due_at_once_and_never_before_1970() {
-    for (text, due) in [
-        ("2026-11-21T09:59:59Z", ARRIVAL.0 - 1000),
-        ("100000000000", 100_000_000_000),
-        ("0001-01-01T00:00:00Z", 0),
-    ] {
-        for message in both(&[("x-deliver-at", text)]) {
-            assert_eq!(due_of(&message, None, &route()), due - ARRIVAL.0, "{text}");
-        }
-    }
-    for message in both(&[("x-delay", "0")]) {
-        assert_eq!(due_of(&message, None, &route()), 0);
-    }
-}
-
-#[test]
 fn a_cancel_needs_its_id_and_nothing_else() {
     let more: [&[(&str, &str)]; 4] = [
         &[],
@@ -387,66 +317,6 @@ fn a_reschedule_carries_the_message_it_may_become() {
         };
         let admitted = admit(message, None, Some(ARRIVAL.plus(-1000)), &route(), ARRIVAL);
         assert_eq!(admitted, expected);
-    }
-}
-
-#[test]
-fn a_route_can_rename_the_headers() {
-    let mut route = route();
-    route.policy.headers = HeaderNames {
-        delay: "delay-ms".into(),
-        deliver_at: "at".into(),
-        id: "job".into(),
-        op: "do".into(),
-        target: "to".into(),
-    };
-    for message in both(&[
-        ("Delay-MS", "5"),
-        ("x-delay", "abc"),
-        ("Job", "7"),
-        ("To", "orders.retry"),
-        ("x-delay-id", "x"),
-    ]) {
-        let expected = Admitted::Delayed {
-            due: ARRIVAL.plus(5),
-            id: Some("7".into()),
-            target: topic("orders.retry"),
-            // `x-delay` is anybody's header here; `x-delay-id` is set on the way out all the same.
-            message: without(&message, &["Delay-MS", "Job", "To", "x-delay-id"]),
-        };
-        assert_eq!(admit_now(&message, &route), expected);
-    }
-    for message in both(&[("x-delay", "abc"), ("x-delay-op", "cancel")]) {
-        assert!(matches!(admit_now(&message, &route), Admitted::PassThrough { .. }));
-    }
-}
-
-#[test]
-fn targets_on_rabbitmq_are_exchange_and_routing_key() {
-    let mut route = route();
-    route.to = exchange("mail", RoutingKey::Preserve);
-    let allowed = [
-        exchange("mail", RoutingKey::Fixed("a/b".into())),
-        exchange("", RoutingKey::Fixed("queue".into())),
-        exchange("late", RoutingKey::Fixed(String::new())),
-    ];
-    route.allow_targets = allowed.to_vec();
-    let cases =
-        [("mail/", &route.to), ("mail/a/b", &allowed[0]), ("/queue", &allowed[1]), ("late/", &allowed[2])];
-    for (name, target) in cases {
-        for message in both(&[("x-delay-target", name)]) {
-            match admit_now(&message, &route) {
-                Admitted::PassThrough { target: chosen, .. } => {
-                    assert!(Arc::ptr_eq(&chosen, target), "{name}")
-                }
-                other => panic!("{name}: {other:?}"),
-            }
-        }
-    }
-    for name in ["mail", "queue", "/", "/other", "mail/a", "mail/a/b/c", "Mail/a/b", "late", "amq.direct/x"] {
-        for message in both(&[("x-delay-target", name)]) {
-            assert_invalid(&message, &route, InvalidReason::ForbiddenTarget);
-        }
     }
 }
 
