@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use problem::{Problem, Problems};
-pub use sources::{SEARCHED, Sources};
+pub use sources::{SEARCHED, Sources, variable};
 
 use crate::domain::Route;
 use crate::{admin, broker, store, telemetry, timer};

@@ -22,6 +22,11 @@ pub struct Sources {
     pub host_name: String,
 }
 
+/// An environment variable that is no key of the configuration; `None` if it is empty or not UTF-8.
+pub fn variable(name: &str) -> Option<String> {
+    std::env::var_os(name)?.into_string().ok().filter(|value| !value.is_empty())
+}
+
 impl Sources {
     /// Reads the environment and looks for the file, unless one is named.
     pub fn gather(config: Option<PathBuf>, set: Vec<String>) -> Self {
@@ -85,8 +90,12 @@ fn yaml_value(text: &str) -> Result<Value, String> {
         reject_unsupported_tags: true,
         with_snippet: false,
     };
-    let value: Option<serde_json::Value> = serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| error.to_string().replace('\n', "; "))?;
+    let value: Option<serde_json::Value> =
+        serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+            // Its advice is for programmers.
+            let text = error.to_string().replace(", set DuplicateKeyPolicy in Options if acceptable", "");
+            text.replace('\n', "; ")
+        })?;
     Value::serialize(value).map_err(|error| error.to_string())
 }
 
