@@ -58,25 +58,26 @@ pub(super) fn root<'a, T>(
     context: &'a Context<'a>,
     read: impl FnOnce(&Section<'a>) -> Option<T>,
 ) -> Option<T> {
-    whole(
-        Section {
-            context,
-            path: vec![],
-            dict: &context.layers.dict,
-            behind: None,
-            known: RefCell::default(),
-        },
-        read,
-    )
-}
-
-fn whole<'a, T>(section: Section<'a>, read: impl FnOnce(&Section<'a>) -> Option<T>) -> Option<T> {
-    let result = read(&section);
-    section.report_unknown();
-    result
+    Section::new(context, vec![], &context.layers.dict, None).whole(read)
 }
 
 impl<'a> Section<'a> {
+    fn new(
+        context: &'a Context<'a>,
+        path: Vec<&'a str>,
+        dict: &'a Dict,
+        behind: Option<(Vec<&'a str>, &'a Dict)>,
+    ) -> Self {
+        Self { context, path, dict, behind, known: RefCell::default() }
+    }
+
+    /// Reads it to its end: then what nobody asked for is unknown.
+    fn whole<T>(&self, read: impl FnOnce(&Self) -> Option<T>) -> Option<T> {
+        let result = read(self);
+        self.report_unknown();
+        result
+    }
+
     /// Reads the table `key`, with the one that stands behind it.
     pub(super) fn table<T>(
         &self,
@@ -90,10 +91,7 @@ impl<'a> Section<'a> {
         });
         let Some(value) = self.dict.get(key) else {
             return match behind {
-                Some((path, dict)) => {
-                    let context = self.context;
-                    whole(Section { context, path, dict, behind: None, known: RefCell::default() }, read)
-                }
+                Some((path, dict)) => Section::new(self.context, path, dict, None).whole(read),
                 None => self.missing(key),
             };
         };
@@ -116,8 +114,7 @@ impl<'a> Section<'a> {
         };
         for (name, value) in names {
             let path = self.path.iter().copied().chain([key]).collect();
-            let at =
-                Section { context: self.context, path, dict: names, behind: None, known: RefCell::default() };
+            let at = Section::new(self.context, path, names, None);
             let behind = behind.and_then(|key| Some((vec![key], self.dict.get(key)?.as_dict()?)));
             at.enter(name, value, behind, |section| {
                 read(name, section);
@@ -143,7 +140,7 @@ impl<'a> Section<'a> {
             }
         };
         let path = self.path.iter().copied().chain([key]).collect();
-        whole(Section { context: self.context, path, dict, behind, known: RefCell::default() }, read)
+        Section::new(self.context, path, dict, behind).whole(read)
     }
 
     /// Whether the key is set here (not behind).

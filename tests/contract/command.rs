@@ -103,6 +103,10 @@ fn a_wrong_configuration_is_64_before_anything_is_bound() {
         assert_eq!(code(&several), 64);
         assert!(err(&several).ends_with("5 errors\n"), "{}", err(&several));
     }
+    // A wrong one is not printed: a secret under a misspelt key is not known as one.
+    let wrong = repository("config/rejected/wrong-keys.toml");
+    let wrong = postdate(&["check", "--print", "--config", wrong.to_str().expect("text")]);
+    assert_eq!((code(&wrong), out(&wrong)), (64, String::new()));
 }
 
 #[test]
