@@ -82,8 +82,10 @@ impl Part {
 
     /// It is in trouble: waiting if it was never up, else degraded. Returns whether that is news.
     pub fn down(&self, why: impl Into<String>) -> bool {
-        let was_waiting =
-            matches!(self.readiness.0.read().parts.get(&self.name), None | Some((State::Waiting(_), _)));
+        let was_waiting = matches!(
+            self.readiness.0.read().parts.get(&self.name),
+            None | Some((State::Waiting(_), _))
+        );
         let why = why.into();
         self.set(if was_waiting { State::Waiting(why) } else { State::Degraded(why) })
     }
@@ -94,9 +96,10 @@ impl Part {
     }
 
     fn set(&self, state: State) -> bool {
+        let kind = std::mem::discriminant(&state);
         let mut inner = self.readiness.0.write();
-        let old = inner.parts.insert(self.name.clone(), (state.clone(), self.essential));
-        old.is_none_or(|(old, _)| std::mem::discriminant(&old) != std::mem::discriminant(&state))
+        let old = inner.parts.insert(self.name.clone(), (state, self.essential));
+        old.is_none_or(|(old, _)| std::mem::discriminant(&old) != kind)
     }
 }
 
