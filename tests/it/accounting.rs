@@ -217,7 +217,7 @@ async fn producers_and_collectors_raise_no_alarm_on_real_brokers() {
         (0..200).map(message).collect()
     };
     run.send_kafka(kafka, &topic, messages(&format!("kafka:{topic}"), "some key")).await;
-    run.send_rabbitmq(rabbitmq, "", &queue, messages(&format!("rabbitmq:{queue}"), &queue)).await;
+    run.send_rabbitmq(rabbitmq, "", None, messages(&format!("rabbitmq:{queue}"), &queue)).await;
     // What a broker refuses is known as refused.
     run.send_kafka(kafka, "no-such-topic", vec![run.message("nowhere", When::Now)]).await;
     eventually("all of them arrive", async || match run.ledger().missing() {

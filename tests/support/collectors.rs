@@ -154,12 +154,13 @@ fn of_delivery(label: &str, delivery: &lapin::message::Delivery) -> Delivery {
     }
 }
 
-/// The harness sends text, bytes and null; anything else is noted as lapin prints it.
+/// The harness sends text, bytes and null, the relay adds integers; anything else is noted as lapin prints it.
 fn bytes_of(value: &AMQPValue) -> Option<Vec<u8>> {
     match value {
         AMQPValue::Void => None,
         AMQPValue::LongString(text) => Some(text.as_bytes().to_vec()),
         AMQPValue::ByteArray(bytes) => Some(bytes.as_slice().to_vec()),
+        AMQPValue::LongLongInt(number) => Some(number.to_string().into_bytes()),
         other => Some(format!("{other:?}").into_bytes()),
     }
 }

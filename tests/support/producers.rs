@@ -52,13 +52,13 @@ impl Run {
         join_all(sent).await;
     }
 
-    /// Publishes to an exchange and waits for the confirm of each. Without a key of its own a message
-    /// goes out with `routing_key`.
+    /// Publishes to an exchange and waits for the confirm of each. `None` publishes
+    /// each with its own key, which is then what it must arrive with.
     pub async fn send_rabbitmq(
         &self,
         rabbitmq: &Rabbitmq,
         exchange: &str,
-        routing_key: &str,
+        routing_key: Option<&str>,
         messages: Vec<Message>,
     ) {
         let connection = rabbitmq.connect().await.expect("a connection to produce with");
@@ -95,7 +95,7 @@ impl Run {
 async fn publish(
     channel: &Channel,
     exchange: &str,
-    routing_key: &str,
+    routing_key: Option<&str>,
     message: &Message,
 ) -> lapin::Result<PublisherConfirm> {
     let (body, headers) = message.wire();
@@ -112,7 +112,7 @@ async fn publish(
         table.insert(name.into(), AMQPValue::LongLongInt(value));
     }
     let properties = BasicProperties::default().with_delivery_mode(2).with_headers(table);
-    let routing_key = message.stamp.key.as_deref().unwrap_or(routing_key);
+    let routing_key = routing_key.or(message.stamp.key.as_deref()).expect("a routing key or a key");
     let options = BasicPublishOptions::default();
     channel.basic_publish(exchange.into(), routing_key.into(), options, &body, properties).await
 }
