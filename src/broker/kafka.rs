@@ -319,11 +319,7 @@ mod tests {
 
     fn connection(properties: &[(&str, &str)]) -> Connection {
         let properties = properties.iter().map(|(k, v)| ((*k).to_owned(), Secret::new(*v)));
-        Connection {
-            name: "main".into(),
-            brokers: "127.0.0.1:1".into(),
-            properties: properties.collect(),
-        }
+        Connection { name: "main".into(), brokers: "127.0.0.1:1".into(), properties: properties.collect() }
     }
 
     #[test]
