@@ -40,7 +40,7 @@ pub(super) struct Assignment {
     pub(super) resolved: i64,
     /// The committed position that the broker is known to hold; `None` while it holds none of ours.
     pub(super) committed: Option<i64>,
-    /// The commit on its way.
+    /// What was sent to be committed and is not yet seen there.
     pub(super) committing: Option<i64>,
     pub(super) paused: bool,
     /// Whether this is still the log that was committed is not known; nothing is committed meanwhile.

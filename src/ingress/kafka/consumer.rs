@@ -72,6 +72,8 @@ impl<S: Sink> GroupConsumer<S> {
     }
 
     pub(super) fn run(self) {
+        // Partitions' tasks are spawned from the client library's callbacks on this thread.
+        let _runtime = self.fixed.runtime.enter();
         let mut failures = 0;
         loop {
             let end = self.live().unwrap_or_else(|error| End::Broken(error.to_string()));

@@ -1,4 +1,4 @@
-//! What the client library calls back for: rebalances, ended commits, errors, statistics. All of it
+//! What the client library calls back for: rebalances, errors, statistics. All of it
 //! happens on the consumer's thread, inside its polls.
 
 use std::collections::BTreeMap;
@@ -113,10 +113,6 @@ impl<S: Sink> ConsumerContext for Context<S> {
         } else {
             self.revoke(consumer, list);
         }
-    }
-
-    fn commit_callback(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
-        self.committed(&result, offsets);
     }
 }
 
