@@ -1,4 +1,5 @@
 //! What ingress and egress share for one technology, and nothing more: connection, TLS, errors.
 
 pub mod kafka;
+pub mod owned;
 pub mod rabbitmq;

@@ -6,17 +6,25 @@
 
 pub mod clock;
 pub mod due;
+pub mod duration;
 pub mod limits;
 pub mod message;
+pub mod moment;
 pub mod partition;
+pub mod retry;
 pub mod route;
 pub mod secret;
+#[cfg(any(test, feature = "test-util"))]
+pub mod testing;
 pub mod verdict;
 
 pub use clock::{Clock, StoreClock};
 pub use due::UnixMs;
 pub use message::{Entry, Failure, Flags, Header, HeaderValue, Message, Origin, Properties, Text};
 pub use partition::{Partition, Partitions};
-pub use route::{Endpoint, Policy, Route, RouteName, RoutingKey, Target};
+pub use route::{
+    DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, Policy, Retry, Route, RouteName, RoutingKey,
+    Target,
+};
 pub use secret::Secret;
-pub use verdict::{Cause, DeadReason, InvalidReason, Verdict};
+pub use verdict::{Cause, DeadReason, InvalidReason, Refusal, Verdict};

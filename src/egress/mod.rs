@@ -9,13 +9,16 @@
 //! [`CONFIRM_DEADLINE`] of leaving the lane's queue; `Confirmed` means that the broker said it is
 //! stored *and* routed; publications of one lane from one submitter leave in the order submitted.
 
+mod all;
 pub mod kafka;
+mod names;
 pub mod rabbitmq;
 mod verdicts;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use all::AllLanes;
 pub use verdicts::Verdicts;
 
 use crate::domain::{Entry, Target, Text, UnixMs};

@@ -96,9 +96,10 @@ impl Part {
     }
 
     fn set(&self, state: State) -> bool {
+        let kind = std::mem::discriminant(&state);
         let mut inner = self.readiness.0.write();
-        let old = inner.parts.insert(self.name.clone(), (state.clone(), self.essential));
-        old.is_none_or(|(old, _)| std::mem::discriminant(&old) != std::mem::discriminant(&state))
+        let old = inner.parts.insert(self.name.clone(), (state, self.essential));
+        old.is_none_or(|(old, _)| std::mem::discriminant(&old) != kind)
     }
 }
 

@@ -1,5 +1,35 @@
-//! To come.
+//! The store: durable truth. Redis holds it all, as zsets of bundles.
+//!
+//! A *bundle* is the store's unit: messages of one route and one target that were stored together, in one
+//! partition, with due times within one span. Under load it holds hundreds, at a trickle one; the code
+//! path is the same. The message stays the unit of everything else. `redis/scripts/*.lua` hold the
+//! transitions, one atomic step on one partition each; this room calls them and nothing else writes keys.
+//!
+//! | call | who | what it does |
+//! |---|---|---|
+//! | [`Store::write`] | ingress | store, cancel, reschedule, dead-letter: in order, one call a partition at a time |
+//! | [`Store::heads`], [`Store::claim`] | timer | due -> in flight, under a token and a deadline |
+//! | [`Store::settle`], [`Store::divide`] | timer | confirmed -> gone; the rest back, split off, or dead |
+//! | [`Store::extend`], [`Store::give_back`], [`Store::sweep`] | timer | keep a claim, return it, recover a dead holder's |
+//! | [`Store::mark`], [`Store::raise_mark`] | ingress | how far a source was ever read |
+//!
+//! Guarantees: each call is applied at most once however often it is sent (a caller's lane numbers its
+//! calls, and the partition remembers each lane's last answer); a stale token changes nothing but the
+//! bitmap of what is confirmed; a call that answers has been applied.
 
+mod bundle;
+mod codec;
 pub mod config;
+mod error;
+mod redis;
+mod types;
 
+pub use bundle::{Bundle, BundleId, slice_of};
+pub use codec::{CodecError, decode, encode};
 pub use config::Config;
+pub use error::{PreflightError, StoreError};
+pub use redis::{Parts, Preflight, Store, Wake, Written, preflight};
+pub use types::{
+    Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division, Fresh, Head, Held, Remainder, Settlement,
+    Swept, WriteOp, WriteResult,
+};

@@ -9,6 +9,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::BaseRecord;
 
 use super::link::Link;
+use super::mapping::to_kafka;
 use super::outcome;
 use super::producer::Flight;
 use super::record;
@@ -102,6 +103,11 @@ impl TopicLane {
     pub(super) fn backlog(&self) -> usize {
         let state = self.state.lock();
         state.queue.len() + state.alone.len() + state.in_flight
+    }
+
+    #[cfg(test)]
+    pub(super) fn in_flight(&self) -> usize {
+        self.state.lock().in_flight
     }
 
     /// Takes what the brokers said about the topic.
@@ -222,7 +228,8 @@ impl TopicLane {
         }
         let entries = publication.entries.clone();
         let message = &entries[publication.index as usize].message;
-        let headers = match record::headers(message, publication.stamp.as_ref()) {
+        let mapped = to_kafka(message, publication.stamp.as_ref());
+        let headers = match record::headers(&mapped) {
             Ok(headers) => headers,
             Err(error) => {
                 answer(&publication, outcome::refused(Refusal::Unavailable, error));
@@ -234,8 +241,8 @@ impl TopicLane {
         let flight = Flight { publication, lane: self.clone(), bytes, alone };
         let flights = producer.flights();
         let mut record = BaseRecord::with_opaque_to(&self.topic, flights.take_off(flight));
-        record.key = message.key.as_deref();
-        record.payload = message.body.as_deref();
+        record.key = mapped.key.as_deref();
+        record.payload = mapped.value.as_deref();
         record.headers = headers;
         match producer.send(record) {
             Ok(()) => {

@@ -6,6 +6,7 @@
 
 mod lane;
 mod link;
+pub(super) mod mapping;
 mod outcome;
 mod producer;
 mod record;

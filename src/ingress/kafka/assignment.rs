@@ -9,9 +9,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::{Feed, Sink};
 use crate::domain::Route;
-use crate::ingress::{Delivery, Ledger};
+use crate::ingress::{Delivery, Feed, Ledger, Sink};
 use crate::lifecycle::Tasks;
 
 /// Most records of one partition that are read and not yet resolved.
@@ -131,7 +130,8 @@ impl Drop for Assignment {
 
 /// Feeds one partition's records to the sink, in batches that grow while it is busy.
 pub(super) async fn feed<S: Sink>(sink: Arc<S>, route: Arc<Route>, source: String, inbox: Arc<Inbox>) {
-    let mut feed = sink.open(&route, source).await;
+    // `None`: shutting down was forced while it waited for the store.
+    let Some(mut feed) = sink.open(&route, source).await else { return };
     loop {
         feed.take(inbox.take().await).await;
     }

@@ -18,10 +18,10 @@ use rdkafka::error::KafkaResult;
 use rdkafka::{Offset, TopicPartitionList};
 use tracing::{debug, warn};
 
-use super::Sink;
 use super::assignment::{Assignment, Position};
 use super::context::{ANSWER, Context, GroupClient};
 use super::state::{Key, State, list};
+use crate::ingress::Sink;
 
 /// How often a partition that commits nothing is looked at.
 const VERIFY_US: i64 = 2_000_000;

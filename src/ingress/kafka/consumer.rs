@@ -12,15 +12,15 @@ use rdkafka::message::BorrowedMessage;
 use tokio::runtime::Handle;
 use tracing::{debug, info, trace, warn};
 
+use super::Surroundings;
 use super::assignment::Position;
 use super::context::{Context, GroupClient};
 use super::record;
 use super::state::{Fixed, list};
-use super::{Sink, Surroundings};
 use crate::backoff::Backoff;
 use crate::broker::kafka::{self, Connection, Suspicion};
 use crate::domain::{Endpoint, Flags, Route};
-use crate::ingress::Delivery;
+use crate::ingress::{Delivery, Sink};
 
 /// How long one poll waits for a record; also how soon a partition with room again is noticed.
 const POLL: Duration = Duration::from_millis(50);
@@ -72,8 +72,6 @@ impl<S: Sink> GroupConsumer<S> {
     }
 
     pub(super) fn run(self) {
-        // Partitions' tasks are spawned from the client library's callbacks on this thread.
-        let _runtime = self.fixed.runtime.enter();
         let mut failures = 0;
         loop {
             let end = self.live().unwrap_or_else(|error| End::Broken(error.to_string()));

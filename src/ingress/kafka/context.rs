@@ -15,10 +15,10 @@ use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{Offset, TopicPartitionList};
 use tracing::{debug, error, warn};
 
-use super::Sink;
 use super::assignment::Position;
 use super::state::{Fixed, Key, State, list, partitions};
 use crate::broker::kafka;
+use crate::ingress::Sink;
 
 /// How long a revoked partition's records may take to resolve before it is let go.
 const REVOKE: Duration = Duration::from_secs(2);

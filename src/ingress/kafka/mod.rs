@@ -15,10 +15,9 @@ mod context;
 mod record;
 mod state;
 
-use std::future::Future;
 use std::sync::Arc;
 
-use super::{Delivery, Intake, Source};
+use super::Sink;
 use crate::broker::kafka::{ConfigError, Connection};
 use crate::domain::{Clock, Route};
 use crate::lifecycle::{Part, Shutdown, Tasks};
@@ -38,35 +37,6 @@ pub enum StartError {
         /// Why.
         error: std::io::Error,
     },
-}
-
-/// What a consumer hands its batches to: the [`Intake`], or a test's stand-in.
-pub trait Sink: Send + Sync + 'static {
-    /// One source of a route, in order of delivery.
-    type Feed: Feed;
-
-    /// Opens a source; see [`Intake::open`].
-    fn open(self: &Arc<Self>, route: &Arc<Route>, name: String) -> impl Future<Output = Self::Feed> + Send;
-}
-
-/// Where one source's batches go; see [`Source::take`].
-pub trait Feed: Send + 'static {
-    /// Takes a batch in order of delivery; returns once the next may come.
-    fn take(&mut self, batch: Vec<Delivery>) -> impl Future<Output = ()> + Send;
-}
-
-impl Sink for Intake {
-    type Feed = Source;
-
-    async fn open(self: &Arc<Self>, route: &Arc<Route>, name: String) -> Source {
-        Self::open(self, route, name).await
-    }
-}
-
-impl Feed for Source {
-    async fn take(&mut self, batch: Vec<Delivery>) {
-        Self::take(self, batch).await;
-    }
 }
 
 /// What a consumer works with.

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use rdkafka::TopicPartitionList;
 use tokio::runtime::Handle;
 
+use super::Surroundings;
 use super::assignment::{Assignment, Position, feed};
-use super::{Sink, Surroundings};
 use crate::broker::kafka::Suspicion;
 use crate::domain::Route;
+use crate::ingress::Sink;
 
 /// A partition of a topic.
 pub(super) type Key = (String, i32);

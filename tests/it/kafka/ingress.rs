@@ -131,10 +131,10 @@ async fn a_clean_stop_waits_for_what_is_outstanding_and_repeats_nothing() {
     let reader = Reader::start(kafka, &group, &[&topic], &memory);
     memory.has("m", 50).await;
     reader.shutdown.begin();
-    let late = memory.clone();
-    let resolving = tokio::spawn(async move { late.resolve(|_| true) });
+    let ended = reader.tasks.ended("ingress", Duration::from_millis(500)).await;
+    assert!(ended.is_err(), "it ended with records outstanding");
+    memory.resolve(|_| true);
     reader.stop().await;
-    resolving.await.expect("resolved");
     assert_eq!(committed(kafka, &group, &topic, 0), Some(50));
 }
 
@@ -178,6 +178,11 @@ async fn a_slow_sink_pauses_its_partition_only_and_everything_comes_in_order() {
     let of_slow = || memory.taken.lock().iter().filter(|t| t.topic == slow).count();
     // A poll may be on its way when the pause begins, no more.
     assert!(of_slow() < 21_000, "{} are outstanding", of_slow());
+    eventually("the lag is what is not read", async || {
+        let (expected, lag) = (45_000 - of_slow() as i64, reader.lag("r0"));
+        if lag == expected && reader.lag("r1") == 0 { Ok(()) } else { Err(format!("{lag}, not {expected}")) }
+    })
+    .await;
     eventually("all of them come as they are resolved", async || {
         memory.resolve(|_| true);
         let found = of_slow();

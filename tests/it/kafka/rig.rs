@@ -14,8 +14,8 @@ use postdate::domain::{
 };
 use postdate::egress::kafka::KafkaLanes;
 use postdate::egress::{Lane, Publication, Stamp, Verdicts};
-use postdate::ingress::kafka::{Feed, Sink, Surroundings};
-use postdate::ingress::{Delivery, Receipt};
+use postdate::ingress::kafka::Surroundings;
+use postdate::ingress::{Delivery, Feed, Receipt, Sink};
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
 use postdate::telemetry::Metrics;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
@@ -76,10 +76,10 @@ pub(super) struct MemoryFeed {
 impl Sink for Memory {
     type Feed = MemoryFeed;
 
-    async fn open(self: &Arc<Self>, route: &Arc<Route>, name: String) -> MemoryFeed {
+    async fn open(self: &Arc<Self>, route: &Arc<Route>, name: String) -> Option<MemoryFeed> {
         let Endpoint::Kafka { topic, .. } = &route.from else { panic!("a Kafka route") };
         self.sources.lock().push(name);
-        MemoryFeed { memory: self.clone(), topic: topic.clone() }
+        Some(MemoryFeed { memory: self.clone(), topic: topic.clone() })
     }
 }
 
@@ -149,6 +149,7 @@ pub(super) struct Reader {
     pub(super) shutdown: Shutdown,
     pub(super) tasks: Tasks,
     pub(super) readiness: Readiness,
+    pub(super) metrics: Arc<Metrics>,
 }
 
 impl Reader {
@@ -157,16 +158,17 @@ impl Reader {
             topics.iter().enumerate().map(|(i, topic)| route(&format!("r{i}"), topic, group)).collect();
         let (tasks, shutdown, readiness) = (Tasks::default(), Shutdown::default(), Readiness::default());
         let mut registry = prometheus_client::registry::Registry::default();
+        let metrics = Metrics::new(&mut registry, routes.iter().map(|r| r.name.clone()));
         let surroundings = Surroundings {
             sink: memory.clone(),
-            metrics: Metrics::new(&mut registry, routes.iter().map(|r| r.name.clone())),
+            metrics: metrics.clone(),
             part: readiness.part("kafka:main", false),
             tasks: tasks.clone(),
             shutdown: shutdown.clone(),
             clock: Clock::start(),
         };
         postdate::ingress::kafka::start(&connection(kafka), group, routes, surroundings).expect("started");
-        Self { shutdown, tasks, readiness }
+        Self { shutdown, tasks, readiness, metrics }
     }
 
     /// SIGTERM: drains.
@@ -179,6 +181,12 @@ impl Reader {
     pub(super) async fn force(self) {
         self.shutdown.force();
         self.ended().await;
+    }
+
+    /// Messages of a route that it has not read.
+    pub(super) fn lag(&self, route: &str) -> i64 {
+        let name = RouteName::new(route).expect("a route's name");
+        self.metrics.route(&name).expect("its metrics").ingress_lag.get()
     }
 
     async fn ended(&self) {
@@ -255,8 +263,8 @@ impl Writer {
     }
 }
 
-pub(super) fn stamp(attempt: u32) -> Option<Stamp> {
-    Some(Stamp { id: "order-7".into(), due: UnixMs(1_700_000_000_000), attempt })
+pub(super) fn stamp(attempt: u32) -> Stamp {
+    Stamp { id: "order-7".into(), due: UnixMs(1_700_000_000_000), attempt }
 }
 
 pub(super) fn message(body: impl Into<Bytes>) -> Message {

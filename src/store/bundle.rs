@@ -1,0 +1,139 @@
+//! Bundles and their ids.
+//!
+//! An id reads `route/slice/nonce.counter.count`, the last four in base 36. It is unique per attempt (a
+//! replica's random nonce and a counter), never derived from content, and carries what scripts must know
+//! without opening the blob: the route, the time slice (so the key of its due zset), and how many messages
+//! it holds. A message without a name of its own is called after its bundle and its place in it:
+//! `~due.partition.nonce.counter.count.index`, from which the bundle's id can be made again.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::domain::{Entry, Partition, RouteName, Text, UnixMs};
+
+/// Width of a time slice: 2^20 ms, about 17 minutes. It bounds the size of every due zset.
+const SLICE_BITS: u32 = 20;
+
+/// The time slice that a due time lies in.
+pub fn slice_of(due: UnixMs) -> u64 {
+    (due.0.max(0) as u64) >> SLICE_BITS
+}
+
+/// The name of a bundle.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BundleId(Arc<str>);
+
+impl BundleId {
+    /// A new id; `unique` is `nonce.counter`.
+    pub(super) fn new(route: &RouteName, slice: u64, unique: &str, count: usize) -> Self {
+        Self(format!("{route}/{}/{unique}.{}", base36(slice), base36(count as u64)).into())
+    }
+
+    /// An id as it stands in the store; `None` if it is not of this form.
+    pub fn parse(text: &str) -> Option<Self> {
+        let id = Self(text.into());
+        (RouteName::new(id.route()).is_some() && id.count() > 0 && from_base36(id.slice_text()).is_some())
+            .then_some(id)
+    }
+
+    /// The id itself.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The route, as text.
+    pub fn route(&self) -> &str {
+        self.0.split('/').next().unwrap_or_default()
+    }
+
+    /// `route/slice`: the member of the index, and the end of its due zset's key.
+    pub fn shelf(&self) -> &str {
+        self.0.rfind('/').map_or("", |at| &self.0[..at])
+    }
+
+    /// How many messages it holds, gone ones included.
+    pub fn count(&self) -> usize {
+        self.0.rsplit('.').next().and_then(from_base36).unwrap_or(0) as usize
+    }
+
+    fn slice_text(&self) -> &str {
+        self.0.split('/').nth(1).unwrap_or_default()
+    }
+
+    fn unique(&self) -> &str {
+        self.0.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// The `~` id of the message at `index`, due at `due`.
+    pub fn message_id(&self, partition: Partition, index: usize, due: UnixMs) -> Text {
+        Text::from(format!(
+            "~{}.{}.{}.{}",
+            base36(due.0.max(0) as u64),
+            base36(u64::from(partition.0)),
+            self.unique(),
+            base36(index as u64)
+        ))
+    }
+}
+
+impl fmt::Debug for BundleId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for BundleId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a blob holds: messages with one target.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bundle {
+    /// The target's name as `x-delay-target` wrote it; empty for the route's own.
+    pub target: Text,
+    /// The messages, in order of delivery. Shared: they are published from here.
+    pub entries: Arc<Vec<Entry>>,
+}
+
+impl Bundle {
+    /// The earliest due time in it.
+    pub fn first_due(&self) -> UnixMs {
+        self.entries.iter().map(|e| e.due).min().unwrap_or_default()
+    }
+}
+
+/// A number in base 36, lower case.
+pub(super) fn base36(mut n: u64) -> String {
+    let mut digits = [0u8; 13];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b"0123456789abcdefghijklmnopqrstuvwxyz"[(n % 36) as usize];
+        n /= 36;
+        if n == 0 {
+            return String::from_utf8_lossy(&digits[at..]).into_owned();
+        }
+    }
+}
+
+fn from_base36(text: &str) -> Option<u64> {
+    u64::from_str_radix(text, 36).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_carries_route_shelf_and_count() {
+        let route = RouteName::new("orders-eu").expect("valid");
+        let id = BundleId::new(&route, slice_of(UnixMs(1_790_000_000_000)), "k3x.1z", 37);
+        assert_eq!(BundleId::parse(id.as_str()), Some(id.clone()));
+        assert_eq!((id.route(), id.count()), ("orders-eu", 37));
+        assert_eq!(id.shelf(), format!("orders-eu/{}", base36(1_790_000_000_000 >> 20)));
+        assert_eq!(BundleId::parse("orders/xyz"), None);
+        assert_eq!(BundleId::parse("Orders/0/n.1.1"), None);
+    }
+}

@@ -1,0 +1,251 @@
+//! One record of a bundle: a message and what is particular to it.
+
+use bytes::Bytes;
+
+use super::varint::{Reader, put_bytes, put_signed, put_unsigned};
+use super::{CodecError, Maybe, put_history, read_history};
+use crate::domain::{Entry, Failure, Header, HeaderValue, Message, Origin, Properties, Text};
+
+// The shape byte: what is there.
+const HAS_ID: u8 = 1;
+const HAS_POSITION: u8 = 2;
+const HAS_HISTORY: u8 = 4;
+const HAS_KEY: u8 = 8;
+const HAS_BODY: u8 = 16;
+const IS_RABBITMQ: u8 = 32;
+const HAS_PROPERTIES: u8 = 64;
+const KNOWN: u8 = 127;
+
+pub(super) struct Record {
+    pub(super) id: Maybe,
+    pub(super) position: Option<(i32, i64)>,
+    pub(super) history: Vec<Failure>,
+    pub(super) message: Message,
+}
+
+pub(super) fn put_record(out: &mut Vec<u8>, entry: &Entry) {
+    let message = &entry.message;
+    let mut shape = 0;
+    for (there, bit) in [
+        (entry.id.is_some(), HAS_ID),
+        (entry.position.is_some(), HAS_POSITION),
+        (!entry.history.is_empty(), HAS_HISTORY),
+        (message.key.is_some(), HAS_KEY),
+        (message.body.is_some(), HAS_BODY),
+        (message.origin == Origin::Rabbitmq, IS_RABBITMQ),
+        (message.properties.is_some(), HAS_PROPERTIES),
+    ] {
+        if there {
+            shape |= bit;
+        }
+    }
+    out.push(shape);
+    if let Some(id) = &entry.id {
+        put_bytes(out, id.bytes());
+    }
+    if let Some((partition, offset)) = entry.position {
+        put_signed(out, i64::from(partition));
+        put_signed(out, offset);
+    }
+    if !entry.history.is_empty() {
+        put_history(out, &entry.history);
+    }
+    if let Some(key) = &message.key {
+        put_bytes(out, key);
+    }
+    if let Some(properties) = &message.properties {
+        put_properties(out, properties);
+    }
+    put_headers(out, &message.headers);
+    if let Some(body) = &message.body {
+        put_bytes(out, body);
+    }
+}
+
+pub(super) fn read_record(bytes: Bytes) -> Result<Record, CodecError> {
+    let mut reader = Reader::new(bytes);
+    let shape = reader.byte()?;
+    if shape & !KNOWN != 0 {
+        return Err(CodecError::Malformed(0));
+    }
+    let has = |bit| shape & bit != 0;
+    let id = if has(HAS_ID) { Some(reader.text()?) } else { None };
+    let position = if has(HAS_POSITION) {
+        let partition =
+            i32::try_from(reader.signed()?).map_err(|_| CodecError::Malformed(reader.position()))?;
+        Some((partition, reader.signed()?))
+    } else {
+        None
+    };
+    let history = if has(HAS_HISTORY) { read_history(&mut reader)? } else { Vec::new() };
+    let key = if has(HAS_KEY) { Some(reader.bytes()?) } else { None };
+    let properties = if has(HAS_PROPERTIES) { Some(Box::new(read_properties(&mut reader)?)) } else { None };
+    let headers = read_headers(&mut reader, 0)?;
+    let body = if has(HAS_BODY) { Some(reader.bytes()?) } else { None };
+    if !reader.is_empty() {
+        return Err(CodecError::Malformed(reader.position()));
+    }
+    let origin = if has(IS_RABBITMQ) { Origin::Rabbitmq } else { Origin::Kafka };
+    Ok(Record { id, position, history, message: Message { origin, key, body, headers, properties } })
+}
+
+fn put_headers(out: &mut Vec<u8>, headers: &[Header]) {
+    put_unsigned(out, headers.len() as u64);
+    for header in headers {
+        put_bytes(out, header.name.bytes());
+        put_value(out, &header.value);
+    }
+}
+
+/// AMQP allows nesting without end; a message is refused long before this (`max_headers`).
+const MAX_DEPTH: usize = 1000;
+
+fn read_headers(reader: &mut Reader, depth: usize) -> Result<Vec<Header>, CodecError> {
+    let count = reader.bounded(1 << 20)?;
+    let mut headers = Vec::with_capacity(count.min(64));
+    for _ in 0..count {
+        headers.push(Header { name: reader.text()?, value: read_value(reader, depth)? });
+    }
+    Ok(headers)
+}
+
+// Each value is a tag, AMQP's own letter where it has one, and its bytes.
+fn put_value(out: &mut Vec<u8>, value: &HeaderValue) {
+    match value {
+        HeaderValue::Null => out.push(b'V'),
+        HeaderValue::Bytes(b) => tagged(out, b'x', |out| put_bytes(out, b)),
+        HeaderValue::LongString(b) => tagged(out, b'S', |out| put_bytes(out, b)),
+        HeaderValue::Bool(b) => out.extend_from_slice(&[b't', u8::from(*b)]),
+        HeaderValue::I8(n) => out.extend_from_slice(&[b'b', n.cast_unsigned()]),
+        HeaderValue::U8(n) => out.extend_from_slice(&[b'B', *n]),
+        HeaderValue::I16(n) => tagged(out, b's', |out| out.extend_from_slice(&n.to_le_bytes())),
+        HeaderValue::U16(n) => tagged(out, b'u', |out| out.extend_from_slice(&n.to_le_bytes())),
+        HeaderValue::I32(n) => tagged(out, b'I', |out| out.extend_from_slice(&n.to_le_bytes())),
+        HeaderValue::U32(n) => tagged(out, b'i', |out| out.extend_from_slice(&n.to_le_bytes())),
+        HeaderValue::I64(n) => tagged(out, b'l', |out| out.extend_from_slice(&n.to_le_bytes())),
+        HeaderValue::F32(n) => tagged(out, b'f', |out| out.extend_from_slice(&n.to_le_bytes())),
+        HeaderValue::F64(n) => tagged(out, b'd', |out| out.extend_from_slice(&n.to_le_bytes())),
+        HeaderValue::Timestamp(n) => tagged(out, b'T', |out| out.extend_from_slice(&n.to_le_bytes())),
+        HeaderValue::Decimal { scale, value } => {
+            out.extend_from_slice(&[b'D', *scale]);
+            out.extend_from_slice(&value.to_le_bytes());
+        }
+        HeaderValue::Table(fields) => tagged(out, b'F', |out| put_headers(out, fields)),
+        HeaderValue::Array(items) => {
+            out.push(b'A');
+            put_unsigned(out, items.len() as u64);
+            for item in items {
+                put_value(out, item);
+            }
+        }
+    }
+}
+
+fn tagged(out: &mut Vec<u8>, tag: u8, put: impl FnOnce(&mut Vec<u8>)) {
+    out.push(tag);
+    put(out);
+}
+
+fn read_value(reader: &mut Reader, depth: usize) -> Result<HeaderValue, CodecError> {
+    if depth > MAX_DEPTH {
+        return Err(CodecError::Malformed(reader.position()));
+    }
+    Ok(match reader.byte()? {
+        b'V' => HeaderValue::Null,
+        b'x' => HeaderValue::Bytes(reader.bytes()?),
+        b'S' => HeaderValue::LongString(reader.bytes()?),
+        b't' => HeaderValue::Bool(reader.byte()? != 0),
+        b'b' => HeaderValue::I8(reader.byte()?.cast_signed()),
+        b'B' => HeaderValue::U8(reader.byte()?),
+        b's' => HeaderValue::I16(i16::from_le_bytes(array(reader)?)),
+        b'u' => HeaderValue::U16(u16::from_le_bytes(array(reader)?)),
+        b'I' => HeaderValue::I32(i32::from_le_bytes(array(reader)?)),
+        b'i' => HeaderValue::U32(u32::from_le_bytes(array(reader)?)),
+        b'l' => HeaderValue::I64(i64::from_le_bytes(array(reader)?)),
+        b'f' => HeaderValue::F32(f32::from_le_bytes(array(reader)?)),
+        b'd' => HeaderValue::F64(f64::from_le_bytes(array(reader)?)),
+        b'T' => HeaderValue::Timestamp(u64::from_le_bytes(array(reader)?)),
+        b'D' => HeaderValue::Decimal { scale: reader.byte()?, value: u32::from_le_bytes(array(reader)?) },
+        b'F' => HeaderValue::Table(read_headers(reader, depth + 1)?),
+        b'A' => {
+            let count = reader.bounded(1 << 20)?;
+            HeaderValue::Array((0..count).map(|_| read_value(reader, depth + 1)).collect::<Result<_, _>>()?)
+        }
+        _ => return Err(CodecError::Malformed(reader.position())),
+    })
+}
+
+fn array<const N: usize>(reader: &mut Reader) -> Result<[u8; N], CodecError> {
+    let at = reader.position();
+    <[u8; N]>::try_from(&reader.take(N)?[..]).map_err(|_| CodecError::Malformed(at))
+}
+
+fn put_properties(out: &mut Vec<u8>, p: &Properties) {
+    let texts = texts(p);
+    let mut there = 0u64;
+    for (bit, text) in texts.iter().enumerate() {
+        there |= u64::from(text.is_some()) << bit;
+    }
+    there |= u64::from(p.delivery_mode.is_some()) << 10;
+    there |= u64::from(p.priority.is_some()) << 11;
+    there |= u64::from(p.timestamp.is_some()) << 12;
+    put_unsigned(out, there);
+    for text in texts.into_iter().flatten() {
+        put_bytes(out, text.bytes());
+    }
+    out.extend(p.delivery_mode);
+    out.extend(p.priority);
+    if let Some(timestamp) = p.timestamp {
+        put_unsigned(out, timestamp);
+    }
+}
+
+fn texts(p: &Properties) -> [&Option<Text>; 10] {
+    [
+        &p.content_type,
+        &p.content_encoding,
+        &p.correlation_id,
+        &p.reply_to,
+        &p.expiration,
+        &p.message_id,
+        &p.kind,
+        &p.user_id,
+        &p.app_id,
+        &p.cluster_id,
+    ]
+}
+
+fn read_properties(reader: &mut Reader) -> Result<Properties, CodecError> {
+    let there = reader.unsigned()?;
+    if there >> 13 != 0 {
+        return Err(CodecError::Malformed(reader.position()));
+    }
+    let mut bit = 0;
+    let mut text = |reader: &mut Reader| {
+        bit += 1;
+        if there >> (bit - 1) & 1 == 1 { reader.text().map(Some) } else { Ok(None) }
+    };
+    let mut p = Properties {
+        content_type: text(reader)?,
+        content_encoding: text(reader)?,
+        correlation_id: text(reader)?,
+        reply_to: text(reader)?,
+        expiration: text(reader)?,
+        message_id: text(reader)?,
+        kind: text(reader)?,
+        user_id: text(reader)?,
+        app_id: text(reader)?,
+        cluster_id: text(reader)?,
+        ..Properties::default()
+    };
+    if there >> 10 & 1 == 1 {
+        p.delivery_mode = Some(reader.byte()?);
+    }
+    if there >> 11 & 1 == 1 {
+        p.priority = Some(reader.byte()?);
+    }
+    if there >> 12 & 1 == 1 {
+        p.timestamp = Some(reader.unsigned()?);
+    }
+    Ok(p)
+}

@@ -1,0 +1,153 @@
+//! What the timer asks of the store on the way out: which heads there are, claims on them, and the sweep of
+//! claims whose holders died.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use redis::Value;
+
+use super::lane::{Arg, Call};
+use super::reply::{integer, shape, text};
+use super::{Store, scripts};
+use crate::domain::limits::SPLIT_EXPIRIES;
+use crate::domain::{Partition, UnixMs};
+use crate::store::bundle::BundleId;
+use crate::store::{Bundle, Claim, ClaimRequest, Claimed, CodecError, Head, StoreError, Swept, decode};
+
+/// Shelves of one partition that one look shows at most. A route that nobody serves cannot hide the
+/// others: `unknown` ones are looked past.
+const SHELVES: usize = 64;
+/// Expired claims of one partition that one sweep takes at most.
+const SWEEP: usize = 100;
+
+impl Store {
+    /// The earliest bundle of every route and slice in these partitions that is due before `until`, and
+    /// per partition the earliest after it: one trip for all of them.
+    pub async fn heads(&self, partitions: &[Partition], until: UnixMs) -> Result<Vec<Head>, StoreError> {
+        let mut pipe = redis::Pipeline::with_capacity(partitions.len() * 2);
+        for &p in partitions {
+            let idx = self.0.keys.of(p, "idx");
+            let mut due = redis::cmd("ZRANGEBYSCORE");
+            due.arg(&idx).arg("-inf").arg(until.0).arg("WITHSCORES").arg("LIMIT").arg(0).arg(SHELVES);
+            pipe.add_command(due);
+            let mut next = redis::cmd("ZRANGEBYSCORE");
+            next.arg(&idx).arg(format!("({until}")).arg("+inf").arg("WITHSCORES").arg("LIMIT").arg(0).arg(1);
+            pipe.add_command(next);
+        }
+        let connected = self.0.side.get().await?;
+        let mut connection = connected.connection.clone();
+        let found: Vec<Vec<(String, f64)>> =
+            pipe.query_async(&mut connection).await.map_err(|error| self.0.side.judge(&connected, &error))?;
+        let mut heads = Vec::new();
+        for (&p, lists) in partitions.iter().zip(found.chunks(2)) {
+            for (shelf, due) in lists.iter().flatten() {
+                heads.push(Head { partition: p, shelf: shelf.clone(), due: UnixMs(*due as i64) });
+            }
+        }
+        Ok(heads)
+    }
+
+    /// Claims what is due within the look-ahead, with its content. What another holder has, or what is gone
+    /// by now, is simply not in the answer. A call whose answer was lost answers the same bundles again.
+    pub async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
+        let p = request.partition;
+        let token: Arc<str> = self.0.ids.unique().into();
+        let mut keys = self.0.keys.fixed(p);
+        keys.extend(request.shelves.iter().map(|(shelf, _)| self.0.keys.due(p, shelf)));
+        let mut args: Vec<Arg> = vec![
+            token.as_ref().into(),
+            request.lookahead_ms.into(),
+            request.lease_ms.into(),
+            request.max_bundles.into(),
+            request.shelves.len().into(),
+        ];
+        for (shelf, messages) in &request.shelves {
+            args.extend::<[Arg; 2]>([shelf.as_str().into(), (*messages).into()]);
+        }
+        let call = Call { script: &scripts::CLAIM, op: "claim", keys, args, blobs: Vec::new() };
+        let answer = self.0.claims.run(p, call).await?;
+        let Value::Array(values) = answer else { return Err(shape("the answer to a claim")) };
+        let taken =
+            values.chunks(6).map(|row| read_claimed(p, &token, row)).collect::<Result<Vec<_>, _>>()?;
+        self.fetch(p, taken).await
+    }
+
+    /// Gets the blobs of claimed bundles: one trip, past Lua.
+    async fn fetch(&self, p: Partition, mut claimed: Vec<Claimed>) -> Result<Vec<Claimed>, StoreError> {
+        if claimed.is_empty() {
+            return Ok(claimed);
+        }
+        let mut pipe = redis::Pipeline::with_capacity(claimed.len());
+        for c in &claimed {
+            pipe.cmd("GET").arg(self.0.keys.blob(p, &c.claim.id));
+        }
+        let link = self.0.claims.link();
+        let connected = link.get().await?;
+        let mut connection = connected.connection.clone();
+        pipe.ignore_errors();
+        let blobs: Vec<Value> =
+            pipe.query_async(&mut connection).await.map_err(|error| link.judge(&connected, &error))?;
+        for (c, blob) in claimed.iter_mut().zip(blobs) {
+            c.bundle = match blob {
+                Value::BulkString(blob) => {
+                    c.blob = Bytes::from(blob);
+                    open(c).map_err(Some)
+                }
+                _ => Err(None),
+            };
+        }
+        Ok(claimed)
+    }
+
+    /// Returns expired claims of a partition to their due zsets, at most a hundred at a time, and brings
+    /// back deadlines that lie more than a lease ahead. With `hold`, nothing expires.
+    pub async fn sweep(&self, p: Partition, lease_ms: u64, hold: bool) -> Result<Swept, StoreError> {
+        let connected = self.0.side.get().await?;
+        let mut connection = connected.connection.clone();
+        let now = self.0.clock.now();
+        let claims = self.0.keys.of(p, "claims");
+        let mut pipe = redis::pipe();
+        pipe.cmd("ZRANGEBYSCORE").arg(&claims).arg("-inf").arg(now.0).arg("LIMIT").arg(0).arg(SWEEP);
+        let far = now.plus(lease_ms as i64 + 1000).0;
+        pipe.cmd("ZRANGEBYSCORE").arg(&claims).arg(far).arg("+inf").arg("LIMIT").arg(0).arg(SWEEP);
+        let (mut found, ahead): (Vec<String>, Vec<String>) =
+            pipe.query_async(&mut connection).await.map_err(|error| self.0.side.judge(&connected, &error))?;
+        found.extend(ahead);
+        let ids: Vec<BundleId> = found.iter().filter_map(|id| BundleId::parse(id)).collect();
+        if ids.is_empty() {
+            return Ok(Swept::default());
+        }
+        let mut keys = self.0.keys.fixed(p);
+        keys.extend(ids.iter().map(|id| self.0.keys.due(p, id.shelf())));
+        let mut args: Vec<Arg> =
+            vec![lease_ms.into(), (if hold { "1" } else { "0" }).into(), ids.len().into()];
+        args.extend(ids.iter().map(|id| Arg::from(id.as_str())));
+        let call = Call { script: &scripts::SWEEP, op: "sweep", keys, args, blobs: Vec::new() };
+        let letters = text(&self.0.settles.run_unnumbered(p, &call).await?)?;
+        let count = |letter| letters.chars().filter(|&l| l == letter).count() as u32;
+        Ok(Swept { expired: count('e'), clamped: count('c') })
+    }
+}
+
+/// A bundle that was opened twice since it expired twice kills whoever decodes it: nobody does any more.
+fn open(claimed: &Claimed) -> Result<Bundle, CodecError> {
+    if claimed.opened > SPLIT_EXPIRIES { Err(CodecError::Poison) } else { decode(&claimed.blob) }
+}
+
+fn read_claimed(p: Partition, token: &Arc<str>, row: &[Value]) -> Result<Claimed, StoreError> {
+    let [id, due, expiries, opened, gone, done] = row else { return Err(shape("a claimed bundle")) };
+    let id = text(id)?;
+    let id = BundleId::parse(&id).ok_or_else(|| StoreError::Damaged(format!("bundle id {id:?}")))?;
+    let (gone, done) = (text(gone)?, text(done)?);
+    let bit = |map: &str, index: usize| map.as_bytes().get(index) == Some(&b'1');
+    let skip = (0..id.count()).map(|index| bit(&gone, index) || bit(&done, index)).collect();
+    Ok(Claimed {
+        claim: Claim { partition: p, id, token: token.clone() },
+        due: UnixMs(integer(due)?),
+        expiries: integer(expiries)? as u32,
+        opened: integer(opened)? as u32,
+        skip,
+        bundle: Err(None),
+        blob: Bytes::new(),
+    })
+}

@@ -1,0 +1,45 @@
+//! Key names, all of them. `{prefix}:{p}:...`: the partition's number is the hash tag, so that all keys of
+//! one partition live on one node and one script can touch them.
+
+use crate::domain::Partition;
+use crate::store::BundleId;
+
+/// Names of the keys that every script gets, in the order that `prelude.lua` gives them.
+const FIXED: [&str; 11] =
+    ["idx", "claims", "tokens", "gone", "done", "expiries", "opened", "names", "counts", "calls", "dead"];
+
+#[derive(Clone, Debug)]
+pub(super) struct Keys {
+    prefix: String,
+}
+
+impl Keys {
+    pub(super) fn new(prefix: &str) -> Self {
+        Self { prefix: prefix.to_owned() }
+    }
+
+    /// The store's own description: format, partition count, generation.
+    pub(super) fn meta(&self) -> String {
+        format!("{}:meta", self.prefix)
+    }
+
+    pub(super) fn of(&self, p: Partition, name: &str) -> String {
+        format!("{}:{{{p}}}:{name}", self.prefix)
+    }
+
+    pub(super) fn fixed(&self, p: Partition) -> Vec<String> {
+        FIXED.iter().map(|name| self.of(p, name)).collect()
+    }
+
+    pub(super) fn due(&self, p: Partition, shelf: &str) -> String {
+        format!("{}:{{{p}}}:due:{shelf}", self.prefix)
+    }
+
+    pub(super) fn blob(&self, p: Partition, id: &BundleId) -> String {
+        format!("{}:{{{p}}}:b:{id}", self.prefix)
+    }
+
+    pub(super) fn dead(&self, p: Partition, dead_id: &str) -> String {
+        format!("{}:{{{p}}}:d:{dead_id}", self.prefix)
+    }
+}

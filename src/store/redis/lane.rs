@@ -1,0 +1,219 @@
+//! Call lanes: every call of one kind is numbered per partition, one outstanding at a time, and sent again
+//! under the same number until it is answered, so that it is applied once however often it arrives.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use redis::{Cmd, RedisResult, Script, Value};
+use tokio::sync::{Mutex, MutexGuard};
+use tracing::{error, warn};
+
+use super::link::{Connected, Link};
+use super::reply::Reply;
+use crate::backoff::Backoff;
+use crate::domain::{Partition, Partitions, StoreClock};
+use crate::store::StoreError;
+use crate::telemetry::Metrics;
+
+/// Seconds that a blob lives if the script after it never runs.
+const ORPHAN_SECONDS: u64 = 120;
+
+/// A script call, ready to be sent as often as it takes.
+pub(super) struct Call {
+    pub(super) script: &'static Script,
+    pub(super) op: &'static str,
+    pub(super) keys: Vec<String>,
+    pub(super) args: Vec<Arg>,
+    /// Blobs that must be there when the script runs.
+    pub(super) blobs: Vec<(String, Bytes)>,
+}
+
+/// An argument: text or a blob.
+pub(super) enum Arg {
+    Text(String),
+    Blob(Bytes),
+}
+
+impl From<String> for Arg {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<&str> for Arg {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+macro_rules! arg_from_number {
+    ($($t:ty),+) => {$(
+        impl From<$t> for Arg {
+            fn from(n: $t) -> Self {
+                Self::Text(n.to_string())
+            }
+        }
+    )+};
+}
+arg_from_number!(i64, u64, u32, usize);
+
+/// A caller's numbering on one partition.
+#[derive(Debug, Default)]
+pub(super) struct Numbers {
+    next: u64,
+    answered: u64,
+}
+
+pub(super) struct CallLane {
+    name: String,
+    link: Link,
+    numbers: Vec<Mutex<Numbers>>,
+    clock: Arc<StoreClock>,
+    metrics: Arc<Metrics>,
+    went_back: AtomicBool,
+}
+
+/// The right to make the next call on one partition: nobody else's comes between.
+pub(super) struct Turn<'a> {
+    lane: &'a CallLane,
+    numbers: MutexGuard<'a, Numbers>,
+}
+
+impl CallLane {
+    pub(super) fn new(
+        name: String,
+        link: Link,
+        partitions: Partitions,
+        clock: &Arc<StoreClock>,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        let numbers = partitions.all().map(|_| Mutex::default()).collect();
+        let (clock, metrics) = (clock.clone(), metrics.clone());
+        Self { name, link, numbers, clock, metrics, went_back: AtomicBool::new(false) }
+    }
+
+    pub(super) async fn turn(&self, p: Partition) -> Turn<'_> {
+        Turn { lane: self, numbers: self.numbers[usize::from(p.0)].lock().await }
+    }
+
+    pub(super) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// Makes one call, sent again under its number until it is answered. Dropped in the middle, it may or
+    /// may not have been applied; a later call of this lane overtakes it.
+    pub(super) async fn run(&self, p: Partition, call: Call) -> Result<Value, StoreError> {
+        self.turn(p).await.run(p, call).await
+    }
+
+    /// Sends a call that needs no number: running it twice does what running it once does.
+    pub(super) async fn run_unnumbered(&self, p: Partition, call: &Call) -> Result<Value, StoreError> {
+        self.once(p, call, &[]).await.map(|reply| reply.answer)
+    }
+
+    async fn once(&self, p: Partition, call: &Call, head: &[Arg]) -> Result<Reply, StoreError> {
+        let connected = self.link.get().await?;
+        let sent = self.clock.sending();
+        let started = self.clock.local().mono_us();
+        let value = send(&connected, call, head).await.map_err(|e| self.link.judge(&connected, &e))?;
+        let reply = Reply::read(value)?;
+        if self.clock.observe(reply.time_us, sent) {
+            warn!(partition = p.0, "the clock of redis stepped back");
+        }
+        let seconds = (self.clock.local().mono_us() - started) as f64 / 1e6;
+        self.metrics.store_op(call.op, seconds);
+        Ok(reply)
+    }
+}
+
+impl Turn<'_> {
+    pub(super) async fn run(&mut self, p: Partition, call: Call) -> Result<Value, StoreError> {
+        self.numbers.next += 1;
+        let head: [Arg; 3] =
+            [self.lane.name.clone().into(), self.numbers.next.into(), self.numbers.answered.into()];
+        let mut failures = 0;
+        loop {
+            match self.lane.once(p, &call, &head).await {
+                Ok(reply) => {
+                    if reply.went_back && !self.lane.went_back.swap(true, Ordering::Relaxed) {
+                        error!(
+                            partition = p.0,
+                            "the store went back or was wiped: it no longer knows calls that it had answered; \
+                             see docs/guarantees.md for what its tier may lose"
+                        );
+                    }
+                    return match &reply.answer {
+                        Value::BulkString(text) if text.as_slice() == b"OVERTAKEN" => {
+                            Err(StoreError::Overtaken)
+                        }
+                        // Nothing was applied or remembered: the number is free for the next try.
+                        Value::BulkString(text) if text.as_slice() == b"CHANGED" => Ok(reply.answer),
+                        _ => {
+                            self.numbers.answered = self.numbers.next;
+                            Ok(reply.answer)
+                        }
+                    };
+                }
+                Err(error @ (StoreError::Unavailable(_) | StoreError::Full(_))) => {
+                    failures += 1;
+                    if failures == 1 && matches!(error, StoreError::Full(_)) {
+                        warn!(op = call.op, "redis is at maxmemory; ingress waits until there is room");
+                    }
+                    tracing::debug!(partition = p.0, op = call.op, %error, failures, "a call to the store failed");
+                    tokio::time::sleep(Backoff::CLIENT.wait(failures)).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Sends a call once: alone, or behind its blobs in one transaction. A server that has not the script
+/// (new, promoted, flushed) gets it and is asked again.
+async fn send(connected: &Connected, call: &Call, head: &[Arg]) -> RedisResult<Value> {
+    let mut connection = connected.connection.clone();
+    let evalsha = evalsha(call, head);
+    let value = transact(&mut connection, call, &evalsha).await;
+    match value {
+        Err(error) if error.code() == Some("NOSCRIPT") => {
+            call.script.prepare_invoke().load_async(&mut connection).await?;
+            transact(&mut connection, call, &evalsha).await
+        }
+        other => other,
+    }
+}
+
+async fn transact(
+    connection: &mut redis::aio::MultiplexedConnection,
+    call: &Call,
+    evalsha: &Cmd,
+) -> RedisResult<Value> {
+    if call.blobs.is_empty() {
+        return evalsha.query_async(connection).await;
+    }
+    let mut pipe = redis::Pipeline::with_capacity(call.blobs.len() + 1);
+    pipe.atomic().ignore_errors();
+    for (key, blob) in &call.blobs {
+        pipe.cmd("SET").arg(key).arg(&blob[..]).arg("NX").arg("EX").arg(ORPHAN_SECONDS);
+    }
+    pipe.add_command(evalsha.clone());
+    // The script's own element is the answer; EXEC succeeds whatever it says.
+    let mut answers: Vec<Value> = pipe.query_async(connection).await?;
+    answers.pop().unwrap_or(Value::Nil).extract_error()
+}
+
+fn evalsha(call: &Call, head: &[Arg]) -> Cmd {
+    let mut cmd = redis::cmd("EVALSHA");
+    cmd.arg(call.script.get_hash()).arg(call.keys.len());
+    for key in &call.keys {
+        cmd.arg(key);
+    }
+    for arg in head.iter().chain(&call.args) {
+        match arg {
+            Arg::Text(text) => cmd.arg(text),
+            Arg::Blob(blob) => cmd.arg(&blob[..]),
+        };
+    }
+    cmd
+}

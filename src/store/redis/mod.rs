@@ -1,0 +1,142 @@
+//! The store on Redis. `keys` names keys, `scripts` holds the transitions, `link` keeps connections up,
+//! `lane` numbers calls; the others are the calls, by who makes them.
+
+mod claims;
+mod counts;
+mod keys;
+mod lane;
+mod link;
+mod preflight;
+mod reply;
+mod scripts;
+mod settle;
+mod wake;
+mod write;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio_util::sync::CancellationToken;
+
+use self::keys::Keys;
+use self::lane::CallLane;
+use self::link::Link;
+pub use self::preflight::{Preflight, preflight};
+pub use self::wake::Wake;
+use self::write::Writer;
+pub use self::write::Written;
+use super::Config;
+use super::bundle::base36;
+use crate::domain::{Clock, Partitions, StoreClock};
+use crate::lifecycle::{Readiness, Shutdown, Tasks};
+use crate::telemetry::Metrics;
+
+/// The store. Cheap to clone; its connections are kept up by tasks of their own.
+#[derive(Clone)]
+pub struct Store(Arc<Inner>);
+
+struct Inner {
+    keys: Keys,
+    partitions: Partitions,
+    clock: Arc<StoreClock>,
+    ids: Ids,
+    /// For peeks, sweeps, marks and counts: nothing that anything waits behind.
+    side: Link,
+    claims: CallLane,
+    settles: CallLane,
+    writer: Writer,
+    wake: Wake,
+}
+
+/// Where unique names come from: a random nonce of this process and a counter.
+#[derive(Debug)]
+pub(super) struct Ids {
+    nonce: String,
+    next: AtomicU64,
+}
+
+impl Ids {
+    fn new() -> Self {
+        Self { nonce: base36(fastrand::u64(..1 << 52)), next: AtomicU64::new(1) }
+    }
+
+    /// `nonce.counter`
+    pub(super) fn unique(&self) -> String {
+        format!("{}.{}", self.nonce, base36(self.next.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+/// What the store is built from.
+pub struct Parts<'a> {
+    /// Its configuration.
+    pub config: &'a Config,
+    /// The machine's clocks, the same as everywhere in the process.
+    pub clock: Clock,
+    /// Where its round trips are measured.
+    pub metrics: Arc<Metrics>,
+    /// Where it says whether it is there.
+    pub readiness: &'a Readiness,
+    /// Where its connection keepers run.
+    pub tasks: &'a Tasks,
+    /// When to give up waiting for it.
+    pub shutdown: &'a Shutdown,
+    /// How many wake-up targets there are: the timer's shards.
+    pub shards: usize,
+}
+
+impl Store {
+    /// Starts to keep connections to the store up. Does not wait for it: see [`Self::preflight`].
+    pub fn start(parts: &Parts<'_>) -> Result<Self, super::PreflightError> {
+        let clock = Arc::new(StoreClock::new(parts.clock));
+        let (config, ids) = (parts.config, Ids::new());
+        let force = CancellationToken::new();
+        let on_force = (parts.shutdown.clone(), force.clone());
+        parts.tasks.spawn("store:force", async move {
+            on_force.0.forced().await;
+            on_force.1.cancel();
+        });
+        let link = |role: &'static str| Link::start(config, role, parts.readiness, parts.tasks, &force);
+        let keys = Keys::new(&config.prefix);
+        let lane = |role, link| {
+            CallLane::new(format!("{}.{role}", ids.nonce), link, config.partitions, &clock, &parts.metrics)
+        };
+        let side = link("side")?;
+        let (claims, settles) = (lane("c", link("claim")?), lane("s", link("settle")?));
+        let writes = Arc::new(lane("w", link("write")?));
+        let wake = Wake::new(parts.shards);
+        let writer = Writer::start(&writes, &keys, config.partitions, parts.tasks, &wake, &force);
+
+        Ok(Self(Arc::new(Inner {
+            keys,
+            partitions: config.partitions,
+            clock,
+
+            ids,
+            side,
+            claims,
+            settles,
+            writer,
+            wake,
+        })))
+    }
+
+    /// Redis's time, as a lower bound; the clock that due times are judged by.
+    pub fn clock(&self) -> &Arc<StoreClock> {
+        &self.0.clock
+    }
+
+    /// How many partitions it has.
+    pub fn partitions(&self) -> Partitions {
+        self.0.partitions
+    }
+
+    /// Where a timer shard hears of new heads.
+    pub fn wake(&self) -> &Wake {
+        &self.0.wake
+    }
+
+    /// A name nobody else has: `nonce.counter`.
+    pub fn unique(&self) -> String {
+        self.0.ids.unique()
+    }
+}

@@ -1,0 +1,139 @@
+//! Whether this Redis may be trusted with messages, asked once at start: an evicting policy would lose
+//! them, no persistence would lose all of them at the next restart, another partition count or format
+//! would not find them.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use tracing::warn;
+
+use super::keys::Keys;
+use super::link::{connect, open};
+use crate::store::{Config, PreflightError};
+
+/// Version of the layout of keys.
+const FORMAT: &str = "1";
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The end of a preflight that did not pass.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Preflight {
+    /// The store is not there (yet): try again.
+    #[error("{0}")]
+    Away(String),
+    /// It is there and may not be used.
+    #[error(transparent)]
+    Refused(#[from] PreflightError),
+}
+
+/// Asks the store, once. Writes its description if it has none and `claim_it` is set.
+pub async fn preflight(config: &Config, claim_it: bool) -> Result<(), Preflight> {
+    let client = open(config)?;
+    let away = |why: String| Preflight::Away(format!("redis at {}: {why}", config.url.redacted_url()));
+    let mut connection = connect(&client).await.map_err(away)?;
+    let checks = async {
+        policy(config, &mut connection).await?;
+        description(config, &mut connection, claim_it).await
+    };
+    tokio::time::timeout(TIMEOUT, checks).await.map_err(|_| away("no answer in time".to_owned()))?
+}
+
+async fn setting(connection: &mut MultiplexedConnection, name: &str) -> Result<Option<String>, String> {
+    let found: Vec<String> = redis::cmd("CONFIG")
+        .arg("GET")
+        .arg(name)
+        .query_async(connection)
+        .await
+        .map_err(|error| error.to_string())?;
+    Ok(found.into_iter().nth(1))
+}
+
+async fn policy(config: &Config, connection: &mut MultiplexedConnection) -> Result<(), Preflight> {
+    let settings = async {
+        let eviction = setting(connection, "maxmemory-policy").await?;
+        let aof = setting(connection, "appendonly").await?;
+        let rdb = setting(connection, "save").await?;
+        Ok::<_, String>((eviction, aof, rdb))
+    };
+    let (eviction, aof, rdb) = match settings.await {
+        Ok(found) => found,
+        Err(why) if config.overrides.unchecked => {
+            warn!(error = why, "cannot check persistence and eviction of redis; unsafe = [\"unchecked\"]");
+            return Ok(());
+        }
+        Err(why) => {
+            return Err(refused(format!(
+                "CONFIG GET is denied ({why}), so neither eviction nor persistence can be checked; allow it, or \
+                 override with redis.unsafe = [\"unchecked\"]"
+            )));
+        }
+    };
+    let eviction = eviction.unwrap_or_default();
+    if eviction != "noeviction" && !config.overrides.eviction {
+        return Err(refused(format!(
+            "maxmemory-policy is {eviction}: redis would evict messages; set noeviction, or override with \
+             redis.unsafe = [\"eviction\"]"
+        )));
+    }
+    let (aof, rdb) = (aof.as_deref() == Some("yes"), rdb.is_some_and(|save| !save.is_empty()));
+    if !aof && !rdb && !config.overrides.no_persistence {
+        return Err(refused(
+            "redis persists nothing: a restart would lose every message; set appendonly yes, or override with \
+             redis.unsafe = [\"no_persistence\"]"
+                .to_owned(),
+        ));
+    }
+    if !aof && rdb {
+        warn!(
+            "redis persists by snapshots only: a crash loses all since the last one; appendonly yes is safer"
+        );
+    }
+    Ok(())
+}
+
+async fn description(
+    config: &Config,
+    connection: &mut MultiplexedConnection,
+    claim_it: bool,
+) -> Result<(), Preflight> {
+    let meta = Keys::new(&config.prefix).meta();
+    let away = |error: redis::RedisError| Preflight::Away(error.to_string());
+    let kind: String = redis::cmd("TYPE").arg(&meta).query_async(connection).await.map_err(away)?;
+    if kind != "hash" && kind != "none" {
+        return Err(refused(format!(
+            "prefix {:?} is in use by something else ({meta} is a {kind})",
+            config.prefix
+        )));
+    }
+    let ours = config.partitions.count().to_string();
+    if claim_it {
+        let mut pipe = redis::pipe();
+        pipe.cmd("HSETNX").arg(&meta).arg("format").arg(FORMAT).ignore();
+        pipe.cmd("HSETNX").arg(&meta).arg("partitions").arg(&ours).ignore();
+        pipe.exec_async(connection).await.map_err(away)?;
+    }
+    let (format, partitions): (Option<String>, Option<String>) = redis::cmd("HMGET")
+        .arg(&meta)
+        .arg("format")
+        .arg("partitions")
+        .query_async(connection)
+        .await
+        .map_err(away)?;
+    if let Some(format) = format.filter(|f| f != FORMAT) {
+        return Err(refused(format!(
+            "prefix {:?} holds a store of format {format}; this version reads format {FORMAT}",
+            config.prefix
+        )));
+    }
+    if let Some(partitions) = partitions.filter(|p| *p != ours) {
+        return Err(refused(format!(
+            "the store has {partitions} partitions, redis.partitions says {ours}: the count is fixed for a \
+             store's life"
+        )));
+    }
+    Ok(())
+}
+
+fn refused(why: String) -> Preflight {
+    Preflight::Refused(PreflightError(why))
+}

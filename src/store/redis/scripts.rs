@@ -1,0 +1,38 @@
+//! The scripts, as constants: each is the prelude and its own file under a shebang that says whether it
+//! may run at `maxmemory`.
+
+use redis::Script;
+
+macro_rules! script {
+    (allow_oom $file:literal) => {
+        Script::new(concat!(
+            "#!lua flags=allow-oom\n",
+            include_str!("scripts/prelude.lua"),
+            include_str!(concat!("scripts/", $file))
+        ))
+    };
+    (bare $file:literal) => {
+        Script::new(concat!("#!lua flags=allow-oom\n", include_str!(concat!("scripts/", $file))))
+    };
+    ($file:literal) => {
+        Script::new(concat!(
+            "#!lua\n",
+            include_str!("scripts/prelude.lua"),
+            include_str!(concat!("scripts/", $file))
+        ))
+    };
+}
+
+use std::sync::LazyLock;
+
+/// Stores; refused at `maxmemory`.
+pub(super) static WRITE: LazyLock<Script> = LazyLock::new(|| script!("write.lua"));
+/// Stores; refused at `maxmemory`.
+pub(super) static RESCHEDULE: LazyLock<Script> = LazyLock::new(|| script!("reschedule.lua"));
+pub(super) static CLAIM: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "claim.lua"));
+pub(super) static SETTLE: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "settle.lua"));
+pub(super) static DIVIDE: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "divide.lua"));
+pub(super) static HOLD: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "hold.lua"));
+pub(super) static GIVE_BACK: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "give_back.lua"));
+pub(super) static SWEEP: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "sweep.lua"));
+pub(super) static MARK: LazyLock<Script> = LazyLock::new(|| script!(bare "mark.lua"));

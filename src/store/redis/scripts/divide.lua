@@ -1,0 +1,74 @@
+-- divide: a bundle of which something remains. What is confirmed leaves; what failed goes back as new
+-- bundles; what is unresolved is held on in a bundle born claimed; what is hopeless becomes a dead letter.
+--
+-- KEYS  1-11; 12 the old blob; then D due zsets; B new blobs; X dead letters
+-- ARGV  lane number answered; id, token, bitmap of what is confirmed; D B X;
+--       D times: shelf
+--       B times: id, place of its due zset, first due ms, blob, token or "", lease ms, expiries
+--       X times: dead id, blob
+--       names to free: count, then name, index
+--       names to move: count, then name, old index, place of the new bundle, new index
+-- returns {s, us, went_back, answer}: "o" done, "s" stale
+-- atomic: all of it. costs: the new blobs pass through here: the rare path. Runs at maxmemory.
+local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, FIXED + 1, 'string')
+if wrong then
+  return wrong
+end
+local before = repeated()
+if before then
+  return before
+end
+local id, token, confirmed, D, B, X = arg(), arg(), arg(), num(), num(), num()
+local old, count = KEYS[FIXED + 1], count_of(id)
+wrong = wrong_kind(FIXED + 2, FIXED + 1 + D, 'zset') or wrong_kind(FIXED + 2 + D, #KEYS, 'string')
+if wrong then
+  return wrong
+end
+if not held_by(id, token) then
+  if redis.call('EXISTS', old) == 1 and ones(confirmed) > 0 then
+    redis.call('HSET', DONE, id, union(redis.call('HGET', DONE, id), confirmed))
+  end
+  return answer('s')
+end
+local shelves, fresh = {}, {}
+for i = 1, D do
+  shelves[i] = arg()
+end
+local route = route_of(id)
+for i = 1, B do
+  local new, due, first, blob = arg(), num(), arg(), arg()
+  local born, lease, expiries = arg(), num(), num()
+  redis.call('SET', KEYS[FIXED + 1 + D + i], blob)
+  if born ~= '' then
+    redis.call('ZADD', CLAIMS, int(now + lease), new)
+    redis.call('HSET', TOKENS, new, born .. ' ' .. first)
+  else
+    redis.call('ZADD', KEYS[FIXED + 1 + due], first, new)
+    reindex(KEYS[FIXED + 1 + due], shelves[due])
+  end
+  if expiries > 0 then
+    redis.call('HSET', EXPIRIES, new, int(expiries))
+  end
+  add_counts(route, count_of(new), #blob)
+  fresh[i] = new
+end
+for i = 1, X do
+  local dead, blob = arg(), arg()
+  redis.call('SET', KEYS[FIXED + 1 + D + B + i], blob)
+  redis.call('ZADD', DEAD, int(now), dead)
+  redis.call('HINCRBY', COUNTS, 'd:' .. route, 1)
+end
+for _ = 1, num() do
+  local name, index = arg(), arg()
+  free_name(name, id .. ' ' .. index)
+end
+for _ = 1, num() do
+  local name, from, to, index = arg(), arg(), num(), arg()
+  local meant = redis.call('HGET', NAMES, name)
+  -- A name that was taken over meanwhile stays with its new owner: this message goes on nameless.
+  if not meant or meant == id .. ' ' .. from then
+    redis.call('HSET', NAMES, name, fresh[to] .. ' ' .. index)
+  end
+end
+forget(id, old, count - ones(redis.call('HGET', GONE, id)))
+return answer('o')

@@ -1,0 +1,26 @@
+-- give_back: claims that their holder will not use are due again at once, not when they expire.
+--
+-- KEYS  1-11; then one due zset per bundle
+-- ARGV  bundles; per bundle: id, token, bitmap of what is confirmed or ""
+-- returns {s, us, 0, answer}: one letter a bundle: o back, s stale
+-- atomic: all of it. costs: a few commands a bundle.
+local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, #KEYS, 'zset')
+if wrong then
+  return wrong
+end
+local results = {}
+for i = 1, num() do
+  local id, token, confirmed = arg(), arg(), arg()
+  local score = held_by(id, token)
+  if score then
+    redis.call('ZADD', KEYS[FIXED + i], score, id)
+    reindex(KEYS[FIXED + i], shelf_of(id))
+    if confirmed ~= '' then
+      redis.call('HSET', DONE, id, union(redis.call('HGET', DONE, id), confirmed))
+    end
+    redis.call('ZREM', CLAIMS, id)
+    redis.call('HDEL', TOKENS, id)
+  end
+  results[i] = score and 'o' or 's'
+end
+return { time[1], time[2], 0, table.concat(results) }

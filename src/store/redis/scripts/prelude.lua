@@ -1,0 +1,164 @@
+-- Shared by every script: it stands before each of them. Reads nothing but TIME by itself.
+--
+-- KEYS[1..11] are the same in every script:
+--   1 idx      zset: shelf (route/slice) -> its earliest due ms
+--   2 claims   zset: bundle id -> deadline ms
+--   3 tokens   hash: bundle id -> "token score": who may settle it, and where it lay in its due zset
+--   4 gone     hash: bundle id -> bitmap of what was cancelled, moved or suppressed
+--   5 done     hash: bundle id -> bitmap of what is confirmed
+--   6 expiries hash: bundle id -> how often a claim on it expired
+--   7 opened   hash: bundle id -> how often it was opened after that
+--   8 names    hash: route/name -> "bundle index"
+--   9 counts   hash: n:route messages, b:route bytes, d:route dead letters
+--  10 calls    hash: lane -> "number seconds answer": the last answer of each caller
+--  11 dead     zset: dead id -> ms
+-- Bitmaps are texts of 0 and 1, one per message: short, and readable by whoever has to look.
+local IDX, CLAIMS, TOKENS, GONE, DONE, EXPIRIES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local OPENED, NAMES, COUNTS, CALLS, DEAD = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
+local FIXED = 11
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+-- The next argument.
+local at = 0
+local function arg()
+  at = at + 1
+  return ARGV[at]
+end
+local function num()
+  return tonumber(arg())
+end
+
+-- Numbers as texts: Lua would write 1.7e+12.
+local function int(n)
+  return string.format('%.0f', n)
+end
+
+-- Every key is checked before the first write: an error in the middle would keep half of a transition.
+local KINDS = { 'zset', 'zset', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'zset' }
+local function wrong_kind(from, to, kind)
+  for i = from, to do
+    local found = redis.call('TYPE', KEYS[i]).ok
+    if found ~= 'none' and found ~= (kind or KINDS[i]) then
+      return redis.error_reply('WRONGTYPE ' .. KEYS[i] .. ' is a ' .. found)
+    end
+  end
+end
+
+local function count_of(id)
+  return tonumber(string.match(id, '%.(%w+)$'), 36)
+end
+local function route_of(id)
+  return string.match(id, '^[^/]+')
+end
+local function shelf_of(id)
+  return string.match(id, '^(.*)/')
+end
+
+local function is_set(map, index)
+  return map and string.byte(map, index + 1) == 49
+end
+local function with_set(map, index, count)
+  map = map or string.rep('0', count)
+  return string.sub(map, 1, index) .. '1' .. string.sub(map, index + 2)
+end
+local function ones(map)
+  if not map then
+    return 0
+  end
+  local _, n = string.gsub(map, '1', '')
+  return n
+end
+local function union(a, b)
+  if not a or a == '' then
+    return b
+  end
+  if not b or b == '' then
+    return a
+  end
+  local out = {}
+  for i = 1, math.max(#a, #b) do
+    out[i] = (string.byte(a, i) == 49 or string.byte(b, i) == 49) and '1' or '0'
+  end
+  return table.concat(out)
+end
+
+-- Makes the index tell the truth about one shelf.
+local function reindex(due, shelf)
+  local head = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
+  if head[1] then
+    redis.call('ZADD', IDX, head[2], shelf)
+  else
+    redis.call('ZREM', IDX, shelf)
+  end
+end
+
+-- Whose claim it is: the score it came from, if the token is the one that holds it.
+local function held_by(id, token)
+  local held = redis.call('HGET', TOKENS, id)
+  if not held then
+    return nil
+  end
+  local mark = string.find(held, ' ', 1, true)
+  if mark and string.sub(held, 1, mark - 1) == token then
+    return string.sub(held, mark + 1)
+  end
+end
+
+local function add_counts(route, messages, bytes)
+  if messages ~= 0 then
+    redis.call('HINCRBY', COUNTS, 'n:' .. route, int(messages))
+  end
+  if bytes ~= 0 then
+    redis.call('HINCRBY', COUNTS, 'b:' .. route, int(bytes))
+  end
+end
+
+-- Removes every trace of a bundle but its place in a due zset. `messages`: how many of it still count.
+local function forget(id, blob, messages)
+  redis.call('ZREM', CLAIMS, id)
+  redis.call('HDEL', TOKENS, id)
+  redis.call('HDEL', GONE, id)
+  redis.call('HDEL', DONE, id)
+  redis.call('HDEL', EXPIRIES, id)
+  redis.call('HDEL', OPENED, id)
+  add_counts(route_of(id), -messages, -redis.call('STRLEN', blob))
+  redis.call('UNLINK', blob)
+end
+
+-- Frees a name, if it still means this message.
+local function free_name(name, place)
+  if redis.call('HGET', NAMES, name) == place then
+    redis.call('HDEL', NAMES, name)
+  end
+end
+
+-- A caller's lane numbers its calls: a call that is run twice answers what it answered first, one that was
+-- overtaken changes nothing, and a number below what the caller was already answered means that the store
+-- went back. ARGV: lane, number, highest number answered.
+local lane, number, answered
+local went_back = 0
+local function repeated()
+  lane, number, answered = arg(), num(), num()
+  local last = redis.call('HGET', CALLS, lane)
+  local last_number = 0
+  if last then
+    local n, _, answer = string.match(last, '^(%d+) (%d+) (.*)$')
+    last_number = tonumber(n)
+    if last_number == number then
+      local reply = cmsgpack.unpack(answer)
+      return { time[1], time[2], 0, reply }
+    end
+    if last_number > number then
+      return { time[1], time[2], 0, 'OVERTAKEN' }
+    end
+  end
+  if last_number < answered then
+    went_back = 1
+  end
+end
+local function answer(reply)
+  redis.call('HSET', CALLS, lane, int(number) .. ' ' .. time[1] .. ' ' .. cmsgpack.pack(reply))
+  return { time[1], time[2], went_back, reply }
+end

@@ -1,0 +1,31 @@
+-- sweep: claims whose deadline has passed are due again; a deadline further ahead than a lease (the clock
+-- stepped back, or a master with another clock took over) is brought back to one lease from now.
+--
+-- KEYS  1-11; then one due zset per bundle
+-- ARGV  lease ms, "1" if nothing may expire now, bundles (from a read-only peek); per bundle: id
+-- returns {s, us, 0, answer}: one letter a bundle: e expired, c clamped, n neither
+-- atomic: all of it. costs: a few commands a bundle; bounded by the peek.
+local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, #KEYS, 'zset')
+if wrong then
+  return wrong
+end
+local lease, hold, results = num(), arg() == '1', {}
+for i = 1, num() do
+  local id = arg()
+  local deadline = tonumber(redis.call('ZSCORE', CLAIMS, id) or nil)
+  results[i] = 'n'
+  if deadline and deadline > now + lease then
+    redis.call('ZADD', CLAIMS, int(now + lease), id)
+    results[i] = 'c'
+  elseif deadline and deadline <= now and not hold then
+    local held = redis.call('HGET', TOKENS, id)
+    local score = held and string.match(held, ' (%S+)$') or int(now)
+    redis.call('ZADD', KEYS[FIXED + i], score, id)
+    reindex(KEYS[FIXED + i], shelf_of(id))
+    redis.call('HINCRBY', EXPIRIES, id, 1)
+    redis.call('ZREM', CLAIMS, id)
+    redis.call('HDEL', TOKENS, id)
+    results[i] = 'e'
+  end
+end
+return { time[1], time[2], 0, table.concat(results) }

@@ -1,0 +1,206 @@
+-- write: store bundles, cancel names and keep dead letters, judged in order of delivery.
+--
+-- Its blobs were SET (NX, with a time to live) in the same MULTI; here those that stay are PERSISTed and
+-- the others unlinked, on every path.
+-- KEYS  1-11; then D due zsets; B blobs of new bundles; O blobs of bundles behind its names; X dead letters
+-- ARGV  lane number answered; D B O X;
+--       D times: shelf
+--       B times: id, place of its due zset, first due ms, bytes
+--       O times: id, place of its due zset
+--       X times: dead id, route
+--       then ops: "B" bundle | "N" bundle index name policy(k|r) | "C" name
+-- returns {s, us, went_back, answer}: one letter an op: s stored, d duplicate, r replaced, c cancelled,
+--       f in flight, u unknown; or "CHANGED": a name means another bundle than the caller thought, nothing
+--       was changed, look again.
+-- atomic: all of it. costs: a few commands a bundle, a few more a name.
+local wrong = wrong_kind(1, FIXED)
+if wrong then
+  return wrong
+end
+local before = repeated()
+local D, B, O, X = num(), num(), num(), num()
+wrong = wrong_kind(FIXED + 1, FIXED + D, 'zset') or wrong_kind(FIXED + D + 1, FIXED + D + B + O + X, 'string')
+if wrong then
+  return wrong
+end
+
+local shelves, bundles, known = {}, {}, {}
+for i = 1, D do
+  shelves[i] = arg()
+end
+for i = 1, B do
+  local id = arg()
+  bundles[i] = { id = id, due = num(), first = arg(), bytes = num(), count = count_of(id), fresh = true }
+  bundles[i].blob = KEYS[FIXED + D + i]
+  known[id] = bundles[i]
+end
+for i = 1, O do
+  local id = arg()
+  known[id] = { id = id, due = num(), count = count_of(id), blob = KEYS[FIXED + D + B + i] }
+end
+local dead = {}
+for i = 1, X do
+  dead[i] = { id = arg(), route = arg(), blob = KEYS[FIXED + D + B + O + i] }
+end
+
+-- The blobs of a call that is not to be applied (again): those that live stay.
+local function tidy()
+  for i = 1, B do
+    local b = bundles[i]
+    if redis.call('ZSCORE', KEYS[FIXED + b.due], b.id) or redis.call('ZSCORE', CLAIMS, b.id) then
+      redis.call('PERSIST', b.blob)
+    else
+      redis.call('UNLINK', b.blob)
+    end
+  end
+  for i = 1, X do
+    if redis.call('ZSCORE', DEAD, dead[i].id) then
+      redis.call('PERSIST', dead[i].blob)
+    else
+      redis.call('UNLINK', dead[i].blob)
+    end
+  end
+end
+if before then
+  tidy()
+  return before
+end
+
+-- What each name means now; nothing is written before all of them are known to the caller.
+local names, ops_at = {}, at
+while at < #ARGV do
+  local op, name = arg(), nil
+  if op == 'B' then
+    arg()
+  elseif op == 'N' then
+    arg()
+    arg()
+    name = arg()
+    arg()
+  else
+    name = arg()
+  end
+  if name and names[name] == nil then
+    local place = redis.call('HGET', NAMES, name)
+    if place then
+      local id, index = string.match(place, '^(%S+) (%d+)$')
+      if not (id and known[id]) then
+        tidy()
+        return { time[1], time[2], 0, 'CHANGED' }
+      end
+      names[name] = { bundle = known[id], index = tonumber(index) }
+    else
+      names[name] = false
+    end
+  end
+end
+-- A blob that has gone since it was SET would make an entry without content.
+for i = 1, B do
+  if redis.call('EXISTS', bundles[i].blob) == 0 then
+    return redis.error_reply('ERR the blob of ' .. bundles[i].id .. ' is not there')
+  end
+end
+
+local function state(name)
+  local entry = names[name]
+  if not entry then
+    return 'free'
+  end
+  local b = entry.bundle
+  if not b.maps then
+    b.maps = true
+    b.gone = redis.call('HGET', GONE, b.id) or nil
+    b.done = redis.call('HGET', DONE, b.id) or nil
+    b.pending = b.fresh or redis.call('ZSCORE', KEYS[FIXED + b.due], b.id)
+    b.claimed = not b.pending and redis.call('ZSCORE', CLAIMS, b.id)
+  end
+  if is_set(b.gone, entry.index) or is_set(b.done, entry.index) then
+    return 'free'
+  end
+  return (b.pending and 'pending') or (b.claimed and 'claimed') or 'free'
+end
+local function suppress(b, index)
+  b.gone = with_set(b.gone, index, b.count)
+  b.touched = true
+end
+
+local results = {}
+local function result(letter)
+  results[#results + 1] = letter
+end
+at = ops_at
+while at < #ARGV do
+  local op = arg()
+  if op == 'B' then
+    arg()
+    result('s')
+  elseif op == 'N' then
+    local b, index, name, policy = bundles[num()], num(), arg(), arg()
+    local was = state(name)
+    if was == 'pending' and policy == 'k' then
+      suppress(b, index)
+      result('d')
+    else
+      if was == 'pending' then
+        suppress(names[name].bundle, names[name].index)
+      end
+      names[name] = { bundle = b, index = index, set = true }
+      b.maps, b.pending = true, true
+      result(was == 'pending' and 'r' or 's')
+    end
+  else
+    local name = arg()
+    local was = state(name)
+    if was == 'pending' then
+      suppress(names[name].bundle, names[name].index)
+      names[name] = false
+      redis.call('HDEL', NAMES, name)
+      result('c')
+    else
+      result(was == 'claimed' and 'f' or 'u')
+    end
+  end
+end
+
+for name, entry in pairs(names) do
+  if entry and entry.set then
+    redis.call('HSET', NAMES, name, entry.bundle.id .. ' ' .. int(entry.index))
+  end
+end
+local dirty = {}
+for _, b in pairs(known) do
+  if b.fresh then
+    local live = b.count - ones(b.gone)
+    if live == 0 then
+      redis.call('UNLINK', b.blob)
+    else
+      redis.call('ZADD', KEYS[FIXED + b.due], b.first, b.id)
+      redis.call('PERSIST', b.blob)
+      if b.gone then
+        redis.call('HSET', GONE, b.id, b.gone)
+      end
+      add_counts(route_of(b.id), live, b.bytes)
+      dirty[b.due] = true
+    end
+  elseif b.touched then
+    local had = redis.call('HGET', GONE, b.id)
+    local taken = ones(b.gone) - ones(had)
+    if ones(union(b.gone, b.done)) == b.count then
+      redis.call('ZREM', KEYS[FIXED + b.due], b.id)
+      forget(b.id, b.blob, b.count - ones(had))
+      dirty[b.due] = true
+    else
+      redis.call('HSET', GONE, b.id, b.gone)
+      add_counts(route_of(b.id), -taken, 0)
+    end
+  end
+end
+for due in pairs(dirty) do
+  reindex(KEYS[FIXED + due], shelves[due])
+end
+for i = 1, X do
+  redis.call('ZADD', DEAD, int(now), dead[i].id)
+  redis.call('PERSIST', dead[i].blob)
+  redis.call('HINCRBY', COUNTS, 'd:' .. dead[i].route, 1)
+end
+return answer(table.concat(results))

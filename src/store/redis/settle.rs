@@ -1,0 +1,188 @@
+//! What the timer asks of the store once verdicts are in: settle, divide, hold on, give back.
+
+use std::sync::Arc;
+
+use redis::Value;
+
+use super::lane::{Arg, Call};
+use super::reply::{shape, text};
+use super::write::{dead_blob, dead_id, name_key};
+use super::{Store, scripts};
+use crate::domain::Partition;
+use crate::store::bundle::BundleId;
+use crate::store::{Claim, Division, Held, Remainder, Settlement, StoreError, encode, slice_of};
+
+impl Store {
+    /// Takes wholly confirmed bundles of one partition out of the store. Answers each: `Done`, or `Stale`
+    /// if the claim was lost meanwhile (then what is confirmed was noted for its next holder).
+    pub async fn settle(&self, p: Partition, settled: &[Settlement]) -> Result<Vec<Held>, StoreError> {
+        let mut keys = self.0.keys.fixed(p);
+        keys.extend(settled.iter().map(|s| self.0.keys.blob(p, &s.claim.id)));
+        let mut args: Vec<Arg> = vec![settled.len().into()];
+        for s in settled {
+            args.extend::<[Arg; 3]>([
+                s.claim.id.as_str().into(),
+                s.claim.token.as_ref().into(),
+                s.names.len().into(),
+            ]);
+            for (name, index) in &s.names {
+                args.extend::<[Arg; 2]>([format!("{}/{name}", s.claim.id.route()).into(), (*index).into()]);
+            }
+        }
+        let call = Call { script: &scripts::SETTLE, op: "settle", keys, args, blobs: Vec::new() };
+        letters(&self.0.settles.run(p, call).await?, settled.len())
+    }
+
+    /// Settles a bundle of which something remains. The remainders that were born claimed are answered with
+    /// their claims, in order.
+    pub async fn divide(&self, division: &Division) -> Result<Held, StoreError> {
+        let p = division.claim.partition;
+        let fresh: Vec<(BundleId, &Remainder)> =
+            division.remainders.iter().map(|r| (self.new_id(r), r)).collect();
+        let mut shelves: Vec<&str> =
+            fresh.iter().filter(|(_, r)| r.lease_ms.is_none()).map(|(id, _)| id.shelf()).collect();
+        shelves.sort_unstable();
+        shelves.dedup();
+        let dead: Vec<String> = division.dead.iter().map(|letter| dead_id(letter, &self.0.ids)).collect();
+        let mut keys = self.0.keys.fixed(p);
+        keys.push(self.0.keys.blob(p, &division.claim.id));
+        keys.extend(shelves.iter().map(|shelf| self.0.keys.due(p, shelf)));
+        keys.extend(fresh.iter().map(|(id, _)| self.0.keys.blob(p, id)));
+        keys.extend(dead.iter().map(|id| self.0.keys.dead(p, id)));
+        let confirmed = bitmap(&division.confirmed);
+        let mut args: Vec<Arg> = vec![
+            division.claim.id.as_str().into(),
+            division.claim.token.as_ref().into(),
+            confirmed.into(),
+            shelves.len().into(),
+            fresh.len().into(),
+            dead.len().into(),
+        ];
+        args.extend(shelves.iter().map(|&shelf| Arg::from(shelf)));
+        let mut held = Vec::new();
+        for (id, remainder) in &fresh {
+            let token: Arc<str> = self.0.ids.unique().into();
+            push_remainder(&mut args, id, remainder, &shelves, &token);
+            if remainder.lease_ms.is_some() {
+                held.push(Claim { partition: p, id: id.clone(), token });
+            }
+        }
+        for (id, letter) in dead.iter().zip(&division.dead) {
+            args.extend::<[Arg; 2]>([id.as_str().into(), Arg::Blob(dead_blob(letter))]);
+        }
+        args.push(division.freed.len().into());
+        for (name, index) in &division.freed {
+            args.extend::<[Arg; 2]>([
+                format!("{}/{name}", division.claim.id.route()).into(),
+                (*index).into(),
+            ]);
+        }
+        push_moves(&mut args, &fresh);
+        let call = Call { script: &scripts::DIVIDE, op: "divide", keys, args, blobs: Vec::new() };
+        let answer = text(&self.0.settles.run(p, call).await?)?;
+        match answer.as_str() {
+            "o" => Ok(Held::Done(held)),
+            "s" => Ok(Held::Stale),
+            _ => Err(shape("the answer to a divide")),
+        }
+    }
+
+    /// Extends claims of one partition to a full lease from now, and notes what of them is confirmed so far.
+    pub async fn extend(
+        &self,
+        p: Partition,
+        lease_ms: u64,
+        held: &[(Claim, Option<Vec<bool>>)],
+    ) -> Result<Vec<Held>, StoreError> {
+        let mut keys = self.0.keys.fixed(p);
+        keys.extend(held.iter().map(|(claim, _)| self.0.keys.blob(p, &claim.id)));
+        let mut args: Vec<Arg> = vec![lease_ms.into(), held.len().into()];
+        push_claims(&mut args, held);
+        let call = Call { script: &scripts::HOLD, op: "extend", keys, args, blobs: Vec::new() };
+        letters(&self.0.settles.run_unnumbered(p, &call).await?, held.len())
+    }
+
+    /// Returns claims of one partition that will not be used; what of them is confirmed is noted.
+    pub async fn give_back(
+        &self,
+        p: Partition,
+        held: &[(Claim, Option<Vec<bool>>)],
+    ) -> Result<Vec<Held>, StoreError> {
+        let mut keys = self.0.keys.fixed(p);
+        keys.extend(held.iter().map(|(claim, _)| self.0.keys.due(p, claim.id.shelf())));
+        let mut args: Vec<Arg> = vec![held.len().into()];
+        push_claims(&mut args, held);
+        let call = Call { script: &scripts::GIVE_BACK, op: "give_back", keys, args, blobs: Vec::new() };
+        letters(&self.0.settles.run_unnumbered(p, &call).await?, held.len())
+    }
+
+    fn new_id(&self, remainder: &Remainder) -> BundleId {
+        let (route, bundle) = (&remainder.fresh.route, &remainder.fresh.bundle);
+        BundleId::new(route, slice_of(bundle.first_due()), &self.0.ids.unique(), bundle.entries.len())
+    }
+}
+
+fn push_remainder(
+    args: &mut Vec<Arg>,
+    id: &BundleId,
+    remainder: &Remainder,
+    shelves: &[&str],
+    token: &Arc<str>,
+) {
+    let shelf = shelves.iter().position(|s| *s == id.shelf()).map_or(0, |at| at + 1);
+    let (token, lease) = match remainder.lease_ms {
+        Some(lease) => (token.as_ref(), lease),
+        None => ("", 0),
+    };
+    args.extend::<[Arg; 7]>([
+        id.as_str().into(),
+        shelf.into(),
+        remainder.fresh.bundle.first_due().0.into(),
+        Arg::Blob(encode(&remainder.fresh.bundle)),
+        token.into(),
+        lease.into(),
+        remainder.expiries.into(),
+    ]);
+}
+
+/// Names follow their messages: the producer's own, and the `~` ids of those that have left the bundle and
+/// the due time which that id speaks of.
+fn push_moves(args: &mut Vec<Arg>, fresh: &[(BundleId, &Remainder)]) {
+    let mut moves: Vec<Arg> = Vec::new();
+    for (place, (_, remainder)) in fresh.iter().enumerate() {
+        for (index, (entry, from)) in remainder.fresh.bundle.entries.iter().zip(&remainder.from).enumerate() {
+            if let Some(id) = &entry.id {
+                moves.extend::<[Arg; 4]>([
+                    name_key(&remainder.fresh.route, id).into(),
+                    (*from).into(),
+                    (place + 1).into(),
+                    index.into(),
+                ]);
+            }
+        }
+    }
+    args.push((moves.len() / 4).into());
+    args.extend(moves);
+}
+
+fn push_claims(args: &mut Vec<Arg>, held: &[(Claim, Option<Vec<bool>>)]) {
+    for (claim, confirmed) in held {
+        args.extend::<[Arg; 3]>([
+            claim.id.as_str().into(),
+            claim.token.as_ref().into(),
+            confirmed.as_deref().map(bitmap).unwrap_or_default().into(),
+        ]);
+    }
+}
+
+fn bitmap(bits: &[bool]) -> String {
+    bits.iter().map(|&bit| if bit { '1' } else { '0' }).collect()
+}
+
+fn letters(answer: &Value, expected: usize) -> Result<Vec<Held>, StoreError> {
+    let letters = text(answer)?;
+    if letters.len() != expected {
+        return Err(shape("the answer about some claims"));
+    }
+    Ok(letters.chars().map(|l| if l == 's' { Held::Stale } else { Held::Done(Vec::new()) }).collect())
+}

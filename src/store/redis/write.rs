@@ -1,0 +1,484 @@
+//! What ingress asks of the store, in order: one call a partition at a time, each taking all that has come
+//! meanwhile. Batches grow with the load and wait for nothing when it is quiet.
+//!
+//! Order is what makes names work: a named record or command is judged after every earlier one of its name,
+//! because both live in one partition, and a partition's calls are made one after another.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use redis::Value;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, warn};
+
+use super::keys::Keys;
+use super::lane::{Arg, Call, CallLane, Turn};
+use super::reply::{shape, text};
+use super::{Ids, Store, Wake, scripts};
+use crate::backoff::Backoff;
+use crate::domain::{Entry, Flags, OnDuplicate, Partition, Partitions, RouteName, Text, UnixMs};
+use crate::lifecycle::Tasks;
+use crate::store::bundle::BundleId;
+use crate::store::{Bundle, DeadLetter, StoreError, WriteOp, WriteResult, decode, encode, slice_of};
+
+/// A call takes at most so many operations and bytes.
+const CALL_OPS: usize = 48;
+const CALL_BYTES: usize = 1 << 20;
+/// Submissions that may wait for one partition.
+const QUEUE: usize = 64;
+
+/// One queue and one task per partition.
+pub(super) struct Writer {
+    queues: Vec<mpsc::Sender<Submission>>,
+}
+
+struct Submission {
+    ops: Vec<WriteOp>,
+    done: oneshot::Sender<Vec<Vec<WriteResult>>>,
+}
+
+/// The answer to come of operations that have their place in the order.
+pub struct Written(oneshot::Receiver<Vec<Vec<WriteResult>>>);
+
+impl Written {
+    /// Waits for it: one result a message or command of each operation. `Err` only when shutting down is
+    /// forced.
+    pub async fn results(self) -> Result<Vec<Vec<WriteResult>>, StoreError> {
+        self.0.await.map_err(|_| stopped())
+    }
+}
+
+fn stopped() -> StoreError {
+    StoreError::Unavailable("shutting down".to_owned())
+}
+
+/// A partition's writing end: takes what has come, makes one call of it, answers all.
+struct PartitionWriter {
+    partition: Partition,
+    lane: Arc<CallLane>,
+    keys: Keys,
+    ids: Ids,
+    wake: Wake,
+}
+
+impl Store {
+    /// Does these things, in order, in one partition; answers one result a message or command of each
+    /// operation once they are in the store. Waits while the store is away or full; `Err` only when
+    /// shutting down is forced. Dropped in the middle, it may still be applied.
+    pub async fn write(&self, p: Partition, ops: Vec<WriteOp>) -> Result<Vec<Vec<WriteResult>>, StoreError> {
+        self.enqueue(p, ops).await?.results().await
+    }
+
+    /// Takes its place in the partition's order and returns; the answer comes later. Waits only while too
+    /// much is waiting already.
+    pub async fn enqueue(&self, p: Partition, ops: Vec<WriteOp>) -> Result<Written, StoreError> {
+        let (done, answer) = oneshot::channel();
+        let queue = &self.0.writer.queues[usize::from(p.0)];
+        queue.send(Submission { ops, done }).await.map_err(|_| stopped())?;
+        Ok(Written(answer))
+    }
+}
+
+impl Writer {
+    pub(super) fn start(
+        lane: &Arc<CallLane>,
+        keys: &Keys,
+        partitions: Partitions,
+        tasks: &Tasks,
+        wake: &Wake,
+        force: &CancellationToken,
+    ) -> Self {
+        let start = |partition| {
+            let (queue, waiting) = mpsc::channel(QUEUE);
+            let (lane, keys, wake) = (lane.clone(), keys.clone(), wake.clone());
+            let writer = PartitionWriter { partition, lane, keys, ids: Ids::new(), wake };
+            let force = force.clone();
+            tasks.spawn("store:writer", async move {
+                tokio::select! {
+                    () = force.cancelled() => {}
+                    () = writer.run(waiting) => {}
+                }
+            });
+            queue
+        };
+        Self { queues: partitions.all().map(start).collect() }
+    }
+}
+
+impl PartitionWriter {
+    async fn run(self, mut waiting: mpsc::Receiver<Submission>) {
+        while let Some(first) = waiting.recv().await {
+            let mut batch = vec![first];
+            let (mut ops, mut bytes) = (batch[0].ops.len(), size(&batch[0].ops));
+            while ops < CALL_OPS && bytes < CALL_BYTES {
+                let Ok(next) = waiting.try_recv() else { break };
+                ops += next.ops.len();
+                bytes += size(&next.ops);
+                batch.push(next);
+            }
+            self.serve(batch).await;
+        }
+    }
+
+    /// Makes the calls of a batch and answers each submission when all of its operations are done.
+    async fn serve(&self, batch: Vec<Submission>) {
+        let mut turn = self.lane.turn(self.partition).await;
+        let all: Vec<&WriteOp> = batch.iter().flat_map(|s| &s.ops).collect();
+        let mut results: Vec<Vec<WriteResult>> = Vec::with_capacity(all.len());
+        let mut rest = &all[..];
+        while !rest.is_empty() {
+            // A reschedule reads before it writes, so it goes alone; the others go together.
+            let alone = matches!(rest[0], WriteOp::Reschedule { .. });
+            let run = if alone { 1 } else { run_length(rest) };
+            let (now, later) = rest.split_at(run);
+            results.extend(self.until_done(&mut turn, now).await);
+            rest = later;
+        }
+        drop(turn);
+        let mut results = results.into_iter();
+        for submission in batch {
+            let own = results.by_ref().take(submission.ops.len()).collect();
+            // A caller that has gone away has dropped its receipts: nothing to tell it.
+            drop(submission.done.send(own));
+        }
+    }
+
+    async fn until_done(&self, turn: &mut Turn<'_>, ops: &[&WriteOp]) -> Vec<Vec<WriteResult>> {
+        let mut failures = 0;
+        loop {
+            let done = match ops {
+                [WriteOp::Reschedule { route, id, due, fallback }] => {
+                    self.reschedule(turn, route, id, *due, fallback).await.map(|r| vec![vec![r]])
+                }
+                _ => self.write(turn, ops).await,
+            };
+            match done {
+                Ok(results) => return results,
+                Err(why) => {
+                    failures += 1;
+                    let p = self.partition.0;
+                    if failures == 1 {
+                        error!(partition = p, error = %why, "cannot write to this partition; trying on");
+                    }
+                    tokio::time::sleep(Backoff::CLIENT.wait(failures)).await;
+                }
+            }
+        }
+    }
+
+    async fn write(
+        &self,
+        turn: &mut Turn<'_>,
+        ops: &[&WriteOp],
+    ) -> Result<Vec<Vec<WriteResult>>, StoreError> {
+        loop {
+            let meant = self.look_up(ops).await?;
+            let plan = Plan::new(self, ops, &meant);
+            let answer = turn.run(self.partition, plan.call).await?;
+            let letters = text(&answer)?;
+            if letters == "CHANGED" {
+                continue;
+            }
+            for due in plan.dues {
+                self.wake.stored(self.partition, due);
+            }
+            return split(ops, &letters);
+        }
+    }
+
+    /// What the names of these operations mean right now: only to declare the keys behind them.
+    async fn look_up(&self, ops: &[&WriteOp]) -> Result<Vec<BundleId>, StoreError> {
+        let names: Vec<String> = ops.iter().flat_map(|op| names_of(op)).collect();
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let places = self.places(&names).await?;
+        let mut ids: Vec<BundleId> = places.into_iter().flatten().map(|(id, _)| id).collect();
+        ids.sort();
+        ids.dedup();
+        Ok(ids)
+    }
+
+    async fn places(&self, names: &[String]) -> Result<Vec<Option<(BundleId, u32)>>, StoreError> {
+        let connected = self.lane.link().get().await?;
+        let mut connection = connected.connection.clone();
+        let mut hmget = redis::cmd("HMGET");
+        hmget.arg(self.keys.of(self.partition, "names")).arg(names);
+        let found: Vec<Option<String>> = hmget
+            .query_async(&mut connection)
+            .await
+            .map_err(|error| self.lane.link().judge(&connected, &error))?;
+        Ok(found.into_iter().map(|place| parse_place(&place?)).collect())
+    }
+
+    async fn reschedule(
+        &self,
+        turn: &mut Turn<'_>,
+        route: &RouteName,
+        id: &Text,
+        due: UnixMs,
+        fallback: &Bundle,
+    ) -> Result<WriteResult, StoreError> {
+        let name = name_key(route, id);
+        loop {
+            let place = self.places(std::slice::from_ref(&name)).await?.pop().flatten();
+            let moved = match &place {
+                Some((old, index)) => self.read_pending(old, *index).await?,
+                None => None,
+            };
+            let mode = if moved.is_some() { "m" } else { "n" };
+            let mut entry = moved.unwrap_or_else(|| fallback.clone());
+            move_to(&mut entry, due);
+            let blob = encode(&entry);
+            let fresh = BundleId::new(route, slice_of(due), &self.ids.unique(), 1);
+            let mut keys = self.keys.fixed(self.partition);
+            keys.push(self.keys.blob(self.partition, &fresh));
+            keys.push(self.keys.due(self.partition, fresh.shelf()));
+            let mut saw = String::new();
+            if let Some((old, index)) = &place {
+                keys.push(self.keys.blob(self.partition, old));
+                keys.push(self.keys.due(self.partition, old.shelf()));
+                saw = format!("{old} {index}");
+            }
+            let args: Vec<Arg> = vec![
+                name.clone().into(),
+                saw.into(),
+                mode.into(),
+                fresh.as_str().into(),
+                due.0.into(),
+                blob.len().into(),
+            ];
+            let blobs = vec![(self.keys.blob(self.partition, &fresh), blob)];
+            let call = Call { script: &scripts::RESCHEDULE, op: "reschedule", keys, args, blobs };
+            let answer = text(&turn.run(self.partition, call).await?)?;
+            let result = match answer.as_str() {
+                "CHANGED" => continue,
+                "r" => WriteResult::Rescheduled,
+                "s" => WriteResult::Stored,
+                "l" => WriteResult::TooLate,
+                _ => return Err(shape("the answer to a reschedule")),
+            };
+            self.wake.stored(self.partition, due);
+            return Ok(result);
+        }
+    }
+
+    /// One message of a bundle that is in its due zset now, as a bundle of one; `None` if the bundle is not
+    /// there (the script judges for good).
+    async fn read_pending(&self, id: &BundleId, index: u32) -> Result<Option<Bundle>, StoreError> {
+        let connected = self.lane.link().get().await?;
+        let mut connection = connected.connection.clone();
+        let p = self.partition;
+        let mut pipe = redis::pipe();
+        pipe.cmd("ZSCORE").arg(self.keys.due(p, id.shelf())).arg(id.as_str());
+        pipe.cmd("HMGET").arg(self.keys.of(p, "gone")).arg(id.as_str());
+        pipe.cmd("HMGET").arg(self.keys.of(p, "done")).arg(id.as_str());
+        pipe.cmd("GET").arg(self.keys.blob(p, id));
+        let (score, gone, done, blob): (Option<String>, Value, Value, Option<Vec<u8>>) = pipe
+            .query_async(&mut connection)
+            .await
+            .map_err(|error| self.lane.link().judge(&connected, &error))?;
+        let (Some(_), Some(blob)) = (score, blob) else { return Ok(None) };
+        if is_set(&gone, index) || is_set(&done, index) {
+            return Ok(None);
+        }
+        let bundle =
+            decode(&blob.into()).map_err(|why| StoreError::Damaged(format!("bundle {id}: {why}")))?;
+        let Some(entry) = bundle.entries.get(index as usize) else {
+            warn!(%id, index, "a name points behind the end of its bundle");
+            return Ok(None);
+        };
+        Ok(Some(Bundle { target: bundle.target.clone(), entries: Arc::new(vec![entry.clone()]) }))
+    }
+}
+
+/// A call and what it will have stored.
+struct Plan {
+    call: Call,
+    dues: Vec<UnixMs>,
+}
+
+impl Plan {
+    fn new(writer: &PartitionWriter, ops: &[&WriteOp], meant: &[BundleId]) -> Self {
+        let (p, keys) = (writer.partition, &writer.keys);
+        let mut shelves: Vec<String> = Vec::new();
+        let mut place = |shelf: &str| {
+            let at = shelves.iter().position(|s| s == shelf).unwrap_or_else(|| {
+                shelves.push(shelf.to_owned());
+                shelves.len() - 1
+            });
+            at + 1
+        };
+        let (mut fresh, mut fresh_keys, mut bury, mut bury_keys, mut script_ops) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut blobs, mut dues, mut bundles) = (Vec::new(), Vec::new(), 0usize);
+        for op in ops {
+            match op {
+                WriteOp::Store { route, on_duplicate, bundle } => {
+                    let first = bundle.first_due();
+                    let id =
+                        BundleId::new(route, slice_of(first), &writer.ids.unique(), bundle.entries.len());
+                    let blob = encode(bundle);
+                    bundles += 1;
+                    fresh.extend::<[Arg; 4]>([
+                        id.as_str().into(),
+                        place(id.shelf()).into(),
+                        first.0.into(),
+                        blob.len().into(),
+                    ]);
+                    fresh_keys.push(keys.blob(p, &id));
+                    blobs.push((keys.blob(p, &id), blob));
+                    store_ops(&mut script_ops, bundles, route, *on_duplicate, &bundle.entries);
+                    dues.push(first);
+                }
+                WriteOp::Cancel { route, id } => {
+                    script_ops.extend::<[Arg; 2]>(["C".into(), name_key(route, id).into()]);
+                }
+                WriteOp::Bury(letter) => {
+                    let id = dead_id(letter, &writer.ids);
+                    bury.extend::<[Arg; 2]>([id.as_str().into(), letter.route.as_str().into()]);
+                    bury_keys.push(keys.dead(p, &id));
+                    blobs.push((keys.dead(p, &id), dead_blob(letter)));
+                }
+                WriteOp::Reschedule { .. } => unreachable!("a reschedule goes alone"),
+            }
+        }
+        let mut behind: Vec<Arg> = Vec::with_capacity(meant.len() * 2);
+        for id in meant {
+            behind.extend::<[Arg; 2]>([id.as_str().into(), place(id.shelf()).into()]);
+        }
+        let mut all_keys = keys.fixed(p);
+        all_keys.extend(shelves.iter().map(|shelf| keys.due(p, shelf)));
+        all_keys.extend(fresh_keys);
+        all_keys.extend(meant.iter().map(|id| keys.blob(p, id)));
+        let buried = bury_keys.len();
+        all_keys.extend(bury_keys);
+        let mut args: Vec<Arg> =
+            vec![shelves.len().into(), bundles.into(), meant.len().into(), buried.into()];
+        args.extend(shelves.into_iter().map(Arg::Text));
+        args.extend(fresh.into_iter().chain(behind).chain(bury).chain(script_ops));
+        Self { call: Call { script: &scripts::WRITE, op: "store", keys: all_keys, args, blobs }, dues }
+    }
+}
+
+fn store_ops(ops: &mut Vec<Arg>, bundle: usize, route: &RouteName, policy: OnDuplicate, entries: &[Entry]) {
+    let named = entries.iter().any(|e| e.flags.has(Flags::NAMED));
+    if !named {
+        ops.extend::<[Arg; 2]>(["B".into(), bundle.into()]);
+        return;
+    }
+    let policy = match policy {
+        OnDuplicate::Keep => "k",
+        OnDuplicate::Replace => "r",
+    };
+    for (index, entry) in entries.iter().enumerate() {
+        let name = entry.id.as_ref().map(|id| name_key(route, id)).unwrap_or_default();
+        ops.extend::<[Arg; 5]>(["N".into(), bundle.into(), index.into(), name.into(), policy.into()]);
+    }
+}
+
+/// How many operations may go in one call: up to the first reschedule, a byte bound, and an operation bound.
+fn run_length(ops: &[&WriteOp]) -> usize {
+    let (mut bytes, mut run) = (0, 0);
+    for op in ops.iter().take(CALL_OPS) {
+        let op_bytes = op_size(op);
+        if matches!(op, WriteOp::Reschedule { .. }) || (run > 0 && bytes + op_bytes > CALL_BYTES) {
+            break;
+        }
+        bytes += op_bytes;
+        run += 1;
+    }
+    run.max(1)
+}
+
+/// Cuts the letters of an answer back into results, one list an operation.
+fn split(ops: &[&WriteOp], letters: &str) -> Result<Vec<Vec<WriteResult>>, StoreError> {
+    let mut letters = letters.chars();
+    let mut next = || match letters.next() {
+        Some('s') => Ok(WriteResult::Stored),
+        Some('d') => Ok(WriteResult::Duplicate),
+        Some('r') => Ok(WriteResult::Replaced),
+        Some('c') => Ok(WriteResult::Cancelled),
+        Some('f') => Ok(WriteResult::InFlight),
+        Some('u') => Ok(WriteResult::Unknown),
+        _ => Err(shape("the answer to a write")),
+    };
+    ops.iter()
+        .map(|op| match op {
+            WriteOp::Store { bundle, .. } => {
+                if bundle.entries.iter().any(|e| e.flags.has(Flags::NAMED)) {
+                    bundle.entries.iter().map(|_| next()).collect()
+                } else {
+                    next().map(|result| vec![result; bundle.entries.len()])
+                }
+            }
+            WriteOp::Cancel { .. } => next().map(|result| vec![result]),
+            WriteOp::Bury(_) => Ok(vec![WriteResult::Stored]),
+            WriteOp::Reschedule { .. } => Err(shape("a batch with a reschedule")),
+        })
+        .collect()
+}
+
+fn names_of(op: &WriteOp) -> Vec<String> {
+    match op {
+        WriteOp::Store { route, bundle, .. } => bundle
+            .entries
+            .iter()
+            .filter(|e| e.flags.has(Flags::NAMED))
+            .filter_map(|e| e.id.as_ref().map(|id| name_key(route, id)))
+            .collect(),
+        WriteOp::Cancel { route, id } => vec![name_key(route, id)],
+        WriteOp::Reschedule { .. } | WriteOp::Bury(_) => Vec::new(),
+    }
+}
+
+fn move_to(bundle: &mut Bundle, due: UnixMs) {
+    for entry in Arc::make_mut(&mut bundle.entries) {
+        entry.due = due;
+    }
+}
+
+fn size(ops: &[WriteOp]) -> usize {
+    ops.iter().map(op_size).sum()
+}
+
+fn op_size(op: &WriteOp) -> usize {
+    let of = |bundle: &Bundle| {
+        bundle.entries.iter().map(|e| e.message.body_len() + e.message.headers_len() + 64).sum()
+    };
+    match op {
+        WriteOp::Store { bundle, .. } => of(bundle),
+        WriteOp::Bury(letter) => of(&letter.bundle),
+        WriteOp::Reschedule { fallback, .. } => of(fallback),
+        WriteOp::Cancel { .. } => 64,
+    }
+}
+
+fn is_set(map: &Value, index: u32) -> bool {
+    let Value::Array(items) = map else { return false };
+    match items.first() {
+        Some(Value::BulkString(bits)) => bits.get(index as usize) == Some(&b'1'),
+        _ => false,
+    }
+}
+
+/// A name's field in `names`: `route/id`. Routes hold no slash, so no two routes share one.
+pub(super) fn name_key(route: &RouteName, id: &Text) -> String {
+    format!("{route}/{id}")
+}
+
+/// What is kept of a dead letter.
+pub(super) fn dead_blob(letter: &DeadLetter) -> Bytes {
+    letter.raw.clone().unwrap_or_else(|| encode(&letter.bundle))
+}
+
+/// A dead letter's own id, in the store: route and reason can be read without its body.
+pub(super) fn dead_id(letter: &DeadLetter, ids: &Ids) -> String {
+    format!("{}/{}/{}", letter.route, letter.reason.as_str(), ids.unique())
+}
+
+pub(super) fn parse_place(place: &str) -> Option<(BundleId, u32)> {
+    let (id, index) = place.rsplit_once(' ')?;
+    Some((BundleId::parse(id)?, index.parse().ok()?))
+}

@@ -1,0 +1,216 @@
+//! What the store's calls take and answer.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::domain::{DeadReason, OnDuplicate, Partition, RouteName, Text, UnixMs};
+
+use super::{Bundle, BundleId, CodecError};
+
+/// One thing for the store to do, in order of delivery.
+#[derive(Clone, Debug)]
+pub enum WriteOp {
+    /// Keep these until they are due. All of one partition, one target, and one time slice; named
+    /// messages live where their names do.
+    Store {
+        /// Their route.
+        route: RouteName,
+        /// What becomes of a name that is pending already.
+        on_duplicate: OnDuplicate,
+        /// The messages.
+        bundle: Bundle,
+    },
+    /// Cancel a pending message by its name.
+    Cancel {
+        /// Its route.
+        route: RouteName,
+        /// Its name.
+        id: Text,
+    },
+    /// Move a pending message to another moment; an unknown name is stored as a new message.
+    Reschedule {
+        /// Its route.
+        route: RouteName,
+        /// Its name.
+        id: Text,
+        /// The new moment.
+        due: UnixMs,
+        /// One entry: the message to be stored if the name is unknown.
+        fallback: Bundle,
+    },
+    /// Keep a message for a person.
+    Bury(DeadLetter),
+}
+
+/// A message for the dead letters.
+#[derive(Clone, Debug)]
+pub struct DeadLetter {
+    /// Its route.
+    pub route: RouteName,
+    /// Why.
+    pub reason: DeadReason,
+    /// The message; its history ends with the reason and the error.
+    pub bundle: Bundle,
+    /// A blob that nobody can or may open is kept as it is, instead.
+    pub raw: Option<Bytes>,
+}
+
+/// What became of one message or command of a [`WriteOp`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WriteResult {
+    /// It is in the store.
+    Stored,
+    /// It is in the store, in the place of the pending one of its name.
+    Replaced,
+    /// One of its name is pending: that one stays.
+    Duplicate,
+    /// The message will not be published.
+    Cancelled,
+    /// The message is being published right now.
+    InFlight,
+    /// The message has its new moment.
+    Rescheduled,
+    /// Too late to move it; nothing was stored.
+    TooLate,
+    /// No pending message has this name.
+    Unknown,
+}
+
+/// The earliest bundle of one route in one time slice of a partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Which slice of the store.
+    pub partition: Partition,
+    /// `route/slice`.
+    pub shelf: String,
+    /// Its first due time.
+    pub due: UnixMs,
+}
+
+impl Head {
+    /// The route, as text.
+    pub fn route(&self) -> &str {
+        self.shelf.split('/').next().unwrap_or_default()
+    }
+}
+
+/// What to claim from one partition.
+#[derive(Clone, Debug)]
+pub struct ClaimRequest {
+    /// Which slice of the store.
+    pub partition: Partition,
+    /// `route/slice` and how many messages at most of it, in the order to be served.
+    pub shelves: Vec<(String, u32)>,
+    /// How far ahead of Redis's time.
+    pub lookahead_ms: u64,
+    /// How long the claim holds.
+    pub lease_ms: u64,
+    /// Bundles at most, over all shelves.
+    pub max_bundles: usize,
+}
+
+/// A claim's right: the token that settles it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Which slice of the store.
+    pub partition: Partition,
+    /// Which bundle.
+    pub id: BundleId,
+    /// Its holder's nonce and counter: unique, never a time.
+    pub token: Arc<str>,
+}
+
+/// A claimed bundle.
+#[derive(Debug)]
+pub struct Claimed {
+    /// The right to settle it.
+    pub claim: Claim,
+    /// When it fell due, by its entry.
+    pub due: UnixMs,
+    /// How often a claim on it expired.
+    pub expiries: u32,
+    /// How often it was opened since it expired twice, this time included; 0 if it never did.
+    pub opened: u32,
+    /// Indexes that are not to be published: cancelled, moved, suppressed, or confirmed already.
+    pub skip: Vec<bool>,
+    /// The messages, or why they cannot be read. `Err(None)`: the blob is not there.
+    pub bundle: Result<Bundle, Option<CodecError>>,
+    /// The blob, as it lay in the store; empty if it was not there.
+    pub blob: Bytes,
+}
+
+/// A bundle of which every message is confirmed or gone.
+#[derive(Clone, Debug)]
+pub struct Settlement {
+    /// The right to it.
+    pub claim: Claim,
+    /// The names in it and their places, to be freed.
+    pub names: Vec<(Text, u32)>,
+}
+
+/// A bundle of which something remains.
+#[derive(Clone, Debug)]
+pub struct Division {
+    /// The right to it.
+    pub claim: Claim,
+    /// Which messages are confirmed.
+    pub confirmed: Vec<bool>,
+    /// Names of what is confirmed, gone or dead, and their places: to be freed.
+    pub freed: Vec<(Text, u32)>,
+    /// What goes back, or is held on.
+    pub remainders: Vec<Remainder>,
+    /// What nobody will publish any more.
+    pub dead: Vec<DeadLetter>,
+}
+
+/// Messages that leave their bundle for a new one.
+#[derive(Clone, Debug)]
+pub struct Remainder {
+    /// The new bundle.
+    pub fresh: Fresh,
+    /// Their places in the old bundle, in the order of the new one.
+    pub from: Vec<u32>,
+    /// `Some`: born claimed, under this lease in ms; `None`: due again at its first due time.
+    pub lease_ms: Option<u64>,
+    /// Expiries it inherits.
+    pub expiries: u32,
+}
+
+/// A bundle that is not in the store yet.
+#[derive(Clone, Debug)]
+pub struct Fresh {
+    /// Its route.
+    pub route: RouteName,
+    /// What it holds.
+    pub bundle: Bundle,
+}
+
+/// The answer to a settle or a divide.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// It was ours and is done. The claims of those remainders that were born claimed, in order.
+    Done(Vec<Claim>),
+    /// It was no longer ours: only what is confirmed was noted.
+    Stale,
+}
+
+/// What a sweep did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Claims that had expired and are due again.
+    pub expired: u32,
+    /// Deadlines too far ahead that were brought back.
+    pub clamped: u32,
+}
+
+/// A route's counts, over all partitions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Messages pending and in flight.
+    pub messages: i64,
+    /// Bytes of their bundles.
+    pub bytes: i64,
+    /// Dead letters.
+    pub dead: i64,
+}
