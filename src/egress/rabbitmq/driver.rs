@@ -59,7 +59,7 @@ impl Driver {
                 Ok(()) => failures = 0,
                 Err(fault) => {
                     failures += 1;
-                    self.troubled(fault.to_string());
+                    self.troubled(&fault.to_string());
                     self.pause(Backoff::CLIENT.wait(failures)).await;
                 }
             }
@@ -77,7 +77,7 @@ impl Driver {
                 live = self.link.live(), if waiting => return live,
                 () = self.lane.submitted(), if !waiting => {}
                 () = tokio::time::sleep(EXPIRE_EVERY), if waiting => {
-                    self.troubled("rabbitmq is away".to_owned());
+                    self.troubled("rabbitmq is away");
                     self.lane.expire(self.clock.mono_us());
                 }
             }
@@ -122,7 +122,7 @@ impl Driver {
     /// Answers all that waits, and all that comes, for [`LOOK_AGAIN`].
     async fn refuse_for_a_while(&self, verdict: &Verdict) {
         if let Verdict::Refused { error, .. } = verdict {
-            self.troubled(error.to_string());
+            self.troubled(error.as_str());
         }
         let over = tokio::time::sleep(LOOK_AGAIN);
         tokio::pin!(over);
@@ -145,9 +145,9 @@ impl Driver {
     }
 
     /// Notes what is wrong, and says it once.
-    pub(super) fn troubled(&self, trouble: String) {
+    pub(super) fn troubled(&self, trouble: &str) {
         let exchange = &self.exchange;
-        if self.lane.set_trouble(Some(trouble.clone())) {
+        if self.lane.set_trouble(Some(trouble)) {
             warn!(exchange, error = trouble, "cannot publish to an exchange as it should be");
         }
     }

@@ -109,7 +109,7 @@ impl Driver {
 
     fn blocking_changed(&self, flow: &mut Flow) {
         if flow.is_blocked() {
-            self.troubled("the broker blocks publishing (an alarm of memory or disk)".to_owned());
+            self.troubled("the broker blocks publishing (an alarm of memory or disk)");
         } else {
             flow.window.restart_waits(self.clock.mono_us());
             self.healthy();
@@ -242,7 +242,7 @@ impl Driver {
         }
         self.cautious = fault.blames_a_message();
         if !self.shutdown.is_forced() {
-            self.troubled(error);
+            self.troubled(&error);
         }
     }
 }

@@ -126,7 +126,9 @@ impl Window {
                 false
             }
             _ => {
-                alike.iter().for_each(|&at| self.slots[at].doubtful = true);
+                for at in alike {
+                    self.slots[at].doubtful = true;
+                }
                 false
             }
         }

@@ -99,7 +99,7 @@ async fn every_property_and_nested_header_comes_out_as_it_went_in() {
         let mut submitter = Submitter::default();
         submitter.submit(&*lane, 1, &to, first.message.clone(), None);
         submitter.submit(&*lane, 2, &to, second.message.clone(), None);
-        submitter.submit(&*lane, 3, &to, first.message, stamp("~id", 2));
+        submitter.submit(&*lane, 3, &to, first.message, Some(stamp("~id", 2)));
         for (ticket, verdict) in submitter.collect(3).await {
             assert_eq!(*verdict, Verdict::Confirmed, "{ticket}");
         }
@@ -141,7 +141,7 @@ async fn each_unroutable_message_gets_its_own_return_and_no_other() {
     let unroutable = |ticket: u64| ticket.is_multiple_of(7) || ticket.is_multiple_of(64);
     for ticket in 0..COUNT {
         let key = if unroutable(ticket) { "nowhere" } else { "bound" };
-        let stamp = if ticket.is_multiple_of(2) { stamp(&format!("id-{ticket}"), 1) } else { None };
+        let stamp = ticket.is_multiple_of(2).then(|| stamp(&format!("id-{ticket}"), 1));
         submitter.submit(&*lane, ticket, key, message("same"), stamp);
     }
     for (ticket, verdict) in submitter.collect(COUNT as usize).await {
@@ -180,7 +180,7 @@ async fn one_lane_keeps_the_order_of_its_submitter() {
     for _ in 0..3 {
         let caught = catcher.catch(1000).await;
         seen.extend(bodies(&caught));
-        caught.into_iter().for_each(|delivery| delivery.receipt.resolve());
+        resolve(caught);
     }
     assert!(seen.is_sorted(), "{seen:?}");
     life.drain().await;

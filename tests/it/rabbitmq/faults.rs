@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use lapin::ExchangeKind;
+use lapin::options::{ExchangeDeclareOptions, ExchangeDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use postdate::domain::verdict::Refusal;
 use postdate::domain::{Header, HeaderValue, Message, Properties, Verdict};
@@ -51,7 +52,7 @@ async fn settle(lane: &dyn Lane, key: &str, messages: &[Message]) -> (Vec<Verdic
             let mut round = Submitter::default();
             let open: Vec<_> = (0..messages.len()).filter(|at| verdicts[*at].is_none()).collect();
             for at in &open {
-                let stamp = stamp(&format!("id-{at}"), 1);
+                let stamp = Some(stamp(&format!("id-{at}"), 1));
                 round.submit(lane, *at as u64, key, messages[*at].clone(), stamp);
             }
             for (at, verdict) in round.collect(open.len()).await {
@@ -146,7 +147,7 @@ async fn an_exchange_that_may_not_be_written_refuses_each_while_another_lane_flo
     server.declare_queue(&queue, QueueKind::Classic).await;
     let connection = server.connect().await.expect("connects");
     let channel = connection.create_channel().await.expect("a channel");
-    let options = lapin::options::ExchangeDeclareOptions { internal: true, ..Default::default() };
+    let options = ExchangeDeclareOptions { internal: true, ..Default::default() };
     let declared =
         channel.exchange_declare(exchange.as_str().into(), ExchangeKind::Fanout, options, FieldTable::default());
     declared.await.expect("an internal exchange, which nobody may publish to");
@@ -200,7 +201,7 @@ async fn an_exchange_deleted_in_mid_flow_leaves_nothing_confirmed_that_is_not_th
     submitter.collect(1000).await;
     let connection = server.connect().await.expect("connects");
     let channel = connection.create_channel().await.expect("a channel");
-    channel.exchange_delete(exchange.as_str().into(), Default::default()).await.expect("deleted");
+    channel.exchange_delete(exchange.as_str().into(), ExchangeDeleteOptions::default()).await.expect("deleted");
     let verdicts = submitter.collect(20_000).await;
     let count = |of: fn(&Verdict) -> bool| verdicts.values().filter(|verdict| of(verdict)).count();
     let confirmed = count(|v| *v == Verdict::Confirmed);

@@ -37,7 +37,7 @@ async fn only_the_resolved_prefix_is_acknowledged_and_the_rest_comes_again_flagg
         assert!(caught.iter().all(|delivery| delivery.flags == Flags::default()));
         // 0 to 4 and 6 to 9 are safe, 5 is not: five are released, so five more come.
         let fifth = caught.remove(5);
-        caught.into_iter().for_each(|delivery| delivery.receipt.resolve());
+        resolve(caught);
         let more = catcher.catch(5).await;
         assert_eq!(bodies(&more), numbers(10..15));
         // An end by force: 5 and what came after it go back.
@@ -53,7 +53,7 @@ async fn only_the_resolved_prefix_is_acknowledged_and_the_rest_comes_again_flagg
         assert_eq!(bodies(&again), numbers(5..20), "{kind:?}");
         for delivery in again {
             let redelivered = delivery.flags.has(Flags::SOURCE_REDELIVERY);
-            assert_eq!(redelivered, body(&delivery) < "00015".to_owned(), "{delivery:?}");
+            assert_eq!(redelivered, *body(&delivery) < *"00015", "{delivery:?}");
             delivery.receipt.resolve();
         }
         life.drain().await;
@@ -77,7 +77,7 @@ async fn draining_waits_for_what_was_taken_and_nothing_comes_twice() {
     // Resolved in reverse, long after the drain has begun: only then may it end.
     let late = life.tasks.ended("ingress", std::time::Duration::from_millis(300)).await;
     assert!(late.is_err(), "it waits for what it took");
-    taken.into_iter().rev().for_each(|delivery| delivery.receipt.resolve());
+    resolve(taken.into_iter().rev());
     life.drain().await;
     assert!(catcher.is_empty(), "nothing was taken after the drain had begun");
 
@@ -88,7 +88,7 @@ async fn draining_waits_for_what_was_taken_and_nothing_comes_twice() {
     let mut all: Vec<_> = first.into_iter().chain(bodies(&rest)).collect();
     all.sort();
     assert_eq!(all, numbers(0..1000), "each once");
-    rest.into_iter().for_each(|delivery| delivery.receipt.resolve());
+    resolve(rest);
     life.drain().await;
     assert_eq!(server.queue_len(&queue).await, 0);
 }
@@ -102,7 +102,7 @@ async fn a_missing_queue_costs_its_own_route_only_and_one_deleted_is_found_again
     let catcher = Catcher::default();
     life.consume(&[&gone, &there], 10, &catcher);
     fill(server, &there, 1).await;
-    catcher.catch(1).await.into_iter().for_each(|delivery| delivery.receipt.resolve());
+    resolve(catcher.catch(1).await);
     for round in 1..=3 {
         server.declare_queue(&gone, QueueKind::Classic).await;
         fill(server, &gone, 2).await;
@@ -112,7 +112,7 @@ async fn a_missing_queue_costs_its_own_route_only_and_one_deleted_is_found_again
             // Its receipts outlive the channel: they resolve into a ledger that nobody reads.
             server.delete_queue(&gone).await;
         }
-        caught.into_iter().for_each(|delivery| delivery.receipt.resolve());
+        resolve(caught);
     }
     eventually("the last ones are acknowledged", async || match server.queue_len(&gone).await {
         0 => Ok(()),
@@ -120,7 +120,7 @@ async fn a_missing_queue_costs_its_own_route_only_and_one_deleted_is_found_again
     })
     .await;
     fill(server, &there, 1).await;
-    catcher.catch(1).await.into_iter().for_each(|delivery| delivery.receipt.resolve());
+    resolve(catcher.catch(1).await);
     let opened = catcher.0.opened.lock().clone();
     assert!(opened.contains(&format!("rabbitmq/main/{gone}")), "{opened:?}");
     life.drain().await;

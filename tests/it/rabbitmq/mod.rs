@@ -33,10 +33,8 @@ use crate::support::Rabbitmq;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, future).await {
-        Ok(value) => value,
-        Err(_) => panic!("{what}: not within {PATIENCE:?}"),
-    }
+    let in_time = tokio::time::timeout(PATIENCE, future).await;
+    in_time.unwrap_or_else(|_| panic!("{what}: not within {PATIENCE:?}"))
 }
 
 /// The life of a process, as far as these tests need one.
@@ -121,8 +119,8 @@ fn with_header(mut message: Message, header: Header) -> Message {
     message
 }
 
-fn stamp(id: &str, attempt: u32) -> Option<Stamp> {
-    Some(Stamp { id: id.into(), due: UnixMs(1_800_000_000_123), attempt })
+fn stamp(id: &str, attempt: u32) -> Stamp {
+    Stamp { id: id.into(), due: UnixMs(1_800_000_000_123), attempt }
 }
 
 /// Submits to lanes and collects the verdicts.
@@ -244,4 +242,11 @@ fn body(delivery: &Delivery) -> String {
 
 fn bodies(deliveries: &[Delivery]) -> Vec<String> {
     deliveries.iter().map(body).collect()
+}
+
+/// All of them are safe.
+fn resolve(deliveries: impl IntoIterator<Item = Delivery>) {
+    for delivery in deliveries {
+        delivery.receipt.resolve();
+    }
 }

@@ -68,7 +68,7 @@ async fn a_header_name_that_is_not_text_stops_its_own_route_only() {
     submitter.submit(&*lane, 101, &queues[2], message("after 2"), None);
     let last = catcher.catch(1).await;
     assert_eq!(bodies(&last), ["after 2"]);
-    last.into_iter().for_each(|delivery| delivery.receipt.resolve());
+    resolve(last);
     submitter.collect(7).await;
     let text = metrics();
     assert!(!text.contains("route=\"r0\",reason=\"undecodable\""), "{text}");
