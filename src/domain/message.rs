@@ -13,6 +13,11 @@ use super::due::UnixMs;
 pub struct Text(Bytes);
 
 impl Text {
+    /// Text of the program's own; costs nothing.
+    pub const fn from_static(text: &'static str) -> Self {
+        Self(Bytes::from_static(text.as_bytes()))
+    }
+
     /// Takes bytes that are valid UTF-8; `None` if they are not.
     pub fn from_utf8(bytes: Bytes) -> Option<Self> {
         std::str::from_utf8(&bytes).is_ok().then_some(Self(bytes))
@@ -258,4 +263,16 @@ impl Flags {
     pub fn with(self, bit: u8) -> Self {
         Self(self.0 | bit)
     }
+}
+
+/// Headers that Postdate sets on delayed messages. Their names are the same on every route.
+pub mod stamped {
+    /// The producer's id, or the one that Postdate made (`~...`).
+    pub const ID: &str = "x-delay-id";
+    /// The due time, Unix milliseconds.
+    pub const DUE: &str = "x-delay-due";
+    /// How often it was handed out, from the second time on.
+    pub const ATTEMPT: &str = "x-delay-attempt";
+    /// All of them.
+    pub const ALL: [&str; 3] = [ID, DUE, ATTEMPT];
 }

@@ -6,8 +6,10 @@
 
 pub mod clock;
 pub mod due;
+pub mod duration;
 pub mod limits;
 pub mod message;
+pub mod moment;
 pub mod partition;
 pub mod route;
 pub mod secret;

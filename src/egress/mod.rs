@@ -10,6 +10,7 @@
 //! stored *and* routed; publications of one lane from one submitter leave in the order submitted.
 
 pub mod kafka;
+mod names;
 pub mod rabbitmq;
 mod verdicts;
 
@@ -20,7 +21,8 @@ pub use verdicts::Verdicts;
 
 use crate::domain::{Entry, Target, Text, UnixMs};
 
-/// Longest wait for a broker's word; then the verdict is `Unknown`.
+/// Longest wait for a broker's word; then the verdict is `Unknown`. Time in which RabbitMQ says that it
+/// blocks the connection (an alarm of its memory or disk) does not count.
 pub const CONFIRM_DEADLINE: Duration = Duration::from_secs(30);
 
 /// One hand-over of one message to one lane.

@@ -12,7 +12,7 @@
 //! on by itself.
 
 pub mod admit;
-pub mod headers;
+mod headers;
 pub mod intake;
 pub mod kafka;
 mod ledger;

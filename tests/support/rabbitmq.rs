@@ -122,8 +122,7 @@ impl Rabbitmq {
         command.env("RABBITMQ_ENABLED_PLUGINS_FILE", self.folder.join("enabled_plugins"));
         let output = tokio::task::spawn_blocking(move || command.output()).await;
         let output = output.expect("rabbitmqctl does not panic").expect("rabbitmqctl starts");
-        let (out, err) =
-            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "rabbitmqctl {arguments:?}: {out}{err}");
         out.into_owned()
     }

@@ -62,9 +62,9 @@ impl Broker {
         &self.connection.name
     }
 
-    /// The user it connects as; empty if the URL is none.
-    pub fn user(&self) -> String {
-        self.uri().map(|uri| uri.authority.userinfo.username).unwrap_or_default()
+    /// The user it connects as, if the URL is one.
+    pub fn user(&self) -> Option<String> {
+        self.uri().map(|uri| uri.authority.userinfo.username).ok()
     }
 
     /// Opens a connection for a role and keeps it up, until `shutdown` drains and every [`Link`] is
@@ -170,10 +170,7 @@ impl Live {
 }
 
 /// Waits for an answer of the broker, under the deadline.
-pub async fn within<T>(
-    what: &str,
-    call: impl Future<Output = lapin::Result<T>>,
-) -> Result<T, Fault> {
+pub async fn within<T>(what: &str, call: impl Future<Output = lapin::Result<T>>) -> Result<T, Fault> {
     match timeout(DEADLINE, call).await {
         Ok(answer) => Ok(answer?),
         Err(_) => Err(no_answer(what)),

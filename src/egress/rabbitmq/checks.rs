@@ -2,34 +2,31 @@
 
 use lapin::BasicProperties;
 
-use super::mapping::Outgoing;
+use super::mapping::AmqpMessage;
 use crate::broker::rabbitmq as amqp;
 use crate::domain::HeaderValue;
 use crate::domain::verdict::Refusal;
 
 /// Frame header and end around a frame's payload.
 const FRAME_OVERHEAD: usize = 8;
-/// Longest short string.
-const SHORT: usize = 255;
 /// Longest time to live that RabbitMQ takes, ms.
 const MAX_EXPIRATION: i64 = 0xFFFF_FFFF;
 
 /// Properties ready for the wire, or why the broker would close the channel or the connection on it.
 pub(super) fn checked(
-    outgoing: &Outgoing,
-    own_user: &str,
+    outgoing: &AmqpMessage,
+    own_user: Option<&str>,
     frame_max: usize,
 ) -> Result<BasicProperties, (Refusal, String)> {
     let too_big = |text: String| Err((Refusal::TooBig, text));
-    if outgoing.routing_key.len() > SHORT {
-        return too_big(format!("the routing key is {} bytes, AMQP takes {SHORT}", outgoing.routing_key.len()));
-    }
     let wire_len = amqp::wire_len(&outgoing.headers, &outgoing.properties) + FRAME_OVERHEAD;
     // 0 = no limit was agreed.
     if frame_max > 0 && wire_len > frame_max {
-        return too_big(format!("headers and properties take {wire_len} bytes, the broker's frame {frame_max}"));
+        return too_big(format!(
+            "headers and properties take {wire_len} bytes, the broker's frame {frame_max}"
+        ));
     }
-    if let Some(user) = outgoing.properties.user_id.as_ref().filter(|user| user.as_str() != own_user) {
+    if let Some(user) = outgoing.properties.user_id.as_ref().filter(|user| Some(user.as_str()) != own_user) {
         return not_allowed(format!("its user_id {user:?} is not the connection's own user"));
     }
     if let Some(expiration) = &outgoing.properties.expiration
@@ -51,7 +48,7 @@ fn not_allowed<T>(text: String) -> Result<T, (Refusal, String)> {
 }
 
 /// A `CC` or `BCC` that RabbitMQ cannot read as routing keys.
-fn broken_copies(outgoing: &Outgoing) -> Option<&str> {
+fn broken_copies(outgoing: &AmqpMessage) -> Option<&str> {
     let is_key = |value: &HeaderValue| matches!(value, HeaderValue::LongString(_));
     let is_keys = |value: &HeaderValue| matches!(value, HeaderValue::Array(keys) if keys.iter().all(is_key));
     let copies = outgoing.headers.iter().filter(|h| matches!(h.name.as_str(), "CC" | "BCC"));
@@ -65,12 +62,12 @@ mod tests {
     use super::*;
     use crate::domain::{Header, Properties};
 
-    fn outgoing(headers: Vec<Header>, properties: Properties) -> Outgoing {
-        Outgoing { routing_key: "k".into(), body: Bytes::new(), headers, properties }
+    fn outgoing(headers: Vec<Header>, properties: Properties) -> AmqpMessage {
+        AmqpMessage { routing_key: "k".into(), body: Bytes::new(), headers, properties }
     }
 
-    fn reason(outgoing: &Outgoing) -> Option<Refusal> {
-        checked(outgoing, "me", 4096).err().map(|(reason, _)| reason)
+    fn reason(outgoing: &AmqpMessage) -> Option<Refusal> {
+        checked(outgoing, Some("me"), 4096).err().map(|(reason, _)| reason)
     }
 
     #[test]
@@ -84,7 +81,6 @@ mod tests {
             (with("h", long(3000)), None),
             (with("h", long(5000)), Some(Refusal::TooBig)),
             (with(&"n".repeat(256), HeaderValue::Null), Some(Refusal::TooBig)),
-            (Outgoing { routing_key: "k".repeat(256).into(), ..with("h", long(1)) }, Some(Refusal::TooBig)),
             (outgoing(vec![], user("me")), None),
             (outgoing(vec![], user("you")), Some(Refusal::NotAllowed)),
             (outgoing(vec![], expires("0")), None),

@@ -24,7 +24,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// What a lane's task works with.
 pub(super) struct Setup {
     pub(super) exchange: String,
-    pub(super) own_user: String,
+    pub(super) own_user: Option<String>,
     pub(super) lane: Arc<ExchangeLane>,
     pub(super) link: Link,
     pub(super) clock: Clock,
@@ -34,7 +34,7 @@ pub(super) struct Setup {
 /// A lane's task.
 pub(super) struct Driver {
     pub(super) exchange: String,
-    pub(super) own_user: String,
+    pub(super) own_user: Option<String>,
     pub(super) lane: Arc<ExchangeLane>,
     pub(super) clock: Clock,
     pub(super) shutdown: Shutdown,

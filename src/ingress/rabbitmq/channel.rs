@@ -81,7 +81,9 @@ impl Subscription {
                 match delivery {
                     Some(Ok(delivery)) => batch.push(self.enter(delivery)),
                     Some(Err(error)) => end = Some(Fault::from(error)),
-                    None => end = Some(Fault::new(FaultKind::NotFound, "the broker has cancelled the consumer")),
+                    None => {
+                        end = Some(Fault::new(FaultKind::NotFound, "the broker has cancelled the consumer"))
+                    }
                 }
                 let full = end.is_some() || batch.len() == BATCH;
                 next = if full { None } else { consumer.next().now_or_never() };

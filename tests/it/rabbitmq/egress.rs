@@ -10,7 +10,7 @@ use lapin::{BasicProperties, Channel};
 use postdate::domain::verdict::Refusal;
 use postdate::domain::{Flags, Verdict};
 
-use super::{Catcher, Life, Submitter, bodies, message, patiently, stamp};
+use super::{Catcher, Life, Submitter, bodies, message, patiently, resolve, stamp};
 use crate::support::{QueueKind, Rabbitmq, eventually, names};
 
 /// A channel of a connection that the test keeps.
@@ -35,7 +35,10 @@ fn everything() -> BasicProperties {
         ("empty", AMQPValue::FieldTable(FieldTable::default())),
     ]);
     let headers = table(vec![
-        ("A", AMQPValue::FieldArray(vec![AMQPValue::FieldTable(inner.clone()), AMQPValue::LongInt(7)].into())),
+        (
+            "A",
+            AMQPValue::FieldArray(vec![AMQPValue::FieldTable(inner.clone()), AMQPValue::LongInt(7)].into()),
+        ),
         ("D", AMQPValue::DecimalValue(DecimalValue { scale: 2, value: 12_345 })),
         ("F", AMQPValue::FieldTable(inner)),
         ("I", AMQPValue::LongInt(i32::MIN)),
@@ -110,7 +113,8 @@ async fn every_property_and_nested_header_comes_out_as_it_went_in() {
         let options = BasicConsumeOptions { no_ack: true, ..Default::default() };
         let consumer = channel.basic_consume(to.as_str().into(), "".into(), options, FieldTable::default());
         let mut consumer = consumer.await.expect("consumes");
-        let mut got = async || patiently("a message", consumer.next()).await.expect("open").expect("no error");
+        let mut got =
+            async || patiently("a message", consumer.next()).await.expect("open").expect("no error");
         let out = got().await;
         assert_eq!((&out.properties, &out.data[..]), (&sent, &b"body \0\xff"[..]), "{kind:?}");
         let out = got().await;

@@ -148,8 +148,12 @@ async fn an_exchange_that_may_not_be_written_refuses_each_while_another_lane_flo
     let connection = server.connect().await.expect("connects");
     let channel = connection.create_channel().await.expect("a channel");
     let options = ExchangeDeclareOptions { internal: true, ..Default::default() };
-    let declared =
-        channel.exchange_declare(exchange.as_str().into(), ExchangeKind::Fanout, options, FieldTable::default());
+    let declared = channel.exchange_declare(
+        exchange.as_str().into(),
+        ExchangeKind::Fanout,
+        options,
+        FieldTable::default(),
+    );
     declared.await.expect("an internal exchange, which nobody may publish to");
     let life = Life::new(server);
     let lanes = life.lanes();
@@ -201,7 +205,10 @@ async fn an_exchange_deleted_in_mid_flow_leaves_nothing_confirmed_that_is_not_th
     submitter.collect(1000).await;
     let connection = server.connect().await.expect("connects");
     let channel = connection.create_channel().await.expect("a channel");
-    channel.exchange_delete(exchange.as_str().into(), ExchangeDeleteOptions::default()).await.expect("deleted");
+    channel
+        .exchange_delete(exchange.as_str().into(), ExchangeDeleteOptions::default())
+        .await
+        .expect("deleted");
     let verdicts = submitter.collect(20_000).await;
     let count = |of: fn(&Verdict) -> bool| verdicts.values().filter(|verdict| of(verdict)).count();
     let confirmed = count(|v| *v == Verdict::Confirmed);

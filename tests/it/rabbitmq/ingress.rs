@@ -2,7 +2,7 @@
 
 use postdate::domain::Flags;
 
-use super::{Catcher, Life, Submitter, bodies, body, message};
+use super::{Catcher, Life, Submitter, bodies, body, message, resolve};
 use crate::support::{QueueKind, Rabbitmq, eventually, names};
 
 /// Puts numbered messages into a queue.

@@ -7,7 +7,7 @@ use postdate::domain::Verdict;
 use postdate::domain::verdict::Refusal;
 use postdate::lifecycle::readiness::State;
 
-use super::{Catcher, Life, Submitter, body, message, patiently};
+use super::{Catcher, Life, Submitter, body, message, patiently, resolve};
 use crate::support::{QueueKind, Rabbitmq, eventually, names};
 
 fn confirmed(verdict: &Verdict) -> bool {

@@ -3,7 +3,7 @@
 use postdate::lifecycle::readiness::State;
 use prometheus_client::encoding::text::encode;
 
-use super::{Catcher, Life, Submitter, bodies, message};
+use super::{Catcher, Life, Submitter, bodies, message, resolve};
 use crate::support::{QueueKind, Rabbitmq, eventually, names};
 
 #[tokio::test(flavor = "multi_thread")]
