@@ -261,12 +261,23 @@ impl Keeper {
         };
         self.live.send_replace(None);
         if fault.is_none() && live.is_open() {
-            let closed = within("closing", live.connection.close(200, "bye".into())).await;
-            if let Err(fault) = closed {
-                debug!(connection = %self.broker.name(), role = self.role, %fault, "not closed in order");
-            }
+            self.close(&live).await;
         }
         fault
+    }
+
+    /// Closes in order, unless time has run out.
+    async fn close(&self, live: &Live) {
+        let closing = within("closing", live.connection.close(200, "bye".into()));
+        tokio::select! {
+            biased;
+            () = self.shutdown.forced() => {}
+            closed = closing => {
+                if let Err(fault) = closed {
+                    debug!(connection = %self.broker.name(), role = self.role, %fault, "not closed in order");
+                }
+            }
+        }
     }
 
     /// Tells readiness. Returns whether that is news.

@@ -8,6 +8,7 @@ use lapin::options::ExchangeDeclareOptions;
 use lapin::types::{FieldTable, ShortString};
 use tracing::{info, warn};
 
+use super::channel::ConfirmChannel;
 use super::lane::{ExchangeLane, refused};
 use super::suspects::Suspects;
 use crate::backoff::Backoff;
@@ -86,11 +87,24 @@ impl Driver {
 
     /// Publishes over a connection until it or the channel is lost, or the exchange is not there.
     async fn publish_over(&mut self, live: &Live) -> Result<(), Fault> {
-        if let Some(absent) = self.look_for_exchange(live).await? {
-            self.refuse_for_a_while(&absent).await;
-            return Ok(());
+        let opened = tokio::select! {
+            biased;
+            () = self.shutdown.draining() => return Ok(()),
+            opened = self.open(live) => opened?,
+        };
+        match opened {
+            Ok(channel) => self.pump(live, channel).await,
+            Err(absent) => self.refuse_for_a_while(&absent).await,
         }
-        self.pump(live).await
+        Ok(())
+    }
+
+    /// A channel to publish on; or, if the exchange is not there, the verdict on all that would go to it.
+    async fn open(&self, live: &Live) -> Result<Result<ConfirmChannel, Verdict>, Fault> {
+        match self.look_for_exchange(live).await? {
+            None => Ok(Ok(ConfirmChannel::open(live).await?)),
+            Some(absent) => Ok(Err(absent)),
+        }
     }
 
     /// `None` if the exchange is there, else the verdict on all that would go to it. On a channel of its

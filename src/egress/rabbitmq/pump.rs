@@ -53,10 +53,10 @@ impl Flow {
 
 impl Driver {
     /// Publishes over one channel until it is lost or the process drains. All that was published is
-    /// judged on return. Fails only if the channel cannot be opened.
-    pub(super) async fn pump(&mut self, live: &Live) -> Result<(), Fault> {
+    /// judged on return.
+    pub(super) async fn pump(&mut self, live: &Live, channel: ConfirmChannel) {
         let mut flow = Flow {
-            channel: ConfirmChannel::open(live).await?,
+            channel,
             window: Window::default(),
             frame_max: live.frame_max(),
             blocked: live.blocked(),
@@ -71,16 +71,15 @@ impl Driver {
             let fault = self.step(&mut flow).await;
             if let Some(fault) = fault {
                 self.lost(&mut flow, &fault);
-                return Ok(());
+                return;
             }
             if self.shutdown.is_draining() {
                 self.lane.close();
                 if flow.window.is_empty() {
-                    return Ok(());
+                    return;
                 }
             }
         }
-        Ok(())
     }
 
     /// Waits for one thing to happen. `Some`: the channel is of no use any more.

@@ -100,18 +100,20 @@ impl<S: Sink> Consumer<S> {
     async fn subscribe(&mut self, live: &Live) -> End {
         let Setup { route, queue, shutdown, .. } = &self.setup;
         let prefetch = if self.care == Care::OneByOne { 1 } else { self.setup.prefetch };
-        let subscription = match Subscription::open(live, queue, prefetch).await {
-            Ok(subscription) => subscription,
-            Err(fault) => return End::Refused(fault),
+        let begin = async {
+            let subscription = Subscription::open(live, queue, prefetch).await?;
+            let name = format!("rabbitmq/{}/{queue}", self.setup.broker.name());
+            let feed = self.setup.sink.open(route, name).await;
+            let consumer = subscription.consume(&format!("postdate.{}", route.name)).await?;
+            Ok((subscription, feed, consumer))
         };
-        let name = format!("rabbitmq/{}/{queue}", self.setup.broker.name());
-        let mut feed = tokio::select! {
+        let begun = tokio::select! {
             biased;
             () = shutdown.draining() => return End::Drained,
-            feed = self.setup.sink.open(route, name) => feed,
+            begun = begin => begun,
         };
-        let mut consumer = match subscription.consume(&format!("postdate.{}", route.name)).await {
-            Ok(consumer) => consumer,
+        let (subscription, mut feed, mut consumer) = match begun {
+            Ok(begun) => begun,
             Err(fault) => return End::Refused(fault),
         };
         if self.trouble.take().is_some() {

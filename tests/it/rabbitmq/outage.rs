@@ -196,5 +196,18 @@ async fn a_broker_that_hangs_is_found_out_by_its_silence() {
     submitter.submit(&*lane, 2, &queue, message("again"), None);
     tokio::time::timeout(Duration::from_secs(60), submitter.collect(3)).await.expect("a verdict");
     assert_eq!(submitter.got[&2], Verdict::Confirmed);
+
+    // Told to end while it hangs: what is with the broker is unknown, and no task stays behind.
+    let catcher = Catcher::default();
+    life.consume(&[&queue], 10, &catcher);
+    let taken = catcher.catch(1).await;
+    server.stop();
+    submitter.submit(&*lane, 3, &queue, message("hangs"), None);
+    life.shutdown.begin();
+    life.shutdown.force();
     life.drain().await;
+    let verdict = submitter.collect(4).await[&3].clone();
+    assert!(matches!(verdict, Verdict::Unknown { .. } | Verdict::NotTried), "{verdict:?}");
+    drop(taken);
+    server.cont();
 }
