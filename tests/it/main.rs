@@ -7,4 +7,5 @@ mod support;
 
 mod accounting;
 mod kafka;
+mod rabbitmq;
 mod servers;

@@ -82,7 +82,7 @@ impl Subscription {
                     Some(Ok(delivery)) => batch.push(self.enter(delivery)),
                     Some(Err(error)) => end = Some(Fault::from(error)),
                     None => {
-                        end = Some(Fault::new(FaultKind::NotFound, "the broker has cancelled the consumer"))
+                        end = Some(Fault::new(FaultKind::NotFound, "the broker has cancelled the consumer"));
                     }
                 }
                 let full = end.is_some() || batch.len() == BATCH;
@@ -137,22 +137,36 @@ impl Subscription {
         }
     }
 
-    /// Stops the deliveries, waits until all that was taken is resolved or all is forced, acknowledges,
-    /// and closes. What was delivered and not taken goes back to the queue.
+    /// Stops the deliveries, waits until all that was taken is resolved, acknowledges, and closes; when
+    /// forced, acknowledges what is resolved and waits for nothing. What was delivered and not taken goes
+    /// back to the queue.
     pub(super) async fn finish(self, consumer: lapin::Consumer, shutdown: &Shutdown) -> Result<(), Fault> {
-        let cancel = self.channel.basic_cancel(consumer.tag(), BasicCancelOptions::default());
-        within("basic.cancel", cancel).await?;
-        loop {
-            self.acknowledge().await;
-            if self.ledger.outstanding() == 0 || shutdown.is_forced() {
-                break;
+        let in_order = async {
+            let cancel = self.channel.basic_cancel(consumer.tag(), BasicCancelOptions::default());
+            within("basic.cancel", cancel).await?;
+            loop {
+                self.acknowledge().await;
+                if self.ledger.outstanding() == 0 {
+                    return Ok::<_, Fault>(());
+                }
+                self.ledger.advanced().await;
             }
-            tokio::select! {
-                () = self.ledger.advanced() => {}
-                () = shutdown.forced() => {}
+        };
+        tokio::select! {
+            biased;
+            () = shutdown.forced() => {}
+            drained = in_order => {
+                drained?;
+                return within("channel.close", self.channel.close(200, "drained".into())).await;
             }
         }
-        within("channel.close", self.channel.close(200, "drained".into())).await
+        match self.ledger.release() {
+            None => Ok(()),
+            Some(tag) => {
+                let ack = self.channel.basic_ack(tag as u64, BasicAckOptions { multiple: true });
+                within("basic.ack", ack).await
+            }
+        }
     }
 }
 
