@@ -104,17 +104,12 @@ impl Broker {
         Link { live: link }
     }
 
-    /// Connects once, under the deadline: for `check --connect`.
-    pub async fn connect_once(&self) -> Result<lapin::Connection, Fault> {
-        self.connect("check").await
-    }
-
     fn uri(&self) -> Result<AMQPUri, Fault> {
         let not_a_url = |_| Fault::new(FaultKind::Refused, "the url is not an amqp:// or amqps:// URL");
         self.connection.url.expose().parse::<AMQPUri>().map_err(not_a_url)
     }
 
-    async fn connect(&self, role: &str) -> Result<lapin::Connection, Fault> {
+    pub(super) async fn connect(&self, role: &str) -> Result<lapin::Connection, Fault> {
         let mut uri = self.uri()?;
         uri.query.heartbeat.get_or_insert(HEARTBEAT);
         let properties =

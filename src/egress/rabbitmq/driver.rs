@@ -3,16 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapin::ExchangeKind;
-use lapin::options::ExchangeDeclareOptions;
-use lapin::types::{FieldTable, ShortString};
 use tracing::{info, warn};
 
 use super::channel::ConfirmChannel;
 use super::lane::{ExchangeLane, refused};
 use super::suspects::Suspects;
 use crate::backoff::Backoff;
-use crate::broker::rabbitmq::{Fault, FaultKind, Link, Live, within};
+use crate::broker::rabbitmq::{Fault, FaultKind, Link, Live, look_for_exchange, within};
 use crate::domain::verdict::Refusal;
 use crate::domain::{Clock, Verdict};
 use crate::lifecycle::Shutdown;
@@ -110,15 +107,8 @@ impl Driver {
     /// `None` if the exchange is there, else the verdict on all that would go to it. On a channel of its
     /// own, which the broker closes if it is not.
     async fn look_for_exchange(&self, live: &Live) -> Result<Option<Verdict>, Fault> {
-        if self.exchange.is_empty() {
-            return Ok(None);
-        }
         let channel = live.channel().await?;
-        let name = ShortString::try_new(self.exchange.as_str())
-            .map_err(|error| Fault::new(FaultKind::Refused, error.to_string()))?;
-        let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
-        let look = channel.exchange_declare(name, ExchangeKind::Direct, options, FieldTable::default());
-        match within("exchange.declare", look).await {
+        match look_for_exchange(&channel, &self.exchange).await {
             Ok(()) => {
                 within("channel.close", channel.close(200, "seen".into())).await?;
                 Ok(None)

@@ -13,7 +13,7 @@ use super::driver::{Driver, EXPIRE_EVERY};
 use super::lane::{refused, unknown};
 use super::mapping::{self, AmqpMessage, Unfit};
 use super::window::{Returned, Window, Word};
-use crate::broker::rabbitmq::{Fault, FaultKind, Live};
+use crate::broker::rabbitmq::{Fault, FaultKind, Live, short_name};
 use crate::domain::verdict::Refusal;
 use crate::domain::{RoutingKey, Target, Verdict};
 use crate::egress::{CONFIRM_DEADLINE, Publication};
@@ -169,7 +169,7 @@ impl Driver {
         let message = mapping::to_amqp(message, stamp, routing_key, own_user)
             .map_err(|Unfit { reason, error }| (reason, error.to_string()))?;
         let properties = checked(&message, own_user, frame_max)?;
-        let name = |name: &str| ShortString::try_new(name).map_err(|e| (Refusal::TooBig, e.to_string()));
+        let name = |name| short_name(name).map_err(|fault| (Refusal::TooBig, fault.to_string()));
         let (exchange, routing_key) = (name(&self.exchange)?, name(message.routing_key.as_str())?);
         Ok(Prepared { message, exchange, routing_key, properties })
     }

@@ -5,15 +5,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
 use lapin::message::Delivery as AmqpDelivery;
-use lapin::options::{
-    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicQosOptions, QueueDeclareOptions,
-};
+use lapin::options::{BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::{FieldTable, ShortString};
 use tracing::debug;
 
-use crate::broker::rabbitmq::{Fault, FaultKind, Live, from_amqp, within};
-use crate::domain::{Flags, Message, Origin, UnixMs};
 use crate::ingress::Feed;
+use crate::broker::rabbitmq::{Fault, FaultKind, Live, from_amqp, look_for_queue, short_name, within};
+use crate::domain::{Flags, Message, Origin, UnixMs};
 use crate::ingress::{Delivery, Ledger};
 use crate::lifecycle::Shutdown;
 
@@ -30,13 +28,10 @@ pub(super) struct Subscription {
 impl Subscription {
     /// Opens a channel for a queue, which must be there.
     pub(super) async fn open(live: &Live, queue: &str, prefetch: u16) -> Result<Self, Fault> {
-        let queue = ShortString::try_new(queue)
-            .map_err(|error| Fault::new(FaultKind::Refused, format!("the queue's name: {error}")))?;
         let channel = live.channel().await?;
-        let look = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-        within("queue.declare", channel.queue_declare(queue.clone(), look, FieldTable::default())).await?;
+        look_for_queue(&channel, queue).await?;
         within("basic.qos", channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
-        Ok(Self { channel, queue, ledger: Ledger::new() })
+        Ok(Self { channel, queue: short_name(queue)?, ledger: Ledger::new() })
     }
 
     /// Starts the deliveries.

@@ -8,7 +8,7 @@ use lapin::options::{BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOpti
 use lapin::types::{AMQPValue, DecimalValue, FieldArray, FieldTable};
 use lapin::{BasicProperties, Channel};
 use postdate::domain::verdict::Refusal;
-use postdate::domain::{Flags, Verdict};
+use postdate::domain::{Flags, Message, Properties, Verdict};
 
 use super::{Catcher, Life, Submitter, bodies, message, patiently, resolve, stamp};
 use crate::support::{QueueKind, Rabbitmq, eventually, names};
@@ -133,36 +133,43 @@ async fn every_property_and_nested_header_comes_out_as_it_went_in() {
 async fn each_unroutable_message_gets_its_own_return_and_no_other() {
     const COUNT: u64 = 4000;
     let server = Rabbitmq::shared().await;
-    let (exchange, queue) = (names::unique("x"), names::unique("q"));
-    server.declare_exchange(&exchange, ExchangeKind::Direct).await;
-    server.declare_queue(&queue, QueueKind::Classic).await;
-    server.bind(&queue, &exchange, "bound").await;
-    let life = Life::new(server);
-    let lanes = life.lanes();
-    let lane = lanes.lane(&exchange);
-    let mut submitter = Submitter::default();
-    // Equal bodies, with and without a stamp: only the key or the id tells them apart.
-    let unroutable = |ticket: u64| ticket.is_multiple_of(7) || ticket.is_multiple_of(64);
-    for ticket in 0..COUNT {
-        let key = if unroutable(ticket) { "nowhere" } else { "bound" };
-        let stamp = ticket.is_multiple_of(2).then(|| stamp(&format!("id-{ticket}"), 1));
-        submitter.submit(&*lane, ticket, key, message("same"), stamp);
-    }
-    for (ticket, verdict) in submitter.collect(COUNT as usize).await {
-        match verdict {
-            Verdict::Confirmed => assert!(!unroutable(*ticket), "{ticket} went nowhere"),
-            Verdict::Refused { reason: Refusal::Unroutable, .. } => assert!(unroutable(*ticket), "{ticket}"),
-            other => panic!("{ticket}: {other:?}"),
+    // Transient messages are confirmed many at once, where the client library mixes the returns up.
+    for (kind, delivery_mode) in [(QueueKind::Classic, 1), (QueueKind::Classic, 2), (QueueKind::Quorum, 2)] {
+        let (exchange, queue) = (names::unique("x"), names::unique("q"));
+        server.declare_exchange(&exchange, ExchangeKind::Direct).await;
+        server.declare_queue(&queue, kind).await;
+        server.bind(&queue, &exchange, "bound").await;
+        let life = Life::new(server);
+        let lanes = life.lanes();
+        let lane = lanes.lane(&exchange);
+        let mut submitter = Submitter::default();
+        // Equal bodies, with and without a stamp: only the key or the id tells them apart.
+        let unroutable = |ticket: u64| ticket.is_multiple_of(7) || ticket.is_multiple_of(64);
+        let properties = Properties { delivery_mode: Some(delivery_mode), ..Properties::default() };
+        for ticket in 0..COUNT {
+            let key = if unroutable(ticket) { "nowhere" } else { "bound" };
+            let stamp = ticket.is_multiple_of(2).then(|| stamp(&format!("id-{ticket}"), 1));
+            let message = Message { properties: Some(Box::new(properties.clone())), ..message("same") };
+            submitter.submit(&*lane, ticket, key, message, stamp);
         }
+        for (ticket, verdict) in submitter.collect(COUNT as usize).await {
+            match verdict {
+                Verdict::Confirmed => assert!(!unroutable(*ticket), "{kind:?}: {ticket} went nowhere"),
+                Verdict::Refused { reason: Refusal::Unroutable, .. } => {
+                    assert!(unroutable(*ticket), "{ticket}");
+                }
+                other => panic!("{ticket}: {other:?}"),
+            }
+        }
+        let routed = (0..COUNT).filter(|ticket| !unroutable(*ticket)).count();
+        eventually("all routed are there", async || match server.queue_len(&queue).await as usize {
+            there if there == routed => Ok(()),
+            there => Err(format!("{there} of {routed}")),
+        })
+        .await;
+        assert_eq!(lane.backlog(), 0);
+        life.drain().await;
     }
-    let routed = (0..COUNT).filter(|ticket| !unroutable(*ticket)).count();
-    eventually("all routed are there", async || match server.queue_len(&queue).await as usize {
-        there if there == routed => Ok(()),
-        there => Err(format!("{there} of {routed}")),
-    })
-    .await;
-    assert_eq!(lane.backlog(), 0);
-    life.drain().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -273,4 +280,17 @@ async fn what_is_past_its_deadline_is_not_tried() {
     assert_eq!(tried, (5..10).collect());
     assert_eq!(server.queue_len(&queue).await, 5);
     life.drain().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_names_what_is_missing() {
+    let server = Rabbitmq::shared().await;
+    let (there, missing) = (names::unique("q"), names::unique("gone"));
+    server.declare_queue(&there, QueueKind::Quorum).await;
+    let life = Life::new(server);
+    let checked = life.broker.check(&[&there, &missing], &["", "amq.topic", &missing]).await;
+    let wrong: Vec<_> = checked.expect("it answers").iter().map(ToString::to_string).collect();
+    assert_eq!(wrong.len(), 2, "{wrong:?}");
+    assert!(wrong[0].contains(&format!("no queue '{missing}'")), "{wrong:?}");
+    assert!(wrong[1].contains(&format!("no exchange '{missing}'")), "{wrong:?}");
 }
