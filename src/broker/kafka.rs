@@ -294,9 +294,10 @@ impl Suspicion {
         self.raised.swap(false, Ordering::AcqRel)
     }
 
-    /// The last cause, in librdkafka's words; empty if there was none.
-    pub fn reason(&self) -> String {
-        self.reason.lock().clone()
+    /// An error with the last cause that librdkafka gave, if it gave one.
+    pub fn explain(&self, error: &str) -> String {
+        let reason = self.reason.lock();
+        if reason.is_empty() { error.to_owned() } else { format!("{error}; {reason}") }
     }
 
     /// Waits for a reason. Cancel-safe.
