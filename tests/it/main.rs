@@ -6,6 +6,7 @@
 mod support;
 
 mod accounting;
+mod flow;
 mod kafka;
 mod rabbitmq;
 mod servers;
