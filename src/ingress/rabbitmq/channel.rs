@@ -9,9 +9,9 @@ use lapin::options::{BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, B
 use lapin::types::{FieldTable, ShortString};
 use tracing::debug;
 
-use crate::ingress::Feed;
 use crate::broker::rabbitmq::{Fault, FaultKind, Live, from_amqp, look_for_queue, short_name, within};
 use crate::domain::{Flags, Message, Origin, UnixMs};
+use crate::ingress::Feed;
 use crate::ingress::{Delivery, Ledger};
 use crate::lifecycle::Shutdown;
 

@@ -20,8 +20,8 @@ use postdate::domain::{
 };
 use postdate::egress::rabbitmq::RabbitLanes;
 use postdate::egress::{Lane, Publication, Stamp, Verdicts};
-use postdate::ingress::Delivery;
-use postdate::ingress::rabbitmq::{Feed, Sink};
+use postdate::ingress::{Delivery, Feed, Sink};
+
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
 use postdate::telemetry::Metrics;
 use prometheus_client::registry::Registry;
@@ -66,7 +66,7 @@ impl Life {
         let mut registry = Registry::default();
         let metrics = Metrics::new(&mut registry, routes.iter().map(|route| route.name.clone()));
         let (tasks, shutdown) = (&self.tasks, &self.shutdown);
-        postdate::ingress::rabbitmq::start(&self.broker, &routes, catcher, &metrics, tasks, shutdown);
+        postdate::ingress::rabbitmq::start(&self.broker, &routes, &Arc::new(catcher.clone()), &metrics, tasks, shutdown);
         registry
     }
 
@@ -198,9 +198,9 @@ struct Caught {
 impl Sink for Catcher {
     type Feed = Self;
 
-    async fn open(&self, _: &Arc<Route>, name: String) -> Self {
+    async fn open(self: &Arc<Self>, _: &Arc<Route>, name: String) -> Option<Self> {
         self.0.opened.lock().push(name);
-        self.clone()
+        Some(Self::clone(self))
     }
 }
 
