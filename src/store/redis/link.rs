@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, RedisError};
+use redis::io::tcp::TcpSettings;
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, RedisError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -86,7 +87,11 @@ impl Link {
 
 /// The client; the URL is checked here, the connection comes later.
 pub(super) fn open(config: &Config) -> Result<Client, PreflightError> {
-    Client::open(config.url.expose())
+    // Nagle's wait for more and the other side's delayed acknowledgement add up to 40 ms; a peer that is gone
+    // without a word is noticed by the probe's deadline or by this one.
+    let tcp = TcpSettings::default().set_nodelay(true).set_user_timeout(RESPONSE + CONNECT);
+    let told = |info: ConnectionInfo| info.set_tcp_settings(tcp);
+    (config.url.expose().into_connection_info().map(told).and_then(Client::open))
         .map_err(|error| PreflightError(format!("redis.url {}: {error}", config.url.redacted_url())))
 }
 

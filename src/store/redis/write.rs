@@ -9,7 +9,7 @@ use std::sync::Arc;
 use redis::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, warn};
+use tracing::error;
 
 use super::keys::Keys;
 use super::lane::{Arg, Call, CallLane, Turn};
@@ -24,6 +24,8 @@ use crate::store::{Bundle, DeadLetter, StoreError, WriteOp, WriteResult, decode,
 /// A call takes at most so many operations and bytes.
 const CALL_OPS: usize = 48;
 const CALL_BYTES: usize = 1 << 20;
+/// Looks at the names of a call before it is given up: others change them too, but not this often.
+const LOOKS: usize = 50;
 /// Submissions that may wait for one partition.
 const QUEUE: usize = 64;
 
@@ -136,8 +138,9 @@ impl PartitionWriter {
                 Ok(results) => return results,
                 Err(why) => {
                     failures += 1;
-                    let p = self.partition.0;
-                    if failures == 1 {
+                    let (p, away) = (self.partition.0, matches!(why, StoreError::Unavailable(_)));
+                    // That the store is away is said once, by its connection.
+                    if failures == 1 && !away {
                         error!(partition = p, error = %why, "cannot write to this partition; trying on");
                     }
                     tokio::time::sleep(Backoff::CLIENT.wait(failures)).await;
@@ -151,7 +154,7 @@ impl PartitionWriter {
         turn: &mut Turn<'_>,
         ops: &[&WriteOp],
     ) -> Result<Vec<Vec<WriteResult>>, StoreError> {
-        loop {
+        for _ in 0..LOOKS {
             let meant = self.look_up(ops).await?;
             let plan = Plan::new(self, ops, &meant);
             let answer = turn.run(self.partition, plan.call).await?;
@@ -164,6 +167,7 @@ impl PartitionWriter {
             }
             return split(ops, &letters);
         }
+        Err(never_settles())
     }
 
     /// What the names of these operations mean right now: only to declare the keys behind them.
@@ -200,16 +204,21 @@ impl PartitionWriter {
         fallback: &Bundle,
     ) -> Result<WriteResult, StoreError> {
         let name = name_key(route, id);
-        loop {
+        for _ in 0..LOOKS {
             let place = self.places(std::slice::from_ref(&name)).await?.pop().flatten();
-            let moved = match &place {
+            let found = match &place {
                 Some((old, index)) => self.read_pending(old, *index).await?,
-                None => None,
+                None => Pending::No,
             };
-            let mode = if moved.is_some() { "m" } else { "n" };
-            let mut entry = moved.unwrap_or_else(|| fallback.clone());
+            let (script, mode, mut entry) = match found {
+                Pending::Yes(moved) => (&scripts::MOVE, "m", moved),
+                Pending::No => (&scripts::RESCHEDULE, "n", fallback.clone()),
+                Pending::Unreadable(why) => {
+                    error!(%route, %id, error = why, "a message cannot be moved: its bundle cannot be read");
+                    return Ok(WriteResult::TooLate);
+                }
+            };
             move_to(&mut entry, due);
-            let blob = encode(&entry);
             let fresh = BundleId::new(route, slice_of(due), &self.ids.unique(), 1);
             let mut keys = self.keys.fixed(self.partition);
             keys.push(self.keys.blob(self.partition, &fresh));
@@ -226,26 +235,25 @@ impl PartitionWriter {
                 mode.into(),
                 fresh.as_str().into(),
                 due.0.into(),
-                blob.len().into(),
+                Arg::Blob(encode(&entry)),
             ];
-            let blobs = vec![(self.keys.blob(self.partition, &fresh), blob)];
-            let call = Call { script: &scripts::RESCHEDULE, op: "reschedule", keys, args, blobs };
+            let call = Call { script, op: "reschedule", keys, args, blobs: Vec::new() };
             let answer = text(&turn.run(self.partition, call).await?)?;
             let result = match answer.as_str() {
                 "CHANGED" => continue,
                 "r" => WriteResult::Rescheduled,
                 "s" => WriteResult::Stored,
-                "l" => WriteResult::TooLate,
+                "l" => return Ok(WriteResult::TooLate),
                 _ => return Err(shape("the answer to a reschedule")),
             };
             self.wake.stored(self.partition, due);
             return Ok(result);
         }
+        Err(never_settles())
     }
 
-    /// One message of a bundle that is in its due zset now, as a bundle of one; `None` if the bundle is not
-    /// there (the script judges for good).
-    async fn read_pending(&self, id: &BundleId, index: u32) -> Result<Option<Bundle>, StoreError> {
+    /// One message of a bundle that is in its due zset now, as a bundle of one (the script judges for good).
+    async fn read_pending(&self, id: &BundleId, index: u32) -> Result<Pending, StoreError> {
         let connected = self.lane.link().get().await?;
         let mut connection = connected.connection.clone();
         let p = self.partition;
@@ -258,18 +266,36 @@ impl PartitionWriter {
             .query_async(&mut connection)
             .await
             .map_err(|error| self.lane.link().judge(&connected, &error))?;
-        let (Some(_), Some(blob)) = (score, blob) else { return Ok(None) };
-        if is_set(&gone, index) || is_set(&done, index) {
-            return Ok(None);
+        if score.is_none() || is_set(&gone, index) || is_set(&done, index) {
+            return Ok(Pending::No);
         }
-        let bundle =
-            decode(&blob.into()).map_err(|why| StoreError::Damaged(format!("bundle {id}: {why}")))?;
-        let Some(entry) = bundle.entries.get(index as usize) else {
-            warn!(%id, index, "a name points behind the end of its bundle");
-            return Ok(None);
+        let Some(blob) = blob else { return Ok(Pending::Unreadable("its blob is not there".to_owned())) };
+        let bundle = match decode(&blob.into()) {
+            Ok(bundle) => bundle,
+            Err(why) => return Ok(Pending::Unreadable(why.to_string())),
         };
-        Ok(Some(Bundle { target: bundle.target.clone(), entries: Arc::new(vec![entry.clone()]) }))
+        Ok(match bundle.entries.get(index as usize) {
+            Some(entry) => {
+                Pending::Yes(Bundle { target: bundle.target.clone(), entries: Arc::new(vec![entry.clone()]) })
+            }
+            None => Pending::Unreadable("its name points behind the end of its bundle".to_owned()),
+        })
     }
+}
+
+/// What a look at a name's message showed.
+enum Pending {
+    /// It is due some time: this is it.
+    Yes(Bundle),
+    /// It is not (any more).
+    No,
+    /// It is, and cannot be read; the claim will find out and keep it for a person.
+    Unreadable(String),
+}
+
+/// A name that means something else at every look: only damage does that.
+fn never_settles() -> StoreError {
+    StoreError::Damaged(format!("a name changed its meaning {LOOKS} times between a look and the call"))
 }
 
 /// A call and what it will have stored.
@@ -337,7 +363,9 @@ impl Plan {
             vec![shelves.len().into(), bundles.into(), meant.len().into(), buried.into()];
         args.extend(shelves.into_iter().map(Arg::Text));
         args.extend(fresh.into_iter().chain(behind).chain(bury).chain(script_ops));
-        Self { call: Call { script: &scripts::WRITE, op: "store", keys: all_keys, args, blobs }, dues }
+        let (script, op) =
+            if blobs.is_empty() { (&scripts::CANCEL, "cancel") } else { (&scripts::WRITE, "store") };
+        Self { call: Call { script, op, keys: all_keys, args, blobs }, dues }
     }
 }
 
@@ -352,7 +380,11 @@ fn store_ops(ops: &mut Vec<Arg>, bundle: usize, route: &RouteName, policy: OnDup
         OnDuplicate::Replace => "r",
     };
     for (index, entry) in entries.iter().enumerate() {
-        let name = entry.id.as_ref().map(|id| name_key(route, id)).unwrap_or_default();
+        let Some(id) = entry.id.as_ref().filter(|_| entry.flags.has(Flags::NAMED)) else {
+            ops.extend::<[Arg; 2]>(["B".into(), bundle.into()]);
+            continue;
+        };
+        let name = name_key(route, id);
         ops.extend::<[Arg; 5]>(["N".into(), bundle.into(), index.into(), name.into(), policy.into()]);
     }
 }

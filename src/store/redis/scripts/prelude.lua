@@ -46,8 +46,9 @@ local function wrong_kind(from, to, kind)
   end
 end
 
+-- Never fails, whatever stands there: an error in the middle would keep half of a transition.
 local function count_of(id)
-  return tonumber(string.match(id, '%.(%w+)$'), 36)
+  return tonumber(string.match(id, '%.(%w+)$') or '1', 36) or 1
 end
 local function route_of(id)
   return string.match(id, '^[^/]+')
