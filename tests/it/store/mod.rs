@@ -1,0 +1,11 @@
+//! The store against real Redis: every transition and its refusals, all orders, random histories against a
+//! pure model, and the races and damages it must hold against.
+#![allow(unreachable_pub, reason = "one binary, one room of tests")]
+
+mod driver;
+mod invariants;
+mod model;
+mod orders;
+mod random;
+mod room;
+mod transitions;

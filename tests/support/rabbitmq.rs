@@ -1,0 +1,253 @@
+//! rabbitmq-server as a child process, with an epmd of its own.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use lapin::options::{
+    BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
+};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
+use tokio::sync::OnceCell;
+
+use super::process::{Process, Signal};
+use super::{eventually, folders, names, ports};
+
+static SHARED: OnceCell<Rabbitmq> = OnceCell::const_new();
+
+/// The two kinds of queue that the tests use, both durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueKind {
+    /// `x-queue-type: classic`
+    Classic,
+    /// `x-queue-type: quorum`
+    Quorum,
+}
+
+/// A RabbitMQ node, user and password `guest`.
+#[derive(Debug)]
+pub struct Rabbitmq {
+    ports: Ports,
+    node: String,
+    folder: PathBuf,
+    process: Process,
+    epmd: Process,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ports {
+    amqp: u16,
+    dist: u16,
+    epmd: u16,
+}
+
+impl Rabbitmq {
+    /// The one that this binary's tests share.
+    pub async fn shared() -> &'static Self {
+        SHARED.get_or_init(Self::start).await
+    }
+
+    /// One of the caller's own.
+    pub async fn start() -> Self {
+        let ports = Ports { amqp: ports::free(), dist: ports::free(), epmd: ports::free() };
+        let (node, folder) = (names::unique("rabbit"), folders::new("rabbitmq"));
+        let conf = format!("listeners.tcp.1 = 127.0.0.1:{}\nloopback_users = none\n", ports.amqp);
+        std::fs::write(folder.join("rabbitmq.conf"), conf).expect("rabbitmq.conf");
+        std::fs::write(folder.join("enabled_plugins"), "[].\n").expect("enabled_plugins");
+        std::fs::create_dir(folder.join("home")).expect("home");
+        // Started by hand in the foreground: the one that Erlang starts by itself would outlive us.
+        let epmd = Process::start("epmd", &folder, "epmd", |command| {
+            command.args(["-address", "127.0.0.1", "-port", &ports.epmd.to_string()]);
+        });
+        let process = run(ports, &node, &folder);
+        let mut rabbitmq = Self { ports, node, folder, process, epmd };
+        rabbitmq.ready().await;
+        rabbitmq
+    }
+
+    /// `amqp://guest:guest@127.0.0.1:PORT/%2f`
+    pub fn url(&self) -> String {
+        format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.ports.amqp)
+    }
+
+    /// Its AMQP port, for a proxy before it.
+    pub fn port(&self) -> u16 {
+        self.ports.amqp
+    }
+
+    /// A new connection to it.
+    pub async fn connect(&self) -> anyhow::Result<Connection> {
+        let url = self.url();
+        let connect = Connection::connect(&url, ConnectionProperties::default());
+        Ok(tokio::time::timeout(Duration::from_secs(5), connect).await.context("connect: no answer")??)
+    }
+
+    /// SIGKILL; durable queues and persistent messages stay in its folder.
+    pub async fn kill9(&mut self) {
+        self.process.kill9().await;
+    }
+
+    /// SIGTERM: a clean stop.
+    pub async fn terminate(&mut self) {
+        self.process.terminate(Duration::from_secs(60)).await;
+    }
+
+    /// Starts it again on the same port and folder; kills it first if it still runs.
+    pub async fn restart(&mut self) {
+        self.process.kill9().await;
+        self.process = run(self.ports, &self.node, &self.folder);
+        self.ready().await;
+    }
+
+    /// SIGSTOP: it hangs with its connections open.
+    pub fn stop(&mut self) {
+        self.process.signal(Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn cont(&mut self) {
+        self.process.signal(Signal::CONT);
+    }
+
+    /// Declares a durable queue, without further arguments.
+    pub async fn declare_queue(&self, name: &str, kind: QueueKind) {
+        self.declare_queue_with(name, kind, FieldTable::default()).await;
+    }
+
+    /// Declares a durable queue with arguments such as `x-dead-letter-exchange`.
+    pub async fn declare_queue_with(&self, name: &str, kind: QueueKind, mut arguments: FieldTable) {
+        let queue_type = if kind == QueueKind::Classic { "classic" } else { "quorum" };
+        arguments.insert("x-queue-type".into(), AMQPValue::LongString(queue_type.into()));
+        self.admin(async |channel| {
+            channel
+                .queue_declare(name.into(), QueueDeclareOptions::durable(), arguments.clone())
+                .await
+                .map(drop)
+        })
+        .await;
+        if kind == QueueKind::Quorum {
+            self.wait_until_a_kill_spares(name).await;
+        }
+    }
+
+    /// RabbitMQ 3.10 writes the name of a new quorum queue to disk half a second late. Killed before that
+    /// it starts the queue anew, empty and for ever without a leader.
+    async fn wait_until_a_kill_spares(&self, queue: &str) {
+        let node = format!("{}@localhost", self.node);
+        let names = self.folder.join("mnesia").join(&node).join("quorum").join(&node).join("names.dets");
+        eventually(&format!("quorum queue {queue} is on disk"), async || {
+            let names = std::fs::read(&names)?;
+            let written = names.windows(queue.len()).any(|window| window == queue.as_bytes());
+            if written { Ok(()) } else { Err(anyhow!("not yet in names.dets")) }
+        })
+        .await;
+    }
+
+    /// Declares a durable exchange.
+    pub async fn declare_exchange(&self, name: &str, kind: ExchangeKind) {
+        self.admin(async |channel| {
+            let options = ExchangeDeclareOptions { durable: true, ..Default::default() };
+            channel.exchange_declare(name.into(), kind.clone(), options, FieldTable::default()).await
+        })
+        .await;
+    }
+
+    /// Binds a queue to an exchange.
+    pub async fn bind(&self, queue: &str, exchange: &str, routing_key: &str) {
+        self.admin(async |channel| {
+            let (options, arguments) = (QueueBindOptions::default(), FieldTable::default());
+            channel.queue_bind(queue.into(), exchange.into(), routing_key.into(), options, arguments).await
+        })
+        .await;
+    }
+
+    /// Deletes a queue with what is in it.
+    pub async fn delete_queue(&self, name: &str) {
+        self.admin(async |channel| channel.queue_delete(name.into(), Default::default()).await.map(drop))
+            .await;
+    }
+
+    /// How many messages are ready in a queue.
+    pub async fn queue_len(&self, name: &str) -> u32 {
+        let options = QueueDeclareOptions { passive: true, ..Default::default() };
+        let channel = async |channel: &Channel| {
+            channel.queue_declare(name.into(), options, FieldTable::default()).await
+        };
+        self.admin(channel).await.message_count()
+    }
+
+    /// One administrative call on a channel of its own; panics if the broker refuses it.
+    async fn admin<T>(&self, call: impl AsyncFnOnce(&Channel) -> lapin::Result<T>) -> T {
+        let done = async {
+            let connection = self.connect().await?;
+            let channel = connection.create_channel().await?; // dropped after the connection's close
+            let value = call(&channel).await?;
+            connection.close(200, "done".into()).await?;
+            anyhow::Ok(value)
+        };
+        tokio::time::timeout(Duration::from_secs(30), done)
+            .await
+            .expect("rabbitmq answers")
+            .expect("rabbitmq agrees")
+    }
+
+    async fn ready(&mut self) {
+        eventually("rabbitmq confirms a publish", async || {
+            self.epmd.assert_running();
+            self.process.assert_running();
+            confirmed_publish(&self.connect().await?).await
+        })
+        .await;
+    }
+}
+
+async fn confirmed_publish(connection: &Connection) -> anyhow::Result<()> {
+    let channel = connection.create_channel().await?;
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    let options = QueueDeclareOptions { exclusive: true, ..Default::default() };
+    let queue = channel.queue_declare("".into(), options, FieldTable::default()).await?;
+    let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default());
+    let confirm =
+        channel.basic_publish("".into(), queue.name().clone(), options, b"ready?", properties).await?;
+    if !confirm.await?.is_ack() {
+        return Err(anyhow!("not confirmed"));
+    }
+    Ok(connection.close(200, "ready".into()).await?)
+}
+
+fn run(ports: Ports, node: &str, folder: &PathBuf) -> Process {
+    Process::start("rabbitmq", folder, &program(), |command| {
+        command.env("HOME", folder.join("home"));
+        command.env("RABBITMQ_NODENAME", format!("{node}@localhost"));
+        command.env("RABBITMQ_CONFIG_FILE", folder.join("rabbitmq.conf"));
+        command.env("RABBITMQ_ENABLED_PLUGINS_FILE", folder.join("enabled_plugins"));
+        command.env("RABBITMQ_MNESIA_BASE", folder.join("mnesia"));
+        command.env("RABBITMQ_LOG_BASE", folder.join("log"));
+        command.env("RABBITMQ_PID_FILE", folder.join("pid"));
+        command.env("RABBITMQ_DIST_PORT", ports.dist.to_string());
+        command.env("ERL_EPMD_PORT", ports.epmd.to_string());
+        command.env("ERL_EPMD_ADDRESS", "127.0.0.1");
+        command.env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "+S 2:2 +sbwt none");
+        // The script then becomes Erlang instead of watching over it: our signals reach the right process.
+        command.env("RUNNING_UNDER_SYSTEMD", "true").env_remove("NOTIFY_SOCKET");
+    })
+}
+
+/// The script itself: the wrapper in the path drops privileges and sets folders of its own.
+fn program() -> String {
+    let versions = std::fs::read_dir("/usr/lib/rabbitmq/lib").into_iter().flatten().flatten();
+    let mut scripts: Vec<_> = versions.map(|version| version.path().join("sbin/rabbitmq-server")).collect();
+    scripts.retain(|script| script.exists());
+    scripts.sort();
+    let found = scripts.pop().expect("no rabbitmq-server below /usr/lib/rabbitmq/lib: run scripts/setup");
+    found.to_string_lossy().into_owned()
+}
+
+impl Drop for Rabbitmq {
+    fn drop(&mut self) {
+        self.process.signal(Signal::KILL);
+        self.epmd.signal(Signal::KILL);
+        folders::remove(&self.folder);
+    }
+}
