@@ -12,11 +12,26 @@ use super::room::*;
 pub enum Step {
     /// A bundle: a name or none a message; whether a pending one is replaced; whether it is due.
     Store(Vec<Option<&'static str>>, bool, bool),
-    Claim { who: usize, expires: bool },
-    Settle { who: usize },
-    GiveBack { who: usize, first_confirmed: bool },
-    Extend { who: usize, expires: bool, first_confirmed: bool },
-    Divide { who: usize, shares: [SharePlan; 3] },
+    Claim {
+        who: usize,
+        expires: bool,
+    },
+    Settle {
+        who: usize,
+    },
+    GiveBack {
+        who: usize,
+        first_confirmed: bool,
+    },
+    Extend {
+        who: usize,
+        expires: bool,
+        first_confirmed: bool,
+    },
+    Divide {
+        who: usize,
+        shares: [SharePlan; 3],
+    },
     Cancel(&'static str),
     Reschedule(&'static str, bool),
     Sweep,
@@ -144,8 +159,11 @@ impl<'a> Driver<'a> {
         let mut born = Vec::new();
         for hand in &self.hands[who] {
             let mut next = plan.iter().cycle();
-            let shares: Vec<Option<Share>> =
-                hand.skip.iter().map(|skip| (!skip).then(|| Share::from(*next.next().expect("cycles")))).collect();
+            let shares: Vec<Option<Share>> = hand
+                .skip
+                .iter()
+                .map(|skip| (!skip).then(|| Share::from(*next.next().expect("cycles"))))
+                .collect();
             let back_at = past().plus(500);
             let division = hand.division(&shares, back_at);
             let held_on: Vec<usize> = (0..shares.len()).filter(|&i| shares[i] == Some(Share::Held)).collect();
@@ -173,7 +191,8 @@ impl<'a> Driver<'a> {
         let snapshot = self.room.check().await;
         assert_eq!(seen(&snapshot), self.model.seen());
         assert_eq!(meanings(&snapshot), self.model.meanings());
-        let dead: std::collections::BTreeSet<_> = snapshot.dead.values().map(|b| body(&b.entries[0])).collect();
+        let dead: std::collections::BTreeSet<_> =
+            snapshot.dead.values().map(|b| body(&b.entries[0])).collect();
         assert_eq!(dead, self.model.dead);
         assert!(snapshot.passing.is_empty(), "no call left a blob behind");
     }

@@ -39,20 +39,28 @@ impl Snapshot {
 }
 
 async fn zset(raw: &mut MultiplexedConnection, key: &str) -> BTreeMap<String, f64> {
-    let found: Vec<(String, f64)> =
-        redis::cmd("ZRANGE").arg(key).arg(0).arg(-1).arg("WITHSCORES").query_async(raw).await.expect("a zset");
+    let found: Vec<(String, f64)> = redis::cmd("ZRANGE")
+        .arg(key)
+        .arg(0)
+        .arg(-1)
+        .arg("WITHSCORES")
+        .query_async(raw)
+        .await
+        .expect("a zset");
     found.into_iter().collect()
 }
 
-async fn hash<T: redis::FromRedisValue + Ord>(raw: &mut MultiplexedConnection, key: &str) -> BTreeMap<String, T> {
+async fn hash<T: redis::FromRedisValue + Ord>(
+    raw: &mut MultiplexedConnection,
+    key: &str,
+) -> BTreeMap<String, T> {
     redis::cmd("HGETALL").arg(key).query_async(raw).await.expect("a hash")
 }
 
 /// Reads a partition and asserts all that must be true of it.
 pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) -> Snapshot {
     let root = format!("{prefix}:{{{p}}}:");
-    let keys: Vec<String> =
-        redis::cmd("KEYS").arg(format!("{root}*")).query_async(raw).await.expect("keys");
+    let keys: Vec<String> = redis::cmd("KEYS").arg(format!("{root}*")).query_async(raw).await.expect("keys");
     let idx = zset(raw, &format!("{root}idx")).await;
     let mut tokens: BTreeMap<String, String> = hash(raw, &format!("{root}tokens")).await;
     let mut s = Snapshot {
@@ -80,8 +88,14 @@ pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) 
                 assert!(s.due.insert(id.clone(), score).is_none(), "{id} is due twice");
             }
         } else if let Some(id) = name.strip_prefix("b:") {
-            let (blob, ttl): (Vec<u8>, i64) =
-                redis::pipe().cmd("GET").arg(&key).cmd("PTTL").arg(&key).query_async(raw).await.expect("a blob");
+            let (blob, ttl): (Vec<u8>, i64) = redis::pipe()
+                .cmd("GET")
+                .arg(&key)
+                .cmd("PTTL")
+                .arg(&key)
+                .query_async(raw)
+                .await
+                .expect("a blob");
             if ttl >= 0 {
                 s.passing.insert(id.to_owned());
                 continue;
@@ -90,8 +104,14 @@ pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) 
             let bundle = decode(&Bytes::from(blob)).unwrap_or_else(|why| panic!("{id}: {why}"));
             s.bundles.insert(id.to_owned(), bundle);
         } else if let Some(id) = name.strip_prefix("d:") {
-            let (blob, ttl): (Vec<u8>, i64) =
-                redis::pipe().cmd("GET").arg(&key).cmd("PTTL").arg(&key).query_async(raw).await.expect("a blob");
+            let (blob, ttl): (Vec<u8>, i64) = redis::pipe()
+                .cmd("GET")
+                .arg(&key)
+                .cmd("PTTL")
+                .arg(&key)
+                .query_async(raw)
+                .await
+                .expect("a blob");
             if ttl < 0 {
                 s.dead.insert(id.to_owned(), decode(&Bytes::from(blob)).expect("a dead letter"));
             }
@@ -139,7 +159,8 @@ fn beside(s: &Snapshot) {
         let (id, index) = place.rsplit_once(' ').expect("a place");
         let index: usize = index.parse().expect("an index");
         let Some(bundle) = s.bundles.get(id) else { continue }; // free
-        let entry = bundle.entries.get(index).unwrap_or_else(|| panic!("{name} points behind the end of {id}"));
+        let entry =
+            bundle.entries.get(index).unwrap_or_else(|| panic!("{name} points behind the end of {id}"));
         let own = entry.id.as_ref().map(|own| format!("{}/{own}", parsed_route(id)));
         assert_eq!(own.as_ref(), Some(name), "{name} points to another's message");
     }

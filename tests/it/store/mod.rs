@@ -2,10 +2,15 @@
 //! pure model, and the races and damages it must hold against.
 #![allow(unreachable_pub, reason = "one binary, one room of tests")]
 
+mod damage;
 mod driver;
 mod invariants;
+mod lost_replies;
 mod model;
 mod orders;
+mod preflight;
+mod proxy;
+mod races;
 mod random;
 mod room;
 mod transitions;

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use postdate::domain::{
-    DeadReason,
-    Entry, Flags, Message, OnDuplicate, Origin, Partition, Partitions, RouteName, Secret, Text, UnixMs,
+    DeadReason, Entry, Flags, Message, OnDuplicate, Origin, Partition, Partitions, RouteName, Secret, Text,
+    UnixMs,
 };
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
 use postdate::store::config::{Config, Overrides};
 use postdate::store::{
-    Bundle, Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division, Head, Held, Settlement, Store, WriteOp, WriteResult,
+    Bundle, Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division, Head, Held, Settlement, Store,
+    WriteOp, WriteResult,
 };
 use postdate::telemetry::Metrics;
 use redis::aio::MultiplexedConnection;

@@ -77,17 +77,26 @@ async fn a_claim_takes_at_most_what_it_asks_for_and_always_the_first_of_a_shelf(
 async fn names_suppress_replace_cancel_and_move() {
     let room = Room::shared().await;
     assert_eq!(room.keep(vec![named("a", past(), "a1"), named("b", past(), "b1")]).await, [Stored, Stored]);
-    assert_eq!(room.keep(vec![named("a", past(), "a2"), named("c", past(), "c1")]).await, [Duplicate, Stored]);
+    assert_eq!(
+        room.keep(vec![named("a", past(), "a2"), named("c", past(), "c1")]).await,
+        [Duplicate, Stored]
+    );
     let s = room.check().await;
     assert_eq!((s.counts["n:orders"], s.gone.len()), (3, 1));
     // All of it suppressed: nothing is added.
-    assert_eq!(room.keep(vec![named("a", past(), "a3"), named("b", past(), "b3")]).await, [Duplicate, Duplicate]);
+    assert_eq!(
+        room.keep(vec![named("a", past(), "a3"), named("b", past(), "b3")]).await,
+        [Duplicate, Duplicate]
+    );
     assert_eq!(room.check().await.bundles.len(), 2);
 
     let results = room.write(vec![replace(vec![named("a", past(), "a4")])]).await;
     assert_eq!(results, [[Replaced]]);
     room.check().await;
-    assert_eq!((room.cancel("b").await, room.cancel("b").await, room.cancel("z").await), (Cancelled, Unknown, Unknown));
+    assert_eq!(
+        (room.cancel("b").await, room.cancel("b").await, room.cancel("z").await),
+        (Cancelled, Unknown, Unknown)
+    );
     let s = room.check().await;
     assert_eq!(s.bundles.len(), 2, "a bundle whose last message left is gone");
     assert_eq!(room.reschedule("a", far(), "command").await, Rescheduled);
@@ -163,7 +172,10 @@ async fn a_batch_longer_than_a_call_is_cut_and_answered_in_order() {
 #[tokio::test]
 async fn a_buried_message_is_kept_with_its_reason_in_its_id() {
     let room = Room::shared().await;
-    assert_eq!(room.write(vec![WriteOp::Bury(letter("x")), WriteOp::Bury(letter("x"))]).await, [[Stored], [Stored]]);
+    assert_eq!(
+        room.write(vec![WriteOp::Bury(letter("x")), WriteOp::Bury(letter("x"))]).await,
+        [[Stored], [Stored]]
+    );
     let s = room.check().await;
     assert_eq!(s.dead.len(), 2, "they never overwrite each other");
     assert!(s.dead.keys().all(|id| id.starts_with("orders/attempts/")));
@@ -173,8 +185,7 @@ async fn a_buried_message_is_kept_with_its_reason_in_its_id() {
 #[tokio::test]
 async fn a_divided_bundle_leaves_its_parts_where_they_belong() {
     let room = Room::shared().await;
-    let stored: Vec<_> =
-        ["confirmed", "back", "held", "dead"].iter().map(|n| named(n, past(), n)).collect();
+    let stored: Vec<_> = ["confirmed", "back", "held", "dead"].iter().map(|n| named(n, past(), n)).collect();
     room.keep(stored.clone()).await;
     let claimed = room.claim(LONG).await.remove(0);
     let back = Remainder {
