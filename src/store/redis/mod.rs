@@ -1,6 +1,7 @@
 //! The store on Redis. `keys` names keys, `scripts` holds the transitions, `link` keeps connections up,
 //! `lane` numbers calls; the others are the calls, by who makes them.
 
+mod audit;
 mod claims;
 mod counts;
 mod keys;
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio_util::sync::CancellationToken;
 
+use self::audit::Audits;
 use self::keys::Keys;
 use self::lane::{CallLane, WentBack};
 use self::link::Link;
@@ -46,6 +48,7 @@ struct Inner {
     writer: Writer,
     wake: Wake,
     went_back: Arc<WentBack>,
+    audits: Audits,
 }
 
 /// Where unique names come from: a random nonce of this process and a counter.
@@ -117,6 +120,7 @@ impl Store {
             writer,
             wake,
             went_back,
+            audits: Audits::new(config.partitions),
         })))
     }
 

@@ -39,4 +39,6 @@ pub(super) static DIVIDE: LazyLock<Script> = LazyLock::new(|| script!(allow_oom 
 pub(super) static HOLD: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "hold.lua"));
 pub(super) static GIVE_BACK: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "give_back.lua"));
 pub(super) static SWEEP: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "sweep.lua"));
+pub(super) static AUDIT: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "audit.lua"));
+pub(super) static RECOUNT: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "recount.lua"));
 pub(super) static MARK: LazyLock<Script> = LazyLock::new(|| script!(bare "mark.lua"));

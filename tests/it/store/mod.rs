@@ -2,6 +2,7 @@
 //! pure model, and the races and damages it must hold against.
 #![allow(unreachable_pub, reason = "one binary, one room of tests")]
 
+mod audit;
 mod damage;
 mod driver;
 mod invariants;
