@@ -71,9 +71,11 @@ impl Store {
         let mut report = AuditReport::default();
         let place = self.0.audits.partitions[usize::from(p.0)].lock().clone();
         let mut finds = Finds::default();
-        let mut next = Place::default();
-        next.claims = self.walk_claims(p, place.claims, &mut finds).await?;
-        next.due = self.walk_due(p, place.due, &mut finds).await?;
+        let mut next = Place {
+            claims: self.walk_claims(p, place.claims, &mut finds).await?,
+            due: self.walk_due(p, place.due, &mut finds).await?,
+            ..Place::default()
+        };
         for (n, hash) in BESIDE.iter().enumerate() {
             next.beside[n] = self.walk_beside(p, hash, place.beside[n], &mut finds).await?;
         }
@@ -320,7 +322,7 @@ impl Store {
         let found: Vec<Value> = self.ask(&pipe).await?;
         for (id, pair) in ids.iter().zip(found.chunks(2)) {
             let gone = match &pair[1] {
-                Value::BulkString(bits) => bits.iter().filter(|&&bit| bit == b'1').count(),
+                Value::BulkString(bits) => String::from_utf8_lossy(bits).matches('1').count(),
                 _ => 0,
             };
             *counted.entry(format!("n:{}", id.route())).or_default() += (id.count() - gone) as i64;

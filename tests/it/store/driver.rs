@@ -4,7 +4,7 @@ use postdate::domain::UnixMs;
 use postdate::store::{Claim, Division, Fresh, Held, Remainder, Settlement, Swept};
 
 use super::invariants::Snapshot;
-use super::model::{Grip, Letter, Model, Seen, Share};
+use super::model::{Grip, Letter, Model, Parted, Seen, Share};
 use super::room::*;
 
 /// One call. `who` is one of two holders of claims.
@@ -169,8 +169,8 @@ impl<'a> Driver<'a> {
             let held_on: Vec<usize> = (0..shares.len()).filter(|&i| shares[i] == Some(Share::Held)).collect();
             let answer = self.room.divide(division).await;
             match (self.model.divide(hand.grip, &shares, back_at), answer) {
-                (None, Held::Stale) => {}
-                (Some(grip), Held::Done(claims)) => {
+                (Parted::Stale, Held::Stale) => {}
+                (Parted::Done(grip), Held::Done(claims)) => {
                     assert_eq!(usize::from(grip.is_some()), claims.len());
                     born.extend(grip.into_iter().zip(claims).map(|(grip, claim)| InHand {
                         claim,
@@ -218,7 +218,9 @@ impl InHand {
                 (0..shares.len()).filter(|&i| shares[i] == Some(share)).map(|i| i as u32).collect();
             let mut entries: Vec<_> = from.iter().map(|&i| self.entries[i as usize].clone()).collect();
             if share == Share::Back {
-                entries.iter_mut().for_each(|e| e.due = back_at);
+                for entry in &mut entries {
+                    entry.due = back_at;
+                }
             }
             let fresh = Fresh { route: route(), bundle: bundle(entries) };
             let lease_ms = (share == Share::Held).then_some(LONG);

@@ -11,9 +11,9 @@ use redis::aio::MultiplexedConnection;
 #[derive(Debug, Default)]
 pub struct Snapshot {
     /// Bundle -> score, over all due zsets.
-    pub due: BTreeMap<String, f64>,
+    pub due: BTreeMap<String, i64>,
     /// Bundle -> deadline.
-    pub claims: BTreeMap<String, f64>,
+    pub claims: BTreeMap<String, i64>,
     pub bundles: BTreeMap<String, Bundle>,
     pub gone: BTreeMap<String, String>,
     pub done: BTreeMap<String, String>,
@@ -38,7 +38,7 @@ impl Snapshot {
     }
 }
 
-async fn zset(raw: &mut MultiplexedConnection, key: &str) -> BTreeMap<String, f64> {
+async fn zset(raw: &mut MultiplexedConnection, key: &str) -> BTreeMap<String, i64> {
     let found: Vec<(String, f64)> = redis::cmd("ZRANGE")
         .arg(key)
         .arg(0)
@@ -47,7 +47,7 @@ async fn zset(raw: &mut MultiplexedConnection, key: &str) -> BTreeMap<String, f6
         .query_async(raw)
         .await
         .expect("a zset");
-    found.into_iter().collect()
+    found.into_iter().map(|(member, score)| (member, score as i64)).collect()
 }
 
 async fn hash<T: redis::FromRedisValue + Ord>(
@@ -80,7 +80,7 @@ pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) 
         let name = &key[root.len()..];
         if let Some(shelf) = name.strip_prefix("due:") {
             let entries = zset(raw, &key).await;
-            let first = entries.values().copied().fold(f64::INFINITY, f64::min);
+            let first = entries.values().copied().min().expect("never empty");
             heads.insert(shelf.to_owned(), first);
             for (id, score) in entries {
                 let parsed = BundleId::parse(&id).unwrap_or_else(|| panic!("{id} is no bundle's id"));

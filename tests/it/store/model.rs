@@ -43,6 +43,16 @@ pub struct Grip {
     token: usize,
 }
 
+/// A claimed bundle: its bodies, each with whether it is not to be published, and its expiries.
+pub type Taken = (Grip, Vec<(String, bool)>, u32);
+
+/// What a divide answers: that it was stale, or the claim on what is held on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parted {
+    Stale,
+    Done(Option<Grip>),
+}
+
 /// A message as it can be seen from outside.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Seen {
@@ -152,7 +162,7 @@ impl Model {
 
     /// Claims all that is due by `until`; answers with each claim the bodies of its bundle and which of them
     /// are not to be published.
-    pub fn claim(&mut self, until: UnixMs, expires: bool) -> Vec<(Grip, Vec<(String, bool)>, u32)> {
+    pub fn claim(&mut self, until: UnixMs, expires: bool) -> Vec<Taken> {
         let mut taken = Vec::new();
         for (bundle, kept) in self.bundles.iter_mut().enumerate() {
             let first = kept.slots.iter().map(|s| s.letter.due).min().expect("not empty");
@@ -215,11 +225,11 @@ impl Model {
 
     /// Divides by one share a message of the bundle (`None`: it was not to be published). Answers the claim
     /// on what is held on, if the bundle was ours and something is.
-    pub fn divide(&mut self, grip: Grip, shares: &[Option<Share>], back_at: UnixMs) -> Option<Option<Grip>> {
+    pub fn divide(&mut self, grip: Grip, shares: &[Option<Share>], back_at: UnixMs) -> Parted {
         let confirmed: Vec<_> = shares.iter().map(|s| *s == Some(Share::Confirmed)).collect();
         if !self.ours(grip) {
             self.note(grip.bundle, &confirmed);
-            return None;
+            return Parted::Stale;
         }
         let old = self.bundles[grip.bundle].clone();
         let of = |wanted: Share| -> Vec<usize> {
@@ -236,7 +246,9 @@ impl Model {
                 held = Some(Grip { bundle: self.bundles.len(), token: self.tokens });
                 Place::Claimed { token: self.tokens, expires: false }
             } else {
-                letters.iter_mut().for_each(|letter| letter.due = back_at);
+                for letter in &mut letters {
+                    letter.due = back_at;
+                }
                 Place::Due
             };
             let new = self.add(letters, place, old.expiries);
@@ -251,7 +263,7 @@ impl Model {
         self.dead.extend(of(Share::Dead).into_iter().map(|i| old.slots[i].letter.body.clone()));
         self.bundles[grip.bundle].place = Place::Nowhere;
         self.free_names(grip.bundle);
-        Some(held)
+        Parted::Done(held)
     }
 
     pub fn sweep(&mut self) -> u32 {

@@ -136,8 +136,8 @@ async fn interleaving_16_a_deadline_too_far_ahead_is_brought_back_and_after_a_ju
     room.command::<()>(&["ZINCRBY", &room.key("claims"), "3600000", id]).await;
     assert_eq!(room.store.sweep(P, 10_000, true).await, Ok(Swept { expired: 0, clamped: 1 }));
     let s = room.check().await;
-    let now: (u64, u64) = room.command(&["TIME"]).await;
-    assert!(s.claims[id] <= (now.0 * 1000 + now.1 / 1000 + 10_000) as f64, "at most a lease from now");
+    let now: (i64, i64) = room.command(&["TIME"]).await;
+    assert!(s.claims[id] <= (now.0 * 1000 + now.1 / 1000 + 10_000), "at most a lease from now");
     assert_eq!(s.claims.len(), 2, "nothing expires while the clock is not trusted");
     assert_eq!(room.store.sweep(P, 10_000, false).await, Ok(Swept { expired: 1, clamped: 0 }));
     assert_eq!(room.extend(&ahead.claim, LONG, None).await, Held::Done(vec![]), "it is still the holder's");
@@ -255,8 +255,8 @@ async fn interleaving_28_who_comes_back_and_finds_its_name_taken_goes_on_nameles
         let old = room.claim(0).await.remove(0);
         assert_eq!(room.keep(vec![named("a", past().plus(5), "new")]).await, [Stored], "in flight: free");
         match way {
-            "give back" => drop(room.give_back(&old.claim, None).await),
-            "retry" => drop(room.divide(all_back(&old)).await),
+            "give back" => assert_eq!(room.give_back(&old.claim, None).await, Held::Done(vec![])),
+            "retry" => assert_eq!(room.divide(all_back(&old)).await, Held::Done(vec![])),
             _ => expire(&room).await,
         }
         room.check().await;

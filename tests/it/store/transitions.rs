@@ -18,7 +18,7 @@ async fn what_is_stored_is_claimed_as_it_was_and_settled_leaves_nothing() {
     assert_eq!(room.keep(stored.clone()).await, [Stored; 3]);
     let s = room.check().await;
     assert_eq!((s.due.len(), s.claims.len()), (1, 0));
-    assert_eq!(s.due.values().copied().collect::<Vec<_>>(), [past().0 as f64], "due when its first is");
+    assert_eq!(s.due.values().copied().collect::<Vec<_>>(), [past().0], "due when its first is");
     assert_eq!(room.heads().await[0].due, past());
 
     let claimed = room.claim(LONG).await;
@@ -210,7 +210,7 @@ async fn a_divided_bundle_leaves_its_parts_where_they_belong() {
     let Held::Done(born) = room.divide(division.clone()).await else { panic!("it was ours") };
     let s = room.check().await;
     assert_eq!((s.due.len(), s.claims.len(), s.dead.len(), s.names.len()), (1, 1, 1, 2));
-    assert_eq!(s.due.values().copied().collect::<Vec<_>>(), [past().plus(9).0 as f64]);
+    assert_eq!(s.due.values().copied().collect::<Vec<_>>(), [past().plus(9).0]);
     assert_eq!(s.claims.keys().collect::<Vec<_>>(), [born[0].id.as_str()]);
     assert_eq!(s.expiries.values().copied().collect::<Vec<_>>(), [2]);
     assert_eq!((room.cancel("held").await, room.cancel("confirmed").await), (InFlight, Unknown));
@@ -267,11 +267,11 @@ async fn extend_moves_the_deadline_and_give_back_keeps_the_place_in_time() {
     let before = room.check().await.claims[claimed.claim.id.as_str()];
     assert_eq!(room.extend(&claimed.claim, LONG, Some(vec![true, false])).await, Held::Done(vec![]));
     let s = room.check().await;
-    assert!(s.claims[claimed.claim.id.as_str()] >= before + LONG as f64);
+    assert!(s.claims[claimed.claim.id.as_str()] >= before + LONG as i64);
     assert_eq!(room.store.sweep(P, LONG, false).await, Ok(Swept::default()), "it was extended");
     assert_eq!(room.give_back(&claimed.claim, Some(vec![true, false])).await, Held::Done(vec![]));
     let s = room.check().await;
-    assert_eq!(s.due[claimed.claim.id.as_str()], past().0 as f64);
+    assert_eq!(s.due[claimed.claim.id.as_str()], past().0);
     assert_eq!(live(&room.claim(LONG).await[0]), ["b"]);
 }
 

@@ -130,7 +130,9 @@ impl Store {
         }
         for junk in junk.chunks(MEND) {
             let mut batch = Batch::default();
-            junk.iter().for_each(|(member, shelf)| batch.junk(member, shelf.as_deref()));
+            for (member, shelf) in junk {
+                batch.junk(member, shelf.as_deref());
+            }
             report.leftovers += junk.len() as u32;
             self.mend_batch(p, batch, report).await?;
         }
