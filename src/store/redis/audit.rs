@@ -33,7 +33,7 @@ use crate::store::{AuditReport, StoreError};
 /// Entries looked at in one trip.
 const PAGE: usize = 200;
 /// Entries of one partition that one audit looks at; the next goes on behind them.
-const ENTRIES: usize = 5000;
+const ENTRIES: usize = 2000;
 /// Trips through each of the hashes beside the bundles, and through the whole key space, in one audit.
 const STEPS: usize = 10;
 const SHELVES: usize = 4096;

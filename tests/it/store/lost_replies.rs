@@ -4,7 +4,7 @@ use postdate::store::{Held, WriteResult};
 
 use super::proxy::Proxy;
 use super::room::*;
-use crate::support::Redis;
+use crate::support::{Redis, eventually};
 
 use WriteResult::{Cancelled, Duplicate, InFlight, Rescheduled, Stored, TooLate};
 
@@ -270,4 +270,28 @@ async fn scripts_that_the_server_has_forgotten_are_sent_again() {
     flush().await;
     room.store.raise_mark("s", 4).await.expect("raised");
     assert!(room.check().await.bundles.is_empty());
+}
+
+#[tokio::test]
+async fn a_server_that_dies_is_waited_for_and_nothing_is_done_twice() {
+    let mut redis = Redis::start().await;
+    let room = Room::on(&redis, 1).await;
+    room.keep(vec![named("before", past(), "before")]).await;
+    redis.kill9().await;
+    let writing = tokio::spawn({
+        let room = room.at(P);
+        async move { room.keep(vec![named("meanwhile", past(), "meanwhile")]).await }
+    });
+    redis.restart().await;
+    assert_eq!(writing.await.expect("runs"), [Stored]);
+    assert_eq!(room.store.went_back(), 0, "the append-only file has all of it");
+    // The raw connection died with the server.
+    let mut room = room.at(P);
+    room.raw = redis.connection().await.expect("connected");
+    assert_eq!(room.check().await.bundles.len(), 2);
+    assert_eq!(room.cancel("before").await, Cancelled);
+    // A look answers that the store is away once it has noticed; whoever looks tries again.
+    eventually("a look is answered", async || room.store.heads(&[P], past()).await.map(drop)).await;
+    assert_eq!(room.claim(LONG).await.iter().flat_map(live).collect::<Vec<_>>(), ["meanwhile"]);
+    room.check().await;
 }

@@ -305,7 +305,7 @@ async fn a_sweep_is_bounded_and_comes_to_an_end() {
 }
 
 #[tokio::test]
-async fn counts_are_of_all_partitions_and_marks_never_go_down() {
+async fn interleaving_23_marks_never_go_down_and_counts_are_of_all_partitions() {
     let redis = crate::support::Redis::shared().await;
     let room = Room::on(redis, 3).await;
     for p in room.store.partitions().all() {

@@ -46,7 +46,11 @@ local function judge(id, due, blob, first)
   if deadline then
     return 'n', true
   end
-  if there and redis.call('PTTL', blob) == -1 and first ~= '' then
+  if there and redis.call('PTTL', blob) == -1 then
+    if first == '' then
+      -- To be brought back once its due time was read, with all that stands beside it.
+      return 'n', true
+    end
     -- It may have been in flight when its entry was lost: it counts as an expired claim.
     redis.call('ZADD', due, first, id)
     redis.call('HINCRBY', EXPIRIES, id, 1)
