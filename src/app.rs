@@ -132,6 +132,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         routes: &house.config.routes,
         metrics: house.metrics.clone(),
         watch: house.watch.clone(),
+        bursts: house.bursts.clone(),
         shards: house.shards,
         tasks: &house.tasks,
         shutdown: house.stages.flow.clone(),

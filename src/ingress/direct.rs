@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use tracing::{debug, warn};
+use tracing::warn;
 
 use super::Receipt;
 use crate::domain::{Entry, Partition, Route, Target, Text, UnixMs, Verdict, retry};
 use crate::egress::{Lanes, Publication, Stamp, Verdicts};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{Bundle, DeadLetter, Store, WriteOp};
-use crate::telemetry::{Outcome, RouteMetrics, Watch};
+use crate::telemetry::{Bursts, Outcome, RouteMetrics, Watch};
 
 /// A message that has not left its lane by then is stored instead.
 const PATIENCE_US: i64 = 5_000_000;
@@ -29,6 +29,7 @@ struct Inner {
     underway: Mutex<HashMap<u64, Underway>>,
     next: AtomicU64,
     watch: Arc<Watch>,
+    bursts: Arc<Bursts>,
     tasks: Tasks,
 }
 
@@ -48,6 +49,7 @@ impl Direct {
         store: Store,
         lanes: Arc<dyn Lanes>,
         watch: Arc<Watch>,
+        bursts: Arc<Bursts>,
         tasks: &Tasks,
         shutdown: &Shutdown,
     ) -> Self {
@@ -58,6 +60,7 @@ impl Direct {
             underway: Mutex::default(),
             next: AtomicU64::new(1),
             watch,
+            bursts,
             tasks: tasks.clone(),
         });
         let (judge, shutdown) = (inner.clone(), shutdown.clone());
@@ -93,7 +96,7 @@ impl Direct {
         let id = Text::from(format!("~{}", inner.store.unique()));
         if let Some(cause) = entry.repeat_cause(0) {
             metrics.redelivered(cause, 1);
-            debug!(route = %route.name, %id, cause = cause.as_str(), "this publish may repeat an earlier one");
+            inner.bursts.note("this publish may repeat an earlier one", &route.name, cause.as_str(), &id);
         }
         let stamp = Stamp { id: id.clone(), due: entry.due, attempt: 1 };
         let entries = Arc::new(vec![entry]);

@@ -10,3 +10,4 @@ mod flow;
 mod kafka;
 mod rabbitmq;
 mod servers;
+mod store;
