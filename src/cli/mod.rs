@@ -3,7 +3,6 @@
 //! 0 done; 1 failed; 64 usage or configuration.
 
 mod check;
-pub mod client;
 mod output;
 mod run;
 pub mod send;
@@ -92,7 +91,7 @@ pub fn main() -> ExitCode {
     let done = match cli.command {
         Command::Run(args) => run::run(args),
         Command::Check(args) => check::check(args),
-        Command::Send(args) => send::run(args),
+        Command::Send(args) => send::run(&args),
     };
     done.unwrap_or_else(|error| {
         output::err(&format!("error: {error:#}"));

@@ -75,7 +75,10 @@ fn kafka(name: &str, section: &Section<'_>) -> Option<kafka::Connection> {
     let (properties, place) = properties?;
     for (name, value) in &properties {
         if let Err(message) = property(name, value) {
-            section.report(place, format!("{}: {message}", quoted(name)));
+            match place {
+                "properties" => section.report_entry(place, name, message),
+                _ => section.report(place, format!("{}: {message}", quoted(name))),
+            }
         }
     }
     let properties = properties.into_iter().map(|(name, value)| (name, Secret::new(value))).collect();
@@ -99,7 +102,7 @@ fn from_table(section: &Section<'_>) -> Option<BTreeMap<String, String>> {
     for (name, value) in dict {
         match scalar(value) {
             Some(text) => drop(properties.insert(name.clone(), text)),
-            None => section.report("properties", format!("{}: is {}, not a text", quoted(name), kind(value))),
+            None => section.report_entry("properties", name, format!("is {}, not a text", kind(value))),
         }
     }
     Some(properties)
