@@ -3,6 +3,7 @@
 //! 0 done; 1 failed; 64 usage or configuration.
 
 mod check;
+pub mod client;
 mod output;
 mod run;
 pub mod send;

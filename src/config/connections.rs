@@ -9,7 +9,7 @@ use super::check::{not_both, secret};
 use super::section::{Section, kind, quoted};
 use super::sources::read_secret;
 use super::{clients, print};
-use crate::broker::{kafka, owned, rabbitmq};
+use crate::broker::{kafka, rabbitmq};
 use crate::domain::{RouteName, Secret};
 
 /// Connections by name; `None` is one that is declared, but wrong.
@@ -86,7 +86,7 @@ fn kafka(name: &str, section: &Section<'_>) -> Option<kafka::Connection> {
 }
 
 fn property(name: &str, value: &str) -> Result<(), String> {
-    if owned::PROPERTIES.contains(&name) {
+    if kafka::OWNED.contains(&name) {
         return Err("Postdate owns this property; leave it out".to_owned());
     }
     clients::kafka_property(name, value, print::is_secret_property(name))
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_properties_file_is_lines_of_names_and_values() {
-        let read = from_file("# comment\n\nsasl.password = a=b \nclient.id=x").expect("good");
+        let read = from_file("# comment\n\nsasl.password = a=b \nclient.rack=x").expect("good");
         assert_eq!(read["sasl.password"], "a=b");
         assert_eq!(read.len(), 2);
         assert!(from_file("hunter2").is_err_and(|error| !error.contains("hunter2")));

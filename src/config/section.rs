@@ -41,8 +41,6 @@ impl Context<'_> {
     }
 }
 
-const DURATION: &str = "a duration such as \"20s\"";
-
 /// One table.
 pub(super) struct Section<'a> {
     pub(super) context: &'a Context<'a>,
@@ -209,17 +207,14 @@ impl<'a> Section<'a> {
 
     /// A duration above zero.
     pub(super) fn duration(&self, key: &'static str) -> Option<Duration> {
-        self.measure(key, DURATION, |text| match units::duration(text)? {
-            Duration::ZERO => Err("must be above zero".to_owned()),
-            duration => Ok(duration),
-        })
+        self.millis(key).map(|millis| Duration::from_millis(millis.unsigned_abs()))
     }
 
-    /// A duration of at least a millisecond, in milliseconds.
+    /// A duration above zero, in milliseconds.
     pub(super) fn millis(&self, key: &'static str) -> Option<i64> {
-        self.measure(key, DURATION, |text| match units::duration(text)?.as_millis() {
-            0 => Err("must be at least 1ms".to_owned()),
-            millis => Ok(millis as i64),
+        self.measure(key, "a duration such as \"20s\"", |text| match units::millis(text)? {
+            0 => Err("must be above zero".to_owned()),
+            millis => Ok(millis),
         })
     }
 

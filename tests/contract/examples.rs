@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use postdate::broker::owned;
+use postdate::broker::kafka::OWNED;
 use postdate::config::{self, Config, Problems, Sources};
 use postdate::domain::route::{DelayFrom, OnInvalid, Retry};
 use postdate::domain::{Endpoint, Route};
@@ -86,7 +86,7 @@ fn the_reference_is_the_default_and_its_commented_keys_are_right() {
     assert_eq!(policy.headers, postdate::domain::route::HeaderNames::default());
     assert_eq!((policy.max_size, policy.max_headers), (1 << 20, 64 << 10));
 
-    for property in owned::PROPERTIES {
+    for property in OWNED {
         assert!(reference.contains(&format!("`{property}`")), "{property} is not in the reference");
     }
     for later in ["dedupe", "dead_letters", "topology", "heartbeat =", "wait_replicas", "jitter ="] {
@@ -141,7 +141,7 @@ fn the_layers_stand_in_their_order() {
     sources.environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     sources.set = vec![
         "redis.url=redis://set".to_owned(),
-        "kafka.main.properties.client.id=a=b".to_owned(),
+        "kafka.main.properties.client.rack=a=b".to_owned(),
         "routes.new-orders.to.topic=other".to_owned(),
     ];
     let config = check(sources).unwrap_or_else(|problems| panic!("{problems}"));
@@ -156,7 +156,7 @@ fn the_layers_stand_in_their_order() {
     assert_eq!((route.policy.max_pending, route.policy.retry.attempts), (1000, 3));
     assert_eq!(route.to.name(), "other");
     let properties = &config.kafka["main"].properties;
-    assert_eq!((properties["sasl.password"].expose(), properties["client.id"].expose()), ("007", "a=b"));
+    assert_eq!((properties["sasl.password"].expose(), properties["client.rack"].expose()), ("007", "a=b"));
 }
 
 #[test]

@@ -44,7 +44,6 @@ const CONFIG_FACES: &[&str] = &[
     "admin::Config",
     "admin::config",
     "broker::kafka",
-    "broker::owned",
     "broker::rabbitmq",
     "store::Config",
     "store::config",
@@ -68,8 +67,10 @@ const CLIENTS: &[(&str, &[&str])] = &[
     ("clap", &["cli/"]),
 ];
 
-/// Production lines that a file may have.
+/// Production lines that a file may have; those named in `LONG`, each with its reason, up to the wall.
 const LINES: usize = 400;
+const WALL: usize = 500;
+const LONG: &[(&str, &str)] = &[];
 
 /// A source file: its path under `src/` and its text without the tests in it.
 struct Source {
@@ -199,7 +200,12 @@ fn client_libraries_stay_in_their_rooms() {
                     before.is_none_or(|c| !(c.is_alphanumeric() || c == '_' || c == ':'))
                 })
             };
-            if code(&source.text).any(names) && !places.iter().any(|place| source.path.starts_with(place)) {
+            // A room's own module of that name (`store::redis`) is not the library.
+            let own = source.text.contains(&format!("\nmod {library};"));
+            if !own
+                && code(&source.text).any(names)
+                && !places.iter().any(|place| source.path.starts_with(place))
+            {
                 wrong.push(format!("src/{}: `{library}` has no business here", source.path));
             }
         }
@@ -212,8 +218,11 @@ fn files_are_short() {
     let mut wrong = Vec::new();
     for source in sources() {
         let lines = source.text.lines().count();
-        if lines > LINES {
+        let long = LONG.iter().any(|(path, _)| *path == source.path);
+        if lines > WALL || (lines > LINES && !long) {
             wrong.push(format!("src/{}: {lines} lines, {LINES} at most", source.path));
+        } else if long && lines <= LINES {
+            wrong.push(format!("src/{}: is short enough not to be named in LONG", source.path));
         }
     }
     let main = read(repository("src/main.rs")).lines().count();

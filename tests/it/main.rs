@@ -5,4 +5,6 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod accounting;
+mod kafka;
 mod servers;
