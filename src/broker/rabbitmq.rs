@@ -2,11 +2,13 @@
 //! translation between AMQP's types and our own.
 
 mod convert;
+mod examine;
 mod fault;
 mod health;
 mod link;
 
 pub use convert::{TooLong, from_amqp, to_amqp, wire_len};
+pub use examine::Thing;
 pub use fault::{Fault, FaultKind};
 pub use link::{Broker, DEADLINE, Link, Links, Live, within};
 

@@ -20,8 +20,9 @@ use tracing_subscriber::{EnvFilter, Layer, Registry};
 use super::config::{Config, Format};
 
 /// The filter unless another is configured: our own words from `info` up; the client libraries report
-/// through our own rooms, so of theirs only what is surely wrong.
-pub const DEFAULT_FILTER: &str = "warn,postdate=info,lapin=error,rdkafka=error,librdkafka=error,hyper=error";
+/// through our own rooms, so of theirs only what is surely wrong. lapin calls each closed channel an error,
+/// a queue that is looked for again and not there too: whoever used the channel says what it means.
+pub const DEFAULT_FILTER: &str = "warn,postdate=info,lapin=off,rdkafka=error,librdkafka=error,hyper=error";
 
 /// Why logging could not be set up.
 #[derive(Debug, thiserror::Error)]

@@ -105,7 +105,7 @@ impl Broker {
     }
 
     /// Connects once, under the deadline: for `check --connect`.
-    pub async fn connect_once(&self) -> Result<lapin::Connection, Fault> {
+    pub(super) async fn connect_once(&self) -> Result<lapin::Connection, Fault> {
         self.connect("check").await
     }
 

@@ -3,6 +3,7 @@
 
 mod claims;
 mod counts;
+mod health;
 mod keys;
 mod lane;
 mod link;
@@ -18,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio_util::sync::CancellationToken;
 
+use self::health::Health;
 use self::keys::Keys;
 use self::lane::CallLane;
 use self::link::Link;
@@ -95,7 +97,8 @@ impl Store {
             on_force.0.forced().await;
             on_force.1.cancel();
         });
-        let link = |role: &'static str| Link::start(config, role, parts.readiness, parts.tasks, &force);
+        let health = Arc::new(Health::new(config, parts.readiness));
+        let link = |role: &'static str| Link::start(config, role, &health, parts.tasks, &force);
         let keys = Keys::new(&config.prefix);
         let lane = |role, link| {
             CallLane::new(format!("{}.{role}", ids.nonce), link, config.partitions, &clock, &parts.metrics)
