@@ -6,5 +6,7 @@
 mod support;
 
 mod accounting;
+mod check;
 mod kafka;
+mod send;
 mod servers;
