@@ -64,7 +64,9 @@ where
         }
         (Format::Json, _) | (Format::Auto, false) => layer.json().flatten_event(true).boxed(),
     };
-    Ok(Registry::default().with(layer.with_filter(filter)))
+    // The filter is one of all layers, not this layer's own: such a one forgets the thread's next event after
+    // a record of the `log` crate that it did not want (a disabled line of rdkafka's, say).
+    Ok(Registry::default().with(layer).with(filter))
 }
 
 /// One field of a text line: the message bare, any other as `name=value`, escaped.

@@ -16,6 +16,8 @@ use super::{Connection, TopicState, log, look_up};
 const ANSWER: Duration = Duration::from_secs(2);
 /// Turns of [`ANSWER`] / this that a first fetch is waited for.
 const TURNS: u32 = 20;
+/// Longest wait for an event that may have come long ago.
+const EVENT: Duration = Duration::from_millis(10);
 
 /// What keeps a group from reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,9 +119,7 @@ fn describe(error: &KafkaError) -> String {
 fn trouble(client: &BaseConsumer<Listener>) -> Option<String> {
     // Events are told only to who polls; there are a handful at most.
     for _ in 0..TURNS {
-        if client.poll(Duration::ZERO).is_none() {
-            break;
-        }
+        drop(client.poll(EVENT));
     }
     client.context().0.lock().take()
 }
