@@ -10,11 +10,11 @@ use parking_lot::Mutex;
 use tracing::warn;
 
 use super::Receipt;
-use crate::domain::{Entry, Partition, Route, Target, Text, UnixMs, Verdict, retry};
+use crate::domain::{Entry, Partition, Route, Target, Text, Verdict, retry};
 use crate::egress::{Lanes, Publication, Stamp, Verdicts};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{Bundle, DeadLetter, Store, WriteOp};
-use crate::telemetry::{Bursts, Outcome, RouteMetrics, Watch};
+use crate::telemetry::{Bursts, RouteMetrics};
 
 /// A message that has not left its lane by then is stored instead.
 const PATIENCE_US: i64 = 5_000_000;
@@ -28,7 +28,6 @@ struct Inner {
     verdicts: Arc<Verdicts>,
     underway: Mutex<HashMap<u64, Underway>>,
     next: AtomicU64,
-    watch: Arc<Watch>,
     bursts: Arc<Bursts>,
     tasks: Tasks,
 }
@@ -48,7 +47,6 @@ impl Direct {
     pub(super) fn start(
         store: Store,
         lanes: Arc<dyn Lanes>,
-        watch: Arc<Watch>,
         bursts: Arc<Bursts>,
         tasks: &Tasks,
         shutdown: &Shutdown,
@@ -59,7 +57,6 @@ impl Direct {
             verdicts: Arc::default(),
             underway: Mutex::default(),
             next: AtomicU64::new(1),
-            watch,
             bursts,
             tasks: tasks.clone(),
         });
@@ -131,12 +128,6 @@ impl Inner {
             let due_us = underway.entries[0].due.0 * 1000;
             let late_us = clock.now_us().unwrap_or(due_us) - due_us;
             underway.metrics.published.inc();
-            self.watch.report(&underway.route.name, underway.id.as_str(), || Outcome::Published {
-                published_at: UnixMs((due_us + late_us) / 1000),
-                due: underway.entries[0].due,
-                lateness_ms: late_us as f64 / 1e3,
-                attempt: 1,
-            });
             underway.metrics.lateness.observe(late_us.max(0) as f64 / 1e6);
             let took_us = clock.local().mono_us() - underway.handed_us;
             underway.metrics.confirm.observe(took_us.max(0) as f64 / 1e6);

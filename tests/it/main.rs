@@ -6,8 +6,10 @@
 mod support;
 
 mod accounting;
+mod check;
 mod flow;
 mod kafka;
 mod rabbitmq;
+mod send;
 mod servers;
 mod store;

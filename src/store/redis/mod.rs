@@ -4,6 +4,7 @@
 mod audit;
 mod claims;
 mod counts;
+mod health;
 mod keys;
 mod lane;
 mod link;
@@ -20,6 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio_util::sync::CancellationToken;
 
 use self::audit::Audits;
+use self::health::Health;
 use self::keys::Keys;
 use self::lane::{CallLane, WentBack};
 use self::link::Link;
@@ -99,7 +101,8 @@ impl Store {
             on_force.0.forced().await;
             on_force.1.cancel();
         });
-        let link = |role: &'static str| Link::start(config, role, parts.readiness, parts.tasks, &force);
+        let health = Arc::new(Health::new(config, parts.readiness));
+        let link = |role: &'static str| Link::start(config, role, &health, parts.tasks, &force);
         let keys = Keys::new(&config.prefix);
         let went_back = Arc::new(WentBack::new());
         let lane = |role, link| {
