@@ -8,8 +8,11 @@
 //! once the store has it. `ARCHITECTURE.md` is the map of the rooms below.
 
 pub mod admin;
+pub mod app;
 pub mod backoff;
 pub mod broker;
+pub mod cli;
+pub mod config;
 pub mod domain;
 pub mod egress;
 pub mod ingress;

@@ -1,2 +1,10 @@
-//! The binary.
-fn main() {}
+//! The binary: see `postdate --help`.
+
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+fn main() -> ExitCode {
+    postdate::cli::main()
+}

@@ -1,6 +1,20 @@
-//! Kafka connections: configuration and the properties that Postdate owns.
+//! Kafka connections: client configuration, the properties that Postdate owns, is a topic there.
+//!
+//! The operator's properties come last where they only tune, and are refused where a guarantee hangs on
+//! them ([`OWNED`]). Their values are secrets: neither logs nor errors show one.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rdkafka::client::{Client, ClientContext};
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::{ClientConfig, types::RDKafkaConfRes};
+use tokio::sync::Notify;
+use tracing::{debug, trace, warn};
 
 use crate::domain::Secret;
 
@@ -13,4 +27,336 @@ pub struct Connection {
     pub brokers: String,
     /// librdkafka properties that the operator set; none of those that Postdate owns.
     pub properties: BTreeMap<String, Secret>,
+}
+
+/// librdkafka properties (aliases too) that an operator cannot set: guarantees hang on them, or the
+/// configuration has a key of its own for them.
+pub const OWNED: &[&str] = &[
+    "acks",
+    "allow.auto.create.topics",
+    "auto.commit.enable",
+    "auto.commit.interval.ms",
+    "auto.offset.reset",
+    "bootstrap.servers",
+    "client.id",
+    "delivery.report.only.error",
+    "delivery.timeout.ms",
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "enable.gapless.guarantee",
+    "enable.idempotence",
+    "enable.partition.eof",
+    "fetch.queue.backoff.ms",
+    "group.id",
+    "group.instance.id",
+    "group.protocol",
+    "group.protocol.type",
+    "group.remote.assignor",
+    "heartbeat.interval.ms",
+    "isolation.level",
+    "linger.ms",
+    "log.queue",
+    "max.in.flight",
+    "max.in.flight.requests.per.connection",
+    "max.poll.interval.ms",
+    "message.send.max.retries",
+    "message.timeout.ms",
+    "metadata.broker.list",
+    "offset.store.method",
+    "partition.assignment.strategy",
+    "partitioner",
+    "queue.buffering.max.messages",
+    "queue.buffering.max.ms",
+    "request.required.acks",
+    "request.timeout.ms",
+    "retries",
+    "session.timeout.ms",
+    "statistics.interval.ms",
+    "topic.metadata.propagation.max.ms",
+    "transaction.timeout.ms",
+    "transactional.id",
+];
+
+/// How long the producer tries to deliver a message before it gives up; its fate is then unknown.
+pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What an operator may change, and why it differs from librdkafka's own default.
+const TUNED: &[(&str, &str)] = &[
+    // A broker that is back is found within two seconds.
+    ("reconnect.backoff.max.ms", "2000"),
+    ("socket.keepalive.enable", "true"),
+    ("socket.timeout.ms", "10000"),
+    ("log.connection.close", "false"),
+];
+const CONSUMER_TUNED: &[(&str, &str)] = &[
+    // New partitions, and topics that were missing or re-created, are found within two seconds.
+    ("topic.metadata.refresh.interval.ms", "2000"),
+    // Memory of what is read ahead, per partition; librdkafka's own 64 MiB do not fit twenty routes.
+    ("queued.min.messages", "20000"),
+    ("queued.max.messages.kbytes", "8192"),
+];
+const PRODUCER_TUNED: &[(&str, &str)] = &[
+    // The topic's own limit decides, not the client's.
+    ("message.max.bytes", "67108864"),
+    ("queue.buffering.max.kbytes", "262144"),
+];
+
+/// The configuration is wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A property that Postdate owns.
+    #[error("kafka connection {connection}: property {property} is set by Postdate")]
+    Owned {
+        /// The connection.
+        connection: String,
+        /// The property.
+        property: String,
+    },
+    /// librdkafka does not take it.
+    #[error("kafka connection {connection}: {error}")]
+    Refused {
+        /// The connection.
+        connection: String,
+        /// What it says, without any value.
+        error: String,
+    },
+}
+
+impl Connection {
+    /// The configuration of a consumer of this group.
+    pub fn consumer_config(&self, group: &str) -> Result<ClientConfig, ConfigError> {
+        let mut config = self.config(CONSUMER_TUNED)?;
+        config
+            .set("group.id", group)
+            .set("group.protocol", "classic")
+            // One partition's move, or one topic's end, must not stop the group's other routes.
+            .set("partition.assignment.strategy", "cooperative-sticky")
+            .set("session.timeout.ms", "10000")
+            .set("heartbeat.interval.ms", "3000")
+            .set("max.poll.interval.ms", "300000")
+            .set("auto.offset.reset", "earliest")
+            .set("isolation.level", "read_committed")
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            .set("enable.partition.eof", "false")
+            .set("allow.auto.create.topics", "false")
+            .set("fetch.queue.backoff.ms", "10")
+            .set("statistics.interval.ms", "5000");
+        Ok(config)
+    }
+
+    /// The configuration of a producer.
+    pub fn producer_config(&self) -> Result<ClientConfig, ConfigError> {
+        let mut config = self.config(PRODUCER_TUNED)?;
+        config
+            .set("enable.idempotence", "true")
+            .set("acks", "all")
+            .set("linger.ms", "0")
+            .set("partitioner", "murmur2_random")
+            .set("message.timeout.ms", MESSAGE_TIMEOUT.as_millis().to_string())
+            .set("allow.auto.create.topics", "false")
+            // A missing topic is an answer at once, not after 30 s.
+            .set("topic.metadata.propagation.max.ms", "0");
+        Ok(config)
+    }
+
+    /// Hides every value in what librdkafka says of a configuration.
+    pub fn refused(&self, error: KafkaError) -> ConfigError {
+        let error = match error {
+            KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, _, key, _) => {
+                format!("there is no property {key}")
+            }
+            KafkaError::ClientConfig(_, _, key, _) => format!("property {key} does not take this value"),
+            other => other.to_string(),
+        };
+        ConfigError::Refused { connection: self.name.clone(), error }
+    }
+
+    fn config(&self, tuned: &[(&str, &str)]) -> Result<ClientConfig, ConfigError> {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &self.brokers).set("client.id", "postdate");
+        for (property, value) in TUNED.iter().chain(tuned) {
+            config.set(*property, *value);
+        }
+        for (property, value) in &self.properties {
+            if OWNED.contains(&property.as_str()) {
+                let (connection, property) = (self.name.clone(), property.clone());
+                return Err(ConfigError::Owned { connection, property });
+            }
+            config.set(property, value.expose());
+        }
+        Ok(config)
+    }
+}
+
+/// Whether a topic is there, as the brokers answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TopicState {
+    /// It is, with so many partitions.
+    There {
+        /// How many.
+        partitions: usize,
+    },
+    /// It is not.
+    Missing,
+    /// The principal may not see it.
+    NotAllowed,
+    /// Nobody answered; what was seen instead.
+    Unreachable(String),
+}
+
+/// Asks a client's brokers for a topic. Blocks at most so long.
+pub fn look_up<C: ClientContext>(client: &Client<C>, topic: &str, at_most: Duration) -> TopicState {
+    let metadata = match client.fetch_metadata(Some(topic), at_most) {
+        Ok(metadata) => metadata,
+        Err(error) => return topic_error(error.rdkafka_error_code(), error.to_string()),
+    };
+    match metadata.topics().first() {
+        None => TopicState::Missing,
+        Some(found) => match found.error() {
+            None => TopicState::There { partitions: found.partitions().len() },
+            Some(code) => topic_error(Some(code.into()), RDKafkaErrorCode::from(code).to_string()),
+        },
+    }
+}
+
+fn topic_error(code: Option<RDKafkaErrorCode>, text: String) -> TopicState {
+    match code {
+        Some(
+            RDKafkaErrorCode::UnknownTopicOrPartition
+            | RDKafkaErrorCode::UnknownTopic
+            | RDKafkaErrorCode::InvalidTopic,
+        ) => TopicState::Missing,
+        Some(RDKafkaErrorCode::TopicAuthorizationFailed) => TopicState::NotAllowed,
+        _ => TopicState::Unreachable(text),
+    }
+}
+
+/// Asks for a topic with a client made for this one question.
+pub async fn find_topic(
+    connection: &Connection,
+    topic: &str,
+    at_most: Duration,
+) -> Result<TopicState, ConfigError> {
+    let config = connection.config(&[])?;
+    let (owner, topic) = (connection.clone(), topic.to_owned());
+    let asked = tokio::task::spawn_blocking(move || {
+        let client: BaseConsumer<Quiet> =
+            config.create_with_context(Quiet).map_err(|error| owner.refused(error))?;
+        Ok(look_up(client.client(), &topic, at_most))
+    });
+    asked.await.unwrap_or_else(|error| Ok(TopicState::Unreachable(error.to_string())))
+}
+
+/// A context whose client only answers questions.
+struct Quiet;
+
+impl ClientContext for Quiet {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        debug!(%error, reason, "kafka client error");
+    }
+}
+
+impl rdkafka::consumer::ConsumerContext for Quiet {}
+
+/// Takes a line of librdkafka's log: quietly, for what matters is said by Postdate in its own words.
+pub fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
+    match level {
+        RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
+            warn!(facility, message, "librdkafka");
+        }
+        RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning => debug!(facility, message, "librdkafka"),
+        _ => trace!(facility, message, "librdkafka"),
+    }
+}
+
+/// What a client's callbacks noticed of its brokers: a reason to ask whether they are still there.
+#[derive(Debug, Default)]
+pub struct Suspicion {
+    raised: AtomicBool,
+    reason: Mutex<String>,
+    news: Notify,
+}
+
+impl Suspicion {
+    /// Takes an error that librdkafka reports on a client as a whole.
+    pub fn error(&self, error: &KafkaError, reason: &str) {
+        debug!(%error, reason, "kafka client error");
+        let code = error.rdkafka_error_code();
+        if code == Some(RDKafkaErrorCode::AllBrokersDown) {
+            self.raised.store(true, Ordering::Release);
+            self.news.notify_one();
+        } else {
+            // The cause comes before the news that no broker is left.
+            reason.clone_into(&mut self.reason.lock());
+        }
+    }
+
+    /// Whether there was a reason since the last call.
+    pub fn take(&self) -> bool {
+        self.raised.swap(false, Ordering::AcqRel)
+    }
+
+    /// An error with the last cause that librdkafka gave, if it gave one.
+    pub fn explain(&self, error: &str) -> String {
+        let reason = self.reason.lock();
+        if reason.is_empty() { error.to_owned() } else { format!("{error}; {reason}") }
+    }
+
+    /// Waits for a reason. Cancel-safe.
+    pub async fn raised(&self) {
+        self.news.notified().await;
+    }
+}
+
+/// Whether any broker answers; else what was seen. Blocks at most so long.
+pub fn ask<C: ClientContext>(client: &Client<C>, topic: &str, at_most: Duration) -> Result<(), String> {
+    match look_up(client, topic, at_most) {
+        TopicState::Unreachable(error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connection(properties: &[(&str, &str)]) -> Connection {
+        let properties = properties.iter().map(|(k, v)| ((*k).to_owned(), Secret::new(*v)));
+        Connection { name: "main".into(), brokers: "127.0.0.1:1".into(), properties: properties.collect() }
+    }
+
+    #[test]
+    fn every_owned_property_is_one_of_librdkafkas_and_refused() {
+        for property in OWNED {
+            let owned = connection(&[(property, "1")]);
+            assert!(matches!(owned.consumer_config("g"), Err(ConfigError::Owned { .. })), "{property}");
+            assert!(matches!(owned.producer_config(), Err(ConfigError::Owned { .. })), "{property}");
+            let unknown = ClientConfig::new().set(*property, "no such value").create_native_config();
+            if let Err(KafkaError::ClientConfig(kind, ..)) = unknown {
+                assert_ne!(kind, RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, "{property}");
+            }
+        }
+    }
+
+    #[test]
+    fn librdkafka_takes_what_postdate_sets_and_operators_tune() {
+        let tuned = connection(&[("compression.type", "zstd"), ("socket.timeout.ms", "5000")]);
+        let consumer = tuned.consumer_config("g").expect("checked");
+        consumer.create_native_config().expect("librdkafka takes it");
+        assert_eq!(consumer.get("socket.timeout.ms"), Some("5000"));
+        tuned.producer_config().expect("checked").create_native_config().expect("librdkafka takes it");
+    }
+
+    #[test]
+    fn no_error_shows_a_value() {
+        let wrong = connection(&[("security.protocol", "hunter2")]);
+        let error = wrong.producer_config().expect("not owned").create_native_config().err().expect("wrong");
+        let shown = wrong.refused(error).to_string();
+        assert_eq!(shown, "kafka connection main: property security.protocol does not take this value");
+    }
 }

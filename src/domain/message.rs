@@ -7,12 +7,18 @@
 use bytes::Bytes;
 
 use super::due::UnixMs;
+use super::verdict::Cause;
 
 /// UTF-8 text over shared bytes.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Text(Bytes);
 
 impl Text {
+    /// Text of the program's own; costs nothing.
+    pub const fn from_static(text: &'static str) -> Self {
+        Self(Bytes::from_static(text.as_bytes()))
+    }
+
     /// Takes bytes that are valid UTF-8; `None` if they are not.
     pub fn from_utf8(bytes: Bytes) -> Option<Self> {
         std::str::from_utf8(&bytes).is_ok().then_some(Self(bytes))
@@ -219,6 +225,27 @@ pub struct Entry {
     pub message: Message,
 }
 
+impl Entry {
+    /// What makes its next publish a possible repeat of an earlier one; `expiries` counts claims on its
+    /// bundle that ended without an answer.
+    pub fn repeat_cause(&self, expiries: u32) -> Option<Cause> {
+        let flags = self.flags;
+        if flags.has(Flags::CONFIRM_UNKNOWN) {
+            Some(Cause::ConfirmUnknown)
+        } else if expiries > 0 || flags.has(Flags::CLAIM_EXPIRED) {
+            Some(Cause::ClaimExpired)
+        } else if flags.has(Flags::STORE_ROLLBACK) {
+            Some(Cause::StoreRollback)
+        } else if flags.has(Flags::SOURCE_REREAD) {
+            Some(Cause::SourceReread)
+        } else if flags.has(Flags::SOURCE_REDELIVERY) {
+            Some(Cause::SourceRedelivery)
+        } else {
+            None
+        }
+    }
+}
+
 /// One failed publish of a message, or why it is dead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -258,4 +285,16 @@ impl Flags {
     pub fn with(self, bit: u8) -> Self {
         Self(self.0 | bit)
     }
+}
+
+/// Headers that Postdate sets on delayed messages. Their names are the same on every route.
+pub mod stamped {
+    /// The producer's id, or the one that Postdate made (`~...`).
+    pub const ID: &str = "x-delay-id";
+    /// The due time, Unix milliseconds.
+    pub const DUE: &str = "x-delay-due";
+    /// How often it was handed out, from the second time on.
+    pub const ATTEMPT: &str = "x-delay-attempt";
+    /// All of them.
+    pub const ALL: [&str; 3] = [ID, DUE, ATTEMPT];
 }

@@ -6,11 +6,16 @@
 
 pub mod clock;
 pub mod due;
+pub mod duration;
 pub mod limits;
 pub mod message;
+pub mod moment;
 pub mod partition;
+pub mod retry;
 pub mod route;
 pub mod secret;
+#[cfg(any(test, feature = "test-util"))]
+pub mod testing;
 pub mod verdict;
 
 pub use clock::{Clock, StoreClock};

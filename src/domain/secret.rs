@@ -15,20 +15,45 @@ impl Secret {
         &self.0
     }
 
-    /// A URL with its user and password cut out; safe to show.
+    /// A URL with its user, password and query cut out; safe to show.
     pub fn redacted_url(&self) -> String {
-        match (self.0.find("://"), self.0.rfind('@')) {
-            (Some(scheme), Some(at)) if at > scheme => {
-                format!("{}://***{}", &self.0[..scheme], &self.0[at..])
-            }
-            (None, Some(_)) => "***".to_owned(),
-            _ => self.0.clone(),
-        }
+        let Some((scheme, rest)) = self.0.split_once("://") else {
+            return if self.0.contains('@') { "***".to_owned() } else { self.0.clone() };
+        };
+        // An unescaped `@`, `/` or `?` in a password must not show a part of it: cut at the last `@` first.
+        let (user, rest) = match rest.rsplit_once('@') {
+            Some((_, rest)) => ("***@", rest),
+            None => ("", rest),
+        };
+        let (rest, query) = match rest.split_once('?') {
+            Some((rest, _)) => (rest, "?***"),
+            None => (rest, ""),
+        };
+        format!("{scheme}://{user}{rest}{query}")
     }
 }
 
 impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("***")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_shows_where_it_leads_and_nothing_of_who_asks() {
+        for (url, shown) in [
+            ("redis://127.0.0.1:6379/1", "redis://127.0.0.1:6379/1"),
+            ("redis://:hunter2@h:6379", "redis://***@h:6379"),
+            ("amqp://u:hun@t/er?2@h/%2f?heartbeat=5", "amqp://***@h/%2f?***"),
+            ("unix:///run/redis.sock?pass=hunter2", "unix:///run/redis.sock?***"),
+            ("u:hunter2@h", "***"),
+            ("plain", "plain"),
+        ] {
+            assert_eq!(Secret::new(url).redacted_url(), shown);
+        }
     }
 }

@@ -9,18 +9,22 @@
 //! [`CONFIRM_DEADLINE`] of leaving the lane's queue; `Confirmed` means that the broker said it is
 //! stored *and* routed; publications of one lane from one submitter leave in the order submitted.
 
+mod all;
 pub mod kafka;
+mod names;
 pub mod rabbitmq;
 mod verdicts;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use all::AllLanes;
 pub use verdicts::Verdicts;
 
 use crate::domain::{Entry, Target, Text, UnixMs};
 
-/// Longest wait for a broker's word; then the verdict is `Unknown`.
+/// Longest wait for a broker's word; then the verdict is `Unknown`. Time in which RabbitMQ says that it
+/// blocks the connection (an alarm of its memory or disk) does not count.
 pub const CONFIRM_DEADLINE: Duration = Duration::from_secs(30);
 
 /// One hand-over of one message to one lane.

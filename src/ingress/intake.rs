@@ -1,29 +1,357 @@
 //! Intake: from a batch of deliveries to stored bundles, direct publishes and resolved receipts.
+//!
+//! Each source (a Kafka partition under one assignment, a queue's channel) hands its batches over one after
+//! another. A batch is judged, bundled, and takes its place in the order of each store partition before the
+//! next one is looked at, so what is said of one name is judged in order; the answers resolve receipts later.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::Delivery;
-use crate::domain::Route;
+use tokio::sync::watch;
+use tracing::{debug, warn};
+
+use super::admit::{Admitted, admit};
+use super::bundling::{PartitionWork, Work};
+use super::direct::Direct;
+use super::through::Through;
+use super::{Delivery, Receipt};
+use crate::backoff::Backoff;
+use crate::domain::{
+    DeadReason, Entry, Flags, InvalidReason, Message, OnInvalid, Partition, Route, RouteName, Target, Text,
+    UnixMs, retry,
+};
+use crate::egress::Lanes;
+use crate::lifecycle::{Shutdown, Tasks};
+use crate::store::{Bundle, DeadLetter, Store, WriteOp, WriteResult, Written};
+use crate::telemetry::{Bursts, Metrics, RouteMetrics, Watch};
+
+/// Offsets that share a store partition: a batch makes few bundles, load spreads over all partitions.
+const BLOCK: i64 = 512;
+/// Longest time between two tries to write a source's mark.
+const MARK_DEADLINE: Duration = Duration::from_secs(3);
 
 /// What both technologies' consumers hand their batches to.
-#[derive(Debug)]
-pub struct Intake {}
+pub struct Intake {
+    store: Store,
+    lanes: Arc<dyn Lanes>,
+    metrics: Arc<Metrics>,
+    watch: Arc<Watch>,
+    bursts: Arc<Bursts>,
+    direct: Direct,
+    gates: BTreeMap<RouteName, watch::Receiver<bool>>,
+    tasks: Tasks,
+    shutdown: Shutdown,
+}
 
 /// One source of a route in order of delivery: a Kafka partition under one assignment, or a queue's
 /// channel. Its batches are taken one after another.
-#[derive(Debug)]
-pub struct Source {}
+pub struct Source {
+    intake: Arc<Intake>,
+    route: Arc<Route>,
+    metrics: Arc<RouteMetrics>,
+    name: String,
+    /// The highest offset ever read before this source was opened.
+    reread_until: Option<i64>,
+    /// The highest offset that the store knows to be read.
+    marked: Option<i64>,
+    batches: u64,
+    gate: Option<watch::Receiver<bool>>,
+    through: Through,
+}
+
+/// What the intake is built from.
+pub struct Parts<'a> {
+    /// Where messages are kept.
+    pub store: Store,
+    /// Where those go that need not wait.
+    pub lanes: Arc<dyn Lanes>,
+    /// Where it counts.
+    pub metrics: Arc<Metrics>,
+    /// Who is told how a followed message ended.
+    pub watch: Arc<Watch>,
+    /// Where invalid messages are logged.
+    pub bursts: Arc<Bursts>,
+    /// Whether each route's ingress is open.
+    pub gates: BTreeMap<RouteName, watch::Receiver<bool>>,
+    /// Where its tasks run.
+    pub tasks: &'a Tasks,
+    /// When sources stop.
+    pub shutdown: &'a Shutdown,
+    /// The stage that begins once all sources have ended.
+    pub direct_shutdown: &'a Shutdown,
+}
 
 impl Intake {
+    /// Starts it; sources are opened by the consumers.
+    pub fn start(parts: Parts<'_>) -> Arc<Self> {
+        let Parts { store, lanes, metrics, watch, bursts, gates, tasks, shutdown, direct_shutdown } = parts;
+        let direct = Direct::start(store.clone(), lanes.clone(), watch.clone(), tasks, direct_shutdown);
+        let (tasks, shutdown) = (tasks.clone(), shutdown.clone());
+        Arc::new(Self { store, lanes, metrics, watch, bursts, direct, gates, tasks, shutdown })
+    }
+
     /// Opens a source. `name` identifies it for good: `kafka/<connection>/<group>/<topic>/<partition>`, or
-    /// `rabbitmq/<connection>/<queue>`. Waits for the store (it reads how far the source was ever read).
-    pub async fn open(self: &Arc<Self>, _route: &Arc<Route>, _name: String) -> Source {
-        Source {}
+    /// `rabbitmq/<connection>/<queue>`. Waits for the store (it reads how far the source was ever read);
+    /// `None` if shutting down is forced meanwhile, or the route is not served here.
+    pub async fn open(self: &Arc<Self>, route: &Arc<Route>, name: String) -> Option<Source> {
+        let metrics = self.metrics.route(&route.name)?.clone();
+        let reread_until = self.until_done("read a source's mark", || self.store.mark(&name)).await?;
+        Some(Source {
+            intake: self.clone(),
+            route: route.clone(),
+            name,
+            reread_until,
+            marked: reread_until,
+            batches: 0,
+            gate: self.gates.get(&route.name).cloned(),
+            through: Through::new(self.lanes.clone(), self.store.clone(), metrics.clone()),
+            metrics,
+        })
+    }
+
+    /// Tries until it succeeds; `None` if shutting down is forced.
+    async fn until_done<T, F>(&self, what: &str, call: impl Fn() -> F) -> Option<T>
+    where
+        F: Future<Output = Result<T, crate::store::StoreError>>,
+    {
+        let mut failures = 0;
+        loop {
+            let tried = tokio::select! {
+                () = self.shutdown.forced() => return None,
+                tried = tokio::time::timeout(MARK_DEADLINE, call()) => tried,
+            };
+            match tried {
+                Ok(Ok(done)) => return Some(done),
+                Ok(Err(why)) => debug!(error = %why, "cannot {what}; trying on"),
+                Err(_) => debug!("no answer in time; cannot {what}; trying on"),
+            }
+            failures += 1;
+            tokio::time::sleep(Backoff::CLIENT.wait(failures)).await;
+        }
     }
 }
 
 impl Source {
-    /// Takes a batch in order of delivery. Returns once the next batch may come; receipts are resolved
-    /// then or later. Not cancel-safe: a caller that gives up drops the source and its ledger with it.
-    pub async fn take(&mut self, _batch: Vec<Delivery>) {}
+    /// Takes a batch in order of delivery. Returns once the next batch may come: everything of this one has
+    /// its place in the store's order, and what passes through is confirmed. Receipts are resolved then or
+    /// later. Not cancel-safe: a caller that gives up drops the source and its ledger with it.
+    pub async fn take(&mut self, mut batch: Vec<Delivery>) {
+        if batch.is_empty() || !self.gate_open().await {
+            return;
+        }
+        self.metrics.admitted.inc_by(batch.len() as u64);
+        if !self.mark(&mut batch).await {
+            return;
+        }
+        self.batches += 1;
+        let now = self.intake.store.clock().now();
+        let mut work = Work::new(self.route.clone(), now);
+        let mut through = Vec::new();
+        for delivery in batch {
+            self.judge(delivery, now, &mut work, &mut through);
+        }
+        for (p, work) in work.finish() {
+            self.submit(p, work).await;
+        }
+        self.through.publish(&self.route, through, &self.intake.shutdown).await;
+    }
+
+    /// Waits while the route's ingress is paused; `false` if shutting down begins meanwhile.
+    async fn gate_open(&mut self) -> bool {
+        let Some(gate) = &mut self.gate else { return true };
+        tokio::select! {
+            biased;
+            open = gate.wait_for(|&open| open) => open.is_ok(),
+            () = self.intake.shutdown.draining() => false,
+        }
+    }
+
+    /// Flags what was read before, and notes how far is read now: before anything of it is stored, so that
+    /// whatever a crash makes us read again is known by it.
+    async fn mark(&mut self, batch: &mut [Delivery]) -> bool {
+        let mut highest = None;
+        for delivery in batch {
+            let Some((_, offset)) = delivery.position else { continue };
+            if self.reread_until.is_some_and(|until| offset <= until) {
+                delivery.flags = delivery.flags.with(Flags::SOURCE_REREAD);
+            }
+            highest = highest.max(Some(offset));
+        }
+        let Some(highest) = highest.filter(|&h| self.marked.is_none_or(|marked| h > marked)) else {
+            return true;
+        };
+        let store = &self.intake.store;
+        let marking = || store.raise_mark(&self.name, highest);
+        let done = self.intake.until_done("note how far a source is read", marking).await.is_some();
+        self.marked = Some(highest);
+        done
+    }
+
+    fn judge(
+        &mut self,
+        delivery: Delivery,
+        now: UnixMs,
+        work: &mut Work,
+        through: &mut Vec<(Entry, Arc<Target>, Receipt)>,
+    ) {
+        let Delivery { message, malformed, produced, flags, position, receipt } = delivery;
+        let unreadable = malformed.is_some();
+        let entry = |due, id: Option<Text>, flags, message: Message| Entry {
+            due,
+            id,
+            handouts: 0,
+            failures: 0,
+            flags,
+            position,
+            history: Vec::new(),
+            message,
+        };
+        match admit(message, malformed, produced, &self.route, now) {
+            Admitted::PassThrough { target, message } => {
+                through.push((entry(now, None, flags, message), target, receipt));
+            }
+            Admitted::Delayed { due, id, target, message } => {
+                let named = id.is_some();
+                let flags = if named { flags.with(Flags::NAMED) } else { flags };
+                let p = self.place(id.as_ref(), position);
+                let entry = entry(due, id, flags, message);
+                // Judged by the clock that the wheel will judge it by.
+                if !named && self.intake.store.clock().is_due(due) {
+                    self.intake.direct.publish(&self.route, &self.metrics, &target, entry, p, receipt);
+                } else {
+                    work.store(p, self.target_name(&target), entry, receipt);
+                }
+            }
+            Admitted::Cancel { id } => {
+                let p = self.place(Some(&id), position);
+                work.command(p, WriteOp::Cancel { route: self.route.name.clone(), id }, receipt);
+            }
+            Admitted::Reschedule { id, due, target, message } => {
+                let p = self.place(Some(&id), position);
+                let entry = entry(due, Some(id.clone()), flags.with(Flags::NAMED), message);
+                let fallback = Bundle { target: self.target_name(&target), entries: Arc::new(vec![entry]) };
+                let route = self.route.name.clone();
+                work.command(p, WriteOp::Reschedule { route, id, due, fallback }, receipt);
+            }
+            Admitted::Invalid { reason, error, message } => {
+                let entry = entry(now, None, flags, message);
+                self.invalid(reason, &error, unreadable, entry, receipt, work, through);
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // the parts of one delivery, on their three ways
+    fn invalid(
+        &self,
+        reason: InvalidReason,
+        error: &Text,
+        unreadable: bool,
+        mut entry: Entry,
+        receipt: Receipt,
+        work: &mut Work,
+        through: &mut Vec<(Entry, Arc<Target>, Receipt)>,
+    ) {
+        let policy = match self.route.policy.on_invalid {
+            // Headers that cannot be read cannot leave byte for byte: they are kept for a person instead.
+            OnInvalid::PassThrough if unreadable => OnInvalid::DeadLetter,
+            policy => policy,
+        };
+        self.metrics.invalid(reason, policy.as_str());
+        self.intake.bursts.note("an invalid message", &self.route.name, reason.as_str(), error);
+        match policy {
+            OnInvalid::PassThrough => through.push((entry, self.route.to.clone(), receipt)),
+            OnInvalid::Drop => {
+                self.metrics.dropped(reason.as_str());
+                receipt.resolve();
+            }
+            OnInvalid::DeadLetter => {
+                let reason = DeadReason::Invalid(reason);
+                let now = entry.due;
+                retry::remember(&mut entry, now, reason.as_str(), error.as_str());
+                self.metrics.dead_letter(reason.as_str());
+                let p = self.place(None, entry.position);
+                let bundle = Bundle { target: Text::default(), entries: Arc::new(vec![entry]) };
+                let route = self.route.name.clone();
+                work.command(p, WriteOp::Bury(DeadLetter { route, reason, bundle, raw: None }), receipt);
+            }
+        }
+    }
+
+    /// Where a message lives: with its name, or with its block of offsets (RabbitMQ: its batch).
+    fn place(&self, id: Option<&Text>, position: Option<(i32, i64)>) -> Partition {
+        let partitions = self.intake.store.partitions();
+        match (id, position) {
+            (Some(id), _) => partitions.of_name(&self.route.name, id.as_str()),
+            (None, Some((_, offset))) => partitions.of_block(&self.name, (offset / BLOCK) as u64),
+            (None, None) => partitions.of_block(&self.name, self.batches),
+        }
+    }
+
+    fn target_name(&self, target: &Arc<Target>) -> Text {
+        if Arc::ptr_eq(target, &self.route.to) { Text::default() } else { Text::from(target.name()) }
+    }
+
+    /// Takes its place in one partition's order; the answer resolves the receipts when it comes.
+    async fn submit(&self, p: Partition, work: PartitionWork) {
+        let PartitionWork { ops, receipts, .. } = work;
+        let commands: Vec<Option<&'static str>> = ops.iter().map(op_name).collect();
+        match self.intake.store.enqueue(p, ops).await {
+            Ok(written) => {
+                let metrics = self.metrics.clone();
+                self.intake.tasks.spawn("ingress:answers", answer(written, receipts, commands, metrics));
+            }
+            Err(why) => debug!(error = %why, "not stored; its source will deliver it again"),
+        }
+    }
+}
+
+fn op_name(op: &WriteOp) -> Option<&'static str> {
+    match op {
+        WriteOp::Cancel { .. } => Some("cancel"),
+        WriteOp::Reschedule { .. } => Some("reschedule"),
+        WriteOp::Store { .. } | WriteOp::Bury(_) => None,
+    }
+}
+
+async fn answer(
+    written: Written,
+    receipts: Vec<Vec<Receipt>>,
+    commands: Vec<Option<&'static str>>,
+    metrics: Arc<RouteMetrics>,
+) {
+    let results = match written.results().await {
+        Ok(results) => results,
+        Err(why) => {
+            warn!(error = %why, "the store did not answer; its source will deliver this again");
+            return;
+        }
+    };
+    for ((results, receipts), command) in results.into_iter().zip(receipts).zip(commands) {
+        for (result, receipt) in results.into_iter().zip(receipts) {
+            count(&metrics, command, result);
+            receipt.resolve();
+        }
+    }
+}
+
+fn count(metrics: &RouteMetrics, command: Option<&'static str>, result: WriteResult) {
+    let label = match result {
+        WriteResult::Stored | WriteResult::Replaced => "stored",
+        WriteResult::Duplicate => "duplicate",
+        WriteResult::Cancelled => "cancelled",
+        WriteResult::InFlight => "in_flight",
+        WriteResult::Rescheduled => "rescheduled",
+        WriteResult::TooLate => "too_late",
+        WriteResult::Unknown => "unknown",
+    };
+    if matches!(result, WriteResult::Stored | WriteResult::Replaced) {
+        metrics.stored.inc();
+    }
+    if matches!(result, WriteResult::Duplicate | WriteResult::Replaced) {
+        metrics.duplicates.inc();
+    }
+    if let Some(op) = command {
+        metrics.command(op, label);
+    }
 }

@@ -12,16 +12,22 @@
 //! on by itself.
 
 pub mod admit;
-pub mod headers;
+mod bundling;
+mod direct;
+pub mod gates;
+mod headers;
 pub mod intake;
 pub mod kafka;
 mod ledger;
 pub mod rabbitmq;
+mod through;
 
 pub use intake::{Intake, Source};
 pub use ledger::{Ledger, Receipt};
 
-use crate::domain::{Flags, Message, Text, UnixMs};
+use std::sync::Arc;
+
+use crate::domain::{Flags, Message, Route, Text, UnixMs};
 
 /// A record as a consumer read it.
 #[derive(Debug)]
@@ -40,4 +46,37 @@ pub struct Delivery {
     pub position: Option<(i32, i64)>,
     /// To be resolved once the record is safe.
     pub receipt: Receipt,
+}
+
+/// Where a consumer's batches go: the [`Intake`], or a test's recorder. The only seam of this room.
+pub trait Sink: Send + Sync + 'static {
+    /// One source's way in.
+    type Feed: Feed;
+
+    /// See [`Intake::open`].
+    fn open(
+        self: &Arc<Self>,
+        route: &Arc<Route>,
+        name: String,
+    ) -> impl Future<Output = Option<Self::Feed>> + Send;
+}
+
+/// Takes the batches of one source, one after another.
+pub trait Feed: Send + 'static {
+    /// See [`Source::take`].
+    fn take(&mut self, batch: Vec<Delivery>) -> impl Future<Output = ()> + Send;
+}
+
+impl Sink for Intake {
+    type Feed = Source;
+
+    async fn open(self: &Arc<Self>, route: &Arc<Route>, name: String) -> Option<Source> {
+        Self::open(self, route, name).await
+    }
+}
+
+impl Feed for Source {
+    async fn take(&mut self, batch: Vec<Delivery>) {
+        Self::take(self, batch).await;
+    }
 }

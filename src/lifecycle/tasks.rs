@@ -107,11 +107,14 @@ impl Tasks {
         }));
     }
 
-    /// Runs a closure on a thread of this name.
+    /// Runs a closure on a thread of this name. Where this is called in a runtime, the thread may spawn
+    /// tasks of that runtime.
     pub fn thread(&self, name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
         let running = self.enter(name);
+        let runtime = tokio::runtime::Handle::try_current().ok();
         std::thread::Builder::new().name(name.chars().take(15).collect()).spawn(move || {
             let _running = running;
+            let _entered = runtime.as_ref().map(tokio::runtime::Handle::enter);
             body();
         })?;
         Ok(())

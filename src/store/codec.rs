@@ -48,6 +48,9 @@ pub enum CodecError {
     /// Cut or flipped.
     #[error("the checksum does not match")]
     Checksum,
+    /// Whoever opened it died, twice: it is not opened any more.
+    #[error("opening it has killed its readers")]
+    Poison,
     /// The checksum matches, the content does not parse.
     #[error("malformed at byte {0}")]
     Malformed(usize),

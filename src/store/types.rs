@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use crate::domain::{DeadReason, OnDuplicate, Partition, RouteName, Text, UnixMs};
 
 use super::{Bundle, BundleId, CodecError};
@@ -50,6 +52,8 @@ pub struct DeadLetter {
     pub reason: DeadReason,
     /// The message; its history ends with the reason and the error.
     pub bundle: Bundle,
+    /// A blob that nobody can or may open is kept as it is, instead.
+    pub raw: Option<Bytes>,
 }
 
 /// What became of one message or command of a [`WriteOp`].
@@ -132,8 +136,8 @@ pub struct Claimed {
     pub skip: Vec<bool>,
     /// The messages, or why they cannot be read. `Err(None)`: the blob is not there.
     pub bundle: Result<Bundle, Option<CodecError>>,
-    /// Size of the blob in bytes.
-    pub size: usize,
+    /// The blob, as it lay in the store; empty if it was not there.
+    pub blob: Bytes,
 }
 
 /// A bundle of which every message is confirmed or gone.

@@ -2,10 +2,11 @@
 //!
 //! The names and labels are the contract's; `docs/metrics.md` is generated from this registry.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -98,6 +99,7 @@ pub struct RouteMetrics {
     dead_letters: Family<ReasonLabels, Counter>,
     dropped: Family<ReasonLabels, Counter>,
     ingress_paused: Family<ReasonLabels, Count>,
+    paused: Mutex<BTreeSet<&'static str>>,
 }
 
 #[derive(Default)]
@@ -234,6 +236,7 @@ impl RouteMetrics {
             dead_letters: f.dead_letters.clone(),
             dropped: f.dropped.clone(),
             ingress_paused: f.ingress_paused.clone(),
+            paused: Mutex::default(),
             route: label.route,
         };
         for cause in Cause::ALL {
@@ -276,10 +279,24 @@ impl RouteMetrics {
 
     /// `ingress_paused{reason}`
     pub fn ingress_paused(&self, reason: &'static str, paused: bool) {
+        let mut reasons = self.paused.lock();
+        if paused {
+            reasons.insert(reason)
+        } else {
+            reasons.remove(reason)
+        };
         self.ingress_paused.get_or_create(&self.reason(reason)).set(i64::from(paused));
+    }
+
+    /// The reasons for which the route's ingress is paused now.
+    pub fn paused(&self) -> Vec<&'static str> {
+        self.paused.lock().iter().copied().collect()
     }
 
     fn reason(&self, reason: &'static str) -> ReasonLabels {
         ReasonLabels { route: self.route.clone(), reason }
     }
 }
+
+#[cfg(test)]
+mod tests;

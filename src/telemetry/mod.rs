@@ -3,8 +3,14 @@
 //! The registry is an argument, never a global. Per-route handles are made once, from the
 //! configuration, so no label ever comes from a message.
 
+pub mod burst;
 pub mod config;
+pub mod logging;
 pub mod metrics;
+pub mod watch;
 
+pub use burst::Bursts;
 pub use config::{Config, Format};
+pub use logging::{LogError, init};
 pub use metrics::{Metrics, RouteMetrics};
+pub use watch::{Follower, MAX_FOLLOWERS, Outcome, Watch};

@@ -1,5 +1,159 @@
-//! To come.
+//! The timer: store -> egress, at the due time.
+//!
+//! A pool of shards; each serves some partitions with two tasks. The *claimer* ([`claimer`]) looks at the
+//! heads of all its partitions at once, claims what is due within the look-ahead and hands it to the
+//! *wheel* ([`wheel`]), one precise thread for all shards, which gives each message to its target's lane at
+//! its own millisecond, never early. The *settler* ([`settler`]) collects the brokers' verdicts and answers
+//! the store: confirmed bundles are settled in batches, failures go back, the hopeless become dead letters,
+//! what hangs is split off, claims are extended while anything of them is held.
+//!
+//! Guarantees: a message leaves the store only after its broker's confirm; nothing is published whose claim
+//! may have passed to another (each hand-over checks a monotonic deadline taken before the claim was sent);
+//! a wake-up only shortens a wait; what is claimed but not published is given back on a clean stop.
 
+mod claimer;
 pub mod config;
+mod holding;
+mod settler;
+mod wheel;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use tokio::sync::Notify;
 
 pub use config::Config;
+
+use crate::domain::{Partition, Route};
+use crate::egress::{Lanes, Verdicts};
+use crate::lifecycle::{Shutdown, Tasks};
+use crate::store::Store;
+use crate::telemetry::{Metrics, RouteMetrics, Watch};
+
+use self::holding::Table;
+use self::wheel::Wheel;
+
+/// Messages of one route that this replica holds claimed at most; beyond it the route's next bundles wait
+/// in the store, where they belong.
+const ROUTE_WINDOW: i64 = 50_000;
+/// Bytes of one route's bundles likewise.
+const ROUTE_BYTES: i64 = 64 << 20;
+
+/// What the timer is built from.
+pub struct Parts<'a> {
+    /// How it claims.
+    pub config: Config,
+    /// Where from.
+    pub store: Store,
+    /// Where to.
+    pub lanes: Arc<dyn Lanes>,
+    /// What this replica serves.
+    pub routes: &'a [Arc<Route>],
+    /// Where it counts.
+    pub metrics: Arc<Metrics>,
+    /// Who is told how a followed message ended.
+    pub watch: Arc<Watch>,
+    /// How many shards; the store's wake-ups must know the same number.
+    pub shards: usize,
+    /// Where its tasks run.
+    pub tasks: &'a Tasks,
+    /// When to give back its claims and end.
+    pub shutdown: Shutdown,
+}
+
+/// A route as the timer serves it.
+struct Served {
+    route: Arc<Route>,
+    metrics: Arc<RouteMetrics>,
+    watch: Arc<Watch>,
+    /// Messages held claimed.
+    messages: AtomicI64,
+    /// Bytes of their bundles.
+    bytes: AtomicI64,
+}
+
+/// What the tasks of one shard share.
+struct Shard {
+    number: usize,
+    config: Config,
+    partitions: Vec<Partition>,
+    store: Store,
+    lanes: Arc<dyn Lanes>,
+    routes: Arc<BTreeMap<String, Arc<Served>>>,
+    metrics: Arc<Metrics>,
+    table: Table,
+    verdicts: Arc<Verdicts>,
+    wheel: Wheel,
+    /// Rung when a route's window has room again.
+    room: Notify,
+    shutdown: Shutdown,
+}
+
+/// Starts the wheel and all shards.
+pub fn start(parts: &Parts<'_>) -> std::io::Result<()> {
+    let wheel = Wheel::start(parts.store.clock().clone(), parts.tasks, &parts.shutdown)?;
+    let served = parts.routes.iter().filter_map(|route| {
+        let served = Served {
+            route: route.clone(),
+            metrics: parts.metrics.route(&route.name)?.clone(),
+            watch: parts.watch.clone(),
+            messages: AtomicI64::new(0),
+            bytes: AtomicI64::new(0),
+        };
+        Some((route.name.as_str().to_owned(), Arc::new(served)))
+    });
+    let routes = Arc::new(served.collect::<BTreeMap<_, _>>());
+    parts.metrics.partitions_owned.set(i64::from(parts.store.partitions().count()));
+    for number in 0..parts.shards {
+        let partitions =
+            parts.store.partitions().all().filter(|&p| parts.store.wake().shard_of(p) == number).collect();
+        let shard = Arc::new(Shard {
+            number,
+            config: parts.config,
+            partitions,
+            store: parts.store.clone(),
+            lanes: parts.lanes.clone(),
+            routes: routes.clone(),
+            metrics: parts.metrics.clone(),
+            table: Table::default(),
+            verdicts: Arc::default(),
+            wheel: wheel.clone(),
+            room: Notify::new(),
+            shutdown: parts.shutdown.clone(),
+        });
+        parts.tasks.spawn(&format!("timer:claimer:{number}"), claimer::run(shard.clone()));
+        parts.tasks.spawn(&format!("timer:settler:{number}"), settler::run(shard));
+    }
+    Ok(())
+}
+
+impl Served {
+    /// Messages that may still be claimed.
+    fn room(&self) -> i64 {
+        if self.bytes.load(Ordering::Relaxed) >= ROUTE_BYTES {
+            return 0;
+        }
+        ROUTE_WINDOW - self.messages.load(Ordering::Relaxed)
+    }
+
+    fn hold(&self, messages: i64, bytes: i64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let held = self.messages.fetch_add(messages, Ordering::Relaxed) + messages;
+        self.metrics.in_flight.set(held);
+    }
+}
+
+impl Shard {
+    fn lease_us(&self) -> i64 {
+        self.config.claim.as_micros() as i64
+    }
+
+    fn lease_ms(&self) -> u64 {
+        self.config.claim.as_millis() as u64
+    }
+
+    fn mono_us(&self) -> i64 {
+        self.store.clock().local().mono_us()
+    }
+}

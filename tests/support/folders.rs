@@ -38,6 +38,12 @@ pub fn new(kind: &str) -> PathBuf {
     path
 }
 
+/// Where `scripts/setup` puts what Debian does not have: `POSTDATE_CACHE`, else `.cache` in the repository.
+pub fn cache() -> PathBuf {
+    std::env::var_os("POSTDATE_CACHE")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(".cache"), PathBuf::from)
+}
+
 /// Removes one before the process's end, for servers that are gone already.
 pub fn remove(path: &Path) {
     if ROOT.janitor.is_some()

@@ -7,20 +7,29 @@
 //! `Redis::shared()`, `Rabbitmq::shared()`, `Kafka::shared()` are started once per test binary; each test
 //! takes topics, queues and key prefixes of its own from [`names`]. A test that kills, stops or fills
 //! a server calls `start()` and has one to itself.
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part of this")]
+#![allow(dead_code, unused_imports, unreachable_pub, reason = "each test binary uses its own part of this")]
 #![allow(clippy::disallowed_methods, reason = "tests read clocks and the environment as their users do")]
+#![allow(clippy::print_stdout, reason = "shown when the test fails")]
 #![allow(clippy::expect_used, clippy::missing_panics_doc, reason = "a test that cannot go on panics")]
 
+pub mod accounting;
+pub mod collectors;
 pub mod eventually;
 pub mod folders;
 pub mod kafka;
 pub mod names;
 pub mod ports;
 pub mod process;
+mod producers;
 pub mod rabbitmq;
 pub mod redis;
+pub mod relay;
+mod report;
+pub mod run;
 
 pub use eventually::eventually;
 pub use kafka::Kafka;
 pub use rabbitmq::{QueueKind, Rabbitmq};
 pub use redis::Redis;
+pub use relay::{Config, Relay};
+pub use run::{Run, When};

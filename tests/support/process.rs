@@ -94,7 +94,8 @@ impl Process {
         let (pid, (end, ends)) = (self.pid(), oneshot::channel());
         std::thread::spawn(move || {
             let ended = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
-            drop(end.send(ended.map(drop))); // nobody listens any more once `limit` is over
+            // Nobody listens any more once `limit` is over.
+            end.send(ended).is_ok()
         });
         let ended = tokio::time::timeout(limit, ends).await.ok()?;
         ended.expect("the thread sends").expect("a child of ours");

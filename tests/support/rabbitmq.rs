@@ -1,11 +1,13 @@
 //! rabbitmq-server as a child process, with an epmd of its own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use lapin::options::{
     BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
+    QueueDeleteOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
@@ -110,6 +112,21 @@ impl Rabbitmq {
         self.process.signal(Signal::CONT);
     }
 
+    /// Runs `rabbitmqctl` against it and returns what it printed; panics if it fails. For what no client
+    /// can do: alarms, limits, a message that no client would send.
+    pub async fn ctl(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(program().replace("rabbitmq-server", "rabbitmqctl"));
+        command.arg("-n").arg(format!("{}@localhost", self.node)).args(arguments);
+        command.env("HOME", self.folder.join("home")).env("ERL_EPMD_PORT", self.ports.epmd.to_string());
+        command.env("RABBITMQ_CONFIG_FILE", self.folder.join("rabbitmq.conf"));
+        command.env("RABBITMQ_ENABLED_PLUGINS_FILE", self.folder.join("enabled_plugins"));
+        let output = tokio::task::spawn_blocking(move || command.output()).await;
+        let output = output.expect("rabbitmqctl does not panic").expect("rabbitmqctl starts");
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "rabbitmqctl {arguments:?}: {out}{err}");
+        out.into_owned()
+    }
+
     /// Declares a durable queue, without further arguments.
     pub async fn declare_queue(&self, name: &str, kind: QueueKind) {
         self.declare_queue_with(name, kind, FieldTable::default()).await;
@@ -164,8 +181,10 @@ impl Rabbitmq {
 
     /// Deletes a queue with what is in it.
     pub async fn delete_queue(&self, name: &str) {
-        self.admin(async |channel| channel.queue_delete(name.into(), Default::default()).await.map(drop))
-            .await;
+        self.admin(async |channel| {
+            channel.queue_delete(name.into(), QueueDeleteOptions::default()).await.map(drop)
+        })
+        .await;
     }
 
     /// How many messages are ready in a queue.
@@ -216,7 +235,7 @@ async fn confirmed_publish(connection: &Connection) -> anyhow::Result<()> {
     Ok(connection.close(200, "ready".into()).await?)
 }
 
-fn run(ports: Ports, node: &str, folder: &PathBuf) -> Process {
+fn run(ports: Ports, node: &str, folder: &Path) -> Process {
     Process::start("rabbitmq", folder, &program(), |command| {
         command.env("HOME", folder.join("home"));
         command.env("RABBITMQ_NODENAME", format!("{node}@localhost"));

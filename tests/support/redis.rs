@@ -1,6 +1,6 @@
 //! redis-server (or valkey-server) as a child process, with an append-only file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use redis::AsyncConnectionConfig;
@@ -15,7 +15,7 @@ static SHARED: OnceCell<Redis> = OnceCell::const_new();
 /// A Redis with `appendonly yes`, `appendfsync everysec`, `maxmemory-policy noeviction`, no RDB.
 #[derive(Debug)]
 pub struct Redis {
-    program: &'static str,
+    program: String,
     options: Vec<String>,
     port: u16,
     folder: PathBuf,
@@ -33,18 +33,20 @@ impl Redis {
         Self::start_with("redis-server", &[]).await
     }
 
-    /// A Valkey of the caller's own, where one is installed.
+    /// A Valkey of the caller's own, where there is one: in the path, or fetched by `scripts/setup --valkey`.
     pub async fn start_valkey() -> Option<Self> {
-        let installed =
-            std::env::split_paths(&std::env::var_os("PATH")?).any(|dir| dir.join("valkey-server").exists());
-        if installed { Some(Self::start_with("valkey-server", &[]).await) } else { None }
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = std::env::split_paths(&path).chain([folders::cache().join("valkey")]);
+        let program = folders.map(|folder| folder.join("valkey-server")).find(|program| program.exists())?;
+        Some(Self::start_with(&program.to_string_lossy(), &[]).await)
     }
 
     /// One with further options, as on the command line: `&["--maxmemory", "10mb"]`.
-    pub async fn start_with(program: &'static str, options: &[&str]) -> Self {
+    pub async fn start_with(program: &str, options: &[&str]) -> Self {
         let (port, folder) = (ports::free(), folders::new("redis"));
+        let program = program.to_owned();
         let options: Vec<_> = options.iter().map(|&option| option.to_owned()).collect();
-        let process = run(program, port, &folder, &options);
+        let process = run(&program, port, &folder, &options);
         let mut redis = Self { program, options, port, folder, process };
         redis.ready().await;
         redis
@@ -80,7 +82,7 @@ impl Redis {
     /// Starts it again on the same port and folder; kills it first if it still runs.
     pub async fn restart(&mut self) {
         self.process.kill9().await;
-        self.process = run(self.program, self.port, &self.folder, &self.options);
+        self.process = run(&self.program, self.port, &self.folder, &self.options);
         self.ready().await;
     }
 
@@ -103,8 +105,8 @@ impl Redis {
     }
 }
 
-fn run(program: &'static str, port: u16, folder: &PathBuf, options: &[String]) -> Process {
-    Process::start(program, folder, program, |command| {
+fn run(program: &str, port: u16, folder: &Path, options: &[String]) -> Process {
+    Process::start("redis", folder, program, |command| {
         command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""]);
         command.args([
             "--appendonly",

@@ -1,1 +1,74 @@
-//! To come.
+//! Ingress from Kafka: one consumer per connection and group, subscribed to all its routes' topics.
+//!
+//! Guarantees: the committed position of a partition never passes a record that is not resolved; no
+//! record is skipped, also where a topic was re-created or its log cut; a partition whose records are
+//! slow to be stored is paused, the others flow; a clean stop commits all that was resolved.
+//!
+//! A position is only believed while the broker still holds the commit it builds on: when a topic is
+//! deleted, its commits go with it, so a commit that has vanished or moved back means that this is not
+//! the log that was read (see `commits`). Nothing else that librdkafka tells would show it.
+
+mod assignment;
+mod commits;
+mod consumer;
+mod context;
+mod record;
+mod state;
+
+use std::sync::Arc;
+
+use super::Sink;
+use crate::broker::kafka::{ConfigError, Connection};
+use crate::domain::{Clock, Route};
+use crate::lifecycle::{Part, Shutdown, Tasks};
+use crate::telemetry::Metrics;
+
+/// A consumer could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// No thread could be had.
+    #[error("no thread for kafka group {group}: {error}")]
+    Thread {
+        /// The group.
+        group: String,
+        /// Why.
+        error: std::io::Error,
+    },
+}
+
+/// What a consumer works with.
+pub struct Surroundings<S> {
+    /// Takes what is read.
+    pub sink: Arc<S>,
+    /// Gets each route's lag.
+    pub metrics: Arc<Metrics>,
+    /// The part of readiness that is the connection's.
+    pub part: Part,
+    /// Runs the consumer's thread and its partitions' tasks.
+    pub tasks: Tasks,
+    /// When it drains, reading stops; when it is forced, waiting for what is outstanding stops.
+    pub shutdown: Shutdown,
+    /// The machine's clocks.
+    pub clock: Clock,
+}
+
+/// Starts the consumer of one group on one connection, for all `routes` that read through it. Brokers
+/// and topics need not be there. Its thread and tasks are named `ingress:kafka:<connection>:<group>`;
+/// they end once draining is done and the group is left. Must be called in a runtime of several threads.
+pub fn start<S: Sink>(
+    connection: &Connection,
+    group: &str,
+    routes: Vec<Arc<Route>>,
+    surroundings: Surroundings<S>,
+) -> Result<(), StartError> {
+    let config = connection.consumer_config(group)?;
+    config.create_native_config().map_err(|error| connection.refused(error))?;
+    let tasks = surroundings.tasks.clone();
+    let consumer = consumer::GroupConsumer::new(connection, group, routes, surroundings, config);
+    tasks
+        .thread(&format!("ingress:kafka:{}:{group}", connection.name), move || consumer.run())
+        .map_err(|error| StartError::Thread { group: group.to_owned(), error })
+}

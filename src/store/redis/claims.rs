@@ -11,9 +11,10 @@ use super::lane::{Arg, Call};
 use super::reply::{integer, shape, text};
 use super::{Store, scripts};
 use crate::backoff::Backoff;
+use crate::domain::limits::SPLIT_EXPIRIES;
 use crate::domain::{Partition, UnixMs};
 use crate::store::bundle::BundleId;
-use crate::store::{Claim, ClaimRequest, Claimed, Head, StoreError, Swept, decode};
+use crate::store::{Bundle, Claim, ClaimRequest, Claimed, CodecError, Head, StoreError, Swept, decode};
 
 /// Shelves of one partition that one look shows; where there are more (a backlog of a day, or one of a route
 /// that nobody serves, which must not hide the others) a second look shows so many of the rest.
@@ -138,8 +139,8 @@ impl Store {
         for (c, blob) in claimed.iter_mut().zip(blobs) {
             c.bundle = match blob {
                 Value::BulkString(blob) => {
-                    c.size = blob.len();
-                    decode(&Bytes::from(blob)).map_err(Some)
+                    c.blob = Bytes::from(blob);
+                    open(c).map_err(Some)
                 }
                 Value::ServerError(error) if error.code() != "WRONGTYPE" => {
                     return Err(link.judge(&connected, &error.into()));
@@ -180,6 +181,11 @@ impl Store {
     }
 }
 
+/// A bundle that was opened twice since it expired twice kills whoever decodes it: nobody does any more.
+fn open(claimed: &Claimed) -> Result<Bundle, CodecError> {
+    if claimed.opened > SPLIT_EXPIRIES { Err(CodecError::Poison) } else { decode(&claimed.blob) }
+}
+
 /// One claimed bundle; `None` if what stood in the due zset is no bundle's id: it must not cost the others.
 fn read_claimed(p: Partition, token: &Arc<str>, row: &[Value]) -> Result<Option<Claimed>, StoreError> {
     let [id, due, expiries, opened, gone, done] = row else { return Err(shape("a claimed bundle")) };
@@ -198,6 +204,6 @@ fn read_claimed(p: Partition, token: &Arc<str>, row: &[Value]) -> Result<Option<
         opened: integer(opened)? as u32,
         skip,
         bundle: Err(None),
-        size: 0,
+        blob: Bytes::new(),
     }))
 }

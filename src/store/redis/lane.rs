@@ -193,6 +193,9 @@ impl Turn<'_> {
                 }
                 Err(error @ (StoreError::Unavailable(_) | StoreError::Full(_))) => {
                     failures += 1;
+                    if failures == 1 && matches!(error, StoreError::Full(_)) {
+                        warn!(op = call.op, "redis is at maxmemory; ingress waits until there is room");
+                    }
                     tracing::debug!(partition = p.0, op = call.op, %error, failures, "a call to the store failed");
                     tokio::time::sleep(Backoff::CLIENT.wait(failures)).await;
                 }

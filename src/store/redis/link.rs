@@ -143,6 +143,8 @@ impl Keeper {
                         () = force.cancelled() => return,
                         why = watch_over(connection, generation, &mut self.broken) => why,
                     };
+                    // Nobody uses it any more: the process ends.
+                    let Some(why) = why else { return };
                     self.publish.send_replace(None);
                     self.say(&why);
                 }
@@ -165,20 +167,20 @@ impl Keeper {
     }
 }
 
-/// Returns why the connection is no longer good.
+/// Returns why the connection is no longer good; `None` if nobody uses it any more.
 async fn watch_over(
     mut connection: MultiplexedConnection,
     generation: u64,
     broken: &mut watch::Receiver<u64>,
-) -> String {
+) -> Option<String> {
     loop {
         tokio::select! {
             used = told(broken, generation) => {
-                return if used { "a call failed".to_owned() } else { "nobody uses it".to_owned() };
+                return used.then(|| "a call failed".to_owned());
             }
             () = tokio::time::sleep(PROBE) => {
                 if let Err(why) = probe(&mut connection).await {
-                    return why;
+                    return Some(why);
                 }
             }
         }

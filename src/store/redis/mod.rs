@@ -26,6 +26,7 @@ use self::link::Link;
 pub use self::preflight::{Preflight, preflight};
 pub use self::wake::Wake;
 use self::write::Writer;
+pub use self::write::Written;
 use super::Config;
 use super::bundle::base36;
 use crate::domain::{Clock, Partitions, StoreClock};
@@ -73,6 +74,8 @@ impl Ids {
 pub struct Parts<'a> {
     /// Its configuration.
     pub config: &'a Config,
+    /// The machine's clocks, the same as everywhere in the process.
+    pub clock: Clock,
     /// Where its round trips are measured.
     pub metrics: Arc<Metrics>,
     /// Where it says whether it is there.
@@ -88,7 +91,7 @@ pub struct Parts<'a> {
 impl Store {
     /// Starts to keep connections to the store up. Does not wait for it: see [`preflight()`].
     pub fn start(parts: &Parts<'_>) -> Result<Self, super::PreflightError> {
-        let clock = Arc::new(StoreClock::new(Clock::start()));
+        let clock = Arc::new(StoreClock::new(parts.clock));
         let (config, ids) = (parts.config, Ids::new());
         let force = CancellationToken::new();
         let on_force = (parts.shutdown.clone(), force.clone());

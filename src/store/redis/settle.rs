@@ -6,7 +6,7 @@ use redis::Value;
 
 use super::lane::{Arg, Call};
 use super::reply::{shape, text};
-use super::write::{dead_id, name_key};
+use super::write::{dead_blob, dead_id, name_key};
 use super::{Store, scripts};
 use crate::domain::Partition;
 use crate::store::bundle::BundleId;
@@ -68,7 +68,7 @@ impl Store {
             }
         }
         for (id, letter) in dead.iter().zip(&division.dead) {
-            args.extend::<[Arg; 2]>([id.as_str().into(), Arg::Blob(encode(&letter.bundle))]);
+            args.extend::<[Arg; 2]>([id.as_str().into(), Arg::Blob(dead_blob(letter))]);
         }
         args.push(division.freed.len().into());
         for (name, index) in &division.freed {

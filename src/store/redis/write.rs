@@ -8,6 +8,7 @@ mod reschedule;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
@@ -40,6 +41,21 @@ struct Submission {
     done: oneshot::Sender<Vec<Vec<WriteResult>>>,
 }
 
+/// The answer to come of operations that have their place in the order.
+pub struct Written(oneshot::Receiver<Vec<Vec<WriteResult>>>);
+
+impl Written {
+    /// Waits for it: one result a message or command of each operation. `Err` only when shutting down is
+    /// forced.
+    pub async fn results(self) -> Result<Vec<Vec<WriteResult>>, StoreError> {
+        self.0.await.map_err(|_| stopped())
+    }
+}
+
+fn stopped() -> StoreError {
+    StoreError::Unavailable("shutting down".to_owned())
+}
+
 /// A partition's writing end: takes what has come, makes one call of it, answers all.
 struct PartitionWriter {
     partition: Partition,
@@ -54,11 +70,16 @@ impl Store {
     /// operation once they are in the store. Waits while the store is away or full; `Err` only when
     /// shutting down is forced. Dropped in the middle, it may still be applied.
     pub async fn write(&self, p: Partition, ops: Vec<WriteOp>) -> Result<Vec<Vec<WriteResult>>, StoreError> {
-        let stopped = || StoreError::Unavailable("shutting down".to_owned());
+        self.enqueue(p, ops).await?.results().await
+    }
+
+    /// Takes its place in the partition's order and returns; the answer comes later. Waits only while too
+    /// much is waiting already.
+    pub async fn enqueue(&self, p: Partition, ops: Vec<WriteOp>) -> Result<Written, StoreError> {
         let (done, answer) = oneshot::channel();
         let queue = &self.0.writer.queues[usize::from(p.0)];
         queue.send(Submission { ops, done }).await.map_err(|_| stopped())?;
-        answer.await.map_err(|_| stopped())
+        Ok(Written(answer))
     }
 }
 
@@ -248,7 +269,7 @@ impl Plan {
                     let id = dead_id(letter, &writer.ids);
                     bury.extend::<[Arg; 2]>([id.as_str().into(), letter.route.as_str().into()]);
                     bury_keys.push(keys.dead(p, &id));
-                    blobs.push((keys.dead(p, &id), encode(&letter.bundle)));
+                    blobs.push((keys.dead(p, &id), dead_blob(letter)));
                 }
                 WriteOp::Reschedule { .. } => unreachable!("a reschedule goes alone"),
             }
@@ -367,6 +388,11 @@ fn op_size(op: &WriteOp) -> usize {
 /// A name's field in `names`: `route/id`. Routes hold no slash, so no two routes share one.
 pub(super) fn name_key(route: &RouteName, id: &Text) -> String {
     format!("{route}/{id}")
+}
+
+/// What is kept of a dead letter.
+pub(super) fn dead_blob(letter: &DeadLetter) -> Bytes {
+    letter.raw.clone().unwrap_or_else(|| encode(&letter.bundle))
 }
 
 /// A dead letter's own id, in the store: route and reason can be read without its body.

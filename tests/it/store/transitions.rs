@@ -1,6 +1,6 @@
 //! Every transition with its refusals, and all invariants after each step.
 
-use postdate::domain::{DeadReason, OnDuplicate, UnixMs};
+use postdate::domain::{OnDuplicate, UnixMs};
 use postdate::store::{DeadLetter, Division, Fresh, Held, Remainder, Swept, WriteOp, WriteResult};
 
 use super::room::*;
@@ -8,7 +8,7 @@ use super::room::*;
 use WriteResult::{Cancelled, Duplicate, InFlight, Replaced, Rescheduled, Stored, TooLate, Unknown};
 
 fn letter(body: &str) -> DeadLetter {
-    DeadLetter { route: route(), reason: DeadReason::Attempts, bundle: bundle(vec![unnamed(past(), body)]) }
+    dead_letter(unnamed(past(), body))
 }
 
 #[tokio::test]
@@ -27,7 +27,7 @@ async fn what_is_stored_is_claimed_as_it_was_and_settled_leaves_nothing() {
     assert_eq!(entries(&claimed[0]), stored);
     assert_eq!((claimed[0].due, claimed[0].expiries, claimed[0].opened), (past(), 0, 0));
     assert_eq!(claimed[0].skip, [false; 3]);
-    assert_eq!(i64::try_from(claimed[0].size), Ok(room.counts().await.bytes));
+    assert_eq!(i64::try_from(claimed[0].blob.len()), Ok(room.counts().await.bytes));
     assert!(room.claim(LONG).await.is_empty(), "what is claimed is nobody else's");
 
     assert_eq!(room.settle(&claimed[0]).await, Held::Done(vec![]));

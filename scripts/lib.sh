@@ -1,0 +1,46 @@
+# Sourced by the scripts beside it, not run.
+# shellcheck shell=bash
+
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+CACHE=${POSTDATE_CACHE:-$ROOT/.cache}
+cd "$ROOT"
+
+# say TEXT: a line about what happens now, on stderr, with the seconds since the start.
+say() { printf '[%4ds] %s\n' "$SECONDS" "$*" >&2; }
+
+# die TEXT: ends the script.
+die() {
+    printf '%s: %s\n' "$(basename "$0")" "$*" >&2
+    exit 1
+}
+
+# usage TEXT "$@": prints TEXT and ends for -h or --help.
+usage() {
+    local text=$1 arg
+    shift
+    for arg in "$@"; do
+        case $arg in -h | --help)
+            printf '%s\n' "$text"
+            exit 0
+            ;;
+        esac
+    done
+}
+
+# quietly TEXT COMMAND...: says TEXT, runs COMMAND, shows its output only if it fails.
+quietly() {
+    local log status=0
+    say "$1"
+    shift
+    log=$(mktemp)
+    "$@" >"$log" 2>&1 </dev/null || status=$?
+    if ((status)); then
+        tail -n 40 "$log" >&2
+    fi
+    rm -f "$log"
+    return "$status"
+}
+
+have() { command -v "$1" >/dev/null 2>&1; }

@@ -1,0 +1,135 @@
+//! Routes: where from, where to, under which policy, and how much of what.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State as Extract};
+use serde_json::{Value, json};
+
+use super::problem::Problem;
+use super::router::Admin;
+use crate::domain::route::{DelayFrom, OnDuplicate};
+use crate::domain::{Endpoint, Policy, Route, RoutingKey, Target};
+
+/// All routes, by name.
+pub(super) async fn list(Extract(admin): Extract<Arc<Admin>>) -> Json<Value> {
+    let items: Vec<_> = admin.routes().map(|route| view(&admin, route)).collect();
+    Json(json!({ "items": items, "next": null }))
+}
+
+/// One route.
+pub(super) async fn one(
+    Extract(admin): Extract<Arc<Admin>>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    Ok(Json(view(&admin, admin.route(&name)?)))
+}
+
+fn view(admin: &Admin, route: &Route) -> Value {
+    let metrics = admin.state.metrics.route(&route.name);
+    json!({
+        "name": route.name.as_str(),
+        "from": from(&route.from),
+        "to": to(&route.to),
+        "allow_targets": route.allow_targets.iter().map(|t| t.name()).collect::<Vec<_>>(),
+        "policy": policy(&route.policy),
+        "pending": metrics.map(|m| m.pending.get()),
+        "in_flight": metrics.map(|m| m.in_flight.get()),
+        "dead": metrics.map(|m| m.dead.get()),
+        "paused": metrics.map(|m| m.paused()).unwrap_or_default(),
+    })
+}
+
+fn from(endpoint: &Endpoint) -> Value {
+    match endpoint {
+        Endpoint::Kafka { connection, topic, group } => {
+            json!({ "kafka": connection, "topic": topic, "group": group })
+        }
+        Endpoint::Rabbitmq { connection, queue, prefetch } => {
+            json!({ "rabbitmq": connection, "queue": queue, "prefetch": prefetch })
+        }
+    }
+}
+
+fn to(target: &Target) -> Value {
+    match target {
+        Target::Kafka { connection, topic } => json!({ "kafka": connection, "topic": topic }),
+        Target::Rabbitmq { connection, exchange, routing_key } => {
+            let routing_key = match routing_key {
+                RoutingKey::Preserve => "preserve",
+                RoutingKey::Key => "key",
+                RoutingKey::Fixed(key) => key,
+            };
+            json!({ "rabbitmq": connection, "exchange": exchange, "routing_key": routing_key })
+        }
+    }
+}
+
+/// In the words of the configuration.
+fn policy(policy: &Policy) -> Value {
+    let names = &policy.headers;
+    json!({
+        "delay_from": match policy.delay_from {
+            DelayFrom::Produced => "produced",
+            DelayFrom::Arrival => "arrival",
+        },
+        "max_delay": duration(policy.max_delay_ms),
+        "max_size": size(policy.max_size),
+        "max_headers": size(policy.max_headers),
+        "max_pending": policy.max_pending,
+        "on_invalid": policy.on_invalid.as_str(),
+        "on_duplicate": match policy.on_duplicate {
+            OnDuplicate::Keep => "keep",
+            OnDuplicate::Replace => "replace",
+        },
+        "retry": {
+            "attempts": policy.retry.attempts,
+            "initial": duration(policy.retry.initial_ms),
+            "max": duration(policy.retry.max_ms),
+        },
+        "headers": {
+            "delay": names.delay,
+            "deliver_at": names.deliver_at,
+            "id": names.id,
+            "op": names.op,
+            "target": names.target,
+        },
+    })
+}
+
+/// Milliseconds as the configuration writes them: `1h30m`, `250ms`.
+fn duration(ms: i64) -> String {
+    let mut rest = ms;
+    let parts =
+        [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)].map(|(unit, length)| {
+            let count = rest / length;
+            rest %= length;
+            if count == 0 { String::new() } else { format!("{count}{unit}") }
+        });
+    if ms == 0 { "0s".to_owned() } else { parts.concat() }
+}
+
+/// Bytes as the configuration writes them, in the largest unit that fits exactly.
+fn size(bytes: usize) -> String {
+    let (count, unit) = match bytes {
+        0 => (0, "B"),
+        b if b.is_multiple_of(1 << 30) => (b >> 30, "GiB"),
+        b if b.is_multiple_of(1 << 20) => (b >> 20, "MiB"),
+        b if b.is_multiple_of(1 << 10) => (b >> 10, "KiB"),
+        b => (b, "B"),
+    };
+    format!("{count}{unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_and_sizes_are_written_as_in_the_configuration() {
+        let durations = [0, 1, 250, 1000, 90_000, 5_400_000, 2_592_000_000, 86_400_001].map(duration);
+        assert_eq!(durations, ["0s", "1ms", "250ms", "1s", "1m30s", "1h30m", "30d", "1d1ms"]);
+        let sizes = [0, 1, 1000, 1024, 65_536, 1 << 20, 3 << 30, (1 << 20) + 1].map(size);
+        assert_eq!(sizes, ["0B", "1B", "1000B", "1KiB", "64KiB", "1MiB", "3GiB", "1048577B"]);
+    }
+}

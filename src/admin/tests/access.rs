@@ -1,0 +1,213 @@
+//! Who may, what is refused how, and that no secret leaves.
+
+use std::net::SocketAddr;
+
+use super::super::testing::{READ, Server, Then, WRITE, config, state};
+use super::super::{Config, Error, InjectError, start};
+use super::{agreement, problem};
+use crate::lifecycle::{Shutdown, Tasks};
+use crate::telemetry::logging::testing::capture;
+
+const MESSAGES: &str = "/api/v1/routes/orders/messages";
+
+#[tokio::test]
+async fn the_token_is_judged_before_anything_else() {
+    let server = Server::start().await;
+    // A path that is not there, a method that is not for it, a body that is no JSON: 401, then 403.
+    let bad = [
+        ("GET", "/api/v1/nothing", 404),
+        ("GET", "/api/v1/routes/nothing", 404),
+        ("GET", "/api/v1/routes/%00", 404),
+        ("GET", "/api", 404),
+        ("GET", "/api/v2/routes", 404),
+        ("DELETE", "/api/v1/routes", 405),
+        ("PUT", "/api/v1/nothing", 404),
+        ("POST", "/api/v1/routes/nothing/messages", 404),
+        ("POST", MESSAGES, 400),
+    ];
+    for (method, path, status) in bad {
+        for token in [None, Some("wrong"), Some(""), Some(&WRITE[1..]), Some("canary-write-Pa55x")] {
+            let answer = server.call(method, path, token, "{").await;
+            problem(&answer, 401);
+            assert!(answer.header("www-authenticate").is_some_and(|h| h.starts_with("Bearer")), "{answer:?}");
+        }
+        if method != "GET" {
+            problem(&server.call(method, path, Some(READ), "{").await, 403);
+        }
+        problem(&server.call(method, path, Some(WRITE), "{").await, status);
+    }
+    assert!(server.recorder.injected.lock().is_empty(), "something was sent");
+    server.end().await;
+}
+
+#[tokio::test]
+async fn a_malformed_authorization_is_no_authorization() {
+    let server = Server::start().await;
+    let malformed = [
+        format!("authorization: {WRITE}\r\n"),
+        format!("authorization: Basic {WRITE}\r\n"),
+        format!("authorization: Bearer  {WRITE}\r\n"),
+        format!("authorization: Bearer{WRITE}\r\n"),
+        "authorization: Bearer\r\n".to_owned(),
+        "authorization: \r\n".to_owned(),
+        format!("authorization: Bearer {WRITE}\r\nauthorization: Bearer {WRITE}\r\n"),
+        format!("x-authorization: Bearer {WRITE}\r\n"),
+    ];
+    for header in malformed {
+        let request = format!("GET /api/v1/routes HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{header}\r\n");
+        problem(&server.raw(request).await, 401);
+    }
+    let request = format!(
+        "GET /api/v1/routes HTTP/1.1\r\nhost: x\r\nconnection: close\r\nAuthorization: bEARER {WRITE}\r\n\r\n"
+    );
+    assert_eq!(server.raw(request).await.status, 200);
+    server.end().await;
+}
+
+#[tokio::test]
+async fn several_tokens_hold_at_once_for_rotation() {
+    let server = Server::with(config(&["old-r", "new-r"], &["old-w", "new-w"])).await;
+    for (token, read, write) in
+        [("old-r", 200, 403), ("new-r", 200, 403), ("old-w", 200, 202), ("new-w", 200, 202), ("r", 401, 401)]
+    {
+        assert_eq!(server.call("GET", "/api/v1/routes", Some(token), "").await.status, read, "{token}");
+        assert_eq!(server.call("POST", MESSAGES, Some(token), "{}").await.status, write, "{token}");
+    }
+    server.end().await;
+    // Either kind alone closes the API too.
+    for config in [config(&["r"], &[]), config(&[], &["w"])] {
+        let server = Server::with(config).await;
+        problem(&server.call("GET", "/api/v1/routes", None, "").await, 401);
+        server.end().await;
+    }
+}
+
+#[tokio::test]
+async fn without_tokens_it_is_open_to_this_machine_and_to_no_web_page() {
+    let server = Server::with(config(&[], &[])).await;
+    for row in agreement::table() {
+        let body = if row.method == "POST" { "{}" } else { "" };
+        let answer = server.call(row.method, &row.concrete(), None, body).await;
+        assert!(answer.status < 300, "{answer:?}");
+    }
+    for (host, status) in [
+        ("localhost:8025", 200),
+        ("LOCALHOST", 200),
+        ("127.0.0.1:1", 200),
+        ("[::1]:8025", 200),
+        ("rebound.example:8025", 403),
+        ("localhost.example", 403),
+        ("127.0.0.1.example", 403),
+        ("?", 403),
+    ] {
+        let request = format!("GET /api/v1/routes HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        assert_eq!(server.raw(request).await.status, status, "{host}");
+    }
+    // What a page of another origin may post without asking first.
+    let request = format!(
+        "POST {MESSAGES} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: text/plain\r\n\
+         content-length: 2\r\n\r\n{{}}"
+    );
+    let sent = server.recorder.injected.lock().len();
+    problem(&server.raw(request).await, 415);
+    assert_eq!(server.recorder.injected.lock().len(), sent);
+    server.end().await;
+}
+
+#[tokio::test]
+async fn off_loopback_it_does_not_start_without_a_token() {
+    let listen: SocketAddr = "0.0.0.0:0".parse().expect("an address");
+    let (tasks, shutdown) = (Tasks::default(), Shutdown::default());
+    let open = Config { listen, ..config(&[], &[]) };
+    let error = start(&open, state().0, &tasks, shutdown.clone()).await.expect_err("refused");
+    assert!(matches!(error, Error::Unprotected(_)), "{error}");
+    for closed in [config(&[READ], &[]), config(&[], &[WRITE])] {
+        let closed = Config { listen, ..closed };
+        start(&closed, state().0, &tasks, shutdown.clone()).await.expect("started");
+    }
+    shutdown.begin();
+    assert_eq!(tasks.ended("", std::time::Duration::from_secs(30)).await, Ok(()));
+}
+
+#[tokio::test]
+async fn a_taken_port_is_named() {
+    let server = Server::start().await;
+    let taken = Config { listen: server.address, ..config(&[], &[]) };
+    let error = start(&taken, state().0, &Tasks::default(), Shutdown::default()).await.expect_err("refused");
+    let text = error.to_string();
+    assert!(text.contains(&server.address.to_string()) && text.contains("admin.listen"), "{text}");
+    server.end().await;
+}
+
+#[tokio::test]
+async fn every_error_is_a_problem() {
+    let server = Server::start().await;
+    problem(&server.call("GET", "/nothing", None, "").await, 404);
+    problem(&server.call("GET", "/", None, "").await, 404);
+    problem(&server.call("GET", "/livez/", None, "").await, 404);
+    let answer = server.call("POST", "/livez", None, "").await;
+    problem(&answer, 405);
+    assert_eq!(answer.header("allow"), Some("GET,HEAD"));
+    let detail =
+        problem(&server.call("POST", "/api/v1/routes/no%0aroute/messages", Some(WRITE), "{}").await, 404);
+    assert!(detail.contains(r"`no\nroute`"), "{detail}");
+    for (body, part) in [
+        ("", "EOF"),
+        ("{", "EOF"),
+        ("[]", "invalid"),
+        ("null", "invalid"),
+        (r#"{"dealy":"2s"}"#, "unknown field `dealy`"),
+        (r#"{"delay":1.5}"#, "whole number of milliseconds"),
+        (r#"{"delay":-1}"#, "whole number of milliseconds"),
+        (r#"{"wait":"yes"}"#, "wait"),
+        (r#"{"headers":{"a":1}}"#, "headers"),
+        (r#"{"id":"a","id":"b"}"#, "duplicate field `id`"),
+        (r#"{"body":"a"} x"#, "trailing"),
+    ] {
+        let detail = problem(&server.call("POST", MESSAGES, Some(WRITE), body).await, 400);
+        assert!(detail.contains(part), "{body}: {detail}");
+    }
+    let large = format!(r#"{{"body":"{}"}}"#, "x".repeat(2 * 1024 * 1024));
+    problem(&server.call("POST", MESSAGES, Some(WRITE), &large).await, 413);
+    assert!(server.recorder.injected.lock().is_empty(), "something was sent");
+    server.end().await;
+}
+
+#[tokio::test]
+async fn a_panic_in_a_call_is_a_500_and_the_process_goes_on() {
+    let server = Server::start().await;
+    *server.recorder.then.lock() = Then::Panic;
+    problem(&server.call("POST", MESSAGES, Some(WRITE), "{}").await, 500);
+    *server.recorder.then.lock() = Then::Confirm;
+    assert_eq!(server.call("POST", MESSAGES, Some(WRITE), "{}").await.status, 202);
+    server.end().await;
+}
+
+#[tokio::test]
+async fn no_token_stands_in_any_answer_or_log_line() {
+    let (lines, _guard) = capture();
+    let server = Server::start().await;
+    let mut said = format!("{:?}", config(&[READ], &[WRITE]));
+    for then in [Then::Confirm, Then::Panic, Then::Fail(InjectError::Refused("no such topic".to_owned()))] {
+        *server.recorder.then.lock() = then;
+        for token in [None, Some(READ), Some(WRITE), Some("canary-wrong-Pa55"), Some("canary-\u{e9}-Pa55")] {
+            for row in agreement::table() {
+                for method in [row.method, "DELETE"] {
+                    let answer = server.call(method, &row.concrete(), token, "{}").await;
+                    said += &[answer.head, answer.body].join("\n");
+                }
+            }
+            let request =
+                format!("GET /\u{1} HTTP/1.1\r\nauthorization: Bearer {}\r\n\r\n", token.unwrap_or("-"));
+            said += &server.raw(request).await.head;
+        }
+    }
+    server.end().await;
+    assert!(lines.text().contains("admin listens"), "the log was not captured");
+    assert!(lines.text().contains("panicked"), "the log was not captured");
+    said += &lines.text();
+    for secret in [READ, WRITE, "Pa55"] {
+        let at = said.find(secret);
+        assert_eq!(at, None, "{secret} in {}", &said[at.unwrap_or(0).saturating_sub(200)..]);
+    }
+}

@@ -1,0 +1,28 @@
+//! Real HTTP against the started server.
+
+mod access;
+mod agreement;
+mod ending;
+mod probes;
+mod sending;
+
+use super::testing::Answer;
+
+/// That it is an error as RFC 9457 has it, uncached, with a sentence. Returns the sentence.
+fn problem(answer: &Answer, status: u16) -> String {
+    assert_eq!(answer.status, status, "{answer:?}");
+    guarded(answer);
+    assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{answer:?}");
+    let problem = answer.json();
+    assert_eq!(problem["type"], "about:blank");
+    assert_eq!(problem["status"], status);
+    assert!(problem["title"].as_str().is_some_and(|t| !t.is_empty()), "{answer:?}");
+    let detail = problem["detail"].as_str().unwrap_or_default().to_owned();
+    assert!(detail.len() > 10, "{answer:?}");
+    detail
+}
+
+fn guarded(answer: &Answer) {
+    assert_eq!(answer.header("cache-control"), Some("no-store"), "{answer:?}");
+    assert_eq!(answer.header("x-content-type-options"), Some("nosniff"), "{answer:?}");
+}

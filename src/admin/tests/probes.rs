@@ -1,0 +1,94 @@
+//! Probes, metrics, and what is shown of routes.
+
+use serde_json::json;
+
+use super::super::testing::{READ, Server};
+use super::guarded;
+
+#[tokio::test]
+async fn readiness_names_each_part_and_says_why_not() {
+    let server = Server::start().await;
+    let ready = async || {
+        let answer = server.call("GET", "/readyz", None, "").await;
+        guarded(&answer);
+        (answer.status, answer.json())
+    };
+    let (redis, kafka) = (server.readiness.part("redis", true), server.readiness.part("kafka:main", false));
+    redis.up();
+    kafka.down("connection refused");
+    let part = |name: &str, state: &str| json!({ "name": name, "state": state });
+    let waiting = json!({ "name": "kafka:main", "state": "waiting", "why": "connection refused" });
+    let body = json!({ "ready": false, "draining": false, "parts": [waiting, part("redis", "up")] });
+    assert_eq!(ready().await, (503, body));
+    kafka.up();
+    let body =
+        json!({ "ready": true, "draining": false, "parts": [part("kafka:main", "up"), part("redis", "up")] });
+    assert_eq!(ready().await, (200, body));
+    kafka.down("gone");
+    let (status, body) = ready().await;
+    assert_eq!((status, &body["parts"][0]["state"]), (200, &json!("degraded")));
+    redis.down("gone");
+    assert_eq!(ready().await.0, 503);
+    redis.up();
+    server.readiness.drain();
+    let (status, body) = ready().await;
+    assert_eq!((status, &body["ready"], &body["draining"]), (503, &json!(false), &json!(true)));
+    let live = server.call("GET", "/livez", None, "").await;
+    assert_eq!((live.status, live.json()), (200, json!({ "live": true })));
+    server.end().await;
+}
+
+#[tokio::test]
+async fn metrics_are_open_metrics() {
+    let server = Server::start().await;
+    for (_, route) in server.metrics.routes() {
+        route.stored.inc_by(3);
+    }
+    let answer = server.call("GET", "/metrics", None, "").await;
+    assert_eq!(answer.status, 200);
+    guarded(&answer);
+    let kind = answer.header("content-type");
+    assert_eq!(kind, Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));
+    assert!(answer.body.ends_with("# EOF\n"), "{}", answer.body);
+    assert!(answer.body.contains("postdate_stored_total{route=\"mail\"} 3\n"), "{}", answer.body);
+    let head = server.call("HEAD", "/metrics", None, "").await;
+    assert_eq!((head.status, head.body.as_str()), (200, ""));
+    server.end().await;
+}
+
+#[tokio::test]
+async fn a_route_is_shown_in_the_words_of_the_configuration() {
+    let server = Server::start().await;
+    let (_, mail) = server.metrics.routes().find(|(name, _)| name.as_str() == "mail").expect("configured");
+    mail.pending.set(7);
+    mail.in_flight.set(2);
+    mail.dead.set(1);
+    mail.ingress_paused("max_pending", true);
+    let answer = server.call("GET", "/api/v1/routes/mail", Some(READ), "").await;
+    guarded(&answer);
+    let expected = json!({
+        "name": "mail",
+        "from": { "rabbitmq": "main", "queue": "mail.delayed", "prefetch": 500 },
+        "to": { "rabbitmq": "main", "exchange": "mail", "routing_key": "preserve" },
+        "allow_targets": [],
+        "policy": {
+            "delay_from": "produced", "max_delay": "30d", "max_size": "1MiB", "max_headers": "64KiB",
+            "max_pending": 10_000_000, "on_invalid": "dead_letter", "on_duplicate": "keep",
+            "retry": { "attempts": 16, "initial": "1s", "max": "5m" },
+            "headers": {
+                "delay": "x-delay", "deliver_at": "x-deliver-at", "id": "x-delay-id",
+                "op": "x-delay-op", "target": "x-delay-target",
+            },
+        },
+        "pending": 7, "in_flight": 2, "dead": 1, "paused": ["max_pending"],
+    });
+    assert_eq!((answer.status, answer.json()), (200, expected.clone()));
+    let list = server.call("GET", "/api/v1/routes", Some(READ), "").await.json();
+    let names: Vec<_> = list["items"].as_array().expect("items").iter().map(|r| r["name"].clone()).collect();
+    assert_eq!(names, ["mail", "orders", "renamed"]);
+    assert_eq!((&list["items"][0], &list["next"]), (&expected, &json!(null)));
+    let orders = &list["items"][1];
+    assert_eq!(orders["from"], json!({ "kafka": "main", "topic": "orders.delayed", "group": "postdate" }));
+    assert_eq!(orders["to"], json!({ "kafka": "main", "topic": "orders" }));
+    server.end().await;
+}

@@ -1,0 +1,244 @@
+//! The composition root: builds the rooms from the configuration, joins them, and ends them in order.
+//! No logic of its own: it is the one place that knows everybody.
+
+mod check;
+mod drain;
+mod inject;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use prometheus_client::registry::Registry;
+use tracing::{error, info};
+
+pub use self::check::check_connections;
+use self::drain::Stages;
+use self::inject::IngressInject;
+use crate::backoff::Backoff;
+use crate::broker::rabbitmq::Broker;
+use crate::config::Config;
+use crate::domain::{Clock, Endpoint, Route, Target};
+use crate::egress::kafka::KafkaLanes;
+use crate::egress::rabbitmq::RabbitLanes;
+use crate::egress::{AllLanes, Lanes};
+use crate::ingress::{self, Intake};
+use crate::lifecycle::signals::Signals;
+use crate::lifecycle::{Readiness, Tasks};
+use crate::store::{self, Preflight, Store};
+use crate::telemetry::{Bursts, Metrics, Watch};
+use crate::{admin, telemetry, timer};
+
+/// Runs the relay until a signal ends it.
+pub fn run(config: Config) -> anyhow::Result<ExitCode> {
+    telemetry::init(&config.log)?;
+    // No provider is chosen by the client libraries: without one the first handshake panics.
+    if rustls::crypto::ring::default_provider().install_default().is_err() {
+        anyhow::bail!("another TLS provider is installed already");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let code = runtime.block_on(life(config));
+    // What is left is a blocking call of a client library: its thread ends with the process.
+    runtime.shutdown_background();
+    code
+}
+
+/// What every room gets.
+struct House {
+    config: Config,
+    clock: Clock,
+    tasks: Tasks,
+    readiness: Readiness,
+    stages: Stages,
+    metrics: Arc<Metrics>,
+    watch: Arc<Watch>,
+    bursts: Arc<Bursts>,
+    shards: usize,
+}
+
+async fn life(config: Config) -> anyhow::Result<ExitCode> {
+    let mut signals = Signals::listen().context("cannot listen for signals")?;
+    let mut registry = Registry::default();
+    let metrics = Metrics::new(&mut registry, config.routes.iter().map(|route| route.name.clone()));
+    let clock = Clock::start();
+    let house = House {
+        clock,
+        tasks: Tasks::default(),
+        readiness: Readiness::default(),
+        stages: Stages::default(),
+        metrics,
+        watch: Arc::default(),
+        bursts: Arc::new(Bursts::new(clock)),
+        shards: std::thread::available_parallelism().map_or(2, |n| n.get().clamp(1, 8)),
+        config,
+    };
+    info!(version = env!("CARGO_PKG_VERSION"), replica = house.config.cluster.name, "postdate starts");
+    let lived = tokio::select! {
+        lived = live(&house, registry) => lived,
+        () = house.tasks.panicked() => Ok(()),
+        code = signals.next() => {
+            info!(signal = if code == 143 { "SIGTERM" } else { "SIGINT" }, "draining");
+            Ok(())
+        }
+    };
+    let drained = tokio::select! {
+        drained = drain::drain(&house.stages, &house.tasks, &house.readiness, house.config.shutdown_timeout) => drained,
+        code = signals.next() => {
+            error!("a second signal: ending at once; what is unfinished is in the store");
+            return Ok(ExitCode::from(code));
+        }
+    };
+    lived?;
+    if let Err(late) = drained {
+        error!(late = ?late, "time ran out; what is unfinished is in the store");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(if house.tasks.has_panicked() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Builds all rooms in the order of the flow, from its end: what takes comes before what gives. Ends only
+/// if it cannot go on.
+async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
+    let (bursts, end) = (house.bursts.clone(), house.stages.admin.clone());
+    house.tasks.spawn("bursts", async move { bursts.run(end.draining()).await });
+    let brokers = brokers(house);
+    let lanes: Arc<dyn Lanes> = Arc::new(lanes(house, &brokers)?);
+    let inject = IngressInject::new(lanes.clone(), house.clock);
+    let state = admin::State {
+        routes: house.config.routes.clone(),
+        metrics: house.metrics.clone(),
+        registry: Arc::new(registry),
+        readiness: house.readiness.clone(),
+        watch: house.watch.clone(),
+        inject: Arc::new(inject),
+        clock: house.clock,
+    };
+    admin::start(&house.config.admin, state, &house.tasks, house.stages.admin.clone()).await?;
+    preflight(&house.config.redis).await?;
+    let store = Store::start(&store::Parts {
+        config: &house.config.redis,
+        clock: house.clock,
+        metrics: house.metrics.clone(),
+        readiness: &house.readiness,
+        tasks: &house.tasks,
+        shutdown: &house.stages.ingress,
+        shards: house.shards,
+    })?;
+    timer::start(&timer::Parts {
+        config: house.config.timer,
+        store: store.clone(),
+        lanes: lanes.clone(),
+        routes: &house.config.routes,
+        metrics: house.metrics.clone(),
+        watch: house.watch.clone(),
+        shards: house.shards,
+        tasks: &house.tasks,
+        shutdown: house.stages.flow.clone(),
+    })?;
+    start_ingress(house, store, lanes, &brokers)?;
+    std::future::pending().await
+}
+
+/// Waits until the store is there; ends if it may not be used.
+async fn preflight(config: &store::Config) -> anyhow::Result<()> {
+    let mut failures = 0;
+    loop {
+        match store::preflight(config, true).await {
+            Ok(()) => return Ok(()),
+            Err(Preflight::Refused(why)) => return Err(why).context("the store may not be used"),
+            Err(Preflight::Away(why)) => {
+                failures += 1;
+                if failures == 1 {
+                    tracing::warn!(error = why, "waiting for the store");
+                }
+                tokio::time::sleep(Backoff::CLIENT.wait(failures)).await;
+            }
+        }
+    }
+}
+
+/// The RabbitMQ brokers that a route uses, by connection.
+fn brokers(house: &House) -> BTreeMap<String, Arc<Broker>> {
+    let used = used(&house.config.routes);
+    let used = house.config.rabbitmq.values().filter(|c| used.contains(c.name.as_str()));
+    used.map(|c| (c.name.clone(), Broker::new(c.clone(), &house.readiness))).collect()
+}
+
+/// Names of the connections that a route reads from or publishes to.
+fn used(routes: &[Arc<Route>]) -> BTreeSet<&str> {
+    routes
+        .iter()
+        .flat_map(|route| {
+            let (Endpoint::Kafka { connection, .. } | Endpoint::Rabbitmq { connection, .. }) = &route.from;
+            [connection.as_str(), route.to.connection()]
+        })
+        .collect()
+}
+
+fn lanes(house: &House, brokers: &BTreeMap<String, Arc<Broker>>) -> anyhow::Result<AllLanes> {
+    let (tasks, shutdown) = (&house.tasks, &house.stages.egress);
+    let kafka = house.config.kafka.values().filter(|c| used(&house.config.routes).contains(c.name.as_str()));
+    let kafka = KafkaLanes::start(kafka, house.clock, &house.readiness, tasks, shutdown)?;
+    let rabbitmq = brokers.iter().map(|(name, broker)| {
+        (name.clone(), RabbitLanes::new(broker.clone(), house.clock, tasks.clone(), shutdown.clone()))
+    });
+    Ok(AllLanes::new(kafka, rabbitmq.collect()))
+}
+
+fn start_ingress(
+    house: &House,
+    store: Store,
+    lanes: Arc<dyn Lanes>,
+    brokers: &BTreeMap<String, Arc<Broker>>,
+) -> anyhow::Result<()> {
+    let (routes, tasks, stages) = (&house.config.routes, &house.tasks, &house.stages);
+    let gates = ingress::gates::start(routes, &store, &house.metrics, tasks, &stages.ingress);
+    let intake = Intake::start(ingress::intake::Parts {
+        store,
+        lanes,
+        metrics: house.metrics.clone(),
+        watch: house.watch.clone(),
+        bursts: house.bursts.clone(),
+        gates,
+        tasks,
+        shutdown: &stages.ingress,
+        direct_shutdown: &stages.flow,
+    });
+    for broker in brokers.values() {
+        ingress::rabbitmq::start(broker, routes, &intake, &house.metrics, tasks, &stages.ingress);
+    }
+    let mut groups: BTreeMap<(&str, &str), Vec<Arc<Route>>> = BTreeMap::new();
+    for route in routes {
+        if let Endpoint::Kafka { connection, group, .. } = &route.from {
+            groups.entry((connection, group)).or_default().push(route.clone());
+        }
+    }
+    for ((connection, group), routes) in groups {
+        let connection = house.config.kafka.get(connection).context("an unknown kafka connection")?;
+        let surroundings = ingress::kafka::Surroundings {
+            sink: intake.clone(),
+            metrics: house.metrics.clone(),
+            part: house.readiness.part(format!("kafka:{}:{group}", connection.name), false),
+            tasks: tasks.clone(),
+            shutdown: stages.ingress.clone(),
+            clock: house.clock,
+        };
+        ingress::kafka::start(connection, group, routes, surroundings)?;
+    }
+    Ok(())
+}
+
+/// The target that stands for a route's own ingress: where `send` publishes to.
+fn ingress_target(route: &Route) -> Target {
+    match &route.from {
+        Endpoint::Kafka { connection, topic, .. } => {
+            Target::Kafka { connection: connection.clone(), topic: topic.clone() }
+        }
+        Endpoint::Rabbitmq { connection, queue, .. } => Target::Rabbitmq {
+            connection: connection.clone(),
+            exchange: String::new(),
+            routing_key: crate::domain::RoutingKey::Fixed(queue.clone()),
+        },
+    }
+}

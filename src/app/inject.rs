@@ -1,0 +1,78 @@
+//! `send`: a test message to a route's own ingress, over the same lanes as everything else.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use super::ingress_target;
+use crate::admin::{Inject, InjectError, Unfit};
+use crate::domain::{Clock, Entry, Flags, Message, Route, UnixMs, Verdict};
+use crate::egress::{Lanes, Publication, Verdicts};
+use crate::ingress::admit::{Admitted, admit};
+
+/// A message that has not left its lane by then is not sent at all.
+const PATIENCE_US: i64 = 5_000_000;
+
+/// Publishes to ingress topics and queues.
+pub(super) struct IngressInject {
+    lanes: Arc<dyn Lanes>,
+    clock: Clock,
+}
+
+impl IngressInject {
+    pub(super) fn new(lanes: Arc<dyn Lanes>, clock: Clock) -> Self {
+        Self { lanes, clock }
+    }
+}
+
+impl Inject for IngressInject {
+    fn judge(&self, route: &Route, message: &Message) -> Result<UnixMs, Unfit> {
+        let now = self.clock.wall();
+        match admit(message.clone(), None, None, route, now) {
+            Admitted::Delayed { due, .. } | Admitted::Reschedule { due, .. } => Ok(due),
+            Admitted::PassThrough { .. } | Admitted::Cancel { .. } => Ok(now),
+            Admitted::Invalid { reason, error, .. } => Err(Unfit { reason, error: error.to_string() }),
+        }
+    }
+
+    fn inject<'a>(
+        &'a self,
+        route: &'a Arc<Route>,
+        message: Message,
+    ) -> BoxFuture<'a, Result<(), InjectError>> {
+        let target = Arc::new(ingress_target(route));
+        let due = self.clock.wall();
+        let entry = Entry {
+            due,
+            id: None,
+            handouts: 0,
+            failures: 0,
+            flags: Flags::default(),
+            position: None,
+            history: Vec::new(),
+            message,
+        };
+        let verdicts: Arc<Verdicts> = Arc::default();
+        self.lanes.lane(&target).submit(Publication {
+            entries: Arc::new(vec![entry]),
+            index: 0,
+            stamp: None,
+            target,
+            ticket: 0,
+            verdicts: verdicts.clone(),
+            not_after_us: self.clock.mono_us() + PATIENCE_US,
+        });
+        Box::pin(async move {
+            match verdicts.take().await.into_iter().next().map(|(_, verdict)| verdict) {
+                Some(Verdict::Confirmed) => Ok(()),
+                Some(Verdict::Refused { reason, error }) => {
+                    Err(InjectError::Refused(format!("{}: {error}", reason.as_str())))
+                }
+                Some(Verdict::Unknown { error }) => Err(InjectError::Unconfirmed(error.to_string())),
+                Some(Verdict::NotTried) | None => {
+                    Err(InjectError::Unreachable("it did not answer in time".to_owned()))
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,55 @@
+//! One readiness part for a connection, whatever the number of its roles.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+
+use crate::lifecycle::{Part, Readiness};
+
+/// `rabbitmq:<name>`: up while every role that was opened is up.
+#[derive(Debug)]
+pub(super) struct Health {
+    part: Part,
+    /// Each role and what is wrong with it, if anything.
+    roles: Mutex<BTreeMap<&'static str, Option<String>>>,
+}
+
+impl Health {
+    pub(super) fn new(connection: &str, readiness: &Readiness) -> Self {
+        let part = readiness.part(format!("rabbitmq:{connection}"), false);
+        Self { part, roles: Mutex::default() }
+    }
+
+    /// Notes how a role stands. Returns whether that changed it from well to ill or back.
+    pub(super) fn report(&self, role: &'static str, trouble: Option<String>) -> bool {
+        let mut roles = self.roles.lock();
+        let ill = trouble.is_some();
+        let before = roles.insert(role, trouble);
+        let worst = roles.iter().find_map(|(role, t)| t.as_ref().map(|t| format!("{role}: {t}")));
+        match worst {
+            Some(why) => self.part.down(why),
+            None => self.part.up(),
+        };
+        before.is_none_or(|t| t.is_some() != ill)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_up_only_while_both_its_roles_are() {
+        let readiness = Readiness::default();
+        let health = Health::new("main", &readiness);
+        health.report("consume", Some("refused".into()));
+        health.report("publish", None);
+        assert!(!readiness.is_ready(), "one role was never up");
+        assert!(health.report("consume", None), "news");
+        assert!(!health.report("consume", None), "no news");
+        assert!(readiness.is_ready());
+        health.report("publish", Some("blocked".into()));
+        assert!(readiness.is_ready(), "lost later is degraded, not unready");
+        assert!(format!("{:?}", readiness.parts()).contains("publish: blocked"));
+    }
+}

@@ -1,0 +1,244 @@
+//! The API's client, and `send`, its first command.
+//!
+//! The token goes to the configured address and nowhere else: no proxy is taken from the environment, and
+//! no redirect is followed.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use ureq::Agent;
+use ureq::http::Uri;
+
+use crate::domain::{RouteName, Secret};
+
+/// Longest wait for a connection.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
+/// Longest wait for an answer; the API's own deadlines are shorter.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// The same with `--wait`: the API follows for an hour and a half minute at most.
+const WAIT_DEADLINE: Duration = Duration::from_secs(3720);
+
+/// Why a command was not done. Its text is a whole sentence for a person.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Something was asked for that cannot be.
+    #[error("{0}")]
+    Usage(String),
+    /// Nobody answered there.
+    #[error("{url} cannot be reached: {why}; does postdate run there? (POSTDATE_URL)")]
+    Unreachable {
+        /// The address, without any password.
+        url: String,
+        /// What the system said.
+        why: String,
+    },
+    /// No answer came in time.
+    #[error("{url} did not answer in time: {why}")]
+    Late {
+        /// The address, without any password.
+        url: String,
+        /// Which deadline passed.
+        why: String,
+    },
+    /// No token, or none that is known there.
+    #[error("{url} wants a valid token: set POSTDATE_TOKEN (401)")]
+    Unauthorized {
+        /// The address, without any password.
+        url: String,
+    },
+    /// The API said no.
+    #[error("{detail} ({status})")]
+    Refused {
+        /// The HTTP status.
+        status: u16,
+        /// The API's own sentence.
+        detail: String,
+    },
+    /// It is another server that answers there, or a proxy before it.
+    #[error("{url} does not answer as postdate's API does: {why} (POSTDATE_URL)")]
+    Stranger {
+        /// The address, without any password.
+        url: String,
+        /// What it answered.
+        why: String,
+    },
+    /// The message was sent and followed, and did not reach its target.
+    #[error("the message {id} was not published: {reason}")]
+    NotPublished {
+        /// Its id.
+        id: String,
+        /// The contract's reason.
+        reason: String,
+    },
+    /// The answer could not be written out.
+    #[error("the answer cannot be written: {0}")]
+    Output(#[from] std::io::Error),
+}
+
+impl ClientError {
+    /// The exit code it stands for.
+    pub fn exit_code(&self) -> u8 {
+        if matches!(self, Self::Usage(_)) { 64 } else { 1 }
+    }
+}
+
+/// Speaks to one replica's API.
+#[derive(Debug)]
+pub struct Client {
+    agent: Agent,
+    base: Secret,
+    token: Option<Secret>,
+}
+
+/// A status and the body, as it came.
+struct Answer {
+    status: u16,
+    body: String,
+}
+
+impl Client {
+    /// For the API at `url` (`POSTDATE_URL`), with `token` (`POSTDATE_TOKEN`) if there is one. Does not
+    /// connect yet.
+    pub fn new(url: &str, token: Option<Secret>) -> Result<Self, ClientError> {
+        let base = Secret::new(url.trim_end_matches('/'));
+        let parsed = url.parse::<Uri>().ok().filter(|u| matches!(u.scheme_str(), Some("http" | "https")));
+        let parsed = parsed.filter(|u| u.query().is_none());
+        if parsed.and_then(|u| u.into_parts().authority).is_none_or(|a| a.as_str().contains('@')) {
+            let shown = base.redacted_url();
+            let why =
+                format!("`{shown}` is not http:// or https:// with a host, and maybe a port and a path");
+            return Err(ClientError::Usage(format!("{why} (POSTDATE_URL)")));
+        }
+        if token.as_ref().is_some_and(|t| !t.expose().bytes().all(|b| b.is_ascii_graphic())) {
+            let why = "the token holds a space, a line end or another character that none can have";
+            return Err(ClientError::Usage(format!("{why} (POSTDATE_TOKEN)")));
+        }
+        let config = Agent::config_builder()
+            .proxy(None)
+            .max_redirects(0)
+            .http_status_as_error(false)
+            .timeout_connect(Some(CONNECT_DEADLINE))
+            .user_agent(concat!("postdate/", env!("CARGO_PKG_VERSION")));
+        Ok(Self { agent: config.build().new_agent(), base, token })
+    }
+
+    fn post(&self, path: &str, body: &Value, deadline: Duration) -> Result<Answer, ClientError> {
+        let url = format!("{}{path}", self.base.expose());
+        let mut request = self.agent.post(&url).config().timeout_global(Some(deadline)).build();
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {}", token.expose()));
+        }
+        let mut response = request.send_json(body).map_err(|e| self.failed(&e))?;
+        let status = response.status().as_u16();
+        let body = response.body_mut().read_to_string().map_err(|e| self.failed(&e))?;
+        Ok(Answer { status, body })
+    }
+
+    fn url(&self) -> String {
+        self.base.redacted_url()
+    }
+
+    fn failed(&self, error: &ureq::Error) -> ClientError {
+        let (url, why) = (self.url(), error.to_string());
+        match error {
+            ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve)
+            | ureq::Error::HostNotFound
+            | ureq::Error::ConnectionFailed
+            | ureq::Error::Io(_) => ClientError::Unreachable { url, why },
+            ureq::Error::Timeout(_) => ClientError::Late { url, why },
+            _ => ClientError::Stranger { url, why },
+        }
+    }
+
+    /// The body of an answer that says yes; any other as a sentence.
+    fn accept(&self, answer: &Answer) -> Result<Value, ClientError> {
+        let stranger = |why| ClientError::Stranger { url: self.url(), why };
+        let body: Value = serde_json::from_str(&answer.body)
+            .map_err(|_| stranger(format!("status {}, and no JSON", answer.status)))?;
+        match (answer.status, body["detail"].as_str()) {
+            (200..300, _) => Ok(body),
+            (401, _) => Err(ClientError::Unauthorized { url: self.url() }),
+            (status, Some(detail)) => Err(ClientError::Refused { status, detail: detail.to_owned() }),
+            (status, None) => Err(stranger(format!("status {status}, without a reason"))),
+        }
+    }
+}
+
+/// What `send` sends.
+#[derive(Clone, Debug, Default)]
+pub struct Sending {
+    /// The route's name.
+    pub route: String,
+    /// As `x-delay`.
+    pub delay: Option<String>,
+    /// As `x-deliver-at`.
+    pub at: Option<String>,
+    /// The message's name; the API makes one if none is given.
+    pub id: Option<String>,
+    /// Kafka's record key.
+    pub key: Option<String>,
+    /// Further headers, each name once.
+    pub headers: Vec<(String, String)>,
+    /// The body; empty if none is given.
+    pub body: Vec<u8>,
+    /// Whether to follow it to its target.
+    pub wait: bool,
+}
+
+impl Sending {
+    fn request(&self) -> Result<Value, ClientError> {
+        let headers: BTreeMap<_, _> = self.headers.iter().map(|(name, value)| (name, value)).collect();
+        if headers.len() < self.headers.len() {
+            return Err(ClientError::Usage("each header can be given once".to_owned()));
+        }
+        let mut request = json!({ "headers": headers, "wait": self.wait });
+        match std::str::from_utf8(&self.body) {
+            Ok(text) => request["body"] = text.into(),
+            Err(_) => request["body_base64"] = STANDARD.encode(&self.body).into(),
+        }
+        let texts = [("delay", &self.delay), ("at", &self.at), ("id", &self.id), ("key", &self.key)];
+        for (name, text) in texts {
+            if let Some(text) = text {
+                request[name] = text.as_str().into();
+            }
+        }
+        Ok(request)
+    }
+}
+
+/// Sends a message to a route's own ingress. Prints its id; with `wait` a second line says when it was
+/// published and how late. With `json` prints the API's body instead, whatever it says.
+pub fn send(client: &Client, sending: &Sending, json: bool, out: &mut dyn Write) -> Result<(), ClientError> {
+    let Some(route) = RouteName::new(&sending.route) else {
+        return Err(ClientError::Usage(format!("`{}` is not a route's name", sending.route.escape_debug())));
+    };
+    let deadline = if sending.wait { WAIT_DEADLINE } else { DEADLINE };
+    let answer = client.post(&format!("/api/v1/routes/{route}/messages"), &sending.request()?, deadline)?;
+    if json {
+        writeln!(out, "{}", answer.body)?;
+    }
+    let body = client.accept(&answer)?;
+    let text = |name: &str| body[name].as_str().unwrap_or("?").to_owned();
+    if !json {
+        writeln!(out, "{}", text("id"))?;
+    }
+    if body["result"] == "dead" {
+        return Err(ClientError::NotPublished { id: text("id"), reason: text("reason") });
+    }
+    if let (false, Some(late)) = (json, body["lateness_ms"].as_f64()) {
+        writeln!(
+            out,
+            "published at {}, {late:.1} ms late, attempt {}",
+            text("published_at"),
+            body["attempt"]
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+//! The client against the real server.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+use super::*;
+use crate::admin::InjectError;
+use crate::admin::testing::{READ, Server, Then, WRITE, text};
+use crate::domain::UnixMs;
+use crate::telemetry::Outcome;
+
+/// Runs `send` beside the server, which lives on this thread's runtime.
+async fn run(
+    url: String,
+    token: Option<&str>,
+    sending: Sending,
+    json: bool,
+) -> (String, Result<(), ClientError>) {
+    let token = token.map(Secret::new);
+    let sent = tokio::task::spawn_blocking(move || {
+        let mut out = Vec::new();
+        let result = Client::new(&url, token).and_then(|client| send(&client, &sending, json, &mut out));
+        (String::from_utf8(out).expect("UTF-8"), result)
+    });
+    sent.await.expect("no panic")
+}
+
+fn sending(route: &str) -> Sending {
+    Sending { route: route.to_owned(), id: Some("a".to_owned()), ..Sending::default() }
+}
+
+fn refused(result: Result<(), ClientError>, exit: u8, part: &str) {
+    let error = result.expect_err("refused");
+    assert_eq!(error.exit_code(), exit, "{error}");
+    assert!(error.to_string().contains(part), "{error}");
+    assert!(!error.to_string().contains("Pa55"), "{error}");
+}
+
+#[tokio::test]
+async fn it_sends_what_it_was_given_and_prints_the_id() {
+    let server = Server::start().await;
+    let url = format!("http://{}/", server.address);
+    let given = Sending {
+        delay: Some("1500".to_owned()),
+        key: Some("k".to_owned()),
+        headers: vec![("h".to_owned(), "v".to_owned())],
+        body: vec![0xff, 0],
+        ..sending("orders")
+    };
+    let (out, result) = run(url.clone(), Some(WRITE), given, false).await;
+    result.expect("sent");
+    assert_eq!(out, "a\n");
+    let (_, message) = server.recorder.injected.lock().pop().expect("sent");
+    assert_eq!((message.key.as_deref(), message.body.as_deref()), (Some(&b"k"[..]), Some(&[0xff, 0][..])));
+    for (name, value) in [("h", "v"), ("x-delay", "1500"), ("x-delay-id", "a")] {
+        assert_eq!(text(&message.headers, name).as_deref(), Some(value));
+    }
+    let at = Sending { at: Some("1800000000000".to_owned()), body: b"text".to_vec(), ..sending("orders") };
+    let (out, result) = run(url, Some(WRITE), at, true).await;
+    result.expect("sent");
+    assert_eq!(out, "{\"id\":\"a\",\"route\":\"orders\"}\n");
+    let (_, message) = server.recorder.injected.lock().pop().expect("sent");
+    assert_eq!(message.body.as_deref(), Some(&b"text"[..]));
+    server.end().await;
+}
+
+#[tokio::test]
+async fn waiting_prints_the_lateness_or_fails_with_the_reason() {
+    let server = Server::start().await;
+    let url = format!("http://{}", server.address);
+    let orders = RouteName::new("orders").expect("a name");
+    let published = Outcome::Published {
+        published_at: UnixMs(1_800_000_000_002),
+        due: UnixMs(1_800_000_000_000),
+        lateness_ms: 1.75,
+        attempt: 1,
+    };
+    let dead = Outcome::Dead { reason: "unroutable" };
+    for (outcome, json) in
+        [(published.clone(), false), (published, true), (dead.clone(), false), (dead.clone(), true)]
+    {
+        let report = async {
+            server.recorder.arrived.notified().await;
+            server.watch.report(&orders, "a", || outcome.clone());
+        };
+        let given = Sending { wait: true, ..sending("orders") };
+        let ((out, result), ()) = tokio::join!(run(url.clone(), Some(WRITE), given, json), report);
+        if outcome == dead {
+            refused(result, 1, "the message a was not published: unroutable");
+        } else {
+            result.expect("published");
+        }
+        if json {
+            let body: Value = serde_json::from_str(&out).expect("the API's body");
+            assert_eq!(body["id"], "a");
+        } else if outcome == dead {
+            assert_eq!(out, "a\n");
+        } else {
+            assert_eq!(out, "a\npublished at 2027-01-15T08:00:00.002Z, 1.8 ms late, attempt 1\n");
+        }
+    }
+    server.end().await;
+}
+
+#[tokio::test]
+async fn what_the_api_refuses_is_said_in_a_sentence() {
+    let server = Server::start().await;
+    let url = format!("http://{}", server.address);
+    refused(run(url.clone(), None, sending("orders"), false).await.1, 1, "POSTDATE_TOKEN (401)");
+    refused(
+        run(url.clone(), Some("wrong-Pa55"), sending("orders"), false).await.1,
+        1,
+        "POSTDATE_TOKEN (401)",
+    );
+    refused(run(url.clone(), Some(READ), sending("orders"), false).await.1, 1, "write token (403)");
+    refused(
+        run(url.clone(), Some(WRITE), sending("nope"), false).await.1,
+        1,
+        "there is no route `nope` (404)",
+    );
+    let bad = Sending { delay: Some("abc".to_owned()), ..sending("orders") };
+    let (out, result) = run(url.clone(), Some(WRITE), bad, true).await;
+    refused(result, 1, "not a delay (400)");
+    assert!(out.contains("\"reason\":\"bad_delay\""), "{out}");
+    *server.recorder.then.lock() = Then::Fail(InjectError::Refused("no such topic".to_owned()));
+    refused(run(url.clone(), Some(WRITE), sending("orders"), false).await.1, 1, "no such topic (502)");
+    let twice = [("h", "1"), ("h", "2")].map(|(n, v)| (n.to_owned(), v.to_owned())).to_vec();
+    let twice = Sending { headers: twice, ..sending("orders") };
+    refused(run(url.clone(), Some(WRITE), twice, false).await.1, 64, "once");
+    refused(run(url, Some(WRITE), sending("No Route"), false).await.1, 64, "`No Route`");
+    server.end().await;
+}
+
+#[tokio::test]
+async fn a_wrong_address_is_named_without_its_password() {
+    let free = TcpListener::bind("127.0.0.1:0").expect("bound").local_addr().expect("an address");
+    let url = format!("http://{free}");
+    refused(run(url, None, sending("orders"), false).await.1, 1, &format!("http://{free} cannot be reached"));
+    for wrong in [
+        "",
+        "127.0.0.1:8025",
+        "localhost",
+        "http://",
+        "ftp://x",
+        "http://x/?a",
+        "http://a b",
+        "http://u:Pa55@x",
+    ] {
+        refused(run(wrong.to_owned(), None, sending("orders"), false).await.1, 64, "POSTDATE_URL");
+    }
+    refused(run("http://x".to_owned(), Some("Pa55\n"), sending("orders"), false).await.1, 64, "line end");
+}
+
+/// Answers one request with these bytes.
+fn stranger(answer: &'static str) -> (String, std::thread::JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let thread = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("accepted");
+        let mut request = [0; 4096];
+        let read = stream.read(&mut request).expect("a request");
+        stream.write_all(answer.as_bytes()).expect("answered");
+        String::from_utf8_lossy(&request[..read]).into_owned()
+    });
+    (url, thread)
+}
+
+#[tokio::test]
+async fn another_server_is_told_from_the_api_and_no_redirect_is_followed() {
+    for answer in [
+        "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi",
+        "HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\n{}",
+        "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
+        "SSH-2.0-OpenSSH_9.2\r\n",
+    ] {
+        let (url, thread) = stranger(answer);
+        let (_, result) = run(url, Some("Pa55"), sending("orders"), false).await;
+        refused(result, 1, "does not answer as postdate's API does");
+        let request = thread.join().expect("no panic").to_ascii_lowercase();
+        assert!(request.contains("authorization: bearer pa55\r\n"), "{request}");
+    }
+}

@@ -1,0 +1,117 @@
+//! What the brokers' and Redis's client libraries themselves say of a URL or a property, so that what
+//! passes here is not refused at start. Nothing touches the network; nothing quotes a secret.
+
+use lapin::uri::AMQPUri;
+use rdkafka::ClientConfig;
+use rdkafka::error::KafkaError;
+use redis::IntoConnectionInfo;
+
+/// `redis://`, `rediss://` or `unix://`.
+pub(super) fn redis_url(url: &str) -> Result<(), String> {
+    if !["redis://", "rediss://", "unix://"].iter().any(|scheme| url.starts_with(scheme)) {
+        return Err("must begin with redis://, rediss:// or unix://".to_owned());
+    }
+    url.into_connection_info()
+        .map(drop)
+        .map_err(|error| format!("is not a Redis URL: {}", error.detail().unwrap_or("it cannot be parsed")))
+}
+
+/// `amqp://` or `amqps://`.
+pub(super) fn amqp_url(url: &str) -> Result<(), String> {
+    let Some(rest) = url.strip_prefix("amqp://").or_else(|| url.strip_prefix("amqps://")) else {
+        return Err("must begin with amqp:// or amqps://".to_owned());
+    };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    if host.starts_with('[') {
+        // The client would silently connect to localhost.
+        return Err("has an IPv6 address, which the client library cannot read: take a host name".to_owned());
+    }
+    if host.is_empty() || host.starts_with(':') {
+        return Err("has no host".to_owned());
+    }
+    let parsed: AMQPUri = url.parse().map_err(|error: String| {
+        let why = if error.contains(url) { "it cannot be parsed" } else { &error };
+        format!("is not an AMQP URL: {why}")
+    })?;
+    if parsed.vhost.is_empty() {
+        return Err(
+            "has an empty vhost: write /%2f for the vhost \"/\", or leave out the last slash".to_owned()
+        );
+    }
+    Ok(())
+}
+
+/// Host, port and vhost: the same for two connections to one place.
+pub(super) fn amqp_place(url: &str) -> Option<(String, u16, String)> {
+    let parsed: AMQPUri = url.parse().ok()?;
+    Some((parsed.authority.host.to_ascii_lowercase(), parsed.authority.port, parsed.vhost))
+}
+
+/// Whether librdkafka knows the property and takes the value.
+pub(super) fn kafka_property(name: &str, value: &str, secret: bool) -> Result<(), String> {
+    let mut config = ClientConfig::new();
+    config.set(name, value);
+    match config.create_native_config() {
+        Ok(_) => Ok(()),
+        Err(KafkaError::ClientConfig(_, why, ..)) if !secret => Err(format!("librdkafka says: {why}")),
+        Err(_) => Err("librdkafka does not take this value".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_judged_as_the_clients_do() {
+        for url in [
+            "redis://127.0.0.1:6379",
+            "redis://user:p%40ss@redis:6379/3",
+            "rediss://redis",
+            "unix:///run/redis.sock?db=1",
+        ] {
+            assert_eq!(redis_url(url), Ok(()), "{url}");
+        }
+        for url in ["", "127.0.0.1:6379", "http://x", "redis://", "redis://h:99999", "redis://h/x", "unix://"]
+        {
+            assert!(redis_url(url).is_err(), "{url}");
+        }
+        for url in ["amqp://127.0.0.1", "amqps://u:p%2f@rabbit:5671/%2f?heartbeat=10", "amqp://rabbit/orders"]
+        {
+            assert_eq!(amqp_url(url), Ok(()), "{url}");
+        }
+        for url in [
+            "",
+            "rabbit:5672",
+            "http://x",
+            "amqp://",
+            "amqp://:5672",
+            "amqp://u:p@[::1]:5672",
+            "amqp://h:99999/%2f",
+            "amqp://h/",
+            "amqp://h/%2f?heartbeat=often",
+        ] {
+            assert!(amqp_url(url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn no_refusal_quotes_a_password() {
+        for url in ["redis://u:hunter2@h:99999", "redis://u:hunter2@h/x", "redis://u:hunter2@", "hunter2"] {
+            assert!(!format!("{:?}", redis_url(url)).contains("hunter2"), "{url}");
+        }
+        for url in ["amqp://u:hunter2@h:99999", "amqp://u:hunter2@h/", "amqp://u:hunter2@", "hunter2"] {
+            assert!(!format!("{:?}", amqp_url(url)).contains("hunter2"), "{url}");
+        }
+        assert!(!format!("{:?}", kafka_property("ssl.key.pem", "hunter2\0", true)).contains("hunter2"));
+    }
+
+    #[test]
+    fn librdkafka_judges_names_and_values() {
+        assert_eq!(kafka_property("security.protocol", "SASL_SSL", false), Ok(()));
+        let unknown = kafka_property("security.protocl", "SSL", false).unwrap_err();
+        assert!(unknown.contains("security.protocl"), "{unknown}");
+        assert!(kafka_property("security.protocol", "hope", false).is_err());
+    }
+}

@@ -1,0 +1,226 @@
+//! `[kafka.NAME]` and `[rabbitmq.NAME]`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use figment::value::Value;
+
+use super::check::{not_both, secret};
+use super::section::{Section, kind, quoted};
+use super::sources::read_secret;
+use super::{clients, print};
+use crate::broker::{kafka, rabbitmq};
+use crate::domain::{RouteName, Secret};
+
+/// Connections by name; `None` is one that is declared, but wrong.
+#[derive(Default)]
+pub(super) struct Connections {
+    pub(super) kafka: BTreeMap<String, Option<kafka::Connection>>,
+    pub(super) rabbitmq: BTreeMap<String, Option<rabbitmq::Connection>>,
+}
+
+/// A form of the rule for names, for messages.
+pub(super) const NAME_RULE: &str = "[a-z][a-z0-9_-]{0,63} without a double underscore";
+
+/// Reads all connections.
+pub(super) fn read(all: &Section<'_>) -> Connections {
+    let mut connections = Connections::default();
+    all.each("kafka", None, |name, section| {
+        let connection = kafka(name, section).filter(|_| named(section, "connection"));
+        connections.kafka.insert(name.to_owned(), connection);
+    });
+    all.each("rabbitmq", None, |name, section| {
+        let url =
+            secret(section, "url", "url_file", clients::amqp_url).filter(|_| named(section, "connection"));
+        let connection = url.map(|url| rabbitmq::Connection { name: name.to_owned(), url });
+        connections.rabbitmq.insert(name.to_owned(), connection);
+    });
+    connections
+}
+
+/// Whether the section's name is one; if not, that is reported.
+pub(super) fn named(section: &Section<'_>, what: &str) -> bool {
+    let fits = RouteName::new(section.key()).is_some();
+    if !fits {
+        section.report_self(format!("{:?} is no name for a {what}: {NAME_RULE}", section.key()));
+    }
+    fits
+}
+
+impl Connections {
+    /// Those that are right.
+    pub(super) fn checked(
+        self,
+    ) -> (BTreeMap<String, kafka::Connection>, BTreeMap<String, rabbitmq::Connection>) {
+        let kafka =
+            self.kafka.into_iter().filter_map(|(name, connection)| Some((name, connection?))).collect();
+        let rabbitmq =
+            self.rabbitmq.into_iter().filter_map(|(name, connection)| Some((name, connection?))).collect();
+        (kafka, rabbitmq)
+    }
+}
+
+fn kafka(name: &str, section: &Section<'_>) -> Option<kafka::Connection> {
+    let brokers = section.parsed("brokers", |text| brokers(text).map(|()| text.to_owned()));
+    let properties = if section.has("properties_file") {
+        section.value("properties");
+        not_both(section, "properties", "properties_file")
+            .and_then(|()| {
+                section.parsed("properties_file", |path| from_file(&read_secret(Path::new(path))?))
+            })
+            .map(|properties| (properties, "properties_file"))
+    } else {
+        from_table(section).map(|properties| (properties, "properties"))
+    };
+    let (properties, place) = properties?;
+    for (name, value) in &properties {
+        if let Err(message) = property(name, value) {
+            match place {
+                "properties" => section.report_entry(place, name, message),
+                _ => section.report(place, format!("{}: {message}", quoted(name))),
+            }
+        }
+    }
+    let properties = properties.into_iter().map(|(name, value)| (name, Secret::new(value))).collect();
+    Some(kafka::Connection { name: name.to_owned(), brokers: brokers?, properties })
+}
+
+fn property(name: &str, value: &str) -> Result<(), String> {
+    if kafka::OWNED.contains(&name) {
+        return Err("Postdate owns this property; leave it out".to_owned());
+    }
+    clients::kafka_property(name, value, print::is_secret_property(name))
+}
+
+fn from_table(section: &Section<'_>) -> Option<BTreeMap<String, String>> {
+    let Some(value) = section.value("properties") else { return Some(BTreeMap::new()) };
+    let Value::Dict(_, dict) = value else {
+        section.report("properties", format!("is {}, not a section of librdkafka properties", kind(value)));
+        return None;
+    };
+    let mut properties = BTreeMap::new();
+    for (name, value) in dict {
+        match scalar(value) {
+            Some(text) => drop(properties.insert(name.clone(), text)),
+            None => section.report_entry("properties", name, format!("is {}, not a text", kind(value))),
+        }
+    }
+    Some(properties)
+}
+
+/// librdkafka takes texts; a number or a truth value is written as one.
+fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::String(_, text) => Some(text.clone()),
+        Value::Bool(_, truth) => Some(truth.to_string()),
+        Value::Num(_, number) => match number.to_i128() {
+            Some(whole) => Some(whole.to_string()),
+            None => number.to_f64().map(|float| float.to_string()),
+        },
+        _ => None,
+    }
+}
+
+fn from_file(text: &str) -> Result<BTreeMap<String, String>, String> {
+    let mut properties = BTreeMap::new();
+    for (index, line) in text.lines().map(str::trim).enumerate() {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        // The line itself may be a secret.
+        let Some((name, value)) = line.split_once('=') else {
+            return Err(format!("line {} of the file is not `name=value`", index + 1));
+        };
+        if properties.insert(name.trim().to_owned(), value.trim().to_owned()).is_some() {
+            return Err(format!("{} stands in the file twice", quoted(name.trim())));
+        }
+    }
+    Ok(properties)
+}
+
+fn brokers(text: &str) -> Result<(), String> {
+    for broker in text.split(',').map(str::trim) {
+        let (host, port) = split_port(broker);
+        let fits = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/@".contains(c));
+        if !fits || port.is_some_and(|port| port.parse::<u16>().is_err()) {
+            return Err(format!("{broker:?} is not `host:port` (several are separated by commas)"));
+        }
+    }
+    Ok(())
+}
+
+/// Host and port of `host:port`; an IPv6 address stands in brackets.
+fn split_port(broker: &str) -> (&str, Option<&str>) {
+    match broker.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, Some(port)),
+        _ => (broker, None),
+    }
+}
+
+impl Connections {
+    /// Whether two Kafka connections reach one cluster: a broker in common is enough.
+    pub(super) fn same_kafka(&self, one: &str, other: &str) -> bool {
+        let brokers = |name: &str| {
+            let connection = self.kafka.get(name)?.as_ref()?;
+            let brokers = connection.brokers.split(',').map(|broker| {
+                let (host, port) = split_port(broker.trim());
+                (host.to_ascii_lowercase(), port.unwrap_or("9092").to_owned())
+            });
+            Some(brokers.collect::<Vec<_>>())
+        };
+        one == other
+            || brokers(one)
+                .zip(brokers(other))
+                .is_some_and(|(one, other)| one.iter().any(|b| other.contains(b)))
+    }
+
+    /// Whether two RabbitMQ connections reach one vhost.
+    pub(super) fn same_rabbitmq(&self, one: &str, other: &str) -> bool {
+        let place = |name: &str| clients::amqp_place(self.rabbitmq.get(name)?.as_ref()?.url.expose());
+        one == other || place(one).zip(place(other)).is_some_and(|(one, other)| one == other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn brokers_are_hosts_with_ports() {
+        for text in ["127.0.0.1:9092", "a:1,b:2", "a, b:9092", "[::1]:9092", "kafka"] {
+            assert_eq!(brokers(text), Ok(()), "{text}");
+        }
+        for text in ["", "a:1,", ":9092", "a:port", "a:99999", "a b:1", "http://a:1"] {
+            assert!(brokers(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_properties_file_is_lines_of_names_and_values() {
+        let read = from_file("# comment\n\nsasl.password = a=b \nclient.rack=x").expect("good");
+        assert_eq!(read["sasl.password"], "a=b");
+        assert_eq!(read.len(), 2);
+        assert!(from_file("hunter2").is_err_and(|error| !error.contains("hunter2")));
+        assert!(from_file("a=1\na=2").is_err());
+    }
+
+    #[test]
+    fn clusters_are_recognised_under_two_names() {
+        let mut connections = Connections::default();
+        for (name, brokers) in [("one", "a:9092,b:9092"), ("two", "B"), ("three", "c:9092")] {
+            let connection =
+                kafka::Connection { name: name.into(), brokers: brokers.into(), properties: BTreeMap::new() };
+            connections.kafka.insert(name.into(), Some(connection));
+        }
+        assert!(connections.same_kafka("one", "two"));
+        assert!(!connections.same_kafka("one", "three"));
+        for (name, url) in
+            [("one", "amqp://u:p@h/%2f"), ("two", "amqp://other:x@H:5672"), ("three", "amqp://h/v")]
+        {
+            let connection = rabbitmq::Connection { name: name.into(), url: Secret::new(url) };
+            connections.rabbitmq.insert(name.into(), Some(connection));
+        }
+        assert!(connections.same_rabbitmq("one", "two"));
+        assert!(!connections.same_rabbitmq("one", "three"));
+    }
+}

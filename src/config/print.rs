@@ -1,0 +1,139 @@
+//! The effective configuration as TOML: each value with its source, secrets redacted.
+
+use std::fmt::Write;
+
+use figment::value::{Dict, Value};
+
+use super::layers::Layers;
+use super::section::quoted;
+use super::sources::Sources;
+use crate::domain::Secret;
+
+const REDACTED: &str = "***";
+
+/// Renders all layers.
+pub(super) fn print(layers: &Layers, sources: &Sources) -> String {
+    let mut out = String::new();
+    let mut dict = layers.dict.clone();
+    let host = Value::from(sources.host_name.as_str());
+    if let Some(Value::Dict(_, cluster)) = dict.get_mut("cluster")
+        && cluster.get("name").and_then(Value::as_str) == Some("")
+    {
+        cluster.insert("name".to_owned(), host);
+    }
+    let defaults = dict.remove("defaults").and_then(Value::into_dict).unwrap_or_default();
+    let routes = dict.remove("routes").and_then(Value::into_dict).unwrap_or_default();
+    let mut printer = Printer { layers, out: &mut out };
+    printer.table(&[], &dict, None);
+    for (name, route) in &routes {
+        if let Value::Dict(_, route) = route {
+            printer.table(&["routes", name], route, Some(&of_its_technology(&defaults, route)));
+        } else {
+            printer.table(&["routes"], &Dict::from([(name.clone(), route.clone())]), None);
+        }
+    }
+    out
+}
+
+/// The defaults that concern a route: those of its source's technology, and `delay_from` as that has it.
+fn of_its_technology(defaults: &Dict, route: &Dict) -> Dict {
+    let mut defaults = defaults.clone();
+    let from = route.get("from").and_then(Value::as_dict);
+    let kafka = from.is_some_and(|from| from.contains_key("kafka"));
+    if let Some(Value::Dict(_, from)) = defaults.get_mut("from") {
+        from.remove(if kafka { "prefetch" } else { "group" });
+    }
+    let delay_from = if kafka { "produced" } else { "arrival" };
+    defaults.entry("delay_from".to_owned()).or_insert_with(|| Value::from(delay_from));
+    defaults
+}
+
+struct Printer<'a> {
+    layers: &'a Layers,
+    out: &'a mut String,
+}
+
+impl Printer<'_> {
+    /// A table: its plain keys first, then the tables in it. `behind` are the defaults of what it lacks.
+    fn table(&mut self, path: &[&str], dict: &Dict, behind: Option<&Dict>) {
+        let mut keys: Vec<&str> =
+            dict.keys().chain(behind.into_iter().flat_map(Dict::keys)).map(String::as_str).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let found = |key: &str| match dict.get(key) {
+            Some(value) => Some((value, "")),
+            None => Some((behind?.get(key)?, " [defaults]")),
+        };
+        let mut headed = path.is_empty();
+        for key in &keys {
+            let Some((value, note)) = found(key).filter(|(value, _)| !matches!(value, Value::Dict(..)))
+            else {
+                continue;
+            };
+            if !std::mem::replace(&mut headed, true) {
+                let name: Vec<String> = path.iter().copied().map(quoted).collect();
+                self.line(&format!("\n[{}]", name.join(".")));
+            }
+            let source = self.layers.origin(value);
+            // Both together are an error; alone, a file wins over the default it replaces.
+            if replaced(dict, key) && source == super::layers::DEFAULT {
+                continue;
+            }
+            let path: Vec<&str> = path.iter().copied().chain([*key]).collect();
+            self.line(&format!("{} = {}  # {source}{note}", quoted(key), shown(&path, value)));
+        }
+        for key in keys {
+            if let Some((Value::Dict(_, inner), _)) = found(key) {
+                let behind = behind.and_then(|behind| behind.get(key)?.as_dict());
+                let path: Vec<&str> = path.iter().copied().chain([key]).collect();
+                if dict.contains_key(key) {
+                    self.table(&path, inner, behind);
+                } else {
+                    self.table(&path, &Dict::new(), Some(inner));
+                }
+            }
+        }
+    }
+
+    fn line(&mut self, line: &str) {
+        // Writing to a String cannot fail.
+        writeln!(self.out, "{line}").unwrap_or_default();
+    }
+}
+
+fn replaced(dict: &Dict, key: &str) -> bool {
+    dict.contains_key(&format!("{key}_file"))
+}
+
+/// A value as TOML writes it, without its secrets.
+fn shown(path: &[&str], value: &Value) -> String {
+    match value {
+        Value::String(_, text) => {
+            let text = match path {
+                // Tokens and properties of librdkafka.
+                [.., name] if is_secret_property(name) && !name.ends_with("_file") => REDACTED.to_owned(),
+                _ => Secret::new(text).redacted_url(),
+            };
+            toml::Value::from(text).to_string()
+        }
+        Value::Array(_, items) => {
+            let items: Vec<String> = items.iter().map(|item| shown(path, item)).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Value::Num(_, number) => match number.to_i128() {
+            Some(whole) => whole.to_string(),
+            None => number.to_f64().unwrap_or_default().to_string(),
+        },
+        Value::Bool(_, truth) => truth.to_string(),
+        Value::Char(_, char) => toml::Value::from(char.to_string()).to_string(),
+        Value::Empty(..) | Value::Dict(..) => "{}".to_owned(),
+    }
+}
+
+/// Whether a librdkafka property holds a secret.
+pub(super) fn is_secret_property(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    ["pass", "secret", "token", "private", ".pem", "oauthbearer.config", "jaas"]
+        .iter()
+        .any(|part| name.contains(part))
+}

@@ -1,0 +1,298 @@
+//! `[defaults]` and `[routes.NAME]`.
+
+use std::sync::Arc;
+
+use super::connections::{Connections, named};
+use super::problem::nearest;
+use super::section::Section;
+use crate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, Policy, Retry, split_exchange};
+use crate::domain::{Endpoint, Route, RouteName, RoutingKey, Target};
+
+/// Larger bodies are no messages: Redis and both brokers end about here.
+const LARGEST: u64 = 256 << 20;
+
+/// Judges `[defaults]` by itself, so that a mistake there is reported at its own place, once.
+pub(super) fn defaults(section: &Section<'_>) -> Option<()> {
+    section.table("from", |from| {
+        group(from);
+        prefetch(from).map(drop)
+    });
+    section.texts("allow_targets");
+    policy(section, DelayFrom::Arrival).map(drop)
+}
+
+/// Reads all routes; those that are wrong are reported and left out.
+pub(super) fn read(all: &Section<'_>, connections: &Connections) -> Vec<Arc<Route>> {
+    let mut routes = Vec::new();
+    all.each("routes", Some("defaults"), |name, section| {
+        named(section, "route");
+        let from = required(section, "from", |table| from(table, connections));
+        let to = required(section, "to", |table| to(table, connections));
+        let allow_targets = to.as_ref().map(|to| allowed(section, to));
+        let delay_from = match from {
+            Some(Endpoint::Rabbitmq { .. }) => DelayFrom::Arrival,
+            _ => DelayFrom::Produced,
+        };
+        let policy = policy(section, delay_from);
+        if let (Some(Endpoint::Kafka { .. }), Some(Target::Rabbitmq { routing_key: RoutingKey::Preserve, .. })) =
+            (&from, &to)
+        {
+            section.report(
+                "to",
+                "routing_key = \"preserve\" needs a source in RabbitMQ: a Kafka record has none; take \"key\" or a text",
+            );
+        }
+        if let (Some(name), Some(from), Some(to), Some(allow_targets), Some(policy)) =
+            (RouteName::new(name), from, to, allow_targets, policy)
+        {
+            routes.push(Arc::new(Route { name, from, to: Arc::new(to), allow_targets, policy }));
+        }
+    });
+    routes
+}
+
+fn required<'a, T>(
+    section: &Section<'a>,
+    key: &'static str,
+    read: impl FnOnce(&Section<'a>) -> Option<T>,
+) -> Option<T> {
+    if section.has(key) { section.table(key, read) } else { section.missing(key) }
+}
+
+fn from(table: &Section<'_>, connections: &Connections) -> Option<Endpoint> {
+    match technology(table, connections, &["topic", "group"], &["queue", "prefetch"])? {
+        Technology::Kafka => {
+            let connection = table.text("kafka");
+            let (topic, group) = (table.parsed("topic", topic), group(table));
+            Some(Endpoint::Kafka { connection: connection?, topic: topic?, group: group? })
+        }
+        Technology::Rabbitmq => {
+            let connection = table.text("rabbitmq");
+            let queue = table.parsed("queue", |text| short("a queue", text));
+            let prefetch = prefetch(table);
+            Some(Endpoint::Rabbitmq { connection: connection?, queue: queue?, prefetch: prefetch? })
+        }
+    }
+}
+
+fn to(table: &Section<'_>, connections: &Connections) -> Option<Target> {
+    match technology(table, connections, &["topic"], &["exchange", "routing_key"])? {
+        Technology::Kafka => {
+            let (connection, topic) = (table.text("kafka"), table.parsed("topic", topic));
+            Some(Target::Kafka { connection: connection?, topic: topic? })
+        }
+        Technology::Rabbitmq => {
+            let connection = table.text("rabbitmq");
+            let exchange = table.parsed("exchange", |text| match text {
+                "" => Ok(String::new()),
+                _ => short("an exchange", text),
+            });
+            let routing_key = table.parsed("routing_key", |text| match text {
+                "preserve" => Ok(RoutingKey::Preserve),
+                "key" => Ok(RoutingKey::Key),
+                "" => Ok(RoutingKey::Fixed(String::new())),
+                _ => short("a routing key", text).map(RoutingKey::Fixed),
+            });
+            let (connection, exchange, routing_key) = (connection?, exchange?, routing_key?);
+            if exchange.is_empty() && routing_key == RoutingKey::Fixed(String::new()) {
+                table.report(
+                    "routing_key",
+                    "on the default exchange it is the name of a queue and cannot be empty",
+                );
+            }
+            Some(Target::Rabbitmq { connection, exchange, routing_key })
+        }
+    }
+}
+
+enum Technology {
+    Kafka,
+    Rabbitmq,
+}
+
+/// Which technology a table speaks of; keys of the other one are reported.
+fn technology(
+    table: &Section<'_>,
+    connections: &Connections,
+    kafka: &[&'static str],
+    rabbitmq: &[&'static str],
+) -> Option<Technology> {
+    let what = table.key();
+    let (technology, foreign, name) = match (table.has("kafka"), table.has("rabbitmq")) {
+        (true, false) => (Technology::Kafka, rabbitmq, "Kafka"),
+        (false, true) => (Technology::Rabbitmq, kafka, "RabbitMQ"),
+        (both, _) => {
+            for key in kafka.iter().chain(rabbitmq) {
+                table.has(key);
+            }
+            table.report_self(if both {
+                format!("`{what}` has both `kafka` and `rabbitmq`; one of the two must go")
+            } else {
+                format!("`{what}` needs a connection: `kafka = \"NAME\"` or `rabbitmq = \"NAME\"`")
+            });
+            return None;
+        }
+    };
+    for key in foreign {
+        if table.has(key) {
+            table.report(key, format!("is not a key of {name}, which this `{what}` is"));
+        }
+    }
+    let (key, names): (_, Vec<&str>) = match technology {
+        Technology::Kafka => ("kafka", connections.kafka.keys().map(String::as_str).collect()),
+        Technology::Rabbitmq => ("rabbitmq", connections.rabbitmq.keys().map(String::as_str).collect()),
+    };
+    let connection = table.value(key).and_then(|value| value.as_str());
+    if let Some(connection) = connection.filter(|connection| !names.contains(connection)) {
+        let hint = match nearest(connection, names.iter().copied()) {
+            Some(near) => format!("did you mean {near:?}?"),
+            None if names.is_empty() => format!("there is no `[{key}.NAME]` at all"),
+            None => format!("known: {}", names.join(", ")),
+        };
+        table.report(key, format!("unknown connection {connection:?}; {hint}"));
+    }
+    Some(technology)
+}
+
+/// `allow_targets`, on the connection of `to`.
+fn allowed(section: &Section<'_>, to: &Target) -> Vec<Arc<Target>> {
+    let mut targets = Vec::new();
+    for text in section.texts("allow_targets").unwrap_or_default() {
+        match allowed_target(&text, to) {
+            Ok(target) => targets.push(Arc::new(target)),
+            Err(message) => section.report("allow_targets", message),
+        }
+    }
+    targets
+}
+
+fn allowed_target(text: &str, to: &Target) -> Result<Target, String> {
+    match to {
+        Target::Kafka { connection, .. } => {
+            Ok(Target::Kafka { connection: connection.clone(), topic: topic(text)? })
+        }
+        Target::Rabbitmq { connection, .. } => {
+            let Some((exchange, key)) = split_exchange(text) else {
+                return Err(format!(
+                    "{text:?} is not `exchange/routing-key` (`/queue` = the default exchange)"
+                ));
+            };
+            if exchange.is_empty() && key.is_empty() {
+                return Err(format!("{text:?} names neither an exchange nor a queue"));
+            }
+            if exchange.len() > 255 || key.len() > 255 {
+                return Err(format!("{text:?} has a part of more than 255 bytes"));
+            }
+            let routing_key = RoutingKey::Fixed(key.to_owned());
+            Ok(Target::Rabbitmq {
+                connection: connection.clone(),
+                exchange: exchange.to_owned(),
+                routing_key,
+            })
+        }
+    }
+}
+
+fn group(table: &Section<'_>) -> Option<String> {
+    table.parsed("group", |text| short("a consumer group", text))
+}
+
+fn prefetch(table: &Section<'_>) -> Option<u16> {
+    table.integer("prefetch", 1..=u64::from(u16::MAX)).map(|prefetch| prefetch as u16)
+}
+
+fn topic(text: &str) -> Result<String, String> {
+    let fits = text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+    match text {
+        "." | ".." => Err(format!("{text:?} cannot be a topic")),
+        _ if fits && (1..=249).contains(&text.len()) => Ok(text.to_owned()),
+        _ => Err(format!("{text:?} cannot be a topic: 1 to 249 of the characters A-Z a-z 0-9 . _ -")),
+    }
+}
+
+fn short(what: &str, text: &str) -> Result<String, String> {
+    match text.len() {
+        0 => Err(format!("{what} needs a name")),
+        1..=255 => Ok(text.to_owned()),
+        _ => Err(format!("{what} has at most 255 bytes")),
+    }
+}
+
+fn policy(section: &Section<'_>, delay_from: DelayFrom) -> Option<Policy> {
+    let max_delay_ms = section.millis("max_delay");
+    let max_size = section.size("max_size", LARGEST);
+    let max_headers = section.size("max_headers", LARGEST);
+    let max_pending = section.integer("max_pending", 1..=u64::MAX);
+    let on_invalid = section.choice(
+        "on_invalid",
+        &[
+            ("dead_letter", OnInvalid::DeadLetter),
+            ("pass_through", OnInvalid::PassThrough),
+            ("drop", OnInvalid::Drop),
+        ],
+    );
+    let on_duplicate =
+        section.choice("on_duplicate", &[("keep", OnDuplicate::Keep), ("replace", OnDuplicate::Replace)]);
+    let delay_from = match section.value("delay_from") {
+        None => Some(delay_from),
+        Some(_) => section
+            .choice("delay_from", &[("produced", DelayFrom::Produced), ("arrival", DelayFrom::Arrival)]),
+    };
+    let retry = section.table("retry", retry);
+    let headers = section.table("headers", headers);
+    Some(Policy {
+        headers: headers?,
+        delay_from: delay_from?,
+        max_delay_ms: max_delay_ms?,
+        max_size: max_size?,
+        max_headers: max_headers?,
+        max_pending: max_pending?,
+        on_invalid: on_invalid?,
+        on_duplicate: on_duplicate?,
+        retry: retry?,
+    })
+}
+
+fn retry(section: &Section<'_>) -> Option<Retry> {
+    let attempts = section.integer("attempts", 1..=1_000_000);
+    let (initial, max) = (section.millis("initial"), section.millis("max"));
+    let (initial_ms, max_ms) = (initial?, max?);
+    if initial_ms > max_ms {
+        let key = if section.is_set("initial") { "initial" } else { "max" };
+        section.report(key, "`initial` is above `max`");
+    }
+    Some(Retry { attempts: attempts? as u32, initial_ms, max_ms })
+}
+
+fn headers(section: &Section<'_>) -> Option<HeaderNames> {
+    const ROLES: [&str; 5] = ["delay", "deliver_at", "id", "op", "target"];
+    let mut names: Vec<Option<String>> = Vec::new();
+    for role in ROLES {
+        let name = section.parsed(role, |text| header(role, text));
+        let twice = name.as_ref().and_then(|_| names.iter().position(|other| *other == name));
+        if let Some(twice) = twice {
+            section.report(role, format!("is the same header as `{}`", ROLES[twice]));
+        }
+        names.push(name);
+    }
+    let mut names = names.into_iter();
+    let mut next = || names.next().flatten();
+    let (delay, deliver_at, id, op, target) = (next(), next(), next(), next(), next());
+    Some(HeaderNames { delay: delay?, deliver_at: deliver_at?, id: id?, op: op?, target: target? })
+}
+
+fn header(role: &str, text: &str) -> Result<String, String> {
+    let name = text.to_ascii_lowercase();
+    if name.is_empty() || name.len() > 255 || !name.bytes().all(|b| b.is_ascii_graphic()) {
+        return Err(format!("{text:?} cannot be a header: 1 to 255 visible ASCII characters"));
+    }
+    let taken = match name.as_str() {
+        "x-delay-due" | "x-delay-attempt" => true,
+        "x-delay-id" => role != "id",
+        _ => false,
+    };
+    if taken {
+        return Err(format!("{text:?} is a header that Postdate sets on what it publishes"));
+    }
+    Ok(name)
+}

@@ -1,0 +1,127 @@
+//! Moments as text: RFC 3339 with an offset, and back.
+
+use std::fmt;
+
+use jiff::SignedDuration;
+use jiff::civil::DateTime;
+
+use super::due::UnixMs;
+
+const EPOCH: DateTime = jiff::civil::date(1970, 1, 1).at(0, 0, 0, 0);
+
+/// Why a text is no moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MomentError {
+    /// Not of the form `2026-11-21T10:00:00Z`.
+    Form,
+    /// No offset: nobody can tell which moment is meant.
+    NoOffset,
+    /// A day or a time of day that does not exist; `24:00` and leap seconds are none here.
+    NoSuchTime,
+}
+
+impl fmt::Display for MomentError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Form => "RFC 3339 is expected, as in 2026-11-21T10:00:00.5Z",
+            Self::NoOffset => "the offset is missing (Z or +01:00)",
+            Self::NoSuchTime => "there is no such day or time (nor 24:00, nor leap seconds)",
+        })
+    }
+}
+
+impl std::error::Error for MomentError {}
+
+/// Reads RFC 3339: `2026-11-21T10:00:00Z`, `2026-11-21t10:00:00.123456+01:00`. The offset and the
+/// seconds are required; what is finer than a millisecond rounds up.
+pub fn parse(text: &str) -> Result<UnixMs, MomentError> {
+    // Bytes, for the places of a fixed form: whatever is not ASCII fails at its place.
+    let mut rest = text.as_bytes();
+    let year = number(&mut rest, 4)?;
+    literal(&mut rest, b"-")?;
+    let month = number(&mut rest, 2)?;
+    literal(&mut rest, b"-")?;
+    let day = number(&mut rest, 2)?;
+    literal(&mut rest, b"Tt")?;
+    let hour = number(&mut rest, 2)?;
+    literal(&mut rest, b":")?;
+    let minute = number(&mut rest, 2)?;
+    literal(&mut rest, b":")?;
+    let second = number(&mut rest, 2)?;
+    let ms = fraction(&mut rest)?;
+    let offset_s = offset(&mut rest)?;
+    if !rest.is_empty() {
+        return Err(MomentError::Form);
+    }
+    let civil = DateTime::new(year, month as i8, day as i8, hour as i8, minute as i8, second as i8, 0);
+    let civil = civil.map_err(|_| MomentError::NoSuchTime)?;
+    let seconds = civil.duration_since(EPOCH).as_secs() - offset_s;
+    Ok(UnixMs(seconds * 1000 + ms))
+}
+
+/// RFC 3339 in UTC with milliseconds, `2026-11-21T10:00:00.000Z`, which [`parse`] reads back; `None`
+/// outside the years 0 to 9999, which it cannot write.
+pub fn render(moment: UnixMs) -> Option<String> {
+    let civil = EPOCH.checked_add(SignedDuration::from_millis(moment.0)).ok().filter(|c| c.year() >= 0)?;
+    Some(format!(
+        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z",
+        civil.year(),
+        civil.month(),
+        civil.day(),
+        civil.hour(),
+        civil.minute(),
+        civil.second(),
+        civil.millisecond(),
+    ))
+}
+
+/// Takes exactly so many digits.
+fn number(rest: &mut &[u8], digits: usize) -> Result<i16, MomentError> {
+    let (taken, left) = rest.split_at_checked(digits).ok_or(MomentError::Form)?;
+    *rest = left;
+    taken.iter().try_fold(0, |value, b| {
+        if b.is_ascii_digit() { Ok(value * 10 + i16::from(b - b'0')) } else { Err(MomentError::Form) }
+    })
+}
+
+/// Takes one of these bytes.
+fn literal(rest: &mut &[u8], one_of: &[u8]) -> Result<u8, MomentError> {
+    let (&first, left) = rest.split_first().ok_or(MomentError::Form)?;
+    *rest = left;
+    if one_of.contains(&first) { Ok(first) } else { Err(MomentError::Form) }
+}
+
+/// Takes a fraction of a second if there is one: milliseconds, 0 to 1000, rounded up.
+fn fraction(rest: &mut &[u8]) -> Result<i64, MomentError> {
+    let Some(behind) = rest.strip_prefix(b".") else { return Ok(0) };
+    let end = behind.iter().position(|b| !b.is_ascii_digit()).unwrap_or(behind.len());
+    let (digits, left) = behind.split_at(end);
+    if digits.is_empty() {
+        return Err(MomentError::Form);
+    }
+    *rest = left;
+    let ms = (0..3).fold(0, |ms, at| ms * 10 + digits.get(at).map_or(0, |b| i64::from(b - b'0')));
+    Ok(ms + i64::from(digits.iter().skip(3).any(|b| *b != b'0')))
+}
+
+/// Takes the offset, in seconds east of UTC.
+fn offset(rest: &mut &[u8]) -> Result<i64, MomentError> {
+    if rest.is_empty() {
+        return Err(MomentError::NoOffset);
+    }
+    let sign = match literal(rest, b"Zz+-")? {
+        b'+' => 1,
+        b'-' => -1,
+        _ => return Ok(0),
+    };
+    let hours = number(rest, 2)?;
+    literal(rest, b":")?;
+    let minutes = number(rest, 2)?;
+    if hours > 23 || minutes > 59 {
+        return Err(MomentError::NoSuchTime);
+    }
+    Ok(sign * (i64::from(hours) * 3600 + i64::from(minutes) * 60))
+}
+
+#[cfg(test)]
+mod tests;

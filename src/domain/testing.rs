@@ -1,0 +1,57 @@
+//! Plain samples of the words, for tests.
+
+use std::sync::Arc;
+
+use super::{
+    DelayFrom, Endpoint, Entry, Flags, HeaderNames, Message, OnDuplicate, OnInvalid, Origin, Policy, Retry,
+    Route, RouteName, Target, UnixMs,
+};
+
+/// A Kafka to Kafka route called `orders`, all defaults.
+///
+/// # Panics
+/// Never: its name is valid.
+pub fn route() -> Arc<Route> {
+    let name = RouteName::new("orders").expect("a valid name");
+    Arc::new(Route {
+        name,
+        from: Endpoint::Kafka {
+            connection: "main".into(),
+            topic: "orders.delayed".into(),
+            group: "postdate".into(),
+        },
+        to: Arc::new(Target::Kafka { connection: "main".into(), topic: "orders".into() }),
+        allow_targets: Vec::new(),
+        policy: Policy {
+            headers: HeaderNames::default(),
+            delay_from: DelayFrom::Produced,
+            max_delay_ms: 30 * 86_400_000,
+            max_size: 1 << 20,
+            max_headers: 64 << 10,
+            max_pending: 10_000_000,
+            on_invalid: OnInvalid::DeadLetter,
+            on_duplicate: OnDuplicate::Keep,
+            retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 300_000 },
+        },
+    })
+}
+
+/// A Kafka message with this body and nothing else.
+pub fn entry(due: UnixMs, body: &'static [u8]) -> Entry {
+    Entry {
+        due,
+        id: None,
+        handouts: 0,
+        failures: 0,
+        flags: Flags::default(),
+        position: None,
+        history: Vec::new(),
+        message: Message {
+            origin: Origin::Kafka,
+            key: None,
+            body: Some(bytes::Bytes::from_static(body)),
+            headers: Vec::new(),
+            properties: None,
+        },
+    }
+}

@@ -1,0 +1,303 @@
+//! The lane to one topic: its queue, its window, its gate.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::producer::BaseRecord;
+
+use super::link::Link;
+use super::mapping::to_kafka;
+use super::outcome;
+use super::producer::Flight;
+use super::record;
+use crate::broker::kafka::TopicState;
+use crate::domain::Verdict;
+use crate::domain::verdict::Refusal;
+use crate::egress::{Lane, Publication};
+
+/// Most messages of one lane in the producer.
+const WINDOW_MESSAGES: usize = 20_000;
+/// Most bytes of one lane in the producer; one message may go beyond.
+const WINDOW_BYTES: usize = 64 << 20;
+/// How long a missing topic is taken for missing before it is looked for again.
+const SHUT_US: i64 = 1_000_000;
+
+/// The way to one Kafka topic.
+#[derive(Debug)]
+pub struct KafkaLane(pub(super) Arc<TopicLane>);
+
+impl Lane for KafkaLane {
+    fn submit(&self, publication: Publication) {
+        let mut state = self.0.state.lock();
+        state.queue.push_back(publication);
+        self.0.pump(&mut state);
+    }
+
+    fn backlog(&self) -> usize {
+        self.0.backlog()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        match &self.0.state.lock().gate {
+            Gate::Shut { why, .. } => Some(match why {
+                Refusal::NotAllowed => format!("not allowed to write to topic {}", self.0.topic),
+                _ => format!("topic {} is missing", self.0.topic),
+            }),
+            Gate::Ended => Some("closed".to_owned()),
+            Gate::Unknown | Gate::Asked | Gate::Open => self.0.link.trouble(),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct TopicLane {
+    pub(super) topic: String,
+    link: Arc<Link>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    gate: Gate,
+    /// Not yet handed to the producer, in order.
+    queue: VecDeque<Publication>,
+    /// Refused as too large together with others: each is tried once more on its own.
+    alone: VecDeque<Publication>,
+    in_flight: usize,
+    bytes: usize,
+}
+
+/// Whether the topic is there, as far as known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gate {
+    Unknown,
+    Asked,
+    Open,
+    Shut { why: Refusal, until_us: i64 },
+    Ended,
+}
+
+/// What became of an attempt to hand a message to the producer.
+enum Handed {
+    /// It is there, or has its verdict.
+    Done,
+    /// The producer takes nothing now.
+    Full(Publication),
+}
+
+impl TopicLane {
+    pub(super) fn new(topic: String, link: Arc<Link>) -> Self {
+        let state = State {
+            gate: Gate::Unknown,
+            queue: VecDeque::new(),
+            alone: VecDeque::new(),
+            in_flight: 0,
+            bytes: 0,
+        };
+        Self { topic, link, state: Mutex::new(state) }
+    }
+
+    pub(super) fn backlog(&self) -> usize {
+        let state = self.state.lock();
+        state.queue.len() + state.alone.len() + state.in_flight
+    }
+
+    #[cfg(test)]
+    pub(super) fn in_flight(&self) -> usize {
+        self.state.lock().in_flight
+    }
+
+    /// Takes what the brokers said about the topic.
+    pub(super) fn found(self: &Arc<Self>, found: &TopicState) {
+        let until_us = self.link.clock.mono_us() + SHUT_US;
+        let mut state = self.state.lock();
+        if state.gate == Gate::Ended {
+            return;
+        }
+        state.gate = match found {
+            // Unreachable: the producer keeps what it gets and sends it when a broker is back.
+            TopicState::There { .. } | TopicState::Unreachable(_) => Gate::Open,
+            TopicState::Missing => Gate::Shut { why: Refusal::UnknownTarget, until_us },
+            TopicState::NotAllowed => Gate::Shut { why: Refusal::NotAllowed, until_us },
+        };
+        self.pump(&mut state);
+    }
+
+    /// Takes the end of a flight, on the producer's thread.
+    pub(super) fn landed(self: &Arc<Self>, flight: Flight, verdict: Verdict) {
+        let mut state = self.state.lock();
+        state.in_flight -= 1;
+        state.bytes -= flight.bytes;
+        match verdict {
+            Verdict::Refused { reason: Refusal::TooBig, .. } if !flight.alone => {
+                // The broker refuses a whole batch: this message may have been in the company of others.
+                state.alone.push_back(flight.publication);
+            }
+            verdict => {
+                if matches!(verdict, Verdict::Refused { reason: Refusal::UnknownTarget, .. })
+                    && state.gate == Gate::Open
+                {
+                    state.gate = Gate::Unknown;
+                }
+                answer(&flight.publication, verdict);
+            }
+        }
+        self.pump(&mut state);
+    }
+
+    /// From time to time: answers what has waited past its deadline, and goes on.
+    pub(super) fn tick(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        if state.queue.is_empty() && state.alone.is_empty() {
+            return;
+        }
+        let now = self.link.clock.mono_us();
+        state.queue.retain(|publication| {
+            let alive = now <= publication.not_after_us;
+            if !alive {
+                answer(publication, Verdict::NotTried);
+            }
+            alive
+        });
+        self.pump(&mut state);
+    }
+
+    /// There may be room in the producer again.
+    pub(super) fn go_on(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        self.pump(&mut state);
+    }
+
+    /// Nothing is handed over from here on.
+    pub(super) fn end(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        state.gate = Gate::Ended;
+        self.pump(&mut state);
+    }
+
+    /// Hands over what may go, in order.
+    fn pump(self: &Arc<Self>, state: &mut State) {
+        loop {
+            match state.gate {
+                Gate::Open => break,
+                Gate::Asked => return,
+                Gate::Unknown => {
+                    if !state.queue.is_empty() || !state.alone.is_empty() {
+                        state.gate = Gate::Asked;
+                        self.link.ask(self.clone());
+                    }
+                    return;
+                }
+                Gate::Shut { until_us, .. } if self.link.clock.mono_us() >= until_us => {
+                    state.gate = Gate::Unknown;
+                }
+                Gate::Shut { why, .. } => return refuse_all(state, why),
+                Gate::Ended => {
+                    for publication in state.queue.drain(..) {
+                        answer(&publication, Verdict::NotTried);
+                    }
+                    for publication in state.alone.drain(..) {
+                        answer(&publication, outcome::refused(Refusal::Unavailable, "closed"));
+                    }
+                    return;
+                }
+            }
+        }
+        while let Some((publication, alone)) = state.next() {
+            if let Handed::Full(publication) = self.hand_over(state, publication, alone) {
+                let waiting = if alone { &mut state.alone } else { &mut state.queue };
+                waiting.push_front(publication);
+                self.link.starved(self.clone());
+                return;
+            }
+        }
+    }
+
+    fn hand_over(self: &Arc<Self>, state: &mut State, publication: Publication, alone: bool) -> Handed {
+        if self.link.clock.mono_us() > publication.not_after_us {
+            let late = if alone {
+                outcome::refused(Refusal::Unavailable, "its batch was too large, its claim has ended")
+            } else {
+                Verdict::NotTried
+            };
+            answer(&publication, late);
+            return Handed::Done;
+        }
+        let entries = publication.entries.clone();
+        let message = &entries[publication.index as usize].message;
+        let mapped = to_kafka(message, publication.stamp.as_ref());
+        let headers = match record::headers(&mapped) {
+            Ok(headers) => headers,
+            Err(error) => {
+                answer(&publication, outcome::refused(Refusal::Unavailable, error));
+                return Handed::Done;
+            }
+        };
+        let Some(producer) = self.link.producer() else { return Handed::Full(publication) };
+        let bytes = message.body_len() + message.headers_len() + message.key.as_ref().map_or(0, Bytes::len);
+        let flight = Flight { publication, lane: self.clone(), bytes, alone };
+        let flights = producer.flights();
+        let mut record = BaseRecord::with_opaque_to(&self.topic, flights.take_off(flight));
+        record.key = mapped.key.as_deref();
+        record.payload = mapped.value.as_deref();
+        record.headers = headers;
+        match producer.send(record) {
+            Ok(()) => {
+                state.in_flight += 1;
+                state.bytes += bytes;
+                Handed::Done
+            }
+            Err((error, opaque)) => match flights.land(opaque) {
+                Some(flight) => self.not_taken(state, flight, &error),
+                None => Handed::Done,
+            },
+        }
+    }
+
+    /// The producer did not take it; nothing of it has left this process.
+    fn not_taken(&self, state: &mut State, flight: Flight, error: &KafkaError) -> Handed {
+        let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
+        if matches!(code, RDKafkaErrorCode::QueueFull | RDKafkaErrorCode::Fatal) {
+            return Handed::Full(flight.publication);
+        }
+        let verdict = match outcome::of(code, None) {
+            refused @ Verdict::Refused { .. } => refused,
+            _ => outcome::refused(Refusal::Unavailable, error.to_string()),
+        };
+        if matches!(verdict, Verdict::Refused { reason: Refusal::UnknownTarget, .. }) {
+            let until_us = self.link.clock.mono_us() + SHUT_US;
+            state.gate = Gate::Shut { why: Refusal::UnknownTarget, until_us };
+            refuse_all(state, Refusal::UnknownTarget);
+        }
+        answer(&flight.publication, verdict);
+        Handed::Done
+    }
+}
+
+impl State {
+    /// What may go next, and whether on its own.
+    fn next(&mut self) -> Option<(Publication, bool)> {
+        if !self.alone.is_empty() {
+            return if self.in_flight == 0 { self.alone.pop_front().map(|p| (p, true)) } else { None };
+        }
+        let room = self.in_flight < WINDOW_MESSAGES && self.bytes < WINDOW_BYTES;
+        if room { self.queue.pop_front().map(|p| (p, false)) } else { None }
+    }
+}
+
+fn refuse_all(state: &mut State, why: Refusal) {
+    let text = match why {
+        Refusal::NotAllowed => "not allowed to see or write the topic",
+        _ => "the topic is not there",
+    };
+    for publication in state.queue.drain(..).chain(state.alone.drain(..)) {
+        answer(&publication, outcome::refused(why, text));
+    }
+}
+
+fn answer(publication: &Publication, verdict: Verdict) {
+    publication.verdicts.push(publication.ticket, verdict);
+}

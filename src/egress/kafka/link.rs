@@ -1,0 +1,120 @@
+//! What the lanes of one connection share: the producer of the moment, who waits for room in it, and
+//! questions about topics.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::lane::{KafkaLane, TopicLane};
+use super::producer::Producer;
+use crate::broker::kafka::Suspicion;
+use crate::domain::Clock;
+
+pub(super) struct Link {
+    pub(super) name: String,
+    pub(super) clock: Clock,
+    pub(super) suspicion: Suspicion,
+    /// Questions have come.
+    pub(super) asked: Notify,
+    /// The producer's thread has ended.
+    pub(super) ended: CancellationToken,
+    producer: RwLock<Option<Arc<Producer>>>,
+    lanes: Mutex<BTreeMap<String, Arc<TopicLane>>>,
+    questions: Mutex<Vec<Arc<TopicLane>>>,
+    starved: Mutex<Vec<Arc<TopicLane>>>,
+    is_starved: AtomicBool,
+    trouble: Mutex<Option<String>>,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    pub(super) fn new(name: String, clock: Clock) -> Arc<Self> {
+        Arc::new(Self {
+            name,
+            clock,
+            suspicion: Suspicion::default(),
+            asked: Notify::new(),
+            ended: CancellationToken::new(),
+            producer: RwLock::default(),
+            lanes: Mutex::default(),
+            questions: Mutex::default(),
+            starved: Mutex::default(),
+            is_starved: AtomicBool::new(false),
+            trouble: Mutex::default(),
+        })
+    }
+
+    /// The lane to a topic, the same for all who ask.
+    pub(super) fn lane(self: &Arc<Self>, topic: &str) -> KafkaLane {
+        let mut lanes = self.lanes.lock();
+        let lane = lanes
+            .entry(topic.to_owned())
+            .or_insert_with(|| Arc::new(TopicLane::new(topic.to_owned(), self.clone())))
+            .clone();
+        drop(lanes);
+        if self.ended.is_cancelled() {
+            lane.end();
+        }
+        KafkaLane(lane)
+    }
+
+    pub(super) fn lanes(&self) -> Vec<Arc<TopicLane>> {
+        self.lanes.lock().values().cloned().collect()
+    }
+
+    /// The producer of the moment; `None` between two.
+    pub(super) fn producer(&self) -> Option<Arc<Producer>> {
+        self.producer.read().clone()
+    }
+
+    /// Puts another in its place, or none; the old one is the caller's.
+    pub(super) fn replace(&self, new: Option<Arc<Producer>>) -> Option<Arc<Producer>> {
+        std::mem::replace(&mut *self.producer.write(), new)
+    }
+
+    /// Asks whether a lane's topic is there; the lane hears of it later.
+    pub(super) fn ask(&self, lane: Arc<TopicLane>) {
+        self.questions.lock().push(lane);
+        self.asked.notify_one();
+    }
+
+    pub(super) fn questions(&self) -> Vec<Arc<TopicLane>> {
+        std::mem::take(&mut *self.questions.lock())
+    }
+
+    /// Notes a lane that found no room in the producer.
+    pub(super) fn starved(&self, lane: Arc<TopicLane>) {
+        let mut starved = self.starved.lock();
+        if !starved.iter().any(|known| Arc::ptr_eq(known, &lane)) {
+            starved.push(lane);
+        }
+        self.is_starved.store(true, Ordering::Release);
+    }
+
+    /// Lets those lanes try again.
+    pub(super) fn feed(&self) {
+        if self.is_starved.swap(false, Ordering::AcqRel) {
+            let starved = std::mem::take(&mut *self.starved.lock());
+            for lane in starved {
+                lane.go_on();
+            }
+        }
+    }
+
+    pub(super) fn set_trouble(&self, trouble: Option<String>) {
+        *self.trouble.lock() = trouble;
+    }
+
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.trouble.lock().clone()
+    }
+}

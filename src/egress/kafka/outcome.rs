@@ -1,0 +1,92 @@
+//! What librdkafka's error on one message means: surely not written, or nobody can tell. Pure.
+
+use rdkafka::error::RDKafkaErrorCode;
+
+use crate::domain::verdict::Refusal;
+use crate::domain::{Text, Verdict};
+
+/// The verdict on a message whose delivery failed. `fatal` is the error that ended its producer, if one
+/// did.
+///
+/// `Refused` only where the broker said so for this very batch, or where the message never left this
+/// process; every other end (a time-out, a lost connection, a purge) may have come after the write.
+pub(super) fn of(error: RDKafkaErrorCode, fatal: Option<RDKafkaErrorCode>) -> Verdict {
+    let cause = match (error, fatal) {
+        // A producer that never got its id has sent nothing.
+        (RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::Fatal, Some(fatal)) if refusal(fatal).is_some() => {
+            fatal
+        }
+        _ => error,
+    };
+    let text = Text::from(cause.to_string());
+    match refusal(cause) {
+        Some(reason) => Verdict::Refused { reason, error: text },
+        None => Verdict::Unknown { error: text },
+    }
+}
+
+/// Why a broker (or the client before it sent anything) refused; `None` if that is not sure.
+fn refusal(error: RDKafkaErrorCode) -> Option<Refusal> {
+    use RDKafkaErrorCode as Code;
+    Some(match error {
+        Code::MessageSizeTooLarge => Refusal::TooBig,
+        Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::UnknownPartition | Code::InvalidTopic => {
+            Refusal::UnknownTarget
+        }
+        Code::TopicAuthorizationFailed
+        | Code::ClusterAuthorizationFailed
+        | Code::TransactionalIdAuthorizationFailed => Refusal::NotAllowed,
+        Code::NotEnoughReplicas
+        | Code::InvalidRequiredAcks
+        | Code::InvalidMessage
+        | Code::InvalidRecord
+        | Code::InvalidTimestamp
+        | Code::PolicyViolation
+        | Code::ThrottlingQuotaExceeded
+        | Code::UnsupportedForMessageFormat
+        | Code::UnsupportedCompressionType => Refusal::Unavailable,
+        _ => return None,
+    })
+}
+
+/// A refusal in words.
+pub(super) fn refused(reason: Refusal, error: impl Into<Text>) -> Verdict {
+    Verdict::Refused { reason, error: error.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use RDKafkaErrorCode as Code;
+
+    #[test]
+    fn only_what_was_surely_not_written_is_refused() {
+        let reason = |error, fatal| match of(error, fatal) {
+            Verdict::Refused { reason, .. } => Some(reason),
+            Verdict::Unknown { .. } => None,
+            other => panic!("{other:?}"),
+        };
+        for (error, expected) in [
+            (Code::MessageSizeTooLarge, Some(Refusal::TooBig)),
+            (Code::UnknownTopic, Some(Refusal::UnknownTarget)),
+            (Code::UnknownTopicOrPartition, Some(Refusal::UnknownTarget)),
+            (Code::TopicAuthorizationFailed, Some(Refusal::NotAllowed)),
+            (Code::NotEnoughReplicas, Some(Refusal::Unavailable)),
+            // Written on the leader before too few followers had it.
+            (Code::NotEnoughReplicasAfterAppend, None),
+            (Code::MessageTimedOut, None),
+            (Code::RequestTimedOut, None),
+            (Code::PurgeQueue, None),
+            (Code::PurgeInflight, None),
+            (Code::BrokerTransportFailure, None),
+        ] {
+            assert_eq!(reason(error, None), expected, "{error:?}");
+        }
+        assert_eq!(
+            reason(Code::PurgeQueue, Some(Code::ClusterAuthorizationFailed)),
+            Some(Refusal::NotAllowed)
+        );
+        assert_eq!(reason(Code::PurgeQueue, Some(Code::OutOfOrderSequenceNumber)), None);
+        assert_eq!(reason(Code::PurgeInflight, Some(Code::ClusterAuthorizationFailed)), None);
+    }
+}

@@ -1,0 +1,145 @@
+//! A lane's face: the queue that submitters fill and the lane's task empties.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::domain::limits::ERROR_TEXT;
+use crate::domain::verdict::Refusal;
+use crate::domain::{Text, Verdict};
+use crate::egress::{Lane, Publication};
+
+/// The way to one exchange of one connection.
+///
+/// Its queue holds no more than its submitters have outstanding. While the broker is away or blocks
+/// publishing, what waits here waits on: nothing is judged but what its own deadline judges.
+#[derive(Debug, Default)]
+pub(super) struct ExchangeLane {
+    queue: Mutex<Queue>,
+    submitted: Notify,
+    backlog: AtomicUsize,
+    trouble: Mutex<Option<String>>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: VecDeque<Publication>,
+    /// Set when the lane has ended: nothing is taken any more.
+    closed: bool,
+}
+
+impl Lane for ExchangeLane {
+    fn submit(&self, publication: Publication) {
+        self.backlog.fetch_add(1, Ordering::Relaxed);
+        let refused = {
+            let mut queue = self.queue.lock();
+            if queue.closed {
+                Some(publication)
+            } else {
+                queue.waiting.push_back(publication);
+                None
+            }
+        };
+        match refused {
+            Some(publication) => self.answer(&publication, Verdict::NotTried),
+            None => self.submitted.notify_one(),
+        }
+    }
+
+    fn backlog(&self) -> usize {
+        self.backlog.load(Ordering::Relaxed)
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.trouble.lock().clone()
+    }
+}
+
+impl ExchangeLane {
+    /// The one verdict of a publication.
+    pub(super) fn answer(&self, publication: &Publication, verdict: Verdict) {
+        publication.verdicts.push(publication.ticket, verdict);
+        self.backlog.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Resolves when something was submitted since the last call. Cancel-safe.
+    pub(super) async fn submitted(&self) {
+        self.submitted.notified().await;
+    }
+
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.queue.lock().waiting.is_empty()
+    }
+
+    /// Takes the next one out if `fits` says so; expired ones on the way are answered `NotTried`.
+    pub(super) fn next(&self, now_us: i64, fits: impl FnOnce(&Publication) -> bool) -> Option<Publication> {
+        loop {
+            let mut queue = self.queue.lock();
+            let front = queue.waiting.front()?;
+            if front.not_after_us >= now_us {
+                return if fits(front) { queue.waiting.pop_front() } else { None };
+            }
+            let expired = queue.waiting.pop_front();
+            drop(queue);
+            if let Some(expired) = expired {
+                self.answer(&expired, Verdict::NotTried);
+            }
+        }
+    }
+
+    /// Answers `NotTried` to all whose deadline has passed.
+    pub(super) fn expire(&self, now_us: i64) {
+        let mut expired = Vec::new();
+        self.queue.lock().waiting.retain(|publication| {
+            let keep = publication.not_after_us >= now_us;
+            if !keep {
+                expired.push(publication.clone());
+            }
+            keep
+        });
+        for publication in &expired {
+            self.answer(publication, Verdict::NotTried);
+        }
+    }
+
+    /// Answers all that wait alike.
+    pub(super) fn answer_waiting(&self, verdict: &Verdict) {
+        let waiting = std::mem::take(&mut self.queue.lock().waiting);
+        for publication in &waiting {
+            self.answer(publication, verdict.clone());
+        }
+    }
+
+    /// Takes nothing any more: what waits and what comes is `NotTried`.
+    pub(super) fn close(&self) {
+        self.queue.lock().closed = true;
+        self.answer_waiting(&Verdict::NotTried);
+    }
+
+    /// Notes what is wrong. Returns whether that is news.
+    pub(super) fn set_trouble(&self, trouble: Option<&str>) -> bool {
+        let mut current = self.trouble.lock();
+        let news = current.as_deref() != trouble;
+        if news {
+            *current = trouble.map(str::to_owned);
+        }
+        news
+    }
+}
+
+/// A refusal with its reason in words, cut to what is kept.
+pub(super) fn refused(reason: Refusal, error: &str) -> Verdict {
+    Verdict::Refused { reason, error: cut(error) }
+}
+
+/// Nobody can tell, with what was seen, cut to what is kept.
+pub(super) fn unknown(error: &str) -> Verdict {
+    Verdict::Unknown { error: cut(error) }
+}
+
+fn cut(error: &str) -> Text {
+    let end = (0..=error.len().min(ERROR_TEXT)).rev().find(|&end| error.is_char_boundary(end));
+    Text::from(&error[..end.unwrap_or_default()])
+}

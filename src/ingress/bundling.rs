@@ -1,0 +1,196 @@
+//! Bundling: what a batch gives the store to do, per partition and in order. Pure.
+//!
+//! Messages of one target whose due times lie within one *span* share a bundle: 64 ms for named ones (a
+//! claimed message can no longer be cancelled), a sixteenth of the wait for unnamed ones, up to four
+//! seconds. Spans are powers of two and aligned, so no bundle crosses a time slice. Names are judged in
+//! order of delivery: where a name comes again in a batch, or a command comes, what was begun before is
+//! closed first; between two closings order means nothing.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use super::Receipt;
+use crate::domain::limits::{BUNDLE_BYTES, BUNDLE_MESSAGES};
+use crate::domain::{Entry, Flags, Partition, Route, Text, UnixMs};
+use crate::store::{Bundle, WriteOp};
+
+/// Shortest span, and that of named messages, ms.
+const MIN_SPAN_MS: i64 = 64;
+/// Longest span, ms.
+const MAX_SPAN_MS: i64 = 4096;
+
+/// What one partition is to do, and who waits for it.
+#[derive(Debug, Default)]
+pub(super) struct PartitionWork {
+    pub(super) ops: Vec<WriteOp>,
+    /// Per operation, the receipts of its messages or of its command, in order.
+    pub(super) receipts: Vec<Vec<Receipt>>,
+    open: HashMap<Key, Building>,
+    names: HashSet<Text>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    target: Text,
+    span: i64,
+    bucket: i64,
+    named: bool,
+}
+
+#[derive(Debug, Default)]
+struct Building {
+    entries: Vec<Entry>,
+    receipts: Vec<Receipt>,
+    bytes: usize,
+}
+
+/// A batch's work for the store.
+#[derive(Debug)]
+pub(super) struct Work {
+    route: Arc<Route>,
+    now: UnixMs,
+    partitions: BTreeMap<Partition, PartitionWork>,
+}
+
+impl Work {
+    pub(super) fn new(route: Arc<Route>, now: UnixMs) -> Self {
+        Self { route, now, partitions: BTreeMap::new() }
+    }
+
+    /// A message to be kept until it is due. `target`: empty for the route's own.
+    pub(super) fn store(&mut self, p: Partition, target: Text, entry: Entry, receipt: Receipt) {
+        let work = self.partitions.entry(p).or_default();
+        let named = entry.flags.has(Flags::NAMED);
+        if let Some(id) = entry.id.clone().filter(|_| named)
+            && !work.names.insert(id.clone())
+        {
+            work.close(&self.route);
+            work.names.insert(id);
+        }
+        let span = if named { MIN_SPAN_MS } else { span_ms(entry.due.since(self.now)) };
+        let key = Key { target, span, bucket: entry.due.0.div_euclid(span), named };
+        let bytes = entry.message.body_len() + entry.message.headers_len() + 64;
+        let building = work.open.entry(key.clone()).or_default();
+        let full = building.entries.len() >= BUNDLE_MESSAGES
+            || (!building.entries.is_empty() && building.bytes + bytes > BUNDLE_BYTES);
+        if full {
+            let whole = std::mem::take(building);
+            work.push(&self.route, key.target.clone(), whole);
+        }
+        let building = work.open.entry(key).or_default();
+        building.bytes += bytes;
+        building.entries.push(entry);
+        building.receipts.push(receipt);
+    }
+
+    /// A command on a name, or a dead letter.
+    pub(super) fn command(&mut self, p: Partition, op: WriteOp, receipt: Receipt) {
+        let work = self.partitions.entry(p).or_default();
+        if !matches!(op, WriteOp::Bury(_)) {
+            work.close(&self.route);
+        }
+        work.ops.push(op);
+        work.receipts.push(vec![receipt]);
+    }
+
+    /// All of it, per partition.
+    pub(super) fn finish(mut self) -> BTreeMap<Partition, PartitionWork> {
+        for work in self.partitions.values_mut() {
+            work.close(&self.route);
+        }
+        self.partitions
+    }
+}
+
+impl PartitionWork {
+    fn close(&mut self, route: &Arc<Route>) {
+        self.names.clear();
+        for (key, building) in std::mem::take(&mut self.open) {
+            self.push(route, key.target, building);
+        }
+    }
+
+    fn push(&mut self, route: &Arc<Route>, target: Text, building: Building) {
+        if building.entries.is_empty() {
+            return;
+        }
+        self.ops.push(WriteOp::Store {
+            route: route.name.clone(),
+            on_duplicate: route.policy.on_duplicate,
+            bundle: Bundle { target, entries: Arc::new(building.entries) },
+        });
+        self.receipts.push(building.receipts);
+    }
+}
+
+/// The span of an unnamed message that has so long to wait.
+fn span_ms(wait_ms: i64) -> i64 {
+    let share = (wait_ms / 16).clamp(MIN_SPAN_MS, MAX_SPAN_MS) as u64;
+    // The power of two at or below: aligned buckets of it never cross a slice's border.
+    1 << share.ilog2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::testing;
+    use crate::ingress::Ledger;
+
+    fn entry(due: i64, name: Option<&str>) -> Entry {
+        let mut entry = testing::entry(UnixMs(due), b"body");
+        if let Some(name) = name {
+            entry.id = Some(name.into());
+            entry.flags = Flags(Flags::NAMED);
+        }
+        entry
+    }
+
+    fn work(messages: Vec<Entry>) -> Vec<WriteOp> {
+        let ledger = Ledger::new();
+        let mut work = Work::new(testing::route(), UnixMs(0));
+        for (at, entry) in messages.into_iter().enumerate() {
+            work.store(Partition(3), Text::default(), entry, ledger.enter(at as i64));
+        }
+        work.finish().remove(&Partition(3)).map(|w| w.ops).unwrap_or_default()
+    }
+
+    fn sizes(ops: &[WriteOp]) -> Vec<usize> {
+        let mut sizes: Vec<usize> = ops
+            .iter()
+            .map(|op| match op {
+                WriteOp::Store { bundle, .. } => bundle.entries.len(),
+                _ => 0,
+            })
+            .collect();
+        sizes.sort_unstable();
+        sizes
+    }
+
+    #[test]
+    fn spans_grow_with_the_wait_and_stay_aligned() {
+        assert_eq!(span_ms(0), 64);
+        assert_eq!(span_ms(60_000), 2048);
+        assert_eq!(span_ms(i64::MAX), 4096);
+        assert_eq!((1 << 20) % MAX_SPAN_MS, 0);
+    }
+
+    #[test]
+    fn equal_delays_share_a_bundle_up_to_its_bound() {
+        let ops = work((0..1200).map(|_| entry(3_600_000, None)).collect());
+        assert_eq!(sizes(&ops), vec![200, 500, 500]);
+    }
+
+    #[test]
+    fn a_name_that_comes_again_closes_what_was_begun_before() {
+        let ops = work(vec![entry(1000, Some("a")), entry(1001, Some("b")), entry(1002, Some("a"))]);
+        assert_eq!(sizes(&ops), vec![1, 2]);
+        let WriteOp::Store { bundle, .. } = &ops[0] else { panic!("a store comes first") };
+        assert_eq!(bundle.entries.len(), 2, "the first two come first");
+    }
+
+    #[test]
+    fn named_and_unnamed_never_share_a_bundle() {
+        let ops = work(vec![entry(1000, None), entry(1000, Some("a"))]);
+        assert_eq!(sizes(&ops), vec![1, 1]);
+    }
+}

@@ -1,0 +1,187 @@
+//! What is already due when it arrives, and has no name, goes straight to its target. Its source is released
+//! on the target's confirm; refused, or without an answer, it is stored like any other, with the retry
+//! policy, and its source is released once the store has it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use tracing::{debug, warn};
+
+use super::Receipt;
+use crate::domain::{Entry, Partition, Route, Target, Text, UnixMs, Verdict, retry};
+use crate::egress::{Lanes, Publication, Stamp, Verdicts};
+use crate::lifecycle::{Shutdown, Tasks};
+use crate::store::{Bundle, DeadLetter, Store, WriteOp};
+use crate::telemetry::{Outcome, RouteMetrics, Watch};
+
+/// A message that has not left its lane by then is stored instead.
+const PATIENCE_US: i64 = 5_000_000;
+
+/// All that is on its way straight to a target.
+pub(super) struct Direct(Arc<Inner>);
+
+struct Inner {
+    store: Store,
+    lanes: Arc<dyn Lanes>,
+    verdicts: Arc<Verdicts>,
+    underway: Mutex<HashMap<u64, Underway>>,
+    next: AtomicU64,
+    watch: Arc<Watch>,
+    tasks: Tasks,
+}
+
+struct Underway {
+    route: Arc<Route>,
+    metrics: Arc<RouteMetrics>,
+    target: Arc<Target>,
+    entries: Arc<Vec<Entry>>,
+    id: Text,
+    partition: Partition,
+    receipt: Receipt,
+    handed_us: i64,
+}
+
+impl Direct {
+    pub(super) fn start(
+        store: Store,
+        lanes: Arc<dyn Lanes>,
+        watch: Arc<Watch>,
+        tasks: &Tasks,
+        shutdown: &Shutdown,
+    ) -> Self {
+        let inner = Arc::new(Inner {
+            store,
+            lanes,
+            verdicts: Arc::default(),
+            underway: Mutex::default(),
+            next: AtomicU64::new(1),
+            watch,
+            tasks: tasks.clone(),
+        });
+        let (judge, shutdown) = (inner.clone(), shutdown.clone());
+        tasks.spawn("direct", async move {
+            loop {
+                tokio::select! {
+                    () = shutdown.forced() => return,
+                    verdicts = judge.verdicts.take() => {
+                        for (ticket, verdict) in verdicts {
+                            judge.clone().judge(ticket, &verdict);
+                        }
+                    }
+                    // Every answer is in, and nothing new comes: the sources have drained.
+                    () = shutdown.draining(), if judge.underway.lock().is_empty() => return,
+                }
+            }
+        });
+        Self(inner)
+    }
+
+    pub(super) fn publish(
+        &self,
+        route: &Arc<Route>,
+        metrics: &Arc<RouteMetrics>,
+        target: &Arc<Target>,
+        entry: Entry,
+        partition: Partition,
+        receipt: Receipt,
+    ) {
+        let inner = &self.0;
+        let ticket = inner.next.fetch_add(1, Ordering::Relaxed);
+        let now_us = inner.store.clock().local().mono_us();
+        let id = Text::from(format!("~{}", inner.store.unique()));
+        if let Some(cause) = entry.repeat_cause(0) {
+            metrics.redelivered(cause, 1);
+            debug!(route = %route.name, %id, cause = cause.as_str(), "this publish may repeat an earlier one");
+        }
+        let stamp = Stamp { id: id.clone(), due: entry.due, attempt: 1 };
+        let entries = Arc::new(vec![entry]);
+        let underway = Underway {
+            route: route.clone(),
+            metrics: metrics.clone(),
+            target: target.clone(),
+            entries: entries.clone(),
+            id,
+            partition,
+            receipt,
+            handed_us: now_us,
+        };
+        inner.underway.lock().insert(ticket, underway);
+        inner.lanes.lane(target).submit(Publication {
+            entries,
+            index: 0,
+            stamp: Some(stamp),
+            target: target.clone(),
+            ticket,
+            verdicts: inner.verdicts.clone(),
+            not_after_us: now_us + PATIENCE_US,
+        });
+    }
+}
+
+impl Inner {
+    fn judge(self: Arc<Self>, ticket: u64, verdict: &Verdict) {
+        let Some(underway) = self.underway.lock().remove(&ticket) else { return };
+        if *verdict == Verdict::Confirmed {
+            let clock = self.store.clock();
+            let due_us = underway.entries[0].due.0 * 1000;
+            let late_us = clock.now_us().unwrap_or(due_us) - due_us;
+            underway.metrics.published.inc();
+            self.watch.report(&underway.route.name, underway.id.as_str(), || Outcome::Published {
+                published_at: UnixMs((due_us + late_us) / 1000),
+                due: underway.entries[0].due,
+                lateness_ms: late_us as f64 / 1e3,
+                attempt: 1,
+            });
+            underway.metrics.lateness.observe(late_us.max(0) as f64 / 1e6);
+            let took_us = clock.local().mono_us() - underway.handed_us;
+            underway.metrics.confirm.observe(took_us.max(0) as f64 / 1e6);
+            underway.receipt.resolve();
+            return;
+        }
+        let op = self.keep(&underway, verdict);
+        let inner = self.clone();
+        self.tasks.spawn("ingress:answers", async move {
+            match inner.store.write(underway.partition, vec![op]).await {
+                Ok(_) => underway.receipt.resolve(),
+                Err(why) => warn!(error = %why, "not stored; its source will deliver it again"),
+            }
+        });
+    }
+
+    /// What the store is to do with a message that did not go straight out.
+    fn keep(&self, underway: &Underway, verdict: &Verdict) -> WriteOp {
+        let Underway { route, metrics, target, entries, id, .. } = underway;
+        let now = self.store.clock().now();
+        let own = Arc::ptr_eq(target, &route.to);
+        let target = if own { Text::default() } else { Text::from(target.name()) };
+        let mut entry = entries[0].clone();
+        entry.id = Some(id.clone());
+        let one = |entry| Bundle { target: target.clone(), entries: Arc::new(vec![entry]) };
+        let route_name = route.name.clone();
+        let store = |bundle| WriteOp::Store {
+            route: route_name.clone(),
+            on_duplicate: route.policy.on_duplicate,
+            bundle,
+        };
+        if *verdict == Verdict::NotTried {
+            return store(one(entry));
+        }
+        metrics.publish_failure(retry::describe(verdict).0);
+        let mut failed = retry::failed(&entry, verdict, entry.handouts + 1, now);
+        match retry::after(verdict, failed.failures, route.policy.retry, now, fastrand::f64()) {
+            retry::Next::Again(due) => {
+                metrics.retries.inc();
+                metrics.stored.inc();
+                failed.due = due;
+                store(one(failed))
+            }
+            retry::Next::Dead(reason) => {
+                metrics.dead_letter(reason.as_str());
+                let (route, bundle) = (route.name.clone(), one(failed));
+                WriteOp::Bury(DeadLetter { route, reason, bundle, raw: None })
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Gates: whether each route's ingress is open. A route with more than `max_pending` messages waits until
+//! they have become fewer; so does every route while the store does not answer. What is counted for that is
+//! shown: pending, dead, and how long the oldest due message has waited.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use crate::domain::{Partition, Route, RouteName};
+use crate::lifecycle::{Shutdown, Tasks};
+use crate::store::{Store, StoreError};
+use crate::telemetry::Metrics;
+
+/// Counts are a second old at most: a route may overshoot by a second's work.
+const LOOK: Duration = Duration::from_secs(1);
+/// A count that takes longer than this counts as no answer.
+const DEADLINE: Duration = Duration::from_secs(3);
+
+struct Gates {
+    routes: Vec<Arc<Route>>,
+    store: Store,
+    metrics: Arc<Metrics>,
+    gates: BTreeMap<RouteName, watch::Sender<bool>>,
+    partitions: Vec<Partition>,
+    away: bool,
+}
+
+/// Starts to watch the counts; returns each route's gate.
+pub fn start(
+    routes: &[Arc<Route>],
+    store: &Store,
+    metrics: &Arc<Metrics>,
+    tasks: &Tasks,
+    shutdown: &Shutdown,
+) -> BTreeMap<RouteName, watch::Receiver<bool>> {
+    let (gates, hears) = routes
+        .iter()
+        .map(|route| {
+            let (gate, hears) = watch::channel(true);
+            ((route.name.clone(), gate), (route.name.clone(), hears))
+        })
+        .unzip();
+    let mut gates = Gates {
+        routes: routes.to_vec(),
+        store: store.clone(),
+        metrics: metrics.clone(),
+        gates,
+        partitions: store.partitions().all().collect(),
+        away: false,
+    };
+    let shutdown = shutdown.clone();
+    tasks.spawn("gates", async move {
+        loop {
+            tokio::select! {
+                () = shutdown.forced() => return,
+                () = gates.look() => {}
+            }
+            tokio::select! {
+                () = shutdown.forced() => return,
+                () = tokio::time::sleep(LOOK) => {}
+            }
+        }
+    });
+    hears
+}
+
+impl Gates {
+    async fn look(&mut self) {
+        let seen = match tokio::time::timeout(DEADLINE, self.count()).await {
+            Ok(seen) => seen,
+            Err(_) => Err(StoreError::Unavailable("no answer in time".to_owned())),
+        };
+        if let Err(why) = &seen {
+            if !self.away {
+                warn!(error = %why, "the store does not answer; ingress waits for it");
+            }
+        } else if self.away {
+            info!("the store answers again; ingress goes on");
+        }
+        self.away = seen.is_err();
+        for route in &self.routes {
+            if let Some(metrics) = self.metrics.route(&route.name) {
+                metrics.ingress_paused("store", self.away);
+            }
+        }
+        self.metrics.clock_skew.set(self.store.clock().skew_us() as f64 / 1e6);
+    }
+
+    async fn count(&self) -> Result<(), StoreError> {
+        let counts = self.store.counts().await?;
+        let now = self.store.clock().now();
+        let heads = self.store.heads(&self.partitions, now).await?;
+        for route in &self.routes {
+            let Some(metrics) = self.metrics.route(&route.name) else { continue };
+            let counts = counts.get(route.name.as_str()).copied().unwrap_or_default();
+            metrics.pending.set((counts.messages - metrics.in_flight.get()).max(0));
+            metrics.dead.set(counts.dead);
+            let oldest = heads.iter().filter(|h| h.route() == route.name.as_str() && h.due <= now);
+            let oldest = oldest.map(|h| now.since(h.due)).max().unwrap_or(0);
+            metrics.oldest_overdue.set(oldest as f64 / 1e3);
+            let full = counts.messages > 0 && counts.messages as u64 >= route.policy.max_pending;
+            metrics.ingress_paused("max_pending", full);
+            if let Some(gate) = self.gates.get(&route.name) {
+                let changed = gate.send_if_modified(|open| std::mem::replace(open, !full) == full);
+                if changed && full {
+                    warn!(route = %route.name, pending = counts.messages, "max_pending is reached; ingress waits");
+                } else if changed {
+                    info!(route = %route.name, pending = counts.messages, "below max_pending; ingress goes on");
+                }
+            }
+        }
+        Ok(())
+    }
+}

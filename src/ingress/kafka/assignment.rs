@@ -1,0 +1,220 @@
+//! One partition while it is assigned: what was read of it, what of that is resolved, and the task that
+//! feeds it to the sink. All of it dies with the assignment.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::Route;
+use crate::ingress::{Delivery, Feed, Ledger, Sink};
+use crate::lifecycle::Tasks;
+
+/// Most records of one partition that are read and not yet resolved.
+const WINDOW_RECORDS: usize = 20_000;
+/// Most bytes of them; one record may go beyond.
+const WINDOW_BYTES: usize = 16 << 20;
+
+/// Where reading begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Position {
+    /// The first record to read.
+    pub(super) start: i64,
+    /// The committed position that the broker holds, if any.
+    pub(super) committed: Option<i64>,
+}
+
+/// A partition under one assignment.
+pub(super) struct Assignment {
+    pub(super) topic: Arc<str>,
+    pub(super) partition: i32,
+    pub(super) route: Arc<Route>,
+    pub(super) ledger: Arc<Ledger>,
+    /// The next record to read, as far as known: one past the last read.
+    pub(super) next: i64,
+    /// One past the last record of the resolved prefix; where reading began while there is none.
+    pub(super) resolved: i64,
+    /// The committed position that the broker is known to hold; `None` while it holds none of ours.
+    pub(super) committed: Option<i64>,
+    /// What was sent to be committed and is not yet seen there.
+    pub(super) committing: Option<i64>,
+    pub(super) paused: bool,
+    /// Whether this is still the log that was committed is not known; nothing is committed meanwhile.
+    pub(super) in_doubt: bool,
+    inbox: Arc<Inbox>,
+    window: Window,
+    gone: CancellationToken,
+}
+
+impl Assignment {
+    /// Begins at a position; `feeding` makes the task that feeds the sink.
+    pub(super) fn begin<F: Future<Output = ()> + Send + 'static>(
+        (topic, partition): (Arc<str>, i32),
+        route: Arc<Route>,
+        Position { start, committed }: Position,
+        (tasks, task): (&Tasks, &str),
+        feeding: impl FnOnce(Arc<Inbox>) -> F,
+    ) -> Self {
+        let (inbox, gone) = (Arc::new(Inbox::default()), CancellationToken::new());
+        let (feeding, until) = (feeding(inbox.clone()), gone.clone());
+        tasks.spawn(task, async move {
+            tokio::select! {
+                () = until.cancelled() => {}
+                () = feeding => {}
+            }
+        });
+        Self {
+            topic,
+            partition,
+            route,
+            ledger: Ledger::new(),
+            next: start,
+            resolved: start,
+            committed,
+            committing: None,
+            paused: false,
+            in_doubt: false,
+            inbox,
+            window: Window::default(),
+            gone,
+        }
+    }
+
+    /// Takes the record at `offset`, of so many bytes. Returns whether the partition should pause.
+    pub(super) fn read(&mut self, offset: i64, size: usize, delivery: Delivery) -> bool {
+        self.next = offset + 1;
+        self.window.enter(offset, size);
+        self.inbox.put(delivery);
+        self.window.is_full()
+    }
+
+    /// Takes the resolved prefix into account.
+    pub(super) fn advance(&mut self) {
+        if let Some(last) = self.ledger.release() {
+            self.resolved = last + 1;
+            self.window.leave(last);
+        }
+    }
+
+    /// Whether a paused one may go on.
+    pub(super) fn has_room(&self) -> bool {
+        self.window.is_half_empty()
+    }
+
+    /// The position to commit, if it is news to the broker: only forward, but where the broker holds
+    /// none of ours also where reading began, so that a commit is there to be missed later.
+    pub(super) fn to_commit(&self) -> Option<i64> {
+        let is_news = self.committed.is_none_or(|committed| self.resolved > committed);
+        (is_news && !self.in_doubt).then_some(self.resolved)
+    }
+
+    /// Throws away what the sink has not begun with; nobody has acted on it.
+    pub(super) fn stop_feeding(&self) {
+        self.inbox.close();
+    }
+
+    /// Whether all that the sink has taken is resolved.
+    pub(super) fn is_settled(&self) -> bool {
+        self.inbox.last_taken().is_none_or(|taken| self.resolved > taken)
+    }
+}
+
+impl Drop for Assignment {
+    fn drop(&mut self) {
+        self.gone.cancel();
+    }
+}
+
+/// Feeds one partition's records to the sink, in batches that grow while it is busy.
+pub(super) async fn feed<S: Sink>(sink: Arc<S>, route: Arc<Route>, source: String, inbox: Arc<Inbox>) {
+    // `None`: shutting down was forced while it waited for the store.
+    let Some(mut feed) = sink.open(&route, source).await else { return };
+    loop {
+        feed.take(inbox.take().await).await;
+    }
+}
+
+/// What was read and the sink has not yet taken. Bounded by the window of its assignment.
+#[derive(Default)]
+pub(super) struct Inbox {
+    held: Mutex<Held>,
+    arrived: Notify,
+}
+
+#[derive(Default)]
+struct Held {
+    records: Vec<Delivery>,
+    last_taken: Option<i64>,
+    closed: bool,
+}
+
+impl Inbox {
+    fn put(&self, delivery: Delivery) {
+        let mut held = self.held.lock();
+        if held.closed {
+            return;
+        }
+        held.records.push(delivery);
+        if held.records.len() == 1 {
+            self.arrived.notify_one();
+        }
+    }
+
+    /// All that is there, at least one. Cancel-safe.
+    async fn take(&self) -> Vec<Delivery> {
+        loop {
+            {
+                let mut held = self.held.lock();
+                if let Some(last) = held.records.last() {
+                    held.last_taken = last.position.map(|(_, offset)| offset);
+                    return std::mem::take(&mut held.records);
+                }
+            }
+            self.arrived.notified().await;
+        }
+    }
+
+    fn close(&self) {
+        let mut held = self.held.lock();
+        held.closed = true;
+        held.records.clear();
+    }
+
+    fn last_taken(&self) -> Option<i64> {
+        self.held.lock().last_taken
+    }
+}
+
+/// The records between reading and resolution, for the sake of their memory.
+#[derive(Default)]
+struct Window {
+    sizes: VecDeque<(i64, usize)>,
+    bytes: usize,
+}
+
+impl Window {
+    fn enter(&mut self, offset: i64, size: usize) {
+        self.sizes.push_back((offset, size));
+        self.bytes += size;
+    }
+
+    fn leave(&mut self, last: i64) {
+        while let Some(&(offset, size)) = self.sizes.front()
+            && offset <= last
+        {
+            self.sizes.pop_front();
+            self.bytes -= size;
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.sizes.len() >= WINDOW_RECORDS || self.bytes >= WINDOW_BYTES
+    }
+
+    fn is_half_empty(&self) -> bool {
+        self.sizes.len() <= WINDOW_RECORDS / 2 && self.bytes <= WINDOW_BYTES / 2
+    }
+}

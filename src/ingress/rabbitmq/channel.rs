@@ -1,0 +1,184 @@
+//! One subscription: a channel, its ledger, and what is read and acknowledged over it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::{FutureExt, StreamExt};
+use lapin::message::Delivery as AmqpDelivery;
+use lapin::options::{BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicQosOptions};
+use lapin::types::{FieldTable, ShortString};
+use tracing::debug;
+
+use crate::broker::rabbitmq::{Fault, FaultKind, Live, from_amqp, look_for_queue, short_name, within};
+use crate::domain::{Flags, Message, Origin, UnixMs};
+use crate::ingress::Feed;
+use crate::ingress::{Delivery, Ledger};
+use crate::lifecycle::Shutdown;
+
+/// Most deliveries handed on at once.
+const BATCH: usize = 1000;
+
+/// A channel on which a queue can be consumed.
+pub(super) struct Subscription {
+    channel: lapin::Channel,
+    queue: ShortString,
+    ledger: Arc<Ledger>,
+}
+
+impl Subscription {
+    /// Opens a channel for a queue, which must be there.
+    pub(super) async fn open(live: &Live, queue: &str, prefetch: u16) -> Result<Self, Fault> {
+        let channel = live.channel().await?;
+        look_for_queue(&channel, queue).await?;
+        within("basic.qos", channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
+        Ok(Self { channel, queue: short_name(queue)?, ledger: Ledger::new() })
+    }
+
+    /// Starts the deliveries.
+    pub(super) async fn consume(&self, tag: &str) -> Result<lapin::Consumer, Fault> {
+        let tag = ShortString::try_new(tag).unwrap_or_default();
+        let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+        within("basic.consume", self.channel.basic_consume(self.queue.clone(), tag, options, arguments)).await
+    }
+
+    /// Reads until the process drains (`Ok`) or the channel is lost, acknowledging all the while. Being
+    /// forced ends it too, in the middle of a batch if need be.
+    pub(super) async fn read(
+        &self,
+        consumer: &mut lapin::Consumer,
+        feed: &mut impl Feed,
+        shutdown: &Shutdown,
+    ) -> Result<(), Fault> {
+        tokio::select! {
+            biased;
+            () = shutdown.forced() => Ok(()),
+            () = self.acknowledge_all() => Ok(()),
+            end = self.take_all(consumer, feed, shutdown) => end,
+        }
+    }
+
+    /// Takes what is there as a batch, one after another. Nothing lingers for company.
+    async fn take_all(
+        &self,
+        consumer: &mut lapin::Consumer,
+        feed: &mut impl Feed,
+        shutdown: &Shutdown,
+    ) -> Result<(), Fault> {
+        loop {
+            let mut next = tokio::select! {
+                biased;
+                () = shutdown.draining() => return Ok(()),
+                next = consumer.next() => Some(next),
+            };
+            let mut batch = Vec::new();
+            let mut end = None;
+            while let Some(delivery) = next {
+                match delivery {
+                    Some(Ok(delivery)) => batch.push(self.enter(delivery)),
+                    Some(Err(error)) => end = Some(Fault::from(error)),
+                    None => {
+                        end = Some(Fault::new(FaultKind::NotFound, "the broker has cancelled the consumer"));
+                    }
+                }
+                let full = end.is_some() || batch.len() == BATCH;
+                next = if full { None } else { consumer.next().now_or_never() };
+            }
+            if !batch.is_empty() {
+                feed.take(batch).await;
+            }
+            if let Some(fault) = end {
+                return Err(fault);
+            }
+        }
+    }
+
+    fn enter(&self, amqp: AmqpDelivery) -> Delivery {
+        let receipt = self.ledger.enter(amqp.delivery_tag as i64);
+        let (headers, properties) = from_amqp(&amqp.properties);
+        let flags = Flags::default();
+        Delivery {
+            malformed: None,
+            produced: properties.timestamp.and_then(produced),
+            flags: if amqp.redelivered { flags.with(Flags::SOURCE_REDELIVERY) } else { flags },
+            position: None,
+            receipt,
+            message: Message {
+                origin: Origin::Rabbitmq,
+                key: Some(Bytes::from(String::from(amqp.routing_key))),
+                body: Some(Bytes::from(amqp.data)),
+                headers,
+                properties: Some(Box::new(properties)),
+            },
+        }
+    }
+
+    /// Never returns: acknowledges whenever the resolved prefix has grown.
+    async fn acknowledge_all(&self) {
+        loop {
+            self.ledger.advanced().await;
+            self.acknowledge().await;
+        }
+    }
+
+    /// Acknowledges the resolved prefix. A channel that is lost is found out by reading: the broker will
+    /// deliver again what this does not reach it for.
+    async fn acknowledge(&self) {
+        let Some(tag) = self.ledger.release() else {
+            return;
+        };
+        let ack = self.channel.basic_ack(tag as u64, BasicAckOptions { multiple: true });
+        if let Err(fault) = within("basic.ack", ack).await {
+            debug!(queue = %self.queue, %fault, "an acknowledgement was not sent");
+        }
+    }
+
+    /// Stops the deliveries, waits until all that was taken is resolved, acknowledges, and closes; when
+    /// forced, acknowledges what is resolved and waits for nothing. What was delivered and not taken goes
+    /// back to the queue.
+    pub(super) async fn finish(self, consumer: lapin::Consumer, shutdown: &Shutdown) -> Result<(), Fault> {
+        let in_order = async {
+            let cancel = self.channel.basic_cancel(consumer.tag(), BasicCancelOptions::default());
+            within("basic.cancel", cancel).await?;
+            loop {
+                self.acknowledge().await;
+                if self.ledger.outstanding() == 0 {
+                    return Ok::<_, Fault>(());
+                }
+                self.ledger.advanced().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = shutdown.forced() => {}
+            drained = in_order => {
+                drained?;
+                return within("channel.close", self.channel.close(200, "drained".into())).await;
+            }
+        }
+        match self.ledger.release() {
+            None => Ok(()),
+            Some(tag) => {
+                let ack = self.channel.basic_ack(tag as u64, BasicAckOptions { multiple: true });
+                within("basic.ack", ack).await
+            }
+        }
+    }
+}
+
+/// The end of the second that a message says it was produced in.
+fn produced(seconds: u64) -> Option<UnixMs> {
+    i64::try_from(seconds).ok()?.checked_mul(1000)?.checked_add(999).map(UnixMs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timestamp_means_the_end_of_its_second_and_an_absurd_one_nothing() {
+        assert_eq!(produced(0), Some(UnixMs(999)));
+        assert_eq!(produced(1_700_000_000), Some(UnixMs(1_700_000_000_999)));
+        assert_eq!(produced(u64::MAX), None);
+        assert_eq!(produced(i64::MAX as u64), None);
+    }
+}

@@ -1,0 +1,167 @@
+//! A route's consumer: subscribes, reads, and after any loss subscribes again.
+
+use std::sync::Arc;
+
+use tracing::{error, info, warn};
+
+use super::channel::Subscription;
+use crate::backoff::Backoff;
+use crate::broker::rabbitmq::{Broker, Fault, FaultKind, Link, Live};
+use crate::domain::Route;
+use crate::ingress::Sink;
+use crate::lifecycle::{Shutdown, Tasks};
+use crate::telemetry::RouteMetrics;
+
+/// Connections lost to something undecodable before a route gets one of its own.
+const LOSSES: u32 = 2;
+
+/// What a consumer works with.
+pub(super) struct Setup<S> {
+    pub(super) route: Arc<Route>,
+    pub(super) queue: String,
+    pub(super) prefetch: u16,
+    pub(super) broker: Arc<Broker>,
+    pub(super) link: Link,
+    pub(super) sink: Arc<S>,
+    pub(super) metrics: Option<Arc<RouteMetrics>>,
+    pub(super) tasks: Tasks,
+    pub(super) shutdown: Shutdown,
+}
+
+/// How far the search for an undecodable delivery has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Care {
+    /// On the shared connection; so many were lost to it.
+    Shared(u32),
+    /// On a connection of its own.
+    Apart,
+    /// The same, and one delivery at a time: it is in this queue.
+    OneByOne,
+}
+
+/// A route's consumer.
+pub(super) struct Consumer<S> {
+    setup: Setup<S>,
+    care: Care,
+    /// What was last said to be wrong.
+    trouble: Option<String>,
+}
+
+/// How a subscription ended.
+enum End {
+    /// In order: the process drains.
+    Drained,
+    /// It never began.
+    Refused(Fault),
+    /// It was lost in its course.
+    Lost(Fault),
+}
+
+impl<S: Sink> Consumer<S> {
+    pub(super) fn new(setup: Setup<S>) -> Self {
+        Self { setup, care: Care::Shared(0), trouble: None }
+    }
+
+    /// Runs until the process drains.
+    pub(super) async fn run(mut self) {
+        let mut failures = 0;
+        loop {
+            let live = tokio::select! {
+                biased;
+                () = self.setup.shutdown.draining() => return,
+                live = self.setup.link.live() => live,
+            };
+            let Some(live) = live else {
+                return;
+            };
+            let fault = match self.subscribe(&live).await {
+                End::Drained => return,
+                End::Refused(fault) => fault,
+                End::Lost(fault) => {
+                    failures = 0;
+                    fault
+                }
+            };
+            failures += 1;
+            self.troubled(&fault);
+            if fault.kind == FaultKind::Undecodable && !self.take_more_care() {
+                self.stop(&fault).await;
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = self.setup.shutdown.draining() => return,
+                () = tokio::time::sleep(Backoff::CLIENT.wait(failures)) => {}
+            }
+        }
+    }
+
+    /// One subscription, from its begin to its end.
+    async fn subscribe(&mut self, live: &Live) -> End {
+        let Setup { route, queue, shutdown, .. } = &self.setup;
+        let prefetch = if self.care == Care::OneByOne { 1 } else { self.setup.prefetch };
+        let begin = async {
+            let subscription = Subscription::open(live, queue, prefetch).await?;
+            let name = format!("rabbitmq/{}/{queue}", self.setup.broker.name());
+            // `None`: shutting down was forced while it waited for the store.
+            let Some(feed) = self.setup.sink.open(route, name).await else { return Ok(None) };
+            let consumer = subscription.consume(&format!("postdate.{}", route.name)).await?;
+            Ok(Some((subscription, feed, consumer)))
+        };
+        let begun = tokio::select! {
+            biased;
+            () = shutdown.draining() => return End::Drained,
+            begun = begin => begun,
+        };
+        let (subscription, mut feed, mut consumer) = match begun {
+            Ok(Some(begun)) => begun,
+            Ok(None) => return End::Drained,
+            Err(fault) => return End::Refused(fault),
+        };
+        if self.trouble.take().is_some() {
+            info!(route = %route.name, queue, "consuming again");
+        }
+        if let Err(fault) = subscription.read(&mut consumer, &mut feed, shutdown).await {
+            return End::Lost(fault);
+        }
+        if let Err(fault) = subscription.finish(consumer, shutdown).await {
+            warn!(route = %route.name, queue, error = %fault, "not closed in order: some may be delivered again");
+        }
+        End::Drained
+    }
+
+    /// The next step of the search; `false` if the queue begins with what cannot be decoded.
+    fn take_more_care(&mut self) -> bool {
+        self.care = match self.care {
+            Care::Shared(losses) if losses + 1 < LOSSES => Care::Shared(losses + 1),
+            Care::Shared(_) => {
+                let Setup { broker, route, tasks, shutdown, .. } = &self.setup;
+                let task = format!("ingress:rabbitmq:{}:{}:connection", broker.name(), route.name);
+                self.setup.link = broker.open_apart("consume apart", &task, tasks, shutdown);
+                Care::Apart
+            }
+            Care::Apart => Care::OneByOne,
+            Care::OneByOne => return false,
+        };
+        true
+    }
+
+    /// Stops for good: until a person has taken the message out and started us again.
+    async fn stop(&self, fault: &Fault) {
+        let (route, queue) = (&self.setup.route.name, &self.setup.queue);
+        error!(%route, queue, error = %fault, "the queue begins with a message that cannot be decoded; its route stops until it is taken out and postdate restarted");
+        if let Some(metrics) = &self.setup.metrics {
+            metrics.ingress_paused("undecodable", true);
+        }
+        self.setup.shutdown.draining().await;
+    }
+
+    /// Says what is wrong, once.
+    fn troubled(&mut self, fault: &Fault) {
+        let text = fault.to_string();
+        if self.trouble.as_ref() != Some(&text) {
+            warn!(route = %self.setup.route.name, queue = self.setup.queue, error = text, "cannot consume a queue");
+            self.trouble = Some(text);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What has no delay header passes through, byte for byte and in order, and never enters the store: refused,
+//! it is tried again in place while its source waits; hopeless or out of attempts, it becomes a dead letter
+//! and the rest goes on.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::{debug, warn};
+
+use super::Receipt;
+use crate::domain::{Entry, Partition, Route, Target, Text, Verdict, retry};
+use crate::egress::{Lanes, Publication, Verdicts};
+use crate::lifecycle::Shutdown;
+use crate::store::{Bundle, DeadLetter, Store, WriteOp};
+use crate::telemetry::RouteMetrics;
+
+/// One source's way past the store.
+pub(super) struct Through {
+    lanes: Arc<dyn Lanes>,
+    store: Store,
+    metrics: Arc<RouteMetrics>,
+    verdicts: Arc<Verdicts>,
+    next: u64,
+}
+
+/// One record on its way.
+struct Passing {
+    entry: Entry,
+    target: Arc<Target>,
+    receipt: Receipt,
+}
+
+impl Through {
+    pub(super) fn new(lanes: Arc<dyn Lanes>, store: Store, metrics: Arc<RouteMetrics>) -> Self {
+        Self { lanes, store, metrics, verdicts: Arc::default(), next: 0 }
+    }
+
+    /// Publishes these, in order; returns when each is confirmed or dead. When shutting down is forced it
+    /// returns with what is left unresolved: the source delivers it again.
+    pub(super) async fn publish(
+        &mut self,
+        route: &Arc<Route>,
+        batch: Vec<(Entry, Arc<Target>, Receipt)>,
+        shutdown: &Shutdown,
+    ) {
+        let mut waiting: Vec<Passing> =
+            batch.into_iter().map(|(entry, target, receipt)| Passing { entry, target, receipt }).collect();
+        while !waiting.is_empty() {
+            let failed = tokio::select! {
+                () = shutdown.forced() => return,
+                failed = self.once(waiting) => failed,
+            };
+            let mut wait_ms = 0;
+            waiting = Vec::with_capacity(failed.len());
+            for (passing, verdict) in failed {
+                if let Some((passing, ms)) = self.again_or_dead(route, passing, &verdict).await {
+                    wait_ms = wait_ms.max(ms);
+                    waiting.push(passing);
+                }
+            }
+            if !waiting.is_empty() {
+                tokio::select! {
+                    () = shutdown.forced() => return,
+                    () = tokio::time::sleep(Duration::from_millis(wait_ms)) => {}
+                }
+            }
+        }
+    }
+
+    /// Hands all of them over in order and waits for every verdict; returns those that failed, in order.
+    async fn once(&mut self, waiting: Vec<Passing>) -> Vec<(Passing, Verdict)> {
+        let first = self.next;
+        self.next += waiting.len() as u64;
+        let mut underway = HashMap::with_capacity(waiting.len());
+        for (ticket, passing) in (first..).zip(waiting) {
+            if let Some(cause) = passing.entry.repeat_cause(0) {
+                self.metrics.redelivered(cause, 1);
+            }
+            let entries = Arc::new(vec![passing.entry.clone()]);
+            let target = passing.target.clone();
+            underway.insert(ticket, passing);
+            self.lanes.lane(&target).submit(Publication {
+                entries,
+                index: 0,
+                stamp: None,
+                target,
+                ticket,
+                verdicts: self.verdicts.clone(),
+                not_after_us: i64::MAX,
+            });
+        }
+        let mut failed = Vec::new();
+        while !underway.is_empty() {
+            for (ticket, verdict) in self.verdicts.take().await {
+                let Some(passing) = underway.remove(&ticket) else { continue };
+                if verdict == Verdict::Confirmed {
+                    self.metrics.passed_through.inc();
+                    passing.receipt.resolve();
+                } else {
+                    failed.push((ticket, passing, verdict));
+                }
+            }
+        }
+        failed.sort_by_key(|(ticket, ..)| *ticket);
+        failed.into_iter().map(|(_, passing, verdict)| (passing, verdict)).collect()
+    }
+
+    /// The record and how long to wait, or nothing if it is dead by now.
+    async fn again_or_dead(
+        &self,
+        route: &Arc<Route>,
+        mut passing: Passing,
+        verdict: &Verdict,
+    ) -> Option<(Passing, u64)> {
+        if *verdict == Verdict::NotTried {
+            return Some((passing, 100));
+        }
+        let (reason, error) = retry::describe(verdict);
+        self.metrics.publish_failure(reason);
+        if passing.entry.failures == 0 {
+            debug!(route = %route.name, reason, %error, "a record that passes through was refused; its source waits");
+        }
+        let now = self.store.clock().now();
+        passing.entry = retry::failed(&passing.entry, verdict, passing.entry.handouts + 1, now);
+        let next = retry::after(verdict, passing.entry.failures, route.policy.retry, now, fastrand::f64());
+        match next {
+            retry::Next::Again(at) => Some((passing, at.since(now).max(1) as u64)),
+            retry::Next::Dead(reason) => {
+                warn!(route = %route.name, reason = reason.as_str(), %error, "a passing record became a dead letter");
+                self.metrics.dead_letter(reason.as_str());
+                let Passing { entry, target, receipt } = passing;
+                let own = Arc::ptr_eq(&target, &route.to);
+                let target = if own { Text::default() } else { Text::from(target.name()) };
+                let p = Partition((fastrand::u16(..)) % self.store.partitions().count());
+                let bundle = Bundle { target, entries: Arc::new(vec![entry]) };
+                let letter = DeadLetter { route: route.name.clone(), reason, bundle, raw: None };
+                match self.store.write(p, vec![WriteOp::Bury(letter)]).await {
+                    Ok(_) => receipt.resolve(),
+                    Err(why) => warn!(error = %why, "not kept; its source will deliver it again"),
+                }
+                None
+            }
+        }
+    }
+}

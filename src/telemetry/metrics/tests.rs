@@ -1,0 +1,144 @@
+//! The registry against the contract's list, and `docs/metrics.md` against the registry.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use prometheus_client::encoding::text::encode;
+
+use super::*;
+
+/// `CONTRACT`: name in the exposition without `postdate_`, type, labels. In the contract's order.
+const CONTRACT: [(&str, &str, &str); 26] = [
+    ("admitted_total", "counter", "route"),
+    ("passed_through_total", "counter", "route"),
+    ("invalid_total", "counter", "route,reason,policy"),
+    ("stored_total", "counter", "route"),
+    ("duplicates_total", "counter", "route"),
+    ("commands_total", "counter", "route,op,result"),
+    ("published_total", "counter", "route"),
+    ("publish_failures_total", "counter", "route,reason"),
+    ("retries_total", "counter", "route"),
+    ("redelivered_total", "counter", "route,cause"),
+    ("dead_letters_total", "counter", "route,reason"),
+    ("dropped_total", "counter", "route,reason"),
+    ("stale_claims_total", "counter", ""),
+    ("pending", "gauge", "route"),
+    ("in_flight", "gauge", "route"),
+    ("dead", "gauge", "route"),
+    ("oldest_overdue_seconds", "gauge", "route"),
+    ("ingress_paused", "gauge", "route,reason"),
+    ("ingress_lag", "gauge", "route"),
+    ("partitions_owned", "gauge", ""),
+    ("clock_skew_seconds", "gauge", ""),
+    ("build_info", "gauge", "version"),
+    ("lateness_seconds", "histogram", "route"),
+    ("confirm_seconds", "histogram", "route"),
+    ("store_seconds", "histogram", "op"),
+    // Not in the contract's list, but in the design: what no configured route serves.
+    ("unknown_routes", "gauge", ""),
+];
+
+struct Described {
+    name: String,
+    kind: String,
+    labels: String,
+    help: String,
+}
+
+/// One route that has seen everything once, so that every metric has a sample.
+fn exposition() -> String {
+    let route = RouteName::new("orders").expect("a name");
+    let mut registry = Registry::default();
+    let metrics = Metrics::new(&mut registry, [route.clone()]);
+    let handles = metrics.route(&route).expect("configured");
+    handles.invalid(InvalidReason::BadDelay, "drop");
+    handles.command("cancel", "unknown");
+    handles.publish_failure("unroutable");
+    handles.dead_letter("attempts");
+    handles.dropped("bad_delay");
+    handles.ingress_paused("store", true);
+    metrics.store_op("claim", 0.001);
+    let mut text = String::new();
+    encode(&mut text, &registry).expect("into a string");
+    text
+}
+
+/// Every metric with the labels its samples carry, as a scraper sees it.
+fn described(exposition: &str) -> Vec<Described> {
+    let mut all = Vec::new();
+    let mut help = "";
+    let mut lines = exposition.lines().peekable();
+    while let Some(line) = lines.next() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            help = rest.split_once(' ').map_or("", |(_, help)| help);
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (family, kind) = rest.split_once(' ').expect("a type");
+            let sample = lines.peek().filter(|l| l.starts_with(family));
+            let sample = sample.unwrap_or_else(|| panic!("no sample of {family}"));
+            let labels = sample.split_once('{').map_or("", |(_, l)| l.split_once('}').expect("closed").0);
+            let labels: Vec<_> = labels
+                .split(',')
+                .filter_map(|l| l.split_once('=').map(|(name, _)| name))
+                .filter(|l| *l != "le")
+                .collect();
+            let suffix = if kind == "counter" { "_total" } else { "" };
+            all.push(Described {
+                name: format!("{family}{suffix}"),
+                kind: kind.to_owned(),
+                labels: labels.join(","),
+                help: help.to_owned(),
+            });
+        }
+    }
+    all
+}
+
+#[test]
+fn the_registry_holds_exactly_the_contract() {
+    let mut found: Vec<_> =
+        described(&exposition()).into_iter().map(|d| format!("{} {} {}", d.name, d.kind, d.labels)).collect();
+    let mut wanted: Vec<_> =
+        CONTRACT.iter().map(|(name, kind, labels)| format!("postdate_{name} {kind} {labels}")).collect();
+    found.sort();
+    wanted.sort();
+    assert_eq!(found, wanted);
+}
+
+#[test]
+fn labels_come_in_the_contracts_order_and_a_pause_is_remembered_until_it_ends() {
+    let text = exposition();
+    assert!(
+        text.contains(r#"postdate_invalid_total{route="orders",reason="bad_delay",policy="drop"} 1"#),
+        "{text}"
+    );
+    let mut registry = Registry::default();
+    let route = RouteName::new("orders").expect("a name");
+    let metrics = Metrics::new(&mut registry, [route.clone()]);
+    let handles = metrics.route(&route).expect("configured");
+    handles.ingress_paused("store", true);
+    handles.ingress_paused("max_pending", true);
+    assert_eq!(handles.paused(), ["max_pending", "store"]);
+    handles.ingress_paused("store", false);
+    assert_eq!(handles.paused(), ["max_pending"]);
+}
+
+#[test]
+fn the_reference_is_fresh() {
+    let mut page = String::from(
+        "# Metrics\n\nGenerated from the registry; `UPDATE_DOCS=1 cargo test --lib fresh` writes it anew.\n\n\
+         `GET /metrics` on `admin.listen`, in OpenMetrics text. Labels come from the configuration and from \
+         fixed words, never from messages.\nA histogram has the usual `_bucket`, `_sum` and `_count`; its unit \
+         is the second. A metric with a `reason`, `policy`, `op` or `result` appears with its first event.\n\n\
+         | name | type | labels | meaning |\n|---|---|---|---|\n",
+    );
+    for Described { name, kind, labels, help } in described(&exposition()) {
+        let labels: Vec<_> = labels.split(',').filter(|l| !l.is_empty()).map(|l| format!("`{l}`")).collect();
+        writeln!(page, "| `{name}` | {kind} | {} | {help} |", labels.join(", ")).expect("into a string");
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &page).expect("written");
+    }
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(written == page, "docs/metrics.md is stale: UPDATE_DOCS=1 cargo test --lib fresh");
+}
