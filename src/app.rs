@@ -200,7 +200,8 @@ fn start_ingress(
     brokers: &BTreeMap<String, Arc<Broker>>,
 ) -> anyhow::Result<()> {
     let (routes, tasks, stages) = (&house.config.routes, &house.tasks, &house.stages);
-    let gates = ingress::gates::start(routes, &store, &house.metrics, tasks, &stages.ingress);
+    let max_skew = house.config.cluster.max_clock_skew;
+    let gates = ingress::gates::start(routes, &store, &house.metrics, max_skew, tasks, &stages.ingress);
     let intake = Intake::start(ingress::intake::Parts {
         store,
         lanes,

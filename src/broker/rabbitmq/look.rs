@@ -5,7 +5,7 @@ use lapin::types::{FieldTable, ShortString};
 use lapin::{Channel, ExchangeKind};
 
 use super::link::within;
-use super::{Broker, Fault, FaultKind};
+use super::{Fault, FaultKind};
 
 /// A name as AMQP writes it.
 pub fn short_name(name: &str) -> Result<ShortString, Fault> {
@@ -27,23 +27,4 @@ pub async fn look_for_exchange(channel: &Channel, exchange: &str) -> Result<(), 
     let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
     let (name, arguments) = (short_name(exchange)?, FieldTable::default());
     within("exchange.declare", channel.exchange_declare(name, ExchangeKind::Direct, options, arguments)).await
-}
-
-impl Broker {
-    /// Connects once and looks for queues and exchanges: for `check --connect`. Returns what is missing
-    /// or refused, in that order; `Err` if the broker cannot be asked.
-    pub async fn check(&self, queues: &[&str], exchanges: &[&str]) -> Result<Vec<Fault>, Fault> {
-        let connection = self.connect("check").await?;
-        let mut wrong = Vec::new();
-        for queue in queues {
-            let channel = within("opening a channel", connection.create_channel()).await?;
-            wrong.extend(look_for_queue(&channel, queue).await.err());
-        }
-        for exchange in exchanges {
-            let channel = within("opening a channel", connection.create_channel()).await?;
-            wrong.extend(look_for_exchange(&channel, exchange).await.err());
-        }
-        within("closing", connection.close(200, "checked".into())).await?;
-        Ok(wrong)
-    }
 }

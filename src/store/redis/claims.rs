@@ -82,7 +82,8 @@ impl Store {
     }
 
     /// Claims what is due within the look-ahead, with its content. What another holder has, or what is gone
-    /// by now, is simply not in the answer. A call whose answer was lost answers the same bundles again.
+    /// by now, is simply not in the answer. A call whose answer was lost answers the same bundles again, however
+    /// long that took: the caller's own deadline counts from before this call.
     pub async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
         let p = request.partition;
         let token: Arc<str> = self.0.ids.unique().into();

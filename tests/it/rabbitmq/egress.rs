@@ -288,8 +288,16 @@ async fn a_check_names_what_is_missing() {
     let (there, missing) = (names::unique("q"), names::unique("gone"));
     server.declare_queue(&there, QueueKind::Quorum).await;
     let life = Life::new(server);
-    let checked = life.broker.check(&[&there, &missing], &["", "amq.topic", &missing]).await;
-    let wrong: Vec<_> = checked.expect("it answers").iter().map(ToString::to_string).collect();
+    let things = vec![
+        postdate::broker::rabbitmq::Thing::Queue(there.clone()),
+        postdate::broker::rabbitmq::Thing::Queue(missing.clone()),
+        postdate::broker::rabbitmq::Thing::Exchange(String::new()),
+        postdate::broker::rabbitmq::Thing::Exchange("amq.topic".to_owned()),
+        postdate::broker::rabbitmq::Thing::Exchange(missing.clone()),
+    ];
+    let found = life.broker.look_for(things, PATIENCE).await.expect("it answers");
+    let wrong: Vec<_> =
+        found.into_iter().filter_map(|(_, there)| there.err().map(|fault| fault.to_string())).collect();
     assert_eq!(wrong.len(), 2, "{wrong:?}");
     assert!(wrong[0].contains(&format!("no queue '{missing}'")), "{wrong:?}");
     assert!(wrong[1].contains(&format!("no exchange '{missing}'")), "{wrong:?}");

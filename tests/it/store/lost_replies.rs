@@ -82,6 +82,26 @@ async fn interleaving_06_an_overtaken_store_changes_nothing_and_leaves_no_blob()
 }
 
 #[tokio::test]
+async fn interleaving_24_a_repeat_that_the_store_has_forgotten_does_not_suppress_itself() {
+    let Behind { proxy, room, .. } = behind().await;
+    for policy in [keep, replace] {
+        room.write(vec![policy(vec![named("n", past(), "n"), unnamed(past(), "u")])]).await;
+        let call = proxy.last_call();
+        for claimed in [false, true] {
+            room.command::<i64>(&["DEL", &room.key("calls")]).await;
+            let held = if claimed { room.claim(LONG).await } else { vec![] };
+            assert!(proxy.send_again(&call).await.contains("$2\r\nss\r\n"));
+            let s = room.check().await;
+            assert_eq!((s.bundles.len(), s.names.len(), s.counts["n:orders"], s.passing.len()), (1, 1, 2, 0));
+            for held in held {
+                assert_eq!(live(&held), ["n", "u"]);
+                room.settle(&held).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn interleaving_25_a_claim_whose_reply_is_lost_answers_the_same_bundles() {
     let Behind { proxy, room, .. } = behind().await;
     room.keep(vec![unnamed(past(), "a")]).await;

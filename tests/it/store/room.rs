@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use postdate::domain::{
-    DeadReason, Entry, Flags, Message, OnDuplicate, Origin, Partition, Partitions, RouteName, Secret, Text,
-    UnixMs,
+    Clock, DeadReason, Entry, Flags, Message, OnDuplicate, Origin, Partition, Partitions, RouteName, Secret,
+    Text, UnixMs,
 };
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
 use postdate::store::config::{Config, Overrides};
@@ -61,7 +61,7 @@ pub fn start(config: &Config) -> (Store, Shutdown) {
     let metrics = Metrics::new(&mut prometheus_client::registry::Registry::default(), [route()]);
     let parts = postdate::store::Parts {
         config,
-        clock: postdate::domain::Clock::start(),
+        clock: Clock::start(),
         metrics,
         readiness: &readiness,
         tasks: &tasks,

@@ -1,6 +1,6 @@
 //! Every transition with its refusals, and all invariants after each step.
 
-use postdate::domain::{DeadReason, OnDuplicate, UnixMs};
+use postdate::domain::{OnDuplicate, UnixMs};
 use postdate::store::{DeadLetter, Division, Fresh, Held, Remainder, Swept, WriteOp, WriteResult};
 
 use super::room::*;
@@ -8,12 +8,7 @@ use super::room::*;
 use WriteResult::{Cancelled, Duplicate, InFlight, Replaced, Rescheduled, Stored, TooLate, Unknown};
 
 fn letter(body: &str) -> DeadLetter {
-    DeadLetter {
-        route: route(),
-        reason: DeadReason::Attempts,
-        bundle: bundle(vec![unnamed(past(), body)]),
-        raw: None,
-    }
+    dead_letter(unnamed(past(), body))
 }
 
 #[tokio::test]

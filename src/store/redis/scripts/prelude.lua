@@ -146,7 +146,7 @@ end
 -- overtaken changes nothing, and a number below what the caller was already answered means that the store
 -- went back. ARGV: lane, number, highest number answered.
 local lane, number, answered
-local went_back = 0
+local went_back, new_lane = 0, false
 local function repeated()
   lane, number, answered = arg(), num(), num()
   local last = redis.call('HGET', CALLS, lane)
@@ -162,6 +162,7 @@ local function repeated()
       return { time[1], time[2], 0, 'OVERTAKEN' }
     end
   end
+  new_lane = not last
   if last_number < answered then
     went_back = 1
   end
