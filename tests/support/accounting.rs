@@ -1,0 +1,176 @@
+//! The accounting: what was produced, what arrived where and when, and what follows from both.
+//!
+//! Every message carries its id, due time, target and key in its body, and a checksum over body and
+//! `test-*` headers in a header. Producers note each attempt and how it ended; independent consumers
+//! note every delivery on every target. The [`Report`] compares the two after a full drain. Pure: it
+//! reads no clock and no network, and is itself tested with planted faults.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub use super::report::Report;
+
+/// Name of the header that holds the id as text.
+pub const ID: &str = "test-id";
+/// Name of the header that holds the checksum in hex.
+pub const CRC: &str = "test-crc";
+
+/// Headers as every technology can carry them; the value may be null.
+pub type Headers = Vec<(String, Option<Vec<u8>>)>;
+
+/// Which message: never used twice.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Id {
+    /// The run of the harness.
+    pub run: String,
+    /// Which of its producers.
+    pub producer: u32,
+    /// Which of that producer's messages.
+    pub seq: u64,
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.run, self.producer, self.seq)
+    }
+}
+
+/// What a message says about itself: the first line of its body.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
+    /// Which message.
+    pub id: Id,
+    /// The earliest moment at which it may arrive, Unix ms.
+    pub due_ms: i64,
+    /// Where it must arrive: the label of a collector.
+    pub target: String,
+    /// The key (Kafka) or routing key (RabbitMQ) that it must arrive with; `None` = any.
+    pub key: Option<String>,
+}
+
+impl Stamp {
+    /// The body: the stamp as one line of JSON, then filler (not UTF-8) up to `size` bytes.
+    pub fn body(&self, size: usize) -> Vec<u8> {
+        let mut body = serde_json::to_vec(self).expect("a stamp is JSON");
+        body.push(b'\n');
+        let filler = (0_u64..).map(|n| ((n.wrapping_mul(167) ^ self.id.seq) & 0xff) as u8);
+        let missing = size.saturating_sub(body.len());
+        body.extend(filler.take(missing));
+        body
+    }
+
+    /// Reads it back.
+    pub fn read(body: &[u8]) -> Option<Self> {
+        serde_json::from_slice(body.split(|&byte| byte == b'\n').next()?).ok()
+    }
+}
+
+/// The checksum over a body and its `test-*` headers, whatever order those are in.
+pub fn checksum(body: &[u8], headers: &Headers) -> String {
+    let mut own: Vec<_> =
+        headers.iter().filter(|(name, _)| name.starts_with("test-") && name != CRC).collect();
+    own.sort();
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(body);
+    for (name, value) in own {
+        crc.update(name.as_bytes());
+        match value {
+            None => crc.update(&[0]),
+            Some(value) => {
+                crc.update(&[1]);
+                crc.update(&(value.len() as u64).to_be_bytes());
+                crc.update(value);
+            }
+        }
+    }
+    format!("{:08x}", crc.finalize())
+}
+
+/// How an attempt to produce ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The broker has confirmed it: it must arrive.
+    Ok,
+    /// The broker has refused it: it must not arrive.
+    Fail,
+    /// Nobody knows: it may arrive.
+    Info,
+}
+
+/// One arrival at one target.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    /// Label of the collector that saw it.
+    pub target: String,
+    /// When that was, Unix ms.
+    pub received_ms: i64,
+    /// The key or routing key.
+    pub key: Option<String>,
+    /// The body.
+    pub body: Vec<u8>,
+    /// The headers, Postdate's own included.
+    pub headers: Headers,
+}
+
+/// Everything that was noted.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    pub(super) attempts: BTreeMap<Id, (Stamp, Outcome)>,
+    pub(super) deliveries: Vec<Delivery>,
+    pub(super) parked: BTreeSet<Id>,
+    pub(super) stored: BTreeSet<Id>,
+    seen: BTreeSet<Id>,
+}
+
+impl Ledger {
+    /// A message is about to be produced; until [`Ledger::resolve`] nobody knows how that ends.
+    pub fn attempt(&mut self, stamp: Stamp) {
+        let earlier = self.attempts.insert(stamp.id.clone(), (stamp, Outcome::Info));
+        assert!(earlier.is_none(), "an id is used once: {earlier:?}");
+    }
+
+    /// How producing it ended.
+    pub fn resolve(&mut self, id: &Id, outcome: Outcome) {
+        self.attempts.get_mut(id).expect("attempted before it is resolved").1 = outcome;
+    }
+
+    /// Something arrived.
+    pub fn deliver(&mut self, delivery: Delivery) {
+        self.seen.extend(Stamp::read(&delivery.body).map(|stamp| stamp.id));
+        self.deliveries.push(delivery);
+    }
+
+    /// It was found among the dead letters (or wherever the route's policy puts it).
+    pub fn park(&mut self, id: Id) {
+        self.parked.insert(id);
+    }
+
+    /// It was found still in the store at the end.
+    pub fn store(&mut self, id: Id) {
+        self.stored.insert(id);
+    }
+
+    /// Whether this id has arrived somewhere.
+    pub fn has_seen(&self, id: &Id) -> bool {
+        self.seen.contains(id)
+    }
+
+    /// How many deliveries were noted.
+    pub fn delivered(&self) -> usize {
+        self.deliveries.len()
+    }
+
+    /// The ids that are confirmed to their producer and have been found nowhere yet.
+    pub fn missing(&self) -> Vec<Id> {
+        let found = |id: &Id| self.seen.contains(id) || self.parked.contains(id) || self.stored.contains(id);
+        let missing = self.attempts.iter().filter(|(id, (_, outcome))| *outcome == Outcome::Ok && !found(id));
+        missing.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Compares; only meaningful after a full drain.
+    pub fn report(&self) -> Report {
+        Report::of(self)
+    }
+}

@@ -1,0 +1,293 @@
+//! The relay itself, as its users run it: the `postdate` binary with a configuration file.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+
+use super::process::{Process, Signal};
+use super::{Kafka, Rabbitmq, Redis, eventually, folders, names, ports};
+
+/// How long a SIGTERM may take: the relay's own `shutdown_timeout` is 20 s.
+const SHUTDOWN: Duration = Duration::from_secs(40);
+
+/// A configuration file in the making.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    top: String,
+    redis: String,
+    sections: String,
+}
+
+impl Config {
+    /// A store in `redis` under a prefix of its own.
+    pub fn new(redis: &Redis) -> Self {
+        let redis = format!("url = \"{}\"\nprefix = \"{}\"\n", redis.url(), names::unique("postdate"));
+        Self { redis, ..Self::default() }
+    }
+
+    /// A key before all sections: `shutdown_timeout = "5s"`.
+    #[must_use]
+    pub fn top(mut self, line: &str) -> Self {
+        writeln!(self.top, "{line}").expect("a string grows");
+        self
+    }
+
+    /// A further key of `[redis]`: `partitions = 8`.
+    #[must_use]
+    pub fn redis(mut self, line: &str) -> Self {
+        writeln!(self.redis, "{line}").expect("a string grows");
+        self
+    }
+
+    /// A connection to Kafka.
+    #[must_use]
+    pub fn kafka(self, name: &str, kafka: &Kafka) -> Self {
+        self.section(&format!("[kafka.{name}]\nbrokers = \"{}\"", kafka.bootstrap()))
+    }
+
+    /// A connection to RabbitMQ.
+    #[must_use]
+    pub fn rabbitmq(self, name: &str, rabbitmq: &Rabbitmq) -> Self {
+        self.section(&format!("[rabbitmq.{name}]\nurl = \"{}\"", rabbitmq.url()))
+    }
+
+    /// A route: `from` and `to` are inline tables, `{ kafka = "main", topic = "orders" }`; `more` holds
+    /// further lines, or nothing.
+    #[must_use]
+    pub fn route(self, name: &str, from: &str, to: &str, more: &str) -> Self {
+        self.section(&format!("[routes.{name}]\nfrom = {from}\nto   = {to}\n{more}"))
+    }
+
+    /// Any section: `[timer]\nclaim = "2s"`.
+    #[must_use]
+    pub fn section(mut self, text: &str) -> Self {
+        writeln!(self.sections, "\n{}", text.trim_end()).expect("a string grows");
+        self
+    }
+
+    /// The file's text, with the address that the API listens on.
+    pub fn text(&self, admin: &str) -> String {
+        let gap = if self.top.is_empty() { "" } else { "\n" };
+        format!("{}{gap}[redis]\n{}\n[admin]\nlisten = \"{admin}\"\n{}", self.top, self.redis, self.sections)
+    }
+}
+
+/// A running (or killed) relay. When a test panics while it holds one, the end of its log is printed.
+#[derive(Debug)]
+pub struct Relay {
+    folder: PathBuf,
+    address: String,
+    environment: Vec<(String, String)>,
+    process: Process,
+    /// Counters of earlier lives, as they stood when each was ended by a call here.
+    past: Metrics,
+}
+
+impl Relay {
+    /// Starts it and waits until `/readyz` says 200.
+    pub async fn start(config: &Config) -> Self {
+        Self::start_with(config, &[]).await
+    }
+
+    /// The same with environment variables.
+    pub async fn start_with(config: &Config, environment: &[(&str, &str)]) -> Self {
+        let mut relay = Self::spawn(config, environment);
+        relay.ready().await;
+        relay
+    }
+
+    /// Starts it without waiting: for what is not there yet, and for what must be refused.
+    pub fn spawn(config: &Config, environment: &[(&str, &str)]) -> Self {
+        let folder = folders::new("relay");
+        let address = format!("127.0.0.1:{}", ports::free());
+        std::fs::write(folder.join("postdate.toml"), config.text(&address)).expect("a configuration file");
+        let environment: Vec<_> =
+            environment.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let process = run(&folder, &environment);
+        Self { folder, address, environment, process, past: Metrics::default() }
+    }
+
+    /// Waits until `/readyz` says 200.
+    pub async fn ready(&mut self) {
+        eventually("the relay is ready", async || {
+            self.process.assert_running();
+            match self.get("/readyz").await? {
+                (200, _) => Ok(()),
+                (status, body) => Err(anyhow!("/readyz says {status}: {body}")),
+            }
+        })
+        .await;
+    }
+
+    /// `http://127.0.0.1:PORT`
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Its configuration file.
+    pub fn config_file(&self) -> PathBuf {
+        self.folder.join("postdate.toml")
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// SIGKILL. Counters are read first, so that [`Relay::total`] still knows them.
+    pub async fn kill9(&mut self) {
+        self.remember().await;
+        self.process.kill9().await;
+    }
+
+    /// SIGTERM, waits for its end and returns how it ended.
+    pub async fn terminate(&mut self) -> ExitStatus {
+        self.remember().await;
+        self.process.terminate(SHUTDOWN).await
+    }
+
+    /// Any signal, without waiting.
+    pub fn signal(&mut self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
+    /// Waits for it to end by itself.
+    pub async fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
+        self.process.wait(limit).await
+    }
+
+    /// Starts it again with the same file and waits until it is ready; kills it first if it still runs.
+    pub async fn restart(&mut self) {
+        if self.process.ended().is_none() {
+            self.kill9().await;
+        }
+        self.process = run(&self.folder, &self.environment);
+        self.ready().await;
+    }
+
+    /// All that it has logged, over all its lives.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// GET: status and body.
+    pub async fn get(&self, path: &str) -> anyhow::Result<(u16, String)> {
+        self.request("GET", path, None, "").await
+    }
+
+    /// Any request, JSON in and out.
+    pub async fn request(
+        &self,
+        method: &str,
+        path: &str,
+        token: Option<&str>,
+        body: &str,
+    ) -> anyhow::Result<(u16, String)> {
+        let mut request = ureq::http::Request::builder().method(method).uri(format!("{}{path}", self.url()));
+        request = request.header("content-type", "application/json");
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request.body(body.to_owned())?;
+        let answer = tokio::task::spawn_blocking(move || {
+            let config = ureq::Agent::config_builder()
+                .timeout_global(Some(Duration::from_secs(10)))
+                .http_status_as_error(false)
+                .allow_non_standard_methods(true)
+                .build();
+            let mut response = ureq::Agent::new_with_config(config).run(request)?;
+            anyhow::Ok((response.status().as_u16(), response.body_mut().read_to_string()?))
+        });
+        answer.await?.with_context(|| format!("{method} {path}"))
+    }
+
+    /// What `/metrics` says now.
+    pub async fn metrics(&self) -> anyhow::Result<Metrics> {
+        match self.get("/metrics").await? {
+            (200, text) => Metrics::parse(&text),
+            (status, body) => Err(anyhow!("/metrics says {status}: {body}")),
+        }
+    }
+
+    /// A counter over all lives of this relay: this one's now, and what the earlier ones had when they
+    /// were ended by a call here. Labels that are not named are summed over.
+    pub async fn total(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let now = self.metrics().await.expect("the relay's metrics");
+        now.sum(name, labels) + self.past.sum(name, labels)
+    }
+
+    async fn remember(&mut self) {
+        // One that has ended, or does not listen yet, has nothing to remember.
+        if let Ok(metrics) = self.metrics().await {
+            self.past.samples.extend(metrics.samples);
+        }
+    }
+}
+
+fn run(folder: &Path, environment: &[(String, String)]) -> Process {
+    Process::start("postdate", folder, &binary().to_string_lossy(), |command| {
+        command.args(["run", "--config", "postdate.toml"]);
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
+    })
+}
+
+/// The binary: Cargo tells tests where it is; an example lies one folder below it.
+pub fn binary() -> PathBuf {
+    option_env!("CARGO_BIN_EXE_postdate").map_or_else(
+        || {
+            let example = std::env::current_exe().expect("the path of this program");
+            example.ancestors().nth(2).expect("target/PROFILE/examples/PROGRAM").join("postdate")
+        },
+        PathBuf::from,
+    )
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("{}", self.process.log_tail());
+        }
+        self.process.signal(Signal::KILL);
+    }
+}
+
+/// Samples of the Prometheus text format.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    samples: Vec<(String, BTreeMap<String, String>, f64)>,
+}
+
+impl Metrics {
+    /// Reads the text format; label values without escapes, for labels come from configuration.
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
+        let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+        let samples = lines.map(|line| sample(line).ok_or_else(|| anyhow!("not a sample: {line}")));
+        Ok(Self { samples: samples.collect::<Result<_, _>>()? })
+    }
+
+    /// The sum over all samples of this name that have these labels; 0 if there is none.
+    pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let has =
+            |of: &BTreeMap<String, String>| labels.iter().all(|&(k, v)| of.get(k).is_some_and(|x| x == v));
+        self.samples.iter().filter(|(n, l, _)| n == name && has(l)).map(|(_, _, value)| value).sum()
+    }
+}
+
+fn sample(line: &str) -> Option<(String, BTreeMap<String, String>, f64)> {
+    let (series, value) = match line.rsplit_once("} ") {
+        Some((series, value)) => (series, value),
+        None => line.split_once(' ')?,
+    };
+    let value = value.split(' ').next()?.parse().ok()?;
+    let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+    let pairs = labels.split("\",").filter(|pair| !pair.is_empty());
+    let labels = pairs.map(|pair| {
+        let (label, value) = pair.split_once("=\"")?;
+        Some((label.to_owned(), value.trim_end_matches('"').to_owned()))
+    });
+    Some((name.to_owned(), labels.collect::<Option<_>>()?, value))
+}
