@@ -1,5 +1,4 @@
 //! What ingress and egress share for one technology, and nothing more: connection, TLS, errors.
 
 pub mod kafka;
-pub mod owned;
 pub mod rabbitmq;

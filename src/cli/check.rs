@@ -28,16 +28,11 @@ pub(super) fn check(args: Check) -> anyhow::Result<ExitCode> {
         Ok(loaded) => loaded,
         Err(problems) => return Ok(refuse(&problems)),
     };
-    if args.print {
-        output::out(loaded.print().trim_end());
-    }
     let config = match loaded.check() {
         Ok(config) => config,
         Err(problems) => return Ok(refuse(&problems)),
     };
-    if !args.print {
-        output::out(&summary(&config));
-    }
+    output::out(&if args.print { loaded.print().trim_end().to_owned() } else { summary(&config) });
     if args.connect { app::check_connections(&config) } else { Ok(ExitCode::SUCCESS) }
 }
 

@@ -92,7 +92,7 @@ pub fn main() -> ExitCode {
     let done = match cli.command {
         Command::Run(args) => run::run(args),
         Command::Check(args) => check::check(args),
-        Command::Send(args) => send::run(args),
+        Command::Send(args) => send::run(&args),
     };
     done.unwrap_or_else(|error| {
         output::err(&format!("error: {error:#}"));

@@ -60,8 +60,8 @@ pub fn send(_args: &Send, _url: &str, _token: Option<&str>) -> anyhow::Result<Ex
     anyhow::bail!("`send` is not wired yet")
 }
 
-pub(super) fn run(args: Send) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &Send) -> anyhow::Result<ExitCode> {
     // An argument would show the token to every user of the machine.
     let token = config::variable("POSTDATE_TOKEN");
-    send(&args, &args.url, token.as_deref())
+    send(args, &args.url, token.as_deref())
 }

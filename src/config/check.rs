@@ -33,14 +33,7 @@ fn whole(all: &Section<'_>, sources: &Sources) -> Option<Config> {
     all.table("defaults", routes::defaults);
     let routes = routes::read(all, &connections);
     graph::check(all.context, &routes, &connections);
-    if all
-        .context
-        .layers
-        .dict
-        .get("routes")
-        .and_then(|routes| routes.as_dict())
-        .is_none_or(|routes| routes.is_empty())
-    {
+    if all.is_empty("routes") {
         let looked = match sources.file {
             Some(_) => String::new(),
             None => format!(" (there is no configuration file: looked for {})", SEARCHED.join(" and ")),

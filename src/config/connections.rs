@@ -9,7 +9,7 @@ use super::check::{not_both, secret};
 use super::section::{Section, kind, quoted};
 use super::sources::read_secret;
 use super::{clients, print};
-use crate::broker::{kafka, owned, rabbitmq};
+use crate::broker::{kafka, rabbitmq};
 use crate::domain::{RouteName, Secret};
 
 /// Connections by name; `None` is one that is declared, but wrong.
@@ -75,7 +75,10 @@ fn kafka(name: &str, section: &Section<'_>) -> Option<kafka::Connection> {
     let (properties, place) = properties?;
     for (name, value) in &properties {
         if let Err(message) = property(name, value) {
-            section.report(place, format!("{}: {message}", quoted(name)));
+            match place {
+                "properties" => section.report_entry(place, name, message),
+                _ => section.report(place, format!("{}: {message}", quoted(name))),
+            }
         }
     }
     let properties = properties.into_iter().map(|(name, value)| (name, Secret::new(value))).collect();
@@ -83,7 +86,7 @@ fn kafka(name: &str, section: &Section<'_>) -> Option<kafka::Connection> {
 }
 
 fn property(name: &str, value: &str) -> Result<(), String> {
-    if owned::PROPERTIES.contains(&name) {
+    if kafka::OWNED.contains(&name) {
         return Err("Postdate owns this property; leave it out".to_owned());
     }
     clients::kafka_property(name, value, print::is_secret_property(name))
@@ -99,7 +102,7 @@ fn from_table(section: &Section<'_>) -> Option<BTreeMap<String, String>> {
     for (name, value) in dict {
         match scalar(value) {
             Some(text) => drop(properties.insert(name.clone(), text)),
-            None => section.report("properties", format!("{}: is {}, not a text", quoted(name), kind(value))),
+            None => section.report_entry("properties", name, format!("is {}, not a text", kind(value))),
         }
     }
     Some(properties)
@@ -194,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_properties_file_is_lines_of_names_and_values() {
-        let read = from_file("# comment\n\nsasl.password = a=b \nclient.id=x").expect("good");
+        let read = from_file("# comment\n\nsasl.password = a=b \nclient.rack=x").expect("good");
         assert_eq!(read["sasl.password"], "a=b");
         assert_eq!(read.len(), 2);
         assert!(from_file("hunter2").is_err_and(|error| !error.contains("hunter2")));

@@ -78,7 +78,8 @@ impl Loaded {
         check::check(&self.layers, &self.sources, self.problems.clone())
     }
 
-    /// The effective configuration as TOML, each value with its source, secrets redacted.
+    /// The effective configuration as TOML, each value with its source, secrets redacted. Only for one that
+    /// was found right: under a misspelt key a secret is not known as one.
     pub fn print(&self) -> String {
         print::print(&self.layers, &self.sources)
     }

@@ -110,9 +110,8 @@ fn shown(path: &[&str], value: &Value) -> String {
     match value {
         Value::String(_, text) => {
             let text = match path {
-                ["redis" | "rabbitmq", .., "url"] => Secret::new(text).redacted_url(),
-                ["kafka", _, "properties", name] if is_secret_property(name) => REDACTED.to_owned(),
-                ["redis", "password"] | ["admin", "read_tokens" | "write_tokens"] => REDACTED.to_owned(),
+                // Tokens and properties of librdkafka.
+                [.., name] if is_secret_property(name) && !name.ends_with("_file") => REDACTED.to_owned(),
                 _ => Secret::new(text).redacted_url(),
             };
             toml::Value::from(text).to_string()

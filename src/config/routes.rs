@@ -125,9 +125,10 @@ fn technology(
             for key in kafka.iter().chain(rabbitmq) {
                 table.has(key);
             }
-            table.report_self(match both {
-                true => format!("`{what}` has both `kafka` and `rabbitmq`; one of the two must go"),
-                false => format!("`{what}` needs a connection: `kafka = \"NAME\"` or `rabbitmq = \"NAME\"`"),
+            table.report_self(if both {
+                format!("`{what}` has both `kafka` and `rabbitmq`; one of the two must go")
+            } else {
+                format!("`{what}` needs a connection: `kafka = \"NAME\"` or `rabbitmq = \"NAME\"`")
             });
             return None;
         }

@@ -56,25 +56,26 @@ pub(super) fn root<'a, T>(
     context: &'a Context<'a>,
     read: impl FnOnce(&Section<'a>) -> Option<T>,
 ) -> Option<T> {
-    whole(
-        Section {
-            context,
-            path: vec![],
-            dict: &context.layers.dict,
-            behind: None,
-            known: RefCell::default(),
-        },
-        read,
-    )
-}
-
-fn whole<'a, T>(section: Section<'a>, read: impl FnOnce(&Section<'a>) -> Option<T>) -> Option<T> {
-    let result = read(&section);
-    section.report_unknown();
-    result
+    Section::new(context, vec![], &context.layers.dict, None).whole(read)
 }
 
 impl<'a> Section<'a> {
+    fn new(
+        context: &'a Context<'a>,
+        path: Vec<&'a str>,
+        dict: &'a Dict,
+        behind: Option<(Vec<&'a str>, &'a Dict)>,
+    ) -> Self {
+        Self { context, path, dict, behind, known: RefCell::default() }
+    }
+
+    /// Reads it to its end: then what nobody asked for is unknown.
+    fn whole<T>(&self, read: impl FnOnce(&Self) -> Option<T>) -> Option<T> {
+        let result = read(self);
+        self.report_unknown();
+        result
+    }
+
     /// Reads the table `key`, with the one that stands behind it.
     pub(super) fn table<T>(
         &self,
@@ -88,10 +89,7 @@ impl<'a> Section<'a> {
         });
         let Some(value) = self.dict.get(key) else {
             return match behind {
-                Some((path, dict)) => {
-                    let context = self.context;
-                    whole(Section { context, path, dict, behind: None, known: RefCell::default() }, read)
-                }
+                Some((path, dict)) => Section::new(self.context, path, dict, None).whole(read),
                 None => self.missing(key),
             };
         };
@@ -114,8 +112,7 @@ impl<'a> Section<'a> {
         };
         for (name, value) in names {
             let path = self.path.iter().copied().chain([key]).collect();
-            let at =
-                Section { context: self.context, path, dict: names, behind: None, known: RefCell::default() };
+            let at = Section::new(self.context, path, names, None);
             let behind = behind.and_then(|key| Some((vec![key], self.dict.get(key)?.as_dict()?)));
             at.enter(name, value, behind, |section| {
                 read(name, section);
@@ -141,7 +138,7 @@ impl<'a> Section<'a> {
             }
         };
         let path = self.path.iter().copied().chain([key]).collect();
-        whole(Section { context: self.context, path, dict, behind, known: RefCell::default() }, read)
+        Section::new(self.context, path, dict, behind).whole(read)
     }
 
     /// Whether the key is set here (not behind).
@@ -154,6 +151,15 @@ impl<'a> Section<'a> {
     pub(super) fn is_set(&self, key: &'static str) -> bool {
         let value = self.dict.get(key);
         value.is_some_and(|value| self.context.layers.origin(value) != super::layers::DEFAULT)
+    }
+
+    /// Whether a table is not there or has nothing in it.
+    pub(super) fn is_empty(&self, key: &str) -> bool {
+        match self.dict.get(key) {
+            None | Some(Value::Empty(..)) => true,
+            Some(Value::Dict(_, dict)) => dict.is_empty(),
+            Some(_) => false,
+        }
     }
 
     /// The section's own name.
@@ -187,25 +193,34 @@ impl<'a> Section<'a> {
         self.read(key, |value| parse(text(value)?))
     }
 
-    /// A duration above zero.
-    pub(super) fn duration(&self, key: &'static str) -> Option<Duration> {
-        self.parsed(key, |text| match units::duration(text)? {
-            Duration::ZERO => Err("must be above zero".to_owned()),
-            duration => Ok(duration),
+    fn measure<T>(
+        &self,
+        key: &'static str,
+        what: &str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        self.read(key, |value| match value.as_str() {
+            Some(text) => parse(text),
+            None => Err(format!("must be {what}, not {}", shown(value))),
         })
     }
 
-    /// A duration of at least a millisecond, in milliseconds.
+    /// A duration above zero.
+    pub(super) fn duration(&self, key: &'static str) -> Option<Duration> {
+        self.millis(key).map(|millis| Duration::from_millis(millis.unsigned_abs()))
+    }
+
+    /// A duration above zero, in milliseconds.
     pub(super) fn millis(&self, key: &'static str) -> Option<i64> {
-        self.parsed(key, |text| match units::duration(text)?.as_millis() {
-            0 => Err("must be at least 1ms".to_owned()),
-            millis => Ok(millis as i64),
+        self.measure(key, "a duration such as \"20s\"", |text| match units::millis(text)? {
+            0 => Err("must be above zero".to_owned()),
+            millis => Ok(millis),
         })
     }
 
     /// A size above zero, at most `max` bytes.
     pub(super) fn size(&self, key: &'static str, max: u64) -> Option<usize> {
-        self.parsed(key, |text| match units::size(text)? {
+        self.measure(key, "a size such as \"1MiB\"", |text| match units::size(text)? {
             0 => Err("must be above zero".to_owned()),
             bytes if bytes > max => Err(format!("{text:?} is more than {}MiB", max >> 20)),
             bytes => Ok(bytes as usize),
@@ -272,6 +287,14 @@ impl<'a> Section<'a> {
         self.context.report(source, join(path, key), message);
     }
 
+    /// Reports a problem of one entry of a table whose keys are not ours.
+    pub(super) fn report_entry(&self, key: &'a str, entry: &str, message: impl Display) {
+        let value = self.dict.get(key).and_then(|table| table.as_dict()?.get(entry));
+        let source = value.map_or_else(|| self.context.file.clone(), |value| self.context.origin(value));
+        let path: Vec<&str> = self.path.iter().copied().chain([key]).collect();
+        self.context.report(source, join(&path, entry), message);
+    }
+
     /// Reports a problem of the section as a whole.
     pub(super) fn report_self(&self, message: impl Display) {
         let Some((key, path)) = self.path.split_last() else { return };
@@ -318,7 +341,15 @@ pub(super) fn kind(value: &Value) -> &'static str {
 }
 
 fn shown(value: &Value) -> String {
-    value.as_str().map_or_else(|| kind(value).to_owned(), |text| format!("the text {text:?}"))
+    match value {
+        Value::String(_, text) => format!("the text {text:?}"),
+        Value::Num(_, number) => match (number.to_i128(), number.to_f64()) {
+            (Some(whole), _) => format!("the number {whole}"),
+            (None, Some(float)) => format!("the number {float}"),
+            (None, None) => kind(value).to_owned(),
+        },
+        _ => kind(value).to_owned(),
+    }
 }
 
 fn join(path: &[&str], key: &str) -> String {

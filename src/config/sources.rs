@@ -90,8 +90,12 @@ fn yaml_value(text: &str) -> Result<Value, String> {
         reject_unsupported_tags: true,
         with_snippet: false,
     };
-    let value: Option<serde_json::Value> = serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| error.to_string().replace('\n', "; "))?;
+    let value: Option<serde_json::Value> =
+        serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+            // Its advice is for programmers.
+            let text = error.to_string().replace(", set DuplicateKeyPolicy in Options if acceptable", "");
+            text.replace('\n', "; ")
+        })?;
     Value::serialize(value).map_err(|error| error.to_string())
 }
 

@@ -2,6 +2,7 @@
 
 use crate::support::accounting::{CRC, Delivery, Headers, ID, Id, Ledger, Outcome, Report, Stamp, checksum};
 use crate::support::relay::Metrics;
+use crate::support::{Kafka, QueueKind, Rabbitmq, Run, When, eventually, names};
 
 const COUNT: u64 = 50;
 
@@ -195,4 +196,36 @@ fn metrics_are_read_and_summed_over_the_labels_not_named() {
     assert_eq!(metrics.sum("postdate_partitions_owned", &[]), 64.0);
     assert_eq!(metrics.sum("postdate_nothing", &[]), 0.0);
     assert!(Metrics::parse("postdate_broken{route=\"a\"} two").is_err());
+}
+
+/// Straight into the targets: whatever the accounting finds here, its own producers or collectors made.
+#[tokio::test]
+async fn producers_and_collectors_raise_no_alarm_on_real_brokers() {
+    let (kafka, rabbitmq, run) = (Kafka::shared().await, Rabbitmq::shared().await, Run::new());
+    let (topic, queue) = (kafka.unique_topic("accounted", 3).await, names::unique("accounted"));
+    rabbitmq.declare_queue(&queue, QueueKind::Classic).await;
+    run.collect_kafka(kafka, &topic, 3);
+    run.collect_rabbitmq(rabbitmq, &queue);
+    let messages = |target: &str, key: &str| -> Vec<_> {
+        let message = |size| {
+            let message = run.message(target, When::Delay(0)).key(key).size(size);
+            message
+                .header("test-text", Some(b"text"))
+                .header("test-bytes", Some(&[0, 255]))
+                .header("test-null", None)
+        };
+        (0..200).map(message).collect()
+    };
+    run.send_kafka(kafka, &topic, messages(&format!("kafka:{topic}"), "some key")).await;
+    run.send_rabbitmq(rabbitmq, "", None, messages(&format!("rabbitmq:{queue}"), &queue)).await;
+    // What a broker refuses is known as refused.
+    run.send_kafka(kafka, "no-such-topic", vec![run.message("nowhere", When::Now)]).await;
+    eventually("all of them arrive", async || match run.ledger().missing() {
+        missing if missing.is_empty() => Ok(()),
+        missing => Err(format!("{} missing", missing.len())),
+    })
+    .await;
+    let report = run.report();
+    report.assert_accounted(0);
+    assert_eq!((report.delivered, report.fail, report.info), (400, 1, 0), "{report}");
 }

@@ -6,4 +6,5 @@
 mod support;
 
 mod accounting;
+mod kafka;
 mod servers;

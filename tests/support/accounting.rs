@@ -162,6 +162,11 @@ impl Ledger {
         self.deliveries.len()
     }
 
+    /// The deliveries after the first `skip`, in the order of their arrival.
+    pub fn deliveries_from(&self, skip: usize) -> Vec<Delivery> {
+        self.deliveries.iter().skip(skip).cloned().collect()
+    }
+
     /// The ids that are confirmed to their producer and have been found nowhere yet.
     pub fn missing(&self) -> Vec<Id> {
         let found = |id: &Id| self.seen.contains(id) || self.parked.contains(id) || self.stored.contains(id);

@@ -13,19 +13,23 @@
 #![allow(clippy::expect_used, clippy::missing_panics_doc, reason = "a test that cannot go on panics")]
 
 pub mod accounting;
+pub mod collectors;
 pub mod eventually;
 pub mod folders;
 pub mod kafka;
 pub mod names;
 pub mod ports;
 pub mod process;
+mod producers;
 pub mod rabbitmq;
 pub mod redis;
 pub mod relay;
 mod report;
+pub mod run;
 
 pub use eventually::eventually;
 pub use kafka::Kafka;
 pub use rabbitmq::{QueueKind, Rabbitmq};
 pub use redis::Redis;
 pub use relay::{Config, Relay};
+pub use run::{Run, When};

@@ -105,6 +105,11 @@ impl TopicLane {
         state.queue.len() + state.alone.len() + state.in_flight
     }
 
+    #[cfg(test)]
+    pub(super) fn in_flight(&self) -> usize {
+        self.state.lock().in_flight
+    }
+
     /// Takes what the brokers said about the topic.
     pub(super) fn found(self: &Arc<Self>, found: &TopicState) {
         let until_us = self.link.clock.mono_us() + SHUT_US;

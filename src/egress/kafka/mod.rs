@@ -6,7 +6,7 @@
 
 mod lane;
 mod link;
-mod mapping;
+pub(super) mod mapping;
 mod outcome;
 mod producer;
 mod record;

@@ -306,3 +306,63 @@ async fn look_up(link: &Arc<Link>, topic: String) -> TopicState {
     let asked = tokio::task::spawn_blocking(move || kafka::look_up(producer.client(), &topic, ANSWER));
     asked.await.unwrap_or_else(|error| TopicState::Unreachable(error.to_string()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::domain::{Entry, Flags, Message, Origin, Target, UnixMs};
+    use crate::egress::{Lane, Verdicts};
+    use crate::lifecycle::Readiness;
+
+    fn publication(ticket: u64, verdicts: &Arc<Verdicts>) -> Publication {
+        let message =
+            Message { origin: Origin::Kafka, key: None, body: None, headers: Vec::new(), properties: None };
+        let (due, flags, history) = (UnixMs(0), Flags::default(), Vec::new());
+        let entry =
+            Entry { due, id: None, handouts: 0, failures: 0, flags, position: None, history, message };
+        Publication {
+            entries: Arc::new(vec![entry]),
+            index: 0,
+            stamp: None,
+            target: Arc::new(Target::Kafka { connection: "main".into(), topic: "t".into() }),
+            ticket,
+            verdicts: verdicts.clone(),
+            not_after_us: i64::MAX,
+        }
+    }
+
+    /// Nobody listens at this address; the producer only has to hold what it gets.
+    fn unreachable() -> Connection {
+        Connection { name: "main".into(), brokers: "127.0.0.1:1".into(), properties: BTreeMap::new() }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_fatal_error_leaves_what_was_in_flight_unknown_and_the_lane_goes_on() {
+        let (tasks, shutdown, verdicts) = (Tasks::default(), Shutdown::default(), Arc::default());
+        let part = Readiness::default().part("kafka:main", false);
+        let link = start(&unreachable(), Clock::start(), part, &tasks, &shutdown).expect("started");
+        let lane = link.lane("t");
+        lane.submit(publication(1, &verdicts));
+        lane.0.found(&TopicState::There { partitions: 1 });
+        let first = link.producer().expect("a producer");
+        first.flights.fatal.get_or_init(|| RDKafkaErrorCode::OutOfOrderSequenceNumber);
+        let id = Arc::as_ptr(&first);
+        drop(first);
+        let (ticket, verdict) = verdicts.take().await.remove(0);
+        assert_eq!(ticket, 1);
+        assert!(matches!(verdict, Verdict::Unknown { .. }), "{verdict:?}");
+        lane.submit(publication(2, &verdicts));
+        while link.producer().is_none_or(|second| Arc::as_ptr(&second) == id || lane.0.in_flight() == 0) {
+            tokio::task::yield_now().await;
+        }
+        // Forced to stop, nobody can tell of what the second producer held either.
+        shutdown.force();
+        let (ticket, verdict) = verdicts.take().await.remove(0);
+        assert_eq!(ticket, 2);
+        assert!(matches!(verdict, Verdict::Unknown { .. }), "{verdict:?}");
+        tasks.ended("egress", Duration::from_secs(60)).await.expect("ended");
+        assert_eq!(lane.backlog(), 0);
+    }
+}

@@ -10,8 +10,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::Route;
-use crate::ingress::{Delivery, Ledger};
-use crate::ingress::{Feed, Sink};
+use crate::ingress::{Delivery, Feed, Ledger, Sink};
 use crate::lifecycle::Tasks;
 
 /// Most records of one partition that are read and not yet resolved.
@@ -40,7 +39,7 @@ pub(super) struct Assignment {
     pub(super) resolved: i64,
     /// The committed position that the broker is known to hold; `None` while it holds none of ours.
     pub(super) committed: Option<i64>,
-    /// The commit on its way.
+    /// What was sent to be committed and is not yet seen there.
     pub(super) committing: Option<i64>,
     pub(super) paused: bool,
     /// Whether this is still the log that was committed is not known; nothing is committed meanwhile.

@@ -7,26 +7,43 @@
 //! last one, the first one is made where reading begins, and a quiet partition is looked at every two
 //! seconds. A commit that is gone: this is another log, read from its first record. One that was moved
 //! back: read from there. Either way a new assignment, whose ledger knows nothing of the old.
+//!
+//! The look also tells what became of the last commit: the client library reports on commits that
+//! nobody waits for to nobody.
 
 use std::time::Duration;
 
 use rdkafka::consumer::{CommitMode, Consumer};
-use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::error::KafkaResult;
 use rdkafka::{Offset, TopicPartitionList};
 use tracing::{debug, warn};
 
-use super::assignment::Position;
+use super::assignment::{Assignment, Position};
 use super::context::{ANSWER, Context, GroupClient};
 use super::state::{Key, State, list};
 use crate::ingress::Sink;
 
 /// How often a partition that commits nothing is looked at.
 const VERIFY_US: i64 = 2_000_000;
+/// Failed commits in a row that are worth a word: some seconds' worth.
+const MISSED: u32 = 50;
 /// How long the brokers may take to tell of a topic that may be gone, while others wait to be read.
 const SHORT_ANSWER: Duration = Duration::from_millis(500);
 
-/// What the broker holds where `expected` was committed.
+/// What a partition's assignment believes that the broker holds.
+struct Belief {
+    key: Key,
+    /// Known to be there.
+    committed: Option<i64>,
+    /// Sent, and not yet seen there.
+    committing: Option<i64>,
+}
+
+/// What the broker holds instead.
 enum Held {
+    /// What was sent last.
+    Landed,
+    /// What was there before.
     Same,
     /// Somebody else is ahead: this consumer was thought dead. Nothing is read anew, nothing moved back.
     Ahead(i64),
@@ -40,30 +57,26 @@ impl<S: Sink> Context<S> {
     /// Ten times a second: takes in what was resolved, resumes what has room, commits.
     pub(super) fn tick(&self, consumer: &GroupClient<S>) {
         let now = self.fixed.around.clock.mono_us();
-        let (wanted, expected) = {
+        let (wanted, beliefs) = {
             let mut state = self.state.lock();
             resume(&mut state, consumer);
-            if state.assignments.iter().any(|a| a.committing.is_some()) {
-                return;
-            }
             let all = now - state.verified_us >= VERIFY_US;
             if all {
                 state.verified_us = now;
             }
             let wanted = state.assignments.iter().any(|a| a.to_commit().is_some());
-            (wanted, expected(&state, |a_wants| all || a_wants))
+            (wanted, beliefs(&state, |a| all || a.to_commit().is_some() || a.committing.is_some()))
         };
-        if !wanted && expected.is_empty() {
+        if !wanted && beliefs.is_empty() {
             return;
         }
-        match self.verify(consumer, &expected) {
-            Ok(changed) => {
-                let state = &mut self.state.lock();
-                let keys = state.keys().into_iter().filter(|key| !changed.contains(key));
-                let sent = commit(state, consumer, &keys.collect::<Vec<_>>(), CommitMode::Async);
-                self.note(state, &sent);
-            }
-            Err(error) => self.note(&mut self.state.lock(), &Err(error)),
+        let sent = self.verify(consumer, &beliefs).and_then(|changed| {
+            let state = &mut self.state.lock();
+            let keys = state.keys().into_iter().filter(|key| !changed.contains(key));
+            commit(state, consumer, &keys.collect::<Vec<_>>(), CommitMode::Async)
+        });
+        if let Err(error) = sent {
+            self.missed(&mut self.state.lock(), &error.to_string());
         }
     }
 
@@ -101,17 +114,17 @@ impl<S: Sink> Context<S> {
     }
 
     fn commit_now(&self, consumer: &GroupClient<S>, keys: &[Key]) {
-        let expected = {
-            let state = self.state.lock();
-            let mut expected = expected(&state, |_| true);
-            expected.retain(|(key, _)| keys.contains(key));
-            expected
+        let beliefs = {
+            let mut beliefs = beliefs(&self.state.lock(), |_| true);
+            beliefs.retain(|belief| keys.contains(&belief.key));
+            beliefs
         };
-        let outcome = held(consumer, &expected).and_then(|held| {
-            let kept = |key: &&Key| {
-                !held.iter().any(|(k, held)| k == *key && !matches!(held, Held::Same | Held::Ahead(_)))
+        let outcome = held(consumer, &beliefs).and_then(|held| {
+            let foreign = |key: &Key| {
+                held.iter()
+                    .any(|(k, held)| k == key && matches!(held, Held::Back(_) | Held::Gone | Held::Unsure))
             };
-            let keys: Vec<Key> = keys.iter().filter(kept).cloned().collect();
+            let keys: Vec<Key> = keys.iter().filter(|key| !foreign(key)).cloned().collect();
             commit(&mut self.state.lock(), consumer, &keys, CommitMode::Sync)
         });
         if let Err(error) = outcome {
@@ -119,39 +132,13 @@ impl<S: Sink> Context<S> {
         }
     }
 
-    /// Takes the answer to a commit.
-    pub(super) fn committed(&self, result: &KafkaResult<()>, offsets: &TopicPartitionList) {
-        let state = &mut self.state.lock();
-        let mut outcome = result.clone();
-        for answer in offsets.elements() {
-            let Some(assignment) = state.find(answer.topic(), answer.partition()) else { continue };
-            // An answer to a commit of an assignment that is gone says nothing about this one.
-            if answer.offset() != assignment.committing.map_or(Offset::Invalid, Offset::Offset) {
-                continue;
-            }
-            let position = assignment.committing.take();
-            match (result, answer.error()) {
-                (Ok(()), Ok(())) => assignment.committed = position,
-                (Ok(()), Err(error)) => outcome = Err(error),
-                (Err(_), _) => {}
-            }
-        }
-        self.note(state, &outcome);
-    }
-
     /// Looks at the commits that are expected to be there. What is not is begun anew, and returned.
-    fn verify(&self, consumer: &GroupClient<S>, expected: &[(Key, i64)]) -> KafkaResult<Vec<Key>> {
+    fn verify(&self, consumer: &GroupClient<S>, beliefs: &[Belief]) -> KafkaResult<Vec<Key>> {
         let mut changed = Vec::new();
-        for ((topic, partition), held) in held(consumer, expected)? {
+        for ((topic, partition), held) in held(consumer, beliefs)? {
             let position = match held {
-                Held::Same => {
-                    self.doubt(&topic, partition, false);
-                    continue;
-                }
-                Held::Ahead(ahead) => {
-                    if let Some(assignment) = self.state.lock().find(&topic, partition) {
-                        assignment.committed = Some(ahead);
-                    }
+                Held::Landed | Held::Same | Held::Ahead(_) => {
+                    self.believe(&topic, partition, &held);
                     continue;
                 }
                 Held::Unsure => None,
@@ -163,19 +150,29 @@ impl<S: Sink> Context<S> {
                 }
             };
             let begun = position.is_some_and(|at| self.begin_anew(consumer, &topic, partition, at));
-            if !begun {
-                self.doubt(&topic, partition, true);
+            if !begun && let Some(assignment) = self.state.lock().find(&topic, partition) {
+                assignment.in_doubt = true;
+                assignment.committing = None;
             }
             changed.push((topic, partition));
         }
         Ok(changed)
     }
 
-    /// While its last commit is in doubt, a partition stays as it is and commits nothing; it is looked at
-    /// with all others.
-    fn doubt(&self, topic: &str, partition: i32, in_doubt: bool) {
-        if let Some(assignment) = self.state.lock().find(topic, partition) {
-            assignment.in_doubt = in_doubt;
+    /// Takes in what the broker holds where it is no surprise.
+    fn believe(&self, topic: &str, partition: i32, held: &Held) {
+        let state = &mut self.state.lock();
+        let Some(assignment) = state.find(topic, partition) else { return };
+        assignment.in_doubt = false;
+        let sent = assignment.committing.take();
+        match held {
+            Held::Landed => {
+                assignment.committed = sent;
+                state.missed = 0;
+            }
+            Held::Ahead(ahead) => assignment.committed = Some(*ahead),
+            _ if sent.is_some() => self.missed(state, "a commit did not take effect"),
+            _ => {}
         }
     }
 
@@ -200,54 +197,47 @@ impl<S: Sink> Context<S> {
         true
     }
 
-    /// Says once that commits fail, unless a rebalance is the reason: then they will be another's.
-    fn note(&self, state: &mut State, outcome: &KafkaResult<()>) {
-        match outcome {
-            Ok(()) => state.commits_fail = false,
-            Err(error) if is_passing(error) => debug!(%error, "kafka commit not taken"),
-            Err(error) => {
-                if !std::mem::replace(&mut state.commits_fail, true) {
-                    warn!(consumer = %self.fixed.owner, %error, "kafka commits fail, trying again");
-                }
-            }
+    /// Counts a failed commit; says so once they have failed for a while.
+    fn missed(&self, state: &mut State, error: &str) {
+        debug!(consumer = %self.fixed.owner, error, "kafka commit failed");
+        state.missed += 1;
+        if state.missed == MISSED {
+            warn!(consumer = %self.fixed.owner, error, "kafka commits fail, trying again");
         }
     }
 }
 
-/// What the broker holds of what is expected.
-fn held<S: Sink>(consumer: &GroupClient<S>, expected: &[(Key, i64)]) -> KafkaResult<Vec<(Key, Held)>> {
-    if expected.is_empty() {
+/// What the broker holds of what is believed.
+fn held<S: Sink>(consumer: &GroupClient<S>, beliefs: &[Belief]) -> KafkaResult<Vec<(Key, Held)>> {
+    if beliefs.is_empty() {
         return Ok(Vec::new());
     }
-    let asked = list(expected.iter().map(|((topic, partition), _)| (topic.as_str(), *partition)));
+    let asked = list(beliefs.iter().map(|belief| (belief.key.0.as_str(), belief.key.1)));
     let answers = consumer.committed_offsets(asked, ANSWER)?;
-    let mut held = Vec::new();
-    for ((topic, partition), expected) in expected {
-        let Some(answer) = answers.find_partition(topic, *partition) else { continue };
-        let kind = match answer.offset() {
-            _ if answer.error().is_err() => Held::Unsure,
-            Offset::Offset(offset) if offset == *expected => Held::Same,
-            Offset::Offset(offset) if offset > *expected => Held::Ahead(offset),
-            Offset::Offset(offset) => Held::Back(offset),
-            _ => Held::Gone,
+    let judge = |belief: &Belief| {
+        let Some(answer) = answers.find_partition(&belief.key.0, belief.key.1) else { return Held::Unsure };
+        if answer.error().is_err() {
+            return Held::Unsure;
+        }
+        let found = match answer.offset() {
+            Offset::Offset(offset) => Some(offset),
+            _ => None,
         };
-        held.push(((topic.clone(), *partition), kind));
-    }
-    Ok(held)
+        belief.judge(found)
+    };
+    Ok(beliefs.iter().map(|belief| (belief.key.clone(), judge(belief))).collect())
 }
 
-fn is_passing(error: &KafkaError) -> bool {
-    matches!(
-        error.rdkafka_error_code(),
-        Some(
-            RDKafkaErrorCode::RebalanceInProgress
-                | RDKafkaErrorCode::IllegalGeneration
-                | RDKafkaErrorCode::UnknownMemberId
-                | RDKafkaErrorCode::UnknownTopicOrPartition
-                | RDKafkaErrorCode::NoOffset
-                | RDKafkaErrorCode::AssignmentLost
-        )
-    )
+impl Belief {
+    fn judge(&self, found: Option<i64>) -> Held {
+        match found {
+            _ if found == self.committed && self.committing != found => Held::Same,
+            Some(_) if found == self.committing => Held::Landed,
+            None => Held::Gone,
+            Some(offset) if Some(offset) > self.committed.max(self.committing) => Held::Ahead(offset),
+            Some(offset) => Held::Back(offset),
+        }
+    }
 }
 
 /// Takes in what was resolved; partitions with room go on.
@@ -264,11 +254,17 @@ fn resume<S: Sink>(state: &mut State, consumer: &GroupClient<S>) {
     }
 }
 
-/// The commits that the broker should hold, of the assignments that `which` picks by whether they have
-/// something to commit.
-fn expected(state: &State, which: impl Fn(bool) -> bool) -> Vec<(Key, i64)> {
-    let chosen = state.assignments.iter().filter(|a| which(a.to_commit().is_some()));
-    chosen.filter_map(|a| Some(((a.topic.to_string(), a.partition), a.committed?))).collect()
+/// What is believed of the assignments that `which` picks, where anything is.
+fn beliefs(state: &State, which: impl Fn(&Assignment) -> bool) -> Vec<Belief> {
+    let picked = state.assignments.iter().filter(|a| which(a));
+    picked
+        .filter(|a| a.committed.is_some() || a.committing.is_some())
+        .map(|a| Belief {
+            key: (a.topic.to_string(), a.partition),
+            committed: a.committed,
+            committing: a.committing,
+        })
+        .collect()
 }
 
 /// Commits what is news of these partitions.
@@ -300,4 +296,43 @@ fn commit<S: Sink>(
         }
     }
     sent
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_that_is_gone_or_moved_is_never_taken_for_ours() {
+        let judge = |committed, committing, found| {
+            let held = Belief { key: ("t".into(), 0), committed, committing }.judge(found);
+            match held {
+                Held::Landed => "landed",
+                Held::Same => "same",
+                Held::Ahead(_) => "ahead",
+                Held::Back(_) => "back",
+                Held::Gone => "gone",
+                Held::Unsure => "unsure",
+            }
+        };
+        for (committed, committing, found, expected) in [
+            (Some(5), None, Some(5), "same"),
+            (Some(5), None, None, "gone"),
+            (Some(5), None, Some(4), "back"),
+            (Some(5), None, Some(6), "ahead"),
+            (Some(5), Some(9), Some(5), "same"),
+            (Some(5), Some(9), Some(9), "landed"),
+            (Some(5), Some(9), Some(7), "back"),
+            (Some(5), Some(9), None, "gone"),
+            (None, Some(0), None, "same"),
+            (None, Some(0), Some(0), "landed"),
+            (Some(5), Some(5), Some(5), "landed"),
+        ] {
+            assert_eq!(
+                judge(committed, committing, found),
+                expected,
+                "{committed:?} {committing:?} {found:?}"
+            );
+        }
+    }
 }

@@ -20,8 +20,7 @@ use super::state::{Fixed, list};
 use crate::backoff::Backoff;
 use crate::broker::kafka::{self, Connection, Suspicion};
 use crate::domain::{Endpoint, Flags, Route};
-use crate::ingress::Delivery;
-use crate::ingress::Sink;
+use crate::ingress::{Delivery, Sink};
 
 /// How long one poll waits for a record; also how soon a partition with room again is noticed.
 const POLL: Duration = Duration::from_millis(50);

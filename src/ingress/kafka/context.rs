@@ -1,4 +1,4 @@
-//! What the client library calls back for: rebalances, ended commits, errors, statistics. All of it
+//! What the client library calls back for: rebalances, errors, statistics. All of it
 //! happens on the consumer's thread, inside its polls.
 
 use std::collections::BTreeMap;
@@ -75,12 +75,11 @@ impl<S: Sink> Context<S> {
         for held in committed.elements() {
             held.error()?;
             let (topic, partition) = (held.topic().to_owned(), held.partition());
-            let position = match held.offset() {
-                Offset::Offset(offset) => Position { start: offset, committed: Some(offset) },
-                _ => {
-                    let (oldest, _) = consumer.fetch_watermarks(&topic, partition, ANSWER)?;
-                    Position { start: oldest, committed: None }
-                }
+            let position = if let Offset::Offset(offset) = held.offset() {
+                Position { start: offset, committed: Some(offset) }
+            } else {
+                let (oldest, _) = consumer.fetch_watermarks(&topic, partition, ANSWER)?;
+                Position { start: oldest, committed: None }
             };
             positions.push(((topic, partition), position));
         }
@@ -114,10 +113,6 @@ impl<S: Sink> ConsumerContext for Context<S> {
         } else {
             self.revoke(consumer, list);
         }
-    }
-
-    fn commit_callback(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
-        self.committed(&result, offsets);
     }
 }
 

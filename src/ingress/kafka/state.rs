@@ -56,8 +56,8 @@ pub(super) struct State {
     pub(super) broken: Option<String>,
     /// Monotonic microseconds of the last look at all commits.
     pub(super) verified_us: i64,
-    /// Whether commits fail, so that it is said once.
-    pub(super) commits_fail: bool,
+    /// Commits that failed since one was seen to succeed.
+    pub(super) missed: u32,
     /// What was complained about already.
     pub(super) complaints: BTreeSet<String>,
 }

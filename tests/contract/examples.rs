@@ -1,0 +1,239 @@
+//! `config/`: the reference is right and complete, every example is taken, every rejected file refused.
+
+use std::path::Path;
+use std::time::Duration;
+
+use postdate::broker::kafka::OWNED;
+use postdate::config::{self, Config, Problems, Sources};
+use postdate::domain::route::{DelayFrom, OnInvalid, Retry};
+use postdate::domain::{Endpoint, Route};
+
+use super::{files, read, repository};
+
+fn sources(file: &Path) -> Sources {
+    Sources { file: Some(file.to_owned()), host_name: "here".to_owned(), ..Sources::default() }
+}
+
+fn check(sources: Sources) -> Result<Config, Problems> {
+    config::load(sources)?.check()
+}
+
+fn example(name: &str) -> Sources {
+    sources(&repository("config/examples").join(name))
+}
+
+fn route<'a>(config: &'a Config, name: &str) -> &'a Route {
+    config.routes.iter().find(|route| route.name.as_str() == name).expect("the route")
+}
+
+/// Writes a file that lives as long as what is returned.
+fn written(extension: &str, text: &str) -> tempfile::TempPath {
+    let file = tempfile::Builder::new().suffix(extension).tempfile().expect("a temporary file");
+    std::fs::write(file.path(), text).expect("written");
+    file.into_temp_path()
+}
+
+const SMALL: &str = "[kafka.main]\nbrokers = \"a:1\"\n\
+    [routes.new-orders]\nfrom = { kafka = \"main\", topic = \"in\" }\nto = { kafka = \"main\", topic = \"out\" }\n";
+
+#[test]
+fn every_example_is_right() {
+    let examples = files("config/examples");
+    assert!(examples.len() >= 6);
+    for file in examples {
+        if let Err(problems) = check(sources(&file)) {
+            panic!("{problems}");
+        }
+    }
+}
+
+#[test]
+fn every_rejected_file_is_refused_with_its_texts_and_no_secret() {
+    let rejected = files("config/rejected");
+    assert!(rejected.len() >= 25);
+    for file in rejected {
+        let text = read(&file);
+        let expected: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("# expect: ")).collect();
+        assert!(!expected.is_empty(), "{} says nothing of what it expects", file.display());
+        let problems = check(sources(&file)).expect_err(&file.display().to_string()).to_string();
+        for expected in expected {
+            assert!(problems.contains(expected), "{}: expected {expected:?} in\n{problems}", file.display());
+        }
+        assert!(!problems.contains("hunter2"), "{problems}");
+    }
+}
+
+#[test]
+fn the_reference_is_the_default_and_its_commented_keys_are_right() {
+    let reference = read(repository("config/postdate.toml"));
+    // The keys without a default, as a reader would take the `#` away; of a key and its file only the key.
+    let uncommented: String = reference
+        .lines()
+        .map(|line| match line.strip_prefix('#') {
+            Some(key) if key.starts_with(|c: char| c == '[' || c.is_ascii_lowercase()) => key,
+            _ => line,
+        })
+        .filter(|line| !line.contains("_file = "))
+        .fold(String::new(), |text, line| text + line + "\n");
+    let config =
+        check(sources(&written(".toml", &uncommented))).unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!((config.kafka.len(), config.rabbitmq.len(), config.routes.len()), (1, 1, 1));
+    assert_eq!(config.shutdown_timeout, Duration::from_secs(20));
+    assert_eq!(config.redis.partitions.count(), 64);
+    assert_eq!(config.cluster.name, "here");
+    let policy = &route(&config, "orders").policy;
+    assert_eq!(policy.retry, Retry { attempts: 16, initial_ms: 1000, max_ms: 300_000 });
+    assert_eq!(policy.headers, postdate::domain::route::HeaderNames::default());
+    assert_eq!((policy.max_size, policy.max_headers), (1 << 20, 64 << 10));
+
+    for property in OWNED {
+        assert!(reference.contains(&format!("`{property}`")), "{property} is not in the reference");
+    }
+    for later in ["dedupe", "dead_letters", "topology", "heartbeat =", "wait_replicas", "jitter ="] {
+        assert!(!reference.contains(later), "{later} is not in this version");
+    }
+}
+
+#[test]
+fn routes_take_defaults_and_differ_where_they_say_so() {
+    let config = check(example("many-routes.toml")).expect("right");
+    let (archive, jobs) = (route(&config, "archive"), route(&config, "jobs"));
+    assert_eq!(archive.policy.max_delay_ms, 365 * 86_400_000);
+    assert_eq!(jobs.policy.max_delay_ms, 14 * 86_400_000);
+    assert_eq!(archive.policy.on_invalid, OnInvalid::Drop);
+    assert_eq!(
+        (&*archive.policy.headers.delay, &*archive.policy.headers.target),
+        ("x-deliver-in", "x-archive")
+    );
+    assert_eq!(archive.policy.delay_from, DelayFrom::Produced);
+    assert_eq!(jobs.policy.delay_from, DelayFrom::Arrival);
+    assert!(matches!(&jobs.from, Endpoint::Rabbitmq { prefetch: 500, .. }));
+    assert!(matches!(&jobs.from, Endpoint::Rabbitmq { queue, .. } if queue == "jobs.delayed"));
+    assert_eq!(config.admin.read_tokens[0].expose(), "read-me-not");
+}
+
+#[test]
+fn yaml_says_the_same_as_toml() {
+    let config = check(example("kubernetes.yaml")).expect("right");
+    let orders = route(&config, "orders");
+    assert_eq!(orders.policy.retry, Retry { attempts: 8, initial_ms: 1000, max_ms: 300_000 });
+    assert_eq!(orders.policy.max_pending, 5_000_000);
+    assert_eq!(config.kafka["main"].properties["socket.keepalive.enable"].expose(), "true");
+}
+
+#[test]
+fn the_layers_stand_in_their_order() {
+    let file = written(".toml", &format!("[redis]\nprefix = \"file\"\n[timer]\nclaim = \"11s\"\n{SMALL}"));
+    let environment = [
+        ("POSTDATE_REDIS__PREFIX", "123456"),
+        ("POSTDATE_REDIS__URL", "redis://:007@environment"),
+        ("POSTDATE_REDIS__PARTITIONS", "8"),
+        ("POSTDATE_REDIS__UNSAFE", "[\"eviction\"]"),
+        ("POSTDATE_ROUTES__NEW_ORDERS__MAX_PENDING", "1_000"),
+        ("POSTDATE_ROUTES__NEW_ORDERS__RETRY__ATTEMPTS", "3"),
+        ("POSTDATE_KAFKA__MAIN__PROPERTIES__SASL_PASSWORD", "007"),
+        ("POSTDATE__SHUTDOWN_TIMEOUT", "9s"),
+        ("POSTDATE_PORT", "tcp://10.0.0.1:80"),
+        ("POSTDATE_URL", "http://elsewhere"),
+        ("POSTDATE_LOG", "debug"),
+    ];
+    let mut sources = sources(&file);
+    sources.environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    sources.set = vec![
+        "redis.url=redis://set".to_owned(),
+        "kafka.main.properties.client.rack=a=b".to_owned(),
+        "routes.new-orders.to.topic=other".to_owned(),
+    ];
+    let config = check(sources).unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!(config.redis.prefix, "123456");
+    assert_eq!(config.redis.url.expose(), "redis://set");
+    assert_eq!(config.redis.partitions.count(), 8);
+    assert!(config.redis.overrides.eviction);
+    assert_eq!(config.timer.claim, Duration::from_secs(11));
+    assert_eq!(config.shutdown_timeout, Duration::from_secs(9));
+    assert_eq!(config.log.filter.as_deref(), Some("debug"));
+    let route = route(&config, "new-orders");
+    assert_eq!((route.policy.max_pending, route.policy.retry.attempts), (1000, 3));
+    assert_eq!(route.to.name(), "other");
+    let properties = &config.kafka["main"].properties;
+    assert_eq!((properties["sasl.password"].expose(), properties["client.rack"].expose()), ("007", "a=b"));
+}
+
+#[test]
+fn the_environment_makes_no_new_route_and_every_problem_names_its_source() {
+    let file = written(".toml", &format!("[redis]\nprefx = \"a\"\n{SMALL}"));
+    let mut sources = sources(&file);
+    let environment = [
+        ("POSTDATE_ROUTES__ORDRES__MAX_DELAY", "1d"),
+        ("POSTDATE_REDIS__PARTITIONS", "many"),
+        ("POSTDATE_REDIS__", "x"),
+        ("POSTDATE_REDIS__POOL", "5"),
+        ("POSTDATE_LOG", "a=b=c"),
+    ];
+    sources.environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    sources.set = vec!["timer.claim=1".to_owned(), "hunter2".to_owned(), "redis..url=x".to_owned()];
+    let problems = check(sources).expect_err("wrong").to_string();
+    for expected in [
+        "environment POSTDATE_ROUTES__ORDRES__MAX_DELAY: `routes.ordres` is not in the file",
+        "environment POSTDATE_REDIS__PARTITIONS: redis.partitions: must be a whole number, not the text \"many\"",
+        "environment POSTDATE_REDIS__: not the name of a key",
+        "environment POSTDATE_REDIS__POOL: redis.pool: unknown key",
+        "environment POSTDATE_LOG: is not a tracing filter",
+        "--set timer.claim: timer.claim: \"1\" is not a duration",
+        "--set: is written KEY=VALUE",
+        "--set redis..url: not the name of a key",
+        "redis.prefx: unknown key; did you mean `redis.prefix`?",
+    ] {
+        assert!(problems.contains(expected), "expected {expected:?} in\n{problems}");
+    }
+    assert!(!problems.contains("hunter2"));
+    assert_eq!(problems.lines().count(), 9, "{problems}");
+}
+
+#[test]
+fn secrets_come_from_files_without_their_last_line_break() {
+    let (url, tokens) = (written("", "redis://:pa ss@h\r\n"), written("", "one\ntwo\n"));
+    let properties = written("", "# secret\nsasl.password=a=b\n");
+    let text = format!(
+        "[redis]\nurl_file = {url:?}\n[admin]\nlisten = \"0.0.0.0:1\"\nwrite_tokens_file = {tokens:?}\n{}",
+        SMALL.replace("brokers", &format!("properties_file = {properties:?}\nbrokers"))
+    );
+    let config = check(sources(&written(".toml", &text))).unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!(config.redis.url.expose(), "redis://:pa ss@h");
+    let tokens: Vec<&str> = config.admin.write_tokens.iter().map(postdate::domain::Secret::expose).collect();
+    assert_eq!(tokens, ["one", "two"]);
+    assert_eq!(config.kafka["main"].properties["sasl.password"].expose(), "a=b");
+}
+
+#[test]
+fn what_is_printed_names_each_source_hides_secrets_and_can_be_read_again() {
+    let mut sources = example("kafka-to-kafka.toml");
+    sources.environment = vec![("POSTDATE_ADMIN__WRITE_TOKENS".to_owned(), "[\"hunter2\"]".to_owned())];
+    sources.set = vec!["timer.claim=12s".to_owned()];
+    let printed = config::load(sources).expect("read").print();
+    let file = repository("config/examples/kafka-to-kafka.toml");
+    for expected in [
+        "claim = \"12s\"  # --set timer.claim".to_owned(),
+        "lookahead = \"250ms\"  # default".to_owned(),
+        "write_tokens = [\"***\"]  # environment POSTDATE_ADMIN__WRITE_TOKENS".to_owned(),
+        format!("url = \"rediss://***@redis.example:6380/0\"  # {}", file.display()),
+        format!("\"sasl.password\" = \"***\"  # {}", file.display()),
+        format!("\"sasl.username\" = \"postdate\"  # {}", file.display()),
+        format!("max_delay = \"90d\"  # {}", file.display()),
+        "max_size = \"1MiB\"  # default [defaults]".to_owned(),
+        "delay_from = \"produced\"  # default [defaults]".to_owned(),
+        "name = \"here\"  # default".to_owned(),
+    ] {
+        assert!(printed.contains(&expected), "expected {expected:?} in\n{printed}");
+    }
+    for secret in ["hunter2", "\"secret\"", ":secret@"] {
+        assert!(!printed.contains(secret), "{secret} in\n{printed}");
+    }
+    let again =
+        check(self::sources(&written(".toml", &printed))).unwrap_or_else(|problems| panic!("{problems}"));
+    assert_eq!(again.timer.claim, Duration::from_secs(12));
+    assert_eq!(
+        route(&again, "orders").policy.retry,
+        Retry { attempts: 30, initial_ms: 500, max_ms: 600_000 }
+    );
+}

@@ -1,0 +1,176 @@
+//! Lanes: every verdict, and none of them held up by another lane's.
+
+use postdate::domain::verdict::Refusal;
+use postdate::domain::{Header, HeaderValue, Message, Text, Verdict};
+use rdkafka::Message as _;
+use rdkafka::message::Headers as _;
+
+use super::rig::{Writer, message, read_all, stamp, text};
+use crate::support::{Kafka, eventually, names};
+
+fn refused_for(verdict: &Verdict) -> Option<Refusal> {
+    match verdict {
+        Verdict::Refused { reason, .. } => Some(*reason),
+        _ => None,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stamped_message_keeps_its_bytes_and_gets_its_stamp() {
+    let kafka = Kafka::shared().await;
+    let topic = kafka.unique_topic("stamped", 1).await;
+    let writer = Writer::start(kafka);
+    let header = |name: &str, value| Header::new(Text::from(name), value);
+    let came = Message {
+        key: Some("k".into()),
+        headers: vec![header("a", HeaderValue::Bytes("1".into())), header("a", HeaderValue::Null)],
+        ..message("body")
+    };
+    for attempt in [1, 2] {
+        let mut publication = writer.publication(u64::from(attempt), &topic, came.clone());
+        publication.stamp = Some(stamp(attempt));
+        writer.lane(&topic).submit(publication);
+    }
+    let verdicts = writer.verdicts(2).await;
+    assert!(verdicts.values().all(|v| *v == Verdict::Confirmed), "{verdicts:?}");
+    let expected = [
+        ("a", Some("1")),
+        ("a", None),
+        ("x-delay-id", Some("order-7")),
+        ("x-delay-due", Some("1700000000000")),
+        ("x-delay-attempt", Some("2")),
+    ];
+    for (record, expected) in read_all(kafka, &topic, 2).iter().zip([&expected[..4], &expected[..]]) {
+        let headers: Vec<_> = record.headers().expect("headers").iter().collect();
+        let found: Vec<_> =
+            headers.iter().map(|h| (h.key, h.value.map(|v| std::str::from_utf8(v).expect("text")))).collect();
+        assert_eq!(found, expected);
+        assert_eq!((record.key(), record.payload()), (Some(&b"k"[..]), Some(&b"body"[..])));
+    }
+    writer.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_topic_refuses_while_another_flows_and_is_found_when_it_is_made() {
+    let kafka = Kafka::shared().await;
+    let (there, missing) = (kafka.unique_topic("there", 3).await, names::unique("missing"));
+    let writer = Writer::start(kafka);
+    for ticket in 0..200 {
+        writer.submit(ticket, if ticket % 2 == 0 { &there } else { &missing }, message("x"));
+    }
+    for (ticket, verdict) in writer.verdicts(200).await {
+        let expected = (ticket % 2 == 1).then_some(Refusal::UnknownTarget);
+        assert_eq!(refused_for(&verdict), expected, "{ticket}: {verdict:?}");
+    }
+    assert!(writer.lane(&missing).trouble().expect("trouble").contains(&missing));
+    assert_eq!(writer.lane(&there).trouble(), None);
+    kafka.create_topic(&missing, 1).await;
+    let mut ticket = 1000;
+    eventually("the lane finds the topic", async || {
+        ticket += 1;
+        writer.submit(ticket, &missing, message("late"));
+        match writer.verdicts(1).await.remove(&ticket) {
+            Some(Verdict::Confirmed) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    assert_eq!(text(&read_all(kafka, &missing, 1)[0]), "late");
+    writer.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_deleted_in_mid_flow_refuses_and_a_new_one_of_its_name_takes() {
+    let kafka = Kafka::shared().await;
+    let topic = kafka.unique_topic("deleted", 1).await;
+    let writer = Writer::start(kafka);
+    writer.submit(0, &topic, message("first"));
+    assert_eq!(writer.verdicts(1).await[&0], Verdict::Confirmed);
+    kafka.delete_topic(&topic).await;
+    writer.submit(1, &topic, message("lost"));
+    let verdict = writer.verdicts(1).await.remove(&1).expect("a verdict");
+    assert_eq!(refused_for(&verdict), Some(Refusal::UnknownTarget), "{verdict:?}");
+    kafka.create_topic(&topic, 1).await;
+    let mut ticket = 1;
+    eventually("the new topic takes", async || {
+        ticket += 1;
+        writer.submit(ticket, &topic, message("new"));
+        match writer.verdicts(1).await.remove(&ticket) {
+            Some(Verdict::Confirmed) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    writer.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_is_too_large_itself_is_called_too_large() {
+    let kafka = Kafka::shared().await;
+    let topic = names::unique("small");
+    kafka.create_topic_with(&topic, 1, &[("max.message.bytes", "2000")]).await;
+    let writer = Writer::start(kafka);
+    // Together they make batches far beyond what the topic takes.
+    for ticket in 0..300 {
+        let length = if ticket == 150 { 5000 } else { 500 };
+        writer.submit(ticket, &topic, message(vec![b'x'; length]));
+    }
+    for (ticket, verdict) in writer.verdicts(300).await {
+        let expected = (ticket == 150).then_some(Refusal::TooBig);
+        assert_eq!(refused_for(&verdict), expected, "{ticket}: {verdict:?}");
+    }
+    assert_eq!(read_all(kafka, &topic, 299).len(), 299);
+    writer.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_comes_too_late_or_cannot_be_carried_is_never_handed_over() {
+    let kafka = Kafka::shared().await;
+    let topic = kafka.unique_topic("late", 1).await;
+    let writer = Writer::start(kafka);
+    let mut late = writer.publication(1, &topic, message("late"));
+    late.not_after_us = writer.clock.mono_us() - 1;
+    writer.lane(&topic).submit(late);
+    let nul = Header::new(Text::from("a\0b"), HeaderValue::Null);
+    writer.submit(2, &topic, Message { headers: vec![nul], ..message("nul") });
+    writer.submit(3, &topic, message("good"));
+    let verdicts = writer.verdicts(3).await;
+    assert_eq!(verdicts[&1], Verdict::NotTried);
+    assert_eq!(refused_for(&verdicts[&2]), Some(Refusal::Unavailable));
+    assert_eq!(verdicts[&3], Verdict::Confirmed);
+    assert_eq!(text(&read_all(kafka, &topic, 1)[0]), "good");
+    writer.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_lane_keeps_the_order_and_draining_waits_for_every_verdict() {
+    let kafka = Kafka::shared().await;
+    let topic = kafka.unique_topic("order", 1).await;
+    let writer = Writer::start(kafka);
+    // More than the lane's window, so that part of them waits in its queue.
+    for ticket in 0..30_000 {
+        writer.submit(ticket, &topic, message(ticket.to_string()));
+    }
+    let (lane, inbox) = (writer.lane(&topic), writer.verdicts.clone());
+    writer.stop().await;
+    assert_eq!(lane.backlog(), 0);
+    let verdicts = inbox.take().await;
+    assert_eq!(verdicts.len(), 30_000);
+    assert!(verdicts.iter().all(|(_, verdict)| *verdict == Verdict::Confirmed));
+    for (i, record) in read_all(kafka, &topic, 30_000).iter().enumerate() {
+        assert_eq!(text(record), i.to_string());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_lane_answers_at_once() {
+    let kafka = Kafka::shared().await;
+    let topic = kafka.unique_topic("closed", 1).await;
+    let writer = Writer::start(kafka);
+    let (lane, inbox) = (writer.lane(&topic), writer.verdicts.clone());
+    let publication = writer.publication(1, &topic, message("x"));
+    writer.stop().await;
+    lane.submit(publication);
+    assert_eq!(inbox.take().await, [(1, Verdict::NotTried)]);
+    assert_eq!(lane.backlog(), 0);
+}

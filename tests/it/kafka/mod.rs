@@ -1,0 +1,7 @@
+//! Kafka in and out, on real Kafka.
+
+mod egress;
+mod ingress;
+mod outage;
+mod raw;
+mod rig;

@@ -1,0 +1,130 @@
+//! Brokers away, at start and in mid-flow.
+
+use std::sync::Arc;
+
+use postdate::domain::Verdict;
+use postdate::lifecycle::readiness::State;
+
+use super::rig::{Memory, Reader, Writer, commits, message, produce};
+use crate::support::{Kafka, eventually, names};
+
+fn state(readiness: &postdate::lifecycle::Readiness) -> State {
+    readiness.parts().remove(0).1
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_not_there_at_start_is_waited_for() {
+    let mut kafka = Kafka::start().await;
+    let topic = kafka.unique_topic("early", 1).await;
+    produce(&kafka, &topic, "m", 0..10);
+    kafka.terminate().await;
+    let memory = Arc::new(Memory::default());
+    let group = names::unique("g");
+    let reader = Reader::start(&kafka, &group, &[&topic], &memory);
+    let writer = Writer::start(&kafka);
+    writer.submit(1, &topic, message("m-10"));
+    for readiness in [&reader.readiness, &writer.readiness] {
+        eventually("it says that it waits", async || match state(readiness) {
+            State::Waiting(why) if why != "not reached yet" => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+        .await;
+        assert!(!readiness.is_ready());
+    }
+    kafka.restart().await;
+    let verdict = writer.verdicts(1).await.remove(&1).expect("a verdict");
+    // Unknown only if the broker took longer to come than a message may wait.
+    if verdict != Verdict::Confirmed {
+        assert!(matches!(verdict, Verdict::Unknown { .. }), "{verdict:?}");
+        writer.submit(2, &topic, message("m-10"));
+        assert_eq!(writer.verdicts(1).await[&2], Verdict::Confirmed);
+    }
+    memory.has("m", 11).await;
+    for readiness in [&reader.readiness, &writer.readiness] {
+        eventually("it says that it is up", async || match state(readiness) {
+            State::Up => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+        .await;
+    }
+    reader.stop().await;
+    writer.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_killed_in_mid_flow_loses_nothing() {
+    let mut kafka = Kafka::start().await;
+    let (from, to) = (kafka.unique_topic("from", 3).await, kafka.unique_topic("to", 1).await);
+    let (memory, arrived) = (Arc::new(Memory::default()), Arc::new(Memory::default()));
+    let (group, out) = (names::unique("g"), names::unique("g"));
+    let reader = Reader::start(&kafka, &group, &[&from], &memory);
+    let check = Reader::start(&kafka, &out, &[&to], &arrived);
+    let writer = Writer::start(&kafka);
+    produce(&kafka, &from, "m", 0..500);
+    memory.has("m", 500).await;
+    for i in 0..500 {
+        writer.submit(i, &to, message(format!("m-{i}")));
+    }
+    kafka.kill9().await;
+    for i in 500..1000 {
+        writer.submit(i, &to, message(format!("m-{i}")));
+    }
+    eventually("it says that the broker is away", async || match state(&writer.readiness) {
+        State::Degraded(_) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    assert!(writer.readiness.is_ready(), "a broker lost later leaves readiness as it is");
+    kafka.restart().await;
+    let mut unknown = Vec::new();
+    for (ticket, verdict) in writer.verdicts(1000).await {
+        match verdict {
+            Verdict::Confirmed => {}
+            Verdict::Unknown { .. } => unknown.push(ticket),
+            other => panic!("{ticket}: {other:?}"),
+        }
+    }
+    // What is unknown is published again, as the timer would.
+    for ticket in &unknown {
+        writer.submit(*ticket, &to, message(format!("m-{ticket}")));
+    }
+    assert!(writer.verdicts(unknown.len()).await.values().all(|v| *v == Verdict::Confirmed));
+    arrived.has("m", 1000).await;
+    produce(&kafka, &from, "m", 500..1000);
+    memory.has("m", 1000).await;
+    // Twice at most for what had no verdict, never for what was confirmed.
+    for (body, times) in arrived.bodies() {
+        let ticket: u64 = body["m-".len()..].parse().expect("a number");
+        assert!(times == 1 || unknown.contains(&ticket), "{body} came {times} times");
+    }
+    produce(&kafka, &to, "end", 0..1);
+    arrived.has("end", 1).await;
+    reader.stop().await;
+    check.stop().await;
+    writer.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn positions_are_committed_again_after_an_outage() {
+    let mut kafka = Kafka::start().await;
+    let topic = kafka.unique_topic("commits", 1).await;
+    let memory = Arc::new(Memory::default()).keeping();
+    let group = names::unique("g");
+    let reader = Reader::start(&kafka, &group, &[&topic], &memory);
+    produce(&kafka, &topic, "m", 0..20);
+    memory.has("m", 20).await;
+    kafka.kill9().await;
+    memory.resolve(|_| true);
+    kafka.restart().await;
+    eventually("committed, or read again and committed", async || {
+        memory.resolve(|_| true);
+        let found = super::rig::committed(&kafka, &group, &topic, 0);
+        if found == Some(20) { Ok(()) } else { Err(format!("{found:?}")) }
+    })
+    .await;
+    produce(&kafka, &topic, "m", 20..30);
+    memory.has("m", 30).await;
+    memory.resolve(|_| true);
+    commits(&kafka, &group, &topic, 30).await;
+    reader.stop().await;
+}

@@ -1,0 +1,166 @@
+//! Collectors of the accounting harness: consumers of their own that note every delivery on a target,
+//! from its beginning, through restarts of its broker.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Connection, ConnectionProperties};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::message::{BorrowedMessage, Headers as _};
+use rdkafka::{Message as _, Offset, TopicPartitionList};
+
+use super::accounting::{Delivery, Headers, Id, Ledger, Stamp};
+use super::run::{Run, now_ms};
+use super::{Kafka, Rabbitmq};
+
+/// A consumer at work; it ends when this is dropped.
+#[derive(Debug)]
+pub enum Collector {
+    /// A thread that polls.
+    Kafka {
+        /// Tells it to end.
+        stop: Arc<AtomicBool>,
+        /// Taken when it is waited for.
+        thread: Option<JoinHandle<()>>,
+    },
+    /// A task that consumes.
+    Rabbitmq(tokio::task::AbortHandle),
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        match self {
+            Self::Kafka { stop, thread } => {
+                stop.store(true, Ordering::Relaxed);
+                if let Some(Err(panic)) = thread.take().map(JoinHandle::join)
+                    && !std::thread::panicking()
+                {
+                    std::panic::resume_unwind(panic);
+                }
+            }
+            Self::Rabbitmq(task) => task.abort(),
+        }
+    }
+}
+
+impl Run {
+    /// Notes every record of a topic under the label `kafka:TOPIC`. The topic exists already.
+    pub fn collect_kafka(&self, kafka: &Kafka, topic: &str, partitions: usize) {
+        let mut config = kafka.client();
+        // Never joins its group nor commits: it reads its partitions from their beginning.
+        config.set("group.id", "collector").set("enable.auto.commit", "false");
+        config.set("isolation.level", "read_committed").set("fetch.wait.max.ms", "10");
+        let consumer: BaseConsumer = config.create().expect("a consumer");
+        let mut all = TopicPartitionList::new();
+        for partition in 0..partitions {
+            all.add_partition_offset(topic, partition as i32, Offset::Beginning).expect("an offset");
+        }
+        consumer.assign(&all).expect("assigned");
+        let (ledger, stop) = (self.shared_ledger(), Arc::new(AtomicBool::new(false)));
+        let (ends, label) = (stop.clone(), format!("kafka:{topic}"));
+        let thread = std::thread::spawn(move || {
+            while !ends.load(Ordering::Relaxed) {
+                match consumer.poll(Duration::from_millis(100)) {
+                    Some(Ok(record)) => {
+                        ledger.lock().expect("the ledger").deliver(of_record(&label, &record));
+                    }
+                    // A broker that is away for a while; it goes on by itself.
+                    Some(Err(error)) => println!("collector of {label}: {error}"),
+                    None => {}
+                }
+            }
+        });
+        self.keep(Collector::Kafka { stop, thread: Some(thread) });
+    }
+
+    /// Notes every message of a queue under the label `rabbitmq:QUEUE`. The queue exists already.
+    pub fn collect_rabbitmq(&self, rabbitmq: &Rabbitmq, queue: &str) {
+        let (ledger, url, queue) = (self.shared_ledger(), rabbitmq.url(), queue.to_owned());
+        let task = tokio::spawn(async move {
+            let mut noted = HashSet::new();
+            loop {
+                if let Err(error) = consume(&url, &queue, &ledger, &mut noted).await {
+                    println!("collector of rabbitmq:{queue}: {error}");
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        });
+        self.keep(Collector::Rabbitmq(task.abort_handle()));
+    }
+}
+
+/// Notes until the connection breaks. A message that was noted and whose acknowledgement the broker lost
+/// comes again, flagged as redelivered: that is no second publish, so it is noted once.
+async fn consume(
+    url: &str,
+    queue: &str,
+    ledger: &Mutex<Ledger>,
+    noted: &mut HashSet<String>,
+) -> anyhow::Result<()> {
+    let connect = Connection::connect(url, ConnectionProperties::default());
+    let connection = tokio::time::timeout(Duration::from_secs(5), connect).await??;
+    let channel = connection.create_channel().await?;
+    channel.basic_qos(500, BasicQosOptions::default()).await?;
+    let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+    let mut consumer = channel.basic_consume(queue.into(), "".into(), options, arguments).await?;
+    let label = format!("rabbitmq:{queue}");
+    while let Some(delivery) = consumer.next().await {
+        let delivery = delivery?;
+        let arrived = of_delivery(&label, &delivery);
+        let id = Stamp::read(&arrived.body).map(|stamp| stamp.id);
+        let first = id.as_ref().is_none_or(|id: &Id| noted.insert(id.to_string()));
+        if first || !delivery.redelivered {
+            ledger.lock().expect("the ledger").deliver(arrived);
+        }
+        delivery.ack(BasicAckOptions::default()).await?;
+    }
+    Ok(())
+}
+
+fn of_record(label: &str, record: &BorrowedMessage<'_>) -> Delivery {
+    let headers = record.headers().into_iter().flat_map(|headers| headers.iter());
+    Delivery {
+        target: label.to_owned(),
+        received_ms: now_ms(),
+        key: record.key().map(|key| String::from_utf8_lossy(key).into_owned()),
+        body: record.payload().unwrap_or_default().to_vec(),
+        headers: headers.map(|header| (header.key.to_owned(), header.value.map(<[u8]>::to_vec))).collect(),
+    }
+}
+
+fn of_delivery(label: &str, delivery: &lapin::message::Delivery) -> Delivery {
+    let table = delivery.properties.headers().as_ref();
+    let headers: Headers = table
+        .into_iter()
+        .flat_map(FieldTable::inner)
+        .map(|(name, value)| (name.to_string(), bytes_of(value)))
+        .collect();
+    // What came from Kafka has its key in a header; the routing key may be the route's.
+    let kafka_key = headers.iter().find(|(name, _)| name == "kafka.key").and_then(|(_, key)| key.as_deref());
+    let key =
+        kafka_key.map_or_else(|| delivery.routing_key.to_string(), |key| String::from_utf8_lossy(key).into());
+    Delivery {
+        target: label.to_owned(),
+        received_ms: now_ms(),
+        key: Some(key),
+        body: delivery.data.clone(),
+        headers,
+    }
+}
+
+/// The harness sends text, bytes and null, the relay adds integers; anything else is noted as lapin prints it.
+fn bytes_of(value: &AMQPValue) -> Option<Vec<u8>> {
+    match value {
+        AMQPValue::Void => None,
+        AMQPValue::LongString(text) => Some(text.as_bytes().to_vec()),
+        AMQPValue::ByteArray(bytes) => Some(bytes.as_slice().to_vec()),
+        AMQPValue::LongLongInt(number) => Some(number.to_string().into_bytes()),
+        other => Some(format!("{other:?}").into_bytes()),
+    }
+}
