@@ -6,5 +6,6 @@
 mod support;
 
 mod accounting;
+mod flow;
 mod kafka;
 mod servers;
