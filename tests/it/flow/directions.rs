@@ -143,10 +143,8 @@ fn judge(case: &Case, path: &Path, arrival: &Arrival) -> Option<String> {
     if let Wire::Amqp(amqp) = &mut expected {
         amqp.routing_key = if case.other { path.other.clone() } else { path.routing_key(&case.sent) };
     }
-    let (got, wanted) = match (path.from, wire) {
-        (Side::Kafka, got) => (got, expected),
-        (_, got) => (got.unordered(), expected.unordered()),
-    };
+    let ordered = path.from == Side::Kafka;
+    let (got, wanted) = (wire.comparable(ordered), expected.comparable(ordered));
     if got != wanted {
         return Some(format!("came as {got:?}, not as {wanted:?}"));
     }
@@ -220,5 +218,6 @@ async fn every_direction_form_and_content() {
             (case, arrivals) => wrong.push(format!("{case:?}: arrived {} times", arrivals.len())),
         }
     }
-    assert!(wrong.is_empty(), "{} of {CASES} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    let some = &wrong[..wrong.len().min(20)];
+    assert!(wrong.is_empty(), "{} of {CASES} wrong, such as:\n{}", wrong.len(), some.join("\n"));
 }

@@ -141,11 +141,20 @@ impl Wire {
         }
     }
 
-    /// The same for comparison: a table has no order, so nor have headers that were one.
-    pub(super) fn unordered(mut self) -> Self {
-        if let Self::Kafka(record) = &mut self {
-            record.headers.sort();
+    /// The same for comparison: no header table in the properties is an empty one. A table has no order,
+    /// so nor have headers that were one.
+    pub(super) fn comparable(self, ordered: bool) -> Self {
+        match self {
+            Self::Kafka(mut record) => {
+                if !ordered {
+                    record.headers.sort();
+                }
+                Self::Kafka(record)
+            }
+            Self::Amqp(mut amqp) => {
+                amqp.properties = amqp.properties.with_headers(FieldTable::default());
+                Self::Amqp(amqp)
+            }
         }
-        self
     }
 }
