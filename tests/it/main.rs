@@ -7,6 +7,7 @@ mod support;
 
 mod accounting;
 mod check;
+mod directions;
 mod flow;
 mod kafka;
 mod rabbitmq;

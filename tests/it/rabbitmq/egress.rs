@@ -10,7 +10,7 @@ use lapin::{BasicProperties, Channel};
 use postdate::domain::verdict::Refusal;
 use postdate::domain::{Flags, Message, Properties, Verdict};
 
-use super::{Catcher, Life, Submitter, bodies, message, patiently, resolve, stamp};
+use super::{Catcher, Life, PATIENCE, Submitter, bodies, message, patiently, resolve, stamp};
 use crate::support::{QueueKind, Rabbitmq, eventually, names};
 
 /// A channel of a connection that the test keeps.
