@@ -81,7 +81,21 @@ impl Link {
                 newer
             });
         }
-        StoreError::of(error)
+        sorted(error)
+    }
+}
+
+/// Sorts a client error by what is to be done about it.
+fn sorted(error: &RedisError) -> StoreError {
+    let code = error.code().unwrap_or_default();
+    let text = error.to_string();
+    match code {
+        "OOM" => StoreError::Full(text),
+        // Inside MULTI every command is refused at `maxmemory`, and EXEC says only that.
+        "EXECABORT" if text.contains("OOM") => StoreError::Full(text),
+        // A key that is not ours, or a script that fails of itself: asking again would fail again.
+        "WRONGTYPE" | "ERR" => StoreError::Damaged(text),
+        _ => StoreError::Unavailable(text),
     }
 }
 
