@@ -8,8 +8,8 @@ pub const ERROR_TEXT: usize = 200;
 pub const BUNDLE_MESSAGES: usize = 500;
 /// Most bytes of records in one bundle; a larger message is its own bundle.
 pub const BUNDLE_BYTES: usize = 64 * 1024;
-/// Deepest nesting of AMQP tables and arrays in headers, the outermost value being 0. Admission must refuse what
-/// is deeper (`bad_headers`): a bundle that holds it could not be read again.
+/// Deepest nesting of AMQP tables and arrays in headers, a plain value being 0. What is deeper is invalid
+/// (`bad_headers`): a bundle that held it could not be read again.
 pub const HEADER_DEPTH: usize = 128;
 /// Longest id in bytes.
 pub const ID_BYTES: usize = 256;

@@ -167,6 +167,15 @@ pub enum HeaderValue {
 }
 
 impl HeaderValue {
+    /// How deep it is nested: 0 for a plain value, 1 for a table of plain values.
+    pub fn depth(&self) -> usize {
+        match self {
+            Self::Table(fields) => 1 + fields.iter().map(|h| h.value.depth()).max().unwrap_or(0),
+            Self::Array(items) => 1 + items.iter().map(Self::depth).max().unwrap_or(0),
+            _ => 0,
+        }
+    }
+
     /// Bytes it takes, roughly as on the wire.
     pub fn size(&self) -> usize {
         match self {
@@ -297,4 +306,19 @@ pub mod stamped {
     pub const ATTEMPT: &str = "x-delay-attempt";
     /// All of them.
     pub const ALL: [&str; 3] = [ID, DUE, ATTEMPT];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depth_counts_tables_and_arrays() {
+        let nested = HeaderValue::Array(vec![
+            HeaderValue::Bool(true),
+            HeaderValue::Table(vec![Header::new("inner", HeaderValue::I8(1))]),
+        ]);
+        assert_eq!(HeaderValue::I8(1).depth(), 0);
+        assert_eq!(nested.depth(), 2);
+    }
 }

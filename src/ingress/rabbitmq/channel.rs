@@ -10,7 +10,7 @@ use lapin::types::{FieldTable, ShortString};
 use tracing::debug;
 
 use crate::broker::rabbitmq::{Fault, FaultKind, Live, from_amqp, look_for_queue, short_name, within};
-use crate::domain::{Flags, Message, Origin, UnixMs};
+use crate::domain::{Flags, Message, Origin, Text, UnixMs, limits};
 use crate::ingress::Feed;
 use crate::ingress::{Delivery, Ledger};
 use crate::lifecycle::Shutdown;
@@ -94,10 +94,15 @@ impl Subscription {
 
     fn enter(&self, amqp: AmqpDelivery) -> Delivery {
         let receipt = self.ledger.enter(amqp.delivery_tag as i64);
-        let (headers, properties) = from_amqp(&amqp.properties);
+        let (mut headers, properties) = from_amqp(&amqp.properties);
+        let too_deep = headers.iter().any(|h| h.value.depth() > limits::HEADER_DEPTH);
+        let malformed = too_deep.then(|| {
+            headers.clear();
+            Text::from(format!("headers nested deeper than {}", limits::HEADER_DEPTH))
+        });
         let flags = Flags::default();
         Delivery {
-            malformed: None,
+            malformed,
             produced: properties.timestamp.and_then(produced),
             flags: if amqp.redelivered { flags.with(Flags::SOURCE_REDELIVERY) } else { flags },
             position: None,
