@@ -11,6 +11,7 @@ use super::{
 ///
 /// # Panics
 /// Never: its name is valid.
+#[expect(clippy::expect_used, reason = "the name is valid")]
 pub fn route() -> Arc<Route> {
     let name = RouteName::new("orders").expect("a valid name");
     Arc::new(Route {

@@ -2,7 +2,7 @@
 //!
 //! A *lane* is the way to one target: a Kafka topic, or a RabbitMQ exchange. Whoever has a message to
 //! publish (a timer shard, or ingress for what needs no waiting) submits a [`Publication`] to the
-//! target's lane and later finds exactly one [`Verdict`] for it in the inbox it named. A lane that is
+//! target's lane and later finds exactly one [`Verdict`](crate::domain::Verdict) for it in the inbox it named. A lane that is
 //! missing, slow or refusing delays nobody else: each has its own queue, window and gate.
 //!
 //! Guarantees: `submit` never blocks; every publication gets exactly one verdict, within

@@ -23,7 +23,7 @@ struct Gates {
     routes: Vec<Arc<Route>>,
     store: Store,
     metrics: Arc<Metrics>,
-    gates: BTreeMap<RouteName, watch::Sender<bool>>,
+    open: BTreeMap<RouteName, watch::Sender<bool>>,
     partitions: Vec<Partition>,
     max_skew: Duration,
     away: bool,
@@ -50,7 +50,7 @@ pub fn start(
         routes: routes.to_vec(),
         store: store.clone(),
         metrics: metrics.clone(),
-        gates,
+        open: gates,
         partitions: store.partitions().all().collect(),
         max_skew,
         away: false,
@@ -126,7 +126,7 @@ impl Gates {
             metrics.oldest_overdue.set(oldest as f64 / 1e3);
             let full = counts.messages > 0 && counts.messages as u64 >= route.policy.max_pending;
             metrics.ingress_paused("max_pending", full);
-            if let Some(gate) = self.gates.get(&route.name) {
+            if let Some(gate) = self.open.get(&route.name) {
                 let changed = gate.send_if_modified(|open| std::mem::replace(open, !full) == full);
                 if changed && full {
                     warn!(route = %route.name, pending = counts.messages, "max_pending is reached; ingress waits");

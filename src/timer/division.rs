@@ -31,11 +31,7 @@ pub(super) fn of(shard: &Shard, holding: &Holding, split: bool) -> Division {
                 leaves[position] = false;
                 open.push((position as u32, named(holding, index, entry.clone())));
             }
-            Standing::Open => {
-                leaves[position] = false;
-                again.push((position as u32, named(holding, index, entry.clone())));
-            }
-            Standing::Failed(Verdict::NotTried) => {
+            Standing::Open | Standing::Failed(Verdict::NotTried) => {
                 leaves[position] = false;
                 again.push((position as u32, named(holding, index, entry.clone())));
             }

@@ -58,10 +58,10 @@ impl Keeper {
         match kept.await {
             Ok(Ok(())) => {}
             Ok(Err(why)) => {
-                debug!(shard = self.shard.number, error = %why, "cannot sweep or audit; trying on")
+                debug!(shard = self.shard.number, error = %why, "cannot sweep or audit; trying on");
             }
             Err(_) => {
-                debug!(shard = self.shard.number, "no answer to a sweep or an audit in time; trying on")
+                debug!(shard = self.shard.number, "no answer to a sweep or an audit in time; trying on");
             }
         }
     }

@@ -30,6 +30,8 @@ const SETTLES: usize = 200;
 /// Longest wait for the store on the way out.
 const LAST_WORD: Duration = Duration::from_secs(5);
 
+/// A claim and, if it has news, which of its messages are confirmed.
+type Progress = (Claim, Option<Vec<bool>>);
 type Answer = Pin<Box<dyn Future<Output = Done> + Send>>;
 
 /// What came of a call.
@@ -239,7 +241,7 @@ impl Settler {
     fn tick(&mut self) {
         let shard = self.shard.clone();
         let now_us = shard.mono_us();
-        let mut extend: BTreeMap<Partition, Vec<(u64, Claim, Option<Vec<bool>>)>> = BTreeMap::new();
+        let mut extend: BTreeMap<Partition, Vec<(u64, Progress)>> = BTreeMap::new();
         let mut splits = Vec::new();
         let mut slots = shard.table.lock();
         for (&slot, holding) in slots.holdings.iter_mut().filter(|(_, h)| !h.busy && h.open > 0) {
@@ -255,11 +257,10 @@ impl Settler {
                 splits.push((slot, held_on, division::of(&shard, holding, true)));
             } else if holding.news || lease < shard.lease_us() * 2 / 3 {
                 let confirmed = std::mem::take(&mut holding.news).then(|| holding.confirmed());
-                extend.entry(holding.claim.partition).or_default().push((
-                    slot,
-                    holding.claim.clone(),
-                    confirmed,
-                ));
+                extend
+                    .entry(holding.claim.partition)
+                    .or_default()
+                    .push((slot, (holding.claim.clone(), confirmed)));
             }
         }
         drop(slots);
@@ -276,8 +277,7 @@ impl Settler {
             let store = shard.store.clone();
             let (lease_ms, until) = (shard.lease_ms(), now_us + shard.lease_us());
             self.calls.push(Box::pin(async move {
-                let slots = held.iter().map(|(slot, ..)| *slot).collect();
-                let claims: Vec<_> = held.into_iter().map(|(_, claim, news)| (claim, news)).collect();
+                let (slots, claims): (Vec<u64>, Vec<Progress>) = held.into_iter().unzip();
                 let result = store.extend(p, lease_ms, &claims).await;
                 Done::Extended(until, slots, result)
             }));
@@ -323,7 +323,7 @@ impl Settler {
     /// On the way out: gives back what was never handed over; done when nothing is held any more.
     async fn drained(&mut self) -> bool {
         let shard = self.shard.clone();
-        let mut back: BTreeMap<Partition, Vec<(Claim, Option<Vec<bool>>)>> = BTreeMap::new();
+        let mut back: BTreeMap<Partition, Vec<Progress>> = BTreeMap::new();
         {
             let mut slots = shard.table.lock();
             for holding in slots.holdings.values_mut() {
