@@ -144,7 +144,7 @@ impl ClientContext for Listener {
         if error.rdkafka_error_code() != Some(RDKafkaErrorCode::AllBrokersDown) {
             // Without the client's own timing and counting.
             let (reason, _) = reason.split_once(" (after ").unwrap_or((reason, ""));
-            *self.0.lock() = Some(reason.to_owned());
+            *self.0.lock() = Some(reason.trim_end_matches('.').to_owned());
         }
     }
 }
