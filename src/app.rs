@@ -137,6 +137,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         routes: &house.config.routes,
         metrics: house.metrics.clone(),
         watch: house.watch.clone(),
+        bursts: house.bursts.clone(),
         shards: house.shards,
         tasks: &house.tasks,
         shutdown: house.stages.flow.clone(),
@@ -199,7 +200,8 @@ fn start_ingress(
     brokers: &BTreeMap<String, Arc<Broker>>,
 ) -> anyhow::Result<()> {
     let (routes, tasks, stages) = (&house.config.routes, &house.tasks, &house.stages);
-    let gates = ingress::gates::start(routes, &store, &house.metrics, tasks, &stages.ingress);
+    let max_skew = house.config.cluster.max_clock_skew;
+    let gates = ingress::gates::start(routes, &store, &house.metrics, max_skew, tasks, &stages.ingress);
     let intake = Intake::start(ingress::intake::Parts {
         store,
         lanes,

@@ -112,20 +112,27 @@ async fn prepare(servers: &Servers, run: &Run) {
 }
 
 fn configuration(servers: &Servers) -> Config {
-    let mut config = Config::new(&servers.redis).rabbitmq("main", &servers.rabbitmq);
-    config = config.route(
-        "mail",
-        r#"{ rabbitmq = "main", queue = "mail.delayed" }"#,
-        r#"{ rabbitmq = "main", exchange = "mail", routing_key = "welcome" }"#,
-        "",
-    );
-    if let Some(kafka) = &servers.kafka {
-        config = config.kafka("main", kafka).route(
-            "orders",
-            r#"{ kafka = "main", topic = "orders.delayed", group = "postdate" }"#,
-            r#"{ kafka = "main", topic = "orders" }"#,
+    let mut config = Config::new(&servers.redis)
+        .rabbitmq("main", &servers.rabbitmq)
+        .section(
+            "# What is published to the queue mail.delayed comes out of the exchange mail when it is due.",
+        )
+        .route(
+            "mail",
+            r#"{ rabbitmq = "main", queue = "mail.delayed" }"#,
+            r#"{ rabbitmq = "main", exchange = "mail", routing_key = "welcome" }"#,
             "",
         );
+    if let Some(kafka) = &servers.kafka {
+        config = config
+            .kafka("main", kafka)
+            .section("# What is produced to orders.delayed appears in orders when it is due.")
+            .route(
+                "orders",
+                r#"{ kafka = "main", topic = "orders.delayed", group = "postdate" }"#,
+                r#"{ kafka = "main", topic = "orders" }"#,
+                "",
+            );
     }
     config
 }

@@ -41,6 +41,7 @@ pub const OWNED: &[&str] = &[
     "auto.offset.reset",
     "bootstrap.servers",
     "client.id",
+    "delivery.report.only.error",
     "delivery.timeout.ms",
     "enable.auto.commit",
     "enable.auto.offset.store",
@@ -57,14 +58,20 @@ pub const OWNED: &[&str] = &[
     "isolation.level",
     "linger.ms",
     "log.queue",
+    "max.in.flight",
+    "max.in.flight.requests.per.connection",
     "max.poll.interval.ms",
+    "message.send.max.retries",
     "message.timeout.ms",
     "metadata.broker.list",
     "offset.store.method",
     "partition.assignment.strategy",
     "partitioner",
+    "queue.buffering.max.messages",
     "queue.buffering.max.ms",
     "request.required.acks",
+    "request.timeout.ms",
+    "retries",
     "session.timeout.ms",
     "statistics.interval.ms",
     "topic.metadata.propagation.max.ms",
@@ -265,9 +272,10 @@ impl Suspicion {
         self.raised.swap(false, Ordering::AcqRel)
     }
 
-    /// The last cause, in librdkafka's words; empty if there was none.
-    pub fn reason(&self) -> String {
-        self.reason.lock().clone()
+    /// An error with the last cause that librdkafka gave, if it gave one.
+    pub fn explain(&self, error: &str) -> String {
+        let reason = self.reason.lock();
+        if reason.is_empty() { error.to_owned() } else { format!("{error}; {reason}") }
     }
 
     /// Waits for a reason. Cancel-safe.

@@ -23,7 +23,8 @@ pub use verdicts::Verdicts;
 
 use crate::domain::{Entry, Target, Text, UnixMs};
 
-/// Longest wait for a broker's word; then the verdict is `Unknown`.
+/// Longest wait for a broker's word; then the verdict is `Unknown`. Time in which RabbitMQ says that it
+/// blocks the connection (an alarm of its memory or disk) does not count.
 pub const CONFIRM_DEADLINE: Duration = Duration::from_secs(30);
 
 /// One hand-over of one message to one lane.

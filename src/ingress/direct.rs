@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use tracing::{debug, warn};
+use tracing::warn;
 
 use super::Receipt;
 use crate::domain::{Entry, Partition, Route, Target, Text, Verdict, retry};
 use crate::egress::{Lanes, Publication, Stamp, Verdicts};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{Bundle, DeadLetter, Store, WriteOp};
-use crate::telemetry::RouteMetrics;
+use crate::telemetry::{Bursts, RouteMetrics};
 
 /// A message that has not left its lane by then is stored instead.
 const PATIENCE_US: i64 = 5_000_000;
@@ -28,6 +28,7 @@ struct Inner {
     verdicts: Arc<Verdicts>,
     underway: Mutex<HashMap<u64, Underway>>,
     next: AtomicU64,
+    bursts: Arc<Bursts>,
     tasks: Tasks,
 }
 
@@ -43,13 +44,20 @@ struct Underway {
 }
 
 impl Direct {
-    pub(super) fn start(store: Store, lanes: Arc<dyn Lanes>, tasks: &Tasks, shutdown: &Shutdown) -> Self {
+    pub(super) fn start(
+        store: Store,
+        lanes: Arc<dyn Lanes>,
+        bursts: Arc<Bursts>,
+        tasks: &Tasks,
+        shutdown: &Shutdown,
+    ) -> Self {
         let inner = Arc::new(Inner {
             store,
             lanes,
             verdicts: Arc::default(),
             underway: Mutex::default(),
             next: AtomicU64::new(1),
+            bursts,
             tasks: tasks.clone(),
         });
         let (judge, shutdown) = (inner.clone(), shutdown.clone());
@@ -85,7 +93,7 @@ impl Direct {
         let id = Text::from(format!("~{}", inner.store.unique()));
         if let Some(cause) = entry.repeat_cause(0) {
             metrics.redelivered(cause, 1);
-            debug!(route = %route.name, %id, cause = cause.as_str(), "this publish may repeat an earlier one");
+            inner.bursts.note("this publish may repeat an earlier one", &route.name, cause.as_str(), &id);
         }
         let stamp = Stamp { id: id.clone(), due: entry.due, attempt: 1 };
         let entries = Arc::new(vec![entry]);

@@ -1,6 +1,6 @@
 //! Gates: whether each route's ingress is open. A route with more than `max_pending` messages waits until
 //! they have become fewer; so does every route while the store does not answer. What is counted for that is
-//! shown: pending, dead, and how long the oldest due message has waited.
+//! shown: pending, dead, how long the oldest due message has waited, and how far the clocks differ.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,9 @@ struct Gates {
     metrics: Arc<Metrics>,
     gates: BTreeMap<RouteName, watch::Sender<bool>>,
     partitions: Vec<Partition>,
+    max_skew: Duration,
     away: bool,
+    skewed: bool,
 }
 
 /// Starts to watch the counts; returns each route's gate.
@@ -33,6 +35,7 @@ pub fn start(
     routes: &[Arc<Route>],
     store: &Store,
     metrics: &Arc<Metrics>,
+    max_skew: Duration,
     tasks: &Tasks,
     shutdown: &Shutdown,
 ) -> BTreeMap<RouteName, watch::Receiver<bool>> {
@@ -49,7 +52,9 @@ pub fn start(
         metrics: metrics.clone(),
         gates,
         partitions: store.partitions().all().collect(),
+        max_skew,
         away: false,
+        skewed: false,
     };
     let shutdown = shutdown.clone();
     tasks.spawn("gates", async move {
@@ -86,7 +91,25 @@ impl Gates {
                 metrics.ingress_paused("store", self.away);
             }
         }
-        self.metrics.clock_skew.set(self.store.clock().skew_us() as f64 / 1e6);
+        self.look_at_clocks();
+    }
+
+    /// Clocks that differ make messages late, never early: both must call them due.
+    fn look_at_clocks(&mut self) {
+        let skew_us = self.store.clock().skew_us();
+        self.metrics.clock_skew.set(skew_us as f64 / 1e6);
+        let skewed = skew_us.unsigned_abs() > self.max_skew.as_micros() as u64;
+        if skewed && !self.skewed {
+            warn!(
+                skew_ms = skew_us / 1000,
+                max_ms = self.max_skew.as_millis() as u64,
+                "this replica's clock and redis's differ by more than cluster.max_clock_skew; messages may be \
+                 late by that"
+            );
+        } else if self.skewed && !skewed {
+            info!(skew_ms = skew_us / 1000, "this replica's clock and redis's agree again");
+        }
+        self.skewed = skewed;
     }
 
     async fn count(&self) -> Result<(), StoreError> {

@@ -87,7 +87,7 @@ impl Intake {
     /// Starts it; sources are opened by the consumers.
     pub fn start(parts: Parts<'_>) -> Arc<Self> {
         let Parts { store, lanes, metrics, watch, bursts, gates, tasks, shutdown, direct_shutdown } = parts;
-        let direct = Direct::start(store.clone(), lanes.clone(), tasks, direct_shutdown);
+        let direct = Direct::start(store.clone(), lanes.clone(), bursts.clone(), tasks, direct_shutdown);
         let (tasks, shutdown) = (tasks.clone(), shutdown.clone());
         Arc::new(Self { store, lanes, metrics, watch, bursts, direct, gates, tasks, shutdown })
     }
@@ -106,7 +106,12 @@ impl Intake {
             marked: reread_until,
             batches: 0,
             gate: self.gates.get(&route.name).cloned(),
-            through: Through::new(self.lanes.clone(), self.store.clone(), metrics.clone()),
+            through: Through::new(
+                self.lanes.clone(),
+                self.store.clone(),
+                metrics.clone(),
+                self.bursts.clone(),
+            ),
             metrics,
         })
     }

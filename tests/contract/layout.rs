@@ -10,7 +10,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("backoff", &["domain"]),
     ("lifecycle", &["domain"]),
     ("telemetry", &["domain"]),
-    ("broker", &["domain", "backoff", "telemetry"]),
+    // A link keeps itself up and reports on itself: it needs tasks and readiness.
+    ("broker", &["domain", "backoff", "lifecycle", "telemetry"]),
     ("store", &["domain", "backoff", "lifecycle", "telemetry"]),
     ("egress", &["domain", "broker", "backoff", "lifecycle", "telemetry"]),
     ("ingress", &["domain", "broker", "backoff", "lifecycle", "telemetry", "store", "egress"]),

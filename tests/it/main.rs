@@ -7,6 +7,10 @@ mod support;
 
 mod accounting;
 mod check;
+mod directions;
+mod flow;
 mod kafka;
+mod rabbitmq;
 mod send;
 mod servers;
+mod store;

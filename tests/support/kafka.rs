@@ -58,11 +58,7 @@ impl Kafka {
         let folder = folders::new("kafka");
         std::fs::write(folder.join("kafka.properties"), properties(port, controller, &folder))
             .expect("a file");
-        let mut format = java("kafka-format", &folder, &["-Xmx128m"], |command| {
-            command.args(["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", "kafka.properties"]);
-        });
-        let done = format.wait(Duration::from_secs(60)).await;
-        assert!(done.is_some_and(|status| status.success()), "kafka format: {done:?}\n{}", format.log_tail());
+        format(&folder).await;
         let process = run(&folder);
         let mut kafka = Self { port, folder, process };
         kafka.ready().await;
@@ -206,6 +202,7 @@ fn options() -> AdminOptions {
         .operation_timeout(Some(Duration::from_secs(10)))
 }
 
+/// A killed broker is let in again only after its old session has timed out: 9 s unless we say less.
 fn properties(port: u16, controller: u16, folder: &Path) -> String {
     format!(
         "process.roles=broker,controller
@@ -222,10 +219,42 @@ transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=4
 group.initial.rebalance.delay.ms=0
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
 auto.create.topics.enable=false
 ",
         folder.display()
     )
+}
+
+/// Formats the data folder: by Kafka's own tool the first time, from a copy of its work later, for that
+/// takes a JVM and two seconds.
+async fn format(folder: &Path) {
+    let (data, kept) = (folder.join("data"), folders::cache().join("kafka"));
+    let copy = kept.join(format!("{VERSION}-formatted"));
+    if copy.exists() {
+        copy_files(&copy, &data);
+    } else {
+        let mut tool = java("kafka-format", folder, &["-Xmx128m"], |command| {
+            command.args(["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", "kafka.properties"]);
+        });
+        let done = tool.wait(Duration::from_secs(60)).await;
+        assert!(done.is_some_and(|status| status.success()), "kafka format: {done:?}\n{}", tool.log_tail());
+        let part = kept.join(names::unique("part"));
+        copy_files(&data, &part);
+        // Another test process may have been faster: then its copy stands, and ours goes.
+        if std::fs::rename(&part, &copy).is_err() {
+            std::fs::remove_dir_all(&part).expect("our own copy");
+        }
+    }
+}
+
+fn copy_files(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for file in std::fs::read_dir(from).expect("a folder") {
+        let file = file.expect("an entry");
+        std::fs::copy(file.path(), to.join(file.file_name())).expect("a copy");
+    }
 }
 
 fn run(folder: &Path) -> Process {

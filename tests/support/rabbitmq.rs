@@ -1,6 +1,7 @@
 //! rabbitmq-server as a child process, with an epmd of its own.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -109,6 +110,21 @@ impl Rabbitmq {
     /// SIGCONT.
     pub fn cont(&mut self) {
         self.process.signal(Signal::CONT);
+    }
+
+    /// Runs `rabbitmqctl` against it and returns what it printed; panics if it fails. For what no client
+    /// can do: alarms, limits, a message that no client would send.
+    pub async fn ctl(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(program().replace("rabbitmq-server", "rabbitmqctl"));
+        command.arg("-n").arg(format!("{}@localhost", self.node)).args(arguments);
+        command.env("HOME", self.folder.join("home")).env("ERL_EPMD_PORT", self.ports.epmd.to_string());
+        command.env("RABBITMQ_CONFIG_FILE", self.folder.join("rabbitmq.conf"));
+        command.env("RABBITMQ_ENABLED_PLUGINS_FILE", self.folder.join("enabled_plugins"));
+        let output = tokio::task::spawn_blocking(move || command.output()).await;
+        let output = output.expect("rabbitmqctl does not panic").expect("rabbitmqctl starts");
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "rabbitmqctl {arguments:?}: {out}{err}");
+        out.into_owned()
     }
 
     /// Declares a durable queue, without further arguments.

@@ -2,12 +2,8 @@
 
 use std::time::Duration;
 
-use lapin::ExchangeKind;
-use lapin::options::{ExchangeDeclareOptions, QueueDeclareOptions};
-use lapin::types::FieldTable;
-
 use super::link::Broker;
-use super::{Fault, FaultKind};
+use super::{Fault, FaultKind, look_for_exchange, look_for_queue};
 
 /// What a route names in a virtual host.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,7 +41,7 @@ impl Broker {
                 if there.is_ok() {
                     channel.close(200, "seen".into()).await?;
                 }
-                match there.map_err(Fault::from) {
+                match there {
                     Err(fault) if fault.kind == FaultKind::Lost => return Err(fault),
                     there => found.push((thing, there)),
                 }
@@ -58,16 +54,9 @@ impl Broker {
     }
 }
 
-async fn passive(channel: &lapin::Channel, thing: &Thing) -> lapin::Result<()> {
-    let arguments = FieldTable::default();
+async fn passive(channel: &lapin::Channel, thing: &Thing) -> Result<(), Fault> {
     match thing {
-        Thing::Queue(name) => {
-            let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-            channel.queue_declare(name.as_str().into(), options, arguments).await.map(drop)
-        }
-        Thing::Exchange(name) => {
-            let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
-            channel.exchange_declare(name.as_str().into(), ExchangeKind::Direct, options, arguments).await
-        }
+        Thing::Queue(name) => look_for_queue(channel, name).await,
+        Thing::Exchange(name) => look_for_exchange(channel, name).await,
     }
 }

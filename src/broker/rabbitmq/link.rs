@@ -62,9 +62,9 @@ impl Broker {
         &self.connection.name
     }
 
-    /// The user it connects as; empty if the URL is none.
-    pub fn user(&self) -> String {
-        self.uri().map(|uri| uri.authority.userinfo.username).unwrap_or_default()
+    /// The user it connects as, if the URL is one.
+    pub fn user(&self) -> Option<String> {
+        self.uri().map(|uri| uri.authority.userinfo.username).ok()
     }
 
     /// Opens a connection for a role and keeps it up, until `shutdown` drains and every [`Link`] is
@@ -114,7 +114,7 @@ impl Broker {
         self.connection.url.expose().parse::<AMQPUri>().map_err(not_a_url)
     }
 
-    async fn connect(&self, role: &str) -> Result<lapin::Connection, Fault> {
+    pub(super) async fn connect(&self, role: &str) -> Result<lapin::Connection, Fault> {
         let mut uri = self.uri()?;
         uri.query.heartbeat.get_or_insert(HEARTBEAT);
         let properties =
@@ -261,12 +261,23 @@ impl Keeper {
         };
         self.live.send_replace(None);
         if fault.is_none() && live.is_open() {
-            let closed = within("closing", live.connection.close(200, "bye".into())).await;
-            if let Err(fault) = closed {
-                debug!(connection = %self.broker.name(), role = self.role, %fault, "not closed in order");
-            }
+            self.close(&live).await;
         }
         fault
+    }
+
+    /// Closes in order, unless time has run out.
+    async fn close(&self, live: &Live) {
+        let closing = within("closing", live.connection.close(200, "bye".into()));
+        tokio::select! {
+            biased;
+            () = self.shutdown.forced() => {}
+            closed = closing => {
+                if let Err(fault) = closed {
+                    debug!(connection = %self.broker.name(), role = self.role, %fault, "not closed in order");
+                }
+            }
+        }
     }
 
     /// Tells readiness. Returns whether that is news.

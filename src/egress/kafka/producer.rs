@@ -281,7 +281,7 @@ async fn answer_questions(link: Arc<Link>, part: Part) {
         reached = unreachable.is_none();
         if let Some(error) = unreachable {
             failures += 1;
-            let why = format!("{error}; {}", link.suspicion.reason());
+            let why = link.suspicion.explain(&error);
             if !told {
                 warn!(connection = %link.name, error = %why, "kafka cannot be reached, waiting");
                 told = true;

@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapin::ExchangeKind;
-use lapin::options::ExchangeDeclareOptions;
-use lapin::types::{FieldTable, ShortString};
 use tracing::{info, warn};
 
+use super::channel::ConfirmChannel;
 use super::lane::{ExchangeLane, refused};
 use super::suspects::Suspects;
 use crate::backoff::Backoff;
-use crate::broker::rabbitmq::{Fault, FaultKind, Link, Live, within};
+use crate::broker::rabbitmq::{Fault, FaultKind, Link, Live, look_for_exchange, within};
 use crate::domain::verdict::Refusal;
 use crate::domain::{Clock, Verdict};
 use crate::lifecycle::Shutdown;
@@ -24,7 +22,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// What a lane's task works with.
 pub(super) struct Setup {
     pub(super) exchange: String,
-    pub(super) own_user: String,
+    pub(super) own_user: Option<String>,
     pub(super) lane: Arc<ExchangeLane>,
     pub(super) link: Link,
     pub(super) clock: Clock,
@@ -34,7 +32,7 @@ pub(super) struct Setup {
 /// A lane's task.
 pub(super) struct Driver {
     pub(super) exchange: String,
-    pub(super) own_user: String,
+    pub(super) own_user: Option<String>,
     pub(super) lane: Arc<ExchangeLane>,
     pub(super) clock: Clock,
     pub(super) shutdown: Shutdown,
@@ -59,7 +57,7 @@ impl Driver {
                 Ok(()) => failures = 0,
                 Err(fault) => {
                     failures += 1;
-                    self.troubled(fault.to_string());
+                    self.troubled(&fault.to_string());
                     self.pause(Backoff::CLIENT.wait(failures)).await;
                 }
             }
@@ -77,7 +75,7 @@ impl Driver {
                 live = self.link.live(), if waiting => return live,
                 () = self.lane.submitted(), if !waiting => {}
                 () = tokio::time::sleep(EXPIRE_EVERY), if waiting => {
-                    self.troubled("rabbitmq is away".to_owned());
+                    self.troubled("rabbitmq is away");
                     self.lane.expire(self.clock.mono_us());
                 }
             }
@@ -86,25 +84,31 @@ impl Driver {
 
     /// Publishes over a connection until it or the channel is lost, or the exchange is not there.
     async fn publish_over(&mut self, live: &Live) -> Result<(), Fault> {
-        if let Some(absent) = self.look_for_exchange(live).await? {
-            self.refuse_for_a_while(&absent).await;
-            return Ok(());
+        let opened = tokio::select! {
+            biased;
+            () = self.shutdown.draining() => return Ok(()),
+            opened = self.open(live) => opened?,
+        };
+        match opened {
+            Ok(channel) => self.pump(live, channel).await,
+            Err(absent) => self.refuse_for_a_while(&absent).await,
         }
-        self.pump(live).await
+        Ok(())
+    }
+
+    /// A channel to publish on; or, if the exchange is not there, the verdict on all that would go to it.
+    async fn open(&self, live: &Live) -> Result<Result<ConfirmChannel, Verdict>, Fault> {
+        match self.look_for_exchange(live).await? {
+            None => Ok(Ok(ConfirmChannel::open(live).await?)),
+            Some(absent) => Ok(Err(absent)),
+        }
     }
 
     /// `None` if the exchange is there, else the verdict on all that would go to it. On a channel of its
     /// own, which the broker closes if it is not.
     async fn look_for_exchange(&self, live: &Live) -> Result<Option<Verdict>, Fault> {
-        if self.exchange.is_empty() {
-            return Ok(None);
-        }
         let channel = live.channel().await?;
-        let name = ShortString::try_new(self.exchange.as_str())
-            .map_err(|error| Fault::new(FaultKind::Refused, error.to_string()))?;
-        let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
-        let look = channel.exchange_declare(name, ExchangeKind::Direct, options, FieldTable::default());
-        match within("exchange.declare", look).await {
+        match look_for_exchange(&channel, &self.exchange).await {
             Ok(()) => {
                 within("channel.close", channel.close(200, "seen".into())).await?;
                 Ok(None)
@@ -122,7 +126,7 @@ impl Driver {
     /// Answers all that waits, and all that comes, for [`LOOK_AGAIN`].
     async fn refuse_for_a_while(&self, verdict: &Verdict) {
         if let Verdict::Refused { error, .. } = verdict {
-            self.troubled(error.to_string());
+            self.troubled(error.as_str());
         }
         let over = tokio::time::sleep(LOOK_AGAIN);
         tokio::pin!(over);
@@ -145,9 +149,9 @@ impl Driver {
     }
 
     /// Notes what is wrong, and says it once.
-    pub(super) fn troubled(&self, trouble: String) {
+    pub(super) fn troubled(&self, trouble: &str) {
         let exchange = &self.exchange;
-        if self.lane.set_trouble(Some(trouble.clone())) {
+        if self.lane.set_trouble(Some(trouble)) {
             warn!(exchange, error = trouble, "cannot publish to an exchange as it should be");
         }
     }

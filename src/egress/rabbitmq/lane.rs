@@ -99,13 +99,17 @@ impl ExchangeLane {
             }
             keep
         });
-        expired.iter().for_each(|publication| self.answer(publication, Verdict::NotTried));
+        for publication in &expired {
+            self.answer(publication, Verdict::NotTried);
+        }
     }
 
     /// Answers all that wait alike.
     pub(super) fn answer_waiting(&self, verdict: &Verdict) {
         let waiting = std::mem::take(&mut self.queue.lock().waiting);
-        waiting.iter().for_each(|publication| self.answer(publication, verdict.clone()));
+        for publication in &waiting {
+            self.answer(publication, verdict.clone());
+        }
     }
 
     /// Takes nothing any more: what waits and what comes is `NotTried`.
@@ -115,10 +119,12 @@ impl ExchangeLane {
     }
 
     /// Notes what is wrong. Returns whether that is news.
-    pub(super) fn set_trouble(&self, trouble: Option<String>) -> bool {
+    pub(super) fn set_trouble(&self, trouble: Option<&str>) -> bool {
         let mut current = self.trouble.lock();
-        let news = *current != trouble;
-        *current = trouble;
+        let news = current.as_deref() != trouble;
+        if news {
+            *current = trouble.map(str::to_owned);
+        }
         news
     }
 }

@@ -14,7 +14,7 @@ mod channel;
 mod checks;
 mod driver;
 mod lane;
-mod mapping;
+pub mod mapping;
 mod pump;
 mod suspects;
 mod window;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use lapin::Confirmation;
 use lapin::message::BasicReturnMessage;
 use lapin::types::ShortString;
+use lapin::{BasicProperties, Confirmation};
 use tokio::sync::watch;
 
 use super::channel::{Answer, ConfirmChannel};
@@ -13,7 +13,7 @@ use super::driver::{Driver, EXPIRE_EVERY};
 use super::lane::{refused, unknown};
 use super::mapping::{self, AmqpMessage, Unfit};
 use super::window::{Returned, Window, Word};
-use crate::broker::rabbitmq::{Fault, FaultKind, Live};
+use crate::broker::rabbitmq::{Fault, FaultKind, Live, short_name};
 use crate::domain::verdict::Refusal;
 use crate::domain::{RoutingKey, Target, Verdict};
 use crate::egress::{CONFIRM_DEADLINE, Publication};
@@ -33,6 +33,14 @@ struct Flow {
     alone: bool,
 }
 
+/// A message in the client library's words.
+struct Prepared {
+    message: AmqpMessage,
+    exchange: ShortString,
+    routing_key: ShortString,
+    properties: BasicProperties,
+}
+
 impl Flow {
     fn is_blocked(&self) -> bool {
         *self.blocked.borrow()
@@ -45,10 +53,10 @@ impl Flow {
 
 impl Driver {
     /// Publishes over one channel until it is lost or the process drains. All that was published is
-    /// judged on return. Fails only if the channel cannot be opened.
-    pub(super) async fn pump(&mut self, live: &Live) -> Result<(), Fault> {
+    /// judged on return.
+    pub(super) async fn pump(&mut self, live: &Live, channel: ConfirmChannel) {
         let mut flow = Flow {
-            channel: ConfirmChannel::open(live).await?,
+            channel,
             window: Window::default(),
             frame_max: live.frame_max(),
             blocked: live.blocked(),
@@ -63,16 +71,15 @@ impl Driver {
             let fault = self.step(&mut flow).await;
             if let Some(fault) = fault {
                 self.lost(&mut flow, &fault);
-                return Ok(());
+                return;
             }
             if self.shutdown.is_draining() {
                 self.lane.close();
                 if flow.window.is_empty() {
-                    return Ok(());
+                    return;
                 }
             }
         }
-        Ok(())
     }
 
     /// Waits for one thing to happen. `Some`: the channel is of no use any more.
@@ -109,7 +116,7 @@ impl Driver {
 
     fn blocking_changed(&self, flow: &mut Flow) {
         if flow.is_blocked() {
-            self.troubled("the broker blocks publishing (an alarm of memory or disk)".to_owned());
+            self.troubled("the broker blocks publishing (an alarm of memory or disk)");
         } else {
             flow.window.restart_waits(self.clock.mono_us());
             self.healthy();
@@ -136,44 +143,35 @@ impl Driver {
 
     /// Publishes one message, unless it is known to be refused. Returns whether it is with the broker.
     fn hand_over(&mut self, flow: &mut Flow, publication: Publication) -> bool {
-        let outgoing = match self.outgoing(&publication) {
-            Ok(outgoing) => outgoing,
-            Err(Unfit { reason, error }) => {
-                self.lane.answer(&publication, refused(reason, error.as_str()));
-                return false;
-            }
-        };
-        let names = (
-            ShortString::try_new(self.exchange.as_str()),
-            ShortString::try_new(outgoing.routing_key.as_str()),
-        );
-        let properties = checked(&outgoing, &self.own_user, flow.frame_max);
-        match (properties, names) {
-            (Ok(properties), (Ok(exchange), Ok(routing_key))) => {
-                let (number, body) = (flow.window.next_number(), outgoing.body.clone());
-                flow.window.enter(publication, outgoing.routing_key, outgoing.body, self.clock.mono_us());
+        match self.prepare(flow.frame_max, &publication) {
+            Ok(Prepared { message, exchange, routing_key, properties }) => {
+                let number = flow.window.next_number();
+                let AmqpMessage { routing_key: key, body, .. } = message;
+                flow.window.enter(publication, key, body.clone(), self.clock.mono_us());
                 flow.channel.publish(number, exchange, routing_key, body, properties);
                 true
             }
-            (Err((reason, error)), _) => {
+            Err((reason, error)) => {
                 self.lane.answer(&publication, refused(reason, &error));
-                false
-            }
-            (Ok(_), _) => {
-                let error = "the exchange's name or the routing key is longer than AMQP takes";
-                self.lane.answer(&publication, refused(Refusal::TooBig, error));
                 false
             }
         }
     }
 
-    fn outgoing(&self, publication: &Publication) -> Result<AmqpMessage, Unfit> {
+    /// What is published for a message, or why the broker would refuse it.
+    fn prepare(&self, frame_max: usize, publication: &Publication) -> Result<Prepared, (Refusal, String)> {
         let routing_key = match &*publication.target {
             Target::Rabbitmq { routing_key, .. } => routing_key,
             Target::Kafka { .. } => &RoutingKey::Key,
         };
         let (message, stamp) = (&publication.entry().message, publication.stamp.as_ref());
-        mapping::to_amqp(message, stamp, routing_key, Some(&self.own_user))
+        let own_user = self.own_user.as_deref();
+        let message = mapping::to_amqp(message, stamp, routing_key, own_user)
+            .map_err(|Unfit { reason, error }| (reason, error.to_string()))?;
+        let properties = checked(&message, own_user, frame_max)?;
+        let name = |name| short_name(name).map_err(|fault| (Refusal::TooBig, fault.to_string()));
+        let (exchange, routing_key) = (name(&self.exchange)?, name(message.routing_key.as_str())?);
+        Ok(Prepared { message, exchange, routing_key, properties })
     }
 
     /// Takes an answer and all others that are there, then judges. `Some`: the channel is lost.
@@ -222,9 +220,9 @@ impl Driver {
             properties: &message.properties,
             text: format!("{} {}", message.reply_code, message.reply_text),
         };
-        let (own_user, frame_max) = (&self.own_user, flow.frame_max);
+        let frame_max = flow.frame_max;
         let certain = flow.window.came_back(returned, |publication| {
-            checked(&self.outgoing(publication).ok()?, own_user, frame_max).ok()
+            self.prepare(frame_max, publication).ok().map(|prepared| prepared.properties)
         });
         if !certain {
             tracing::warn!(exchange = self.exchange, "a returned message cannot be told from others");
@@ -248,7 +246,7 @@ impl Driver {
         }
         self.cautious = fault.blames_a_message();
         if !self.shutdown.is_forced() {
-            self.troubled(error);
+            self.troubled(&error);
         }
     }
 }

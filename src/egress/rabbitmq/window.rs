@@ -120,7 +120,9 @@ impl Window {
                 false
             }
             _ => {
-                alike.iter().for_each(|&at| self.slots[at].doubtful = true);
+                for at in alike {
+                    self.slots[at].doubtful = true;
+                }
                 false
             }
         }
@@ -155,5 +157,112 @@ impl Window {
         };
         self.base += self.slots.len() as u64;
         std::mem::take(&mut self.slots).into_iter().map(judge).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::domain::{Entry, Flags, Message, Origin, RoutingKey, Target, UnixMs};
+    use crate::egress::Verdicts;
+
+    fn publication(ticket: u64) -> Publication {
+        let message =
+            Message { origin: Origin::Rabbitmq, key: None, body: None, headers: vec![], properties: None };
+        let (due, flags, history) = (UnixMs(0), Flags::default(), vec![]);
+        let entry =
+            Entry { due, id: None, handouts: 0, failures: 0, flags, position: None, history, message };
+        let (connection, exchange) = (String::new(), String::new());
+        Publication {
+            entries: Arc::new(vec![entry]),
+            index: 0,
+            stamp: None,
+            target: Arc::new(Target::Rabbitmq { connection, exchange, routing_key: RoutingKey::Key }),
+            ticket,
+            verdicts: Arc::new(Verdicts::default()),
+            not_after_us: 0,
+        }
+    }
+
+    /// Enters publications of these bodies; each was published with its ticket as message id.
+    fn window(bodies: &[&'static str]) -> Window {
+        let mut window = Window::default();
+        for (ticket, body) in bodies.iter().enumerate() {
+            let body = Bytes::from_static(body.as_bytes());
+            window.enter(publication(ticket as u64), "key".into(), body, 0);
+        }
+        window
+    }
+
+    fn properties(id: u64) -> BasicProperties {
+        BasicProperties::default().with_message_id(id.to_string().into())
+    }
+
+    fn came_back(window: &mut Window, body: &str, properties: &BasicProperties) -> bool {
+        let returned =
+            Returned { routing_key: "key", body: body.as_bytes(), properties, text: "no route".into() };
+        window.came_back(returned, |publication| Some(self::properties(publication.ticket)))
+    }
+
+    fn judged(window: &mut Window) -> String {
+        std::iter::from_fn(|| window.judge())
+            .map(|(publication, verdict)| {
+                let letter = match verdict {
+                    Verdict::Confirmed => 'c',
+                    Verdict::Unknown { .. } => '?',
+                    Verdict::Refused { reason: Refusal::Unroutable, .. } => 'u',
+                    Verdict::Refused { .. } => 'n',
+                    Verdict::NotTried => '-',
+                };
+                format!("{}{letter}", publication.ticket)
+            })
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
+    #[test]
+    fn only_the_confirmed_prefix_is_judged() {
+        let mut window = window(&["a", "b", "c"]);
+        window.heard(2, Word::Ack);
+        window.heard(1, Word::Nack);
+        assert_eq!(judged(&mut window), "");
+        window.heard(0, Word::Ack);
+        assert_eq!(judged(&mut window), "0c 1n 2c");
+        assert_eq!((window.next_number(), window.is_empty()), (3, true));
+    }
+
+    #[test]
+    fn a_return_is_recognised_by_its_properties_then_by_its_body() {
+        let mut window = window(&["same", "same", "other"]);
+        assert!(came_back(&mut window, "same", &properties(1)));
+        // Not as it went out, but only one has this body.
+        assert!(came_back(&mut window, "other", &properties(99)));
+        (0..3).for_each(|number| window.heard(number, Word::Ack));
+        assert_eq!(judged(&mut window), "0c 1u 2u");
+    }
+
+    #[test]
+    fn what_cannot_be_told_apart_is_not_called_confirmed() {
+        let mut window = window(&["same", "same", "other"]);
+        assert!(!came_back(&mut window, "same", &properties(99)));
+        (0..3).for_each(|number| window.heard(number, Word::Ack));
+        assert_eq!(judged(&mut window), "0? 1? 2c");
+        let mut window = self::window(&["a", "b"]);
+        assert!(!came_back(&mut window, "never published", &properties(0)));
+        (0..2).for_each(|number| window.heard(number, Word::Ack));
+        assert_eq!(judged(&mut window), "0? 1?");
+    }
+
+    #[test]
+    fn a_lost_channel_leaves_only_what_was_refused_for_certain() {
+        let mut window = window(&["a", "b", "c", "d"]);
+        window.heard(1, Word::Nack);
+        window.heard(2, Word::Ack);
+        assert!(came_back(&mut window, "d", &properties(3)));
+        let certain: Vec<_> = window.abandon().into_iter().map(|(_, verdict)| verdict.is_some()).collect();
+        assert_eq!(certain, [false, true, false, true], "c's return may still have been on its way");
+        assert_eq!(window.next_number(), 4);
     }
 }

@@ -201,7 +201,7 @@ impl Contact {
             }
             Err(error) => {
                 self.next_us = now + ASK_US;
-                let why = format!("{error}; {}", fixed.suspicion.reason());
+                let why = fixed.suspicion.explain(&error);
                 if !std::mem::replace(&mut self.told, true) {
                     warn!(consumer = %fixed.owner, error = %why, "kafka cannot be reached, waiting");
                 }

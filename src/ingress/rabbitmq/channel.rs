@@ -5,13 +5,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
 use lapin::message::Delivery as AmqpDelivery;
-use lapin::options::{
-    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicQosOptions, QueueDeclareOptions,
-};
+use lapin::options::{BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::{FieldTable, ShortString};
 use tracing::debug;
 
-use crate::broker::rabbitmq::{Fault, FaultKind, Live, from_amqp, within};
+use crate::broker::rabbitmq::{Fault, FaultKind, Live, from_amqp, look_for_queue, short_name, within};
 use crate::domain::{Flags, Message, Origin, UnixMs};
 use crate::ingress::Feed;
 use crate::ingress::{Delivery, Ledger};
@@ -30,13 +28,10 @@ pub(super) struct Subscription {
 impl Subscription {
     /// Opens a channel for a queue, which must be there.
     pub(super) async fn open(live: &Live, queue: &str, prefetch: u16) -> Result<Self, Fault> {
-        let queue = ShortString::try_new(queue)
-            .map_err(|error| Fault::new(FaultKind::Refused, format!("the queue's name: {error}")))?;
         let channel = live.channel().await?;
-        let look = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-        within("queue.declare", channel.queue_declare(queue.clone(), look, FieldTable::default())).await?;
+        look_for_queue(&channel, queue).await?;
         within("basic.qos", channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
-        Ok(Self { channel, queue, ledger: Ledger::new() })
+        Ok(Self { channel, queue: short_name(queue)?, ledger: Ledger::new() })
     }
 
     /// Starts the deliveries.
@@ -82,7 +77,7 @@ impl Subscription {
                     Some(Ok(delivery)) => batch.push(self.enter(delivery)),
                     Some(Err(error)) => end = Some(Fault::from(error)),
                     None => {
-                        end = Some(Fault::new(FaultKind::NotFound, "the broker has cancelled the consumer"))
+                        end = Some(Fault::new(FaultKind::NotFound, "the broker has cancelled the consumer"));
                     }
                 }
                 let full = end.is_some() || batch.len() == BATCH;
@@ -137,22 +132,36 @@ impl Subscription {
         }
     }
 
-    /// Stops the deliveries, waits until all that was taken is resolved or all is forced, acknowledges,
-    /// and closes. What was delivered and not taken goes back to the queue.
+    /// Stops the deliveries, waits until all that was taken is resolved, acknowledges, and closes; when
+    /// forced, acknowledges what is resolved and waits for nothing. What was delivered and not taken goes
+    /// back to the queue.
     pub(super) async fn finish(self, consumer: lapin::Consumer, shutdown: &Shutdown) -> Result<(), Fault> {
-        let cancel = self.channel.basic_cancel(consumer.tag(), BasicCancelOptions::default());
-        within("basic.cancel", cancel).await?;
-        loop {
-            self.acknowledge().await;
-            if self.ledger.outstanding() == 0 || shutdown.is_forced() {
-                break;
+        let in_order = async {
+            let cancel = self.channel.basic_cancel(consumer.tag(), BasicCancelOptions::default());
+            within("basic.cancel", cancel).await?;
+            loop {
+                self.acknowledge().await;
+                if self.ledger.outstanding() == 0 {
+                    return Ok::<_, Fault>(());
+                }
+                self.ledger.advanced().await;
             }
-            tokio::select! {
-                () = self.ledger.advanced() => {}
-                () = shutdown.forced() => {}
+        };
+        tokio::select! {
+            biased;
+            () = shutdown.forced() => {}
+            drained = in_order => {
+                drained?;
+                return within("channel.close", self.channel.close(200, "drained".into())).await;
             }
         }
-        within("channel.close", self.channel.close(200, "drained".into())).await
+        match self.ledger.release() {
+            None => Ok(()),
+            Some(tag) => {
+                let ack = self.channel.basic_ack(tag as u64, BasicAckOptions { multiple: true });
+                within("basic.ack", ack).await
+            }
+        }
     }
 }
 

@@ -100,20 +100,22 @@ impl<S: Sink> Consumer<S> {
     async fn subscribe(&mut self, live: &Live) -> End {
         let Setup { route, queue, shutdown, .. } = &self.setup;
         let prefetch = if self.care == Care::OneByOne { 1 } else { self.setup.prefetch };
-        let subscription = match Subscription::open(live, queue, prefetch).await {
-            Ok(subscription) => subscription,
-            Err(fault) => return End::Refused(fault),
+        let begin = async {
+            let subscription = Subscription::open(live, queue, prefetch).await?;
+            let name = format!("rabbitmq/{}/{queue}", self.setup.broker.name());
+            // `None`: shutting down was forced while it waited for the store.
+            let Some(feed) = self.setup.sink.open(route, name).await else { return Ok(None) };
+            let consumer = subscription.consume(&format!("postdate.{}", route.name)).await?;
+            Ok(Some((subscription, feed, consumer)))
         };
-        let name = format!("rabbitmq/{}/{queue}", self.setup.broker.name());
-        let feed = tokio::select! {
+        let begun = tokio::select! {
             biased;
             () = shutdown.draining() => return End::Drained,
-            feed = self.setup.sink.open(route, name) => feed,
+            begun = begin => begun,
         };
-        // Shutting down was forced while it waited for the store.
-        let Some(mut feed) = feed else { return End::Drained };
-        let mut consumer = match subscription.consume(&format!("postdate.{}", route.name)).await {
-            Ok(consumer) => consumer,
+        let (subscription, mut feed, mut consumer) = match begun {
+            Ok(Some(begun)) => begun,
+            Ok(None) => return End::Drained,
             Err(fault) => return End::Refused(fault),
         };
         if self.trouble.take().is_some() {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, RedisError};
+use redis::io::tcp::TcpSettings;
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, RedisError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -81,13 +82,17 @@ impl Link {
                 newer
             });
         }
-        StoreError::of(error)
+        sort(error)
     }
 }
 
 /// The client; the URL is checked here, the connection comes later.
 pub(super) fn open(config: &Config) -> Result<Client, PreflightError> {
-    Client::open(config.url.expose())
+    // Nagle's wait for more and the other side's delayed acknowledgement add up to 40 ms; a peer that is gone
+    // without a word is noticed by the probe's deadline or by this one.
+    let tcp = TcpSettings::default().set_nodelay(true).set_user_timeout(RESPONSE + CONNECT);
+    let told = |info: ConnectionInfo| info.set_tcp_settings(tcp);
+    (config.url.expose().into_connection_info().map(told).and_then(Client::open))
         .map_err(|error| PreflightError(format!("redis.url {}: {error}", config.url.redacted_url())))
 }
 
@@ -178,4 +183,18 @@ async fn watch_over(
 /// Waits until somebody says that this generation is broken; `false` if nobody is left to say so.
 async fn told(broken: &mut watch::Receiver<u64>, generation: u64) -> bool {
     broken.wait_for(|&broken| broken >= generation).await.is_ok()
+}
+
+/// Sorts a client's error by what is to be done about it.
+fn sort(error: &RedisError) -> StoreError {
+    let code = error.code().unwrap_or_default();
+    let text = error.to_string();
+    match code {
+        "OOM" => StoreError::Full(text),
+        // Inside MULTI every command is refused at `maxmemory`, and EXEC says only that.
+        "EXECABORT" if text.contains("OOM") => StoreError::Full(text),
+        // A key that is not ours, or a script that fails of itself: asking again would fail again.
+        "WRONGTYPE" | "ERR" => StoreError::Damaged(text),
+        _ => StoreError::Unavailable(text),
+    }
 }

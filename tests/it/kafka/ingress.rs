@@ -122,6 +122,33 @@ async fn only_the_resolved_prefix_is_committed_and_the_rest_is_read_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn gaps_in_the_offsets_stop_nothing_and_aborted_records_are_never_seen() {
+    let kafka = Kafka::shared().await;
+    let (topic, group) = (kafka.unique_topic("gaps", 1).await, names::unique("g"));
+    let producer: BaseProducer = kafka.client().set("transactional.id", &topic).create().expect("a producer");
+    let patience = Duration::from_secs(30);
+    producer.init_transactions(patience).expect("transactions");
+    // Each transaction ends with a marker, which takes an offset: 0-9, 11-20 and 22-31 hold records.
+    for kind in ["kept", "aborted", "kept"] {
+        producer.begin_transaction().expect("begun");
+        for i in 0..10 {
+            producer.send(BaseRecord::<str, str>::to(&topic).payload(&format!("{kind}-{i}"))).expect("room");
+        }
+        producer.flush(patience).expect("flushed");
+        match kind {
+            "kept" => producer.commit_transaction(patience).expect("committed"),
+            _ => producer.abort_transaction(patience).expect("aborted"),
+        }
+    }
+    let memory = Arc::new(Memory::default());
+    let reader = Reader::start(kafka, &group, &[&topic], &memory);
+    commits(kafka, &group, &topic, 32).await;
+    reader.stop().await;
+    let offsets: Vec<_> = memory.taken.lock().iter().map(|t| t.offset).collect();
+    assert_eq!(offsets, (0..10).chain(22..32).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_clean_stop_waits_for_what_is_outstanding_and_repeats_nothing() {
     let kafka = Kafka::shared().await;
     let topic = kafka.unique_topic("clean", 1).await;

@@ -9,7 +9,7 @@
 --   6 expiries hash: bundle id -> how often a claim on it expired
 --   7 opened   hash: bundle id -> how often it was opened after that
 --   8 names    hash: route/name -> "bundle index"
---   9 counts   hash: n:route messages, b:route bytes, d:route dead letters
+--   9 counts   hash: n:route messages, b:route bytes, d:route dead letters; moves: see `moved`
 --  10 calls    hash: lane -> "number seconds answer": the last answer of each caller
 --  11 dead     zset: dead id -> ms
 -- Bitmaps are texts of 0 and 1, one per message: short, and readable by whoever has to look.
@@ -46,8 +46,9 @@ local function wrong_kind(from, to, kind)
   end
 end
 
+-- Never fails, whatever stands there: an error in the middle would keep half of a transition.
 local function count_of(id)
-  return tonumber(string.match(id, '%.(%w+)$'), 36)
+  return tonumber(string.match(id, '%.(%w+)$') or '1', 36) or 1
 end
 local function route_of(id)
   return string.match(id, '^[^/]+')
@@ -115,6 +116,13 @@ local function add_counts(route, messages, bytes)
   end
 end
 
+-- Bundles that an unnumbered call moved: whoever counts must know (numbered calls say so by their number).
+local function moved(bundles)
+  if bundles > 0 then
+    redis.call('HINCRBY', COUNTS, 'moves', bundles)
+  end
+end
+
 -- Removes every trace of a bundle but its place in a due zset. `messages`: how many of it still count.
 local function forget(id, blob, messages)
   redis.call('ZREM', CLAIMS, id)
@@ -138,7 +146,7 @@ end
 -- overtaken changes nothing, and a number below what the caller was already answered means that the store
 -- went back. ARGV: lane, number, highest number answered.
 local lane, number, answered
-local went_back = 0
+local went_back, new_lane = 0, false
 local function repeated()
   lane, number, answered = arg(), num(), num()
   local last = redis.call('HGET', CALLS, lane)
@@ -154,6 +162,7 @@ local function repeated()
       return { time[1], time[2], 0, 'OVERTAKEN' }
     end
   end
+  new_lane = not last
   if last_number < answered then
     went_back = 1
   end

@@ -8,7 +8,8 @@
 --       B times: id, place of its due zset, first due ms, bytes
 --       O times: id, place of its due zset
 --       X times: dead id, route
---       then ops: "B" bundle | "N" bundle index name policy(k|r) | "C" name
+--       then ops: "B" bundle (nameless: all of it, or one of a mixed one) | "N" bundle index name policy(k|r)
+--       | "C" name
 -- returns {s, us, went_back, answer}: one letter an op: s stored, d duplicate, r replaced, c cancelled,
 --       f in flight, u unknown; or "CHANGED": a name means another bundle than the caller thought, nothing
 --       was changed, look again.
@@ -119,6 +120,14 @@ local function state(name)
   end
   return (b.pending and 'pending') or (b.claimed and 'claimed') or 'free'
 end
+-- A lane that is not known may be new, or one whose calls were forgotten: then this may be a repeat, and what
+-- stands already must neither be stored again nor take itself for a duplicate.
+if new_lane then
+  for i = 1, B do
+    local b = bundles[i]
+    b.stands = redis.call('ZSCORE', KEYS[FIXED + b.due], b.id) or redis.call('ZSCORE', CLAIMS, b.id)
+  end
+end
 local function suppress(b, index)
   b.gone = with_set(b.gone, index, b.count)
   b.touched = true
@@ -136,8 +145,10 @@ while at < #ARGV do
     result('s')
   elseif op == 'N' then
     local b, index, name, policy = bundles[num()], num(), arg(), arg()
-    local was = state(name)
-    if was == 'pending' and policy == 'k' then
+    local was = not b.stands and state(name)
+    if b.stands then
+      result('s')
+    elseif was == 'pending' and policy == 'k' then
       suppress(b, index)
       result('d')
     else
@@ -169,7 +180,9 @@ for name, entry in pairs(names) do
 end
 local dirty = {}
 for _, b in pairs(known) do
-  if b.fresh then
+  if b.stands then
+    redis.call('PERSIST', b.blob)
+  elseif b.fresh then
     local live = b.count - ones(b.gone)
     if live == 0 then
       redis.call('UNLINK', b.blob)

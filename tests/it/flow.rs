@@ -1,0 +1,8 @@
+//! The whole flow, from outside: the real binary between real servers. What producers send, in all its
+//! forms, and what must come out, as the contract says it.
+
+mod contents;
+mod directions;
+mod forms;
+mod site;
+mod wire;

@@ -1,0 +1,128 @@
+//! Consuming on a broker that is well: what is acknowledged, what comes again.
+
+use postdate::domain::Flags;
+
+use super::{Catcher, Life, Submitter, bodies, body, message, resolve};
+use crate::support::{QueueKind, Rabbitmq, eventually, names};
+
+/// Puts numbered messages into a queue.
+async fn fill(server: &Rabbitmq, queue: &str, count: u64) {
+    let life = Life::new(server);
+    let lanes = life.lanes();
+    let lane = lanes.lane("");
+    let mut submitter = Submitter::default();
+    for ticket in 0..count {
+        submitter.submit(&*lane, ticket, queue, message(format!("{ticket:05}")), None);
+    }
+    submitter.collect(count as usize).await;
+    life.drain().await;
+}
+
+fn numbers(range: std::ops::Range<u64>) -> Vec<String> {
+    range.map(|n| format!("{n:05}")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_resolved_prefix_is_acknowledged_and_the_rest_comes_again_flagged() {
+    let server = Rabbitmq::shared().await;
+    for kind in [QueueKind::Classic, QueueKind::Quorum] {
+        let queue = names::unique("q");
+        server.declare_queue(&queue, kind).await;
+        fill(server, &queue, 20).await;
+        let life = Life::new(server);
+        let catcher = Catcher::default();
+        life.consume(&[&queue], 10, &catcher);
+        let mut caught = catcher.catch(10).await;
+        assert_eq!(bodies(&caught), numbers(0..10));
+        assert!(caught.iter().all(|delivery| delivery.flags == Flags::default()));
+        // 0 to 4 and 6 to 9 are safe, 5 is not: five are released, so five more come.
+        let fifth = caught.remove(5);
+        resolve(caught);
+        let more = catcher.catch(5).await;
+        assert_eq!(bodies(&more), numbers(10..15));
+        // An end by force: 5 and what came after it go back.
+        life.shutdown.force();
+        life.drain().await;
+        drop((fifth, more));
+
+        let life = Life::new(server);
+        let catcher = Catcher::default();
+        life.consume(&[&queue], 100, &catcher);
+        let mut again = catcher.catch(15).await;
+        again.sort_by_key(body);
+        assert_eq!(bodies(&again), numbers(5..20), "{kind:?}");
+        for delivery in again {
+            let redelivered = delivery.flags.has(Flags::SOURCE_REDELIVERY);
+            assert_eq!(redelivered, *body(&delivery) < *"00015", "{delivery:?}");
+            delivery.receipt.resolve();
+        }
+        life.drain().await;
+        assert_eq!(server.queue_len(&queue).await, 0, "{kind:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn draining_waits_for_what_was_taken_and_nothing_comes_twice() {
+    let server = Rabbitmq::shared().await;
+    let queue = names::unique("q");
+    server.declare_queue(&queue, QueueKind::Quorum).await;
+    fill(server, &queue, 1000).await;
+    let life = Life::new(server);
+    let catcher = Catcher::default();
+    life.consume(&[&queue], 50, &catcher);
+    let mut taken = catcher.catch(50).await;
+    taken.extend(catcher.0.deliveries.lock().drain(..));
+    let first = bodies(&taken);
+    life.shutdown.begin();
+    // Resolved in reverse, long after the drain has begun: only then may it end.
+    let late = life.tasks.ended("ingress", std::time::Duration::from_millis(300)).await;
+    assert!(late.is_err(), "it waits for what it took");
+    resolve(taken.into_iter().rev());
+    life.drain().await;
+    assert!(catcher.is_empty(), "nothing was taken after the drain had begun");
+
+    let life = Life::new(server);
+    let catcher = Catcher::default();
+    life.consume(&[&queue], 1000, &catcher);
+    let rest = catcher.catch(1000 - first.len()).await;
+    let mut all: Vec<_> = first.into_iter().chain(bodies(&rest)).collect();
+    all.sort();
+    assert_eq!(all, numbers(0..1000), "each once");
+    resolve(rest);
+    life.drain().await;
+    assert_eq!(server.queue_len(&queue).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_queue_costs_its_own_route_only_and_one_deleted_is_found_again() {
+    let server = Rabbitmq::shared().await;
+    let (gone, there) = (names::unique("q"), names::unique("q"));
+    server.declare_queue(&there, QueueKind::Classic).await;
+    let life = Life::new(server);
+    let catcher = Catcher::default();
+    life.consume(&[&gone, &there], 10, &catcher);
+    fill(server, &there, 1).await;
+    resolve(catcher.catch(1).await);
+    for round in 1..=3 {
+        server.declare_queue(&gone, QueueKind::Classic).await;
+        fill(server, &gone, 2).await;
+        let caught = catcher.catch(2).await;
+        assert_eq!(bodies(&caught), numbers(0..2), "round {round}");
+        if round < 3 {
+            // Its receipts outlive the channel: they resolve into a ledger that nobody reads.
+            server.delete_queue(&gone).await;
+        }
+        resolve(caught);
+    }
+    eventually("the last ones are acknowledged", async || match server.queue_len(&gone).await {
+        0 => Ok(()),
+        left => Err(left),
+    })
+    .await;
+    fill(server, &there, 1).await;
+    resolve(catcher.catch(1).await);
+    let opened = catcher.0.opened.lock().clone();
+    assert!(opened.contains(&format!("rabbitmq/main/{gone}")), "{opened:?}");
+    life.drain().await;
+    assert_eq!(server.queue_len(&gone).await, 0);
+}

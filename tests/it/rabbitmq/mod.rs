@@ -1,0 +1,259 @@
+//! RabbitMQ in and out on a real broker, without the store: a test sink stands where the intake does.
+
+mod egress;
+mod faults;
+mod ingress;
+mod outage;
+mod poison;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use postdate::broker::rabbitmq::{Broker, Connection};
+use postdate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, Retry};
+use postdate::domain::{
+    Clock, Endpoint, Entry, Flags, Header, Message, Origin, Policy, Properties, Route, RouteName, RoutingKey,
+    Secret, Target, UnixMs, Verdict,
+};
+use postdate::egress::rabbitmq::RabbitLanes;
+use postdate::egress::{Lane, Publication, Stamp, Verdicts};
+use postdate::ingress::{Delivery, Feed, Sink};
+
+use postdate::lifecycle::{Readiness, Shutdown, Tasks};
+use postdate::telemetry::Metrics;
+use prometheus_client::registry::Registry;
+use tokio::sync::Notify;
+
+use crate::support::Rabbitmq;
+
+/// Longest wait for anything that must come.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
+    let in_time = tokio::time::timeout(PATIENCE, future).await;
+    in_time.unwrap_or_else(|_| panic!("{what}: not within {PATIENCE:?}"))
+}
+
+/// The life of a process, as far as these tests need one.
+struct Life {
+    broker: Arc<Broker>,
+    readiness: Readiness,
+    tasks: Tasks,
+    shutdown: Shutdown,
+    clock: Clock,
+}
+
+impl Life {
+    fn new(server: &Rabbitmq) -> Self {
+        let readiness = Readiness::default();
+        let connection = Connection { name: "main".into(), url: Secret::new(server.url()) };
+        let broker = Broker::new(connection, &readiness);
+        let (tasks, shutdown, clock) = (Tasks::default(), Shutdown::default(), Clock::start());
+        Self { broker, readiness, tasks, shutdown, clock }
+    }
+
+    fn lanes(&self) -> RabbitLanes {
+        RabbitLanes::new(self.broker.clone(), self.clock, self.tasks.clone(), self.shutdown.clone())
+    }
+
+    /// Consumes queues, one route each, named `r0`, `r1`, ...; metrics in the registry.
+    fn consume(&self, queues: &[&str], prefetch: u16, catcher: &Catcher) -> Registry {
+        let routes: Vec<_> =
+            queues.iter().enumerate().map(|(n, queue)| route(&format!("r{n}"), queue, prefetch)).collect();
+        let mut registry = Registry::default();
+        let metrics = Metrics::new(&mut registry, routes.iter().map(|route| route.name.clone()));
+        let (tasks, shutdown) = (&self.tasks, &self.shutdown);
+        postdate::ingress::rabbitmq::start(
+            &self.broker,
+            &routes,
+            &Arc::new(catcher.clone()),
+            &metrics,
+            tasks,
+            shutdown,
+        );
+        registry
+    }
+
+    /// Drains, and all tasks must end by themselves.
+    async fn drain(&self) {
+        self.shutdown.begin();
+        self.tasks.ended("", PATIENCE).await.expect("all tasks end");
+        assert!(!self.tasks.has_panicked(), "a task panicked");
+    }
+}
+
+fn route(name: &str, queue: &str, prefetch: u16) -> Arc<Route> {
+    let target = Target::Rabbitmq {
+        connection: "main".into(),
+        exchange: String::new(),
+        routing_key: RoutingKey::Preserve,
+    };
+    Arc::new(Route {
+        name: RouteName::new(name).expect("a name"),
+        from: Endpoint::Rabbitmq { connection: "main".into(), queue: queue.into(), prefetch },
+        to: Arc::new(target),
+        allow_targets: vec![],
+        policy: Policy {
+            headers: HeaderNames::default(),
+            delay_from: DelayFrom::Arrival,
+            max_delay_ms: 1000,
+            max_size: 1 << 20,
+            max_headers: 1 << 16,
+            max_pending: 1000,
+            on_invalid: OnInvalid::DeadLetter,
+            on_duplicate: OnDuplicate::Keep,
+            retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 1000 },
+        },
+    })
+}
+
+/// A persistent message.
+fn message(body: impl Into<Bytes>) -> Message {
+    Message {
+        origin: Origin::Rabbitmq,
+        key: Some(Bytes::new()),
+        body: Some(body.into()),
+        headers: vec![],
+        properties: Some(Box::new(Properties { delivery_mode: Some(2), ..Properties::default() })),
+    }
+}
+
+fn with_header(mut message: Message, header: Header) -> Message {
+    message.headers.push(header);
+    message
+}
+
+fn stamp(id: &str, attempt: u32) -> Stamp {
+    Stamp { id: id.into(), due: UnixMs(1_800_000_000_123), attempt }
+}
+
+/// Submits to lanes and collects the verdicts.
+#[derive(Default)]
+struct Submitter {
+    verdicts: Arc<Verdicts>,
+    got: BTreeMap<u64, Verdict>,
+}
+
+impl Submitter {
+    fn submit(&self, lane: &dyn Lane, ticket: u64, key: &str, message: Message, stamp: Option<Stamp>) {
+        self.submit_until(lane, ticket, key, message, stamp, i64::MAX);
+    }
+
+    fn submit_until(
+        &self,
+        lane: &dyn Lane,
+        ticket: u64,
+        key: &str,
+        message: Message,
+        stamp: Option<Stamp>,
+        not_after_us: i64,
+    ) {
+        let entry = Entry {
+            due: UnixMs(0),
+            id: None,
+            handouts: 0,
+            failures: 0,
+            flags: Flags::default(),
+            position: None,
+            history: vec![],
+            message,
+        };
+        let target = Target::Rabbitmq {
+            connection: "main".into(),
+            exchange: String::new(),
+            routing_key: RoutingKey::Fixed(key.into()),
+        };
+        lane.submit(Publication {
+            entries: Arc::new(vec![entry]),
+            index: 0,
+            stamp,
+            target: Arc::new(target),
+            ticket,
+            verdicts: self.verdicts.clone(),
+            not_after_us,
+        });
+    }
+
+    /// Waits until so many verdicts have come in all; no ticket gets two.
+    async fn collect(&mut self, count: usize) -> &BTreeMap<u64, Verdict> {
+        while self.got.len() < count {
+            let missing = count - self.got.len();
+            let batch = patiently(&format!("{missing} verdicts"), self.verdicts.take()).await;
+            for (ticket, verdict) in batch {
+                let second = self.got.insert(ticket, verdict);
+                assert_eq!(second, None, "ticket {ticket} was answered twice");
+            }
+        }
+        &self.got
+    }
+}
+
+/// A sink that keeps what it is given.
+#[derive(Clone, Default)]
+struct Catcher(Arc<Caught>);
+
+#[derive(Default)]
+struct Caught {
+    deliveries: Mutex<Vec<Delivery>>,
+    arrived: Notify,
+    opened: Mutex<Vec<String>>,
+}
+
+impl Sink for Catcher {
+    type Feed = Self;
+
+    async fn open(self: &Arc<Self>, _: &Arc<Route>, name: String) -> Option<Self> {
+        self.0.opened.lock().push(name);
+        Some(Self::clone(self))
+    }
+}
+
+impl Feed for Catcher {
+    async fn take(&mut self, batch: Vec<Delivery>) {
+        self.0.deliveries.lock().extend(batch);
+        self.0.arrived.notify_one();
+    }
+}
+
+impl Catcher {
+    /// Waits for so many deliveries and takes them.
+    async fn catch(&self, count: usize) -> Vec<Delivery> {
+        let all = async {
+            let mut caught = Vec::new();
+            loop {
+                {
+                    let mut deliveries = self.0.deliveries.lock();
+                    let most = deliveries.len().min(count - caught.len());
+                    caught.extend(deliveries.drain(..most));
+                }
+                if caught.len() == count {
+                    return caught;
+                }
+                self.0.arrived.notified().await;
+            }
+        };
+        patiently(&format!("{count} deliveries"), all).await
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.deliveries.lock().is_empty()
+    }
+}
+
+fn body(delivery: &Delivery) -> String {
+    String::from_utf8_lossy(delivery.message.body.as_ref().expect("a body")).into_owned()
+}
+
+fn bodies(deliveries: &[Delivery]) -> Vec<String> {
+    deliveries.iter().map(body).collect()
+}
+
+/// All of them are safe.
+fn resolve(deliveries: impl IntoIterator<Item = Delivery>) {
+    for delivery in deliveries {
+        delivery.receipt.resolve();
+    }
+}

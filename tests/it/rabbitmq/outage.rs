@@ -1,0 +1,213 @@
+//! A broker that dies, hangs or chokes in mid-flow.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use postdate::domain::Verdict;
+use postdate::domain::verdict::Refusal;
+use postdate::lifecycle::readiness::State;
+
+use super::{Catcher, Life, Submitter, body, message, patiently, resolve};
+use crate::support::{QueueKind, Rabbitmq, eventually, names};
+
+fn confirmed(verdict: &Verdict) -> bool {
+    *verdict == Verdict::Confirmed
+}
+
+fn lost(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::Unknown { .. })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_killed_in_mid_flow_has_all_that_was_confirmed() {
+    const COUNT: usize = 30_000;
+    let mut server = Rabbitmq::start().await;
+    for kind in [QueueKind::Classic, QueueKind::Quorum] {
+        let queue = names::unique("q");
+        server.declare_queue(&queue, kind).await;
+        let life = Life::new(&server);
+        let lanes = life.lanes();
+        let lane = lanes.lane("");
+        let mut submitter = Submitter::default();
+        for ticket in 0..COUNT {
+            submitter.submit(&*lane, ticket as u64, &queue, message(format!("{ticket}")), None);
+        }
+        submitter.collect(2000).await;
+        server.kill9().await;
+        eventually("the lane says so", async || lane.trouble().map(drop).ok_or("no trouble")).await;
+        let State::Degraded(why) = life.readiness.parts().remove(0).1 else {
+            panic!("{:?}", life.readiness.parts());
+        };
+        assert!(!why.contains("guest"), "no secret: {why}");
+        server.restart().await;
+        let verdicts = submitter.collect(COUNT).await;
+        let unknown = verdicts.values().filter(|v| lost(v)).count();
+        let sure = verdicts.values().filter(|v| confirmed(v)).count();
+        // What waited in the lane waited on. (A quorum queue that has no leader yet refuses by nack.)
+        let nack = |v: &Verdict| matches!(v, Verdict::Refused { reason: Refusal::Unavailable, .. });
+        let other = verdicts.values().find(|v| !confirmed(v) && !nack(v) && !lost(v));
+        assert_eq!(other, None, "{kind:?}: {sure} were confirmed");
+        assert!(unknown <= 512, "no more than the window: {unknown}");
+
+        // Reading it all back: nothing confirmed is missing.
+        let reader = Life::new(&server);
+        let catcher = Catcher::default();
+        reader.consume(&[&queue], 1000, &catcher);
+        let mut missing: BTreeSet<String> =
+            verdicts.iter().filter(|(_, v)| confirmed(v)).map(|(t, _)| t.to_string()).collect();
+        while !missing.is_empty() {
+            for delivery in catcher.catch(1).await {
+                missing.remove(&body(&delivery));
+                delivery.receipt.resolve();
+            }
+        }
+        assert_eq!(lane.trouble(), None);
+        reader.drain().await;
+        life.drain().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_killed_while_consuming_delivers_again_all_that_was_not_resolved() {
+    const COUNT: usize = 3000;
+    let mut server = Rabbitmq::start().await;
+    let queue = names::unique("q");
+    server.declare_queue(&queue, QueueKind::Quorum).await;
+    let life = Life::new(&server);
+    let lanes = life.lanes();
+    let lane = lanes.lane("");
+    let mut submitter = Submitter::default();
+    for ticket in 0..COUNT {
+        submitter.submit(&*lane, ticket as u64, &queue, message(format!("{ticket:05}")), None);
+    }
+    assert!(submitter.collect(COUNT).await.values().all(confirmed));
+    let catcher = Catcher::default();
+    life.consume(&[&queue], 500, &catcher);
+    // 0 to 999 are safe; of the next ones nothing is.
+    for _ in 0..10 {
+        resolve(catcher.catch(100).await);
+    }
+    let held = catcher.catch(400).await;
+    server.kill9().await;
+    server.restart().await;
+    // Resolved too late: their channel is gone, nothing of it may be acknowledged on the next one.
+    resolve(held);
+    let mut seen = BTreeSet::new();
+    while seen.len() < COUNT - 1000 {
+        for delivery in catcher.catch(1).await {
+            let body = body(&delivery);
+            if body.as_str() >= "01000" {
+                seen.insert(body);
+            }
+            delivery.receipt.resolve();
+        }
+    }
+    life.drain().await;
+    assert_eq!(server.queue_len(&queue).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_not_there_at_start_is_waited_for() {
+    let mut server = Rabbitmq::start().await;
+    let queue = names::unique("q");
+    server.declare_queue(&queue, QueueKind::Classic).await;
+    server.terminate().await;
+    let life = Life::new(&server);
+    let lanes = life.lanes();
+    let lane = lanes.lane("");
+    let mut submitter = Submitter::default();
+    let soon = life.clock.mono_us() + 500_000;
+    submitter.submit_until(&*lane, 0, &queue, message("expires"), None, soon);
+    submitter.submit(&*lane, 1, &queue, message("waits"), None);
+    assert_eq!(submitter.collect(1).await[&0], Verdict::NotTried);
+    assert!(!life.readiness.is_ready());
+    assert!(matches!(life.readiness.parts().remove(0).1, State::Waiting(_)));
+    server.restart().await;
+    assert_eq!(submitter.collect(2).await[&1], Verdict::Confirmed);
+    assert!(life.readiness.is_ready());
+    life.drain().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alarm_of_memory_pauses_publishing_and_judges_nothing() {
+    let server = Rabbitmq::start().await;
+    let (from, to) = (names::unique("q"), names::unique("q"));
+    server.declare_queue(&from, QueueKind::Classic).await;
+    server.declare_queue(&to, QueueKind::Classic).await;
+    let life = Life::new(&server);
+    let lanes = life.lanes();
+    let lane = lanes.lane("");
+    let mut submitter = Submitter::default();
+    for ticket in 0..10 {
+        submitter.submit(&*lane, ticket, &from, message(format!("{ticket}")), None);
+    }
+    submitter.collect(10).await;
+    server.ctl(&["set_vm_memory_high_watermark", "absolute", "1"]).await;
+    // The broker blocks a connection when it next publishes.
+    for ticket in 10..5000 {
+        submitter.submit(&*lane, ticket, &to, message("m"), None);
+    }
+    eventually("the lane says so", async || {
+        lane.trouble().filter(|trouble| trouble.contains("blocks")).ok_or("no trouble").map(drop)
+    })
+    .await;
+    // Consuming and acknowledging goes on: it has a connection of its own.
+    let catcher = Catcher::default();
+    life.consume(&[&from], 5, &catcher);
+    for _ in 0..2 {
+        resolve(catcher.catch(5).await);
+    }
+    let soon = life.clock.mono_us() + 300_000;
+    submitter.submit_until(&*lane, 5000, &to, message("expires"), None, soon);
+    patiently("its deadline passes", async {
+        while !submitter.got.contains_key(&5000) {
+            let next = submitter.got.len() + 1;
+            submitter.collect(next).await;
+        }
+    })
+    .await;
+    assert_eq!(submitter.got[&5000], Verdict::NotTried);
+    assert!(submitter.got.len() < 5001, "it is blocked");
+    server.ctl(&["set_vm_memory_high_watermark", "0.6"]).await;
+    let verdicts = submitter.collect(5001).await;
+    let sure = verdicts.values().filter(|verdict| confirmed(verdict)).count();
+    assert_eq!(sure, 5000, "all but the expired one");
+    assert_eq!(lane.trouble(), None);
+    assert_eq!(server.queue_len(&to).await, 4990, "each once");
+    life.drain().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_hangs_is_found_out_by_its_silence() {
+    let mut server = Rabbitmq::start().await;
+    let queue = names::unique("q");
+    server.declare_queue(&queue, QueueKind::Classic).await;
+    let life = Life::new(&server);
+    let lanes = life.lanes();
+    let lane = lanes.lane("");
+    let mut submitter = Submitter::default();
+    submitter.submit(&*lane, 0, &queue, message("m"), None);
+    submitter.collect(1).await;
+    server.stop();
+    submitter.submit(&*lane, 1, &queue, message("hangs"), None);
+    let verdict = submitter.collect(2).await[&1].clone();
+    assert!(matches!(verdict, Verdict::Unknown { .. }), "{verdict:?}");
+    server.cont();
+    submitter.submit(&*lane, 2, &queue, message("again"), None);
+    tokio::time::timeout(Duration::from_secs(60), submitter.collect(3)).await.expect("a verdict");
+    assert_eq!(submitter.got[&2], Verdict::Confirmed);
+
+    // Told to end while it hangs: what is with the broker is unknown, and no task stays behind.
+    let catcher = Catcher::default();
+    life.consume(&[&queue], 10, &catcher);
+    let taken = catcher.catch(1).await;
+    server.stop();
+    submitter.submit(&*lane, 3, &queue, message("hangs"), None);
+    life.shutdown.begin();
+    life.shutdown.force();
+    life.drain().await;
+    let verdict = submitter.collect(4).await[&3].clone();
+    assert!(matches!(verdict, Verdict::Unknown { .. } | Verdict::NotTried), "{verdict:?}");
+    drop(taken);
+    server.cont();
+}
