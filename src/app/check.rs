@@ -61,7 +61,7 @@ async fn redis(config: &store::Config) -> Finding {
         Ok(Ok(())) => Finding::good(format!("redis: {url} is there and may be used")),
         Ok(Err(Preflight::Refused(why))) => Finding::bad(format!("redis: {url} may not be used: {why}")),
         Ok(Err(Preflight::Away(why))) => Finding::bad(format!(
-            "redis: cannot be used ({why}); is it running, and is `redis.url` right, user and password included?"
+            "redis: cannot be used: {why}; is it running, and is `redis.url` right, user and password included?"
         )),
         Err(_) => Finding::bad(format!(
             "redis: {url} did not answer within {} s; is it running, and is `redis.url` right?",

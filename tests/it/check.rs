@@ -110,8 +110,8 @@ async fn everything_that_is_wrong_is_said_in_one_run() {
         assert!(found.contains(&sentence), "{sentence}\n{found:#?}");
     }
     let parts = [
-        ("error: redis: cannot be used (redis at redis://***@127.0.0.1", "refused"),
-        ("error: kafka dead: cannot be used (", "Connection refused"),
+        ("error: redis: cannot be used: redis at redis://***@127.0.0.1", "refused"),
+        ("error: kafka dead: cannot be used (target of route far): ", "Connection refused"),
         ("error: rabbitmq locked: amqp://***@127.0.0.1", "ACCESS_REFUSED"),
     ];
     for (begin, part) in parts {

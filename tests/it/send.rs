@@ -45,7 +45,7 @@ async fn a_message_is_followed_through_both_brokers() {
             &format!("{{ rabbitmq = \"main\", exchange = \"\", routing_key = \"{target}\" }}"),
             "",
         );
-    let relay = Relay::start_with(&config, &[("POSTDATE_ADMIN__WRITE_TOKENS", "[\"Pa55word\"]")]).await;
+    let mut relay = Relay::start_with(&config, &[("POSTDATE_ADMIN__WRITE_TOKENS", "[\"Pa55word\"]")]).await;
     let url = relay.url();
 
     for route in ["orders", "mail"] {
@@ -74,4 +74,11 @@ async fn a_message_is_followed_through_both_brokers() {
     refused(&send(&url, "Pa55word", &["--route", "orders", "--delay", "soon"]).await, 1, "soon");
     refused(&send(&url, "Pa55word", &["--route", "orders", "--file", "/nowhere"]).await, 64, "/nowhere");
     refused(&send("redis://h", "Pa55word", &["--route", "orders"]).await, 64, "POSTDATE_URL");
+
+    assert!(relay.terminate().await.success());
+    let log = relay.log();
+    let said =
+        |message: &str| log.lines().filter(|l| l.contains(&format!("\"message\":\"{message}\""))).count();
+    let expected = ["postdate starts", "admin listens", "connected to redis", "draining", "drained"];
+    assert_eq!(expected.map(said), [1; 5], "each is said, and once:\n{log}");
 }

@@ -56,9 +56,7 @@ pub(super) async fn check(connection: &Connection, routes: &[Arc<Route>]) -> Vec
         Err(why) => {
             let all = list(&wanted.topics.values().flatten().cloned().collect());
             let advice = advice(name, &why);
-            return vec![Finding::bad(format!(
-                "kafka {name}: cannot be used ({why}), which is {all}; {advice}"
-            ))];
+            return vec![Finding::bad(format!("kafka {name}: cannot be used ({all}): {why}; {advice}"))];
         }
     };
     let there: BTreeSet<&String> =

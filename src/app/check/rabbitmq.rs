@@ -60,11 +60,11 @@ pub(super) async fn check(connection: &Connection, routes: &[Arc<Route>]) -> Vec
             let (url, all) =
                 (connection.url.redacted_url(), list(&wanted.values().flatten().cloned().collect()));
             let advice = match fault.kind {
-                FaultKind::NotAllowed => "look at the user, the password and the virtual host in",
-                _ => "is it running, and is this right:",
+                FaultKind::NotAllowed => "look at user, password and virtual host in",
+                _ => "is it running there, and is that what is meant by",
             };
             vec![Finding::bad(format!(
-                "rabbitmq {name}: {url} cannot be used ({fault}), which is {all}; {advice} `rabbitmq.{name}.url`"
+                "rabbitmq {name}: {url} cannot be used ({all}): {fault}; {advice} `rabbitmq.{name}.url`"
             ))]
         }
     }

@@ -66,7 +66,9 @@ impl Connection {
         let client = self.listener(&config)?;
         let tried = tokio::task::spawn_blocking(move || {
             let mut obstacles = Vec::new();
-            obstacles.extend(positions(&client, &topics).err().map(|e| Obstacle::Group(describe(&e))));
+            if let Err(why) = positions(&client, &topics) {
+                obstacles.push(Obstacle::Group(why));
+            }
             for topic in topics {
                 if let Err(why) = fetch(&client, &topic) {
                     obstacles.push(Obstacle::Topic { topic, why });
@@ -82,12 +84,14 @@ impl Connection {
     }
 }
 
-fn positions(client: &BaseConsumer<Listener>, topics: &[String]) -> Result<(), KafkaError> {
+fn positions(client: &BaseConsumer<Listener>, topics: &[String]) -> Result<(), String> {
     let mut asked = TopicPartitionList::new();
     for topic in topics {
         asked.add_partition(topic, 0);
     }
-    client.committed_offsets(asked, ANSWER).map(drop)
+    // A group that may not be used is asked for until time is over; the reason comes as an event.
+    let asked = client.committed_offsets(asked, ANSWER);
+    asked.map(drop).map_err(|error| trouble(client).unwrap_or_else(|| describe(&error)))
 }
 
 /// Waits for a record of the topic's first partition, or the news that there is none.
@@ -110,9 +114,11 @@ fn fetch(client: &BaseConsumer<Listener>, topic: &str) -> Result<(), String> {
     Err(trouble(client).unwrap_or_else(|| "no answer in time".to_owned()))
 }
 
-/// The broker's own words, without the client's prefix.
+/// The broker's own words, without the client's name for them.
 fn describe(error: &KafkaError) -> String {
-    error.rdkafka_error_code().map_or_else(|| error.to_string(), |code| code.to_string())
+    let Some(code) = error.rdkafka_error_code() else { return error.to_string() };
+    let text = code.to_string();
+    text.split_once(" (").map_or(text.as_str(), |(_, words)| words.trim_end_matches(')')).to_owned()
 }
 
 /// The last thing that went wrong with a client as a whole.
@@ -136,7 +142,9 @@ impl ClientContext for Listener {
     fn error(&self, error: KafkaError, reason: &str) {
         // That no broker is left follows from what was said before.
         if error.rdkafka_error_code() != Some(RDKafkaErrorCode::AllBrokersDown) {
-            *self.0.lock() = Some(reason.to_owned());
+            // Without the client's own timing and counting.
+            let (reason, _) = reason.split_once(" (after ").unwrap_or((reason, ""));
+            *self.0.lock() = Some(reason.trim_end_matches('.').to_owned());
         }
     }
 }

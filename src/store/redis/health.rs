@@ -17,9 +17,11 @@ pub(super) struct Health {
 }
 
 impl Health {
-    pub(super) fn new(config: &Config, readiness: &Readiness) -> Self {
+    /// Waits for a connection of each role.
+    pub(super) fn new(config: &Config, readiness: &Readiness, roles: &[&'static str]) -> Self {
         let part = readiness.part("redis", true);
-        Self { part, url: config.url.redacted_url(), roles: Mutex::default() }
+        let waiting = roles.iter().map(|role| (*role, Some("not reached yet".to_owned())));
+        Self { part, url: config.url.redacted_url(), roles: Mutex::new(waiting.collect()) }
     }
 
     /// Notes how a connection stands; says so when that changes how Redis as a whole does.
@@ -55,9 +57,7 @@ mod tests {
             partitions: Partitions::new(1).expect("a count"),
             overrides: crate::store::config::Overrides::default(),
         };
-        let health = Health::new(&config, &readiness);
-        health.report("side", Some("not reached yet"));
-        health.report("claim", Some("not reached yet"));
+        let health = Health::new(&config, &readiness, &["side", "claim"]);
         health.report("side", None);
         assert!(!readiness.is_ready(), "one was never up");
         health.report("claim", None);

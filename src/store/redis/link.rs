@@ -57,7 +57,6 @@ impl Link {
         let (publish, current) = watch::channel(None);
         let (broken, hears_broken) = watch::channel(0);
         let health = health.clone();
-        health.report(role, Some("not reached yet"));
         let keeper = Keeper { client, role, health, publish, broken: hears_broken, force: force.clone() };
         tasks.spawn(&format!("store:link:{role}"), keeper.run());
         Ok(Self { current, broken })

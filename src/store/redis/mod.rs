@@ -101,7 +101,7 @@ impl Store {
             on_force.0.forced().await;
             on_force.1.cancel();
         });
-        let health = Arc::new(Health::new(config, parts.readiness));
+        let health = Arc::new(Health::new(config, parts.readiness, &["side", "claim", "settle", "write"]));
         let link = |role: &'static str| Link::start(config, role, &health, parts.tasks, &force);
         let keys = Keys::new(&config.prefix);
         let went_back = Arc::new(WentBack::new());
