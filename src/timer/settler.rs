@@ -346,7 +346,7 @@ impl Settler {
             match tokio::time::timeout(LAST_WORD, shard.store.give_back(p, &held)).await {
                 Ok(Ok(_)) => debug!(partition = p.0, bundles = held.len(), "gave claims back"),
                 Ok(Err(why)) => {
-                    warn!(partition = p.0, error = %why, "cannot give claims back; they will expire")
+                    warn!(partition = p.0, error = %why, "cannot give claims back; they will expire");
                 }
                 Err(_) => warn!(partition = p.0, "no answer to giving claims back; they will expire"),
             }

@@ -93,7 +93,7 @@ async fn a_broker_killed_in_mid_flow_loses_nothing() {
     produce(&kafka, &from, "m", 500..1000);
     memory.has("m", 1000).await;
     // Twice at most for what had no verdict, never for what was confirmed.
-    for (body, times) in arrived.bodies() {
+    for (body, times) in arrived.records() {
         let ticket: u64 = body["m-".len()..].parse().expect("a number");
         assert!(times == 1 || unknown.contains(&ticket), "{body} came {times} times");
     }

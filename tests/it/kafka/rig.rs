@@ -1,6 +1,6 @@
 //! What the Kafka tests share: routes, a sink that remembers, lanes, plain clients.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -130,6 +130,17 @@ impl Memory {
             *bodies.entry(String::from_utf8_lossy(&body).into_owned()).or_default() += 1;
         }
         bodies
+    }
+
+    /// How many records have each body: one that was read twice (the reader too may read again after an outage)
+    /// counts once.
+    pub(super) fn records(&self) -> BTreeMap<String, usize> {
+        let mut offsets: BTreeMap<String, BTreeSet<i64>> = BTreeMap::new();
+        for taken in self.taken.lock().iter() {
+            let body = taken.message.body.clone().unwrap_or_default();
+            offsets.entry(String::from_utf8_lossy(&body).into_owned()).or_default().insert(taken.offset);
+        }
+        offsets.into_iter().map(|(body, offsets)| (body, offsets.len())).collect()
     }
 
     /// Waits until each of these bodies was taken.
