@@ -249,6 +249,12 @@ impl Site {
         by_case
     }
 
+    /// The cases that arrived at one topic or queue, as they came.
+    pub(super) fn order_at(&self, at: &str) -> Vec<String> {
+        let arrivals = self.arrivals.lock().expect("arrivals");
+        arrivals.iter().filter(|arrival| arrival.at == at).map(|arrival| arrival.wire.case()).collect()
+    }
+
     /// Waits until each of these cases has arrived.
     pub(super) async fn await_cases(&self, cases: &[String]) {
         eventually(&format!("{} cases arrive", cases.len()), async || {
