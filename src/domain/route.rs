@@ -125,7 +125,9 @@ impl Target {
     pub fn name(&self) -> String {
         match self {
             Self::Kafka { topic, .. } => topic.clone(),
-            Self::Rabbitmq { exchange, routing_key: RoutingKey::Fixed(key), .. } => format!("{exchange}/{key}"),
+            Self::Rabbitmq { exchange, routing_key: RoutingKey::Fixed(key), .. } => {
+                format!("{exchange}/{key}")
+            }
             Self::Rabbitmq { exchange, .. } => format!("{exchange}/"),
         }
     }

@@ -82,10 +82,8 @@ impl Part {
 
     /// It is in trouble: waiting if it was never up, else degraded. Returns whether that is news.
     pub fn down(&self, why: impl Into<String>) -> bool {
-        let was_waiting = matches!(
-            self.readiness.0.read().parts.get(&self.name),
-            None | Some((State::Waiting(_), _))
-        );
+        let was_waiting =
+            matches!(self.readiness.0.read().parts.get(&self.name), None | Some((State::Waiting(_), _)));
         let why = why.into();
         self.set(if was_waiting { State::Waiting(why) } else { State::Degraded(why) })
     }

@@ -157,7 +157,11 @@ impl Metrics {
         families.register(registry);
         let lateness = Family::<RouteLabel, Histogram, HistogramOf>::new_with_constructor(seconds);
         let confirm = Family::<RouteLabel, Histogram, HistogramOf>::new_with_constructor(seconds);
-        registry.register("lateness_seconds", "Broker's confirm minus due time, delayed messages", lateness.clone());
+        registry.register(
+            "lateness_seconds",
+            "Broker's confirm minus due time, delayed messages",
+            lateness.clone(),
+        );
         registry.register("confirm_seconds", "From hand-over to the broker's confirm", confirm.clone());
         let routes = routes.into_iter().map(|name| {
             let handles = RouteMetrics::new(&families, &lateness, &confirm, &name);

@@ -93,8 +93,7 @@ fn kafka_headers(case: &str, of: &dyn Fn(&'static str, Record, Amqp) -> Content)
         ("kafka.key", text("k")),
     ]);
     let properties = BasicProperties::default().with_delivery_mode(2);
-    let across =
-        Amqp { properties, headers: across, body: b"v".to_vec(), routing_key: String::new() };
+    let across = Amqp { properties, headers: across, body: b"v".to_vec(), routing_key: String::new() };
     of("headers", Record { key: bytes("k"), value: bytes("v"), headers }, across)
 }
 
@@ -169,13 +168,15 @@ pub(super) fn on_amqp(case: &str) -> Vec<Content> {
         unroutable: false,
         sender_selected: false,
     };
-    let amqp = |routing_key: &str, headers| Amqp { routing_key: routing_key.into(), headers, ..Amqp::default() };
+    let amqp =
+        |routing_key: &str, headers| Amqp { routing_key: routing_key.into(), headers, ..Amqp::default() };
     let record = |key: &str, value: &str| {
         Record { key: bytes(key), value: bytes(value), headers: vec![] }.header(CASE, case)
     };
     let named = || table([(CASE, text(case))]);
     let own_user = properties().with_user_id("guest".into());
-    let kafka = [(CASE, text(case)), ("kafka.key", text("k")), ("kafka.null_value", AMQPValue::Boolean(true))];
+    let kafka =
+        [(CASE, text(case)), ("kafka.key", text("k")), ("kafka.null_value", AMQPValue::Boolean(true))];
     let (null, not_null) = (amqp("r", table(kafka.clone())), amqp("r", table(kafka)));
     let cc = AMQPValue::FieldArray(FieldArray::from(vec![text("nobody")]));
     vec![

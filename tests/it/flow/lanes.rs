@@ -4,7 +4,7 @@
 use lapin::ExchangeKind;
 
 use super::site::{Path, Side, Site, await_metric, config};
-use super::wire::{Amqp, CASE, Record, Wire, bytes, table, text};
+use super::wire::{CASE, Record, Wire, bytes};
 use crate::support::relay::{Config, Relay};
 use crate::support::run::now_ms;
 use crate::support::{eventually, names};
@@ -37,22 +37,13 @@ fn missing(to: Side) -> Vec<Missing> {
 }
 
 fn plain(from: Side, case: &str) -> Wire {
-    match from {
-        Side::Kafka => {
-            let headers = vec![(CASE.to_owned(), bytes(case))];
-            Wire::Kafka(Record { key: bytes("k"), value: bytes("v"), headers })
-        }
-        _ => {
-            let headers = table([(CASE, text(case))]);
-            Wire::Amqp(Amqp { routing_key: "k".into(), headers, body: b"v".to_vec(), ..Amqp::default() })
-        }
-    }
+    from.plain(case, "k", b"v")
 }
 
 fn configure(path: &Path, missing: &[Missing], retry: &str, config: Config) -> Config {
     let targets: Vec<_> = missing.iter().map(|m| format!("\"{}\"", m.text)).collect();
     let more = format!("allow_targets = [{}]\n{retry}", targets.join(", "));
-    config.route(&path.route, &path.from_text(), &path.to_text(), &more)
+    config.route(&path.route, &path.source_text(), &path.target_text(), &more)
 }
 
 /// Makes what the ones that are "unroutable" need to be only that.

@@ -15,7 +15,7 @@ use rdkafka::message::{BorrowedMessage, Header, Headers as _, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::{Message as _, Offset, TopicPartitionList};
 
-use super::wire::{Amqp, Arrival, Record, Wire};
+use super::wire::{Amqp, Arrival, CASE, Record, Wire, bytes, table, text};
 use crate::support::relay::{Config, Relay};
 use crate::support::run::now_ms;
 use crate::support::{Kafka, QueueKind, Rabbitmq, Redis, eventually, names};
@@ -37,6 +37,16 @@ impl Side {
             Self::Classic => "classic",
             Self::Quorum => "quorum",
         }
+    }
+
+    /// A message from here: its case in a header, a key or routing key, a body.
+    pub(super) fn plain(self, case: &str, key: &str, body: &[u8]) -> Wire {
+        if self == Self::Kafka {
+            let headers = vec![(CASE.to_owned(), bytes(case))];
+            return Wire::Kafka(Record { key: bytes(key), value: Some(body.to_vec()), headers });
+        }
+        let headers = table([(CASE, text(case))]);
+        Wire::Amqp(Amqp { routing_key: key.into(), headers, body: body.to_vec(), ..Amqp::default() })
     }
 
     fn queue(self) -> QueueKind {
@@ -65,7 +75,7 @@ impl Path {
     }
 
     /// `from`, as configured.
-    pub(super) fn from_text(&self) -> String {
+    pub(super) fn source_text(&self) -> String {
         match self.from {
             Side::Kafka => format!("{{ kafka = \"a\", topic = \"{}\" }}", self.ingress),
             _ => format!("{{ rabbitmq = \"a\", queue = \"{}\" }}", self.ingress),
@@ -73,11 +83,13 @@ impl Path {
     }
 
     /// `to`, as configured: on the second connection of its kind.
-    pub(super) fn to_text(&self) -> String {
+    pub(super) fn target_text(&self) -> String {
         let (target, key) = (&self.target, if self.from == Side::Kafka { "key" } else { "preserve" });
         match self.to {
             Side::Kafka => format!("{{ kafka = \"b\", topic = \"{target}\" }}"),
-            Side::Classic => format!("{{ rabbitmq = \"b\", exchange = \"{target}\", routing_key = \"{key}\" }}"),
+            Side::Classic => {
+                format!("{{ rabbitmq = \"b\", exchange = \"{target}\", routing_key = \"{key}\" }}")
+            }
             Side::Quorum => format!("{{ rabbitmq = \"b\", exchange = \"\", routing_key = \"{target}\" }}"),
         }
     }
@@ -90,7 +102,7 @@ impl Path {
     /// The route in a configuration; it allows `other`.
     pub(super) fn configure(&self, config: Config, more: &str) -> Config {
         let more = format!("allow_targets = [\"{}\"]\n{more}", self.other_text());
-        config.route(&self.route, &self.from_text(), &self.to_text(), &more)
+        config.route(&self.route, &self.source_text(), &self.target_text(), &more)
     }
 
     /// What a message's routing key is on its target.
@@ -122,7 +134,8 @@ pub(super) struct Site {
     pub(super) rabbitmq: &'static Rabbitmq,
     pub(super) redis: &'static Redis,
     producer: FutureProducer,
-    connection: Connection,
+    /// Open as long as its channel is used.
+    _connection: Connection,
     channel: Channel,
     arrivals: Arrivals,
     stop: Arc<AtomicBool>,
@@ -130,8 +143,7 @@ pub(super) struct Site {
 
 impl Site {
     pub(super) async fn new() -> Self {
-        let (kafka, rabbitmq, redis) =
-            tokio::join!(Kafka::shared(), Rabbitmq::shared(), Redis::shared());
+        let (kafka, rabbitmq, redis) = tokio::join!(Kafka::shared(), Rabbitmq::shared(), Redis::shared());
         let mut client = kafka.client();
         client.set("acks", "all").set("enable.idempotence", "true").set("partitioner", "murmur2_random");
         let connection = rabbitmq.connect().await.expect("a connection");
@@ -139,7 +151,7 @@ impl Site {
         channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
         let producer = client.create().expect("a producer");
         let (arrivals, stop) = Default::default();
-        Self { kafka, rabbitmq, redis, producer, connection, channel, arrivals, stop }
+        Self { kafka, rabbitmq, redis, producer, _connection: connection, channel, arrivals, stop }
     }
 
     /// Makes what a path needs, and collects what arrives on its targets.
@@ -183,8 +195,8 @@ impl Site {
                     Some(Ok(record)) => {
                         arrivals.lock().expect("arrivals").push(of_record(&at, &record));
                     }
-                    Some(Err(error)) => println!("{at}: {error}"),
-                    None => {}
+                    // The client goes on by itself; what does not arrive is missed.
+                    Some(Err(_)) | None => {}
                 }
             }
         });
