@@ -1,8 +1,12 @@
 //! The whole flow, from outside: the real binary between real servers. What producers send, in all its
 //! forms, and what must come out, as the contract says it.
 
+mod commands;
 mod contents;
 mod directions;
 mod forms;
+mod inputs;
+mod invalid;
+mod lanes;
 mod site;
 mod wire;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::contents::{self, Content};
 use super::forms::{Form, When};
 use super::site::{Path, Side, Site, await_metric, config};
-use super::wire::{Amqp, Arrival, CASE, Record, Wire, bytes, table, text};
+use super::wire::{Arrival, Stamp, Wire, table, text};
 use crate::support::Relay;
 use crate::support::run::now_ms;
 
@@ -44,22 +44,16 @@ const MODES: [Mode; 5] =
 /// from AMQP in five modes. A binary key cannot be a routing key, so it does not go to an exchange.
 const CASES: usize = 3 * 31 * 2 + 6 * 45 * 2 + (3 * 7 - 1) * 5 + 6 * 8 * 5;
 
+/// A simple message; how it must come out on the same technology, and on the other one.
 fn simple(from: Side, case: &str) -> (Wire, Wire, Wire) {
-    let record =
-        Record { key: bytes("key"), value: bytes("body"), headers: vec![(CASE.into(), bytes(case))] };
-    let mut amqp = Amqp {
-        routing_key: "key".into(),
-        headers: table([(CASE, text(case))]),
-        body: b"body".to_vec(),
-        ..Amqp::default()
-    };
+    let sent = from.plain(case, "key", b"body");
+    let record = Side::Kafka.plain(case, "key", b"body");
     if from != Side::Kafka {
-        let sent = Wire::Amqp(amqp);
-        return (sent.clone(), sent, Wire::Kafka(record));
+        return (sent.clone(), sent, record);
     }
+    let Wire::Amqp(mut amqp) = Side::Classic.plain(case, "key", b"body") else { panic!("from a queue") };
     amqp.headers.insert("kafka.key".into(), text("key"));
     amqp.properties = amqp.properties.with_delivery_mode(2);
-    let sent = Wire::Kafka(record);
     (sent.clone(), sent, Wire::Amqp(amqp))
 }
 
@@ -101,13 +95,13 @@ fn content_cases(at: usize, path: &Path, base_ms: i64, cases: &mut Vec<Case>) {
             };
             let to_exchange = path.to == Side::Classic && path.from == Side::Kafka;
             if !(content.unroutable && to_exchange) {
-                cases.push(content_case(at, path, base_ms, mode, name, content));
+                cases.push(content_case(at, path, base_ms, mode, &name, content));
             }
         }
     }
 }
 
-fn content_case(at: usize, path: &Path, base_ms: i64, mode: Mode, name: String, content: Content) -> Case {
+fn content_case(at: usize, path: &Path, base_ms: i64, mode: Mode, name: &str, content: Content) -> Case {
     let other = matches!(mode, Mode::PassToOther | Mode::DelayedToOther);
     let delayed = !matches!(mode, Mode::PassThrough | Mode::PassToOther);
     let mut sent = content.sent;
@@ -164,7 +158,7 @@ fn judge(case: &Case, path: &Path, arrival: &Arrival) -> Option<String> {
         return Some(format!("came to {}, not to {at}", arrival.at));
     }
     let Some(when) = case.when else {
-        return (stamp != Default::default()).then(|| format!("passed through with {stamp:?}"));
+        return (stamp != Stamp::default()).then(|| format!("passed through with {stamp:?}"));
     };
     let Some(due_ms) = stamp.due_ms else { return Some("without x-delay-due".into()) };
     let right_due = match when {

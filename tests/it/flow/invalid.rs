@@ -7,7 +7,7 @@ use postdate::domain::{HeaderValue, Message};
 
 use super::inputs::{self, Bad, MAX_HEADERS, MAX_SIZE};
 use super::site::{Path, Side, Site, await_metric, config};
-use super::wire::{Amqp, CASE, Record, Wire, bytes, table, text};
+use super::wire::{CASE, Wire};
 use crate::support::relay::{Config, Relay};
 use crate::support::run::now_ms;
 
@@ -33,18 +33,7 @@ fn bad(from: Side, case: &str) -> Vec<Bad> {
 
 /// A message with a body of exactly `max_size`.
 fn healthy(from: Side, case: &str) -> Wire {
-    let body = vec![b'h'; MAX_SIZE];
-    let plain = match from {
-        Side::Kafka => {
-            let headers = vec![(CASE.to_owned(), bytes(case))];
-            Wire::Kafka(Record { key: bytes("k"), value: Some(body), headers })
-        }
-        _ => {
-            let headers = table([(CASE, text(case))]);
-            Wire::Amqp(Amqp { routing_key: "k".into(), headers, body, ..Amqp::default() })
-        }
-    };
-    plain.header("x-delay", "300")
+    from.plain(case, "k", &[b'h'; MAX_SIZE]).header("x-delay", "300")
 }
 
 #[tokio::test]
@@ -59,7 +48,8 @@ async fn bad_inputs_under_each_policy_and_a_healthy_message_behind_each() {
     }
     site.open(&paths.iter().map(|(_, path)| path.clone()).collect::<Vec<_>>()).await;
     let config = paths.iter().fold(config(&site), |config, (policy, path)| {
-        let limits = format!("max_delay = \"1h\"\nmax_size = \"{MAX_SIZE}B\"\nmax_headers = \"{MAX_HEADERS}B\"");
+        let limits =
+            format!("max_delay = \"1h\"\nmax_size = \"{MAX_SIZE}B\"\nmax_headers = \"{MAX_HEADERS}B\"");
         path.configure(config, &format!("on_invalid = \"{policy}\"\n{limits}"))
     });
     let mut relay = Relay::start(&config).await;
@@ -175,7 +165,8 @@ fn untouched(path: &Path, sent: &Wire, came: &Wire) -> bool {
         }
         (Wire::Amqp(sent), Wire::Kafka(came)) => {
             let there = |name: &str| came.headers.iter().filter(|(n, _)| n == name).count() == 1;
-            came.value.as_ref() == Some(&sent.body) && sent.headers.inner().keys().all(|name| there(name.as_str()))
+            came.value.as_ref() == Some(&sent.body)
+                && sent.headers.inner().keys().all(|name| there(name.as_str()))
         }
     }
 }
@@ -183,7 +174,8 @@ fn untouched(path: &Path, sent: &Wire, came: &Wire) -> bool {
 /// What the store keeps of dead letters, by case: the reason, and the message.
 async fn dead_letters(site: &Site, config: &Config) -> BTreeMap<String, Vec<(String, Message)>> {
     let text = config.text("");
-    let prefix = text.lines().find_map(|line| line.strip_prefix("prefix = ")).expect("a prefix").trim_matches('"');
+    let prefix =
+        text.lines().find_map(|line| line.strip_prefix("prefix = ")).expect("a prefix").trim_matches('"');
     let mut connection = site.redis.connection().await.expect("connected");
     let keys: Vec<String> = redis::cmd("KEYS")
         .arg(format!("{prefix}:*:d:*"))
@@ -199,7 +191,9 @@ async fn dead_letters(site: &Site, config: &Config) -> BTreeMap<String, Vec<(Str
         let reason = entry.history.last().map(|failure| failure.reason.to_string()).unwrap_or_default();
         let case = entry.message.headers.iter().find(|header| header.name.as_str() == CASE);
         let case = case.map(|header| match &header.value {
-            HeaderValue::Bytes(case) | HeaderValue::LongString(case) => String::from_utf8_lossy(case).into_owned(),
+            HeaderValue::Bytes(case) | HeaderValue::LongString(case) => {
+                String::from_utf8_lossy(case).into_owned()
+            }
             other => panic!("{CASE} is {other:?}"),
         });
         kept.entry(case.expect("a case")).or_default().push((reason, entry.message.clone()));
@@ -218,13 +212,18 @@ fn intact(kept: &Message, sent: &Wire) -> bool {
                 other => panic!("{other:?} on Kafka"),
             });
             let key = kept.key.as_deref();
-            headers.collect::<Vec<_>>() == record.headers && body == record.value.as_deref() && key == record.key.as_deref()
+            headers.collect::<Vec<_>>() == record.headers
+                && body == record.value.as_deref()
+                && key == record.key.as_deref()
         }
         Wire::Amqp(amqp) => {
-            let names = |table: &FieldTable| table.inner().keys().map(ToString::to_string).collect::<Vec<_>>();
+            let names =
+                |table: &FieldTable| table.inner().keys().map(ToString::to_string).collect::<Vec<_>>();
             let mut kept_names: Vec<_> = kept.headers.iter().map(|header| header.name.to_string()).collect();
             kept_names.sort();
-            kept_names == names(&amqp.headers) && body == Some(&amqp.body[..]) && kept.key.as_deref() == Some(b"k")
+            kept_names == names(&amqp.headers)
+                && body == Some(&amqp.body[..])
+                && kept.key.as_deref() == Some(b"k")
         }
     }
 }

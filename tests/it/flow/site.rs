@@ -15,7 +15,7 @@ use rdkafka::message::{BorrowedMessage, Header, Headers as _, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::{Message as _, Offset, TopicPartitionList};
 
-use super::wire::{Amqp, Arrival, Record, Wire};
+use super::wire::{Amqp, Arrival, CASE, Record, Wire, bytes, table, text};
 use crate::support::relay::{Config, Relay};
 use crate::support::run::now_ms;
 use crate::support::{Kafka, QueueKind, Rabbitmq, Redis, eventually, names};
@@ -37,6 +37,16 @@ impl Side {
             Self::Classic => "classic",
             Self::Quorum => "quorum",
         }
+    }
+
+    /// A message from here: its case in a header, a key or routing key, a body.
+    pub(super) fn plain(self, case: &str, key: &str, body: &[u8]) -> Wire {
+        if self == Self::Kafka {
+            let headers = vec![(CASE.to_owned(), bytes(case))];
+            return Wire::Kafka(Record { key: bytes(key), value: Some(body.to_vec()), headers });
+        }
+        let headers = table([(CASE, text(case))]);
+        Wire::Amqp(Amqp { routing_key: key.into(), headers, body: body.to_vec(), ..Amqp::default() })
     }
 
     fn queue(self) -> QueueKind {
@@ -65,7 +75,7 @@ impl Path {
     }
 
     /// `from`, as configured.
-    pub(super) fn from_text(&self) -> String {
+    pub(super) fn source_text(&self) -> String {
         match self.from {
             Side::Kafka => format!("{{ kafka = \"a\", topic = \"{}\" }}", self.ingress),
             _ => format!("{{ rabbitmq = \"a\", queue = \"{}\" }}", self.ingress),
@@ -73,7 +83,7 @@ impl Path {
     }
 
     /// `to`, as configured: on the second connection of its kind.
-    pub(super) fn to_text(&self) -> String {
+    pub(super) fn target_text(&self) -> String {
         let (target, key) = (&self.target, if self.from == Side::Kafka { "key" } else { "preserve" });
         match self.to {
             Side::Kafka => format!("{{ kafka = \"b\", topic = \"{target}\" }}"),
@@ -92,7 +102,7 @@ impl Path {
     /// The route in a configuration; it allows `other`.
     pub(super) fn configure(&self, config: Config, more: &str) -> Config {
         let more = format!("allow_targets = [\"{}\"]\n{more}", self.other_text());
-        config.route(&self.route, &self.from_text(), &self.to_text(), &more)
+        config.route(&self.route, &self.source_text(), &self.target_text(), &more)
     }
 
     /// What a message's routing key is on its target.
@@ -124,7 +134,8 @@ pub(super) struct Site {
     pub(super) rabbitmq: &'static Rabbitmq,
     pub(super) redis: &'static Redis,
     producer: FutureProducer,
-    connection: Connection,
+    /// Open as long as its channel is used.
+    _connection: Connection,
     channel: Channel,
     arrivals: Arrivals,
     stop: Arc<AtomicBool>,
@@ -140,7 +151,7 @@ impl Site {
         channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
         let producer = client.create().expect("a producer");
         let (arrivals, stop) = Default::default();
-        Self { kafka, rabbitmq, redis, producer, connection, channel, arrivals, stop }
+        Self { kafka, rabbitmq, redis, producer, _connection: connection, channel, arrivals, stop }
     }
 
     /// Makes what a path needs, and collects what arrives on its targets.
@@ -184,8 +195,8 @@ impl Site {
                     Some(Ok(record)) => {
                         arrivals.lock().expect("arrivals").push(of_record(&at, &record));
                     }
-                    Some(Err(error)) => println!("{at}: {error}"),
-                    None => {}
+                    // The client goes on by itself; what does not arrive is missed.
+                    Some(Err(_)) | None => {}
                 }
             }
         });
@@ -248,6 +259,12 @@ impl Site {
             by_case.entry(arrival.wire.case()).or_default().push(arrival.clone());
         }
         by_case
+    }
+
+    /// The cases that arrived at one topic or queue, as they came.
+    pub(super) fn order_at(&self, at: &str) -> Vec<String> {
+        let arrivals = self.arrivals.lock().expect("arrivals");
+        arrivals.iter().filter(|arrival| arrival.at == at).map(|arrival| arrival.wire.case()).collect()
     }
 
     /// Waits until each of these cases has arrived.

@@ -26,6 +26,7 @@ pub(super) struct Amqp {
 }
 
 /// Either.
+#[allow(clippy::large_enum_variant, reason = "a few thousand of them")]
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Wire {
     Kafka(Record),
@@ -63,6 +64,8 @@ pub(super) fn table<const N: usize>(headers: [(&str, AMQPValue); N]) -> FieldTab
     table
 }
 
+/// Bytes as Kafka has them: they could be null.
+#[allow(clippy::unnecessary_wraps, reason = "as every caller needs it")]
 pub(super) fn bytes(text: &str) -> Option<Vec<u8>> {
     Some(text.as_bytes().to_vec())
 }
