@@ -13,6 +13,7 @@ use super::wheel::Item;
 use super::{Served, Shard};
 use crate::domain::limits::{MAX_EXPIRIES, SPLIT_EXPIRIES};
 use crate::domain::{DeadReason, Partition, UnixMs, retry};
+use crate::mutants::{self, Mutant};
 use crate::store::{
     Bundle, Claim, ClaimRequest, Claimed, CodecError, DeadLetter, Division, Fresh, Head, Remainder,
     StoreError,
@@ -201,12 +202,19 @@ impl Claimer {
         bundle: &Bundle,
         lease_until_us: i64,
     ) -> Option<Item> {
-        let Claimed { claim, expiries, skip, blob, .. } = claimed;
+        let Claimed { claim, mut expiries, skip, blob, .. } = claimed;
+        if mutants::is(Mutant::ForgetExpiry) {
+            expiries = 0;
+        }
         let slot = self.shard.table.slot();
         let own = |(index, entry): (usize, &crate::domain::Entry)| {
             entry.id.clone().unwrap_or_else(|| claim.id.message_id(claim.partition, index, entry.due))
         };
-        let target = served.route.target(bundle.target.as_str());
+        let mut target = served.route.target(bundle.target.as_str());
+        if mutants::is(Mutant::WrongTarget) {
+            let mut others = self.shard.routes.values().map(|other| &other.route.to);
+            target = others.find(|&to| *to != served.route.to);
+        }
         let mut order: Vec<u32> = (0..skip.len() as u32).filter(|&i| !skip[i as usize]).collect();
         order.sort_by_key(|&index| bundle.entries[index as usize].due);
         let flight = Arc::new(Flight {

@@ -18,6 +18,7 @@ use super::holding::Flight;
 use crate::domain::{Refusal, StoreClock, UnixMs, Verdict};
 use crate::egress::{Publication, Stamp};
 use crate::lifecycle::{Shutdown, Tasks};
+use crate::mutants::{self, Mutant};
 
 /// Longest sleep: a clock that steps is followed within this.
 const LOOK: Duration = Duration::from_millis(100);
@@ -153,6 +154,13 @@ fn hand_over(clock: &StoreClock, flight: &Arc<Flight>, index: u32) {
             route = %flight.served.route.name, id = %flight.ids[index as usize], cause = cause.as_str(),
             "this publish may repeat an earlier one"
         );
+    }
+    if mutants::drops() {
+        flight.verdicts.push(ticket, Verdict::Confirmed);
+        return;
+    }
+    if mutants::is(Mutant::SettleBeforeConfirm) {
+        flight.verdicts.push(ticket, Verdict::Confirmed);
     }
     lane.submit(Publication {
         entries: flight.entries.clone(),

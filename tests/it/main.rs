@@ -8,5 +8,6 @@ mod support;
 mod accounting;
 mod flow;
 mod kafka;
+mod outage;
 mod rabbitmq;
 mod servers;
