@@ -13,7 +13,7 @@ use anyhow::Context;
 use prometheus_client::registry::Registry;
 use tracing::{error, info};
 
-pub use self::check::check_connections;
+pub use self::check::{Finding, check_connections};
 use self::drain::Stages;
 use self::inject::IngressInject;
 use crate::backoff::Backoff;
@@ -25,7 +25,7 @@ use crate::egress::rabbitmq::RabbitLanes;
 use crate::egress::{AllLanes, Lanes};
 use crate::ingress::{self, Intake};
 use crate::lifecycle::signals::Signals;
-use crate::lifecycle::{Readiness, Tasks};
+use crate::lifecycle::{Part, Readiness, Tasks};
 use crate::store::{self, Preflight, Store};
 use crate::telemetry::{Bursts, Metrics, Watch};
 use crate::{admin, telemetry, timer};
@@ -33,15 +33,18 @@ use crate::{admin, telemetry, timer};
 /// Runs the relay until a signal ends it.
 pub fn run(config: Config) -> anyhow::Result<ExitCode> {
     telemetry::init(&config.log)?;
-    // No provider is chosen by the client libraries: without one the first handshake panics.
-    if rustls::crypto::ring::default_provider().install_default().is_err() {
-        anyhow::bail!("another TLS provider is installed already");
-    }
+    choose_tls()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let code = runtime.block_on(life(config));
     // What is left is a blocking call of a client library: its thread ends with the process.
     runtime.shutdown_background();
     code
+}
+
+/// No provider is chosen by the client libraries: without one the first handshake panics.
+fn choose_tls() -> anyhow::Result<()> {
+    let chosen = rustls::crypto::ring::default_provider().install_default();
+    chosen.map_err(|_| anyhow::anyhow!("another TLS provider is installed already"))
 }
 
 /// What every room gets.
@@ -114,8 +117,10 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         inject: Arc::new(inject),
         clock: house.clock,
     };
+    // Announced before anybody can ask: not ready until the store is there.
+    let redis = house.readiness.part("redis", true);
     admin::start(&house.config.admin, state, &house.tasks, house.stages.admin.clone()).await?;
-    preflight(&house.config.redis).await?;
+    preflight(&house.config.redis, &redis).await?;
     let store = Store::start(&store::Parts {
         config: &house.config.redis,
         clock: house.clock,
@@ -132,6 +137,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         routes: &house.config.routes,
         metrics: house.metrics.clone(),
         watch: house.watch.clone(),
+        bursts: house.bursts.clone(),
         shards: house.shards,
         tasks: &house.tasks,
         shutdown: house.stages.flow.clone(),
@@ -141,7 +147,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
 }
 
 /// Waits until the store is there; ends if it may not be used.
-async fn preflight(config: &store::Config) -> anyhow::Result<()> {
+async fn preflight(config: &store::Config, part: &Part) -> anyhow::Result<()> {
     let mut failures = 0;
     loop {
         match store::preflight(config, true).await {
@@ -149,6 +155,7 @@ async fn preflight(config: &store::Config) -> anyhow::Result<()> {
             Err(Preflight::Refused(why)) => return Err(why).context("the store may not be used"),
             Err(Preflight::Away(why)) => {
                 failures += 1;
+                part.down(&*why);
                 if failures == 1 {
                     tracing::warn!(error = why, "waiting for the store");
                 }

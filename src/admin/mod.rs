@@ -61,12 +61,12 @@ pub struct State {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The address cannot be listened on.
-    #[error("cannot listen on {address} (admin.listen): {source}")]
+    #[error("cannot listen on {address} (admin.listen): {why}")]
     Bind {
         /// As configured.
         address: SocketAddr,
         /// What the system said.
-        source: std::io::Error,
+        why: std::io::Error,
     },
     /// Anybody on the network could send messages.
     #[error("admin.listen is {0}, not loopback, and no token is configured: set admin.write_tokens_file")]

@@ -38,7 +38,7 @@ pub async fn start(
     if tokens.is_empty() && !config.listen.ip().is_loopback() {
         return Err(Error::Unprotected(config.listen));
     }
-    let refused = |source| Error::Bind { address: config.listen, source };
+    let refused = |why| Error::Bind { address: config.listen, why };
     let listener = TcpListener::bind(config.listen).await.map_err(refused)?;
     let address = listener.local_addr().map_err(refused)?;
     let app = router(Admin::new(state, tokens, shutdown.clone()));

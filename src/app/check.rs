@@ -1,10 +1,84 @@
 //! `check --connect`: tries Redis, the brokers, and every topic, queue and exchange that a route names.
+//! Creates and changes nothing; everything at once, so that what is dead costs its own deadline only.
 
-use std::process::ExitCode;
+mod kafka;
+mod rabbitmq;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures_util::future::join_all;
 
 use crate::config::Config;
+use crate::domain::Route;
+use crate::store::{self, Preflight};
+use crate::telemetry;
 
-/// Tries all of it; prints what it found.
-pub fn check_connections(_config: &Config) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not wired")
+/// Longest wait for what does not answer.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// One thing that was tried: a sentence for a person, without any secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Whether it is as it should be.
+    pub good: bool,
+    /// What was found; of what is not good also what to do.
+    pub text: String,
+}
+
+impl Finding {
+    fn good(text: String) -> Self {
+        Self { good: true, text }
+    }
+
+    fn bad(text: String) -> Self {
+        Self { good: false, text }
+    }
+}
+
+/// Tries all of it. Warnings of the rooms themselves go to the log, as text.
+pub fn check_connections(config: &Config) -> anyhow::Result<Vec<Finding>> {
+    let filter = config.log.filter.clone();
+    telemetry::init(&telemetry::Config { format: telemetry::Format::Text, filter })?;
+    super::choose_tls()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let findings = runtime.block_on(all(config));
+    // A client library may still wait for what is dead.
+    runtime.shutdown_background();
+    Ok(findings)
+}
+
+async fn all(config: &Config) -> Vec<Finding> {
+    let kafka = config.kafka.values().map(|connection| kafka::check(connection, &config.routes));
+    let rabbitmq = config.rabbitmq.values().map(|connection| rabbitmq::check(connection, &config.routes));
+    let (redis, kafka, rabbitmq) = tokio::join!(redis(&config.redis), join_all(kafka), join_all(rabbitmq));
+    std::iter::once(redis).chain(kafka.into_iter().flatten()).chain(rabbitmq.into_iter().flatten()).collect()
+}
+
+async fn redis(config: &store::Config) -> Finding {
+    let url = config.url.redacted_url();
+    match tokio::time::timeout(PATIENCE, store::preflight(config, false)).await {
+        Ok(Ok(())) => Finding::good(format!("redis: {url} is there and may be used")),
+        Ok(Err(Preflight::Refused(why))) => Finding::bad(format!("redis: {url} may not be used: {why}")),
+        Ok(Err(Preflight::Away(why))) => Finding::bad(format!(
+            "redis: cannot be used ({why}); is it running, and is `redis.url` right, user and password included?"
+        )),
+        Err(_) => Finding::bad(format!(
+            "redis: {url} did not answer within {} s; is it running, and is `redis.url` right?",
+            PATIENCE.as_secs()
+        )),
+    }
+}
+
+/// What a route is to a thing that it names.
+fn source(route: &Route) -> String {
+    format!("source of route {}", route.name)
+}
+
+fn target(route: &Route) -> String {
+    format!("target of route {}", route.name)
+}
+
+fn list(names: &BTreeSet<String>) -> String {
+    names.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
 }

@@ -3,6 +3,8 @@
 //! The operator's properties come last where they only tune, and are refused where a guarantee hangs on
 //! them ([`OWNED`]). Their values are secrets: neither logs nor errors show one.
 
+mod examine;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,12 +12,12 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::config::RDKafkaLogLevel;
-use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{ClientConfig, types::RDKafkaConfRes};
 use tokio::sync::Notify;
 use tracing::{debug, trace, warn};
 
+pub use self::examine::Obstacle;
 use crate::domain::Secret;
 
 /// A named Kafka connection, checked.
@@ -39,6 +41,7 @@ pub const OWNED: &[&str] = &[
     "auto.offset.reset",
     "bootstrap.servers",
     "client.id",
+    "delivery.report.only.error",
     "delivery.timeout.ms",
     "enable.auto.commit",
     "enable.auto.offset.store",
@@ -55,14 +58,20 @@ pub const OWNED: &[&str] = &[
     "isolation.level",
     "linger.ms",
     "log.queue",
+    "max.in.flight",
+    "max.in.flight.requests.per.connection",
     "max.poll.interval.ms",
+    "message.send.max.retries",
     "message.timeout.ms",
     "metadata.broker.list",
     "offset.store.method",
     "partition.assignment.strategy",
     "partitioner",
+    "queue.buffering.max.messages",
     "queue.buffering.max.ms",
     "request.required.acks",
+    "request.timeout.ms",
+    "retries",
     "session.timeout.ms",
     "statistics.interval.ms",
     "topic.metadata.propagation.max.ms",
@@ -224,37 +233,6 @@ fn topic_error(code: Option<RDKafkaErrorCode>, text: String) -> TopicState {
         _ => TopicState::Unreachable(text),
     }
 }
-
-/// Asks for a topic with a client made for this one question.
-pub async fn find_topic(
-    connection: &Connection,
-    topic: &str,
-    at_most: Duration,
-) -> Result<TopicState, ConfigError> {
-    let config = connection.config(&[])?;
-    let (owner, topic) = (connection.clone(), topic.to_owned());
-    let asked = tokio::task::spawn_blocking(move || {
-        let client: BaseConsumer<Quiet> =
-            config.create_with_context(Quiet).map_err(|error| owner.refused(error))?;
-        Ok(look_up(client.client(), &topic, at_most))
-    });
-    asked.await.unwrap_or_else(|error| Ok(TopicState::Unreachable(error.to_string())))
-}
-
-/// A context whose client only answers questions.
-struct Quiet;
-
-impl ClientContext for Quiet {
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        log(level, facility, message);
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        debug!(%error, reason, "kafka client error");
-    }
-}
-
-impl rdkafka::consumer::ConsumerContext for Quiet {}
 
 /// Takes a line of librdkafka's log: quietly, for what matters is said by Postdate in its own words.
 pub fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {

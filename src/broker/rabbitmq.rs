@@ -2,12 +2,14 @@
 //! translation between AMQP's types and our own.
 
 mod convert;
+mod examine;
 mod fault;
 mod health;
 mod link;
 mod look;
 
 pub use convert::{TooLong, from_amqp, to_amqp, wire_len};
+pub use examine::Thing;
 pub use fault::{Fault, FaultKind};
 pub use link::{Broker, DEADLINE, Link, Links, Live, within};
 pub use look::{look_for_exchange, look_for_queue, short_name};

@@ -16,6 +16,9 @@ pub(super) struct Check {
     #[command(flatten)]
     config: ConfigArgs,
     /// Try Redis, the brokers, and every topic, queue and exchange too
+    ///
+    /// Nothing is created or changed, and no group is joined. What a user may write, and on RabbitMQ also read,
+    /// shows only when it is done: it is not tried.
     #[arg(long)]
     connect: bool,
     /// Print the effective configuration as TOML, each value with its source, secrets redacted
@@ -33,7 +36,22 @@ pub(super) fn check(args: Check) -> anyhow::Result<ExitCode> {
         Err(problems) => return Ok(refuse(&problems)),
     };
     output::out(&if args.print { loaded.print().trim_end().to_owned() } else { summary(&config) });
-    if args.connect { app::check_connections(&config) } else { Ok(ExitCode::SUCCESS) }
+    if args.connect { connect(&config, args.print) } else { Ok(ExitCode::SUCCESS) }
+}
+
+/// What is well goes to stdout, unless the configuration is printed there; what is not to stderr.
+fn connect(config: &Config, print: bool) -> anyhow::Result<ExitCode> {
+    let (good, bad): (Vec<_>, Vec<_>) = app::check_connections(config)?.into_iter().partition(|f| f.good);
+    for finding in good.iter().filter(|_| !print) {
+        output::out(&finding.text);
+    }
+    for finding in &bad {
+        output::err(&format!("error: {}", finding.text));
+    }
+    if bad.len() > 1 {
+        output::err(&format!("{} errors", bad.len()));
+    }
+    Ok(if bad.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn summary(config: &Config) -> String {

@@ -24,7 +24,7 @@ const WAIT_DEADLINE: Duration = Duration::from_secs(3720);
 
 /// Why a command was not done. Its text is a whole sentence for a person.
 #[derive(Debug, thiserror::Error)]
-pub enum ClientError {
+pub(super) enum ClientError {
     /// Something was asked for that cannot be.
     #[error("{0}")]
     Usage(String),
@@ -81,14 +81,14 @@ pub enum ClientError {
 
 impl ClientError {
     /// The exit code it stands for.
-    pub fn exit_code(&self) -> u8 {
+    pub(super) fn exit_code(&self) -> u8 {
         if matches!(self, Self::Usage(_)) { 64 } else { 1 }
     }
 }
 
 /// Speaks to one replica's API.
 #[derive(Debug)]
-pub struct Client {
+pub(super) struct Client {
     agent: Agent,
     base: Secret,
     token: Option<Secret>,
@@ -103,7 +103,7 @@ struct Answer {
 impl Client {
     /// For the API at `url` (`POSTDATE_URL`), with `token` (`POSTDATE_TOKEN`) if there is one. Does not
     /// connect yet.
-    pub fn new(url: &str, token: Option<Secret>) -> Result<Self, ClientError> {
+    pub(super) fn new(url: &str, token: Option<Secret>) -> Result<Self, ClientError> {
         let base = Secret::new(url.trim_end_matches('/'));
         let parsed = url.parse::<Uri>().ok().filter(|u| matches!(u.scheme_str(), Some("http" | "https")));
         let parsed = parsed.filter(|u| u.query().is_none());
@@ -170,23 +170,23 @@ impl Client {
 
 /// What `send` sends.
 #[derive(Clone, Debug, Default)]
-pub struct Sending {
+pub(super) struct Sending {
     /// The route's name.
-    pub route: String,
+    pub(super) route: String,
     /// As `x-delay`.
-    pub delay: Option<String>,
+    pub(super) delay: Option<String>,
     /// As `x-deliver-at`.
-    pub at: Option<String>,
+    pub(super) at: Option<String>,
     /// The message's name; the API makes one if none is given.
-    pub id: Option<String>,
+    pub(super) id: Option<String>,
     /// Kafka's record key.
-    pub key: Option<String>,
+    pub(super) key: Option<String>,
     /// Further headers, each name once.
-    pub headers: Vec<(String, String)>,
+    pub(super) headers: Vec<(String, String)>,
     /// The body; empty if none is given.
-    pub body: Vec<u8>,
+    pub(super) body: Vec<u8>,
     /// Whether to follow it to its target.
-    pub wait: bool,
+    pub(super) wait: bool,
 }
 
 impl Sending {
@@ -212,7 +212,12 @@ impl Sending {
 
 /// Sends a message to a route's own ingress. Prints its id; with `wait` a second line says when it was
 /// published and how late. With `json` prints the API's body instead, whatever it says.
-pub fn send(client: &Client, sending: &Sending, json: bool, out: &mut dyn Write) -> Result<(), ClientError> {
+pub(super) fn send(
+    client: &Client,
+    sending: &Sending,
+    json: bool,
+    out: &mut dyn Write,
+) -> Result<(), ClientError> {
     let Some(route) = RouteName::new(&sending.route) else {
         return Err(ClientError::Usage(format!("`{}` is not a route's name", sending.route.escape_debug())));
     };

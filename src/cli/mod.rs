@@ -3,10 +3,10 @@
 //! 0 done; 1 failed; 64 usage or configuration.
 
 mod check;
-pub mod client;
+mod client;
 mod output;
 mod run;
-pub mod send;
+mod send;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -92,7 +92,7 @@ pub fn main() -> ExitCode {
     let done = match cli.command {
         Command::Run(args) => run::run(args),
         Command::Check(args) => check::check(args),
-        Command::Send(args) => send::run(&args),
+        Command::Send(args) => Ok(send::run(args)),
     };
     done.unwrap_or_else(|error| {
         output::err(&format!("error: {error:#}"));

@@ -5,47 +5,53 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use super::client::{self, Client, ClientError, Sending};
+use super::output;
 use crate::config;
+use crate::domain::Secret;
+
+/// Where the API is unless `POSTDATE_URL` says otherwise: the default of `admin.listen`.
+const DEFAULT_URL: &str = "http://127.0.0.1:8025";
 
 /// Send a test message to a route's own ingress, by the API of a running Postdate
 ///
 /// Prints its id. With --wait it follows the message to its target and prints how late it was.
-#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  postdate send --route orders --delay 2s --body hello --wait\n  \
     postdate send --route orders --at 2030-01-01T00:00:00Z --id new-year --file greeting.json\n  \
-    postdate send --route mail --delay 1500 --key customer-7 --header x-kind=reminder --body hi\n\n\
-    POSTDATE_URL and POSTDATE_TOKEN say where the API is and who asks.")]
-pub struct Send {
+    postdate send --route orders --delay 1500 --key customer-7 --header x-kind=reminder --body hi\n\n\
+    POSTDATE_URL says where the API is (default http://127.0.0.1:8025), POSTDATE_TOKEN who asks.")]
+pub(super) struct Send {
     /// The route
     #[arg(long, value_name = "R")]
-    pub route: String,
+    route: String,
     /// Publish this long from now: `2s`, `2h30m`, or milliseconds
     #[arg(long, value_name = "D", conflicts_with = "at")]
-    pub delay: Option<String>,
+    delay: Option<String>,
     /// Publish at this moment: RFC 3339 with an offset, or Unix milliseconds
     #[arg(long, value_name = "T")]
-    pub at: Option<String>,
+    at: Option<String>,
     /// The message's name within the route (`x-delay-id`)
     #[arg(long, value_name = "ID")]
-    pub id: Option<String>,
-    /// Kafka: the key; RabbitMQ: the routing key
+    id: Option<String>,
+    /// The record's key; for routes from Kafka
     #[arg(long, value_name = "K")]
-    pub key: Option<String>,
+    key: Option<String>,
     /// A header; may be repeated
     #[arg(long = "header", value_name = "N=V", value_parser = header)]
-    pub headers: Vec<(String, String)>,
+    headers: Vec<(String, String)>,
     /// The body
     #[arg(long, value_name = "TEXT", conflicts_with = "file")]
-    pub body: Option<String>,
+    body: Option<String>,
     /// A file that holds the body
     #[arg(long, value_name = "FILE")]
-    pub file: Option<PathBuf>,
+    file: Option<PathBuf>,
     /// Follow it to its target and print its lateness
     #[arg(long)]
-    pub wait: bool,
-    /// Where the API is
-    #[arg(long, value_name = "URL", env = "POSTDATE_URL", default_value = "http://127.0.0.1:8025")]
-    pub url: String,
+    wait: bool,
+    /// Print the API's answer as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 fn header(text: &str) -> Result<(String, String), String> {
@@ -55,13 +61,34 @@ fn header(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Sends it. `url` is the API's, `token` a bearer token if there is one.
-pub fn send(_args: &Send, _url: &str, _token: Option<&str>) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("`send` is not wired yet")
+pub(super) fn run(args: Send) -> ExitCode {
+    let json = args.json;
+    let done = connect().and_then(|client| {
+        let sending = sending(args)?;
+        client::send(&client, &sending, json, &mut std::io::stdout().lock())
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::err(&format!("error: {error}"));
+            ExitCode::from(error.exit_code())
+        }
+    }
 }
 
-pub(super) fn run(args: &Send) -> anyhow::Result<ExitCode> {
-    // An argument would show the token to every user of the machine.
-    let token = config::variable("POSTDATE_TOKEN");
-    send(args, &args.url, token.as_deref())
+/// An argument would show the token to every user of the machine.
+fn connect() -> Result<Client, ClientError> {
+    let url = config::variable("POSTDATE_URL").unwrap_or_else(|| DEFAULT_URL.to_owned());
+    Client::new(&url, config::variable("POSTDATE_TOKEN").map(Secret::new))
+}
+
+fn sending(args: Send) -> Result<Sending, ClientError> {
+    let body = match (args.body, args.file) {
+        (Some(text), _) => text.into_bytes(),
+        (None, Some(file)) => std::fs::read(&file)
+            .map_err(|error| ClientError::Usage(format!("cannot read {}: {error}", file.display())))?,
+        (None, None) => Vec::new(),
+    };
+    let Send { route, delay, at, id, key, headers, wait, .. } = args;
+    Ok(Sending { route, delay, at, id, key, headers, body, wait })
 }

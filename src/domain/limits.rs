@@ -8,6 +8,9 @@ pub const ERROR_TEXT: usize = 200;
 pub const BUNDLE_MESSAGES: usize = 500;
 /// Most bytes of records in one bundle; a larger message is its own bundle.
 pub const BUNDLE_BYTES: usize = 64 * 1024;
+/// Deepest nesting of AMQP tables and arrays in headers, the outermost value being 0. Admission must refuse what
+/// is deeper (`bad_headers`): a bundle that holds it could not be read again.
+pub const HEADER_DEPTH: usize = 128;
 /// Longest id in bytes.
 pub const ID_BYTES: usize = 256;
 /// Claims of one message that may expire before it is dead (`crashes`).

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use tracing::{debug, warn};
+use tracing::warn;
 
 use super::Receipt;
-use crate::domain::{Entry, Partition, Route, Target, Text, UnixMs, Verdict, retry};
+use crate::domain::{Entry, Partition, Route, Target, Text, Verdict, retry};
 use crate::egress::{Lanes, Publication, Stamp, Verdicts};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{Bundle, DeadLetter, Store, WriteOp};
-use crate::telemetry::{Outcome, RouteMetrics, Watch};
+use crate::telemetry::{Bursts, RouteMetrics};
 
 /// A message that has not left its lane by then is stored instead.
 const PATIENCE_US: i64 = 5_000_000;
@@ -28,7 +28,7 @@ struct Inner {
     verdicts: Arc<Verdicts>,
     underway: Mutex<HashMap<u64, Underway>>,
     next: AtomicU64,
-    watch: Arc<Watch>,
+    bursts: Arc<Bursts>,
     tasks: Tasks,
 }
 
@@ -47,7 +47,7 @@ impl Direct {
     pub(super) fn start(
         store: Store,
         lanes: Arc<dyn Lanes>,
-        watch: Arc<Watch>,
+        bursts: Arc<Bursts>,
         tasks: &Tasks,
         shutdown: &Shutdown,
     ) -> Self {
@@ -57,7 +57,7 @@ impl Direct {
             verdicts: Arc::default(),
             underway: Mutex::default(),
             next: AtomicU64::new(1),
-            watch,
+            bursts,
             tasks: tasks.clone(),
         });
         let (judge, shutdown) = (inner.clone(), shutdown.clone());
@@ -93,7 +93,7 @@ impl Direct {
         let id = Text::from(format!("~{}", inner.store.unique()));
         if let Some(cause) = entry.repeat_cause(0) {
             metrics.redelivered(cause, 1);
-            debug!(route = %route.name, %id, cause = cause.as_str(), "this publish may repeat an earlier one");
+            inner.bursts.note("this publish may repeat an earlier one", &route.name, cause.as_str(), &id);
         }
         let stamp = Stamp { id: id.clone(), due: entry.due, attempt: 1 };
         let entries = Arc::new(vec![entry]);
@@ -128,12 +128,6 @@ impl Inner {
             let due_us = underway.entries[0].due.0 * 1000;
             let late_us = clock.now_us().unwrap_or(due_us) - due_us;
             underway.metrics.published.inc();
-            self.watch.report(&underway.route.name, underway.id.as_str(), || Outcome::Published {
-                published_at: UnixMs((due_us + late_us) / 1000),
-                due: underway.entries[0].due,
-                lateness_ms: late_us as f64 / 1e3,
-                attempt: 1,
-            });
             underway.metrics.lateness.observe(late_us.max(0) as f64 / 1e6);
             let took_us = clock.local().mono_us() - underway.handed_us;
             underway.metrics.confirm.observe(took_us.max(0) as f64 / 1e6);

@@ -14,6 +14,7 @@ use tracing::{debug, warn};
 use super::admit::{Admitted, admit};
 use super::bundling::{PartitionWork, Work};
 use super::direct::Direct;
+use super::headers;
 use super::through::Through;
 use super::{Delivery, Receipt};
 use crate::backoff::Backoff;
@@ -25,7 +26,7 @@ use crate::egress::Lanes;
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::mutants::{self, Mutant};
 use crate::store::{Bundle, DeadLetter, Store, WriteOp, WriteResult, Written};
-use crate::telemetry::{Bursts, Metrics, RouteMetrics, Watch};
+use crate::telemetry::{Bursts, Metrics, Outcome, RouteMetrics, Watch};
 
 /// Offsets that share a store partition: a batch makes few bundles, load spreads over all partitions.
 const BLOCK: i64 = 512;
@@ -87,7 +88,7 @@ impl Intake {
     /// Starts it; sources are opened by the consumers.
     pub fn start(parts: Parts<'_>) -> Arc<Self> {
         let Parts { store, lanes, metrics, watch, bursts, gates, tasks, shutdown, direct_shutdown } = parts;
-        let direct = Direct::start(store.clone(), lanes.clone(), watch.clone(), tasks, direct_shutdown);
+        let direct = Direct::start(store.clone(), lanes.clone(), bursts.clone(), tasks, direct_shutdown);
         let (tasks, shutdown) = (tasks.clone(), shutdown.clone());
         Arc::new(Self { store, lanes, metrics, watch, bursts, direct, gates, tasks, shutdown })
     }
@@ -106,7 +107,12 @@ impl Intake {
             marked: reread_until,
             batches: 0,
             gate: self.gates.get(&route.name).cloned(),
-            through: Through::new(self.lanes.clone(), self.store.clone(), metrics.clone()),
+            through: Through::new(
+                self.lanes.clone(),
+                self.store.clone(),
+                metrics.clone(),
+                self.bursts.clone(),
+            ),
             metrics,
         })
     }
@@ -260,6 +266,12 @@ impl Source {
         };
         self.metrics.invalid(reason, policy.as_str());
         self.intake.bursts.note("an invalid message", &self.route.name, reason.as_str(), error);
+        if policy != OnInvalid::PassThrough
+            && let Some(id) = named(&entry.message, &self.route)
+        {
+            let reason = reason.as_str();
+            self.intake.watch.report(&self.route.name, id.as_str(), || Outcome::Dead { reason });
+        }
         match policy {
             OnInvalid::PassThrough => through.push((entry, self.route.to.clone(), receipt)),
             OnInvalid::Drop => {
@@ -308,6 +320,12 @@ impl Source {
             Err(why) => debug!(error = %why, "not stored; its source will deliver it again"),
         }
     }
+}
+
+/// The producer's name for a message that is invalid for another reason.
+fn named(message: &Message, route: &Route) -> Option<Text> {
+    let found = headers::find(&message.headers, &route.policy.headers);
+    headers::id(found.id?, message.origin).ok().flatten()
 }
 
 fn op_name(op: &WriteOp) -> Option<&'static str> {

@@ -13,13 +13,14 @@ use crate::domain::{Entry, Partition, Route, Target, Text, Verdict, retry};
 use crate::egress::{Lanes, Publication, Verdicts};
 use crate::lifecycle::Shutdown;
 use crate::store::{Bundle, DeadLetter, Store, WriteOp};
-use crate::telemetry::RouteMetrics;
+use crate::telemetry::{Bursts, RouteMetrics};
 
 /// One source's way past the store.
 pub(super) struct Through {
     lanes: Arc<dyn Lanes>,
     store: Store,
     metrics: Arc<RouteMetrics>,
+    bursts: Arc<Bursts>,
     verdicts: Arc<Verdicts>,
     next: u64,
 }
@@ -32,8 +33,13 @@ struct Passing {
 }
 
 impl Through {
-    pub(super) fn new(lanes: Arc<dyn Lanes>, store: Store, metrics: Arc<RouteMetrics>) -> Self {
-        Self { lanes, store, metrics, verdicts: Arc::default(), next: 0 }
+    pub(super) fn new(
+        lanes: Arc<dyn Lanes>,
+        store: Store,
+        metrics: Arc<RouteMetrics>,
+        bursts: Arc<Bursts>,
+    ) -> Self {
+        Self { lanes, store, metrics, bursts, verdicts: Arc::default(), next: 0 }
     }
 
     /// Publishes these, in order; returns when each is confirmed or dead. When shutting down is forced it
@@ -49,7 +55,7 @@ impl Through {
         while !waiting.is_empty() {
             let failed = tokio::select! {
                 () = shutdown.forced() => return,
-                failed = self.once(waiting) => failed,
+                failed = self.once(route, waiting) => failed,
             };
             let mut wait_ms = 0;
             waiting = Vec::with_capacity(failed.len());
@@ -69,13 +75,20 @@ impl Through {
     }
 
     /// Hands all of them over in order and waits for every verdict; returns those that failed, in order.
-    async fn once(&mut self, waiting: Vec<Passing>) -> Vec<(Passing, Verdict)> {
+    async fn once(&mut self, route: &Arc<Route>, waiting: Vec<Passing>) -> Vec<(Passing, Verdict)> {
         let first = self.next;
         self.next += waiting.len() as u64;
         let mut underway = HashMap::with_capacity(waiting.len());
         for (ticket, passing) in (first..).zip(waiting) {
             if let Some(cause) = passing.entry.repeat_cause(0) {
                 self.metrics.redelivered(cause, 1);
+                let position = format!("{:?}", passing.entry.position);
+                self.bursts.note(
+                    "this publish may repeat an earlier one",
+                    &route.name,
+                    cause.as_str(),
+                    position,
+                );
             }
             let entries = Arc::new(vec![passing.entry.clone()]);
             let target = passing.target.clone();

@@ -31,9 +31,15 @@ impl BundleId {
 
     /// An id as it stands in the store; `None` if it is not of this form.
     pub fn parse(text: &str) -> Option<Self> {
-        let id = Self(text.into());
-        (RouteName::new(id.route()).is_some() && id.count() > 0 && from_base36(id.slice_text()).is_some())
-            .then_some(id)
+        let (shelf, unique) = text.rsplit_once('/')?;
+        let (route, slice) = shelf.split_once('/')?;
+        RouteName::new(route)?;
+        from_base36(slice)?;
+        let mut parts = unique.split('.');
+        let (nonce, counter, count) = (parts.next()?, parts.next()?, parts.next()?);
+        from_base36(nonce).and(from_base36(counter))?;
+        let whole = parts.next().is_none() && from_base36(count)? > 0;
+        whole.then(|| Self(text.into()))
     }
 
     /// The id itself.
@@ -54,10 +60,6 @@ impl BundleId {
     /// How many messages it holds, gone ones included.
     pub fn count(&self) -> usize {
         self.0.rsplit('.').next().and_then(from_base36).unwrap_or(0) as usize
-    }
-
-    fn slice_text(&self) -> &str {
-        self.0.split('/').nth(1).unwrap_or_default()
     }
 
     fn unique(&self) -> &str {
@@ -118,8 +120,10 @@ pub(super) fn base36(mut n: u64) -> String {
     }
 }
 
+/// Only what [`base36`] writes: lower case, no sign.
 fn from_base36(text: &str) -> Option<u64> {
-    u64::from_str_radix(text, 36).ok()
+    let plain = text.bytes().all(|b| b.is_ascii_digit() || b.is_ascii_lowercase());
+    plain.then(|| u64::from_str_radix(text, 36).ok()).flatten()
 }
 
 #[cfg(test)]
@@ -134,6 +138,17 @@ mod tests {
         assert_eq!((id.route(), id.count()), ("orders-eu", 37));
         assert_eq!(id.shelf(), format!("orders-eu/{}", base36(1_790_000_000_000 >> 20)));
         assert_eq!(BundleId::parse("orders/xyz"), None);
-        assert_eq!(BundleId::parse("Orders/0/n.1.1"), None);
+        for not_an_id in [
+            "",
+            "Orders/0/n.1.1",
+            "orders/0/n.1.0",
+            "orders/0/n.1",
+            "orders/0/n.1.1.1",
+            "orders/0/N.1.1",
+            "orders//n.1.1",
+        ] {
+            assert_eq!(BundleId::parse(not_an_id), None, "{not_an_id}");
+        }
+        assert_eq!(id.message_id(Partition(35), 3, UnixMs(36)).as_str(), "~10.z.k3x.1z.11.3");
     }
 }

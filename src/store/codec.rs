@@ -19,6 +19,8 @@ use super::Bundle;
 use crate::domain::{Entry, Failure, Flags, Text, UnixMs};
 
 mod records;
+#[cfg(test)]
+mod tests;
 mod varint;
 
 use varint::{Reader, put_bytes, put_signed, put_unsigned};

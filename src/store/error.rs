@@ -23,19 +23,3 @@ pub enum StoreError {
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct PreflightError(pub String);
-
-impl StoreError {
-    /// Sorts a client error by what is to be done about it.
-    pub(super) fn of(error: &redis::RedisError) -> Self {
-        let code = error.code().unwrap_or_default();
-        let text = error.to_string();
-        match code {
-            "OOM" => Self::Full(text),
-            // Inside MULTI every command is refused at `maxmemory`, and EXEC says only that.
-            "EXECABORT" if text.contains("OOM") => Self::Full(text),
-            // A key that is not ours, or a script that fails of itself: asking again would fail again.
-            "WRONGTYPE" | "ERR" => Self::Damaged(text),
-            _ => Self::Unavailable(text),
-        }
-    }
-}

@@ -11,6 +11,7 @@
 //! | [`Store::heads`], [`Store::claim`] | timer | due -> in flight, under a token and a deadline |
 //! | [`Store::settle`], [`Store::divide`] | timer | confirmed -> gone; the rest back, split off, or dead |
 //! | [`Store::extend`], [`Store::give_back`], [`Store::sweep`] | timer | keep a claim, return it, recover a dead holder's |
+//! | [`Store::audit`] | timer | find and mend what no transition could have made |
 //! | [`Store::mark`], [`Store::raise_mark`] | ingress | how far a source was ever read |
 //!
 //! Guarantees: each call is applied at most once however often it is sent (a caller's lane numbers its
@@ -30,6 +31,6 @@ pub use config::Config;
 pub use error::{PreflightError, StoreError};
 pub use redis::{Parts, Preflight, Store, Wake, Written, preflight};
 pub use types::{
-    Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division, Fresh, Head, Held, Remainder, Settlement,
-    Swept, WriteOp, WriteResult,
+    AuditReport, Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division, Fresh, Head, Held, Remainder,
+    Settlement, Swept, WriteOp, WriteResult,
 };

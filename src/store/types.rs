@@ -204,6 +204,33 @@ pub struct Swept {
     pub clamped: u32,
 }
 
+/// What an audit found and mended. All of it is damage: no transition makes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AuditReport {
+    /// Shelves whose entry in the index was missing or wrong.
+    pub indexes: u32,
+    /// Entries whose blob is not there, removed: these messages are lost.
+    pub lost: Vec<BundleId>,
+    /// Blobs whose entry was lost, due again as if their claim had expired.
+    pub restored: Vec<BundleId>,
+    /// Tokens, bitmaps, counters and names of bundles that stand nowhere, second entries, and what was no
+    /// bundle at all: removed.
+    pub leftovers: u32,
+    /// Counts that were wrong; `None` if they could not be checked this time (the partition was busy or is
+    /// large).
+    pub counts: Option<u32>,
+    /// Lanes of calls long unused, forgotten.
+    pub lanes: u32,
+}
+
+impl AuditReport {
+    /// Whether nothing had to be mended.
+    pub fn is_clean(&self) -> bool {
+        let mended = self.indexes + self.leftovers + self.counts.unwrap_or(0);
+        mended == 0 && self.lost.is_empty() && self.restored.is_empty()
+    }
+}
+
 /// A route's counts, over all partitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {

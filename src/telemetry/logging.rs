@@ -20,8 +20,9 @@ use tracing_subscriber::{EnvFilter, Layer, Registry};
 use super::config::{Config, Format};
 
 /// The filter unless another is configured: our own words from `info` up; the client libraries report
-/// through our own rooms, so of theirs only what is surely wrong.
-pub const DEFAULT_FILTER: &str = "warn,postdate=info,lapin=error,rdkafka=error,librdkafka=error,hyper=error";
+/// through our own rooms, so of theirs only what is surely wrong. lapin calls each closed channel an error,
+/// a queue that is looked for again and not there too: whoever used the channel says what it means.
+pub const DEFAULT_FILTER: &str = "warn,postdate=info,lapin=off,rdkafka=error,librdkafka=error,hyper=error";
 
 /// Why logging could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +64,9 @@ where
         }
         (Format::Json, _) | (Format::Auto, false) => layer.json().flatten_event(true).boxed(),
     };
-    Ok(Registry::default().with(layer.with_filter(filter)))
+    // The filter is one of all layers, not this layer's own: such a one forgets the thread's next event after
+    // a record of the `log` crate that it did not want (a disabled line of rdkafka's, say).
+    Ok(Registry::default().with(layer).with(filter))
 }
 
 /// One field of a text line: the message bare, any other as `name=value`, escaped.

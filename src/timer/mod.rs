@@ -1,11 +1,12 @@
 //! The timer: store -> egress, at the due time.
 //!
-//! A pool of shards; each serves some partitions with two tasks. The *claimer* ([`claimer`]) looks at the
+//! A pool of shards; each serves some partitions with three tasks. The *claimer* ([`claimer`]) looks at the
 //! heads of all its partitions at once, claims what is due within the look-ahead and hands it to the
 //! *wheel* ([`wheel`]), one precise thread for all shards, which gives each message to its target's lane at
 //! its own millisecond, never early. The *settler* ([`settler`]) collects the brokers' verdicts and answers
 //! the store: confirmed bundles are settled in batches, failures go back, the hopeless become dead letters,
-//! what hangs is split off, claims are extended while anything of them is held.
+//! what hangs is split off, claims are extended while anything of them is held. The *keeper* ([`keeper`]) returns
+//! the claims of dead holders and audits the store.
 //!
 //! Guarantees: a message leaves the store only after its broker's confirm; nothing is published whose claim
 //! may have passed to another (each hand-over checks a monotonic deadline taken before the claim was sent);
@@ -13,8 +14,11 @@
 
 mod claimer;
 pub mod config;
+mod division;
 mod holding;
+mod keeper;
 mod settler;
+mod taking;
 mod wheel;
 
 use std::collections::BTreeMap;
@@ -29,7 +33,7 @@ use crate::domain::{Partition, Route};
 use crate::egress::{Lanes, Verdicts};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::Store;
-use crate::telemetry::{Metrics, RouteMetrics, Watch};
+use crate::telemetry::{Bursts, Metrics, RouteMetrics, Watch};
 
 use self::holding::Table;
 use self::wheel::Wheel;
@@ -54,6 +58,8 @@ pub struct Parts<'a> {
     pub metrics: Arc<Metrics>,
     /// Who is told how a followed message ended.
     pub watch: Arc<Watch>,
+    /// Where possible repeats are logged.
+    pub bursts: Arc<Bursts>,
     /// How many shards; the store's wake-ups must know the same number.
     pub shards: usize,
     /// Where its tasks run.
@@ -67,6 +73,7 @@ struct Served {
     route: Arc<Route>,
     metrics: Arc<RouteMetrics>,
     watch: Arc<Watch>,
+    bursts: Arc<Bursts>,
     /// Messages held claimed.
     messages: AtomicI64,
     /// Bytes of their bundles.
@@ -98,6 +105,7 @@ pub fn start(parts: &Parts<'_>) -> std::io::Result<()> {
             route: route.clone(),
             metrics: parts.metrics.route(&route.name)?.clone(),
             watch: parts.watch.clone(),
+            bursts: parts.bursts.clone(),
             messages: AtomicI64::new(0),
             bytes: AtomicI64::new(0),
         };
@@ -123,18 +131,18 @@ pub fn start(parts: &Parts<'_>) -> std::io::Result<()> {
             shutdown: parts.shutdown.clone(),
         });
         parts.tasks.spawn(&format!("timer:claimer:{number}"), claimer::run(shard.clone()));
+        parts.tasks.spawn(&format!("timer:keeper:{number}"), keeper::run(shard.clone()));
         parts.tasks.spawn(&format!("timer:settler:{number}"), settler::run(shard));
     }
     Ok(())
 }
 
 impl Served {
-    /// Messages that may still be claimed.
-    fn room(&self) -> i64 {
-        if self.bytes.load(Ordering::Relaxed) >= ROUTE_BYTES {
-            return 0;
-        }
-        ROUTE_WINDOW - self.messages.load(Ordering::Relaxed)
+    /// Messages that may still be claimed; `None` until a quarter of the window is free, so that claims stay
+    /// large when the target is what limits.
+    fn room(&self) -> Option<i64> {
+        let free = ROUTE_WINDOW - self.messages.load(Ordering::Relaxed);
+        (free >= ROUTE_WINDOW / 4 && self.bytes.load(Ordering::Relaxed) < ROUTE_BYTES).then_some(free)
     }
 
     fn hold(&self, messages: i64, bytes: i64) {

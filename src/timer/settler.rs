@@ -16,12 +16,10 @@ use futures_util::stream::FuturesUnordered;
 use tracing::{debug, warn};
 
 use super::Shard;
+use super::division;
 use super::holding::{Holding, Standing};
-use crate::domain::{DeadReason, Entry, Partition, UnixMs, Verdict, retry};
-use crate::store::{
-    Bundle, Claim, DeadLetter, Division, Fresh, Held, Remainder, Settlement, StoreError, slice_of,
-};
-use crate::telemetry::Outcome;
+use crate::domain::{Partition, Verdict};
+use crate::store::{Claim, Division, Held, Settlement, StoreError};
 
 /// Confirmed indexes of open bundles are noted, and claims extended, this often.
 const TICK: Duration = Duration::from_millis(250);
@@ -29,8 +27,6 @@ const TICK: Duration = Duration::from_millis(250);
 const HANGS_US: i64 = 1_000_000;
 /// Bundles that one settle takes at most.
 const SETTLES: usize = 200;
-/// Failed messages due within this go back together.
-const RETRY_SPAN_MS: i64 = 1000;
 /// Longest wait for the store on the way out.
 const LAST_WORD: Duration = Duration::from_secs(5);
 
@@ -116,7 +112,7 @@ impl Settler {
             self.clean.entry(p).or_default().push(slot);
             self.settle(p);
         } else {
-            let division = self.division(holding, false);
+            let division = division::of(&shard, holding, false);
             drop(slots);
             self.divide(slot, Vec::new(), division);
         }
@@ -160,109 +156,6 @@ impl Settler {
             let result = store.divide(&division).await;
             Done::Divided(slot, held_on, result)
         }));
-    }
-
-    /// What becomes of each message of a holding: confirmed ones leave, failed ones go back or die; with
-    /// `split`, open ones are held on as a bundle of their own.
-    fn division(&self, holding: &Holding, split: bool) -> Division {
-        let now = self.shard.store.clock().now();
-        let served = &holding.flight.served;
-        let jitter = fastrand::f64();
-        let mut again: Vec<(u32, Entry)> = Vec::new();
-        let (mut open, mut dead) = (Vec::new(), Vec::new());
-        let mut leaves = vec![true; holding.stored.len()];
-        for (position, &index) in holding.stored.iter().enumerate() {
-            let entry = &holding.flight.entries[index as usize];
-            match &holding.standing[index as usize] {
-                Standing::Confirmed | Standing::Skipped => {}
-                Standing::Open if split => {
-                    leaves[position] = false;
-                    open.push((position as u32, self.named(holding, index, entry.clone())));
-                }
-                Standing::Open => {
-                    leaves[position] = false;
-                    again.push((position as u32, self.named(holding, index, entry.clone())));
-                }
-                Standing::Failed(Verdict::NotTried) => {
-                    leaves[position] = false;
-                    again.push((position as u32, self.named(holding, index, entry.clone())));
-                }
-                Standing::Failed(verdict) => {
-                    let handouts = entry.handouts + holding.flight.expiries + 1;
-                    let failed = retry::failed(entry, verdict, handouts, now);
-                    let mut failed = self.named(holding, index, failed);
-                    served.metrics.publish_failure(retry::describe(verdict).0);
-                    match retry::after(verdict, failed.failures, served.route.policy.retry, now, jitter) {
-                        retry::Next::Again(due) => {
-                            served.metrics.retries.inc();
-                            failed.due = due;
-                            leaves[position] = false;
-                            again.push((position as u32, failed));
-                        }
-                        retry::Next::Dead(reason) => dead.push(self.letter(holding, failed, reason)),
-                    }
-                }
-            }
-        }
-        let mut remainders = self.together(holding, again);
-        if !open.is_empty() {
-            let expiries = holding.flight.expiries;
-            remainders.push(self.remainder(holding, open, Some(self.shard.lease_ms()), expiries));
-        }
-        let names = holding.names(|_| true);
-        let freed = names.into_iter().filter(|(_, position)| leaves[*position as usize]).collect();
-        Division { claim: holding.claim.clone(), confirmed: holding.confirmed(), freed, remainders, dead }
-    }
-
-    /// A message that leaves its first bundle takes its `~` id along.
-    fn named(&self, holding: &Holding, index: u32, mut entry: Entry) -> Entry {
-        entry.id.get_or_insert_with(|| holding.flight.ids[index as usize].clone());
-        entry
-    }
-
-    fn letter(&self, holding: &Holding, entry: Entry, reason: DeadReason) -> DeadLetter {
-        let served = &holding.flight.served;
-        served.metrics.dead_letter(reason.as_str());
-        let id = entry.id.clone().unwrap_or_default();
-        served.watch.report(&served.route.name, id.as_str(), || Outcome::Dead { reason: reason.as_str() });
-        let error = entry.history.last().map(|f| f.error.clone()).unwrap_or_default();
-        warn!(
-            route = %served.route.name, %id, reason = reason.as_str(),
-            error = %error, failures = entry.failures, "a message became a dead letter"
-        );
-        let bundle = Bundle { target: holding.flight.target_name.clone(), entries: Arc::new(vec![entry]) };
-        DeadLetter { route: served.route.name.clone(), reason, bundle, raw: None }
-    }
-
-    /// Messages that go back, as few bundles: those due close together share one.
-    fn together(&self, holding: &Holding, mut again: Vec<(u32, Entry)>) -> Vec<Remainder> {
-        again.sort_by_key(|(_, entry)| entry.due);
-        let mut groups: Vec<Vec<(u32, Entry)>> = Vec::new();
-        for (position, entry) in again {
-            let fits = |first: &UnixMs| {
-                entry.due.since(*first) <= RETRY_SPAN_MS && slice_of(entry.due) == slice_of(*first)
-            };
-            match groups.last_mut() {
-                Some(group) if group.first().is_some_and(|(_, e)| fits(&e.due)) => {
-                    group.push((position, entry))
-                }
-                _ => groups.push(vec![(position, entry)]),
-            }
-        }
-        groups.into_iter().map(|group| self.remainder(holding, group, None, 0)).collect()
-    }
-
-    fn remainder(
-        &self,
-        holding: &Holding,
-        messages: Vec<(u32, Entry)>,
-        lease_ms: Option<u64>,
-        expiries: u32,
-    ) -> Remainder {
-        let (from, entries): (Vec<u32>, Vec<Entry>) = messages.into_iter().unzip();
-        let bundle = Bundle { target: holding.flight.target_name.clone(), entries: Arc::new(entries) };
-        let route = holding.flight.served.route.name.clone();
-        Remainder { fresh: Fresh { route, bundle }, from, lease_ms, expiries }
     }
 
     fn answered(&mut self, done: Done) {
@@ -337,7 +230,9 @@ impl Settler {
         let Some(holding) = holding else { return };
         let served = &holding.flight.served;
         served.hold(-(holding.standing.len() as i64), -holding.bytes);
-        self.shard.room.notify_one();
+        if served.room().is_some() {
+            self.shard.room.notify_one();
+        }
     }
 
     /// Extends claims, notes progress, and splits off what hangs.
@@ -357,7 +252,7 @@ impl Settler {
                 let held_on = holding.stored.iter().copied();
                 let held_on: Vec<u32> =
                     held_on.filter(|&e| holding.standing[e as usize] == Standing::Open).collect();
-                splits.push((slot, held_on, self.division(holding, true)));
+                splits.push((slot, held_on, division::of(&shard, holding, true)));
             } else if holding.news || lease < shard.lease_us() * 2 / 3 {
                 let confirmed = std::mem::take(&mut holding.news).then(|| holding.confirmed());
                 extend.entry(holding.claim.partition).or_default().push((

@@ -150,10 +150,8 @@ fn hand_over(clock: &StoreClock, flight: &Arc<Flight>, index: u32) {
     }
     if let Some(cause) = entry.repeat_cause(flight.expiries) {
         flight.served.metrics.redelivered(cause, 1);
-        tracing::debug!(
-            route = %flight.served.route.name, id = %flight.ids[index as usize], cause = cause.as_str(),
-            "this publish may repeat an earlier one"
-        );
+        let (route, id) = (&flight.served.route.name, &flight.ids[index as usize]);
+        flight.served.bursts.note("this publish may repeat an earlier one", route, cause.as_str(), id);
     }
     if mutants::drops() {
         flight.verdicts.push(ticket, Verdict::Confirmed);

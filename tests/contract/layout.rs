@@ -11,7 +11,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lifecycle", &["domain"]),
     ("telemetry", &["domain"]),
     ("mutants", &[]),
-    ("broker", &["domain", "backoff", "telemetry"]),
+    // A link keeps itself up and reports on itself: it needs tasks and readiness.
+    ("broker", &["domain", "backoff", "lifecycle", "telemetry"]),
     ("store", &["domain", "backoff", "lifecycle", "telemetry"]),
     ("egress", &["domain", "broker", "backoff", "lifecycle", "telemetry", "mutants"]),
     ("ingress", &["domain", "broker", "backoff", "lifecycle", "telemetry", "mutants", "store", "egress"]),

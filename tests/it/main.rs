@@ -6,8 +6,11 @@
 mod support;
 
 mod accounting;
+mod check;
 mod flow;
 mod kafka;
 mod outage;
 mod rabbitmq;
+mod send;
 mod servers;
+mod store;

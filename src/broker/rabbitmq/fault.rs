@@ -53,7 +53,14 @@ impl From<lapin::Error> for Fault {
             ErrorKind::ProtocolError(amqp) => of_reply(amqp),
             _ => FaultKind::Lost,
         };
-        Self { kind, text: error.to_string() }
+        let text = match error.kind() {
+            // The broker's own sentence says all that the client's words around it say.
+            ErrorKind::ProtocolError(amqp) if !amqp.get_message().as_str().is_empty() => {
+                amqp.get_message().to_string()
+            }
+            _ => error.to_string(),
+        };
+        Self { kind, text }
     }
 }
 

@@ -104,6 +104,11 @@ impl Broker {
         Link { live: link }
     }
 
+    /// Connects once, under the deadline: for `check --connect`.
+    pub(super) async fn connect_once(&self) -> Result<lapin::Connection, Fault> {
+        self.connect("check").await
+    }
+
     fn uri(&self) -> Result<AMQPUri, Fault> {
         let not_a_url = |_| Fault::new(FaultKind::Refused, "the url is not an amqp:// or amqps:// URL");
         self.connection.url.expose().parse::<AMQPUri>().map_err(not_a_url)

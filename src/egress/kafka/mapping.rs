@@ -13,7 +13,7 @@ use crate::egress::{Stamp, names};
 
 /// What is handed to a Kafka producer; the topic apart. Its bytes are shared with the message's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KafkaRecord {
+pub(in crate::egress) struct KafkaRecord {
     /// The key; `None` is null.
     pub key: Option<Bytes>,
     /// The value; `None` is null.
@@ -23,7 +23,7 @@ pub struct KafkaRecord {
 }
 
 /// The record for a message. `stamp` is `None` for what passes through.
-pub fn to_kafka(message: &Message, stamp: Option<&Stamp>) -> KafkaRecord {
+pub(in crate::egress) fn to_kafka(message: &Message, stamp: Option<&Stamp>) -> KafkaRecord {
     let mut record = match message.origin {
         Origin::Kafka => from_kafka(message),
         Origin::Rabbitmq => from_amqp(message),

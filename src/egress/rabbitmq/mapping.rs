@@ -26,7 +26,7 @@ const PERSISTENT: u8 = 2;
 
 /// What is handed to an AMQP channel; the exchange apart. Its bytes are shared with the message's.
 #[derive(Clone, Debug, PartialEq)]
-pub struct AmqpMessage {
+pub(in crate::egress) struct AmqpMessage {
     /// At most 255 bytes.
     pub routing_key: Text,
     /// The basic properties, the header table apart.
@@ -39,7 +39,7 @@ pub struct AmqpMessage {
 
 /// A message that AMQP has no form for, whatever the broker: no publish of it can succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unfit {
+pub(in crate::egress) struct Unfit {
     /// As the broker would have refused it.
     pub reason: Refusal,
     /// What does not fit.
@@ -49,7 +49,7 @@ pub struct Unfit {
 /// The AMQP message for a message. `stamp` is `None` for what passes through, of which nothing that
 /// came from AMQP is touched. `own_user` is the connection's own user, the only `user_id` that RabbitMQ
 /// lets it publish.
-pub fn to_amqp(
+pub(in crate::egress) fn to_amqp(
     message: &Message,
     stamp: Option<&Stamp>,
     routing_key: &RoutingKey,

@@ -98,9 +98,9 @@ impl<S: Sink> Context<S> {
     }
 
     /// Says once what costs a route or the group its records.
-    fn complain(&self, error: &KafkaError, reason: &str) {
+    fn complain(&self, reason: &str) {
         if self.state.lock().complaints.insert(reason.to_owned()) {
-            warn!(consumer = %self.fixed.owner, %error, reason, "kafka consumer cannot read, looks again");
+            warn!(consumer = %self.fixed.owner, reason, "kafka consumer cannot read, looks again");
         }
     }
 }
@@ -128,7 +128,7 @@ impl<S: Sink> ClientContext for Context<S> {
                 | RDKafkaErrorCode::UnknownTopic
                 | RDKafkaErrorCode::TopicAuthorizationFailed
                 | RDKafkaErrorCode::GroupAuthorizationFailed,
-            ) => self.complain(&error, reason),
+            ) => self.complain(reason),
             Some(RDKafkaErrorCode::Fatal) => {
                 error!(consumer = %self.fixed.owner, reason, "kafka consumer failed for good, starting another");
                 self.state.lock().broken = Some(reason.to_owned());

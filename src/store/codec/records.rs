@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::varint::{Reader, put_bytes, put_signed, put_unsigned};
 use super::{CodecError, Maybe, put_history, read_history};
-use crate::domain::{Entry, Failure, Header, HeaderValue, Message, Origin, Properties, Text};
+use crate::domain::{Entry, Failure, Header, HeaderValue, Message, Origin, Properties, Text, limits};
 
 // The shape byte: what is there.
 const HAS_ID: u8 = 1;
@@ -97,9 +97,6 @@ fn put_headers(out: &mut Vec<u8>, headers: &[Header]) {
     }
 }
 
-/// AMQP allows nesting without end; a message is refused long before this (`max_headers`).
-const MAX_DEPTH: usize = 1000;
-
 fn read_headers(reader: &mut Reader, depth: usize) -> Result<Vec<Header>, CodecError> {
     let count = reader.bounded(1 << 20)?;
     let mut headers = Vec::with_capacity(count.min(64));
@@ -147,7 +144,7 @@ fn tagged(out: &mut Vec<u8>, tag: u8, put: impl FnOnce(&mut Vec<u8>)) {
 }
 
 fn read_value(reader: &mut Reader, depth: usize) -> Result<HeaderValue, CodecError> {
-    if depth > MAX_DEPTH {
+    if depth > limits::HEADER_DEPTH {
         return Err(CodecError::Malformed(reader.position()));
     }
     Ok(match reader.byte()? {

@@ -5,24 +5,27 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use redis::Value;
+use tracing::warn;
 
 use super::lane::{Arg, Call};
 use super::reply::{integer, shape, text};
 use super::{Store, scripts};
+use crate::backoff::Backoff;
 use crate::domain::limits::SPLIT_EXPIRIES;
 use crate::domain::{Partition, UnixMs};
 use crate::store::bundle::BundleId;
 use crate::store::{Bundle, Claim, ClaimRequest, Claimed, CodecError, Head, StoreError, Swept, decode};
 
-/// Shelves of one partition that one look shows at most. A route that nobody serves cannot hide the
-/// others: `unknown` ones are looked past.
+/// Shelves of one partition that one look shows; where there are more (a backlog of a day, or one of a route
+/// that nobody serves, which must not hide the others) a second look shows so many of the rest.
 const SHELVES: usize = 64;
+const MORE_SHELVES: usize = 4096;
 /// Expired claims of one partition that one sweep takes at most.
 const SWEEP: usize = 100;
 
 impl Store {
-    /// The earliest bundle of every route and slice in these partitions that is due before `until`, and
-    /// per partition the earliest after it: one trip for all of them.
+    /// The earliest bundle of every route and slice in these partitions that is due by `until`, and
+    /// per partition the earliest after it: one trip for all of them, two where a backlog is long.
     pub async fn heads(&self, partitions: &[Partition], until: UnixMs) -> Result<Vec<Head>, StoreError> {
         let mut pipe = redis::Pipeline::with_capacity(partitions.len() * 2);
         for &p in partitions {
@@ -38,13 +41,44 @@ impl Store {
         let mut connection = connected.connection.clone();
         let found: Vec<Vec<(String, f64)>> =
             pipe.query_async(&mut connection).await.map_err(|error| self.0.side.judge(&connected, &error))?;
-        let mut heads = Vec::new();
+        let (mut heads, mut longer) = (Vec::new(), Vec::new());
         for (&p, lists) in partitions.iter().zip(found.chunks(2)) {
             for (shelf, due) in lists.iter().flatten() {
                 heads.push(Head { partition: p, shelf: shelf.clone(), due: UnixMs(*due as i64) });
             }
+            if lists.first().is_some_and(|due| due.len() == SHELVES) {
+                longer.push(p);
+            }
+        }
+        if !longer.is_empty() {
+            self.more_heads(&longer, until, &mut heads).await?;
         }
         Ok(heads)
+    }
+
+    async fn more_heads(
+        &self,
+        partitions: &[Partition],
+        until: UnixMs,
+        heads: &mut Vec<Head>,
+    ) -> Result<(), StoreError> {
+        let mut pipe = redis::Pipeline::with_capacity(partitions.len());
+        for &p in partitions {
+            pipe.cmd("ZRANGEBYSCORE").arg(self.0.keys.of(p, "idx")).arg("-inf").arg(until.0);
+            pipe.arg("WITHSCORES").arg("LIMIT").arg(SHELVES).arg(MORE_SHELVES);
+        }
+        let connected = self.0.side.get().await?;
+        let mut connection = connected.connection.clone();
+        let found: Vec<Vec<(String, f64)>> =
+            pipe.query_async(&mut connection).await.map_err(|error| self.0.side.judge(&connected, &error))?;
+        for (&p, list) in partitions.iter().zip(found) {
+            heads.extend(list.into_iter().map(|(shelf, due)| Head {
+                partition: p,
+                shelf,
+                due: UnixMs(due as i64),
+            }));
+        }
+        Ok(())
     }
 
     /// Claims what is due within the look-ahead, with its content. What another holder has, or what is gone
@@ -67,18 +101,32 @@ impl Store {
         let call = Call { script: &scripts::CLAIM, op: "claim", keys, args, blobs: Vec::new() };
         let answer = self.0.claims.run(p, call).await?;
         let Value::Array(values) = answer else { return Err(shape("the answer to a claim")) };
-        let taken =
-            values.chunks(6).map(|row| read_claimed(p, &token, row)).collect::<Result<Vec<_>, _>>()?;
-        self.fetch(p, taken).await
+        let mut taken = Vec::with_capacity(values.len() / 6);
+        for row in values.chunks(6) {
+            taken.extend(read_claimed(p, &token, row)?);
+        }
+        let (clock, mut failures) = (self.0.clock.local(), 0);
+        let end_us = clock.mono_us().saturating_add(request.lease_ms as i64 * 1000);
+        loop {
+            match self.fetch(p, &mut taken).await {
+                Ok(()) => return Ok(taken),
+                // They are ours: given up here, they would wait for their deadline.
+                Err(StoreError::Unavailable(_)) if clock.mono_us() < end_us => {
+                    failures += 1;
+                    tokio::time::sleep(Backoff::CLIENT.wait(failures)).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Gets the blobs of claimed bundles: one trip, past Lua.
-    async fn fetch(&self, p: Partition, mut claimed: Vec<Claimed>) -> Result<Vec<Claimed>, StoreError> {
+    async fn fetch(&self, p: Partition, claimed: &mut [Claimed]) -> Result<(), StoreError> {
         if claimed.is_empty() {
-            return Ok(claimed);
+            return Ok(());
         }
         let mut pipe = redis::Pipeline::with_capacity(claimed.len());
-        for c in &claimed {
+        for c in &*claimed {
             pipe.cmd("GET").arg(self.0.keys.blob(p, &c.claim.id));
         }
         let link = self.0.claims.link();
@@ -93,10 +141,13 @@ impl Store {
                     c.blob = Bytes::from(blob);
                     open(c).map_err(Some)
                 }
+                Value::ServerError(error) if error.code() != "WRONGTYPE" => {
+                    return Err(link.judge(&connected, &error.into()));
+                }
                 _ => Err(None),
             };
         }
-        Ok(claimed)
+        Ok(())
     }
 
     /// Returns expired claims of a partition to their due zsets, at most a hundred at a time, and brings
@@ -134,14 +185,18 @@ fn open(claimed: &Claimed) -> Result<Bundle, CodecError> {
     if claimed.opened > SPLIT_EXPIRIES { Err(CodecError::Poison) } else { decode(&claimed.blob) }
 }
 
-fn read_claimed(p: Partition, token: &Arc<str>, row: &[Value]) -> Result<Claimed, StoreError> {
+/// One claimed bundle; `None` if what stood in the due zset is no bundle's id: it must not cost the others.
+fn read_claimed(p: Partition, token: &Arc<str>, row: &[Value]) -> Result<Option<Claimed>, StoreError> {
     let [id, due, expiries, opened, gone, done] = row else { return Err(shape("a claimed bundle")) };
     let id = text(id)?;
-    let id = BundleId::parse(&id).ok_or_else(|| StoreError::Damaged(format!("bundle id {id:?}")))?;
+    let Some(id) = BundleId::parse(&id) else {
+        warn!(partition = p.0, id, "what was claimed is no bundle; the audit will remove it");
+        return Ok(None);
+    };
     let (gone, done) = (text(gone)?, text(done)?);
     let bit = |map: &str, index: usize| map.as_bytes().get(index) == Some(&b'1');
     let skip = (0..id.count()).map(|index| bit(&gone, index) || bit(&done, index)).collect();
-    Ok(Claimed {
+    Ok(Some(Claimed {
         claim: Claim { partition: p, id, token: token.clone() },
         due: UnixMs(integer(due)?),
         expiries: integer(expiries)? as u32,
@@ -149,5 +204,5 @@ fn read_claimed(p: Partition, token: &Arc<str>, row: &[Value]) -> Result<Claimed
         skip,
         bundle: Err(None),
         blob: Bytes::new(),
-    })
+    }))
 }

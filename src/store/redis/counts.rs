@@ -21,6 +21,7 @@ impl Store {
             pipe.query_async(&mut connection).await.map_err(|error| self.0.side.judge(&connected, &error))?;
         let mut counts: BTreeMap<String, Counts> = BTreeMap::new();
         for (field, n) in found.into_iter().flatten() {
+            // Fields without a route are not counts.
             let Some((kind, route)) = field.split_once(':') else { continue };
             let of_route = counts.entry(route.to_owned()).or_default();
             match kind {

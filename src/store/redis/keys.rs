@@ -39,6 +39,25 @@ impl Keys {
         format!("{}:{{{p}}}:b:{id}", self.prefix)
     }
 
+    /// A glob for all keys of all partitions.
+    pub(super) fn every(&self) -> String {
+        let mut glob = String::new();
+        for c in self.prefix.chars() {
+            if matches!(c, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {
+                glob.push('\\');
+            }
+            glob.push(c);
+        }
+        format!("{glob}:{{*}}:*")
+    }
+
+    /// The partition of a key of ours, and its name there.
+    pub(super) fn split<'a>(&self, key: &'a str) -> Option<(Partition, &'a str)> {
+        let rest = key.strip_prefix(&self.prefix)?.strip_prefix(":{")?;
+        let (p, name) = rest.split_once("}:")?;
+        Some((Partition(p.parse().ok()?), name))
+    }
+
     pub(super) fn dead(&self, p: Partition, dead_id: &str) -> String {
         format!("{}:{{{p}}}:d:{dead_id}", self.prefix)
     }

@@ -2,7 +2,7 @@
 //! under the same number until it is answered, so that it is applied once however often it arrives.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use redis::{Cmd, RedisResult, Script, Value};
@@ -18,6 +18,11 @@ use crate::telemetry::Metrics;
 
 /// Seconds that a blob lives if the script after it never runs.
 const ORPHAN_SECONDS: u64 = 120;
+/// A lane that was quiet for this long (microseconds) no longer insists that the store remembers it: the audit
+/// forgets lanes after a day.
+const INSISTS_US: i64 = 12 * 3600 * 1_000_000;
+/// The store's going back is said at most once in this time (microseconds).
+const SAID_AGAIN_US: i64 = 60 * 1_000_000;
 
 /// A script call, ready to be sent as often as it takes.
 pub(super) struct Call {
@@ -63,6 +68,37 @@ arg_from_number!(i64, u64, u32, usize);
 pub(super) struct Numbers {
     next: u64,
     answered: u64,
+    answered_us: i64,
+}
+
+/// Whether the store was seen to have gone back: shared by all lanes.
+#[derive(Debug)]
+pub(super) struct WentBack {
+    times: AtomicU64,
+    said_us: AtomicI64,
+}
+
+impl WentBack {
+    pub(super) fn new() -> Self {
+        Self { times: AtomicU64::new(0), said_us: AtomicI64::new(i64::MIN) }
+    }
+
+    pub(super) fn times(&self) -> u64 {
+        self.times.load(Ordering::Relaxed)
+    }
+
+    fn saw(&self, p: Partition, now_us: i64) {
+        self.times.fetch_add(1, Ordering::Relaxed);
+        let said = self.said_us.load(Ordering::Relaxed);
+        if now_us >= said.saturating_add(SAID_AGAIN_US) {
+            self.said_us.store(now_us, Ordering::Relaxed);
+            error!(
+                partition = p.0,
+                "the store went back or was wiped: it no longer knows calls that it had answered; \
+                 see docs/guarantees.md for what its tier may lose"
+            );
+        }
+    }
 }
 
 pub(super) struct CallLane {
@@ -71,7 +107,7 @@ pub(super) struct CallLane {
     numbers: Vec<Mutex<Numbers>>,
     clock: Arc<StoreClock>,
     metrics: Arc<Metrics>,
-    went_back: AtomicBool,
+    went_back: Arc<WentBack>,
 }
 
 /// The right to make the next call on one partition: nobody else's comes between.
@@ -87,10 +123,11 @@ impl CallLane {
         partitions: Partitions,
         clock: &Arc<StoreClock>,
         metrics: &Arc<Metrics>,
+        went_back: &Arc<WentBack>,
     ) -> Self {
         let numbers = partitions.all().map(|_| Mutex::default()).collect();
-        let (clock, metrics) = (clock.clone(), metrics.clone());
-        Self { name, link, numbers, clock, metrics, went_back: AtomicBool::new(false) }
+        let (clock, metrics, went_back) = (clock.clone(), metrics.clone(), went_back.clone());
+        Self { name, link, numbers, clock, metrics, went_back }
     }
 
     pub(super) async fn turn(&self, p: Partition) -> Turn<'_> {
@@ -130,18 +167,16 @@ impl CallLane {
 impl Turn<'_> {
     pub(super) async fn run(&mut self, p: Partition, call: Call) -> Result<Value, StoreError> {
         self.numbers.next += 1;
-        let head: [Arg; 3] =
-            [self.lane.name.clone().into(), self.numbers.next.into(), self.numbers.answered.into()];
+        let quiet_us = self.lane.clock.local().mono_us() - self.numbers.answered_us;
+        let answered = if quiet_us < INSISTS_US { self.numbers.answered } else { 0 };
+        let head: [Arg; 3] = [self.lane.name.clone().into(), self.numbers.next.into(), answered.into()];
         let mut failures = 0;
         loop {
             match self.lane.once(p, &call, &head).await {
                 Ok(reply) => {
-                    if reply.went_back && !self.lane.went_back.swap(true, Ordering::Relaxed) {
-                        error!(
-                            partition = p.0,
-                            "the store went back or was wiped: it no longer knows calls that it had answered; \
-                             see docs/guarantees.md for what its tier may lose"
-                        );
+                    let now_us = self.lane.clock.local().mono_us();
+                    if reply.went_back {
+                        self.lane.went_back.saw(p, now_us);
                     }
                     return match &reply.answer {
                         Value::BulkString(text) if text.as_slice() == b"OVERTAKEN" => {
@@ -151,6 +186,7 @@ impl Turn<'_> {
                         Value::BulkString(text) if text.as_slice() == b"CHANGED" => Ok(reply.answer),
                         _ => {
                             self.numbers.answered = self.numbers.next;
+                            self.numbers.answered_us = now_us;
                             Ok(reply.answer)
                         }
                     };

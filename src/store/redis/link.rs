@@ -2,16 +2,18 @@
 //! sign of trouble replace it. While it is down, callers wait for the next one instead of failing one by
 //! one; each call has its own deadline all the same.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, RedisError};
+use redis::io::tcp::TcpSettings;
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, RedisError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
 
+use super::health::Health;
 use crate::backoff::Backoff;
-use crate::lifecycle::{Part, Readiness, Tasks};
+use crate::lifecycle::Tasks;
 use crate::store::{Config, PreflightError, StoreError};
 
 /// Longest wait for an answer. Redis's own slow scripts are bounded far below this.
@@ -37,7 +39,7 @@ pub(super) struct Connected {
 struct Keeper {
     client: Client,
     role: &'static str,
-    part: Part,
+    health: Arc<Health>,
     publish: watch::Sender<Option<Connected>>,
     broken: watch::Receiver<u64>,
     force: CancellationToken,
@@ -47,15 +49,16 @@ impl Link {
     pub(super) fn start(
         config: &Config,
         role: &'static str,
-        readiness: &Readiness,
+        health: &Arc<Health>,
         tasks: &Tasks,
         force: &CancellationToken,
     ) -> Result<Self, PreflightError> {
         let client = open(config)?;
         let (publish, current) = watch::channel(None);
         let (broken, hears_broken) = watch::channel(0);
-        let part = readiness.part(format!("redis:{role}"), true);
-        let keeper = Keeper { client, role, part, publish, broken: hears_broken, force: force.clone() };
+        let health = health.clone();
+        health.report(role, Some("not reached yet"));
+        let keeper = Keeper { client, role, health, publish, broken: hears_broken, force: force.clone() };
         tasks.spawn(&format!("store:link:{role}"), keeper.run());
         Ok(Self { current, broken })
     }
@@ -80,13 +83,17 @@ impl Link {
                 newer
             });
         }
-        StoreError::of(error)
+        sort(error)
     }
 }
 
 /// The client; the URL is checked here, the connection comes later.
 pub(super) fn open(config: &Config) -> Result<Client, PreflightError> {
-    Client::open(config.url.expose())
+    // Nagle's wait for more and the other side's delayed acknowledgement add up to 40 ms; a peer that is gone
+    // without a word is noticed by the probe's deadline or by this one.
+    let tcp = TcpSettings::default().set_nodelay(true).set_user_timeout(RESPONSE + CONNECT);
+    let told = |info: ConnectionInfo| info.set_tcp_settings(tcp);
+    (config.url.expose().into_connection_info().map(told).and_then(Client::open))
         .map_err(|error| PreflightError(format!("redis.url {}: {error}", config.url.redacted_url())))
 }
 
@@ -131,9 +138,7 @@ impl Keeper {
                     failures = 0;
                     generation += 1;
                     self.publish.send_replace(Some(Connected { connection: connection.clone(), generation }));
-                    if self.part.up() {
-                        info!(connection = self.role, "connected to redis");
-                    }
+                    self.health.report(self.role, None);
                     let why = tokio::select! {
                         () = force.cancelled() => return,
                         why = watch_over(connection, generation, &mut self.broken) => why,
@@ -141,23 +146,17 @@ impl Keeper {
                     // Nobody uses it any more: the process ends.
                     let Some(why) = why else { return };
                     self.publish.send_replace(None);
-                    self.say(&why);
+                    self.health.report(self.role, Some(&why));
                 }
                 Err(why) => {
                     failures += 1;
-                    self.say(&why);
+                    self.health.report(self.role, Some(&why));
                     tokio::select! {
                         () = force.cancelled() => return,
                         () = tokio::time::sleep(Backoff::CLIENT.wait(failures)) => {}
                     }
                 }
             }
-        }
-    }
-
-    fn say(&self, why: &str) {
-        if self.part.down(why) {
-            warn!(connection = self.role, error = why, "redis is away; waiting for it");
         }
     }
 }
@@ -185,4 +184,18 @@ async fn watch_over(
 /// Waits until somebody says that this generation is broken; `false` if nobody is left to say so.
 async fn told(broken: &mut watch::Receiver<u64>, generation: u64) -> bool {
     broken.wait_for(|&broken| broken >= generation).await.is_ok()
+}
+
+/// Sorts a client's error by what is to be done about it.
+fn sort(error: &RedisError) -> StoreError {
+    let code = error.code().unwrap_or_default();
+    let text = error.to_string();
+    match code {
+        "OOM" => StoreError::Full(text),
+        // Inside MULTI every command is refused at `maxmemory`, and EXEC says only that.
+        "EXECABORT" if text.contains("OOM") => StoreError::Full(text),
+        // A key that is not ours, or a script that fails of itself: asking again would fail again.
+        "WRONGTYPE" | "ERR" => StoreError::Damaged(text),
+        _ => StoreError::Unavailable(text),
+    }
 }

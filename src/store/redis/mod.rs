@@ -1,8 +1,10 @@
 //! The store on Redis. `keys` names keys, `scripts` holds the transitions, `link` keeps connections up,
 //! `lane` numbers calls; the others are the calls, by who makes them.
 
+mod audit;
 mod claims;
 mod counts;
+mod health;
 mod keys;
 mod lane;
 mod link;
@@ -18,8 +20,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio_util::sync::CancellationToken;
 
+use self::audit::Audits;
+use self::health::Health;
 use self::keys::Keys;
-use self::lane::CallLane;
+use self::lane::{CallLane, WentBack};
 use self::link::Link;
 pub use self::preflight::{Preflight, preflight};
 pub use self::wake::Wake;
@@ -46,6 +50,8 @@ struct Inner {
     settles: CallLane,
     writer: Writer,
     wake: Wake,
+    went_back: Arc<WentBack>,
+    audits: Audits,
 }
 
 /// Where unique names come from: a random nonce of this process and a counter.
@@ -85,7 +91,7 @@ pub struct Parts<'a> {
 }
 
 impl Store {
-    /// Starts to keep connections to the store up. Does not wait for it: see [`Self::preflight`].
+    /// Starts to keep connections to the store up. Does not wait for it: see [`preflight()`].
     pub fn start(parts: &Parts<'_>) -> Result<Self, super::PreflightError> {
         let clock = Arc::new(StoreClock::new(parts.clock));
         let (config, ids) = (parts.config, Ids::new());
@@ -95,10 +101,13 @@ impl Store {
             on_force.0.forced().await;
             on_force.1.cancel();
         });
-        let link = |role: &'static str| Link::start(config, role, parts.readiness, parts.tasks, &force);
+        let health = Arc::new(Health::new(config, parts.readiness));
+        let link = |role: &'static str| Link::start(config, role, &health, parts.tasks, &force);
         let keys = Keys::new(&config.prefix);
+        let went_back = Arc::new(WentBack::new());
         let lane = |role, link| {
-            CallLane::new(format!("{}.{role}", ids.nonce), link, config.partitions, &clock, &parts.metrics)
+            let name = format!("{}.{role}", ids.nonce);
+            CallLane::new(name, link, config.partitions, &clock, &parts.metrics, &went_back)
         };
         let side = link("side")?;
         let (claims, settles) = (lane("c", link("claim")?), lane("s", link("settle")?));
@@ -110,13 +119,14 @@ impl Store {
             keys,
             partitions: config.partitions,
             clock,
-
             ids,
             side,
             claims,
             settles,
             writer,
             wake,
+            went_back,
+            audits: Audits::new(config.partitions),
         })))
     }
 
@@ -133,6 +143,12 @@ impl Store {
     /// Where a timer shard hears of new heads.
     pub fn wake(&self) -> &Wake {
         &self.0.wake
+    }
+
+    /// How often a partition was seen to have forgotten calls that it had answered: the store went back (a
+    /// failover, a restored backup) or was wiped, and what it held since may be lost.
+    pub fn went_back(&self) -> u64 {
+        self.0.went_back.times()
     }
 
     /// A name nobody else has: `nonce.counter`.

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
 use tracing::warn;
 
@@ -38,13 +39,8 @@ pub async fn preflight(config: &Config, claim_it: bool) -> Result<(), Preflight>
     tokio::time::timeout(TIMEOUT, checks).await.map_err(|_| away("no answer in time".to_owned()))?
 }
 
-async fn setting(connection: &mut MultiplexedConnection, name: &str) -> Result<Option<String>, String> {
-    let found: Vec<String> = redis::cmd("CONFIG")
-        .arg("GET")
-        .arg(name)
-        .query_async(connection)
-        .await
-        .map_err(|error| error.to_string())?;
+async fn setting(connection: &mut MultiplexedConnection, name: &str) -> RedisResult<Option<String>> {
+    let found: Vec<String> = redis::cmd("CONFIG").arg("GET").arg(name).query_async(connection).await?;
     Ok(found.into_iter().nth(1))
 }
 
@@ -53,12 +49,16 @@ async fn policy(config: &Config, connection: &mut MultiplexedConnection) -> Resu
         let eviction = setting(connection, "maxmemory-policy").await?;
         let aof = setting(connection, "appendonly").await?;
         let rdb = setting(connection, "save").await?;
-        Ok::<_, String>((eviction, aof, rdb))
+        RedisResult::Ok((eviction, aof, rdb))
     };
     let (eviction, aof, rdb) = match settings.await {
         Ok(found) => found,
+        // `NOPERM` and `ERR unknown command` speak of CONFIG; anything else of the server.
+        Err(why) if !matches!(why.code(), Some("NOPERM" | "ERR")) => {
+            return Err(Preflight::Away(why.to_string()));
+        }
         Err(why) if config.overrides.unchecked => {
-            warn!(error = why, "cannot check persistence and eviction of redis; unsafe = [\"unchecked\"]");
+            warn!(error = %why, "cannot check persistence and eviction of redis; unsafe = [\"unchecked\"]");
             return Ok(());
         }
         Err(why) => {

@@ -4,27 +4,32 @@
 //! Order is what makes names work: a named record or command is judged after every earlier one of its name,
 //! because both live in one partition, and a partition's calls are made one after another.
 
+mod plan;
+mod reschedule;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
-use redis::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, warn};
+use tracing::error;
 
+use self::plan::Plan;
 use super::keys::Keys;
-use super::lane::{Arg, Call, CallLane, Turn};
+use super::lane::{CallLane, Turn};
 use super::reply::{shape, text};
-use super::{Ids, Store, Wake, scripts};
+use super::{Ids, Store, Wake};
 use crate::backoff::Backoff;
-use crate::domain::{Entry, Flags, OnDuplicate, Partition, Partitions, RouteName, Text, UnixMs};
+use crate::domain::{Flags, Partition, Partitions, RouteName, Text};
 use crate::lifecycle::Tasks;
 use crate::store::bundle::BundleId;
-use crate::store::{Bundle, DeadLetter, StoreError, WriteOp, WriteResult, decode, encode, slice_of};
+use crate::store::{Bundle, DeadLetter, StoreError, WriteOp, WriteResult, encode};
 
 /// A call takes at most so many operations and bytes.
 const CALL_OPS: usize = 48;
 const CALL_BYTES: usize = 1 << 20;
+/// Looks at the names of a call before it is given up: others change them too, but not this often.
+const LOOKS: usize = 50;
 /// Submissions that may wait for one partition.
 const QUEUE: usize = 64;
 
@@ -157,8 +162,9 @@ impl PartitionWriter {
                 Ok(results) => return results,
                 Err(why) => {
                     failures += 1;
-                    let p = self.partition.0;
-                    if failures == 1 {
+                    let (p, away) = (self.partition.0, matches!(why, StoreError::Unavailable(_)));
+                    // That the store is away is said once, by its connection.
+                    if failures == 1 && !away {
                         error!(partition = p, error = %why, "cannot write to this partition; trying on");
                     }
                     tokio::time::sleep(Backoff::CLIENT.wait(failures)).await;
@@ -172,7 +178,7 @@ impl PartitionWriter {
         turn: &mut Turn<'_>,
         ops: &[&WriteOp],
     ) -> Result<Vec<Vec<WriteResult>>, StoreError> {
-        loop {
+        for _ in 0..LOOKS {
             let meant = self.look_up(ops).await?;
             let plan = Plan::new(self, ops, &meant);
             let answer = turn.run(self.partition, plan.call).await?;
@@ -185,6 +191,7 @@ impl PartitionWriter {
             }
             return split(ops, &letters);
         }
+        Err(never_settles())
     }
 
     /// What the names of these operations mean right now: only to declare the keys behind them.
@@ -211,171 +218,11 @@ impl PartitionWriter {
             .map_err(|error| self.lane.link().judge(&connected, &error))?;
         Ok(found.into_iter().map(|place| parse_place(&place?)).collect())
     }
-
-    async fn reschedule(
-        &self,
-        turn: &mut Turn<'_>,
-        route: &RouteName,
-        id: &Text,
-        due: UnixMs,
-        fallback: &Bundle,
-    ) -> Result<WriteResult, StoreError> {
-        let name = name_key(route, id);
-        loop {
-            let place = self.places(std::slice::from_ref(&name)).await?.pop().flatten();
-            let moved = match &place {
-                Some((old, index)) => self.read_pending(old, *index).await?,
-                None => None,
-            };
-            let mode = if moved.is_some() { "m" } else { "n" };
-            let mut entry = moved.unwrap_or_else(|| fallback.clone());
-            move_to(&mut entry, due);
-            let blob = encode(&entry);
-            let fresh = BundleId::new(route, slice_of(due), &self.ids.unique(), 1);
-            let mut keys = self.keys.fixed(self.partition);
-            keys.push(self.keys.blob(self.partition, &fresh));
-            keys.push(self.keys.due(self.partition, fresh.shelf()));
-            let mut saw = String::new();
-            if let Some((old, index)) = &place {
-                keys.push(self.keys.blob(self.partition, old));
-                keys.push(self.keys.due(self.partition, old.shelf()));
-                saw = format!("{old} {index}");
-            }
-            let args: Vec<Arg> = vec![
-                name.clone().into(),
-                saw.into(),
-                mode.into(),
-                fresh.as_str().into(),
-                due.0.into(),
-                blob.len().into(),
-            ];
-            let blobs = vec![(self.keys.blob(self.partition, &fresh), blob)];
-            let call = Call { script: &scripts::RESCHEDULE, op: "reschedule", keys, args, blobs };
-            let answer = text(&turn.run(self.partition, call).await?)?;
-            let result = match answer.as_str() {
-                "CHANGED" => continue,
-                "r" => WriteResult::Rescheduled,
-                "s" => WriteResult::Stored,
-                "l" => WriteResult::TooLate,
-                _ => return Err(shape("the answer to a reschedule")),
-            };
-            self.wake.stored(self.partition, due);
-            return Ok(result);
-        }
-    }
-
-    /// One message of a bundle that is in its due zset now, as a bundle of one; `None` if the bundle is not
-    /// there (the script judges for good).
-    async fn read_pending(&self, id: &BundleId, index: u32) -> Result<Option<Bundle>, StoreError> {
-        let connected = self.lane.link().get().await?;
-        let mut connection = connected.connection.clone();
-        let p = self.partition;
-        let mut pipe = redis::pipe();
-        pipe.cmd("ZSCORE").arg(self.keys.due(p, id.shelf())).arg(id.as_str());
-        pipe.cmd("HMGET").arg(self.keys.of(p, "gone")).arg(id.as_str());
-        pipe.cmd("HMGET").arg(self.keys.of(p, "done")).arg(id.as_str());
-        pipe.cmd("GET").arg(self.keys.blob(p, id));
-        let (score, gone, done, blob): (Option<String>, Value, Value, Option<Vec<u8>>) = pipe
-            .query_async(&mut connection)
-            .await
-            .map_err(|error| self.lane.link().judge(&connected, &error))?;
-        let (Some(_), Some(blob)) = (score, blob) else { return Ok(None) };
-        if is_set(&gone, index) || is_set(&done, index) {
-            return Ok(None);
-        }
-        let bundle =
-            decode(&blob.into()).map_err(|why| StoreError::Damaged(format!("bundle {id}: {why}")))?;
-        let Some(entry) = bundle.entries.get(index as usize) else {
-            warn!(%id, index, "a name points behind the end of its bundle");
-            return Ok(None);
-        };
-        Ok(Some(Bundle { target: bundle.target.clone(), entries: Arc::new(vec![entry.clone()]) }))
-    }
 }
 
-/// A call and what it will have stored.
-struct Plan {
-    call: Call,
-    dues: Vec<UnixMs>,
-}
-
-impl Plan {
-    fn new(writer: &PartitionWriter, ops: &[&WriteOp], meant: &[BundleId]) -> Self {
-        let (p, keys) = (writer.partition, &writer.keys);
-        let mut shelves: Vec<String> = Vec::new();
-        let mut place = |shelf: &str| {
-            let at = shelves.iter().position(|s| s == shelf).unwrap_or_else(|| {
-                shelves.push(shelf.to_owned());
-                shelves.len() - 1
-            });
-            at + 1
-        };
-        let (mut fresh, mut fresh_keys, mut bury, mut bury_keys, mut script_ops) =
-            (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let (mut blobs, mut dues, mut bundles) = (Vec::new(), Vec::new(), 0usize);
-        for op in ops {
-            match op {
-                WriteOp::Store { route, on_duplicate, bundle } => {
-                    let first = bundle.first_due();
-                    let id =
-                        BundleId::new(route, slice_of(first), &writer.ids.unique(), bundle.entries.len());
-                    let blob = encode(bundle);
-                    bundles += 1;
-                    fresh.extend::<[Arg; 4]>([
-                        id.as_str().into(),
-                        place(id.shelf()).into(),
-                        first.0.into(),
-                        blob.len().into(),
-                    ]);
-                    fresh_keys.push(keys.blob(p, &id));
-                    blobs.push((keys.blob(p, &id), blob));
-                    store_ops(&mut script_ops, bundles, route, *on_duplicate, &bundle.entries);
-                    dues.push(first);
-                }
-                WriteOp::Cancel { route, id } => {
-                    script_ops.extend::<[Arg; 2]>(["C".into(), name_key(route, id).into()]);
-                }
-                WriteOp::Bury(letter) => {
-                    let id = dead_id(letter, &writer.ids);
-                    bury.extend::<[Arg; 2]>([id.as_str().into(), letter.route.as_str().into()]);
-                    bury_keys.push(keys.dead(p, &id));
-                    blobs.push((keys.dead(p, &id), dead_blob(letter)));
-                }
-                WriteOp::Reschedule { .. } => unreachable!("a reschedule goes alone"),
-            }
-        }
-        let mut behind: Vec<Arg> = Vec::with_capacity(meant.len() * 2);
-        for id in meant {
-            behind.extend::<[Arg; 2]>([id.as_str().into(), place(id.shelf()).into()]);
-        }
-        let mut all_keys = keys.fixed(p);
-        all_keys.extend(shelves.iter().map(|shelf| keys.due(p, shelf)));
-        all_keys.extend(fresh_keys);
-        all_keys.extend(meant.iter().map(|id| keys.blob(p, id)));
-        let buried = bury_keys.len();
-        all_keys.extend(bury_keys);
-        let mut args: Vec<Arg> =
-            vec![shelves.len().into(), bundles.into(), meant.len().into(), buried.into()];
-        args.extend(shelves.into_iter().map(Arg::Text));
-        args.extend(fresh.into_iter().chain(behind).chain(bury).chain(script_ops));
-        Self { call: Call { script: &scripts::WRITE, op: "store", keys: all_keys, args, blobs }, dues }
-    }
-}
-
-fn store_ops(ops: &mut Vec<Arg>, bundle: usize, route: &RouteName, policy: OnDuplicate, entries: &[Entry]) {
-    let named = entries.iter().any(|e| e.flags.has(Flags::NAMED));
-    if !named {
-        ops.extend::<[Arg; 2]>(["B".into(), bundle.into()]);
-        return;
-    }
-    let policy = match policy {
-        OnDuplicate::Keep => "k",
-        OnDuplicate::Replace => "r",
-    };
-    for (index, entry) in entries.iter().enumerate() {
-        let name = entry.id.as_ref().map(|id| name_key(route, id)).unwrap_or_default();
-        ops.extend::<[Arg; 5]>(["N".into(), bundle.into(), index.into(), name.into(), policy.into()]);
-    }
+/// A name that means something else at every look: only damage does that.
+fn never_settles() -> StoreError {
+    StoreError::Damaged(format!("a name changed its meaning {LOOKS} times between a look and the call"))
 }
 
 /// How many operations may go in one call: up to the first reschedule, a byte bound, and an operation bound.
@@ -433,12 +280,6 @@ fn names_of(op: &WriteOp) -> Vec<String> {
     }
 }
 
-fn move_to(bundle: &mut Bundle, due: UnixMs) {
-    for entry in Arc::make_mut(&mut bundle.entries) {
-        entry.due = due;
-    }
-}
-
 fn size(ops: &[WriteOp]) -> usize {
     ops.iter().map(op_size).sum()
 }
@@ -452,14 +293,6 @@ fn op_size(op: &WriteOp) -> usize {
         WriteOp::Bury(letter) => of(&letter.bundle),
         WriteOp::Reschedule { fallback, .. } => of(fallback),
         WriteOp::Cancel { .. } => 64,
-    }
-}
-
-fn is_set(map: &Value, index: u32) -> bool {
-    let Value::Array(items) = map else { return false };
-    match items.first() {
-        Some(Value::BulkString(bits)) => bits.get(index as usize) == Some(&b'1'),
-        _ => false,
     }
 }
 

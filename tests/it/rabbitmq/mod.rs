@@ -66,7 +66,14 @@ impl Life {
         let mut registry = Registry::default();
         let metrics = Metrics::new(&mut registry, routes.iter().map(|route| route.name.clone()));
         let (tasks, shutdown) = (&self.tasks, &self.shutdown);
-        postdate::ingress::rabbitmq::start(&self.broker, &routes, &Arc::new(catcher.clone()), &metrics, tasks, shutdown);
+        postdate::ingress::rabbitmq::start(
+            &self.broker,
+            &routes,
+            &Arc::new(catcher.clone()),
+            &metrics,
+            tasks,
+            shutdown,
+        );
         registry
     }
 

@@ -14,6 +14,8 @@ if before then
   return before
 end
 local token, horizon, lease, room, shelves = arg(), now + num(), num(), num(), num()
+-- Lua cannot unpack more than some thousands.
+room = math.min(room, 1000)
 local deadline = int(now + lease)
 local ids, scores = {}, {}
 for s = 1, shelves do
@@ -22,7 +24,7 @@ for s = 1, shelves do
     local found = redis.call('ZRANGEBYSCORE', due, '-inf', int(horizon), 'WITHSCORES', 'LIMIT', 0, room)
     local taken = 0
     for i = 1, #found, 2 do
-      local count = count_of(found[i]) or 1
+      local count = count_of(found[i])
       if taken > 0 and count > messages then
         break
       end
@@ -47,8 +49,9 @@ if #ids > 0 then
   local done = redis.call('HMGET', DONE, unpack(ids))
   for i, id in ipairs(ids) do
     local expired, opened = tonumber(expiries[i] or 0), 0
-    -- The mark is raised before anyone decodes it: what kills its reader is known by it.
-    if expired >= 2 then
+    -- The mark is raised before anyone decodes it: what kills its reader is known by it. A single message
+    -- judges only itself; its expiries are enough.
+    if expired >= 2 and (count_of(id) or 1) > 1 then
       opened = redis.call('HINCRBY', OPENED, id, 1)
     end
     local n = #reply

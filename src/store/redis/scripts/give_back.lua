@@ -8,7 +8,7 @@ local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, #KEYS, 'zset')
 if wrong then
   return wrong
 end
-local results = {}
+local results, back = {}, 0
 for i = 1, num() do
   local id, token, confirmed = arg(), arg(), arg()
   local score = held_by(id, token)
@@ -20,7 +20,9 @@ for i = 1, num() do
     end
     redis.call('ZREM', CLAIMS, id)
     redis.call('HDEL', TOKENS, id)
+    back = back + 1
   end
   results[i] = score and 'o' or 's'
 end
+moved(back)
 return { time[1], time[2], 0, table.concat(results) }

@@ -9,7 +9,7 @@
 --   6 expiries hash: bundle id -> how often a claim on it expired
 --   7 opened   hash: bundle id -> how often it was opened after that
 --   8 names    hash: route/name -> "bundle index"
---   9 counts   hash: n:route messages, b:route bytes, d:route dead letters
+--   9 counts   hash: n:route messages, b:route bytes, d:route dead letters; moves: see `moved`
 --  10 calls    hash: lane -> "number seconds answer": the last answer of each caller
 --  11 dead     zset: dead id -> ms
 -- Bitmaps are texts of 0 and 1, one per message: short, and readable by whoever has to look.
@@ -46,8 +46,9 @@ local function wrong_kind(from, to, kind)
   end
 end
 
+-- Never fails, whatever stands there: an error in the middle would keep half of a transition.
 local function count_of(id)
-  return tonumber(string.match(id, '%.(%w+)$'), 36)
+  return tonumber(string.match(id, '%.(%w+)$') or '1', 36) or 1
 end
 local function route_of(id)
   return string.match(id, '^[^/]+')
@@ -112,6 +113,13 @@ local function add_counts(route, messages, bytes)
   end
   if bytes ~= 0 then
     redis.call('HINCRBY', COUNTS, 'b:' .. route, int(bytes))
+  end
+end
+
+-- Bundles that an unnumbered call moved: whoever counts must know (numbered calls say so by their number).
+local function moved(bundles)
+  if bundles > 0 then
+    redis.call('HINCRBY', COUNTS, 'moves', bundles)
   end
 end
 

@@ -9,7 +9,7 @@ local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, #KEYS, 'zset')
 if wrong then
   return wrong
 end
-local lease, hold, results = num(), arg() == '1', {}
+local lease, hold, results, expired = num(), arg() == '1', {}, 0
 for i = 1, num() do
   local id = arg()
   local deadline = tonumber(redis.call('ZSCORE', CLAIMS, id) or nil)
@@ -25,7 +25,8 @@ for i = 1, num() do
     redis.call('HINCRBY', EXPIRIES, id, 1)
     redis.call('ZREM', CLAIMS, id)
     redis.call('HDEL', TOKENS, id)
-    results[i] = 'e'
+    results[i], expired = 'e', expired + 1
   end
 end
+moved(expired)
 return { time[1], time[2], 0, table.concat(results) }

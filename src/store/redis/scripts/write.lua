@@ -8,7 +8,8 @@
 --       B times: id, place of its due zset, first due ms, bytes
 --       O times: id, place of its due zset
 --       X times: dead id, route
---       then ops: "B" bundle | "N" bundle index name policy(k|r) | "C" name
+--       then ops: "B" bundle (nameless: all of it, or one of a mixed one) | "N" bundle index name policy(k|r)
+--       | "C" name
 -- returns {s, us, went_back, answer}: one letter an op: s stored, d duplicate, r replaced, c cancelled,
 --       f in flight, u unknown; or "CHANGED": a name means another bundle than the caller thought, nothing
 --       was changed, look again.

@@ -1,0 +1,144 @@
+//! Trying a connection before anything relies on it: for `check --connect`. Joins no group, commits nothing,
+//! creates nothing.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+
+use super::{Connection, TopicState, log, look_up};
+
+/// Longest wait for each answer of a broker that has answered before.
+const ANSWER: Duration = Duration::from_secs(2);
+/// Turns of [`ANSWER`] / this that a first fetch is waited for.
+const TURNS: u32 = 20;
+/// Longest wait for an event that may have come long ago.
+const EVENT: Duration = Duration::from_millis(10);
+
+/// What keeps a group from reading.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// The group's positions cannot be asked for; why.
+    Group(String),
+    /// A topic's records cannot be fetched.
+    Topic {
+        /// The topic.
+        topic: String,
+        /// Why.
+        why: String,
+    },
+}
+
+impl Connection {
+    /// Asks for topics, all with one client. `Err` says why no broker answers: then it takes `at_most`.
+    pub async fn find_topics(
+        &self,
+        topics: Vec<String>,
+        at_most: Duration,
+    ) -> Result<Vec<(String, TopicState)>, String> {
+        let config = self.config(&[]).map_err(|error| error.to_string())?;
+        let client = self.listener(&config)?;
+        let asked = tokio::task::spawn_blocking(move || {
+            let mut found = Vec::new();
+            for topic in topics {
+                let wait = if found.is_empty() { at_most } else { ANSWER };
+                match look_up(client.client(), &topic, wait) {
+                    TopicState::Unreachable(error) if found.is_empty() => {
+                        return Err(trouble(&client).unwrap_or(error));
+                    }
+                    state => found.push((topic, state)),
+                }
+            }
+            Ok(found)
+        });
+        asked.await.map_err(|error| error.to_string())?
+    }
+
+    /// What keeps a group from reading these topics (which are there), as far as it shows without joining:
+    /// its positions are asked for, and a first fetch of each topic is tried.
+    pub async fn obstacles(&self, group: &str, topics: Vec<String>) -> Result<Vec<Obstacle>, String> {
+        let mut config = self.consumer_config(group).map_err(|error| error.to_string())?;
+        config.set("enable.partition.eof", "true").set("fetch.wait.max.ms", "10");
+        let client = self.listener(&config)?;
+        let tried = tokio::task::spawn_blocking(move || {
+            let mut obstacles = Vec::new();
+            obstacles.extend(positions(&client, &topics).err().map(|e| Obstacle::Group(describe(&e))));
+            for topic in topics {
+                if let Err(why) = fetch(&client, &topic) {
+                    obstacles.push(Obstacle::Topic { topic, why });
+                }
+            }
+            obstacles
+        });
+        tried.await.map_err(|error| error.to_string())
+    }
+
+    fn listener(&self, config: &ClientConfig) -> Result<BaseConsumer<Listener>, String> {
+        config.create_with_context(Listener::default()).map_err(|error| self.refused(error).to_string())
+    }
+}
+
+fn positions(client: &BaseConsumer<Listener>, topics: &[String]) -> Result<(), KafkaError> {
+    let mut asked = TopicPartitionList::new();
+    for topic in topics {
+        asked.add_partition(topic, 0);
+    }
+    client.committed_offsets(asked, ANSWER).map(drop)
+}
+
+/// Waits for a record of the topic's first partition, or the news that there is none.
+fn fetch(client: &BaseConsumer<Listener>, topic: &str) -> Result<(), String> {
+    let mut first = TopicPartitionList::new();
+    first.add_partition_offset(topic, 0, Offset::End).map_err(|error| describe(&error))?;
+    client.assign(&first).map_err(|error| describe(&error))?;
+    for _ in 0..TURNS {
+        match client.poll(ANSWER / TURNS) {
+            Some(Ok(_) | Err(KafkaError::PartitionEOF(_))) => return Ok(()),
+            Some(Err(error))
+                if error.rdkafka_error_code() == Some(RDKafkaErrorCode::TopicAuthorizationFailed) =>
+            {
+                return Err(describe(&error));
+            }
+            // Others pass, or are the last word when time is over.
+            Some(Err(_)) | None => {}
+        }
+    }
+    Err(trouble(client).unwrap_or_else(|| "no answer in time".to_owned()))
+}
+
+/// The broker's own words, without the client's prefix.
+fn describe(error: &KafkaError) -> String {
+    error.rdkafka_error_code().map_or_else(|| error.to_string(), |code| code.to_string())
+}
+
+/// The last thing that went wrong with a client as a whole.
+fn trouble(client: &BaseConsumer<Listener>) -> Option<String> {
+    // Events are told only to who polls; there are a handful at most.
+    for _ in 0..TURNS {
+        drop(client.poll(EVENT));
+    }
+    client.context().0.lock().take()
+}
+
+/// Remembers what librdkafka says of a client as a whole.
+#[derive(Default)]
+struct Listener(Mutex<Option<String>>);
+
+impl ClientContext for Listener {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        // That no broker is left follows from what was said before.
+        if error.rdkafka_error_code() != Some(RDKafkaErrorCode::AllBrokersDown) {
+            *self.0.lock() = Some(reason.to_owned());
+        }
+    }
+}
+
+impl ConsumerContext for Listener {}

@@ -1,0 +1,96 @@
+-- audit: mends what a look from outside found suspicious; each is judged again here, where nothing moves.
+--
+-- KEYS  1-11; then D due zsets; B blobs
+-- ARGV  D B J N;
+--       D times: shelf
+--       B times: id, place of its due zset, its first due ms (needed only to bring it back)
+--       J times: what does not belong there, place of the due zset it lies in (0: in claims or beside)
+--       N times: name, place (the text), which of the B bundles it means (0: none that can be read)
+-- returns {s, us, 0, answer}: a letter a shelf: i index mended, n nothing
+--       a letter a bundle: l lost (its blob is not there): removed, r restored (a blob without an entry): due
+--       again, d due and claimed: claimed, s something beside it removed, n nothing
+--       a letter a name: f freed, n nothing
+-- atomic: all of it; run twice it does the same. costs: a dozen commands a bundle; bounded by the caller.
+local D, B, J, N = num(), num(), num(), num()
+local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, FIXED + D, 'zset')
+  or wrong_kind(FIXED + D + 1, #KEYS, 'string')
+if wrong then
+  return wrong
+end
+local shelves, letters, stands = {}, {}, {}
+for i = 1, D do
+  shelves[i] = arg()
+end
+local function drop_beside(id)
+  local dropped = redis.call('HDEL', TOKENS, id) + redis.call('HDEL', GONE, id) + redis.call('HDEL', DONE, id)
+  return dropped + redis.call('HDEL', EXPIRIES, id) + redis.call('HDEL', OPENED, id)
+end
+local function judge(id, due, blob, first)
+  local deadline = tonumber(redis.call('ZSCORE', CLAIMS, id) or nil)
+  local pending = redis.call('ZSCORE', due, id)
+  local there = redis.call('EXISTS', blob) == 1
+  if not there and (pending or (deadline and deadline <= now)) then
+    redis.call('ZREM', due, id)
+    redis.call('ZREM', CLAIMS, id)
+    drop_beside(id)
+    return 'l', false
+  end
+  if pending and deadline then
+    redis.call('ZREM', due, id)
+    return 'd', true
+  end
+  if pending then
+    -- A token without a claim.
+    return redis.call('HDEL', TOKENS, id) > 0 and 's' or 'n', true
+  end
+  if deadline then
+    return 'n', true
+  end
+  if there and redis.call('PTTL', blob) == -1 then
+    if first == '' then
+      -- To be brought back once its due time was read, with all that stands beside it.
+      return 'n', true
+    end
+    -- It may have been in flight when its entry was lost: it counts as an expired claim.
+    redis.call('ZADD', due, first, id)
+    redis.call('HINCRBY', EXPIRIES, id, 1)
+    redis.call('HDEL', TOKENS, id)
+    return 'r', true
+  end
+  return drop_beside(id) > 0 and 's' or 'n', false
+end
+local function mend_indexes(tell)
+  for i = 1, D do
+    local before = redis.call('ZSCORE', IDX, shelves[i])
+    reindex(KEYS[FIXED + i], shelves[i])
+    if tell then
+      letters[i] = before == redis.call('ZSCORE', IDX, shelves[i]) and 'n' or 'i'
+    end
+  end
+end
+mend_indexes(true)
+for i = 1, B do
+  local id, due, first = arg(), num(), arg()
+  letters[D + i], stands[i] = judge(id, KEYS[FIXED + due], KEYS[FIXED + D + i], first)
+end
+for _ = 1, J do
+  local junk, due = arg(), num()
+  if due == 0 then
+    redis.call('ZREM', CLAIMS, junk)
+    drop_beside(junk)
+  else
+    -- A bundle on a shelf that is not its own may stand in the right place too: only this entry goes.
+    redis.call('ZREM', KEYS[FIXED + due], junk)
+  end
+end
+for i = 1, N do
+  local name, place, means = arg(), arg(), num()
+  letters[D + B + i] = 'n'
+  if not stands[means] and redis.call('HGET', NAMES, name) == place then
+    redis.call('HDEL', NAMES, name)
+    letters[D + B + i] = 'f'
+  end
+end
+-- What was removed or brought back may have been a head.
+mend_indexes(false)
+return { time[1], time[2], 0, table.concat(letters) }

@@ -1,0 +1,99 @@
+//! From operations to one call of the script: keys in their order, arguments in theirs, blobs beside them.
+
+use super::super::lane::{Arg, Call};
+use super::super::scripts;
+use super::{PartitionWriter, dead_blob, dead_id, name_key};
+use crate::domain::{Entry, Flags, OnDuplicate, RouteName, UnixMs};
+use crate::store::bundle::BundleId;
+use crate::store::{WriteOp, encode, slice_of};
+
+/// A call and what it will have stored.
+pub(super) struct Plan {
+    pub(super) call: Call,
+    pub(super) dues: Vec<UnixMs>,
+}
+
+impl Plan {
+    pub(super) fn new(writer: &PartitionWriter, ops: &[&WriteOp], meant: &[BundleId]) -> Self {
+        let (p, keys) = (writer.partition, &writer.keys);
+        let mut shelves: Vec<String> = Vec::new();
+        let mut place = |shelf: &str| {
+            let at = shelves.iter().position(|s| s == shelf).unwrap_or_else(|| {
+                shelves.push(shelf.to_owned());
+                shelves.len() - 1
+            });
+            at + 1
+        };
+        let (mut fresh, mut fresh_keys, mut bury, mut bury_keys, mut script_ops) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut blobs, mut dues, mut bundles) = (Vec::new(), Vec::new(), 0usize);
+        for op in ops {
+            match op {
+                WriteOp::Store { route, on_duplicate, bundle } => {
+                    let first = bundle.first_due();
+                    let id =
+                        BundleId::new(route, slice_of(first), &writer.ids.unique(), bundle.entries.len());
+                    let blob = encode(bundle);
+                    bundles += 1;
+                    fresh.extend::<[Arg; 4]>([
+                        id.as_str().into(),
+                        place(id.shelf()).into(),
+                        first.0.into(),
+                        blob.len().into(),
+                    ]);
+                    fresh_keys.push(keys.blob(p, &id));
+                    blobs.push((keys.blob(p, &id), blob));
+                    store_ops(&mut script_ops, bundles, route, *on_duplicate, &bundle.entries);
+                    dues.push(first);
+                }
+                WriteOp::Cancel { route, id } => {
+                    script_ops.extend::<[Arg; 2]>(["C".into(), name_key(route, id).into()]);
+                }
+                WriteOp::Bury(letter) => {
+                    let id = dead_id(letter, &writer.ids);
+                    bury.extend::<[Arg; 2]>([id.as_str().into(), letter.route.as_str().into()]);
+                    bury_keys.push(keys.dead(p, &id));
+                    blobs.push((keys.dead(p, &id), dead_blob(letter)));
+                }
+                WriteOp::Reschedule { .. } => unreachable!("a reschedule goes alone"),
+            }
+        }
+        let mut behind: Vec<Arg> = Vec::with_capacity(meant.len() * 2);
+        for id in meant {
+            behind.extend::<[Arg; 2]>([id.as_str().into(), place(id.shelf()).into()]);
+        }
+        let mut all_keys = keys.fixed(p);
+        all_keys.extend(shelves.iter().map(|shelf| keys.due(p, shelf)));
+        all_keys.extend(fresh_keys);
+        all_keys.extend(meant.iter().map(|id| keys.blob(p, id)));
+        let buried = bury_keys.len();
+        all_keys.extend(bury_keys);
+        let mut args: Vec<Arg> =
+            vec![shelves.len().into(), bundles.into(), meant.len().into(), buried.into()];
+        args.extend(shelves.into_iter().map(Arg::Text));
+        args.extend(fresh.into_iter().chain(behind).chain(bury).chain(script_ops));
+        let (script, op) =
+            if blobs.is_empty() { (&scripts::CANCEL, "cancel") } else { (&scripts::WRITE, "store") };
+        Self { call: Call { script, op, keys: all_keys, args, blobs }, dues }
+    }
+}
+
+fn store_ops(ops: &mut Vec<Arg>, bundle: usize, route: &RouteName, policy: OnDuplicate, entries: &[Entry]) {
+    let named = entries.iter().any(|e| e.flags.has(Flags::NAMED));
+    if !named {
+        ops.extend::<[Arg; 2]>(["B".into(), bundle.into()]);
+        return;
+    }
+    let policy = match policy {
+        OnDuplicate::Keep => "k",
+        OnDuplicate::Replace => "r",
+    };
+    for (index, entry) in entries.iter().enumerate() {
+        let Some(id) = entry.id.as_ref().filter(|_| entry.flags.has(Flags::NAMED)) else {
+            ops.extend::<[Arg; 2]>(["B".into(), bundle.into()]);
+            continue;
+        };
+        let name = name_key(route, id);
+        ops.extend::<[Arg; 5]>(["N".into(), bundle.into(), index.into(), name.into(), policy.into()]);
+    }
+}

@@ -1,0 +1,115 @@
+//! What becomes of each message of a holding that is not wholly confirmed. Pure but for the metrics, the log
+//! line of a dead letter, and the clock.
+
+use std::sync::Arc;
+
+use tracing::warn;
+
+use super::Shard;
+use super::holding::{Holding, Standing};
+use crate::domain::{DeadReason, Entry, UnixMs, Verdict, retry};
+use crate::store::{Bundle, DeadLetter, Division, Fresh, Remainder, slice_of};
+use crate::telemetry::Outcome;
+
+/// Failed messages due within this go back together.
+const RETRY_SPAN_MS: i64 = 1000;
+
+/// What becomes of each message of a holding: confirmed ones leave, failed ones go back or die; with
+/// `split`, open ones are held on as a bundle of their own.
+pub(super) fn of(shard: &Shard, holding: &Holding, split: bool) -> Division {
+    let now = shard.store.clock().now();
+    let served = &holding.flight.served;
+    let jitter = fastrand::f64();
+    let mut again: Vec<(u32, Entry)> = Vec::new();
+    let (mut open, mut dead) = (Vec::new(), Vec::new());
+    let mut leaves = vec![true; holding.stored.len()];
+    for (position, &index) in holding.stored.iter().enumerate() {
+        let entry = &holding.flight.entries[index as usize];
+        match &holding.standing[index as usize] {
+            Standing::Confirmed | Standing::Skipped => {}
+            Standing::Open if split => {
+                leaves[position] = false;
+                open.push((position as u32, named(holding, index, entry.clone())));
+            }
+            Standing::Open => {
+                leaves[position] = false;
+                again.push((position as u32, named(holding, index, entry.clone())));
+            }
+            Standing::Failed(Verdict::NotTried) => {
+                leaves[position] = false;
+                again.push((position as u32, named(holding, index, entry.clone())));
+            }
+            Standing::Failed(verdict) => {
+                let handouts = entry.handouts + holding.flight.expiries + 1;
+                let failed = retry::failed(entry, verdict, handouts, now);
+                let mut failed = named(holding, index, failed);
+                served.metrics.publish_failure(retry::describe(verdict).0);
+                match retry::after(verdict, failed.failures, served.route.policy.retry, now, jitter) {
+                    retry::Next::Again(due) => {
+                        served.metrics.retries.inc();
+                        failed.due = due;
+                        leaves[position] = false;
+                        again.push((position as u32, failed));
+                    }
+                    retry::Next::Dead(reason) => dead.push(letter(holding, failed, reason)),
+                }
+            }
+        }
+    }
+    let mut remainders = together(holding, again);
+    if !open.is_empty() {
+        let expiries = holding.flight.expiries;
+        remainders.push(remainder(holding, open, Some(shard.lease_ms()), expiries));
+    }
+    let names = holding.names(|_| true);
+    let freed = names.into_iter().filter(|(_, position)| leaves[*position as usize]).collect();
+    Division { claim: holding.claim.clone(), confirmed: holding.confirmed(), freed, remainders, dead }
+}
+
+/// A message that leaves its first bundle takes its `~` id along.
+fn named(holding: &Holding, index: u32, mut entry: Entry) -> Entry {
+    entry.id.get_or_insert_with(|| holding.flight.ids[index as usize].clone());
+    entry
+}
+
+fn letter(holding: &Holding, entry: Entry, reason: DeadReason) -> DeadLetter {
+    let served = &holding.flight.served;
+    served.metrics.dead_letter(reason.as_str());
+    let id = entry.id.clone().unwrap_or_default();
+    served.watch.report(&served.route.name, id.as_str(), || Outcome::Dead { reason: reason.as_str() });
+    let error = entry.history.last().map(|f| f.error.clone()).unwrap_or_default();
+    warn!(
+        route = %served.route.name, %id, reason = reason.as_str(),
+        error = %error, failures = entry.failures, "a message became a dead letter"
+    );
+    let bundle = Bundle { target: holding.flight.target_name.clone(), entries: Arc::new(vec![entry]) };
+    DeadLetter { route: served.route.name.clone(), reason, bundle, raw: None }
+}
+
+/// Messages that go back, as few bundles: those due close together share one.
+fn together(holding: &Holding, mut again: Vec<(u32, Entry)>) -> Vec<Remainder> {
+    again.sort_by_key(|(_, entry)| entry.due);
+    let mut groups: Vec<Vec<(u32, Entry)>> = Vec::new();
+    for (position, entry) in again {
+        let fits = |first: &UnixMs| {
+            entry.due.since(*first) <= RETRY_SPAN_MS && slice_of(entry.due) == slice_of(*first)
+        };
+        match groups.last_mut() {
+            Some(group) if group.first().is_some_and(|(_, e)| fits(&e.due)) => group.push((position, entry)),
+            _ => groups.push(vec![(position, entry)]),
+        }
+    }
+    groups.into_iter().map(|group| remainder(holding, group, None, 0)).collect()
+}
+
+fn remainder(
+    holding: &Holding,
+    messages: Vec<(u32, Entry)>,
+    lease_ms: Option<u64>,
+    expiries: u32,
+) -> Remainder {
+    let (from, entries): (Vec<u32>, Vec<Entry>) = messages.into_iter().unzip();
+    let bundle = Bundle { target: holding.flight.target_name.clone(), entries: Arc::new(entries) };
+    let route = holding.flight.served.route.name.clone();
+    Remainder { fresh: Fresh { route, bundle }, from, lease_ms, expiries }
+}

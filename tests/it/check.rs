@@ -1,0 +1,124 @@
+//! `postdate check --connect` on real servers.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use lapin::ExchangeKind;
+
+use crate::support::{Config, Kafka, QueueKind, Rabbitmq, Redis, folders, names, ports, relay};
+
+async fn check(config: &Config) -> Output {
+    let file = folders::new("check").join("postdate.toml");
+    std::fs::write(&file, config.text("127.0.0.1:0")).expect("a configuration file");
+    tokio::task::spawn_blocking(move || run(&file)).await.expect("no panic")
+}
+
+fn run(file: &Path) -> Output {
+    let mut command = Command::new(relay::binary());
+    command.args(["check", "--connect", "--config"]).arg(file).env_clear();
+    command.output().expect("the binary runs")
+}
+
+fn lines(bytes: &[u8]) -> Vec<String> {
+    String::from_utf8(bytes.to_vec()).expect("UTF-8").lines().map(str::to_owned).collect()
+}
+
+async fn keys(redis: &Redis, prefix: &str) -> Vec<String> {
+    let mut connection = redis.connection().await.expect("connected");
+    redis::cmd("KEYS").arg(format!("{prefix}*")).query_async(&mut connection).await.expect("an answer")
+}
+
+#[tokio::test]
+async fn all_is_well_and_nothing_is_written() {
+    let (redis, kafka, rabbitmq) = tokio::join!(Redis::start(), Kafka::shared(), Rabbitmq::shared());
+    let (from, to) = (kafka.unique_topic("from", 3).await, kafka.unique_topic("to", 1).await);
+    let (queue, direct) = (names::unique("from"), names::unique("to"));
+    rabbitmq.declare_queue(&queue, QueueKind::Quorum).await;
+    rabbitmq.declare_queue(&direct, QueueKind::Classic).await;
+    let exchange = names::unique("exchange");
+    rabbitmq.declare_exchange(&exchange, ExchangeKind::Topic).await;
+    let config = Config::new(&redis)
+        .kafka("main", kafka)
+        .rabbitmq("main", rabbitmq)
+        .route(
+            "orders",
+            &format!("{{ kafka = \"main\", topic = \"{from}\", group = \"postdate\" }}"),
+            &format!("{{ kafka = \"main\", topic = \"{to}\" }}"),
+            "",
+        )
+        .route(
+            "mail",
+            &format!("{{ rabbitmq = \"main\", queue = \"{queue}\" }}"),
+            &format!("{{ rabbitmq = \"main\", exchange = \"{exchange}\", routing_key = \"preserve\" }}"),
+            &format!("allow_targets = [\"/{direct}\"]"),
+        );
+    let output = check(&config).await;
+    let found = lines(&output.stdout);
+    assert_eq!((output.status.code(), lines(&output.stderr)), (Some(0), vec![]), "{found:#?}");
+    for sentence in [
+        format!("kafka main: topic {from} is there, 3 partition(s) (source of route orders)"),
+        format!("kafka main: topic {to} is there, 1 partition(s) (target of route orders)"),
+        "kafka main: group postdate can read (source of route orders)".to_owned(),
+        format!("rabbitmq main: queue {queue} is there (source of route mail)"),
+        format!("rabbitmq main: queue {direct} is there (target of route mail)"),
+        format!("rabbitmq main: exchange {exchange} is there (target of route mail)"),
+    ] {
+        assert!(found.contains(&sentence), "{sentence}\n{found:#?}");
+    }
+    assert_eq!(keys(&redis, "").await, Vec::<String>::new(), "check writes nothing");
+}
+
+#[tokio::test]
+async fn everything_that_is_wrong_is_said_in_one_run() {
+    let (kafka, rabbitmq) = tokio::join!(Kafka::shared(), Rabbitmq::shared());
+    let there = kafka.unique_topic("there", 1).await;
+    let (topic, queue, exchange) = (names::unique("gone"), names::unique("gone"), names::unique("gone"));
+    let locked = rabbitmq.url().replace("guest:guest", "guest:hunter2");
+    let dead = ports::free();
+    let text = format!(
+        "[redis]\nurl = \"redis://:hunter2@127.0.0.1:{dead}\"\n\n[kafka.main]\nbrokers = \"{}\"\n\n\
+         [kafka.dead]\nbrokers = \"127.0.0.1:{dead}\"\n\n[rabbitmq.main]\nurl = \"{}\"\n\n\
+         [rabbitmq.locked]\nurl = \"{locked}\"\n\n\
+         [routes.orders]\nfrom = {{ kafka = \"main\", topic = \"{topic}\", group = \"g\" }}\n\
+         to = {{ kafka = \"main\", topic = \"{there}\" }}\n\n\
+         [routes.far]\nfrom = {{ rabbitmq = \"main\", queue = \"{queue}-3\" }}\n\
+         to = {{ kafka = \"dead\", topic = \"far\" }}\n\n\
+         [routes.mail]\nfrom = {{ rabbitmq = \"main\", queue = \"{queue}\" }}\n\
+         to = {{ rabbitmq = \"main\", exchange = \"{exchange}\", routing_key = \"k\" }}\n\n\
+         [routes.secret]\nfrom = {{ rabbitmq = \"main\", queue = \"{queue}-2\" }}\n\
+         to = {{ rabbitmq = \"locked\", exchange = \"e\", routing_key = \"k\" }}\n",
+        kafka.bootstrap(),
+        rabbitmq.url(),
+    );
+    let file = folders::new("check").join("postdate.toml");
+    std::fs::write(&file, text).expect("a configuration file");
+    let output = tokio::task::spawn_blocking(move || run(&file)).await.expect("no panic");
+    let found = lines(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{found:#?}");
+    let whole = [
+        format!(
+            "error: kafka main: topic {topic} is missing (source of route orders); create it, Postdate does not"
+        ),
+        format!(
+            "error: rabbitmq main: queue {queue} is missing (source of route mail); declare it, Postdate does not"
+        ),
+        format!(
+            "error: rabbitmq main: exchange {exchange} is missing (target of route mail); declare it, Postdate does not"
+        ),
+    ];
+    for sentence in whole {
+        assert!(found.contains(&sentence), "{sentence}\n{found:#?}");
+    }
+    let parts = [
+        ("error: redis: cannot be used (redis at redis://***@127.0.0.1", "refused"),
+        ("error: kafka dead: cannot be used (", "Connection refused"),
+        ("error: rabbitmq locked: amqp://***@127.0.0.1", "ACCESS_REFUSED"),
+    ];
+    for (begin, part) in parts {
+        assert!(found.iter().any(|l| l.starts_with(begin) && l.contains(part)), "{begin} {part}\n{found:#?}");
+    }
+    assert!(found.contains(&"8 errors".to_owned()), "{found:#?}");
+    let all = format!("{found:?}{:?}", lines(&output.stdout));
+    assert!(!all.contains("hunter2"), "{all}");
+    assert!(lines(&output.stdout).iter().any(|l| l.contains(&there)), "what is well is said too: {all}");
+}

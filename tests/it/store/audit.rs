@@ -1,0 +1,260 @@
+//! Planted damage of each kind: found, mended, told; and nothing else touched.
+
+use postdate::store::{AuditReport, Swept, WriteResult};
+
+use super::room::*;
+use crate::support::Redis;
+
+fn clean() -> AuditReport {
+    AuditReport { counts: Some(0), ..AuditReport::default() }
+}
+
+/// A store with something of everything, on a Redis of its own: the key space is small.
+async fn full() -> (Redis, Room) {
+    let redis = Redis::start().await;
+    let room = Room::on(&redis, 1).await;
+    room.keep(vec![named("a", past(), "a1"), unnamed(past(), "a2")]).await;
+    room.keep(vec![named("b", past(), "b1"), unnamed(past(), "b2")]).await;
+    room.keep(vec![named("far", far(), "f1"), named("gone", far(), "f2")]).await;
+    room.cancel("gone").await;
+    room.write(vec![postdate::store::WriteOp::Bury(dead_letter(unnamed(past(), "d")))]).await;
+    assert_eq!(audit(&room).await, clean(), "nothing is wrong with a good store");
+    (redis, room)
+}
+
+async fn audit(room: &Room) -> AuditReport {
+    room.store.audit(P).await.expect("audited")
+}
+
+/// The bundle that holds this name.
+async fn bundle_of(room: &Room, name: &str) -> String {
+    let place: String = room.command(&["HGET", &room.key("names"), &format!("orders/{name}")]).await;
+    place.split(' ').next().expect("a place").to_owned()
+}
+
+/// Audits to the end, and then there is nothing more to mend and nothing wrong.
+async fn mended(room: &Room) -> AuditReport {
+    let report = audit(room).await;
+    assert!(!report.is_clean());
+    assert_eq!(audit(room).await, clean(), "once is enough: {report:?}");
+    room.check().await;
+    report
+}
+
+#[tokio::test]
+async fn interleaving_19_a_shelf_that_the_index_lacks_or_has_wrong_is_found() {
+    let (_redis, room) = full().await;
+    let shelf = room.heads().await.remove(0).shelf;
+    room.command::<i64>(&["ZREM", &room.key("idx"), &shelf]).await;
+    assert_eq!(mended(&room).await, AuditReport { indexes: 1, ..clean() });
+    room.command::<i64>(&["ZADD", &room.key("idx"), "77", &shelf]).await;
+    assert_eq!(mended(&room).await, AuditReport { indexes: 1, ..clean() });
+    room.command::<i64>(&["ZADD", &room.key("idx"), "77", "orders/none"]).await;
+    assert_eq!(mended(&room).await, AuditReport { indexes: 1, ..clean() });
+    assert_eq!(room.claim(LONG).await.len(), 2);
+}
+
+#[tokio::test]
+async fn interleaving_19_an_entry_without_its_blob_is_removed_and_named() {
+    let (_redis, room) = full().await;
+    let id = bundle_of(&room, "far").await;
+    room.command::<i64>(&["DEL", &room.key(&format!("b:{id}"))]).await;
+    let report = mended(&room).await;
+    assert_eq!(report.lost.iter().map(ToString::to_string).collect::<Vec<_>>(), [id]);
+    assert_eq!((report.indexes, report.counts), (0, Some(2)), "messages and bytes");
+    assert_eq!(report.leftovers, 1, "its name");
+    assert_eq!(room.keep(vec![named("far", far(), "f")]).await, [WriteResult::Stored]);
+}
+
+#[tokio::test]
+async fn a_live_claim_without_its_blob_is_its_holders_and_an_expired_one_is_removed() {
+    let (_redis, room) = full().await;
+    let claimed = room.claim(0).await;
+    let held = &claimed[0].claim;
+    room.extend(held, LONG, None).await;
+    for c in &claimed {
+        room.command::<i64>(&["DEL", &room.key(&format!("b:{}", c.claim.id))]).await;
+    }
+    let report = audit(&room).await;
+    assert_eq!(report.lost, [claimed[1].claim.id.clone()], "only the expired one");
+    let s: i64 = room.command(&["ZCARD", &room.key("claims")]).await;
+    assert_eq!(s, 1);
+    assert_eq!(audit(&room).await.lost, []);
+}
+
+#[tokio::test]
+async fn a_blob_that_lost_its_entry_is_due_again_at_its_time_and_says_that_it_may_be_a_repeat() {
+    let (_redis, room) = full().await;
+    let (far_one, near) = (bundle_of(&room, "far").await, bundle_of(&room, "a").await);
+    let claimed = room.claim(LONG).await;
+    for (key, id) in
+        [("claims", &near), (&*format!("due:{}", &far_one[..far_one.rfind('/').expect("/")]), &far_one)]
+    {
+        assert_eq!(room.command::<i64>(&["ZREM", &room.key(key), id]).await, 1);
+    }
+    let report = audit(&room).await;
+    let mut restored: Vec<_> = report.restored.iter().map(ToString::to_string).collect();
+    let mut expected = vec![far_one.clone(), near.clone()];
+    restored.sort();
+    expected.sort();
+    assert_eq!(restored, expected);
+    let s = room.check().await;
+    assert_eq!((s.due[&far_one], s.due[&near]), (far().0, past().0));
+    assert_eq!(s.expiries[&near], 1);
+    assert_eq!(s.gone.len(), 1, "what was cancelled stays so");
+    let again = room.claim(LONG).await;
+    assert_eq!((again.len(), live(&again[0])), (1, vec!["a1".to_owned(), "a2".to_owned()]));
+    let holder = claimed.iter().find(|c| c.claim.id.as_str() == near).expect("claimed");
+    assert_eq!(room.settle(holder).await, postdate::store::Held::Stale);
+    room.check().await;
+}
+
+#[tokio::test]
+async fn what_stands_beside_a_bundle_that_lost_its_entry_waits_for_it_to_be_found() {
+    let (_redis, room) = full().await;
+    // Too many keys for one audit to pass by all of them.
+    for n in 0..20 {
+        let mut mset = redis::cmd("MSET");
+        for m in 0..1000 {
+            mset.arg(format!("foreign:{n}:{m}")).arg("x");
+        }
+        mset.query_async::<()>(&mut room.raw.clone()).await.expect("set");
+    }
+    let id = bundle_of(&room, "far").await;
+    let due = room.key(&format!("due:{}", &id[..id.rfind('/').expect("a shelf")]));
+    room.command::<i64>(&["ZREM", &due, &id]).await;
+    let mut audits = 0;
+    while audit(&room).await.restored.is_empty() {
+        audits += 1;
+        assert!(audits < 30, "found within a round through the key space");
+    }
+    let s = room.check().await;
+    assert_eq!(s.gone[&id], "01", "what was cancelled stays so");
+    assert_eq!(room.cancel("far").await, WriteResult::Cancelled, "and its name means it");
+    audit(&room).await;
+    room.check().await;
+}
+
+#[tokio::test]
+async fn a_blob_on_its_way_in_is_left_alone() {
+    let (_redis, room) = full().await;
+    let id = bundle_of(&room, "a").await;
+    let other = id.replace('.', ".z");
+    let (from, to) = (room.key(&format!("b:{id}")), room.key(&format!("b:{other}")));
+    room.command::<i64>(&["COPY", &from, &to]).await;
+    room.command::<i64>(&["EXPIRE", &to, "100"]).await;
+    assert_eq!(audit(&room).await, clean());
+    assert_eq!(room.check().await.passing.len(), 1);
+}
+
+#[tokio::test]
+async fn what_stands_beside_nothing_is_removed() {
+    let (_redis, room) = full().await;
+    let nowhere = bundle_of(&room, "a").await.replace('.', ".z");
+    let standing = bundle_of(&room, "b").await;
+    for hash in ["gone", "done", "expiries", "opened", "tokens"] {
+        room.command::<i64>(&["HSET", &room.key(hash), &nowhere, "11"]).await;
+    }
+    // A token of a bundle that nobody has claimed.
+    room.command::<i64>(&["HSET", &room.key("tokens"), &standing, "t 5"]).await;
+    let names = room.key("names");
+    room.command::<i64>(&["HSET", &names, "orders/x", &format!("{nowhere} 0"), "orders/y", "not a place"])
+        .await;
+    let report = mended(&room).await;
+    assert_eq!(report, AuditReport { leftovers: 4, ..clean() });
+    let s = room.check().await;
+    assert_eq!(s.names.len(), 3);
+}
+
+#[tokio::test]
+async fn what_is_no_bundle_or_stands_twice_is_removed_once() {
+    let (_redis, room) = full().await;
+    let far_one = bundle_of(&room, "far").await;
+    let due = room.key(&format!("due:{}", &far_one[..far_one.rfind('/').expect("a shelf")]));
+    let when = far().plus(1).0.to_string();
+    room.command::<i64>(&["ZADD", &due, &when, "no bundle", &when, "mail/x/n.1.1"]).await;
+    room.command::<i64>(&["ZADD", &room.key("claims"), "5", "no bundle either"]).await;
+    let claimed = room.claim(LONG).await;
+    // One claimed bundle is due as well.
+    let claim = &claimed[0].claim;
+    let due = room.key(&format!("due:{}", claim.id.shelf()));
+    room.command::<i64>(&["ZADD", &due, &past().0.to_string(), claim.id.as_str()]).await;
+    assert_eq!(mended(&room).await, AuditReport { leftovers: 4, indexes: 1, ..clean() });
+    let s = room.check().await;
+    assert_eq!((s.due.len(), s.claims.len()), (1, 2));
+    assert_eq!(room.settle(&claimed[0]).await, postdate::store::Held::Done(vec![]), "it is its holder's");
+    room.check().await;
+}
+
+#[tokio::test]
+async fn interleaving_19_counts_are_set_right_while_others_work() {
+    let (redis, room) = full().await;
+    let good = room.counts().await;
+    room.command::<i64>(&["HINCRBY", &room.key("counts"), "n:orders", "1000"]).await;
+    room.command::<i64>(&["HINCRBY", &room.key("counts"), "b:gone", "5"]).await;
+    room.command::<i64>(&["HDEL", &room.key("counts"), "d:orders"]).await;
+    assert_eq!(mended(&room).await, AuditReport { counts: Some(3), ..clean() });
+    assert_eq!(room.counts().await, good);
+
+    // Beside a store that never rests, counts may stay unchecked but are never set wrong.
+    let busy = Room::through(&redis, &redis.url(), 1).await;
+    let other = busy.another();
+    let working = tokio::spawn(async move {
+        for n in 0..150 {
+            other.keep(vec![unnamed(past(), "x"), unnamed(past().plus(n), "y")]).await;
+            for claimed in other.claim(LONG).await {
+                if n % 3 == 0 {
+                    other.give_back(&claimed.claim, None).await;
+                } else {
+                    other.settle(&claimed).await;
+                }
+            }
+        }
+    });
+    let mut rounds = 0;
+    while !working.is_finished() {
+        let report = audit(&busy).await;
+        assert!(report.is_clean(), "nothing was wrong: {report:?}");
+        rounds += 1;
+    }
+    working.await.expect("worked");
+    assert!(rounds > 3);
+    busy.check().await;
+}
+
+#[tokio::test]
+async fn lanes_long_unused_are_forgotten_when_there_are_many() {
+    let (_redis, room) = full().await;
+    let calls = room.key("calls");
+    let fresh: i64 = room.command(&["HLEN", &calls]).await;
+    let old = |n: usize| format!("old{n}");
+    for n in 0..30 {
+        room.command::<i64>(&["HSET", &calls, &old(n), "7 1000 x"]).await;
+    }
+    assert_eq!(audit(&room).await.lanes, 0, "there are few");
+    for n in 30..40 {
+        room.command::<i64>(&["HSET", &calls, &old(n), "7 1000 x"]).await;
+    }
+    assert_eq!(audit(&room).await, AuditReport { lanes: 40, ..clean() });
+    assert_eq!(room.command::<i64>(&["HLEN", &calls]).await, fresh);
+    assert_eq!(room.store.went_back(), 0);
+}
+
+#[tokio::test]
+async fn a_large_partition_is_audited_in_parts_until_all_of_it_was_seen() {
+    let redis = Redis::start().await;
+    let room = Room::on(&redis, 1).await;
+    let ops = |n: i64| (0..48).map(|m| keep(vec![unnamed(past().plus(n * 48 + m), "x")])).collect::<Vec<_>>();
+    for n in 0..45 {
+        room.write(ops(n)).await;
+    }
+    // The last of 2160 bundles: behind what one audit looks at.
+    let shelf = room.heads().await.remove(0).shelf;
+    let last: Vec<String> = room.command(&["ZRANGE", &room.key(&format!("due:{shelf}")), "-1", "-1"]).await;
+    room.command::<i64>(&["DEL", &room.key(&format!("b:{}", last[0]))]).await;
+    let first = audit(&room).await;
+    assert_eq!((first.lost.len(), first.counts), (0, None), "too much for one audit");
+    let second = audit(&room).await;
+    assert_eq!(second.lost.iter().map(ToString::to_string).collect::<Vec<_>>(), last);
+    assert_eq!(room.store.sweep(P, LONG, false).await, Ok(Swept::default()));
+}

@@ -1,0 +1,128 @@
+//! Every key that a script touches is one of its KEYS, seen with MONITOR: on a Redis Cluster anything else fails
+//! half way when its slot moves. And all of one partition's keys share one slot.
+
+use std::collections::BTreeSet;
+
+use postdate::store::WriteOp;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+
+use super::driver::{Driver, SharePlan, Step};
+use super::room::*;
+use crate::support::Redis;
+
+/// The quoted words of a line of MONITOR.
+fn words(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut inside, mut escaped) = (Vec::new(), String::new(), false, false);
+    for c in line.chars() {
+        match c {
+            _ if escaped => {
+                word.push(c);
+                escaped = false;
+            }
+            '\\' => escaped = true,
+            '"' if inside => {
+                words.push(std::mem::take(&mut word));
+                inside = false;
+            }
+            '"' => inside = true,
+            _ if inside => word.push(c),
+            _ => {}
+        }
+    }
+    words
+}
+
+/// All that happens on this Redis while the work is done.
+async fn watched(redis: &Redis, work: impl Future<Output = ()>) -> Vec<String> {
+    let wire = TcpStream::connect(("127.0.0.1", redis.port())).await.expect("connected");
+    let mut lines = BufReader::new(wire);
+    lines.get_mut().write_all(b"MONITOR\r\n").await.expect("sent");
+    let mut line = String::new();
+    lines.read_line(&mut line).await.expect("read");
+    assert_eq!(line, "+OK\r\n");
+    let (seen, ()) = tokio::join!(
+        async {
+            let mut seen = Vec::new();
+            loop {
+                let mut line = Vec::new();
+                lines.read_until(b'\n', &mut line).await.expect("read");
+                let line = String::from_utf8_lossy(&line).into_owned();
+                if line.contains("\"the end\"") {
+                    return seen;
+                }
+                seen.push(line);
+            }
+        },
+        async {
+            work.await;
+            let mut raw = redis.connection().await.expect("connected");
+            redis::cmd("ECHO").arg("the end").query_async::<()>(&mut raw).await.expect("said");
+        }
+    );
+    seen
+}
+
+#[tokio::test]
+async fn interleaving_08_every_key_that_a_script_touches_is_declared() {
+    use SharePlan::{Back, Confirmed, Dead, Held};
+    let redis = Redis::start().await;
+    let room = Room::on(&redis, 1).await;
+    let named = |names: &[&'static str]| Step::Store(names.iter().map(|n| Some(*n)).collect(), false, true);
+    let claim = || Step::Claim { who: 0, expires: true };
+    let steps = [
+        named(&["a", "b", "c"]),
+        named(&["a", "d"]),
+        Step::Store(vec![Some("b"), None], true, true),
+        Step::Cancel("d"),
+        Step::Reschedule("c", true),
+        Step::Reschedule("e", false),
+        claim(),
+        Step::Cancel("a"),
+        Step::Extend { who: 0, expires: true, first_confirmed: true },
+        Step::Sweep,
+        Step::GiveBack { who: 0, first_confirmed: true },
+        claim(),
+        Step::GiveBack { who: 0, first_confirmed: true },
+        claim(),
+        Step::Divide { who: 0, shares: [Back, Held, Dead] },
+        Step::Settle { who: 0 },
+        Step::Sweep,
+        claim(),
+        Step::Divide { who: 0, shares: [Confirmed, Confirmed, Confirmed] },
+    ];
+    let lines = watched(&redis, async {
+        let mut driver = Driver::new(&room);
+        for step in &steps {
+            driver.step(step).await;
+            driver.compare().await;
+        }
+        room.write(vec![WriteOp::Bury(dead_letter(unnamed(past(), "d")))]).await;
+        room.store.raise_mark("s", 1).await.expect("raised");
+        room.keep(vec![unnamed(past(), "x")]).await;
+        let shelf = room.heads().await.remove(0).shelf;
+        let due = room.key(&format!("due:{shelf}"));
+        room.command::<i64>(&["DEL", &due]).await;
+        assert_eq!(room.store.audit(P).await.expect("audited").restored.len(), 1);
+    })
+    .await;
+
+    let (mut declared, mut scripts, mut touched) = (BTreeSet::new(), BTreeSet::new(), 0);
+    for line in lines {
+        let words = words(&line);
+        let Some(command) = words.first().map(|w| w.to_ascii_uppercase()) else { continue };
+        if command == "EVALSHA" {
+            let keys: usize = words[2].parse().expect("a number");
+            declared = words[3..3 + keys].iter().cloned().collect();
+            scripts.insert(words[1].clone());
+            let tags: BTreeSet<_> = declared.iter().map(|k| k.split(['{', '}']).nth(1)).collect();
+            assert_eq!(tags.len(), 1, "one slot: {declared:?}");
+        } else if line.contains("[0 lua]") && command != "TIME" {
+            assert!(declared.contains(&words[1]), "{line} touches what is not in {declared:?}");
+            touched += 1;
+        }
+    }
+    // Of thirteen, that which reschedules at maxmemory's cost and the one that only cancels included.
+    assert_eq!(scripts.len(), 13, "every script was seen");
+    assert!(touched > 500);
+}

@@ -1,0 +1,186 @@
+//! What must be true of a partition's keys after every step, read raw.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use postdate::domain::Partition;
+use postdate::store::{Bundle, BundleId, decode};
+use redis::aio::MultiplexedConnection;
+
+/// All that stands in a partition.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    /// Bundle -> score, over all due zsets.
+    pub due: BTreeMap<String, i64>,
+    /// Bundle -> deadline.
+    pub claims: BTreeMap<String, i64>,
+    pub bundles: BTreeMap<String, Bundle>,
+    pub gone: BTreeMap<String, String>,
+    pub done: BTreeMap<String, String>,
+    pub expiries: BTreeMap<String, i64>,
+    pub opened: BTreeMap<String, i64>,
+    /// `route/name` -> `bundle index`.
+    pub names: BTreeMap<String, String>,
+    pub counts: BTreeMap<String, i64>,
+    /// Dead id -> its bundle of one.
+    pub dead: BTreeMap<String, Bundle>,
+    /// Blobs that a time to live will remove.
+    pub passing: BTreeSet<String>,
+}
+
+impl Snapshot {
+    pub fn is_set(map: &BTreeMap<String, String>, id: &str, index: usize) -> bool {
+        map.get(id).is_some_and(|bits| bits.as_bytes().get(index) == Some(&b'1'))
+    }
+
+    pub fn stands(&self, id: &str) -> bool {
+        self.due.contains_key(id) || self.claims.contains_key(id)
+    }
+}
+
+async fn zset(raw: &mut MultiplexedConnection, key: &str) -> BTreeMap<String, i64> {
+    let found: Vec<(String, f64)> = redis::cmd("ZRANGE")
+        .arg(key)
+        .arg(0)
+        .arg(-1)
+        .arg("WITHSCORES")
+        .query_async(raw)
+        .await
+        .expect("a zset");
+    found.into_iter().map(|(member, score)| (member, score as i64)).collect()
+}
+
+async fn hash<T: redis::FromRedisValue + Ord>(
+    raw: &mut MultiplexedConnection,
+    key: &str,
+) -> BTreeMap<String, T> {
+    redis::cmd("HGETALL").arg(key).query_async(raw).await.expect("a hash")
+}
+
+/// Reads a partition and asserts all that must be true of it.
+pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) -> Snapshot {
+    let root = format!("{prefix}:{{{p}}}:");
+    let keys: Vec<String> = redis::cmd("KEYS").arg(format!("{root}*")).query_async(raw).await.expect("keys");
+    let idx = zset(raw, &format!("{root}idx")).await;
+    let mut tokens: BTreeMap<String, String> = hash(raw, &format!("{root}tokens")).await;
+    let mut s = Snapshot {
+        claims: zset(raw, &format!("{root}claims")).await,
+        gone: hash(raw, &format!("{root}gone")).await,
+        done: hash(raw, &format!("{root}done")).await,
+        expiries: hash(raw, &format!("{root}expiries")).await,
+        opened: hash(raw, &format!("{root}opened")).await,
+        names: hash(raw, &format!("{root}names")).await,
+        counts: hash(raw, &format!("{root}counts")).await,
+        ..Snapshot::default()
+    };
+    let mut sizes = BTreeMap::new();
+    let mut heads = BTreeMap::new();
+    let dead = zset(raw, &format!("{root}dead")).await;
+    for key in keys {
+        let name = &key[root.len()..];
+        if let Some(shelf) = name.strip_prefix("due:") {
+            let entries = zset(raw, &key).await;
+            let first = entries.values().copied().min().expect("never empty");
+            heads.insert(shelf.to_owned(), first);
+            for (id, score) in entries {
+                let parsed = BundleId::parse(&id).unwrap_or_else(|| panic!("{id} is no bundle's id"));
+                assert_eq!(parsed.shelf(), shelf, "{id} lies on the wrong shelf");
+                assert!(s.due.insert(id.clone(), score).is_none(), "{id} is due twice");
+            }
+        } else if let Some(id) = name.strip_prefix("b:") {
+            let (blob, ttl): (Vec<u8>, i64) = redis::pipe()
+                .cmd("GET")
+                .arg(&key)
+                .cmd("PTTL")
+                .arg(&key)
+                .query_async(raw)
+                .await
+                .expect("a blob");
+            if ttl >= 0 {
+                s.passing.insert(id.to_owned());
+                continue;
+            }
+            sizes.insert(id.to_owned(), blob.len() as i64);
+            let bundle = decode(&Bytes::from(blob)).unwrap_or_else(|why| panic!("{id}: {why}"));
+            s.bundles.insert(id.to_owned(), bundle);
+        } else if let Some(id) = name.strip_prefix("d:") {
+            let (blob, ttl): (Vec<u8>, i64) = redis::pipe()
+                .cmd("GET")
+                .arg(&key)
+                .cmd("PTTL")
+                .arg(&key)
+                .query_async(raw)
+                .await
+                .expect("a blob");
+            if ttl < 0 {
+                s.dead.insert(id.to_owned(), decode(&Bytes::from(blob)).expect("a dead letter"));
+            }
+        }
+    }
+    assert_eq!(idx, heads, "the index and the due zsets agree");
+    let due: BTreeSet<_> = s.due.keys().cloned().collect();
+    let claimed: BTreeSet<_> = s.claims.keys().cloned().collect();
+    assert!(due.is_disjoint(&claimed), "a bundle is due or claimed: {due:?} {claimed:?}");
+    let blobs: BTreeSet<_> = s.bundles.keys().cloned().collect();
+    assert_eq!(&due | &claimed, blobs, "each entry has its blob, each blob its entry");
+    assert_eq!(tokens.len(), claimed.len(), "a token per claim: {tokens:?} {claimed:?}");
+    tokens.retain(|id, _| !claimed.contains(id));
+    assert!(tokens.is_empty(), "tokens without a claim: {tokens:?}");
+    assert_eq!(
+        dead.keys().collect::<Vec<_>>(),
+        s.dead.keys().collect::<Vec<_>>(),
+        "each dead letter has its body and each body its entry"
+    );
+    beside(&s);
+    counted(&s, &sizes);
+    s
+}
+
+/// What stands beside bundles stands beside standing ones, and fits them.
+fn beside(s: &Snapshot) {
+    for (what, ids) in [
+        ("gone", s.gone.keys().collect::<Vec<_>>()),
+        ("done", s.done.keys().collect()),
+        ("expiries", s.expiries.keys().collect()),
+        ("opened", s.opened.keys().collect()),
+    ] {
+        for id in ids {
+            assert!(s.stands(id), "{what} of {id}, which stands nowhere");
+        }
+    }
+    for (id, bits) in s.gone.iter().chain(&s.done) {
+        assert_eq!(bits.len(), s.bundles[id].entries.len(), "a bit a message: {id}");
+    }
+    for (id, bundle) in &s.bundles {
+        let parsed = BundleId::parse(id).expect("an id");
+        assert_eq!(parsed.count(), bundle.entries.len(), "{id} says how many it holds");
+    }
+    for (name, place) in &s.names {
+        let (id, index) = place.rsplit_once(' ').expect("a place");
+        let index: usize = index.parse().expect("an index");
+        let Some(bundle) = s.bundles.get(id) else { continue }; // free
+        let entry =
+            bundle.entries.get(index).unwrap_or_else(|| panic!("{name} points behind the end of {id}"));
+        let own = entry.id.as_ref().map(|own| format!("{}/{own}", parsed_route(id)));
+        assert_eq!(own.as_ref(), Some(name), "{name} points to another's message");
+    }
+}
+
+fn parsed_route(id: &str) -> &str {
+    id.split('/').next().expect("a route")
+}
+
+fn counted(s: &Snapshot, sizes: &BTreeMap<String, i64>) {
+    let mut counts: BTreeMap<String, i64> = BTreeMap::new();
+    for (id, bundle) in &s.bundles {
+        let gone = s.gone.get(id).map_or(0, |bits| bits.bytes().filter(|&b| b == b'1').count());
+        *counts.entry(format!("n:{}", parsed_route(id))).or_default() += (bundle.entries.len() - gone) as i64;
+        *counts.entry(format!("b:{}", parsed_route(id))).or_default() += sizes[id];
+    }
+    for id in s.dead.keys() {
+        *counts.entry(format!("d:{}", parsed_route(id))).or_default() += 1;
+    }
+    let mut kept = s.counts.clone();
+    kept.retain(|field, n| *n != 0 && field.contains(':'));
+    assert_eq!(kept, counts, "the counts are what stands there");
+}

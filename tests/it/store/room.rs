@@ -1,0 +1,258 @@
+//! A store of a test's own on a Redis, and short words for what tests do with it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use postdate::domain::{
+    DeadReason, Entry, Flags, Message, OnDuplicate, Origin, Partition, Partitions, RouteName, Secret, Text,
+    UnixMs,
+};
+use postdate::lifecycle::{Readiness, Shutdown, Tasks};
+use postdate::store::config::{Config, Overrides};
+use postdate::store::{
+    Bundle, Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division, Head, Held, Settlement, Store,
+    WriteOp, WriteResult,
+};
+use postdate::telemetry::Metrics;
+use redis::aio::MultiplexedConnection;
+
+use super::invariants::{Snapshot, check};
+use crate::support::{Redis, names};
+
+/// A lease that no test outlives.
+pub const LONG: u64 = 600_000;
+/// The only partition of most tests.
+pub const P: Partition = Partition(0);
+
+/// A store under a prefix of its own, with a raw connection beside it. Dropping it ends its tasks.
+pub struct Room {
+    pub store: Store,
+    pub config: Config,
+    pub raw: MultiplexedConnection,
+    /// The partition that all of its words speak of.
+    pub p: Partition,
+    end: Arc<End>,
+}
+
+/// Ends the store's tasks when the last room that uses it has gone.
+struct End(Shutdown);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.force();
+    }
+}
+
+pub fn route() -> RouteName {
+    RouteName::new("orders").expect("a name")
+}
+
+pub fn config(url: &str, prefix: &str, partitions: u16) -> Config {
+    Config {
+        url: Secret::new(url),
+        prefix: prefix.to_owned(),
+        partitions: Partitions::new(partitions).expect("some"),
+        overrides: Overrides::default(),
+    }
+}
+
+pub fn start(config: &Config) -> (Store, Shutdown) {
+    let (tasks, shutdown, readiness) = (Tasks::default(), Shutdown::default(), Readiness::default());
+    let metrics = Metrics::new(&mut prometheus_client::registry::Registry::default(), [route()]);
+    let parts = postdate::store::Parts {
+        config,
+        clock: postdate::domain::Clock::start(),
+        metrics,
+        readiness: &readiness,
+        tasks: &tasks,
+        shutdown: &shutdown,
+        shards: 1,
+    };
+    (Store::start(&parts).expect("a good url"), shutdown)
+}
+
+impl Room {
+    /// On the Redis that all tests share.
+    pub async fn shared() -> Self {
+        Self::on(Redis::shared().await, 1).await
+    }
+
+    pub async fn on(redis: &Redis, partitions: u16) -> Self {
+        Self::through(redis, &redis.url(), partitions).await
+    }
+
+    /// The store talks to `url` (a proxy, say), the test to the Redis itself.
+    pub async fn through(redis: &Redis, url: &str, partitions: u16) -> Self {
+        let config = config(url, &names::unique("store"), partitions);
+        let (store, shutdown) = start(&config);
+        let raw = redis.connection().await.expect("connected");
+        Self { store, config, raw, p: P, end: Arc::new(End(shutdown)) }
+    }
+
+    /// The same store, speaking of another partition.
+    pub fn at(&self, p: Partition) -> Self {
+        let (store, config, raw) = (self.store.clone(), self.config.clone(), self.raw.clone());
+        Self { store, config, raw, p, end: self.end.clone() }
+    }
+
+    /// Empties the partition, but for what it remembers of its callers.
+    pub async fn wipe(&self) {
+        let keys: Vec<String> = self.command(&["KEYS", &self.key("*")]).await;
+        let mut unlink = redis::cmd("UNLINK");
+        unlink.arg("").arg(keys.iter().filter(|key| !key.ends_with(":calls")).collect::<Vec<_>>());
+        unlink.query_async::<()>(&mut self.raw.clone()).await.expect("unlinked");
+    }
+
+    /// Another process on the same store.
+    pub fn another(&self) -> Self {
+        let (store, shutdown) = start(&self.config);
+        let (config, raw) = (self.config.clone(), self.raw.clone());
+        Self { store, config, raw, p: self.p, end: Arc::new(End(shutdown)) }
+    }
+
+    pub fn key(&self, name: &str) -> String {
+        format!("{}:{{{}}}:{name}", self.config.prefix, self.p)
+    }
+
+    /// Checks every invariant of the partition, and answers what is in it.
+    pub async fn check(&self) -> Snapshot {
+        check(&mut self.raw.clone(), &self.config.prefix, self.p).await
+    }
+
+    pub async fn command<T: redis::FromRedisValue>(&self, parts: &[&str]) -> T {
+        let mut cmd = redis::cmd(parts[0]);
+        cmd.arg(&parts[1..]);
+        cmd.query_async(&mut self.raw.clone()).await.unwrap_or_else(|error| panic!("{parts:?}: {error}"))
+    }
+
+    pub async fn write(&self, ops: Vec<WriteOp>) -> Vec<Vec<WriteResult>> {
+        self.store.write(self.p, ops).await.expect("written")
+    }
+
+    /// Stores one bundle; a result a message.
+    pub async fn keep(&self, entries: Vec<Entry>) -> Vec<WriteResult> {
+        self.write(vec![keep(entries)]).await.remove(0)
+    }
+
+    pub async fn cancel(&self, name: &str) -> WriteResult {
+        self.write(vec![cancel(name)]).await[0][0]
+    }
+
+    pub async fn reschedule(&self, name: &str, due: UnixMs, body: &str) -> WriteResult {
+        self.write(vec![reschedule(name, due, body)]).await[0][0]
+    }
+
+    pub async fn heads(&self) -> Vec<Head> {
+        self.store.heads(&[self.p], UnixMs(i64::MAX / 4)).await.expect("heads")
+    }
+
+    /// Claims all that is due from every shelf.
+    pub async fn claim(&self, lease_ms: u64) -> Vec<Claimed> {
+        self.store.claim(&self.request(lease_ms).await).await.expect("claimed")
+    }
+
+    pub async fn request(&self, lease_ms: u64) -> ClaimRequest {
+        let shelves = self.heads().await.into_iter().map(|head| (head.shelf, 1000)).collect();
+        ClaimRequest { partition: self.p, shelves, lookahead_ms: 250, lease_ms, max_bundles: 100 }
+    }
+
+    pub async fn settle(&self, claimed: &Claimed) -> Held {
+        self.store.settle(self.p, &[settlement(claimed)]).await.expect("settled").remove(0)
+    }
+
+    pub async fn give_back(&self, claim: &Claim, confirmed: Option<Vec<bool>>) -> Held {
+        self.store.give_back(self.p, &[(claim.clone(), confirmed)]).await.expect("answered").remove(0)
+    }
+
+    pub async fn extend(&self, claim: &Claim, lease_ms: u64, confirmed: Option<Vec<bool>>) -> Held {
+        self.store.extend(self.p, lease_ms, &[(claim.clone(), confirmed)]).await.expect("answered").remove(0)
+    }
+
+    pub async fn divide(&self, division: Division) -> Held {
+        self.store.divide(&division).await.expect("divided")
+    }
+
+    pub async fn counts(&self) -> Counts {
+        self.store.counts().await.expect("counts").get("orders").copied().unwrap_or_default()
+    }
+}
+
+/// A message that fell due long ago.
+pub fn past() -> UnixMs {
+    UnixMs(1_700_000_000_000)
+}
+
+pub fn far() -> UnixMs {
+    UnixMs(4_000_000_000_000)
+}
+
+/// A message whose body is its mark in the tests.
+pub fn unnamed(due: UnixMs, body: &str) -> Entry {
+    Entry {
+        due,
+        id: None,
+        handouts: 0,
+        failures: 0,
+        flags: Flags::default(),
+        position: Some((3, 42)),
+        history: Vec::new(),
+        message: Message {
+            origin: Origin::Kafka,
+            key: Some(Bytes::from_static(b"key")),
+            body: Some(Bytes::copy_from_slice(body.as_bytes())),
+            headers: Vec::new(),
+            properties: None,
+        },
+    }
+}
+
+pub fn named(name: &str, due: UnixMs, body: &str) -> Entry {
+    let flags = Flags::default().with(Flags::NAMED);
+    Entry { id: Some(Text::from(name)), flags, ..unnamed(due, body) }
+}
+
+pub fn bundle(entries: Vec<Entry>) -> Bundle {
+    Bundle { target: Text::default(), entries: Arc::new(entries) }
+}
+
+pub fn keep(entries: Vec<Entry>) -> WriteOp {
+    WriteOp::Store { route: route(), on_duplicate: OnDuplicate::Keep, bundle: bundle(entries) }
+}
+
+pub fn replace(entries: Vec<Entry>) -> WriteOp {
+    WriteOp::Store { route: route(), on_duplicate: OnDuplicate::Replace, bundle: bundle(entries) }
+}
+
+pub fn cancel(name: &str) -> WriteOp {
+    WriteOp::Cancel { route: route(), id: Text::from(name) }
+}
+
+pub fn reschedule(name: &str, due: UnixMs, body: &str) -> WriteOp {
+    let fallback = bundle(vec![named(name, due, body)]);
+    WriteOp::Reschedule { route: route(), id: Text::from(name), due, fallback }
+}
+
+pub fn entries(claimed: &Claimed) -> &[Entry] {
+    &claimed.bundle.as_ref().expect("readable").entries
+}
+
+pub fn body(entry: &Entry) -> String {
+    String::from_utf8_lossy(entry.message.body.as_ref().expect("a body")).into_owned()
+}
+
+/// The bodies of a claimed bundle that are to be published.
+pub fn live(claimed: &Claimed) -> Vec<String> {
+    entries(claimed).iter().zip(&claimed.skip).filter(|(_, skip)| !**skip).map(|(e, _)| body(e)).collect()
+}
+
+pub fn names_in(claimed: &Claimed) -> Vec<(Text, u32)> {
+    entries(claimed).iter().enumerate().filter_map(|(i, e)| Some((e.id.clone()?, i as u32))).collect()
+}
+
+pub fn settlement(claimed: &Claimed) -> Settlement {
+    Settlement { claim: claimed.claim.clone(), names: names_in(claimed) }
+}
+
+pub fn dead_letter(entry: Entry) -> DeadLetter {
+    DeadLetter { route: route(), reason: DeadReason::Attempts, bundle: bundle(vec![entry]), raw: None }
+}
