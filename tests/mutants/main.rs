@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use scenario::{Scenario, passed};
 use support::process::Signal;
-use support::{Kafka, Rabbitmq, Redis, eventually};
+use support::{Kafka, Rabbitmq, Redis};
 
 #[tokio::test]
 async fn no_fault_passes_and_dropped_early_and_misrouted_messages_are_caught() {
     let (redis, kafka, rabbitmq) = tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
     let plain = async |mutant| {
         let scenario = Scenario::start(redis, kafka, rabbitmq, mutant).await;
-        scenario.send(kafka, rabbitmq, 1000).await;
+        scenario.send(kafka, rabbitmq, 4000).await;
         scenario.faults().await
     };
     let (none, drop, early, wrong_target) =
@@ -36,9 +36,12 @@ async fn an_acknowledgement_before_the_store_has_answered_is_caught() {
     let crash = async |mutant| {
         let mut redis = Redis::start().await;
         let mut scenario = Scenario::start(&redis, kafka, rabbitmq, mutant).await;
+        // Its consumer asks the store where it stands before it reads.
+        scenario.send_rabbitmq(rabbitmq, 1000).await;
+        scenario.arrived().await;
         redis.stop();
         scenario.send_rabbitmq(rabbitmq, 1000).await;
-        scenario.counts("postdate_admitted_total", Scenario::COUNT).await;
+        scenario.counts("postdate_admitted_total", 2 * Scenario::COUNT).await;
         // A false acknowledgement is on its way now; a faithful relay gives none that could be awaited.
         tokio::time::sleep(Duration::from_secs(1)).await;
         scenario.relay.signal(Signal::KILL);
@@ -61,11 +64,7 @@ async fn a_repeat_without_a_cause_is_caught() {
         // Claimed, not yet due: published while the store hangs, and killed before it could be told.
         scenario.counts("postdate_in_flight", 2 * Scenario::COUNT).await;
         redis.stop();
-        eventually("all have arrived", async || match scenario.run.ledger().missing().len() {
-            0 => Ok(()),
-            missing => Err(format!("{missing} are missing")),
-        })
-        .await;
+        scenario.arrived().await;
         scenario.relay.signal(Signal::KILL);
         redis.cont();
         scenario.relay.restart().await;
@@ -101,11 +100,13 @@ async fn an_unknown_confirm_that_counts_as_a_confirm_is_caught() {
     let dies = async |mutant| {
         let mut rabbitmq = Rabbitmq::start().await;
         let scenario = Scenario::start(redis, kafka, &rabbitmq, mutant).await;
-        scenario.send(kafka, &rabbitmq, 3000).await;
+        scenario.send(kafka, &rabbitmq, 6000).await;
+        let due = tokio::time::Instant::now() + Duration::from_secs(6);
         scenario.counts("postdate_stored_total", 2 * Scenario::COUNT).await;
-        // Published into the sockets of a broker that hangs, and then dies with them.
         rabbitmq.stop();
-        tokio::time::sleep(Duration::from_secs(4)).await;
+        assert_eq!(scenario.run.ledger().delivered(), 0, "it must hang before anything is due");
+        // Published into the sockets of a broker that hangs, and then dies with them.
+        tokio::time::sleep_until(due + Duration::from_millis(500)).await;
         rabbitmq.restart().await;
         scenario.faults().await
     };

@@ -104,6 +104,15 @@ impl Scenario {
         .await;
     }
 
+    /// Waits until all that was confirmed has arrived.
+    pub(crate) async fn arrived(&self) {
+        eventually("all have arrived", async || match self.run.ledger().missing().len() {
+            0 => Ok(()),
+            missing => Err(format!("{missing} are missing")),
+        })
+        .await;
+    }
+
     /// Drains and compares: what is not accounted for.
     pub(crate) async fn faults(&self) -> Vec<String> {
         if self.faithful {

@@ -1,7 +1,7 @@
 //! The load of the outage tests: one relay, four routes, all directions.
 
 use crate::support::run::Message;
-use crate::support::{Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Run, When, names};
+use crate::support::{Config, Kafka, QueueKind, Rabbitmq, Redis, Run, When, names};
 
 /// Messages of one sending to one route.
 const COUNT: u64 = 100;
