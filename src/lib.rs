@@ -17,6 +17,7 @@ pub mod domain;
 pub mod egress;
 pub mod ingress;
 pub mod lifecycle;
+pub mod mutants;
 pub mod store;
 pub mod telemetry;
 pub mod timer;

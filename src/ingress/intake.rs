@@ -24,6 +24,7 @@ use crate::domain::{
 };
 use crate::egress::Lanes;
 use crate::lifecycle::{Shutdown, Tasks};
+use crate::mutants::{self, Mutant};
 use crate::store::{Bundle, DeadLetter, Store, WriteOp, WriteResult, Written};
 use crate::telemetry::{Bursts, Metrics, Outcome, RouteMetrics, Watch};
 
@@ -306,7 +307,10 @@ impl Source {
 
     /// Takes its place in one partition's order; the answer resolves the receipts when it comes.
     async fn submit(&self, p: Partition, work: PartitionWork) {
-        let PartitionWork { ops, receipts, .. } = work;
+        let PartitionWork { ops, mut receipts, .. } = work;
+        if mutants::is(Mutant::AckBeforeStore) {
+            receipts.drain(..).flatten().for_each(Receipt::resolve);
+        }
         let commands: Vec<Option<&'static str>> = ops.iter().map(op_name).collect();
         match self.intake.store.enqueue(p, ops).await {
             Ok(written) => {

@@ -10,6 +10,7 @@ use super::wheel::Item;
 use super::{Served, Shard};
 use crate::domain::limits::{MAX_EXPIRIES, SPLIT_EXPIRIES};
 use crate::domain::{DeadReason, Text, retry};
+use crate::mutants::{self, Mutant};
 use crate::store::{Bundle, Claim, Claimed, CodecError, DeadLetter, Division, Fresh, Remainder};
 
 /// Enters one claimed bundle, or deals with one that cannot be published as it is.
@@ -59,11 +60,15 @@ fn enter(
     lease_until_us: i64,
 ) -> Option<Item> {
     let Claimed { claim, expiries, skip, blob, .. } = claimed;
+    let expiries = if mutants::is(Mutant::ForgetExpiry) { 0 } else { expiries };
     let slot = shard.table.slot();
     let own = |(index, entry): (usize, &crate::domain::Entry)| {
         entry.id.clone().unwrap_or_else(|| claim.id.message_id(claim.partition, index, entry.due))
     };
-    let target = served.route.target(bundle.target.as_str());
+    let mut target = served.route.target(bundle.target.as_str());
+    if mutants::is(Mutant::WrongTarget) {
+        target = shard.routes.values().map(|other| &other.route.to).find(|&to| *to != served.route.to);
+    }
     let mut order: Vec<u32> = (0..skip.len() as u32).filter(|&i| !skip[i as usize]).collect();
     order.sort_by_key(|&index| bundle.entries[index as usize].due);
     let flight = Arc::new(Flight {

@@ -18,6 +18,7 @@ use super::holding::Flight;
 use crate::domain::{Refusal, StoreClock, UnixMs, Verdict};
 use crate::egress::{Publication, Stamp};
 use crate::lifecycle::{Shutdown, Tasks};
+use crate::mutants::{self, Mutant};
 
 /// Longest sleep: a clock that steps is followed within this.
 const LOOK: Duration = Duration::from_millis(100);
@@ -151,6 +152,13 @@ fn hand_over(clock: &StoreClock, flight: &Arc<Flight>, index: u32) {
         flight.served.metrics.redelivered(cause, 1);
         let (route, id) = (&flight.served.route.name, &flight.ids[index as usize]);
         flight.served.bursts.note("this publish may repeat an earlier one", route, cause.as_str(), id);
+    }
+    if mutants::drops() {
+        flight.verdicts.push(ticket, Verdict::Confirmed);
+        return;
+    }
+    if mutants::is(Mutant::SettleBeforeConfirm) {
+        flight.verdicts.push(ticket, Verdict::Confirmed);
     }
     lane.submit(Publication {
         entries: flight.entries.clone(),

@@ -10,13 +10,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("backoff", &["domain"]),
     ("lifecycle", &["domain"]),
     ("telemetry", &["domain"]),
+    ("mutants", &[]),
     // A link keeps itself up and reports on itself: it needs tasks and readiness.
     ("broker", &["domain", "backoff", "lifecycle", "telemetry"]),
     ("store", &["domain", "backoff", "lifecycle", "telemetry"]),
-    ("egress", &["domain", "broker", "backoff", "lifecycle", "telemetry"]),
-    ("ingress", &["domain", "broker", "backoff", "lifecycle", "telemetry", "store", "egress"]),
+    ("egress", &["domain", "broker", "backoff", "lifecycle", "telemetry", "mutants"]),
+    ("ingress", &["domain", "broker", "backoff", "lifecycle", "telemetry", "mutants", "store", "egress"]),
     ("cluster", &["domain", "lifecycle", "telemetry", "backoff", "store"]),
-    ("timer", &["domain", "lifecycle", "telemetry", "store", "cluster", "egress"]),
+    ("timer", &["domain", "lifecycle", "telemetry", "mutants", "store", "cluster", "egress"]),
     ("admin", &["domain", "lifecycle", "telemetry", "store"]),
     ("config", &["domain", "admin", "broker", "store", "telemetry", "timer"]),
     (

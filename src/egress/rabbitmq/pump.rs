@@ -17,6 +17,7 @@ use crate::broker::rabbitmq::{Fault, FaultKind, Live, short_name};
 use crate::domain::verdict::Refusal;
 use crate::domain::{RoutingKey, Target, Verdict};
 use crate::egress::{CONFIRM_DEADLINE, Publication};
+use crate::mutants::{self, Mutant};
 
 /// Most publications with the broker at a time. Measured: the rate no longer grows beyond.
 const WINDOW: usize = 512;
@@ -198,7 +199,7 @@ impl Driver {
             if let Some(word) = word {
                 flow.window.heard(number, word);
             }
-            if let Some(returned) = returned {
+            if let Some(returned) = returned.filter(|_| !mutants::is(Mutant::IgnoreReturned)) {
                 self.came_back(flow, &returned);
             }
             next = flow.channel.try_next();

@@ -4,4 +4,4 @@ mod egress;
 mod ingress;
 mod outage;
 mod raw;
-mod rig;
+pub(crate) mod rig;

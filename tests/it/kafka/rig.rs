@@ -316,7 +316,7 @@ pub(super) async fn commits(kafka: &Kafka, group: &str, topic: &str, expected: i
 }
 
 /// Sets the group's committed position, as an operator would while it is stopped.
-pub(super) fn rewind(kafka: &Kafka, group: &str, topic: &str, to: i64) {
+pub(crate) fn rewind(kafka: &Kafka, group: &str, topic: &str, to: i64) {
     let consumer: BaseConsumer = kafka.client().set("group.id", group).create().expect("a consumer");
     let mut list = TopicPartitionList::new();
     list.add_partition_offset(topic, 0, Offset::Offset(to)).expect("an offset");

@@ -1,0 +1,41 @@
+//! Servers that are away, at start and in mid-flow, with the accounting on: nothing lost, early, changed or
+//! misrouted; each duplicate has a cause; the relay says what is away and goes on by itself.
+
+mod brokers;
+mod four;
+mod redis;
+mod rereads;
+mod restarts;
+
+use self::four::Four;
+use crate::support::{Relay, eventually};
+
+/// Waits for this status of `/readyz`; `/livez` says 200 whatever is away.
+async fn readiness(relay: &Relay, expected: u16) {
+    eventually(&format!("/readyz says {expected}"), async || {
+        let (live, (ready, body)) = (relay.get("/livez").await?.0, relay.get("/readyz").await?);
+        assert_eq!(live, 200, "the process turns");
+        if ready == expected { Ok(()) } else { Err(anyhow::anyhow!("{ready}: {body}")) }
+    })
+    .await;
+}
+
+/// Waits until the log holds these, in this order.
+async fn logged(relay: &Relay, expected: &[&str]) {
+    eventually(&format!("the log says {expected:?}"), async || {
+        let log = relay.log();
+        let found = expected.iter().try_fold(log.as_str(), |rest, text| rest.split_once(text).map(|x| x.1));
+        found.map(drop).ok_or("it does not yet")
+    })
+    .await;
+}
+
+/// Drains, and compares: every duplicate must have its cause, and causes are no blank cheque.
+async fn accounted(four: &Four, relay: &Relay) {
+    four.run.drain(relay).await;
+    let explained = relay.total("postdate_redelivered_total", &[]).await as usize;
+    let report = four.run.report();
+    println!("explained {explained}");
+    report.assert_accounted(explained);
+    assert!(explained <= report.attempts, "{explained} repeats of {} messages", report.attempts);
+}

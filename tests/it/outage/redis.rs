@@ -1,0 +1,54 @@
+//! Redis away.
+
+use std::time::Duration;
+
+use super::four::four_routes;
+use super::{accounted, logged, readiness};
+use crate::support::{Kafka, Rabbitmq, Redis, Relay};
+
+#[tokio::test]
+async fn redis_not_there_at_start_and_killed_in_mid_flow() {
+    let (kafka, rabbitmq) = tokio::join!(Kafka::shared(), Rabbitmq::shared());
+    // What a killed Redis has answered must be in its file: the tiers are not what is tested here.
+    let mut redis = Redis::start_with("redis-server", &["--appendfsync", "always"]).await;
+    let four = four_routes(&redis, kafka, rabbitmq).await;
+    redis.terminate().await;
+    let mut relay = Relay::spawn(&four.config, &[]);
+    logged(&relay, &["waiting for the store"]).await;
+    readiness(&relay, 503).await;
+    four.send(kafka, rabbitmq).await;
+    redis.restart().await;
+    relay.ready().await;
+    four.send(kafka, rabbitmq).await;
+    assert!(!four.run.ledger().missing().is_empty(), "the kill must come in mid-flow");
+    redis.kill9().await;
+    readiness(&relay, 503).await;
+    four.send(kafka, rabbitmq).await;
+    redis.restart().await;
+    readiness(&relay, 200).await;
+    four.send(kafka, rabbitmq).await;
+    logged(&relay, &["redis is away; waiting for it", "connected to redis"]).await;
+    accounted(&four, &relay).await;
+    assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");
+}
+
+#[tokio::test]
+async fn redis_that_hangs_for_longer_than_claims_last() {
+    let (kafka, rabbitmq) = tokio::join!(Kafka::shared(), Rabbitmq::shared());
+    let mut redis = Redis::start().await;
+    let mut four = four_routes(&redis, kafka, rabbitmq).await;
+    four.config = four.config.section("[timer]\nclaim = \"2s\"");
+    let mut relay = Relay::start(&four.config).await;
+    four.send(kafka, rabbitmq).await;
+    assert!(!four.run.ledger().missing().is_empty(), "it must hang in mid-flow");
+    let long_enough = tokio::time::Instant::now() + Duration::from_secs(8);
+    redis.stop();
+    four.send(kafka, rabbitmq).await;
+    readiness(&relay, 503).await;
+    tokio::time::sleep_until(long_enough).await;
+    redis.cont();
+    readiness(&relay, 200).await;
+    logged(&relay, &["redis is away; waiting for it", "connected to redis"]).await;
+    accounted(&four, &relay).await;
+    assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");
+}

@@ -1,0 +1,125 @@
+//! Does the accounting see what it is there to see? Each planted fault of `src/mutants.rs` must be caught by
+//! its kind, in a scenario in which the relay without a fault is accounted for.
+#![allow(clippy::expect_used, reason = "a test that cannot go on panics")]
+#![allow(clippy::disallowed_methods, reason = "tests read clocks and the environment as their users do")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod scenario;
+
+use std::time::Duration;
+
+use scenario::{Scenario, passed};
+use support::process::Signal;
+use support::{Kafka, Rabbitmq, Redis};
+
+#[tokio::test]
+async fn no_fault_passes_and_dropped_early_and_misrouted_messages_are_caught() {
+    let (redis, kafka, rabbitmq) = tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
+    let plain = async |mutant| {
+        let scenario = Scenario::start(redis, kafka, rabbitmq, mutant).await;
+        scenario.send(kafka, rabbitmq, 4000).await;
+        scenario.faults().await
+    };
+    let (none, drop, early, wrong_target) =
+        tokio::join!(plain(""), plain("drop"), plain("early"), plain("wrong_target"));
+    passed(&none);
+    caught("drop", &drop, "lost");
+    caught("early", &early, "early");
+    caught("wrong_target", &wrong_target, "misrouted");
+}
+
+#[tokio::test]
+async fn an_acknowledgement_before_the_store_has_answered_is_caught() {
+    let (kafka, rabbitmq) = tokio::join!(Kafka::shared(), Rabbitmq::shared());
+    let crash = async |mutant| {
+        let mut redis = Redis::start().await;
+        let mut scenario = Scenario::start(&redis, kafka, rabbitmq, mutant).await;
+        // Its consumer asks the store where it stands before it reads.
+        scenario.send_rabbitmq(rabbitmq, 1000).await;
+        scenario.arrived().await;
+        redis.stop();
+        scenario.send_rabbitmq(rabbitmq, 1000).await;
+        scenario.counts("postdate_admitted_total", 2 * Scenario::COUNT).await;
+        // A false acknowledgement is on its way now; a faithful relay gives none that could be awaited.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        scenario.relay.signal(Signal::KILL);
+        redis.cont();
+        scenario.relay.restart().await;
+        scenario.faults().await
+    };
+    let (none, mutant) = tokio::join!(crash(""), crash("ack_before_store"));
+    passed(&none);
+    caught("ack_before_store", &mutant, "lost");
+}
+
+#[tokio::test]
+async fn a_repeat_without_a_cause_is_caught() {
+    let (kafka, rabbitmq) = tokio::join!(Kafka::shared(), Rabbitmq::shared());
+    let crash = async |mutant| {
+        let mut redis = Redis::start().await;
+        let mut scenario = Scenario::start(&redis, kafka, rabbitmq, mutant).await;
+        scenario.send(kafka, rabbitmq, 4000).await;
+        // Claimed, not yet due: published while the store hangs, and killed before it could be told.
+        scenario.counts("postdate_in_flight", 2 * Scenario::COUNT).await;
+        redis.stop();
+        scenario.arrived().await;
+        scenario.relay.signal(Signal::KILL);
+        redis.cont();
+        scenario.relay.restart().await;
+        scenario.faults().await
+    };
+    let (none, mutant) = tokio::join!(crash(""), crash("forget_expiry"));
+    passed(&none);
+    caught("forget_expiry", &mutant, "duplicates");
+}
+
+#[tokio::test]
+async fn what_settles_on_less_than_a_routed_confirm_is_caught() {
+    let (redis, kafka, rabbitmq) = tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
+    let unroutable = async |mutant| {
+        let scenario = Scenario::start(redis, kafka, rabbitmq, mutant).await;
+        scenario.unbind(rabbitmq).await;
+        scenario.send(kafka, rabbitmq, 1000).await;
+        // All are due after a second; a faulty relay shows nothing that could be awaited.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        scenario.bind(rabbitmq).await;
+        scenario.faults().await
+    };
+    let (none, settle, ignore) =
+        tokio::join!(unroutable(""), unroutable("settle_before_confirm"), unroutable("ignore_returned"));
+    passed(&none);
+    caught("settle_before_confirm", &settle, "lost");
+    caught("ignore_returned", &ignore, "lost");
+}
+
+#[tokio::test]
+async fn an_unknown_confirm_that_counts_as_a_confirm_is_caught() {
+    let (redis, kafka) = tokio::join!(Redis::shared(), Kafka::shared());
+    let dies = async |mutant| {
+        let mut rabbitmq = Rabbitmq::start().await;
+        let scenario = Scenario::start(redis, kafka, &rabbitmq, mutant).await;
+        scenario.send(kafka, &rabbitmq, 6000).await;
+        let due = tokio::time::Instant::now() + Duration::from_secs(6);
+        scenario.counts("postdate_stored_total", 2 * Scenario::COUNT).await;
+        rabbitmq.stop();
+        assert_eq!(scenario.run.ledger().delivered(), 0, "it must hang before anything is due");
+        // Published into the sockets of a broker that hangs, and then dies with them.
+        tokio::time::sleep_until(due + Duration::from_millis(500)).await;
+        rabbitmq.restart().await;
+        scenario.faults().await
+    };
+    let (none, mutant) = tokio::join!(dies(""), dies("unknown_is_confirmed"));
+    passed(&none);
+    caught("unknown_is_confirmed", &mutant, "lost");
+}
+
+/// The harness must name this kind of fault.
+fn caught(mutant: &str, faults: &[String], kind: &str) {
+    println!("{mutant}: {faults:#?}");
+    assert!(
+        faults.iter().any(|fault| fault.starts_with(kind)),
+        "{mutant} was not caught by {kind}: {faults:?}"
+    );
+}
