@@ -49,6 +49,7 @@ impl Inject for IngressInject {
             failures: 0,
             flags: Flags::default(),
             position: None,
+            asked: None,
             history: Vec::new(),
             message,
         };

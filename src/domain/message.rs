@@ -215,8 +215,11 @@ pub struct Properties {
 /// What is known of a message besides what its producer sent: one element of a bundle.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// When it is to be published.
+    /// When it is to be published (next).
     pub due: UnixMs,
+    /// The due time that was asked for, where a retry has moved `due`: what consumers are told, and what
+    /// lateness counts from.
+    pub asked: Option<UnixMs>,
     /// Its explicit name: the producer's `x-delay-id` (flag `NAMED`), or the `~` id it left its first
     /// bundle with. `None`: its `~` id follows from its bundle's id and its place in it.
     pub id: Option<Text>,
@@ -235,6 +238,11 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// The due time that was asked for.
+    pub fn asked_due(&self) -> UnixMs {
+        self.asked.unwrap_or(self.due)
+    }
+
     /// What makes its next publish a possible repeat of an earlier one; `expiries` counts claims on its
     /// bundle that ended without an answer.
     pub fn repeat_cause(&self, expiries: u32) -> Option<Cause> {

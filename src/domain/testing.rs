@@ -46,6 +46,7 @@ pub fn entry(due: UnixMs, body: &'static [u8]) -> Entry {
         failures: 0,
         flags: Flags::default(),
         position: None,
+        asked: None,
         history: Vec::new(),
         message: Message {
             origin: Origin::Kafka,

@@ -168,6 +168,7 @@ impl Inner {
             retry::Next::Again(due) => {
                 metrics.retries.inc();
                 metrics.stored.inc();
+                failed.asked = Some(failed.due);
                 failed.due = due;
                 store(one(failed))
             }

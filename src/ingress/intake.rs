@@ -211,6 +211,7 @@ impl Source {
             failures: 0,
             flags,
             position,
+            asked: None,
             history: Vec::new(),
             message,
         };

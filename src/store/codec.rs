@@ -6,7 +6,7 @@
 //! | per message: due (first: absolute, then zigzag difference), record length, flags,
 //!                handouts, failures          -- the index, never compressed
 //! | records, as a whole, compressed where that pays
-//! record: shape | id? | position? | history? | message
+//! record: shape | id? | position? | asked due time? | history? | message
 //! ```
 //! All numbers are LEB128 varints; texts and bytes are length, bytes. A blob is immutable; a reader that
 //! does not know its version leaves it alone. Golden files in `tests/golden` hold the format still.
@@ -155,6 +155,7 @@ pub fn decode(blob: &Bytes) -> Result<Bundle, CodecError> {
             failures: item.failures,
             flags: Flags(item.flags),
             position: record.position,
+            asked: record.asked,
             history: record.history,
             message: record.message,
         });

@@ -43,6 +43,7 @@ pub(super) fn of(shard: &Shard, holding: &Holding, split: bool) -> Division {
                 match retry::after(verdict, failed.failures, served.route.policy.retry, now, jitter) {
                     retry::Next::Again(due) => {
                         served.metrics.retries.inc();
+                        failed.asked.get_or_insert(failed.due);
                         failed.due = due;
                         leaves[position] = false;
                         again.push((position as u32, failed));

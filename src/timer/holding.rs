@@ -72,12 +72,12 @@ impl Flight {
 
     fn confirmed(&self, entry: usize, clock: &StoreClock) {
         let metrics = &self.served.metrics;
-        let (now_us, due_us) = (clock.now_us().unwrap_or_default(), self.entries[entry].due.0 * 1000);
+        let (now_us, due_us) = (clock.now_us().unwrap_or_default(), self.entries[entry].asked_due().0 * 1000);
         let handed_us = self.published_us.load(Ordering::Acquire);
         metrics.published.inc();
         self.served.watch.report(&self.served.route.name, self.ids[entry].as_str(), || Outcome::Published {
             published_at: UnixMs(now_us / 1000),
-            due: self.entries[entry].due,
+            due: self.entries[entry].asked_due(),
             lateness_ms: (now_us - due_us) as f64 / 1e3,
             attempt: self.entries[entry].handouts + self.expiries + 1,
         });

@@ -165,7 +165,7 @@ fn hand_over(clock: &StoreClock, flight: &Arc<Flight>, index: u32) {
         index,
         stamp: Some(Stamp {
             id: flight.ids[index as usize].clone(),
-            due: entry.due,
+            due: entry.asked_due(),
             attempt: entry.handouts + flight.expiries + 1,
         }),
         target: flight.target.clone(),

@@ -320,8 +320,17 @@ mod tests {
         let message =
             Message { origin: Origin::Kafka, key: None, body: None, headers: Vec::new(), properties: None };
         let (due, flags, history) = (UnixMs(0), Flags::default(), Vec::new());
-        let entry =
-            Entry { due, id: None, handouts: 0, failures: 0, flags, position: None, history, message };
+        let entry = Entry {
+            due,
+            id: None,
+            handouts: 0,
+            failures: 0,
+            flags,
+            position: None,
+            asked: None,
+            history,
+            message,
+        };
         Publication {
             entries: Arc::new(vec![entry]),
             index: 0,

@@ -172,8 +172,17 @@ mod tests {
         let message =
             Message { origin: Origin::Rabbitmq, key: None, body: None, headers: vec![], properties: None };
         let (due, flags, history) = (UnixMs(0), Flags::default(), vec![]);
-        let entry =
-            Entry { due, id: None, handouts: 0, failures: 0, flags, position: None, history, message };
+        let entry = Entry {
+            due,
+            id: None,
+            handouts: 0,
+            failures: 0,
+            flags,
+            position: None,
+            asked: None,
+            history,
+            message,
+        };
         let (connection, exchange) = (String::new(), String::new());
         Publication {
             entries: Arc::new(vec![entry]),

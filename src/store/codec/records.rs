@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::varint::{Reader, put_bytes, put_signed, put_unsigned};
 use super::{CodecError, Maybe, put_history, read_history};
-use crate::domain::{Entry, Failure, Header, HeaderValue, Message, Origin, Properties, Text, limits};
+use crate::domain::{Entry, Failure, Header, HeaderValue, Message, Origin, Properties, Text, UnixMs, limits};
 
 // The shape byte: what is there.
 const HAS_ID: u8 = 1;
@@ -14,11 +14,12 @@ const HAS_KEY: u8 = 8;
 const HAS_BODY: u8 = 16;
 const IS_RABBITMQ: u8 = 32;
 const HAS_PROPERTIES: u8 = 64;
-const KNOWN: u8 = 127;
+const HAS_ASKED: u8 = 128;
 
 pub(super) struct Record {
     pub(super) id: Maybe,
     pub(super) position: Option<(i32, i64)>,
+    pub(super) asked: Option<UnixMs>,
     pub(super) history: Vec<Failure>,
     pub(super) message: Message,
 }
@@ -29,6 +30,7 @@ pub(super) fn put_record(out: &mut Vec<u8>, entry: &Entry) {
     for (there, bit) in [
         (entry.id.is_some(), HAS_ID),
         (entry.position.is_some(), HAS_POSITION),
+        (entry.asked.is_some(), HAS_ASKED),
         (!entry.history.is_empty(), HAS_HISTORY),
         (message.key.is_some(), HAS_KEY),
         (message.body.is_some(), HAS_BODY),
@@ -46,6 +48,9 @@ pub(super) fn put_record(out: &mut Vec<u8>, entry: &Entry) {
     if let Some((partition, offset)) = entry.position {
         put_signed(out, i64::from(partition));
         put_signed(out, offset);
+    }
+    if let Some(asked) = entry.asked {
+        put_signed(out, asked.0);
     }
     if !entry.history.is_empty() {
         put_history(out, &entry.history);
@@ -65,9 +70,6 @@ pub(super) fn put_record(out: &mut Vec<u8>, entry: &Entry) {
 pub(super) fn read_record(bytes: Bytes) -> Result<Record, CodecError> {
     let mut reader = Reader::new(bytes);
     let shape = reader.byte()?;
-    if shape & !KNOWN != 0 {
-        return Err(CodecError::Malformed(0));
-    }
     let has = |bit| shape & bit != 0;
     let id = if has(HAS_ID) { Some(reader.text()?) } else { None };
     let position = if has(HAS_POSITION) {
@@ -77,6 +79,7 @@ pub(super) fn read_record(bytes: Bytes) -> Result<Record, CodecError> {
     } else {
         None
     };
+    let asked = if has(HAS_ASKED) { Some(UnixMs(reader.signed()?)) } else { None };
     let history = if has(HAS_HISTORY) { read_history(&mut reader)? } else { Vec::new() };
     let key = if has(HAS_KEY) { Some(reader.bytes()?) } else { None };
     let properties = if has(HAS_PROPERTIES) { Some(Box::new(read_properties(&mut reader)?)) } else { None };
@@ -86,7 +89,7 @@ pub(super) fn read_record(bytes: Bytes) -> Result<Record, CodecError> {
         return Err(CodecError::Malformed(reader.position()));
     }
     let origin = if has(IS_RABBITMQ) { Origin::Rabbitmq } else { Origin::Kafka };
-    Ok(Record { id, position, history, message: Message { origin, key, body, headers, properties } })
+    Ok(Record { id, position, asked, history, message: Message { origin, key, body, headers, properties } })
 }
 
 fn put_headers(out: &mut Vec<u8>, headers: &[Header]) {

@@ -98,10 +98,11 @@ fn entry() -> impl Strategy<Value = Entry> {
     });
     (
         (any::<i64>().prop_map(UnixMs), prop::option::of(text()), any::<u32>(), any::<u32>()),
+        any::<Option<i64>>(),
         (any::<u8>().prop_map(Flags), any::<Option<(i32, i64)>>(), prop::collection::vec(failure, 0..9)),
         message(),
     )
-        .prop_map(|((due, id, handouts, failures), (flags, position, history), message)| Entry {
+        .prop_map(|((due, id, handouts, failures), asked, (flags, position, history), message)| Entry {
             due,
             id,
             handouts,
@@ -109,6 +110,7 @@ fn entry() -> impl Strategy<Value = Entry> {
             flags,
             position,
             history,
+            asked: asked.map(UnixMs),
             message,
         })
 }
@@ -156,6 +158,7 @@ fn sample() -> Bundle {
         failures: 1,
         flags: Flags(Flags::NAMED | Flags::SOURCE_REREAD),
         position: Some((3, 9_000_000_000)),
+        asked: None,
         history: vec![Failure {
             at: UnixMs(1_790_000_000_001),
             reason: "unroutable".into(),
@@ -179,6 +182,7 @@ fn sample() -> Bundle {
         failures: 0,
         flags: Flags::default(),
         position: None,
+        asked: None,
         history: vec![],
         message: Message {
             origin: Origin::Kafka,
@@ -195,6 +199,7 @@ fn sample() -> Bundle {
         failures: 16,
         flags: Flags(Flags::SOURCE_REDELIVERY | Flags::STORE_ROLLBACK),
         position: None,
+        asked: None,
         history: vec![],
         message: delivery(),
     };

@@ -237,6 +237,7 @@ impl Writer {
             failures: 0,
             flags: Flags::default(),
             position: None,
+            asked: None,
             history: Vec::new(),
             message,
         };

@@ -35,7 +35,6 @@ async fn accounted(four: &Four, relay: &Relay) {
     four.run.drain(relay).await;
     let explained = relay.total("postdate_redelivered_total", &[]).await as usize;
     let report = four.run.report();
-    println!("explained {explained}");
     report.assert_accounted(explained);
     assert!(explained <= report.attempts, "{explained} repeats of {} messages", report.attempts);
 }

@@ -158,6 +158,7 @@ impl Submitter {
             failures: 0,
             flags: Flags::default(),
             position: None,
+            asked: None,
             history: vec![],
             message,
         };

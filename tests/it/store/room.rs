@@ -195,6 +195,7 @@ pub fn unnamed(due: UnixMs, body: &str) -> Entry {
         failures: 0,
         flags: Flags::default(),
         position: Some((3, 42)),
+        asked: None,
         history: Vec::new(),
         message: Message {
             origin: Origin::Kafka,

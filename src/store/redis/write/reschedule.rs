@@ -115,6 +115,7 @@ enum Pending {
 fn move_to(bundle: &mut Bundle, due: UnixMs) {
     for entry in Arc::make_mut(&mut bundle.entries) {
         entry.due = due;
+        entry.asked = None;
     }
 }
 
