@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 
 use super::ingress_target;
 use crate::admin::{Inject, InjectError, Unfit};
-use crate::domain::{Clock, Entry, Flags, Message, Route, UnixMs, Verdict};
+use crate::domain::{Clock, Entry, Message, Route, UnixMs, Verdict};
 use crate::egress::{Lanes, Publication, Verdicts};
 use crate::ingress::admit::{Admitted, admit};
 
@@ -42,17 +42,7 @@ impl Inject for IngressInject {
     ) -> BoxFuture<'a, Result<(), InjectError>> {
         let target = Arc::new(ingress_target(route));
         let due = self.clock.wall();
-        let entry = Entry {
-            due,
-            id: None,
-            handouts: 0,
-            failures: 0,
-            flags: Flags::default(),
-            position: None,
-            asked: None,
-            history: Vec::new(),
-            message,
-        };
+        let entry = Entry::new(due, message);
         let verdicts: Arc<Verdicts> = Arc::default();
         self.lanes.lane(&target).submit(Publication {
             entries: Arc::new(vec![entry]),

@@ -238,6 +238,21 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// A message of which nothing else is known yet.
+    pub fn new(due: UnixMs, message: Message) -> Self {
+        Self {
+            due,
+            asked: None,
+            id: None,
+            handouts: 0,
+            failures: 0,
+            flags: Flags::default(),
+            position: None,
+            history: Vec::new(),
+            message,
+        }
+    }
+
     /// The due time that was asked for.
     pub fn asked_due(&self) -> UnixMs {
         self.asked.unwrap_or(self.due)

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    DelayFrom, Endpoint, Entry, Flags, HeaderNames, Message, OnDuplicate, OnInvalid, Origin, Policy, Retry,
-    Route, RouteName, Target, UnixMs,
+    DelayFrom, Endpoint, Entry, HeaderNames, Message, OnDuplicate, OnInvalid, Origin, Policy, Retry, Route,
+    RouteName, Target, UnixMs,
 };
 
 /// A Kafka to Kafka route called `orders`, all defaults.
@@ -39,21 +39,12 @@ pub fn route() -> Arc<Route> {
 
 /// A Kafka message with this body and nothing else.
 pub fn entry(due: UnixMs, body: &'static [u8]) -> Entry {
-    Entry {
-        due,
-        id: None,
-        handouts: 0,
-        failures: 0,
-        flags: Flags::default(),
-        position: None,
-        asked: None,
-        history: Vec::new(),
-        message: Message {
-            origin: Origin::Kafka,
-            key: None,
-            body: Some(bytes::Bytes::from_static(body)),
-            headers: Vec::new(),
-            properties: None,
-        },
-    }
+    let message = Message {
+        origin: Origin::Kafka,
+        key: None,
+        body: Some(bytes::Bytes::from_static(body)),
+        headers: Vec::new(),
+        properties: None,
+    };
+    Entry::new(due, message)
 }

@@ -205,15 +205,10 @@ impl Source {
         let Delivery { message, malformed, produced, flags, position, receipt } = delivery;
         let unreadable = malformed.is_some();
         let entry = |due, id: Option<Text>, flags, message: Message| Entry {
-            due,
             id,
-            handouts: 0,
-            failures: 0,
             flags,
             position,
-            asked: None,
-            history: Vec::new(),
-            message,
+            ..Entry::new(due, message)
         };
         match admit(message, malformed, produced, &self.route, now) {
             Admitted::PassThrough { target, message } => {

@@ -312,25 +312,14 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::domain::{Entry, Flags, Message, Origin, Target, UnixMs};
+    use crate::domain::{Entry, Message, Origin, Target, UnixMs};
     use crate::egress::{Lane, Verdicts};
     use crate::lifecycle::Readiness;
 
     fn publication(ticket: u64, verdicts: &Arc<Verdicts>) -> Publication {
         let message =
             Message { origin: Origin::Kafka, key: None, body: None, headers: Vec::new(), properties: None };
-        let (due, flags, history) = (UnixMs(0), Flags::default(), Vec::new());
-        let entry = Entry {
-            due,
-            id: None,
-            handouts: 0,
-            failures: 0,
-            flags,
-            position: None,
-            asked: None,
-            history,
-            message,
-        };
+        let entry = Entry::new(UnixMs(0), message);
         Publication {
             entries: Arc::new(vec![entry]),
             index: 0,

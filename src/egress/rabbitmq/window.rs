@@ -165,24 +165,13 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::domain::{Entry, Flags, Message, Origin, RoutingKey, Target, UnixMs};
+    use crate::domain::{Entry, Message, Origin, RoutingKey, Target, UnixMs};
     use crate::egress::Verdicts;
 
     fn publication(ticket: u64) -> Publication {
         let message =
             Message { origin: Origin::Rabbitmq, key: None, body: None, headers: vec![], properties: None };
-        let (due, flags, history) = (UnixMs(0), Flags::default(), vec![]);
-        let entry = Entry {
-            due,
-            id: None,
-            handouts: 0,
-            failures: 0,
-            flags,
-            position: None,
-            asked: None,
-            history,
-            message,
-        };
+        let entry = Entry::new(UnixMs(0), message);
         let (connection, exchange) = (String::new(), String::new());
         Publication {
             entries: Arc::new(vec![entry]),
