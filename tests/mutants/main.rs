@@ -1,6 +1,7 @@
 //! Does the accounting see what it is there to see? Each planted fault of `src/mutants.rs` must be caught by
 //! its kind, in a scenario in which the relay without a fault is accounted for.
 #![allow(clippy::expect_used, reason = "a test that cannot go on panics")]
+#![allow(clippy::print_stdout, reason = "shown when the test fails")]
 #![allow(clippy::disallowed_methods, reason = "tests read clocks and the environment as their users do")]
 
 #[path = "../support/mod.rs"]
