@@ -82,6 +82,13 @@ fn a_perfect_run_raises_no_alarm() {
 }
 
 #[test]
+fn lateness_is_told_however_large() {
+    let report = changed(|delivery| delivery.received_ms += 600_000);
+    report.assert_accounted(0);
+    assert!((600_000..601_000).contains(&report.lateness_ms.2), "{report}");
+}
+
+#[test]
 fn a_lost_message_is_seen() {
     let ledger = run(|seq, delivery| if seq == 7 { vec![] } else { vec![delivery] });
     assert_eq!(ledger.missing().len(), 1);

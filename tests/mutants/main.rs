@@ -1,6 +1,7 @@
 //! Does the accounting see what it is there to see? Each planted fault of `src/mutants.rs` must be caught by
 //! its kind, in a scenario in which the relay without a fault is accounted for.
 #![allow(clippy::expect_used, reason = "a test that cannot go on panics")]
+#![allow(clippy::print_stdout, reason = "shown when the test fails")]
 #![allow(clippy::disallowed_methods, reason = "tests read clocks and the environment as their users do")]
 
 #[path = "../support/mod.rs"]
@@ -40,12 +41,14 @@ async fn an_acknowledgement_before_the_store_has_answered_is_caught() {
         scenario.send_rabbitmq(rabbitmq, 1000).await;
         scenario.arrived().await;
         redis.stop();
-        scenario.send_rabbitmq(rabbitmq, 1000).await;
+        // Due so late that they are not published at once.
+        scenario.send_rabbitmq(rabbitmq, 10_000).await;
         scenario.counts("postdate_admitted_total", 2 * Scenario::COUNT).await;
         // A false acknowledgement is on its way now; a faithful relay gives none that could be awaited.
         tokio::time::sleep(Duration::from_secs(1)).await;
         scenario.relay.signal(Signal::KILL);
-        redis.cont();
+        // A redis that only went on would still do what its sockets hold.
+        redis.restart().await;
         scenario.relay.restart().await;
         scenario.faults().await
     };
@@ -66,7 +69,8 @@ async fn a_repeat_without_a_cause_is_caught() {
         redis.stop();
         scenario.arrived().await;
         scenario.relay.signal(Signal::KILL);
-        redis.cont();
+        // A redis that only went on would still do what its sockets hold.
+        redis.restart().await;
         scenario.relay.restart().await;
         scenario.faults().await
     };
@@ -100,11 +104,15 @@ async fn an_unknown_confirm_that_counts_as_a_confirm_is_caught() {
     let dies = async |mutant| {
         let mut rabbitmq = Rabbitmq::start().await;
         let scenario = Scenario::start(redis, kafka, &rabbitmq, mutant).await;
+        // Its way to the exchange is opened by the first publish.
+        scenario.send(kafka, &rabbitmq, 1000).await;
+        scenario.arrived().await;
         scenario.send(kafka, &rabbitmq, 6000).await;
         let due = tokio::time::Instant::now() + Duration::from_secs(6);
-        scenario.counts("postdate_stored_total", 2 * Scenario::COUNT).await;
+        scenario.counts("postdate_admitted_total", 4 * Scenario::COUNT).await;
         rabbitmq.stop();
-        assert_eq!(scenario.run.ledger().delivered(), 0, "it must hang before anything is due");
+        let delivered = scenario.run.ledger().delivered();
+        assert_eq!(delivered, 2 * Scenario::COUNT, "it must hang before anything more is due");
         // Published into the sockets of a broker that hangs, and then dies with them.
         tokio::time::sleep_until(due + Duration::from_millis(500)).await;
         rabbitmq.restart().await;

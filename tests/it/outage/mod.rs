@@ -1,6 +1,8 @@
 //! Servers that are away, at start and in mid-flow, with the accounting on: nothing lost, early, changed or
 //! misrouted; each duplicate has a cause; the relay says what is away and goes on by itself.
 
+#![allow(clippy::print_stdout, reason = "shown when the test fails")]
+
 mod brokers;
 mod four;
 mod redis;
