@@ -38,6 +38,9 @@ impl Page {
             "Runs: {kafka} messages through Kafka, {rabbitmq} through RabbitMQ, medians of {rounds}; lateness over {seconds} s."
         )
         .expect("a String");
+        if !scale.kept {
+            head.push_str("A quick run: it shows that the bench works, its numbers mean nothing.\n");
+        }
         Self { head, rows: vec![], lateness: vec![], commands: vec![], missing: vec![] }
     }
 
@@ -94,13 +97,15 @@ impl Page {
         )?;
         writeln!(text, "|---|---:|---:|---:|---:|---:|---:|")?;
         for (row, rate) in measured() {
-            let ratio =
-                row.beside.map_or_else(|| "1".to_owned(), |mirror| format!("{:.2}", rate.rate / mirror.rate));
+            let ratio = row.beside.map_or_else(
+                || "1".to_owned(),
+                |mirror| format!("{:.2}", rate.per_second / mirror.per_second),
+            );
             let cost = rate.cost;
             writeln!(
                 text,
                 "| {} | {:.0} | {ratio} | {:.1} | {:.1} | {:.1} | {:.1} |",
-                row.what, rate.rate, cost.moves, cost.broker, cost.redis, rate.others
+                row.what, rate.per_second, cost.moves, cost.broker, cost.redis, rate.others
             )?;
         }
         Ok(())

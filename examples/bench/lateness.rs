@@ -20,6 +20,8 @@ use crate::support::{Kafka, Redis};
 const RATE: f64 = 1000.0;
 /// How long the last may take.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// A lateness beyond this counts as this.
+const HIGHEST_US: u64 = 3_600_000_000;
 
 /// Microseconds.
 pub struct Lateness {
@@ -99,7 +101,7 @@ fn read(kafka: &Kafka, topic: &str, sent: Arc<AtomicU64>) -> JoinHandle<Result<L
     }
     consumer.assign(&all).expect("assigned");
     std::thread::spawn(move || {
-        let mut late = Histogram::<u64>::new(3).expect("three digits");
+        let mut late = Histogram::<u64>::new_with_bounds(1, HIGHEST_US, 3).expect("three digits");
         let mut early = 0;
         let mut last_us = now_us();
         while late.len() < sent.load(Ordering::Acquire) {

@@ -16,11 +16,12 @@ const LOOK: Duration = Duration::from_millis(25);
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// What is counted.
+#[allow(clippy::large_enum_variant, reason = "there are three of them")]
 pub enum Count<'a> {
     /// Records of a topic, from its watermarks: nobody has to read them.
     Topic(BaseConsumer, String, i32),
-    /// Messages ready in a queue that nobody reads.
-    Queue(Connection, Channel, String),
+    /// Messages ready in a queue that nobody reads; the connection lives as long as its channel.
+    Queue { _connection: Connection, channel: Channel, queue: String },
     /// What the relay says it has stored.
     Stored(&'a Relay),
 }
@@ -33,7 +34,7 @@ impl<'a> Count<'a> {
     pub async fn queue(rabbitmq: &Rabbitmq, queue: &str) -> Self {
         let connection = rabbitmq.connect().await.expect("a connection");
         let channel = connection.create_channel().await.expect("a channel");
-        Self::Queue(connection, channel, queue.to_owned())
+        Self::Queue { _connection: connection, channel, queue: queue.to_owned() }
     }
 
     pub fn stored(relay: &'a Relay) -> Self {
@@ -46,7 +47,7 @@ impl<'a> Count<'a> {
                 let end = |partition| consumer.fetch_watermarks(topic, partition, Duration::from_secs(10));
                 (0..*partitions).map(|partition| end(partition).expect("kafka answers").1 as u64).sum()
             }),
-            Self::Queue(_, channel, queue) => {
+            Self::Queue { channel, queue, .. } => {
                 let options = QueueDeclareOptions { passive: true, ..Default::default() };
                 let asked = channel.queue_declare(queue.as_str().into(), options, FieldTable::default());
                 u64::from(asked.await.expect("rabbitmq answers").message_count())
@@ -116,7 +117,7 @@ pub struct Look {
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     /// Messages a second.
-    pub rate: f64,
+    pub per_second: f64,
     /// CPU microseconds a message, by process; of the machine, all that is not idle.
     pub cost: Cpu,
     /// Cores that were busy with something else.
@@ -130,7 +131,7 @@ impl Rate {
         let micros = |seconds: f64| seconds * 1e6 / messages.max(1) as f64;
         let elapsed = to.at.duration_since(from.at).as_secs_f64();
         Self {
-            rate: messages as f64 / seconds,
+            per_second: messages as f64 / seconds,
             cost: Cpu {
                 moves: micros(used.moves),
                 broker: micros(used.broker),
@@ -175,6 +176,6 @@ pub fn middle(looks: &[Look], messages: u64) -> Rate {
 
 /// The one with the median rate.
 pub fn median(mut rates: Vec<Rate>) -> Rate {
-    rates.sort_by(|a, b| a.rate.total_cmp(&b.rate));
+    rates.sort_by(|a, b| a.per_second.total_cmp(&b.per_second));
     rates[rates.len() / 2]
 }

@@ -19,7 +19,7 @@ use rdkafka::client::ClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{BorrowedMessage, DeliveryResult, Headers as _};
+use rdkafka::message::{BorrowedMessage, DeliveryResult};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext};
 use rdkafka::{Message as _, Offset, TopicPartitionList};
 
@@ -102,7 +102,9 @@ fn kafka(brokers: &str, from: &str, to: &str) {
     for count in 0_u64.. {
         match consumer.poll(Duration::from_millis(5)) {
             Some(message) => forward(&producer, &message.expect("kafka answers"), to),
-            None => drop(producer.poll(Duration::ZERO)),
+            None => {
+                producer.poll(Duration::ZERO);
+            }
         }
         if count % 64 == 0 {
             producer.poll(Duration::ZERO);

@@ -49,7 +49,7 @@ pub async fn bench(scale: Scale) -> bool {
 
 fn say(what: &str, measured: &Measured) {
     match measured {
-        Ok(rate) => println!("{what}: {:.0} a second", rate.rate),
+        Ok(rate) => println!("{what}: {:.0} a second", rate.per_second),
         Err(why) => println!("{what}: {why}"),
     }
 }
