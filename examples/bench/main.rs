@@ -57,15 +57,27 @@ fn main() -> ExitCode {
     }
     let mut scale = Scale::FULL;
     let mut names = Vec::new();
-    for argument in &arguments {
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--quick" => scale = Scale::QUICK,
+            "--rounds" => match arguments.next().and_then(|count| count.parse().ok()) {
+                Some(rounds) if rounds > 0 => scale.rounds = rounds,
+                _ => {
+                    println!("--rounds takes a number above 0");
+                    return ExitCode::from(64);
+                }
+            },
             name if BENCHES.contains(&name) => names.push(name),
             other => {
                 println!("no bench {other}; there are: {}", BENCHES.join(", "));
                 return ExitCode::from(64);
             }
         }
+    }
+    if names.is_empty() {
+        println!("which bench? there are: {}", BENCHES.join(", "));
+        return ExitCode::from(64);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     let whole = runtime.block_on(async {
