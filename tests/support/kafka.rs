@@ -36,6 +36,11 @@ impl Kafka {
         SHARED.get_or_init(Self::start).await
     }
 
+    /// The version that is started.
+    pub fn version() -> &'static str {
+        VERSION
+    }
+
     /// Whether its jars and a Java are there.
     pub fn installed() -> Result<(), String> {
         let jars = jars();
@@ -73,6 +78,11 @@ impl Kafka {
     /// Its port, for a proxy before it (which must then also be what the broker advertises).
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Its process id, to read what it used of the machine.
+    pub fn id(&self) -> u32 {
+        self.process.id()
     }
 
     /// A client's configuration with the address in it.

@@ -50,6 +50,13 @@ impl Rabbitmq {
         SHARED.get_or_init(Self::start).await
     }
 
+    /// Whether it is there; if so, its version.
+    pub fn installed() -> Result<String, String> {
+        let script = script().ok_or("no rabbitmq-server below /usr/lib/rabbitmq/lib: run scripts/setup")?;
+        let folder = script.ancestors().nth(2).and_then(Path::file_name).unwrap_or_default();
+        Ok(folder.to_string_lossy().replace("rabbitmq_server-", ""))
+    }
+
     /// One of the caller's own.
     pub async fn start() -> Self {
         let ports = Ports { amqp: ports::free(), dist: ports::free(), epmd: ports::free() };
@@ -76,6 +83,11 @@ impl Rabbitmq {
     /// Its AMQP port, for a proxy before it.
     pub fn port(&self) -> u16 {
         self.ports.amqp
+    }
+
+    /// Its process id, to read what it used of the machine.
+    pub fn id(&self) -> u32 {
+        self.process.id()
     }
 
     /// A new connection to it.
@@ -254,12 +266,16 @@ fn run(ports: Ports, node: &str, folder: &Path) -> Process {
 }
 
 /// The script itself: the wrapper in the path drops privileges and sets folders of its own.
-fn program() -> String {
+fn script() -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/rabbitmq/lib").into_iter().flatten().flatten();
     let mut scripts: Vec<_> = versions.map(|version| version.path().join("sbin/rabbitmq-server")).collect();
     scripts.retain(|script| script.exists());
     scripts.sort();
-    let found = scripts.pop().expect("no rabbitmq-server below /usr/lib/rabbitmq/lib: run scripts/setup");
+    scripts.pop()
+}
+
+fn program() -> String {
+    let found = script().expect("no rabbitmq-server below /usr/lib/rabbitmq/lib: run scripts/setup");
     found.to_string_lossy().into_owned()
 }
 

@@ -62,6 +62,11 @@ impl Redis {
         self.port
     }
 
+    /// Its process id, to read what it used of the machine.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// A new connection to it, with 5 s for each answer.
     pub async fn connection(&self) -> redis::RedisResult<MultiplexedConnection> {
         let limit = Some(Duration::from_secs(5));

@@ -7,6 +7,9 @@ use hdrhistogram::Histogram;
 
 use super::accounting::{CRC, Delivery, ID, Id, Ledger, Outcome, Stamp, checksum};
 
+/// A lateness beyond this counts as this: without bounds a histogram does not grow for what it saturates.
+const HIGHEST_MS: u64 = 86_400_000;
+
 /// The accounts of one run. `Display` prints the identity and the faults.
 #[derive(Debug, Default)]
 pub struct Report {
@@ -117,7 +120,7 @@ impl Report {
     }
 
     fn lateness(&mut self, ledger: &Ledger, arrived: &BTreeMap<&Id, Vec<i64>>) {
-        let mut histogram = Histogram::<u64>::new(3).expect("three digits");
+        let mut histogram = Histogram::<u64>::new_with_bounds(1, HIGHEST_MS, 3).expect("three digits");
         for (id, times) in arrived {
             let first = times.iter().min().copied().unwrap_or_default();
             let late = (first - ledger.attempts[*id].0.due_ms).max(0) as u64;

@@ -1,0 +1,50 @@
+//! What the numbers were measured on, and what a process used of it.
+
+use std::process::Command;
+use std::time::Duration;
+
+/// CPU time of a process so far, user and system; `None` once it is gone.
+pub fn cpu(pid: u32) -> Option<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the program's name in brackets and may hold anything.
+    let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+    let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+    // The kernel shows these in hundredths of a second whatever its own tick is.
+    Some(Duration::from_millis(ticks * 10))
+}
+
+/// Seconds of CPU time that all processes together have used, idle not counted.
+pub fn busy() -> f64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let fields = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
+    let ticks: Vec<f64> = fields.filter_map(|field| field.parse().ok()).collect();
+    // user, nice, system, idle, iowait, irq, softirq, steal
+    let idle: f64 = ticks.iter().skip(3).take(2).sum();
+    (ticks.iter().take(8).sum::<f64>() - idle) / 100.0
+}
+
+/// One line: processor, memory, kernel.
+pub fn describe() -> String {
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let model = field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown processor".to_owned());
+    let kib: u64 = field("/proc/meminfo", "MemTotal")
+        .and_then(|text| text.split(' ').next().and_then(|kib| kib.parse().ok()))
+        .unwrap_or_default();
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("{cores} cores ({model}), {} GiB, Linux {}", kib / (1024 * 1024), kernel.trim())
+}
+
+/// The first line that a program prints, or that it could not be asked.
+pub fn version(program: &str, argument: &str) -> String {
+    let output = match Command::new(program).arg(argument).output() {
+        Ok(output) => [output.stdout, output.stderr].concat(),
+        Err(error) => return format!("{program}: {error}"),
+    };
+    String::from_utf8_lossy(&output).lines().next().unwrap_or("says nothing").to_owned()
+}
+
+fn field(file: &str, name: &str) -> Option<String> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
