@@ -9,6 +9,8 @@ mod redis;
 mod rereads;
 mod restarts;
 
+use postdate::domain::verdict::Cause;
+
 use self::four::Four;
 use crate::support::{Relay, eventually};
 
@@ -37,7 +39,9 @@ async fn accounted(four: &Four, relay: &Relay) {
     four.run.drain(relay).await;
     let explained = relay.total("postdate_redelivered_total", &[]).await as usize;
     let report = four.run.report();
-    println!("explained {explained}");
+    for cause in Cause::ALL.map(Cause::as_str) {
+        println!("{cause} {}", relay.total("postdate_redelivered_total", &[("cause", cause)]).await);
+    }
     report.assert_accounted(explained);
     assert!(explained <= report.attempts, "{explained} repeats of {} messages", report.attempts);
 }
