@@ -4,6 +4,7 @@
 mod check;
 mod drain;
 mod inject;
+mod targets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -107,6 +108,8 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
     house.tasks.spawn("bursts", async move { bursts.run(end.draining()).await });
     let brokers = brokers(house);
     let lanes: Arc<dyn Lanes> = Arc::new(lanes(house, &brokers)?);
+    let (routes, egress) = (&house.config.routes, house.stages.egress.clone());
+    targets::start(routes, lanes.clone(), &house.readiness, &house.tasks, egress);
     let inject = IngressInject::new(lanes.clone(), house.clock);
     let state = admin::State {
         routes: house.config.routes.clone(),

@@ -35,9 +35,20 @@ fn step() -> impl Strategy<Value = Step> {
 
 #[test]
 fn random_histories_are_as_in_the_model() {
+    histories(150, async || Some(Redis::start().await));
+}
+
+/// Where `scripts/setup` could get it.
+#[test]
+fn random_histories_are_as_in_the_model_on_valkey() {
+    histories(50, Redis::start_valkey);
+}
+
+fn histories(cases: u32, server: impl AsyncFnOnce() -> Option<Redis>) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let room = runtime.block_on(async { Room::on(&*Box::leak(Box::new(Redis::start().await)), 1).await });
-    let config = Config { cases: 150, max_shrink_iters: 400, failure_persistence: None, ..Config::default() };
+    let Some(server) = runtime.block_on(server()) else { return };
+    let room = runtime.block_on(async { Room::on(&*Box::leak(Box::new(server)), 1).await });
+    let config = Config { cases, max_shrink_iters: 400, failure_persistence: None, ..Config::default() };
     let history = prop::collection::vec(step(), 1..30);
     let result = TestRunner::new(config).run(&history, |history| {
         let run = std::panic::AssertUnwindSafe(|| {
