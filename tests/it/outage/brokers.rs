@@ -1,7 +1,7 @@
 //! Brokers away: what the other one can do goes on meanwhile.
 
 use super::four::four_routes;
-use super::{accounted, logged, readiness};
+use super::{accounted, away, logged, readiness};
 use crate::support::{Kafka, Rabbitmq, Redis, Relay};
 
 /// The n-th message is due after n times this: three seconds of load.
@@ -26,6 +26,7 @@ async fn kafka_not_there_at_start_and_killed_in_mid_flow() {
     let reached = "kafka is reached again";
     logged(&relay, &["kafka cannot be reached, waiting", reached, "kafka cannot be reached, waiting"]).await;
     readiness(&relay, 200).await;
+    away().await;
     kafka.restart().await;
     four.send_kafka(&kafka, STEP_MS).await;
     accounted(&four, &relay).await;
@@ -50,6 +51,7 @@ async fn rabbitmq_not_there_at_start_and_killed_in_mid_flow() {
     four.send_kafka(kafka, STEP_MS).await;
     logged(&relay, &["rabbitmq is away", "rabbitmq is up", "rabbitmq is away"]).await;
     readiness(&relay, 200).await;
+    away().await;
     rabbitmq.restart().await;
     four.send_rabbitmq(&rabbitmq, STEP_MS).await;
     accounted(&four, &relay).await;

@@ -9,8 +9,17 @@ mod redis;
 mod rereads;
 mod restarts;
 
+use std::time::Duration;
+
 use self::four::Four;
 use crate::support::{Relay, eventually};
+
+/// How long a server stays away in mid-flow: 10 s, or what `scripts/outage` says.
+async fn away() {
+    let seconds =
+        std::env::var("POSTDATE_OUTAGE_SECONDS").ok().map(|text| text.parse().expect("whole seconds"));
+    tokio::time::sleep(Duration::from_secs(seconds.unwrap_or(10))).await;
+}
 
 /// Waits for this status of `/readyz`; `/livez` says 200 whatever is away.
 async fn readiness(relay: &Relay, expected: u16) {

@@ -1,9 +1,7 @@
 //! Redis away.
 
-use std::time::Duration;
-
 use super::four::four_routes;
-use super::{accounted, logged, readiness};
+use super::{accounted, away, logged, readiness};
 use crate::support::{Kafka, Rabbitmq, Redis, Relay};
 
 #[tokio::test]
@@ -24,6 +22,7 @@ async fn redis_not_there_at_start_and_killed_in_mid_flow() {
     redis.kill9().await;
     readiness(&relay, 503).await;
     four.send(kafka, rabbitmq).await;
+    away().await;
     redis.restart().await;
     readiness(&relay, 200).await;
     four.send(kafka, rabbitmq).await;
@@ -41,11 +40,10 @@ async fn redis_that_hangs_for_longer_than_claims_last() {
     let mut relay = Relay::start(&four.config).await;
     four.send(kafka, rabbitmq).await;
     assert!(!four.run.ledger().missing().is_empty(), "it must hang in mid-flow");
-    let long_enough = tokio::time::Instant::now() + Duration::from_secs(8);
     redis.stop();
     four.send(kafka, rabbitmq).await;
     readiness(&relay, 503).await;
-    tokio::time::sleep_until(long_enough).await;
+    away().await;
     redis.cont();
     readiness(&relay, 200).await;
     logged(&relay, &["redis is away; waiting for it", "connected to redis"]).await;
