@@ -1,13 +1,15 @@
 //! The bundle format, version 1.
 //!
 //! ```text
-//! "PB" | version 1 | codec (0 plain, 1 zstd) | crc32 (LE) of all that follows
-//! | target: len, bytes | count | plain length of the records
-//! | per message: due (first: absolute, then zigzag difference), record length, flags,
+//! "PB" | version 1 | codec (0 plain, 1 zstd, 2 zstd of the heads alone) | crc32 (LE) of all that follows
+//! | target: len, bytes | count | plain length of the heads | plain length of the bodies
+//! | per message: due (first: absolute, then zigzag difference), lengths of head and body, flags,
 //!                handouts, failures          -- the index, never compressed
-//! | records, as a whole, compressed where that pays
-//! record: shape | id? | position? | asked due time? | history? | message
+//! | heads, bodies, compressed where that pays
+//! head: shape | id? | position? | asked due time? | history? | message without its body
 //! ```
+//! Heads are much alike and nearly always compress; bodies may be encrypted or compressed already, and
+//! are spared the try where their beginning says so.
 //! All numbers are LEB128 varints; texts and bytes are length, bytes. A blob is immutable; a reader that
 //! does not know its version leaves it alone. Golden files in `tests/golden` hold the format still.
 
@@ -32,10 +34,11 @@ const MAGIC: &[u8; 2] = b"PB";
 const VERSION: u8 = 1;
 const PLAIN: u8 = 0;
 const ZSTD: u8 = 1;
+const ZSTD_HEADS: u8 = 2;
 const PREFIX: usize = 8;
-/// Records shorter than this are never worth compressing.
+/// Less than this is never worth compressing.
 const COMPRESS_FROM: usize = 512;
-/// So many bytes of longer records are tried first.
+/// So many bytes of longer bodies are tried first.
 const SAMPLE: usize = 4096;
 /// zstd's level: what the higher ones save more is not worth their time.
 const LEVEL: i32 = 1;
@@ -64,33 +67,42 @@ pub enum CodecError {
 
 /// Writes a bundle.
 pub fn encode(bundle: &Bundle) -> Bytes {
-    let mut records = Vec::with_capacity(bundle.entries.iter().map(|e| e.message.body_len() + 128).sum());
-    let mut index = Vec::with_capacity(bundle.entries.len() * 8);
+    let count = bundle.entries.len();
+    let mut heads = Vec::with_capacity(count * 128);
+    let mut bodies = Vec::with_capacity(bundle.entries.iter().map(|e| e.message.body_len()).sum());
+    let mut index = Vec::with_capacity(count * 12);
     let mut last_due = 0i64;
     for entry in bundle.entries.iter() {
-        let start = records.len();
-        records::put_record(&mut records, entry);
+        let start = heads.len();
+        records::put_head(&mut heads, entry);
+        bodies.extend_from_slice(entry.message.body.as_deref().unwrap_or_default());
         put_signed(&mut index, entry.due.0.wrapping_sub(last_due));
-        put_unsigned(&mut index, (records.len() - start) as u64);
+        put_unsigned(&mut index, (heads.len() - start) as u64);
+        put_unsigned(&mut index, entry.message.body_len() as u64);
         index.push(entry.flags.0);
         put_unsigned(&mut index, u64::from(entry.handouts));
         put_unsigned(&mut index, u64::from(entry.failures));
         last_due = entry.due.0;
     }
-    let compressed = compress(&records);
-    let payload = compressed.as_deref().unwrap_or(&records);
-    let mut blob = BytesMut::with_capacity(PREFIX + 24 + bundle.target.len() + index.len() + payload.len());
+    let lengths = [heads.len(), bodies.len()];
+    let (codec, parts) = compress(heads, bodies);
+    let payload: usize = parts.iter().map(Vec::len).sum();
+    let mut blob = BytesMut::with_capacity(PREFIX + 32 + bundle.target.len() + index.len() + payload);
     blob.put_slice(MAGIC);
     blob.put_u8(VERSION);
-    blob.put_u8(if compressed.is_some() { ZSTD } else { PLAIN });
+    blob.put_u8(codec);
     blob.put_u32_le(0);
     let mut head = Vec::with_capacity(16 + bundle.target.len());
     put_bytes(&mut head, bundle.target.bytes());
-    put_unsigned(&mut head, bundle.entries.len() as u64);
-    put_unsigned(&mut head, records.len() as u64);
+    put_unsigned(&mut head, count as u64);
+    for length in lengths {
+        put_unsigned(&mut head, length as u64);
+    }
     blob.put_slice(&head);
     blob.put_slice(&index);
-    blob.put_slice(payload);
+    for part in parts {
+        blob.put_slice(&part);
+    }
     let crc = checksum(&blob);
     blob[4..PREFIX].copy_from_slice(&crc.to_le_bytes());
     blob.freeze()
@@ -110,20 +122,30 @@ thread_local! {
     static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = RefCell::new(Decompressor::new().ok());
 }
 
-/// The records compressed, where that pays: an eighth saved is worth the time it takes to undo.
-fn compress(records: &[u8]) -> Option<Vec<u8>> {
-    let pays = |plain: &[u8]| {
-        let compressed = COMPRESSOR.with_borrow_mut(|c| c.as_mut()?.compress(plain).ok())?;
-        (compressed.len() < plain.len() - plain.len() / 8).then_some(compressed)
-    };
-    if records.len() < COMPRESS_FROM {
+/// What is compressed, and the payload: heads and bodies, as far as possible together.
+fn compress(mut heads: Vec<u8>, bodies: Vec<u8>) -> (u8, [Vec<u8>; 2]) {
+    let sample = &bodies[..bodies.len().min(SAMPLE)];
+    if bodies.len() < 4 * SAMPLE || smaller(sample).is_some() {
+        let length = heads.len();
+        heads.extend_from_slice(&bodies);
+        if let Some(all) = smaller(&heads) {
+            return (ZSTD, [all, Vec::new()]);
+        }
+        heads.truncate(length);
+    }
+    match smaller(&heads) {
+        Some(heads) => (ZSTD_HEADS, [heads, bodies]),
+        None => (PLAIN, [heads, bodies]),
+    }
+}
+
+/// These bytes compressed, where that pays: an eighth saved is worth the time it takes to undo.
+fn smaller(plain: &[u8]) -> Option<Vec<u8>> {
+    if plain.len() < COMPRESS_FROM {
         return None;
     }
-    // What does not compress (encrypted, compressed already) shows in its beginning: the rest is spared.
-    if records.len() >= 4 * SAMPLE && pays(&records[..SAMPLE]).is_none() {
-        return None;
-    }
-    pays(records)
+    let compressed = COMPRESSOR.with_borrow_mut(|c| c.as_mut()?.compress(plain).ok())?;
+    (compressed.len() < plain.len() - plain.len() / 8).then_some(compressed)
 }
 
 fn decompress(payload: &[u8], plain_len: usize) -> Option<Bytes> {
@@ -133,7 +155,8 @@ fn decompress(payload: &[u8], plain_len: usize) -> Option<Bytes> {
 
 struct IndexEntry {
     due: i64,
-    len: usize,
+    head: usize,
+    body: usize,
     flags: u8,
     handouts: u32,
     failures: u32,
@@ -154,22 +177,20 @@ pub fn decode(blob: &Bytes) -> Result<Bundle, CodecError> {
     let mut reader = Reader::new(blob.slice(PREFIX..));
     let target = reader.text()?;
     let count = reader.bounded(1 << 20)?;
-    let plain_len = reader.bounded(MAX_PLAIN)?;
+    let lengths = (reader.bounded(MAX_PLAIN)?, reader.bounded(MAX_PLAIN)?);
     let index = read_index(&mut reader, count)?;
-    let payload = reader.rest();
-    let records = match blob[3] {
-        PLAIN => payload,
-        ZSTD => decompress(&payload, plain_len).ok_or(CodecError::Malformed(PREFIX))?,
-        _ => return Err(CodecError::Malformed(3)),
-    };
-    if records.len() != plain_len || index.iter().map(|i| i.len).sum::<usize>() != plain_len {
+    let (heads, bodies) = plain(blob[3], &reader.rest(), lengths)?;
+    let said = (index.iter().map(|i| i.head).sum::<usize>(), index.iter().map(|i| i.body).sum::<usize>());
+    if said != lengths {
         return Err(CodecError::Malformed(PREFIX));
     }
     let mut entries = Vec::with_capacity(index.len());
-    let mut at = 0;
+    let (mut head, mut body) = (0, 0);
     for item in index {
-        let record = records::read_record(records.slice(at..at + item.len))?;
-        at += item.len;
+        let head_end = head + item.head;
+        let body_end = body + item.body;
+        let record = records::read_record(heads.slice(head..head_end), bodies.slice(body..body_end))?;
+        (head, body) = (head_end, body_end);
         entries.push(Entry {
             due: UnixMs(item.due),
             id: record.id,
@@ -185,6 +206,28 @@ pub fn decode(blob: &Bytes) -> Result<Bundle, CodecError> {
     Ok(Bundle { target, entries: Arc::new(entries) })
 }
 
+/// Heads and bodies as they were, each of the length that is said.
+fn plain(codec: u8, payload: &Bytes, (heads, bodies): (usize, usize)) -> Result<(Bytes, Bytes), CodecError> {
+    let malformed = CodecError::Malformed(PREFIX);
+    let whole = match codec {
+        PLAIN => payload.clone(),
+        ZSTD if heads + bodies <= MAX_PLAIN => {
+            decompress(payload, heads + bodies).ok_or_else(|| malformed.clone())?
+        }
+        ZSTD_HEADS => {
+            let at = payload.len().checked_sub(bodies).ok_or_else(|| malformed.clone())?;
+            let plain = decompress(&payload[..at], heads).filter(|plain| plain.len() == heads);
+            return Ok((plain.ok_or(malformed)?, payload.slice(at..)));
+        }
+        ZSTD => return Err(malformed),
+        _ => return Err(CodecError::Malformed(3)),
+    };
+    if whole.len() != heads + bodies {
+        return Err(malformed);
+    }
+    Ok((whole.slice(..heads), whole.slice(heads..)))
+}
+
 fn read_index(reader: &mut Reader, count: usize) -> Result<Vec<IndexEntry>, CodecError> {
     let mut index = Vec::with_capacity(count.min(1024));
     let mut due = 0i64;
@@ -192,7 +235,8 @@ fn read_index(reader: &mut Reader, count: usize) -> Result<Vec<IndexEntry>, Code
         due = due.wrapping_add(reader.signed()?);
         index.push(IndexEntry {
             due,
-            len: reader.bounded(MAX_PLAIN)?,
+            head: reader.bounded(MAX_PLAIN)?,
+            body: reader.bounded(MAX_PLAIN)?,
             flags: reader.byte()?,
             handouts: reader.bounded(u32::MAX as usize)? as u32,
             failures: reader.bounded(u32::MAX as usize)? as u32,

@@ -24,6 +24,10 @@ const WINDOW_MESSAGES: usize = 20_000;
 const WINDOW_BYTES: usize = 64 << 20;
 /// The clock is asked before the first of so many hand-overs in a row: some 50 us.
 const CLOCK_LOOKS: usize = 64;
+/// While so many are in flight, others gather behind them ...
+const GATHER_BEHIND: usize = 128;
+/// ... up to so many.
+const GATHERED: usize = 4096;
 /// How long a missing topic is taken for missing before it is looked for again.
 const SHUT_US: i64 = 1_000_000;
 
@@ -213,6 +217,9 @@ impl TopicLane {
                 }
             }
         }
+        if state.may_wait() {
+            return;
+        }
         let mut now_us = self.link.clock.mono_us();
         for handed in 1.. {
             let Some((publication, alone)) = state.next() else { return };
@@ -296,6 +303,13 @@ impl TopicLane {
 }
 
 impl State {
+    /// Under load messages gather while others are in flight, and go when one of those lands: the client
+    /// library sends what it gets at once, and a request for each few messages costs it and the broker as
+    /// much as the messages do. Where little is in flight nothing waits.
+    fn may_wait(&self) -> bool {
+        self.alone.is_empty() && self.in_flight >= GATHER_BEHIND && self.queue.len() < GATHERED
+    }
+
     /// What may go next, and whether on its own.
     fn next(&mut self) -> Option<(Publication, bool)> {
         if !self.alone.is_empty() {

@@ -1,4 +1,4 @@
-//! One record of a bundle: a message and what is particular to it.
+//! One record of a bundle: a message and what is particular to it; its body apart.
 
 use bytes::Bytes;
 
@@ -24,7 +24,8 @@ pub(super) struct Record {
     pub(super) message: Message,
 }
 
-pub(super) fn put_record(out: &mut Vec<u8>, entry: &Entry) {
+/// Writes all of an entry but its body, and what the index says of it.
+pub(super) fn put_head(out: &mut Vec<u8>, entry: &Entry) {
     let message = &entry.message;
     let mut shape = 0;
     for (there, bit) in [
@@ -62,13 +63,10 @@ pub(super) fn put_record(out: &mut Vec<u8>, entry: &Entry) {
         put_properties(out, properties);
     }
     put_headers(out, &message.headers);
-    if let Some(body) = &message.body {
-        put_bytes(out, body);
-    }
 }
 
-pub(super) fn read_record(bytes: Bytes) -> Result<Record, CodecError> {
-    let mut reader = Reader::new(bytes);
+pub(super) fn read_record(head: Bytes, body: Bytes) -> Result<Record, CodecError> {
+    let mut reader = Reader::new(head);
     let shape = reader.byte()?;
     let has = |bit| shape & bit != 0;
     let id = if has(HAS_ID) { Some(reader.text()?) } else { None };
@@ -84,10 +82,10 @@ pub(super) fn read_record(bytes: Bytes) -> Result<Record, CodecError> {
     let key = if has(HAS_KEY) { Some(reader.bytes()?) } else { None };
     let properties = if has(HAS_PROPERTIES) { Some(Box::new(read_properties(&mut reader)?)) } else { None };
     let headers = read_headers(&mut reader, 0)?;
-    let body = if has(HAS_BODY) { Some(reader.bytes()?) } else { None };
-    if !reader.is_empty() {
+    if !reader.is_empty() || (!has(HAS_BODY) && !body.is_empty()) {
         return Err(CodecError::Malformed(reader.position()));
     }
+    let body = has(HAS_BODY).then_some(body);
     let origin = if has(IS_RABBITMQ) { Origin::Rabbitmq } else { Origin::Kafka };
     Ok(Record { id, position, asked, history, message: Message { origin, key, body, headers, properties } })
 }

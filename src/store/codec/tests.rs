@@ -136,8 +136,10 @@ proptest! {
         noise.splice(0..0, *b"PB\x01\x00\0\0\0\0");
         let mut blob = BytesMut::from(&noise[..]);
         let _read_or_refused = decode(&sealed(&mut blob));
-        blob[3] = ZSTD;
-        let _read_or_refused = decode(&sealed(&mut blob));
+        for codec in [ZSTD, ZSTD_HEADS] {
+            blob[3] = codec;
+            let _read_or_refused = decode(&sealed(&mut blob));
+        }
     }
 }
 
@@ -256,13 +258,35 @@ fn long_sample() -> Bundle {
     Bundle { target, entries: Arc::new(many) }
 }
 
+/// Heads that compress, bodies that do not.
+fn noisy_sample() -> Bundle {
+    let Bundle { target, entries } = sample();
+    let mut random = 1u64;
+    let mut noise = |n: usize| {
+        let byte = |_| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 56) as u8
+        };
+        (0..n).map(byte).collect()
+    };
+    let bodies: Vec<Vec<u8>> = std::iter::repeat_n(300, 100).map(&mut noise).collect();
+    let with = |body: Vec<u8>| {
+        let mut entry = entries[0].clone();
+        entry.message.body = Some(body.into());
+        entry
+    };
+    Bundle { target, entries: Arc::new(bodies.into_iter().map(with).collect()) }
+}
+
+const GOLDEN_HEADS: &[u8] = include_bytes!("../../../tests/golden/heads-v1.bundle");
 const GOLDEN_PLAIN: &[u8] = include_bytes!("../../../tests/golden/plain-v1.bundle");
 const GOLDEN_ZSTD: &[u8] = include_bytes!("../../../tests/golden/zstd-v1.bundle");
 const GOLDEN_EMPTY: &[u8] = include_bytes!("../../../tests/golden/empty-v1.bundle");
 
 #[test]
 fn golden_files_are_read_as_ever() {
-    assert_eq!((GOLDEN_PLAIN[3], GOLDEN_ZSTD[3]), (PLAIN, ZSTD));
+    assert_eq!((GOLDEN_PLAIN[3], GOLDEN_ZSTD[3], GOLDEN_HEADS[3]), (PLAIN, ZSTD, ZSTD_HEADS));
+    assert_eq!(decode(&Bytes::from_static(GOLDEN_HEADS)), Ok(noisy_sample()));
     assert_eq!(decode(&Bytes::from_static(GOLDEN_PLAIN)), Ok(sample()));
     assert_eq!(decode(&Bytes::from_static(GOLDEN_ZSTD)), Ok(long_sample()));
     let empty = Bundle { target: Text::default(), entries: Arc::default() };
@@ -319,7 +343,7 @@ fn what_is_no_bundle_or_of_a_later_version_is_called_so() {
     later[2] = 2;
     assert_eq!(decode(&sealed(&mut later)), Err(CodecError::UnknownVersion(2)));
     let mut codec = BytesMut::from(GOLDEN_PLAIN);
-    codec[3] = 2;
+    codec[3] = 3;
     assert_eq!(decode(&sealed(&mut codec)), Err(CodecError::Malformed(3)));
 }
 
@@ -330,8 +354,10 @@ fn bomb(plain: usize, truly: usize) -> Bytes {
     put_bytes(&mut content, b"");
     put_unsigned(&mut content, 1);
     put_unsigned(&mut content, plain as u64);
+    put_unsigned(&mut content, 0);
     put_signed(&mut content, 0);
     put_unsigned(&mut content, plain as u64);
+    put_unsigned(&mut content, 0);
     content.push(0);
     put_unsigned(&mut content, 0);
     put_unsigned(&mut content, 0);
