@@ -36,16 +36,16 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
         tokio::time::sleep(SETTLING).await;
     }
     let connection = redis.connection().await?;
-    let cpu = || machine::cpu(relay.id()).context("the relay has ended");
+    let cpu = || machine::cpu(relay.id()).map(|time| time.as_secs_f64()).context("the relay has ended");
     for _ in 0..scale.rounds {
         let (begin, itself, of_redis) = (Instant::now(), cpu()?, redis_cpu(connection.clone()).await?);
         tokio::time::sleep(scale.idle).await;
         let seconds = begin.elapsed().as_secs_f64();
         let percent = |used: f64| used * 100.0 / seconds;
-        report.add("idle", "itself", percent((cpu()? - itself).as_secs_f64()));
+        report.add("idle", "itself", percent(cpu()? - itself));
         report.add("idle", "redis", percent(redis_cpu(connection.clone()).await? - of_redis));
         let rss = machine::resident(relay.id(), "VmRSS").context("the relay has ended")?;
-        report.add("idle", "rss", rss / (1 << 20) as f64);
+        report.add("idle", "rss", rss / f64::from(1 << 20));
     }
     relay.terminate().await;
     report.table(

@@ -3,6 +3,7 @@
 //! Both are counted by one reader on one wall clock: from the due time, or from the moment of production. No
 //! sample waits for the one before it, so a stall of a second is seen by each message of that second.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -170,7 +171,8 @@ fn table(report: &mut Report, row: &str, pair: &Pair) {
         [("plain, produced to consumed", &pair.plain), ("relay, due to consumed", &pair.relay)]
     {
         let cells = [0.5, 0.9, 0.99, 0.999, 1.0].map(|q| late.at(q).to_string()).join(" | ");
-        text += &format!("\n| {what} | {cells} | {} | {} |", late.early, late.histogram.len());
+        let (early, count) = (late.early, late.histogram.len());
+        write!(text, "\n| {what} | {cells} | {early} | {count} |").expect("a String");
     }
     report.say(&text);
     let (plain, relay) = (format!("plain {row}"), format!("relay {row}"));

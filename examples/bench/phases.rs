@@ -14,8 +14,10 @@ use crate::{Scale, floor, machine};
 
 /// An hour, ms.
 const HOUR_MS: i64 = 3_600_000;
-/// Between the end of the due times and the drain, and between the store's clock and the first due time.
+/// Between the end of the due times and now.
 const MARGIN_MS: i64 = 100_000;
+/// Between the store's clock and the first due time: storing may take so long, and none is due meanwhile.
+const STORING_MS: i64 = 300_000;
 
 /// How fast a backlog is stored and drained.
 #[derive(Clone, Copy, Debug)]
@@ -137,7 +139,7 @@ pub async fn store_and_drain_with(
     let target = kafka.unique_topic("target", PARTITIONS).await;
     let config = kafka_route(base.clone(), "bench", source, &target, "max_pending = 1_000_000_000");
     let clocks = machine::Clocks::start();
-    let mut relay = relay_behind(&config, (from - MARGIN_MS / 2 - now_ms()) / 1000);
+    let mut relay = relay_behind(&config, (from - STORING_MS - now_ms()) / 1000);
     let store = {
         let of = Processes::new(relay.id(), kafka.id(), Some(redis)).await?;
         middle(&watch(&Count::stored(&relay), messages, &of).await?, messages)

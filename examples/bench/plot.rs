@@ -102,7 +102,7 @@ pub fn distribution(late: &[(&str, &Late)]) -> String {
 }
 
 /// An axis of powers of ten from `least` until it holds `most`.
-pub fn decades<'a>(what: &'a str, least: f64, most: f64) -> Axis<'a> {
+pub fn decades(what: &str, least: f64, most: f64) -> Axis<'_> {
     let mut ticks = vec![(least, number(least))];
     let mut at = least;
     while at < most {
