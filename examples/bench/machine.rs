@@ -1,7 +1,7 @@
 //! What the numbers were measured on, and what a process used of it.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 /// CPU time of a process so far, user and system; `None` once it is gone.
 pub fn cpu(pid: u32) -> Option<Duration> {
@@ -47,4 +47,43 @@ fn field(file: &str, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(file).ok()?;
     let line = text.lines().find(|line| line.starts_with(name))?;
     Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+/// Notices a wall clock that is stepped while something is measured.
+pub struct Clocks {
+    wall: SystemTime,
+    mono: Instant,
+}
+
+/// Further than this no clock is slewed within a run.
+const STEP: f64 = 0.005;
+
+impl Clocks {
+    pub fn start() -> Self {
+        Self { wall: SystemTime::now(), mono: Instant::now() }
+    }
+
+    /// A sentence if the two clocks have not gone on alike.
+    pub fn check(&self) -> anyhow::Result<()> {
+        let mono = self.mono.elapsed().as_secs_f64();
+        let wall = match self.wall.elapsed() {
+            Ok(forward) => forward.as_secs_f64(),
+            Err(back) => -back.duration().as_secs_f64(),
+        };
+        let step = wall - mono;
+        anyhow::ensure!(step.abs() < STEP, "the clock was stepped by {step:.3} s in mid-run: not measured");
+        Ok(())
+    }
+}
+
+/// Resident bytes of a process: at present (`VmRSS`), or at most so far (`VmHWM`).
+pub fn resident(pid: u32, which: &str) -> Option<f64> {
+    let kib = field(&format!("/proc/{pid}/status"), which)?;
+    Some(kib.split(' ').next()?.parse::<f64>().ok()? * 1024.0)
+}
+
+/// Bytes that processes can still have.
+pub fn available() -> Option<u64> {
+    let kib = field("/proc/meminfo", "MemAvailable")?;
+    Some(kib.split(' ').next()?.parse::<u64>().ok()? * 1024)
 }

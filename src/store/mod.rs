@@ -29,6 +29,8 @@ pub use bundle::{Bundle, BundleId, slice_of};
 pub use codec::{CodecError, decode, encode};
 pub use config::Config;
 pub use error::{PreflightError, StoreError};
+#[cfg(feature = "test-util")]
+pub use redis::shift_clock;
 pub use redis::{Parts, Preflight, Store, Wake, Written, preflight};
 pub use types::{
     AuditReport, Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division, Fresh, Head, Held, Remainder,

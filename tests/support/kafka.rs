@@ -27,8 +27,14 @@ static SHARED: OnceCell<Kafka> = OnceCell::const_new();
 pub struct Kafka {
     port: u16,
     folder: PathBuf,
+    java: &'static [&'static str],
     process: Process,
 }
+
+/// Starts fast, and is slow for good: the optimising compiler stays off.
+const QUICK_TO_START: &[&str] = &["-XX:TieredStopAtLevel=1", "-Xms256m", "-Xmx512m"];
+/// As an operator would run it, in little memory.
+const QUICK_TO_RUN: &[&str] = &["-Xms512m", "-Xmx512m"];
 
 impl Kafka {
     /// The one that this binary's tests share.
@@ -56,6 +62,15 @@ impl Kafka {
 
     /// One of the caller's own.
     pub async fn start() -> Self {
+        Self::start_with(QUICK_TO_START).await
+    }
+
+    /// One whose speed is measured.
+    pub async fn start_for_speed() -> Self {
+        Self::start_with(QUICK_TO_RUN).await
+    }
+
+    async fn start_with(java: &'static [&'static str]) -> Self {
         if let Err(missing) = Self::installed() {
             panic!("{missing}");
         }
@@ -64,8 +79,8 @@ impl Kafka {
         std::fs::write(folder.join("kafka.properties"), properties(port, controller, &folder))
             .expect("a file");
         format(&folder).await;
-        let process = run(&folder);
-        let mut kafka = Self { port, folder, process };
+        let process = run(&folder, java);
+        let mut kafka = Self { port, folder, java, process };
         kafka.ready().await;
         kafka
     }
@@ -143,7 +158,7 @@ impl Kafka {
     /// Starts it again on the same port and folder; kills it first if it still runs.
     pub async fn restart(&mut self) {
         self.process.kill9().await;
-        self.process = run(&self.folder);
+        self.process = run(&self.folder, self.java);
         self.ready().await;
     }
 
@@ -231,6 +246,7 @@ transaction.state.log.num.partitions=4
 group.initial.rebalance.delay.ms=0
 broker.session.timeout.ms=6000
 broker.heartbeat.interval.ms=500
+log.segment.delete.delay.ms=1000
 auto.create.topics.enable=false
 ",
         folder.display()
@@ -245,7 +261,7 @@ async fn format(folder: &Path) {
     if copy.exists() {
         copy_files(&copy, &data);
     } else {
-        let mut tool = java("kafka-format", folder, &["-Xmx128m"], |command| {
+        let mut tool = java("kafka-format", folder, &["-XX:TieredStopAtLevel=1", "-Xmx128m"], |command| {
             command.args(["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", "kafka.properties"]);
         });
         let done = tool.wait(Duration::from_secs(60)).await;
@@ -267,21 +283,21 @@ fn copy_files(from: &Path, to: &Path) {
     }
 }
 
-fn run(folder: &Path) -> Process {
-    java("kafka", folder, &["-Xms256m", "-Xmx512m"], |command| {
+fn run(folder: &Path, options: &[&str]) -> Process {
+    java("kafka", folder, options, |command| {
         command.args(["kafka.Kafka", "kafka.properties"]);
     })
 }
 
-/// Java with the options that make it start fast.
+/// Java, with the options of all of them.
 fn java(
     name: &str,
     folder: &Path,
-    memory: &[&str],
+    options: &[&str],
     main: impl FnOnce(&mut std::process::Command),
 ) -> Process {
     Process::start(name, folder, "java", |command| {
-        command.args(["-XX:+UseSerialGC", "-Xshare:auto", "-XX:TieredStopAtLevel=1"]).args(memory);
+        command.args(["-XX:+UseSerialGC", "-Xshare:auto"]).args(options);
         command.arg("-cp").arg(jars().join("*"));
         main(command);
     })

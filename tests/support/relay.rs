@@ -79,6 +79,7 @@ impl Config {
 /// A running (or killed) relay. When a test panics while it holds one, the end of its log is printed.
 #[derive(Debug)]
 pub struct Relay {
+    program: PathBuf,
     folder: PathBuf,
     address: String,
     environment: Vec<(String, String)>,
@@ -102,13 +103,18 @@ impl Relay {
 
     /// Starts it without waiting: for what is not there yet, and for what must be refused.
     pub fn spawn(config: &Config, environment: &[(&str, &str)]) -> Self {
+        Self::spawn_as(binary(), config, environment)
+    }
+
+    /// The same with another program in its place.
+    pub fn spawn_as(program: PathBuf, config: &Config, environment: &[(&str, &str)]) -> Self {
         let folder = folders::new("relay");
         let address = format!("127.0.0.1:{}", ports::free());
         std::fs::write(folder.join("postdate.toml"), config.text(&address)).expect("a configuration file");
         let environment: Vec<_> =
             environment.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let process = run(&folder, &environment);
-        Self { folder, address, environment, process, past: Metrics::default() }
+        let process = run(&program, &folder, &environment);
+        Self { program, folder, address, environment, process, past: Metrics::default() }
     }
 
     /// Waits until `/readyz` says 200.
@@ -165,7 +171,7 @@ impl Relay {
         if self.process.ended().is_none() {
             self.kill9().await;
         }
-        self.process = run(&self.folder, &self.environment);
+        self.process = run(&self.program, &self.folder, &self.environment);
         self.ready().await;
     }
 
@@ -228,8 +234,8 @@ impl Relay {
     }
 }
 
-fn run(folder: &Path, environment: &[(String, String)]) -> Process {
-    Process::start("postdate", folder, &binary().to_string_lossy(), |command| {
+fn run(program: &Path, folder: &Path, environment: &[(String, String)]) -> Process {
+    Process::start("postdate", folder, &program.to_string_lossy(), |command| {
         command.args(["run", "--config", "postdate.toml"]);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
     })

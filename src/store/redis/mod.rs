@@ -26,6 +26,8 @@ use self::keys::Keys;
 use self::lane::{CallLane, WentBack};
 use self::link::Link;
 pub use self::preflight::{Preflight, preflight};
+#[cfg(feature = "test-util")]
+pub use self::scripts::shift_clock;
 pub use self::wake::Wake;
 use self::write::Writer;
 pub use self::write::Written;

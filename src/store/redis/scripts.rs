@@ -5,17 +5,17 @@ use redis::Script;
 
 macro_rules! script {
     (allow_oom $file:literal) => {
-        Script::new(concat!(
+        text(concat!(
             "#!lua flags=allow-oom\n",
             include_str!("scripts/prelude.lua"),
             include_str!(concat!("scripts/", $file))
         ))
     };
     (bare $file:literal) => {
-        Script::new(concat!("#!lua flags=allow-oom\n", include_str!(concat!("scripts/", $file))))
+        text(concat!("#!lua flags=allow-oom\n", include_str!(concat!("scripts/", $file))))
     };
     ($file:literal) => {
-        Script::new(concat!(
+        text(concat!(
             "#!lua\n",
             include_str!("scripts/prelude.lua"),
             include_str!(concat!("scripts/", $file))
@@ -24,6 +24,49 @@ macro_rules! script {
 }
 
 use std::sync::LazyLock;
+
+#[cfg(not(feature = "test-util"))]
+fn text(script: &str) -> Script {
+    Script::new(script)
+}
+
+#[cfg(feature = "test-util")]
+pub use shifted::shift_clock;
+#[cfg(feature = "test-util")]
+use shifted::text;
+
+/// A store whose clock is elsewhere than Redis's: what is due in an hour can be stored an hour ago.
+#[cfg(feature = "test-util")]
+mod shifted {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use redis::Script;
+
+    /// The line that reads it, in `prelude.lua` alone.
+    const READS: &str = "local time = redis.call('TIME')\n";
+
+    static SECONDS: AtomicI64 = AtomicI64::new(0);
+
+    /// Moves the store's clock, as every script and every answer of this process has it, by so many
+    /// seconds. To be called before the store is first used.
+    pub fn shift_clock(seconds: i64) {
+        SECONDS.store(seconds, Ordering::Release);
+    }
+
+    pub(super) fn text(script: &str) -> Script {
+        match SECONDS.load(Ordering::Acquire) {
+            0 => Script::new(script),
+            by => Script::new(&script.replace(READS, &format!("{READS}time[1] = time[1] + {by}\n"))),
+        }
+    }
+
+    #[test]
+    fn the_prelude_reads_the_clock_in_that_line_alone() {
+        let prelude = include_str!("scripts/prelude.lua");
+        assert_eq!(prelude.matches("'TIME'").count(), 1);
+        assert!(prelude.contains(READS));
+    }
+}
 
 /// Stores; refused at `maxmemory`.
 pub(super) static WRITE: LazyLock<Script> = LazyLock::new(|| script!("write.lua"));

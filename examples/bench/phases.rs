@@ -1,0 +1,169 @@
+//! One direction at a time: storing alone, draining alone, passing through. Bars 2, 3, 4, 6 and 16.
+//!
+//! What is stored is due within the hour before the run, by the clock of a store that is behind
+//! (`servers::relay_behind`); then the ordinary relay starts and finds all of it due.
+
+use crate::load::Load;
+use crate::measure::{Count, Cpu, Processes, Rate, middle, watch};
+use crate::report::{Limit, Report};
+use crate::servers::{PARTITIONS, Servers, config, kafka_config, kafka_route, relay_behind};
+use crate::steady::mirror_run;
+use crate::support::run::now_ms;
+use crate::support::{Config, Kafka, Redis, Relay};
+use crate::{Scale, floor, machine};
+
+/// An hour, ms.
+const HOUR_MS: i64 = 3_600_000;
+/// Between the end of the due times and now.
+const MARGIN_MS: i64 = 100_000;
+/// Between the store's clock and the first due time: storing may take so long, and none is due meanwhile.
+const STORING_MS: i64 = 300_000;
+
+/// How fast a backlog is stored and drained.
+#[derive(Clone, Copy, Debug)]
+pub struct Phases {
+    pub store: Rate,
+    pub drain: Rate,
+}
+
+impl Phases {
+    /// Of one message through both, one after the other.
+    pub fn both(&self) -> Rate {
+        let (a, b) = (&self.store, &self.drain);
+        let cost = Cpu {
+            moves: a.cost.moves + b.cost.moves,
+            broker: a.cost.broker + b.cost.broker,
+            redis: a.cost.redis + b.cost.redis,
+            machine: a.cost.machine + b.cost.machine,
+        };
+        Rate {
+            per_second: 1.0 / (1.0 / a.per_second + 1.0 / b.per_second),
+            cost,
+            others: a.others.max(b.others),
+        }
+    }
+}
+
+/// Bars 2, 3 and 4: delays at random over an hour.
+pub async fn random(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
+    let kafka = servers.kafka().await?;
+    let from = now_ms() - HOUR_MS - MARGIN_MS;
+    let source = servers.filled(scale.phase, Load::Random(from, HOUR_MS)).await?;
+    let alone = now_ms() - 24 * HOUR_MS - MARGIN_MS;
+    let lone = servers.filled(scale.alone, Load::Alone(alone)).await?;
+    for _ in 0..scale.rounds {
+        report.rate("mirror", &mirror_run(kafka, &source, scale.phase).await?);
+        let redis = servers.redis(false).await?;
+        let phases = store_and_drain(&redis, kafka, &source, scale.phase, from).await?;
+        report.rate("store", &phases.store);
+        report.rate("drain", &phases.drain);
+        report.rate("both", &phases.both());
+        let redis = servers.redis(false).await?;
+        let phases = store_and_drain(&redis, kafka, &lone, scale.alone, alone).await?;
+        report.rate("alone", &phases.both());
+        report.add("bare", "redis", floor::bare(&servers.redis(false).await?, scale.bare).await?);
+    }
+    report.rates(&[
+        ("mirror", "mirror"),
+        ("store", "store, due at random over an hour"),
+        ("drain", "drain the same"),
+        ("both", "both, one after the other"),
+        ("alone", "both, bundles of one"),
+    ]);
+    report.table("Redis alone", &[("bare", "bare commands, whole life")], &[("redis", "CPU us/message")]);
+    report.ratio(2, "messages a second, to the mirror's", "rate", ("both", "mirror"), Limit::AtLeast(0.35));
+    report.ratio(3, "CPU a message, to the mirror's", "cpu", ("both", "mirror"), Limit::AtMost(3.0));
+    report.ratio(4, "Redis CPU a message, to bare commands'", "redis", ("both", "bare"), Limit::AtMost(0.5));
+    report.ratio(4, "the same in bundles of one", "redis", ("alone", "bare"), Limit::AtMost(1.3));
+    Ok(())
+}
+
+/// Bar 6: equal delays.
+pub async fn equal(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
+    let kafka = servers.kafka().await?;
+    // Behind by more than delay and storing together: all is due when the drain begins.
+    let source = servers.filled(scale.phase, Load::Equal(HOUR_MS as u64)).await?;
+    for _ in 0..scale.rounds {
+        report.rate("mirror", &mirror_run(kafka, &source, scale.phase).await?);
+        let redis = servers.redis(false).await?;
+        let from = now_ms() - HOUR_MS - MARGIN_MS;
+        let phases = store_and_drain(&redis, kafka, &source, scale.phase, from).await?;
+        report.rate("store", &phases.store);
+        report.rate("drain", &phases.drain);
+    }
+    report.rates(&[("mirror", "mirror"), ("store", "store, equal delays"), ("drain", "drain the same")]);
+    report.ratio(6, "storing alone, to the mirror's rate", "rate", ("store", "mirror"), Limit::AtLeast(0.9));
+    report.ratio(6, "draining alone, to the mirror's rate", "rate", ("drain", "mirror"), Limit::AtLeast(0.6));
+    Ok(())
+}
+
+/// Bar 16: no delay header.
+pub async fn pass(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
+    let kafka = servers.kafka().await?;
+    let source = servers.filled(scale.phase, Load::Plain).await?;
+    for _ in 0..scale.rounds {
+        report.rate("mirror", &mirror_run(kafka, &source, scale.phase).await?);
+        let redis = servers.redis(false).await?;
+        let target = kafka.unique_topic("target", PARTITIONS).await;
+        let clocks = machine::Clocks::start();
+        let relay = Relay::spawn(&kafka_config(&redis, kafka, &source, &target, ""), &[]);
+        report.rate("relay", &drain(&redis, kafka, relay, &target, scale.phase, false).await?);
+        clocks.check()?;
+    }
+    report.rates(&[("mirror", "mirror"), ("relay", "relay, passing through")]);
+    report.ratio(16, "messages a second, to the mirror's", "rate", ("relay", "mirror"), Limit::AtLeast(0.85));
+    Ok(())
+}
+
+/// Stores all of a topic by a clock that stands shortly before `from`, then drains it by the real one.
+pub async fn store_and_drain(
+    redis: &Redis,
+    kafka: &Kafka,
+    source: &str,
+    messages: u64,
+    from: i64,
+) -> anyhow::Result<Phases> {
+    let base = config(redis).kafka("main", kafka);
+    store_and_drain_with(&base, redis, kafka, source, messages, from).await
+}
+
+/// The same over a store that may hold something already.
+pub async fn store_and_drain_with(
+    base: &Config,
+    redis: &Redis,
+    kafka: &Kafka,
+    source: &str,
+    messages: u64,
+    from: i64,
+) -> anyhow::Result<Phases> {
+    let target = kafka.unique_topic("target", PARTITIONS).await;
+    let config = kafka_route(base.clone(), "bench", source, &target, "max_pending = 1_000_000_000");
+    let clocks = machine::Clocks::start();
+    let mut relay = relay_behind(&config, (from - STORING_MS - now_ms()) / 1000);
+    let store = {
+        let of = Processes::new(relay.id(), kafka.id(), Some(redis)).await?;
+        middle(&watch(&Count::stored(&relay), messages, &of).await?, messages)
+    };
+    relay.terminate().await;
+    let drain = drain(redis, kafka, Relay::spawn(&config, &[]), &target, messages, false).await?;
+    clocks.check()?;
+    Ok(Phases { store, drain })
+}
+
+/// What arrives in a topic, from a relay that has just been started; ends the relay and the topic. Of all
+/// messages from the first look on, or without the first and the last tenth.
+pub async fn drain(
+    redis: &Redis,
+    kafka: &Kafka,
+    mut relay: Relay,
+    target: &str,
+    messages: u64,
+    whole: bool,
+) -> anyhow::Result<Rate> {
+    let of = Processes::new(relay.id(), kafka.id(), Some(redis)).await?;
+    let looks = watch(&Count::topic(kafka, target, PARTITIONS), messages, &of).await?;
+    relay.terminate().await;
+    kafka.delete_topic(target).await;
+    let (first, last) = (&looks[0], &looks[looks.len() - 1]);
+    Ok(if whole { Rate::between(first, last) } else { middle(&looks, messages) })
+}
