@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// How fast and how late the relay is, in short.
+const RELAY: [&str; 4] = ["steady", "store-and-drain", "rabbitmq", "lateness"];
+
 /// How much is done.
 #[derive(Clone, Debug)]
 pub struct Scale {
@@ -82,7 +85,7 @@ impl Scale {
 
 /// The scale and the names asked for, or what is wrong with the arguments.
 pub fn parse(arguments: &[String], benches: &[&'static str]) -> Result<(Scale, Vec<&'static str>), String> {
-    let there_are = || format!("there are: all, {}", benches.join(", "));
+    let there_are = || format!("there are: all, relay, {}", benches.join(", "));
     let mut scale =
         if arguments.iter().any(|argument| argument == "--quick") { Scale::quick() } else { Scale::full() };
     let mut names = Vec::new();
@@ -103,6 +106,7 @@ pub fn parse(arguments: &[String], benches: &[&'static str]) -> Result<(Scale, V
                 None => return Err("--json takes a file".to_owned()),
             },
             "all" => names.extend(benches),
+            "relay" => names.extend(RELAY),
             name => match benches.iter().find(|bench| **bench == name) {
                 Some(bench) => names.push(*bench),
                 None => return Err(format!("no bench {name}; {}", there_are())),
