@@ -26,8 +26,9 @@ const WINDOW_BYTES: usize = 64 << 20;
 const CLOCK_LOOKS: usize = 64;
 /// While so many are in flight, others gather behind them ...
 const GATHER_BEHIND: usize = 128;
-/// ... up to so many.
+/// ... up to so many, and about so long.
 const GATHERED: usize = 4096;
+const GATHER_US: i64 = 4_000;
 /// How long a missing topic is taken for missing before it is looked for again.
 const SHUT_US: i64 = 1_000_000;
 
@@ -74,6 +75,8 @@ struct State {
     alone: VecDeque<Publication>,
     in_flight: usize,
     bytes: usize,
+    /// When messages were last handed to the producer, monotonic microseconds.
+    pumped_us: i64,
 }
 
 /// Whether the topic is there, as far as known.
@@ -102,6 +105,7 @@ impl TopicLane {
             alone: VecDeque::new(),
             in_flight: 0,
             bytes: 0,
+            pumped_us: i64::MIN / 2,
         };
         Self { topic, link, state: Mutex::new(state) }
     }
@@ -217,10 +221,11 @@ impl TopicLane {
                 }
             }
         }
-        if state.may_wait() {
+        let mut now_us = self.link.clock.mono_us();
+        if state.may_wait(now_us) {
             return;
         }
-        let mut now_us = self.link.clock.mono_us();
+        state.pumped_us = now_us;
         for handed in 1.. {
             let Some((publication, alone)) = state.next() else { return };
             if handed % CLOCK_LOOKS == 0 {
@@ -306,8 +311,11 @@ impl State {
     /// Under load messages gather while others are in flight, and go when one of those lands: the client
     /// library sends what it gets at once, and a request for each few messages costs it and the broker as
     /// much as the messages do. Where little is in flight nothing waits.
-    fn may_wait(&self) -> bool {
-        self.alone.is_empty() && self.in_flight >= GATHER_BEHIND && self.queue.len() < GATHERED
+    fn may_wait(&self, now_us: i64) -> bool {
+        self.in_flight >= GATHER_BEHIND
+            && self.queue.len() < GATHERED
+            && now_us - self.pumped_us < GATHER_US
+            && self.alone.is_empty()
     }
 
     /// What may go next, and whether on its own.
