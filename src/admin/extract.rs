@@ -16,6 +16,7 @@ use utoipa::IntoParams;
 use super::problem::Problem;
 use super::router::{Admin, MAX_BODY};
 use crate::domain::Route;
+use crate::domain::limits::ID_BYTES;
 
 /// Longest wait for a request's body.
 const BODY_DEADLINE: Duration = Duration::from_secs(10);
@@ -41,6 +42,37 @@ impl FromRequestParts<Arc<Admin>> for OfRoute {
     }
 }
 
+/// `{route}` and `{id}` in a path, as the description has them.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct InMessage {
+    /// The route's name, as in the configuration.
+    #[param(pattern = "^[a-z][a-z0-9_-]{0,63}$")]
+    route: String,
+    /// The message's own id, or its `~` id; at most 256 bytes.
+    #[param(min_length = 1)]
+    id: String,
+}
+
+/// The route that the path names, and the id of a message; 400 if no message can have it.
+pub(super) struct OfMessage {
+    pub(super) route: Arc<Route>,
+    pub(super) id: String,
+}
+
+impl FromRequestParts<Arc<Admin>> for OfMessage {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, admin: &Arc<Admin>) -> Result<Self, Problem> {
+        let Segments(InMessage { route, id }) = Segments::from_request_parts(parts, admin).await?;
+        let route = Arc::clone(admin.route(&route)?);
+        if id.is_empty() || id.len() > ID_BYTES {
+            return Err(Problem::bad(format!("an id has 1 to {ID_BYTES} bytes, this one has {}", id.len())));
+        }
+        Ok(Self { route, id })
+    }
+}
+
 /// The path's segments by name. A path that cannot be read names nothing that is there.
 pub(super) struct Segments<T>(pub(super) T);
 
@@ -54,7 +86,6 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Admin>> for Segments<T> {
 }
 
 /// The query string. Its type denies unknown fields: a misspelt filter must not select everything.
-#[allow(dead_code)] // comes with the messages
 pub(super) struct Asked<T>(pub(super) T);
 
 impl<T: DeserializeOwned> FromRequestParts<Arc<Admin>> for Asked<T> {

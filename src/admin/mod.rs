@@ -8,6 +8,14 @@
 //! | `GET /api/v1/openapi.json` | open | the description of this table |
 //! | `GET /api/v1/routes` | read | all routes |
 //! | `GET /api/v1/routes/{route}` | read | one route: from, to, policy, counts |
+//! | `GET /api/v1/routes/{route}/messages/{id}` | read | one message, while the store has it |
+//! | `DELETE /api/v1/routes/{route}/messages/{id}` | write | cancels it: a definite answer |
+//! | `PATCH /api/v1/routes/{route}/messages/{id}` | write | moves it to another moment: a definite answer |
+//! | `GET /api/v1/messages` | read | what waits, in due order, by page |
+//! | `GET /api/v1/histogram` | read | how much falls due when |
+//! | `GET /api/v1/partitions` | read | how each slice of the store stands |
+//! | `GET /api/v1/replicas` | read | who serves |
+//! | `GET /api/v1/audit` | read | who did what, newest first |
 //! | `POST /api/v1/routes/{route}/messages` | write | sends a message to the route's own ingress; `wait` follows it |
 //!
 //! Guarantees: under `/api/` a bearer token is judged before anything else is looked at (401, then 403,
@@ -46,7 +54,9 @@ pub mod config;
 mod extract;
 mod health;
 mod inject;
+mod messages;
 mod openapi;
+mod overview;
 mod page;
 mod problem;
 mod router;
@@ -56,12 +66,13 @@ mod server;
 mod times;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use prometheus_client::registry::Registry;
 
 use crate::domain::{Clock, Route};
 use crate::lifecycle::Readiness;
+use crate::store::Store;
 use crate::telemetry::{Metrics, Watch};
 
 pub use config::Config;
@@ -85,6 +96,10 @@ pub struct State {
     pub inject: Arc<dyn Inject>,
     /// This machine's clocks.
     pub clock: Clock,
+    /// The store, once it may be used; until then what needs it answers 503.
+    pub store: Arc<OnceLock<Store>>,
+    /// This replica's name.
+    pub replica: String,
 }
 
 /// Why the listener did not start.

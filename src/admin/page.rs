@@ -1,7 +1,5 @@
 //! Lists: `{"items": [...], "next": CURSOR | null}`.
 
-#![allow(dead_code)] // the first list that is paged comes with the messages
-
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::de::DeserializeOwned;
@@ -18,6 +16,15 @@ pub(super) struct Page<T> {
     /// `cursor` of the next page; null: this is the last.
     #[schema(required)]
     pub(super) next: Option<String>,
+}
+
+/// `limit` of a query: 1 to 1000, 100 if not given.
+pub(super) fn limit(text: Option<&str>) -> Result<usize, Problem> {
+    let limit = text.map_or(Ok(100), str::parse);
+    limit
+        .ok()
+        .filter(|n| (1..=1000).contains(n))
+        .ok_or_else(|| Problem::bad("`limit` is a number from 1 to 1000"))
 }
 
 /// Where a list goes on: a place in it, and the query that it belongs to.

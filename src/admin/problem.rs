@@ -22,11 +22,16 @@ pub(super) struct Problem {
     /// The HTTP status.
     status: u16,
     /// What is wrong, and what to do about it, in a sentence.
-    detail: String,
+    #[schema(value_type = String)]
+    detail: Box<str>,
     /// Why the route would call the message invalid, in the contract's word.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     reason: Option<&'static str>,
+    /// What a command came to: `in_flight`, `published`, `too_late` or `unknown`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    result: Option<&'static str>,
     /// The id of the message in question.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = String, required = false)]
@@ -44,11 +49,17 @@ impl Problem {
             kind: "about:blank",
             title: status.canonical_reason().unwrap_or("Error"),
             status: status.as_u16(),
-            detail: detail.into(),
+            detail: detail.into().into_boxed_str(),
             reason: None,
+            result: None,
             id: None,
             nearest: None,
         }
+    }
+
+    /// The sentence.
+    pub(super) fn detail(&self) -> &str {
+        &self.detail
     }
 
     /// 400
@@ -73,6 +84,13 @@ impl Problem {
         self
     }
 
+    /// Says what a command came to.
+    #[must_use]
+    pub(super) fn result(mut self, result: &'static str) -> Self {
+        self.result = Some(result);
+        self
+    }
+
     /// Names the message.
     #[must_use]
     pub(super) fn id(mut self, id: impl Into<String>) -> Self {
@@ -84,7 +102,8 @@ impl Problem {
     #[must_use]
     pub(super) fn nearest(mut self, nearest: Option<String>) -> Self {
         if let Some(nearest) = nearest {
-            self.detail = format!("{}; did you mean `{}`?", self.detail, nearest.escape_debug());
+            let detail = format!("{}; did you mean `{}`?", self.detail, nearest.escape_debug());
+            self.detail = detail.into_boxed_str();
             self.nearest = Some(nearest.into_boxed_str());
         }
         self
@@ -94,7 +113,7 @@ impl Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let noted = Noted::new(self.id.as_deref().unwrap_or_default(), self.detail.clone());
+        let noted = Noted::new(self.id.as_deref().unwrap_or_default(), &*self.detail);
         let mut response = (status, Json(self)).into_response();
         response.extensions_mut().insert(noted);
         let headers = response.headers_mut();

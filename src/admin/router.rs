@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State as Extract};
@@ -10,7 +11,8 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
-use tracing::error;
+use tokio::sync::Semaphore;
+use tracing::{error, warn};
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -19,25 +21,34 @@ use super::audit::Audited;
 use super::auth::{OPENAPI, Tokens};
 use super::openapi::{self, Base};
 use super::problem::Problem;
-use super::{State, health, routes, send};
+use super::{State, audit, health, messages, overview, routes, send};
 use crate::domain::{Route, RouteName, nearest};
-use crate::lifecycle::Shutdown;
+use crate::lifecycle::{Shutdown, Tasks};
+use crate::store::{Store, StoreError};
 
 /// Longest request body, bytes.
 pub(super) const MAX_BODY: usize = 2 * 1024 * 1024;
+
+/// Longest wait for the store.
+const STORE_DEADLINE: Duration = Duration::from_secs(5);
+/// How many may browse the store at once.
+const BROWSING: usize = 2;
 
 /// What every handler is given.
 pub(super) struct Admin {
     pub(super) state: State,
     pub(super) tokens: Tokens,
     pub(super) shutdown: Shutdown,
+    pub(super) tasks: Tasks,
+    browsing: Semaphore,
     by_name: BTreeMap<RouteName, Arc<Route>>,
 }
 
 impl Admin {
-    pub(super) fn new(state: State, tokens: Tokens, shutdown: Shutdown) -> Arc<Self> {
+    pub(super) fn new(state: State, tokens: Tokens, tasks: Tasks, shutdown: Shutdown) -> Arc<Self> {
         let by_name = state.routes.iter().map(|r| (r.name.clone(), Arc::clone(r))).collect();
-        Arc::new(Self { state, tokens, shutdown, by_name })
+        let browsing = Semaphore::new(BROWSING);
+        Arc::new(Self { state, tokens, shutdown, tasks, browsing, by_name })
     }
 
     /// A route by the name in a path.
@@ -46,6 +57,49 @@ impl Admin {
             let nearest = nearest(name, self.by_name.keys().map(RouteName::as_str)).map(str::to_owned);
             Problem::not_found(format!("there is no route `{}`", name.escape_debug())).nearest(nearest)
         })
+    }
+
+    /// The store, if it can be reached right now: nobody shall wait for one that is away.
+    pub(super) fn store(&self) -> Result<&Store, Problem> {
+        let store = self.state.store.get().filter(|store| store.is_reachable());
+        store.ok_or_else(|| {
+            Problem::unavailable("Redis cannot be reached right now; nothing was done, try again")
+        })
+    }
+
+    /// Waits for what was asked of the store, in time.
+    pub(super) async fn ask<T>(
+        &self,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, Problem> {
+        let answer = tokio::time::timeout(STORE_DEADLINE, call).await;
+        let answer = answer.map_err(|_| {
+            let detail = "Redis did not answer in time; what was asked for may have been done: ask again";
+            Problem::new(StatusCode::GATEWAY_TIMEOUT, detail)
+        })?;
+        answer.map_err(|error| Problem::unavailable(error.to_string()))
+    }
+
+    /// The same for what only shows something: few at a time, so that people who look cost the flow nothing
+    /// that grows with their number.
+    pub(super) async fn browse<T>(
+        &self,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, Problem> {
+        let place = tokio::time::timeout(STORE_DEADLINE, self.browsing.acquire()).await;
+        let _place = place.map_err(|_| Problem::unavailable("too many are looking at once; try again"))?;
+        self.ask(call).await
+    }
+
+    /// Keeps an entry of the audit; that it cannot be kept is logged, beside the entry's own line.
+    pub(super) async fn keep(self: Arc<Self>, entry: audit::Entry) {
+        let kept = match self.store() {
+            Ok(store) => self.ask(store.append_to_trail(&entry.fields())).await,
+            Err(problem) => Err(problem),
+        };
+        if let Err(problem) = kept {
+            warn!(error = problem.detail(), "an entry of the audit stands in the log only");
+        }
     }
 
     /// All routes, by name.
@@ -65,6 +119,12 @@ fn calls() -> OpenApiRouter<Arc<Admin>> {
         .routes(routes!(routes::list))
         .routes(routes!(routes::one))
         .routes(routes!(send::send))
+        .routes(routes!(messages::list))
+        .routes(routes!(messages::one, messages::cancel, messages::reschedule))
+        .routes(routes!(overview::histogram))
+        .routes(routes!(overview::partitions))
+        .routes(routes!(overview::replicas))
+        .routes(routes!(audit::list))
 }
 
 /// The whole service.
@@ -87,7 +147,7 @@ async fn around(Extract(admin): Extract<Arc<Admin>>, request: Request, next: Nex
     let mut response = match admin.tokens.judge(&parts) {
         Err(problem) => problem.into_response(),
         Ok(who) => {
-            let audited = Audited::begin(&parts, &who);
+            let audited = Audited::begin(&admin, &parts, &who);
             let answer = AssertUnwindSafe(next.run(Request::from_parts(parts, body))).catch_unwind().await;
             let response = answer.unwrap_or_else(|_| {
                 error!("a call of the admin API panicked");
@@ -95,7 +155,9 @@ async fn around(Extract(admin): Extract<Arc<Admin>>, request: Request, next: Nex
                 Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
             });
             if let Some(audited) = audited {
-                audited.end(&response);
+                // In the trail before the caller has its answer.
+                let entry = audited.end(&response);
+                Arc::clone(&admin).keep(entry).await;
             }
             response
         }

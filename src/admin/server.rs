@@ -42,7 +42,7 @@ pub async fn start(
     let refused = |why| Error::Bind { address: config.listen, why };
     let listener = TcpListener::bind(config.listen).await.map_err(refused)?;
     let address = listener.local_addr().map_err(refused)?;
-    let app = router(Admin::new(state, tokens, shutdown.clone()));
+    let app = router(Admin::new(state, tokens, tasks.clone(), shutdown.clone()));
     tasks.spawn("admin", accept(listener, app, tasks.clone(), shutdown));
     info!(%address, "admin listens");
     Ok(address)

@@ -5,7 +5,8 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{ObjectBuilder, Schema, SchemaType, Type};
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::domain::UnixMs;
+use super::problem::Problem;
+use crate::domain::{UnixMs, moment};
 
 /// What a delay header may hold: a text, or a whole number of milliseconds.
 #[derive(Deserialize)]
@@ -35,6 +36,22 @@ impl Moment {
             Self::Text(text) => text,
         }
     }
+}
+
+/// The last moment that can be written: the end of the year 9999.
+pub(super) const LAST: UnixMs = UnixMs(253_402_300_799_999);
+
+/// A moment of a query, under this name: Unix ms, or RFC 3339 with an offset.
+pub(super) fn moment(name: &str, text: &str) -> Result<UnixMs, Problem> {
+    if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
+        let ms = text.parse().ok().map(UnixMs).filter(|ms| *ms <= LAST);
+        return ms.ok_or_else(|| Problem::bad(format!("`{name}` is beyond the year 9999")));
+    }
+    moment::parse(text).map_err(|e| {
+        let detail =
+            format!("`{name}` is no moment: {e}; or Unix milliseconds (a `+` is written %2B in a URL)");
+        Problem::bad(detail)
+    })
 }
 
 /// RFC 3339 in UTC; `None` beyond the year 9999.

@@ -29,8 +29,9 @@ pub use bundle::{Bundle, BundleId, slice_of};
 pub use codec::{CodecError, decode, encode};
 pub use config::Config;
 pub use error::{PreflightError, StoreError};
-pub use redis::{Parts, Preflight, Store, Wake, Written, preflight};
+pub use redis::{Parts, Preflight, Store, TrailEntry, Wake, Written, preflight};
 pub use types::{
-    AuditReport, Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division, Fresh, Head, Held, Remainder,
-    Settlement, Swept, WriteOp, WriteResult,
+    AuditReport, BrowseKey, BrowseQuery, Browsed, Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division,
+    Found, Fresh, Head, Held, Histogram, MessageState, PartitionView, Remainder, Settlement, Swept, WriteOp,
+    WriteResult,
 };

@@ -30,8 +30,19 @@ pub(super) fn table() -> Vec<Row> {
 impl Row {
     /// The path for a route that is there.
     pub(super) fn concrete(&self) -> String {
-        self.path.replace("{route}", "orders")
+        concrete(self.path)
     }
+
+    /// What a call without content is answered with: what asks the store gets none in these tests, but the
+    /// call was let through.
+    pub(super) fn is_answered(&self, status: u16) -> bool {
+        let asks = ["/messages/{id}", "v1/messages", "/histogram", "/partitions", "/audit"];
+        if asks.iter().any(|end| self.path.ends_with(end)) { status == 503 } else { status < 300 }
+    }
+}
+
+fn concrete(path: &str) -> String {
+    path.replace("{route}", "orders").replace("{id}", "order-7")
 }
 
 fn description() -> Value {
@@ -56,11 +67,11 @@ async fn the_router_has_what_the_table_says_and_nothing_else() {
     for path in listed {
         for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
             let row = rows.iter().find(|row| (row.method, row.path) == (method, path));
-            let concrete = path.replace("{route}", "orders");
-            let body = if method == "POST" { "{}" } else { "" };
+            let concrete = concrete(path);
+            let body = if matches!(method, "POST" | "PATCH") { "{}" } else { "" };
             let answer = server.call(method, &concrete, Some(WRITE), body).await;
             assert_eq!(answer.status != 405, row.is_some(), "{method} {path}: {answer:?}");
-            assert!(row.is_none() || answer.status < 300, "{method} {path}: {answer:?}");
+            assert!(row.is_none_or(|row| row.is_answered(answer.status)), "{method} {path}: {answer:?}");
         }
     }
     server.end().await;
@@ -70,7 +81,7 @@ async fn the_router_has_what_the_table_says_and_nothing_else() {
 async fn the_roles_of_the_table_hold() {
     let server = Server::start().await;
     for row in table() {
-        let body = if row.method == "POST" { "{}" } else { "" };
+        let body = if matches!(row.method, "POST" | "PATCH") { "{}" } else { "" };
         let mut answers = Vec::new();
         for token in [None, Some(READ), Some(WRITE)] {
             answers.push(server.call(row.method, &row.concrete(), token, body).await.status);
@@ -83,7 +94,7 @@ async fn the_roles_of_the_table_hold() {
             role => panic!("{role} is no role"),
         };
         assert_eq!(answers, expected, "{} {}", row.method, row.path);
-        assert!(done < 300, "{} {}: {done}", row.method, row.path);
+        assert!(row.is_answered(done), "{} {}: {done}", row.method, row.path);
     }
     server.end().await;
 }
@@ -213,7 +224,7 @@ fn reference(description: &Value) -> String {
         }
     }
     // What callers send stands with its call.
-    let sent = ["Send"];
+    let sent = ["Send", "Reschedule"];
     for (name, schema) in description["components"]["schemas"].as_object().expect("schemas") {
         if !sent.contains(&name.as_str()) {
             write!(page, "\n## {name}\n").expect("into a string");

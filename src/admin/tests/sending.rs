@@ -15,7 +15,7 @@ use super::super::router::{Admin, router};
 use super::super::testing::{Server, Then, config, state, text};
 use super::problem;
 use crate::domain::{HeaderValue, Message, Origin, RouteName, UnixMs};
-use crate::lifecycle::Shutdown;
+use crate::lifecycle::{Shutdown, Tasks};
 use crate::telemetry::{MAX_FOLLOWERS, Outcome};
 
 fn last(server: &Server) -> (RouteName, Message) {
@@ -180,7 +180,7 @@ async fn waiting_follows_it_to_its_end() {
 async fn direct(then: Then, body: Body) -> (u16, Value) {
     let (state, recorder) = state();
     *recorder.then.lock() = then;
-    let admin = Admin::new(state, Tokens::new(&config(&[], &[])), Shutdown::default());
+    let admin = Admin::new(state, Tokens::new(&config(&[], &[])), Tasks::default(), Shutdown::default());
     let request = Request::post("/api/v1/routes/orders/messages")
         .header("content-type", "application/json")
         .body(body)
