@@ -75,7 +75,8 @@ pub(super) async fn histogram(
 #[derive(Serialize, ToSchema)]
 pub(super) struct Partition {
     /// Its number.
-    partition: u16,
+    #[serde(rename = "partition")]
+    number: u16,
     /// Messages pending and in flight.
     messages: i64,
     /// Bytes of their bundles.
@@ -108,7 +109,7 @@ pub(super) async fn partitions(
 ) -> Result<Json<Page<Partition>>, Problem> {
     let views = admin.browse(admin.store()?.partition_views()).await?;
     let view = |v: crate::store::PartitionView| Partition {
-        partition: v.partition.0,
+        number: v.partition.0,
         messages: v.messages,
         bytes: v.bytes,
         dead: v.dead,

@@ -96,6 +96,10 @@ pub(super) fn items(list: &Value) -> Vec<Value> {
     list["items"].as_array().cloned().unwrap_or_default()
 }
 
+fn hex(digit: u8) -> char {
+    char::from_digit(u32::from(digit), 16).unwrap_or('0').to_ascii_uppercase()
+}
+
 /// A text as one segment of a path, or as a value of a query.
 pub(super) fn segment(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -103,7 +107,7 @@ pub(super) fn segment(text: &str) -> String {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' => out.push(char::from(byte)),
             // A point too: `.` and `..` would be taken for steps.
-            _ => out.push_str(&format!("%{byte:02X}")),
+            _ => out.extend(['%', hex(byte >> 4), hex(byte & 15)]),
         }
     }
     out

@@ -78,7 +78,7 @@ async fn keep(relay: &Relay, ids: &[&str], delay: &str) {
     eventually("they are stored", async || {
         let (_, list) = get(relay, "/messages?limit=1000").await;
         let stored = |id: &&str| list["items"].as_array().is_some_and(|l| l.iter().any(|m| m["id"] == *id));
-        if ids.iter().all(|id| stored(id)) { Ok(()) } else { Err(list) }
+        if ids.iter().all(stored) { Ok(()) } else { Err(list) }
     })
     .await;
 }

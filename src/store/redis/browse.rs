@@ -7,6 +7,7 @@
 //! so a round looks that far back.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use redis::Value;
 
@@ -14,7 +15,7 @@ use super::Store;
 use crate::domain::{Partition, UnixMs};
 use crate::store::bundle::BundleId;
 use crate::store::codec::read_dues;
-use crate::store::{BrowseKey, BrowseQuery, Browsed, Found, MessageState, StoreError, decode};
+use crate::store::{BrowseKey, BrowseQuery, Browsed, Bundle, Found, MessageState, StoreError, decode};
 
 /// How far behind its bundle's first due time a message may be: the longest span, and a retry's.
 const SPAN_MS: i64 = 8192;
@@ -261,17 +262,17 @@ impl Store {
         let lengths: Vec<usize> = self.trips(lengths.collect(), TRIP).await?;
         let sizes: BTreeMap<(Partition, &str), usize> =
             ids.iter().zip(lengths).map(|((p, id), length)| ((*p, id.as_str()), length)).collect();
-        let (mut wanted, mut taken) = (BTreeMap::new(), 0);
+        let (mut wanted, mut taken): (BTreeMap<_, Option<Bundle>>, usize) = (BTreeMap::new(), 0);
         for key in keys {
             let place = (key.partition, key.bundle.as_str());
-            if !wanted.contains_key(&place) {
-                let size = sizes.get(&place).copied().unwrap_or(0);
+            let size = sizes.get(&place).copied().unwrap_or(0);
+            if let Entry::Vacant(fresh) = wanted.entry(place) {
                 if size > *budget && taken > 0 {
                     *budget = 0;
                     break;
                 }
                 *budget = budget.saturating_sub(size);
-                wanted.insert(place, None);
+                fresh.insert(None);
             }
             taken += 1;
         }
