@@ -8,7 +8,7 @@ mod targets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Context;
 use prometheus_client::registry::Registry;
@@ -111,6 +111,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
     let (routes, egress) = (&house.config.routes, house.stages.egress.clone());
     targets::start(routes, lanes.clone(), &house.readiness, &house.tasks, egress);
     let inject = IngressInject::new(lanes.clone(), house.clock);
+    let slot = Arc::new(OnceLock::new());
     let state = admin::State {
         routes: house.config.routes.clone(),
         metrics: house.metrics.clone(),
@@ -119,6 +120,8 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         watch: house.watch.clone(),
         inject: Arc::new(inject),
         clock: house.clock,
+        store: slot.clone(),
+        replica: house.config.cluster.name.clone(),
     };
     // Announced before anybody can ask: not ready until the store is there.
     let redis = house.readiness.part("redis", true);
@@ -133,6 +136,8 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         shutdown: &house.stages.ingress,
         shards: house.shards,
     })?;
+    // It may be used: the API does from now on.
+    slot.get_or_init(|| store.clone());
     timer::start(&timer::Parts {
         config: house.config.timer,
         store: store.clone(),

@@ -8,30 +8,71 @@
 //! | `GET /api/v1/openapi.json` | open | the description of this table |
 //! | `GET /api/v1/routes` | read | all routes |
 //! | `GET /api/v1/routes/{route}` | read | one route: from, to, policy, counts |
+//! | `GET /api/v1/routes/{route}/messages/{id}` | read | one message, while the store has it |
+//! | `DELETE /api/v1/routes/{route}/messages/{id}` | write | cancels it: a definite answer |
+//! | `PATCH /api/v1/routes/{route}/messages/{id}` | write | moves it to another moment: a definite answer |
+//! | `GET /api/v1/messages` | read | what waits, in due order, by page |
+//! | `GET /api/v1/histogram` | read | how much falls due when |
+//! | `GET /api/v1/partitions` | read | how each slice of the store stands |
+//! | `GET /api/v1/replicas` | read | who serves |
+//! | `GET /api/v1/audit` | read | who did what, newest first |
 //! | `POST /api/v1/routes/{route}/messages` | write | sends a message to the route's own ingress; `wait` follows it |
 //!
 //! Guarantees: under `/api/` a bearer token is judged before anything else is looked at (401, then 403,
 //! then 404 and the rest); every error is RFC 9457 `application/problem+json`; nothing may be cached;
 //! every wait of a request is bounded; on drain idle connections close, open requests get
-//! [`GRACE`] to end, and a waiting `send` is answered at once.
+//! [`GRACE`] to end, and a waiting `send` is answered at once; every call that may change something is
+//! audited: who, what, result.
+//!
+//! # A call, by the house's pattern
+//!
+//! One file a noun; `routes.rs` is the plainest, `send.rs` one that writes. To add a call:
+//!
+//! 1. **Handler**: an async fn under `#[utoipa::path(...)]`: method, path, `operation_id`, `params`,
+//!    `request_body`, `responses`. Its doc comment's first line is the summary, the rest the description.
+//!    Arguments are the extractors of `extract.rs`, in the order in which they shall refuse: `OfRoute`
+//!    (404 with the nearest name), `Segments`, `Asked` (the query), `Body`.
+//! 2. **Role**: by the method, as `auth` judges it: `GET` needs read, all else write. Only what is open
+//!    says so, by `security(())`. `x-role`, 401 and 403 are added by `openapi.rs`.
+//! 3. **Schemas**: a struct with `Serialize`/`Deserialize` and `ToSchema`, every field documented, no
+//!    `json!`. What callers send denies unknown fields. An optional field of an answer is left out when
+//!    there is none: `skip_serializing_if` with `schema(nullable = false)`. Moments come in pairs:
+//!    `x_ms` (Unix ms) and `x` (RFC 3339, `times::rfc3339`). Never `schema(inline)` on a field with docs.
+//! 4. **Problems**: `Err(Problem::bad(..))`, `not_found`, `unavailable`, or `Problem::new(status, ..)`: one
+//!    sentence without its final stop that says what to do; `.nearest(..)`, `.id(..)`, `.reason(..)` add members.
+//!    In `responses` a status from 400 on needs a description only.
+//! 5. **Lists** answer `Page<T>`; `page::write_cursor` and `read_cursor` tie a cursor to its query.
+//! 6. **Audit**: `router::around` writes the entry of every call that is no `GET`. A handler adds what the
+//!    path does not say and how it went: `(Extension(Noted::new(subject, result)), Json(answer))`.
+//! 7. A line `.routes(routes!(file::handler))` in `router.rs` (handlers of one path in one `routes!`), a row
+//!    in the table above, and `UPDATE_DOCS=1 cargo test --lib fresh`. The tests of the table then walk it
+//!    by every role.
 
+mod audit;
 mod auth;
 pub mod config;
+mod extract;
 mod health;
 mod inject;
+mod messages;
+mod openapi;
+mod overview;
+mod page;
 mod problem;
 mod router;
 mod routes;
 mod send;
 mod server;
+mod times;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use prometheus_client::registry::Registry;
 
 use crate::domain::{Clock, Route};
 use crate::lifecycle::Readiness;
+use crate::store::Store;
 use crate::telemetry::{Metrics, Watch};
 
 pub use config::Config;
@@ -55,6 +96,10 @@ pub struct State {
     pub inject: Arc<dyn Inject>,
     /// This machine's clocks.
     pub clock: Clock,
+    /// The store, once it may be used; until then what needs it answers 503.
+    pub store: Arc<OnceLock<Store>>,
+    /// This replica's name.
+    pub replica: String,
 }
 
 /// Why the listener did not start.

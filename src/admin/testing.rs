@@ -140,6 +140,8 @@ pub(crate) fn state() -> (State, Arc<Recorder>) {
         watch: Arc::new(Watch::default()),
         inject: Arc::clone(&recorder) as Arc<dyn Inject>,
         clock,
+        store: Arc::default(),
+        replica: "this-one".to_owned(),
     };
     (state, recorder)
 }

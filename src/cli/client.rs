@@ -11,7 +11,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use ureq::Agent;
-use ureq::http::Uri;
+use ureq::http::{Request, Uri};
 
 use crate::domain::{RouteName, Secret};
 
@@ -57,6 +57,16 @@ pub(super) enum ClientError {
         status: u16,
         /// The API's own sentence.
         detail: String,
+        /// What a command came to, in the contract's word.
+        result: Option<String>,
+    },
+    /// More than one route has a message of this id.
+    #[error("`{id}` is a message of more than one route: say --route {}", routes.join(", or --route "))]
+    Ambiguous {
+        /// The id.
+        id: String,
+        /// The routes.
+        routes: Vec<String>,
     },
     /// It is another server that answers there, or a proxy before it.
     #[error("{url} does not answer as postdate's API does: {why} (POSTDATE_URL)")]
@@ -80,6 +90,11 @@ pub(super) enum ClientError {
 }
 
 impl ClientError {
+    /// Whether it would be the same for every message: there is no use in going on.
+    pub(super) fn is_of_all(&self) -> bool {
+        !matches!(self, Self::Refused { .. } | Self::Ambiguous { .. })
+    }
+
     /// The exit code it stands for.
     pub(super) fn exit_code(&self) -> u8 {
         if matches!(self, Self::Usage(_)) { 64 } else { 1 }
@@ -126,16 +141,38 @@ impl Client {
         Ok(Self { agent: config.build().new_agent(), base, token })
     }
 
-    fn post(&self, path: &str, body: &Value, deadline: Duration) -> Result<Answer, ClientError> {
+    fn call(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+        deadline: Duration,
+    ) -> Result<Answer, ClientError> {
         let url = format!("{}{path}", self.base.expose());
-        let mut request = self.agent.post(&url).config().timeout_global(Some(deadline)).build();
+        let mut request = Request::builder().method(method).uri(&url);
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {}", token.expose()));
         }
-        let mut response = request.send_json(body).map_err(|e| self.failed(&e))?;
+        if body.is_some() {
+            request = request.header("content-type", "application/json");
+        }
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let request = request.body(body).map_err(|e| ClientError::Usage(e.to_string()))?;
+        let request = self.agent.configure_request(request).timeout_global(Some(deadline)).build();
+        let mut response = self.agent.run(request).map_err(|e| self.failed(&e))?;
         let status = response.status().as_u16();
         let body = response.body_mut().read_to_string().map_err(|e| self.failed(&e))?;
         Ok(Answer { status, body })
+    }
+
+    /// Asks for something: the API's body.
+    pub(super) fn get(&self, path: &str) -> Result<Value, ClientError> {
+        self.accept(&self.call("GET", path, None, DEADLINE)?)
+    }
+
+    /// Asks for something to be done: the API's body, or why it was not.
+    pub(super) fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, ClientError> {
+        self.accept(&self.call(method, path, body, DEADLINE)?)
     }
 
     fn url(&self) -> String {
@@ -162,7 +199,10 @@ impl Client {
         match (answer.status, body["detail"].as_str()) {
             (200..300, _) => Ok(body),
             (401, _) => Err(ClientError::Unauthorized { url: self.url() }),
-            (status, Some(detail)) => Err(ClientError::Refused { status, detail: detail.to_owned() }),
+            (status, Some(detail)) => {
+                let result = body["result"].as_str().map(str::to_owned);
+                Err(ClientError::Refused { status, detail: detail.to_owned(), result })
+            }
             (status, None) => Err(stranger(format!("status {status}, without a reason"))),
         }
     }
@@ -222,7 +262,12 @@ pub(super) fn send(
         return Err(ClientError::Usage(format!("`{}` is not a route's name", sending.route.escape_debug())));
     };
     let deadline = if sending.wait { WAIT_DEADLINE } else { DEADLINE };
-    let answer = client.post(&format!("/api/v1/routes/{route}/messages"), &sending.request()?, deadline)?;
+    let answer = client.call(
+        "POST",
+        &format!("/api/v1/routes/{route}/messages"),
+        Some(&sending.request()?),
+        deadline,
+    )?;
     if json {
         writeln!(out, "{}", answer.body)?;
     }

@@ -2,11 +2,17 @@
 //!
 //! 0 done; 1 failed; 64 usage or configuration.
 
+mod api;
 mod check;
 mod client;
+mod command;
+mod completions;
 mod output;
+mod pending;
 mod run;
 mod send;
+mod status;
+mod table;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,20 +26,7 @@ use crate::config::{self, Loaded, Problems, Sources};
 const USAGE: u8 = 64;
 
 /// Commands that the contract has and this version does not.
-const LATER: [&str; 12] = [
-    "status",
-    "pending",
-    "cancel",
-    "reschedule",
-    "dead",
-    "pause",
-    "resume",
-    "replay",
-    "import",
-    "bench",
-    "top",
-    "completions",
-];
+const LATER: [&str; 7] = ["dead", "pause", "resume", "replay", "import", "bench", "top"];
 
 #[derive(Debug, Parser)]
 #[command(
@@ -60,6 +53,13 @@ enum Command {
     Run(run::Run),
     Check(check::Check),
     Send(send::Send),
+    Status(status::Status),
+    Pending(pending::Pending),
+    Cancel(command::Cancel),
+    Reschedule(command::Reschedule),
+    Completions(completions::Completions),
+    #[command(hide = true)]
+    Man(completions::Man),
 }
 
 /// Where the configuration comes from.
@@ -93,6 +93,12 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Check(args) => check::check(args),
         Command::Send(args) => Ok(send::run(args)),
+        Command::Status(args) => Ok(status::run(&args)),
+        Command::Pending(args) => Ok(pending::run(&args)),
+        Command::Cancel(args) => Ok(command::cancel(&args)),
+        Command::Reschedule(args) => Ok(command::reschedule(&args)),
+        Command::Completions(args) => Ok(completions::completions(&args)),
+        Command::Man(args) => completions::man(&args),
     };
     done.unwrap_or_else(|error| {
         output::err(&format!("error: {error:#}"));

@@ -1,6 +1,11 @@
 //! Lines to the terminal. A reader that has gone away (`postdate check --print | head`) is no failure.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
+
+/// Whether standard output is one: only there is colour.
+pub(super) fn is_terminal() -> bool {
+    std::io::stdout().is_terminal()
+}
 
 /// A line to standard output.
 pub(super) fn out(line: &str) {

@@ -5,13 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::client::{self, Client, ClientError, Sending};
-use super::output;
-use crate::config;
-use crate::domain::Secret;
-
-/// Where the API is unless `POSTDATE_URL` says otherwise: the default of `admin.listen`.
-const DEFAULT_URL: &str = "http://127.0.0.1:8025";
+use super::api;
+use super::client::{self, ClientError, Sending};
 
 /// Send a test message to a route's own ingress, by the API of a running Postdate
 ///
@@ -63,23 +58,10 @@ fn header(text: &str) -> Result<(String, String), String> {
 
 pub(super) fn run(args: Send) -> ExitCode {
     let json = args.json;
-    let done = connect().and_then(|client| {
+    api::ended(api::connect().and_then(|client| {
         let sending = sending(args)?;
         client::send(&client, &sending, json, &mut std::io::stdout().lock())
-    });
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            output::err(&format!("error: {error}"));
-            ExitCode::from(error.exit_code())
-        }
-    }
-}
-
-/// An argument would show the token to every user of the machine.
-fn connect() -> Result<Client, ClientError> {
-    let url = config::variable("POSTDATE_URL").unwrap_or_else(|| DEFAULT_URL.to_owned());
-    Client::new(&url, config::variable("POSTDATE_TOKEN").map(Secret::new))
+    }))
 }
 
 fn sending(args: Send) -> Result<Sending, ClientError> {

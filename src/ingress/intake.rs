@@ -239,7 +239,8 @@ impl Source {
             Admitted::Reschedule { id, due, target, message } => {
                 let p = self.place(Some(&id), position);
                 let entry = entry(due, Some(id.clone()), flags.with(Flags::NAMED), message);
-                let fallback = Bundle { target: self.target_name(&target), entries: Arc::new(vec![entry]) };
+                let fallback =
+                    Some(Bundle { target: self.target_name(&target), entries: Arc::new(vec![entry]) });
                 let route = self.route.name.clone();
                 work.command(p, WriteOp::Reschedule { route, id, due, fallback }, receipt);
             }

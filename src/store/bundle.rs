@@ -106,6 +106,18 @@ impl BundleId {
     }
 }
 
+/// Where the message of a `~` id lay when it was first due: what [`BundleId::message_id`] wrote, read back.
+pub(super) fn place_in(route: &RouteName, id: &str) -> Option<(Partition, BundleId, u32)> {
+    let parts: Vec<&str> = id.strip_prefix('~')?.split('.').collect();
+    let [due, partition, nonce, counter, count, index] = parts[..] else { return None };
+    let due = i64::try_from(from_base36(due)?).ok()?;
+    let partition = Partition(u16::try_from(from_base36(partition)?).ok()?);
+    let index = u32::try_from(from_base36(index)?).ok()?;
+    let slice = base36(slice_of(UnixMs(due)));
+    let bundle = BundleId::parse(&format!("{route}/{slice}/{nonce}.{counter}.{count}"))?;
+    ((index as usize) < bundle.count()).then_some((partition, bundle, index))
+}
+
 impl fmt::Debug for BundleId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -184,5 +196,12 @@ mod tests {
             assert_eq!(BundleId::parse(not_an_id), None, "{not_an_id}");
         }
         assert_eq!(id.message_id(Partition(35), 3, UnixMs(36)).as_str(), "~10.z.k3x.1z.11.3");
+        let due = UnixMs(1_790_000_000_007);
+        let message = id.message_id(Partition(35), 36, due);
+        assert_eq!(place_in(&route, message.as_str()), Some((Partition(35), id.clone(), 36)));
+        let behind_its_end = id.message_id(Partition(35), 37, due);
+        for not_a_place in ["", "~", "~1.2", "~k3x.1z", "order-7", behind_its_end.as_str(), "~Z.0.n.1.1.0"] {
+            assert_eq!(place_in(&route, not_a_place), None, "{not_a_place}");
+        }
     }
 }

@@ -228,6 +228,22 @@ fn plain(codec: u8, payload: &Bytes, (heads, bodies): (usize, usize)) -> Result<
     Ok((whole.slice(..heads), whole.slice(heads..)))
 }
 
+/// When each message of a bundle is due, from the first bytes of its blob: its index stands before its
+/// records. The checksum is not asked.
+pub(super) fn read_dues(head: &Bytes) -> Result<Vec<UnixMs>, CodecError> {
+    if head.len() < PREFIX || &head[..2] != MAGIC {
+        return Err(CodecError::NotABundle);
+    }
+    if head[2] != VERSION {
+        return Err(CodecError::UnknownVersion(head[2]));
+    }
+    let mut reader = Reader::new(head.slice(PREFIX..));
+    reader.text()?;
+    let count = reader.bounded(1 << 20)?;
+    let _lengths = (reader.bounded(MAX_PLAIN)?, reader.bounded(MAX_PLAIN)?);
+    Ok(read_index(&mut reader, count)?.into_iter().map(|item| UnixMs(item.due)).collect())
+}
+
 fn read_index(reader: &mut Reader, count: usize) -> Result<Vec<IndexEntry>, CodecError> {
     let mut index = Vec::with_capacity(count.min(1024));
     let mut due = 0i64;

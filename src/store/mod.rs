@@ -31,8 +31,9 @@ pub use config::Config;
 pub use error::{PreflightError, StoreError};
 #[cfg(feature = "test-util")]
 pub use redis::shift_clock;
-pub use redis::{Parts, Preflight, Store, Wake, Written, preflight};
+pub use redis::{Parts, Preflight, Store, TrailEntry, Wake, Written, preflight};
 pub use types::{
-    AuditReport, Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division, Fresh, Head, Held, Remainder,
-    Settlement, Swept, WriteOp, WriteResult,
+    AuditReport, BrowseKey, BrowseQuery, Browsed, Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division,
+    Found, Fresh, Head, Held, Histogram, MessageState, PartitionView, Remainder, Settlement, Swept, WriteOp,
+    WriteResult,
 };

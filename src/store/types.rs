@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::domain::{DeadReason, OnDuplicate, Partition, RouteName, Text, UnixMs};
+use crate::domain::{DeadReason, Entry, OnDuplicate, Partition, RouteName, Text, UnixMs};
 
 use super::{Bundle, BundleId, CodecError};
 
@@ -21,14 +21,14 @@ pub enum WriteOp {
         /// The messages.
         bundle: Bundle,
     },
-    /// Cancel a pending message by its name.
+    /// Cancel a pending message by its name, or by its `~` id.
     Cancel {
         /// Its route.
         route: RouteName,
         /// Its name.
         id: Text,
     },
-    /// Move a pending message to another moment; an unknown name is stored as a new message.
+    /// Move a pending message to another moment.
     Reschedule {
         /// Its route.
         route: RouteName,
@@ -36,8 +36,8 @@ pub enum WriteOp {
         id: Text,
         /// The new moment.
         due: UnixMs,
-        /// One entry: the message to be stored if the name is unknown.
-        fallback: Bundle,
+        /// One entry: the message to be stored if the name is unknown. `None`: then nothing is stored.
+        fallback: Option<Bundle>,
     },
     /// Keep a message for a person.
     Bury(DeadLetter),
@@ -75,6 +75,110 @@ pub enum WriteResult {
     TooLate,
     /// No pending message has this name.
     Unknown,
+}
+
+/// Where a message of the store stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageState {
+    /// It waits for its due time.
+    Pending,
+    /// It is claimed: being published, or about to be.
+    InFlight,
+    /// Its target has confirmed it; the rest of its bundle is still here.
+    Published,
+}
+
+/// A message of the store.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Its route's name; it may be one that is no longer configured.
+    pub route: String,
+    /// Its name, or its `~` id.
+    pub id: Text,
+    /// Where it stands.
+    pub state: MessageState,
+    /// Its target as `x-delay-target` wrote it; empty for the route's own.
+    pub target: Text,
+    /// The message.
+    pub entry: Entry,
+}
+
+/// A place in the order of what waits: by due time, then by where it lies.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BrowseKey {
+    /// When it is due.
+    pub due: UnixMs,
+    /// Which slice of the store.
+    pub partition: Partition,
+    /// Its bundle's id; before all of a partition: empty.
+    pub bundle: String,
+    /// Its place in the bundle.
+    pub index: u32,
+}
+
+impl BrowseKey {
+    /// Before all that is due at a moment.
+    pub fn at(due: UnixMs) -> Self {
+        Self { due, partition: Partition(0), bundle: String::new(), index: 0 }
+    }
+}
+
+/// Which messages to browse.
+#[derive(Clone, Debug)]
+pub struct BrowseQuery {
+    /// Of this route only.
+    pub route: Option<RouteName>,
+    /// Due at this moment or later.
+    pub from: UnixMs,
+    /// Due at this moment or earlier.
+    pub to: UnixMs,
+    /// Behind this one.
+    pub after: Option<BrowseKey>,
+    /// So many at most; at least 1.
+    pub limit: usize,
+}
+
+/// A part of what waits.
+#[derive(Clone, Debug)]
+pub struct Browsed {
+    /// In due order.
+    pub found: Vec<Found>,
+    /// Where to go on; `None`: there is no more.
+    pub next: Option<BrowseKey>,
+}
+
+/// How much falls due when. Bundles are counted whole, by their first due time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Histogram {
+    /// When it was taken, by Redis's clock; the windows begin here.
+    pub now: UnixMs,
+    /// Whether all was read; else it is an estimate from some partitions.
+    pub exact: bool,
+    /// Messages whose due time has passed.
+    pub overdue: u64,
+    /// Messages of each second of the next minute.
+    pub minute: Vec<u64>,
+    /// Messages of each minute of the next hour.
+    pub hour: Vec<u64>,
+    /// Messages of each hour of the next day.
+    pub day: Vec<u64>,
+}
+
+/// How one partition stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionView {
+    /// Which slice of the store.
+    pub partition: Partition,
+    /// Messages pending and in flight.
+    pub messages: i64,
+    /// Bytes of their bundles.
+    pub bytes: i64,
+    /// Dead letters.
+    pub dead: i64,
+    /// Bundles that are claimed.
+    pub claims: u64,
+    /// The earliest due time of what is pending.
+    pub head: Option<UnixMs>,
 }
 
 /// The earliest bundle of one route in one time slice of a partition.

@@ -6,6 +6,7 @@
 mod support;
 
 mod accounting;
+mod api;
 mod check;
 mod directions;
 mod flow;

@@ -6,6 +6,7 @@ use redis::Value;
 
 use super::{Store, scripts};
 use crate::domain::{Partition, RouteName};
+use crate::store::bundle::place_in;
 use crate::store::{Counts, StoreError};
 
 impl Store {
@@ -68,8 +69,9 @@ impl Store {
         self.0.partitions.of_block(source, u64::MAX)
     }
 
-    /// Where a named message of a route lives.
+    /// Where a message of a route lives, or where nobody will find it: a name hashes there, a `~` id says so.
     pub fn home_of(&self, route: &RouteName, id: &str) -> Partition {
-        self.0.partitions.of_name(route, id)
+        let said = place_in(route, id).map(|(p, _, _)| p).filter(|p| p.0 < self.0.partitions.count());
+        said.unwrap_or_else(|| self.0.partitions.of_name(route, id))
     }
 }

@@ -23,6 +23,11 @@ impl Keys {
         format!("{}:meta", self.prefix)
     }
 
+    /// The audit's trail; it belongs to no partition.
+    pub(super) fn trail(&self) -> String {
+        format!("{}:audit", self.prefix)
+    }
+
     pub(super) fn of(&self, p: Partition, name: &str) -> String {
         format!("{}:{{{p}}}:{name}", self.prefix)
     }

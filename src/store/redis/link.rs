@@ -71,6 +71,11 @@ impl Link {
         connected.clone().ok_or_else(|| StoreError::Unavailable("not connected".to_owned()))
     }
 
+    /// Whether there is a connection.
+    pub(super) fn is_up(&self) -> bool {
+        self.current.borrow().is_some()
+    }
+
     /// Judges an error: one that speaks of the connection or the server's role has it replaced.
     pub(super) fn judge(&self, connected: &Connected, error: &RedisError) -> StoreError {
         let moved =

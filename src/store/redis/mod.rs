@@ -2,9 +2,12 @@
 //! `lane` numbers calls; the others are the calls, by who makes them.
 
 mod audit;
+mod browse;
 mod claims;
 mod counts;
+mod find;
 mod health;
+mod histogram;
 mod keys;
 mod lane;
 mod link;
@@ -12,6 +15,7 @@ mod preflight;
 mod reply;
 mod scripts;
 mod settle;
+mod trail;
 mod wake;
 mod write;
 
@@ -28,6 +32,7 @@ use self::link::Link;
 pub use self::preflight::{Preflight, preflight};
 #[cfg(feature = "test-util")]
 pub use self::scripts::shift_clock;
+pub use self::trail::TrailEntry;
 pub use self::wake::Wake;
 use self::write::Writer;
 pub use self::write::Written;
@@ -48,6 +53,8 @@ struct Inner {
     ids: Ids,
     /// For peeks, sweeps, marks and counts: nothing that anything waits behind.
     side: Link,
+    /// For people who look: what they read waits behind nothing of the flow, nor that behind them.
+    browse: Link,
     claims: CallLane,
     settles: CallLane,
     writer: Writer,
@@ -103,7 +110,8 @@ impl Store {
             on_force.0.forced().await;
             on_force.1.cancel();
         });
-        let health = Arc::new(Health::new(config, parts.readiness, &["side", "claim", "settle", "write"]));
+        let health =
+            Arc::new(Health::new(config, parts.readiness, &["side", "browse", "claim", "settle", "write"]));
         let link = |role: &'static str| Link::start(config, role, &health, parts.tasks, &force);
         let keys = Keys::new(&config.prefix);
         let went_back = Arc::new(WentBack::new());
@@ -111,7 +119,7 @@ impl Store {
             let name = format!("{}.{role}", ids.nonce);
             CallLane::new(name, link, config.partitions, &clock, &parts.metrics, &went_back)
         };
-        let side = link("side")?;
+        let (side, browse) = (link("side")?, link("browse")?);
         let (claims, settles) = (lane("c", link("claim")?), lane("s", link("settle")?));
         let writes = Arc::new(lane("w", link("write")?));
         let wake = Wake::new(parts.shards);
@@ -123,6 +131,7 @@ impl Store {
             clock,
             ids,
             side,
+            browse,
             claims,
             settles,
             writer,

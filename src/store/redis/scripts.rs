@@ -84,4 +84,5 @@ pub(super) static GIVE_BACK: LazyLock<Script> = LazyLock::new(|| script!(allow_o
 pub(super) static SWEEP: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "sweep.lua"));
 pub(super) static AUDIT: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "audit.lua"));
 pub(super) static RECOUNT: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "recount.lua"));
+pub(super) static LOOK: LazyLock<Script> = LazyLock::new(|| script!(bare "look.lua"));
 pub(super) static MARK: LazyLock<Script> = LazyLock::new(|| script!(bare "mark.lua"));

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use self::plan::Plan;
+use super::find::Place;
 use super::keys::Keys;
 use super::lane::{CallLane, Turn};
 use super::reply::{shape, text};
@@ -36,6 +37,7 @@ const QUEUE: usize = 64;
 /// One queue and one task per partition.
 pub(super) struct Writer {
     queues: Vec<mpsc::Sender<Submission>>,
+    lane: Arc<CallLane>,
 }
 
 struct Submission {
@@ -107,7 +109,12 @@ impl Writer {
             });
             queue
         };
-        Self { queues: partitions.all().map(start).collect() }
+        Self { queues: partitions.all().map(start).collect(), lane: Arc::clone(lane) }
+    }
+
+    /// Whether its connection is there.
+    pub(super) fn is_up(&self) -> bool {
+        self.lane.link().is_up()
     }
 }
 
@@ -154,7 +161,7 @@ impl PartitionWriter {
         loop {
             let done = match ops {
                 [WriteOp::Reschedule { route, id, due, fallback }] => {
-                    self.reschedule(turn, route, id, *due, fallback).await.map(|r| vec![vec![r]])
+                    self.reschedule(turn, route, id, *due, fallback.as_ref()).await.map(|r| vec![vec![r]])
                 }
                 _ => self.write(turn, ops).await,
             };
@@ -201,13 +208,14 @@ impl PartitionWriter {
             return Ok(Vec::new());
         }
         let places = self.places(&names).await?;
-        let mut ids: Vec<BundleId> = places.into_iter().flatten().map(|(id, _)| id).collect();
+        let mut ids: Vec<BundleId> = places.into_iter().flatten().map(|place| place.bundle).collect();
         ids.sort();
         ids.dedup();
         Ok(ids)
     }
 
-    async fn places(&self, names: &[String]) -> Result<Vec<Option<(BundleId, u32)>>, StoreError> {
+    /// Where these names say that their messages are; a `~` id without an entry says so itself.
+    async fn places(&self, names: &[String]) -> Result<Vec<Option<Place>>, StoreError> {
         let connected = self.lane.link().get().await?;
         let mut connection = connected.connection.clone();
         let mut hmget = redis::cmd("HMGET");
@@ -216,7 +224,9 @@ impl PartitionWriter {
             .query_async(&mut connection)
             .await
             .map_err(|error| self.lane.link().judge(&connected, &error))?;
-        Ok(found.into_iter().map(|place| parse_place(&place?)).collect())
+        let place =
+            |(name, listed): (&String, Option<String>)| Place::of(self.partition, name, listed.as_deref());
+        Ok(names.iter().zip(found).map(place).collect())
     }
 }
 
@@ -291,7 +301,7 @@ fn op_size(op: &WriteOp) -> usize {
     match op {
         WriteOp::Store { bundle, .. } => of(bundle),
         WriteOp::Bury(letter) => of(&letter.bundle),
-        WriteOp::Reschedule { fallback, .. } => of(fallback),
+        WriteOp::Reschedule { fallback, .. } => fallback.as_ref().map_or(64, of),
         WriteOp::Cancel { .. } => 64,
     }
 }

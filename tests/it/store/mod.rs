@@ -9,6 +9,7 @@ mod damage;
 mod declared;
 mod driver;
 mod invariants;
+mod looking;
 mod lost_replies;
 mod model;
 mod orders;

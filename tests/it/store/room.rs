@@ -229,7 +229,7 @@ pub fn cancel(name: &str) -> WriteOp {
 }
 
 pub fn reschedule(name: &str, due: UnixMs, body: &str) -> WriteOp {
-    let fallback = bundle(vec![named(name, due, body)]);
+    let fallback = Some(bundle(vec![named(name, due, body)]));
     WriteOp::Reschedule { route: route(), id: Text::from(name), due, fallback }
 }
 

@@ -1,10 +1,10 @@
--- reschedule: a named message moves to another moment, as a bundle of one.
+-- reschedule: a named message (or one by its `~` id) moves to another moment, as a bundle of one.
 --
 -- Its content comes along: the moved message if the caller saw it pending (which takes no more memory than it
 -- frees, so that it works at maxmemory), the command's own if the name was free.
--- KEYS  1-11; 12 the new blob, 13 its due zset; and if the name has an entry: 14 the old blob, 15 its due zset
+-- KEYS  1-11; 12 the new blob, 13 its due zset; and if the name means a place: 14 the old blob, 15 its due zset
 -- ARGV  lane number answered; name, the entry the caller saw or "", "m" (moved) or "n" (new);
---       new id, its first due ms, its blob
+--       new id, its first due ms, its blob, the place that a `~` id without an entry speaks of or ""
 -- returns {s, us, went_back, answer}: r rescheduled, s stored as new, l too late, or "CHANGED": look again
 -- atomic: all of it. costs: a dozen commands, and one body through here: the rare path.
 local wrong = wrong_kind(1, FIXED) or wrong_kind(12, 12, 'string') or wrong_kind(13, 13, 'zset')
@@ -18,14 +18,15 @@ local before = repeated()
 if before then
   return before
 end
-local name, saw, mode, new, first, blob = arg(), arg(), arg(), arg(), arg(), arg()
+local name, saw, mode, new, first, blob, said = arg(), arg(), arg(), arg(), arg(), arg(), arg()
 if (redis.call('HGET', NAMES, name) or '') ~= saw then
   return { time[1], time[2], 0, 'CHANGED' }
 end
 local was, id, index = 'free', nil, nil
-if saw ~= '' then
+local place = saw ~= '' and saw or said
+if place ~= '' then
   local text
-  id, text = string.match(saw, '^(%S+) (%d+)$')
+  id, text = string.match(place, '^(%S+) (%d+)$')
   index = tonumber(text)
   local away = is_set(redis.call('HGET', GONE, id), index) or is_set(redis.call('HGET', DONE, id), index)
   if not away then

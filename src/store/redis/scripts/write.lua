@@ -9,7 +9,7 @@
 --       O times: id, place of its due zset
 --       X times: dead id, route
 --       then ops: "B" bundle (nameless: all of it, or one of a mixed one) | "N" bundle index name policy(k|r)
---       | "C" name
+--       | "C" name | "P" name, id, index: the same for a `~` id, and where it says that its message is
 -- returns {s, us, went_back, answer}: one letter an op: s stored, d duplicate, r replaced, c cancelled,
 --       f in flight, u unknown; or "CHANGED": a name means another bundle than the caller thought, nothing
 --       was changed, look again.
@@ -70,7 +70,7 @@ end
 -- What each name means now; nothing is written before all of them are known to the caller.
 local names, ops_at = {}, at
 while at < #ARGV do
-  local op, name = arg(), nil
+  local op, name, said_id, said_index = arg(), nil, nil, nil
   if op == 'B' then
     arg()
   elseif op == 'N' then
@@ -80,6 +80,9 @@ while at < #ARGV do
     arg()
   else
     name = arg()
+    if op == 'P' then
+      said_id, said_index = arg(), num()
+    end
   end
   if name and names[name] == nil then
     local place = redis.call('HGET', NAMES, name)
@@ -90,6 +93,12 @@ while at < #ARGV do
         return { time[1], time[2], 0, 'CHANGED' }
       end
       names[name] = { bundle = known[id], index = tonumber(index) }
+    elseif said_id then
+      if not known[said_id] then
+        tidy()
+        return { time[1], time[2], 0, 'CHANGED' }
+      end
+      names[name] = { bundle = known[said_id], index = said_index }
     else
       names[name] = false
     end
@@ -161,6 +170,9 @@ while at < #ARGV do
     end
   else
     local name = arg()
+    if op == 'P' then
+      at = at + 2
+    end
     local was = state(name)
     if was == 'pending' then
       suppress(names[name].bundle, names[name].index)

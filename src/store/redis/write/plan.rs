@@ -1,9 +1,10 @@
 //! From operations to one call of the script: keys in their order, arguments in theirs, blobs beside them.
 
+use super::super::find::Place;
 use super::super::lane::{Arg, Call};
 use super::super::scripts;
 use super::{PartitionWriter, dead_blob, dead_id, name_key};
-use crate::domain::{Entry, Flags, OnDuplicate, RouteName, UnixMs};
+use crate::domain::{Entry, Flags, OnDuplicate, Partition, RouteName, UnixMs};
 use crate::store::bundle::BundleId;
 use crate::store::{WriteOp, encode, slice_of};
 
@@ -47,7 +48,7 @@ impl Plan {
                     dues.push(first);
                 }
                 WriteOp::Cancel { route, id } => {
-                    script_ops.extend::<[Arg; 2]>(["C".into(), name_key(route, id).into()]);
+                    cancel_op(&mut script_ops, p, &name_key(route, id));
                 }
                 WriteOp::Bury(letter) => {
                     let id = dead_id(letter, &writer.ids);
@@ -75,6 +76,17 @@ impl Plan {
         let (script, op) =
             if blobs.is_empty() { (&scripts::CANCEL, "cancel") } else { (&scripts::WRITE, "store") };
         Self { call: Call { script, op, keys: all_keys, args, blobs }, dues }
+    }
+}
+
+/// A `~` id brings the place that it speaks of: it has an entry in `names` only if its message has left that.
+fn cancel_op(ops: &mut Vec<Arg>, p: Partition, name: &str) {
+    match Place::of(p, name, None) {
+        Some(place) => {
+            let (bundle, index) = (place.bundle.as_str(), place.index);
+            ops.extend::<[Arg; 4]>(["P".into(), name.into(), bundle.into(), index.into()]);
+        }
+        None => ops.extend::<[Arg; 2]>(["C".into(), name.into()]),
     }
 }
 

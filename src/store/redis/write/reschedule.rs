@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use redis::Value;
 use tracing::error;
 
 use super::{LOOKS, PartitionWriter, name_key, never_settles};
 use crate::domain::{RouteName, Text, UnixMs};
 use crate::store::bundle::BundleId;
+use crate::store::redis::find::{Look, Place, look_until_still};
 use crate::store::redis::lane::{Arg, Call, Turn};
 use crate::store::redis::reply::{shape, text};
 use crate::store::redis::scripts;
-use crate::store::{Bundle, StoreError, WriteResult, decode, encode, slice_of};
+use crate::store::{Bundle, MessageState, StoreError, WriteResult, decode, encode, slice_of};
 
 impl PartitionWriter {
     pub(super) async fn reschedule(
@@ -20,33 +20,38 @@ impl PartitionWriter {
         route: &RouteName,
         id: &Text,
         due: UnixMs,
-        fallback: &Bundle,
+        fallback: Option<&Bundle>,
     ) -> Result<WriteResult, StoreError> {
-        let name = name_key(route, id);
+        let (p, name) = (self.partition, name_key(route, id));
         for _ in 0..LOOKS {
-            let place = self.places(std::slice::from_ref(&name)).await?.pop().flatten();
-            let found = match &place {
-                Some((old, index)) => self.read_pending(old, *index).await?,
-                None => Pending::No,
+            let found = look_until_still(self.lane.link(), &self.keys, p, &name).await?;
+            let (place, pending) = match found {
+                Some((place, look)) => {
+                    let pending = pending(&place, &look);
+                    (Some(place), pending)
+                }
+                None => (None, Pending::No(None)),
             };
-            let (script, mode, mut entry) = match found {
-                Pending::Yes(moved) => (&scripts::MOVE, "m", moved),
-                Pending::No => (&scripts::RESCHEDULE, "n", fallback.clone()),
-                Pending::Unreadable(why) => {
+            let (script, mode, mut entry) = match (pending, fallback) {
+                (Pending::Yes(moved), _) => (&scripts::MOVE, "m", moved),
+                (Pending::No(_), Some(fallback)) => (&scripts::RESCHEDULE, "n", fallback.clone()),
+                (Pending::No(None), None) => return Ok(WriteResult::Unknown),
+                (Pending::No(Some(_)), None) => return Ok(WriteResult::TooLate),
+                (Pending::Unreadable(why), _) => {
                     error!(%route, %id, error = why, "a message cannot be moved: its bundle cannot be read");
                     return Ok(WriteResult::TooLate);
                 }
             };
-            move_to(&mut entry, due);
+            move_to(&mut entry, id, due);
             let fresh = BundleId::new(route, slice_of(due), &self.ids.unique(), 1);
-            let mut keys = self.keys.fixed(self.partition);
-            keys.push(self.keys.blob(self.partition, &fresh));
-            keys.push(self.keys.due(self.partition, fresh.shelf()));
-            let mut saw = String::new();
-            if let Some((old, index)) = &place {
-                keys.push(self.keys.blob(self.partition, old));
-                keys.push(self.keys.due(self.partition, old.shelf()));
-                saw = format!("{old} {index}");
+            let mut keys = self.keys.fixed(p);
+            keys.push(self.keys.blob(p, &fresh));
+            keys.push(self.keys.due(p, fresh.shelf()));
+            let (mut saw, mut said) = (String::new(), String::new());
+            if let Some(place) = &place {
+                keys.push(self.keys.blob(p, &place.bundle));
+                keys.push(self.keys.due(p, place.bundle.shelf()));
+                *(if place.listed { &mut saw } else { &mut said }) = place.text();
             }
             let args: Vec<Arg> = vec![
                 name.clone().into(),
@@ -55,6 +60,7 @@ impl PartitionWriter {
                 fresh.as_str().into(),
                 due.0.into(),
                 Arg::Blob(encode(&entry)),
+                said.into(),
             ];
             let call = Call { script, op: "reschedule", keys, args, blobs: Vec::new() };
             let answer = text(&turn.run(self.partition, call).await?)?;
@@ -70,59 +76,41 @@ impl PartitionWriter {
         }
         Err(never_settles())
     }
-
-    /// One message of a bundle that is in its due zset now, as a bundle of one (the script judges for good).
-    async fn read_pending(&self, id: &BundleId, index: u32) -> Result<Pending, StoreError> {
-        let connected = self.lane.link().get().await?;
-        let mut connection = connected.connection.clone();
-        let p = self.partition;
-        let mut pipe = redis::pipe();
-        pipe.cmd("ZSCORE").arg(self.keys.due(p, id.shelf())).arg(id.as_str());
-        pipe.cmd("HMGET").arg(self.keys.of(p, "gone")).arg(id.as_str());
-        pipe.cmd("HMGET").arg(self.keys.of(p, "done")).arg(id.as_str());
-        pipe.cmd("GET").arg(self.keys.blob(p, id));
-        let (score, gone, done, blob): (Option<String>, Value, Value, Option<Vec<u8>>) = pipe
-            .query_async(&mut connection)
-            .await
-            .map_err(|error| self.lane.link().judge(&connected, &error))?;
-        if score.is_none() || is_set(&gone, index) || is_set(&done, index) {
-            return Ok(Pending::No);
-        }
-        let Some(blob) = blob else { return Ok(Pending::Unreadable("its blob is not there".to_owned())) };
-        let bundle = match decode(&blob.into()) {
-            Ok(bundle) => bundle,
-            Err(why) => return Ok(Pending::Unreadable(why.to_string())),
-        };
-        Ok(match bundle.entries.get(index as usize) {
-            Some(entry) => {
-                Pending::Yes(Bundle { target: bundle.target.clone(), entries: Arc::new(vec![entry.clone()]) })
-            }
-            None => Pending::Unreadable("its name points behind the end of its bundle".to_owned()),
-        })
-    }
 }
 
 /// What a look at a name's message showed.
 enum Pending {
     /// It is due some time: this is it.
     Yes(Bundle),
-    /// It is not (any more).
-    No,
+    /// It is not (any more); where it stands instead, if anywhere.
+    No(Option<MessageState>),
     /// It is, and cannot be read; the claim will find out and keep it for a person.
     Unreadable(String),
 }
 
-fn move_to(bundle: &mut Bundle, due: UnixMs) {
-    for entry in Arc::make_mut(&mut bundle.entries) {
-        entry.due = due;
-        entry.asked = None;
+/// The message at a place, as a bundle of one, if it is due some time (the script judges for good).
+fn pending(place: &Place, look: &Look) -> Pending {
+    if look.state != Some(MessageState::Pending) {
+        return Pending::No(look.state);
+    }
+    let Some(blob) = &look.blob else { return Pending::Unreadable("its blob is not there".to_owned()) };
+    let bundle = match decode(&blob.clone().into()) {
+        Ok(bundle) => bundle,
+        Err(why) => return Pending::Unreadable(why.to_string()),
+    };
+    match bundle.entries.get(place.index as usize) {
+        Some(entry) => {
+            Pending::Yes(Bundle { target: bundle.target.clone(), entries: Arc::new(vec![entry.clone()]) })
+        }
+        None => Pending::Unreadable("its name points behind the end of its bundle".to_owned()),
     }
 }
 
-fn is_set(map: &Value, index: u32) -> bool {
-    let Value::Array(items) = map else { return false };
-    match items.first() {
-        Some(Value::BulkString(bits)) => bits.get(index as usize) == Some(&b'1'),
-        _ => false,
+/// Under the id that it is known by: a `~` id stays with its message when that leaves its bundle.
+fn move_to(bundle: &mut Bundle, id: &Text, due: UnixMs) {
+    for entry in Arc::make_mut(&mut bundle.entries) {
+        entry.id.get_or_insert_with(|| id.clone());
+        entry.due = due;
+        entry.asked = None;
     }
 }

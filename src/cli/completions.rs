@@ -1,0 +1,48 @@
+//! `postdate completions`, and the man pages for packagers.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory, ValueEnum};
+use clap_complete::{Shell, generate};
+
+use super::Cli;
+
+/// Print a shell's completions
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  postdate completions bash > /etc/bash_completion.d/postdate\n  \
+    postdate completions zsh > ~/.zfunc/_postdate\n  \
+    postdate completions fish > ~/.config/fish/completions/postdate.fish")]
+pub(super) struct Completions {
+    /// The shell
+    shell: Kind,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// Write the man pages, one a command, into a folder
+#[derive(Debug, Args)]
+pub(super) struct Man {
+    /// The folder; it must be there
+    folder: PathBuf,
+}
+
+pub(super) fn completions(args: &Completions) -> ExitCode {
+    let shell = match args.shell {
+        Kind::Bash => Shell::Bash,
+        Kind::Zsh => Shell::Zsh,
+        Kind::Fish => Shell::Fish,
+    };
+    generate(shell, &mut Cli::command(), "postdate", &mut std::io::stdout());
+    ExitCode::SUCCESS
+}
+
+pub(super) fn man(args: &Man) -> anyhow::Result<ExitCode> {
+    clap_mangen::generate_to(Cli::command(), &args.folder)?;
+    Ok(ExitCode::SUCCESS)
+}

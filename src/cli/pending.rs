@@ -1,0 +1,83 @@
+//! `postdate pending`
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::api::{self, items, segment};
+use super::client::{Client, ClientError};
+use super::table::{moment, table};
+use crate::domain::Clock;
+
+/// Show what waits, in due order
+#[derive(Debug, Args)]
+#[command(after_help = api::WHERE)]
+pub(super) struct Pending {
+    /// Of this route only
+    #[arg(long, value_name = "R")]
+    route: Option<String>,
+    /// Due at this moment or later: RFC 3339 with an offset, or Unix milliseconds
+    #[arg(long, value_name = "T")]
+    from: Option<String>,
+    /// Due at this moment or earlier
+    #[arg(long, value_name = "T")]
+    to: Option<String>,
+    /// So many at most
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    limit: u32,
+    /// Print the API's list as JSON; `next` goes on where it ends
+    #[arg(long, conflicts_with = "watch")]
+    json: bool,
+    /// Show it again every two seconds
+    #[arg(long)]
+    watch: bool,
+}
+
+pub(super) fn run(args: &Pending) -> ExitCode {
+    match api::connect() {
+        Ok(client) => api::show(args.watch, || look(&client, args)),
+        Err(error) => api::ended(Err(error)),
+    }
+}
+
+fn look(client: &Client, args: &Pending) -> Result<String, ClientError> {
+    let filters = [("route", &args.route), ("from", &args.from), ("to", &args.to)];
+    let filters: String =
+        filters.iter().filter_map(|(n, v)| Some(format!("&{n}={}", segment(v.as_deref()?)))).collect();
+    let (mut found, mut next): (Vec<Value>, Value) = (Vec::new(), Value::Null);
+    loop {
+        let limit = (args.limit as usize - found.len()).min(1000);
+        let cursor = next.as_str().map(|c| format!("&cursor={c}")).unwrap_or_default();
+        let page = client.get(&format!("/api/v1/messages?limit={limit}{filters}{cursor}"))?;
+        found.extend(items(&page));
+        next = page["next"].clone();
+        if next.is_null() || found.len() >= args.limit as usize {
+            break;
+        }
+    }
+    if args.json {
+        return Ok(json!({ "items": found, "next": next }).to_string());
+    }
+    let now = Clock::start().wall().0;
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let rows: Vec<_> = found
+        .iter()
+        .map(|m| {
+            let due = moment(m["due_ms"].as_i64().unwrap_or(0), now);
+            vec![
+                due,
+                text(&m["route"]),
+                text(&m["id"]),
+                text(&m["target"]),
+                text(&m["attempt"]),
+                text(&m["size"]),
+            ]
+        })
+        .collect();
+    let mut out = table(&["DUE", "ROUTE", "ID", "TARGET", "ATTEMPT", "BYTES"], &rows);
+    if !next.is_null() {
+        out += "\n(there are more: --limit, --from)";
+    }
+    Ok(out)
+}

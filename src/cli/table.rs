@@ -1,0 +1,79 @@
+//! Tables and moments for people.
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use super::output;
+
+/// A table: its columns' names, and rows of cells. Numbers stand to the right.
+pub(super) fn table(names: &[&str], rows: &[Vec<String>]) -> String {
+    let widths: Vec<usize> = (0..names.len())
+        .map(|at| {
+            let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
+            cells.chain([names[at].chars().count()]).max().unwrap_or(0)
+        })
+        .collect();
+    let number = |at: usize| {
+        !rows.is_empty() && rows.iter().all(|row| row.get(at).is_some_and(|c| c.parse::<i64>().is_ok()))
+    };
+    let line = |cells: Vec<&str>| {
+        let cells = cells.iter().enumerate().map(|(at, cell)| {
+            let blank = " ".repeat(widths[at].saturating_sub(cell.chars().count()));
+            if number(at) { format!("{blank}{cell}") } else { format!("{cell}{blank}") }
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    let head = line(names.to_vec());
+    // Bold on a terminal, plain elsewhere.
+    let head = if output::is_terminal() { format!("\x1b[1m{head}\x1b[0m") } else { head };
+    let rows = rows.iter().map(|row| line(row.iter().map(String::as_str).collect()));
+    [head].into_iter().chain(rows).collect::<Vec<_>>().join("\n")
+}
+
+/// A moment in this machine's time zone, and how far away it is.
+pub(super) fn moment(ms: i64, now_ms: i64) -> String {
+    let local = Timestamp::from_millisecond(ms).map_or_else(
+        |_| ms.to_string(),
+        |t| t.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
+    );
+    format!("{local} ({})", distance(ms - now_ms))
+}
+
+/// `in 2h 5m`, `3s ago`: the two largest units.
+fn distance(ms: i64) -> String {
+    let mut rest = ms.unsigned_abs() / 1000;
+    let parts = [("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)].map(|(unit, length)| {
+        let count = rest / length;
+        rest %= length;
+        (count, unit)
+    });
+    let parts: Vec<String> = parts
+        .iter()
+        .skip_while(|(n, _)| *n == 0)
+        .take(2)
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, u)| format!("{n}{u}"))
+        .collect();
+    match (parts.is_empty(), ms < 0) {
+        (true, _) => "now".to_owned(),
+        (false, true) => format!("{} ago", parts.join(" ")),
+        (false, false) => format!("in {}", parts.join(" ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances_are_in_two_units() {
+        let texts = [0, 999, -999, 1000, -61_000, 3_600_000, 7_500_000, 90_061_000].map(distance);
+        assert_eq!(texts, ["now", "now", "now", "in 1s", "1m 1s ago", "in 1h", "in 2h 5m", "in 1d 1h"]);
+    }
+
+    #[test]
+    fn columns_stand_in_line() {
+        let rows = [vec!["a".to_owned(), "7".to_owned()], vec!["long".to_owned(), "1000".to_owned()]];
+        assert_eq!(table(&["ROUTE", "N"], &rows), "ROUTE     N\na         7\nlong   1000");
+    }
+}

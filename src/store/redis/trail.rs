@@ -1,0 +1,37 @@
+//! The audit's trail: a bounded stream of who did what through the API of any replica.
+
+use redis::Value;
+
+use super::Store;
+use crate::store::StoreError;
+
+/// Entries kept, or a few more.
+const KEPT: usize = 10_000;
+
+/// An entry's id in the trail (its time in Unix ms first), and its fields.
+pub type TrailEntry = (String, Vec<(String, String)>);
+
+impl Store {
+    /// Adds an entry. Waits while the store is away.
+    pub async fn append_to_trail(&self, fields: &[(&str, &str)]) -> Result<(), StoreError> {
+        let mut xadd = redis::cmd("XADD");
+        xadd.arg(self.0.keys.trail()).arg("MAXLEN").arg("~").arg(KEPT).arg("*").arg(fields);
+        let connected = self.0.browse.get().await?;
+        let mut connection = connected.connection.clone();
+        let added: Result<Value, _> = xadd.query_async(&mut connection).await;
+        added.map(drop).map_err(|error| self.0.browse.judge(&connected, &error))
+    }
+
+    /// The newest entries, those before `before` only, newest first.
+    pub async fn trail(&self, before: Option<&str>, limit: usize) -> Result<Vec<TrailEntry>, StoreError> {
+        let mut range = redis::cmd("XREVRANGE");
+        let end = before.map_or_else(|| "+".to_owned(), |id| format!("({id}"));
+        range.arg(self.0.keys.trail()).arg(end).arg("-").arg("COUNT").arg(limit);
+        Ok(self.trips(vec![range], 1).await?.pop().unwrap_or_default())
+    }
+
+    /// Whether the store can be reached right now, as far as its connections know.
+    pub fn is_reachable(&self) -> bool {
+        self.0.browse.is_up() && self.0.writer.is_up()
+    }
+}

@@ -1,0 +1,260 @@
+//! The API and the commands that speak it, against a running relay.
+
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::{Config, Kafka, Redis, Relay, eventually, relay};
+
+const READ: &str = "canary-read-Pa55";
+const WRITE: &str = "canary-write-Pa55";
+
+async fn start(kafka: &Kafka) -> Relay {
+    let (from, to) = (kafka.unique_topic("from", 1).await, kafka.unique_topic("to", 1).await);
+    let route = |config: Config, name: &str| {
+        config.route(
+            name,
+            &format!("{{ kafka = \"main\", topic = \"{from}\", group = \"{from}\" }}"),
+            &format!("{{ kafka = \"main\", topic = \"{to}\" }}"),
+            "max_delay = \"2d\"",
+        )
+    };
+    let config = route(Config::new(Redis::shared().await).kafka("main", kafka), "orders");
+    let tokens = [
+        ("POSTDATE_ADMIN__READ_TOKENS", "[\"old\", \"canary-read-Pa55\"]"),
+        ("POSTDATE_ADMIN__WRITE_TOKENS", "[\"canary-write-Pa55\"]"),
+    ];
+    Relay::start_with(&config, &tokens).await
+}
+
+async fn call(
+    relay: &Relay,
+    method: &str,
+    path: &str,
+    token: Option<&str>,
+    body: Option<Value>,
+) -> (u16, Value) {
+    let (url, method, token) =
+        (format!("{}{path}", relay.url()), method.to_owned(), token.map(str::to_owned));
+    let sent = tokio::task::spawn_blocking(move || {
+        let mut request = ureq::http::Request::builder().method(&*method).uri(&url);
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request.header("content-type", "application/json");
+        let request = request.body(body.map(|b| b.to_string()).unwrap_or_default()).expect("a request");
+        let agent: ureq::Agent = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(Duration::from_secs(60)))
+            .build()
+            .into();
+        let mut answer = agent.run(request).expect("an answer");
+        (answer.status().as_u16(), answer.body_mut().read_to_string().expect("text"))
+    });
+    let (status, text) = sent.await.expect("no panic");
+    (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+}
+
+async fn write(relay: &Relay, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
+    call(relay, method, &format!("/api/v1{path}"), Some(WRITE), body).await
+}
+
+async fn get(relay: &Relay, path: &str) -> (u16, Value) {
+    call(relay, "GET", &format!("/api/v1{path}"), Some(READ), None).await
+}
+
+/// Sends messages of these ids, and returns when all of them wait.
+async fn keep(relay: &Relay, ids: &[&str], delay: &str) {
+    for id in ids {
+        let sent = write(
+            relay,
+            "POST",
+            "/routes/orders/messages",
+            Some(json!({ "id": id, "delay": delay, "key": "k" })),
+        );
+        assert_eq!(sent.await.0, 202);
+    }
+    eventually("they are stored", async || {
+        let (_, list) = get(relay, "/messages?limit=1000").await;
+        let stored = |id: &&str| list["items"].as_array().is_some_and(|l| l.iter().any(|m| m["id"] == *id));
+        if ids.iter().all(stored) { Ok(()) } else { Err(list) }
+    })
+    .await;
+}
+
+async fn cli(relay: &Relay, args: &[&str]) -> Output {
+    let mut command = Command::new(relay::binary());
+    command.args(args).env_clear().env("POSTDATE_URL", relay.url()).env("POSTDATE_TOKEN", WRITE);
+    tokio::task::spawn_blocking(move || command.output().expect("the binary runs")).await.expect("no panic")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
+}
+
+#[tokio::test]
+async fn messages_are_shown_moved_and_cancelled() {
+    let mut relay = start(Kafka::shared().await).await;
+    keep(&relay, &["b/7", "a-1", "c"], "1h").await;
+    let (status, first) = get(&relay, "/messages?route=orders&limit=2").await;
+    assert_eq!((status, first["items"].as_array().map(Vec::len)), (200, Some(2)));
+    let next = first["next"].as_str().expect("there is more");
+    let (_, second) = get(&relay, &format!("/messages?route=orders&limit=2&cursor={next}")).await;
+    assert_eq!((&second["items"][0]["id"], &second["next"]), (&json!("c"), &Value::Null));
+    let (status, problem) = get(&relay, &format!("/messages?cursor={next}")).await;
+    assert_eq!(status, 400, "{problem}");
+
+    let (status, one) = get(&relay, "/routes/orders/messages/b%2F7").await;
+    assert_eq!(status, 200, "{one}");
+    assert_eq!((&one["state"], &one["attempt"], &one["key"]), (&json!("pending"), &json!(1), &json!("k")));
+    assert!(one["target"].as_str().is_some_and(|t| t.starts_with("to")), "{one}");
+    let (status, problem) = get(&relay, "/routes/orders/messages/a-2").await;
+    assert_eq!((status, &problem["nearest"]), (404, &json!("a-1")), "{problem}");
+    let (status, problem) = get(&relay, "/routes/order/messages/a-1").await;
+    assert_eq!((status, &problem["nearest"]), (404, &json!("orders")), "{problem}");
+
+    let (status, moved) =
+        write(&relay, "PATCH", "/routes/orders/messages/a-1", Some(json!({ "delay": "2h" }))).await;
+    assert_eq!((status, &moved["result"]), (200, &json!("rescheduled")), "{moved}");
+    let (_, list) = get(&relay, "/messages").await;
+    let ids: Vec<_> = list["items"].as_array().expect("items").iter().map(|m| m["id"].clone()).collect();
+    assert_eq!(ids, ["b/7", "c", "a-1"]);
+    let (status, problem) =
+        write(&relay, "PATCH", "/routes/orders/messages/c", Some(json!({ "delay": "3d" }))).await;
+    assert_eq!((status, &problem["reason"]), (400, &json!("too_far")), "{problem}");
+    for body in
+        [json!({}), json!({ "delay": "1s", "due_ms": 1 }), json!({ "due": 1 }), json!({ "delay": "soon" })]
+    {
+        assert_eq!(write(&relay, "PATCH", "/routes/orders/messages/c", Some(body)).await.0, 400);
+    }
+    let (status, done) = write(&relay, "DELETE", "/routes/orders/messages/b%2F7", None).await;
+    assert_eq!((status, done), (200, json!({ "id": "b/7", "route": "orders", "result": "cancelled" })));
+    let (status, again) = write(&relay, "DELETE", "/routes/orders/messages/b%2F7", None).await;
+    assert_eq!((status, &again["result"]), (404, &json!("unknown")), "{again}");
+    let (status, unknown) =
+        write(&relay, "PATCH", "/routes/orders/messages/z", Some(json!({ "delay": 1 }))).await;
+    assert_eq!((status, &unknown["result"]), (404, &json!("unknown")), "{unknown}");
+
+    let long = "x".repeat(257);
+    for path in [
+        "/messages?limit=0",
+        "/messages?limit=1001",
+        "/messages?limit=x",
+        "/messages?from=yesterday",
+        "/messages?form=1",
+        "/messages?from=2&to=1",
+        "/messages?cursor=abc",
+        "/messages?to=99999999999999999999",
+        "/audit?cursor=%00",
+        "/audit?limit=-1",
+        "/histogram?rout=orders",
+        &format!("/routes/orders/messages/{long}"),
+    ] {
+        let (status, problem) = get(&relay, path).await;
+        assert_eq!(status, 400, "{path}: {problem}");
+        assert!(problem["detail"].as_str().is_some_and(|d| d.len() > 10), "{path}: {problem}");
+    }
+    assert_eq!(get(&relay, "/messages?route=order").await.0, 404);
+
+    let (_, due) = get(&relay, "/histogram?route=orders").await;
+    let day: u64 = due["day"].as_array().expect("hours").iter().filter_map(Value::as_u64).sum();
+    assert_eq!((day, &due["exact"]), (2, &json!(true)), "{due}");
+    let (_, partitions) = get(&relay, "/partitions").await;
+    let sum: i64 =
+        partitions["items"].as_array().expect("all").iter().filter_map(|p| p["messages"].as_i64()).sum();
+    assert_eq!(sum, 2);
+    assert_eq!(get(&relay, "/replicas").await.1["items"][0]["ready"], true);
+
+    let (_, audit) = get(&relay, "/audit?limit=2").await;
+    assert_eq!(audit["items"][0]["call"], "PATCH /api/v1/routes/orders/messages/z", "{audit}");
+    assert_eq!(
+        (&audit["items"][0]["who"], &audit["items"][0]["status"]),
+        (&json!("write token 1"), &json!("404"))
+    );
+    assert_eq!(audit["items"][1]["call"], "DELETE /api/v1/routes/orders/messages/b%2F7");
+    let older = get(&relay, &format!("/audit?cursor={}", audit["next"].as_str().expect("more"))).await.1;
+    assert_eq!(older["items"][0]["result"], "cancelled", "{older}");
+    assert!(relay.terminate().await.success());
+    let log = relay.log();
+    assert!(log.contains("a call of the admin API") && !log.contains("Pa55"), "the log");
+}
+
+#[tokio::test]
+async fn every_operation_by_every_role() {
+    let mut relay = start(Kafka::shared().await).await;
+    let (_, description) = call(&relay, "GET", "/api/v1/openapi.json", None, None).await;
+    let mut walked = 0;
+    for (path, methods) in description["paths"].as_object().expect("paths") {
+        for (method, operation) in methods.as_object().expect("methods") {
+            let concrete = path.replace("{route}", "orders").replace("{id}", "nobody");
+            let body = || matches!(method.as_str(), "post" | "patch").then(|| json!({ "delay": 1 }));
+            let mut statuses = Vec::new();
+            for token in [None, Some("wrong"), Some("old"), Some(READ), Some(WRITE)] {
+                let (status, answer) = call(&relay, &method.to_uppercase(), &concrete, token, body()).await;
+                assert!(status < 500, "{method} {path}: {answer}");
+                statuses.push(status);
+            }
+            let done = statuses[4];
+            assert!(!matches!(done, 401 | 403 | 405), "{method} {path}: {done}");
+            let expected = match operation["x-role"].as_str().expect("a role") {
+                "open" => [done; 5],
+                "read" => [401, 401, done, done, done],
+                _ => [401, 401, 403, 403, done],
+            };
+            assert_eq!(statuses, expected, "{method} {path}");
+            walked += 1;
+        }
+    }
+    assert!(walked >= 15, "{walked}");
+    assert!(relay.terminate().await.success());
+}
+
+#[tokio::test]
+async fn the_commands_speak_the_api() {
+    let mut relay = start(Kafka::shared().await).await;
+    keep(&relay, &["a", "-b", "c", "d"], "1h").await;
+    let ok = |output: &Output| {
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let pending = ok(&cli(&relay, &["pending", "--limit", "3"]).await);
+    let lines: Vec<_> = pending.lines().collect();
+    assert!(lines[0].starts_with("DUE ") && lines[1].contains("(in 59m") && lines.len() == 5, "{pending}");
+    assert!(!pending.contains('\u{1b}'), "colour without a terminal");
+    let json: Value = serde_json::from_str(&ok(&cli(&relay, &["pending", "--json"]).await)).expect("JSON");
+    assert_eq!(json["items"].as_array().map(Vec::len), Some(4));
+    let status = ok(&cli(&relay, &["status"]).await);
+    assert!(status.contains("orders") && status.contains("ready") && status.contains("OVERDUE"), "{status}");
+    assert_eq!(ok(&cli(&relay, &["reschedule", "a", "--delay", "90m"]).await), "a: rescheduled\n");
+    assert_eq!(ok(&cli(&relay, &["cancel", "--route", "orders", "--", "-b"]).await), "-b: cancelled\n");
+    let both = cli(&relay, &["cancel", "c", "nobody", "--json"]).await;
+    assert_eq!(both.status.code(), Some(1));
+    let list: Value = serde_json::from_slice(&both.stdout).expect("JSON");
+    assert_eq!(list[0], json!({ "id": "c", "route": "orders", "result": "cancelled" }));
+    assert_eq!(list[1]["result"], "unknown", "{list}");
+    let unknown = cli(&relay, &["cancel", "dd"]).await;
+    assert_eq!(unknown.status.code(), Some(1));
+    assert!(text(&unknown.stderr).contains("did you mean `d`?"), "{}", text(&unknown.stderr));
+    for (args, code) in [
+        (&["cancel"][..], 64),
+        (&["reschedule", "d"], 64),
+        (&["reschedule", "d", "--delay", "1s", "--at", "1"], 64),
+        (&["reschedule", "d", "--at", "soon"], 64),
+        (&["cancel", "--route", "No", "d"], 64),
+        (&["pending", "--route", "nobody"], 1),
+        (&["pending", "--limit", "0"], 64),
+        (&["completions", "tcsh"], 64),
+    ] {
+        let output = cli(&relay, args).await;
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).starts_with("error: "), "{args:?}");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(ok(&cli(&relay, &["completions", shell]).await).contains("reschedule"), "{shell}");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    ok(&cli(&relay, &["man", folder.path().to_str().expect("UTF-8")]).await);
+    assert!(folder.path().join("postdate-cancel.1").exists() && folder.path().join("postdate.1").exists());
+    assert!(relay.terminate().await.success());
+}
