@@ -209,7 +209,7 @@ impl Store {
             commands.push(command("HGET", &keys.of(p, "done"), id));
             let mut head = redis::cmd("GETRANGE");
             // The index stands before the records, some bytes a message.
-            let end = if c.id.count() > 1 { 1024 + 26 * c.id.count() } else { 0 };
+            let end = if c.id.count() > 1 { 1024 + 31 * c.id.count() } else { 0 };
             head.arg(keys.blob(p, &c.id)).arg(0).arg(end);
             commands.push(head);
         }
