@@ -7,7 +7,6 @@ const WRONG: [(&[&str], &str); 46] = [
     (&["replicas=3"], "additional properties 'replicas' not allowed"),
     (&["replicaCount=-1"], "at '/replicaCount': minimum: got -1, want 0"),
     (&["replicaCount=two"], "at '/replicaCount': got string, want integer"),
-    (&["replicaCount=1.5"], "at '/replicaCount': got number, want integer"),
     (&["image.name=x"], "at '/image': additional properties 'name' not allowed"),
     (&["image.repository="], "image.repository is empty: build the image"),
     (&["image.repository=https://x/y"], "at '/image/repository'"),
@@ -49,7 +48,11 @@ const WRONG: [(&[&str], &str); 46] = [
     ),
     (
         &["config.kafka.main.properties_file=/x", "secrets.kafka.main.name=x", "secrets.kafka.main.key=k"],
-        "config.kafka.main.properties_file and secrets.kafka.main are both set",
+        "config.kafka.main.properties and secrets.kafka.main are both set",
+    ),
+    (
+        &["config.kafka.main.properties.a=b", "secrets.kafka.main.name=x", "secrets.kafka.main.key=k"],
+        "config.kafka.main.properties and secrets.kafka.main are both set: put all properties into the Secret",
     ),
     (&["secrets.writeTokens.name="], "the API listens on the pod's address and needs a token"),
     (&["check.beforeChanges=yes please"], "at '/check/beforeChanges': got string, want boolean"),

@@ -43,11 +43,11 @@
 {{- $one := default dict $one -}}
 {{- range $property, $_ := $one.properties -}}
 {{- if regexMatch "password|secret|ssl\\.key\\.pem" $property -}}
-{{- $wrong = append $wrong (printf "config.kafka.%s.properties holds %s: put it into a Secret, as a line of properties, and name that in secrets.kafka.%s" $name $property $name) -}}
+{{- $wrong = append $wrong (printf "config.kafka.%s.properties holds %s: put all properties into a Secret, one name=value a line, and name it in secrets.kafka.%s" $name $property $name) -}}
 {{- end -}}
 {{- end -}}
-{{- if and (hasKey $v.secrets.kafka $name) $one.properties_file -}}
-{{- $wrong = append $wrong (printf "config.kafka.%s.properties_file and secrets.kafka.%s are both set: one of the two must go" $name $name) -}}
+{{- if and (hasKey $v.secrets.kafka $name) (or $one.properties $one.properties_file) -}}
+{{- $wrong = append $wrong (printf "config.kafka.%s.properties and secrets.kafka.%s are both set: put all properties into the Secret" $name $name) -}}
 {{- end -}}
 {{- end -}}
 {{- $kafka := default dict $config.kafka -}}
