@@ -34,8 +34,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* The configuration file: `config`, and what the chart owns. */}}
+{{/* The configuration file: `config`, and what the chart owns. Whatever is rendered first asks for it, so the
+values are judged here. */}}
 {{- define "postdate.config" -}}
+{{- include "postdate.validate" . -}}
 {{- $at := "/run/secrets/postdate" -}}
 {{- $secrets := .Values.secrets -}}
 {{- $config := deepCopy .Values.config -}}
