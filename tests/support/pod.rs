@@ -127,14 +127,14 @@ fn arguments(volumes: &[Volume], environment: &[(String, String)], args: &[&str]
     all.push("--".to_owned());
     all.extend(privileges(&root, is_root, &image));
     all.extend(environment.iter().map(|(name, value)| format!("{name}={value}")));
-    if !image.is_empty() {
+    if image.is_empty() {
+        all.push("/postdate".to_owned());
+    } else {
         // The image's own environment; an image has no programs to change root and user with.
         all.push("SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt".to_owned());
         all.push("/usr/sbin/chroot".to_owned());
         all.extend(is_root.then(|| format!("--userspec={USER}:{USER}")));
         all.extend([root, "/usr/bin/postdate".to_owned()]);
-    } else {
-        all.push("/postdate".to_owned());
     }
     all.extend(args.iter().map(|&arg| arg.to_owned()));
     all
