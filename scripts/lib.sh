@@ -44,3 +44,6 @@ quietly() {
 }
 
 have() { command -v "$1" >/dev/null 2>&1; }
+
+# have_go: Go from 1.21 on, which fetches by itself the later one that a module asks for.
+have_go() { have go && printf 'go1.21\n%s\n' "$(go env GOVERSION)" | sort -CV; }

@@ -6,7 +6,7 @@ use std::path::Path;
 use figment::value::Value;
 
 use super::check::{not_both, secret};
-use super::section::{Section, kind, quoted};
+use super::section::{Section, kind, quoted, whole};
 use super::sources::read_secret;
 use super::{clients, print};
 use crate::broker::{kafka, rabbitmq};
@@ -113,7 +113,7 @@ fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(_, text) => Some(text.clone()),
         Value::Bool(_, truth) => Some(truth.to_string()),
-        Value::Num(_, number) => match number.to_i128() {
+        Value::Num(_, number) => match whole(*number) {
             Some(whole) => Some(whole.to_string()),
             None => number.to_f64().map(|float| float.to_string()),
         },

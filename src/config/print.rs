@@ -5,7 +5,7 @@ use std::fmt::Write;
 use figment::value::{Dict, Value};
 
 use super::layers::Layers;
-use super::section::quoted;
+use super::section::{quoted, whole};
 use super::sources::Sources;
 use crate::domain::Secret;
 
@@ -120,7 +120,7 @@ fn shown(path: &[&str], value: &Value) -> String {
             let items: Vec<String> = items.iter().map(|item| shown(path, item)).collect();
             format!("[{}]", items.join(", "))
         }
-        Value::Num(_, number) => match number.to_i128() {
+        Value::Num(_, number) => match whole(*number) {
             Some(whole) => whole.to_string(),
             None => number.to_f64().unwrap_or_default().to_string(),
         },

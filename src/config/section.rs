@@ -8,7 +8,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use figment::value::{Dict, Value};
+use figment::value::{Dict, Num, Value};
 
 use super::layers::Layers;
 use super::problem::Problem;
@@ -232,9 +232,7 @@ impl<'a> Section<'a> {
     pub(super) fn integer(&self, key: &'static str, range: RangeInclusive<u64>) -> Option<u64> {
         self.read(key, |value| {
             let number = match value {
-                Value::Num(_, number) => {
-                    number.to_i128().or_else(|| number.to_u128().and_then(|n| n.try_into().ok()))
-                }
+                Value::Num(_, number) => whole(*number),
                 _ => None,
             };
             let Some(number) = number else {
@@ -341,10 +339,15 @@ pub(super) fn kind(value: &Value) -> &'static str {
     }
 }
 
+/// A number without a fraction. YAML's are unsigned where they can be, TOML's are not.
+pub(super) fn whole(number: Num) -> Option<i128> {
+    number.to_i128().or_else(|| number.to_u128().and_then(|number| number.try_into().ok()))
+}
+
 fn shown(value: &Value) -> String {
     match value {
         Value::String(_, text) => format!("the text {text:?}"),
-        Value::Num(_, number) => match (number.to_i128(), number.to_f64()) {
+        Value::Num(_, number) => match (whole(*number), number.to_f64()) {
             (Some(whole), _) => format!("the number {whole}"),
             (None, Some(float)) => format!("the number {float}"),
             (None, None) => kind(value).to_owned(),

@@ -119,6 +119,11 @@ fn yaml_says_the_same_as_toml() {
     assert_eq!(orders.policy.retry, Retry { attempts: 8, initial_ms: 1000, max_ms: 300_000 });
     assert_eq!(orders.policy.max_pending, 5_000_000);
     assert_eq!(config.kafka["main"].properties["socket.keepalive.enable"].expose(), "true");
+    assert_eq!(config.kafka["main"].properties["queued.max.messages.kbytes"].expose(), "32768");
+    let printed = config::load(example("kubernetes.yaml")).expect("read").print();
+    for expected in ["max_pending = 5000000", "attempts = 8", "\"queued.max.messages.kbytes\" = 32768"] {
+        assert!(printed.contains(expected), "{expected}: {printed}");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 #![allow(clippy::expect_used)] // a test that cannot go on should stop
 
+mod chart;
 mod command;
 mod documents;
 mod examples;

@@ -11,6 +11,7 @@ mod check;
 mod directions;
 mod flow;
 mod kafka;
+mod kubernetes;
 mod outage;
 mod rabbitmq;
 mod send;

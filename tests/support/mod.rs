@@ -18,6 +18,7 @@ pub mod eventually;
 pub mod folders;
 pub mod kafka;
 pub mod names;
+pub mod pod;
 pub mod ports;
 pub mod process;
 mod producers;

@@ -117,6 +117,17 @@ impl Relay {
         Self { program, folder, address, environment, process, past: Metrics::default() }
     }
 
+    /// One that was started some other way and listens at `address`. It cannot be restarted from here.
+    pub fn adopt(process: Process, address: &str) -> Self {
+        Self {
+            folder: folders::new("relay"),
+            address: address.to_owned(),
+            environment: Vec::new(),
+            process,
+            past: Metrics::default(),
+        }
+    }
+
     /// Waits until `/readyz` says 200.
     pub async fn ready(&mut self) {
         eventually("the relay is ready", async || {

@@ -1,0 +1,174 @@
+{{- define "postdate.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* At most 50 characters: a Job's name and what is added to it must fit into 63. */}}
+{{- define "postdate.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "postdate.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "postdate.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "postdate.labels" -}}
+{{ include "postdate.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "postdate.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- end -}}
+{{- end -}}
+
+{{/* The configuration file: `config`, and what the chart owns. Whatever is rendered first asks for it, so the
+values are judged here. */}}
+{{- define "postdate.config" -}}
+{{- include "postdate.validate" . -}}
+{{- $at := "/run/secrets/postdate" -}}
+{{- $secrets := .Values.secrets -}}
+{{- $config := deepCopy .Values.config -}}
+{{- $_ := set $config "shutdown_timeout" (printf "%ds" (int .Values.shutdownTimeoutSeconds)) -}}
+{{- $admin := dict "listen" "0.0.0.0:8025" -}}
+{{- if $secrets.writeTokens.name -}}{{- $_ := set $admin "write_tokens_file" (printf "%s/admin/write-tokens" $at) -}}{{- end -}}
+{{- if $secrets.readTokens.name -}}{{- $_ := set $admin "read_tokens_file" (printf "%s/admin/read-tokens" $at) -}}{{- end -}}
+{{- $_ := set $config "admin" $admin -}}
+{{- if $secrets.redis.name -}}
+{{- $redis := default dict $config.redis -}}
+{{- $_ := set $config "redis" (set $redis "url_file" (printf "%s/redis/url" $at)) -}}
+{{- end -}}
+{{- range $name, $_ := $secrets.rabbitmq -}}
+{{- $all := default dict $config.rabbitmq -}}
+{{- $one := default dict (get $all $name) -}}
+{{- $_ := set $all $name (set $one "url_file" (printf "%s/rabbitmq/%s/url" $at $name)) -}}
+{{- $_ := set $config "rabbitmq" $all -}}
+{{- end -}}
+{{- range $name, $_ := $secrets.kafka -}}
+{{- $_ := set (get $config.kafka $name) "properties_file" (printf "%s/kafka/%s/properties" $at $name) -}}
+{{- end -}}
+{{- toYaml $config -}}
+{{- end -}}
+
+{{/* One key of one Secret as one file of the projected volume: (list REFERENCE PATH). */}}
+{{- define "postdate.secretFile" -}}
+- secret:
+    name: {{ (index . 0).name }}
+    items:
+      - key: {{ (index . 0).key }}
+        path: {{ index . 1 }}
+{{- end -}}
+
+{{/* The volumes: (list ROOT CONFIGMAP). Files are readable by every user, for the pod's may be any; nobody
+else is in the pod. */}}
+{{- define "postdate.volumes" -}}
+{{- $root := index . 0 -}}
+{{- $secrets := $root.Values.secrets -}}
+- name: config
+  configMap:
+    name: {{ index . 1 }}
+    defaultMode: 0444
+- name: secrets
+  projected:
+    defaultMode: 0444
+    sources:
+      {{- if $secrets.writeTokens.name }}
+      {{- include "postdate.secretFile" (list $secrets.writeTokens "admin/write-tokens") | nindent 6 }}
+      {{- end }}
+      {{- if $secrets.readTokens.name }}
+      {{- include "postdate.secretFile" (list $secrets.readTokens "admin/read-tokens") | nindent 6 }}
+      {{- end }}
+      {{- if $secrets.redis.name }}
+      {{- include "postdate.secretFile" (list $secrets.redis "redis/url") | nindent 6 }}
+      {{- end }}
+      {{- range $name, $reference := $secrets.rabbitmq }}
+      {{- include "postdate.secretFile" (list $reference (printf "rabbitmq/%s/url" $name)) | nindent 6 }}
+      {{- end }}
+      {{- range $name, $reference := $secrets.kafka }}
+      {{- include "postdate.secretFile" (list $reference (printf "kafka/%s/properties" $name)) | nindent 6 }}
+      {{- end }}
+{{- with $root.Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* What every container of ours has. */}}
+{{- define "postdate.container" -}}
+image: {{ include "postdate.image" . | quote }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities:
+    drop: [ALL]
+# What it said last, for `kubectl describe pod`.
+terminationMessagePolicy: FallbackToLogsOnError
+{{- with .Values.extraEnv }}
+env:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+resources:
+  {{- toYaml .Values.resources | nindent 2 }}
+volumeMounts:
+  - name: config
+    mountPath: /etc/postdate
+    readOnly: true
+  - name: secrets
+    mountPath: /run/secrets/postdate
+    readOnly: true
+  {{- with .Values.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end -}}
+
+{{/* The container that judges the configuration with the very image, files and environment. */}}
+{{- define "postdate.checkContainer" -}}
+name: check
+args: [check, --config, /etc/postdate/postdate.yaml]
+{{ include "postdate.container" . }}
+{{- end -}}
+
+{{/* What every pod of ours has. */}}
+{{- define "postdate.pod" -}}
+automountServiceAccountToken: false
+enableServiceLinks: false
+{{- with .Values.serviceAccountName }}
+serviceAccountName: {{ . }}
+{{- end }}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  seccompProfile:
+    type: RuntimeDefault
+  {{- with .Values.podSecurityContext }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end -}}

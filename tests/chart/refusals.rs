@@ -1,0 +1,97 @@
+//! Every wrong value fails before anything is installed, with a sentence that names it.
+
+use super::tools::{chart, template, text};
+
+/// Settings over `ci/kafka-values.yaml`, and what must be said.
+const WRONG: [(&[&str], &str); 46] = [
+    (&["replicas=3"], "additional properties 'replicas' not allowed"),
+    (&["replicaCount=-1"], "at '/replicaCount': minimum: got -1, want 0"),
+    (&["replicaCount=two"], "at '/replicaCount': got string, want integer"),
+    (&["image.name=x"], "at '/image': additional properties 'name' not allowed"),
+    (&["image.repository="], "image.repository is empty: build the image"),
+    (&["image.repository=https://x/y"], "at '/image/repository'"),
+    (&["image.tag=latest"], "image.tag is latest: name a version"),
+    (&["image.tag=a b"], "at '/image/tag'"),
+    (&["image.digest=sha256:abc"], "at '/image/digest'"),
+    (&["image.pullPolicy=Sometimes"], "at '/image/pullPolicy': value must be one of"),
+    (&["image.pullSecrets=x"], "at '/image/pullSecrets': got string, want array"),
+    (&["config=text"], "at '/config': got string, want object"),
+    (&["config.redis=text"], "at '/config/redis': got string, want null or object"),
+    (&["config.routes=null"], "config.routes is empty"),
+    (&["config.routes.Bad.from=x"], "invalid propertyName 'Bad'"),
+    (&["config.kafka.a__b.brokers=x"], "invalid propertyName 'a__b'"),
+    (&["config.routes.orders=text"], "at '/config/routes/orders': got string"),
+    (
+        &["config.shutdown_timeout=3s"],
+        "config.shutdown_timeout is the chart's to set: use shutdownTimeoutSeconds",
+    ),
+    (&["config.admin.listen=0.0.0.0:80"], "config.admin is the chart's to set"),
+    (&["config.redis.url=null"], "it is not said where Redis is"),
+    (&["config.redis.url=redis://:hunter2@r"], "config.redis.url holds a password"),
+    (&["secrets.redis.name=x"], "config.redis.url and secrets.redis.name are both set"),
+    (&["secrets.redis.name=X"], "at '/secrets/redis/name'"),
+    (&["secrets.redis.key=a/b"], "at '/secrets/redis/key'"),
+    (&["config.rabbitmq.m.url=amqp://u:hunter2@r"], "config.rabbitmq.m.url holds a password"),
+    (
+        &["config.rabbitmq.m.url=amqp://r", "secrets.rabbitmq.m.name=x", "secrets.rabbitmq.m.key=k"],
+        "config.rabbitmq.m.url and secrets.rabbitmq.m are both set",
+    ),
+    (&["secrets.rabbitmq.m=x"], "at '/secrets/rabbitmq/m': got string, want object"),
+    (&["secrets.kafka.main.name=x"], "at '/secrets/kafka/main': missing property 'key'"),
+    (
+        &["secrets.kafka.other.name=x", "secrets.kafka.other.key=k"],
+        "secrets.kafka.other belongs to no connection",
+    ),
+    (
+        &["config.kafka.main.properties.sasl\\.password=hunter2"],
+        "config.kafka.main.properties holds sasl.password",
+    ),
+    (
+        &["config.kafka.main.properties_file=/x", "secrets.kafka.main.name=x", "secrets.kafka.main.key=k"],
+        "config.kafka.main.properties and secrets.kafka.main are both set",
+    ),
+    (
+        &["config.kafka.main.properties.a=b", "secrets.kafka.main.name=x", "secrets.kafka.main.key=k"],
+        "config.kafka.main.properties and secrets.kafka.main are both set: put all properties into the Secret",
+    ),
+    (&["secrets.writeTokens.name="], "the API listens on the pod's address and needs a token"),
+    (&["check.beforeChanges=yes please"], "at '/check/beforeChanges': got string, want boolean"),
+    (&["check.timeoutSeconds=0"], "at '/check/timeoutSeconds': minimum: got 0, want 10"),
+    (&["shutdownTimeoutSeconds=20s"], "at '/shutdownTimeoutSeconds': got string, want integer"),
+    (&["shutdownTimeoutSeconds=0"], "at '/shutdownTimeoutSeconds': minimum: got 0, want 1"),
+    (&["resources.limits.memory=lots"], "at '/resources/limits/memory'"),
+    (&["service.type=Foo"], "at '/service/type': value must be one of"),
+    (&["service.port=70000"], "at '/service/port': maximum: got 70,000, want 65,535"),
+    (
+        &["podDisruptionBudget.maxUnavailable=0"],
+        "at '/podDisruptionBudget/maxUnavailable': minimum: got 0, want 1",
+    ),
+    (&["livenessProbe.failureThreshold=0"], "at '/livenessProbe/failureThreshold': minimum: got 0, want 1"),
+    (&["podSecurityContext.runAsUser=0"], "at '/podSecurityContext/runAsUser': minimum: got 0, want 1"),
+    (&["podSecurityContext.runAsNonRoot=false"], "additional properties 'runAsNonRoot' not allowed"),
+    (
+        &["extraEnv[0].name=POSTDATE_ADMIN__LISTEN"],
+        "extraEnv sets POSTDATE_ADMIN__LISTEN, which is the chart's to set",
+    ),
+    (&["topologySpreadConstraints[0].maxSkew=1"], "at '/topologySpreadConstraints/0': missing properties"),
+];
+
+#[test]
+fn every_wrong_value_is_refused_with_a_sentence() {
+    let right = chart().join("ci/kafka-values.yaml");
+    for (set, expected) in WRONG {
+        let output = template(&[&right], set);
+        let error = text(&output.stderr);
+        assert!(!output.status.success(), "{set:?} was taken");
+        assert!(error.contains(expected), "{set:?}: expected {expected:?} in\n{error}");
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+}
+
+#[test]
+fn all_that_is_missing_is_said_at_once() {
+    let error = text(&template(&[], &[]).stderr);
+    for expected in ["image.repository", "config.routes", "secrets.writeTokens.name", "where Redis is"] {
+        assert!(error.contains(expected), "{expected}: {error}");
+    }
+}

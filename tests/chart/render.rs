@@ -1,0 +1,180 @@
+//! Without a cluster: what comes out of the values.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::pods::{Container, list, string};
+use super::tools::{KUBERNETES, cases, chart, documents, find, helm, template, text};
+use crate::support::pod;
+
+#[test]
+fn lint_finds_nothing() {
+    for case in cases() {
+        let mut command = helm(&["lint", "--strict", "--kube-version", KUBERNETES]);
+        let output = command.arg(chart()).arg("--values").arg(&case).output().expect("helm runs");
+        assert!(output.status.success(), "{}: {}", case.display(), text(&output.stdout));
+    }
+}
+
+/// What a user's Secrets would hold, by the path that the chart mounts them at.
+fn secrets(pod: &Value) -> BTreeMap<String, BTreeMap<String, String>> {
+    let mut all: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
+    for source in list(&pod["volumes"]).flat_map(|volume| list(&volume["projected"]["sources"])) {
+        for item in list(&source["secret"]["items"]) {
+            let text = match string(&item["path"]).split('/').next() {
+                Some("redis") => "rediss://:hunter2@redis:6379\n",
+                Some("rabbitmq") => "amqps://user:hunter2@rabbitmq/shop",
+                Some("kafka") => "sasl.mechanism=SCRAM-SHA-512\nsasl.username=u\nsasl.password=hunter2\n",
+                Some("admin") => "a-token\nanother\n",
+                other => panic!("a secret at {other:?}"),
+            };
+            let secret = all.entry(string(&source["secret"]["name"]).to_owned()).or_default();
+            secret.insert(string(&item["key"]).to_owned(), text.to_owned());
+        }
+    }
+    all
+}
+
+/// What the pod of this Deployment or Job gets to see.
+fn container(all: &[Value], pod: &Value, name: &str) -> Container {
+    let secrets = secrets(pod);
+    Container::of(pod, name, &|kind, name| match kind {
+        "Secret" => secrets[name].clone(),
+        // Not the chart's: a user's extra volume.
+        _ if name == "shop-ca" => BTreeMap::from([("ca.crt".to_owned(), "no certificate".to_owned())]),
+        _ => {
+            let map = find(all, kind, name);
+            serde_json::from_value(map["data"].clone()).expect("texts")
+        }
+    })
+}
+
+/// Every case, and the one that the documentation begins with.
+fn all_cases() -> Vec<(String, Vec<Value>)> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/kubernetes.md");
+    let page = std::fs::read_to_string(page).expect("docs/kubernetes.md");
+    let (_, example) = page.split_once("```yaml\n# values.yaml\n").expect("the example");
+    let example = example.split_once("```").expect("its end").0;
+    let file = crate::support::folders::new("docs").join("values.yaml");
+    std::fs::write(&file, example).expect("written");
+    let files = cases().into_iter().chain([file]);
+    files.map(|file| (file.display().to_string(), documents(&template(&[&file], &[])))).collect()
+}
+
+#[tokio::test]
+async fn every_rendered_configuration_is_right_by_the_binarys_own_check() {
+    for (case, all) in all_cases() {
+        for document in &all {
+            let kind = string(&document["kind"]);
+            if !matches!(kind, "Deployment" | "Job") {
+                continue;
+            }
+            let container = container(&all, &document["spec"]["template"]["spec"], "check");
+            let output = pod::finish(&container.volumes, &container.environment, &container.args()).await;
+            let (out, error) = (text(&output.stdout), text(&output.stderr));
+            assert_eq!(output.status.code(), Some(0), "{case}, {kind}: {error}");
+            assert!(out.starts_with("the configuration is right"), "{out}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_the_values_say_is_what_the_binary_reads() {
+    let full = chart().join("ci/full-values.yaml");
+    let all = documents(&template(&[&full], &[]));
+    let pod = &find(&all, "Deployment", "shop-relay")["spec"]["template"]["spec"];
+    let container = container(&all, pod, "check");
+    let args = [&container.args()[..], &["--print"]].concat();
+    let printed = text(&pod::finish(&container.volumes, &container.environment, &args).await.stdout);
+    let printed: String = printed.split_whitespace().collect::<Vec<_>>().join(" ");
+    for expected in [
+        "shutdown_timeout = \"45s\"",
+        "partitions = 128",
+        "max_pending = 50000000",
+        "routing_key = \"no\"",
+        "listen = \"0.0.0.0:8025\"",
+        "attempts = 8",
+    ] {
+        assert!(printed.contains(expected), "{expected}: {printed}");
+    }
+    assert!(!printed.contains("hunter2"), "{printed}");
+}
+
+#[test]
+fn every_pod_is_restricted() {
+    for (case, all) in all_cases() {
+        let pods = all.iter().map(|document| &document["spec"]["template"]["spec"]).filter(|p| !p.is_null());
+        let mut seen = 0;
+        for pod in pods {
+            assert_eq!(pod["automountServiceAccountToken"], false, "{case}");
+            assert_eq!(pod["enableServiceLinks"], false, "{case}");
+            assert_eq!(pod["securityContext"]["runAsNonRoot"], true, "{case}");
+            assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault", "{case}");
+            for container in list(&pod["initContainers"]).chain(list(&pod["containers"])) {
+                let expected = json!({
+                    "allowPrivilegeEscalation": false,
+                    "readOnlyRootFilesystem": true,
+                    "capabilities": { "drop": ["ALL"] },
+                });
+                assert_eq!(container["securityContext"], expected, "{case}");
+                assert!(!container["resources"]["limits"]["memory"].is_null(), "{case}");
+                seen += 1;
+            }
+        }
+        assert!(seen >= 2, "{case}");
+    }
+}
+
+fn deployment(case: &str, set: &[&str]) -> Value {
+    let all = documents(&template(&[&chart().join("ci").join(case)], set));
+    find(&all, "Deployment", "rel-postdate")["spec"].clone()
+}
+
+#[test]
+fn kubernetes_waits_longer_than_the_drain_takes() {
+    for seconds in [1, 20, 3600] {
+        let spec = deployment("kafka-values.yaml", &[&format!("shutdownTimeoutSeconds={seconds}")]);
+        assert_eq!(spec["template"]["spec"]["terminationGracePeriodSeconds"], seconds + 10);
+    }
+}
+
+#[test]
+fn pods_are_replaced_when_the_configuration_changes_and_only_then() {
+    let checksum = |set: &[&str]| {
+        let spec = deployment("kafka-values.yaml", set);
+        string(&spec["template"]["metadata"]["annotations"]["checksum/config"]).to_owned()
+    };
+    let before = checksum(&[]);
+    assert_eq!(before, checksum(&["replicaCount=7"]));
+    assert_ne!(before, checksum(&["config.routes.orders.max_delay=1h"]));
+    assert_ne!(before, checksum(&["shutdownTimeoutSeconds=21"]));
+}
+
+#[test]
+fn a_constraint_gets_the_deployments_selector_unless_it_has_one() {
+    let spec = deployment("kafka-values.yaml", &[]);
+    let constraints: Vec<_> = list(&spec["template"]["spec"]["topologySpreadConstraints"]).collect();
+    assert_eq!(constraints.len(), 2);
+    for constraint in constraints {
+        assert_eq!(constraint["labelSelector"], spec["selector"]);
+    }
+    let full = documents(&template(&[&chart().join("ci/full-values.yaml")], &[]));
+    let pod = &find(&full, "Deployment", "shop-relay")["spec"]["template"]["spec"];
+    assert_eq!(
+        pod["topologySpreadConstraints"][0]["labelSelector"],
+        json!({"matchLabels": {"team": "shop"}})
+    );
+}
+
+#[test]
+fn names_fit_whatever_the_release_is_called() {
+    let long = "a-release-with-a-name-that-is-as-long-as-helm-permits"; // helm: 53 characters
+    let mut command = helm(&["template", long, "--kube-version", KUBERNETES, "--values"]);
+    let output = command.arg(chart().join("ci/kafka-values.yaml")).arg(chart()).output().expect("helm runs");
+    let all = documents(&output);
+    for document in all {
+        assert!(string(&document["metadata"]["name"]).len() <= 63, "{document}");
+    }
+}
