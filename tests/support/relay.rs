@@ -120,6 +120,7 @@ impl Relay {
     /// One that was started some other way and listens at `address`. It cannot be restarted from here.
     pub fn adopt(process: Process, address: &str) -> Self {
         Self {
+            program: binary(),
             folder: folders::new("relay"),
             address: address.to_owned(),
             environment: Vec::new(),
