@@ -131,6 +131,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         readiness: &house.readiness,
         tasks: &house.tasks,
         shutdown: &house.stages.ingress,
+        remembers: house.config.routes.iter().map(|r| (r.name.clone(), r.policy.dedupe_ms)).collect(),
         shards: house.shards,
     })?;
     timer::start(&timer::Parts {

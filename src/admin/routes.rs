@@ -37,6 +37,7 @@ fn view(admin: &Admin, route: &Route) -> Value {
         "in_flight": metrics.map(|m| m.in_flight.get()),
         "dead": metrics.map(|m| m.dead.get()),
         "paused": metrics.map(|m| m.paused()).unwrap_or_default(),
+        "publishing_paused": metrics.is_some_and(|m| m.publishing_paused.get() != 0),
     })
 }
 
@@ -82,6 +83,10 @@ fn policy(policy: &Policy) -> Value {
             OnDuplicate::Keep => "keep",
             OnDuplicate::Replace => "replace",
         },
+        "dedupe": duration(policy.dedupe_ms),
+        "rate": policy.rate.map_or(0, |rate| rate.per_second),
+        "burst": policy.rate.map_or(0, |rate| rate.burst),
+        "jitter": duration(policy.jitter_ms),
         "retry": {
             "attempts": policy.retry.attempts,
             "initial": duration(policy.retry.initial_ms),

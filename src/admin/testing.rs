@@ -93,6 +93,9 @@ pub(crate) fn route(name: &str, from: Endpoint) -> Arc<Route> {
         max_pending: 10_000_000,
         on_invalid: OnInvalid::DeadLetter,
         on_duplicate: OnDuplicate::Keep,
+        dedupe_ms: 0,
+        rate: None,
+        jitter_ms: 0,
         retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 300_000 },
     };
     let name = RouteName::new(name).expect("a name");

@@ -5,11 +5,15 @@ use std::sync::Arc;
 use super::connections::{Connections, named};
 use super::problem::nearest;
 use super::section::Section;
-use crate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, Policy, Retry, split_exchange};
+use crate::domain::route::{
+    DelayFrom, HeaderNames, OnDuplicate, OnInvalid, Policy, Rate, Retry, split_exchange,
+};
 use crate::domain::{Endpoint, Route, RouteName, RoutingKey, Target};
 
 /// Larger bodies are no messages: Redis and both brokers end about here.
 const LARGEST: u64 = 256 << 20;
+/// Highest `rate` and `burst`, messages.
+const FASTEST: u64 = 1_000_000;
 
 /// Judges `[defaults]` by itself, so that a mistake there is reported at its own place, once.
 pub(super) fn defaults(section: &Section<'_>) -> Option<()> {
@@ -238,6 +242,9 @@ fn policy(section: &Section<'_>, delay_from: DelayFrom) -> Option<Policy> {
         Some(_) => section
             .choice("delay_from", &[("produced", DelayFrom::Produced), ("arrival", DelayFrom::Arrival)]),
     };
+    let dedupe_ms = section.millis_or_none("dedupe");
+    let rate = rate(section);
+    let jitter_ms = section.millis_or_none("jitter");
     let retry = section.table("retry", retry);
     let headers = section.table("headers", headers);
     Some(Policy {
@@ -249,8 +256,21 @@ fn policy(section: &Section<'_>, delay_from: DelayFrom) -> Option<Policy> {
         max_pending: max_pending?,
         on_invalid: on_invalid?,
         on_duplicate: on_duplicate?,
+        dedupe_ms: dedupe_ms?,
+        rate: rate?,
+        jitter_ms: jitter_ms?,
         retry: retry?,
     })
+}
+
+fn rate(section: &Section<'_>) -> Option<Option<Rate>> {
+    let (rate, burst) = (section.integer("rate", 0..=FASTEST), section.integer("burst", 0..=FASTEST));
+    let (per_second, burst) = (rate? as u32, burst? as u32);
+    if per_second == 0 && burst > 0 {
+        let key = if section.is_set("burst") { "burst" } else { "rate" };
+        section.report(key, "`burst` without `rate` limits nothing: set `rate` too");
+    }
+    Some((per_second > 0).then_some(Rate { per_second, burst }))
 }
 
 fn retry(section: &Section<'_>) -> Option<Retry> {

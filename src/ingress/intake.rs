@@ -20,7 +20,7 @@ use super::{Delivery, Receipt};
 use crate::backoff::Backoff;
 use crate::domain::{
     DeadReason, Entry, Flags, InvalidReason, Message, OnInvalid, Partition, Route, RouteName, Target, Text,
-    UnixMs, retry,
+    UnixMs, jitter, retry,
 };
 use crate::egress::Lanes;
 use crate::lifecycle::{Shutdown, Tasks};
@@ -58,6 +58,10 @@ pub struct Source {
     /// The highest offset that the store knows to be read.
     marked: Option<i64>,
     batches: u64,
+    /// Messages with neither a name nor a place so far.
+    nameless: u64,
+    /// Whether what is due on arrival may pass the store by.
+    straight: bool,
     gate: Option<watch::Receiver<bool>>,
     through: Through,
 }
@@ -106,6 +110,8 @@ impl Intake {
             reread_until,
             marked: reread_until,
             batches: 0,
+            nameless: 0,
+            straight: false,
             gate: self.gates.get(&route.name).cloned(),
             through: Through::new(
                 self.lanes.clone(),
@@ -152,6 +158,7 @@ impl Source {
             return;
         }
         self.batches += 1;
+        self.straight = self.goes_straight();
         let now = self.intake.store.clock().now();
         let mut work = Work::new(self.route.clone(), now);
         let mut through = Vec::new();
@@ -162,6 +169,12 @@ impl Source {
             self.submit(p, work).await;
         }
         self.through.publish(&self.route, through, &self.intake.shutdown).await;
+    }
+
+    /// Whether nothing holds the route's messages back: a limited rate and a pause hold them in the store.
+    fn goes_straight(&self) -> bool {
+        let pauses = self.intake.store.pauses();
+        self.route.policy.rate.is_none() && pauses.may_publish(self.route.name.as_str())
     }
 
     /// Waits while the route's ingress is paused; `false` if shutting down begins meanwhile.
@@ -215,12 +228,13 @@ impl Source {
                 through.push((entry(now, None, flags, message), target, receipt));
             }
             Admitted::Delayed { due, id, target, message } => {
+                let due = self.put_off(due, id.as_ref(), position);
                 let named = id.is_some();
                 let flags = if named { flags.with(Flags::NAMED) } else { flags };
                 let p = self.place(id.as_ref(), position);
                 let entry = entry(due, id, flags, message);
                 // Judged by the clock that the wheel will judge it by.
-                if !named && self.intake.store.clock().is_due(due) {
+                if !named && self.straight && self.intake.store.clock().is_due(due) {
                     self.intake.direct.publish(&self.route, &self.metrics, &target, entry, p, receipt);
                 } else {
                     work.store(p, self.target_name(&target), entry, receipt);
@@ -231,6 +245,7 @@ impl Source {
                 work.command(p, WriteOp::Cancel { route: self.route.name.clone(), id }, receipt);
             }
             Admitted::Reschedule { id, due, target, message } => {
+                let due = self.put_off(due, Some(&id), position);
                 let p = self.place(Some(&id), position);
                 let entry = entry(due, Some(id.clone()), flags.with(Flags::NAMED), message);
                 let fallback = Bundle { target: self.target_name(&target), entries: Arc::new(vec![entry]) };
@@ -285,6 +300,23 @@ impl Source {
                 work.command(p, WriteOp::Bury(DeadLetter { route, reason, bundle, raw: None }), receipt);
             }
         }
+    }
+
+    /// A due time with the route's jitter: by its name or by its place in Kafka, so that a message that is read
+    /// again falls on the same moment; from RabbitMQ, one after another.
+    fn put_off(&mut self, due: UnixMs, id: Option<&Text>, position: Option<(i32, i64)>) -> UnixMs {
+        let most_ms = self.route.policy.jitter_ms;
+        if most_ms == 0 {
+            return due;
+        }
+        due.plus(match (id, position) {
+            (Some(id), _) => jitter::of(most_ms, self.route.name.as_str().as_bytes(), id.as_str().as_bytes()),
+            (None, Some((_, offset))) => jitter::of(most_ms, self.name.as_bytes(), &offset.to_be_bytes()),
+            (None, None) => {
+                self.nameless += 1;
+                jitter::of(most_ms, self.name.as_bytes(), &self.nameless.to_be_bytes())
+            }
+        })
     }
 
     /// Where a message lives: with its name, or with its block of offsets (RabbitMQ: its batch).
@@ -362,6 +394,7 @@ fn count(metrics: &RouteMetrics, command: Option<&'static str>, result: WriteRes
         WriteResult::Rescheduled => "rescheduled",
         WriteResult::TooLate => "too_late",
         WriteResult::Unknown => "unknown",
+        WriteResult::Published => "published",
     };
     if matches!(result, WriteResult::Stored | WriteResult::Replaced) {
         metrics.stored.inc();

@@ -42,8 +42,9 @@ impl Through {
         Self { lanes, store, metrics, bursts, verdicts: Arc::default(), next: 0 }
     }
 
-    /// Publishes these, in order; returns when each is confirmed or dead. When shutting down is forced it
-    /// returns with what is left unresolved: the source delivers it again.
+    /// Publishes these, in order; returns when each is confirmed or dead. While the route's publishing is
+    /// paused it waits. When shutting down is forced, or begins while it is paused, it returns with what is
+    /// left unresolved: the source delivers it again.
     pub(super) async fn publish(
         &mut self,
         route: &Arc<Route>,
@@ -52,7 +53,13 @@ impl Through {
     ) {
         let mut waiting: Vec<Passing> =
             batch.into_iter().map(|(entry, target, receipt)| Passing { entry, target, receipt }).collect();
+        let mut pauses = self.store.pauses();
         while !waiting.is_empty() {
+            // It can wait nowhere else: what passes through never enters the store.
+            tokio::select! {
+                () = shutdown.draining() => if !pauses.may_publish(route.name.as_str()) { return },
+                () = pauses.until_publishing(route.name.as_str()) => {}
+            }
             let failed = tokio::select! {
                 () = shutdown.forced() => return,
                 failed = self.once(route, waiting) => failed,

@@ -12,6 +12,8 @@
 //! | [`Store::settle`], [`Store::divide`] | timer | confirmed -> gone; the rest back, split off, or dead |
 //! | [`Store::extend`], [`Store::give_back`], [`Store::sweep`] | timer | keep a claim, return it, recover a dead holder's |
 //! | [`Store::audit`] | timer | find and mend what no transition could have made |
+//! | [`Store::lease`] | timer | tokens of a limited route |
+//! | [`Store::pause`], [`Store::resume`], [`Store::pauses`] | people; ingress and timer | what of a route stands still, on every replica |
 //! | [`Store::mark`], [`Store::raise_mark`] | ingress | how far a source was ever read |
 //!
 //! Guarantees: each call is applied at most once however often it is sent (a caller's lane numbers its
@@ -29,8 +31,8 @@ pub use bundle::{Bundle, BundleId, slice_of};
 pub use codec::{CodecError, decode, encode};
 pub use config::Config;
 pub use error::{PreflightError, StoreError};
-pub use redis::{Parts, Preflight, Store, Wake, Written, preflight};
+pub use redis::{Lease, Parts, Pauses, Preflight, Store, Wake, Written, preflight};
 pub use types::{
-    AuditReport, Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division, Fresh, Head, Held, Remainder,
-    Settlement, Swept, WriteOp, WriteResult,
+    AuditReport, Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division, Fresh, Head, Held, Progress,
+    Remainder, Settlement, Swept, WriteOp, WriteResult,
 };

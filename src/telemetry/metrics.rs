@@ -89,6 +89,7 @@ pub struct RouteMetrics {
     pub in_flight: Count,
     pub dead: Count,
     pub ingress_lag: Count,
+    pub publishing_paused: Count,
     pub oldest_overdue: Seconds,
     pub lateness: Histogram,
     pub confirm: Histogram,
@@ -114,6 +115,7 @@ struct Families {
     in_flight: ByRoute<Count>,
     dead: ByRoute<Count>,
     ingress_lag: ByRoute<Count>,
+    publishing_paused: ByRoute<Count>,
     oldest_overdue: ByRoute<Seconds>,
     invalid: Family<InvalidLabels, Counter>,
     commands: Family<CommandLabels, Counter>,
@@ -132,7 +134,7 @@ impl Families {
         r.register("passed_through", "Messages without a delay header, published at once", self.passed_through.clone());
         r.register("invalid", "Messages whose headers or size were refused, by reason and policy", self.invalid.clone());
         r.register("stored", "Messages put into the store", self.stored.clone());
-        r.register("duplicates", "Named messages suppressed or replaced because the name was pending", self.duplicates.clone());
+        r.register("duplicates", "Named messages suppressed or replaced because the name was pending, or (dedupe) in flight or remembered", self.duplicates.clone());
         r.register("commands", "Commands (cancel, reschedule) by result", self.commands.clone());
         r.register("published", "Delayed messages confirmed by their target", self.published.clone());
         r.register("publish_failures", "Publishes refused, returned or unconfirmed", self.publish_failures.clone());
@@ -146,6 +148,7 @@ impl Families {
         r.register("oldest_overdue_seconds", "How long the oldest due message has waited", self.oldest_overdue.clone());
         r.register("ingress_paused", "1 while the route's ingress is paused, by reason", self.ingress_paused.clone());
         r.register("ingress_lag", "Messages in the ingress topic that are not yet read", self.ingress_lag.clone());
+        r.register("publishing_paused", "1 while the route's publishing is paused by hand", self.publishing_paused.clone());
     }
 }
 
@@ -226,6 +229,7 @@ impl RouteMetrics {
             in_flight: f.in_flight.get_or_create_owned(&label),
             dead: f.dead.get_or_create_owned(&label),
             ingress_lag: f.ingress_lag.get_or_create_owned(&label),
+            publishing_paused: f.publishing_paused.get_or_create_owned(&label),
             oldest_overdue: f.oldest_overdue.get_or_create_owned(&label),
             lateness: lateness.get_or_create_owned(&label),
             confirm: confirm.get_or_create_owned(&label),

@@ -7,14 +7,17 @@
 mod audit;
 mod damage;
 mod declared;
+mod dedupe;
 mod driver;
 mod invariants;
 mod lost_replies;
 mod model;
 mod orders;
+mod pauses;
 mod preflight;
 mod proxy;
 mod races;
 mod random;
+mod rates;
 mod room;
 mod transitions;

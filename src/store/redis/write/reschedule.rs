@@ -23,6 +23,7 @@ impl PartitionWriter {
         fallback: &Bundle,
     ) -> Result<WriteResult, StoreError> {
         let name = name_key(route, id);
+        let remembers = self.memory.has(route.as_str());
         for _ in 0..LOOKS {
             let place = self.places(std::slice::from_ref(&name)).await?.pop().flatten();
             let found = match &place {
@@ -39,7 +40,7 @@ impl PartitionWriter {
             };
             move_to(&mut entry, due);
             let fresh = BundleId::new(route, slice_of(due), &self.ids.unique(), 1);
-            let mut keys = self.keys.fixed(self.partition);
+            let mut keys = self.keys.fixed_of(self.partition, remembers);
             keys.push(self.keys.blob(self.partition, &fresh));
             keys.push(self.keys.due(self.partition, fresh.shelf()));
             let mut saw = String::new();
@@ -56,6 +57,7 @@ impl PartitionWriter {
                 due.0.into(),
                 Arg::Blob(encode(&entry)),
             ];
+            let script = script.of(remembers);
             let call = Call { script, op: "reschedule", keys, args, blobs: Vec::new() };
             let answer = text(&turn.run(self.partition, call).await?)?;
             let result = match answer.as_str() {
