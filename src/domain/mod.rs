@@ -11,6 +11,7 @@ pub mod jitter;
 pub mod limits;
 pub mod message;
 pub mod moment;
+pub mod nearest;
 pub mod partition;
 pub mod retry;
 pub mod route;
@@ -22,6 +23,7 @@ pub mod verdict;
 pub use clock::{Clock, StoreClock};
 pub use due::UnixMs;
 pub use message::{Entry, Failure, Flags, Header, HeaderValue, Message, Origin, Properties, Text};
+pub use nearest::nearest;
 pub use partition::{Partition, Partitions};
 pub use route::{
     DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, Paused, Policy, Rate, Retry, Route, RouteName,
