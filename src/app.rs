@@ -8,7 +8,7 @@ mod targets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Context;
 use prometheus_client::registry::Registry;
@@ -111,6 +111,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
     let (routes, egress) = (&house.config.routes, house.stages.egress.clone());
     targets::start(routes, lanes.clone(), &house.readiness, &house.tasks, egress);
     let inject = IngressInject::new(lanes.clone(), house.clock);
+    let reached: Arc<OnceLock<Store>> = Arc::default();
     let state = admin::State {
         routes: house.config.routes.clone(),
         metrics: house.metrics.clone(),
@@ -118,6 +119,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         readiness: house.readiness.clone(),
         watch: house.watch.clone(),
         inject: Arc::new(inject),
+        store: reached.clone(),
         clock: house.clock,
     };
     // Announced before anybody can ask: not ready until the store is there.
@@ -134,6 +136,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         remembers: house.config.routes.iter().map(|r| (r.name.clone(), r.policy.dedupe_ms)).collect(),
         shards: house.shards,
     })?;
+    reached.get_or_init(|| store.clone());
     timer::start(&timer::Parts {
         config: house.config.timer,
         store: store.clone(),

@@ -8,6 +8,8 @@
 //! | `GET /api/v1/openapi.json` | open | the description of this table |
 //! | `GET /api/v1/routes` | read | all routes |
 //! | `GET /api/v1/routes/{route}` | read | one route: from, to, policy, counts |
+//! | `POST /api/v1/routes/{route}/pause` | write | pauses its ingress, its publishing, or both, on all replicas |
+//! | `POST /api/v1/routes/{route}/resume` | write | resumes them |
 //! | `POST /api/v1/routes/{route}/messages` | write | sends a message to the route's own ingress; `wait` follows it |
 //!
 //! Guarantees: under `/api/` a bearer token is judged before anything else is looked at (401, then 403,
@@ -48,6 +50,7 @@ mod health;
 mod inject;
 mod openapi;
 mod page;
+mod pause;
 mod problem;
 mod router;
 mod routes;
@@ -56,12 +59,13 @@ mod server;
 mod times;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use prometheus_client::registry::Registry;
 
 use crate::domain::{Clock, Route};
 use crate::lifecycle::Readiness;
+use crate::store::Store;
 use crate::telemetry::{Metrics, Watch};
 
 pub use config::Config;
@@ -83,6 +87,8 @@ pub struct State {
     pub watch: Arc<Watch>,
     /// The way to a route's own ingress.
     pub inject: Arc<dyn Inject>,
+    /// The store, once it was reached.
+    pub store: Arc<OnceLock<Store>>,
     /// This machine's clocks.
     pub clock: Clock,
 }

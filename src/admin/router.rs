@@ -19,9 +19,10 @@ use super::audit::Audited;
 use super::auth::{OPENAPI, Tokens};
 use super::openapi::{self, Base};
 use super::problem::Problem;
-use super::{State, health, routes, send};
+use super::{State, health, pause, routes, send};
 use crate::domain::{Route, RouteName, nearest};
 use crate::lifecycle::Shutdown;
+use crate::store::Store;
 
 /// Longest request body, bytes.
 pub(super) const MAX_BODY: usize = 2 * 1024 * 1024;
@@ -48,6 +49,11 @@ impl Admin {
         })
     }
 
+    /// The store; 503 until it was reached for the first time.
+    pub(super) fn store(&self) -> Result<&Store, Problem> {
+        self.state.store.get().ok_or_else(|| Problem::unavailable("the store was not reached yet; ask again"))
+    }
+
     /// All routes, by name.
     pub(super) fn routes(&self) -> impl Iterator<Item = &Arc<Route>> {
         self.by_name.values()
@@ -65,6 +71,8 @@ fn calls() -> OpenApiRouter<Arc<Admin>> {
         .routes(routes!(routes::list))
         .routes(routes!(routes::one))
         .routes(routes!(send::send))
+        .routes(routes!(pause::pause))
+        .routes(routes!(pause::resume))
 }
 
 /// The whole service.

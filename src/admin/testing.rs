@@ -142,6 +142,7 @@ pub(crate) fn state() -> (State, Arc<Recorder>) {
         readiness: Readiness::default(),
         watch: Arc::new(Watch::default()),
         inject: Arc::clone(&recorder) as Arc<dyn Inject>,
+        store: Arc::default(),
         clock,
     };
     (state, recorder)

@@ -5,6 +5,7 @@
 mod check;
 mod client;
 mod output;
+mod pause;
 mod run;
 mod send;
 
@@ -20,20 +21,8 @@ use crate::config::{self, Loaded, Problems, Sources};
 const USAGE: u8 = 64;
 
 /// Commands that the contract has and this version does not.
-const LATER: [&str; 12] = [
-    "status",
-    "pending",
-    "cancel",
-    "reschedule",
-    "dead",
-    "pause",
-    "resume",
-    "replay",
-    "import",
-    "bench",
-    "top",
-    "completions",
-];
+const LATER: [&str; 10] =
+    ["status", "pending", "cancel", "reschedule", "dead", "replay", "import", "bench", "top", "completions"];
 
 #[derive(Debug, Parser)]
 #[command(
@@ -60,6 +49,8 @@ enum Command {
     Run(run::Run),
     Check(check::Check),
     Send(send::Send),
+    Pause(pause::Pause),
+    Resume(pause::Resume),
 }
 
 /// Where the configuration comes from.
@@ -93,6 +84,8 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Check(args) => check::check(args),
         Command::Send(args) => Ok(send::run(args)),
+        Command::Pause(args) => Ok(pause::pause(args)),
+        Command::Resume(args) => Ok(pause::resume(args)),
     };
     done.unwrap_or_else(|error| {
         output::err(&format!("error: {error:#}"));

@@ -256,20 +256,21 @@ fn policy(section: &Section<'_>, delay_from: DelayFrom) -> Option<Policy> {
         on_invalid: on_invalid?,
         on_duplicate: on_duplicate?,
         dedupe_ms: dedupe_ms?,
-        rate: rate?,
+        rate: Some(rate?).filter(|rate| rate.per_second > 0),
         jitter_ms: jitter_ms?,
         retry: retry?,
     })
 }
 
-fn rate(section: &Section<'_>) -> Option<Option<Rate>> {
+/// Messages a second; a rate of 0 is none.
+fn rate(section: &Section<'_>) -> Option<Rate> {
     let (rate, burst) = (section.integer("rate", 0..=FASTEST), section.integer("burst", 0..=FASTEST));
     let (per_second, burst) = (rate? as u32, burst? as u32);
     if per_second == 0 && burst > 0 {
         let key = if section.is_set("burst") { "burst" } else { "rate" };
         section.report(key, "`burst` without `rate` limits nothing: set `rate` too");
     }
-    Some((per_second > 0).then_some(Rate { per_second, burst }))
+    Some(Rate { per_second, burst })
 }
 
 fn retry(section: &Section<'_>) -> Option<Retry> {

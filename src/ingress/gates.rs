@@ -155,8 +155,7 @@ impl Gates {
             metrics.pending.set((counts.messages - metrics.in_flight.get()).max(0));
             metrics.dead.set(counts.dead);
             let oldest = heads.iter().filter(|h| h.route() == route.name.as_str() && h.due <= now);
-            let oldest = oldest.map(|h| now.since(h.due)).max().unwrap_or(0);
-            metrics.oldest_overdue.set(oldest as f64 / 1e3);
+            metrics.overdue(oldest.map(|h| h.due).min(), now);
             let full = counts.messages > 0 && counts.messages as u64 >= route.policy.max_pending;
             metrics.ingress_paused("max_pending", full);
             if full && self.full.insert(route.name.clone()) {

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -14,7 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::domain::{Cause, InvalidReason, RouteName};
+use crate::domain::{Cause, InvalidReason, RouteName, UnixMs};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RouteLabel {
@@ -101,6 +101,7 @@ pub struct RouteMetrics {
     dropped: Family<ReasonLabels, Counter>,
     ingress_paused: Family<ReasonLabels, Count>,
     paused: Mutex<BTreeSet<&'static str>>,
+    waiting: AtomicI64,
 }
 
 #[derive(Default)]
@@ -241,6 +242,7 @@ impl RouteMetrics {
             dropped: f.dropped.clone(),
             ingress_paused: f.ingress_paused.clone(),
             paused: Mutex::default(),
+            waiting: AtomicI64::new(i64::MAX),
             route: label.route,
         };
         for cause in Cause::ALL {
@@ -295,6 +297,19 @@ impl RouteMetrics {
     /// The reasons for which the route's ingress is paused now.
     pub fn paused(&self) -> Vec<&'static str> {
         self.paused.lock().iter().copied().collect()
+    }
+
+    /// Notes the due time of the oldest message that is claimed here and held back by its route's rate; `None`:
+    /// no message is.
+    pub fn held_back(&self, oldest: Option<UnixMs>) {
+        self.waiting.store(oldest.map_or(i64::MAX, |due| due.0), Ordering::Relaxed);
+    }
+
+    /// `oldest_overdue_seconds`: of what waits in the store (`oldest`: its due time) and what is held back here.
+    pub fn overdue(&self, oldest: Option<UnixMs>, now: UnixMs) {
+        let held_back = UnixMs(self.waiting.load(Ordering::Relaxed));
+        let oldest = oldest.map_or(held_back, |oldest| oldest.min(held_back));
+        self.oldest_overdue.set(now.since(oldest).max(0) as f64 / 1e3);
     }
 
     fn reason(&self, reason: &'static str) -> ReasonLabels {

@@ -47,14 +47,14 @@ impl Pauses {
         };
         if self.0.wait_for(open).await.is_err() {
             // The store's tasks have ended: nothing will open any more, and its callers end too.
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 
     /// Waits until something else is known than at the last call. Cancel-safe.
     pub async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }
