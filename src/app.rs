@@ -4,6 +4,7 @@
 mod check;
 mod drain;
 mod inject;
+mod pausing;
 mod targets;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,7 @@ use tracing::{error, info};
 pub use self::check::{Finding, check_connections};
 use self::drain::Stages;
 use self::inject::IngressInject;
+use self::pausing::StorePausing;
 use crate::backoff::Backoff;
 use crate::broker::rabbitmq::Broker;
 use crate::config::Config;
@@ -119,7 +121,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         readiness: house.readiness.clone(),
         watch: house.watch.clone(),
         inject: Arc::new(inject),
-        store: reached.clone(),
+        pausing: Arc::new(StorePausing(reached.clone())),
         clock: house.clock,
     };
     // Announced before anybody can ask: not ready until the store is there.

@@ -59,17 +59,17 @@ mod server;
 mod times;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use prometheus_client::registry::Registry;
 
 use crate::domain::{Clock, Route};
 use crate::lifecycle::Readiness;
-use crate::store::Store;
 use crate::telemetry::{Metrics, Watch};
 
 pub use config::Config;
 pub use inject::{Inject, InjectError, Unfit};
+pub use pause::Pausing;
 pub use server::{GRACE, start};
 
 /// What the API shows and uses.
@@ -87,8 +87,8 @@ pub struct State {
     pub watch: Arc<Watch>,
     /// The way to a route's own ingress.
     pub inject: Arc<dyn Inject>,
-    /// The store, once it was reached.
-    pub store: Arc<OnceLock<Store>>,
+    /// The way to what is paused.
+    pub pausing: Arc<dyn Pausing>,
     /// This machine's clocks.
     pub clock: Clock,
 }

@@ -5,18 +5,30 @@ use std::time::Duration;
 
 use axum::extract::State as Extract;
 use axum::{Extension, Json};
+use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 
 use super::audit::Noted;
-use super::extract::{Asked, InRoute, OfRoute};
+use super::extract::{Body, InRoute, OfRoute};
 use super::problem::Problem;
 use super::router::Admin;
 use crate::domain::{Paused, RouteName};
-use crate::store::{Store, StoreError};
 
 /// Longest wait for the store.
 const DEADLINE: Duration = Duration::from_secs(5);
+
+/// Pauses and resumes for all replicas, and says what is paused then. `app` provides it.
+pub trait Pausing: Send + Sync {
+    /// Pauses (or resumes) these parts of a route; what is so already stays. `Err` says why it may not have
+    /// been done. Safe to do again.
+    fn set<'a>(
+        &'a self,
+        route: &'a RouteName,
+        what: Paused,
+        pause: bool,
+    ) -> BoxFuture<'a, Result<Paused, String>>;
+}
 
 /// Which part of a route.
 #[derive(Clone, Copy, Deserialize, ToSchema)]
@@ -29,12 +41,12 @@ pub(super) enum Part {
 }
 
 /// What is to be paused or resumed.
-#[derive(Deserialize, IntoParams)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
+#[schema(as = Pausing)]
 pub(super) struct What {
     /// Only this part; without it both.
-    #[param(required = false, nullable = false)]
+    #[schema(nullable = false)]
     only: Option<Part>,
 }
 
@@ -68,7 +80,8 @@ type Answer = (Extension<Noted>, Json<View>);
 /// nothing about it. What was claimed already (of the next 250 ms, or two seconds' worth of a limited rate) may
 /// still go out. What is paused already stays so.
 #[utoipa::path(
-    post, path = "/api/v1/routes/{route}/pause", operation_id = "pauseRoute", params(InRoute, What),
+    post, path = "/api/v1/routes/{route}/pause", operation_id = "pauseRoute", params(InRoute),
+    request_body = What,
     responses(
         (status = 200, description = "What of it is paused now.", body = View),
         (status = 400, description = "No such part."),
@@ -79,17 +92,17 @@ type Answer = (Extension<Noted>, Json<View>);
 pub(super) async fn pause(
     Extract(admin): Extract<Arc<Admin>>,
     OfRoute(route): OfRoute,
-    Asked(what): Asked<What>,
+    Body(what): Body<What>,
 ) -> Result<Answer, Problem> {
-    let store = admin.store()?;
-    done(store, &route.name, store.pause(&route.name, what.parts())).await
+    set(&admin, &route.name, &what, true).await
 }
 
 /// Resume a route
 ///
 /// Its ingress, its publishing, or both, on every replica within a second. What is not paused stays so.
 #[utoipa::path(
-    post, path = "/api/v1/routes/{route}/resume", operation_id = "resumeRoute", params(InRoute, What),
+    post, path = "/api/v1/routes/{route}/resume", operation_id = "resumeRoute", params(InRoute),
+    request_body = What,
     responses(
         (status = 200, description = "What of it is paused still.", body = View),
         (status = 400, description = "No such part."),
@@ -100,23 +113,14 @@ pub(super) async fn pause(
 pub(super) async fn resume(
     Extract(admin): Extract<Arc<Admin>>,
     OfRoute(route): OfRoute,
-    Asked(what): Asked<What>,
+    Body(what): Body<What>,
 ) -> Result<Answer, Problem> {
-    let store = admin.store()?;
-    done(store, &route.name, store.resume(&route.name, what.parts())).await
+    set(&admin, &route.name, &what, false).await
 }
 
-/// Makes the call, and asks the store what is paused after it.
-async fn done(
-    store: &Store,
-    route: &RouteName,
-    call: impl Future<Output = Result<(), StoreError>>,
-) -> Result<Answer, Problem> {
-    let asked = tokio::time::timeout(DEADLINE, async {
-        call.await?;
-        store.paused(route).await
-    });
-    let paused = match asked.await {
+async fn set(admin: &Admin, route: &RouteName, what: &What, pause: bool) -> Result<Answer, Problem> {
+    let set = admin.state.pausing.set(route, what.parts(), pause);
+    let paused = match tokio::time::timeout(DEADLINE, set).await {
         Ok(Ok(paused)) => paused,
         Ok(Err(why)) => return Err(Problem::unavailable(format!("{why}; ask again"))),
         Err(_) => return Err(Problem::unavailable("the store did not answer in time; ask again")),

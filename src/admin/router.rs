@@ -22,7 +22,6 @@ use super::problem::Problem;
 use super::{State, health, pause, routes, send};
 use crate::domain::{Route, RouteName, nearest};
 use crate::lifecycle::Shutdown;
-use crate::store::Store;
 
 /// Longest request body, bytes.
 pub(super) const MAX_BODY: usize = 2 * 1024 * 1024;
@@ -47,11 +46,6 @@ impl Admin {
             let nearest = nearest(name, self.by_name.keys().map(RouteName::as_str)).map(str::to_owned);
             Problem::not_found(format!("there is no route `{}`", name.escape_debug())).nearest(nearest)
         })
-    }
-
-    /// The store; 503 until it was reached for the first time.
-    pub(super) fn store(&self) -> Result<&Store, Problem> {
-        self.state.store.get().ok_or_else(|| Problem::unavailable("the store was not reached yet; ask again"))
     }
 
     /// All routes, by name.

@@ -15,12 +15,13 @@ use super::admit::{Admitted, admit};
 use super::bundling::{PartitionWork, Work};
 use super::direct::Direct;
 use super::headers;
+use super::jitter::Jitter;
 use super::through::Through;
 use super::{Delivery, Receipt};
 use crate::backoff::Backoff;
 use crate::domain::{
     DeadReason, Entry, Flags, InvalidReason, Message, OnInvalid, Partition, Route, RouteName, Target, Text,
-    UnixMs, jitter, retry,
+    UnixMs, retry,
 };
 use crate::egress::Lanes;
 use crate::lifecycle::{Shutdown, Tasks};
@@ -58,8 +59,7 @@ pub struct Source {
     /// The highest offset that the store knows to be read.
     marked: Option<i64>,
     batches: u64,
-    /// Messages with neither a name nor a place so far.
-    nameless: u64,
+    jitter: Jitter,
     /// Whether what is due on arrival may pass the store by.
     straight: bool,
     gate: Option<watch::Receiver<bool>>,
@@ -105,12 +105,12 @@ impl Intake {
         let reread_until = self.until_done("read a source's mark", || self.store.mark(&name)).await?;
         Some(Source {
             intake: self.clone(),
+            jitter: Jitter::new(route, &name),
             route: route.clone(),
             name,
             reread_until,
             marked: reread_until,
             batches: 0,
-            nameless: 0,
             straight: false,
             gate: self.gates.get(&route.name).cloned(),
             through: Through::new(
@@ -228,7 +228,7 @@ impl Source {
                 through.push((entry(now, None, flags, message), target, receipt));
             }
             Admitted::Delayed { due, id, target, message } => {
-                let due = self.put_off(due, id.as_ref(), position);
+                let due = self.jitter.put_off(due, id.as_ref(), position);
                 let named = id.is_some();
                 let flags = if named { flags.with(Flags::NAMED) } else { flags };
                 let p = self.place(id.as_ref(), position);
@@ -245,7 +245,7 @@ impl Source {
                 work.command(p, WriteOp::Cancel { route: self.route.name.clone(), id }, receipt);
             }
             Admitted::Reschedule { id, due, target, message } => {
-                let due = self.put_off(due, Some(&id), position);
+                let due = self.jitter.put_off(due, Some(&id), position);
                 let p = self.place(Some(&id), position);
                 let entry = entry(due, Some(id.clone()), flags.with(Flags::NAMED), message);
                 let fallback = Bundle { target: self.target_name(&target), entries: Arc::new(vec![entry]) };
@@ -300,23 +300,6 @@ impl Source {
                 work.command(p, WriteOp::Bury(DeadLetter { route, reason, bundle, raw: None }), receipt);
             }
         }
-    }
-
-    /// A due time with the route's jitter: by its name or by its place in Kafka, so that a message that is read
-    /// again falls on the same moment; from RabbitMQ, one after another.
-    fn put_off(&mut self, due: UnixMs, id: Option<&Text>, position: Option<(i32, i64)>) -> UnixMs {
-        let most_ms = self.route.policy.jitter_ms;
-        if most_ms == 0 {
-            return due;
-        }
-        due.plus(match (id, position) {
-            (Some(id), _) => jitter::of(most_ms, self.route.name.as_str().as_bytes(), id.as_str().as_bytes()),
-            (None, Some((_, offset))) => jitter::of(most_ms, self.name.as_bytes(), &offset.to_be_bytes()),
-            (None, None) => {
-                self.nameless += 1;
-                jitter::of(most_ms, self.name.as_bytes(), &self.nameless.to_be_bytes())
-            }
-        })
     }
 
     /// Where a message lives: with its name, or with its block of offsets (RabbitMQ: its batch).

@@ -65,8 +65,6 @@ fn commands_of_later_versions_are_refused_by_name() {
         "cancel",
         "reschedule",
         "dead",
-        "pause",
-        "resume",
         "replay",
         "import",
         "bench",

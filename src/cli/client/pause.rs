@@ -28,9 +28,8 @@ pub(in crate::cli) fn pause(
     let Some(route) = RouteName::new(&pausing.route) else {
         return Err(ClientError::Usage(format!("`{}` is not a route's name", pausing.route.escape_debug())));
     };
-    let only = pausing.only.map(|part| format!("?only={part}")).unwrap_or_default();
-    let answer =
-        client.post(&format!("/api/v1/routes/{route}/{}{only}", pausing.verb), &json!({}), DEADLINE)?;
+    let only = pausing.only.map_or_else(|| json!({}), |part| json!({ "only": part }));
+    let answer = client.post(&format!("/api/v1/routes/{route}/{}", pausing.verb), &only, DEADLINE)?;
     if json {
         writeln!(out, "{}", answer.body)?;
     }
