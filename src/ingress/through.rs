@@ -1,8 +1,12 @@
 //! What has no delay header passes through, byte for byte and in order, and never enters the store: refused,
 //! it is tried again in place while its source waits; hopeless or out of attempts, it becomes a dead letter
 //! and the rest goes on.
+//!
+//! While the target takes all, a whole batch is on its way at once. What is on its way with the first one that
+//! is refused may overtake that one; the rest of the batch then goes one by one, each when the one before it
+//! is confirmed or dead.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +36,28 @@ struct Passing {
     receipt: Receipt,
 }
 
+/// What of a batch is still to go, in order.
+struct Line<T> {
+    waiting: VecDeque<T>,
+    singly: bool,
+}
+
+impl<T> Line<T> {
+    /// What goes next; nothing at the end.
+    fn next(&mut self) -> Option<Vec<T>> {
+        let count = if self.singly { self.waiting.len().min(1) } else { self.waiting.len() };
+        (count > 0).then(|| self.waiting.drain(..count).collect())
+    }
+
+    /// These go again, before all others.
+    fn refused(&mut self, again: Vec<T>) {
+        self.singly = true;
+        for one in again.into_iter().rev() {
+            self.waiting.push_front(one);
+        }
+    }
+}
+
 impl Through {
     pub(super) fn new(
         lanes: Arc<dyn Lanes>,
@@ -51,32 +77,32 @@ impl Through {
         batch: Vec<(Entry, Arc<Target>, Receipt)>,
         shutdown: &Shutdown,
     ) {
-        let mut waiting: Vec<Passing> =
-            batch.into_iter().map(|(entry, target, receipt)| Passing { entry, target, receipt }).collect();
+        let passing = |(entry, target, receipt)| Passing { entry, target, receipt };
+        let mut line = Line { waiting: batch.into_iter().map(passing).collect(), singly: false };
         let mut pauses = self.store.pauses();
-        while !waiting.is_empty() {
+        while let Some(next) = line.next() {
             // It can wait nowhere else: what passes through never enters the store.
             tokio::select! {
                 () = shutdown.draining() => if !pauses.may_publish(route.name.as_str()) { return },
                 () = pauses.until_publishing(route.name.as_str()) => {}
             }
-            let failed = tokio::select! {
+            let refused = tokio::select! {
                 () = shutdown.forced() => return,
-                failed = self.once(route, waiting) => failed,
+                refused = self.once(route, next) => refused,
             };
-            let mut wait_ms = 0;
-            waiting = Vec::with_capacity(failed.len());
-            for (passing, verdict) in failed {
+            let mut back = Vec::with_capacity(refused.len());
+            let mut wait_ms = None;
+            for (passing, verdict) in refused {
                 if let Some((passing, ms)) = self.again_or_dead(route, passing, &verdict).await {
-                    wait_ms = wait_ms.max(ms);
-                    waiting.push(passing);
+                    wait_ms.get_or_insert(ms);
+                    back.push(passing);
                 }
             }
-            if !waiting.is_empty() {
-                tokio::select! {
-                    () = shutdown.forced() => return,
-                    () = tokio::time::sleep(Duration::from_millis(wait_ms)) => {}
-                }
+            let Some(ms) = wait_ms else { continue };
+            line.refused(back);
+            tokio::select! {
+                () = shutdown.forced() => return,
+                () = tokio::time::sleep(Duration::from_millis(ms)) => {}
             }
         }
     }
@@ -162,5 +188,28 @@ impl Through {
                 None
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_refusal_nothing_is_overtaken() {
+        let mut line = Line { waiting: (0..6).collect(), singly: false };
+        assert_eq!(line.next(), Some(vec![0, 1, 2, 3, 4, 5]), "all at once while all is well");
+        line.refused(vec![1, 3, 4]);
+        let (mut arrived, mut refusals) = (vec![], [1, 3, 3, 4].into_iter().peekable());
+        while let Some(next) = line.next() {
+            assert_eq!(next.len(), 1, "one at a time");
+            if refusals.next_if_eq(&next[0]).is_some() {
+                line.refused(next);
+            } else {
+                arrived.extend(next);
+            }
+        }
+        assert_eq!(arrived, [1, 3, 4]);
+        assert_eq!(refusals.next(), None, "each was refused as planned");
     }
 }
