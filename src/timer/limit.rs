@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tracing::debug;
 
 use super::wheel::Wheel;
@@ -89,14 +90,14 @@ impl Limit {
 /// Leases tokens whenever some are wanted, until draining begins.
 pub(super) async fn run(limit: Arc<Limit>, route: RouteName, store: Store, wheel: Wheel, shutdown: Shutdown) {
     let lease = async {
-        let mut pause = Duration::ZERO;
+        let mut next = Instant::now();
         loop {
             limit.wanted.notified().await;
             loop {
-                tokio::time::sleep(pause).await;
+                tokio::time::sleep_until(next).await;
                 let asked = limit.state.lock().asked;
                 let lease = store.lease(&route, limit.rate, asked).await;
-                pause = pause_after(&lease, limit.rate, fastrand::f64());
+                next = Instant::now() + pause_after(&lease, limit.rate, fastrand::f64());
                 match lease {
                     Ok(Lease { granted: 0, .. }) => {}
                     Ok(lease) => {

@@ -205,6 +205,27 @@ async fn a_limited_route_keeps_its_rate_over_all_replicas_and_its_queue_is_the_s
 }
 
 #[tokio::test]
+async fn a_slow_route_whose_head_is_long_due_makes_nobody_spin() {
+    const MESSAGES: usize = 6;
+    let site = Site::new().await;
+    let path = Path::new("slow", Side::Kafka, Side::Kafka);
+    site.open(std::slice::from_ref(&path)).await;
+    let mut relay = Relay::start(&path.configure(config(&site), "rate = 1")).await;
+    let case = |n: usize| format!("slow {n}");
+    let all: Vec<_> = (0..MESSAGES).map(|n| message(&path, &case(n), &[("x-delay", "100")])).collect();
+    site.send(&path, &all).await;
+    await_overdue(&relay, "slow", 2.0).await;
+    site.await_cases(&(0..MESSAGES).map(case).collect::<Vec<_>>()).await;
+    await_metric(&relay, "pending", &[("route", "slow")], 0).await;
+    // A call each for a bundle, and for what two shards see at the same time; a spin makes thousands.
+    let claims = sum(&relay, "store_seconds_count", &[("op", "claim")]).await;
+    assert!(claims <= 10.0 * MESSAGES as f64, "{claims} claims");
+    let leases = sum(&relay, "store_seconds_count", &[("op", "lease")]).await;
+    assert!(leases <= 10.0 * MESSAGES as f64, "{leases} leases");
+    assert!(relay.terminate().await.success(), "a clean end");
+}
+
+#[tokio::test]
 async fn a_replica_that_dies_costs_a_limited_route_no_message_and_no_stop() {
     const MESSAGES: usize = 150;
     let site = Site::new().await;
