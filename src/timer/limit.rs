@@ -2,7 +2,7 @@
 //! the wheel one a hand-over. The queue behind the limit is the store: the claimer takes no more than about two
 //! seconds' worth.
 //!
-//! Tokens are never given back: what is not spent within [`HOLD`] is void, so that nobody saves up. What a
+//! Tokens are never given back: what is not spent within [`HOLD_US`] is void, so that nobody saves up. What a
 //! replica that dies held is lost, at most one lease; the bucket goes on filling at its rate for the others.
 
 use std::sync::Arc;

@@ -4,8 +4,9 @@
 use anyhow::anyhow;
 use postdate::store::{Held, Progress, Swept, WriteResult};
 
+use super::proxy::Proxy;
 use super::room::*;
-use crate::support::eventually;
+use crate::support::{Redis, eventually};
 
 async fn delivered(room: &Room) -> Vec<String> {
     room.command(&["ZRANGE", &room.key("delivered"), "0", "-1"]).await
@@ -104,6 +105,57 @@ async fn a_holder_that_dies_between_the_confirm_and_its_note_leaves_no_gap() {
     // The dead one was only slow.
     assert_eq!(room.settle(&dead).await, Held::Stale);
     room.check().await;
+}
+
+#[tokio::test]
+async fn calls_whose_replies_are_lost_remember_and_answer_as_the_first_time() {
+    let redis = Redis::shared().await;
+    let proxy = Proxy::before(redis).await;
+    let room = proxy.room_with(redis, LONG as i64).await;
+    let progress = |claimed: &postdate::store::Claimed| Progress {
+        claim: claimed.claim.clone(),
+        confirmed: Some(vec![true]),
+        delivered: vec!["a".into()],
+    };
+    // Once without loss: the server knows the scripts then.
+    room.keep(vec![named("warm", past(), "warm")]).await;
+    let warm = room.claim(LONG).await.remove(0);
+    room.store
+        .extend(P, LONG, &[Progress { delivered: vec!["warm".into()], ..progress(&warm) }])
+        .await
+        .expect("held");
+    room.settle(&warm).await;
+    room.reschedule("warm", far(), "warm").await;
+
+    proxy.lose_next_reply();
+    assert_eq!(
+        room.keep(vec![named("a", past(), "a")]).await,
+        [WriteResult::Stored],
+        "not a duplicate of itself"
+    );
+    let call = proxy.last_call();
+    let claimed = room.claim(LONG).await.remove(0);
+    proxy.lose_next_reply();
+    let extended = room.store.extend(P, LONG, &[progress(&claimed)]).await;
+    assert!(matches!(extended, Err(postdate::store::StoreError::Unavailable(_))), "{extended:?}");
+    assert_eq!(
+        delivered(&room).await,
+        ["orders/warm", "orders/a"],
+        "applied all the same, the last to end last"
+    );
+    assert_eq!(room.store.extend(P, LONG, &[progress(&claimed)]).await, Ok(vec![Held::Done(vec![])]));
+    proxy.lose_next_reply();
+    assert_eq!(room.settle(&claimed).await, Held::Done(vec![]));
+    proxy.lose_next_reply();
+    assert_eq!(room.keep(vec![named("a", far(), "again")]).await, [WriteResult::Duplicate]);
+    proxy.lose_next_reply();
+    assert_eq!(room.reschedule("a", far(), "moved").await, WriteResult::TooLate);
+    assert_eq!(proxy.played(), 5);
+    // A store that comes once more after its message was delivered, to a server that has forgotten the call.
+    room.command::<i64>(&["DEL", &room.key("calls")]).await;
+    assert!(proxy.send_again(&call).await.contains("$1\r\nd\r\n"), "known by its name");
+    let left = room.check().await;
+    assert!(left.bundles.is_empty() && left.passing.is_empty(), "{left:?}");
 }
 
 #[tokio::test]
