@@ -103,6 +103,12 @@ impl StoreClock {
         self.now_us().map_or_else(|| self.clock.wall(), |us| UnixMs(us.div_euclid(1000)))
     }
 
+    /// The moment that both clocks have reached, Unix microseconds: what is due by then is due. It stays
+    /// true, however long ago it was asked for. `i64::MIN` until the store was first reached.
+    pub fn reached_us(&self) -> i64 {
+        self.now_us().map_or(i64::MIN, |store| store.min(self.clock.wall_us()))
+    }
+
     /// Whether both clocks call a moment past.
     pub fn is_due(&self, due: UnixMs) -> bool {
         self.until_due_us(due) <= 0

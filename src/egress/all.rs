@@ -37,11 +37,12 @@ impl Lanes for AllLanes {
 struct NoLane;
 
 impl Lane for NoLane {
-    fn submit(&self, publication: Publication) {
-        let error = "no such connection".into();
-        publication
-            .verdicts
-            .push(publication.ticket, Verdict::Refused { reason: Refusal::Unavailable, error });
+    fn submit_all(&self, publications: Vec<Publication>) {
+        for publication in publications {
+            let error = "no such connection".into();
+            let refused = Verdict::Refused { reason: Refusal::Unavailable, error };
+            publication.verdicts.push(publication.ticket, refused);
+        }
     }
 
     fn backlog(&self) -> usize {

@@ -68,7 +68,12 @@ pub struct Stamp {
 /// The way to one target.
 pub trait Lane: Send + Sync {
     /// Takes a message; its verdict comes later, surely, once. Never blocks.
-    fn submit(&self, publication: Publication);
+    fn submit(&self, publication: Publication) {
+        self.submit_all(vec![publication]);
+    }
+
+    /// Takes several, in order.
+    fn submit_all(&self, publications: Vec<Publication>);
 
     /// Messages taken and not yet answered.
     fn backlog(&self) -> usize;

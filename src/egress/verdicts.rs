@@ -16,10 +16,16 @@ pub struct Verdicts {
 impl Verdicts {
     /// Puts one in; wakes the owner.
     pub fn push(&self, ticket: u64, verdict: Verdict) {
+        self.push_all([(ticket, verdict)]);
+    }
+
+    /// Puts several in, in order.
+    pub fn push_all(&self, verdicts: impl IntoIterator<Item = (u64, Verdict)>) {
         let first = {
             let mut inbox = self.inbox.lock();
-            inbox.push((ticket, verdict));
-            inbox.len() == 1
+            let was_empty = inbox.is_empty();
+            inbox.extend(verdicts);
+            was_empty && !inbox.is_empty()
         };
         if first {
             self.arrived.notify_one();

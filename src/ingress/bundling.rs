@@ -25,7 +25,10 @@ pub(super) struct PartitionWork {
     pub(super) ops: Vec<WriteOp>,
     /// Per operation, the receipts of its messages or of its command, in order.
     pub(super) receipts: Vec<Vec<Receipt>>,
-    open: HashMap<Key, Building>,
+    open: Vec<(Key, Building)>,
+    places: HashMap<Key, usize>,
+    /// Where the message before this one went: mostly this one goes there too.
+    last: usize,
     names: HashSet<Text>,
 }
 
@@ -74,14 +77,16 @@ impl Work {
         let span = if named { MIN_SPAN_MS } else { span_ms(entry.due.since(self.now)) };
         let key = Key { target, span, bucket: entry.due.0.div_euclid(span), named };
         let bytes = entry.message.body_len() + entry.message.headers_len() + 64;
-        let building = work.open.entry(key.clone()).or_default();
+        let at = work.find(key);
+        let (_, building) = &mut work.open[at];
         let full = building.entries.len() >= self.most
             || (!building.entries.is_empty() && building.bytes + bytes > BUNDLE_BYTES);
         if full {
             let whole = std::mem::take(building);
-            work.push(&self.route, key.target.clone(), whole);
+            let target = work.open[at].0.target.clone();
+            work.push(&self.route, target, whole);
         }
-        let building = work.open.entry(key).or_default();
+        let (_, building) = &mut work.open[at];
         building.bytes += bytes;
         building.entries.push(entry);
         building.receipts.push(receipt);
@@ -107,8 +112,21 @@ impl Work {
 }
 
 impl PartitionWork {
+    /// The bundle in the making for a key.
+    fn find(&mut self, key: Key) -> usize {
+        if self.open.get(self.last).is_none_or(|(known, _)| *known != key) {
+            self.last = self.places.get(&key).copied().unwrap_or_else(|| {
+                self.open.push((key.clone(), Building::default()));
+                self.places.insert(key, self.open.len() - 1);
+                self.open.len() - 1
+            });
+        }
+        self.last
+    }
+
     fn close(&mut self, route: &Arc<Route>) {
         self.names.clear();
+        self.places.clear();
         for (key, building) in std::mem::take(&mut self.open) {
             self.push(route, key.target, building);
         }

@@ -32,6 +32,15 @@ struct Inner {
     tasks: Tasks,
 }
 
+/// A message that is due already.
+pub(super) struct Due {
+    pub(super) target: Arc<Target>,
+    pub(super) entry: Entry,
+    /// Where it is stored if it must be.
+    pub(super) partition: Partition,
+    pub(super) receipt: Receipt,
+}
+
 struct Underway {
     route: Arc<Route>,
     metrics: Arc<RouteMetrics>,
@@ -78,49 +87,59 @@ impl Direct {
         Self(inner)
     }
 
-    pub(super) fn publish(
-        &self,
-        route: &Arc<Route>,
-        metrics: &Arc<RouteMetrics>,
-        target: &Arc<Target>,
-        entry: Entry,
-        partition: Partition,
-        receipt: Receipt,
-    ) {
+    /// Hands these to their lanes, in order.
+    pub(super) fn publish(&self, route: &Arc<Route>, metrics: &Arc<RouteMetrics>, batch: Vec<Due>) {
         let inner = &self.0;
-        let ticket = inner.next.fetch_add(1, Ordering::Relaxed);
-        let now_us = inner.store.clock().local().mono_us();
-        let id = Text::from(format!("~{}", inner.store.unique()));
-        if let Some(cause) = entry.repeat_cause(0) {
-            metrics.redelivered(cause, 1);
-            inner.bursts.note("this publish may repeat an earlier one", &route.name, cause.as_str(), &id);
+        let mut batch = batch.into_iter().peekable();
+        while let Some(first) = batch.next() {
+            let target = first.target.clone();
+            let mut together = vec![first];
+            while let Some(next) = batch.next_if(|next| Arc::ptr_eq(&next.target, &target)) {
+                together.push(next);
+            }
+            // Under one lock: entered before their verdicts can come.
+            let mut underway = inner.underway.lock();
+            let enter = |due| inner.enter(&mut underway, route, metrics, due);
+            let publications = together.into_iter().map(enter).collect();
+            drop(underway);
+            inner.lanes.lane(&target).submit_all(publications);
         }
-        let stamp = Stamp { id: id.clone(), due: entry.due, attempt: 1 };
-        let entries = Arc::new(vec![entry]);
-        let underway = Underway {
-            route: route.clone(),
-            metrics: metrics.clone(),
-            target: target.clone(),
-            entries: entries.clone(),
-            id,
-            partition,
-            receipt,
-            handed_us: now_us,
-        };
-        inner.underway.lock().insert(ticket, underway);
-        inner.lanes.lane(target).submit(Publication {
-            entries,
-            index: 0,
-            stamp: Some(stamp),
-            target: target.clone(),
-            ticket,
-            verdicts: inner.verdicts.clone(),
-            not_after_us: now_us + PATIENCE_US,
-        });
     }
 }
 
 impl Inner {
+    fn enter(
+        &self,
+        underway: &mut HashMap<u64, Underway>,
+        route: &Arc<Route>,
+        metrics: &Arc<RouteMetrics>,
+        due: Due,
+    ) -> Publication {
+        let Due { target, entry, partition, receipt } = due;
+        let ticket = self.next.fetch_add(1, Ordering::Relaxed);
+        let now_us = self.store.clock().local().mono_us();
+        let id = Text::from(format!("~{}", self.store.unique()));
+        if let Some(cause) = entry.repeat_cause(0) {
+            metrics.redelivered(cause, 1);
+            self.bursts.note("this publish may repeat an earlier one", &route.name, cause.as_str(), &id);
+        }
+        let stamp = Stamp { id: id.clone(), due: entry.due, attempt: 1 };
+        let entries = Arc::new(vec![entry]);
+        let (route, metrics) = (route.clone(), metrics.clone());
+        let publication = Publication {
+            entries: entries.clone(),
+            index: 0,
+            stamp: Some(stamp),
+            target: target.clone(),
+            ticket,
+            verdicts: self.verdicts.clone(),
+            not_after_us: now_us + PATIENCE_US,
+        };
+        let entered = Underway { route, metrics, target, entries, id, partition, receipt, handed_us: now_us };
+        underway.insert(ticket, entered);
+        publication
+    }
+
     fn judge(self: Arc<Self>, ticket: u64, verdict: &Verdict) {
         let Some(underway) = self.underway.lock().remove(&ticket) else { return };
         if *verdict == Verdict::Confirmed {

@@ -13,7 +13,7 @@ use tracing::{debug, warn};
 
 use super::admit::{Admitted, admit};
 use super::bundling::{PartitionWork, Work};
-use super::direct::Direct;
+use super::direct::{Direct, Due};
 use super::headers;
 use super::jitter::Jitter;
 use super::through::Through;
@@ -64,6 +64,15 @@ pub struct Source {
     straight: bool,
     gate: Option<watch::Receiver<bool>>,
     through: Through,
+}
+
+/// What a batch's deliveries turned out to be, in order.
+struct Judged {
+    /// For the store.
+    work: Work,
+    /// Straight to their targets.
+    due: Vec<Due>,
+    through: Vec<(Entry, Arc<Target>, Receipt)>,
 }
 
 /// What the intake is built from.
@@ -160,11 +169,13 @@ impl Source {
         self.batches += 1;
         self.straight = self.goes_straight();
         let now = self.intake.store.clock().now();
-        let mut work = Work::new(self.route.clone(), now);
-        let mut through = Vec::new();
+        let work = Work::new(self.route.clone(), now);
+        let mut judged = Judged { work, due: Vec::new(), through: Vec::new() };
         for delivery in batch {
-            self.judge(delivery, now, &mut work, &mut through);
+            self.judge(delivery, now, &mut judged);
         }
+        let Judged { work, due, through } = judged;
+        self.intake.direct.publish(&self.route, &self.metrics, due);
         for (p, work) in work.finish() {
             self.submit(p, work).await;
         }
@@ -208,13 +219,8 @@ impl Source {
         done
     }
 
-    fn judge(
-        &mut self,
-        delivery: Delivery,
-        now: UnixMs,
-        work: &mut Work,
-        through: &mut Vec<(Entry, Arc<Target>, Receipt)>,
-    ) {
+    fn judge(&mut self, delivery: Delivery, now: UnixMs, judged: &mut Judged) {
+        let Judged { work, due: direct, through } = &mut *judged;
         let Delivery { message, malformed, produced, flags, position, receipt } = delivery;
         let unreadable = malformed.is_some();
         let entry = |due, id: Option<Text>, flags, message: Message| Entry {
@@ -235,7 +241,7 @@ impl Source {
                 let entry = entry(due, id, flags, message);
                 // Judged by the clock that the wheel will judge it by.
                 if !named && self.straight && self.intake.store.clock().is_due(due) {
-                    self.intake.direct.publish(&self.route, &self.metrics, &target, entry, p, receipt);
+                    direct.push(Due { target, entry, partition: p, receipt });
                 } else {
                     work.store(p, self.target_name(&target), entry, receipt);
                 }
@@ -254,12 +260,11 @@ impl Source {
             }
             Admitted::Invalid { reason, error, message } => {
                 let entry = entry(now, None, flags, message);
-                self.invalid(reason, &error, unreadable, entry, receipt, work, through);
+                self.invalid(reason, &error, unreadable, entry, receipt, judged);
             }
         }
     }
 
-    #[allow(clippy::too_many_arguments)] // the parts of one delivery, on their three ways
     fn invalid(
         &self,
         reason: InvalidReason,
@@ -267,8 +272,7 @@ impl Source {
         unreadable: bool,
         mut entry: Entry,
         receipt: Receipt,
-        work: &mut Work,
-        through: &mut Vec<(Entry, Arc<Target>, Receipt)>,
+        judged: &mut Judged,
     ) {
         let policy = match self.route.policy.on_invalid {
             // Headers that cannot be read cannot leave byte for byte: they are kept for a person instead.
@@ -284,7 +288,7 @@ impl Source {
             self.intake.watch.report(&self.route.name, id.as_str(), || Outcome::Dead { reason });
         }
         match policy {
-            OnInvalid::PassThrough => through.push((entry, self.route.to.clone(), receipt)),
+            OnInvalid::PassThrough => judged.through.push((entry, self.route.to.clone(), receipt)),
             OnInvalid::Drop => {
                 self.metrics.dropped(reason.as_str());
                 receipt.resolve();
@@ -297,7 +301,11 @@ impl Source {
                 let p = self.place(None, entry.position);
                 let bundle = Bundle { target: Text::default(), entries: Arc::new(vec![entry]) };
                 let route = self.route.name.clone();
-                work.command(p, WriteOp::Bury(DeadLetter { route, reason, bundle, raw: None }), receipt);
+                judged.work.command(
+                    p,
+                    WriteOp::Bury(DeadLetter { route, reason, bundle, raw: None }),
+                    receipt,
+                );
             }
         }
     }

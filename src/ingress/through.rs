@@ -112,6 +112,7 @@ impl Through {
         let first = self.next;
         self.next += waiting.len() as u64;
         let mut underway = HashMap::with_capacity(waiting.len());
+        let mut together: Vec<Publication> = Vec::new();
         for (ticket, passing) in (first..).zip(waiting) {
             if let Some(cause) = passing.entry.repeat_cause(0) {
                 self.metrics.redelivered(cause, 1);
@@ -126,7 +127,10 @@ impl Through {
             let entries = Arc::new(vec![passing.entry.clone()]);
             let target = passing.target.clone();
             underway.insert(ticket, passing);
-            self.lanes.lane(&target).submit(Publication {
+            if together.last().is_some_and(|last| !Arc::ptr_eq(&last.target, &target)) {
+                self.submit(std::mem::take(&mut together));
+            }
+            together.push(Publication {
                 entries,
                 index: 0,
                 stamp: None,
@@ -136,6 +140,7 @@ impl Through {
                 not_after_us: i64::MAX,
             });
         }
+        self.submit(together);
         let mut failed = Vec::new();
         while !underway.is_empty() {
             for (ticket, verdict) in self.verdicts.take().await {
@@ -150,6 +155,14 @@ impl Through {
         }
         failed.sort_by_key(|(ticket, ..)| *ticket);
         failed.into_iter().map(|(_, passing, verdict)| (passing, verdict)).collect()
+    }
+
+    /// Hands these to the lane that they have in common.
+    fn submit(&self, together: Vec<Publication>) {
+        if let Some(first) = together.first() {
+            let lane = self.lanes.lane(&first.target);
+            lane.submit_all(together);
+        }
     }
 
     /// The record and how long to wait, or nothing if it is dead by now.

@@ -7,7 +7,10 @@
 //! `~due.partition.nonce.counter.count.index`, from which the bundle's id can be made again.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
+
+use bytes::Bytes;
 
 use crate::domain::{Entry, Partition, RouteName, Text, UnixMs};
 
@@ -68,13 +71,38 @@ impl BundleId {
 
     /// The `~` id of the message at `index`, due at `due`.
     pub fn message_id(&self, partition: Partition, index: usize, due: UnixMs) -> Text {
-        Text::from(format!(
-            "~{}.{}.{}.{}",
-            base36(due.0.max(0) as u64),
-            base36(u64::from(partition.0)),
-            self.unique(),
-            base36(index as u64)
-        ))
+        let mut id = Vec::with_capacity(40);
+        self.put_message_id(&mut id, partition, index, due);
+        Text::from_utf8(id.into()).unwrap_or_default()
+    }
+
+    /// Each message's name as it goes out: its own, or its `~` id. All of them share one allocation.
+    pub fn message_ids(&self, partition: Partition, entries: &[Entry]) -> Vec<Text> {
+        let mut made = Vec::with_capacity(40 * entries.len());
+        let put = |(index, entry): (usize, &Entry)| {
+            let start = made.len();
+            if entry.id.is_none() {
+                self.put_message_id(&mut made, partition, index, entry.due);
+            }
+            start..made.len()
+        };
+        let places: Vec<_> = entries.iter().enumerate().map(put).collect();
+        let made = Bytes::from(made);
+        let own = |(entry, place): (&Entry, Range<usize>)| {
+            entry.id.clone().or_else(|| Text::from_utf8(made.slice(place))).unwrap_or_default()
+        };
+        entries.iter().zip(places).map(own).collect()
+    }
+
+    fn put_message_id(&self, out: &mut Vec<u8>, partition: Partition, index: usize, due: UnixMs) {
+        out.push(b'~');
+        put_base36(out, due.0.max(0) as u64);
+        out.push(b'.');
+        put_base36(out, u64::from(partition.0));
+        out.push(b'.');
+        out.extend_from_slice(self.unique().as_bytes());
+        out.push(b'.');
+        put_base36(out, index as u64);
     }
 }
 
@@ -107,7 +135,13 @@ impl Bundle {
 }
 
 /// A number in base 36, lower case.
-pub(super) fn base36(mut n: u64) -> String {
+pub(super) fn base36(n: u64) -> String {
+    let mut digits = Vec::with_capacity(13);
+    put_base36(&mut digits, n);
+    String::from_utf8(digits).unwrap_or_default()
+}
+
+fn put_base36(out: &mut Vec<u8>, mut n: u64) {
     let mut digits = [0u8; 13];
     let mut at = digits.len();
     loop {
@@ -115,7 +149,7 @@ pub(super) fn base36(mut n: u64) -> String {
         digits[at] = b"0123456789abcdefghijklmnopqrstuvwxyz"[(n % 36) as usize];
         n /= 36;
         if n == 0 {
-            return String::from_utf8_lossy(&digits[at..]).into_owned();
+            return out.extend_from_slice(&digits[at..]);
         }
     }
 }

@@ -11,9 +11,11 @@
 //! All numbers are LEB128 varints; texts and bytes are length, bytes. A blob is immutable; a reader that
 //! does not know its version leaves it alone. Golden files in `tests/golden` hold the format still.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use zstd::bulk::{Compressor, Decompressor};
 
 use super::Bundle;
 use crate::domain::{Entry, Failure, Flags, Text, UnixMs};
@@ -33,6 +35,10 @@ const ZSTD: u8 = 1;
 const PREFIX: usize = 8;
 /// Records shorter than this are never worth compressing.
 const COMPRESS_FROM: usize = 512;
+/// So many bytes of longer records are tried first.
+const SAMPLE: usize = 4096;
+/// zstd's level: what the higher ones save more is not worth their time.
+const LEVEL: i32 = 1;
 /// Most bytes that records may decompress to: a bomb is refused.
 const MAX_PLAIN: usize = 256 << 20;
 
@@ -98,13 +104,31 @@ fn checksum(blob: &[u8]) -> u32 {
     hash.finalize()
 }
 
+thread_local! {
+    // Making a context costs more than most bundles do.
+    static COMPRESSOR: RefCell<Option<Compressor<'static>>> = RefCell::new(Compressor::new(LEVEL).ok());
+    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = RefCell::new(Decompressor::new().ok());
+}
+
+/// The records compressed, where that pays: an eighth saved is worth the time it takes to undo.
 fn compress(records: &[u8]) -> Option<Vec<u8>> {
+    let pays = |plain: &[u8]| {
+        let compressed = COMPRESSOR.with_borrow_mut(|c| c.as_mut()?.compress(plain).ok())?;
+        (compressed.len() < plain.len() - plain.len() / 8).then_some(compressed)
+    };
     if records.len() < COMPRESS_FROM {
         return None;
     }
-    let compressed = zstd::bulk::compress(records, 1).ok()?;
-    // An eighth saved is worth the time it takes to undo.
-    (compressed.len() < records.len() - records.len() / 8).then_some(compressed)
+    // What does not compress (encrypted, compressed already) shows in its beginning: the rest is spared.
+    if records.len() >= 4 * SAMPLE && pays(&records[..SAMPLE]).is_none() {
+        return None;
+    }
+    pays(records)
+}
+
+fn decompress(payload: &[u8], plain_len: usize) -> Option<Bytes> {
+    let plain = DECOMPRESSOR.with_borrow_mut(|d| d.as_mut()?.decompress(payload, plain_len).ok())?;
+    Some(Bytes::from(plain))
 }
 
 struct IndexEntry {
@@ -135,9 +159,7 @@ pub fn decode(blob: &Bytes) -> Result<Bundle, CodecError> {
     let payload = reader.rest();
     let records = match blob[3] {
         PLAIN => payload,
-        ZSTD => zstd::bulk::decompress(&payload, plain_len)
-            .map(Bytes::from)
-            .map_err(|_| CodecError::Malformed(PREFIX))?,
+        ZSTD => decompress(&payload, plain_len).ok_or(CodecError::Malformed(PREFIX))?,
         _ => return Err(CodecError::Malformed(3)),
     };
     if records.len() != plain_len || index.iter().map(|i| i.len).sum::<usize>() != plain_len {

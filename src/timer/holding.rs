@@ -45,6 +45,19 @@ pub(super) struct Flight {
     pub(super) handed: AtomicU32,
 }
 
+/// When a batch of verdicts was heard: Redis's clock and the monotonic one, microseconds.
+#[derive(Clone, Copy)]
+pub(super) struct Heard {
+    store_us: i64,
+    mono_us: i64,
+}
+
+impl Heard {
+    pub(super) fn now(clock: &StoreClock) -> Self {
+        Self { store_us: clock.now_us().unwrap_or_default(), mono_us: clock.local().mono_us() }
+    }
+}
+
 /// The bit of `handed` that stops the wheel: the claim is lost, or the process drains.
 const STOPPED: u32 = 1 << 31;
 
@@ -77,9 +90,9 @@ impl Flight {
         self.order.get(handed as usize..).unwrap_or_default()
     }
 
-    fn confirmed(&self, entry: usize, clock: &StoreClock) {
+    fn confirmed(&self, entry: usize, heard: Heard) {
         let metrics = &self.served.metrics;
-        let (now_us, due_us) = (clock.now_us().unwrap_or_default(), self.entries[entry].asked_due().0 * 1000);
+        let (now_us, due_us) = (heard.store_us, self.entries[entry].asked_due().0 * 1000);
         let handed_us = self.published_us.load(Ordering::Acquire);
         metrics.published.inc();
         self.served.watch.report(&self.served.route.name, self.ids[entry].as_str(), || Outcome::Published {
@@ -89,7 +102,7 @@ impl Flight {
             attempt: self.entries[entry].handouts + self.expiries + 1,
         });
         metrics.lateness.observe((now_us - due_us).max(0) as f64 / 1e6);
-        metrics.confirm.observe((clock.local().mono_us() - handed_us).max(0) as f64 / 1e6);
+        metrics.confirm.observe((heard.mono_us - handed_us).max(0) as f64 / 1e6);
     }
 
     fn all_handed_over(&self) -> bool {
@@ -218,7 +231,7 @@ impl Table {
 
 impl Slots {
     /// Enters a verdict. Returns the holding's slot if it has nothing open any more.
-    pub(super) fn judge(&mut self, ticket: u64, verdict: Verdict, clock: &StoreClock) -> Option<u64> {
+    pub(super) fn judge(&mut self, ticket: u64, verdict: Verdict, heard: Heard) -> Option<u64> {
         let (slot, entry) = (ticket >> INDEX_BITS, (ticket & ((1 << INDEX_BITS) - 1)) as usize);
         let holding = self.holdings.get_mut(&slot)?;
         let standing = holding.standing.get_mut(entry)?;
@@ -227,7 +240,7 @@ impl Slots {
                 Verdict::Unknown { .. } if mutants::is(Mutant::UnknownIsConfirmed) => Standing::Confirmed,
                 Verdict::Confirmed => {
                     holding.news = true;
-                    holding.flight.confirmed(entry, clock);
+                    holding.flight.confirmed(entry, heard);
                     Standing::Confirmed
                 }
                 other => Standing::Failed(other),

@@ -17,7 +17,7 @@ use tracing::{debug, warn};
 
 use super::Shard;
 use super::division;
-use super::holding::{Holding, Standing};
+use super::holding::{Heard, Holding, Standing};
 use crate::domain::{Partition, Verdict};
 use crate::store::{Division, Held, Progress, Settlement, StoreError};
 
@@ -85,9 +85,10 @@ impl Settler {
     fn judge(&mut self, verdicts: Vec<(u64, Verdict)>) {
         let shard = self.shard.clone();
         let mut finished = Vec::new();
+        let heard = Heard::now(shard.store.clock());
         let mut slots = shard.table.lock();
         for (ticket, verdict) in verdicts {
-            finished.extend(slots.judge(ticket, verdict, shard.store.clock()));
+            finished.extend(slots.judge(ticket, verdict, heard));
         }
         drop(slots);
         for slot in finished {

@@ -62,9 +62,6 @@ fn enter(
     let Claimed { claim, expiries, skip, blob, .. } = claimed;
     let expiries = if mutants::is(Mutant::ForgetExpiry) { 0 } else { expiries };
     let slot = shard.table.slot();
-    let own = |(index, entry): (usize, &crate::domain::Entry)| {
-        entry.id.clone().unwrap_or_else(|| claim.id.message_id(claim.partition, index, entry.due))
-    };
     let mut target = served.route.target(bundle.target.as_str());
     if mutants::is(Mutant::WrongTarget) {
         target = shard.routes.values().map(|other| &other.route.to).find(|&to| *to != served.route.to);
@@ -75,7 +72,7 @@ fn enter(
         slot,
         served: served.clone(),
         entries: bundle.entries.clone(),
-        ids: bundle.entries.iter().enumerate().map(own).collect(),
+        ids: claim.id.message_ids(claim.partition, &bundle.entries),
         lane: target.map(|target| shard.lanes.lane(target)),
         target: target.unwrap_or(&served.route.to).clone(),
         target_name: bundle.target.clone(),

@@ -26,6 +26,9 @@ use crate::telemetry::RouteMetrics;
 /// Longest sleep: a clock that steps is followed within this.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// Messages that are handed to a lane together at most; the clocks are asked before each such batch, some 20 us.
+const TOGETHER: usize = 64;
+
 /// A flight with something left to hand over.
 pub(super) struct Item {
     flight: Arc<Flight>,
@@ -127,8 +130,9 @@ fn turn(clock: &StoreClock, inbox: &Inbox) {
             // What is not handed over stays open; the settlers give it back.
             return;
         }
+        let reached_us = clock.reached_us();
         while let Some(Reverse(item)) = heap.peek() {
-            if !clock.is_due(item.due) {
+            if !is_due(item.due, reached_us) {
                 break;
             }
             let Some(Reverse(item)) = heap.pop() else { break };
@@ -177,7 +181,10 @@ impl Queue {
                 self.limit.put_back();
                 continue;
             };
-            hand_over(clock, &item.flight, index);
+            let one = publication(&item.flight, index, clock.local().mono_us());
+            if let Some((lane, one)) = item.flight.lane.as_ref().zip(one) {
+                lane.submit(one);
+            }
             if let Some(due) = item.flight.next_due() {
                 item.due = due;
                 self.due.push(Reverse(item));
@@ -198,33 +205,48 @@ impl Queue {
     }
 }
 
-/// Hands over what is due of an item; returns it with what remains.
-fn publish(clock: &StoreClock, mut item: Item) -> Option<Item> {
-    while let Some(due) = item.flight.next_due() {
-        item.due = due;
-        if !clock.is_due(due) {
-            return Some(item);
-        }
-        let index = item.flight.hand()?;
-        hand_over(clock, &item.flight, index);
-    }
-    None
+fn is_due(due: UnixMs, reached_us: i64) -> bool {
+    due.0.saturating_mul(1000) <= reached_us
 }
 
-fn hand_over(clock: &StoreClock, flight: &Arc<Flight>, index: u32) {
+/// Hands over what is due of an item; returns it with what remains.
+fn publish(clock: &StoreClock, mut item: Item) -> Option<Item> {
+    loop {
+        let (reached_us, now_us) = (clock.reached_us(), clock.local().mono_us());
+        let mut together = Vec::new();
+        let rest = loop {
+            match item.flight.next_due() {
+                Some(due) if is_due(due, reached_us) && together.len() < TOGETHER => {
+                    let Some(index) = item.flight.hand() else { break None };
+                    together.extend(publication(&item.flight, index, now_us));
+                }
+                rest => break rest,
+            }
+        };
+        if let Some(lane) = item.flight.lane.as_ref().filter(|_| !together.is_empty()) {
+            lane.submit_all(together);
+        }
+        item.due = rest?;
+        if !is_due(item.due, reached_us) {
+            return Some(item);
+        }
+    }
+}
+
+/// One message for its lane; `None` if it has its verdict already.
+fn publication(flight: &Arc<Flight>, index: u32, now_us: i64) -> Option<Publication> {
     let entry = &flight.entries[index as usize];
     let ticket = flight.ticket(index);
-    let now_us = clock.local().mono_us();
     let not_after_us = flight.lease_until_us.load(Ordering::Acquire);
     flight.published_us.store(now_us, Ordering::Release);
-    let Some(lane) = &flight.lane else {
+    if flight.lane.is_none() {
         let error = "the target is not (or no longer) in allow_targets".into();
         flight.verdicts.push(ticket, Verdict::Refused { reason: Refusal::NotAllowed, error });
-        return;
-    };
+        return None;
+    }
     if now_us >= not_after_us {
         flight.verdicts.push(ticket, Verdict::NotTried);
-        return;
+        return None;
     }
     if let Some(cause) = entry.repeat_cause(flight.expiries) {
         flight.served.metrics.redelivered(cause, 1);
@@ -233,12 +255,12 @@ fn hand_over(clock: &StoreClock, flight: &Arc<Flight>, index: u32) {
     }
     if mutants::drops() {
         flight.verdicts.push(ticket, Verdict::Confirmed);
-        return;
+        return None;
     }
     if mutants::is(Mutant::SettleBeforeConfirm) {
         flight.verdicts.push(ticket, Verdict::Confirmed);
     }
-    lane.submit(Publication {
+    Some(Publication {
         entries: flight.entries.clone(),
         index,
         stamp: Some(Stamp {
@@ -250,5 +272,5 @@ fn hand_over(clock: &StoreClock, flight: &Arc<Flight>, index: u32) {
         ticket,
         verdicts: flight.verdicts.clone(),
         not_after_us,
-    });
+    })
 }

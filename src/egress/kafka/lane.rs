@@ -22,6 +22,8 @@ use crate::egress::{Lane, Publication};
 const WINDOW_MESSAGES: usize = 20_000;
 /// Most bytes of one lane in the producer; one message may go beyond.
 const WINDOW_BYTES: usize = 64 << 20;
+/// The clock is asked before the first of so many hand-overs in a row: some 50 us.
+const CLOCK_LOOKS: usize = 64;
 /// How long a missing topic is taken for missing before it is looked for again.
 const SHUT_US: i64 = 1_000_000;
 
@@ -30,9 +32,9 @@ const SHUT_US: i64 = 1_000_000;
 pub struct KafkaLane(pub(super) Arc<TopicLane>);
 
 impl Lane for KafkaLane {
-    fn submit(&self, publication: Publication) {
+    fn submit_all(&self, publications: Vec<Publication>) {
         let mut state = self.0.state.lock();
-        state.queue.push_back(publication);
+        state.queue.extend(publications);
         self.0.pump(&mut state);
     }
 
@@ -126,26 +128,31 @@ impl TopicLane {
         self.pump(&mut state);
     }
 
-    /// Takes the end of a flight, on the producer's thread.
-    pub(super) fn landed(self: &Arc<Self>, flight: Flight, verdict: Verdict) {
+    /// Takes the ends of flights, on the producer's thread.
+    pub(super) fn landed(self: &Arc<Self>, flights: Vec<(Flight, Verdict)>) {
+        let mut answers = Vec::with_capacity(flights.len());
         let mut state = self.state.lock();
-        state.in_flight -= 1;
-        state.bytes -= flight.bytes;
-        match verdict {
-            Verdict::Refused { reason: Refusal::TooBig, .. } if !flight.alone => {
-                // The broker refuses a whole batch: this message may have been in the company of others.
-                state.alone.push_back(flight.publication);
-            }
-            verdict => {
-                if matches!(verdict, Verdict::Refused { reason: Refusal::UnknownTarget, .. })
-                    && state.gate == Gate::Open
-                {
-                    state.gate = Gate::Unknown;
+        for (flight, verdict) in flights {
+            state.in_flight -= 1;
+            state.bytes -= flight.bytes;
+            match verdict {
+                Verdict::Refused { reason: Refusal::TooBig, .. } if !flight.alone => {
+                    // The broker refuses a whole batch: this message may have been in the company of others.
+                    state.alone.push_back(flight.publication);
                 }
-                answer(&flight.publication, verdict);
+                verdict => {
+                    if matches!(verdict, Verdict::Refused { reason: Refusal::UnknownTarget, .. })
+                        && state.gate == Gate::Open
+                    {
+                        state.gate = Gate::Unknown;
+                    }
+                    answers.push((flight.publication, verdict));
+                }
             }
         }
         self.pump(&mut state);
+        drop(state);
+        answer_all(answers);
     }
 
     /// From time to time: answers what has waited past its deadline, and goes on.
@@ -206,8 +213,13 @@ impl TopicLane {
                 }
             }
         }
-        while let Some((publication, alone)) = state.next() {
-            if let Handed::Full(publication) = self.hand_over(state, publication, alone) {
+        let mut now_us = self.link.clock.mono_us();
+        for handed in 1.. {
+            let Some((publication, alone)) = state.next() else { return };
+            if handed % CLOCK_LOOKS == 0 {
+                now_us = self.link.clock.mono_us();
+            }
+            if let Handed::Full(publication) = self.hand_over(state, publication, alone, now_us) {
                 let waiting = if alone { &mut state.alone } else { &mut state.queue };
                 waiting.push_front(publication);
                 self.link.starved(self.clone());
@@ -216,8 +228,14 @@ impl TopicLane {
         }
     }
 
-    fn hand_over(self: &Arc<Self>, state: &mut State, publication: Publication, alone: bool) -> Handed {
-        if self.link.clock.mono_us() > publication.not_after_us {
+    fn hand_over(
+        self: &Arc<Self>,
+        state: &mut State,
+        publication: Publication,
+        alone: bool,
+        now_us: i64,
+    ) -> Handed {
+        if now_us > publication.not_after_us {
             let late = if alone {
                 outcome::refused(Refusal::Unavailable, "its batch was too large, its claim has ended")
             } else {
@@ -295,6 +313,21 @@ fn refuse_all(state: &mut State, why: Refusal) {
     };
     for publication in state.queue.drain(..).chain(state.alone.drain(..)) {
         answer(&publication, outcome::refused(why, text));
+    }
+}
+
+/// Gives verdicts, each submitter's together.
+fn answer_all(answers: Vec<(Publication, Verdict)>) {
+    let mut answers = answers.into_iter().peekable();
+    while let Some((publication, verdict)) = answers.next() {
+        let verdicts = publication.verdicts.clone();
+        let mut batch = vec![(publication.ticket, verdict)];
+        while let Some((publication, verdict)) =
+            answers.next_if(|(next, _)| Arc::ptr_eq(&next.verdicts, &verdicts))
+        {
+            batch.push((publication.ticket, verdict));
+        }
+        verdicts.push_all(batch);
     }
 }
 

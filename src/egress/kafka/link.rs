@@ -20,6 +20,8 @@ pub(super) struct Link {
     pub(super) suspicion: Suspicion,
     /// Questions have come.
     pub(super) asked: Notify,
+    /// Delivery reports have come.
+    pub(super) reported: Notify,
     /// The producer's thread has ended.
     pub(super) ended: CancellationToken,
     producer: RwLock<Option<Arc<Producer>>>,
@@ -43,6 +45,7 @@ impl Link {
             clock,
             suspicion: Suspicion::default(),
             asked: Notify::new(),
+            reported: Notify::new(),
             ended: CancellationToken::new(),
             producer: RwLock::default(),
             lanes: Mutex::default(),

@@ -49,6 +49,7 @@ pub(super) fn start(
     tasks
         .thread(&name, body)
         .map_err(|error| StartError::Thread { connection: connection.name.clone(), error })?;
+    tasks.spawn(&name, tell_lanes(link.clone()));
     tasks.spawn(&name, answer_questions(link.clone(), part));
     Ok(link)
 }
@@ -68,6 +69,8 @@ pub(super) struct Flight {
 #[derive(Debug, Default)]
 pub(super) struct Flights {
     slots: Mutex<(Vec<Option<Flight>>, Vec<usize>)>,
+    /// Delivery reports that the lanes have not heard of yet.
+    reports: Mutex<Vec<(usize, Verdict)>>,
     /// What ended the producer.
     fatal: OnceLock<RDKafkaErrorCode>,
 }
@@ -84,7 +87,7 @@ impl Flights {
         slots.len() - 1
     }
 
-    /// Takes one out.
+    /// Takes one out whose record the producer did not take.
     pub(super) fn land(&self, slot: usize) -> Option<Flight> {
         let (slots, free) = &mut *self.slots.lock();
         let flight = slots.get_mut(slot)?.take()?;
@@ -92,13 +95,45 @@ impl Flights {
         Some(flight)
     }
 
+    /// Tells the lanes what was reported since the last time: together, for each report by itself would
+    /// take their locks as often as there are messages.
+    fn tell(&self) {
+        let reports = std::mem::take(&mut *self.reports.lock());
+        if reports.is_empty() {
+            return;
+        }
+        to_lanes(self.take(reports));
+    }
+
+    fn take(&self, reports: Vec<(usize, Verdict)>) -> Vec<(Flight, Verdict)> {
+        let (slots, free) = &mut *self.slots.lock();
+        let landed = reports.into_iter().filter_map(|(slot, verdict)| {
+            let flight = slots.get_mut(slot)?.take()?;
+            free.push(slot);
+            Some((flight, verdict))
+        });
+        landed.collect()
+    }
+
     /// The producer is gone: nobody will report on what is left.
     fn abandon(&self) {
+        self.tell();
         let left: Vec<_> = self.slots.lock().0.drain(..).flatten().collect();
-        for flight in left {
-            let lane = flight.lane.clone();
-            lane.landed(flight, Verdict::Unknown { error: Text::from("its producer was closed") });
+        let closed = || Verdict::Unknown { error: Text::from("its producer was closed") };
+        to_lanes(left.into_iter().map(|flight| (flight, closed())).collect());
+    }
+}
+
+/// Gives each lane its own, in order.
+fn to_lanes(landed: Vec<(Flight, Verdict)>) {
+    let mut landed = landed.into_iter().peekable();
+    while let Some(first) = landed.next() {
+        let lane = first.0.lane.clone();
+        let mut batch = vec![first];
+        while let Some(next) = landed.next_if(|(flight, _)| Arc::ptr_eq(&flight.lane, &lane)) {
+            batch.push(next);
         }
+        lane.landed(batch);
     }
 }
 
@@ -159,7 +194,6 @@ impl ProducerContext for Context {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, slot: usize) {
-        let Some(flight) = self.flights.land(slot) else { return };
         let verdict = match result {
             Ok(_) => Verdict::Confirmed,
             Err((error, _)) => {
@@ -167,9 +201,14 @@ impl ProducerContext for Context {
                 outcome::of(code, self.flights.fatal.get().copied())
             }
         };
-        let lane = flight.lane.clone();
-        lane.landed(flight, verdict);
-        self.link.feed();
+        let first = {
+            let mut reports = self.flights.reports.lock();
+            reports.push((slot, verdict));
+            reports.len() == 1
+        };
+        if first {
+            self.link.reported.notify_one();
+        }
     }
 }
 
@@ -247,6 +286,22 @@ impl Engine {
         let left: usize = lanes.iter().map(|lane| lane.backlog()).sum();
         if left > 0 {
             warn!(connection = %self.link.name, left, "kafka lanes closed with messages unanswered");
+        }
+    }
+}
+
+/// Passes delivery reports on to the lanes, together what came together.
+async fn tell_lanes(link: Arc<Link>) {
+    loop {
+        tokio::select! {
+            () = link.ended.cancelled() => return,
+            () = link.reported.notified() => {}
+        }
+        // What was reported of one that has been replaced is told when that one is given up.
+        let flights = link.producer().map(|producer| producer.flights.clone());
+        if let Some(flights) = flights {
+            flights.tell();
+            link.feed();
         }
     }
 }

@@ -31,20 +31,22 @@ struct Queue {
 }
 
 impl Lane for ExchangeLane {
-    fn submit(&self, publication: Publication) {
-        self.backlog.fetch_add(1, Ordering::Relaxed);
+    fn submit_all(&self, publications: Vec<Publication>) {
+        self.backlog.fetch_add(publications.len(), Ordering::Relaxed);
         let refused = {
             let mut queue = self.queue.lock();
             if queue.closed {
-                Some(publication)
+                publications
             } else {
-                queue.waiting.push_back(publication);
-                None
+                queue.waiting.extend(publications);
+                Vec::new()
             }
         };
-        match refused {
-            Some(publication) => self.answer(&publication, Verdict::NotTried),
-            None => self.submitted.notify_one(),
+        if refused.is_empty() {
+            self.submitted.notify_one();
+        }
+        for publication in refused {
+            self.answer(&publication, Verdict::NotTried);
         }
     }
 

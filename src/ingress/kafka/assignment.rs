@@ -99,6 +99,11 @@ impl Assignment {
         }
     }
 
+    /// Whether a full one has room for more than a few again.
+    pub(super) fn has_some_room(&self) -> bool {
+        self.window.has_some_room()
+    }
+
     /// Whether a paused one may go on.
     pub(super) fn has_room(&self) -> bool {
         self.window.is_half_empty()
@@ -212,6 +217,11 @@ impl Window {
 
     fn is_full(&self) -> bool {
         self.sizes.len() >= WINDOW_RECORDS || self.bytes >= WINDOW_BYTES
+    }
+
+    fn has_some_room(&self) -> bool {
+        let below = |most: usize| most - most / 32;
+        self.sizes.len() <= below(WINDOW_RECORDS) && self.bytes <= below(WINDOW_BYTES)
     }
 
     fn is_half_empty(&self) -> bool {

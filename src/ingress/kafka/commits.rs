@@ -20,6 +20,7 @@ use tracing::{debug, warn};
 
 use super::assignment::{Assignment, Position};
 use super::context::{ANSWER, Context, GroupClient};
+use super::room::resume;
 use super::state::{Key, State, list};
 use crate::ingress::Sink;
 
@@ -236,20 +237,6 @@ impl Belief {
             None => Held::Gone,
             Some(offset) if Some(offset) > self.committed.max(self.committing) => Held::Ahead(offset),
             Some(offset) => Held::Back(offset),
-        }
-    }
-}
-
-/// Takes in what was resolved; partitions with room go on.
-fn resume<S: Sink>(state: &mut State, consumer: &GroupClient<S>) {
-    for assignment in &mut state.assignments {
-        assignment.advance();
-        if assignment.paused && assignment.has_room() {
-            let which = list([(&*assignment.topic, assignment.partition)]);
-            match consumer.resume(&which) {
-                Ok(()) => assignment.paused = false,
-                Err(error) => debug!(%error, "kafka partition not resumed yet"),
-            }
         }
     }
 }

@@ -16,14 +16,16 @@ use super::Surroundings;
 use super::assignment::Position;
 use super::context::{Context, GroupClient};
 use super::record;
-use super::state::{Fixed, list};
+use super::state::Fixed;
 use crate::backoff::Backoff;
 use crate::broker::kafka::{self, Connection, Suspicion};
 use crate::domain::{Endpoint, Flags, Route};
 use crate::ingress::{Delivery, Sink};
 
-/// How long one poll waits for a record; also how soon a partition with room again is noticed.
+/// How long one poll waits for a record.
 const POLL: Duration = Duration::from_millis(50);
+/// The same while a partition is paused: how soon it is noticed that it has room again.
+const POLL_PAUSED: Duration = Duration::from_millis(5);
 /// How often positions are committed.
 const COMMIT_US: i64 = 100_000;
 /// How often brokers that do not answer are asked.
@@ -95,7 +97,7 @@ impl<S: Sink> GroupConsumer<S> {
         let topics: Vec<&str> = self.fixed.routes.keys().map(|topic| &**topic).collect();
         consumer.subscribe(&topics)?;
         let mut contact = Contact::default();
-        let mut next_tick = 0;
+        let (mut next_tick, mut next_look, mut paused) = (0, 0, false);
         let end = loop {
             if self.fixed.around.shutdown.is_draining() {
                 break End::Stopped;
@@ -103,12 +105,16 @@ impl<S: Sink> GroupConsumer<S> {
             if let Some(why) = consumer.context().state.lock().broken.take() {
                 break End::Broken(why);
             }
-            match consumer.poll(POLL) {
+            match consumer.poll(if paused { POLL_PAUSED } else { POLL }) {
                 Some(Ok(message)) => take(&consumer, &message),
                 Some(Err(error)) => trace!(%error, "kafka consumer error"),
                 None => {}
             }
             let now = clock.mono_us();
+            if now >= next_look {
+                paused = consumer.context().resume(&consumer);
+                next_look = now + POLL_PAUSED.as_micros() as i64;
+            }
             if now >= next_tick {
                 consumer.context().tick(&consumer);
                 contact.look(&self.fixed, &consumer, now);
@@ -165,11 +171,10 @@ fn take<S: Sink>(consumer: &GroupClient<S>, message: &BorrowedMessage<'_>) {
         position: Some((partition, offset)),
         receipt,
     };
-    if assignment.read(offset, copied.size, delivery) && !assignment.paused {
-        match consumer.pause(&list([(message.topic(), partition)])) {
-            Ok(()) => assignment.paused = true,
-            Err(error) => debug!(%error, "kafka partition not paused"),
-        }
+    let full = assignment.read(offset, copied.size, delivery) && !assignment.paused;
+    drop(state);
+    if full {
+        context.relieve(consumer, message.topic(), partition);
     }
 }
 

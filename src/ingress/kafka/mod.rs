@@ -13,6 +13,7 @@ mod commits;
 mod consumer;
 mod context;
 mod record;
+mod room;
 mod state;
 
 use std::sync::Arc;
