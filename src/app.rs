@@ -4,6 +4,7 @@
 mod check;
 mod drain;
 mod inject;
+mod pausing;
 mod targets;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,7 @@ use tracing::{error, info};
 pub use self::check::{Finding, check_connections};
 use self::drain::Stages;
 use self::inject::IngressInject;
+use self::pausing::StorePausing;
 use crate::backoff::Backoff;
 use crate::broker::rabbitmq::Broker;
 use crate::config::Config;
@@ -111,7 +113,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
     let (routes, egress) = (&house.config.routes, house.stages.egress.clone());
     targets::start(routes, lanes.clone(), &house.readiness, &house.tasks, egress);
     let inject = IngressInject::new(lanes.clone(), house.clock);
-    let slot = Arc::new(OnceLock::new());
+    let slot: Arc<OnceLock<Store>> = Arc::default();
     let state = admin::State {
         routes: house.config.routes.clone(),
         metrics: house.metrics.clone(),
@@ -119,6 +121,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         readiness: house.readiness.clone(),
         watch: house.watch.clone(),
         inject: Arc::new(inject),
+        pausing: Arc::new(StorePausing(slot.clone())),
         clock: house.clock,
         store: slot.clone(),
         replica: house.config.cluster.name.clone(),
@@ -134,6 +137,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         readiness: &house.readiness,
         tasks: &house.tasks,
         shutdown: &house.stages.ingress,
+        remembers: house.config.routes.iter().map(|r| (r.name.clone(), r.policy.dedupe_ms)).collect(),
         shards: house.shards,
     })?;
     // It may be used: the API does from now on.

@@ -8,7 +8,8 @@ use crate::domain::{InvalidReason, Message, Route, UnixMs};
 
 /// Publishes messages to the topics and queues that routes read.
 pub trait Inject: Send + Sync {
-    /// What admission would make of a message that arrived now: its due time, or why it would be invalid.
+    /// What admission would make of a message that arrived now: when it is due at the
+    /// latest, or why it would be invalid.
     /// The message carries a delay header and an id, and no `x-delay-op`.
     fn judge(&self, route: &Route, message: &Message) -> Result<UnixMs, Unfit>;
 

@@ -16,6 +16,8 @@
 //! | `GET /api/v1/partitions` | read | how each slice of the store stands |
 //! | `GET /api/v1/replicas` | read | who serves |
 //! | `GET /api/v1/audit` | read | who did what, newest first |
+//! | `POST /api/v1/routes/{route}/pause` | write | pauses its ingress, its publishing, or both, on all replicas |
+//! | `POST /api/v1/routes/{route}/resume` | write | resumes them |
 //! | `POST /api/v1/routes/{route}/messages` | write | sends a message to the route's own ingress; `wait` follows it |
 //!
 //! Guarantees: under `/api/` a bearer token is judged before anything else is looked at (401, then 403,
@@ -58,6 +60,7 @@ mod messages;
 mod openapi;
 mod overview;
 mod page;
+mod pause;
 mod problem;
 mod router;
 mod routes;
@@ -77,6 +80,7 @@ use crate::telemetry::{Metrics, Watch};
 
 pub use config::Config;
 pub use inject::{Inject, InjectError, Unfit};
+pub use pause::Pausing;
 pub use server::{GRACE, start};
 
 /// What the API shows and uses.
@@ -94,6 +98,8 @@ pub struct State {
     pub watch: Arc<Watch>,
     /// The way to a route's own ingress.
     pub inject: Arc<dyn Inject>,
+    /// The way to what is paused.
+    pub pausing: Arc<dyn Pausing>,
     /// This machine's clocks.
     pub clock: Clock,
     /// The store, once it may be used; until then what needs it answers 503.

@@ -21,7 +21,7 @@ use super::audit::Audited;
 use super::auth::{OPENAPI, Tokens};
 use super::openapi::{self, Base};
 use super::problem::Problem;
-use super::{State, audit, health, messages, overview, routes, send};
+use super::{State, audit, health, messages, overview, pause, routes, send};
 use crate::domain::{Route, RouteName, nearest};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{Store, StoreError};
@@ -125,6 +125,8 @@ fn calls() -> OpenApiRouter<Arc<Admin>> {
         .routes(routes!(overview::partitions))
         .routes(routes!(overview::replicas))
         .routes(routes!(audit::list))
+        .routes(routes!(pause::pause))
+        .routes(routes!(pause::resume))
 }
 
 /// The whole service.

@@ -40,6 +40,8 @@ pub(super) struct View {
     dead: i64,
     /// Why its ingress is paused; empty while it is not.
     paused: Vec<String>,
+    /// Whether its publishing is paused by hand.
+    publishing_paused: bool,
 }
 
 /// All routes, by name
@@ -78,6 +80,7 @@ fn view(admin: &Admin, route: &Route) -> View {
         in_flight: metrics.map_or(0, |m| m.in_flight.get()),
         dead: metrics.map_or(0, |m| m.dead.get()),
         paused: metrics.map(|m| m.paused().into_iter().map(str::to_owned).collect()).unwrap_or_default(),
+        publishing_paused: metrics.is_some_and(|m| m.publishing_paused.get() != 0),
     }
 }
 
@@ -123,6 +126,10 @@ fn policy(policy: &Policy) -> Value {
             OnDuplicate::Keep => "keep",
             OnDuplicate::Replace => "replace",
         },
+        "dedupe": duration(policy.dedupe_ms),
+        "rate": policy.rate.map_or(0, |rate| rate.per_second),
+        "burst": policy.rate.map_or(0, |rate| rate.burst),
+        "jitter": duration(policy.jitter_ms),
         "retry": {
             "attempts": policy.retry.attempts,
             "initial": duration(policy.retry.initial_ms),

@@ -1,5 +1,6 @@
 //! For tests: the server on a free port, in front of an ingress that records.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +13,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-use super::{Config, Inject, InjectError, State, Unfit, start};
+use super::{Config, Inject, InjectError, Pausing, State, Unfit, start};
 use crate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, Retry};
 use crate::domain::{
-    Clock, Endpoint, Header, HeaderValue, InvalidReason, Message, Policy, Route, RouteName, RoutingKey,
-    Secret, Target, UnixMs,
+    Clock, Endpoint, Header, HeaderValue, InvalidReason, Message, Paused, Policy, Route, RouteName,
+    RoutingKey, Secret, Target, UnixMs,
 };
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
 use crate::telemetry::{Metrics, Watch};
@@ -32,6 +33,32 @@ pub(crate) enum Then {
     Panic,
     /// Waits for `release`.
     Hold,
+}
+
+/// What is paused, in memory.
+#[derive(Default)]
+pub(crate) struct Pauses(Mutex<BTreeMap<RouteName, Paused>>);
+
+impl Pausing for Pauses {
+    fn set<'a>(
+        &'a self,
+        route: &'a RouteName,
+        what: Paused,
+        pause: bool,
+    ) -> BoxFuture<'a, Result<Paused, String>> {
+        let mut all = self.0.lock();
+        let paused = all.entry(route.clone()).or_default();
+        if what.ingress {
+            paused.ingress = pause;
+        }
+        if what.publishing {
+            paused.publishing = pause;
+        }
+        let paused = *paused;
+        // A route by this name stands for a store that is away.
+        let away = route.as_str() == "renamed";
+        async move { if away { Err("the store is away".to_owned()) } else { Ok(paused) } }.boxed()
+    }
 }
 
 /// An ingress that records. It takes delays in whole milliseconds and calls any other `bad_delay`.
@@ -93,6 +120,9 @@ pub(crate) fn route(name: &str, from: Endpoint) -> Arc<Route> {
         max_pending: 10_000_000,
         on_invalid: OnInvalid::DeadLetter,
         on_duplicate: OnDuplicate::Keep,
+        dedupe_ms: 0,
+        rate: None,
+        jitter_ms: 0,
         retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 300_000 },
     };
     let name = RouteName::new(name).expect("a name");
@@ -139,6 +169,7 @@ pub(crate) fn state() -> (State, Arc<Recorder>) {
         readiness: Readiness::default(),
         watch: Arc::new(Watch::default()),
         inject: Arc::clone(&recorder) as Arc<dyn Inject>,
+        pausing: Arc::new(Pauses::default()),
         clock,
         store: Arc::default(),
         replica: "this-one".to_owned(),

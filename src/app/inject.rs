@@ -29,7 +29,9 @@ impl Inject for IngressInject {
     fn judge(&self, route: &Route, message: &Message) -> Result<UnixMs, Unfit> {
         let now = self.clock.wall();
         match admit(message.clone(), None, None, route, now) {
-            Admitted::Delayed { due, .. } | Admitted::Reschedule { due, .. } => Ok(due),
+            Admitted::Delayed { due, .. } | Admitted::Reschedule { due, .. } => {
+                Ok(due.plus(route.policy.jitter_ms))
+            }
             Admitted::PassThrough { .. } | Admitted::Cancel { .. } => Ok(now),
             Admitted::Invalid { reason, error, .. } => Err(Unfit { reason, error: error.to_string() }),
         }

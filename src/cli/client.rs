@@ -3,6 +3,8 @@
 //! The token goes to the configured address and nowhere else: no proxy is taken from the environment, and
 //! no redirect is followed.
 
+mod pause;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
@@ -13,6 +15,7 @@ use serde_json::{Value, json};
 use ureq::Agent;
 use ureq::http::{Request, Uri};
 
+pub(super) use self::pause::{Pausing, pause};
 use crate::domain::{RouteName, Secret};
 
 /// Longest wait for a connection.

@@ -8,6 +8,7 @@ mod client;
 mod command;
 mod completions;
 mod output;
+mod pause;
 mod pending;
 mod run;
 mod send;
@@ -26,7 +27,7 @@ use crate::config::{self, Loaded, Problems, Sources};
 const USAGE: u8 = 64;
 
 /// Commands that the contract has and this version does not.
-const LATER: [&str; 7] = ["dead", "pause", "resume", "replay", "import", "bench", "top"];
+const LATER: [&str; 5] = ["dead", "replay", "import", "bench", "top"];
 
 #[derive(Debug, Parser)]
 #[command(
@@ -60,6 +61,8 @@ enum Command {
     Completions(completions::Completions),
     #[command(hide = true)]
     Man(completions::Man),
+    Pause(pause::Pause),
+    Resume(pause::Resume),
 }
 
 /// Where the configuration comes from.
@@ -99,6 +102,8 @@ pub fn main() -> ExitCode {
         Command::Reschedule(args) => Ok(command::reschedule(&args)),
         Command::Completions(args) => Ok(completions::completions(&args)),
         Command::Man(args) => completions::man(&args),
+        Command::Pause(args) => Ok(pause::pause(args)),
+        Command::Resume(args) => Ok(pause::resume(args)),
     };
     done.unwrap_or_else(|error| {
         output::err(&format!("error: {error:#}"));

@@ -4,11 +4,15 @@ use std::sync::Arc;
 
 use super::connections::{Connections, named};
 use super::section::Section;
-use crate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, Policy, Retry, split_exchange};
+use crate::domain::route::{
+    DelayFrom, HeaderNames, OnDuplicate, OnInvalid, Policy, Rate, Retry, split_exchange,
+};
 use crate::domain::{Endpoint, Route, RouteName, RoutingKey, Target, nearest};
 
 /// Larger bodies are no messages: Redis and both brokers end about here.
 const LARGEST: u64 = 256 << 20;
+/// Highest `rate` and `burst`, messages.
+const FASTEST: u64 = 1_000_000;
 
 /// Judges `[defaults]` by itself, so that a mistake there is reported at its own place, once.
 pub(super) fn defaults(section: &Section<'_>) -> Option<()> {
@@ -237,6 +241,9 @@ fn policy(section: &Section<'_>, delay_from: DelayFrom) -> Option<Policy> {
         Some(_) => section
             .choice("delay_from", &[("produced", DelayFrom::Produced), ("arrival", DelayFrom::Arrival)]),
     };
+    let dedupe_ms = section.millis_or_none("dedupe");
+    let rate = rate(section);
+    let jitter_ms = section.millis_or_none("jitter");
     let retry = section.table("retry", retry);
     let headers = section.table("headers", headers);
     Some(Policy {
@@ -248,8 +255,22 @@ fn policy(section: &Section<'_>, delay_from: DelayFrom) -> Option<Policy> {
         max_pending: max_pending?,
         on_invalid: on_invalid?,
         on_duplicate: on_duplicate?,
+        dedupe_ms: dedupe_ms?,
+        rate: Some(rate?).filter(|rate| rate.per_second > 0),
+        jitter_ms: jitter_ms?,
         retry: retry?,
     })
+}
+
+/// Messages a second; a rate of 0 is none.
+fn rate(section: &Section<'_>) -> Option<Rate> {
+    let (rate, burst) = (section.integer("rate", 0..=FASTEST), section.integer("burst", 0..=FASTEST));
+    let (per_second, burst) = (rate? as u32, burst? as u32);
+    if per_second == 0 && burst > 0 {
+        let key = if section.is_set("burst") { "burst" } else { "rate" };
+        section.report(key, "`burst` without `rate` limits nothing: set `rate` too");
+    }
+    Some(Rate { per_second, burst })
 }
 
 fn retry(section: &Section<'_>) -> Option<Retry> {

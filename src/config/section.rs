@@ -219,6 +219,11 @@ impl<'a> Section<'a> {
         })
     }
 
+    /// A duration in milliseconds; zero is none.
+    pub(super) fn millis_or_none(&self, key: &'static str) -> Option<i64> {
+        self.measure(key, "a duration such as \"20s\"", units::millis)
+    }
+
     /// A size above zero, at most `max` bytes.
     pub(super) fn size(&self, key: &'static str, max: u64) -> Option<usize> {
         self.measure(key, "a size such as \"1MiB\"", |text| match units::size(text)? {

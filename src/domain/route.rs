@@ -159,6 +159,13 @@ pub struct Policy {
     pub on_invalid: OnInvalid,
     /// What becomes of the second of one name while the first is pending.
     pub on_duplicate: OnDuplicate,
+    /// How long a name stays taken after its message was delivered, ms; 0: not at all, and it is free while
+    /// its message is in flight too.
+    pub dedupe_ms: i64,
+    /// How many messages a second leave, over all replicas; `None`: as many as can.
+    pub rate: Option<Rate>,
+    /// Most that a due time is put off to spread what falls on one moment, ms.
+    pub jitter_ms: i64,
     /// When a refused publish is tried again.
     pub retry: Retry,
 }
@@ -224,6 +231,32 @@ pub enum OnDuplicate {
     Keep,
     /// The second takes its place: body, headers, due time.
     Replace,
+}
+
+/// A token bucket: how fast a route's delayed messages leave the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Messages a second; at least 1.
+    pub per_second: u32,
+    /// As configured: how many may leave at once after a quiet time.
+    pub burst: u32,
+}
+
+impl Rate {
+    /// What the bucket holds: the burst, but at least a tenth of a second's worth, for tokens are fetched
+    /// some fifty times a second and what does not fit is lost.
+    pub fn capacity(self) -> u32 {
+        self.burst.max(self.per_second.div_ceil(10))
+    }
+}
+
+/// What of a route was paused by hand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Paused {
+    /// Nothing more is read from its topic or queue.
+    pub ingress: bool,
+    /// Nothing more of it is claimed or published.
+    pub publishing: bool,
 }
 
 /// When a refused publish is tried again.

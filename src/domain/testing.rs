@@ -32,6 +32,9 @@ pub fn route() -> Arc<Route> {
             max_pending: 10_000_000,
             on_invalid: OnInvalid::DeadLetter,
             on_duplicate: OnDuplicate::Keep,
+            dedupe_ms: 0,
+            rate: None,
+            jitter_ms: 0,
             retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 300_000 },
         },
     })

@@ -52,12 +52,16 @@ struct Building {
 pub(super) struct Work {
     route: Arc<Route>,
     now: UnixMs,
+    /// Messages in a bundle at most.
+    most: usize,
     partitions: BTreeMap<Partition, PartitionWork>,
 }
 
 impl Work {
     pub(super) fn new(route: Arc<Route>, now: UnixMs) -> Self {
-        Self { route, now, partitions: BTreeMap::new() }
+        // A claimed bundle of a limited route waits for its tokens in memory: no more than a second's worth.
+        let worth = route.policy.rate.map_or(BUNDLE_MESSAGES, |rate| rate.per_second as usize);
+        Self { route, now, most: worth.min(BUNDLE_MESSAGES), partitions: BTreeMap::new() }
     }
 
     /// A message to be kept until it is due. `target`: empty for the route's own.
@@ -75,7 +79,7 @@ impl Work {
         let bytes = entry.message.body_len() + entry.message.headers_len() + 64;
         let at = work.find(key);
         let (_, building) = &mut work.open[at];
-        let full = building.entries.len() >= BUNDLE_MESSAGES
+        let full = building.entries.len() >= self.most
             || (!building.entries.is_empty() && building.bytes + bytes > BUNDLE_BYTES);
         if full {
             let whole = std::mem::take(building);
@@ -196,6 +200,19 @@ mod tests {
     fn equal_delays_share_a_bundle_up_to_its_bound() {
         let ops = work((0..1200).map(|_| entry(3_600_000, None)).collect());
         assert_eq!(sizes(&ops), vec![200, 500, 500]);
+    }
+
+    #[test]
+    fn a_bundle_of_a_limited_route_holds_a_seconds_worth() {
+        let mut route = (*testing::route()).clone();
+        route.policy.rate = Some(crate::domain::Rate { per_second: 2, burst: 100 });
+        let ledger = Ledger::new();
+        let mut work = Work::new(Arc::new(route), UnixMs(0));
+        for at in 0..5 {
+            work.store(Partition(3), Text::default(), entry(3_600_000, None), ledger.enter(at));
+        }
+        let ops = work.finish().remove(&Partition(3)).map(|w| w.ops).unwrap_or_default();
+        assert_eq!(sizes(&ops), vec![1, 2, 2]);
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! Gates: whether each route's ingress is open. A route with more than `max_pending` messages waits until
-//! they have become fewer; so does every route while the store does not answer. What is counted for that is
+//! Gates: whether each route's ingress is open. A route that was paused by hand waits until it is resumed, one
+//! with more than `max_pending` messages until they have become fewer; so does every route while the store
+//! does not answer, and until it has said once what is paused. What is counted for that is
 //! shown: pending, dead, how long the oldest due message has waited, and how far the clocks differ.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tracing::{info, warn};
 
 use crate::domain::{Partition, Route, RouteName};
 use crate::lifecycle::{Shutdown, Tasks};
-use crate::store::{Store, StoreError};
+use crate::store::{Pauses, Store, StoreError};
 use crate::telemetry::Metrics;
 
 /// Counts are a second old at most: a route may overshoot by a second's work.
@@ -24,6 +25,9 @@ struct Gates {
     store: Store,
     metrics: Arc<Metrics>,
     open: BTreeMap<RouteName, watch::Sender<bool>>,
+    pauses: Pauses,
+    /// Routes that have reached `max_pending`.
+    full: BTreeSet<RouteName>,
     partitions: Vec<Partition>,
     max_skew: Duration,
     away: bool,
@@ -42,7 +46,7 @@ pub fn start(
     let (gates, hears) = routes
         .iter()
         .map(|route| {
-            let (gate, hears) = watch::channel(true);
+            let (gate, hears) = watch::channel(false);
             ((route.name.clone(), gate), (route.name.clone(), hears))
         })
         .unzip();
@@ -51,6 +55,8 @@ pub fn start(
         store: store.clone(),
         metrics: metrics.clone(),
         open: gates,
+        pauses: store.pauses(),
+        full: BTreeSet::new(),
         partitions: store.partitions().all().collect(),
         max_skew,
         away: false,
@@ -65,7 +71,7 @@ pub fn start(
             }
             tokio::select! {
                 () = shutdown.forced() => return,
-                () = tokio::time::sleep(LOOK) => {}
+                () = gates.rest() => {}
             }
         }
     });
@@ -73,6 +79,32 @@ pub fn start(
 }
 
 impl Gates {
+    /// Until the next look; what is paused or resumed meanwhile takes effect at once.
+    async fn rest(&mut self) {
+        let mut next = std::pin::pin!(tokio::time::sleep(LOOK));
+        loop {
+            tokio::select! {
+                () = &mut next => return,
+                () = self.pauses.changed() => self.turn(),
+            }
+        }
+    }
+
+    /// Opens and closes each gate.
+    fn turn(&self) {
+        for route in &self.routes {
+            let paused = self.pauses.of(route.name.as_str());
+            if let (Some(metrics), Some(paused)) = (self.metrics.route(&route.name), paused) {
+                metrics.ingress_paused("paused", paused.ingress);
+                metrics.publishing_paused.set(i64::from(paused.publishing));
+            }
+            let open = paused.is_some_and(|paused| !paused.ingress) && !self.full.contains(&route.name);
+            if let Some(gate) = self.open.get(&route.name) {
+                gate.send_if_modified(|was| std::mem::replace(was, open) != open);
+            }
+        }
+    }
+
     async fn look(&mut self) {
         let seen = match tokio::time::timeout(DEADLINE, self.count()).await {
             Ok(seen) => seen,
@@ -86,6 +118,7 @@ impl Gates {
             info!("the store answers again; ingress goes on");
         }
         self.away = seen.is_err();
+        self.turn();
         for route in &self.routes {
             if let Some(metrics) = self.metrics.route(&route.name) {
                 metrics.ingress_paused("store", self.away);
@@ -112,7 +145,7 @@ impl Gates {
         self.skewed = skewed;
     }
 
-    async fn count(&self) -> Result<(), StoreError> {
+    async fn count(&mut self) -> Result<(), StoreError> {
         let counts = self.store.counts().await?;
         let now = self.store.clock().now();
         let heads = self.store.heads(&self.partitions, now).await?;
@@ -122,17 +155,13 @@ impl Gates {
             metrics.pending.set((counts.messages - metrics.in_flight.get()).max(0));
             metrics.dead.set(counts.dead);
             let oldest = heads.iter().filter(|h| h.route() == route.name.as_str() && h.due <= now);
-            let oldest = oldest.map(|h| now.since(h.due)).max().unwrap_or(0);
-            metrics.oldest_overdue.set(oldest as f64 / 1e3);
+            metrics.overdue(oldest.map(|h| h.due).min(), now);
             let full = counts.messages > 0 && counts.messages as u64 >= route.policy.max_pending;
             metrics.ingress_paused("max_pending", full);
-            if let Some(gate) = self.open.get(&route.name) {
-                let changed = gate.send_if_modified(|open| std::mem::replace(open, !full) == full);
-                if changed && full {
-                    warn!(route = %route.name, pending = counts.messages, "max_pending is reached; ingress waits");
-                } else if changed {
-                    info!(route = %route.name, pending = counts.messages, "below max_pending; ingress goes on");
-                }
+            if full && self.full.insert(route.name.clone()) {
+                warn!(route = %route.name, pending = counts.messages, "max_pending is reached; ingress waits");
+            } else if !full && self.full.remove(&route.name) {
+                info!(route = %route.name, pending = counts.messages, "below max_pending; ingress goes on");
             }
         }
         Ok(())

@@ -15,6 +15,7 @@ use super::admit::{Admitted, admit};
 use super::bundling::{PartitionWork, Work};
 use super::direct::{Direct, Due};
 use super::headers;
+use super::jitter::Jitter;
 use super::through::Through;
 use super::{Delivery, Receipt};
 use crate::backoff::Backoff;
@@ -58,6 +59,9 @@ pub struct Source {
     /// The highest offset that the store knows to be read.
     marked: Option<i64>,
     batches: u64,
+    jitter: Jitter,
+    /// Whether what is due on arrival may pass the store by.
+    straight: bool,
     gate: Option<watch::Receiver<bool>>,
     through: Through,
 }
@@ -110,11 +114,13 @@ impl Intake {
         let reread_until = self.until_done("read a source's mark", || self.store.mark(&name)).await?;
         Some(Source {
             intake: self.clone(),
+            jitter: Jitter::new(route, &name),
             route: route.clone(),
             name,
             reread_until,
             marked: reread_until,
             batches: 0,
+            straight: false,
             gate: self.gates.get(&route.name).cloned(),
             through: Through::new(
                 self.lanes.clone(),
@@ -161,6 +167,7 @@ impl Source {
             return;
         }
         self.batches += 1;
+        self.straight = self.goes_straight();
         let now = self.intake.store.clock().now();
         let work = Work::new(self.route.clone(), now);
         let mut judged = Judged { work, due: Vec::new(), through: Vec::new() };
@@ -173,6 +180,12 @@ impl Source {
             self.submit(p, work).await;
         }
         self.through.publish(&self.route, through, &self.intake.shutdown).await;
+    }
+
+    /// Whether nothing holds the route's messages back: a limited rate and a pause hold them in the store.
+    fn goes_straight(&self) -> bool {
+        let pauses = self.intake.store.pauses();
+        self.route.policy.rate.is_none() && pauses.may_publish(self.route.name.as_str())
     }
 
     /// Waits while the route's ingress is paused; `false` if shutting down begins meanwhile.
@@ -221,12 +234,13 @@ impl Source {
                 through.push((entry(now, None, flags, message), target, receipt));
             }
             Admitted::Delayed { due, id, target, message } => {
+                let due = self.jitter.put_off(due, id.as_ref(), position);
                 let named = id.is_some();
                 let flags = if named { flags.with(Flags::NAMED) } else { flags };
                 let p = self.place(id.as_ref(), position);
                 let entry = entry(due, id, flags, message);
                 // Judged by the clock that the wheel will judge it by.
-                if !named && self.intake.store.clock().is_due(due) {
+                if !named && self.straight && self.intake.store.clock().is_due(due) {
                     direct.push(Due { target, entry, partition: p, receipt });
                 } else {
                     work.store(p, self.target_name(&target), entry, receipt);
@@ -237,6 +251,7 @@ impl Source {
                 work.command(p, WriteOp::Cancel { route: self.route.name.clone(), id }, receipt);
             }
             Admitted::Reschedule { id, due, target, message } => {
+                let due = self.jitter.put_off(due, Some(&id), position);
                 let p = self.place(Some(&id), position);
                 let entry = entry(due, Some(id.clone()), flags.with(Flags::NAMED), message);
                 let fallback =
@@ -371,6 +386,7 @@ fn count(metrics: &RouteMetrics, command: Option<&'static str>, result: WriteRes
         WriteResult::Rescheduled => "rescheduled",
         WriteResult::TooLate => "too_late",
         WriteResult::Unknown => "unknown",
+        WriteResult::Published => "published",
     };
     if matches!(result, WriteResult::Stored | WriteResult::Replaced) {
         metrics.stored.inc();

@@ -17,6 +17,7 @@ mod direct;
 pub mod gates;
 mod headers;
 pub mod intake;
+mod jitter;
 pub mod kafka;
 mod ledger;
 pub mod rabbitmq;

@@ -68,8 +68,9 @@ impl Through {
         Self { lanes, store, metrics, bursts, verdicts: Arc::default(), next: 0 }
     }
 
-    /// Publishes these, in order; returns when each is confirmed or dead. When shutting down is forced it
-    /// returns with what is left unresolved: the source delivers it again.
+    /// Publishes these, in order; returns when each is confirmed or dead. While the route's publishing is
+    /// paused it waits. When shutting down is forced, or begins while it is paused, it returns with what is
+    /// left unresolved: the source delivers it again.
     pub(super) async fn publish(
         &mut self,
         route: &Arc<Route>,
@@ -78,7 +79,13 @@ impl Through {
     ) {
         let passing = |(entry, target, receipt)| Passing { entry, target, receipt };
         let mut line = Line { waiting: batch.into_iter().map(passing).collect(), singly: false };
+        let mut pauses = self.store.pauses();
         while let Some(next) = line.next() {
+            // It can wait nowhere else: what passes through never enters the store.
+            tokio::select! {
+                () = shutdown.draining() => if !pauses.may_publish(route.name.as_str()) { return },
+                () = pauses.until_publishing(route.name.as_str()) => {}
+            }
             let refused = tokio::select! {
                 () = shutdown.forced() => return,
                 refused = self.once(route, next) => refused,

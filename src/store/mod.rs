@@ -12,6 +12,8 @@
 //! | [`Store::settle`], [`Store::divide`] | timer | confirmed -> gone; the rest back, split off, or dead |
 //! | [`Store::extend`], [`Store::give_back`], [`Store::sweep`] | timer | keep a claim, return it, recover a dead holder's |
 //! | [`Store::audit`] | timer | find and mend what no transition could have made |
+//! | [`Store::lease`] | timer | tokens of a limited route |
+//! | [`Store::pause`], [`Store::resume`], [`Store::pauses`] | people; ingress and timer | what of a route stands still, on every replica |
 //! | [`Store::mark`], [`Store::raise_mark`] | ingress | how far a source was ever read |
 //!
 //! Guarantees: each call is applied at most once however often it is sent (a caller's lane numbers its
@@ -31,9 +33,9 @@ pub use config::Config;
 pub use error::{PreflightError, StoreError};
 #[cfg(feature = "test-util")]
 pub use redis::shift_clock;
-pub use redis::{Parts, Preflight, Store, TrailEntry, Wake, Written, preflight};
+pub use redis::{Lease, Parts, Pauses, Preflight, Store, TrailEntry, Wake, Written, preflight};
 pub use types::{
     AuditReport, BrowseKey, BrowseQuery, Browsed, Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division,
-    Found, Fresh, Head, Held, Histogram, MessageState, PartitionView, Remainder, Settlement, Swept, WriteOp,
-    WriteResult,
+    Found, Fresh, Head, Held, Histogram, MessageState, PartitionView, Progress, Remainder, Settlement, Swept,
+    WriteOp, WriteResult,
 };

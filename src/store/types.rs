@@ -63,7 +63,7 @@ pub enum WriteResult {
     Stored,
     /// It is in the store, in the place of the pending one of its name.
     Replaced,
-    /// One of its name is pending: that one stays.
+    /// One of its name is pending, or, where the route remembers, in flight or delivered: that one stays.
     Duplicate,
     /// The message will not be published.
     Cancelled,
@@ -75,6 +75,8 @@ pub enum WriteResult {
     TooLate,
     /// No pending message has this name.
     Unknown,
+    /// The message was published; its name is remembered.
+    Published,
 }
 
 /// Where a message of the store stands.
@@ -251,6 +253,19 @@ pub struct Settlement {
     pub claim: Claim,
     /// The names in it and their places, to be freed.
     pub names: Vec<(Text, u32)>,
+    /// The producers' names that are confirmed, to be remembered if the route does so.
+    pub delivered: Vec<Text>,
+}
+
+/// What became of a claimed bundle so far.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    /// The right to it.
+    pub claim: Claim,
+    /// Which of its messages are confirmed; `None`: no more than the store was told already.
+    pub confirmed: Option<Vec<bool>>,
+    /// The producers' names among these, to be remembered if the route does so.
+    pub delivered: Vec<Text>,
 }
 
 /// A bundle of which something remains.
@@ -260,6 +275,8 @@ pub struct Division {
     pub claim: Claim,
     /// Which messages are confirmed.
     pub confirmed: Vec<bool>,
+    /// The producers' names among these, to be remembered if the route does so.
+    pub delivered: Vec<Text>,
     /// Names of what is confirmed, gone or dead, and their places: to be freed.
     pub freed: Vec<(Text, u32)>,
     /// What goes back, or is held on.

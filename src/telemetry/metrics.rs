@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -14,7 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::domain::{Cause, InvalidReason, RouteName};
+use crate::domain::{Cause, InvalidReason, RouteName, UnixMs};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RouteLabel {
@@ -89,6 +89,7 @@ pub struct RouteMetrics {
     pub in_flight: Count,
     pub dead: Count,
     pub ingress_lag: Count,
+    pub publishing_paused: Count,
     pub oldest_overdue: Seconds,
     pub lateness: Histogram,
     pub confirm: Histogram,
@@ -100,6 +101,7 @@ pub struct RouteMetrics {
     dropped: Family<ReasonLabels, Counter>,
     ingress_paused: Family<ReasonLabels, Count>,
     paused: Mutex<BTreeSet<&'static str>>,
+    waiting: AtomicI64,
 }
 
 #[derive(Default)]
@@ -114,6 +116,7 @@ struct Families {
     in_flight: ByRoute<Count>,
     dead: ByRoute<Count>,
     ingress_lag: ByRoute<Count>,
+    publishing_paused: ByRoute<Count>,
     oldest_overdue: ByRoute<Seconds>,
     invalid: Family<InvalidLabels, Counter>,
     commands: Family<CommandLabels, Counter>,
@@ -132,7 +135,7 @@ impl Families {
         r.register("passed_through", "Messages without a delay header, published at once", self.passed_through.clone());
         r.register("invalid", "Messages whose headers or size were refused, by reason and policy", self.invalid.clone());
         r.register("stored", "Messages put into the store", self.stored.clone());
-        r.register("duplicates", "Named messages suppressed or replaced because the name was pending", self.duplicates.clone());
+        r.register("duplicates", "Named messages suppressed or replaced because the name was pending, or (dedupe) in flight or remembered", self.duplicates.clone());
         r.register("commands", "Commands (cancel, reschedule) by result", self.commands.clone());
         r.register("published", "Delayed messages confirmed by their target", self.published.clone());
         r.register("publish_failures", "Publishes refused, returned or unconfirmed", self.publish_failures.clone());
@@ -146,6 +149,7 @@ impl Families {
         r.register("oldest_overdue_seconds", "How long the oldest due message has waited", self.oldest_overdue.clone());
         r.register("ingress_paused", "1 while the route's ingress is paused, by reason", self.ingress_paused.clone());
         r.register("ingress_lag", "Messages in the ingress topic that are not yet read", self.ingress_lag.clone());
+        r.register("publishing_paused", "1 while the route's publishing is paused by hand", self.publishing_paused.clone());
     }
 }
 
@@ -226,6 +230,7 @@ impl RouteMetrics {
             in_flight: f.in_flight.get_or_create_owned(&label),
             dead: f.dead.get_or_create_owned(&label),
             ingress_lag: f.ingress_lag.get_or_create_owned(&label),
+            publishing_paused: f.publishing_paused.get_or_create_owned(&label),
             oldest_overdue: f.oldest_overdue.get_or_create_owned(&label),
             lateness: lateness.get_or_create_owned(&label),
             confirm: confirm.get_or_create_owned(&label),
@@ -237,6 +242,7 @@ impl RouteMetrics {
             dropped: f.dropped.clone(),
             ingress_paused: f.ingress_paused.clone(),
             paused: Mutex::default(),
+            waiting: AtomicI64::new(i64::MAX),
             route: label.route,
         };
         for cause in Cause::ALL {
@@ -291,6 +297,19 @@ impl RouteMetrics {
     /// The reasons for which the route's ingress is paused now.
     pub fn paused(&self) -> Vec<&'static str> {
         self.paused.lock().iter().copied().collect()
+    }
+
+    /// Notes the due time of the oldest message that is claimed here and held back by its route's rate; `None`:
+    /// no message is.
+    pub fn held_back(&self, oldest: Option<UnixMs>) {
+        self.waiting.store(oldest.map_or(i64::MAX, |due| due.0), Ordering::Relaxed);
+    }
+
+    /// `oldest_overdue_seconds`: of what waits in the store (`oldest`: its due time) and what is held back here.
+    pub fn overdue(&self, oldest: Option<UnixMs>, now: UnixMs) {
+        let held_back = UnixMs(self.waiting.load(Ordering::Relaxed));
+        let oldest = oldest.map_or(held_back, |oldest| oldest.min(held_back));
+        self.oldest_overdue.set(now.since(oldest).max(0) as f64 / 1e3);
     }
 
     fn reason(&self, reason: &'static str) -> ReasonLabels {

@@ -45,10 +45,18 @@ struct Claimer {
 enum Next {
     /// At once: there was more than a claim takes.
     Now,
-    /// After this; sooner if something due before the end of it is stored.
-    In(Duration),
-    /// When a route's window has room, or after a look's time.
-    Room,
+    /// After this; sooner if something due before the end of it is stored, or, where a route's window left
+    /// something out, when one has room.
+    In(Duration, bool),
+}
+
+/// What to claim after a look.
+struct Requests {
+    claims: Vec<ClaimRequest>,
+    /// A route's window left it out.
+    starved: bool,
+    /// A route's window left some of its shelves to the next look.
+    more: bool,
 }
 
 impl Claimer {
@@ -64,7 +72,7 @@ impl Claimer {
                     warn!(shard = self.shard.number, error = %why, "cannot claim; trying on");
                 }
                 self.failing = true;
-                Next::In(LOOK)
+                Next::In(LOOK, false)
             }
         }
     }
@@ -77,17 +85,13 @@ impl Claimer {
         let until = shard.store.clock().now().plus(lookahead);
         let heads = shard.store.heads(&shard.partitions, until).await?;
         self.count_unknown(&heads);
-        let (requests, starved) = self.requests(&heads, until);
-        let full = join_all(requests.iter().map(|request| self.claim(request))).await;
-        let mut more = false;
+        let Requests { claims, starved, mut more } = self.requests(&heads, until);
+        let full = join_all(claims.iter().map(|request| self.claim(request))).await;
         for full in full {
             more |= full?;
         }
         if more {
             return Ok(Next::Now);
-        }
-        if starved {
-            return Ok(Next::Room);
         }
         let later = heads.iter().filter(|h| h.due > until).map(|h| h.due).min();
         let soon = Duration::from_millis((lookahead / 4).max(1) as u64);
@@ -95,33 +99,47 @@ impl Claimer {
             let ahead = due.since(shard.store.clock().now()) - lookahead;
             Duration::from_millis(ahead.max(0) as u64).clamp(soon.min(LOOK), LOOK)
         });
-        Ok(Next::In(pause))
+        Ok(Next::In(pause, starved))
     }
 
-    /// A claim per partition that has something due, and whether a route's window left something out. What
-    /// room a route has is shared among its shelves.
-    fn requests(&self, heads: &[Head], until: UnixMs) -> (Vec<ClaimRequest>, bool) {
-        let due = heads.iter().filter(|h| h.due <= until);
-        let mut shelves_of: BTreeMap<&str, i64> = BTreeMap::new();
-        for head in due.clone() {
-            *shelves_of.entry(head.route()).or_default() += 1;
+    /// A claim per partition that has something due that may be served. What room a route has is shared among
+    /// its shelves.
+    fn requests(&self, heads: &[Head], until: UnixMs) -> Requests {
+        let pauses = self.shard.store.pauses();
+        let mut of_route: BTreeMap<&str, Vec<&Head>> = BTreeMap::new();
+        for head in heads.iter().filter(|h| h.due <= until) {
+            of_route.entry(head.route()).or_default().push(head);
         }
-        let mut starved = false;
-        let mut of_partition: BTreeMap<Partition, Vec<(String, u32)>> = BTreeMap::new();
-        for head in due {
-            let Some(served) = self.shard.routes.get(head.route()) else { continue };
-            match served.room() {
-                Some(room) => {
-                    let share = room / shelves_of.get(head.route()).copied().unwrap_or(1);
-                    of_partition
-                        .entry(head.partition)
-                        .or_default()
-                        .push((head.shelf.clone(), share.max(1) as u32));
-                }
-                None => starved = true,
+        let mut requests = Requests { claims: Vec::new(), starved: false, more: false };
+        let mut of_partition: BTreeMap<Partition, Vec<(&Head, u32)>> = BTreeMap::new();
+        for (route, mut heads) in of_route {
+            let Some(served) = self.shard.routes.get(route) else { continue };
+            // It stays where it is, and nobody waits for it: a paused route's head is in the past for long.
+            if !pauses.may_publish(route) {
+                continue;
+            }
+            let Some(room) = served.room() else {
+                requests.starved = true;
+                continue;
+            };
+            // Each shelf gives a bundle at least, so the small room of a limited route goes to its earliest.
+            let few = if served.limit.is_some() { room as usize / BUNDLE_MESSAGES } else { heads.len() };
+            if heads.len() > few.max(1) {
+                heads.sort_by_key(|head| head.due);
+                heads.truncate(few.max(1));
+                requests.more = true;
+            }
+            let share = (room / heads.len() as i64).max(1) as u32;
+            for head in heads {
+                of_partition.entry(head.partition).or_default().push((head, share));
             }
         }
-        (of_partition.into_iter().map(|(p, shelves)| self.request(p, shelves)).collect(), starved)
+        for (partition, mut shelves) in of_partition {
+            shelves.sort_by_key(|(head, _)| head.due);
+            let shelves = shelves.into_iter().map(|(head, share)| (head.shelf.clone(), share)).collect();
+            requests.claims.push(self.request(partition, shelves));
+        }
+        requests
     }
 
     fn request(&self, partition: Partition, shelves: Vec<(String, u32)>) -> ClaimRequest {
@@ -164,17 +182,8 @@ impl Claimer {
 
     /// Waits for the next look.
     async fn rest(&self, next: Next) {
-        let (pause, shard) = match next {
-            Next::Now => return,
-            Next::In(pause) => (pause, &self.shard),
-            Next::Room => {
-                tokio::select! {
-                    () = self.shard.room.notified() => {}
-                    () = tokio::time::sleep(LOOK) => {}
-                }
-                return;
-            }
-        };
+        let Next::In(pause, starved) = next else { return };
+        let shard = &self.shard;
         let lookahead = shard.config.lookahead.as_millis() as i64;
         let wake_until = |now: UnixMs, left: Duration| now.plus(left.as_millis() as i64 + MARGIN_MS);
         let end = shard.mono_us() + pause.as_micros() as i64;
@@ -194,6 +203,7 @@ impl Claimer {
             let left = if near { left.min(soon) } else { left };
             tokio::select! {
                 () = shard.store.wake().rung(shard.number) => {}
+                () = shard.room.notified(), if starved => return,
                 () = tokio::time::sleep(left) => if near { return },
             }
         }

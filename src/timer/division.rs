@@ -60,7 +60,14 @@ pub(super) fn of(shard: &Shard, holding: &Holding, split: bool) -> Division {
     }
     let names = holding.names(|_| true);
     let freed = names.into_iter().filter(|(_, position)| leaves[*position as usize]).collect();
-    Division { claim: holding.claim.clone(), confirmed: holding.confirmed(), freed, remainders, dead }
+    Division {
+        claim: holding.claim.clone(),
+        confirmed: holding.confirmed(),
+        delivered: holding.delivered(),
+        freed,
+        remainders,
+        dead,
+    }
 }
 
 /// A message that leaves its first bundle takes its `~` id along.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::Served;
-use crate::domain::{Entry, StoreClock, Target, Text, UnixMs, Verdict};
+use crate::domain::{Entry, Flags, StoreClock, Target, Text, UnixMs, Verdict};
 use crate::egress::{Lane, Verdicts};
 use crate::mutants::{self, Mutant};
 use crate::store::Claim;
@@ -67,6 +67,13 @@ impl Flight {
         let at = self.handed.load(Ordering::Acquire);
         let due = self.order.get(at as usize).map(|&index| self.entries[index as usize].due);
         if mutants::is(Mutant::Early) { due.map(|due| due.plus(-50)) } else { due }
+    }
+
+    /// How many messages are due and not handed over.
+    pub(super) fn due(&self, clock: &StoreClock) -> usize {
+        let handed = self.handed.load(Ordering::Acquire) as usize;
+        let rest = self.order.get(handed..).unwrap_or_default();
+        rest.partition_point(|&index| clock.is_due(self.entries[index as usize].due))
     }
 
     /// Takes the next message to be handed over; `None` if there is none, or none may be any more. From
@@ -170,6 +177,16 @@ impl Holding {
             .iter()
             .map(|&entry| matches!(self.standing[entry as usize], Standing::Confirmed))
             .collect()
+    }
+
+    /// The producers' names among what is confirmed, where the route remembers them.
+    pub(super) fn delivered(&self) -> Vec<Text> {
+        if self.flight.served.route.policy.dedupe_ms == 0 {
+            return Vec::new();
+        }
+        let confirmed = |entry: &&u32| matches!(self.standing[**entry as usize], Standing::Confirmed);
+        let entries = self.stored.iter().filter(confirmed).map(|&entry| &self.flight.entries[entry as usize]);
+        entries.filter(|entry| entry.flags.has(Flags::NAMED)).filter_map(|entry| entry.id.clone()).collect()
     }
 
     /// Whether nothing but confirmed and skipped messages is in it.

@@ -3,7 +3,7 @@
 //! A pool of shards; each serves some partitions with three tasks. The *claimer* ([`claimer`]) looks at the
 //! heads of all its partitions at once, claims what is due within the look-ahead and hands it to the
 //! *wheel* ([`wheel`]), one precise thread for all shards, which gives each message to its target's lane at
-//! its own millisecond, never early. The *settler* ([`settler`]) collects the brokers' verdicts and answers
+//! its own millisecond, never early, and where its route is limited under a token ([`limit`]). The *settler* ([`settler`]) collects the brokers' verdicts and answers
 //! the store: confirmed bundles are settled in batches, failures go back, the hopeless become dead letters,
 //! what hangs is split off, claims are extended while anything of them is held. The *keeper* ([`keeper`]) returns
 //! the claims of dead holders and audits the store.
@@ -17,6 +17,7 @@ pub mod config;
 mod division;
 mod holding;
 mod keeper;
+mod limit;
 mod settler;
 mod taking;
 mod wheel;
@@ -36,6 +37,7 @@ use crate::store::Store;
 use crate::telemetry::{Bursts, Metrics, RouteMetrics, Watch};
 
 use self::holding::Table;
+use self::limit::Limit;
 use self::wheel::Wheel;
 
 /// Messages of one route that this replica holds claimed at most; beyond it the route's next bundles wait
@@ -43,6 +45,8 @@ use self::wheel::Wheel;
 const ROUTE_WINDOW: i64 = 50_000;
 /// Bytes of one route's bundles likewise.
 const ROUTE_BYTES: i64 = 64 << 20;
+/// Of a limited route this many seconds' worth at most: enough for a target that takes a second to confirm.
+const LIMITED_SECONDS: i64 = 2;
 
 /// What the timer is built from.
 pub struct Parts<'a> {
@@ -74,6 +78,8 @@ struct Served {
     metrics: Arc<RouteMetrics>,
     watch: Arc<Watch>,
     bursts: Arc<Bursts>,
+    /// How fast its messages may leave; `None`: nobody asks.
+    limit: Option<Arc<Limit>>,
     /// Messages held claimed.
     messages: AtomicI64,
     /// Bytes of their bundles.
@@ -106,12 +112,21 @@ pub fn start(parts: &Parts<'_>) -> std::io::Result<()> {
             metrics: parts.metrics.route(&route.name)?.clone(),
             watch: parts.watch.clone(),
             bursts: parts.bursts.clone(),
+            limit: route.policy.rate.map(|rate| Arc::new(Limit::new(rate, parts.store.clock().local()))),
             messages: AtomicI64::new(0),
             bytes: AtomicI64::new(0),
         };
         Some((route.name.as_str().to_owned(), Arc::new(served)))
     });
     let routes = Arc::new(served.collect::<BTreeMap<_, _>>());
+    for served in routes.values() {
+        let Some(limit) = served.limit.clone() else { continue };
+        let (name, store, shutdown) =
+            (served.route.name.clone(), parts.store.clone(), parts.shutdown.clone());
+        parts
+            .tasks
+            .spawn(&format!("timer:limit:{name}"), limit::run(limit, name, store, wheel.clone(), shutdown));
+    }
     parts.metrics.partitions_owned.set(i64::from(parts.store.partitions().count()));
     for number in 0..parts.shards {
         let partitions =
@@ -141,8 +156,16 @@ impl Served {
     /// Messages that may still be claimed; `None` until a quarter of the window is free, so that claims stay
     /// large when the target is what limits.
     fn room(&self) -> Option<i64> {
-        let free = ROUTE_WINDOW - self.messages.load(Ordering::Relaxed);
-        (free >= ROUTE_WINDOW / 4 && self.bytes.load(Ordering::Relaxed) < ROUTE_BYTES).then_some(free)
+        let window = self.window();
+        let free = window - self.messages.load(Ordering::Relaxed);
+        (free >= (window / 4).max(1) && self.bytes.load(Ordering::Relaxed) < ROUTE_BYTES).then_some(free)
+    }
+
+    fn window(&self) -> i64 {
+        self.route.policy.rate.map_or(ROUTE_WINDOW, |rate| {
+            let worth = i64::from(rate.per_second) * LIMITED_SECONDS;
+            worth.max(i64::from(rate.capacity())).min(ROUTE_WINDOW)
+        })
     }
 
     fn hold(&self, messages: i64, bytes: i64) {

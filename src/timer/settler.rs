@@ -19,7 +19,7 @@ use super::Shard;
 use super::division;
 use super::holding::{Heard, Holding, Standing};
 use crate::domain::{Partition, Verdict};
-use crate::store::{Claim, Division, Held, Settlement, StoreError};
+use crate::store::{Division, Held, Progress, Settlement, StoreError};
 
 /// Confirmed indexes of open bundles are noted, and claims extended, this often.
 const TICK: Duration = Duration::from_millis(250);
@@ -30,8 +30,6 @@ const SETTLES: usize = 200;
 /// Longest wait for the store on the way out.
 const LAST_WORD: Duration = Duration::from_secs(5);
 
-/// A claim and, if it has news, which of its messages are confirmed.
-type Progress = (Claim, Option<Vec<bool>>);
 type Answer = Pin<Box<dyn Future<Output = Done> + Send>>;
 
 /// What came of a call.
@@ -75,6 +73,12 @@ pub(super) async fn run(shard: Arc<Shard>) {
             }
         }
     }
+}
+
+/// What the store is told of a holding: with `news`, what is confirmed.
+fn progress(holding: &Holding, news: bool) -> Progress {
+    let delivered = if news { holding.delivered() } else { Vec::new() };
+    Progress { claim: holding.claim.clone(), confirmed: news.then(|| holding.confirmed()), delivered }
 }
 
 impl Settler {
@@ -124,7 +128,7 @@ impl Settler {
     fn note(&mut self, holding: Option<&Holding>) {
         let Some(holding) = holding else { return };
         let (store, lease_ms) = (self.shard.store.clone(), self.shard.lease_ms());
-        let (p, news) = (holding.claim.partition, (holding.claim.clone(), Some(holding.confirmed())));
+        let (p, news) = (holding.claim.partition, progress(holding, true));
         self.extending += 1;
         self.calls.push(Box::pin(async move {
             let result = store.extend(p, lease_ms, &[news]).await;
@@ -142,7 +146,11 @@ impl Settler {
         let settled: Vec<Settlement> = batch
             .iter()
             .filter_map(|slot| slots.holdings.get(slot))
-            .map(|h| Settlement { claim: h.claim.clone(), names: h.names(|_| true) })
+            .map(|h| Settlement {
+                claim: h.claim.clone(),
+                names: h.names(|_| true),
+                delivered: h.delivered(),
+            })
             .collect();
         drop(slots);
         let store = self.shard.store.clone();
@@ -257,11 +265,8 @@ impl Settler {
                     held_on.filter(|&e| holding.standing[e as usize] == Standing::Open).collect();
                 splits.push((slot, held_on, division::of(&shard, holding, true)));
             } else if holding.news || lease < shard.lease_us() * 2 / 3 {
-                let confirmed = std::mem::take(&mut holding.news).then(|| holding.confirmed());
-                extend
-                    .entry(holding.claim.partition)
-                    .or_default()
-                    .push((slot, (holding.claim.clone(), confirmed)));
+                let news = std::mem::take(&mut holding.news);
+                extend.entry(holding.claim.partition).or_default().push((slot, progress(holding, news)));
             }
         }
         drop(slots);
@@ -338,9 +343,8 @@ impl Settler {
                 .collect();
             for slot in unpublished {
                 let Some(holding) = slots.holdings.remove(&slot) else { continue };
-                let confirmed = holding.confirmed();
-                let news = confirmed.contains(&true).then_some(confirmed);
-                back.entry(holding.claim.partition).or_default().push((holding.claim.clone(), news));
+                let news = holding.confirmed().contains(&true);
+                back.entry(holding.claim.partition).or_default().push(progress(&holding, news));
             }
         }
         for (p, held) in back {

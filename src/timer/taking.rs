@@ -159,7 +159,9 @@ async fn divide(
     remainders: Vec<Remainder>,
     dead: Vec<DeadLetter>,
 ) {
-    let division = Division { claim: claim.clone(), confirmed: vec![false; count], freed, remainders, dead };
+    let confirmed = vec![false; count];
+    let delivered = Vec::new();
+    let division = Division { claim: claim.clone(), confirmed, delivered, freed, remainders, dead };
     if let Err(why) = shard.store.divide(&division).await {
         // The claim expires and the next holder tries again.
         error!(bundle = %claim.id, error = %why, "cannot take a bundle apart");

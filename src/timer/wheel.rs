@@ -5,7 +5,7 @@
 //! (at most [`LOOK`], for clocks may step), and before each hand-over asks both clocks again: never early.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,11 +14,14 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use tracing::warn;
 
+use super::Served;
 use super::holding::Flight;
-use crate::domain::{Refusal, StoreClock, UnixMs, Verdict};
+use super::limit::Limit;
+use crate::domain::{Refusal, RouteName, StoreClock, UnixMs, Verdict};
 use crate::egress::{Publication, Stamp};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::mutants::{self, Mutant};
+use crate::telemetry::RouteMetrics;
 
 /// Longest sleep: a clock that steps is followed within this.
 const LOOK: Duration = Duration::from_millis(100);
@@ -37,9 +40,17 @@ pub(super) struct Item {
 pub(super) struct Wheel(Arc<Inbox>);
 
 struct Inbox {
-    items: Mutex<Vec<Item>>,
+    news: Mutex<News>,
     arrived: Condvar,
     stopping: std::sync::atomic::AtomicBool,
+}
+
+/// What the thread has not seen yet.
+#[derive(Default)]
+struct News {
+    items: Vec<Item>,
+    /// A limited route has tokens again.
+    tokens: bool,
 }
 
 impl Item {
@@ -70,13 +81,13 @@ impl Ord for Item {
 impl Wheel {
     pub(super) fn start(clock: Arc<StoreClock>, tasks: &Tasks, shutdown: &Shutdown) -> std::io::Result<Self> {
         let stopping = std::sync::atomic::AtomicBool::new(false);
-        let inbox = Arc::new(Inbox { items: Mutex::default(), arrived: Condvar::new(), stopping });
+        let inbox = Arc::new(Inbox { news: Mutex::default(), arrived: Condvar::new(), stopping });
         let (thread_inbox, stop_inbox, stop) = (inbox.clone(), inbox.clone(), shutdown.clone());
         tasks.thread("timer:wheel", move || turn(&clock, &thread_inbox))?;
         tasks.spawn("timer:wheel:stop", async move {
             stop.draining().await;
             stop_inbox.stopping.store(true, Ordering::Release);
-            drop(stop_inbox.items.lock());
+            drop(stop_inbox.news.lock());
             stop_inbox.arrived.notify_one();
         });
         Ok(Self(inbox))
@@ -87,7 +98,13 @@ impl Wheel {
         if items.is_empty() {
             return;
         }
-        self.0.items.lock().extend(items);
+        self.0.news.lock().items.extend(items);
+        self.0.arrived.notify_one();
+    }
+
+    /// Looks again at what waits for tokens.
+    pub(super) fn tokens_came(&self) {
+        self.0.news.lock().tokens = true;
         self.0.arrived.notify_one();
     }
 }
@@ -97,14 +114,17 @@ fn turn(clock: &StoreClock, inbox: &Inbox) {
         warn!(%error, "cannot set the timer slack; messages will be some 50 us later");
     }
     let mut heap: BinaryHeap<Reverse<Item>> = BinaryHeap::new();
+    let mut queues: BTreeMap<RouteName, Queue> = BTreeMap::new();
     loop {
         let wait = heap.peek().map_or(LOOK.as_micros() as i64, |Reverse(item)| clock.until_due_us(item.due));
         {
-            let mut arrived = inbox.items.lock();
-            if arrived.is_empty() && wait > 0 && !inbox.stopping.load(Ordering::Acquire) {
-                inbox.arrived.wait_for(&mut arrived, Duration::from_micros(wait as u64).min(LOOK));
+            let mut news = inbox.news.lock();
+            let nothing = news.items.is_empty() && !news.tokens;
+            if nothing && wait > 0 && !inbox.stopping.load(Ordering::Acquire) {
+                inbox.arrived.wait_for(&mut news, Duration::from_micros(wait as u64).min(LOOK));
             }
-            heap.extend(arrived.drain(..).map(Reverse));
+            heap.extend(news.items.drain(..).map(Reverse));
+            news.tokens = false;
         }
         if inbox.stopping.load(Ordering::Acquire) {
             // What is not handed over stays open; the settlers give it back.
@@ -115,11 +135,72 @@ fn turn(clock: &StoreClock, inbox: &Inbox) {
             if !is_due(item.due, reached_us) {
                 break;
             }
-            if let Some(Reverse(item)) =
-                heap.pop().and_then(|Reverse(item)| publish(clock, item).map(Reverse))
-            {
-                heap.push(Reverse(item));
+            let Some(Reverse(item)) = heap.pop() else { break };
+            match item.flight.served.limit.clone() {
+                None => heap.extend(publish(clock, item).map(Reverse)),
+                Some(limit) => Queue::of(&mut queues, &item.flight.served, limit).due.push(Reverse(item)),
             }
+        }
+        for queue in queues.values_mut() {
+            queue.publish(clock, &mut heap);
+        }
+    }
+}
+
+/// What of one limited route is due and has no token yet. Bounded by what the claimer takes of it.
+struct Queue {
+    limit: Arc<Limit>,
+    metrics: Arc<RouteMetrics>,
+    due: BinaryHeap<Reverse<Item>>,
+}
+
+impl Queue {
+    fn of<'a>(queues: &'a mut BTreeMap<RouteName, Self>, served: &Served, limit: Arc<Limit>) -> &'a mut Self {
+        queues.entry(served.route.name.clone()).or_insert_with(|| Self {
+            limit,
+            metrics: served.metrics.clone(),
+            due: BinaryHeap::new(),
+        })
+    }
+
+    /// Hands over as much as there are tokens, the earliest first, and asks for more. What of an item is not
+    /// due yet goes back into the heap.
+    fn publish(&mut self, clock: &StoreClock, heap: &mut BinaryHeap<Reverse<Item>>) {
+        while let Some(Reverse(item)) = self.due.peek() {
+            let due = clock.is_due(item.due);
+            if due && !self.limit.take() {
+                break;
+            }
+            let Some(Reverse(mut item)) = self.due.pop() else { break };
+            if !due {
+                heap.push(Reverse(item));
+                continue;
+            }
+            let Some(index) = item.flight.hand() else {
+                // The claim is lost, or all of it is handed over.
+                self.limit.put_back();
+                continue;
+            };
+            let one = publication(&item.flight, index, clock.local().mono_us());
+            if let Some((lane, one)) = item.flight.lane.as_ref().zip(one) {
+                lane.submit(one);
+            }
+            if let Some(due) = item.flight.next_due() {
+                item.due = due;
+                self.due.push(Reverse(item));
+            }
+        }
+        self.metrics.held_back(self.due.peek().map(|Reverse(item)| item.due));
+        if !self.due.is_empty() && !self.limit.has_asked() {
+            let most = self.limit.capacity() as usize;
+            let mut short = 0;
+            for Reverse(item) in &self.due {
+                short += item.flight.due(clock);
+                if short >= most {
+                    break;
+                }
+            }
+            self.limit.ask(short.max(1) as u32);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use postdate::broker::kafka::OWNED;
 use postdate::config::{self, Config, Problems, Sources};
-use postdate::domain::route::{DelayFrom, OnInvalid, Retry};
+use postdate::domain::route::{DelayFrom, OnInvalid, Rate, Retry};
 use postdate::domain::{Endpoint, Route};
 
 use super::{files, read, repository};
@@ -84,12 +84,13 @@ fn the_reference_is_the_default_and_its_commented_keys_are_right() {
     let policy = &route(&config, "orders").policy;
     assert_eq!(policy.retry, Retry { attempts: 16, initial_ms: 1000, max_ms: 300_000 });
     assert_eq!(policy.headers, postdate::domain::route::HeaderNames::default());
+    assert_eq!((policy.dedupe_ms, policy.rate, policy.jitter_ms), (0, None, 0));
     assert_eq!((policy.max_size, policy.max_headers), (1 << 20, 64 << 10));
 
     for property in OWNED {
         assert!(reference.contains(&format!("`{property}`")), "{property} is not in the reference");
     }
-    for later in ["dedupe", "dead_letters", "topology", "heartbeat =", "wait_replicas", "jitter ="] {
+    for later in ["order =", "dead_letters", "topology", "heartbeat =", "wait_replicas"] {
         assert!(!reference.contains(later), "{later} is not in this version");
     }
 }
@@ -105,6 +106,9 @@ fn routes_take_defaults_and_differ_where_they_say_so() {
         (&*archive.policy.headers.delay, &*archive.policy.headers.target),
         ("x-deliver-in", "x-archive")
     );
+    assert_eq!(archive.policy.rate, None);
+    assert_eq!(jobs.policy.rate, Some(Rate { per_second: 200, burst: 50 }));
+    assert_eq!((jobs.policy.dedupe_ms, jobs.policy.jitter_ms), (3_600_000, 30_000));
     assert_eq!(archive.policy.delay_from, DelayFrom::Produced);
     assert_eq!(jobs.policy.delay_from, DelayFrom::Arrival);
     assert!(matches!(&jobs.from, Endpoint::Rabbitmq { prefetch: 500, .. }));

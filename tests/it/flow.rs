@@ -8,5 +8,6 @@ mod forms;
 mod inputs;
 mod invalid;
 mod lanes;
+mod policies;
 mod site;
 mod wire;

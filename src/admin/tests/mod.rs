@@ -3,6 +3,7 @@
 mod access;
 mod agreement;
 mod ending;
+mod pausing;
 mod probes;
 mod sending;
 

@@ -74,6 +74,7 @@ async fn a_route_is_shown_in_the_words_of_the_configuration() {
         "policy": {
             "delay_from": "produced", "max_delay": "30d", "max_size": "1MiB", "max_headers": "64KiB",
             "max_pending": 10_000_000, "on_invalid": "dead_letter", "on_duplicate": "keep",
+            "dedupe": "0s", "rate": 0, "burst": 0, "jitter": "0s",
             "retry": { "attempts": 16, "initial": "1s", "max": "5m" },
             "headers": {
                 "delay": "x-delay", "deliver_at": "x-deliver-at", "id": "x-delay-id",
@@ -81,6 +82,7 @@ async fn a_route_is_shown_in_the_words_of_the_configuration() {
             },
         },
         "pending": 7, "in_flight": 2, "dead": 1, "paused": ["max_pending"],
+        "publishing_paused": false,
     });
     assert_eq!((answer.status, answer.json()), (200, expected.clone()));
     let list = server.call("GET", "/api/v1/routes", Some(READ), "").await.json();

@@ -180,3 +180,34 @@ async fn another_server_is_told_from_the_api_and_no_redirect_is_followed() {
         assert!(request.contains("authorization: bearer pa55\r\n"), "{request}");
     }
 }
+
+#[tokio::test]
+async fn it_pauses_and_resumes_and_says_what_stands_still() {
+    let server = Server::start().await;
+    let url = format!("http://{}", server.address);
+    let call = async |verb, route: &str, only, json| {
+        let (url, pausing) = (url.clone(), Pausing { verb, route: route.to_owned(), only });
+        let called = tokio::task::spawn_blocking(move || {
+            let mut out = Vec::new();
+            let client = Client::new(&url, Some(Secret::new(WRITE)));
+            let result = client.and_then(|client| pause(&client, &pausing, json, &mut out));
+            (String::from_utf8(out).expect("UTF-8"), result)
+        });
+        called.await.expect("no panic")
+    };
+    for (verb, only, said) in [
+        ("pause", Some("publishing"), "orders: ingress running, publishing paused\n"),
+        ("pause", None, "orders: ingress paused, publishing paused\n"),
+        ("resume", Some("ingress"), "orders: ingress running, publishing paused\n"),
+    ] {
+        let (out, result) = call(verb, "orders", only, false).await;
+        result.expect("done");
+        assert_eq!(out, said);
+    }
+    let (out, result) = call("resume", "orders", None, true).await;
+    result.expect("done");
+    assert_eq!(out, "{\"route\":\"orders\",\"ingress\":false,\"publishing\":false}\n");
+    refused(call("pause", "order", None, false).await.1, 1, "did you mean `orders`?");
+    refused(call("pause", "no route", None, false).await.1, 64, "is not a route's name");
+    server.end().await;
+}

@@ -32,6 +32,9 @@ fn route() -> Route {
             max_pending: 1,
             on_invalid: OnInvalid::DeadLetter,
             on_duplicate: OnDuplicate::Keep,
+            dedupe_ms: 0,
+            rate: None,
+            jitter_ms: 0,
             retry: Retry { attempts: 1, initial_ms: 1, max_ms: 1 },
         },
     }

@@ -152,7 +152,8 @@ impl Store {
     }
 
     /// Returns expired claims of a partition to their due zsets, at most a hundred at a time, and brings
-    /// back deadlines that lie more than a lease ahead. With `hold`, nothing expires.
+    /// back deadlines that lie more than a lease ahead. With `hold`, nothing expires. Names that were delivered
+    /// long enough ago are forgotten.
     pub async fn sweep(&self, p: Partition, lease_ms: u64, hold: bool) -> Result<Swept, StoreError> {
         let connected = self.0.side.get().await?;
         let mut connection = connected.connection.clone();
@@ -162,8 +163,12 @@ impl Store {
         pipe.cmd("ZRANGEBYSCORE").arg(&claims).arg("-inf").arg(now.0).arg("LIMIT").arg(0).arg(SWEEP);
         let far = now.plus(lease_ms as i64 + 1000).0;
         pipe.cmd("ZRANGEBYSCORE").arg(&claims).arg(far).arg("+inf").arg("LIMIT").arg(0).arg(SWEEP);
-        let (mut found, ahead): (Vec<String>, Vec<String>) =
+        pipe.cmd("ZCOUNT").arg(self.0.keys.delivered(p)).arg("-inf").arg(now.0);
+        let (mut found, ahead, over): (Vec<String>, Vec<String>, u64) =
             pipe.query_async(&mut connection).await.map_err(|error| self.0.side.judge(&connected, &error))?;
+        if over > 0 {
+            self.trim(p).await?;
+        }
         found.extend(ahead);
         let ids: Vec<BundleId> = found.iter().filter_map(|id| BundleId::parse(id)).collect();
         if ids.is_empty() {

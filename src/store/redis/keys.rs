@@ -28,12 +28,31 @@ impl Keys {
         format!("{}:audit", self.prefix)
     }
 
+    /// Which routes are paused, over all partitions.
+    pub(super) fn paused(&self) -> String {
+        format!("{}:paused", self.prefix)
+    }
+
     pub(super) fn of(&self, p: Partition, name: &str) -> String {
         format!("{}:{{{p}}}:{name}", self.prefix)
     }
 
     pub(super) fn fixed(&self, p: Partition) -> Vec<String> {
         FIXED.iter().map(|name| self.of(p, name)).collect()
+    }
+
+    /// The same and what was delivered, for calls that remember it.
+    pub(super) fn fixed_of(&self, p: Partition, remembers: bool) -> Vec<String> {
+        let mut keys = self.fixed(p);
+        if remembers {
+            keys.push(self.delivered(p));
+        }
+        keys
+    }
+
+    /// Names that were delivered, and until when they stay taken.
+    pub(super) fn delivered(&self, p: Partition) -> String {
+        self.of(p, "delivered")
     }
 
     pub(super) fn due(&self, p: Partition, shelf: &str) -> String {

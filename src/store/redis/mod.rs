@@ -11,7 +11,10 @@ mod histogram;
 mod keys;
 mod lane;
 mod link;
+mod memory;
+mod pauses;
 mod preflight;
+mod rates;
 mod reply;
 mod scripts;
 mod settle;
@@ -19,6 +22,7 @@ mod trail;
 mod wake;
 mod write;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,7 +33,11 @@ use self::health::Health;
 use self::keys::Keys;
 use self::lane::{CallLane, WentBack};
 use self::link::Link;
+use self::memory::Memory;
+use self::pauses::Lookout;
+pub use self::pauses::Pauses;
 pub use self::preflight::{Preflight, preflight};
+pub use self::rates::Lease;
 #[cfg(feature = "test-util")]
 pub use self::scripts::shift_clock;
 pub use self::trail::TrailEntry;
@@ -38,7 +46,7 @@ use self::write::Writer;
 pub use self::write::Written;
 use super::Config;
 use super::bundle::base36;
-use crate::domain::{Clock, Partitions, StoreClock};
+use crate::domain::{Clock, Partitions, RouteName, StoreClock};
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
 use crate::telemetry::Metrics;
 
@@ -59,6 +67,8 @@ struct Inner {
     settles: CallLane,
     writer: Writer,
     wake: Wake,
+    lookout: Lookout,
+    memory: Memory,
     went_back: Arc<WentBack>,
     audits: Audits,
 }
@@ -95,6 +105,8 @@ pub struct Parts<'a> {
     pub tasks: &'a Tasks,
     /// When to give up waiting for it.
     pub shutdown: &'a Shutdown,
+    /// The routes that remember which names they delivered, and for how many ms.
+    pub remembers: BTreeMap<RouteName, i64>,
     /// How many wake-up targets there are: the timer's shards.
     pub shards: usize,
 }
@@ -123,9 +135,14 @@ impl Store {
         let (claims, settles) = (lane("c", link("claim")?), lane("s", link("settle")?));
         let writes = Arc::new(lane("w", link("write")?));
         let wake = Wake::new(parts.shards);
-        let writer = Writer::start(&writes, &keys, config.partitions, parts.tasks, &wake, &force);
+        let memory = Memory::new(&parts.remembers);
+        let writer = Writer::start(&writes, &keys, &memory, parts, &wake, &force);
+
+        let lookout = Lookout::start(&side, &keys, parts.tasks, &force);
 
         Ok(Self(Arc::new(Inner {
+            lookout,
+            memory,
             keys,
             partitions: config.partitions,
             clock,

@@ -3,23 +3,47 @@
 
 use redis::Script;
 
-macro_rules! script {
-    (allow_oom $file:literal) => {
+/// A script as it is, and for calls that concern a route which remembers what it delivered: only those are given
+/// the key for it, so that all others pay nothing.
+pub(super) struct Versions {
+    plain: Script,
+    remembering: Script,
+}
+
+impl Versions {
+    /// The one for a call.
+    pub(super) fn of(&self, remembers: bool) -> &Script {
+        if remembers { &self.remembering } else { &self.plain }
+    }
+}
+
+macro_rules! whole {
+    ($flags:literal $remembers:literal $file:literal) => {
         text(concat!(
-            "#!lua flags=allow-oom\n",
+            "#!lua",
+            $flags,
+            "\nlocal REMEMBERS = ",
+            $remembers,
+            "\n",
             include_str!("scripts/prelude.lua"),
             include_str!(concat!("scripts/", $file))
         ))
+    };
+}
+macro_rules! script {
+    (allow_oom $file:literal) => {
+        whole!(" flags=allow-oom" "false" $file)
     };
     (bare $file:literal) => {
         text(concat!("#!lua flags=allow-oom\n", include_str!(concat!("scripts/", $file))))
     };
+}
+macro_rules! versions {
+    (allow_oom $file:literal) => {
+        Versions { plain: whole!(" flags=allow-oom" "false" $file), remembering: whole!(" flags=allow-oom" "true" $file) }
+    };
     ($file:literal) => {
-        text(concat!(
-            "#!lua\n",
-            include_str!("scripts/prelude.lua"),
-            include_str!(concat!("scripts/", $file))
-        ))
+        Versions { plain: whole!("" "false" $file), remembering: whole!("" "true" $file) }
     };
 }
 
@@ -69,20 +93,22 @@ mod shifted {
 }
 
 /// Stores; refused at `maxmemory`.
-pub(super) static WRITE: LazyLock<Script> = LazyLock::new(|| script!("write.lua"));
+pub(super) static WRITE: LazyLock<Versions> = LazyLock::new(|| versions!("write.lua"));
 /// The same for a call that stores nothing: cancels free memory.
-pub(super) static CANCEL: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "write.lua"));
+pub(super) static CANCEL: LazyLock<Versions> = LazyLock::new(|| versions!(allow_oom "write.lua"));
 /// Stores the command's own message; refused at `maxmemory`.
-pub(super) static RESCHEDULE: LazyLock<Script> = LazyLock::new(|| script!("reschedule.lua"));
+pub(super) static RESCHEDULE: LazyLock<Versions> = LazyLock::new(|| versions!("reschedule.lua"));
 /// Moves a message that is in the store already.
-pub(super) static MOVE: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "reschedule.lua"));
+pub(super) static MOVE: LazyLock<Versions> = LazyLock::new(|| versions!(allow_oom "reschedule.lua"));
 pub(super) static CLAIM: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "claim.lua"));
-pub(super) static SETTLE: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "settle.lua"));
-pub(super) static DIVIDE: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "divide.lua"));
-pub(super) static HOLD: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "hold.lua"));
-pub(super) static GIVE_BACK: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "give_back.lua"));
+pub(super) static SETTLE: LazyLock<Versions> = LazyLock::new(|| versions!(allow_oom "settle.lua"));
+pub(super) static DIVIDE: LazyLock<Versions> = LazyLock::new(|| versions!(allow_oom "divide.lua"));
+pub(super) static HOLD: LazyLock<Versions> = LazyLock::new(|| versions!(allow_oom "hold.lua"));
+pub(super) static GIVE_BACK: LazyLock<Versions> = LazyLock::new(|| versions!(allow_oom "give_back.lua"));
 pub(super) static SWEEP: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "sweep.lua"));
 pub(super) static AUDIT: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "audit.lua"));
 pub(super) static RECOUNT: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "recount.lua"));
 pub(super) static LOOK: LazyLock<Script> = LazyLock::new(|| script!(bare "look.lua"));
+pub(super) static LEASE: LazyLock<Script> = LazyLock::new(|| script!(bare "lease.lua"));
+pub(super) static TRIM: LazyLock<Script> = LazyLock::new(|| script!(bare "trim.lua"));
 pub(super) static MARK: LazyLock<Script> = LazyLock::new(|| script!(bare "mark.lua"));

@@ -10,13 +10,16 @@ use super::write::{dead_blob, dead_id, name_key};
 use super::{Store, scripts};
 use crate::domain::Partition;
 use crate::store::bundle::BundleId;
-use crate::store::{Claim, Division, Held, Remainder, Settlement, StoreError, encode, slice_of};
+use crate::store::{Claim, Division, Held, Progress, Remainder, Settlement, StoreError, encode, slice_of};
 
 impl Store {
     /// Takes wholly confirmed bundles of one partition out of the store. Answers each: `Done`, or `Stale`
     /// if the claim was lost meanwhile (then what is confirmed was noted for its next holder).
     pub async fn settle(&self, p: Partition, settled: &[Settlement]) -> Result<Vec<Held>, StoreError> {
-        let mut keys = self.0.keys.fixed(p);
+        let delivered = settled.iter().map(|s| (s.claim.id.route(), &s.delivered[..]));
+        let memory = self.0.memory.args(delivered);
+        let remembers = !memory.is_empty();
+        let mut keys = self.0.keys.fixed_of(p, remembers);
         keys.extend(settled.iter().map(|s| self.0.keys.blob(p, &s.claim.id)));
         let mut args: Vec<Arg> = vec![settled.len().into()];
         for s in settled {
@@ -29,7 +32,9 @@ impl Store {
                 args.extend::<[Arg; 2]>([format!("{}/{name}", s.claim.id.route()).into(), (*index).into()]);
             }
         }
-        let call = Call { script: &scripts::SETTLE, op: "settle", keys, args, blobs: Vec::new() };
+        args.extend(memory);
+        let call =
+            Call { script: scripts::SETTLE.of(remembers), op: "settle", keys, args, blobs: Vec::new() };
         letters(&self.0.settles.run(p, call).await?, settled.len())
     }
 
@@ -44,7 +49,10 @@ impl Store {
         shelves.sort_unstable();
         shelves.dedup();
         let dead: Vec<String> = division.dead.iter().map(|letter| dead_id(letter, &self.0.ids)).collect();
-        let mut keys = self.0.keys.fixed(p);
+        let route = division.claim.id.route();
+        let memory = self.0.memory.args(std::iter::once((route, &division.delivered[..])));
+        let remembers = !memory.is_empty();
+        let mut keys = self.0.keys.fixed_of(p, remembers);
         keys.push(self.0.keys.blob(p, &division.claim.id));
         keys.extend(shelves.iter().map(|shelf| self.0.keys.due(p, shelf)));
         keys.extend(fresh.iter().map(|(id, _)| self.0.keys.blob(p, id)));
@@ -78,7 +86,9 @@ impl Store {
             ]);
         }
         push_moves(&mut args, &fresh);
-        let call = Call { script: &scripts::DIVIDE, op: "divide", keys, args, blobs: Vec::new() };
+        args.extend(memory);
+        let call =
+            Call { script: scripts::DIVIDE.of(remembers), op: "divide", keys, args, blobs: Vec::new() };
         let answer = text(&self.0.settles.run(p, call).await?)?;
         match answer.as_str() {
             "o" => Ok(Held::Done(held)),
@@ -92,28 +102,35 @@ impl Store {
         &self,
         p: Partition,
         lease_ms: u64,
-        held: &[(Claim, Option<Vec<bool>>)],
+        held: &[Progress],
     ) -> Result<Vec<Held>, StoreError> {
-        let mut keys = self.0.keys.fixed(p);
-        keys.extend(held.iter().map(|(claim, _)| self.0.keys.blob(p, &claim.id)));
+        let memory = self.delivered(held);
+        let remembers = !memory.is_empty();
+        let mut keys = self.0.keys.fixed_of(p, remembers);
+        keys.extend(held.iter().map(|h| self.0.keys.blob(p, &h.claim.id)));
         let mut args: Vec<Arg> = vec![lease_ms.into(), held.len().into()];
         push_claims(&mut args, held);
-        let call = Call { script: &scripts::HOLD, op: "extend", keys, args, blobs: Vec::new() };
+        args.extend(memory);
+        let call = Call { script: scripts::HOLD.of(remembers), op: "extend", keys, args, blobs: Vec::new() };
         letters(&self.0.settles.run_unnumbered(p, &call).await?, held.len())
     }
 
     /// Returns claims of one partition that will not be used; what of them is confirmed is noted.
-    pub async fn give_back(
-        &self,
-        p: Partition,
-        held: &[(Claim, Option<Vec<bool>>)],
-    ) -> Result<Vec<Held>, StoreError> {
-        let mut keys = self.0.keys.fixed(p);
-        keys.extend(held.iter().map(|(claim, _)| self.0.keys.due(p, claim.id.shelf())));
+    pub async fn give_back(&self, p: Partition, held: &[Progress]) -> Result<Vec<Held>, StoreError> {
+        let memory = self.delivered(held);
+        let remembers = !memory.is_empty();
+        let mut keys = self.0.keys.fixed_of(p, remembers);
+        keys.extend(held.iter().map(|h| self.0.keys.due(p, h.claim.id.shelf())));
         let mut args: Vec<Arg> = vec![held.len().into()];
         push_claims(&mut args, held);
-        let call = Call { script: &scripts::GIVE_BACK, op: "give_back", keys, args, blobs: Vec::new() };
+        args.extend(memory);
+        let call =
+            Call { script: scripts::GIVE_BACK.of(remembers), op: "give_back", keys, args, blobs: Vec::new() };
         letters(&self.0.settles.run_unnumbered(p, &call).await?, held.len())
+    }
+
+    fn delivered(&self, held: &[Progress]) -> Vec<Arg> {
+        self.0.memory.args(held.iter().map(|h| (h.claim.id.route(), &h.delivered[..])))
     }
 
     fn new_id(&self, remainder: &Remainder) -> BundleId {
@@ -165,8 +182,8 @@ fn push_moves(args: &mut Vec<Arg>, fresh: &[(BundleId, &Remainder)]) {
     args.extend(moves);
 }
 
-fn push_claims(args: &mut Vec<Arg>, held: &[(Claim, Option<Vec<bool>>)]) {
-    for (claim, confirmed) in held {
+fn push_claims(args: &mut Vec<Arg>, held: &[Progress]) {
+    for Progress { claim, confirmed, .. } in held {
         args.extend::<[Arg; 3]>([
             claim.id.as_str().into(),
             claim.token.as_ref().into(),

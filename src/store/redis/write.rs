@@ -18,11 +18,11 @@ use self::plan::Plan;
 use super::find::Place;
 use super::keys::Keys;
 use super::lane::{CallLane, Turn};
+use super::memory::Memory;
 use super::reply::{shape, text};
-use super::{Ids, Store, Wake};
+use super::{Ids, Parts, Store, Wake};
 use crate::backoff::Backoff;
-use crate::domain::{Flags, Partition, Partitions, RouteName, Text};
-use crate::lifecycle::Tasks;
+use crate::domain::{Flags, Partition, RouteName, Text};
 use crate::store::bundle::BundleId;
 use crate::store::{Bundle, DeadLetter, StoreError, WriteOp, WriteResult, encode};
 
@@ -66,6 +66,7 @@ struct PartitionWriter {
     lane: Arc<CallLane>,
     keys: Keys,
     ids: Ids,
+    memory: Memory,
     wake: Wake,
 }
 
@@ -91,17 +92,17 @@ impl Writer {
     pub(super) fn start(
         lane: &Arc<CallLane>,
         keys: &Keys,
-        partitions: Partitions,
-        tasks: &Tasks,
+        memory: &Memory,
+        parts: &Parts<'_>,
         wake: &Wake,
         force: &CancellationToken,
     ) -> Self {
         let start = |partition| {
             let (queue, waiting) = mpsc::channel(QUEUE);
-            let (lane, keys, wake) = (lane.clone(), keys.clone(), wake.clone());
-            let writer = PartitionWriter { partition, lane, keys, ids: Ids::new(), wake };
+            let (lane, keys, memory, wake) = (lane.clone(), keys.clone(), memory.clone(), wake.clone());
+            let writer = PartitionWriter { partition, lane, keys, ids: Ids::new(), memory, wake };
             let force = force.clone();
-            tasks.spawn("store:writer", async move {
+            parts.tasks.spawn("store:writer", async move {
                 tokio::select! {
                     () = force.cancelled() => {}
                     () = writer.run(waiting) => {}
@@ -109,7 +110,7 @@ impl Writer {
             });
             queue
         };
-        Self { queues: partitions.all().map(start).collect(), lane: Arc::clone(lane) }
+        Self { queues: parts.config.partitions.all().map(start).collect(), lane: Arc::clone(lane) }
     }
 
     /// Whether its connection is there.
@@ -259,6 +260,7 @@ fn split(ops: &[&WriteOp], letters: &str) -> Result<Vec<Vec<WriteResult>>, Store
         Some('c') => Ok(WriteResult::Cancelled),
         Some('f') => Ok(WriteResult::InFlight),
         Some('u') => Ok(WriteResult::Unknown),
+        Some('p') => Ok(WriteResult::Published),
         _ => Err(shape("the answer to a write")),
     };
     ops.iter()

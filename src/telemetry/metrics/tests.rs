@@ -8,7 +8,7 @@ use prometheus_client::encoding::text::encode;
 use super::*;
 
 /// `CONTRACT`: name in the exposition without `postdate_`, type, labels. In the contract's order.
-const CONTRACT: [(&str, &str, &str); 26] = [
+const CONTRACT: [(&str, &str, &str); 27] = [
     ("admitted_total", "counter", "route"),
     ("passed_through_total", "counter", "route"),
     ("invalid_total", "counter", "route,reason,policy"),
@@ -28,6 +28,7 @@ const CONTRACT: [(&str, &str, &str); 26] = [
     ("oldest_overdue_seconds", "gauge", "route"),
     ("ingress_paused", "gauge", "route,reason"),
     ("ingress_lag", "gauge", "route"),
+    ("publishing_paused", "gauge", "route"),
     ("partitions_owned", "gauge", ""),
     ("clock_skew_seconds", "gauge", ""),
     ("build_info", "gauge", "version"),

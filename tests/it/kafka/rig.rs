@@ -39,6 +39,9 @@ pub(super) fn route(name: &str, topic: &str, group: &str) -> Arc<Route> {
         max_pending: 1000,
         on_invalid: OnInvalid::DeadLetter,
         on_duplicate: OnDuplicate::Keep,
+        dedupe_ms: 0,
+        rate: None,
+        jitter_ms: 0,
         retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 1000 },
     };
     let (connection, topic, group) = ("main".to_owned(), topic.to_owned(), group.to_owned());

@@ -105,6 +105,9 @@ fn route(name: &str, queue: &str, prefetch: u16) -> Arc<Route> {
             max_pending: 1000,
             on_invalid: OnInvalid::DeadLetter,
             on_duplicate: OnDuplicate::Keep,
+            dedupe_ms: 0,
+            rate: None,
+            jitter_ms: 0,
             retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 1000 },
         },
     })

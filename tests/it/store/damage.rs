@@ -76,15 +76,17 @@ async fn a_key_of_the_wrong_type_refuses_before_any_write() {
             room.command::<()>(&["RENAME", &key, &saved]).await;
         }
         room.command::<()>(&["SET", &key, "not ours"]).await;
-        let one = [(held.claim.clone(), Some(vec![true, false]))];
+        let one = [progress(&held.claim, Some(vec![true, false]))];
         damaged(&room, spoilt, room.store.claim(&request)).await;
-        let settlement = Settlement { claim: held.claim.clone(), names: vec![("a".into(), 0)] };
+        let settlement =
+            Settlement { claim: held.claim.clone(), names: vec![("a".into(), 0)], delivered: vec![] };
         damaged(&room, spoilt, room.store.settle(P, &[settlement])).await;
         damaged(&room, spoilt, room.store.extend(P, LONG, &one)).await;
         damaged(&room, spoilt, room.store.give_back(P, &one)).await;
         let division = Division {
             claim: held.claim.clone(),
             confirmed: vec![true, false],
+            delivered: vec![],
             freed: vec![],
             remainders: vec![],
             dead: vec![dead_letter(unnamed(past(), "b"))],
@@ -109,7 +111,7 @@ async fn a_due_zset_or_a_blob_of_the_wrong_type_refuses_before_any_write() {
     let due = room.key(&format!("due:{}", held.claim.id.shelf()));
     room.command::<()>(&["RENAME", &due, &room.key("saved:due")]).await;
     room.command::<()>(&["SET", &due, "not ours"]).await;
-    let one = [(held.claim.clone(), None)];
+    let one = [progress(&held.claim, None)];
     damaged(&room, "due", room.store.claim(&request)).await;
     damaged(&room, "due", room.store.give_back(P, &one)).await;
     damaged(&room, "due", room.store.sweep(P, LONG, false)).await;
@@ -119,9 +121,10 @@ async fn a_due_zset_or_a_blob_of_the_wrong_type_refuses_before_any_write() {
     let blob = room.key(&format!("b:{}", held.claim.id));
     room.command::<()>(&["RENAME", &blob, &room.key("saved:blob")]).await;
     room.command::<()>(&["LPUSH", &blob, "not ours"]).await;
-    let settlement = Settlement { claim: held.claim.clone(), names: vec![("a".into(), 0)] };
+    let settlement =
+        Settlement { claim: held.claim.clone(), names: vec![("a".into(), 0)], delivered: vec![] };
     damaged(&room, "blob", room.store.settle(P, &[settlement])).await;
-    damaged(&room, "blob", room.store.extend(P, LONG, &[(held.claim.clone(), None)])).await;
+    damaged(&room, "blob", room.store.extend(P, LONG, &[progress(&held.claim, None)])).await;
     // Whoever claims it learns that there is nothing to read.
     room.store.sweep(P, LONG, false).await.expect("swept");
     let claimed = room.claim(LONG).await;

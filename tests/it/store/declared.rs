@@ -91,12 +91,18 @@ async fn interleaving_08_every_key_that_a_script_touches_is_declared() {
         claim(),
         Step::Divide { who: 0, shares: [Confirmed, Confirmed, Confirmed] },
     ];
+    let remembering = Room::with(&redis, &redis.url(), 1, LONG as i64).await;
+    let rate = postdate::domain::Rate { per_second: 10, burst: 10 };
     let lines = watched(&redis, async {
-        let mut driver = Driver::new(&room);
-        for step in &steps {
-            driver.step(step).await;
-            driver.compare().await;
+        for room in [&room, &remembering] {
+            let mut driver = Driver::new(room);
+            for step in &steps {
+                driver.step(step).await;
+                driver.compare().await;
+            }
         }
+        room.store.lease(&route(), rate, 1).await.expect("leased");
+        remembering.store.trim(P).await.expect("trimmed");
         room.write(vec![WriteOp::Bury(dead_letter(unnamed(past(), "d")))]).await;
         room.store.raise_mark("s", 1).await.expect("raised");
         room.keep(vec![unnamed(past(), "x")]).await;
@@ -122,7 +128,8 @@ async fn interleaving_08_every_key_that_a_script_touches_is_declared() {
             touched += 1;
         }
     }
-    // Of fourteen, that which reschedules at maxmemory's cost and the one that only cancels included.
-    assert_eq!(scripts.len(), 14, "every script was seen");
+    // Of sixteen, that which reschedules at maxmemory's cost and the one that only cancels included, and eight of
+    // them once more for routes that remember.
+    assert_eq!(scripts.len(), 24, "every script was seen");
     assert!(touched > 500);
 }

@@ -1,7 +1,7 @@
 //! Makes each call on the store and on the model, and compares answers and what stands afterwards.
 
-use postdate::domain::UnixMs;
-use postdate::store::{Claim, Division, Fresh, Held, Remainder, Settlement, Swept};
+use postdate::domain::{Text, UnixMs};
+use postdate::store::{Claim, Division, Fresh, Held, Progress, Remainder, Settlement, Swept};
 
 use super::invariants::Snapshot;
 use super::model::{Grip, Letter, Model, Parted, Seen, Share};
@@ -75,7 +75,7 @@ pub struct Driver<'a> {
 
 impl<'a> Driver<'a> {
     pub fn new(room: &'a Room) -> Self {
-        Self { room, model: Model::default(), hands: [Vec::new(), Vec::new()], letters: 0 }
+        Self { room, model: Model::new(room.dedupe_ms > 0), hands: [Vec::new(), Vec::new()], letters: 0 }
     }
 
     fn body(&mut self) -> String {
@@ -116,16 +116,22 @@ impl<'a> Driver<'a> {
             Step::GiveBack { who, first_confirmed } => {
                 for hand in &self.hands[*who] {
                     let confirmed = hand.confirmed(*first_confirmed);
-                    let held = self.room.give_back(&hand.claim, Some(confirmed.clone())).await;
+                    let news = [hand.progress(&confirmed)];
+                    let held =
+                        self.room.store.give_back(self.room.p, &news).await.expect("answered").remove(0);
                     assert_eq!(held != Held::Stale, self.model.give_back(hand.grip, &confirmed));
+                    self.model.remember(texts(&news[0].delivered));
                 }
             }
             Step::Extend { who, expires, first_confirmed } => {
                 for hand in &self.hands[*who] {
                     let confirmed = hand.confirmed(*first_confirmed);
                     let lease = if *expires { 0 } else { LONG };
-                    let held = self.room.extend(&hand.claim, lease, Some(confirmed.clone())).await;
+                    let news = [hand.progress(&confirmed)];
+                    let held = self.room.store.extend(self.room.p, lease, &news).await;
+                    let held = held.expect("answered").remove(0);
                     assert_eq!(held != Held::Stale, self.model.extend(hand.grip, *expires, &confirmed));
+                    self.model.remember(texts(&news[0].delivered));
                 }
             }
             Step::Divide { who, shares } => self.divide(*who, shares).await,
@@ -152,6 +158,7 @@ impl<'a> Driver<'a> {
         let held = self.room.store.settle(self.room.p, &all).await.expect("settled");
         for (hand, held) in self.hands[who].iter().zip(held) {
             assert_eq!(held != Held::Stale, self.model.settle(hand.grip));
+            self.model.remember(texts(&hand.settlement().delivered));
         }
     }
 
@@ -166,6 +173,7 @@ impl<'a> Driver<'a> {
                 .collect();
             let back_at = past().plus(500);
             let division = hand.division(&shares, back_at);
+            self.model.remember(texts(&division.delivered));
             let held_on: Vec<usize> = (0..shares.len()).filter(|&i| shares[i] == Some(Share::Held)).collect();
             let answer = self.room.divide(division).await;
             match (self.model.divide(hand.grip, &shares, back_at), answer) {
@@ -191,6 +199,8 @@ impl<'a> Driver<'a> {
         let snapshot = self.room.check().await;
         assert_eq!(seen(&snapshot), self.model.seen());
         assert_eq!(meanings(&snapshot), self.model.meanings());
+        let delivered: Vec<_> = snapshot.delivered.keys().filter_map(|n| n.strip_prefix("orders/")).collect();
+        assert_eq!(delivered, self.model.remembered.iter().map(String::as_str).collect::<Vec<_>>());
         let dead: std::collections::BTreeSet<_> =
             snapshot.dead.values().map(|b| body(&b.entries[0])).collect();
         assert_eq!(dead, self.model.dead);
@@ -203,13 +213,23 @@ impl InHand {
         (0..self.skip.len()).map(|i| first && i == 0 && !self.skip[i]).collect()
     }
 
-    fn names(&self, wanted: impl Fn(usize) -> bool) -> Vec<(postdate::domain::Text, u32)> {
+    fn names(&self, wanted: impl Fn(usize) -> bool) -> Vec<(Text, u32)> {
         let all = self.entries.iter().enumerate().filter(|(i, _)| wanted(*i));
         all.filter_map(|(i, e)| Some((e.id.clone()?, i as u32))).collect()
     }
 
     fn settlement(&self) -> Settlement {
-        Settlement { claim: self.claim.clone(), names: self.names(|_| true) }
+        let delivered = self.delivered(|i| !self.skip[i]);
+        Settlement { claim: self.claim.clone(), names: self.names(|_| true), delivered }
+    }
+
+    fn delivered(&self, confirmed: impl Fn(usize) -> bool) -> Vec<Text> {
+        self.names(confirmed).into_iter().map(|(name, _)| name).collect()
+    }
+
+    fn progress(&self, confirmed: &[bool]) -> Progress {
+        let delivered = self.delivered(|i| confirmed[i]);
+        Progress { claim: self.claim.clone(), confirmed: Some(confirmed.to_vec()), delivered }
     }
 
     fn division(&self, shares: &[Option<Share>], back_at: UnixMs) -> Division {
@@ -233,11 +253,16 @@ impl InHand {
         Division {
             claim: self.claim.clone(),
             confirmed: shares.iter().map(|s| *s == Some(Share::Confirmed)).collect(),
+            delivered: self.delivered(|i| shares[i] == Some(Share::Confirmed)),
             freed: self.names(|i| !matches!(shares[i], Some(Share::Back | Share::Held))),
             remainders: [part(Share::Back), part(Share::Held)].into_iter().flatten().collect(),
             dead,
         }
     }
+}
+
+fn texts(names: &[Text]) -> Vec<String> {
+    names.iter().map(ToString::to_string).collect()
 }
 
 fn seen(s: &Snapshot) -> Vec<Seen> {

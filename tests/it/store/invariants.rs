@@ -22,6 +22,8 @@ pub struct Snapshot {
     /// `route/name` -> `bundle index`.
     pub names: BTreeMap<String, String>,
     pub counts: BTreeMap<String, i64>,
+    /// `route/name` -> until when it stays taken.
+    pub delivered: BTreeMap<String, i64>,
     /// Dead id -> its bundle of one.
     pub dead: BTreeMap<String, Bundle>,
     /// Blobs that a time to live will remove.
@@ -70,6 +72,7 @@ pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) 
         expiries: hash(raw, &format!("{root}expiries")).await,
         opened: hash(raw, &format!("{root}opened")).await,
         names: hash(raw, &format!("{root}names")).await,
+        delivered: zset(raw, &format!("{root}delivered")).await,
         counts: hash(raw, &format!("{root}counts")).await,
         ..Snapshot::default()
     };

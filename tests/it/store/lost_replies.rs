@@ -144,6 +144,7 @@ async fn a_settle_and_a_divide_whose_reply_is_lost_answer_that_they_were_theirs(
     let division = postdate::store::Division {
         claim: claimed.claim,
         confirmed: vec![false, true],
+        delivered: vec![],
         freed: vec![],
         remainders: vec![held],
         dead: vec![],
@@ -152,7 +153,11 @@ async fn a_settle_and_a_divide_whose_reply_is_lost_answer_that_they_were_theirs(
     let Held::Done(born) = room.divide(division).await else { panic!("it was ours") };
     let s = room.check().await;
     assert_eq!(s.claims.keys().collect::<Vec<_>>(), [born[0].id.as_str()]);
-    let settled = postdate::store::Settlement { claim: born[0].clone(), names: vec![("n".into(), 0)] };
+    let settled = postdate::store::Settlement {
+        claim: born[0].clone(),
+        names: vec![("n".into(), 0)],
+        delivered: vec![],
+    };
     proxy.lose_next_reply();
     assert_eq!(room.store.settle(P, &[settled]).await, Ok(vec![Held::Done(vec![])]));
     assert_eq!(proxy.played(), 2);
@@ -165,7 +170,7 @@ async fn interleaving_22_an_extend_whose_reply_is_lost_leaves_the_token() {
     room.keep(vec![unnamed(past(), "a")]).await;
     let claimed = room.claim(0).await.remove(0);
     proxy.lose_next_reply();
-    let extended = room.store.extend(P, LONG, &[(claimed.claim.clone(), None)]).await;
+    let extended = room.store.extend(P, LONG, &[progress(&claimed.claim, None)]).await;
     assert!(extended.is_err(), "nobody told its holder");
     assert_eq!(room.settle(&claimed).await, Held::Done(vec![]), "and yet it is the holder's");
     assert!(room.check().await.bundles.is_empty());

@@ -79,9 +79,23 @@ pub struct Model {
     names: BTreeMap<String, (usize, usize)>,
     pub dead: BTreeSet<String>,
     tokens: usize,
+    /// Whether the route remembers what it delivered.
+    remembers: bool,
+    pub remembered: BTreeSet<String>,
 }
 
 impl Model {
+    pub fn new(remembers: bool) -> Self {
+        Self { remembers, ..Self::default() }
+    }
+
+    /// What was delivered, whoever held its claim.
+    pub fn remember(&mut self, delivered: impl IntoIterator<Item = String>) {
+        if self.remembers {
+            self.remembered.extend(delivered);
+        }
+    }
+
     fn state(&self, name: &str) -> Option<(usize, usize, Place)> {
         let &(bundle, index) = self.names.get(name)?;
         let kept = &self.bundles[bundle];
@@ -114,6 +128,16 @@ impl Model {
                 continue;
             };
             match self.state(&name) {
+                Some((_, _, Place::Claimed { .. })) if self.remembers => {
+                    self.bundles[bundle].slots[index].gone = true;
+                    results.push(WriteResult::Duplicate);
+                    continue;
+                }
+                None if self.remembered.contains(&name) => {
+                    self.bundles[bundle].slots[index].gone = true;
+                    results.push(WriteResult::Duplicate);
+                    continue;
+                }
                 Some((_, _, Place::Due)) if !replace => {
                     self.bundles[bundle].slots[index].gone = true;
                     results.push(WriteResult::Duplicate);
@@ -141,6 +165,7 @@ impl Model {
                 WriteResult::Cancelled
             }
             Some(_) => WriteResult::InFlight,
+            None if self.remembered.contains(name) => WriteResult::Published,
             None => WriteResult::Unknown,
         }
     }
@@ -153,6 +178,7 @@ impl Model {
                 (Letter { due, ..moved }, WriteResult::Rescheduled)
             }
             Some(_) => return WriteResult::TooLate,
+            None if self.remembered.contains(name) => return WriteResult::TooLate,
             None => (Letter { name: Some(name.into()), due, body: body.into() }, WriteResult::Stored),
         };
         let bundle = self.add(vec![letter], Place::Due, 0);

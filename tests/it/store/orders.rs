@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use postdate::domain::Partition;
 
 use super::driver::{Driver, SharePlan, Step};
-use super::room::Room;
+use super::room::{LONG, Room};
 use crate::support::Redis;
 
 use SharePlan::{Back, Confirmed, Dead, Held};
@@ -115,10 +115,10 @@ fn four_and_four() -> BTreeSet<Word> {
 
 /// Runs histories on partitions of their own; compares after each step that no history before it has
 /// compared already.
-async fn run(words: BTreeSet<Word>) -> usize {
+async fn run(words: BTreeSet<Word>, dedupe_ms: i64) -> usize {
     const AT_ONCE: u16 = 8;
     let redis = Redis::start().await;
-    let room = Room::on(&redis, AT_ONCE).await;
+    let room = Room::with(&redis, &redis.url(), AT_ONCE, dedupe_ms).await;
     let words: Arc<Vec<Word>> = Arc::new(words.into_iter().collect());
     let share = words.len().div_ceil(usize::from(AT_ONCE));
     let lines = (0..AT_ONCE).map(|p| {
@@ -151,8 +151,15 @@ async fn run(words: BTreeSet<Word>) -> usize {
 async fn all_orders_of_all_sequences_of_four_calls_together() {
     let words = all_words(4);
     assert_eq!(words.len(), 1642);
-    let done = run(words).await;
+    let done = run(words, 0).await;
     println!("{done} histories of four calls, each as in the model");
+    assert_eq!(done, 1642);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_orders_of_four_calls_together_where_names_are_remembered() {
+    let done = run(all_words(4), LONG as i64).await;
+    println!("{done} histories of four calls, each as in the model that remembers");
     assert_eq!(done, 1642);
 }
 
@@ -160,7 +167,7 @@ async fn all_orders_of_all_sequences_of_four_calls_together() {
 async fn all_orders_of_two_sequences_of_four_calls_each() {
     let words = four_and_four();
     assert_eq!(words.len(), 6 * 7 * 70);
-    let done = run(words).await;
+    let done = run(words, 0).await;
     println!("{done} histories of eight calls, each as in the model");
     assert_eq!(done, 2940);
 }

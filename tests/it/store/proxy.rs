@@ -57,7 +57,12 @@ impl Proxy {
 
     /// A store behind it, all of its scripts known to the server.
     pub async fn room(&self, redis: &Redis) -> Room {
-        Room::through(redis, &format!("redis://127.0.0.1:{}", self.port), 1).await
+        self.room_with(redis, 0).await
+    }
+
+    /// The same, with a route that remembers what it delivered for so many ms.
+    pub async fn room_with(&self, redis: &Redis, dedupe_ms: i64) -> Room {
+        Room::with(redis, &format!("redis://127.0.0.1:{}", self.port), 1, dedupe_ms).await
     }
 
     pub fn lose_next_reply(&self) {

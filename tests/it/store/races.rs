@@ -16,6 +16,7 @@ fn all_back(claimed: &Claimed) -> Division {
     Division {
         claim: claimed.claim.clone(),
         confirmed: vec![false; entries.len()],
+        delivered: vec![],
         freed: vec![],
         remainders: vec![Remainder {
             from: (0..entries.len() as u32).collect(),
@@ -98,6 +99,7 @@ async fn interleaving_14_all_but_storing_works_at_maxmemory() {
     let grave = Division {
         claim: dead.claim.clone(),
         confirmed: vec![true, false],
+        delivered: vec![],
         freed: vec![("dead".into(), 0)],
         remainders: vec![],
         dead: vec![dead_letter(entries(&dead)[1].clone())],

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::driver::{Driver, SharePlan, Step};
-use super::room::Room;
+use super::room::{LONG, Room};
 use crate::support::Redis;
 
 fn share() -> impl Strategy<Value = SharePlan> {
@@ -47,13 +47,17 @@ fn random_histories_are_as_in_the_model_on_valkey() {
 fn histories(cases: u32, server: impl AsyncFnOnce() -> Option<Redis>) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let Some(server) = runtime.block_on(server()) else { return };
-    let room = runtime.block_on(async { Room::on(&*Box::leak(Box::new(server)), 1).await });
+    let server = &*Box::leak(Box::new(server));
+    let rooms = runtime.block_on(async {
+        [Room::on(server, 1).await, Room::with(server, &server.url(), 1, LONG as i64).await]
+    });
     let config = Config { cases, max_shrink_iters: 400, failure_persistence: None, ..Config::default() };
-    let history = prop::collection::vec(step(), 1..30);
-    let result = TestRunner::new(config).run(&history, |history| {
+    let history = (any::<bool>(), prop::collection::vec(step(), 1..30));
+    let result = TestRunner::new(config).run(&history, |(remembers, history)| {
+        let room = &rooms[usize::from(remembers)];
         let run = std::panic::AssertUnwindSafe(|| {
             runtime.block_on(async {
-                let mut driver = Driver::new(&room);
+                let mut driver = Driver::new(room);
                 for step in &history {
                     driver.step(step).await;
                     driver.compare().await;

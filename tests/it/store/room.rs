@@ -10,8 +10,8 @@ use postdate::domain::{
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
 use postdate::store::config::{Config, Overrides};
 use postdate::store::{
-    Bundle, Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division, Head, Held, Settlement, Store,
-    WriteOp, WriteResult,
+    Bundle, Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division, Head, Held, Progress, Settlement,
+    Store, WriteOp, WriteResult,
 };
 use postdate::telemetry::Metrics;
 use redis::aio::MultiplexedConnection;
@@ -28,6 +28,8 @@ pub const P: Partition = Partition(0);
 pub struct Room {
     pub store: Store,
     pub config: Config,
+    /// How long its route remembers what it delivered, ms; 0: not at all.
+    pub dedupe_ms: i64,
     pub raw: MultiplexedConnection,
     /// The partition that all of its words speak of.
     pub p: Partition,
@@ -56,7 +58,7 @@ pub fn config(url: &str, prefix: &str, partitions: u16) -> Config {
     }
 }
 
-pub fn start(config: &Config) -> (Store, Shutdown) {
+pub fn start(config: &Config, dedupe_ms: i64) -> (Store, Shutdown) {
     let (tasks, shutdown, readiness) = (Tasks::default(), Shutdown::default(), Readiness::default());
     let metrics = Metrics::new(&mut prometheus_client::registry::Registry::default(), [route()]);
     let parts = postdate::store::Parts {
@@ -66,6 +68,7 @@ pub fn start(config: &Config) -> (Store, Shutdown) {
         readiness: &readiness,
         tasks: &tasks,
         shutdown: &shutdown,
+        remembers: [(route(), dedupe_ms)].into(),
         shards: 1,
     };
     (Store::start(&parts).expect("a good url"), shutdown)
@@ -83,16 +86,27 @@ impl Room {
 
     /// The store talks to `url` (a proxy, say), the test to the Redis itself.
     pub async fn through(redis: &Redis, url: &str, partitions: u16) -> Self {
+        Self::with(redis, url, partitions, 0).await
+    }
+
+    /// On the Redis that all tests share, with a route that remembers what it delivered.
+    pub async fn remembering() -> Self {
+        let redis = Redis::shared().await;
+        Self::with(redis, &redis.url(), 1, LONG as i64).await
+    }
+
+    /// All of it.
+    pub async fn with(redis: &Redis, url: &str, partitions: u16, dedupe_ms: i64) -> Self {
         let config = config(url, &names::unique("store"), partitions);
-        let (store, shutdown) = start(&config);
+        let (store, shutdown) = start(&config, dedupe_ms);
         let raw = redis.connection().await.expect("connected");
-        Self { store, config, raw, p: P, end: Arc::new(End(shutdown)) }
+        Self { store, config, dedupe_ms, raw, p: P, end: Arc::new(End(shutdown)) }
     }
 
     /// The same store, speaking of another partition.
     pub fn at(&self, p: Partition) -> Self {
         let (store, config, raw) = (self.store.clone(), self.config.clone(), self.raw.clone());
-        Self { store, config, raw, p, end: self.end.clone() }
+        Self { store, config, dedupe_ms: self.dedupe_ms, raw, p, end: self.end.clone() }
     }
 
     /// Empties the partition, but for what it remembers of its callers.
@@ -105,9 +119,14 @@ impl Room {
 
     /// Another process on the same store.
     pub fn another(&self) -> Self {
-        let (store, shutdown) = start(&self.config);
+        self.another_with(self.dedupe_ms)
+    }
+
+    /// Another process on the same store, whose route remembers for another time.
+    pub fn another_with(&self, dedupe_ms: i64) -> Self {
+        let (store, shutdown) = start(&self.config, dedupe_ms);
         let (config, raw) = (self.config.clone(), self.raw.clone());
-        Self { store, config, raw, p: self.p, end: Arc::new(End(shutdown)) }
+        Self { store, config, dedupe_ms, raw, p: self.p, end: Arc::new(End(shutdown)) }
     }
 
     pub fn key(&self, name: &str) -> String {
@@ -161,11 +180,11 @@ impl Room {
     }
 
     pub async fn give_back(&self, claim: &Claim, confirmed: Option<Vec<bool>>) -> Held {
-        self.store.give_back(self.p, &[(claim.clone(), confirmed)]).await.expect("answered").remove(0)
+        self.store.give_back(self.p, &[progress(claim, confirmed)]).await.expect("answered").remove(0)
     }
 
     pub async fn extend(&self, claim: &Claim, lease_ms: u64, confirmed: Option<Vec<bool>>) -> Held {
-        self.store.extend(self.p, lease_ms, &[(claim.clone(), confirmed)]).await.expect("answered").remove(0)
+        self.store.extend(self.p, lease_ms, &[progress(claim, confirmed)]).await.expect("answered").remove(0)
     }
 
     pub async fn divide(&self, division: Division) -> Held {
@@ -251,7 +270,18 @@ pub fn names_in(claimed: &Claimed) -> Vec<(Text, u32)> {
 }
 
 pub fn settlement(claimed: &Claimed) -> Settlement {
-    Settlement { claim: claimed.claim.clone(), names: names_in(claimed) }
+    Settlement { claim: claimed.claim.clone(), names: names_in(claimed), delivered: delivered(claimed) }
+}
+
+/// The names of what was to be published of a claimed bundle, and now is.
+pub fn delivered(claimed: &Claimed) -> Vec<Text> {
+    let live = entries(claimed).iter().zip(&claimed.skip).filter(|(_, skip)| !**skip);
+    live.filter_map(|(entry, _)| entry.id.clone()).collect()
+}
+
+/// What is confirmed so far, with nothing to remember.
+pub fn progress(claim: &Claim, confirmed: Option<Vec<bool>>) -> Progress {
+    Progress { claim: claim.clone(), confirmed, delivered: Vec::new() }
 }
 
 pub fn dead_letter(entry: Entry) -> DeadLetter {

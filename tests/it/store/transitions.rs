@@ -203,6 +203,7 @@ async fn a_divided_bundle_leaves_its_parts_where_they_belong() {
     let division = Division {
         claim: claimed.claim.clone(),
         confirmed: vec![true, false, false, false],
+        delivered: vec![],
         freed: vec![("confirmed".into(), 0), ("dead".into(), 3)],
         remainders: vec![back, held],
         dead: vec![letter("dead")],
@@ -218,7 +219,11 @@ async fn a_divided_bundle_leaves_its_parts_where_they_belong() {
     room.check().await;
 
     // What is born claimed is settled like any other.
-    let settled = postdate::store::Settlement { claim: born[0].clone(), names: vec![("held".into(), 0)] };
+    let settled = postdate::store::Settlement {
+        claim: born[0].clone(),
+        names: vec![("held".into(), 0)],
+        delivered: vec![],
+    };
     assert_eq!(room.store.settle(P, &[settled]).await, Ok(vec![Held::Done(vec![])]));
     let again = room.claim(LONG).await.remove(0);
     assert_eq!((live(&again), again.expiries, again.opened), (vec!["back".to_owned()], 2, 0));
@@ -237,6 +242,7 @@ async fn a_stale_token_only_notes_what_is_confirmed() {
     let stale = Division {
         claim: first.claim.clone(),
         confirmed: vec![false, true, false],
+        delivered: vec![],
         freed: vec![],
         remainders: vec![],
         dead: vec![letter("b")],

@@ -8,6 +8,7 @@
 --       X times: dead id, blob
 --       names to free: count, then name, index
 --       names to move: count, then name, old index, place of the new bundle, new index
+--       what to remember, see `remember`
 -- returns {s, us, went_back, answer}: "o" done, "s" stale
 -- atomic: all of it. costs: the new blobs pass through here: the rare path. Runs at maxmemory.
 local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, FIXED + 1, 'string')
@@ -27,6 +28,12 @@ end
 if not held_by(id, token) then
   if redis.call('EXISTS', old) == 1 and ones(confirmed) > 0 then
     redis.call('HSET', DONE, id, union(redis.call('HGET', DONE, id), confirmed))
+  end
+  if REMEMBERS then
+    at = at + D + 7 * B + 2 * X
+    at = at + 1 + 2 * ARGV[at + 1]
+    at = at + 1 + 4 * ARGV[at + 1]
+    remember()
   end
   return answer('s')
 end
@@ -69,6 +76,9 @@ for _ = 1, num() do
   if not meant or meant == id .. ' ' .. from then
     redis.call('HSET', NAMES, name, fresh[to] .. ' ' .. index)
   end
+end
+if REMEMBERS then
+  remember()
 end
 forget(id, old, count - ones(redis.call('HGET', GONE, id)))
 return answer('o')

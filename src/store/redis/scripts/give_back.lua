@@ -1,7 +1,8 @@
 -- give_back: claims that their holder will not use are due again at once, not when they expire.
 --
 -- KEYS  1-11; then one due zset per bundle
--- ARGV  bundles; per bundle: id, token, bitmap of what is confirmed or ""
+-- ARGV  bundles; per bundle: id, token, bitmap of what is confirmed or "";
+--       then what to remember, see `remember`
 -- returns {s, us, 0, answer}: one letter a bundle: o back, s stale
 -- atomic: all of it. costs: a few commands a bundle.
 local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, #KEYS, 'zset')
@@ -23,6 +24,9 @@ for i = 1, num() do
     back = back + 1
   end
   results[i] = score and 'o' or 's'
+end
+if REMEMBERS then
+  remember()
 end
 moved(back)
 return { time[1], time[2], 0, table.concat(results) }

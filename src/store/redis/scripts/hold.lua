@@ -1,7 +1,8 @@
 -- hold: extend claims and note what of them is confirmed so far.
 --
 -- KEYS  1-11; then one blob per bundle
--- ARGV  lease ms, bundles; per bundle: id, token, bitmap of what is confirmed or ""
+-- ARGV  lease ms, bundles; per bundle: id, token, bitmap of what is confirmed or "";
+--       then what to remember, see `remember`
 -- returns {s, us, 0, answer}: one letter a bundle: o held, s stale
 -- atomic: all of it; run twice it does the same. costs: three commands a bundle.
 local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, #KEYS, 'string')
@@ -19,5 +20,8 @@ for i = 1, num() do
     redis.call('HSET', DONE, id, union(redis.call('HGET', DONE, id), confirmed))
   end
   results[i] = ours and 'o' or 's'
+end
+if REMEMBERS then
+  remember()
 end
 return { time[1], time[2], 0, table.concat(results) }

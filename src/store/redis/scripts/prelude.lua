@@ -12,10 +12,13 @@
 --   9 counts   hash: n:route messages, b:route bytes, d:route dead letters; moves: see `moved`
 --  10 calls    hash: lane -> "number seconds answer": the last answer of each caller
 --  11 dead     zset: dead id -> ms
+-- and where the call concerns a route that remembers what it delivered (`REMEMBERS`):
+--  12 delivered zset: route/name -> until when the name stays taken, ms
 -- Bitmaps are texts of 0 and 1, one per message: short, and readable by whoever has to look.
 local IDX, CLAIMS, TOKENS, GONE, DONE, EXPIRIES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local OPENED, NAMES, COUNTS, CALLS, DEAD = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
-local FIXED = 11
+local DELIVERED = REMEMBERS and KEYS[12]
+local FIXED = REMEMBERS and 12 or 11
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -36,7 +39,7 @@ local function int(n)
 end
 
 -- Every key is checked before the first write: an error in the middle would keep half of a transition.
-local KINDS = { 'zset', 'zset', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'zset' }
+local KINDS = { 'zset', 'zset', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'zset', 'zset' }
 local function wrong_kind(from, to, kind)
   for i = from, to do
     local found = redis.call('TYPE', KEYS[i]).ok
@@ -139,6 +142,32 @@ end
 local function free_name(name, place)
   if redis.call('HGET', NAMES, name) == place then
     redis.call('HDEL', NAMES, name)
+  end
+end
+
+local remembered, remember
+if REMEMBERS then
+  -- Whether the name's message was delivered not too long ago.
+  remembered = function(name)
+    local ends = redis.call('ZSCORE', DELIVERED, name)
+    return ends and tonumber(ends) > now
+  end
+  -- What was delivered stays known, whoever's claim it was: the broker has it. Reads the rest of ARGV: per route
+  -- how many ms, names, and per name: name.
+  remember = function()
+    while at < #ARGV do
+      local ends, members = int(now + num()), {}
+      for _ = 1, num() do
+        members[#members + 1], members[#members + 2] = ends, arg()
+        if #members == 1000 then
+          redis.call('ZADD', DELIVERED, unpack(members))
+          members = {}
+        end
+      end
+      if #members > 0 then
+        redis.call('ZADD', DELIVERED, unpack(members))
+      end
+    end
   end
 end
 

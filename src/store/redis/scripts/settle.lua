@@ -3,9 +3,10 @@
 -- A stale token takes nothing away, but what it confirms is noted while the bundle stands, so that its
 -- next holder does not publish it again.
 -- KEYS  1-11; then one blob per bundle
--- ARGV  lane number answered; bundles; per bundle: id, token, names, and per name: name, index
+-- ARGV  lane number answered; bundles; per bundle: id, token, names, and per name: name, index;
+--       then what to remember, see `remember`
 -- returns {s, us, went_back, answer}: one letter a bundle: o done, s stale
--- atomic: all of it. costs: a few commands a bundle, whatever it holds.
+-- atomic: all of it. costs: a few commands a bundle, whatever it holds; one more for each name it remembers.
 local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, #KEYS, 'string')
 if wrong then
   return wrong
@@ -34,5 +35,8 @@ for i = 1, num() do
     end
     results[i] = 's'
   end
+end
+if REMEMBERS then
+  remember()
 end
 return answer(table.concat(results))

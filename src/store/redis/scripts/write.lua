@@ -10,8 +10,9 @@
 --       X times: dead id, route
 --       then ops: "B" bundle (nameless: all of it, or one of a mixed one) | "N" bundle index name policy(k|r)
 --       | "C" name | "P" name, id, index: the same for a `~` id, and where it says that its message is
+--       | "D" name: the same as "C" of a route that remembers what it delivered, whose policies are (K|R)
 -- returns {s, us, went_back, answer}: one letter an op: s stored, d duplicate, r replaced, c cancelled,
---       f in flight, u unknown; or "CHANGED": a name means another bundle than the caller thought, nothing
+--       f in flight, u unknown, p published (remembered); or "CHANGED": a name means another bundle than the caller thought, nothing
 --       was changed, look again.
 -- atomic: all of it. costs: a few commands a bundle, a few more a name.
 local wrong = wrong_kind(1, FIXED)
@@ -155,9 +156,13 @@ while at < #ARGV do
   elseif op == 'N' then
     local b, index, name, policy = bundles[num()], num(), arg(), arg()
     local was = not b.stands and state(name)
+    local taken = was == 'pending' and (policy == 'k' or policy == 'K')
+    if REMEMBERS and was and not taken and (policy == 'K' or policy == 'R') then
+      taken = was == 'claimed' or (was == 'free' and remembered(name))
+    end
     if b.stands then
       result('s')
-    elseif was == 'pending' and policy == 'k' then
+    elseif taken then
       suppress(b, index)
       result('d')
     else
@@ -179,6 +184,8 @@ while at < #ARGV do
       names[name] = false
       redis.call('HDEL', NAMES, name)
       result('c')
+    elseif op == 'D' and was == 'free' and remembered(name) then
+      result('p')
     else
       result(was == 'claimed' and 'f' or 'u')
     end

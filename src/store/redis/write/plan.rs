@@ -17,6 +17,7 @@ pub(super) struct Plan {
 impl Plan {
     pub(super) fn new(writer: &PartitionWriter, ops: &[&WriteOp], meant: &[BundleId]) -> Self {
         let (p, keys) = (writer.partition, &writer.keys);
+        let mut remembers = false;
         let mut shelves: Vec<String> = Vec::new();
         let mut place = |shelf: &str| {
             let at = shelves.iter().position(|s| s == shelf).unwrap_or_else(|| {
@@ -44,11 +45,16 @@ impl Plan {
                     ]);
                     fresh_keys.push(keys.blob(p, &id));
                     blobs.push((keys.blob(p, &id), blob));
-                    store_ops(&mut script_ops, bundles, route, *on_duplicate, &bundle.entries);
+                    let own = writer.memory.has(route.as_str());
+                    remembers |= own;
+                    let policy = policy(*on_duplicate, own);
+                    store_ops(&mut script_ops, bundles, route, policy, &bundle.entries);
                     dues.push(first);
                 }
                 WriteOp::Cancel { route, id } => {
-                    cancel_op(&mut script_ops, p, &name_key(route, id));
+                    let own = writer.memory.has(route.as_str());
+                    remembers |= own;
+                    cancel_op(&mut script_ops, p, &name_key(route, id), own);
                 }
                 WriteOp::Bury(letter) => {
                     let id = dead_id(letter, &writer.ids);
@@ -63,7 +69,7 @@ impl Plan {
         for id in meant {
             behind.extend::<[Arg; 2]>([id.as_str().into(), place(id.shelf()).into()]);
         }
-        let mut all_keys = keys.fixed(p);
+        let mut all_keys = keys.fixed_of(p, remembers);
         all_keys.extend(shelves.iter().map(|shelf| keys.due(p, shelf)));
         all_keys.extend(fresh_keys);
         all_keys.extend(meant.iter().map(|id| keys.blob(p, id)));
@@ -75,31 +81,37 @@ impl Plan {
         args.extend(fresh.into_iter().chain(behind).chain(bury).chain(script_ops));
         let (script, op) =
             if blobs.is_empty() { (&scripts::CANCEL, "cancel") } else { (&scripts::WRITE, "store") };
+        let script = script.of(remembers);
         Self { call: Call { script, op, keys: all_keys, args, blobs }, dues }
     }
 }
 
 /// A `~` id brings the place that it speaks of: it has an entry in `names` only if its message has left that.
-fn cancel_op(ops: &mut Vec<Arg>, p: Partition, name: &str) {
+fn cancel_op(ops: &mut Vec<Arg>, p: Partition, name: &str, remembers: bool) {
     match Place::of(p, name, None) {
         Some(place) => {
             let (bundle, index) = (place.bundle.as_str(), place.index);
             ops.extend::<[Arg; 4]>(["P".into(), name.into(), bundle.into(), index.into()]);
         }
-        None => ops.extend::<[Arg; 2]>(["C".into(), name.into()]),
+        None => ops.extend::<[Arg; 2]>([if remembers { "D" } else { "C" }.into(), name.into()]),
     }
 }
 
-fn store_ops(ops: &mut Vec<Arg>, bundle: usize, route: &RouteName, policy: OnDuplicate, entries: &[Entry]) {
+fn policy(policy: OnDuplicate, remembers: bool) -> &'static str {
+    match (policy, remembers) {
+        (OnDuplicate::Keep, false) => "k",
+        (OnDuplicate::Keep, true) => "K",
+        (OnDuplicate::Replace, false) => "r",
+        (OnDuplicate::Replace, true) => "R",
+    }
+}
+
+fn store_ops(ops: &mut Vec<Arg>, bundle: usize, route: &RouteName, policy: &str, entries: &[Entry]) {
     let named = entries.iter().any(|e| e.flags.has(Flags::NAMED));
     if !named {
         ops.extend::<[Arg; 2]>(["B".into(), bundle.into()]);
         return;
     }
-    let policy = match policy {
-        OnDuplicate::Keep => "k",
-        OnDuplicate::Replace => "r",
-    };
     for (index, entry) in entries.iter().enumerate() {
         let Some(id) = entry.id.as_ref().filter(|_| entry.flags.has(Flags::NAMED)) else {
             ops.extend::<[Arg; 2]>(["B".into(), bundle.into()]);

@@ -23,6 +23,7 @@ impl PartitionWriter {
         fallback: Option<&Bundle>,
     ) -> Result<WriteResult, StoreError> {
         let (p, name) = (self.partition, name_key(route, id));
+        let remembers = self.memory.has(route.as_str());
         for _ in 0..LOOKS {
             let found = look_until_still(self.lane.link(), &self.keys, p, &name).await?;
             let (place, pending) = match found {
@@ -44,7 +45,7 @@ impl PartitionWriter {
             };
             move_to(&mut entry, id, due);
             let fresh = BundleId::new(route, slice_of(due), &self.ids.unique(), 1);
-            let mut keys = self.keys.fixed(p);
+            let mut keys = self.keys.fixed_of(p, remembers);
             keys.push(self.keys.blob(p, &fresh));
             keys.push(self.keys.due(p, fresh.shelf()));
             let (mut saw, mut said) = (String::new(), String::new());
@@ -62,6 +63,7 @@ impl PartitionWriter {
                 Arg::Blob(encode(&entry)),
                 said.into(),
             ];
+            let script = script.of(remembers);
             let call = Call { script, op: "reschedule", keys, args, blobs: Vec::new() };
             let answer = text(&turn.run(self.partition, call).await?)?;
             let result = match answer.as_str() {

@@ -1,0 +1,132 @@
+//! Pausing and resuming a route by hand, on all replicas.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State as Extract;
+use axum::{Extension, Json};
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::audit::Noted;
+use super::extract::{Body, InRoute, OfRoute};
+use super::problem::Problem;
+use super::router::Admin;
+use crate::domain::{Paused, RouteName};
+
+/// Longest wait for the store.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// Pauses and resumes for all replicas, and says what is paused then. `app` provides it.
+pub trait Pausing: Send + Sync {
+    /// Pauses (or resumes) these parts of a route; what is so already stays. `Err` says why it may not have
+    /// been done. Safe to do again.
+    fn set<'a>(
+        &'a self,
+        route: &'a RouteName,
+        what: Paused,
+        pause: bool,
+    ) -> BoxFuture<'a, Result<Paused, String>>;
+}
+
+/// Which part of a route.
+#[derive(Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Part {
+    /// Reading its topic or queue.
+    Ingress,
+    /// Publishing its messages.
+    Publishing,
+}
+
+/// What is to be paused or resumed.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Pausing)]
+pub(super) struct What {
+    /// Only this part; without it both.
+    #[schema(nullable = false)]
+    only: Option<Part>,
+}
+
+impl What {
+    fn parts(&self) -> Paused {
+        match self.only {
+            None => Paused { ingress: true, publishing: true },
+            Some(Part::Ingress) => Paused { ingress: true, publishing: false },
+            Some(Part::Publishing) => Paused { ingress: false, publishing: true },
+        }
+    }
+}
+
+/// What of a route is paused by hand.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Paused)]
+pub(super) struct View {
+    /// The route.
+    route: String,
+    /// Nothing is read from its topic or queue.
+    ingress: bool,
+    /// Nothing of it is claimed or published.
+    publishing: bool,
+}
+
+type Answer = (Extension<Noted>, Json<View>);
+
+/// Pause a route
+///
+/// Its ingress, its publishing, or both, on every replica within a second, until it is resumed; restarts change
+/// nothing about it. What was claimed already (of the next 250 ms, or two seconds' worth of a limited rate) may
+/// still go out. What is paused already stays so.
+#[utoipa::path(
+    post, path = "/api/v1/routes/{route}/pause", operation_id = "pauseRoute", params(InRoute),
+    request_body = What,
+    responses(
+        (status = 200, description = "What of it is paused now.", body = View),
+        (status = 400, description = "No such part."),
+        (status = 404, description = "No such route."),
+        (status = 503, description = "The store does not answer; it may be paused all the same.")
+    )
+)]
+pub(super) async fn pause(
+    Extract(admin): Extract<Arc<Admin>>,
+    OfRoute(route): OfRoute,
+    Body(what): Body<What>,
+) -> Result<Answer, Problem> {
+    set(&admin, &route.name, &what, true).await
+}
+
+/// Resume a route
+///
+/// Its ingress, its publishing, or both, on every replica within a second. What is not paused stays so.
+#[utoipa::path(
+    post, path = "/api/v1/routes/{route}/resume", operation_id = "resumeRoute", params(InRoute),
+    request_body = What,
+    responses(
+        (status = 200, description = "What of it is paused still.", body = View),
+        (status = 400, description = "No such part."),
+        (status = 404, description = "No such route."),
+        (status = 503, description = "The store does not answer; it may be resumed all the same.")
+    )
+)]
+pub(super) async fn resume(
+    Extract(admin): Extract<Arc<Admin>>,
+    OfRoute(route): OfRoute,
+    Body(what): Body<What>,
+) -> Result<Answer, Problem> {
+    set(&admin, &route.name, &what, false).await
+}
+
+async fn set(admin: &Admin, route: &RouteName, what: &What, pause: bool) -> Result<Answer, Problem> {
+    let set = admin.state.pausing.set(route, what.parts(), pause);
+    let paused = match tokio::time::timeout(DEADLINE, set).await {
+        Ok(Ok(paused)) => paused,
+        Ok(Err(why)) => return Err(Problem::unavailable(format!("{why}; ask again"))),
+        Err(_) => return Err(Problem::unavailable("the store did not answer in time; ask again")),
+    };
+    let word = |paused| if paused { "paused" } else { "running" };
+    let result = format!("ingress {}, publishing {}", word(paused.ingress), word(paused.publishing));
+    let view = View { route: route.to_string(), ingress: paused.ingress, publishing: paused.publishing };
+    Ok((Extension(Noted::new("", result)), Json(view)))
+}

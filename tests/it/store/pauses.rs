@@ -1,0 +1,77 @@
+//! Pauses: kept in the store, known to every replica, and idempotent.
+
+use anyhow::anyhow;
+use postdate::domain::{Paused, RouteName};
+use postdate::store::Pauses;
+
+use super::room::{Room, route};
+use crate::support::eventually;
+
+const INGRESS: Paused = Paused { ingress: true, publishing: false };
+const PUBLISHING: Paused = Paused { ingress: false, publishing: true };
+const BOTH: Paused = Paused { ingress: true, publishing: true };
+const NOTHING: Paused = Paused { ingress: false, publishing: false };
+
+async fn knows(pauses: &Pauses, what: Paused) {
+    eventually(&format!("a replica knows {what:?}"), async || match pauses.of("orders") {
+        Some(known) if known == what => Ok(()),
+        other => Err(anyhow!("it knows {other:?}")),
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_one_replica_pauses_every_other_knows_and_a_new_one_before_it_begins() {
+    let room = Room::shared().await;
+    let other = room.another();
+    let (here, there) = (room.store.pauses(), other.store.pauses());
+    knows(&here, NOTHING).await;
+    knows(&there, NOTHING).await;
+    assert!(here.may_publish("orders"));
+
+    room.store.pause(&route(), INGRESS).await.expect("paused");
+    knows(&there, INGRESS).await;
+    assert!(there.may_publish("orders"), "only its ingress is");
+    other.store.pause(&route(), PUBLISHING).await.expect("paused");
+    knows(&here, BOTH).await;
+    assert!(!here.may_publish("orders"));
+    assert_eq!(here.of("mail"), Some(NOTHING), "no other route is");
+
+    let late = room.another();
+    let mut pauses = late.store.pauses();
+    assert!(pauses.of("orders").is_none_or(|known| known == BOTH), "nothing is known, or the truth");
+    knows(&pauses, BOTH).await;
+    let mut opens = std::pin::pin!(pauses.until_publishing("orders"));
+    assert!(futures_util::poll!(&mut opens).is_pending());
+    room.store.resume(&route(), PUBLISHING).await.expect("resumed");
+    opens.await;
+    assert_eq!(room.store.paused(&route()).await, Ok(INGRESS));
+    room.store.resume(&route(), BOTH).await.expect("resumed");
+    knows(&there, NOTHING).await;
+}
+
+#[tokio::test]
+async fn pausing_twice_keeps_the_first_moment_and_resuming_twice_is_nothing() {
+    let room = Room::shared().await;
+    let key = format!("{}:paused", room.config.prefix);
+    room.store.pause(&route(), BOTH).await.expect("paused");
+    let since: String = room.command(&["HGET", &key, "orders/ingress"]).await;
+    room.command::<i64>(&["HSET", &key, "orders/ingress", "5", "orders/something-later", "1"]).await;
+    room.store.pause(&route(), INGRESS).await.expect("paused");
+    let kept: String = room.command(&["HGET", &key, "orders/ingress"]).await;
+    assert_eq!(kept, "5");
+    assert!(since.parse::<i64>().expect("a moment") > 1_700_000_000_000);
+    room.store.resume(&route(), BOTH).await.expect("resumed");
+    room.store.resume(&route(), BOTH).await.expect("resumed");
+    assert_eq!(room.store.paused(&route()).await, Ok(NOTHING), "what is not known pauses nothing");
+}
+
+#[tokio::test]
+async fn what_is_paused_outlives_every_process() {
+    let room = Room::shared().await;
+    let mail = RouteName::new("mail").expect("a name");
+    room.store.pause(&mail, PUBLISHING).await.expect("paused");
+    let later = room.another();
+    drop(room);
+    assert_eq!(later.store.paused(&mail).await, Ok(PUBLISHING));
+}
