@@ -11,6 +11,8 @@
 //! | [`Store::heads`], [`Store::claim`] | timer | due -> in flight, under a token and a deadline |
 //! | [`Store::settle`], [`Store::divide`] | timer | confirmed -> gone; the rest back, split off, or dead |
 //! | [`Store::extend`], [`Store::give_back`], [`Store::sweep`] | timer | keep a claim, return it, recover a dead holder's |
+//! | [`Store::dead_page`], [`Store::dead_letters`] | admin, timer | look at dead letters |
+//! | [`Store::redrive`], [`Store::drop_dead`] | admin, timer | due again, or gone for good |
 //! | [`Store::audit`] | timer | find and mend what no transition could have made |
 //! | [`Store::mark`], [`Store::raise_mark`] | ingress | how far a source was ever read |
 //!
@@ -21,6 +23,7 @@
 mod bundle;
 mod codec;
 pub mod config;
+mod dead;
 mod error;
 mod redis;
 mod types;
@@ -28,6 +31,7 @@ mod types;
 pub use bundle::{Bundle, BundleId, slice_of};
 pub use codec::{CodecError, decode, encode};
 pub use config::Config;
+pub use dead::{DeadBody, DeadFilter, DeadId, DeadMark, DeadPage};
 pub use error::{PreflightError, StoreError};
 pub use redis::{Parts, Preflight, Store, Wake, Written, preflight};
 pub use types::{

@@ -296,16 +296,8 @@ impl Store {
                 self.count_bundles(p, ids, &mut counted).await?;
             }
         }
-        let mut pipe = redis::pipe();
-        pipe.cmd("ZRANGE").arg(self.0.keys.of(p, "dead")).arg(0).arg(ENTRIES);
-        let (dead,): (Vec<String>,) = self.ask(&pipe).await?;
-        if dead.len() > ENTRIES {
-            return Ok(None);
-        }
-        for id in &dead {
-            *counted.entry(format!("d:{}", id.split('/').next().unwrap_or_default())).or_default() += 1;
-        }
-        Ok(Some(counted))
+        let whole = self.count_dead(p, seen, &mut counted).await?;
+        Ok(whole.then_some(counted))
     }
 
     async fn count_bundles(

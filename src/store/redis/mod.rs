@@ -4,6 +4,7 @@
 mod audit;
 mod claims;
 mod counts;
+mod dead;
 mod health;
 mod keys;
 mod lane;
@@ -48,6 +49,8 @@ struct Inner {
     side: Link,
     claims: CallLane,
     settles: CallLane,
+    /// Redrives and drops: never before a settle.
+    deads: CallLane,
     writer: Writer,
     wake: Wake,
     went_back: Arc<WentBack>,
@@ -111,6 +114,7 @@ impl Store {
         };
         let side = link("side")?;
         let (claims, settles) = (lane("c", link("claim")?), lane("s", link("settle")?));
+        let deads = lane("d", side.clone());
         let writes = Arc::new(lane("w", link("write")?));
         let wake = Wake::new(parts.shards);
         let writer = Writer::start(&writes, &keys, config.partitions, parts.tasks, &wake, &force);
@@ -123,6 +127,7 @@ impl Store {
             side,
             claims,
             settles,
+            deads,
             writer,
             wake,
             went_back,

@@ -41,4 +41,6 @@ pub(super) static GIVE_BACK: LazyLock<Script> = LazyLock::new(|| script!(allow_o
 pub(super) static SWEEP: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "sweep.lua"));
 pub(super) static AUDIT: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "audit.lua"));
 pub(super) static RECOUNT: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "recount.lua"));
+pub(super) static REDRIVE: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "redrive.lua"));
+pub(super) static DROP: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "drop.lua"));
 pub(super) static MARK: LazyLock<Script> = LazyLock::new(|| script!(bare "mark.lua"));

@@ -6,11 +6,11 @@ use redis::Value;
 
 use super::lane::{Arg, Call};
 use super::reply::{shape, text};
-use super::write::{dead_blob, dead_id, name_key};
+use super::write::{dead_blob, dead_id, graves, name_key};
 use super::{Store, scripts};
 use crate::domain::Partition;
 use crate::store::bundle::BundleId;
-use crate::store::{Claim, Division, Held, Remainder, Settlement, StoreError, encode, slice_of};
+use crate::store::{Claim, DeadId, Division, Held, Remainder, Settlement, StoreError, encode, slice_of};
 
 impl Store {
     /// Takes wholly confirmed bundles of one partition out of the store. Answers each: `Done`, or `Stale`
@@ -43,12 +43,14 @@ impl Store {
             fresh.iter().filter(|(_, r)| r.lease_ms.is_none()).map(|(id, _)| id.shelf()).collect();
         shelves.sort_unstable();
         shelves.dedup();
-        let dead: Vec<String> = division.dead.iter().map(|letter| dead_id(letter, &self.0.ids)).collect();
+        let dead: Vec<DeadId> = division.dead.iter().map(|letter| dead_id(letter, p, &self.0.ids)).collect();
+        let (graves, places) = graves(&dead);
         let mut keys = self.0.keys.fixed(p);
         keys.push(self.0.keys.blob(p, &division.claim.id));
         keys.extend(shelves.iter().map(|shelf| self.0.keys.due(p, shelf)));
         keys.extend(fresh.iter().map(|(id, _)| self.0.keys.blob(p, id)));
-        keys.extend(dead.iter().map(|id| self.0.keys.dead(p, id)));
+        keys.extend(dead.iter().map(|id| self.0.keys.dead(id)));
+        keys.extend(graves.iter().map(|grave| self.0.keys.grave(p, grave)));
         let confirmed = bitmap(&division.confirmed);
         let mut args: Vec<Arg> = vec![
             division.claim.id.as_str().into(),
@@ -57,6 +59,7 @@ impl Store {
             shelves.len().into(),
             fresh.len().into(),
             dead.len().into(),
+            graves.len().into(),
         ];
         args.extend(shelves.iter().map(|&shelf| Arg::from(shelf)));
         let mut held = Vec::new();
@@ -67,9 +70,10 @@ impl Store {
                 held.push(Claim { partition: p, id: id.clone(), token });
             }
         }
-        for (id, letter) in dead.iter().zip(&division.dead) {
-            args.extend::<[Arg; 2]>([id.as_str().into(), Arg::Blob(dead_blob(letter))]);
+        for ((id, place), letter) in dead.iter().zip(places).zip(&division.dead) {
+            args.extend::<[Arg; 3]>([id.as_str().into(), place.into(), Arg::Blob(dead_blob(letter))]);
         }
+        args.extend(graves.into_iter().map(Arg::Text));
         args.push(division.freed.len().into());
         for (name, index) in &division.freed {
             args.extend::<[Arg; 2]>([

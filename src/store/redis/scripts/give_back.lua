@@ -1,6 +1,6 @@
 -- give_back: claims that their holder will not use are due again at once, not when they expire.
 --
--- KEYS  1-11; then one due zset per bundle
+-- KEYS  1-10; then one due zset per bundle
 -- ARGV  bundles; per bundle: id, token, bitmap of what is confirmed or ""
 -- returns {s, us, 0, answer}: one letter a bundle: o back, s stale
 -- atomic: all of it. costs: a few commands a bundle.
