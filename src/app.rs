@@ -133,9 +133,11 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         shutdown: &house.stages.ingress,
         shards: house.shards,
     })?;
+    let room = store::DeadRoom::new(&house.config.routes);
     timer::start(&timer::Parts {
         config: house.config.timer,
         store: store.clone(),
+        room: room.clone(),
         lanes: lanes.clone(),
         routes: &house.config.routes,
         metrics: house.metrics.clone(),
@@ -145,7 +147,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         tasks: &house.tasks,
         shutdown: house.stages.flow.clone(),
     })?;
-    start_ingress(house, store, lanes, &brokers)?;
+    start_ingress(house, store, &room, lanes, &brokers)?;
     std::future::pending().await
 }
 
@@ -199,18 +201,20 @@ fn lanes(house: &House, brokers: &BTreeMap<String, Arc<Broker>>) -> anyhow::Resu
 fn start_ingress(
     house: &House,
     store: Store,
+    room: &Arc<store::DeadRoom>,
     lanes: Arc<dyn Lanes>,
     brokers: &BTreeMap<String, Arc<Broker>>,
 ) -> anyhow::Result<()> {
     let (routes, tasks, stages) = (&house.config.routes, &house.tasks, &house.stages);
     let max_skew = house.config.cluster.max_clock_skew;
-    let gates = ingress::gates::start(routes, &store, &house.metrics, max_skew, tasks, &stages.ingress);
+    let gates = ingress::gates::start(routes, &store, room, &house.metrics, max_skew, tasks, &stages.ingress);
     let intake = Intake::start(ingress::intake::Parts {
         store,
         lanes,
         metrics: house.metrics.clone(),
         watch: house.watch.clone(),
         bursts: house.bursts.clone(),
+        room: room.clone(),
         gates,
         tasks,
         shutdown: &stages.ingress,

@@ -94,6 +94,7 @@ pub(crate) fn route(name: &str, from: Endpoint) -> Arc<Route> {
         on_invalid: OnInvalid::DeadLetter,
         on_duplicate: OnDuplicate::Keep,
         retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 300_000 },
+        dead_letters: crate::domain::DeadLetters::default(),
     };
     let name = RouteName::new(name).expect("a name");
     let to = match &from {

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use super::connections::{Connections, named};
 use super::problem::nearest;
 use super::section::Section;
-use crate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, Policy, Retry, split_exchange};
+use crate::domain::route::{DeadLetters, DelayFrom, HeaderNames, OnDuplicate, OnInvalid, Policy, Retry, split_exchange};
 use crate::domain::{Endpoint, Route, RouteName, RoutingKey, Target};
 
 /// Larger bodies are no messages: Redis and both brokers end about here.
 const LARGEST: u64 = 256 << 20;
+/// No Redis holds more.
+const MOST: u64 = 1 << 40;
 
 /// Judges `[defaults]` by itself, so that a mistake there is reported at its own place, once.
 pub(super) fn defaults(section: &Section<'_>) -> Option<()> {
@@ -240,6 +242,12 @@ fn policy(section: &Section<'_>, delay_from: DelayFrom) -> Option<Policy> {
     };
     let retry = section.table("retry", retry);
     let headers = section.table("headers", headers);
+    let dead_letters = section.table("dead_letters", dead_letters);
+    if let (Some(size), Some(letters)) = (max_size, dead_letters)
+        && size > letters.max_message
+    {
+        section.report("max_size", "is above `dead_letters.max_message`: what fails could not be kept");
+    }
     Some(Policy {
         headers: headers?,
         delay_from: delay_from?,
@@ -250,7 +258,20 @@ fn policy(section: &Section<'_>, delay_from: DelayFrom) -> Option<Policy> {
         on_invalid: on_invalid?,
         on_duplicate: on_duplicate?,
         retry: retry?,
+        dead_letters: dead_letters?,
     })
+}
+
+fn dead_letters(section: &Section<'_>) -> Option<DeadLetters> {
+    let max = section.integer("max", 1..=100_000_000);
+    let (max_bytes, max_message) = (section.size("max_bytes", MOST), section.size("max_message", LARGEST));
+    let keep_ms = section.millis("keep");
+    let (max_bytes, max_message) = (max_bytes?, max_message?);
+    if max_message > max_bytes {
+        let key = if section.is_set("max_message") { "max_message" } else { "max_bytes" };
+        section.report(key, "`max_message` is above `max_bytes`");
+    }
+    Some(DeadLetters { max: max?, max_bytes: max_bytes as u64, max_message, keep_ms: keep_ms? })
 }
 
 fn retry(section: &Section<'_>) -> Option<Retry> {

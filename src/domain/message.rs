@@ -306,6 +306,8 @@ impl Flags {
     pub const CLAIM_EXPIRED: u8 = 16;
     /// It was due before the store went back or changed its master.
     pub const STORE_ROLLBACK: u8 = 32;
+    /// What a dead letter's message held was not kept: it was too large.
+    pub const LEFT_OUT: u8 = 64;
 
     /// Whether a bit is set.
     pub fn has(self, bit: u8) -> bool {

@@ -23,7 +23,7 @@ pub use due::UnixMs;
 pub use message::{Entry, Failure, Flags, Header, HeaderValue, Message, Origin, Properties, Text};
 pub use partition::{Partition, Partitions};
 pub use route::{
-    DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, Policy, Retry, Route, RouteName, RoutingKey,
+    DeadLetters, DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, Policy, Retry, Route, RouteName, RoutingKey,
     Target,
 };
 pub use secret::Secret;

@@ -161,6 +161,8 @@ pub struct Policy {
     pub on_duplicate: OnDuplicate,
     /// When a refused publish is tried again.
     pub retry: Retry,
+    /// How much is kept of dead letters.
+    pub dead_letters: DeadLetters,
 }
 
 /// Names of the delay headers on a route, lower case.
@@ -235,6 +237,25 @@ pub struct Retry {
     pub initial_ms: i64,
     /// Longest wait, ms.
     pub max_ms: i64,
+}
+
+/// How much is kept of a route's dead letters, over all replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeadLetters {
+    /// How many.
+    pub max: u64,
+    /// How many bytes of them, as they lie in the store.
+    pub max_bytes: u64,
+    /// Most bytes of one, body and headers; of a larger one only what it was, and where.
+    pub max_message: usize,
+    /// For how long, ms.
+    pub keep_ms: i64,
+}
+
+impl Default for DeadLetters {
+    fn default() -> Self {
+        Self { max: 100_000, max_bytes: 256 << 20, max_message: 16 << 20, keep_ms: 30 * 86_400_000 }
+    }
 }
 
 /// `x-delay-target` of a RabbitMQ route: exchange and routing key, split at the first slash.

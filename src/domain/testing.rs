@@ -33,6 +33,7 @@ pub fn route() -> Arc<Route> {
             on_invalid: OnInvalid::DeadLetter,
             on_duplicate: OnDuplicate::Keep,
             retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 300_000 },
+            dead_letters: crate::domain::DeadLetters::default(),
         },
     })
 }

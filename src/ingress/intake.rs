@@ -13,6 +13,7 @@ use tracing::{debug, warn};
 
 use super::admit::{Admitted, admit};
 use super::bundling::{PartitionWork, Work};
+use super::bury;
 use super::direct::Direct;
 use super::headers;
 use super::through::Through;
@@ -25,7 +26,7 @@ use crate::domain::{
 use crate::egress::Lanes;
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::mutants::{self, Mutant};
-use crate::store::{Bundle, DeadLetter, Store, WriteOp, WriteResult, Written};
+use crate::store::{Bundle, DeadLetter, DeadRoom, Store, WriteOp, WriteResult, Written};
 use crate::telemetry::{Bursts, Metrics, Outcome, RouteMetrics, Watch};
 
 /// Offsets that share a store partition: a batch makes few bundles, load spreads over all partitions.
@@ -41,6 +42,7 @@ pub struct Intake {
     watch: Arc<Watch>,
     bursts: Arc<Bursts>,
     direct: Direct,
+    room: Arc<DeadRoom>,
     gates: BTreeMap<RouteName, watch::Receiver<bool>>,
     tasks: Tasks,
     shutdown: Shutdown,
@@ -74,6 +76,8 @@ pub struct Parts<'a> {
     pub watch: Arc<Watch>,
     /// Where invalid messages are logged.
     pub bursts: Arc<Bursts>,
+    /// How much room the dead letters have left.
+    pub room: Arc<DeadRoom>,
     /// Whether each route's ingress is open.
     pub gates: BTreeMap<RouteName, watch::Receiver<bool>>,
     /// Where its tasks run.
@@ -87,10 +91,10 @@ pub struct Parts<'a> {
 impl Intake {
     /// Starts it; sources are opened by the consumers.
     pub fn start(parts: Parts<'_>) -> Arc<Self> {
-        let Parts { store, lanes, metrics, watch, bursts, gates, tasks, shutdown, direct_shutdown } = parts;
-        let direct = Direct::start(store.clone(), lanes.clone(), bursts.clone(), tasks, direct_shutdown);
+        let Parts { store, lanes, metrics, watch, bursts, room, gates, tasks, shutdown, direct_shutdown } = parts;
+        let direct = Direct::start(&store, &lanes, &bursts, &room, tasks, direct_shutdown);
         let (tasks, shutdown) = (tasks.clone(), shutdown.clone());
-        Arc::new(Self { store, lanes, metrics, watch, bursts, direct, gates, tasks, shutdown })
+        Arc::new(Self { store, lanes, metrics, watch, bursts, direct, room, gates, tasks, shutdown })
     }
 
     /// Opens a source. `name` identifies it for good: `kafka/<connection>/<group>/<topic>/<partition>`, or
@@ -112,6 +116,7 @@ impl Intake {
                 self.store.clone(),
                 metrics.clone(),
                 self.bursts.clone(),
+                self.room.clone(),
             ),
             metrics,
         })
@@ -262,8 +267,9 @@ impl Source {
         };
         self.metrics.invalid(reason, policy.as_str());
         self.intake.bursts.note("an invalid message", &self.route.name, reason.as_str(), error);
+        let id = named(&entry.message, &self.route);
         if policy != OnInvalid::PassThrough
-            && let Some(id) = named(&entry.message, &self.route)
+            && let Some(id) = &id
         {
             let reason = reason.as_str();
             self.intake.watch.report(&self.route.name, id.as_str(), || Outcome::Dead { reason });
@@ -271,15 +277,24 @@ impl Source {
         match policy {
             OnInvalid::PassThrough => through.push((entry, self.route.to.clone(), receipt)),
             OnInvalid::Drop => {
-                self.metrics.dropped(reason.as_str());
+                self.metrics.dropped(reason.as_str(), 1);
                 receipt.resolve();
             }
             OnInvalid::DeadLetter => {
                 let reason = DeadReason::Invalid(reason);
                 let now = entry.due;
                 retry::remember(&mut entry, now, reason.as_str(), error.as_str());
+                // Where its name would live, so that it can be found by it, and have it back.
+                let p = self.place(id.as_ref(), entry.position);
+                entry.id = id;
+                let Some(entry) = bury::keep(entry, &self.route.policy) else {
+                    let what = "a message over dead_letters.max_message goes back to its queue's own \
+                        dead-letter exchange";
+                    self.intake.bursts.note(what, &self.route.name, reason.as_str(), error);
+                    receipt.reject();
+                    return;
+                };
                 self.metrics.dead_letter(reason.as_str());
-                let p = self.place(None, entry.position);
                 let bundle = Bundle { target: Text::default(), entries: Arc::new(vec![entry]) };
                 let route = self.route.name.clone();
                 work.command(p, WriteOp::Bury(DeadLetter { route, reason, bundle, raw: None }), receipt);

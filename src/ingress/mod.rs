@@ -13,6 +13,7 @@
 
 pub mod admit;
 mod bundling;
+mod bury;
 mod direct;
 pub mod gates;
 mod headers;
@@ -23,7 +24,7 @@ pub mod rabbitmq;
 mod through;
 
 pub use intake::{Intake, Source};
-pub use ledger::{Ledger, Receipt};
+pub use ledger::{Ledger, Receipt, Released};
 
 use std::sync::Arc;
 

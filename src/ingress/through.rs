@@ -12,7 +12,7 @@ use super::Receipt;
 use crate::domain::{Entry, Partition, Route, Target, Text, Verdict, retry};
 use crate::egress::{Lanes, Publication, Verdicts};
 use crate::lifecycle::Shutdown;
-use crate::store::{Bundle, DeadLetter, Store, WriteOp};
+use crate::store::{Bundle, DeadLetter, DeadRoom, Store, WriteOp};
 use crate::telemetry::{Bursts, RouteMetrics};
 
 /// One source's way past the store.
@@ -21,6 +21,7 @@ pub(super) struct Through {
     store: Store,
     metrics: Arc<RouteMetrics>,
     bursts: Arc<Bursts>,
+    room: Arc<DeadRoom>,
     verdicts: Arc<Verdicts>,
     next: u64,
 }
@@ -38,8 +39,9 @@ impl Through {
         store: Store,
         metrics: Arc<RouteMetrics>,
         bursts: Arc<Bursts>,
+        room: Arc<DeadRoom>,
     ) -> Self {
-        Self { lanes, store, metrics, bursts, verdicts: Arc::default(), next: 0 }
+        Self { lanes, store, metrics, bursts, room, verdicts: Arc::default(), next: 0 }
     }
 
     /// Publishes these, in order; returns when each is confirmed or dead. When shutting down is forced it
@@ -137,7 +139,13 @@ impl Through {
         let now = self.store.clock().now();
         passing.entry = retry::failed(&passing.entry, verdict, passing.entry.handouts + 1, now);
         let next = retry::after(verdict, passing.entry.failures, route.policy.retry, now, fastrand::f64());
+        let size = passing.entry.message.body_len() + passing.entry.message.headers_len();
         match next {
+            retry::Next::Dead(reason) if !self.room.take(&route.name, size) => {
+                let what = "dead_letters is full: what is out of attempts is tried again";
+                self.bursts.note(what, &route.name, reason.as_str(), &error);
+                Some((passing, route.policy.retry.max_ms as u64))
+            }
             retry::Next::Again(at) => Some((passing, at.since(now).max(1) as u64)),
             retry::Next::Dead(reason) => {
                 warn!(route = %route.name, reason = reason.as_str(), %error, "a passing record became a dead letter");

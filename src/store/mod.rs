@@ -26,6 +26,7 @@ pub mod config;
 mod dead;
 mod error;
 mod redis;
+mod room;
 mod types;
 
 pub use bundle::{Bundle, BundleId, slice_of};
@@ -34,6 +35,7 @@ pub use config::Config;
 pub use dead::{DeadBody, DeadFilter, DeadId, DeadMark, DeadPage};
 pub use error::{PreflightError, StoreError};
 pub use redis::{Parts, Preflight, Store, Wake, Written, preflight};
+pub use room::{DeadRoom, Fullness};
 pub use types::{
     AuditReport, Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division, Fresh, Head, Held, Remainder,
     Settlement, Swept, WriteOp, WriteResult,

@@ -48,7 +48,19 @@ pub(super) fn of(shard: &Shard, holding: &Holding, split: bool) -> Division {
                         leaves[position] = false;
                         again.push((position as u32, failed));
                     }
-                    retry::Next::Dead(reason) => dead.push(letter(holding, failed, reason)),
+                    retry::Next::Dead(reason) if shard.dead_room.take(&served.route.name, size(&failed)) => {
+                        dead.push(letter(holding, failed, reason));
+                    }
+                    retry::Next::Dead(reason) => {
+                        let what = "dead_letters is full: what is out of attempts is tried again";
+                        let error = failed.history.last().map(|f| f.error.clone()).unwrap_or_default();
+                        served.bursts.note(what, &served.route.name, reason.as_str(), error);
+                        served.metrics.retries.inc();
+                        failed.asked.get_or_insert(failed.due);
+                        failed.due = now.plus(served.route.policy.retry.max_ms);
+                        leaves[position] = false;
+                        again.push((position as u32, failed));
+                    }
                 }
             }
         }
@@ -61,6 +73,11 @@ pub(super) fn of(shard: &Shard, holding: &Holding, split: bool) -> Division {
     let names = holding.names(|_| true);
     let freed = names.into_iter().filter(|(_, position)| leaves[*position as usize]).collect();
     Division { claim: holding.claim.clone(), confirmed: holding.confirmed(), freed, remainders, dead }
+}
+
+/// Bytes that it will take, about.
+fn size(entry: &Entry) -> usize {
+    entry.message.body_len() + entry.message.headers_len() + 64
 }
 
 /// A message that leaves its first bundle takes its `~` id along.

@@ -85,11 +85,12 @@ fn the_reference_is_the_default_and_its_commented_keys_are_right() {
     assert_eq!(policy.retry, Retry { attempts: 16, initial_ms: 1000, max_ms: 300_000 });
     assert_eq!(policy.headers, postdate::domain::route::HeaderNames::default());
     assert_eq!((policy.max_size, policy.max_headers), (1 << 20, 64 << 10));
+    assert_eq!(policy.dead_letters, postdate::domain::DeadLetters::default());
 
     for property in OWNED {
         assert!(reference.contains(&format!("`{property}`")), "{property} is not in the reference");
     }
-    for later in ["dedupe", "dead_letters", "topology", "heartbeat =", "wait_replicas", "jitter ="] {
+    for later in ["dedupe", "dead_letter_to", "topology", "heartbeat =", "wait_replicas", "jitter ="] {
         assert!(!reference.contains(later), "{later} is not in this version");
     }
 }

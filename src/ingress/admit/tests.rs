@@ -29,6 +29,7 @@ fn route() -> Route {
             max_delay_ms: MAX_DELAY,
             max_size: 100,
             max_headers: 1000,
+            dead_letters: crate::domain::DeadLetters::default(),
             max_pending: 1,
             on_invalid: OnInvalid::DeadLetter,
             on_duplicate: OnDuplicate::Keep,

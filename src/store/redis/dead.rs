@@ -1,6 +1,6 @@
 //! Dead letters: looking at them, bringing them back, dropping them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use redis::{Pipeline, Value};
@@ -9,8 +9,9 @@ use super::lane::{Arg, Call};
 use super::reply::{integer, shape, text};
 use super::write::{graves, name_key};
 use super::{Store, scripts};
-use crate::domain::{Flags, Partition, UnixMs};
+use crate::domain::{Flags, Partition, RouteName, UnixMs};
 use crate::store::bundle::BundleId;
+use crate::store::dead::grave;
 use crate::store::{
     Bundle, DeadBody, DeadFilter, DeadId, DeadMark, DeadPage, StoreError, decode, encode, slice_of,
 };
@@ -155,6 +156,23 @@ impl Store {
         Ok(bodies)
     }
 
+    /// Dead letters of one partition that became so before their route's moment, some at a time.
+    pub async fn dead_before(
+        &self,
+        p: Partition,
+        routes: &[(RouteName, UnixMs)],
+    ) -> Result<Vec<DeadId>, StoreError> {
+        let mut pipe = Pipeline::with_capacity(routes.len() * 2);
+        for (route, before) in routes {
+            for invalid in [false, true] {
+                pipe.cmd("ZRANGEBYSCORE").arg(self.0.keys.grave(p, &grave(route.as_str(), invalid)));
+                pipe.arg("-inf").arg(format!("({before}")).arg("LIMIT").arg(0).arg(DROPS);
+            }
+        }
+        let found: Vec<Vec<String>> = if routes.is_empty() { Vec::new() } else { self.ask(&pipe).await? };
+        Ok(found.iter().flatten().filter_map(|id| DeadId::parse(id)).collect())
+    }
+
     /// When this became a dead letter; `None` if it is not there (any more).
     pub async fn dead_at(&self, id: &DeadId) -> Result<Option<UnixMs>, StoreError> {
         if id.partition().0 >= self.0.partitions.count() {
@@ -173,7 +191,7 @@ impl Store {
         let Some(entry) = bundle.entries.first().filter(|_| p.0 < self.0.partitions.count()) else {
             return Ok(false);
         };
-        let Some(route) = crate::domain::RouteName::new(id.route()) else { return Ok(false) };
+        let Some(route) = RouteName::new(id.route()) else { return Ok(false) };
         let name = entry.id.as_ref().filter(|_| entry.flags.has(Flags::NAMED));
         let name = name.map(|name| name_key(&route, name)).unwrap_or_default();
         let fresh = BundleId::new(&route, slice_of(entry.due), &self.unique(), 1);
@@ -239,17 +257,21 @@ impl Store {
         text(&self.0.deads.run(p, call).await?)
     }
 
-    /// Counts dead letters and their bytes; `false` if there are too many.
+    /// Counts dead letters and their bytes in all graves that the counts or a walk through the keys know;
+    /// `false` if there are too many.
     pub(super) async fn count_dead(
         &self,
         p: Partition,
         mut seen: usize,
+        seen_graves: BTreeSet<String>,
         counted: &mut BTreeMap<String, i64>,
     ) -> Result<bool, StoreError> {
         let mut pipe = redis::pipe();
         pipe.cmd("HKEYS").arg(self.0.keys.of(p, "counts"));
         let (fields,): (Vec<String>,) = self.ask(&pipe).await?;
-        for grave in fields.iter().filter_map(|field| field.strip_prefix("d:")) {
+        let kept = fields.iter().filter_map(|field| field.strip_prefix("d:").map(str::to_owned));
+        let graves: BTreeSet<String> = kept.chain(seen_graves).collect();
+        for grave in &graves {
             let mut pipe = redis::pipe();
             pipe.cmd("ZRANGE").arg(self.0.keys.grave(p, grave)).arg(0).arg(COUNTED);
             let (members,): (Vec<String>,) = self.ask(&pipe).await?;

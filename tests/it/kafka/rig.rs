@@ -40,6 +40,7 @@ pub(super) fn route(name: &str, topic: &str, group: &str) -> Arc<Route> {
         on_invalid: OnInvalid::DeadLetter,
         on_duplicate: OnDuplicate::Keep,
         retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 1000 },
+        dead_letters: postdate::domain::DeadLetters::default(),
     };
     let (connection, topic, group) = ("main".to_owned(), topic.to_owned(), group.to_owned());
     Arc::new(Route {

@@ -106,6 +106,7 @@ fn route(name: &str, queue: &str, prefetch: u16) -> Arc<Route> {
             on_invalid: OnInvalid::DeadLetter,
             on_duplicate: OnDuplicate::Keep,
             retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 1000 },
+            dead_letters: postdate::domain::DeadLetters::default(),
         },
     })
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use postdate::store::WriteOp;
+use postdate::store::{DeadFilter, WriteOp};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
@@ -102,6 +102,11 @@ async fn interleaving_08_every_key_that_a_script_touches_is_declared() {
             driver.compare().await;
         }
         room.write(vec![WriteOp::Bury(dead_letter(unnamed(past(), "d")))]).await;
+        room.write(vec![WriteOp::Bury(dead_letter(unnamed(past(), "e")))]).await;
+        let page = room.store.dead_page(&DeadFilter::default(), None, 2).await.expect("a page");
+        let again = bundle(vec![unnamed(far(), "d")]);
+        assert_eq!(room.store.redrive(&page.marks[0].id, &again).await, Ok(true));
+        assert_eq!(room.store.drop_dead(&[page.marks[1].id.clone()]).await, Ok(vec![true]));
         room.store.raise_mark("s", 1).await.expect("raised");
         room.keep(vec![unnamed(past(), "x")]).await;
         let shelf = room.heads().await.remove(0).shelf;

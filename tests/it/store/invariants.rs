@@ -57,6 +57,11 @@ async fn hash<T: redis::FromRedisValue + Ord>(
     redis::cmd("HGETALL").arg(key).query_async(raw).await.expect("a hash")
 }
 
+/// A blob and how long it will live, -1: for ever.
+async fn blob(raw: &mut MultiplexedConnection, key: &str) -> (Vec<u8>, i64) {
+    redis::pipe().cmd("GET").arg(key).cmd("PTTL").arg(key).query_async(raw).await.expect("a blob")
+}
+
 /// Reads a partition and asserts all that must be true of it.
 pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) -> Snapshot {
     let root = format!("{prefix}:{{{p}}}:");
@@ -88,14 +93,7 @@ pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) 
                 assert!(s.due.insert(id.clone(), score).is_none(), "{id} is due twice");
             }
         } else if let Some(id) = name.strip_prefix("b:") {
-            let (blob, ttl): (Vec<u8>, i64) = redis::pipe()
-                .cmd("GET")
-                .arg(&key)
-                .cmd("PTTL")
-                .arg(&key)
-                .query_async(raw)
-                .await
-                .expect("a blob");
+            let (blob, ttl) = blob(raw, &key).await;
             if ttl >= 0 {
                 s.passing.insert(id.to_owned());
                 continue;
@@ -110,14 +108,7 @@ pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) 
                 assert!(dead.insert(id.clone(), at).is_none(), "{id} is dead twice");
             }
         } else if let Some(id) = name.strip_prefix("d:") {
-            let (blob, ttl): (Vec<u8>, i64) = redis::pipe()
-                .cmd("GET")
-                .arg(&key)
-                .cmd("PTTL")
-                .arg(&key)
-                .query_async(raw)
-                .await
-                .expect("a blob");
+            let (blob, ttl) = blob(raw, &key).await;
             if ttl < 0 {
                 sizes.insert(id.to_owned(), blob.len() as i64);
                 s.dead.insert(id.to_owned(), decode(&Bytes::from(blob)).expect("a dead letter"));
