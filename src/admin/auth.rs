@@ -3,7 +3,7 @@
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use sha2::{Digest, Sha256};
-use subtle::{Choice, ConstantTimeEq};
+use subtle::{ConditionallySelectable, ConstantTimeEq};
 
 use super::config::Config;
 use super::problem::Problem;
@@ -42,17 +42,20 @@ impl Tokens {
 
     /// Judges a request by its path, method and headers alone. Whatever is under `/api`, known or not,
     /// needs a token once one is configured; what changes nothing needs a read token.
-    pub(super) fn judge(&self, parts: &Parts) -> Result<(), Problem> {
+    ///
+    /// Answers who it is, for the audit: a token's kind and place among its like, never a part of it.
+    pub(super) fn judge(&self, parts: &Parts) -> Result<String, Problem> {
         let path = parts.uri.path();
         if !path.starts_with("/api") || path == OPENAPI {
-            return Ok(());
+            return Ok("anybody".to_owned());
         }
         if self.is_empty() {
-            return judge_host(parts);
+            return judge_host(parts).map(|()| "anybody at this machine".to_owned());
         }
         let needed =
             if matches!(parts.method, Method::GET | Method::HEAD) { Role::Read } else { Role::Write };
-        match bearer(&parts.headers).map_or(Role::Open, |token| self.role(token)) {
+        let (role, place) = bearer(&parts.headers).map_or((Role::Open, 0), |token| self.role(token));
+        match role {
             Role::Open => {
                 Err(Problem::new(StatusCode::UNAUTHORIZED, "a valid bearer token is needed (POSTDATE_TOKEN)"))
             }
@@ -60,20 +63,24 @@ impl Tokens {
                 StatusCode::FORBIDDEN,
                 "this token may read only; the call needs a write token",
             )),
-            _ => Ok(()),
+            Role::Read => Ok(format!("read token {place}")),
+            Role::Write => Ok(format!("write token {place}")),
         }
     }
 
-    /// What a token is good for. Compares with every token, whatever it finds on the way.
-    fn role(&self, token: &[u8]) -> Role {
+    /// What a token is good for, and its place among those of its role, from 1. Compares with every token,
+    /// whatever it finds on the way.
+    fn role(&self, token: &[u8]) -> (Role, u64) {
         let presented = digest(token);
         let among = |digests: &[[u8; 32]]| {
-            digests.iter().fold(Choice::from(0), |found, digest| found | digest.ct_eq(&presented))
+            digests.iter().zip(1u64..).fold(0, |found, (digest, place)| {
+                u64::conditional_select(&found, &place, digest.ct_eq(&presented))
+            })
         };
-        match (bool::from(among(&self.write)), bool::from(among(&self.read))) {
-            (true, _) => Role::Write,
-            (false, true) => Role::Read,
-            (false, false) => Role::Open,
+        match (among(&self.write), among(&self.read)) {
+            (0, 0) => (Role::Open, 0),
+            (0, place) => (Role::Read, place),
+            (place, _) => (Role::Write, place),
         }
     }
 }

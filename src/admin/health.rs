@@ -6,35 +6,96 @@ use axum::Json;
 use axum::extract::State as Extract;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
-use serde_json::{Value, json};
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::problem::Problem;
 use super::router::Admin;
 use crate::lifecycle::readiness::State;
 
-/// 200 while the process turns: whoever can answer, does.
-pub(super) async fn live() -> Json<Value> {
-    Json(json!({ "live": true }))
+/// Whether the process turns.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Live {
+    /// True.
+    live: bool,
 }
 
-/// 200 or 503; the same form in both, naming each part.
+/// Whether it is willing to take work.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Readiness {
+    /// As the status says.
+    ready: bool,
+    /// Whether the process is ending.
+    draining: bool,
+    /// Redis and each broker.
+    parts: Vec<Part>,
+}
+
+/// One thing that the process needs.
+#[derive(Serialize, ToSchema)]
+struct Part {
+    /// Which part.
+    name: String,
+    /// `waiting`: never reached yet; `degraded`: lost later.
+    state: PartState,
+    /// What is wrong, unless it is up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    why: Option<String>,
+}
+
+/// How one part stands.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum PartState {
+    Up,
+    Waiting,
+    Degraded,
+}
+
+/// Whether the process turns
+#[utoipa::path(
+    get, path = "/livez", operation_id = "livez", security(()),
+    responses((status = 200, description = "It does.", body = Live))
+)]
+pub(super) async fn live() -> Json<Live> {
+    Json(Live { live: true })
+}
+
+/// Whether it is willing to take work, and if not, why not
+///
+/// Ready once Redis and every broker that a route uses has been reached; not while Redis is away or the
+/// process drains. A broker lost later shows as degraded, and ready stays.
+#[utoipa::path(
+    get, path = "/readyz", operation_id = "readyz", security(()),
+    responses(
+        (status = 200, description = "It is.", body = Readiness),
+        (status = 503, description = "It is not: `draining`, or a part that says why.", body = Readiness),
+    )
+)]
 pub(super) async fn ready(Extract(admin): Extract<Arc<Admin>>) -> impl IntoResponse {
     let readiness = &admin.state.readiness;
     let ready = readiness.is_ready();
-    let parts: Vec<_> = readiness
-        .parts()
-        .into_iter()
-        .map(|(name, state)| match state {
-            State::Up => json!({ "name": name, "state": "up" }),
-            State::Waiting(why) => json!({ "name": name, "state": "waiting", "why": why }),
-            State::Degraded(why) => json!({ "name": name, "state": "degraded", "why": why }),
-        })
-        .collect();
+    let part = |(name, state)| {
+        let (state, why) = match state {
+            State::Up => (PartState::Up, None),
+            State::Waiting(why) => (PartState::Waiting, Some(why)),
+            State::Degraded(why) => (PartState::Degraded, Some(why)),
+        };
+        Part { name, state, why }
+    };
+    let parts = readiness.parts().into_iter().map(part).collect();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Json(json!({ "ready": ready, "draining": readiness.is_draining(), "parts": parts })))
+    (status, Json(Readiness { ready, draining: readiness.is_draining(), parts }))
 }
 
-/// Every metric, in OpenMetrics text.
+/// Every metric, in OpenMetrics text
+///
+/// The names are in `docs/metrics.md`.
+#[utoipa::path(
+    get, path = "/metrics", operation_id = "metrics", security(()),
+    responses((status = 200, description = "The metrics.", body = String, content_type = "application/openmetrics-text"))
+)]
 pub(super) async fn metrics(Extract(admin): Extract<Arc<Admin>>) -> Result<impl IntoResponse, Problem> {
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &admin.state.registry).map_err(|e| {

@@ -13,17 +13,47 @@
 //! Guarantees: under `/api/` a bearer token is judged before anything else is looked at (401, then 403,
 //! then 404 and the rest); every error is RFC 9457 `application/problem+json`; nothing may be cached;
 //! every wait of a request is bounded; on drain idle connections close, open requests get
-//! [`GRACE`] to end, and a waiting `send` is answered at once.
+//! [`GRACE`] to end, and a waiting `send` is answered at once; every call that may change something is
+//! audited: who, what, result.
+//!
+//! # A call, by the house's pattern
+//!
+//! One file a noun; `routes.rs` is the plainest, `send.rs` one that writes. To add a call:
+//!
+//! 1. **Handler**: an async fn under `#[utoipa::path(...)]`: method, path, `operation_id`, `params`,
+//!    `request_body`, `responses`. Its doc comment's first line is the summary, the rest the description.
+//!    Arguments are the extractors of `extract.rs`, in the order in which they shall refuse: `OfRoute`
+//!    (404 with the nearest name), `Segments`, `Asked` (the query), `Body`.
+//! 2. **Role**: by the method, as `auth` judges it: `GET` needs read, all else write. Only what is open
+//!    says so, by `security(())`. `x-role`, 401 and 403 are added by `openapi.rs`.
+//! 3. **Schemas**: a struct with `Serialize`/`Deserialize` and `ToSchema`, every field documented, no
+//!    `json!`. What callers send denies unknown fields. An optional field of an answer is left out when
+//!    there is none: `skip_serializing_if` with `schema(nullable = false)`. Moments come in pairs:
+//!    `x_ms` (Unix ms) and `x` (RFC 3339, `times::rfc3339`). Never `schema(inline)` on a field with docs.
+//! 4. **Problems**: `Err(Problem::bad(..))`, `not_found`, `unavailable`, or `Problem::new(status, ..)`: one
+//!    sentence without its final stop that says what to do; `.nearest(..)`, `.id(..)`, `.reason(..)` add members.
+//!    In `responses` a status from 400 on needs a description only.
+//! 5. **Lists** answer `Page<T>`; `page::write_cursor` and `read_cursor` tie a cursor to its query.
+//! 6. **Audit**: `router::around` writes the entry of every call that is no `GET`. A handler adds what the
+//!    path does not say and how it went: `(Extension(Noted::new(subject, result)), Json(answer))`.
+//! 7. A line `.routes(routes!(file::handler))` in `router.rs` (handlers of one path in one `routes!`), a row
+//!    in the table above, and `UPDATE_DOCS=1 cargo test --lib fresh`. The tests of the table then walk it
+//!    by every role.
 
+mod audit;
 mod auth;
 pub mod config;
+mod extract;
 mod health;
 mod inject;
+mod openapi;
+mod page;
 mod problem;
 mod router;
 mod routes;
 mod send;
 mod server;
+mod times;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -4,47 +4,101 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
-/// An error's answer: `type`, `title`, `status`, `detail`, and what else a program may want to know.
-#[derive(Debug, Serialize)]
+use super::audit::Noted;
+
+/// The media type of every error.
+pub(super) const PROBLEM_JSON: &str = "application/problem+json";
+
+/// What is wrong, as RFC 9457 says it.
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Problem {
+    /// Always `about:blank`.
     #[serde(rename = "type")]
     kind: &'static str,
+    /// The status in words.
     title: &'static str,
-    #[serde(serialize_with = "as_number")]
-    status: StatusCode,
+    /// The HTTP status.
+    status: u16,
+    /// What is wrong, and what to do about it, in a sentence.
     detail: String,
-    #[serde(flatten)]
-    more: Map<String, Value>,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
-fn as_number<S: serde::Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u16(status.as_u16())
+    /// Why the route would call the message invalid, in the contract's word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    reason: Option<&'static str>,
+    /// The id of the message in question.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
+    id: Option<Box<str>>,
+    /// The name that is there and looks most like the one asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = String, required = false)]
+    nearest: Option<Box<str>>,
 }
 
 impl Problem {
     /// `detail` is a sentence for a person, without its final stop.
     pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
-        let title = status.canonical_reason().unwrap_or("Error");
-        Self { kind: "about:blank", title, status, detail: detail.into(), more: Map::new() }
+        Self {
+            kind: "about:blank",
+            title: status.canonical_reason().unwrap_or("Error"),
+            status: status.as_u16(),
+            detail: detail.into(),
+            reason: None,
+            id: None,
+            nearest: None,
+        }
     }
 
-    /// Adds a member.
+    /// 400
+    pub(super) fn bad(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, detail)
+    }
+
+    /// 404
+    pub(super) fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, detail)
+    }
+
+    /// 503
+    pub(super) fn unavailable(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    }
+
+    /// Says why the message would be invalid.
     #[must_use]
-    pub(super) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
-        self.more.insert(name.to_owned(), value.into());
+    pub(super) fn reason(mut self, reason: &'static str) -> Self {
+        self.reason = Some(reason);
+        self
+    }
+
+    /// Names the message.
+    #[must_use]
+    pub(super) fn id(mut self, id: impl Into<String>) -> Self {
+        self.id = Some(id.into().into_boxed_str());
+        self
+    }
+
+    /// Names what was probably meant, in the sentence too.
+    #[must_use]
+    pub(super) fn nearest(mut self, nearest: Option<String>) -> Self {
+        if let Some(nearest) = nearest {
+            self.detail = format!("{}; did you mean `{}`?", self.detail, nearest.escape_debug());
+            self.nearest = Some(nearest.into_boxed_str());
+        }
         self
     }
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let status = self.status;
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let noted = Noted::new(self.id.as_deref().unwrap_or_default(), self.detail.clone());
         let mut response = (status, Json(self)).into_response();
+        response.extensions_mut().insert(noted);
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"postdate\""));
         }

@@ -2,21 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State as Extract};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get, post};
 use futures_util::FutureExt;
 use tracing::error;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
+use super::audit::Audited;
 use super::auth::{OPENAPI, Tokens};
+use super::openapi::{self, Base};
 use super::problem::Problem;
 use super::{State, health, routes, send};
-use crate::domain::{Route, RouteName};
+use crate::domain::{Route, RouteName, nearest};
 use crate::lifecycle::Shutdown;
 
 /// Longest request body, bytes.
@@ -39,7 +43,8 @@ impl Admin {
     /// A route by the name in a path.
     pub(super) fn route(&self, name: &str) -> Result<&Arc<Route>, Problem> {
         RouteName::new(name).and_then(|name| self.by_name.get(&name)).ok_or_else(|| {
-            Problem::new(StatusCode::NOT_FOUND, format!("there is no route `{}`", name.escape_debug()))
+            let nearest = nearest(name, self.by_name.keys().map(RouteName::as_str)).map(str::to_owned);
+            Problem::not_found(format!("there is no route `{}`", name.escape_debug())).nearest(nearest)
         })
     }
 
@@ -49,28 +54,24 @@ impl Admin {
     }
 }
 
-/// All calls; the router is made of these and nothing else. The table in `mod.rs` and `openapi.json` say
-/// the same, and tests compare them.
-pub(super) fn calls() -> [(&'static str, MethodRouter<Arc<Admin>>); 7] {
-    [
-        ("/livez", get(health::live)),
-        ("/readyz", get(health::ready)),
-        ("/metrics", get(health::metrics)),
-        (OPENAPI, get(openapi)),
-        ("/api/v1/routes", get(routes::list)),
-        ("/api/v1/routes/{route}", get(routes::one)),
-        ("/api/v1/routes/{route}/messages", post(send::send)),
-    ]
+/// All calls; the router and the description are made of these and nothing else. The table in `mod.rs` says
+/// the same, and a test compares them.
+fn calls() -> OpenApiRouter<Arc<Admin>> {
+    OpenApiRouter::with_openapi(Base::openapi())
+        .routes(routes!(health::live))
+        .routes(routes!(health::ready))
+        .routes(routes!(health::metrics))
+        .routes(routes!(description))
+        .routes(routes!(routes::list))
+        .routes(routes!(routes::one))
+        .routes(routes!(send::send))
 }
 
 /// The whole service.
 pub(super) fn router(admin: Arc<Admin>) -> Router {
-    let mut router = Router::new();
-    for (path, handler) in calls() {
-        router = router.route(path, handler);
-    }
+    let (router, _) = calls().split_for_parts();
     router
-        .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "there is nothing at this path") })
+        .fallback(|| async { Problem::not_found("there is nothing at this path") })
         .method_not_allowed_fallback(|method: Method| async move {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, format!("{method} is not for this path"))
         })
@@ -79,28 +80,49 @@ pub(super) fn router(admin: Arc<Admin>) -> Router {
         .with_state(admin)
 }
 
-/// Around every call: the token first; a panic becomes a 500 and leaves the connection whole; nothing is
-/// cached or guessed at.
+/// Around every call: the token first; a panic becomes a 500 and leaves the connection whole; what may have
+/// changed something is audited; nothing is cached or guessed at.
 async fn around(Extract(admin): Extract<Arc<Admin>>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    let answer = async {
-        admin.tokens.judge(&parts)?;
-        let answer = next.run(Request::from_parts(parts, body));
-        AssertUnwindSafe(answer).catch_unwind().await.map_err(|_| {
-            error!("a call of the admin API panicked");
-            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "an internal error; the log says more")
-        })
+    let mut response = match admin.tokens.judge(&parts) {
+        Err(problem) => problem.into_response(),
+        Ok(who) => {
+            let audited = Audited::begin(&parts, &who);
+            let answer = AssertUnwindSafe(next.run(Request::from_parts(parts, body))).catch_unwind().await;
+            let response = answer.unwrap_or_else(|_| {
+                error!("a call of the admin API panicked");
+                let detail = "an internal error; the log says more";
+                Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).into_response()
+            });
+            if let Some(audited) = audited {
+                audited.end(&response);
+            }
+            response
+        }
     };
-    let mut response = answer.await.into_response();
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 
-/// The description of the API, by hand.
-pub(super) const DESCRIPTION: &str = include_str!("openapi.json");
+/// The description of the API, made once. `Err` says why it cannot be written as JSON.
+pub(super) static DESCRIPTION: LazyLock<Result<String, String>> =
+    LazyLock::new(|| openapi::complete(calls().get_openapi()).map_err(|e| e.to_string()));
 
-async fn openapi() -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "application/json")], DESCRIPTION)
+/// This description
+///
+/// Made from the handlers.
+#[utoipa::path(
+    get,
+    path = OPENAPI,
+    operation_id = "openapi",
+    security(()),
+    responses((status = 200, description = "An OpenAPI 3.1 document.", body = Object))
+)]
+async fn description() -> Result<impl IntoResponse, Problem> {
+    let text = DESCRIPTION.as_ref().map_err(|why| {
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the description cannot be written: {why}"))
+    })?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], text.as_str()))
 }

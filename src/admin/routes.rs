@@ -3,41 +3,82 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State as Extract};
+use axum::extract::State as Extract;
+use serde::Serialize;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 
+use super::extract::{InRoute, OfRoute};
+use super::page::Page;
 use super::problem::Problem;
 use super::router::Admin;
 use crate::domain::route::{DelayFrom, OnDuplicate};
 use crate::domain::{Endpoint, Policy, Route, RoutingKey, Target};
 
-/// All routes, by name.
-pub(super) async fn list(Extract(admin): Extract<Arc<Admin>>) -> Json<Value> {
-    let items: Vec<_> = admin.routes().map(|route| view(&admin, route)).collect();
-    Json(json!({ "items": items, "next": null }))
+/// A route, in the words of the configuration.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Route)]
+pub(super) struct View {
+    /// Its name.
+    name: String,
+    /// Where it reads: `kafka`, `topic`, `group`, or `rabbitmq`, `queue`, `prefetch`.
+    #[schema(value_type = Object)]
+    from: Value,
+    /// Where it publishes: `kafka`, `topic`, or `rabbitmq`, `exchange`, `routing_key`.
+    #[schema(value_type = Object)]
+    to: Value,
+    /// The other targets that `x-delay-target` may name.
+    allow_targets: Vec<String>,
+    /// The route's keys of the configuration, defaults filled in.
+    #[schema(value_type = Object)]
+    policy: Value,
+    /// Messages waiting in the store, over all replicas.
+    pending: i64,
+    /// Messages claimed by this replica and not yet settled.
+    in_flight: i64,
+    /// Dead letters kept, over all replicas.
+    dead: i64,
+    /// Why its ingress is paused; empty while it is not.
+    paused: Vec<String>,
 }
 
-/// One route.
+/// All routes, by name
+#[utoipa::path(
+    get, path = "/api/v1/routes", operation_id = "listRoutes",
+    responses((status = 200, description = "The routes, all of them: `next` is always null.", body = Page<View>))
+)]
+pub(super) async fn list(Extract(admin): Extract<Arc<Admin>>) -> Json<Page<View>> {
+    Json(Page { items: admin.routes().map(|route| view(&admin, route)).collect(), next: None })
+}
+
+/// One route
+#[utoipa::path(
+    get, path = "/api/v1/routes/{route}", operation_id = "getRoute", params(InRoute),
+    responses(
+        (status = 200, description = "The route.", body = View),
+        (status = 404, description = "No such route.")
+    )
+)]
 pub(super) async fn one(
     Extract(admin): Extract<Arc<Admin>>,
-    Path(name): Path<String>,
-) -> Result<Json<Value>, Problem> {
-    Ok(Json(view(&admin, admin.route(&name)?)))
+    OfRoute(route): OfRoute,
+) -> Result<Json<View>, Problem> {
+    Ok(Json(view(&admin, &route)))
 }
 
-fn view(admin: &Admin, route: &Route) -> Value {
+fn view(admin: &Admin, route: &Route) -> View {
     let metrics = admin.state.metrics.route(&route.name);
-    json!({
-        "name": route.name.as_str(),
-        "from": from(&route.from),
-        "to": to(&route.to),
-        "allow_targets": route.allow_targets.iter().map(|t| t.name()).collect::<Vec<_>>(),
-        "policy": policy(&route.policy),
-        "pending": metrics.map(|m| m.pending.get()),
-        "in_flight": metrics.map(|m| m.in_flight.get()),
-        "dead": metrics.map(|m| m.dead.get()),
-        "paused": metrics.map(|m| m.paused()).unwrap_or_default(),
-    })
+    View {
+        name: route.name.to_string(),
+        from: from(&route.from),
+        to: to(&route.to),
+        allow_targets: route.allow_targets.iter().map(|t| t.name()).collect(),
+        policy: policy(&route.policy),
+        pending: metrics.map_or(0, |m| m.pending.get()),
+        in_flight: metrics.map_or(0, |m| m.in_flight.get()),
+        dead: metrics.map_or(0, |m| m.dead.get()),
+        paused: metrics.map(|m| m.paused().into_iter().map(str::to_owned).collect()).unwrap_or_default(),
+    }
 }
 
 fn from(endpoint: &Endpoint) -> Value {

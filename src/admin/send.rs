@@ -4,26 +4,25 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
-use axum::extract::rejection::JsonRejection;
-use axum::extract::{FromRequest, Path, Request, State as Extract};
+use axum::extract::State as Extract;
 use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
+use super::audit::Noted;
+use super::extract::{Body, InRoute, OfRoute};
 use super::inject::InjectError;
 use super::problem::Problem;
-use super::router::{Admin, MAX_BODY};
-use crate::domain::{
-    Clock, Endpoint, Header, HeaderValue, Message, Origin, Properties, Route, RouteName, UnixMs,
-};
+use super::router::Admin;
+use super::times::{Moment, rfc3339};
+use crate::domain::{Clock, Endpoint, Header, HeaderValue, Message, Origin, Properties, Route};
 use crate::telemetry::{Follower, Outcome};
 
-/// Longest wait for a request's body.
-const BODY_DEADLINE: Duration = Duration::from_secs(10);
 /// Longest wait for the broker's confirm; a little longer than lanes wait themselves.
 const INJECT_DEADLINE: Duration = Duration::from_secs(35);
 /// How long past its due time a message is followed.
@@ -31,93 +30,151 @@ const PATIENCE_MS: i64 = 30_000;
 /// Longest delay that is waited for, ms.
 const MAX_WAIT_MS: i64 = 3_600_000;
 
-/// The request.
-#[derive(Deserialize)]
+/// A message to be sent.
+#[derive(Deserialize, ToSchema)]
+#[schema(as = Send)]
 #[serde(deny_unknown_fields)]
-struct Sending {
+pub(super) struct Sending {
+    /// As `x-delay`: `"2s"`, `"PT1.5S"`, or milliseconds. Without `delay` and `at`: 0.
+    #[schema(nullable = false)]
     delay: Option<Moment>,
+    /// As `x-deliver-at`: RFC 3339, or Unix milliseconds. Not together with `delay`.
+    #[schema(nullable = false)]
     at: Option<Moment>,
+    /// The producer's own name for it, as `x-delay-id`; a fresh one if none is given.
+    #[schema(nullable = false, min_length = 1, max_length = 256)]
     id: Option<String>,
+    /// Kafka's record key. Only on routes from Kafka.
+    #[schema(nullable = false)]
     key: Option<String>,
+    /// Further headers; `x-delay-target` may be among them, the other delay headers not.
     #[serde(default)]
     headers: BTreeMap<String, String>,
+    /// The body, as text; empty if none is given.
+    #[schema(nullable = false)]
     body: Option<String>,
+    /// The body, as bytes. Not together with `body`.
+    #[schema(nullable = false, content_encoding = "base64")]
     body_base64: Option<String>,
+    /// Answer when it has ended. For messages due within an hour.
     #[serde(default)]
     wait: bool,
 }
 
-/// What a delay header may hold.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "a delay or a moment is a text or a whole number of milliseconds")]
-enum Moment {
-    Ms(u64),
-    Text(String),
+/// A message that is in its route's ingress.
+#[derive(Serialize, ToSchema)]
+struct Sent {
+    /// The message's id within the route.
+    id: String,
+    /// The route.
+    route: String,
 }
 
-impl Moment {
-    fn text(self) -> String {
-        match self {
-            Self::Ms(ms) => ms.to_string(),
-            Self::Text(text) => text,
-        }
-    }
+/// How a message ended.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Outcome)]
+struct Ended {
+    /// The message's id within the route.
+    id: String,
+    /// The route.
+    route: String,
+    /// How it ended; `dead`: kept as a dead letter, or dropped by policy.
+    result: How,
+    /// When its target confirmed it, Unix ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    published_at_ms: Option<i64>,
+    /// The same, RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = DateTime)]
+    published_at: Option<String>,
+    /// When it was due, Unix ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    due_ms: Option<i64>,
+    /// The same, RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = DateTime)]
+    due: Option<String>,
+    /// Confirm minus due time, ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    lateness_ms: Option<f64>,
+    /// Which hand-out it was; the first is 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    attempt: Option<u32>,
+    /// Of a dead one: the contract's reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    reason: Option<&'static str>,
 }
 
-/// `POST /api/v1/routes/{route}/messages`
+/// The end of a message.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Ending)]
+#[serde(rename_all = "snake_case")]
+enum How {
+    Published,
+    Dead,
+}
+
+/// Send a test message to the route's own ingress
+///
+/// The message is published, with its delay headers, to the topic or queue that the route reads, and takes
+/// the way of any other. With `wait` the answer comes when its target has confirmed it (or it is dead), at
+/// most 30 s past its due time. At most 2 MiB.
+#[utoipa::path(
+    post, path = "/api/v1/routes/{route}/messages", operation_id = "send", params(InRoute),
+    request_body = Sending,
+    responses(
+        (status = 200, description = "With `wait`: how it ended.", body = Ended),
+        (status = 202, description = "The broker has confirmed it in the route's ingress.", body = Sent),
+        (status = 400, description = "Not the JSON asked for, or a message that the route would call invalid: \
+            `reason` then holds the contract's word (`bad_delay`, `too_far`, ...). Nothing was sent."),
+        (status = 404, description = "No such route."),
+        (status = 408, description = "The body did not come within 10 s. Nothing was sent."),
+        (status = 413, description = "The body is too large. Nothing was sent."),
+        (status = 415, description = "The body is not said to be `application/json`. Nothing was sent."),
+        (status = 502, description = "The broker refused the message; `id` names it. Nothing was sent."),
+        (status = 503, description = "The broker cannot be reached, too many messages are waited for, or this \
+            replica drains. Nothing was sent, unless `detail` says that it was."),
+        (status = 504, description = "The broker did not confirm in time, or the message was sent and was not \
+            seen to end in time. It may have been published; `id` names it."),
+    )
+)]
 pub(super) async fn send(
     Extract(admin): Extract<Arc<Admin>>,
-    Path(name): Path<String>,
-    request: Request,
-) -> Result<(StatusCode, Json<Value>), Problem> {
-    let route = admin.route(&name)?;
-    let mut sending = read(request).await?;
+    OfRoute(route): OfRoute,
+    Body(mut sending): Body<Sending>,
+) -> Result<Response, Problem> {
     if admin.state.readiness.is_draining() {
-        return Err(Problem::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "this replica is draining; nothing was sent",
-        ));
+        return Err(Problem::unavailable("this replica is draining; nothing was sent"));
     }
     let wait = sending.wait;
     let id = sending.id.take().unwrap_or_else(|| fresh_id(admin.state.clock));
-    let message = message(route, sending, &id)?;
-    let due = admin.state.inject.judge(route, &message).map_err(|unfit| {
+    let message = message(&route, sending, &id)?;
+    let due = admin.state.inject.judge(&route, &message).map_err(|unfit| {
         let detail = format!("the route would not take this message: {}", unfit.error);
-        Problem::new(StatusCode::BAD_REQUEST, detail).with("reason", unfit.reason.as_str())
+        Problem::bad(detail).reason(unfit.reason.as_str())
     })?;
     if !wait {
-        inject(&admin, route, message, &id).await?;
-        return Ok((StatusCode::ACCEPTED, Json(json!({ "id": id, "route": route.name.as_str() }))));
+        inject(&admin, &route, message, &id).await?;
+        let sent = Sent { id: id.clone(), route: route.name.to_string() };
+        return Ok((StatusCode::ACCEPTED, Extension(Noted::new(id, "sent")), Json(sent)).into_response());
     }
     let left_ms = due.since(admin.state.clock.wall()).max(0);
     if left_ms > MAX_WAIT_MS {
-        let detail = "`wait` is for messages that are due within an hour; nothing was sent";
-        return Err(Problem::new(StatusCode::BAD_REQUEST, detail));
+        return Err(Problem::bad("`wait` is for messages that are due within an hour; nothing was sent"));
     }
     let follower = admin.state.watch.follow(&route.name, &id).ok_or_else(|| {
-        let detail = "too many messages are being waited for; send it without `wait`";
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+        Problem::unavailable("too many messages are being waited for; send it without `wait`")
     })?;
-    inject(&admin, route, message, &id).await?;
+    inject(&admin, &route, message, &id).await?;
     let patience = Duration::from_millis((left_ms + PATIENCE_MS) as u64);
-    follow(&admin, follower, patience, &route.name, &id).await
-}
-
-/// Reads the body, in time.
-async fn read(request: Request) -> Result<Sending, Problem> {
-    let late = |_| Problem::new(StatusCode::REQUEST_TIMEOUT, "the request's body did not come in time");
-    let body = tokio::time::timeout(BODY_DEADLINE, Json::<Sending>::from_request(request, &())).await;
-    match body.map_err(late)? {
-        Ok(Json(sending)) => Ok(sending),
-        Err(JsonRejection::MissingJsonContentType(_)) => Err(Problem::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "the body must be JSON, and `content-type: application/json` must say so",
-        )),
-        Err(e) if e.status() == StatusCode::PAYLOAD_TOO_LARGE => {
-            Err(Problem::new(e.status(), format!("the body is larger than {MAX_BODY} bytes")))
-        }
-        Err(e) => Err(Problem::new(StatusCode::BAD_REQUEST, e.body_text())),
-    }
+    let outcome = follow(&admin, follower, patience, &id).await?;
+    let ended = ended(&route, id.clone(), &outcome);
+    Ok((Extension(Noted::new(id, "sent and followed")), Json(ended)).into_response())
 }
 
 /// An id that no producer uses: time and 64 random bits.
@@ -127,7 +184,7 @@ fn fresh_id(clock: Clock) -> String {
 
 /// The message as a producer of the route's own technology would send it.
 fn message(route: &Route, sending: Sending, id: &str) -> Result<Message, Problem> {
-    let bad = |detail: &str| Err(Problem::new(StatusCode::BAD_REQUEST, detail));
+    let bad = |detail: &str| Err(Problem::bad(detail));
     let (origin, key, properties) = match (&route.from, sending.key) {
         (Endpoint::Kafka { .. }, key) => (Origin::Kafka, key.map(Bytes::from), None),
         (Endpoint::Rabbitmq { .. }, None) => {
@@ -182,7 +239,7 @@ async fn inject(admin: &Admin, route: &Arc<Route>, message: Message, id: &str) -
             InjectError::Refused(_) => StatusCode::BAD_GATEWAY,
             InjectError::Unconfirmed(_) => StatusCode::GATEWAY_TIMEOUT,
         };
-        Problem::new(status, error.to_string()).with("id", id)
+        Problem::new(status, error.to_string()).id(id)
     })
 }
 
@@ -190,35 +247,48 @@ async fn follow(
     admin: &Admin,
     mut follower: Follower,
     patience: Duration,
-    route: &RouteName,
     id: &str,
-) -> Result<(StatusCode, Json<Value>), Problem> {
-    let ended = |status, detail: &str| Err(Problem::new(status, detail).with("id", id));
-    let outcome = tokio::select! {
-        outcome = follower.outcome() => outcome,
+) -> Result<Outcome, Problem> {
+    let ended = |status, detail: &str| Err(Problem::new(status, detail).id(id));
+    tokio::select! {
+        outcome = follower.outcome() => Ok(outcome),
         () = tokio::time::sleep(patience) => {
             let detail = "the message was sent, but was not seen to be published within 30 s of its due time";
-            return ended(StatusCode::GATEWAY_TIMEOUT, detail);
+            ended(StatusCode::GATEWAY_TIMEOUT, detail)
         }
         () = admin.shutdown.draining() => {
             let detail = "the message was sent, but this replica is draining and follows it no longer";
-            return ended(StatusCode::SERVICE_UNAVAILABLE, detail);
+            ended(StatusCode::SERVICE_UNAVAILABLE, detail)
         }
-    };
-    let route = route.as_str();
-    let body = match outcome {
-        Outcome::Published { published_at, due, lateness_ms, attempt } => json!({
-            "id": id, "route": route, "result": "published",
-            "published_at_ms": published_at.0, "published_at": rfc3339(published_at),
-            "due_ms": due.0, "due": rfc3339(due),
-            "lateness_ms": lateness_ms, "attempt": attempt,
-        }),
-        Outcome::Dead { reason } => json!({ "id": id, "route": route, "result": "dead", "reason": reason }),
-    };
-    Ok((StatusCode::OK, Json(body)))
+    }
 }
 
-/// RFC 3339 in UTC; `None` beyond the year 9999.
-fn rfc3339(moment: UnixMs) -> Option<String> {
-    jiff::Timestamp::from_millisecond(moment.0).ok().map(|t| t.to_string())
+fn ended(route: &Route, id: String, outcome: &Outcome) -> Ended {
+    let route = route.name.to_string();
+    match *outcome {
+        Outcome::Published { published_at, due, lateness_ms, attempt } => Ended {
+            id,
+            route,
+            result: How::Published,
+            published_at_ms: Some(published_at.0),
+            published_at: rfc3339(published_at),
+            due_ms: Some(due.0),
+            due: rfc3339(due),
+            lateness_ms: Some(lateness_ms),
+            attempt: Some(attempt),
+            reason: None,
+        },
+        Outcome::Dead { reason } => Ended {
+            id,
+            route,
+            result: How::Dead,
+            published_at_ms: None,
+            published_at: None,
+            due_ms: None,
+            due: None,
+            lateness_ms: None,
+            attempt: None,
+            reason: Some(reason),
+        },
+    }
 }

@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::{info, trace, warn};
 
+use super::audit::Peer;
 use super::auth::Tokens;
 use super::router::{Admin, router};
 use super::{Config, Error, State};
@@ -59,8 +60,9 @@ async fn accept(listener: TcpListener, app: Router, tasks: Tasks, shutdown: Shut
             accepted = next() => accepted,
         };
         match accepted {
-            Some((Ok((stream, _)), place)) => {
-                tasks.spawn("admin:connection", serve(stream, app.clone(), shutdown.clone(), place));
+            Some((Ok((stream, peer)), place)) => {
+                let app = app.clone().layer(axum::Extension(Peer(peer)));
+                tasks.spawn("admin:connection", serve(stream, app, shutdown.clone(), place));
             }
             Some((Err(error), _)) => {
                 warn!(%error, "admin cannot accept a connection");

@@ -4,8 +4,9 @@
 use figment::value::{Dict, Map, Value};
 use figment::{Error, Figment, Metadata, Profile, Provider};
 
-use super::problem::{Problem, nearest};
+use super::problem::Problem;
 use super::sources::{self, Sources};
+use crate::domain::nearest;
 
 /// The reference: the lowest layer.
 const REFERENCE: &str = include_str!("../../config/postdate.toml");

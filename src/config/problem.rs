@@ -39,36 +39,3 @@ impl fmt::Display for Problems {
 }
 
 impl std::error::Error for Problems {}
-
-/// The candidate a reader most likely meant, if any is close enough to be worth naming.
-pub(super) fn nearest<'a>(wrong: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let wrong = wrong.to_ascii_lowercase();
-    candidates
-        .into_iter()
-        .map(|candidate| (distance(&wrong, candidate), candidate))
-        .filter(|(distance, candidate)| *distance <= 1 + candidate.len().min(wrong.len()) / 4)
-        .min()
-        .map(|(_, candidate)| candidate)
-}
-
-/// One that contains the other is one step away: `timeout` for `shutdown_timeout`.
-fn distance(wrong: &str, candidate: &str) -> usize {
-    let contains = wrong.len() > 2 && (candidate.contains(wrong) || wrong.contains(candidate));
-    let edits = strsim::damerau_levenshtein(wrong, candidate);
-    if contains { edits.min(1) } else { edits }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_what_is_near_and_nothing_else() {
-        let keys = ["url", "url_file", "prefix", "partitions", "shutdown_timeout"];
-        assert_eq!(nearest("partitons", keys), Some("partitions"));
-        assert_eq!(nearest("URL", keys), Some("url"));
-        assert_eq!(nearest("timeout", keys), Some("shutdown_timeout"));
-        assert_eq!(nearest("prefxi", keys), Some("prefix"));
-        assert_eq!(nearest("colour", keys), None);
-    }
-}

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::connections::{Connections, named};
-use super::problem::nearest;
 use super::section::Section;
-use crate::domain::route::{DeadLetters, DelayFrom, HeaderNames, OnDuplicate, OnInvalid, Policy, Retry, split_exchange};
-use crate::domain::{Endpoint, Route, RouteName, RoutingKey, Target};
+use crate::domain::route::{
+    DeadLetters, DelayFrom, HeaderNames, OnDuplicate, OnInvalid, Policy, Retry, split_exchange,
+};
+use crate::domain::{Endpoint, Route, RouteName, RoutingKey, Target, nearest};
 
 /// Larger bodies are no messages: Redis and both brokers end about here.
 const LARGEST: u64 = 256 << 20;

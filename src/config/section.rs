@@ -11,8 +11,9 @@ use std::time::Duration;
 use figment::value::{Dict, Value};
 
 use super::layers::Layers;
-use super::problem::{Problem, nearest};
+use super::problem::Problem;
 use super::{later, units};
+use crate::domain::nearest;
 
 /// What all sections of one check share.
 pub(super) struct Context<'a> {

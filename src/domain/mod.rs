@@ -10,6 +10,7 @@ pub mod duration;
 pub mod limits;
 pub mod message;
 pub mod moment;
+pub mod nearest;
 pub mod partition;
 pub mod retry;
 pub mod route;
@@ -21,6 +22,7 @@ pub mod verdict;
 pub use clock::{Clock, StoreClock};
 pub use due::UnixMs;
 pub use message::{Entry, Failure, Flags, Header, HeaderValue, Message, Origin, Properties, Text};
+pub use nearest::nearest;
 pub use partition::{Partition, Partitions};
 pub use route::{
     DeadLetters, DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, Policy, Retry, Route, RouteName, RoutingKey,

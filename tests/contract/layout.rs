@@ -64,6 +64,7 @@ const CLIENTS: &[(&str, &[&str])] = &[
     ("rdkafka", &["broker/kafka", "ingress/kafka/", "egress/kafka/", "config/clients.rs"]),
     ("lapin", &["broker/rabbitmq", "ingress/rabbitmq/", "egress/rabbitmq/", "config/clients.rs"]),
     ("axum", &["admin/"]),
+    ("utoipa", &["admin/"]),
     ("anyhow", &["app", "cli/", "main.rs"]),
     ("figment", &["config/"]),
     ("clap", &["cli/"]),

@@ -1,4 +1,4 @@
-//! The table in `mod.rs`, `openapi.json`, `docs/api.md` and the router say the same.
+//! The table in `mod.rs`, the handlers, `docs/openapi.json` and `docs/api.md` say the same.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::super::router::{DESCRIPTION, calls};
+use super::super::router::DESCRIPTION;
 use super::super::testing::{READ, Server, WRITE};
 
 /// A row of the table: method, path, role.
@@ -35,14 +35,22 @@ impl Row {
 }
 
 fn description() -> Value {
-    serde_json::from_str(DESCRIPTION).expect("JSON")
+    serde_json::from_str(DESCRIPTION.as_ref().expect("written")).expect("JSON")
+}
+
+/// Committed as it is made; `UPDATE_DOCS` makes it so.
+fn is_fresh(name: &str, made: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name);
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, made).expect("written");
+    }
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(written == made, "docs/{name} is stale: UPDATE_DOCS=1 cargo test --lib fresh");
 }
 
 #[tokio::test]
 async fn the_router_has_what_the_table_says_and_nothing_else() {
     let listed: BTreeSet<_> = table().iter().map(|row| row.path).collect();
-    let routed: BTreeSet<_> = calls().iter().map(|(path, _)| *path).collect();
-    assert_eq!(listed, routed);
     let server = Server::start().await;
     let rows = table();
     for path in listed {
@@ -124,50 +132,90 @@ fn resolve<'a>(description: &'a Value, schema: &'a Value) -> &'a Value {
     }
 }
 
+fn one_line(text: &Value) -> String {
+    text.as_str().unwrap_or_default().replace('\n', " ")
+}
+
+fn link(reference: &str) -> String {
+    let name = reference.rsplit('/').next().unwrap_or(reference);
+    format!("[{name}](#{})", name.to_lowercase())
+}
+
 fn fields(page: &mut String, schema: &Value) {
-    let Some(properties) = schema["properties"].as_object() else { return };
+    if let Some(values) = schema["enum"].as_array() {
+        let values: Vec<_> = values.iter().filter_map(Value::as_str).map(|v| format!("`{v}`")).collect();
+        writeln!(page, "\n{} One of {}.", one_line(&schema["description"]), values.join(", "))
+            .expect("into a string");
+    }
+    let Some(properties) = schema["properties"].as_object() else {
+        if schema["enum"].is_null() && !schema.is_null() {
+            writeln!(page, "\n{}", one_line(&schema["description"])).expect("into a string");
+        }
+        return;
+    };
     writeln!(page, "\n| field | type | meaning |\n|---|---|---|").expect("into a string");
     for (name, field) in properties {
-        let kind = match &field["type"] {
-            Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" or "),
-            kind => kind.as_str().unwrap_or_default().to_owned(),
+        let kind = match (&field["type"], field["$ref"].as_str()) {
+            (Value::Array(kinds), _) => {
+                kinds.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" or ")
+            }
+            (_, Some(name)) => link(name),
+            (kind, None) => kind.as_str().unwrap_or_default().to_owned(),
         };
-        let meaning = field["description"].as_str().unwrap_or_default();
+        let kind = match field["items"]["$ref"].as_str() {
+            Some(name) => format!("{kind} of {}", link(name)),
+            None => kind,
+        };
+        let meaning = one_line(&field["description"]);
         writeln!(page, "| `{name}` | {kind} | {meaning} |").expect("into a string");
+    }
+}
+
+fn parameters(page: &mut String, parameters: &Value) {
+    let Some(parameters) = parameters.as_array().filter(|all| all.iter().any(|p| p["in"] == "query")) else {
+        return;
+    };
+    writeln!(page, "\n| parameter | meaning |\n|---|---|").expect("into a string");
+    for parameter in parameters {
+        let name = parameter["name"].as_str().expect("a name");
+        writeln!(page, "| `{name}` | {} |", one_line(&parameter["description"])).expect("into a string");
     }
 }
 
 fn reference(description: &Value) -> String {
     let mut page = format!(
-        "# The API\n\nGenerated from `src/admin/openapi.json`, which a running replica serves at \
+        "# The API\n\nGenerated from [openapi.json](openapi.json), which a running replica serves at \
          `/api/v1/openapi.json`;\n`UPDATE_DOCS=1 cargo test --lib fresh` writes it anew.\n\n{}\n",
         description["info"]["description"].as_str().expect("a description")
     );
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let text = one_line;
     for (path, methods) in description["paths"].as_object().expect("paths") {
         for (method, call) in methods.as_object().expect("methods") {
             let (method, role, summary) =
                 (method.to_uppercase(), text(&call["x-role"]), text(&call["summary"]));
             write!(page, "\n## `{method} {path}`\n\n{summary}. Role: {role}.").expect("into a string");
-            if let Some(more) = call["description"].as_str() {
-                write!(page, " {more}").expect("into a string");
+            if call["description"].is_string() {
+                write!(page, " {}", text(&call["description"])).expect("into a string");
             }
             page.push('\n');
+            parameters(&mut page, &call["parameters"]);
             let body = &call["requestBody"]["content"]["application/json"]["schema"];
             fields(&mut page, resolve(description, body));
             writeln!(page, "\n| status | answer |\n|---|---|").expect("into a string");
             for (status, answer) in call["responses"].as_object().expect("responses") {
                 let schema =
                     answer["content"].as_object().and_then(|c| c.values().next()).map(|c| &c["schema"]);
-                let name = schema.and_then(|s| s["$ref"].as_str()).and_then(|r| r.rsplit('/').next());
-                let link = name.map(|n| format!(" [{n}](#{})", n.to_lowercase())).unwrap_or_default();
+                let name = schema.and_then(|s| s["$ref"].as_str());
+                let link = name.map(|n| format!(" {}", link(n))).unwrap_or_default();
                 writeln!(page, "| {status} | {}{link} |", text(&answer["description"]))
                     .expect("into a string");
             }
         }
     }
+    // What callers send stands with its call.
+    let sent = ["Send"];
     for (name, schema) in description["components"]["schemas"].as_object().expect("schemas") {
-        if name != "Send" {
+        if !sent.contains(&name.as_str()) {
             write!(page, "\n## {name}\n").expect("into a string");
             fields(&mut page, schema);
         }
@@ -176,12 +224,11 @@ fn reference(description: &Value) -> String {
 }
 
 #[test]
+fn the_description_is_fresh() {
+    is_fresh("openapi.json", DESCRIPTION.as_ref().expect("written"));
+}
+
+#[test]
 fn the_reference_is_fresh() {
-    let page = reference(&description());
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/api.md");
-    if std::env::var_os("UPDATE_DOCS").is_some() {
-        std::fs::write(&path, &page).expect("written");
-    }
-    let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(written == page, "docs/api.md is stale: UPDATE_DOCS=1 cargo test --lib fresh");
+    is_fresh("api.md", &reference(&description()));
 }

@@ -1,18 +1,17 @@
 //! Send: what reaches the ingress, what is refused, and following it to its end.
 
 use std::io;
-use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Path, Request, State as Extract};
-use axum::response::IntoResponse;
+use axum::extract::Request;
 use bytes::Bytes;
+use hyper::service::Service;
+use hyper_util::service::TowerToHyperService;
 use serde_json::{Value, json};
 
 use super::super::InjectError;
 use super::super::auth::Tokens;
-use super::super::router::Admin;
-use super::super::send::send;
+use super::super::router::{Admin, router};
 use super::super::testing::{Server, Then, config, state, text};
 use super::problem;
 use crate::domain::{HeaderValue, Message, Origin, RouteName, UnixMs};
@@ -182,10 +181,11 @@ async fn direct(then: Then, body: Body) -> (u16, Value) {
     let (state, recorder) = state();
     *recorder.then.lock() = then;
     let admin = Admin::new(state, Tokens::new(&config(&[], &[])), Shutdown::default());
-    let request =
-        Request::builder().header("content-type", "application/json").body(body).expect("a request");
-    let answer = send(Extract(Arc::clone(&admin)), Path("orders".to_owned()), request).await;
-    let response = answer.into_response();
+    let request = Request::post("/api/v1/routes/orders/messages")
+        .header("content-type", "application/json")
+        .body(body)
+        .expect("a request");
+    let response = TowerToHyperService::new(router(admin)).call(request).await.expect("infallible");
     let status = response.status().as_u16();
     let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.expect("a body");
     (status, serde_json::from_slice(&body).expect("JSON"))

@@ -1,0 +1,90 @@
+//! What handlers take from a request. Each extractor answers its own problems, in the order of a handler's
+//! arguments: the route (404) before the query or the body (400 and the like).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use utoipa::IntoParams;
+
+use super::problem::Problem;
+use super::router::{Admin, MAX_BODY};
+use crate::domain::Route;
+
+/// Longest wait for a request's body.
+const BODY_DEADLINE: Duration = Duration::from_secs(10);
+
+/// `{route}` in a path, as the description has it.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct InRoute {
+    /// The route's name, as in the configuration.
+    #[param(pattern = "^[a-z][a-z0-9_-]{0,63}$")]
+    route: String,
+}
+
+/// The route that the path names; 404 with the nearest name if there is none.
+pub(super) struct OfRoute(pub(super) Arc<Route>);
+
+impl FromRequestParts<Arc<Admin>> for OfRoute {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, admin: &Arc<Admin>) -> Result<Self, Problem> {
+        let Segments(InRoute { route }) = Segments::from_request_parts(parts, admin).await?;
+        admin.route(&route).cloned().map(Self)
+    }
+}
+
+/// The path's segments by name. A path that cannot be read names nothing that is there.
+pub(super) struct Segments<T>(pub(super) T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Admin>> for Segments<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, admin: &Arc<Admin>) -> Result<Self, Problem> {
+        let segments = Path::<T>::from_request_parts(parts, admin).await;
+        segments.map(|Path(segments)| Self(segments)).map_err(|e| Problem::not_found(e.body_text()))
+    }
+}
+
+/// The query string. Its type denies unknown fields: a misspelt filter must not select everything.
+#[allow(dead_code)] // comes with the messages
+pub(super) struct Asked<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequestParts<Arc<Admin>> for Asked<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, admin: &Arc<Admin>) -> Result<Self, Problem> {
+        let asked = Query::<T>::from_request_parts(parts, admin).await;
+        asked.map(|Query(asked)| Self(asked)).map_err(|e| Problem::bad(e.body_text()))
+    }
+}
+
+/// The body, JSON, read in time and bounded.
+pub(super) struct Body<T>(pub(super) T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<Admin>> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &Arc<Admin>) -> Result<Self, Problem> {
+        let late = |_| Problem::new(StatusCode::REQUEST_TIMEOUT, "the request's body did not come in time");
+        let body = tokio::time::timeout(BODY_DEADLINE, Json::<T>::from_request(request, &())).await;
+        match body.map_err(late)? {
+            Ok(Json(body)) => Ok(Self(body)),
+            Err(JsonRejection::MissingJsonContentType(_)) => Err(Problem::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "the body must be JSON, and `content-type: application/json` must say so",
+            )),
+            Err(e) if e.status() == StatusCode::PAYLOAD_TOO_LARGE => {
+                Err(Problem::new(e.status(), format!("the body is larger than {MAX_BODY} bytes")))
+            }
+            Err(e) => Err(Problem::bad(e.body_text())),
+        }
+    }
+}

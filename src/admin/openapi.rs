@@ -1,0 +1,74 @@
+//! The description of the API: made from the handlers, completed with what holds for all of them.
+
+use serde_json::{Value, json};
+use utoipa::openapi::OpenApi as Document;
+use utoipa::{Modify, OpenApi};
+
+use super::problem::{PROBLEM_JSON, Problem};
+
+const UNAUTHORIZED: &str = "No valid bearer token. Judged before anything else, on unknown paths too.";
+const FORBIDDEN_READ: &str =
+    "No token is configured, and the request came by a host name other than localhost.";
+const FORBIDDEN_WRITE: &str = "The token may only read; or, where no token is configured, the request came \
+    by a host name other than localhost.";
+
+/// What no handler says.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Postdate",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+        description = "Probes, metrics and the API, on `admin.listen` (default `127.0.0.1:8025`). Under \
+            `/api/` a bearer token is needed once one is configured (`admin.read_tokens_file`, \
+            `admin.write_tokens_file`); a write token may read. Every error is RFC 9457 \
+            `application/problem+json`, with a sentence in `detail`. Nothing may be cached."
+    ),
+    components(schemas(Problem)),
+    security(("bearer" = [])),
+    modifiers(&Bearer)
+)]
+pub(super) struct Base;
+
+struct Bearer;
+
+impl Modify for Bearer {
+    fn modify(&self, document: &mut Document) {
+        use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+        let scheme = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some("One of `admin.read_tokens` or `admin.write_tokens`."));
+        if let Some(components) = &mut document.components {
+            components.add_security_scheme("bearer", SecurityScheme::Http(scheme.build()));
+        }
+    }
+}
+
+/// The description as it is served: `x-role`, 401 and 403 follow from what `auth` judges by; what has no
+/// content and is an error is a [`Problem`].
+pub(super) fn complete(document: &Document) -> serde_json::Result<String> {
+    let mut document = serde_json::to_value(document)?;
+    let paths = document["paths"].as_object_mut().into_iter().flat_map(|paths| paths.values_mut());
+    for (method, call) in paths.filter_map(Value::as_object_mut).flatten() {
+        let open = call["security"] == json!([{}]) || call["security"] == json!([]);
+        let role = match (open, method.as_str()) {
+            (true, _) => "open",
+            (false, "get") => "read",
+            (false, _) => "write",
+        };
+        call["x-role"] = role.into();
+        if open {
+            call["security"] = json!([]);
+        } else {
+            let forbidden = if role == "read" { FORBIDDEN_READ } else { FORBIDDEN_WRITE };
+            call["responses"]["401"] = json!({ "description": UNAUTHORIZED });
+            call["responses"]["403"] = json!({ "description": forbidden });
+        }
+        for (status, answer) in call["responses"].as_object_mut().into_iter().flatten() {
+            if status.as_str() >= "400" && answer.get("content").is_none() {
+                let schema = json!({ "$ref": "#/components/schemas/Problem" });
+                answer["content"] = json!({ PROBLEM_JSON: { "schema": schema } });
+            }
+        }
+    }
+    serde_json::to_string_pretty(&document).map(|text| text + "\n")
+}

@@ -1,0 +1,73 @@
+//! Lists: `{"items": [...], "next": CURSOR | null}`.
+
+#![allow(dead_code)] // the first list that is paged comes with the messages
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::problem::Problem;
+
+/// A list, or a part of one.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Page<T> {
+    /// What is there, in the list's order.
+    pub(super) items: Vec<T>,
+    /// `cursor` of the next page; null: this is the last.
+    #[schema(required)]
+    pub(super) next: Option<String>,
+}
+
+/// Where a list goes on: a place in it, and the query that it belongs to.
+#[derive(Serialize, Deserialize)]
+struct Cursor<Q, T> {
+    query: Q,
+    after: T,
+}
+
+/// Writes a cursor: opaque to callers. `query` is everything that selects the list, but not how much of it.
+pub(super) fn write_cursor(query: impl Serialize, after: impl Serialize) -> Result<String, Problem> {
+    let text = serde_json::to_vec(&Cursor { query, after }).map_err(|e| {
+        Problem::new(axum::http::StatusCode::INTERNAL_SERVER_ERROR, format!("no cursor can be written: {e}"))
+    })?;
+    Ok(URL_SAFE_NO_PAD.encode(text))
+}
+
+/// Reads a cursor of the same query back; 400 if it is none, or another query's.
+pub(super) fn read_cursor<Q, T>(text: &str, query: &Q) -> Result<T, Problem>
+where
+    Q: DeserializeOwned + PartialEq,
+    T: DeserializeOwned,
+{
+    let bytes = URL_SAFE_NO_PAD.decode(text).ok();
+    let cursor = bytes.and_then(|bytes| serde_json::from_slice::<Cursor<Q, T>>(&bytes).ok());
+    let cursor = cursor.ok_or_else(|| {
+        Problem::bad("`cursor` is not one that this list gave: leave it out to begin at the first page")
+    })?;
+    if cursor.query != *query {
+        return Err(Problem::bad(
+            "`cursor` belongs to another query: ask with the same filters, or leave it out",
+        ));
+    }
+    Ok(cursor.after)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_goes_on_in_its_own_query_only() {
+        let query = ("orders".to_owned(), Some(7_i64));
+        let cursor = write_cursor(&query, (1_i64, "id")).expect("written");
+        assert!(cursor.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'), "{cursor}");
+        assert_eq!(read_cursor::<_, (i64, String)>(&cursor, &query).expect("read"), (1, "id".to_owned()));
+        for (text, other) in
+            [(cursor.as_str(), ("mail".to_owned(), Some(7))), (&cursor[1..], query), ("", Default::default())]
+        {
+            assert!(read_cursor::<_, (i64, String)>(text, &other).is_err(), "{text}");
+        }
+    }
+}
