@@ -3,6 +3,7 @@
 
 mod check;
 mod drain;
+mod graves;
 mod inject;
 mod targets;
 
@@ -16,6 +17,7 @@ use tracing::{error, info};
 
 pub use self::check::{Finding, check_connections};
 use self::drain::Stages;
+use self::graves::StoreGraves;
 use self::inject::IngressInject;
 use crate::backoff::Backoff;
 use crate::broker::rabbitmq::Broker;
@@ -111,6 +113,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
     let (routes, egress) = (&house.config.routes, house.stages.egress.clone());
     targets::start(routes, lanes.clone(), &house.readiness, &house.tasks, egress);
     let inject = IngressInject::new(lanes.clone(), house.clock);
+    let graves = StoreGraves::new(routes);
     let state = admin::State {
         routes: house.config.routes.clone(),
         metrics: house.metrics.clone(),
@@ -118,6 +121,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         readiness: house.readiness.clone(),
         watch: house.watch.clone(),
         inject: Arc::new(inject),
+        graves: graves.clone(),
         clock: house.clock,
     };
     // Announced before anybody can ask: not ready until the store is there.
@@ -133,6 +137,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         shutdown: &house.stages.ingress,
         shards: house.shards,
     })?;
+    graves.open(&store);
     let room = store::DeadRoom::new(&house.config.routes);
     timer::start(&timer::Parts {
         config: house.config.timer,

@@ -54,7 +54,6 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Admin>> for Segments<T> {
 }
 
 /// The query string. Its type denies unknown fields: a misspelt filter must not select everything.
-#[allow(dead_code)] // comes with the messages
 pub(super) struct Asked<T>(pub(super) T);
 
 impl<T: DeserializeOwned> FromRequestParts<Arc<Admin>> for Asked<T> {

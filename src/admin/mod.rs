@@ -9,6 +9,10 @@
 //! | `GET /api/v1/routes` | read | all routes |
 //! | `GET /api/v1/routes/{route}` | read | one route: from, to, policy, counts |
 //! | `POST /api/v1/routes/{route}/messages` | write | sends a message to the route's own ingress; `wait` follows it |
+//! | `GET /api/v1/dead` | read | dead letters, oldest first, by route, reason and time |
+//! | `GET /api/v1/dead/{id}` | read | one dead letter, its headers too; its body on request |
+//! | `POST /api/v1/dead/redrive` | write | makes dead letters due now, by id or filter |
+//! | `POST /api/v1/dead/drop` | write | drops dead letters for good, by id or filter |
 //!
 //! Guarantees: under `/api/` a bearer token is judged before anything else is looked at (401, then 403,
 //! then 404 and the rest); every error is RFC 9457 `application/problem+json`; nothing may be cached;
@@ -43,7 +47,10 @@
 mod audit;
 mod auth;
 pub mod config;
+mod dead;
+mod dead_acts;
 mod extract;
+mod graves;
 mod health;
 mod inject;
 mod openapi;
@@ -65,6 +72,7 @@ use crate::lifecycle::Readiness;
 use crate::telemetry::{Metrics, Watch};
 
 pub use config::Config;
+pub use graves::{Graves, Redriven};
 pub use inject::{Inject, InjectError, Unfit};
 pub use server::{GRACE, start};
 
@@ -83,6 +91,8 @@ pub struct State {
     pub watch: Arc<Watch>,
     /// The way to a route's own ingress.
     pub inject: Arc<dyn Inject>,
+    /// The dead letters.
+    pub graves: Arc<dyn Graves>,
     /// This machine's clocks.
     pub clock: Clock,
 }

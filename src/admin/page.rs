@@ -1,7 +1,5 @@
 //! Lists: `{"items": [...], "next": CURSOR | null}`.
 
-#![allow(dead_code)] // the first list that is paged comes with the messages
-
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::de::DeserializeOwned;

@@ -19,7 +19,7 @@ use super::audit::Audited;
 use super::auth::{OPENAPI, Tokens};
 use super::openapi::{self, Base};
 use super::problem::Problem;
-use super::{State, health, routes, send};
+use super::{State, dead, dead_acts, health, routes, send};
 use crate::domain::{Route, RouteName, nearest};
 use crate::lifecycle::Shutdown;
 
@@ -65,6 +65,10 @@ fn calls() -> OpenApiRouter<Arc<Admin>> {
         .routes(routes!(routes::list))
         .routes(routes!(routes::one))
         .routes(routes!(send::send))
+        .routes(routes!(dead::list))
+        .routes(routes!(dead::one))
+        .routes(routes!(dead_acts::redrive))
+        .routes(routes!(dead_acts::drop_dead))
 }
 
 /// The whole service.

@@ -22,6 +22,9 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// The same with `--wait`: the API follows for an hour and a half minute at most.
 const WAIT_DEADLINE: Duration = Duration::from_secs(3720);
 
+/// Largest answer, bytes: a dead letter has at most 256 MiB, and base64 adds a third.
+const LARGEST: u64 = 512 << 20;
+
 /// Why a command was not done. Its text is a whole sentence for a person.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
@@ -73,6 +76,16 @@ pub(super) enum ClientError {
         id: String,
         /// The contract's reason.
         reason: String,
+    },
+    /// Not all that was asked for was done; what was not has been told already.
+    #[error("{failed} of {all} were not {done}")]
+    NotAll {
+        /// How many were not done.
+        failed: usize,
+        /// How many were meant.
+        all: usize,
+        /// What should have been done.
+        done: &'static str,
     },
     /// The answer could not be written out.
     #[error("the answer cannot be written: {0}")]
@@ -136,6 +149,26 @@ impl Client {
         let status = response.status().as_u16();
         let body = response.body_mut().read_to_string().map_err(|e| self.failed(&e))?;
         Ok(Answer { status, body })
+    }
+
+    /// GET; the body of an answer that says yes.
+    pub(super) fn ask(&self, path: &str) -> Result<Value, ClientError> {
+        let url = format!("{}{path}", self.base.expose());
+        let mut request = self.agent.get(&url).config().timeout_global(Some(DEADLINE)).build();
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {}", token.expose()));
+        }
+        let mut response = request.call().map_err(|e| self.failed(&e))?;
+        let status = response.status().as_u16();
+        // Pages of dead letters with their bodies may be large.
+        let read = response.body_mut().with_config().limit(LARGEST).read_to_string();
+        let body = read.map_err(|e| self.failed(&e))?;
+        self.accept(&Answer { status, body })
+    }
+
+    /// POST; the body of an answer that says yes.
+    pub(super) fn tell(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
+        self.accept(&self.post(path, body, DEADLINE)?)
     }
 
     fn url(&self) -> String {

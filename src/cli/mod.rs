@@ -4,6 +4,7 @@
 
 mod check;
 mod client;
+mod dead;
 mod output;
 mod run;
 mod send;
@@ -20,12 +21,11 @@ use crate::config::{self, Loaded, Problems, Sources};
 const USAGE: u8 = 64;
 
 /// Commands that the contract has and this version does not.
-const LATER: [&str; 12] = [
+const LATER: [&str; 11] = [
     "status",
     "pending",
     "cancel",
     "reschedule",
-    "dead",
     "pause",
     "resume",
     "replay",
@@ -60,6 +60,7 @@ enum Command {
     Run(run::Run),
     Check(check::Check),
     Send(send::Send),
+    Dead(dead::Dead),
 }
 
 /// Where the configuration comes from.
@@ -93,6 +94,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Check(args) => check::check(args),
         Command::Send(args) => Ok(send::run(args)),
+        Command::Dead(args) => Ok(dead::run(args)),
     };
     done.unwrap_or_else(|error| {
         output::err(&format!("error: {error:#}"));

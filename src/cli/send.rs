@@ -77,7 +77,7 @@ pub(super) fn run(args: Send) -> ExitCode {
 }
 
 /// An argument would show the token to every user of the machine.
-fn connect() -> Result<Client, ClientError> {
+pub(super) fn connect() -> Result<Client, ClientError> {
     let url = config::variable("POSTDATE_URL").unwrap_or_else(|| DEFAULT_URL.to_owned());
     Client::new(&url, config::variable("POSTDATE_TOKEN").map(Secret::new))
 }

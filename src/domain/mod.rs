@@ -25,8 +25,8 @@ pub use message::{Entry, Failure, Flags, Header, HeaderValue, Message, Origin, P
 pub use nearest::nearest;
 pub use partition::{Partition, Partitions};
 pub use route::{
-    DeadLetters, DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, Policy, Retry, Route, RouteName, RoutingKey,
-    Target,
+    DeadLetters, DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, Policy, Retry, Route, RouteName,
+    RoutingKey, Target,
 };
 pub use secret::Secret;
 pub use verdict::{Cause, DeadReason, InvalidReason, Refusal, Verdict};

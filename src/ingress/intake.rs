@@ -91,7 +91,8 @@ pub struct Parts<'a> {
 impl Intake {
     /// Starts it; sources are opened by the consumers.
     pub fn start(parts: Parts<'_>) -> Arc<Self> {
-        let Parts { store, lanes, metrics, watch, bursts, room, gates, tasks, shutdown, direct_shutdown } = parts;
+        let Parts { store, lanes, metrics, watch, bursts, room, gates, tasks, shutdown, direct_shutdown } =
+            parts;
         let direct = Direct::start(&store, &lanes, &bursts, &room, tasks, direct_shutdown);
         let (tasks, shutdown) = (tasks.clone(), shutdown.clone());
         Arc::new(Self { store, lanes, metrics, watch, bursts, direct, room, gates, tasks, shutdown })

@@ -21,10 +21,12 @@ pub mod intake;
 pub mod kafka;
 mod ledger;
 pub mod rabbitmq;
+mod redrive;
 mod through;
 
 pub use intake::{Intake, Source};
 pub use ledger::{Ledger, Receipt, Released};
+pub use redrive::redrive;
 
 use std::sync::Arc;
 

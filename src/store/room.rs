@@ -34,7 +34,8 @@ impl DeadRoom {
     pub fn new(routes: &[Arc<Route>]) -> Arc<Self> {
         let room = |route: &Arc<Route>| {
             let limits = route.policy.dead_letters;
-            let (letters, bytes) = (AtomicI64::new(whole(limits.max)), AtomicI64::new(whole(limits.max_bytes)));
+            let (letters, bytes) =
+                (AtomicI64::new(whole(limits.max)), AtomicI64::new(whole(limits.max_bytes)));
             (route.name.clone(), Room { limits, letters, bytes })
         };
         Arc::new(Self(routes.iter().map(room).collect()))

@@ -25,8 +25,14 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Runs until draining begins.
 pub(super) async fn run(shard: Arc<Shard>) {
-    let mut keeper =
-        Keeper { steps: shard.store.clock().steps(), hold_until_us: 0, audited: 0, due_us: 0, expired: 0, shard };
+    let mut keeper = Keeper {
+        steps: shard.store.clock().steps(),
+        hold_until_us: 0,
+        audited: 0,
+        due_us: 0,
+        expired: 0,
+        shard,
+    };
     loop {
         let shard = keeper.shard.clone();
         tokio::select! {
@@ -112,7 +118,11 @@ impl Keeper {
                         served.metrics.dropped("dead_letters_keep", 1);
                     }
                 }
-                info!(partition = p.0, letters = old.len(), "dropped dead letters older than dead_letters.keep");
+                info!(
+                    partition = p.0,
+                    letters = old.len(),
+                    "dropped dead letters older than dead_letters.keep"
+                );
             }
         }
         Ok(())

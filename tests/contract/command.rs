@@ -64,7 +64,6 @@ fn commands_of_later_versions_are_refused_by_name() {
         "pending",
         "cancel",
         "reschedule",
-        "dead",
         "pause",
         "resume",
         "replay",

@@ -10,7 +10,7 @@ use super::reply::{integer, shape, text};
 use super::write::{graves, name_key};
 use super::{Store, scripts};
 use crate::domain::{Flags, Partition, RouteName, UnixMs};
-use crate::store::bundle::BundleId;
+use crate::store::bundle::{BundleId, from_base36};
 use crate::store::dead::grave;
 use crate::store::{
     Bundle, DeadBody, DeadFilter, DeadId, DeadMark, DeadPage, StoreError, decode, encode, slice_of,
@@ -171,6 +171,39 @@ impl Store {
         }
         let found: Vec<Vec<String>> = if routes.is_empty() { Vec::new() } else { self.ask(&pipe).await? };
         Ok(found.iter().flatten().filter_map(|id| DeadId::parse(id)).collect())
+    }
+
+    /// The dead letters of a route whose message has this id, of those that lie where that id says. Looks at
+    /// so many letters at most.
+    pub async fn dead_of_message(&self, route: &RouteName, id: &str) -> Result<Vec<DeadId>, StoreError> {
+        let p = match id.strip_prefix('~') {
+            Some(made) => match made.split('.').nth(1).and_then(from_base36) {
+                Some(p) if p < u64::from(self.0.partitions.count()) => Partition(p as u16),
+                _ => return Ok(Vec::new()),
+            },
+            None => self.home_of(route, id),
+        };
+        let mut found = Vec::new();
+        for invalid in [false, true] {
+            let mut pipe = redis::pipe();
+            pipe.cmd("ZRANGE").arg(self.0.keys.grave(p, &grave(route.as_str(), invalid))).arg(0).arg(COUNTED);
+            let (members,): (Vec<String>,) = self.ask(&pipe).await?;
+            let ids: Vec<DeadId> = members.iter().filter_map(|id| DeadId::parse(id)).collect();
+            let mut rest = &ids[..];
+            while !rest.is_empty() {
+                let bodies = self.dead_letters(&rest[..rest.len().min(DROPS)]).await?;
+                let (looked, later) = rest.split_at(bodies.len().max(1).min(rest.len()));
+                for (dead, body) in looked.iter().zip(bodies) {
+                    let bundle = body.and_then(|body| body.bundle.ok());
+                    let entry = bundle.as_ref().and_then(|b| b.entries.first());
+                    if entry.and_then(|e| e.id.as_ref()).is_some_and(|own| own.as_str() == id) {
+                        found.push(dead.clone());
+                    }
+                }
+                rest = later;
+            }
+        }
+        Ok(found)
     }
 
     /// When this became a dead letter; `None` if it is not there (any more).

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use postdate::domain::{DeadReason, InvalidReason, RouteName, UnixMs};
-use postdate::store::{CodecError, DeadFilter, DeadId, DeadLetter, DeadMark, StoreError, WriteOp, WriteResult};
+use postdate::store::{
+    CodecError, DeadFilter, DeadId, DeadLetter, DeadMark, StoreError, WriteOp, WriteResult,
+};
 
 use super::proxy::Proxy;
 use super::room::*;
