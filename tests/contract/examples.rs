@@ -108,6 +108,8 @@ fn routes_take_defaults_and_differ_where_they_say_so() {
     );
     assert_eq!(archive.policy.delay_from, DelayFrom::Produced);
     assert_eq!(jobs.policy.delay_from, DelayFrom::Arrival);
+    let letters = jobs.policy.dead_letters;
+    assert_eq!((letters.max, letters.keep_ms, letters.max_bytes), (10_000, 90 * 86_400_000, 256 << 20));
     assert!(matches!(&jobs.from, Endpoint::Rabbitmq { prefetch: 500, .. }));
     assert!(matches!(&jobs.from, Endpoint::Rabbitmq { queue, .. } if queue == "jobs.delayed"));
     assert_eq!(config.admin.read_tokens[0].expose(), "read-me-not");
