@@ -175,7 +175,7 @@ pub(crate) fn route(name: &str, from: Endpoint) -> Arc<Route> {
             routing_key: RoutingKey::Preserve,
         },
     };
-    Arc::new(Route { name, from, to: Arc::new(to), allow_targets: Vec::new(), policy })
+    Arc::new(Route { name, from, to: Arc::new(to), allow_targets: Vec::new(), dead_letter_to: None, policy })
 }
 
 /// A Kafka route `orders`, a RabbitMQ route `mail`, and one with names of its own for the headers.

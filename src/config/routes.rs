@@ -21,6 +21,7 @@ pub(super) fn defaults(section: &Section<'_>) -> Option<()> {
         prefetch(from).map(drop)
     });
     section.texts("allow_targets");
+    section.value("dead_letter_to").map(|_| section.text("dead_letter_to"));
     policy(section, DelayFrom::Arrival).map(drop)
 }
 
@@ -32,6 +33,7 @@ pub(super) fn read(all: &Section<'_>, connections: &Connections) -> Vec<Arc<Rout
         let from = required(section, "from", |table| from(table, connections));
         let to = required(section, "to", |table| to(table, connections));
         let allow_targets = to.as_ref().map(|to| allowed(section, to));
+        let dead_letter_to = to.as_ref().and_then(|to| dead_letter_to(section, to));
         let delay_from = match from {
             Some(Endpoint::Rabbitmq { .. }) => DelayFrom::Arrival,
             _ => DelayFrom::Produced,
@@ -48,7 +50,7 @@ pub(super) fn read(all: &Section<'_>, connections: &Connections) -> Vec<Arc<Rout
         if let (Some(name), Some(from), Some(to), Some(allow_targets), Some(policy)) =
             (RouteName::new(name), from, to, allow_targets, policy)
         {
-            routes.push(Arc::new(Route { name, from, to: Arc::new(to), allow_targets, policy }));
+            routes.push(Arc::new(Route { name, from, to: Arc::new(to), allow_targets, dead_letter_to, policy }));
         }
     });
     routes
@@ -167,6 +169,12 @@ fn allowed(section: &Section<'_>, to: &Target) -> Vec<Arc<Target>> {
         }
     }
     targets
+}
+
+/// `dead_letter_to`, on the connection of `to` as well.
+fn dead_letter_to(section: &Section<'_>, to: &Target) -> Option<Arc<Target>> {
+    section.value("dead_letter_to")?;
+    section.parsed("dead_letter_to", |text| allowed_target(text, to)).map(Arc::new)
 }
 
 fn allowed_target(text: &str, to: &Target) -> Result<Target, String> {

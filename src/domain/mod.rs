@@ -7,6 +7,7 @@
 pub mod clock;
 pub mod due;
 pub mod duration;
+pub mod dying;
 pub mod limits;
 pub mod message;
 pub mod moment;

@@ -49,11 +49,18 @@ pub struct Route {
     pub to: Arc<Target>,
     /// The other targets that `x-delay-target` may name, all on `to`'s connection.
     pub allow_targets: Vec<Arc<Target>>,
+    /// Where dead letters are published too, on `to`'s connection.
+    pub dead_letter_to: Option<Arc<Target>>,
     /// How they are treated.
     pub policy: Policy,
 }
 
 impl Route {
+    /// All that it may publish to.
+    pub fn targets(&self) -> impl Iterator<Item = &Arc<Target>> {
+        std::iter::once(&self.to).chain(&self.allow_targets).chain(&self.dead_letter_to)
+    }
+
     /// The target that a stored bundle or a header names: the empty text is the route's own. `None`
     /// if it is not allowed (any more).
     pub fn target(&self, name: &str) -> Option<&Arc<Target>> {

@@ -23,6 +23,7 @@ pub fn route() -> Arc<Route> {
         },
         to: Arc::new(Target::Kafka { connection: "main".into(), topic: "orders".into() }),
         allow_targets: Vec::new(),
+        dead_letter_to: None,
         policy: Policy {
             headers: HeaderNames::default(),
             delay_from: DelayFrom::Produced,

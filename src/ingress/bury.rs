@@ -1,6 +1,31 @@
-//! What is kept of an invalid message. Pure.
+//! What is kept of an invalid message, and how what is dead on arrival becomes a dead letter. Pure.
 
-use crate::domain::{DeadLetters, Entry, Flags, Origin, Policy};
+use std::sync::Arc;
+
+use crate::domain::{DeadLetters, DeadReason, Entry, Flags, Origin, Policy, Route, Text, UnixMs, dying};
+use crate::store::{Bundle, DeadLetter, WriteOp};
+
+/// What the store is to do with a message that is dead: keep it, or send it to `dead_letter_to` first.
+/// `target`: the one it was for, empty for the route's own.
+pub(super) fn bury(
+    route: &Route,
+    reason: DeadReason,
+    target: Text,
+    mut entry: Entry,
+    now: UnixMs,
+) -> WriteOp {
+    let name = route.name.clone();
+    let first = route.dead_letter_to.is_some() && !entry.flags.has(Flags::LEFT_OUT);
+    if first {
+        dying::begin(&mut entry, now, reason);
+    }
+    let bundle = Bundle { target, entries: Arc::new(vec![entry]) };
+    if first {
+        WriteOp::Store { route: name, on_duplicate: route.policy.on_duplicate, bundle }
+    } else {
+        WriteOp::Bury(DeadLetter { route: name, reason, bundle, raw: None })
+    }
+}
 
 /// The invalid message as it is to be kept; `None` if its queue must have it back, for its own dead-letter
 /// exchange.

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tracing::warn;
 
-use super::Receipt;
+use super::{Receipt, bury};
 use crate::domain::{Entry, Partition, Route, Target, Text, Verdict, retry};
 use crate::egress::{Lanes, Publication, Stamp, Verdicts};
 use crate::lifecycle::{Shutdown, Tasks};
-use crate::store::{Bundle, DeadLetter, DeadRoom, Store, WriteOp};
+use crate::store::{Bundle, DeadRoom, Store, WriteOp};
 use crate::telemetry::{Bursts, RouteMetrics};
 
 /// A message that has not left its lane by then is stored instead.
@@ -182,9 +182,10 @@ impl Inner {
                 store(one(failed))
             }
             retry::Next::Dead(reason) => {
-                metrics.dead_letter(reason.as_str());
-                let (route, bundle) = (route.name.clone(), one(failed));
-                WriteOp::Bury(DeadLetter { route, reason, bundle, raw: None })
+                if route.dead_letter_to.is_none() {
+                    metrics.dead_letter(reason.as_str());
+                }
+                bury::bury(route, reason, target.clone(), failed, now)
             }
         }
     }

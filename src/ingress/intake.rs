@@ -26,7 +26,7 @@ use crate::domain::{
 use crate::egress::Lanes;
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::mutants::{self, Mutant};
-use crate::store::{Bundle, DeadLetter, DeadRoom, Store, WriteOp, WriteResult, Written};
+use crate::store::{Bundle, DeadRoom, Store, WriteOp, WriteResult, Written};
 use crate::telemetry::{Bursts, Metrics, Outcome, RouteMetrics, Watch};
 
 /// Offsets that share a store partition: a batch makes few bundles, load spreads over all partitions.
@@ -295,10 +295,10 @@ impl Source {
                     receipt.reject();
                     return;
                 };
-                self.metrics.dead_letter(reason.as_str());
-                let bundle = Bundle { target: Text::default(), entries: Arc::new(vec![entry]) };
-                let route = self.route.name.clone();
-                work.command(p, WriteOp::Bury(DeadLetter { route, reason, bundle, raw: None }), receipt);
+                if self.route.dead_letter_to.is_none() {
+                    self.metrics.dead_letter(reason.as_str());
+                }
+                work.command(p, bury::bury(&self.route, reason, Text::default(), entry, now), receipt);
             }
         }
     }

@@ -39,6 +39,7 @@ pub fn redrive(
     entry.due = now;
     entry.asked = None;
     entry.failures = 0;
+    entry.flags = entry.flags.without(Flags::DYING);
     if entry.id.as_ref().is_some_and(|id| !id.as_str().starts_with('~')) {
         entry.flags = entry.flags.with(Flags::NAMED);
     }

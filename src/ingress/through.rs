@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use tracing::{debug, warn};
 
-use super::Receipt;
+use super::{Receipt, bury};
 use crate::domain::{Entry, Partition, Route, Target, Text, Verdict, retry};
 use crate::egress::{Lanes, Publication, Verdicts};
 use crate::lifecycle::Shutdown;
-use crate::store::{Bundle, DeadLetter, DeadRoom, Store, WriteOp};
+use crate::store::{DeadRoom, Store};
 use crate::telemetry::{Bursts, RouteMetrics};
 
 /// One source's way past the store.
@@ -149,14 +149,15 @@ impl Through {
             retry::Next::Again(at) => Some((passing, at.since(now).max(1) as u64)),
             retry::Next::Dead(reason) => {
                 warn!(route = %route.name, reason = reason.as_str(), %error, "a passing record became a dead letter");
-                self.metrics.dead_letter(reason.as_str());
+                if route.dead_letter_to.is_none() {
+                    self.metrics.dead_letter(reason.as_str());
+                }
                 let Passing { entry, target, receipt } = passing;
                 let own = Arc::ptr_eq(&target, &route.to);
                 let target = if own { Text::default() } else { Text::from(target.name()) };
                 let p = Partition((fastrand::u16(..)) % self.store.partitions().count());
-                let bundle = Bundle { target, entries: Arc::new(vec![entry]) };
-                let letter = DeadLetter { route: route.name.clone(), reason, bundle, raw: None };
-                match self.store.write(p, vec![WriteOp::Bury(letter)]).await {
+                let op = bury::bury(route, reason, target, entry, now);
+                match self.store.write(p, vec![op]).await {
                     Ok(_) => receipt.resolve(),
                     Err(why) => warn!(error = %why, "not kept; its source will deliver it again"),
                 }

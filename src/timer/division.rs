@@ -7,7 +7,7 @@ use tracing::warn;
 
 use super::Shard;
 use super::holding::{Holding, Standing};
-use crate::domain::{DeadReason, Entry, UnixMs, Verdict, retry};
+use crate::domain::{DeadReason, Entry, Refusal, UnixMs, Verdict, dying, retry};
 use crate::store::{Bundle, DeadLetter, Division, Fresh, Remainder, slice_of};
 use crate::telemetry::Outcome;
 
@@ -21,7 +21,7 @@ pub(super) fn of(shard: &Shard, holding: &Holding, split: bool) -> Division {
     let served = &holding.flight.served;
     let jitter = fastrand::f64();
     let mut again: Vec<(u32, Entry)> = Vec::new();
-    let (mut open, mut dead) = (Vec::new(), Vec::new());
+    let (mut open, mut dead, mut ends) = (Vec::new(), Vec::new(), Vec::new());
     let mut leaves = vec![true; holding.stored.len()];
     for (position, &index) in holding.stored.iter().enumerate() {
         let entry = &holding.flight.entries[index as usize];
@@ -34,6 +34,23 @@ pub(super) fn of(shard: &Shard, holding: &Holding, split: bool) -> Division {
             Standing::Open | Standing::Failed(Verdict::NotTried) => {
                 leaves[position] = false;
                 again.push((position as u32, named(holding, index, entry.clone())));
+            }
+            Standing::Died => dead.push(letter(holding, dying::ended(entry.clone()), dying::reason(entry))),
+            Standing::Failed(Verdict::Refused { reason: Refusal::TooBig, error }) if holding.flight.dying => {
+                // It never will be taken there; the store has it, so nothing is lost.
+                warn!(route = %served.route.name, %error, "a dead letter is too big for dead_letter_to");
+                dead.push(letter(holding, dying::ended(entry.clone()), dying::reason(entry)));
+            }
+            Standing::Failed(verdict) if holding.flight.dying => {
+                let (reason, error) = retry::describe(verdict);
+                served.metrics.publish_failure(reason);
+                let what = "dead_letter_to does not take what is dead; trying on";
+                served.bursts.note(what, &served.route.name, reason, error);
+                let mut entry = named(holding, index, entry.clone());
+                entry.handouts += holding.flight.expiries + 1;
+                entry.due = now.plus(served.route.policy.retry.max_ms);
+                leaves[position] = false;
+                again.push((position as u32, entry));
             }
             Standing::Failed(verdict) => {
                 let handouts = entry.handouts + holding.flight.expiries + 1;
@@ -49,7 +66,12 @@ pub(super) fn of(shard: &Shard, holding: &Holding, split: bool) -> Division {
                         again.push((position as u32, failed));
                     }
                     retry::Next::Dead(reason) if shard.dead_room.take(&served.route.name, size(&failed)) => {
-                        dead.push(letter(holding, failed, reason));
+                        if served.route.dead_letter_to.is_some() {
+                            dying::begin(&mut failed, now, reason);
+                            ends.push((position as u32, failed));
+                        } else {
+                            dead.push(letter(holding, failed, reason));
+                        }
                     }
                     retry::Next::Dead(reason) => {
                         let what = "dead_letters is full: what is out of attempts is tried again";
@@ -66,6 +88,8 @@ pub(super) fn of(shard: &Shard, holding: &Holding, split: bool) -> Division {
         }
     }
     let mut remainders = together(holding, again);
+    // Never among those that are to live: a bundle has one target.
+    remainders.extend(together(holding, ends));
     if !open.is_empty() {
         let expiries = holding.flight.expiries;
         remainders.push(remainder(holding, open, Some(shard.lease_ms()), expiries));

@@ -161,7 +161,7 @@ fn hand_over(clock: &StoreClock, flight: &Arc<Flight>, index: u32) {
         flight.verdicts.push(ticket, Verdict::Confirmed);
     }
     lane.submit(Publication {
-        entries: flight.entries.clone(),
+        entries: flight.outgoing.clone(),
         index,
         stamp: Some(Stamp {
             id: flight.ids[index as usize].clone(),

@@ -90,7 +90,7 @@ fn the_reference_is_the_default_and_its_commented_keys_are_right() {
     for property in OWNED {
         assert!(reference.contains(&format!("`{property}`")), "{property} is not in the reference");
     }
-    for later in ["dedupe", "dead_letter_to", "topology", "heartbeat =", "wait_replicas", "jitter ="] {
+    for later in ["dedupe", "topology", "heartbeat =", "wait_replicas", "jitter ="] {
         assert!(!reference.contains(later), "{later} is not in this version");
     }
 }

@@ -23,6 +23,7 @@ fn route() -> Route {
         from: Endpoint::Kafka { connection: "main".into(), topic: "in".into(), group: "postdate".into() },
         to: topic("orders"),
         allow_targets: vec![topic("orders.retry")],
+        dead_letter_to: None,
         policy: Policy {
             headers: HeaderNames::default(),
             delay_from: DelayFrom::Produced,

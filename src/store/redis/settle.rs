@@ -8,7 +8,7 @@ use super::lane::{Arg, Call};
 use super::reply::{shape, text};
 use super::write::{dead_blob, dead_id, graves, name_key};
 use super::{Store, scripts};
-use crate::domain::Partition;
+use crate::domain::{Flags, Partition};
 use crate::store::bundle::BundleId;
 use crate::store::{Claim, DeadId, Division, Held, Remainder, Settlement, StoreError, encode, slice_of};
 
@@ -150,12 +150,12 @@ fn push_remainder(
 }
 
 /// Names follow their messages: the producer's own, and the `~` ids of those that have left the bundle and
-/// the due time which that id speaks of.
+/// the due time which that id speaks of. What is on its way to the dead letters has given its name up.
 fn push_moves(args: &mut Vec<Arg>, fresh: &[(BundleId, &Remainder)]) {
     let mut moves: Vec<Arg> = Vec::new();
     for (place, (_, remainder)) in fresh.iter().enumerate() {
         for (index, (entry, from)) in remainder.fresh.bundle.entries.iter().zip(&remainder.from).enumerate() {
-            if let Some(id) = &entry.id {
+            if let Some(id) = entry.id.as_ref().filter(|_| !entry.flags.has(Flags::DYING)) {
                 moves.extend::<[Arg; 4]>([
                     name_key(&remainder.fresh.route, id).into(),
                     (*from).into(),

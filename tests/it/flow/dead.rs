@@ -5,7 +5,7 @@ use lapin::ExchangeKind;
 use serde_json::{Value, json};
 
 use super::site::{Path, Side, Site, await_metric, config};
-use super::wire::{Stamp, table, text};
+use super::wire::{Stamp, Wire, table, text};
 use crate::support::relay::{Relay, binary};
 use crate::support::run::now_ms;
 use crate::support::{QueueKind, eventually, names};
@@ -74,10 +74,13 @@ async fn full_graves_pause_their_route_lose_nothing_and_redriven_ones_arrive() {
         let (first, second) = (&letters[0]["id"], &letters[1]["dead_id"]);
         let answer = post(&relay, "redrive", json!({ "ids": [first], "target": "nowhere/else" })).await;
         assert_eq!(results(&answer), ["refused"]);
-        assert!(site.arrived().is_empty(), "while it is full nothing of the route goes on");
+        let behind = format!("{} | 5", path.route);
+        assert!(!site.arrived().contains_key(&behind), "while it is full nothing of the route goes on");
 
         site.make(to, &missing).await;
         site.collect(to, &missing).await;
+        // While it is full those two cannot die; now they arrive, for they were not lost.
+        await_metric(&relay, "published_total", &route, 2).await;
         let answer = post(&relay, "redrive", json!({ "ids": [first, second, "order-77"] })).await;
         assert_eq!(results(&answer).iter().filter(|r| **r == "redriven").count(), 2, "{answer}");
         assert_eq!(results(&answer).iter().filter(|r| **r == "unknown").count(), 1, "{answer}");
@@ -212,4 +215,84 @@ async fn what_is_over_max_message_stays_in_its_topic_or_goes_back_to_its_queue()
     }
     assert!(relay.terminate().await.success());
     assert_eq!(site.rabbitmq.queue_len(&queue.ingress).await, 0, "all of it was answered");
+}
+
+#[tokio::test]
+async fn what_dies_is_confirmed_by_dead_letter_to_before_it_counts_as_dead() {
+    let site = Site::new().await;
+    for (from, to) in [(Side::Kafka, Side::Kafka), (Side::Quorum, Side::Classic)] {
+        let path = Path::new(format!("told-{}-to-{}", from.word(), to.word()), from, to);
+        let [missing, graveyard] = ["missing", "graveyard"].map(names::unique);
+        let text = |name: &str| if to == Side::Kafka { name.to_owned() } else { format!("{name}/key") };
+        site.open(std::slice::from_ref(&path)).await;
+        let more = format!(
+            "allow_targets = [\"{}\"]\ndead_letter_to = \"{}\"\n{HASTY}",
+            text(&missing),
+            text(&graveyard)
+        );
+        let config = config(&site).route(&path.route, &path.source_text(), &path.target_text(), &more);
+        let mut relay = Relay::start(&config).await;
+        let case = |what: &str| format!("{} | {what}", path.route);
+        let plain = |what: &str| from.plain(&case(what), "k", b"v");
+        let lost = |what: &str| plain(what).header("x-delay-target", &text(&missing));
+        let messages = [
+            lost("waited").header("x-delay", "100").header("x-delay-id", "order-7"),
+            lost("at once").header("x-delay", "0"),
+            lost("passing"),
+            plain("invalid").header("x-delay", "soon"),
+        ];
+        site.send(&path, &messages.map(|wire| (wire, now_ms()))).await;
+        let route = [("route", path.route.as_str())];
+        // All four wait for the graveyard, and none counts as dead.
+        await_metric(&relay, "pending", &route, 4).await;
+        let tries = relay.total("postdate_publish_failures_total", &route).await;
+        eventually("the graveyard is tried", async || {
+            let now = relay.total("postdate_publish_failures_total", &route).await;
+            if now > tries + 8.0 { Ok(()) } else { Err(anyhow::anyhow!("{now} of {tries} and more")) }
+        })
+        .await;
+        await_metric(&relay, "dead", &route, 0).await;
+        // They are in the store: a crash loses none.
+        relay.restart().await;
+        site.make(to, &graveyard).await;
+        site.collect(to, &graveyard).await;
+        site.await_cases(&["waited", "at once", "passing", "invalid"].map(case)).await;
+        await_metric(&relay, "dead", &route, 4).await;
+        await_metric(&relay, "pending", &route, 0).await;
+        await_metric(&relay, "published_total", &route, 0).await;
+        for (what, reason) in
+            [("waited", "unknown_target"), ("passing", "unknown_target"), ("invalid", "bad_delay")]
+        {
+            let arrival = site.arrived().remove(&case(what)).expect("it arrived").remove(0);
+            assert_eq!(arrival.at, graveyard);
+            let (stamp, wire) = arrival.wire.take_stamp();
+            let named = (what == "waited").then_some("order-7");
+            assert!(named.is_none() || stamp.id.as_deref() == named, "{stamp:?}");
+            let shown = format!("{wire:?}");
+            let told = match &wire {
+                Wire::Kafka(record) => record
+                    .headers
+                    .contains(&("x-delay-dead-reason".to_owned(), Some(reason.as_bytes().to_vec()))),
+                Wire::Amqp(amqp) => amqp
+                    .headers
+                    .inner()
+                    .get("x-delay-dead-reason")
+                    .is_some_and(|value| *value == super::wire::text(reason)),
+            };
+            assert!(told, "{what}: {shown}");
+        }
+        let letters = dead(&relay, "body=true").await;
+        assert_eq!(letters.len(), 4);
+        for letter in &letters {
+            assert_eq!(letter["body"], "v");
+            assert!(!letter["headers"].to_string().contains("x-delay-dead"), "kept as it came: {letter}");
+        }
+        // Its name is its own again, and what it was for is there now.
+        site.make(to, &missing).await;
+        site.collect(to, &missing).await;
+        let answer = post(&relay, "redrive", json!({ "ids": ["order-7"] })).await;
+        assert_eq!(results(&answer), ["redriven"]);
+        await_metric(&relay, "published_total", &route, 1).await;
+        assert!(relay.terminate().await.success());
+    }
 }

@@ -48,6 +48,7 @@ pub(super) fn route(name: &str, topic: &str, group: &str) -> Arc<Route> {
         from: Endpoint::Kafka { connection: connection.clone(), topic, group },
         to: Arc::new(Target::Kafka { connection, topic: "elsewhere".into() }),
         allow_targets: Vec::new(),
+        dead_letter_to: None,
         policy,
     })
 }
