@@ -49,6 +49,7 @@ mod auth;
 pub mod config;
 mod dead;
 mod dead_acts;
+mod dead_letter;
 mod extract;
 mod graves;
 mod health;

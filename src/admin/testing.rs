@@ -166,6 +166,11 @@ pub(crate) fn route(name: &str, from: Endpoint) -> Arc<Route> {
         retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 300_000 },
         dead_letters: crate::domain::DeadLetters::default(),
     };
+    let graveyard = matches!(from, Endpoint::Rabbitmq { .. }).then(|| {
+        let (connection, exchange) = ("main".to_owned(), "dead".to_owned());
+        let routing_key = RoutingKey::Fixed("key".to_owned());
+        Arc::new(Target::Rabbitmq { connection, exchange, routing_key })
+    });
     let name = RouteName::new(name).expect("a name");
     let to = match &from {
         Endpoint::Kafka { .. } => Target::Kafka { connection: "main".to_owned(), topic: "orders".to_owned() },
@@ -175,7 +180,14 @@ pub(crate) fn route(name: &str, from: Endpoint) -> Arc<Route> {
             routing_key: RoutingKey::Preserve,
         },
     };
-    Arc::new(Route { name, from, to: Arc::new(to), allow_targets: Vec::new(), dead_letter_to: None, policy })
+    Arc::new(Route {
+        name,
+        from,
+        to: Arc::new(to),
+        allow_targets: Vec::new(),
+        dead_letter_to: graveyard,
+        policy,
+    })
 }
 
 /// A Kafka route `orders`, a RabbitMQ route `mail`, and one with names of its own for the headers.
