@@ -3,6 +3,7 @@
 
 mod check;
 mod drain;
+mod graves;
 mod inject;
 mod pausing;
 mod targets;
@@ -17,6 +18,7 @@ use tracing::{error, info};
 
 pub use self::check::{Finding, check_connections};
 use self::drain::Stages;
+use self::graves::StoreGraves;
 use self::inject::IngressInject;
 use self::pausing::StorePausing;
 use crate::backoff::Backoff;
@@ -114,6 +116,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
     targets::start(routes, lanes.clone(), &house.readiness, &house.tasks, egress);
     let inject = IngressInject::new(lanes.clone(), house.clock);
     let slot: Arc<OnceLock<Store>> = Arc::default();
+    let graves = StoreGraves::new(routes);
     let state = admin::State {
         routes: house.config.routes.clone(),
         metrics: house.metrics.clone(),
@@ -122,6 +125,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         watch: house.watch.clone(),
         inject: Arc::new(inject),
         pausing: Arc::new(StorePausing(slot.clone())),
+        graves: graves.clone(),
         clock: house.clock,
         store: slot.clone(),
         replica: house.config.cluster.name.clone(),
@@ -142,9 +146,12 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
     })?;
     // It may be used: the API does from now on.
     slot.get_or_init(|| store.clone());
+    graves.open(&store);
+    let room = store::DeadRoom::new(&house.config.routes);
     timer::start(&timer::Parts {
         config: house.config.timer,
         store: store.clone(),
+        room: room.clone(),
         lanes: lanes.clone(),
         routes: &house.config.routes,
         metrics: house.metrics.clone(),
@@ -154,7 +161,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         tasks: &house.tasks,
         shutdown: house.stages.flow.clone(),
     })?;
-    start_ingress(house, store, lanes, &brokers)?;
+    start_ingress(house, store, &room, lanes, &brokers)?;
     std::future::pending().await
 }
 
@@ -208,18 +215,20 @@ fn lanes(house: &House, brokers: &BTreeMap<String, Arc<Broker>>) -> anyhow::Resu
 fn start_ingress(
     house: &House,
     store: Store,
+    room: &Arc<store::DeadRoom>,
     lanes: Arc<dyn Lanes>,
     brokers: &BTreeMap<String, Arc<Broker>>,
 ) -> anyhow::Result<()> {
     let (routes, tasks, stages) = (&house.config.routes, &house.tasks, &house.stages);
     let max_skew = house.config.cluster.max_clock_skew;
-    let gates = ingress::gates::start(routes, &store, &house.metrics, max_skew, tasks, &stages.ingress);
+    let gates = ingress::gates::start(routes, &store, room, &house.metrics, max_skew, tasks, &stages.ingress);
     let intake = Intake::start(ingress::intake::Parts {
         store,
         lanes,
         metrics: house.metrics.clone(),
         watch: house.watch.clone(),
         bursts: house.bursts.clone(),
+        room: room.clone(),
         gates,
         tasks,
         shutdown: &stages.ingress,

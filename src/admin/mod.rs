@@ -19,6 +19,10 @@
 //! | `POST /api/v1/routes/{route}/pause` | write | pauses its ingress, its publishing, or both, on all replicas |
 //! | `POST /api/v1/routes/{route}/resume` | write | resumes them |
 //! | `POST /api/v1/routes/{route}/messages` | write | sends a message to the route's own ingress; `wait` follows it |
+//! | `GET /api/v1/dead` | read | dead letters, oldest first, by route, reason and time |
+//! | `GET /api/v1/dead/{id}` | read | one dead letter, its headers too; its body on request |
+//! | `POST /api/v1/dead/redrive` | write | makes dead letters due now, by id or filter |
+//! | `POST /api/v1/dead/drop` | write | drops dead letters for good, by id or filter |
 //!
 //! Guarantees: under `/api/` a bearer token is judged before anything else is looked at (401, then 403,
 //! then 404 and the rest); every error is RFC 9457 `application/problem+json`; nothing may be cached;
@@ -53,7 +57,11 @@
 mod audit;
 mod auth;
 pub mod config;
+mod dead;
+mod dead_acts;
+mod dead_letter;
 mod extract;
+mod graves;
 mod health;
 mod inject;
 mod messages;
@@ -79,6 +87,7 @@ use crate::store::Store;
 use crate::telemetry::{Metrics, Watch};
 
 pub use config::Config;
+pub use graves::{Graves, Redriven};
 pub use inject::{Inject, InjectError, Unfit};
 pub use pause::Pausing;
 pub use server::{GRACE, start};
@@ -100,6 +109,8 @@ pub struct State {
     pub inject: Arc<dyn Inject>,
     /// The way to what is paused.
     pub pausing: Arc<dyn Pausing>,
+    /// The dead letters.
+    pub graves: Arc<dyn Graves>,
     /// This machine's clocks.
     pub clock: Clock,
     /// The store, once it may be used; until then what needs it answers 503.

@@ -29,6 +29,10 @@ pub(super) struct View {
     to: Value,
     /// The other targets that `x-delay-target` may name.
     allow_targets: Vec<String>,
+    /// Where dead letters are published too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    dead_letter_to: Option<String>,
     /// The route's keys of the configuration, defaults filled in.
     #[schema(value_type = Object)]
     policy: Value,
@@ -75,6 +79,7 @@ fn view(admin: &Admin, route: &Route) -> View {
         from: from(&route.from),
         to: to(&route.to),
         allow_targets: route.allow_targets.iter().map(|t| t.name()).collect(),
+        dead_letter_to: route.dead_letter_to.as_ref().map(|t| t.name()),
         policy: policy(&route.policy),
         pending: metrics.map_or(0, |m| m.pending.get()),
         in_flight: metrics.map_or(0, |m| m.in_flight.get()),
@@ -134,6 +139,12 @@ fn policy(policy: &Policy) -> Value {
             "attempts": policy.retry.attempts,
             "initial": duration(policy.retry.initial_ms),
             "max": duration(policy.retry.max_ms),
+        },
+        "dead_letters": {
+            "max": policy.dead_letters.max,
+            "max_bytes": size(policy.dead_letters.max_bytes as usize),
+            "max_message": size(policy.dead_letters.max_message),
+            "keep": duration(policy.dead_letters.keep_ms),
         },
         "headers": {
             "delay": names.delay,

@@ -13,15 +13,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-use super::{Config, Inject, InjectError, Pausing, State, Unfit, start};
+use super::{Config, Graves, Inject, InjectError, Pausing, Redriven, State, Unfit, start};
 use crate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, Retry};
 use crate::domain::{
     Clock, Endpoint, Header, HeaderValue, InvalidReason, Message, Paused, Policy, Route, RouteName,
     RoutingKey, Secret, Target, UnixMs,
 };
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
+use crate::store::{Bundle, CodecError, DeadBody, DeadFilter, DeadId, DeadMark, DeadPage, StoreError};
 use crate::telemetry::{Metrics, Watch};
 
+/// A dead letter that is always there.
+pub(crate) const DEAD: &str = "orders.attempts.0.n.1";
 pub(crate) const READ: &str = "canary-read-Pa55";
 pub(crate) const WRITE: &str = "canary-write-Pa55";
 
@@ -68,6 +71,73 @@ pub(crate) struct Recorder {
     pub(crate) arrived: Notify,
     pub(crate) release: Notify,
     clock: Clock,
+}
+
+/// Ten dead letters of `orders` that stay whatever is done, one a millisecond from 1000 on; those of the message
+/// `twice` are the first two, `order-3` is the third. One cannot be read, one may not be redriven.
+pub(crate) struct Yard;
+
+fn dead(n: usize) -> DeadId {
+    DeadId::parse(&format!("orders.attempts.0.n.{n}")).expect("an id")
+}
+
+impl Graves for Yard {
+    fn page<'a>(
+        &'a self,
+        filter: &'a DeadFilter,
+        after: Option<&'a DeadMark>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<DeadPage, StoreError>> {
+        let marks = (0..10).map(|n| DeadMark { at: UnixMs(1000 + n), id: dead(n as usize) });
+        let marks = marks.filter(|mark| after.is_none_or(|after| mark > after));
+        let mut marks: Vec<_> = marks.filter(|m| filter.to.is_none_or(|to| m.at < to)).collect();
+        let next = (marks.len() > limit).then(|| marks[limit - 1].clone());
+        marks.truncate(limit);
+        async move { Ok(DeadPage { marks, next }) }.boxed()
+    }
+
+    fn read<'a>(&'a self, ids: &'a [DeadId]) -> BoxFuture<'a, Result<Vec<Option<DeadBody>>, StoreError>> {
+        let body = |id: &DeadId| {
+            let mut entry = crate::domain::testing::entry(UnixMs(1), b"body");
+            entry.message.headers.push(Header::new("h", HeaderValue::Bytes(vec![255].into())));
+            let bundle = Bundle { target: "".into(), entries: Arc::new(vec![entry]) };
+            let bundle = if *id == dead(9) { Err(CodecError::Checksum) } else { Ok(bundle) };
+            Some(DeadBody { bytes: 7, bundle })
+        };
+        let bodies = ids.iter().map(body).collect();
+        async move { Ok(bodies) }.boxed()
+    }
+
+    fn at<'a>(&'a self, id: &'a DeadId) -> BoxFuture<'a, Result<Option<UnixMs>, StoreError>> {
+        let found = (0..10).find(|&n| dead(n) == *id).map(|n| UnixMs(1000 + n as i64));
+        async move { Ok(found) }.boxed()
+    }
+
+    fn find<'a>(
+        &'a self,
+        route: &'a RouteName,
+        message: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<DeadId>, StoreError>> {
+        let found = match (route.as_str(), message) {
+            ("orders", "twice") => vec![dead(0), dead(1)],
+            ("orders", "order-3") => vec![dead(2)],
+            _ => Vec::new(),
+        };
+        async move { Ok(found) }.boxed()
+    }
+
+    fn redrive<'a>(
+        &'a self,
+        id: &'a DeadId,
+        target: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Redriven, StoreError>> {
+        let refused = target.is_some() || *id == dead(9);
+        async move { Ok(if refused { Redriven::Refused("no".to_owned()) } else { Redriven::Done }) }.boxed()
+    }
+
+    fn drop_dead<'a>(&'a self, ids: &'a [DeadId]) -> BoxFuture<'a, Result<Vec<bool>, StoreError>> {
+        async move { Ok(vec![true; ids.len()]) }.boxed()
+    }
 }
 
 pub(crate) fn text(headers: &[Header], name: &str) -> Option<String> {
@@ -124,7 +194,13 @@ pub(crate) fn route(name: &str, from: Endpoint) -> Arc<Route> {
         rate: None,
         jitter_ms: 0,
         retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 300_000 },
+        dead_letters: crate::domain::DeadLetters::default(),
     };
+    let graveyard = matches!(from, Endpoint::Rabbitmq { .. }).then(|| {
+        let (connection, exchange) = ("main".to_owned(), "dead".to_owned());
+        let routing_key = RoutingKey::Fixed("key".to_owned());
+        Arc::new(Target::Rabbitmq { connection, exchange, routing_key })
+    });
     let name = RouteName::new(name).expect("a name");
     let to = match &from {
         Endpoint::Kafka { .. } => Target::Kafka { connection: "main".to_owned(), topic: "orders".to_owned() },
@@ -134,7 +210,14 @@ pub(crate) fn route(name: &str, from: Endpoint) -> Arc<Route> {
             routing_key: RoutingKey::Preserve,
         },
     };
-    Arc::new(Route { name, from, to: Arc::new(to), allow_targets: Vec::new(), policy })
+    Arc::new(Route {
+        name,
+        from,
+        to: Arc::new(to),
+        allow_targets: Vec::new(),
+        dead_letter_to: graveyard,
+        policy,
+    })
 }
 
 /// A Kafka route `orders`, a RabbitMQ route `mail`, and one with names of its own for the headers.
@@ -170,6 +253,7 @@ pub(crate) fn state() -> (State, Arc<Recorder>) {
         watch: Arc::new(Watch::default()),
         inject: Arc::clone(&recorder) as Arc<dyn Inject>,
         pausing: Arc::new(Pauses::default()),
+        graves: Arc::new(Yard),
         clock,
         store: Arc::default(),
         replica: "this-one".to_owned(),

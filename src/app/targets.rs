@@ -20,7 +20,7 @@ pub(super) fn start(
     tasks: &Tasks,
     shutdown: Shutdown,
 ) {
-    let targets = routes.iter().flat_map(|route| std::iter::once(&route.to).chain(&route.allow_targets));
+    let targets = routes.iter().flat_map(|route| route.targets());
     let parts: BTreeMap<String, (Part, Arc<Target>)> = targets
         .map(|target| (format!("target:{}", route::describe(target)), target))
         .map(|(name, target)| (name.clone(), (readiness.part(name, false), target.clone())))

@@ -25,6 +25,9 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// The same with `--wait`: the API follows for an hour and a half minute at most.
 const WAIT_DEADLINE: Duration = Duration::from_secs(3720);
 
+/// Largest answer, bytes: a dead letter has at most 256 MiB, and base64 adds a third.
+const LARGEST: u64 = 512 << 20;
+
 /// Why a command was not done. Its text is a whole sentence for a person.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
@@ -86,6 +89,16 @@ pub(super) enum ClientError {
         id: String,
         /// The contract's reason.
         reason: String,
+    },
+    /// Not all that was asked for was done; what was not has been told already.
+    #[error("{failed} of {all} were not {done}")]
+    NotAll {
+        /// How many were not done.
+        failed: usize,
+        /// How many were meant.
+        all: usize,
+        /// What should have been done.
+        done: &'static str,
     },
     /// The answer could not be written out.
     #[error("the answer cannot be written: {0}")]
@@ -164,7 +177,9 @@ impl Client {
         let request = self.agent.configure_request(request).timeout_global(Some(deadline)).build();
         let mut response = self.agent.run(request).map_err(|e| self.failed(&e))?;
         let status = response.status().as_u16();
-        let body = response.body_mut().read_to_string().map_err(|e| self.failed(&e))?;
+        // Pages of dead letters with their bodies may be large.
+        let read = response.body_mut().with_config().limit(LARGEST).read_to_string();
+        let body = read.map_err(|e| self.failed(&e))?;
         Ok(Answer { status, body })
     }
 

@@ -7,6 +7,7 @@ mod check;
 mod client;
 mod command;
 mod completions;
+mod dead;
 mod output;
 mod pause;
 mod pending;
@@ -27,7 +28,7 @@ use crate::config::{self, Loaded, Problems, Sources};
 const USAGE: u8 = 64;
 
 /// Commands that the contract has and this version does not.
-const LATER: [&str; 5] = ["dead", "replay", "import", "bench", "top"];
+const LATER: [&str; 4] = ["replay", "import", "bench", "top"];
 
 #[derive(Debug, Parser)]
 #[command(
@@ -63,6 +64,7 @@ enum Command {
     Man(completions::Man),
     Pause(pause::Pause),
     Resume(pause::Resume),
+    Dead(dead::Dead),
 }
 
 /// Where the configuration comes from.
@@ -104,6 +106,7 @@ pub fn main() -> ExitCode {
         Command::Man(args) => completions::man(&args),
         Command::Pause(args) => Ok(pause::pause(args)),
         Command::Resume(args) => Ok(pause::resume(args)),
+        Command::Dead(args) => Ok(dead::run(args)),
     };
     done.unwrap_or_else(|error| {
         output::err(&format!("error: {error:#}"));

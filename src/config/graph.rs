@@ -20,8 +20,9 @@ pub(super) fn check(context: &Context<'_>, routes: &[Arc<Route>], connections: &
                 format!("route `{}` reads it already, {}", first.name, place(&route.from)),
             );
         }
-        for (key, target) in
-            std::iter::once(("to", &route.to)).chain(route.allow_targets.iter().map(|t| ("allow_targets", t)))
+        for (key, target) in std::iter::once(("to", &route.to))
+            .chain(route.allow_targets.iter().map(|t| ("allow_targets", t)))
+            .chain(route.dead_letter_to.iter().map(|t| ("dead_letter_to", t)))
         {
             if let Some(ingress) = routes.iter().find(|ingress| feeds(target, route, ingress, connections)) {
                 let whose = if ingress.name == route.name {

@@ -9,7 +9,7 @@ pub(super) const NOT_YET: &str = "not in this version of Postdate";
 
 const REDIS: [&str; 7] =
     ["topology", "nodes", "master", "wait_replicas", "wait_timeout", "password", "password_file"];
-const POLICY: [&str; 3] = ["order", "dead_letters", "dead_letter_to"];
+const POLICY: [&str; 1] = ["order"];
 
 /// Whether a key is one of a later version.
 pub(super) fn key(path: &[&str]) -> bool {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::connections::{Connections, named};
 use super::section::Section;
 use crate::domain::route::{
-    DelayFrom, HeaderNames, OnDuplicate, OnInvalid, Policy, Rate, Retry, split_exchange,
+    DeadLetters, DelayFrom, HeaderNames, OnDuplicate, OnInvalid, Policy, Rate, Retry, split_exchange,
 };
 use crate::domain::{Endpoint, Route, RouteName, RoutingKey, Target, nearest};
 
@@ -13,6 +13,8 @@ use crate::domain::{Endpoint, Route, RouteName, RoutingKey, Target, nearest};
 const LARGEST: u64 = 256 << 20;
 /// Highest `rate` and `burst`, messages.
 const FASTEST: u64 = 1_000_000;
+/// No Redis holds more.
+const MOST: u64 = 1 << 40;
 
 /// Judges `[defaults]` by itself, so that a mistake there is reported at its own place, once.
 pub(super) fn defaults(section: &Section<'_>) -> Option<()> {
@@ -21,6 +23,7 @@ pub(super) fn defaults(section: &Section<'_>) -> Option<()> {
         prefetch(from).map(drop)
     });
     section.texts("allow_targets");
+    section.value("dead_letter_to").map(|_| section.text("dead_letter_to"));
     policy(section, DelayFrom::Arrival).map(drop)
 }
 
@@ -32,6 +35,7 @@ pub(super) fn read(all: &Section<'_>, connections: &Connections) -> Vec<Arc<Rout
         let from = required(section, "from", |table| from(table, connections));
         let to = required(section, "to", |table| to(table, connections));
         let allow_targets = to.as_ref().map(|to| allowed(section, to));
+        let dead_letter_to = to.as_ref().and_then(|to| dead_letter_to(section, to));
         let delay_from = match from {
             Some(Endpoint::Rabbitmq { .. }) => DelayFrom::Arrival,
             _ => DelayFrom::Produced,
@@ -48,7 +52,7 @@ pub(super) fn read(all: &Section<'_>, connections: &Connections) -> Vec<Arc<Rout
         if let (Some(name), Some(from), Some(to), Some(allow_targets), Some(policy)) =
             (RouteName::new(name), from, to, allow_targets, policy)
         {
-            routes.push(Arc::new(Route { name, from, to: Arc::new(to), allow_targets, policy }));
+            routes.push(Arc::new(Route { name, from, to: Arc::new(to), allow_targets, dead_letter_to, policy }));
         }
     });
     routes
@@ -169,6 +173,12 @@ fn allowed(section: &Section<'_>, to: &Target) -> Vec<Arc<Target>> {
     targets
 }
 
+/// `dead_letter_to`, on the connection of `to` as well.
+fn dead_letter_to(section: &Section<'_>, to: &Target) -> Option<Arc<Target>> {
+    section.value("dead_letter_to")?;
+    section.parsed("dead_letter_to", |text| allowed_target(text, to)).map(Arc::new)
+}
+
 fn allowed_target(text: &str, to: &Target) -> Result<Target, String> {
     match to {
         Target::Kafka { connection, .. } => {
@@ -246,6 +256,12 @@ fn policy(section: &Section<'_>, delay_from: DelayFrom) -> Option<Policy> {
     let jitter_ms = section.millis_or_none("jitter");
     let retry = section.table("retry", retry);
     let headers = section.table("headers", headers);
+    let dead_letters = section.table("dead_letters", dead_letters);
+    if let (Some(size), Some(letters)) = (max_size, dead_letters)
+        && size > letters.max_message
+    {
+        section.report("max_size", "is above `dead_letters.max_message`: what fails could not be kept");
+    }
     Some(Policy {
         headers: headers?,
         delay_from: delay_from?,
@@ -259,6 +275,7 @@ fn policy(section: &Section<'_>, delay_from: DelayFrom) -> Option<Policy> {
         rate: Some(rate?).filter(|rate| rate.per_second > 0),
         jitter_ms: jitter_ms?,
         retry: retry?,
+        dead_letters: dead_letters?,
     })
 }
 
@@ -271,6 +288,18 @@ fn rate(section: &Section<'_>) -> Option<Rate> {
         section.report(key, "`burst` without `rate` limits nothing: set `rate` too");
     }
     Some(Rate { per_second, burst })
+}
+
+fn dead_letters(section: &Section<'_>) -> Option<DeadLetters> {
+    let max = section.integer("max", 1..=100_000_000);
+    let (max_bytes, max_message) = (section.size("max_bytes", MOST), section.size("max_message", LARGEST));
+    let keep_ms = section.millis("keep");
+    let (max_bytes, max_message) = (max_bytes?, max_message?);
+    if max_message > max_bytes {
+        let key = if section.is_set("max_message") { "max_message" } else { "max_bytes" };
+        section.report(key, "`max_message` is above `max_bytes`");
+    }
+    Some(DeadLetters { max: max?, max_bytes: max_bytes as u64, max_message, keep_ms: keep_ms? })
 }
 
 fn retry(section: &Section<'_>) -> Option<Retry> {

@@ -306,10 +306,20 @@ impl Flags {
     pub const CLAIM_EXPIRED: u8 = 16;
     /// It was due before the store went back or changed its master.
     pub const STORE_ROLLBACK: u8 = 32;
+    /// What a dead letter's message held was not kept: it was too large.
+    pub const LEFT_OUT: u8 = 64;
+    /// It is on its way to its route's `dead_letter_to`; confirmed there, it is a dead letter.
+    pub const DYING: u8 = 128;
 
     /// Whether a bit is set.
     pub fn has(self, bit: u8) -> bool {
         self.0 & bit != 0
+    }
+
+    /// With a bit cleared.
+    #[must_use]
+    pub fn without(self, bit: u8) -> Self {
+        Self(self.0 & !bit)
     }
 
     /// With a bit set.

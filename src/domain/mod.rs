@@ -7,6 +7,7 @@
 pub mod clock;
 pub mod due;
 pub mod duration;
+pub mod dying;
 pub mod jitter;
 pub mod limits;
 pub mod message;
@@ -26,8 +27,8 @@ pub use message::{Entry, Failure, Flags, Header, HeaderValue, Message, Origin, P
 pub use nearest::nearest;
 pub use partition::{Partition, Partitions};
 pub use route::{
-    DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, Paused, Policy, Rate, Retry, Route, RouteName,
-    RoutingKey, Target,
+    DeadLetters, DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, Paused, Policy, Rate, Retry,
+    Route, RouteName, RoutingKey, Target,
 };
 pub use secret::Secret;
 pub use verdict::{Cause, DeadReason, InvalidReason, Refusal, Verdict};

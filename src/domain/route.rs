@@ -49,11 +49,18 @@ pub struct Route {
     pub to: Arc<Target>,
     /// The other targets that `x-delay-target` may name, all on `to`'s connection.
     pub allow_targets: Vec<Arc<Target>>,
+    /// Where dead letters are published too, on `to`'s connection.
+    pub dead_letter_to: Option<Arc<Target>>,
     /// How they are treated.
     pub policy: Policy,
 }
 
 impl Route {
+    /// All that it may publish to.
+    pub fn targets(&self) -> impl Iterator<Item = &Arc<Target>> {
+        std::iter::once(&self.to).chain(&self.allow_targets).chain(&self.dead_letter_to)
+    }
+
     /// The target that a stored bundle or a header names: the empty text is the route's own. `None`
     /// if it is not allowed (any more).
     pub fn target(&self, name: &str) -> Option<&Arc<Target>> {
@@ -168,6 +175,8 @@ pub struct Policy {
     pub jitter_ms: i64,
     /// When a refused publish is tried again.
     pub retry: Retry,
+    /// How much is kept of dead letters.
+    pub dead_letters: DeadLetters,
 }
 
 /// Names of the delay headers on a route, lower case.
@@ -268,6 +277,25 @@ pub struct Retry {
     pub initial_ms: i64,
     /// Longest wait, ms.
     pub max_ms: i64,
+}
+
+/// How much is kept of a route's dead letters, over all replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeadLetters {
+    /// How many.
+    pub max: u64,
+    /// How many bytes of them, as they lie in the store.
+    pub max_bytes: u64,
+    /// Most bytes of one, body and headers; of a larger one only what it was, and where.
+    pub max_message: usize,
+    /// For how long, ms.
+    pub keep_ms: i64,
+}
+
+impl Default for DeadLetters {
+    fn default() -> Self {
+        Self { max: 100_000, max_bytes: 256 << 20, max_message: 16 << 20, keep_ms: 30 * 86_400_000 }
+    }
 }
 
 /// `x-delay-target` of a RabbitMQ route: exchange and routing key, split at the first slash.

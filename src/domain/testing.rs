@@ -23,6 +23,7 @@ pub fn route() -> Arc<Route> {
         },
         to: Arc::new(Target::Kafka { connection: "main".into(), topic: "orders".into() }),
         allow_targets: Vec::new(),
+        dead_letter_to: None,
         policy: Policy {
             headers: HeaderNames::default(),
             delay_from: DelayFrom::Produced,
@@ -36,6 +37,7 @@ pub fn route() -> Arc<Route> {
             rate: None,
             jitter_ms: 0,
             retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 300_000 },
+            dead_letters: crate::domain::DeadLetters::default(),
         },
     })
 }

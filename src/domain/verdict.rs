@@ -66,6 +66,27 @@ pub enum DeadReason {
 }
 
 impl DeadReason {
+    /// Those of messages that were valid.
+    pub const FAILED: [Self; 7] = [
+        Self::Unroutable,
+        Self::UnknownTarget,
+        Self::NotAllowed,
+        Self::TooBigForTarget,
+        Self::Attempts,
+        Self::Crashes,
+        Self::Corrupt,
+    ];
+
+    /// All of them, in the contract's order.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::FAILED.into_iter().chain(InvalidReason::ALL.into_iter().map(Self::Invalid))
+    }
+
+    /// The reason of this word.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::all().find(|reason| reason.as_str() == word)
+    }
+
     /// The contract's word for it.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -107,7 +107,11 @@ enum Decision {
 
 type Refused = (InvalidReason, String);
 
-fn within_limits(message: &Message, malformed: Option<Text>, route: &Route) -> Result<(), Refused> {
+pub(super) fn within_limits(
+    message: &Message,
+    malformed: Option<Text>,
+    route: &Route,
+) -> Result<(), Refused> {
     if let Some(malformed) = malformed {
         return Err((InvalidReason::BadHeaders, malformed.as_str().to_owned()));
     }
@@ -233,7 +237,7 @@ fn base(produced: Option<UnixMs>, from: DelayFrom, arrival: UnixMs) -> UnixMs {
 
 /// Whether a header is one that a delayed message does not keep: the five of the route, and the three
 /// that are set on the way out (an inbound one is from an earlier life of the message).
-fn is_ours(header: &Header, route: &Route) -> bool {
+pub(super) fn is_ours(header: &Header, route: &Route) -> bool {
     let names = &route.policy.headers;
     [&names.delay, &names.deliver_at, &names.id, &names.op, &names.target]
         .iter()

@@ -95,7 +95,7 @@ impl Work {
     /// A command on a name, or a dead letter.
     pub(super) fn command(&mut self, p: Partition, op: WriteOp, receipt: Receipt) {
         let work = self.partitions.entry(p).or_default();
-        if !matches!(op, WriteOp::Bury(_)) {
+        if matches!(op, WriteOp::Cancel { .. } | WriteOp::Reschedule { .. }) {
             work.close(&self.route);
         }
         work.ops.push(op);

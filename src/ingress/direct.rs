@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tracing::warn;
 
-use super::Receipt;
+use super::{Receipt, bury};
 use crate::domain::{Entry, Partition, Route, Target, Text, Verdict, retry};
 use crate::egress::{Lanes, Publication, Stamp, Verdicts};
 use crate::lifecycle::{Shutdown, Tasks};
-use crate::store::{Bundle, DeadLetter, Store, WriteOp};
+use crate::store::{Bundle, DeadRoom, Store, WriteOp};
 use crate::telemetry::{Bursts, RouteMetrics};
 
 /// A message that has not left its lane by then is stored instead.
@@ -25,6 +25,7 @@ pub(super) struct Direct(Arc<Inner>);
 struct Inner {
     store: Store,
     lanes: Arc<dyn Lanes>,
+    room: Arc<DeadRoom>,
     verdicts: Arc<Verdicts>,
     underway: Mutex<HashMap<u64, Underway>>,
     next: AtomicU64,
@@ -54,19 +55,21 @@ struct Underway {
 
 impl Direct {
     pub(super) fn start(
-        store: Store,
-        lanes: Arc<dyn Lanes>,
-        bursts: Arc<Bursts>,
+        store: &Store,
+        lanes: &Arc<dyn Lanes>,
+        bursts: &Arc<Bursts>,
+        room: &Arc<DeadRoom>,
         tasks: &Tasks,
         shutdown: &Shutdown,
     ) -> Self {
         let inner = Arc::new(Inner {
-            store,
-            lanes,
+            store: store.clone(),
+            lanes: lanes.clone(),
+            room: room.clone(),
             verdicts: Arc::default(),
             underway: Mutex::default(),
             next: AtomicU64::new(1),
-            bursts,
+            bursts: bursts.clone(),
             tasks: tasks.clone(),
         });
         let (judge, shutdown) = (inner.clone(), shutdown.clone());
@@ -183,7 +186,13 @@ impl Inner {
         }
         metrics.publish_failure(retry::describe(verdict).0);
         let mut failed = retry::failed(&entry, verdict, entry.handouts + 1, now);
-        match retry::after(verdict, failed.failures, route.policy.retry, now, fastrand::f64()) {
+        let size = failed.message.body_len() + failed.message.headers_len();
+        let mut next = retry::after(verdict, failed.failures, route.policy.retry, now, fastrand::f64());
+        if matches!(next, retry::Next::Dead(_)) && !self.room.take(&route.name, size) {
+            // Nothing is lost because its grave is full.
+            next = retry::Next::Again(now.plus(route.policy.retry.max_ms));
+        }
+        match next {
             retry::Next::Again(due) => {
                 metrics.retries.inc();
                 metrics.stored.inc();
@@ -192,9 +201,10 @@ impl Inner {
                 store(one(failed))
             }
             retry::Next::Dead(reason) => {
-                metrics.dead_letter(reason.as_str());
-                let (route, bundle) = (route.name.clone(), one(failed));
-                WriteOp::Bury(DeadLetter { route, reason, bundle, raw: None })
+                if route.dead_letter_to.is_none() {
+                    metrics.dead_letter(reason.as_str());
+                }
+                bury::bury(route, reason, target.clone(), failed, now)
             }
         }
     }

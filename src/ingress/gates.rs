@@ -1,6 +1,7 @@
 //! Gates: whether each route's ingress is open. A route that was paused by hand waits until it is resumed, one
-//! with more than `max_pending` messages until they have become fewer; so does every route while the store
-//! does not answer, and until it has said once what is paused. What is counted for that is
+//! with more than `max_pending` messages until they have become fewer, one whose dead letters are full until
+//! some are gone; so does every route while the store does not answer, and until it has said once what is
+//! paused. What is counted for that is
 //! shown: pending, dead, how long the oldest due message has waited, and how far the clocks differ.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,21 +9,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::domain::{Partition, Route, RouteName};
 use crate::lifecycle::{Shutdown, Tasks};
-use crate::store::{Pauses, Store, StoreError};
+use crate::store::{DeadFilter, DeadRoom, Pauses, Store, StoreError};
 use crate::telemetry::Metrics;
 
 /// Counts are a second old at most: a route may overshoot by a second's work.
 const LOOK: Duration = Duration::from_secs(1);
 /// A count that takes longer than this counts as no answer.
 const DEADLINE: Duration = Duration::from_secs(3);
+/// Invalid dead letters that one step drops.
+const TRIM: usize = 1000;
 
 struct Gates {
     routes: Vec<Arc<Route>>,
     store: Store,
+    room: Arc<DeadRoom>,
     metrics: Arc<Metrics>,
     open: BTreeMap<RouteName, watch::Sender<bool>>,
     pauses: Pauses,
@@ -38,6 +42,7 @@ struct Gates {
 pub fn start(
     routes: &[Arc<Route>],
     store: &Store,
+    room: &Arc<DeadRoom>,
     metrics: &Arc<Metrics>,
     max_skew: Duration,
     tasks: &Tasks,
@@ -53,6 +58,7 @@ pub fn start(
     let mut gates = Gates {
         routes: routes.to_vec(),
         store: store.clone(),
+        room: room.clone(),
         metrics: metrics.clone(),
         open: gates,
         pauses: store.pauses(),
@@ -119,12 +125,43 @@ impl Gates {
         }
         self.away = seen.is_err();
         self.turn();
+        for (route, excess) in seen.unwrap_or_default() {
+            self.trim(&route, excess).await;
+        }
         for route in &self.routes {
             if let Some(metrics) = self.metrics.route(&route.name) {
                 metrics.ingress_paused("store", self.away);
             }
         }
         self.look_at_clocks();
+    }
+
+    /// Drops the oldest invalid dead letters of a route: they pause nothing, so they give way.
+    async fn trim(&self, route: &Arc<Route>, excess: u64) {
+        let filter =
+            DeadFilter { route: Some(route.name.clone()), invalid: Some(true), ..DeadFilter::default() };
+        let dropping = async {
+            let mut left = excess as usize;
+            while left > 0 {
+                let page = self.store.dead_page(&filter, None, left.min(TRIM)).await?;
+                let ids: Vec<_> = page.marks.into_iter().map(|mark| mark.id).collect();
+                if ids.is_empty() {
+                    break;
+                }
+                let dropped = self.store.drop_dead(&ids).await?.into_iter().filter(|there| *there).count();
+                if let Some(metrics) = self.metrics.route(&route.name) {
+                    metrics.dropped("dead_letters_full", dropped as u64);
+                }
+                warn!(route = %route.name, dropped, "dead_letters is full: dropped the oldest invalid ones");
+                left = left.saturating_sub(ids.len());
+            }
+            Ok::<_, StoreError>(())
+        };
+        match tokio::time::timeout(DEADLINE, dropping).await {
+            Ok(Ok(())) => {}
+            Ok(Err(why)) => debug!(route = %route.name, error = %why, "cannot drop dead letters; trying on"),
+            Err(_) => debug!(route = %route.name, "no time left to drop dead letters; trying on"),
+        }
     }
 
     /// Clocks that differ make messages late, never early: both must call them due.
@@ -145,7 +182,9 @@ impl Gates {
         self.skewed = skewed;
     }
 
-    async fn count(&mut self) -> Result<(), StoreError> {
+    /// Answers the routes of which invalid dead letters must go, and how many.
+    async fn count(&mut self) -> Result<Vec<(Arc<Route>, u64)>, StoreError> {
+        let mut excess = Vec::new();
         let counts = self.store.counts().await?;
         let now = self.store.clock().now();
         let heads = self.store.heads(&self.partitions, now).await?;
@@ -158,12 +197,17 @@ impl Gates {
             metrics.overdue(oldest.map(|h| h.due).min(), now);
             let full = counts.messages > 0 && counts.messages as u64 >= route.policy.max_pending;
             metrics.ingress_paused("max_pending", full);
-            if full && self.full.insert(route.name.clone()) {
-                warn!(route = %route.name, pending = counts.messages, "max_pending is reached; ingress waits");
-            } else if !full && self.full.remove(&route.name) {
-                info!(route = %route.name, pending = counts.messages, "below max_pending; ingress goes on");
+            let graves = self.room.counted(&route.name, &counts);
+            metrics.ingress_paused("dead_letters", graves.full);
+            let (pending, dead, closed) = (counts.messages, counts.dead, full || graves.full);
+            if closed && self.full.insert(route.name.clone()) {
+                let limit = if full { "max_pending" } else { "dead_letters" };
+                warn!(route = %route.name, pending, dead, limit, "a limit is reached; ingress waits");
+            } else if !closed && self.full.remove(&route.name) {
+                info!(route = %route.name, pending, dead, "below its limits; ingress goes on");
             }
+            excess.extend((graves.excess > 0).then(|| (route.clone(), graves.excess)));
         }
-        Ok(())
+        Ok(excess)
     }
 }

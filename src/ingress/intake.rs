@@ -9,10 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::admit::{Admitted, admit};
+use super::answers::{answer, op_name};
 use super::bundling::{PartitionWork, Work};
+use super::bury;
 use super::direct::{Direct, Due};
 use super::headers;
 use super::jitter::Jitter;
@@ -26,7 +28,7 @@ use crate::domain::{
 use crate::egress::Lanes;
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::mutants::{self, Mutant};
-use crate::store::{Bundle, DeadLetter, Store, WriteOp, WriteResult, Written};
+use crate::store::{Bundle, DeadRoom, Store, WriteOp};
 use crate::telemetry::{Bursts, Metrics, Outcome, RouteMetrics, Watch};
 
 /// Offsets that share a store partition: a batch makes few bundles, load spreads over all partitions.
@@ -42,6 +44,7 @@ pub struct Intake {
     watch: Arc<Watch>,
     bursts: Arc<Bursts>,
     direct: Direct,
+    room: Arc<DeadRoom>,
     gates: BTreeMap<RouteName, watch::Receiver<bool>>,
     tasks: Tasks,
     shutdown: Shutdown,
@@ -87,6 +90,8 @@ pub struct Parts<'a> {
     pub watch: Arc<Watch>,
     /// Where invalid messages are logged.
     pub bursts: Arc<Bursts>,
+    /// How much room the dead letters have left.
+    pub room: Arc<DeadRoom>,
     /// Whether each route's ingress is open.
     pub gates: BTreeMap<RouteName, watch::Receiver<bool>>,
     /// Where its tasks run.
@@ -100,10 +105,11 @@ pub struct Parts<'a> {
 impl Intake {
     /// Starts it; sources are opened by the consumers.
     pub fn start(parts: Parts<'_>) -> Arc<Self> {
-        let Parts { store, lanes, metrics, watch, bursts, gates, tasks, shutdown, direct_shutdown } = parts;
-        let direct = Direct::start(store.clone(), lanes.clone(), bursts.clone(), tasks, direct_shutdown);
+        let Parts { store, lanes, metrics, watch, bursts, room, gates, tasks, shutdown, direct_shutdown } =
+            parts;
+        let direct = Direct::start(&store, &lanes, &bursts, &room, tasks, direct_shutdown);
         let (tasks, shutdown) = (tasks.clone(), shutdown.clone());
-        Arc::new(Self { store, lanes, metrics, watch, bursts, direct, gates, tasks, shutdown })
+        Arc::new(Self { store, lanes, metrics, watch, bursts, direct, room, gates, tasks, shutdown })
     }
 
     /// Opens a source. `name` identifies it for good: `kafka/<connection>/<group>/<topic>/<partition>`, or
@@ -127,6 +133,7 @@ impl Intake {
                 self.store.clone(),
                 metrics.clone(),
                 self.bursts.clone(),
+                self.room.clone(),
             ),
             metrics,
         })
@@ -282,8 +289,9 @@ impl Source {
         };
         self.metrics.invalid(reason, policy.as_str());
         self.intake.bursts.note("an invalid message", &self.route.name, reason.as_str(), error);
+        let id = named(&entry.message, &self.route);
         if policy != OnInvalid::PassThrough
-            && let Some(id) = named(&entry.message, &self.route)
+            && let Some(id) = &id
         {
             let reason = reason.as_str();
             self.intake.watch.report(&self.route.name, id.as_str(), || Outcome::Dead { reason });
@@ -291,22 +299,28 @@ impl Source {
         match policy {
             OnInvalid::PassThrough => judged.through.push((entry, self.route.to.clone(), receipt)),
             OnInvalid::Drop => {
-                self.metrics.dropped(reason.as_str());
+                self.metrics.dropped(reason.as_str(), 1);
                 receipt.resolve();
             }
             OnInvalid::DeadLetter => {
                 let reason = DeadReason::Invalid(reason);
                 let now = entry.due;
                 retry::remember(&mut entry, now, reason.as_str(), error.as_str());
-                self.metrics.dead_letter(reason.as_str());
-                let p = self.place(None, entry.position);
-                let bundle = Bundle { target: Text::default(), entries: Arc::new(vec![entry]) };
-                let route = self.route.name.clone();
-                judged.work.command(
-                    p,
-                    WriteOp::Bury(DeadLetter { route, reason, bundle, raw: None }),
-                    receipt,
-                );
+                // Where its name would live, so that it can be found by it, and have it back.
+                let p = self.place(id.as_ref(), entry.position);
+                entry.id = id;
+                let Some(entry) = bury::keep(entry, &self.route.policy) else {
+                    let what = "a message over dead_letters.max_message goes back to its queue's own \
+                        dead-letter exchange";
+                    self.intake.bursts.note(what, &self.route.name, reason.as_str(), error);
+                    receipt.reject();
+                    return;
+                };
+                if self.route.dead_letter_to.is_none() {
+                    self.metrics.dead_letter(reason.as_str());
+                }
+                let op = bury::bury(&self.route, reason, Text::default(), entry, now);
+                judged.work.command(p, op, receipt);
             }
         }
     }
@@ -346,55 +360,4 @@ impl Source {
 fn named(message: &Message, route: &Route) -> Option<Text> {
     let found = headers::find(&message.headers, &route.policy.headers);
     headers::id(found.id?, message.origin).ok().flatten()
-}
-
-fn op_name(op: &WriteOp) -> Option<&'static str> {
-    match op {
-        WriteOp::Cancel { .. } => Some("cancel"),
-        WriteOp::Reschedule { .. } => Some("reschedule"),
-        WriteOp::Store { .. } | WriteOp::Bury(_) => None,
-    }
-}
-
-async fn answer(
-    written: Written,
-    receipts: Vec<Vec<Receipt>>,
-    commands: Vec<Option<&'static str>>,
-    metrics: Arc<RouteMetrics>,
-) {
-    let results = match written.results().await {
-        Ok(results) => results,
-        Err(why) => {
-            warn!(error = %why, "the store did not answer; its source will deliver this again");
-            return;
-        }
-    };
-    for ((results, receipts), command) in results.into_iter().zip(receipts).zip(commands) {
-        for (result, receipt) in results.into_iter().zip(receipts) {
-            count(&metrics, command, result);
-            receipt.resolve();
-        }
-    }
-}
-
-fn count(metrics: &RouteMetrics, command: Option<&'static str>, result: WriteResult) {
-    let label = match result {
-        WriteResult::Stored | WriteResult::Replaced => "stored",
-        WriteResult::Duplicate => "duplicate",
-        WriteResult::Cancelled => "cancelled",
-        WriteResult::InFlight => "in_flight",
-        WriteResult::Rescheduled => "rescheduled",
-        WriteResult::TooLate => "too_late",
-        WriteResult::Unknown => "unknown",
-        WriteResult::Published => "published",
-    };
-    if matches!(result, WriteResult::Stored | WriteResult::Replaced) {
-        metrics.stored.inc();
-    }
-    if matches!(result, WriteResult::Duplicate | WriteResult::Replaced) {
-        metrics.duplicates.inc();
-    }
-    if let Some(op) = command {
-        metrics.command(op, label);
-    }
 }

@@ -21,8 +21,26 @@ pub struct Ledger {
 struct Open {
     /// Slot number of the front entry.
     base: u64,
-    /// Position and whether it is resolved, in order of delivery.
-    entries: VecDeque<(i64, bool)>,
+    /// In order of delivery.
+    entries: VecDeque<(i64, State)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    Resolved,
+    Rejected,
+}
+
+/// A resolved prefix that was taken out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Released {
+    /// Position of its last record.
+    pub last: i64,
+    /// Position of the last one that is safe; `None` if all of them are to be rejected.
+    pub safe: Option<i64>,
+    /// Those that the source is to take back for good: only of a source that can.
+    pub rejected: Vec<i64>,
 }
 
 /// The right and duty to resolve one record, once. Dropped unresolved, its source is never released
@@ -43,21 +61,25 @@ impl Ledger {
     pub fn enter(self: &Arc<Self>, position: i64) -> Receipt {
         let mut open = self.open.lock();
         let slot = open.base + open.entries.len() as u64;
-        open.entries.push_back((position, false));
+        open.entries.push_back((position, State::Open));
         Receipt { ledger: self.clone(), slot }
     }
 
-    /// Takes the resolved prefix out and returns the position of its last record; `None` if the
-    /// oldest record is unresolved or there is none.
-    pub fn release(&self) -> Option<i64> {
+    /// Takes the resolved prefix out; `None` if the oldest record is unresolved or there is none.
+    pub fn release(&self) -> Option<Released> {
         let mut open = self.open.lock();
-        let mut last = None;
-        while let Some(&(position, true)) = open.entries.front() {
+        let mut released: Option<Released> = None;
+        while let Some(&(position, state)) = open.entries.front().filter(|(_, state)| *state != State::Open) {
             open.entries.pop_front();
             open.base += 1;
-            last = Some(position);
+            let released = released.get_or_insert_default();
+            released.last = position;
+            match state {
+                State::Rejected => released.rejected.push(position),
+                _ => released.safe = Some(position),
+            }
         }
-        last
+        released
     }
 
     /// Records not yet released.
@@ -74,12 +96,21 @@ impl Ledger {
 impl Receipt {
     /// The record is safe: its source may be released past it.
     pub fn resolve(self) {
+        self.end(State::Resolved);
+    }
+
+    /// The record is not kept here: its source, a queue, is to take it back for good.
+    pub fn reject(self) {
+        self.end(State::Rejected);
+    }
+
+    fn end(self, state: State) {
         let grew = {
             let mut open = self.ledger.open.lock();
             let at = self.slot.checked_sub(open.base);
             match at.and_then(|at| open.entries.get_mut(at as usize).map(|e| (at, e))) {
                 Some((at, entry)) => {
-                    entry.1 = true;
+                    entry.1 = state;
                     at == 0
                 }
                 None => false,
@@ -103,10 +134,23 @@ mod tests {
         third.resolve();
         assert_eq!(ledger.release(), None);
         first.resolve();
-        assert_eq!(ledger.release(), Some(100));
+        assert_eq!(ledger.release().map(|r| r.last), Some(100));
         second.resolve();
-        assert_eq!(ledger.release(), Some(107));
+        assert_eq!(ledger.release().map(|r| r.last), Some(107));
         assert_eq!(ledger.outstanding(), 0);
+    }
+
+    #[test]
+    fn what_is_rejected_is_told_apart_in_its_place() {
+        let ledger = Ledger::new();
+        let mut receipts: Vec<_> = (1..=4).map(|p| ledger.enter(p)).collect();
+        let last = receipts.pop().expect("four");
+        for (n, receipt) in receipts.into_iter().enumerate() {
+            if n == 1 { receipt.resolve() } else { receipt.reject() }
+        }
+        assert_eq!(ledger.release(), Some(Released { last: 3, safe: Some(2), rejected: vec![1, 3] }));
+        last.reject();
+        assert_eq!(ledger.release(), Some(Released { last: 4, safe: None, rejected: vec![4] }));
     }
 
     #[test]

@@ -12,7 +12,9 @@
 //! on by itself.
 
 pub mod admit;
+mod answers;
 mod bundling;
+mod bury;
 mod direct;
 pub mod gates;
 mod headers;
@@ -21,10 +23,12 @@ mod jitter;
 pub mod kafka;
 mod ledger;
 pub mod rabbitmq;
+mod redrive;
 mod through;
 
 pub use intake::{Intake, Source};
-pub use ledger::{Ledger, Receipt};
+pub use ledger::{Ledger, Receipt, Released};
+pub use redrive::redrive;
 
 use std::sync::Arc;
 

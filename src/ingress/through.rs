@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use tracing::{debug, warn};
 
-use super::Receipt;
+use super::{Receipt, bury};
 use crate::domain::{Entry, Partition, Route, Target, Text, Verdict, retry};
 use crate::egress::{Lanes, Publication, Verdicts};
 use crate::lifecycle::Shutdown;
-use crate::store::{Bundle, DeadLetter, Store, WriteOp};
+use crate::store::{DeadRoom, Store};
 use crate::telemetry::{Bursts, RouteMetrics};
 
 /// One source's way past the store.
@@ -25,6 +25,7 @@ pub(super) struct Through {
     store: Store,
     metrics: Arc<RouteMetrics>,
     bursts: Arc<Bursts>,
+    room: Arc<DeadRoom>,
     verdicts: Arc<Verdicts>,
     next: u64,
 }
@@ -64,8 +65,9 @@ impl Through {
         store: Store,
         metrics: Arc<RouteMetrics>,
         bursts: Arc<Bursts>,
+        room: Arc<DeadRoom>,
     ) -> Self {
-        Self { lanes, store, metrics, bursts, verdicts: Arc::default(), next: 0 }
+        Self { lanes, store, metrics, bursts, room, verdicts: Arc::default(), next: 0 }
     }
 
     /// Publishes these, in order; returns when each is confirmed or dead. While the route's publishing is
@@ -183,18 +185,25 @@ impl Through {
         let now = self.store.clock().now();
         passing.entry = retry::failed(&passing.entry, verdict, passing.entry.handouts + 1, now);
         let next = retry::after(verdict, passing.entry.failures, route.policy.retry, now, fastrand::f64());
+        let size = passing.entry.message.body_len() + passing.entry.message.headers_len();
         match next {
+            retry::Next::Dead(reason) if !self.room.take(&route.name, size) => {
+                let what = "dead_letters is full: what is out of attempts is tried again";
+                self.bursts.note(what, &route.name, reason.as_str(), &error);
+                Some((passing, route.policy.retry.max_ms as u64))
+            }
             retry::Next::Again(at) => Some((passing, at.since(now).max(1) as u64)),
             retry::Next::Dead(reason) => {
                 warn!(route = %route.name, reason = reason.as_str(), %error, "a passing record became a dead letter");
-                self.metrics.dead_letter(reason.as_str());
+                if route.dead_letter_to.is_none() {
+                    self.metrics.dead_letter(reason.as_str());
+                }
                 let Passing { entry, target, receipt } = passing;
                 let own = Arc::ptr_eq(&target, &route.to);
                 let target = if own { Text::default() } else { Text::from(target.name()) };
                 let p = Partition((fastrand::u16(..)) % self.store.partitions().count());
-                let bundle = Bundle { target, entries: Arc::new(vec![entry]) };
-                let letter = DeadLetter { route: route.name.clone(), reason, bundle, raw: None };
-                match self.store.write(p, vec![WriteOp::Bury(letter)]).await {
+                let op = bury::bury(route, reason, target, entry, now);
+                match self.store.write(p, vec![op]).await {
                     Ok(_) => receipt.resolve(),
                     Err(why) => warn!(error = %why, "not kept; its source will deliver it again"),
                 }

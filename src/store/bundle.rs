@@ -167,7 +167,7 @@ fn put_base36(out: &mut Vec<u8>, mut n: u64) {
 }
 
 /// Only what [`base36`] writes: lower case, no sign.
-fn from_base36(text: &str) -> Option<u64> {
+pub(super) fn from_base36(text: &str) -> Option<u64> {
     let plain = text.bytes().all(|b| b.is_ascii_digit() || b.is_ascii_lowercase());
     plain.then(|| u64::from_str_radix(text, 36).ok()).flatten()
 }

@@ -11,6 +11,8 @@
 //! | [`Store::heads`], [`Store::claim`] | timer | due -> in flight, under a token and a deadline |
 //! | [`Store::settle`], [`Store::divide`] | timer | confirmed -> gone; the rest back, split off, or dead |
 //! | [`Store::extend`], [`Store::give_back`], [`Store::sweep`] | timer | keep a claim, return it, recover a dead holder's |
+//! | [`Store::dead_page`], [`Store::dead_letters`] | admin, timer | look at dead letters |
+//! | [`Store::redrive`], [`Store::drop_dead`] | admin, timer | due again, or gone for good |
 //! | [`Store::audit`] | timer | find and mend what no transition could have made |
 //! | [`Store::lease`] | timer | tokens of a limited route |
 //! | [`Store::pause`], [`Store::resume`], [`Store::pauses`] | people; ingress and timer | what of a route stands still, on every replica |
@@ -23,17 +25,21 @@
 mod bundle;
 mod codec;
 pub mod config;
+mod dead;
 mod error;
 mod redis;
+mod room;
 mod types;
 
 pub use bundle::{Bundle, BundleId, slice_of};
 pub use codec::{CodecError, decode, encode};
 pub use config::Config;
+pub use dead::{DeadBody, DeadFilter, DeadId, DeadMark, DeadPage};
 pub use error::{PreflightError, StoreError};
 #[cfg(feature = "test-util")]
 pub use redis::shift_clock;
 pub use redis::{Lease, Parts, Pauses, Preflight, Store, TrailEntry, Wake, Written, preflight};
+pub use room::{DeadRoom, Fullness};
 pub use types::{
     AuditReport, BrowseKey, BrowseQuery, Browsed, Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division,
     Found, Fresh, Head, Held, Histogram, MessageState, PartitionView, Progress, Remainder, Settlement, Swept,

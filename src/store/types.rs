@@ -359,6 +359,12 @@ pub struct Counts {
     pub messages: i64,
     /// Bytes of their bundles.
     pub bytes: i64,
-    /// Dead letters.
+    /// Dead letters, invalid ones included.
     pub dead: i64,
+    /// Their bytes.
+    pub dead_bytes: i64,
+    /// Those of them whose message was invalid.
+    pub invalid: i64,
+    /// Their bytes.
+    pub invalid_bytes: i64,
 }

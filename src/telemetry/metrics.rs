@@ -279,8 +279,8 @@ impl RouteMetrics {
     }
 
     /// `dropped_total{reason}`
-    pub fn dropped(&self, reason: &'static str) {
-        self.dropped.get_or_create(&self.reason(reason)).inc();
+    pub fn dropped(&self, reason: &'static str, times: u64) {
+        self.dropped.get_or_create(&self.reason(reason)).inc_by(times);
     }
 
     /// `ingress_paused{reason}`

@@ -7,7 +7,7 @@ use tracing::warn;
 
 use super::Shard;
 use super::holding::{Holding, Standing};
-use crate::domain::{DeadReason, Entry, UnixMs, Verdict, retry};
+use crate::domain::{DeadReason, Entry, Refusal, UnixMs, Verdict, dying, retry};
 use crate::store::{Bundle, DeadLetter, Division, Fresh, Remainder, slice_of};
 use crate::telemetry::Outcome;
 
@@ -18,10 +18,9 @@ const RETRY_SPAN_MS: i64 = 1000;
 /// `split`, open ones are held on as a bundle of their own.
 pub(super) fn of(shard: &Shard, holding: &Holding, split: bool) -> Division {
     let now = shard.store.clock().now();
-    let served = &holding.flight.served;
     let jitter = fastrand::f64();
     let mut again: Vec<(u32, Entry)> = Vec::new();
-    let (mut open, mut dead) = (Vec::new(), Vec::new());
+    let (mut open, mut dead, mut ends) = (Vec::new(), Vec::new(), Vec::new());
     let mut leaves = vec![true; holding.stored.len()];
     for (position, &index) in holding.stored.iter().enumerate() {
         let entry = &holding.flight.entries[index as usize];
@@ -35,25 +34,27 @@ pub(super) fn of(shard: &Shard, holding: &Holding, split: bool) -> Division {
                 leaves[position] = false;
                 again.push((position as u32, named(holding, index, entry.clone())));
             }
+            Standing::Died => dead.push(letter(holding, dying::ended(entry.clone()), dying::reason(entry))),
             Standing::Failed(verdict) => {
-                let handouts = entry.handouts + holding.flight.expiries + 1;
-                let failed = retry::failed(entry, verdict, handouts, now);
-                let mut failed = named(holding, index, failed);
-                served.metrics.publish_failure(retry::describe(verdict).0);
-                match retry::after(verdict, failed.failures, served.route.policy.retry, now, jitter) {
-                    retry::Next::Again(due) => {
-                        served.metrics.retries.inc();
-                        failed.asked.get_or_insert(failed.due);
-                        failed.due = due;
+                let fate = if holding.flight.dying {
+                    dying(holding, index, verdict, now)
+                } else {
+                    failed(shard, holding, index, verdict, now, jitter)
+                };
+                match fate {
+                    Fate::Again(entry) => {
                         leaves[position] = false;
-                        again.push((position as u32, failed));
+                        again.push((position as u32, entry));
                     }
-                    retry::Next::Dead(reason) => dead.push(letter(holding, failed, reason)),
+                    Fate::Dying(entry) => ends.push((position as u32, entry)),
+                    Fate::Dead(letter) => dead.push(letter),
                 }
             }
         }
     }
     let mut remainders = together(holding, again);
+    // Never among those that are to live: a bundle has one target.
+    remainders.extend(together(holding, ends));
     if !open.is_empty() {
         let expiries = holding.flight.expiries;
         remainders.push(remainder(holding, open, Some(shard.lease_ms()), expiries));
@@ -68,6 +69,65 @@ pub(super) fn of(shard: &Shard, holding: &Holding, split: bool) -> Division {
         remainders,
         dead,
     }
+}
+
+/// What becomes of a message whose publish failed.
+enum Fate {
+    /// It is due again.
+    Again(Entry),
+    /// It is dead as soon as `dead_letter_to` has confirmed it.
+    Dying(Entry),
+    Dead(DeadLetter),
+}
+
+fn failed(shard: &Shard, holding: &Holding, index: u32, verdict: &Verdict, now: UnixMs, jitter: f64) -> Fate {
+    let (served, entry) = (&holding.flight.served, &holding.flight.entries[index as usize]);
+    let handouts = entry.handouts + holding.flight.expiries + 1;
+    let mut failed = named(holding, index, retry::failed(entry, verdict, handouts, now));
+    served.metrics.publish_failure(retry::describe(verdict).0);
+    let due = match retry::after(verdict, failed.failures, served.route.policy.retry, now, jitter) {
+        retry::Next::Again(due) => due,
+        retry::Next::Dead(reason) if shard.dead_room.take(&served.route.name, size(&failed)) => {
+            if served.route.dead_letter_to.is_none() {
+                return Fate::Dead(letter(holding, failed, reason));
+            }
+            dying::begin(&mut failed, now, reason);
+            return Fate::Dying(failed);
+        }
+        retry::Next::Dead(reason) => {
+            let what = "dead_letters is full: what is out of attempts is tried again";
+            let error = failed.history.last().map(|f| f.error.clone()).unwrap_or_default();
+            served.bursts.note(what, &served.route.name, reason.as_str(), error);
+            now.plus(served.route.policy.retry.max_ms)
+        }
+    };
+    served.metrics.retries.inc();
+    failed.asked.get_or_insert(failed.due);
+    failed.due = due;
+    Fate::Again(failed)
+}
+
+/// What becomes of a dead message that `dead_letter_to` did not take.
+fn dying(holding: &Holding, index: u32, verdict: &Verdict, now: UnixMs) -> Fate {
+    let (served, entry) = (&holding.flight.served, &holding.flight.entries[index as usize]);
+    if let Verdict::Refused { reason: Refusal::TooBig, error } = verdict {
+        // It never will be taken there; the store has it, so nothing is lost.
+        warn!(route = %served.route.name, %error, "a dead letter is too big for dead_letter_to");
+        return Fate::Dead(letter(holding, dying::ended(entry.clone()), dying::reason(entry)));
+    }
+    let (reason, error) = retry::describe(verdict);
+    served.metrics.publish_failure(reason);
+    let what = "dead_letter_to does not take what is dead; trying on";
+    served.bursts.note(what, &served.route.name, reason, error);
+    let mut entry = named(holding, index, entry.clone());
+    entry.handouts += holding.flight.expiries + 1;
+    entry.due = now.plus(served.route.policy.retry.max_ms);
+    Fate::Again(entry)
+}
+
+/// Bytes that it will take, about.
+fn size(entry: &Entry) -> usize {
+    entry.message.body_len() + entry.message.headers_len() + 64
 }
 
 /// A message that leaves its first bundle takes its `~` id along.

@@ -25,6 +25,8 @@ pub(super) struct Flight {
     pub(super) slot: u64,
     pub(super) served: Arc<Served>,
     pub(super) entries: Arc<Vec<Entry>>,
+    /// The same as they are handed to the lane.
+    pub(super) outgoing: Arc<Vec<Entry>>,
     /// Each entry's name as it goes out.
     pub(super) ids: Vec<Text>,
     pub(super) target: Arc<Target>,
@@ -43,6 +45,8 @@ pub(super) struct Flight {
     pub(super) order: Vec<u32>,
     /// How many of `order` are handed over; [`STOPPED`] once no more may be.
     pub(super) handed: AtomicU32,
+    /// Its messages are on their way to the route's `dead_letter_to`: confirmed there, they are dead.
+    pub(super) dying: bool,
 }
 
 /// When a batch of verdicts was heard: Redis's clock and the monotonic one, microseconds.
@@ -121,6 +125,8 @@ pub(super) enum Standing {
     Open,
     /// Its broker has it.
     Confirmed,
+    /// Its dead-letter target has it: it is dead, and not yet kept.
+    Died,
     /// Not to be published: it was gone or done when claimed.
     Skipped,
     /// Its publish failed.
@@ -238,6 +244,7 @@ impl Slots {
         if *standing == Standing::Open {
             *standing = match verdict {
                 Verdict::Unknown { .. } if mutants::is(Mutant::UnknownIsConfirmed) => Standing::Confirmed,
+                Verdict::Confirmed if holding.flight.dying => Standing::Died,
                 Verdict::Confirmed => {
                     holding.news = true;
                     holding.flight.confirmed(entry, heard);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tracing::{debug, error, info};
 
-use super::Shard;
+use super::{Served, Shard};
 use crate::domain::Partition;
 use crate::store::StoreError;
 
@@ -17,13 +17,22 @@ use crate::store::StoreError;
 const SWEEP: Duration = Duration::from_secs(1);
 /// One round of audits over all partitions of a shard.
 const AUDIT_ROUND: Duration = Duration::from_secs(60);
+/// Seconds of one round of looks for dead letters that are too old, and most steps of one look.
+const EXPIRE_ROUND: usize = 10;
+const EXPIRE_STEPS: usize = 10;
 /// Longest wait for one sweep or audit; then the next second tries again.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Runs until draining begins.
 pub(super) async fn run(shard: Arc<Shard>) {
-    let mut keeper =
-        Keeper { steps: shard.store.clock().steps(), hold_until_us: 0, audited: 0, due_us: 0, shard };
+    let mut keeper = Keeper {
+        steps: shard.store.clock().steps(),
+        hold_until_us: 0,
+        audited: 0,
+        due_us: 0,
+        expired: 0,
+        shard,
+    };
     loop {
         let shard = keeper.shard.clone();
         tokio::select! {
@@ -45,6 +54,8 @@ struct Keeper {
     hold_until_us: i64,
     /// The place of the partition audited last.
     audited: usize,
+    /// The place of the partition whose dead letters were looked through last.
+    expired: usize,
     /// When the next audit is due.
     due_us: i64,
 }
@@ -53,6 +64,7 @@ impl Keeper {
     async fn keep(&mut self) {
         let kept = tokio::time::timeout(DEADLINE, async {
             self.sweep().await?;
+            self.expire().await?;
             self.audit().await
         });
         match kept.await {
@@ -79,6 +91,38 @@ impl Keeper {
             let swept = shard.store.sweep(p, shard.lease_ms(), hold).await?;
             if swept.expired + swept.clamped > 0 {
                 debug!(partition = p.0, expired = swept.expired, clamped = swept.clamped, "claims came back");
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops dead letters that were kept for as long as they are to be, in the next few partitions.
+    async fn expire(&mut self) -> Result<(), StoreError> {
+        let shard = &self.shard;
+        let now = shard.store.clock().now();
+        let keep = |served: &Arc<Served>| {
+            let route = &served.route;
+            (route.name.clone(), now.plus(-route.policy.dead_letters.keep_ms))
+        };
+        let routes: Vec<_> = shard.routes.values().map(keep).collect();
+        for _ in 0..shard.partitions.len().div_ceil(EXPIRE_ROUND) {
+            self.expired = (self.expired + 1) % shard.partitions.len();
+            let p = shard.partitions[self.expired];
+            for _ in 0..EXPIRE_STEPS {
+                let old = shard.store.dead_before(p, &routes).await?;
+                if old.is_empty() {
+                    break;
+                }
+                for (id, dropped) in old.iter().zip(shard.store.drop_dead(&old).await?) {
+                    if let Some(served) = shard.routes.get(id.route()).filter(|_| dropped) {
+                        served.metrics.dropped("dead_letters_keep", 1);
+                    }
+                }
+                info!(
+                    partition = p.0,
+                    letters = old.len(),
+                    "dropped dead letters older than dead_letters.keep"
+                );
             }
         }
         Ok(())

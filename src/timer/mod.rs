@@ -33,7 +33,7 @@ pub use config::Config;
 use crate::domain::{Partition, Route};
 use crate::egress::{Lanes, Verdicts};
 use crate::lifecycle::{Shutdown, Tasks};
-use crate::store::Store;
+use crate::store::{DeadRoom, Store};
 use crate::telemetry::{Bursts, Metrics, RouteMetrics, Watch};
 
 use self::holding::Table;
@@ -54,6 +54,8 @@ pub struct Parts<'a> {
     pub config: Config,
     /// Where from.
     pub store: Store,
+    /// How much room the dead letters have left.
+    pub room: Arc<DeadRoom>,
     /// Where to.
     pub lanes: Arc<dyn Lanes>,
     /// What this replica serves.
@@ -92,6 +94,7 @@ struct Shard {
     config: Config,
     partitions: Vec<Partition>,
     store: Store,
+    dead_room: Arc<DeadRoom>,
     lanes: Arc<dyn Lanes>,
     routes: Arc<BTreeMap<String, Arc<Served>>>,
     metrics: Arc<Metrics>,
@@ -136,6 +139,7 @@ pub fn start(parts: &Parts<'_>) -> std::io::Result<()> {
             config: parts.config,
             partitions,
             store: parts.store.clone(),
+            dead_room: parts.room.clone(),
             lanes: parts.lanes.clone(),
             routes: routes.clone(),
             metrics: parts.metrics.clone(),

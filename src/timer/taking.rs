@@ -9,7 +9,7 @@ use super::holding::{Flight, Holding, Standing};
 use super::wheel::Item;
 use super::{Served, Shard};
 use crate::domain::limits::{MAX_EXPIRIES, SPLIT_EXPIRIES};
-use crate::domain::{DeadReason, Text, retry};
+use crate::domain::{DeadReason, Flags, Text, dying, retry};
 use crate::mutants::{self, Mutant};
 use crate::store::{Bundle, Claim, Claimed, CodecError, DeadLetter, Division, Fresh, Remainder};
 
@@ -49,7 +49,23 @@ pub(super) async fn take(shard: &Shard, claimed: Claimed, lease_until_us: i64) -
         bury_crashed(shard, &claimed, &served, &bundle).await;
         return None;
     }
+    let dies = bundle.entries.iter().any(|entry| entry.flags.has(Flags::DYING));
+    if dies && served.route.dead_letter_to.is_none() {
+        bury_dying(shard, &claimed, &served, &bundle).await;
+        return None;
+    }
     enter(shard, claimed, &served, &bundle, lease_until_us)
+}
+
+/// What was on its way to a `dead_letter_to` that is not configured any more is a dead letter now.
+async fn bury_dying(shard: &Shard, claimed: &Claimed, served: &Arc<Served>, bundle: &Bundle) {
+    let letters = bundle.entries.iter().map(|entry| {
+        let (reason, target) = (dying::reason(entry), bundle.target.clone());
+        served.metrics.dead_letter(reason.as_str());
+        let bundle = Bundle { target, entries: Arc::new(vec![dying::ended(entry.clone())]) };
+        DeadLetter { route: served.route.name.clone(), reason, bundle, raw: None }
+    });
+    divide(shard, &claimed.claim, claimed.skip.len(), Vec::new(), Vec::new(), letters.collect()).await;
 }
 
 fn enter(
@@ -62,7 +78,11 @@ fn enter(
     let Claimed { claim, expiries, skip, blob, .. } = claimed;
     let expiries = if mutants::is(Mutant::ForgetExpiry) { 0 } else { expiries };
     let slot = shard.table.slot();
+    let dying = bundle.entries.iter().any(|entry| entry.flags.has(Flags::DYING));
     let mut target = served.route.target(bundle.target.as_str());
+    if dying {
+        target = served.route.dead_letter_to.as_ref();
+    }
     if mutants::is(Mutant::WrongTarget) {
         target = shard.routes.values().map(|other| &other.route.to).find(|&to| *to != served.route.to);
     }
@@ -72,6 +92,11 @@ fn enter(
         slot,
         served: served.clone(),
         entries: bundle.entries.clone(),
+        outgoing: if dying {
+            Arc::new(bundle.entries.iter().map(|e| dying::outgoing(e, &served.route.name)).collect())
+        } else {
+            bundle.entries.clone()
+        },
         ids: claim.id.message_ids(claim.partition, &bundle.entries),
         lane: target.map(|target| shard.lanes.lane(target)),
         target: target.unwrap_or(&served.route.to).clone(),
@@ -81,6 +106,7 @@ fn enter(
         lease_until_us: AtomicI64::new(lease_until_us),
         published_us: AtomicI64::new(i64::MAX),
         handed: AtomicU32::new(0),
+        dying,
         order,
     });
     let standing: Vec<Standing> =

@@ -261,7 +261,7 @@ fn publication(flight: &Arc<Flight>, index: u32, now_us: i64) -> Option<Publicat
         flight.verdicts.push(ticket, Verdict::Confirmed);
     }
     Some(Publication {
-        entries: flight.entries.clone(),
+        entries: flight.outgoing.clone(),
         index,
         stamp: Some(Stamp {
             id: flight.ids[index as usize].clone(),

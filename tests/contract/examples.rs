@@ -86,11 +86,12 @@ fn the_reference_is_the_default_and_its_commented_keys_are_right() {
     assert_eq!(policy.headers, postdate::domain::route::HeaderNames::default());
     assert_eq!((policy.dedupe_ms, policy.rate, policy.jitter_ms), (0, None, 0));
     assert_eq!((policy.max_size, policy.max_headers), (1 << 20, 64 << 10));
+    assert_eq!(policy.dead_letters, postdate::domain::DeadLetters::default());
 
     for property in OWNED {
         assert!(reference.contains(&format!("`{property}`")), "{property} is not in the reference");
     }
-    for later in ["order =", "dead_letters", "topology", "heartbeat =", "wait_replicas"] {
+    for later in ["order =", "topology", "heartbeat =", "wait_replicas"] {
         assert!(!reference.contains(later), "{later} is not in this version");
     }
 }
@@ -111,6 +112,8 @@ fn routes_take_defaults_and_differ_where_they_say_so() {
     assert_eq!((jobs.policy.dedupe_ms, jobs.policy.jitter_ms), (3_600_000, 30_000));
     assert_eq!(archive.policy.delay_from, DelayFrom::Produced);
     assert_eq!(jobs.policy.delay_from, DelayFrom::Arrival);
+    let letters = jobs.policy.dead_letters;
+    assert_eq!((letters.max, letters.keep_ms, letters.max_bytes), (10_000, 90 * 86_400_000, 256 << 20));
     assert!(matches!(&jobs.from, Endpoint::Rabbitmq { prefetch: 500, .. }));
     assert!(matches!(&jobs.from, Endpoint::Rabbitmq { queue, .. } if queue == "jobs.delayed"));
     assert_eq!(config.admin.read_tokens[0].expose(), "read-me-not");

@@ -3,6 +3,7 @@
 
 mod commands;
 mod contents;
+mod dead;
 mod directions;
 mod forms;
 mod inputs;

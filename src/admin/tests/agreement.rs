@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::super::router::DESCRIPTION;
-use super::super::testing::{READ, Server, WRITE};
+use super::super::testing::{DEAD, READ, Server, WRITE};
 
 /// A row of the table: method, path, role.
 pub(super) struct Row {
@@ -30,7 +30,17 @@ pub(super) fn table() -> Vec<Row> {
 impl Row {
     /// The path for a route that is there.
     pub(super) fn concrete(&self) -> String {
-        concrete(self.path)
+        let id = if self.path.starts_with("/api/v1/dead") { DEAD } else { "order-7" };
+        self.path.replace("{route}", "orders").replace("{id}", id)
+    }
+
+    /// A body that the call takes.
+    pub(super) fn body(&self) -> String {
+        match self.path {
+            "/api/v1/dead/redrive" | "/api/v1/dead/drop" => format!("{{\"ids\":[\"{DEAD}\"]}}"),
+            _ if matches!(self.method, "POST" | "PATCH") => "{}".to_owned(),
+            _ => String::new(),
+        }
     }
 
     /// What a call without content is answered with: what asks the store gets none in these tests, but the
@@ -39,10 +49,6 @@ impl Row {
         let asks = ["/messages/{id}", "v1/messages", "/histogram", "/partitions", "/audit"];
         if asks.iter().any(|end| self.path.ends_with(end)) { status == 503 } else { status < 300 }
     }
-}
-
-fn concrete(path: &str) -> String {
-    path.replace("{route}", "orders").replace("{id}", "order-7")
 }
 
 fn description() -> Value {
@@ -67,9 +73,10 @@ async fn the_router_has_what_the_table_says_and_nothing_else() {
     for path in listed {
         for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
             let row = rows.iter().find(|row| (row.method, row.path) == (method, path));
-            let concrete = concrete(path);
-            let body = if matches!(method, "POST" | "PATCH") { "{}" } else { "" };
-            let answer = server.call(method, &concrete, Some(WRITE), body).await;
+            let of_path = rows.iter().find(|row| row.path == path).expect("listed");
+            let concrete = of_path.concrete();
+            let body = row.map_or_else(|| "{}".to_owned(), Row::body);
+            let answer = server.call(method, &concrete, Some(WRITE), &body).await;
             assert_eq!(answer.status != 405, row.is_some(), "{method} {path}: {answer:?}");
             assert!(row.is_none_or(|row| row.is_answered(answer.status)), "{method} {path}: {answer:?}");
         }
@@ -81,10 +88,9 @@ async fn the_router_has_what_the_table_says_and_nothing_else() {
 async fn the_roles_of_the_table_hold() {
     let server = Server::start().await;
     for row in table() {
-        let body = if matches!(row.method, "POST" | "PATCH") { "{}" } else { "" };
         let mut answers = Vec::new();
         for token in [None, Some(READ), Some(WRITE)] {
-            answers.push(server.call(row.method, &row.concrete(), token, body).await.status);
+            answers.push(server.call(row.method, &row.concrete(), token, &row.body()).await.status);
         }
         let done = answers[2];
         let expected = match row.role {

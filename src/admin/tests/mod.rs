@@ -2,6 +2,7 @@
 
 mod access;
 mod agreement;
+mod dead;
 mod ending;
 mod pausing;
 mod probes;

@@ -71,11 +71,13 @@ async fn a_route_is_shown_in_the_words_of_the_configuration() {
         "from": { "rabbitmq": "main", "queue": "mail.delayed", "prefetch": 500 },
         "to": { "rabbitmq": "main", "exchange": "mail", "routing_key": "preserve" },
         "allow_targets": [],
+        "dead_letter_to": "dead/key",
         "policy": {
             "delay_from": "produced", "max_delay": "30d", "max_size": "1MiB", "max_headers": "64KiB",
             "max_pending": 10_000_000, "on_invalid": "dead_letter", "on_duplicate": "keep",
             "dedupe": "0s", "rate": 0, "burst": 0, "jitter": "0s",
             "retry": { "attempts": 16, "initial": "1s", "max": "5m" },
+            "dead_letters": { "max": 100_000, "max_bytes": "256MiB", "max_message": "16MiB", "keep": "30d" },
             "headers": {
                 "delay": "x-delay", "deliver_at": "x-deliver-at", "id": "x-delay-id",
                 "op": "x-delay-op", "target": "x-delay-target",

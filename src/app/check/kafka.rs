@@ -28,7 +28,7 @@ impl Wanted {
                 wanted.topics.entry(topic.clone()).or_default().insert(source(route));
                 wanted.groups.entry(group.clone()).or_default().insert(topic.clone());
             }
-            for to in std::iter::once(&route.to).chain(&route.allow_targets) {
+            for to in route.targets() {
                 if let Target::Kafka { connection, topic } = &**to
                     && connection == name
                 {

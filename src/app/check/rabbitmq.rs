@@ -19,7 +19,7 @@ fn wanted(name: &str, routes: &[Arc<Route>]) -> BTreeMap<Thing, BTreeSet<String>
         {
             wanted.entry(Thing::Queue(queue.clone())).or_default().insert(source(route));
         }
-        for to in std::iter::once(&route.to).chain(&route.allow_targets) {
+        for to in route.targets() {
             let Target::Rabbitmq { connection, exchange, routing_key } = &**to else { continue };
             let thing = match (exchange.as_str(), routing_key) {
                 ("", RoutingKey::Fixed(queue)) => Thing::Queue(queue.clone()),

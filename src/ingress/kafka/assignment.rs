@@ -93,7 +93,7 @@ impl Assignment {
 
     /// Takes the resolved prefix into account.
     pub(super) fn advance(&mut self) {
-        if let Some(last) = self.ledger.release() {
+        if let Some(last) = self.ledger.release().map(|released| released.last) {
             self.resolved = last + 1;
             self.window.leave(last);
         }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
 use lapin::message::Delivery as AmqpDelivery;
-use lapin::options::{BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicQosOptions};
+use lapin::options::{
+    BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicQosOptions, BasicRejectOptions,
+};
 use lapin::types::{FieldTable, ShortString};
 use tracing::debug;
 
@@ -128,13 +130,22 @@ impl Subscription {
     /// Acknowledges the resolved prefix. A channel that is lost is found out by reading: the broker will
     /// deliver again what this does not reach it for.
     async fn acknowledge(&self) {
-        let Some(tag) = self.ledger.release() else {
-            return;
-        };
-        let ack = self.channel.basic_ack(tag as u64, BasicAckOptions { multiple: true });
-        if let Err(fault) = within("basic.ack", ack).await {
+        if let Err(fault) = self.give_answers().await {
             debug!(queue = %self.queue, %fault, "an acknowledgement was not sent");
         }
+    }
+
+    /// Rejects what is to be rejected, one by one, then acknowledges the rest of the prefix at once: a tag
+    /// that was rejected is none that may be acknowledged.
+    async fn give_answers(&self) -> Result<(), Fault> {
+        let Some(released) = self.ledger.release() else { return Ok(()) };
+        for tag in released.rejected {
+            let reject = self.channel.basic_reject(tag as u64, BasicRejectOptions { requeue: false });
+            within("basic.reject", reject).await?;
+        }
+        let Some(tag) = released.safe else { return Ok(()) };
+        let ack = self.channel.basic_ack(tag as u64, BasicAckOptions { multiple: true });
+        within("basic.ack", ack).await
     }
 
     /// Stops the deliveries, waits until all that was taken is resolved, acknowledges, and closes; when
@@ -160,13 +171,7 @@ impl Subscription {
                 return within("channel.close", self.channel.close(200, "drained".into())).await;
             }
         }
-        match self.ledger.release() {
-            None => Ok(()),
-            Some(tag) => {
-                let ack = self.channel.basic_ack(tag as u64, BasicAckOptions { multiple: true });
-                within("basic.ack", ack).await
-            }
-        }
+        self.give_answers().await
     }
 }
 

@@ -16,7 +16,7 @@
 
 mod finds;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
 use redis::{FromRedisValue, Pipeline, Value};
@@ -82,14 +82,18 @@ impl Store {
         let mut all: BTreeMap<Partition, Finds> = BTreeMap::new();
         all.insert(p, finds);
         self.walk_keys(&mut all).await?;
-        for (p, finds) in all {
-            self.mend(p, finds, &mut report).await?;
+        let mut graves = BTreeSet::new();
+        for (of, mut finds) in all {
+            if of == p {
+                graves = std::mem::take(&mut finds.graves);
+            }
+            self.mend(of, finds, &mut report).await?;
         }
         // Names last: those of what was found lost are free now.
         let mut finds = Finds::default();
         next.names = self.walk_names(p, place.names, &mut finds).await?;
         self.mend(p, finds, &mut report).await?;
-        self.recount(p, &mut report).await?;
+        self.recount(p, &graves, &mut report).await?;
         *self.0.audits.partitions[usize::from(p.0)].lock() = next;
         for id in &report.lost {
             error!(partition = p.0, %id, messages = id.count(), "a bundle is lost: its content is not in the store");
@@ -247,14 +251,19 @@ impl Store {
     }
 
     /// Counts what stands, and sets the counts to it if nothing moved meanwhile.
-    async fn recount(&self, p: Partition, report: &mut AuditReport) -> Result<(), StoreError> {
+    async fn recount(
+        &self,
+        p: Partition,
+        graves: &BTreeSet<String>,
+        report: &mut AuditReport,
+    ) -> Result<(), StoreError> {
         for _ in 0..COUNTS {
             let call = self.recount_call(p, vec!["look".into()]);
             let look = self.0.settles.run_unnumbered(p, &call).await?;
             let Value::Array(look) = look else { return Err(shape("the answer to a recount")) };
             let [stamp, forgotten] = &look[..] else { return Err(shape("the answer to a recount")) };
             report.lanes += integer(forgotten)? as u32;
-            let Some(counted) = self.count(p).await? else { return Ok(()) };
+            let Some(counted) = self.count(p, graves).await? else { return Ok(()) };
             let mut args: Vec<Arg> = vec!["set".into(), text(stamp)?.into(), counted.len().into()];
             for (field, n) in counted {
                 args.extend::<[Arg; 2]>([field.into(), n.into()]);
@@ -274,7 +283,11 @@ impl Store {
     }
 
     /// What the counts should be; `None` if there is too much to count.
-    async fn count(&self, p: Partition) -> Result<Option<BTreeMap<String, i64>>, StoreError> {
+    async fn count(
+        &self,
+        p: Partition,
+        graves: &BTreeSet<String>,
+    ) -> Result<Option<BTreeMap<String, i64>>, StoreError> {
         let shelves = self.shelves(p).await?;
         if shelves.len() == SHELVES {
             return Ok(None);
@@ -296,16 +309,8 @@ impl Store {
                 self.count_bundles(p, ids, &mut counted).await?;
             }
         }
-        let mut pipe = redis::pipe();
-        pipe.cmd("ZRANGE").arg(self.0.keys.of(p, "dead")).arg(0).arg(ENTRIES);
-        let (dead,): (Vec<String>,) = self.ask(&pipe).await?;
-        if dead.len() > ENTRIES {
-            return Ok(None);
-        }
-        for id in &dead {
-            *counted.entry(format!("d:{}", id.split('/').next().unwrap_or_default())).or_default() += 1;
-        }
-        Ok(Some(counted))
+        let whole = self.count_dead(p, seen, graves.clone(), &mut counted).await?;
+        Ok(whole.then_some(counted))
     }
 
     async fn count_bundles(

@@ -23,12 +23,20 @@ impl Store {
         let mut counts: BTreeMap<String, Counts> = BTreeMap::new();
         for (field, n) in found.into_iter().flatten() {
             // Fields without a route are not counts.
-            let Some((kind, route)) = field.split_once(':') else { continue };
+            let Some((kind, grave)) = field.split_once(':') else { continue };
+            let (route, invalid) = grave.split_once('/').map_or((grave, false), |(route, _)| (route, true));
             let of_route = counts.entry(route.to_owned()).or_default();
             match kind {
                 "n" => of_route.messages += n,
                 "b" => of_route.bytes += n,
-                "d" => of_route.dead += n,
+                "d" => {
+                    of_route.dead += n;
+                    of_route.invalid += if invalid { n } else { 0 };
+                }
+                "x" => {
+                    of_route.dead_bytes += n;
+                    of_route.invalid_bytes += if invalid { n } else { 0 };
+                }
                 _ => {}
             }
         }

@@ -2,11 +2,11 @@
 //! one partition live on one node and one script can touch them.
 
 use crate::domain::Partition;
-use crate::store::BundleId;
+use crate::store::{BundleId, DeadId};
 
 /// Names of the keys that every script gets, in the order that `prelude.lua` gives them.
-const FIXED: [&str; 11] =
-    ["idx", "claims", "tokens", "gone", "done", "expiries", "opened", "names", "counts", "calls", "dead"];
+const FIXED: [&str; 10] =
+    ["idx", "claims", "tokens", "gone", "done", "expiries", "opened", "names", "counts", "calls"];
 
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
@@ -82,7 +82,13 @@ impl Keys {
         Some((Partition(p.parse().ok()?), name))
     }
 
-    pub(super) fn dead(&self, p: Partition, dead_id: &str) -> String {
-        format!("{}:{{{p}}}:d:{dead_id}", self.prefix)
+    /// A dead letter's blob; its id says where it lies.
+    pub(super) fn dead(&self, id: &DeadId) -> String {
+        format!("{}:{{{}}}:d:{id}", self.prefix, id.partition())
+    }
+
+    /// One route's dead letters of one kind.
+    pub(super) fn grave(&self, p: Partition, grave: &str) -> String {
+        format!("{}:{{{p}}}:dead:{grave}", self.prefix)
     }
 }

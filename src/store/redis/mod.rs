@@ -5,6 +5,7 @@ mod audit;
 mod browse;
 mod claims;
 mod counts;
+mod dead;
 mod find;
 mod health;
 mod histogram;
@@ -65,6 +66,8 @@ struct Inner {
     browse: Link,
     claims: CallLane,
     settles: CallLane,
+    /// Redrives and drops: never before a settle.
+    deads: CallLane,
     writer: Writer,
     wake: Wake,
     lookout: Lookout,
@@ -133,6 +136,7 @@ impl Store {
         };
         let (side, browse) = (link("side")?, link("browse")?);
         let (claims, settles) = (lane("c", link("claim")?), lane("s", link("settle")?));
+        let deads = lane("d", side.clone());
         let writes = Arc::new(lane("w", link("write")?));
         let wake = Wake::new(parts.shards);
         let memory = Memory::new(&parts.remembers);
@@ -151,6 +155,7 @@ impl Store {
             browse,
             claims,
             settles,
+            deads,
             writer,
             wake,
             went_back,

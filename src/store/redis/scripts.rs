@@ -111,4 +111,6 @@ pub(super) static RECOUNT: LazyLock<Script> = LazyLock::new(|| script!(allow_oom
 pub(super) static LOOK: LazyLock<Script> = LazyLock::new(|| script!(bare "look.lua"));
 pub(super) static LEASE: LazyLock<Script> = LazyLock::new(|| script!(bare "lease.lua"));
 pub(super) static TRIM: LazyLock<Script> = LazyLock::new(|| script!(bare "trim.lua"));
+pub(super) static REDRIVE: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "redrive.lua"));
+pub(super) static DROP: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "drop.lua"));
 pub(super) static MARK: LazyLock<Script> = LazyLock::new(|| script!(bare "mark.lua"));

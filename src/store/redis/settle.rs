@@ -6,11 +6,13 @@ use redis::Value;
 
 use super::lane::{Arg, Call};
 use super::reply::{shape, text};
-use super::write::{dead_blob, dead_id, name_key};
+use super::write::{dead_blob, dead_id, graves, name_key};
 use super::{Store, scripts};
-use crate::domain::Partition;
+use crate::domain::{Flags, Partition};
 use crate::store::bundle::BundleId;
-use crate::store::{Claim, Division, Held, Progress, Remainder, Settlement, StoreError, encode, slice_of};
+use crate::store::{
+    Claim, DeadId, Division, Held, Progress, Remainder, Settlement, StoreError, encode, slice_of,
+};
 
 impl Store {
     /// Takes wholly confirmed bundles of one partition out of the store. Answers each: `Done`, or `Stale`
@@ -48,7 +50,8 @@ impl Store {
             fresh.iter().filter(|(_, r)| r.lease_ms.is_none()).map(|(id, _)| id.shelf()).collect();
         shelves.sort_unstable();
         shelves.dedup();
-        let dead: Vec<String> = division.dead.iter().map(|letter| dead_id(letter, &self.0.ids)).collect();
+        let dead: Vec<DeadId> = division.dead.iter().map(|letter| dead_id(letter, p, &self.0.ids)).collect();
+        let (graves, places) = graves(&dead);
         let route = division.claim.id.route();
         let memory = self.0.memory.args(std::iter::once((route, &division.delivered[..])));
         let remembers = !memory.is_empty();
@@ -56,7 +59,8 @@ impl Store {
         keys.push(self.0.keys.blob(p, &division.claim.id));
         keys.extend(shelves.iter().map(|shelf| self.0.keys.due(p, shelf)));
         keys.extend(fresh.iter().map(|(id, _)| self.0.keys.blob(p, id)));
-        keys.extend(dead.iter().map(|id| self.0.keys.dead(p, id)));
+        keys.extend(dead.iter().map(|id| self.0.keys.dead(id)));
+        keys.extend(graves.iter().map(|grave| self.0.keys.grave(p, grave)));
         let confirmed = bitmap(&division.confirmed);
         let mut args: Vec<Arg> = vec![
             division.claim.id.as_str().into(),
@@ -65,6 +69,7 @@ impl Store {
             shelves.len().into(),
             fresh.len().into(),
             dead.len().into(),
+            graves.len().into(),
         ];
         args.extend(shelves.iter().map(|&shelf| Arg::from(shelf)));
         let mut held = Vec::new();
@@ -75,9 +80,10 @@ impl Store {
                 held.push(Claim { partition: p, id: id.clone(), token });
             }
         }
-        for (id, letter) in dead.iter().zip(&division.dead) {
-            args.extend::<[Arg; 2]>([id.as_str().into(), Arg::Blob(dead_blob(letter))]);
+        for ((id, place), letter) in dead.iter().zip(places).zip(&division.dead) {
+            args.extend::<[Arg; 3]>([id.as_str().into(), place.into(), Arg::Blob(dead_blob(letter))]);
         }
+        args.extend(graves.into_iter().map(Arg::Text));
         args.push(division.freed.len().into());
         for (name, index) in &division.freed {
             args.extend::<[Arg; 2]>([
@@ -163,12 +169,12 @@ fn push_remainder(
 }
 
 /// Names follow their messages: the producer's own, and the `~` ids of those that have left the bundle and
-/// the due time which that id speaks of.
+/// the due time which that id speaks of. What is on its way to the dead letters has given its name up.
 fn push_moves(args: &mut Vec<Arg>, fresh: &[(BundleId, &Remainder)]) {
     let mut moves: Vec<Arg> = Vec::new();
     for (place, (_, remainder)) in fresh.iter().enumerate() {
         for (index, (entry, from)) in remainder.fresh.bundle.entries.iter().zip(&remainder.from).enumerate() {
-            if let Some(id) = &entry.id {
+            if let Some(id) = entry.id.as_ref().filter(|_| !entry.flags.has(Flags::DYING)) {
                 moves.extend::<[Arg; 4]>([
                     name_key(&remainder.fresh.route, id).into(),
                     (*from).into(),

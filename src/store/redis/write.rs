@@ -24,7 +24,7 @@ use super::{Ids, Parts, Store, Wake};
 use crate::backoff::Backoff;
 use crate::domain::{Flags, Partition, RouteName, Text};
 use crate::store::bundle::BundleId;
-use crate::store::{Bundle, DeadLetter, StoreError, WriteOp, WriteResult, encode};
+use crate::store::{Bundle, DeadId, DeadLetter, StoreError, WriteOp, WriteResult, encode};
 
 /// A call takes at most so many operations and bytes.
 const CALL_OPS: usize = 48;
@@ -319,8 +319,23 @@ pub(super) fn dead_blob(letter: &DeadLetter) -> Bytes {
 }
 
 /// A dead letter's own id, in the store: route and reason can be read without its body.
-pub(super) fn dead_id(letter: &DeadLetter, ids: &Ids) -> String {
-    format!("{}/{}/{}", letter.route, letter.reason.as_str(), ids.unique())
+pub(super) fn dead_id(letter: &DeadLetter, p: Partition, ids: &Ids) -> DeadId {
+    DeadId::new(&letter.route, letter.reason, p, &ids.unique())
+}
+
+/// The graves of these, each once, and each one's place among them, from 1.
+pub(super) fn graves(ids: &[DeadId]) -> (Vec<String>, Vec<usize>) {
+    let mut graves: Vec<String> = Vec::new();
+    let places = ids.iter().map(|id| {
+        let grave = id.grave();
+        let at = graves.iter().position(|g| *g == grave).unwrap_or_else(|| {
+            graves.push(grave);
+            graves.len() - 1
+        });
+        at + 1
+    });
+    let places = places.collect();
+    (graves, places)
 }
 
 pub(super) fn parse_place(place: &str) -> Option<(BundleId, u32)> {

@@ -56,7 +56,7 @@ fn exposition() -> String {
     handles.command("cancel", "unknown");
     handles.publish_failure("unroutable");
     handles.dead_letter("attempts");
-    handles.dropped("bad_delay");
+    handles.dropped("bad_delay", 1);
     handles.ingress_paused("store", true);
     metrics.store_op("claim", 0.001);
     let mut text = String::new();

@@ -43,6 +43,7 @@ pub(super) fn route(name: &str, topic: &str, group: &str) -> Arc<Route> {
         rate: None,
         jitter_ms: 0,
         retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 1000 },
+        dead_letters: postdate::domain::DeadLetters::default(),
     };
     let (connection, topic, group) = ("main".to_owned(), topic.to_owned(), group.to_owned());
     Arc::new(Route {
@@ -50,6 +51,7 @@ pub(super) fn route(name: &str, topic: &str, group: &str) -> Arc<Route> {
         from: Endpoint::Kafka { connection: connection.clone(), topic, group },
         to: Arc::new(Target::Kafka { connection, topic: "elsewhere".into() }),
         allow_targets: Vec::new(),
+        dead_letter_to: None,
         policy,
     })
 }

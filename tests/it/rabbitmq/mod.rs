@@ -96,6 +96,7 @@ fn route(name: &str, queue: &str, prefetch: u16) -> Arc<Route> {
         from: Endpoint::Rabbitmq { connection: "main".into(), queue: queue.into(), prefetch },
         to: Arc::new(target),
         allow_targets: vec![],
+        dead_letter_to: None,
         policy: Policy {
             headers: HeaderNames::default(),
             delay_from: DelayFrom::Arrival,
@@ -109,6 +110,7 @@ fn route(name: &str, queue: &str, prefetch: u16) -> Arc<Route> {
             rate: None,
             jitter_ms: 0,
             retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 1000 },
+            dead_letters: postdate::domain::DeadLetters::default(),
         },
     })
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use postdate::store::{Division, Settlement, StoreError};
+use postdate::store::{DeadId, Division, Settlement, StoreError};
 
 use super::room::*;
 use crate::support::{Redis, eventually};
@@ -62,8 +62,7 @@ async fn waits(room: &Room, redis: &Redis, what: &str, op: postdate::store::Writ
 async fn a_key_of_the_wrong_type_refuses_before_any_write() {
     let redis = Redis::start().await;
     let room = Room::on(&redis, 1).await;
-    let fixed =
-        ["idx", "claims", "tokens", "gone", "done", "expiries", "opened", "names", "counts", "calls", "dead"];
+    let fixed = ["idx", "claims", "tokens", "gone", "done", "expiries", "opened", "names", "counts", "calls"];
     for spoilt in fixed {
         room.wipe().await;
         room.keep(vec![named("a", past(), "a"), unnamed(past(), "b")]).await;
@@ -92,6 +91,10 @@ async fn a_key_of_the_wrong_type_refuses_before_any_write() {
             dead: vec![dead_letter(unnamed(past(), "b"))],
         };
         damaged(&room, spoilt, room.store.divide(&division)).await;
+        // Whether they are there is not asked before all is as it should be.
+        let id = DeadId::parse("orders.attempts.0.n.1").expect("an id");
+        damaged(&room, spoilt, room.store.redrive(&id, &bundle(vec![unnamed(past(), "d")]))).await;
+        damaged(&room, spoilt, room.store.drop_dead(&[id])).await;
         if spoilt != "claims" {
             damaged(&room, spoilt, room.store.sweep(P, LONG, false)).await;
         }

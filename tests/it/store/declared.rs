@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use postdate::store::WriteOp;
+use postdate::store::{DeadFilter, WriteOp};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
@@ -88,6 +88,10 @@ async fn interleaving_08_every_key_that_a_script_touches_is_declared() {
         Step::Divide { who: 0, shares: [Back, Held, Dead] },
         Step::Settle { who: 0 },
         Step::Sweep,
+        Step::Redrive,
+        claim(),
+        Step::Divide { who: 0, shares: [Dead, Confirmed, Dead] },
+        Step::DropDead,
         claim(),
         Step::Divide { who: 0, shares: [Confirmed, Confirmed, Confirmed] },
     ];
@@ -104,6 +108,11 @@ async fn interleaving_08_every_key_that_a_script_touches_is_declared() {
         room.store.lease(&route(), rate, 1).await.expect("leased");
         remembering.store.trim(P).await.expect("trimmed");
         room.write(vec![WriteOp::Bury(dead_letter(unnamed(past(), "d")))]).await;
+        room.write(vec![WriteOp::Bury(dead_letter(unnamed(past(), "e")))]).await;
+        let page = room.store.dead_page(&DeadFilter::default(), None, 2).await.expect("a page");
+        let again = bundle(vec![unnamed(far(), "d")]);
+        assert_eq!(room.store.redrive(&page.marks[0].id, &again).await, Ok(true));
+        assert_eq!(room.store.drop_dead(&[page.marks[1].id.clone()]).await, Ok(vec![true]));
         room.store.raise_mark("s", 1).await.expect("raised");
         room.keep(vec![unnamed(past(), "x")]).await;
         let shelf = room.heads().await.remove(0).shelf;
@@ -128,8 +137,8 @@ async fn interleaving_08_every_key_that_a_script_touches_is_declared() {
             touched += 1;
         }
     }
-    // Of sixteen, that which reschedules at maxmemory's cost and the one that only cancels included, and eight of
+    // Of eighteen, that which reschedules at maxmemory's cost and the one that only cancels included, and eight of
     // them once more for routes that remember.
-    assert_eq!(scripts.len(), 24, "every script was seen");
+    assert_eq!(scripts.len(), 26, "every script was seen");
     assert!(touched > 500);
 }

@@ -1,7 +1,9 @@
 //! Makes each call on the store and on the model, and compares answers and what stands afterwards.
 
-use postdate::domain::{Text, UnixMs};
-use postdate::store::{Claim, Division, Fresh, Held, Progress, Remainder, Settlement, Swept};
+use postdate::domain::{Entry, Text, UnixMs};
+use postdate::store::{
+    Claim, DeadFilter, DeadId, Division, Fresh, Held, Progress, Remainder, Settlement, Swept,
+};
 
 use super::invariants::Snapshot;
 use super::model::{Grip, Letter, Model, Parted, Seen, Share};
@@ -35,6 +37,10 @@ pub enum Step {
     Cancel(&'static str),
     Reschedule(&'static str, bool),
     Sweep,
+    /// Of all dead letters the first; then once more, when it is not there any more.
+    Redrive,
+    /// Likewise.
+    DropDead,
 }
 
 /// [`Share`], ordered, so that histories can be sorted.
@@ -111,6 +117,21 @@ impl<'a> Driver<'a> {
                 let swept = self.room.store.sweep(self.room.p, LONG, false).await;
                 assert_eq!(swept, Ok(Swept { expired: self.model.sweep(), clamped: 0 }));
             }
+            Step::Redrive => {
+                let Some((id, entry)) = self.first_dead().await else { return };
+                let again = bundle(vec![Entry { due: past(), ..entry.clone() }]);
+                for _ in 0..2 {
+                    let redriven = self.room.store.redrive(&id, &again).await;
+                    assert_eq!(redriven, Ok(self.model.redrive(&body(&entry), past())));
+                }
+            }
+            Step::DropDead => {
+                let Some((id, entry)) = self.first_dead().await else { return };
+                for _ in 0..2 {
+                    let dropped = self.room.store.drop_dead(std::slice::from_ref(&id)).await;
+                    assert_eq!(dropped, Ok(vec![self.model.drop_dead(&body(&entry))]));
+                }
+            }
             Step::Claim { who, expires } => self.claim(*who, *expires).await,
             Step::Settle { who } => self.settle(*who).await,
             Step::GiveBack { who, first_confirmed } => {
@@ -136,6 +157,30 @@ impl<'a> Driver<'a> {
             }
             Step::Divide { who, shares } => self.divide(*who, shares).await,
         }
+    }
+
+    /// The dead letter of the least body, found by pages; those are all there are.
+    async fn first_dead(&self) -> Option<(DeadId, Entry)> {
+        let mut letters = Vec::new();
+        let mut after = None;
+        loop {
+            let page = self.room.store.dead_page(&DeadFilter::default(), after.as_ref(), 2).await;
+            let page = page.expect("a page");
+            let here = page.marks.into_iter().map(|mark| mark.id).filter(|id| id.partition() == self.room.p);
+            let ids: Vec<DeadId> = here.collect();
+            let bodies = self.room.store.dead_letters(&ids).await.expect("read");
+            for (id, body) in ids.into_iter().zip(bodies) {
+                letters.push((id, body.expect("it is there").bundle.expect("readable").entries[0].clone()));
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        let mut found: Vec<String> = letters.iter().map(|(_, entry)| body(entry)).collect();
+        found.sort();
+        assert_eq!(found, self.model.dead());
+        letters.into_iter().min_by_key(|(_, entry)| body(entry))
     }
 
     async fn claim(&mut self, who: usize, expires: bool) {
@@ -201,9 +246,9 @@ impl<'a> Driver<'a> {
         assert_eq!(meanings(&snapshot), self.model.meanings());
         let delivered: Vec<_> = snapshot.delivered.keys().filter_map(|n| n.strip_prefix("orders/")).collect();
         assert_eq!(delivered, self.model.remembered.iter().map(String::as_str).collect::<Vec<_>>());
-        let dead: std::collections::BTreeSet<_> =
-            snapshot.dead.values().map(|b| body(&b.entries[0])).collect();
-        assert_eq!(dead, self.model.dead);
+        let mut dead: Vec<_> = snapshot.dead.values().map(|b| body(&b.entries[0])).collect();
+        dead.sort();
+        assert_eq!(dead, self.model.dead());
         assert!(snapshot.passing.is_empty(), "no call left a blob behind");
     }
 }

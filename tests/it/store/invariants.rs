@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use postdate::domain::Partition;
-use postdate::store::{Bundle, BundleId, decode};
+use postdate::domain::{DeadReason, Partition};
+use postdate::store::{Bundle, BundleId, DeadId, decode};
 use redis::aio::MultiplexedConnection;
 
 /// All that stands in a partition.
@@ -59,6 +59,11 @@ async fn hash<T: redis::FromRedisValue + Ord>(
     redis::cmd("HGETALL").arg(key).query_async(raw).await.expect("a hash")
 }
 
+/// A blob and how long it will live, -1: for ever.
+async fn blob(raw: &mut MultiplexedConnection, key: &str) -> (Vec<u8>, i64) {
+    redis::pipe().cmd("GET").arg(key).cmd("PTTL").arg(key).query_async(raw).await.expect("a blob")
+}
+
 /// Reads a partition and asserts all that must be true of it.
 pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) -> Snapshot {
     let root = format!("{prefix}:{{{p}}}:");
@@ -78,7 +83,7 @@ pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) 
     };
     let mut sizes = BTreeMap::new();
     let mut heads = BTreeMap::new();
-    let dead = zset(raw, &format!("{root}dead")).await;
+    let mut dead = BTreeMap::new();
     for key in keys {
         let name = &key[root.len()..];
         if let Some(shelf) = name.strip_prefix("due:") {
@@ -91,14 +96,7 @@ pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) 
                 assert!(s.due.insert(id.clone(), score).is_none(), "{id} is due twice");
             }
         } else if let Some(id) = name.strip_prefix("b:") {
-            let (blob, ttl): (Vec<u8>, i64) = redis::pipe()
-                .cmd("GET")
-                .arg(&key)
-                .cmd("PTTL")
-                .arg(&key)
-                .query_async(raw)
-                .await
-                .expect("a blob");
+            let (blob, ttl) = blob(raw, &key).await;
             if ttl >= 0 {
                 s.passing.insert(id.to_owned());
                 continue;
@@ -106,16 +104,16 @@ pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) 
             sizes.insert(id.to_owned(), blob.len() as i64);
             let bundle = decode(&Bytes::from(blob)).unwrap_or_else(|why| panic!("{id}: {why}"));
             s.bundles.insert(id.to_owned(), bundle);
+        } else if let Some(grave) = name.strip_prefix("dead:") {
+            for (id, at) in zset(raw, &key).await {
+                let parsed = DeadId::parse(&id).unwrap_or_else(|| panic!("{id} is no dead letter's id"));
+                assert_eq!((grave_of(&id), parsed.partition()), (grave.to_owned(), p), "{id} lies elsewhere");
+                assert!(dead.insert(id.clone(), at).is_none(), "{id} is dead twice");
+            }
         } else if let Some(id) = name.strip_prefix("d:") {
-            let (blob, ttl): (Vec<u8>, i64) = redis::pipe()
-                .cmd("GET")
-                .arg(&key)
-                .cmd("PTTL")
-                .arg(&key)
-                .query_async(raw)
-                .await
-                .expect("a blob");
+            let (blob, ttl) = blob(raw, &key).await;
             if ttl < 0 {
+                sizes.insert(id.to_owned(), blob.len() as i64);
                 s.dead.insert(id.to_owned(), decode(&Bytes::from(blob)).expect("a dead letter"));
             }
         }
@@ -173,6 +171,14 @@ fn parsed_route(id: &str) -> &str {
     id.split('/').next().expect("a route")
 }
 
+fn grave_of(dead: &str) -> String {
+    let id = DeadId::parse(dead).expect("an id");
+    match id.reason() {
+        DeadReason::Invalid(_) => format!("{}/invalid", id.route()),
+        _ => id.route().to_owned(),
+    }
+}
+
 fn counted(s: &Snapshot, sizes: &BTreeMap<String, i64>) {
     let mut counts: BTreeMap<String, i64> = BTreeMap::new();
     for (id, bundle) in &s.bundles {
@@ -181,7 +187,8 @@ fn counted(s: &Snapshot, sizes: &BTreeMap<String, i64>) {
         *counts.entry(format!("b:{}", parsed_route(id))).or_default() += sizes[id];
     }
     for id in s.dead.keys() {
-        *counts.entry(format!("d:{}", parsed_route(id))).or_default() += 1;
+        *counts.entry(format!("d:{}", grave_of(id))).or_default() += 1;
+        *counts.entry(format!("x:{}", grave_of(id))).or_default() += sizes[id];
     }
     let mut kept = s.counts.clone();
     kept.retain(|field, n| *n != 0 && field.contains(':'));

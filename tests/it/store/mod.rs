@@ -6,6 +6,7 @@
 
 mod audit;
 mod damage;
+mod dead;
 mod declared;
 mod dedupe;
 mod driver;

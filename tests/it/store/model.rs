@@ -77,7 +77,8 @@ pub enum Share {
 pub struct Model {
     bundles: Vec<Kept>,
     names: BTreeMap<String, (usize, usize)>,
-    pub dead: BTreeSet<String>,
+    /// By body.
+    dead: BTreeMap<String, Letter>,
     tokens: usize,
     /// Whether the route remembers what it delivered.
     remembers: bool,
@@ -286,10 +287,29 @@ impl Model {
                 }
             }
         }
-        self.dead.extend(of(Share::Dead).into_iter().map(|i| old.slots[i].letter.body.clone()));
+        let dead = of(Share::Dead).into_iter().map(|i| old.slots[i].letter.clone());
+        self.dead.extend(dead.map(|letter| (letter.body.clone(), letter)));
         self.bundles[grip.bundle].place = Place::Nowhere;
         self.free_names(grip.bundle);
         Parted::Done(held)
+    }
+
+    pub fn dead(&self) -> Vec<String> {
+        self.dead.keys().cloned().collect()
+    }
+
+    pub fn redrive(&mut self, body: &str, due: UnixMs) -> bool {
+        let Some(letter) = self.dead.remove(body) else { return false };
+        let name = letter.name.clone();
+        let bundle = self.add(vec![Letter { due, ..letter }], Place::Due, 0);
+        if let Some(name) = name {
+            self.names.entry(name).or_insert((bundle, 0));
+        }
+        true
+    }
+
+    pub fn drop_dead(&mut self, body: &str) -> bool {
+        self.dead.remove(body).is_some()
     }
 
     pub fn sweep(&mut self) -> u32 {

@@ -30,6 +30,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => name().prop_map(Step::Cancel),
         2 => (name(), any::<bool>()).prop_map(|(name, due)| Step::Reschedule(name, due)),
         2 => Just(Step::Sweep),
+        2 => Just(Step::Redrive),
+        1 => Just(Step::DropDead),
     ]
 }
 

@@ -178,7 +178,7 @@ async fn a_buried_message_is_kept_with_its_reason_in_its_id() {
     );
     let s = room.check().await;
     assert_eq!(s.dead.len(), 2, "they never overwrite each other");
-    assert!(s.dead.keys().all(|id| id.starts_with("orders/attempts/")));
+    assert!(s.dead.keys().all(|id| id.starts_with("orders.attempts.0.")));
     assert_eq!(room.counts().await.dead, 2);
 }
 

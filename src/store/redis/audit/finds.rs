@@ -22,6 +22,8 @@ const MEND: usize = 100;
 #[derive(Default)]
 pub(super) struct Finds {
     pub(super) shelves: BTreeSet<String>,
+    /// Graves of dead letters that a walk through the keys came by: to be counted, there is nothing wrong.
+    pub(super) graves: BTreeSet<String>,
     /// With their first due time where it is known.
     bundles: BTreeMap<BundleId, Option<i64>>,
     /// What is no bundle, and the shelf it lies on (`None`: in `claims`).
@@ -65,6 +67,8 @@ impl Store {
                 }
                 if let Some(shelf) = name.strip_prefix("due:") {
                     all.entry(p).or_default().shelves.insert(shelf.to_owned());
+                } else if let Some(grave) = name.strip_prefix("dead:") {
+                    all.entry(p).or_default().graves.insert(grave.to_owned());
                 } else if let Some(id) = name.strip_prefix("b:").and_then(BundleId::parse) {
                     blobs.entry(p).or_default().push(id);
                 }
@@ -104,7 +108,7 @@ impl Store {
         finds: Finds,
         report: &mut AuditReport,
     ) -> Result<(), StoreError> {
-        let Finds { shelves, bundles, junk, names } = finds;
+        let Finds { shelves, bundles, junk, names, .. } = finds;
         // Names go with their bundle, so that the script knows whether it stands.
         let mut of_bundle: BTreeMap<BundleId, Vec<(String, String)>> = BTreeMap::new();
         let mut of_none = Vec::new();

@@ -1,6 +1,6 @@
 -- audit: mends what a look from outside found suspicious; each is judged again here, where nothing moves.
 --
--- KEYS  1-11; then D due zsets; B blobs
+-- KEYS  1-10; then D due zsets; B blobs
 -- ARGV  D B J N;
 --       D times: shelf
 --       B times: id, place of its due zset, its first due ms (needed only to bring it back)

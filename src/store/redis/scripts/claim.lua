@@ -1,6 +1,6 @@
 -- claim: due -> in flight, under a token and a deadline.
 --
--- KEYS  1-11; then the due zsets of the shelves to be served (from a read-only peek), in their order
+-- KEYS  1-10; then the due zsets of the shelves to be served (from a read-only peek), in their order
 -- ARGV  lane number answered; token, look-ahead ms, lease ms, bundles at most, shelves;
 --       then per shelf: shelf, messages at most (the first bundle of a shelf is always taken)
 -- returns {s, us, went_back, answer}: per bundle six values: id, first due, expiries, opened, gone, done

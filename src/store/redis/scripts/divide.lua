@@ -1,11 +1,12 @@
 -- divide: a bundle of which something remains. What is confirmed leaves; what failed goes back as new
 -- bundles; what is unresolved is held on in a bundle born claimed; what is hopeless becomes a dead letter.
 --
--- KEYS  1-11; 12 the old blob; then D due zsets; B new blobs; X dead letters
--- ARGV  lane number answered; id, token, bitmap of what is confirmed; D B X;
+-- KEYS  1-10; 11 the old blob; then D due zsets; B new blobs; X dead letters; G graves
+-- ARGV  lane number answered; id, token, bitmap of what is confirmed; D B X G;
 --       D times: shelf
 --       B times: id, place of its due zset, first due ms, blob, token or "", lease ms, expiries
---       X times: dead id, blob
+--       X times: dead id, place of its grave, blob
+--       G times: grave
 --       names to free: count, then name, index
 --       names to move: count, then name, old index, place of the new bundle, new index
 --       what to remember, see `remember`
@@ -19,9 +20,10 @@ local before = repeated()
 if before then
   return before
 end
-local id, token, confirmed, D, B, X = arg(), arg(), arg(), num(), num(), num()
+local id, token, confirmed, D, B, X, G = arg(), arg(), arg(), num(), num(), num(), num()
 local old, count = KEYS[FIXED + 1], count_of(id)
-wrong = wrong_kind(FIXED + 2, FIXED + 1 + D, 'zset') or wrong_kind(FIXED + 2 + D, #KEYS, 'string')
+wrong = wrong_kind(FIXED + 2, FIXED + 1 + D, 'zset') or wrong_kind(FIXED + 2 + D, #KEYS - G, 'string')
+  or wrong_kind(#KEYS - G + 1, #KEYS, 'zset')
 if wrong then
   return wrong
 end
@@ -59,11 +61,20 @@ for i = 1, B do
   add_counts(route, count_of(new), #blob)
   fresh[i] = new
 end
+local dead = {}
 for i = 1, X do
-  local dead, blob = arg(), arg()
+  dead[i] = { id = arg(), grave = num(), bytes = 0 }
+  local blob = arg()
+  dead[i].bytes = #blob
   redis.call('SET', KEYS[FIXED + 1 + D + B + i], blob)
-  redis.call('ZADD', DEAD, int(now), dead)
-  redis.call('HINCRBY', COUNTS, 'd:' .. route, 1)
+end
+for i = 1, G do
+  local grave = arg()
+  for _, d in ipairs(dead) do
+    if d.grave == i then
+      bury(KEYS[#KEYS - G + i], grave, d.id, d.bytes)
+    end
+  end
 end
 for _ = 1, num() do
   local name, index = arg(), arg()

@@ -1,6 +1,6 @@
 -- give_back: claims that their holder will not use are due again at once, not when they expire.
 --
--- KEYS  1-11; then one due zset per bundle
+-- KEYS  the fixed ones; then one due zset per bundle
 -- ARGV  bundles; per bundle: id, token, bitmap of what is confirmed or "";
 --       then what to remember, see `remember`
 -- returns {s, us, 0, answer}: one letter a bundle: o back, s stale

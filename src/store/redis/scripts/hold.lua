@@ -1,6 +1,6 @@
 -- hold: extend claims and note what of them is confirmed so far.
 --
--- KEYS  1-11; then one blob per bundle
+-- KEYS  the fixed ones; then one blob per bundle
 -- ARGV  lease ms, bundles; per bundle: id, token, bitmap of what is confirmed or "";
 --       then what to remember, see `remember`
 -- returns {s, us, 0, answer}: one letter a bundle: o held, s stale

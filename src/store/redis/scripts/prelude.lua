@@ -1,6 +1,6 @@
 -- Shared by every script: it stands before each of them. Reads nothing but TIME by itself.
 --
--- KEYS[1..11] are the same in every script:
+-- KEYS[1..10] are the same in every script:
 --   1 idx      zset: shelf (route/slice) -> its earliest due ms
 --   2 claims   zset: bundle id -> deadline ms
 --   3 tokens   hash: bundle id -> "token score": who may settle it, and where it lay in its due zset
@@ -9,16 +9,16 @@
 --   6 expiries hash: bundle id -> how often a claim on it expired
 --   7 opened   hash: bundle id -> how often it was opened after that
 --   8 names    hash: route/name -> "bundle index"
---   9 counts   hash: n:route messages, b:route bytes, d:route dead letters; moves: see `moved`
+--   9 counts   hash: n:route messages, b:route bytes, d:grave dead letters, x:grave their bytes; moves: see
+--              `moved`. A grave is a route's failed (`route`) or invalid (`route/invalid`) dead letters
 --  10 calls    hash: lane -> "number seconds answer": the last answer of each caller
---  11 dead     zset: dead id -> ms
 -- and where the call concerns a route that remembers what it delivered (`REMEMBERS`):
---  12 delivered zset: route/name -> until when the name stays taken, ms
+--  11 delivered zset: route/name -> until when the name stays taken, ms
 -- Bitmaps are texts of 0 and 1, one per message: short, and readable by whoever has to look.
 local IDX, CLAIMS, TOKENS, GONE, DONE, EXPIRIES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local OPENED, NAMES, COUNTS, CALLS, DEAD = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
-local DELIVERED = REMEMBERS and KEYS[12]
-local FIXED = REMEMBERS and 12 or 11
+local OPENED, NAMES, COUNTS, CALLS = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local DELIVERED = REMEMBERS and KEYS[11]
+local FIXED = REMEMBERS and 11 or 10
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -39,7 +39,7 @@ local function int(n)
 end
 
 -- Every key is checked before the first write: an error in the middle would keep half of a transition.
-local KINDS = { 'zset', 'zset', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'zset', 'zset' }
+local KINDS = { 'zset', 'zset', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'zset' }
 local function wrong_kind(from, to, kind)
   for i = from, to do
     local found = redis.call('TYPE', KEYS[i]).ok
@@ -117,6 +117,24 @@ local function add_counts(route, messages, bytes)
   if bytes ~= 0 then
     redis.call('HINCRBY', COUNTS, 'b:' .. route, int(bytes))
   end
+end
+
+-- Enters a dead letter, whose blob is there, into its grave.
+local function bury(key, grave, id, bytes)
+  redis.call('ZADD', key, int(now), id)
+  redis.call('HINCRBY', COUNTS, 'd:' .. grave, 1)
+  redis.call('HINCRBY', COUNTS, 'x:' .. grave, int(bytes))
+end
+
+-- Removes a dead letter; whether it was there.
+local function unbury(key, grave, id, blob)
+  if redis.call('ZREM', key, id) == 0 then
+    return false
+  end
+  redis.call('HINCRBY', COUNTS, 'd:' .. grave, -1)
+  redis.call('HINCRBY', COUNTS, 'x:' .. grave, int(-redis.call('STRLEN', blob)))
+  redis.call('UNLINK', blob)
+  return true
 end
 
 -- Bundles that an unnumbered call moved: whoever counts must know (numbered calls say so by their number).

@@ -2,7 +2,7 @@
 -- counted if nothing has moved since.
 --
 -- Every change of what counts is a numbered call or raises `moves`, so their sum only grows: the stamp.
--- KEYS  1-11
+-- KEYS  1-10
 -- ARGV  "look", or "set", stamp, fields; per field: name, number
 -- returns {s, us, 0, answer}: look: {stamp, lanes forgotten}; set: counts that were wrong, or "MOVED"
 -- atomic: all of it. costs: the lanes (some dozens) and the routes.

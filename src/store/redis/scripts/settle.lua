@@ -2,7 +2,7 @@
 --
 -- A stale token takes nothing away, but what it confirms is noted while the bundle stands, so that its
 -- next holder does not publish it again.
--- KEYS  1-11; then one blob per bundle
+-- KEYS  the fixed ones; then one blob per bundle
 -- ARGV  lane number answered; bundles; per bundle: id, token, names, and per name: name, index;
 --       then what to remember, see `remember`
 -- returns {s, us, went_back, answer}: one letter a bundle: o done, s stale

@@ -1,7 +1,7 @@
 -- sweep: claims whose deadline has passed are due again; a deadline further ahead than a lease (the clock
 -- stepped back, or a master with another clock took over) is brought back to one lease from now.
 --
--- KEYS  1-11; then one due zset per bundle
+-- KEYS  1-10; then one due zset per bundle
 -- ARGV  lease ms, "1" if nothing may expire now, bundles (from a read-only peek); per bundle: id
 -- returns {s, us, 0, answer}: one letter a bundle: e expired, c clamped, n neither
 -- atomic: all of it. costs: a few commands a bundle; bounded by the peek.

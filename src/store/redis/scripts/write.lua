@@ -2,12 +2,14 @@
 --
 -- Its blobs were SET (NX, with a time to live) in the same MULTI; here those that stay are PERSISTed and
 -- the others unlinked, on every path.
--- KEYS  1-11; then D due zsets; B blobs of new bundles; O blobs of bundles behind its names; X dead letters
--- ARGV  lane number answered; D B O X;
+-- KEYS  1-10; then D due zsets; B blobs of new bundles; O blobs of bundles behind its names; X dead letters;
+--       G graves
+-- ARGV  lane number answered; D B O X G;
 --       D times: shelf
 --       B times: id, place of its due zset, first due ms, bytes
 --       O times: id, place of its due zset
---       X times: dead id, route
+--       X times: dead id, place of its grave
+--       G times: grave
 --       then ops: "B" bundle (nameless: all of it, or one of a mixed one) | "N" bundle index name policy(k|r)
 --       | "C" name | "P" name, id, index: the same for a `~` id, and where it says that its message is
 --       | "D" name: the same as "C" of a route that remembers what it delivered, whose policies are (K|R)
@@ -20,8 +22,9 @@ if wrong then
   return wrong
 end
 local before = repeated()
-local D, B, O, X = num(), num(), num(), num()
-wrong = wrong_kind(FIXED + 1, FIXED + D, 'zset') or wrong_kind(FIXED + D + 1, FIXED + D + B + O + X, 'string')
+local D, B, O, X, G = num(), num(), num(), num(), num()
+wrong = wrong_kind(FIXED + 1, FIXED + D, 'zset') or wrong_kind(FIXED + D + 1, #KEYS - G, 'string')
+  or wrong_kind(#KEYS - G + 1, #KEYS, 'zset')
 if wrong then
   return wrong
 end
@@ -40,9 +43,12 @@ for i = 1, O do
   local id = arg()
   known[id] = { id = id, due = num(), count = count_of(id), blob = KEYS[FIXED + D + B + i] }
 end
-local dead = {}
+local dead, graves = {}, {}
 for i = 1, X do
-  dead[i] = { id = arg(), route = arg(), blob = KEYS[FIXED + D + B + O + i] }
+  dead[i] = { id = arg(), grave = num(), blob = KEYS[FIXED + D + B + O + i] }
+end
+for i = 1, G do
+  graves[i] = { name = arg(), key = KEYS[#KEYS - G + i] }
 end
 
 -- The blobs of a call that is not to be applied (again): those that live stay.
@@ -56,7 +62,7 @@ local function tidy()
     end
   end
   for i = 1, X do
-    if redis.call('ZSCORE', DEAD, dead[i].id) then
+    if redis.call('ZSCORE', graves[dead[i].grave].key, dead[i].id) then
       redis.call('PERSIST', dead[i].blob)
     else
       redis.call('UNLINK', dead[i].blob)
@@ -231,8 +237,12 @@ for due in pairs(dirty) do
   reindex(KEYS[FIXED + due], shelves[due])
 end
 for i = 1, X do
-  redis.call('ZADD', DEAD, int(now), dead[i].id)
-  redis.call('PERSIST', dead[i].blob)
-  redis.call('HINCRBY', COUNTS, 'd:' .. dead[i].route, 1)
+  local d = dead[i]
+  local grave = graves[d.grave]
+  redis.call('PERSIST', d.blob)
+  -- One that stands already is a repeat whose first answer was forgotten.
+  if not redis.call('ZSCORE', grave.key, d.id) then
+    bury(grave.key, grave.name, d.id, redis.call('STRLEN', d.blob))
+  end
 end
 return answer(table.concat(results))

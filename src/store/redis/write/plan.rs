@@ -3,7 +3,7 @@
 use super::super::find::Place;
 use super::super::lane::{Arg, Call};
 use super::super::scripts;
-use super::{PartitionWriter, dead_blob, dead_id, name_key};
+use super::{PartitionWriter, dead_blob, dead_id, graves, name_key};
 use crate::domain::{Entry, Flags, OnDuplicate, Partition, RouteName, UnixMs};
 use crate::store::bundle::BundleId;
 use crate::store::{WriteOp, encode, slice_of};
@@ -26,8 +26,8 @@ impl Plan {
             });
             at + 1
         };
-        let (mut fresh, mut fresh_keys, mut bury, mut bury_keys, mut script_ops) =
-            (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut fresh, mut fresh_keys, mut buried, mut script_ops) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (mut blobs, mut dues, mut bundles) = (Vec::new(), Vec::new(), 0usize);
         for op in ops {
             match op {
@@ -57,10 +57,9 @@ impl Plan {
                     cancel_op(&mut script_ops, p, &name_key(route, id), own);
                 }
                 WriteOp::Bury(letter) => {
-                    let id = dead_id(letter, &writer.ids);
-                    bury.extend::<[Arg; 2]>([id.as_str().into(), letter.route.as_str().into()]);
-                    bury_keys.push(keys.dead(p, &id));
-                    blobs.push((keys.dead(p, &id), dead_blob(letter)));
+                    let id = dead_id(letter, p, &writer.ids);
+                    blobs.push((keys.dead(&id), dead_blob(letter)));
+                    buried.push(id);
                 }
                 WriteOp::Reschedule { .. } => unreachable!("a reschedule goes alone"),
             }
@@ -73,10 +72,18 @@ impl Plan {
         all_keys.extend(shelves.iter().map(|shelf| keys.due(p, shelf)));
         all_keys.extend(fresh_keys);
         all_keys.extend(meant.iter().map(|id| keys.blob(p, id)));
-        let buried = bury_keys.len();
-        all_keys.extend(bury_keys);
-        let mut args: Vec<Arg> =
-            vec![shelves.len().into(), bundles.into(), meant.len().into(), buried.into()];
+        let (graves, places) = graves(&buried);
+        all_keys.extend(buried.iter().map(|id| keys.dead(id)));
+        all_keys.extend(graves.iter().map(|grave| keys.grave(p, grave)));
+        let mut args: Vec<Arg> = vec![
+            shelves.len().into(),
+            bundles.into(),
+            meant.len().into(),
+            buried.len().into(),
+            graves.len().into(),
+        ];
+        let bury = buried.iter().zip(places).flat_map(|(id, place)| [id.as_str().into(), place.into()]);
+        let bury: Vec<Arg> = bury.chain(graves.into_iter().map(Arg::Text)).collect();
         args.extend(shelves.into_iter().map(Arg::Text));
         args.extend(fresh.into_iter().chain(behind).chain(bury).chain(script_ops));
         let (script, op) =

@@ -1,0 +1,62 @@
+//! The store's answers to one submission: counted, and the receipts of what is safe now resolved.
+
+use std::sync::Arc;
+
+use tracing::warn;
+
+use super::Receipt;
+use crate::store::{WriteOp, WriteResult, Written};
+use crate::telemetry::RouteMetrics;
+
+/// A command's name; nothing for what is stored.
+pub(super) fn op_name(op: &WriteOp) -> Option<&'static str> {
+    match op {
+        WriteOp::Cancel { .. } => Some("cancel"),
+        WriteOp::Reschedule { .. } => Some("reschedule"),
+        WriteOp::Store { .. } | WriteOp::Bury(_) => None,
+    }
+}
+
+/// Waits for a submission's answer, counts it, and resolves the receipts.
+pub(super) async fn answer(
+    written: Written,
+    receipts: Vec<Vec<Receipt>>,
+    commands: Vec<Option<&'static str>>,
+    metrics: Arc<RouteMetrics>,
+) {
+    let results = match written.results().await {
+        Ok(results) => results,
+        Err(why) => {
+            warn!(error = %why, "the store did not answer; its source will deliver this again");
+            return;
+        }
+    };
+    for ((results, receipts), command) in results.into_iter().zip(receipts).zip(commands) {
+        for (result, receipt) in results.into_iter().zip(receipts) {
+            count(&metrics, command, result);
+            receipt.resolve();
+        }
+    }
+}
+
+fn count(metrics: &RouteMetrics, command: Option<&'static str>, result: WriteResult) {
+    let label = match result {
+        WriteResult::Stored | WriteResult::Replaced => "stored",
+        WriteResult::Duplicate => "duplicate",
+        WriteResult::Cancelled => "cancelled",
+        WriteResult::InFlight => "in_flight",
+        WriteResult::Rescheduled => "rescheduled",
+        WriteResult::TooLate => "too_late",
+        WriteResult::Unknown => "unknown",
+        WriteResult::Published => "published",
+    };
+    if matches!(result, WriteResult::Stored | WriteResult::Replaced) {
+        metrics.stored.inc();
+    }
+    if matches!(result, WriteResult::Duplicate | WriteResult::Replaced) {
+        metrics.duplicates.inc();
+    }
+    if let Some(op) = command {
+        metrics.command(op, label);
+    }
+}

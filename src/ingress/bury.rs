@@ -1,0 +1,86 @@
+//! What is kept of an invalid message, and how what is dead on arrival becomes a dead letter. Pure.
+
+use std::sync::Arc;
+
+use crate::domain::{DeadLetters, DeadReason, Entry, Flags, Origin, Policy, Route, Text, UnixMs, dying};
+use crate::store::{Bundle, DeadLetter, WriteOp};
+
+/// What the store is to do with a message that is dead: keep it, or send it to `dead_letter_to` first.
+/// `target`: the one it was for, empty for the route's own.
+pub(super) fn bury(
+    route: &Route,
+    reason: DeadReason,
+    target: Text,
+    mut entry: Entry,
+    now: UnixMs,
+) -> WriteOp {
+    let name = route.name.clone();
+    let first = route.dead_letter_to.is_some() && !entry.flags.has(Flags::LEFT_OUT);
+    if first {
+        dying::begin(&mut entry, now, reason);
+    }
+    let bundle = Bundle { target, entries: Arc::new(vec![entry]) };
+    if first {
+        WriteOp::Store { route: name, on_duplicate: route.policy.on_duplicate, bundle }
+    } else {
+        WriteOp::Bury(DeadLetter { route: name, reason, bundle, raw: None })
+    }
+}
+
+/// The invalid message as it is to be kept; `None` if its queue must have it back, for its own dead-letter
+/// exchange.
+///
+/// Over `max_message` a Kafka record is still in its topic, where its position finds it; a RabbitMQ delivery
+/// is nowhere else, so its queue must have it back.
+pub(super) fn keep(mut entry: Entry, policy: &Policy) -> Option<Entry> {
+    let DeadLetters { max_message, .. } = policy.dead_letters;
+    let message = &mut entry.message;
+    let key = message.key.as_ref().map_or(0, bytes::Bytes::len);
+    if message.body_len() + message.headers_len() + key <= max_message {
+        return Some(entry);
+    }
+    if message.origin == Origin::Rabbitmq {
+        return None;
+    }
+    message.body = None;
+    if message.headers_len() > policy.max_headers {
+        message.headers.clear();
+    }
+    if key > policy.max_headers {
+        message.key = None;
+    }
+    entry.flags = entry.flags.with(Flags::LEFT_OUT);
+    Some(entry)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::domain::{Header, HeaderValue, UnixMs, testing};
+
+    #[test]
+    fn what_is_too_large_leaves_its_body_in_its_topic_and_goes_back_to_its_queue() {
+        let mut policy = testing::route().policy.clone();
+        policy.dead_letters.max_message = 100;
+        policy.max_headers = 50;
+        let entry = |body: usize, header: usize| {
+            let mut entry = testing::entry(UnixMs(0), b"");
+            entry.message.body = Some(Bytes::from(vec![0; body]));
+            entry.message.headers = vec![Header::new("h", HeaderValue::Bytes(vec![0; header].into()))];
+            entry.message.key = Some(Bytes::from_static(b"key"));
+            entry
+        };
+        let fits = entry(95, 1);
+        assert_eq!(keep(fits.clone(), &policy), Some(fits), "inclusive");
+        let Some(short) = keep(entry(96, 1), &policy) else { panic!("from Kafka it is kept") };
+        assert!(short.flags.has(Flags::LEFT_OUT) && short.message.body.is_none());
+        assert_eq!((short.message.headers.len(), short.message.key), (1, Some("key".into())));
+        let Some(short) = keep(entry(1, 99), &policy) else { panic!("from Kafka it is kept") };
+        assert_eq!(short.message.headers, []);
+        let mut amqp = entry(96, 1);
+        amqp.message.origin = Origin::Rabbitmq;
+        assert_eq!(keep(amqp, &policy), None);
+    }
+}

@@ -1,0 +1,128 @@
+//! Redrive: what a dead letter becomes when it is to be published again, and whether it may be. Pure.
+
+use std::sync::Arc;
+
+use super::admit::{is_ours, within_limits};
+use crate::domain::{DeadReason, Flags, InvalidReason, Route, Text, UnixMs};
+use crate::store::Bundle;
+
+/// The bundle of one that a dead letter becomes: due now, without the delay headers, its attempts counted
+/// from 1 again, its hand-outs counted on. `target` is the name of another one than it had. All rules of
+/// the route hold as they are now; `Err` says which does not, in a sentence for a person.
+pub fn redrive(
+    letter: &Bundle,
+    reason: DeadReason,
+    route: &Route,
+    target: Option<&str>,
+    now: UnixMs,
+) -> Result<Bundle, String> {
+    let [entry] = &letter.entries[..] else {
+        return Err("there is no message in it that could be published".to_owned());
+    };
+    let mut entry = entry.clone();
+    if entry.flags.has(Flags::LEFT_OUT) {
+        let place = entry.position.map_or_else(String::new, |(partition, offset)| {
+            format!(": it is in its topic, partition {partition}, offset {offset}")
+        });
+        return Err(format!("its body was over dead_letters.max_message and was not kept{place}"));
+    }
+    let unreadable = DeadReason::Invalid(InvalidReason::BadHeaders);
+    if reason == unreadable && entry.message.headers.is_empty() {
+        return Err("its headers could not be read, so it cannot leave with them".to_owned());
+    }
+    let named = target.unwrap_or(letter.target.as_str());
+    let Some(target) = route.target(named).filter(|_| target != Some("")) else {
+        return Err(format!("{named:?} is neither the route's target nor in allow_targets"));
+    };
+    entry.message.headers.retain(|header| !is_ours(header, route));
+    within_limits(&entry.message, None, route).map_err(|(_, why)| why)?;
+    entry.due = now;
+    entry.asked = None;
+    entry.failures = 0;
+    entry.flags = entry.flags.without(Flags::DYING);
+    if entry.id.as_ref().is_some_and(|id| !id.as_str().starts_with('~')) {
+        entry.flags = entry.flags.with(Flags::NAMED);
+    }
+    let own = Arc::ptr_eq(target, &route.to);
+    let target = if own { Text::default() } else { Text::from(target.name()) };
+    Ok(Bundle { target, entries: Arc::new(vec![entry]) })
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::domain::{Entry, Header, HeaderValue, Target, testing};
+
+    const FAILED: DeadReason = DeadReason::Attempts;
+
+    fn route() -> Route {
+        let mut route = Route::clone(&testing::route());
+        let other = Target::Kafka { connection: "main".into(), topic: "orders.retry".into() };
+        route.allow_targets = vec![Arc::new(other)];
+        route.policy.max_size = 10;
+        route
+    }
+
+    fn letter(change: impl FnOnce(&mut Entry)) -> Bundle {
+        let mut entry = testing::entry(UnixMs(7), b"body");
+        entry.asked = Some(UnixMs(3));
+        entry.handouts = 16;
+        entry.failures = 16;
+        let header = |name: &str| Header::new(name, HeaderValue::Bytes(Bytes::from_static(b"x")));
+        entry.message.headers = vec![header("X-Delay"), header("kept"), header("x-delay-due")];
+        change(&mut entry);
+        Bundle { target: Text::default(), entries: Arc::new(vec![entry]) }
+    }
+
+    fn again(letter: &Bundle, target: Option<&str>) -> Result<Bundle, String> {
+        redrive(letter, FAILED, &route(), target, UnixMs(100))
+    }
+
+    #[test]
+    fn it_is_due_now_without_delay_headers_and_its_attempts_begin_anew() {
+        let bundle = again(&letter(|e| e.id = Some("order-7".into())), None).expect("it may go");
+        let entry = &bundle.entries[0];
+        assert_eq!(
+            (entry.due, entry.asked_due(), entry.failures, entry.handouts),
+            (UnixMs(100), UnixMs(100), 0, 16)
+        );
+        let names: Vec<_> = entry.message.headers.iter().map(|h| h.name.as_str()).collect();
+        assert_eq!(names, ["kept"]);
+        assert!(entry.flags.has(Flags::NAMED));
+        let made = again(&letter(|e| e.id = Some("~1.2.3".into())), None).expect("it may go");
+        assert!(!made.entries[0].flags.has(Flags::NAMED), "an id that Postdate made is no name");
+    }
+
+    #[test]
+    fn it_goes_to_its_own_or_an_allowed_target_only() {
+        let target = |bundle: Result<Bundle, String>| bundle.map(|b| b.target.as_str().to_owned());
+        assert_eq!(target(again(&letter(|_| ()), None)), Ok(String::new()));
+        assert_eq!(target(again(&letter(|_| ()), Some("orders"))), Ok(String::new()));
+        assert_eq!(target(again(&letter(|_| ()), Some("orders.retry"))), Ok("orders.retry".to_owned()));
+        for bad in ["elsewhere", "", "orders.delayed"] {
+            assert!(again(&letter(|_| ()), Some(bad)).is_err_and(|why| why.contains("allow_targets")));
+        }
+        let mut moved = letter(|_| ());
+        moved.target = "orders.old".into();
+        assert!(again(&moved, None).is_err(), "the target that it had is not allowed any more");
+        assert_eq!(target(again(&moved, Some("orders"))), Ok(String::new()));
+    }
+
+    #[test]
+    fn what_is_not_whole_or_too_large_stays() {
+        let why = |letter: &Bundle| again(letter, None).expect_err("it may not go");
+        assert!(why(&letter(|e| e.message.body = Some(vec![0; 11].into()))).contains("max_size"));
+        let left_out = letter(|e| {
+            e.flags = Flags(Flags::LEFT_OUT);
+            e.position = Some((3, 42));
+        });
+        assert!(why(&left_out).contains("partition 3, offset 42"));
+        let empty = Bundle { target: Text::default(), entries: Arc::default() };
+        assert!(why(&empty).contains("no message"));
+        let reason = DeadReason::Invalid(InvalidReason::BadHeaders);
+        let headless = letter(|e| e.message.headers.clear());
+        assert!(redrive(&headless, reason, &route(), None, UnixMs(0)).is_err());
+    }
+}
