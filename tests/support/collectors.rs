@@ -103,12 +103,16 @@ async fn consume(
     ledger: &Mutex<Ledger>,
     noted: &mut HashSet<String>,
 ) -> anyhow::Result<()> {
-    let connect = Connection::connect(url, ConnectionProperties::default());
-    let connection = tokio::time::timeout(Duration::from_secs(5), connect).await??;
-    let channel = connection.create_channel().await?;
-    channel.basic_qos(500, BasicQosOptions::default()).await?;
-    let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
-    let mut consumer = channel.basic_consume(queue.into(), "".into(), options, arguments).await?;
+    // A broker that is starting may take a connection and answer nothing on it, ever.
+    let begin = async {
+        let connection = Connection::connect(url, ConnectionProperties::default()).await?;
+        let channel = connection.create_channel().await?;
+        channel.basic_qos(500, BasicQosOptions::default()).await?;
+        let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+        let consumer = channel.basic_consume(queue.into(), "".into(), options, arguments).await?;
+        anyhow::Ok((connection, consumer))
+    };
+    let (_connection, mut consumer) = tokio::time::timeout(Duration::from_secs(5), begin).await??;
     let label = format!("rabbitmq:{queue}");
     while let Some(delivery) = consumer.next().await {
         let delivery = delivery?;

@@ -1,7 +1,7 @@
 -- divide: a bundle of which something remains. What is confirmed leaves; what failed goes back as new
 -- bundles; what is unresolved is held on in a bundle born claimed; what is hopeless becomes a dead letter.
 --
--- KEYS  1-10; 11 the old blob; then D due zsets; B new blobs; X dead letters; G graves
+-- KEYS  the fixed ones; the old blob; then D due zsets; B new blobs; X dead letters; G graves
 -- ARGV  lane number answered; id, token, bitmap of what is confirmed; D B X G;
 --       D times: shelf
 --       B times: id, place of its due zset, first due ms, blob, token or "", lease ms, expiries
@@ -32,7 +32,7 @@ if not held_by(id, token) then
     redis.call('HSET', DONE, id, union(redis.call('HGET', DONE, id), confirmed))
   end
   if REMEMBERS then
-    at = at + D + 7 * B + 2 * X
+    at = at + D + 7 * B + 3 * X + G
     at = at + 1 + 2 * ARGV[at + 1]
     at = at + 1 + 4 * ARGV[at + 1]
     remember()

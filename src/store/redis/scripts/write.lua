@@ -2,7 +2,7 @@
 --
 -- Its blobs were SET (NX, with a time to live) in the same MULTI; here those that stay are PERSISTed and
 -- the others unlinked, on every path.
--- KEYS  1-10; then D due zsets; B blobs of new bundles; O blobs of bundles behind its names; X dead letters;
+-- KEYS  the fixed ones; then D due zsets; B blobs of new bundles; O blobs of bundles behind its names; X dead letters;
 --       G graves
 -- ARGV  lane number answered; D B O X G;
 --       D times: shelf
