@@ -83,6 +83,18 @@ impl Process {
         if self.ended().is_none() {
             kill_process(self.pid(), signal)
                 .unwrap_or_else(|error| panic!("signal to {}: {error}", self.name));
+            if signal == Signal::STOP {
+                self.await_stopped();
+            }
+        }
+    }
+
+    /// SIGSTOP returns before it has taken effect: a server could still answer in between.
+    fn await_stopped(&self) {
+        let end = std::time::Instant::now() + Duration::from_secs(10);
+        while !is_stopped(self.id()) {
+            assert!(std::time::Instant::now() < end, "{} does not stop", self.name);
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -144,4 +156,14 @@ impl Drop for Process {
         // Both fail only for a child that has been waited for already.
         drop(self.child.kill().and_then(|()| self.child.wait()));
     }
+}
+
+/// Whether no thread of a process runs; one that has ended does not.
+fn is_stopped(id: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{id}/task")) else { return true };
+    threads.flatten().all(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // The state follows the name, which may hold anything, in parentheses.
+        stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['T', 't', 'Z', 'X']))
+    })
 }

@@ -214,7 +214,9 @@ async fn an_exchange_deleted_in_mid_flow_leaves_nothing_confirmed_that_is_not_th
     let confirmed = count(|v| *v == Verdict::Confirmed);
     let unknown = count(|v| matches!(v, Verdict::Unknown { .. }));
     let missing = count(|v| matches!(v, Verdict::Refused { reason: Refusal::UnknownTarget, .. }));
-    assert_eq!(confirmed + unknown + missing, 20_000);
+    // The broker takes the bindings away before the exchange: what comes in between is returned.
+    let returned = count(|v| matches!(v, Verdict::Refused { reason: Refusal::Unroutable, .. }));
+    assert_eq!(confirmed + unknown + missing + returned, 20_000);
     assert!(missing > 0, "the flow outlived the exchange");
     let there = server.queue_len(&queue).await as usize;
     assert!((confirmed..=confirmed + unknown).contains(&there), "{there}: {confirmed} + at most {unknown}");
