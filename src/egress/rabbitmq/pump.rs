@@ -68,26 +68,27 @@ impl Driver {
             self.healthy();
         }
         while flow.channel.is_open() || !flow.window.is_empty() {
-            self.fill(&mut flow);
-            let fault = self.step(&mut flow).await;
-            if let Some(fault) = fault {
-                self.lost(&mut flow, &fault);
-                return;
-            }
-            if self.shutdown.is_draining() {
+            // Asked once a turn: a drain that begins after this is one of the things that a step waits for.
+            let draining = self.shutdown.is_draining();
+            if draining {
                 self.lane.close();
                 if flow.window.is_empty() {
                     return;
                 }
             }
+            self.fill(&mut flow);
+            let fault = self.step(&mut flow, draining).await;
+            if let Some(fault) = fault {
+                self.lost(&mut flow, &fault);
+                return;
+            }
         }
     }
 
     /// Waits for one thing to happen. `Some`: the channel is of no use any more.
-    async fn step(&mut self, flow: &mut Flow) -> Option<Fault> {
+    async fn step(&mut self, flow: &mut Flow, draining: bool) -> Option<Fault> {
         let (outstanding, blocked, more) = (!flow.window.is_empty(), flow.is_blocked(), flow.takes_more());
         let patience = self.patience(&flow.window);
-        let draining = self.shutdown.is_draining();
         tokio::select! {
             biased;
             () = self.shutdown.forced() => Some(Fault::new(FaultKind::Lost, "the process is made to stop")),
