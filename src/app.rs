@@ -116,7 +116,6 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
     targets::start(routes, lanes.clone(), &house.readiness, &house.tasks, egress);
     let inject = IngressInject::new(lanes.clone(), house.clock);
     let slot: Arc<OnceLock<Store>> = Arc::default();
-    let graves = StoreGraves::new(routes);
     let state = admin::State {
         routes: house.config.routes.clone(),
         metrics: house.metrics.clone(),
@@ -125,7 +124,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         watch: house.watch.clone(),
         inject: Arc::new(inject),
         pausing: Arc::new(StorePausing(slot.clone())),
-        graves: graves.clone(),
+        graves: Arc::new(StoreGraves { store: slot.clone(), routes: routes.clone() }),
         clock: house.clock,
         store: slot.clone(),
         replica: house.config.cluster.name.clone(),
@@ -146,7 +145,6 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
     })?;
     // It may be used: the API does from now on.
     slot.get_or_init(|| store.clone());
-    graves.open(&store);
     let room = store::DeadRoom::new(&house.config.routes);
     timer::start(&timer::Parts {
         config: house.config.timer,

@@ -12,20 +12,11 @@ use crate::store::{DeadBody, DeadFilter, DeadId, DeadMark, DeadPage, Store, Stor
 
 /// The store once it is there, and the routes.
 pub(super) struct StoreGraves {
-    store: OnceLock<Store>,
-    routes: Vec<Arc<Route>>,
+    pub(super) store: Arc<OnceLock<Store>>,
+    pub(super) routes: Vec<Arc<Route>>,
 }
 
 impl StoreGraves {
-    pub(super) fn new(routes: &[Arc<Route>]) -> Arc<Self> {
-        Arc::new(Self { store: OnceLock::new(), routes: routes.to_vec() })
-    }
-
-    /// The store has passed its preflight.
-    pub(super) fn open(&self, store: &Store) {
-        self.store.get_or_init(|| store.clone());
-    }
-
     fn store(&self) -> Result<&Store, StoreError> {
         self.store.get().ok_or_else(|| StoreError::Unavailable("it has not been reached yet".to_owned()))
     }

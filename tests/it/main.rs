@@ -10,6 +10,7 @@ mod api;
 mod check;
 mod directions;
 mod flow;
+mod four;
 mod kafka;
 mod kubernetes;
 mod outage;

@@ -136,7 +136,7 @@ impl TopicLane {
         self.pump(&mut state);
     }
 
-    /// Takes the ends of flights, on the producer's thread.
+    /// Takes the ends of flights, in the order they were reported.
     pub(super) fn landed(self: &Arc<Self>, flights: Vec<(Flight, Verdict)>) {
         let mut answers = Vec::with_capacity(flights.len());
         let mut state = self.state.lock();

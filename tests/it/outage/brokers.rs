@@ -1,7 +1,7 @@
 //! Brokers away: what the other one can do goes on meanwhile.
 
-use super::four::four_routes;
 use super::{accounted, away, logged, readiness};
+use crate::four::four_routes;
 use crate::support::{Kafka, Rabbitmq, Redis, Relay};
 
 /// The n-th message is due after n times this: three seconds of load.

@@ -4,14 +4,13 @@
 #![allow(clippy::print_stdout, reason = "shown when the test fails")]
 
 mod brokers;
-mod four;
 mod redis;
 mod rereads;
 mod restarts;
 
 use std::time::Duration;
 
-use self::four::Four;
+use crate::four::Four;
 use crate::support::{Relay, eventually};
 
 /// How long a server stays away in mid-flow: 10 s, or what `scripts/outage` says.

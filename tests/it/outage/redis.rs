@@ -1,7 +1,7 @@
 //! Redis away.
 
-use super::four::four_routes;
 use super::{accounted, away, logged, readiness};
+use crate::four::four_routes;
 use crate::support::{Kafka, Rabbitmq, Redis, Relay};
 
 #[tokio::test]

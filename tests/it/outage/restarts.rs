@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::four::four_routes;
 use super::repeats;
+use crate::four::four_routes;
 use crate::support::process::Signal;
 use crate::support::{Kafka, Rabbitmq, Redis, Relay, eventually};
 

@@ -1,10 +1,10 @@
-//! The load of the outage tests: one relay, four routes, all directions.
+//! One relay, four routes, all directions, and their load.
 
 use crate::support::run::Message;
 use crate::support::{Config, Kafka, QueueKind, Rabbitmq, Redis, Run, When, names};
 
 /// Messages of one sending to one route.
-const COUNT: u64 = 100;
+pub(super) const COUNT: u64 = 100;
 
 /// One route's two ends.
 pub(super) struct Ends {
