@@ -1,11 +1,15 @@
 //! The composition root: builds the rooms from the configuration, joins them, and ends them in order.
 //! No logic of its own: it is the one place that knows everybody.
 
+pub mod bench;
 mod check;
+#[cfg(feature = "mutants")]
+mod clocks;
 mod drain;
 mod graves;
 mod inject;
 mod pausing;
+mod replay;
 mod targets;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,10 +25,11 @@ use self::drain::Stages;
 use self::graves::StoreGraves;
 use self::inject::IngressInject;
 use self::pausing::StorePausing;
+pub use self::replay::{Outcome, Overview, Request, Times, Watcher, replay};
 use crate::backoff::Backoff;
 use crate::broker::rabbitmq::Broker;
 use crate::config::Config;
-use crate::domain::{Clock, Endpoint, Route, Target};
+use crate::domain::{Clock, Endpoint, Route, RouteName, Target};
 use crate::egress::kafka::KafkaLanes;
 use crate::egress::rabbitmq::RabbitLanes;
 use crate::egress::{AllLanes, Lanes};
@@ -33,7 +38,7 @@ use crate::lifecycle::signals::Signals;
 use crate::lifecycle::{Part, Readiness, Tasks};
 use crate::store::{self, Preflight, Store};
 use crate::telemetry::{Bursts, Metrics, Watch};
-use crate::{admin, telemetry, timer};
+use crate::{admin, cluster, telemetry, timer};
 
 /// Runs the relay until a signal ends it.
 pub fn run(config: Config) -> anyhow::Result<ExitCode> {
@@ -70,6 +75,8 @@ async fn life(config: Config) -> anyhow::Result<ExitCode> {
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry, config.routes.iter().map(|route| route.name.clone()));
     let clock = Clock::start();
+    #[cfg(feature = "mutants")]
+    clocks::plant();
     let house = House {
         clock,
         tasks: Tasks::default(),
@@ -141,15 +148,30 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         tasks: &house.tasks,
         shutdown: &house.stages.ingress,
         remembers: house.config.routes.iter().map(|r| (r.name.clone(), r.policy.dedupe_ms)).collect(),
+        ordered: ordered(&house.config.routes),
         shards: house.shards,
     })?;
+    placement(&store, &house.config.routes, &redis).await?;
     // It may be used: the API does from now on.
     slot.get_or_init(|| store.clone());
     let room = store::DeadRoom::new(&house.config.routes);
+    let mut cluster = cluster::start(&cluster::Parts {
+        config: &house.config.cluster,
+        store: store.clone(),
+        store_config: &house.config.redis,
+        routes: &house.config.routes,
+        shards: house.shards,
+        readiness: &house.readiness,
+        metrics: house.metrics.clone(),
+        tasks: &house.tasks,
+        shutdown: house.stages.ingress.clone(),
+    })
+    .await?;
     timer::start(&timer::Parts {
         config: house.config.timer,
         store: store.clone(),
         room: room.clone(),
+        cluster: cluster.clone(),
         lanes: lanes.clone(),
         routes: &house.config.routes,
         metrics: house.metrics.clone(),
@@ -160,7 +182,12 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         shutdown: house.stages.flow.clone(),
     })?;
     start_ingress(house, store, &room, lanes, &brokers)?;
-    std::future::pending().await
+    Err(cluster.refused().await).context("this replica may not go on")
+}
+
+/// The routes whose keys leave in order.
+fn ordered(routes: &[Arc<Route>]) -> BTreeSet<RouteName> {
+    routes.iter().filter(|route| route.policy.ordered).map(|route| route.name.clone()).collect()
 }
 
 /// Waits until the store is there; ends if it may not be used.
@@ -176,6 +203,22 @@ async fn preflight(config: &store::Config, part: &Part) -> anyhow::Result<()> {
                 if failures == 1 {
                     tracing::warn!(error = why, "waiting for the store");
                 }
+                tokio::time::sleep(Backoff::CLIENT.wait(failures)).await;
+            }
+        }
+    }
+}
+
+/// Waits until the store has said whether it keeps messages that would be looked for elsewhere.
+async fn placement(store: &Store, routes: &[Arc<Route>], part: &Part) -> anyhow::Result<()> {
+    let names: Vec<RouteName> = routes.iter().map(|route| route.name.clone()).collect();
+    let mut failures = 0;
+    loop {
+        match store.agree_on_placement(&names).await {
+            Ok(agreed) => return agreed.context("the store may not be used"),
+            Err(why) => {
+                failures += 1;
+                part.down(why.to_string());
                 tokio::time::sleep(Backoff::CLIENT.wait(failures)).await;
             }
         }

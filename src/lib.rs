@@ -12,6 +12,7 @@ pub mod app;
 pub mod backoff;
 pub mod broker;
 pub mod cli;
+pub mod cluster;
 pub mod config;
 pub mod domain;
 pub mod egress;

@@ -25,6 +25,16 @@ pub enum Mutant {
     IgnoreReturned,
     /// A publish whose confirm never came counts as confirmed.
     UnknownIsConfirmed,
+    /// What was claimed is published whenever it is due, whoever has the claim by then.
+    NoFencing,
+    /// Claims that expired are looked for at the start, and never again.
+    SweepAtStartOnly,
+    /// A claim forgets what of its bundle is gone: who claims it next publishes what was cancelled.
+    GoneClearedByClaim,
+    /// A claim holds for whoever says so until its deadline, whatever token it has.
+    DeadlineAsToken,
+    /// No tier waits for more than the master's answer.
+    NoWait,
 }
 
 /// Whether this process has this fault.
@@ -41,11 +51,33 @@ pub const fn drops() -> bool {
     false
 }
 
+/// Whether every replica is to serve everything, as if it were alone: no fault, for ownership is only efficiency.
+#[cfg(not(feature = "mutants"))]
+#[inline]
+pub const fn ownership_is_off() -> bool {
+    false
+}
+
+/// Whether the claimer of this process's first timer shard is to hang, as soon as it has begun.
+#[cfg(not(feature = "mutants"))]
+#[inline]
+pub const fn shard_hangs() -> bool {
+    false
+}
+
+/// The text of a script, without a fault.
+#[cfg(not(feature = "mutants"))]
+#[inline]
+pub const fn script(text: &str) -> std::borrow::Cow<'_, str> {
+    std::borrow::Cow::Borrowed(text)
+}
+
 #[cfg(feature = "mutants")]
-pub use planted::{drops, is};
+pub use planted::{drops, is, ownership_is_off, redis_clock, script, shard_hangs, wall_clock};
 
 #[cfg(feature = "mutants")]
 mod planted {
+    use std::borrow::Cow;
     use std::sync::LazyLock;
     use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -65,6 +97,11 @@ mod planted {
             "forget_expiry" => Mutant::ForgetExpiry,
             "ignore_returned" => Mutant::IgnoreReturned,
             "unknown_is_confirmed" => Mutant::UnknownIsConfirmed,
+            "no_fencing" => Mutant::NoFencing,
+            "sweep_at_start_only" => Mutant::SweepAtStartOnly,
+            "gone_cleared_by_claim" => Mutant::GoneClearedByClaim,
+            "no_wait" => Mutant::NoWait,
+            "deadline_as_token" => Mutant::DeadlineAsToken,
             other => panic!("POSTDATE_MUTANT: there is no mutant {other}"),
         };
         tracing::warn!(mutant = name, "this process has a planted fault");
@@ -76,9 +113,63 @@ mod planted {
         *CHOSEN == Some(mutant)
     }
 
+    #[allow(clippy::disallowed_methods)] // no configuration: no user ever sets it
+    fn said(name: &str) -> Option<String> {
+        std::env::var(name).ok()
+    }
+
+    /// Whether every replica is to serve everything: `POSTDATE_OWNERSHIP=off`.
+    pub fn ownership_is_off() -> bool {
+        static OFF: LazyLock<bool> =
+            LazyLock::new(|| said("POSTDATE_OWNERSHIP").is_some_and(|text| text == "off"));
+        *OFF
+    }
+
+    /// Whether the claimer of this process's first timer shard is to hang: `POSTDATE_HANG=shard`.
+    pub fn shard_hangs() -> bool {
+        static HANGS: LazyLock<bool> =
+            LazyLock::new(|| said("POSTDATE_HANG").is_some_and(|text| text == "shard"));
+        *HANGS
+    }
+
+    /// The file that says by how many milliseconds this process's wall clock is wrong: `POSTDATE_WALL_CLOCK`.
+    pub fn wall_clock() -> Option<std::path::PathBuf> {
+        said("POSTDATE_WALL_CLOCK").map(Into::into)
+    }
+
+    /// The key in Redis that says by how many seconds Redis's clock is wrong: `POSTDATE_REDIS_CLOCK`.
+    pub fn redis_clock() -> Option<String> {
+        said("POSTDATE_REDIS_CLOCK")
+    }
+
     /// Whether this is one of the messages that [`Mutant::Drop`] loses.
     pub fn drops() -> bool {
         static HANDED: AtomicU32 = AtomicU32::new(0);
         is(Mutant::Drop) && HANDED.fetch_add(1, Ordering::Relaxed) % 10 == 9
+    }
+
+    /// Where a claim has read what is gone.
+    const READ_GONE: &str = "local gone = redis.call('HMGET', GONE, unpack(ids))\n";
+    /// Where a token is compared with the one that holds the claim.
+    const HELD: &str = "if mark and string.sub(held, 1, mark - 1) == token then";
+
+    /// The text of a script with the fault of this process, if it is one of the scripts'.
+    pub fn script(text: &str) -> Cow<'_, str> {
+        let (from, to) = match *CHOSEN {
+            Some(Mutant::GoneClearedByClaim) => {
+                (READ_GONE, format!("{READ_GONE}redis.call('HDEL', GONE, unpack(ids))\n"))
+            }
+            Some(Mutant::DeadlineAsToken) => {
+                (HELD, "if mark and tonumber(redis.call('ZSCORE', CLAIMS, id) or 0) > now then".to_owned())
+            }
+            _ => return Cow::Borrowed(text),
+        };
+        Cow::Owned(text.replace(from, &to))
+    }
+
+    #[test]
+    fn the_scripts_hold_what_is_replaced_in_them() {
+        assert_eq!(include_str!("store/redis/scripts/claim.lua").matches(READ_GONE).count(), 1);
+        assert_eq!(include_str!("store/redis/scripts/prelude.lua").matches(HELD).count(), 1);
     }
 }

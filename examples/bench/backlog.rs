@@ -62,7 +62,7 @@ fn sizes_up_to(most: u64) -> Vec<u64> {
 }
 
 /// Refuses what neither the machine nor Redis has room for, before anything is filled.
-async fn check_room(redis: &Redis, scale: &Scale) -> anyhow::Result<()> {
+pub async fn check_room(redis: &Redis, scale: &Scale) -> anyhow::Result<()> {
     let mut connection = redis.connection().await?;
     let (_, limit): (String, u64) =
         redis::cmd("CONFIG").arg("GET").arg("maxmemory").query_async(&mut connection).await?;
@@ -80,7 +80,7 @@ async fn check_room(redis: &Redis, scale: &Scale) -> anyhow::Result<()> {
 }
 
 /// Adds messages that fall due in two to five days.
-async fn grow(
+pub async fn grow(
     kafka: &Kafka,
     redis: &Redis,
     base: &Config,

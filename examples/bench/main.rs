@@ -12,8 +12,10 @@
 mod support;
 
 mod backlog;
+mod browse;
 mod burst;
 mod compare;
+mod divide;
 mod floor;
 mod idle;
 mod lateness;
@@ -42,12 +44,15 @@ use servers::Servers;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// The names that can be asked for, in the order in which `all` runs them.
-const BENCHES: [&str; 12] = [
+const BENCHES: [&str; 16] = [
     "steady",
     "random",
     "store-and-drain",
     "pass",
     "aof",
+    "order",
+    "tiers",
+    "divide",
     "rabbitmq",
     "lateness",
     "lateness-high",
@@ -55,6 +60,7 @@ const BENCHES: [&str; 12] = [
     "memory",
     "idle",
     "backlog",
+    "browse",
 ];
 
 fn main() -> ExitCode {
@@ -98,6 +104,9 @@ async fn measure_one(name: &'static str, servers: &Servers, scale: &Scale) -> bo
         "store-and-drain" => phases::equal(servers, scale, report_to).await,
         "pass" => phases::pass(servers, scale, report_to).await,
         "aof" => steady::aof(servers, scale, report_to).await,
+        "order" => phases::order(servers, scale, report_to).await,
+        "tiers" => steady::tiers(servers, scale, report_to).await,
+        "divide" => divide::bench(servers, scale, report_to).await,
         "lateness" => lateness::bench(servers, scale, report_to).await,
         "lateness-high" => lateness::high(servers, scale, report_to).await,
         "rabbitmq" => rabbitmq::bench(servers, scale, report_to).await,
@@ -105,6 +114,7 @@ async fn measure_one(name: &'static str, servers: &Servers, scale: &Scale) -> bo
         "memory" => memory::bench(servers, scale, report_to).await,
         "idle" => idle::bench(servers, scale, report_to).await,
         "backlog" => backlog::bench(servers, scale, report_to).await,
+        "browse" => browse::bench(servers, scale, report_to).await,
         _ => unreachable!("the names are checked"),
     };
     match &measured {

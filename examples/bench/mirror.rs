@@ -145,8 +145,11 @@ fn commit(consumer: &BaseConsumer, confirmed: &Confirmed, topic: &str) {
 }
 
 async fn rabbitmq(url: &str, from: &str, to: &str) -> lapin::Result<()> {
-    let connection = Connection::connect(url, ConnectionProperties::default()).await?;
-    let (reads, writes) = (connection.create_channel().await?, connection.create_channel().await?);
+    // A connection and a channel for each direction, as the relay has them; and as there, what is confirmed is a
+    // prefix, nobody waits for a batch to be whole.
+    let connect = || Connection::connect(url, ConnectionProperties::default());
+    let (reading, writing) = (connect().await?, connect().await?);
+    let (reads, writes) = (reading.create_channel().await?, writing.create_channel().await?);
     writes.confirm_select(ConfirmSelectOptions::default()).await?;
     reads.basic_qos(PREFETCH, BasicQosOptions::default()).await?;
     let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());

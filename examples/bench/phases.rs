@@ -97,6 +97,50 @@ pub async fn equal(servers: &Servers, scale: &Scale, report: &mut Report) -> any
     Ok(())
 }
 
+/// Without and with `order = "key"`, in turns: each message has a key of its own. One direction at a time, for what
+/// drains slower than it is read has no steady state that a window of seconds would show: `max_pending` is looked at
+/// each second, and a second of reading is more than some seconds of draining.
+pub async fn order(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
+    let kafka = servers.kafka().await?;
+    let from = now_ms() - HOUR_MS - MARGIN_MS;
+    let random = servers.filled(scale.phase, Load::Random(from, HOUR_MS)).await?;
+    let equal = servers.filled(scale.phase, Load::Equal(HOUR_MS as u64)).await?;
+    for _ in 0..scale.rounds {
+        for (load, source) in [("random", &random), ("equal", &equal)] {
+            for (order, more) in [("none", ""), ("key", "order = \"key\"")] {
+                let redis = servers.redis(false).await?;
+                let base = config(&redis).kafka("main", kafka);
+                // What counts from arrival arrives by the clock that is behind.
+                let from = if load == "equal" { now_ms() - HOUR_MS - MARGIN_MS } else { from };
+                let work = (source.as_str(), scale.phase, from);
+                let phases = both_phases(&base, &redis, kafka, work, more).await?;
+                report.rate(&format!("{load} store {order}"), &phases.store);
+                report.rate(&format!("{load} drain {order}"), &phases.drain);
+            }
+        }
+    }
+    for (load, what) in [("random", "due at random over an hour"), ("equal", "equal delays")] {
+        let row = |phase: &str, order: &str| format!("{load} {phase} {order}");
+        let rows = [("store", "none"), ("store", "key"), ("drain", "none"), ("drain", "key")];
+        let rows =
+            rows.map(|(phase, order)| (row(phase, order), format!("{phase}, {what}, order = {order:?}")));
+        report.rates(&rows.each_ref().map(|(row, what)| (row.as_str(), what.as_str())));
+        let ratio = |phase: &str, column: &str| {
+            report.median(&row(phase, "key"), column) / report.median(&row(phase, "none"), column)
+        };
+        let text = format!(
+            "With order, {what}: storing at {:.2} of the rate without and {:.2} of its CPU a message, draining at {:.2} \
+             and {:.2}.",
+            ratio("store", "rate"),
+            ratio("store", "cpu"),
+            ratio("drain", "rate"),
+            ratio("drain", "cpu"),
+        );
+        report.say(&text);
+    }
+    Ok(())
+}
+
 /// Bar 16: no delay header.
 pub async fn pass(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
     let kafka = servers.kafka().await?;
@@ -136,8 +180,21 @@ pub async fn store_and_drain_with(
     messages: u64,
     from: i64,
 ) -> anyhow::Result<Phases> {
+    both_phases(base, redis, kafka, (source, messages, from), "").await
+}
+
+/// The same with further keys of the route: so many messages of a topic, by a clock that stands shortly before the
+/// moment that is given with them.
+async fn both_phases(
+    base: &Config,
+    redis: &Redis,
+    kafka: &Kafka,
+    (source, messages, from): (&str, u64, i64),
+    more: &str,
+) -> anyhow::Result<Phases> {
     let target = kafka.unique_topic("target", PARTITIONS).await;
-    let config = kafka_route(base.clone(), "bench", source, &target, "max_pending = 1_000_000_000");
+    let more = format!("max_pending = 1_000_000_000\n{more}");
+    let config = kafka_route(base.clone(), "bench", source, &target, &more);
     let clocks = machine::Clocks::start();
     let mut relay = relay_behind(&config, (from - STORING_MS - now_ms()) / 1000);
     let store = {

@@ -43,6 +43,14 @@ impl Servers {
         Ok(Redis::start_with("redis-server", &options).await)
     }
 
+    /// A Redis with AOF everysec, and a replica that follows it.
+    pub async fn replicated(&self) -> anyhow::Result<(Redis, Redis)> {
+        let master = self.redis(true).await?;
+        let follow = format!("127.0.0.1 {}", master.port());
+        let replica = Redis::start_with("redis-server", &["--replicaof", &follow]).await;
+        Ok((master, replica))
+    }
+
     /// A topic with so many messages of a kind, filled once.
     pub async fn filled(&self, count: u64, load: Load) -> anyhow::Result<String> {
         let kafka = self.kafka().await?;

@@ -1,7 +1,6 @@
 //! Dead letters: finding them.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State as Extract;
@@ -14,10 +13,8 @@ use super::page::{Page, read_cursor, write_cursor};
 use super::problem::Problem;
 use super::router::Admin;
 use crate::domain::{DeadReason, UnixMs, moment, nearest};
-use crate::store::{DeadFilter, DeadId, DeadMark, StoreError};
+use crate::store::{DeadFilter, DeadId, DeadMark};
 
-/// Longest wait for the store.
-const DEADLINE: Duration = Duration::from_secs(8);
 /// Items of a page, and most of them.
 const PAGE: usize = 100;
 const MOST: usize = 1000;
@@ -83,7 +80,8 @@ pub(super) struct Listing {
         (status = 200, description = "Some of them.", body = Page<Letter>),
         (status = 400, description = "A filter, a cursor or a limit that cannot be."),
         (status = 404, description = "No such route."),
-        (status = 503, description = "The store did not answer in time."),
+        (status = 503, description = "Redis is away."),
+        (status = 504, description = "Redis did not answer in time."),
     )
 )]
 pub(super) async fn list(
@@ -99,9 +97,9 @@ pub(super) async fn list(
         Some(_) => return Err(Problem::bad(format!("`limit` is 1 to {MOST}"))),
     };
     let after = cursor.map(|cursor| read_mark(&cursor, &which)).transpose()?;
-    let mut page = within(admin.state.graves.page(&filter, after.as_ref(), limit)).await?;
+    let mut page = admin.ask(admin.state.graves.page(&filter, after.as_ref(), limit)).await?;
     let ids: Vec<DeadId> = page.marks.iter().map(|mark| mark.id.clone()).collect();
-    let bodies = within(admin.state.graves.read(&ids)).await?;
+    let bodies = admin.ask(admin.state.graves.read(&ids)).await?;
     if bodies.len() < page.marks.len() {
         // The rest would be too much at once: the next page begins with it.
         page.marks.truncate(bodies.len());
@@ -145,7 +143,8 @@ pub(super) struct Showing {
         (status = 400, description = "An id that cannot be."),
         (status = 404, description = "No such dead letter, or no such route."),
         (status = 409, description = "Several dead letters have this message id; `detail` names them."),
-        (status = 503, description = "The store did not answer in time."),
+        (status = 503, description = "Redis is away."),
+        (status = 504, description = "Redis did not answer in time."),
     )
 )]
 pub(super) async fn one(
@@ -162,8 +161,8 @@ pub(super) async fn one(
             return Err(Problem::new(axum::http::StatusCode::CONFLICT, detail));
         }
     };
-    let at = within(admin.state.graves.at(&dead)).await?.ok_or_else(unknown)?;
-    let found = within(admin.state.graves.read(std::slice::from_ref(&dead))).await?;
+    let at = admin.ask(admin.state.graves.at(&dead)).await?.ok_or_else(unknown)?;
+    let found = admin.ask(admin.state.graves.read(std::slice::from_ref(&dead))).await?;
     let found = found.into_iter().next().flatten().ok_or_else(unknown)?;
     Ok(Json(letter(&dead, at, &found, if body { Much::Body } else { Much::Headers })))
 }
@@ -181,24 +180,15 @@ pub(super) async fn find(admin: &Admin, id: &str, route: Option<&str>) -> Result
     let of_route = route.map(|route| admin.route(route)).transpose()?;
     if let Some(dead) = DeadId::parse(id)
         && of_route.is_none_or(|route| route.name.as_str() == dead.route())
-        && within(admin.state.graves.at(&dead)).await?.is_some()
+        && admin.ask(admin.state.graves.at(&dead)).await?.is_some()
     {
         return Ok(vec![dead]);
     }
     let mut found = Vec::new();
     for route in admin.routes().filter(|route| of_route.is_none_or(|of| of.name == route.name)) {
-        found.extend(within(admin.state.graves.find(&route.name, id)).await?);
+        found.extend(admin.ask(admin.state.graves.find(&route.name, id)).await?);
     }
     Ok(found)
-}
-
-/// Waits for the store, but not for ever.
-pub(super) async fn within<T>(asked: impl Future<Output = Result<T, StoreError>>) -> Result<T, Problem> {
-    match tokio::time::timeout(DEADLINE, asked).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(why)) => Err(Problem::unavailable(why.to_string())),
-        Err(_) => Err(Problem::unavailable("the store did not answer in time; try again")),
-    }
 }
 
 /// What a filter means; 400 or 404 if it means nothing.

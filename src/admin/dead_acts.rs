@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::audit::Noted;
-use super::dead::{Which, filter, find, list_of, read_mark, within, write_mark};
+use super::dead::{Which, filter, find, list_of, read_mark, write_mark};
 use super::extract::Body;
 use super::graves::Redriven;
 use super::problem::Problem;
@@ -100,7 +100,8 @@ enum How {
         (status = 408, description = "The body did not come in time. Nothing was done."),
         (status = 413, description = "The body is too large. Nothing was done."),
         (status = 415, description = "The body is not said to be `application/json`. Nothing was done."),
-        (status = 503, description = "The store did not answer in time. Some of it may have been done."),
+        (status = 503, description = "Redis is away. Some of it may have been done."),
+        (status = 504, description = "Redis did not answer in time. Some of it may have been done."),
     )
 )]
 pub(super) async fn redrive(
@@ -110,7 +111,7 @@ pub(super) async fn redrive(
     let meant = meant(&admin, &act).await?;
     let mut items = meant.ended;
     for (asked, id) in meant.ids {
-        let (result, error) = match within(admin.state.graves.redrive(&id, act.target.as_deref())).await? {
+        let (result, error) = match admin.ask(admin.state.graves.redrive(&id, act.target.as_deref())).await? {
             Redriven::Done => (How::Redriven, None),
             Redriven::Unknown => (How::Unknown, None),
             Redriven::Refused(why) => (How::Refused, Some(why)),
@@ -130,7 +131,8 @@ pub(super) async fn redrive(
         (status = 408, description = "The body did not come in time. Nothing was done."),
         (status = 413, description = "The body is too large. Nothing was done."),
         (status = 415, description = "The body is not said to be `application/json`. Nothing was done."),
-        (status = 503, description = "The store did not answer in time. Some of it may have been done."),
+        (status = 503, description = "Redis is away. Some of it may have been done."),
+        (status = 504, description = "Redis did not answer in time. Some of it may have been done."),
     )
 )]
 pub(super) async fn drop_dead(
@@ -143,7 +145,7 @@ pub(super) async fn drop_dead(
     let meant = meant(&admin, &act).await?;
     let mut items = meant.ended;
     let ids: Vec<DeadId> = meant.ids.iter().map(|(_, id)| id.clone()).collect();
-    let dropped = within(admin.state.graves.drop_dead(&ids)).await?;
+    let dropped = admin.ask(admin.state.graves.drop_dead(&ids)).await?;
     for ((asked, id), there) in meant.ids.into_iter().zip(dropped) {
         items.push(ended(asked, &id, if there { How::Dropped } else { How::Unknown }, None));
     }
@@ -186,7 +188,7 @@ async fn meant(admin: &Admin, act: &Act) -> Result<Meant, Problem> {
             let wanted = filter(admin, which)?;
             let after: Option<DeadMark> =
                 act.cursor.as_deref().map(|cursor| read_mark(cursor, which)).transpose()?;
-            let page = within(admin.state.graves.page(&wanted, after.as_ref(), AT_ONCE)).await?;
+            let page = admin.ask(admin.state.graves.page(&wanted, after.as_ref(), AT_ONCE)).await?;
             meant.ids = page.marks.into_iter().map(|mark| (mark.id.to_string(), mark.id)).collect();
             meant.next = page.next.map(|mark| write_mark(&mark, which)).transpose()?;
         }

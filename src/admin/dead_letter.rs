@@ -4,11 +4,11 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde::Serialize;
-use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
+use super::message::{Header, headers};
 use super::times::rfc3339;
-use crate::domain::{Entry, Failure, Flags, Header, HeaderValue, UnixMs};
+use crate::domain::{Entry, Failure, Flags, UnixMs};
 use crate::store::{DeadBody, DeadId};
 
 /// A dead letter.
@@ -73,8 +73,8 @@ struct Known {
     history: Vec<Failed>,
     /// Its headers: name and value, in their order.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, value_type = Vec<Object>)]
-    headers: Option<Vec<Value>>,
+    #[schema(nullable = false)]
+    headers: Option<Vec<Header>>,
     /// Its body, where it is text and was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -167,39 +167,8 @@ fn known(entry: &Entry, target: &str, much: Much) -> Known {
         left_out: entry.flags.has(Flags::LEFT_OUT),
         position: entry.position.map(|(partition, offset)| Position { partition, offset }),
         history: entry.history.iter().map(failed).collect(),
-        headers: (much != Much::Outline).then(|| {
-            let pair = |h: &Header| json!({ "name": h.name.as_str(), "value": shown(&h.value) });
-            message.headers.iter().map(pair).collect()
-        }),
+        headers: (much != Much::Outline).then(|| headers(message)),
         body_base64: wanted.filter(|_| body.is_none()).map(|bytes| STANDARD.encode(bytes)),
         body,
-    }
-}
-
-/// A header's value for a reader: bytes as text where they are one, else `{"base64": ...}`.
-fn shown(value: &HeaderValue) -> Value {
-    match value {
-        HeaderValue::Null => Value::Null,
-        HeaderValue::Bytes(bytes) | HeaderValue::LongString(bytes) => match std::str::from_utf8(bytes) {
-            Ok(text) => text.into(),
-            Err(_) => json!({ "base64": STANDARD.encode(bytes) }),
-        },
-        HeaderValue::Bool(v) => (*v).into(),
-        HeaderValue::I8(v) => (*v).into(),
-        HeaderValue::U8(v) => (*v).into(),
-        HeaderValue::I16(v) => (*v).into(),
-        HeaderValue::U16(v) => (*v).into(),
-        HeaderValue::I32(v) => (*v).into(),
-        HeaderValue::U32(v) => (*v).into(),
-        HeaderValue::I64(v) => (*v).into(),
-        HeaderValue::F32(v) => (*v).into(),
-        HeaderValue::F64(v) => (*v).into(),
-        HeaderValue::Decimal { scale, value } => json!({ "value": value, "scale": scale }),
-        HeaderValue::Timestamp(seconds) => (*seconds).into(),
-        HeaderValue::Table(fields) => {
-            let fields = fields.iter().map(|h| (h.name.to_string(), shown(&h.value)));
-            Value::Object(fields.collect::<Map<_, _>>())
-        }
-        HeaderValue::Array(items) => items.iter().map(shown).collect(),
     }
 }

@@ -7,16 +7,16 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
-use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
 
 use super::problem::Problem;
 use super::router::{Admin, MAX_BODY};
-use crate::domain::Route;
 use crate::domain::limits::ID_BYTES;
+use crate::domain::{Route, Text};
 
 /// Longest wait for a request's body.
 const BODY_DEADLINE: Duration = Duration::from_secs(10);
@@ -71,6 +71,31 @@ impl FromRequestParts<Arc<Admin>> for OfMessage {
         }
         Ok(Self { route, id })
     }
+}
+
+/// `If-Match`: the call is for a message as it was when it was shown; `None`: as it is, whatever was changed since.
+pub(super) struct IfMatch(pub(super) Option<Text>);
+
+impl FromRequestParts<Arc<Admin>> for IfMatch {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<Admin>) -> Result<Self, Problem> {
+        let mut tags = parts.headers.get_all(header::IF_MATCH).iter();
+        let (Some(tag), None) = (tags.next(), tags.next()) else {
+            return if parts.headers.contains_key(header::IF_MATCH) { Err(no_tag()) } else { Ok(Self(None)) };
+        };
+        let tag = tag.to_str().map_err(|_| no_tag())?.trim();
+        if tag == "*" {
+            return Ok(Self(None));
+        }
+        let inner = tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
+        let inner = inner.filter(|inner| !inner.is_empty() && !inner.contains('"')).ok_or_else(no_tag)?;
+        Ok(Self(Some(inner.into())))
+    }
+}
+
+fn no_tag() -> Problem {
+    Problem::bad("`If-Match` takes one entity tag, as the message's `ETag` gave it with its quotes, or `*`")
 }
 
 /// The path's segments by name. A path that cannot be read names nothing that is there.

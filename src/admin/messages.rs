@@ -3,76 +3,21 @@
 use std::sync::Arc;
 
 use axum::extract::State as Extract;
-use axum::http::StatusCode;
+use axum::http::{HeaderName, StatusCode, header};
 use axum::{Extension, Json};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 
 use super::audit::Noted;
-use super::extract::{Asked, Body, InMessage, OfMessage};
+use super::extract::{Asked, Body, IfMatch, InMessage, OfMessage};
+use super::message::{Message, dead, message};
 use super::page::{Page, limit, read_cursor, write_cursor};
 use super::problem::Problem;
 use super::router::Admin;
-use super::times::{LAST, Moment, moment, rfc3339};
+use super::times::{LAST, Moment, moment};
 use crate::domain::duration::{parse_header, render};
-use crate::domain::{HeaderValue, InvalidReason, Partition, Route, RouteName, UnixMs, nearest};
-use crate::store::{BrowseKey, BrowseQuery, Found, MessageState, WriteOp, WriteResult};
-
-/// A message of the store, without its body.
-#[derive(Serialize, ToSchema)]
-pub(super) struct Message {
-    /// Its producer's name for it, or the `~` id that Postdate gave it.
-    id: String,
-    /// The route.
-    route: String,
-    /// When it is to be published, Unix ms; after a failed publish: when next.
-    due_ms: i64,
-    /// The same, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, format = DateTime)]
-    due: Option<String>,
-    /// Where it stands.
-    state: Standing,
-    /// Which hand-out comes next or is under way; the first is 1.
-    attempt: u32,
-    /// Where it goes: a topic, or `exchange/routing-key`.
-    target: String,
-    /// Kafka's record key or AMQP's routing key, as text (not UTF-8: base64, and `key_is_base64`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    key: Option<String>,
-    /// Whether `key` is base64.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    #[schema(required = false)]
-    key_is_base64: bool,
-    /// Length of its body, bytes.
-    size: usize,
-    /// Its headers, in their order, repeats kept.
-    headers: Vec<Header>,
-}
-
-/// One header.
-#[derive(Serialize, ToSchema)]
-pub(super) struct Header {
-    /// Its name.
-    name: String,
-    /// Its value: text, number, bool, null, table or array; bytes that are not UTF-8 as
-    /// `{"base64": "..."}`.
-    #[schema(value_type = Option<Value>)]
-    value: Value,
-}
-
-/// Where a message stands: `published` only until the rest of its bundle has gone, too.
-#[derive(Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-enum Standing {
-    Pending,
-    InFlight,
-    Published,
-}
+use crate::domain::{InvalidReason, Partition, Route, RouteName, UnixMs, nearest};
+use crate::store::{BrowseKey, BrowseQuery, Meant, MessageState, WriteOp, WriteResult};
 
 /// Which messages.
 #[derive(Deserialize, IntoParams)]
@@ -135,14 +80,16 @@ pub(super) async fn list(
 
 /// One message
 ///
-/// Its metadata, while the store has it. By its own id, or by its `~` id.
+/// Its metadata, while the store has it, as a dead letter too. By its own id, or by its `~` id.
 #[utoipa::path(
     get, path = "/api/v1/routes/{route}/messages/{id}", operation_id = "getMessage", params(InMessage),
     responses(
-        (status = 200, description = "The message.", body = Message),
+        (status = 200, description = "The message. Its `ETag`, which a dead letter has not, changes whenever it is \
+            moved, replaced or tried: `If-Match` of a cancel or a reschedule takes it.", body = Message,
+            headers(("ETag" = Option<String>, description = "Which message this is, as it is now."))),
         (status = 400, description = "An id that none can be."),
         (status = 404, description = "No such route; or the store has no such message: it was never there, or \
-            is published, cancelled or dead. `nearest` names one that waits and looks like it."),
+            is published or cancelled. `nearest` names one that waits and looks like it."),
         (status = 503, description = "Redis is away."),
         (status = 504, description = "Redis did not answer in time."),
     )
@@ -150,16 +97,16 @@ pub(super) async fn list(
 pub(super) async fn one(
     Extract(admin): Extract<Arc<Admin>>,
     OfMessage { route, id }: OfMessage,
-) -> Result<Json<Message>, Problem> {
+) -> Result<(Option<[(HeaderName, String); 1]>, Json<Message>), Problem> {
     let found = admin.browse(admin.store()?.find(&route.name, &id)).await?;
     if let Some(found) = found {
-        return Ok(Json(message(&admin, &found)));
+        let tag = [(header::ETAG, format!("\"{}\"", found.version))];
+        return Ok((Some(tag), Json(message(&admin, &found))));
     }
-    let name = Some(route.name.clone());
-    let query = BrowseQuery { route: name, from: UnixMs(0), to: LAST, after: None, limit: 100 };
-    let browsed = admin.browse(admin.store()?.browse(&query)).await?;
-    let near = nearest(&id, browsed.found.iter().map(|found| found.id.as_str())).map(str::to_owned);
-    Err(unknown(&route, &id).nearest(near))
+    if let Some(dead) = dead(&admin, &route.name, &id).await? {
+        return Ok((None, Json(dead)));
+    }
+    Err(unknown(&admin, &route, &id).await)
 }
 
 /// What became of a command.
@@ -186,12 +133,15 @@ enum Done {
 /// A definite answer: `cancelled` means that it will not be published. Any other answer is a problem, whose
 /// `result` says why nothing was cancelled. A `504` says that nobody knows: ask again.
 #[utoipa::path(
-    delete, path = "/api/v1/routes/{route}/messages/{id}", operation_id = "cancelMessage", params(InMessage),
+    delete, path = "/api/v1/routes/{route}/messages/{id}", operation_id = "cancelMessage",
+    params(InMessage, ("If-Match" = Option<String>, Header,
+        description = "The message's `ETag`, with its quotes: only if it is unchanged since.")),
     responses(
         (status = 200, description = "It will not be published: `cancelled`.", body = Commanded),
-        (status = 400, description = "An id that none can be."),
+        (status = 400, description = "An id that none can be, or an `If-Match` that is none."),
         (status = 404, description = "No such route; or no such message waits (`result`: `unknown`)."),
         (status = 409, description = "`result`: `in_flight`: it is being published right now; `published`: it was."),
+        (status = 412, description = "`result`: `changed`: it is not as `If-Match` says. Nothing was done."),
         (status = 503, description = "Redis is away. Nothing was done."),
         (status = 504, description = "Redis did not answer in time. It may have been done."),
     )
@@ -199,12 +149,15 @@ enum Done {
 pub(super) async fn cancel(
     Extract(admin): Extract<Arc<Admin>>,
     OfMessage { route, id }: OfMessage,
+    IfMatch(seen): IfMatch,
 ) -> Result<(Extension<Noted>, Json<Commanded>), Problem> {
-    let op = WriteOp::Cancel { route: route.name.clone(), id: id.as_str().into() };
+    let (name, conditional) = (route.name.clone(), seen.is_some());
+    let op = WriteOp::Cancel { route: name, id: id.as_str().into(), of: seen.map(Meant::Seen) };
     let result = match command(&admin, &route.name, &id, op).await? {
         WriteResult::Unknown => match admin.browse(admin.store()?.find(&route.name, &id)).await? {
             // Confirmed already, while the rest of its bundle is still under way.
             Some(found) if found.state == MessageState::Published => "published",
+            Some(_) if conditional => "changed",
             _ => "unknown",
         },
         WriteResult::Cancelled => "cancelled",
@@ -214,7 +167,8 @@ pub(super) async fn cancel(
     count(&admin, &route, "cancel", result);
     match result {
         "cancelled" => Ok(commanded(&route, id, Done::Cancelled, result)),
-        "unknown" => Err(unknown(&route, &id)),
+        "unknown" => Err(unknown(&admin, &route, &id).await),
+        "changed" => Err(changed(&id)),
         "published" => Err(conflict(&id, result, "has been published already")),
         _ => Err(conflict(&id, result, "is being published right now")),
     }
@@ -237,14 +191,17 @@ pub(super) struct Reschedule {
 /// Only its due time changes. A message that waits for its retry is moved too, and keeps its attempts.
 #[utoipa::path(
     patch, path = "/api/v1/routes/{route}/messages/{id}", operation_id = "rescheduleMessage",
-    params(InMessage), request_body = Reschedule,
+    params(InMessage, ("If-Match" = Option<String>, Header,
+        description = "The message's `ETag`, with its quotes: only if it is unchanged since.")),
+    request_body = Reschedule,
     responses(
         (status = 200, description = "It has its new due time: `rescheduled`.", body = Commanded),
-        (status = 400, description = "Not the JSON asked for, an id that none can be, or a moment that is too \
-            far (`reason`). Nothing was done."),
+        (status = 400, description = "Not the JSON asked for, an id that none can be, an `If-Match` that is none, or a \
+            moment that is too far (`reason`). Nothing was done."),
         (status = 404, description = "No such route; or no such message waits (`result`: `unknown`). Nothing is stored."),
         (status = 408, description = "The body did not come within 10 s. Nothing was done."),
         (status = 409, description = "`result`: `too_late`: it is being published, or was."),
+        (status = 412, description = "`result`: `changed`: it is not as `If-Match` says. Nothing was done."),
         (status = 413, description = "The body is too large. Nothing was done."),
         (status = 415, description = "The body is not said to be `application/json`. Nothing was done."),
         (status = 503, description = "Redis is away. Nothing was done."),
@@ -254,9 +211,10 @@ pub(super) struct Reschedule {
 pub(super) async fn reschedule(
     Extract(admin): Extract<Arc<Admin>>,
     OfMessage { route, id }: OfMessage,
+    IfMatch(seen): IfMatch,
     Body(body): Body<Reschedule>,
 ) -> Result<(Extension<Noted>, Json<Commanded>), Problem> {
-    let now = admin.store()?.clock().now();
+    let now = admin.store()?.clock().arrival();
     let due = match (body.due_ms, body.delay) {
         (Some(due), None) if due >= 0 => UnixMs(due),
         (None, Some(delay)) => {
@@ -271,8 +229,13 @@ pub(super) async fn reschedule(
         let detail = format!("that is further ahead than the route's `max_delay`, {max}");
         return Err(Problem::bad(detail).reason(InvalidReason::TooFar.as_str()));
     }
-    let op = WriteOp::Reschedule { route: route.name.clone(), id: id.as_str().into(), due, fallback: None };
+    let (name, conditional, of) = (route.name.clone(), seen.is_some(), seen.map(Meant::Seen));
+    let op = WriteOp::Reschedule { route: name, id: id.as_str().into(), due, fallback: None, of };
     let result = match command(&admin, &route.name, &id, op).await? {
+        WriteResult::Unknown if conditional => {
+            let found = admin.browse(admin.store()?.find(&route.name, &id)).await?;
+            if found.is_some() { "changed" } else { "unknown" }
+        }
         WriteResult::Rescheduled => "rescheduled",
         WriteResult::TooLate => "too_late",
         WriteResult::Unknown => "unknown",
@@ -281,15 +244,17 @@ pub(super) async fn reschedule(
     count(&admin, &route, "reschedule", result);
     match result {
         "rescheduled" => Ok(commanded(&route, id, Done::Rescheduled, &format!("rescheduled to {}", due.0))),
-        "unknown" => Err(unknown(&route, &id)),
+        "unknown" => Err(unknown(&admin, &route, &id).await),
+        "changed" => Err(changed(&id)),
         _ => Err(conflict(&id, result, "is being published right now, or was")),
     }
 }
 
 async fn command(admin: &Admin, route: &RouteName, id: &str, op: WriteOp) -> Result<WriteResult, Problem> {
     let store = admin.store()?;
-    let results =
-        admin.ask(store.write(store.home_of(route, id), vec![op])).await.map_err(|problem| problem.id(id))?;
+    let home = store.home_of(route, id);
+    let done = async { store.write(store.whereabouts(route, id, home).await?, vec![op]).await };
+    let results = admin.ask(done).await.map_err(|problem| problem.id(id))?;
     results.first().and_then(|results| results.first()).copied().ok_or_else(|| {
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the store answered nothing to a command").id(id)
     })
@@ -311,74 +276,33 @@ fn commanded(route: &Route, id: String, result: Done, noted: &str) -> (Extension
     (Extension(Noted::new("", noted)), Json(body))
 }
 
-fn unknown(route: &Route, id: &str) -> Problem {
+async fn unknown(admin: &Admin, route: &Route, id: &str) -> Problem {
     let (name, id_text) = (&route.name, id.escape_debug());
     let detail =
         format!("no message `{id_text}` of the route `{name}` waits: it was never there, or is gone");
-    Problem::not_found(detail).id(id).result("unknown")
+    // A hint: the answer stands without it.
+    let near = near(admin, route, id).await.unwrap_or_default();
+    Problem::not_found(detail).id(id).result("unknown").nearest(near)
+}
+
+/// The id most like this one among the first that wait.
+async fn near(admin: &Admin, route: &Route, id: &str) -> Result<Option<String>, Problem> {
+    let name = Some(route.name.clone());
+    let query = BrowseQuery { route: name, from: UnixMs(0), to: LAST, after: None, limit: 100 };
+    let browsed = admin.browse(admin.store()?.browse(&query)).await?;
+    Ok(nearest(id, browsed.found.iter().map(|found| found.id.as_str())).map(str::to_owned))
+}
+
+fn changed(id: &str) -> Problem {
+    let id_text = id.escape_debug();
+    let detail = format!(
+        "the message `{id_text}` is not the one that `If-Match` speaks of: it was moved, replaced or tried since; \
+         look at it again; nothing was changed"
+    );
+    Problem::new(StatusCode::PRECONDITION_FAILED, detail).id(id).result("changed")
 }
 
 fn conflict(id: &str, result: &'static str, how: &str) -> Problem {
     let detail = format!("the message `{}` {how}; nothing was changed", id.escape_debug());
     Problem::new(StatusCode::CONFLICT, detail).id(id).result(result)
-}
-
-fn message(admin: &Admin, found: &Found) -> Message {
-    let (entry, sent) = (&found.entry, &found.entry.message);
-    let target = match admin.route(&found.route) {
-        Ok(route) if found.target.is_empty() => route.to.name(),
-        _ => found.target.to_string(),
-    };
-    let key = sent.key.as_ref().map(|key| match std::str::from_utf8(key) {
-        Ok(text) => (text.to_owned(), false),
-        Err(_) => (STANDARD.encode(key), true),
-    });
-    Message {
-        id: found.id.to_string(),
-        route: found.route.clone(),
-        due_ms: entry.due.0,
-        due: rfc3339(entry.due),
-        state: match found.state {
-            MessageState::Pending => Standing::Pending,
-            MessageState::InFlight => Standing::InFlight,
-            MessageState::Published => Standing::Published,
-        },
-        attempt: entry.handouts + 1,
-        target,
-        key_is_base64: key.as_ref().is_some_and(|(_, coded)| *coded),
-        key: key.map(|(text, _)| text),
-        size: sent.body_len(),
-        headers: sent
-            .headers
-            .iter()
-            .map(|h| Header { name: h.name.to_string(), value: value(&h.value) })
-            .collect(),
-    }
-}
-
-/// A header's value for people: its wire type is not shown.
-fn value(header: &HeaderValue) -> Value {
-    match header {
-        HeaderValue::Null => Value::Null,
-        HeaderValue::Bytes(bytes) | HeaderValue::LongString(bytes) => match std::str::from_utf8(bytes) {
-            Ok(text) => text.into(),
-            Err(_) => json!({ "base64": STANDARD.encode(bytes) }),
-        },
-        HeaderValue::Bool(b) => (*b).into(),
-        HeaderValue::I8(n) => (*n).into(),
-        HeaderValue::U8(n) => (*n).into(),
-        HeaderValue::I16(n) => (*n).into(),
-        HeaderValue::U16(n) => (*n).into(),
-        HeaderValue::I32(n) => (*n).into(),
-        HeaderValue::U32(n) => (*n).into(),
-        HeaderValue::I64(n) => (*n).into(),
-        HeaderValue::F32(n) => (*n).into(),
-        HeaderValue::F64(n) => (*n).into(),
-        HeaderValue::Decimal { scale, value } => json!({ "scale": scale, "value": value }),
-        HeaderValue::Timestamp(seconds) => (*seconds).into(),
-        HeaderValue::Table(fields) => {
-            fields.iter().map(|field| (field.name.to_string(), value(&field.value))).collect()
-        }
-        HeaderValue::Array(items) => items.iter().map(value).collect(),
-    }
 }

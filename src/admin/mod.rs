@@ -64,6 +64,7 @@ mod extract;
 mod graves;
 mod health;
 mod inject;
+mod message;
 mod messages;
 mod openapi;
 mod overview;

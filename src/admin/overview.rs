@@ -12,6 +12,7 @@ use super::page::Page;
 use super::problem::Problem;
 use super::router::Admin;
 use super::times::rfc3339;
+use crate::store::{Member, Presence};
 
 /// Of which route.
 #[derive(Deserialize, IntoParams)]
@@ -85,6 +86,14 @@ pub(super) struct Partition {
     dead: i64,
     /// Bundles in flight.
     claims: u64,
+    /// The replica that serves it, by its own word; none while it changes hands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    owner: Option<String>,
+    /// How long before its last beat that replica had finished a claim round over it, ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    round_ms: Option<i64>,
     /// The earliest due time of what is pending, Unix ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -107,15 +116,22 @@ pub(super) struct Partition {
 pub(super) async fn partitions(
     Extract(admin): Extract<Arc<Admin>>,
 ) -> Result<Json<Page<Partition>>, Problem> {
-    let views = admin.browse(admin.store()?.partition_views()).await?;
-    let view = |v: crate::store::PartitionView| Partition {
-        number: v.partition.0,
-        messages: v.messages,
-        bytes: v.bytes,
-        dead: v.dead,
-        claims: v.claims,
-        head_ms: v.head.map(|head| head.0),
-        head: v.head.and_then(rfc3339),
+    let store = admin.store()?;
+    let views = admin.browse(store.partition_views()).await?;
+    let members = admin.browse(store.replicas()).await?;
+    let view = |v: crate::store::PartitionView| {
+        let owner = members.iter().find(|m| m.is_alive() && m.presence.held.contains(&v.partition));
+        Partition {
+            number: v.partition.0,
+            messages: v.messages,
+            bytes: v.bytes,
+            dead: v.dead,
+            claims: v.claims,
+            owner: owner.map(|m| m.presence.name.clone()),
+            round_ms: owner.and_then(|m| m.round_ms(v.partition)),
+            head_ms: v.head.map(|head| head.0),
+            head: v.head.and_then(rfc3339),
+        }
     };
     Ok(Json(Page { items: views.into_iter().map(view).collect(), next: None }))
 }
@@ -126,27 +142,79 @@ pub(super) struct Replica {
     /// Its name: `cluster.name`.
     name: String,
     /// Its version of Postdate.
-    version: &'static str,
+    version: String,
+    /// Whether it is the one that answers.
+    this: bool,
+    /// Whether it was heard of lately enough; one that was not is shown for a minute.
+    alive: bool,
     /// Whether it is willing to take work.
     ready: bool,
     /// Whether it is ending.
     draining: bool,
+    /// Partitions that it serves.
+    partitions: usize,
+    /// How long ago it was last heard of, ms; not known of one that is not with the others (yet, or any more).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    silent_ms: Option<i64>,
+    /// How long before that the slowest of its timer shards had finished a claim round, ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    round_ms: Option<i64>,
+    /// Its clock minus Redis's, ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    clock_skew_ms: Option<i64>,
+}
+
+impl Replica {
+    fn of(member: Member, this: bool) -> Self {
+        Self {
+            this,
+            alive: member.is_alive(),
+            ready: member.presence.ready && member.is_alive(),
+            draining: false,
+            partitions: member.presence.held.len(),
+            silent_ms: Some(member.silent_ms),
+            round_ms: member.presence.rounds.iter().copied().max(),
+            clock_skew_ms: Some(member.presence.skew_ms),
+            name: member.presence.name,
+            version: member.presence.version,
+        }
+    }
 }
 
 /// The replicas
 ///
-/// In this version: the one that answers.
+/// By name. Where Redis cannot be asked: the one that answers, alone.
 #[utoipa::path(
     get, path = "/api/v1/replicas", operation_id = "listReplicas",
     responses((status = 200, description = "The replicas, all of them.", body = Page<Replica>))
 )]
 pub(super) async fn replicas(Extract(admin): Extract<Arc<Admin>>) -> Json<Page<Replica>> {
-    let readiness = &admin.state.readiness;
-    let this = Replica {
-        name: admin.state.replica.clone(),
-        version: env!("CARGO_PKG_VERSION"),
-        ready: readiness.is_ready(),
-        draining: readiness.is_draining(),
-    };
-    Json(Page { items: vec![this], next: None })
+    let (readiness, store) = (&admin.state.readiness, admin.state.store.get());
+    let mut items = Vec::new();
+    if let Some(store) = store
+        && let Ok(members) = admin.browse(store.replicas()).await
+    {
+        let own = store.nonce();
+        items.extend(members.into_iter().map(|m| {
+            let this = m.nonce == own;
+            Replica::of(m, this)
+        }));
+    }
+    if !items.iter().any(|replica| replica.this) {
+        let presence = Presence {
+            name: admin.state.replica.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ..Presence::default()
+        };
+        let alone = Member { nonce: String::new(), beat: 0, silent_ms: 0, presence };
+        items.push(Replica { silent_ms: None, clock_skew_ms: None, ..Replica::of(alone, true) });
+    }
+    for this in items.iter_mut().filter(|replica| replica.this) {
+        (this.ready, this.draining) = (readiness.is_ready(), readiness.is_draining());
+    }
+    items.sort_by(|a, b| a.name.cmp(&b.name));
+    Json(Page { items, next: None })
 }

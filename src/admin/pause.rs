@@ -1,7 +1,6 @@
 //! Pausing and resuming a route by hand, on all replicas.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::State as Extract;
 use axum::{Extension, Json};
@@ -14,9 +13,7 @@ use super::extract::{Body, InRoute, OfRoute};
 use super::problem::Problem;
 use super::router::Admin;
 use crate::domain::{Paused, RouteName};
-
-/// Longest wait for the store.
-const DEADLINE: Duration = Duration::from_secs(5);
+use crate::store::StoreError;
 
 /// Pauses and resumes for all replicas, and says what is paused then. `app` provides it.
 pub trait Pausing: Send + Sync {
@@ -27,12 +24,13 @@ pub trait Pausing: Send + Sync {
         route: &'a RouteName,
         what: Paused,
         pause: bool,
-    ) -> BoxFuture<'a, Result<Paused, String>>;
+    ) -> BoxFuture<'a, Result<Paused, StoreError>>;
 }
 
 /// Which part of a route.
 #[derive(Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
+#[schema(as = RoutePart)]
 pub(super) enum Part {
     /// Reading its topic or queue.
     Ingress,
@@ -86,7 +84,9 @@ type Answer = (Extension<Noted>, Json<View>);
         (status = 200, description = "What of it is paused now.", body = View),
         (status = 400, description = "No such part."),
         (status = 404, description = "No such route."),
-        (status = 503, description = "The store does not answer; it may be paused all the same.")
+        (status = 415, description = "The body is not said to be `application/json`. Nothing was paused."),
+        (status = 503, description = "Redis is away. It may be paused all the same."),
+        (status = 504, description = "Redis did not answer in time. It may be paused all the same.")
     )
 )]
 pub(super) async fn pause(
@@ -107,7 +107,9 @@ pub(super) async fn pause(
         (status = 200, description = "What of it is paused still.", body = View),
         (status = 400, description = "No such part."),
         (status = 404, description = "No such route."),
-        (status = 503, description = "The store does not answer; it may be resumed all the same.")
+        (status = 415, description = "The body is not said to be `application/json`. Nothing was resumed."),
+        (status = 503, description = "Redis is away. It may be resumed all the same."),
+        (status = 504, description = "Redis did not answer in time. It may be resumed all the same.")
     )
 )]
 pub(super) async fn resume(
@@ -119,12 +121,7 @@ pub(super) async fn resume(
 }
 
 async fn set(admin: &Admin, route: &RouteName, what: &What, pause: bool) -> Result<Answer, Problem> {
-    let set = admin.state.pausing.set(route, what.parts(), pause);
-    let paused = match tokio::time::timeout(DEADLINE, set).await {
-        Ok(Ok(paused)) => paused,
-        Ok(Err(why)) => return Err(Problem::unavailable(format!("{why}; ask again"))),
-        Err(_) => return Err(Problem::unavailable("the store did not answer in time; ask again")),
-    };
+    let paused = admin.ask(admin.state.pausing.set(route, what.parts(), pause)).await?;
     let word = |paused| if paused { "paused" } else { "running" };
     let result = format!("ingress {}, publishing {}", word(paused.ingress), word(paused.publishing));
     let view = View { route: route.to_string(), ingress: paused.ingress, publishing: paused.publishing };

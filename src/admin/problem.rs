@@ -28,7 +28,7 @@ pub(super) struct Problem {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     reason: Option<&'static str>,
-    /// What a command came to: `in_flight`, `published`, `too_late` or `unknown`.
+    /// What a command came to: `in_flight`, `published`, `too_late`, `changed` or `unknown`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     result: Option<&'static str>,

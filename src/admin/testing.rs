@@ -48,7 +48,7 @@ impl Pausing for Pauses {
         route: &'a RouteName,
         what: Paused,
         pause: bool,
-    ) -> BoxFuture<'a, Result<Paused, String>> {
+    ) -> BoxFuture<'a, Result<Paused, StoreError>> {
         let mut all = self.0.lock();
         let paused = all.entry(route.clone()).or_default();
         if what.ingress {
@@ -60,7 +60,8 @@ impl Pausing for Pauses {
         let paused = *paused;
         // A route by this name stands for a store that is away.
         let away = route.as_str() == "renamed";
-        async move { if away { Err("the store is away".to_owned()) } else { Ok(paused) } }.boxed()
+        let away = away.then(|| StoreError::Unavailable("connection refused".to_owned()));
+        async move { away.map_or(Ok(paused), Err) }.boxed()
     }
 }
 
@@ -193,6 +194,7 @@ pub(crate) fn route(name: &str, from: Endpoint) -> Arc<Route> {
         dedupe_ms: 0,
         rate: None,
         jitter_ms: 0,
+        ordered: false,
         retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 300_000 },
         dead_letters: crate::domain::DeadLetters::default(),
     };

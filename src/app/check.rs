@@ -5,6 +5,7 @@ mod kafka;
 mod rabbitmq;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -55,16 +56,28 @@ async fn all(config: &Config) -> Vec<Finding> {
     std::iter::once(redis).chain(kafka.into_iter().flatten()).chain(rabbitmq.into_iter().flatten()).collect()
 }
 
+/// What is wrong with the brokers that one route uses, and with what it names there.
+pub(super) async fn of_route(config: &Config, route: &Arc<Route>) -> Vec<Finding> {
+    let routes = std::slice::from_ref(route);
+    let used = super::used(routes);
+    let kafka = config.kafka.values().filter(|c| used.contains(c.name.as_str()));
+    let rabbitmq = config.rabbitmq.values().filter(|c| used.contains(c.name.as_str()));
+    let kafka = kafka.map(|connection| kafka::check(connection, routes));
+    let rabbitmq = rabbitmq.map(|connection| rabbitmq::check(connection, routes));
+    let (kafka, rabbitmq) = tokio::join!(join_all(kafka), join_all(rabbitmq));
+    kafka.into_iter().chain(rabbitmq).flatten().filter(|finding| !finding.good).collect()
+}
+
 async fn redis(config: &store::Config) -> Finding {
-    let url = config.url.redacted_url();
+    let (place, key) = (config.place(), config.place_key());
     match tokio::time::timeout(PATIENCE, store::preflight(config, false)).await {
-        Ok(Ok(())) => Finding::good(format!("redis: {url} is there and may be used")),
-        Ok(Err(Preflight::Refused(why))) => Finding::bad(format!("redis: {url} may not be used: {why}")),
+        Ok(Ok(())) => Finding::good(format!("redis: {place} is there and may be used")),
+        Ok(Err(Preflight::Refused(why))) => Finding::bad(format!("redis: {place} may not be used: {why}")),
         Ok(Err(Preflight::Away(why))) => Finding::bad(format!(
-            "redis: cannot be used: {why}; is it running, and is `redis.url` right, user and password included?"
+            "redis: cannot be used: {why}; is it running, and is `{key}` right, user and password included?"
         )),
         Err(_) => Finding::bad(format!(
-            "redis: {url} did not answer within {} s; is it running, and is `redis.url` right?",
+            "redis: {place} did not answer within {} s; is it running, and is `{key}` right?",
             PATIENCE.as_secs()
         )),
     }

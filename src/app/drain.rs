@@ -1,4 +1,5 @@
-//! The end, in order: ingress stops reading and lets what it read be stored; then the timers stop claiming,
+//! The end, in order: ingress stops reading and lets what it read be stored, and this replica leaves the others,
+//! so that they serve its partitions; then the timers stop claiming,
 //! settle what is confirmed and give the rest back; then the lanes; admin last, so that it can be seen.
 
 use std::time::Duration;
@@ -37,7 +38,7 @@ pub(super) async fn drain(
     readiness.drain();
     let ends = tokio::time::Instant::now() + timeout;
     let in_order: [(&Shutdown, &[&str]); 4] = [
-        (&stages.ingress, &["ingress"]),
+        (&stages.ingress, &["ingress", "cluster"]),
         (&stages.flow, &["timer", "direct"]),
         (&stages.egress, &["egress"]),
         (&stages.admin, &["admin", "bursts"]),

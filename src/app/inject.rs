@@ -46,15 +46,9 @@ impl Inject for IngressInject {
         let due = self.clock.wall();
         let entry = Entry::new(due, message);
         let verdicts: Arc<Verdicts> = Arc::default();
-        self.lanes.lane(&target).submit(Publication {
-            entries: Arc::new(vec![entry]),
-            index: 0,
-            stamp: None,
-            target,
-            ticket: 0,
-            verdicts: verdicts.clone(),
-            not_after_us: self.clock.mono_us() + PATIENCE_US,
-        });
+        let lane = self.lanes.lane(&target);
+        let not_after_us = self.clock.mono_us() + PATIENCE_US;
+        lane.submit(Publication::alone(entry, target, 0, &verdicts, not_after_us));
         Box::pin(async move {
             match verdicts.take().await.into_iter().next().map(|(_, verdict)| verdict) {
                 Some(Verdict::Confirmed) => Ok(()),

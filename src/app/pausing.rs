@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 
 use crate::admin::Pausing;
 use crate::domain::{Paused, RouteName};
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 
 /// The way to what is paused.
 pub(super) struct StorePausing(pub(super) Arc<OnceLock<Store>>);
@@ -17,12 +17,12 @@ impl Pausing for StorePausing {
         route: &'a RouteName,
         what: Paused,
         pause: bool,
-    ) -> BoxFuture<'a, Result<Paused, String>> {
+    ) -> BoxFuture<'a, Result<Paused, StoreError>> {
         Box::pin(async move {
-            let store = self.0.get().ok_or("the store was not reached yet")?;
-            let done = if pause { store.pause(route, what).await } else { store.resume(route, what).await };
-            done.map_err(|why| why.to_string())?;
-            store.paused(route).await.map_err(|why| why.to_string())
+            let away = || StoreError::Unavailable("it has not been reached yet".to_owned());
+            let store = self.0.get().ok_or_else(away)?;
+            if pause { store.pause(route, what).await } else { store.resume(route, what).await }?;
+            store.paused(route).await
         })
     }
 }

@@ -89,6 +89,10 @@ const TUNED: &[(&str, &str)] = &[
     ("socket.keepalive.enable", "true"),
     ("socket.timeout.ms", "10000"),
     ("log.connection.close", "false"),
+    // Firewalls and load balancers forget quiet connections and say so to nobody: what is sent next is lost, and missed
+    // only after `socket.timeout.ms`. One that was quiet for so long is closed, and opened anew when it is needed; the
+    // shortest memory among the large clouds' is 240 s.
+    ("connections.max.idle.ms", "180000"),
 ];
 const CONSUMER_TUNED: &[(&str, &str)] = &[
     // New partitions, and topics that were missing or re-created, are found within two seconds.
@@ -147,13 +151,13 @@ impl Connection {
         Ok(config)
     }
 
-    /// The configuration of a producer.
-    pub fn producer_config(&self) -> Result<ClientConfig, ConfigError> {
+    /// The configuration of a producer that gives a batch this long to fill.
+    pub fn producer_config(&self, linger: Duration) -> Result<ClientConfig, ConfigError> {
         let mut config = self.config(PRODUCER_TUNED)?;
         config
             .set("enable.idempotence", "true")
             .set("acks", "all")
-            .set("linger.ms", "0")
+            .set("linger.ms", linger.as_millis().to_string())
             .set("partitioner", "murmur2_random")
             .set("message.timeout.ms", MESSAGE_TIMEOUT.as_millis().to_string())
             .set("allow.auto.create.topics", "false")
@@ -205,6 +209,13 @@ pub enum TopicState {
     NotAllowed,
     /// Nobody answered; what was seen instead.
     Unreachable(String),
+}
+
+impl TopicState {
+    /// How many partitions it has; none if it is not there.
+    pub fn partitions(&self) -> usize {
+        if let Self::There { partitions } = self { *partitions } else { 0 }
+    }
 }
 
 /// Asks a client's brokers for a topic. Blocks at most so long.
@@ -306,7 +317,10 @@ mod tests {
         for property in OWNED {
             let owned = connection(&[(property, "1")]);
             assert!(matches!(owned.consumer_config("g"), Err(ConfigError::Owned { .. })), "{property}");
-            assert!(matches!(owned.producer_config(), Err(ConfigError::Owned { .. })), "{property}");
+            assert!(
+                matches!(owned.producer_config(Duration::ZERO), Err(ConfigError::Owned { .. })),
+                "{property}"
+            );
             let unknown = ClientConfig::new().set(*property, "no such value").create_native_config();
             if let Err(KafkaError::ClientConfig(kind, ..)) = unknown {
                 assert_ne!(kind, RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, "{property}");
@@ -320,13 +334,22 @@ mod tests {
         let consumer = tuned.consumer_config("g").expect("checked");
         consumer.create_native_config().expect("librdkafka takes it");
         assert_eq!(consumer.get("socket.timeout.ms"), Some("5000"));
-        tuned.producer_config().expect("checked").create_native_config().expect("librdkafka takes it");
+        tuned
+            .producer_config(Duration::ZERO)
+            .expect("checked")
+            .create_native_config()
+            .expect("librdkafka takes it");
     }
 
     #[test]
     fn no_error_shows_a_value() {
         let wrong = connection(&[("security.protocol", "hunter2")]);
-        let error = wrong.producer_config().expect("not owned").create_native_config().err().expect("wrong");
+        let error = wrong
+            .producer_config(Duration::ZERO)
+            .expect("not owned")
+            .create_native_config()
+            .err()
+            .expect("wrong");
         let shown = wrong.refused(error).to_string();
         assert_eq!(shown, "kafka connection main: property security.protocol does not take this value");
     }

@@ -1,6 +1,7 @@
 //! What the commands that speak the API share: where it is, which route an id belongs to, how they end.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -12,7 +13,7 @@ use crate::domain::{RouteName, Secret};
 /// Where the API is unless `POSTDATE_URL` says otherwise: the default of `admin.listen`.
 const DEFAULT_URL: &str = "http://127.0.0.1:8025";
 /// What `--watch` waits between two looks.
-const WATCH: std::time::Duration = std::time::Duration::from_secs(2);
+pub(super) const WATCH: Duration = Duration::from_secs(2);
 
 /// The end of every such command's help.
 pub(super) const WHERE: &str =
@@ -45,19 +46,19 @@ pub(super) fn ended_all(act: impl FnOnce(&Client) -> Result<bool, ClientError>) 
 }
 
 /// Shows something once, or again and again until interrupted.
-pub(super) fn show(watch: bool, look: impl Fn() -> Result<String, ClientError>) -> ExitCode {
+pub(super) fn show(every: Option<Duration>, look: impl Fn() -> Result<String, ClientError>) -> ExitCode {
     loop {
         let shown = look().map(|text| {
-            if watch && output::is_terminal() {
+            if every.is_some() && output::is_terminal() {
                 // Clears the screen and begins at its top.
                 output::out("\x1b[H\x1b[2J");
             }
             output::out(&text);
         });
-        if !watch || shown.is_err() {
-            return ended(shown);
+        match every {
+            Some(every) if shown.is_ok() => std::thread::sleep(every),
+            _ => return ended(shown),
         }
-        std::thread::sleep(WATCH);
     }
 }
 

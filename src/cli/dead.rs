@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::client::{Client, ClientError};
+use super::table::{moment, table};
 use super::{api, output};
 use crate::domain::Clock;
 
@@ -39,8 +40,11 @@ enum Command {
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: usize,
         /// Print JSON
-        #[arg(long)]
+        #[arg(long, conflicts_with = "watch")]
         json: bool,
+        /// Show it again every two seconds
+        #[arg(long)]
+        watch: bool,
     },
     /// Show one, with its history and headers
     Show {
@@ -121,12 +125,18 @@ impl Which {
 }
 
 pub(super) fn run(args: Dead) -> ExitCode {
+    if let Command::List { which, limit, watch: true, .. } = &args.command {
+        return match api::connect() {
+            Ok(client) => api::show(Some(api::WATCH), || look(&client, which, *limit)),
+            Err(error) => api::ended(Err(error)),
+        };
+    }
     api::ended(api::connect().and_then(|client| dead(&client, args, &mut std::io::stdout().lock())))
 }
 
 fn dead(client: &Client, args: Dead, out: &mut dyn Write) -> Result<(), ClientError> {
     match args.command {
-        Command::List { which, limit, json } => list(client, &which, limit, json, out),
+        Command::List { which, limit, json, .. } => list(client, &which, limit, json, out),
         Command::Show { id, route, body, json } => show(client, &id, route.as_deref(), body, json, out),
         Command::Redrive { act, target } => {
             act_on(client, "redrive", "redriven", &act, target.as_deref(), out)
@@ -174,30 +184,39 @@ fn list(
     as_json: bool,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
+    let shown = if as_json {
+        json!({ "items": outlines(client, which, limit)?, "next": null }).to_string()
+    } else {
+        look(client, which, limit)?
+    };
+    writeln!(out, "{shown}")?;
+    Ok(())
+}
+
+fn outlines(client: &Client, which: &Which, limit: usize) -> Result<Vec<Value>, ClientError> {
     let mut items = Vec::new();
     pages(client, which, limit, false, |item| {
         items.push(item.clone());
         Ok(())
     })?;
-    if as_json {
-        writeln!(out, "{}", json!({ "items": items, "next": null }))?;
-        return Ok(());
-    }
+    Ok(items)
+}
+
+/// The list, for a person.
+fn look(client: &Client, which: &Which, limit: usize) -> Result<String, ClientError> {
+    let now = Clock::start().wall().0;
     let cell = |item: &Value, name: &str| match &item[name] {
         Value::Null => "-".to_owned(),
         Value::String(text) => text.chars().map(|c| if c.is_control() { '?' } else { c }).collect(),
         other => other.to_string(),
     };
-    let names = ["dead_at", "dead_id", "id", "attempt", "size", "error"];
-    let mut rows = vec![["DEAD AT", "DEAD ID", "ID", "ATTEMPT", "SIZE", "ERROR"].map(str::to_owned)];
-    rows.extend(items.iter().map(|item| names.map(|name| cell(item, name))));
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..names.len()).map(width).collect();
-    for row in &rows {
-        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
-        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
-    }
-    Ok(())
+    let row = |item: &Value| {
+        let at = moment(item["dead_at_ms"].as_i64().unwrap_or(0), now);
+        let rest = ["dead_id", "id", "attempt", "size", "error"].map(|name| cell(item, name));
+        std::iter::once(at).chain(rest).collect::<Vec<_>>()
+    };
+    let rows: Vec<_> = outlines(client, which, limit)?.iter().map(row).collect();
+    Ok(table(&["DEAD AT", "DEAD ID", "ID", "ATTEMPT", "SIZE", "ERROR"], &rows))
 }
 
 fn show(
@@ -346,7 +365,7 @@ mod tests {
         let (table, result) = ran(&server, "list").await;
         result.expect("done");
         assert_eq!(table.lines().count(), 11, "{table}");
-        assert!(table.starts_with("DEAD AT  ") && table.contains("1970-01-01T00:00:01.009Z"), "{table}");
+        assert!(table.starts_with("DEAD AT  ") && table.contains(" ago)  orders.attempts.0.n.9 "), "{table}");
         let (some, _) = ran(&server, "list --limit 3 --json").await;
         let some: Value = serde_json::from_str(&some).expect("JSON");
         assert_eq!(some["items"].as_array().map(Vec::len), Some(3));

@@ -3,6 +3,7 @@
 //! 0 done; 1 failed; 64 usage or configuration.
 
 mod api;
+mod bench;
 mod check;
 mod client;
 mod command;
@@ -11,10 +12,12 @@ mod dead;
 mod output;
 mod pause;
 mod pending;
+mod replay;
 mod run;
 mod send;
 mod status;
 mod table;
+mod top;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -28,7 +31,7 @@ use crate::config::{self, Loaded, Problems, Sources};
 const USAGE: u8 = 64;
 
 /// Commands that the contract has and this version does not.
-const LATER: [&str; 4] = ["replay", "import", "bench", "top"];
+const LATER: [&str; 1] = ["import"];
 
 #[derive(Debug, Parser)]
 #[command(
@@ -65,6 +68,9 @@ enum Command {
     Pause(pause::Pause),
     Resume(pause::Resume),
     Dead(dead::Dead),
+    Replay(replay::Replay),
+    Bench(bench::Bench),
+    Top(top::Top),
 }
 
 /// Where the configuration comes from.
@@ -107,6 +113,9 @@ pub fn main() -> ExitCode {
         Command::Pause(args) => Ok(pause::pause(args)),
         Command::Resume(args) => Ok(pause::resume(args)),
         Command::Dead(args) => Ok(dead::run(args)),
+        Command::Replay(args) => replay::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Top(top::Top {}) => Ok(top::run()),
     };
     done.unwrap_or_else(|error| {
         output::err(&format!("error: {error:#}"));

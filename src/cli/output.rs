@@ -17,3 +17,9 @@ pub(super) fn out(line: &str) {
 pub(super) fn err(line: &str) {
     writeln!(std::io::stderr().lock(), "{line}").unwrap_or_default();
 }
+
+/// Writes over the terminal's present line, on standard error, without ending it.
+pub(super) fn over(line: &str) {
+    let mut err = std::io::stderr().lock();
+    write!(err, "\r\x1b[2K{line}").and_then(|()| err.flush()).unwrap_or_default();
+}

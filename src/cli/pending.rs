@@ -34,14 +34,21 @@ pub(super) struct Pending {
     watch: bool,
 }
 
+impl Pending {
+    /// The next messages that fall due.
+    pub(super) fn next(limit: u32) -> Self {
+        Self { route: None, from: None, to: None, limit, json: false, watch: false }
+    }
+}
+
 pub(super) fn run(args: &Pending) -> ExitCode {
     match api::connect() {
-        Ok(client) => api::show(args.watch, || look(&client, args)),
+        Ok(client) => api::show(args.watch.then_some(api::WATCH), || look(&client, args)),
         Err(error) => api::ended(Err(error)),
     }
 }
 
-fn look(client: &Client, args: &Pending) -> Result<String, ClientError> {
+pub(super) fn look(client: &Client, args: &Pending) -> Result<String, ClientError> {
     let filters = [("route", &args.route), ("from", &args.from), ("to", &args.to)];
     let filters: String =
         filters.iter().filter_map(|(n, v)| Some(format!("&{n}={}", segment(v.as_deref()?)))).collect();

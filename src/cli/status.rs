@@ -23,12 +23,12 @@ pub(super) struct Status {
 
 pub(super) fn run(args: &Status) -> ExitCode {
     match api::connect() {
-        Ok(client) => api::show(args.watch, || look(&client, args.json)),
+        Ok(client) => api::show(args.watch.then_some(api::WATCH), || look(&client, args.json)),
         Err(error) => api::ended(Err(error)),
     }
 }
 
-fn look(client: &Client, json: bool) -> Result<String, ClientError> {
+pub(super) fn look(client: &Client, json: bool) -> Result<String, ClientError> {
     let routes = client.get("/api/v1/routes")?;
     if json {
         return Ok(routes.to_string());
@@ -38,12 +38,13 @@ fn look(client: &Client, json: bool) -> Result<String, ClientError> {
     let replicas: Vec<_> = replicas
         .iter()
         .map(|r| {
-            let state = match (r["draining"].as_bool(), r["ready"].as_bool()) {
-                (Some(true), _) => "draining",
-                (_, Some(true)) => "ready",
+            let state = match (r["alive"].as_bool(), r["draining"].as_bool(), r["ready"].as_bool()) {
+                (Some(false), _, _) => "dead",
+                (_, Some(true), _) => "draining",
+                (_, _, Some(true)) => "ready",
                 _ => "not ready",
             };
-            vec![text(&r["name"]), text(&r["version"]), state.to_owned()]
+            vec![text(&r["name"]), text(&r["version"]), state.to_owned(), text(&r["partitions"])]
         })
         .collect();
     let routes: Vec<_> = items(&routes)
@@ -61,7 +62,7 @@ fn look(client: &Client, json: bool) -> Result<String, ClientError> {
     let due_row = vec![text(&due["overdue"]), sum("minute"), sum("hour"), sum("day")];
     Ok(format!(
         "{}\n\n{}\n\n{}",
-        table(&["REPLICA", "VERSION", "STATE"], &replicas),
+        table(&["REPLICA", "VERSION", "STATE", "PARTITIONS"], &replicas),
         table(&["ROUTE", "PENDING", "IN FLIGHT", "DEAD", "PAUSED"], &routes),
         table(&["OVERDUE", "DUE IN A MINUTE", "IN AN HOUR", "IN A DAY"], &[due_row]),
     ))

@@ -2,14 +2,19 @@
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::Path;
+use std::time::Duration;
 
 use super::layers::Layers;
 use super::section::{Context, Section, root};
 use super::sources::{SEARCHED, Sources, read_secret};
-use super::{Cluster, Config, Problem, Problems, clients, connections, graph, routes};
-use crate::domain::{Partitions, Secret};
-use crate::{admin, store, telemetry, timer};
+use super::{Config, Problem, Problems, connections, graph, routes, storage};
+use crate::domain::Secret;
+use crate::{admin, cluster, telemetry, timer};
+
+/// What `cluster.heartbeat` may be.
+const HEARTBEATS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
 
 /// The checked configuration, or everything that is wrong with it.
 pub(super) fn check(layers: &Layers, sources: &Sources, problems: Vec<Problem>) -> Result<Config, Problems> {
@@ -24,9 +29,9 @@ pub(super) fn check(layers: &Layers, sources: &Sources, problems: Vec<Problem>) 
 
 fn whole(all: &Section<'_>, sources: &Sources) -> Option<Config> {
     let shutdown_timeout = all.duration("shutdown_timeout");
-    let redis = all.table("redis", redis);
+    let redis = all.table("redis", storage::read);
     let connections = connections::read(all);
-    let cluster = all.table("cluster", |section| cluster(section, &sources.host_name));
+    let cluster = all.table("cluster", |section| members(section, &sources.host_name));
     let timer = all.table("timer", timer);
     let admin = all.table("admin", admin);
     let log = all.table("log", |section| log(section, sources));
@@ -52,33 +57,6 @@ fn whole(all: &Section<'_>, sources: &Sources) -> Option<Config> {
         log: log?,
         routes,
     })
-}
-
-fn redis(section: &Section<'_>) -> Option<store::Config> {
-    let url = secret(section, "url", "url_file", clients::redis_url);
-    let prefix = section.parsed("prefix", |text| {
-        let fits = text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b));
-        match text.len() {
-            1..=64 if fits => Ok(text.to_owned()),
-            _ => Err(format!("{text:?} must be 1 to 64 of the characters A-Z a-z 0-9 . _ : -")),
-        }
-    });
-    let partitions = section.integer("partitions", 1..=4096);
-    section.choice("durability", &[("async", ())]);
-    let mut overrides = store::config::Overrides::default();
-    for name in section.texts("unsafe").unwrap_or_default() {
-        match name.as_str() {
-            "eviction" => overrides.eviction = true,
-            "no_persistence" => overrides.no_persistence = true,
-            "unchecked" => overrides.unchecked = true,
-            _ => section.report(
-                "unsafe",
-                format!("{name:?} is not one of \"eviction\", \"no_persistence\", \"unchecked\""),
-            ),
-        }
-    }
-    let partitions = Partitions::new(partitions? as u16)?;
-    Some(store::Config { url: url?, prefix: prefix?, partitions, overrides })
 }
 
 /// A secret, from its key or from the file that its other key names; not from both.
@@ -108,7 +86,7 @@ pub(super) fn not_both(section: &Section<'_>, key: &'static str, file: &'static 
     Some(())
 }
 
-fn cluster(section: &Section<'_>, host_name: &str) -> Option<Cluster> {
+fn members(section: &Section<'_>, host_name: &str) -> Option<cluster::Config> {
     let name = section.parsed("name", |text| match text {
         "" => Ok(host_name.to_owned()),
         _ if text.len() > 255 || text.chars().any(|c| c.is_control() || c.is_whitespace()) => {
@@ -116,8 +94,12 @@ fn cluster(section: &Section<'_>, host_name: &str) -> Option<Cluster> {
         }
         _ => Ok(text.to_owned()),
     });
+    let heartbeat = section.duration("heartbeat");
+    if heartbeat.is_some_and(|every| !HEARTBEATS.contains(&every)) {
+        section.report("heartbeat", "must be within 100ms and 1m");
+    }
     let max_clock_skew = section.duration("max_clock_skew");
-    Some(Cluster { name: name?, max_clock_skew: max_clock_skew? })
+    Some(cluster::Config { name: name?, heartbeat: heartbeat?, max_clock_skew: max_clock_skew? })
 }
 
 fn timer(section: &Section<'_>) -> Option<timer::Config> {

@@ -7,14 +7,15 @@
 mod check;
 mod clients;
 mod connections;
+mod elsewhere;
 mod graph;
-mod later;
 mod layers;
 mod print;
 mod problem;
 mod routes;
 mod section;
 mod sources;
+mod storage;
 mod units;
 
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ pub use problem::{Problem, Problems};
 pub use sources::{SEARCHED, Sources, variable};
 
 use crate::domain::Route;
-use crate::{admin, broker, store, telemetry, timer};
+use crate::{admin, broker, cluster, store, telemetry, timer};
 
 /// The whole configuration, checked: made of what each room takes.
 #[derive(Clone, Debug)]
@@ -39,7 +40,7 @@ pub struct Config {
     /// RabbitMQ connections by name.
     pub rabbitmq: BTreeMap<String, broker::rabbitmq::Connection>,
     /// This replica among the others.
-    pub cluster: Cluster,
+    pub cluster: cluster::Config,
     /// How messages leave the store.
     pub timer: timer::Config,
     /// Probes, metrics, API.
@@ -48,15 +49,6 @@ pub struct Config {
     pub log: telemetry::Config,
     /// The routes by name, at least one.
     pub routes: Vec<Arc<Route>>,
-}
-
-/// This replica among the others.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cluster {
-    /// This replica's name, never empty.
-    pub name: String,
-    /// Beyond this difference of the local clock and Redis's: alarm and metric.
-    pub max_clock_skew: Duration,
 }
 
 /// The layers of a configuration, read and merged, not judged yet.

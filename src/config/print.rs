@@ -111,7 +111,9 @@ fn shown(path: &[&str], value: &Value) -> String {
         Value::String(_, text) => {
             let text = match path {
                 // Tokens and properties of librdkafka.
-                [.., name] if is_secret_property(name) && !name.ends_with("_file") => REDACTED.to_owned(),
+                [.., name] if is_secret_property(name) && !name.ends_with("_file") && !text.is_empty() => {
+                    REDACTED.to_owned()
+                }
                 _ => Secret::new(text).redacted_url(),
             };
             toml::Value::from(text).to_string()

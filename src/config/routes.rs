@@ -254,6 +254,11 @@ fn policy(section: &Section<'_>, delay_from: DelayFrom) -> Option<Policy> {
     let dedupe_ms = section.millis_or_none("dedupe");
     let rate = rate(section);
     let jitter_ms = section.millis_or_none("jitter");
+    let ordered = section.choice("order", &[("none", false), ("key", true)]);
+    if ordered == Some(true) && jitter_ms.is_some_and(|jitter| jitter > 0) {
+        let key = if section.is_set("order") { "order" } else { "jitter" };
+        section.report(key, "`jitter` would put the messages of one key out of the order that `order = \"key\"` keeps; one of the two must go");
+    }
     let retry = section.table("retry", retry);
     let headers = section.table("headers", headers);
     let dead_letters = section.table("dead_letters", dead_letters);
@@ -274,6 +279,7 @@ fn policy(section: &Section<'_>, delay_from: DelayFrom) -> Option<Policy> {
         dedupe_ms: dedupe_ms?,
         rate: Some(rate?).filter(|rate| rate.per_second > 0),
         jitter_ms: jitter_ms?,
+        ordered: ordered?,
         retry: retry?,
         dead_letters: dead_letters?,
     })

@@ -12,7 +12,7 @@ use figment::value::{Dict, Num, Value};
 
 use super::layers::Layers;
 use super::problem::Problem;
-use super::{later, units};
+use super::{elsewhere, units};
 use crate::domain::nearest;
 
 /// What all sections of one check share.
@@ -154,6 +154,13 @@ impl<'a> Section<'a> {
         value.is_some_and(|value| self.context.layers.origin(value) != super::layers::DEFAULT)
     }
 
+    /// Whether the key is set here to something else than its default.
+    pub(super) fn differs(&self, key: &'static str) -> bool {
+        let defaults = &self.context.layers.defaults;
+        let behind = self.path.iter().try_fold(defaults, |dict, name| dict.get(*name)?.as_dict());
+        self.dict.get(key).is_some_and(|value| behind.and_then(|dict| dict.get(key)) != Some(value))
+    }
+
     /// Whether a table is not there or has nothing in it.
     pub(super) fn is_empty(&self, key: &str) -> bool {
         match self.dict.get(key) {
@@ -251,15 +258,22 @@ impl<'a> Section<'a> {
         })
     }
 
+    /// True or false.
+    pub(super) fn truth(&self, key: &'static str) -> Option<bool> {
+        self.read(key, |value| match value {
+            Value::Bool(_, truth) => Ok(*truth),
+            _ => Err(format!("must be true or false, not {}", shown(value))),
+        })
+    }
+
     /// One of a few words.
     pub(super) fn choice<T: Copy>(&self, key: &'static str, words: &[(&'static str, T)]) -> Option<T> {
-        self.parsed(key, |text| match words.iter().find(|(word, _)| *word == text) {
-            Some((_, meaning)) => Ok(*meaning),
-            None if later::value(key, text) => Err(format!("{text:?} is {}", later::NOT_YET)),
-            None => {
+        self.parsed(key, |text| {
+            let meant = words.iter().find(|(word, _)| *word == text);
+            meant.map(|(_, meaning)| *meaning).ok_or_else(|| {
                 let names: Vec<String> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
-                Err(format!("{text:?} is not one of {}", names.join(", ")))
-            }
+                format!("{text:?} is not one of {}", names.join(", "))
+            })
         })
     }
 
@@ -311,12 +325,9 @@ impl<'a> Section<'a> {
     fn report_unknown(&self) {
         let known = self.known.borrow();
         for key in self.dict.keys().filter(|key| !known.contains(&key.as_str())) {
-            let path: Vec<&str> = self.path.iter().copied().chain([key.as_str()]).collect();
-            if later::key(&path) {
-                self.report(key, format!("is {}", later::NOT_YET));
-            } else if let Some(near) = nearest(key, known.iter().copied()) {
+            if let Some(near) = nearest(key, known.iter().copied()) {
                 self.report(key, format!("unknown key; did you mean `{}`?", join(&self.path, near)));
-            } else if let Some(elsewhere) = later::elsewhere(&self.context.layers.defaults, key) {
+            } else if let Some(elsewhere) = elsewhere::elsewhere(&self.context.layers.defaults, key) {
                 self.report(key, format!("unknown key; did you mean `{elsewhere}`?"));
             } else {
                 let mut names = known.clone();

@@ -4,12 +4,19 @@
 //! from below: every reply offers `TIME` plus the monotonic time since it came, and the highest offer
 //! counts, so the bound never runs ahead of Redis however asymmetric the trip. Only a `TIME` below the
 //! bound as it stood when that request was *sent* proves that Redis's clock stepped back; then the
-//! bound follows it down. A message is due when this bound and the local wall clock both say so.
+//! bound follows it down. A message is due when this bound and the local wall clock both say so. A cluster's masters
+//! have a clock each: the bound is the lowest of theirs, and a step is one of a clock against itself.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
+
 use super::due::UnixMs;
+
+/// A new master's clock that is behind by more (microseconds) is a step; by less, it is only another clock.
+const FAR_US: i64 = 1_000_000;
 
 /// This machine's clocks. Monotonic time counts microseconds since the process's first reading.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +40,8 @@ impl Clock {
     /// The wall clock, Unix microseconds.
     #[allow(clippy::disallowed_methods)]
     pub fn wall_us(&self) -> i64 {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i64)
+        let us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i64);
+        us + shifted::us()
     }
 
     /// The wall clock in milliseconds.
@@ -47,26 +55,70 @@ impl Clock {
     }
 }
 
-/// Redis's time, as a lower bound. Shared by all who judge due times.
+#[cfg(not(feature = "test-util"))]
+mod shifted {
+    pub(super) const fn us() -> i64 {
+        0
+    }
+}
+
+#[cfg(feature = "test-util")]
+pub use shifted::shift_wall;
+
+/// A machine whose wall clock is elsewhere, or steps.
+#[cfg(feature = "test-util")]
+mod shifted {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    static US: AtomicI64 = AtomicI64::new(0);
+
+    pub(super) fn us() -> i64 {
+        US.load(Ordering::Relaxed)
+    }
+
+    /// From here on the wall clock shows so many milliseconds more than the machine's.
+    pub fn shift_wall(ms: i64) {
+        US.store(ms * 1000, Ordering::Relaxed);
+    }
+}
+
+/// Redis's time, as a lower bound for what is due and as an upper one for what arrives: a delay counts from the
+/// latest moment that the arrival can have been. Shared by all who judge due times.
 #[derive(Debug)]
 pub struct StoreClock {
     clock: Clock,
-    /// Redis's microseconds minus monotonic ones; `i64::MIN` until first observed.
+    /// Redis's microseconds minus monotonic ones, the lowest of all masters'; `i64::MIN` until first observed.
     offset: AtomicI64,
+    /// The same as an upper bound, the highest of all masters'.
+    latest: AtomicI64,
+    /// Both of each master, by whatever number its connections give it.
+    masters: Mutex<BTreeMap<u64, Bounds>>,
     steps: AtomicU64,
+}
+
+/// One master's microseconds minus monotonic ones: at least, at most.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    low: i64,
+    high: i64,
 }
 
 /// Taken before a request is sent, handed back with its reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
-    offset: i64,
+    master: u64,
+    /// Its own offset, and the bound's.
+    own: i64,
+    bound: i64,
     mono_us: i64,
 }
 
 impl StoreClock {
     /// A clock that knows nothing yet.
     pub fn new(clock: Clock) -> Self {
-        Self { clock, offset: AtomicI64::new(i64::MIN), steps: AtomicU64::new(0) }
+        let unknown = || AtomicI64::new(i64::MIN);
+        let (offset, latest) = (unknown(), unknown());
+        Self { clock, offset, latest, masters: Mutex::default(), steps: AtomicU64::new(0) }
     }
 
     /// The machine's clocks it is built on.
@@ -74,22 +126,56 @@ impl StoreClock {
         self.clock
     }
 
-    /// To be called before a request that will return `TIME` is sent.
-    pub fn sending(&self) -> Sent {
-        Sent { offset: self.offset.load(Ordering::Acquire), mono_us: self.clock.mono_us() }
+    /// To be called before a request that will return `TIME` is sent to this master.
+    pub fn sending(&self, master: u64) -> Sent {
+        let own = self.masters.lock().get(&master).map_or(i64::MIN, |bounds| bounds.low);
+        Sent { master, own, bound: self.offset.load(Ordering::Acquire), mono_us: self.clock.mono_us() }
+    }
+
+    /// These are the masters now: what others said counts no more, once one of these has said something.
+    pub fn follow(&self, masters: &[u64]) {
+        let mut known = self.masters.lock();
+        known.retain(|master, _| masters.contains(master));
+        self.take_bounds(&known);
+    }
+
+    fn take_bounds(&self, known: &BTreeMap<u64, Bounds>) {
+        if let Some(lowest) = known.values().map(|bounds| bounds.low).min() {
+            self.offset.store(lowest, Ordering::Release);
+        }
+        if let Some(highest) = known.values().map(|bounds| bounds.high).max() {
+            self.latest.store(highest, Ordering::Release);
+        }
     }
 
     /// Takes a reply's `TIME` (Unix microseconds), which arrived just now.
     /// Returns whether it proves that Redis's clock stepped back.
     pub fn observe(&self, time_us: i64, sent: Sent) -> bool {
-        let offer = time_us - self.clock.mono_us();
-        if sent.offset != i64::MIN && time_us < sent.mono_us + sent.offset {
-            self.offset.store(offer, Ordering::Release);
+        // Its clock was read after the request was sent and before the reply came.
+        let offer = Bounds { low: time_us - self.clock.mono_us(), high: time_us - sent.mono_us };
+        let before = |offset: i64, far: i64| {
+            offset != i64::MIN && time_us < sent.mono_us.saturating_add(offset).saturating_sub(far)
+        };
+        let mut masters = self.masters.lock();
+        let stepped = if let Some(own) = masters.get_mut(&sent.master) {
+            let back = before(sent.own, 0);
+            // Bounds that do not meet were drawn by clocks that do not go alike. Redis's has gone faster: what was said
+            // last counts. Slower: that must be proved.
+            if back || offer.low > own.high {
+                *own = offer;
+            } else if offer.high >= own.low {
+                *own = Bounds { low: offer.low.max(own.low), high: offer.high.min(own.high) };
+            }
+            back
+        } else {
+            masters.insert(sent.master, offer);
+            before(sent.bound, FAR_US)
+        };
+        self.take_bounds(&masters);
+        if stepped {
             self.steps.fetch_add(1, Ordering::Relaxed);
-            return true;
         }
-        self.offset.fetch_max(offer, Ordering::AcqRel);
-        false
+        stepped
     }
 
     /// Redis's microseconds, at least; `None` until a first reply was observed.
@@ -101,6 +187,14 @@ impl StoreClock {
     /// Redis's time in milliseconds; the local wall clock until a first reply was observed.
     pub fn now(&self) -> UnixMs {
         self.now_us().map_or_else(|| self.clock.wall(), |us| UnixMs(us.div_euclid(1000)))
+    }
+
+    /// Redis's time in milliseconds, at most: when what is here now has arrived. The local wall clock until a first
+    /// reply was observed.
+    pub fn arrival(&self) -> UnixMs {
+        let latest = self.latest.load(Ordering::Acquire);
+        let us = if latest == i64::MIN { self.clock.wall_us() } else { self.clock.mono_us() + latest };
+        UnixMs(us.div_euclid(1000) + 1)
     }
 
     /// The moment that both clocks have reached, Unix microseconds: what is due by then is due. It stays
@@ -144,7 +238,7 @@ mod tests {
         let clock = StoreClock::new(Clock::start());
         assert_eq!(clock.now_us(), None);
         assert!(!clock.is_due(UnixMs(0)), "nothing is due before the store was reached");
-        let sent = clock.sending();
+        let sent = clock.sending(0);
         assert!(!clock.observe(5_000_000_000_000, sent));
         let before = clock.now_us().unwrap_or_default();
         // A reply that was slow on its way offers less: sent when nothing was known, it proves nothing.
@@ -153,10 +247,48 @@ mod tests {
     }
 
     #[test]
+    fn an_arrival_is_never_placed_before_the_moment_it_may_have_been() {
+        let clock = StoreClock::new(Clock::start());
+        let sent = Sent { mono_us: clock.local().mono_us() - 20_000, ..clock.sending(0) };
+        // Read at any moment of the 20 ms that the trip took: as late as its end, and then this is what it is now.
+        clock.observe(5_000_000_000_000, sent);
+        let (low, high) = (clock.now(), clock.arrival());
+        assert!(high.since(low) >= 20, "{low} {high}");
+        // A quick trip says more.
+        clock.observe(5_000_000_020_000, clock.sending(0));
+        assert!(clock.arrival().since(clock.now()) < 20);
+        clock.observe(4_000_000_000_000, clock.sending(0));
+        assert!(clock.arrival() < UnixMs(4_100_000_000), "a step back takes both");
+    }
+
+    #[test]
+    fn the_slowest_of_several_clocks_counts_and_is_no_step() {
+        let clock = StoreClock::new(Clock::start());
+        let at = 5_000_000_000_000;
+        clock.observe(at, clock.sending(1));
+        // Each goes on by itself, and 1 is an hour ahead of 2 from here on.
+        let hour = 3_600_000_000;
+        for on in [0, hour, 2 * hour] {
+            assert!(!clock.observe(at + on - 5000, clock.sending(2)), "another clock, 5 ms behind");
+            assert!(!clock.observe(at + on + hour, clock.sending(1)));
+        }
+        let bound = clock.now_us().unwrap_or_default();
+        assert!(bound >= at + 2 * hour - 5000 && bound < at + 3 * hour, "{bound}");
+        clock.follow(&[1]);
+        assert!(clock.now_us().unwrap_or_default() >= at + 3 * hour, "the slow one has left");
+        // A master that takes over with a clock far behind: claims made by the old one's mean nothing to it.
+        clock.follow(&[3]);
+        assert!(clock.now_us().is_some(), "until it says something, what was known stays");
+        assert!(clock.observe(at - hour, clock.sending(3)));
+        assert!(clock.now_us().unwrap_or_default() < at);
+        assert_eq!(clock.steps(), 1);
+    }
+
+    #[test]
     fn a_time_below_the_bound_at_sending_is_a_step_back() {
         let clock = StoreClock::new(Clock::start());
-        clock.observe(5_000_000_000_000, clock.sending());
-        assert!(clock.observe(4_000_000_000_000, clock.sending()));
+        clock.observe(5_000_000_000_000, clock.sending(0));
+        assert!(clock.observe(4_000_000_000_000, clock.sending(0)));
         assert!(clock.now_us().unwrap_or_default() < 4_100_000_000_000);
         assert_eq!(clock.steps(), 1);
     }

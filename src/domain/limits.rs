@@ -6,6 +6,8 @@ pub const HISTORY: usize = 8;
 pub const ERROR_TEXT: usize = 200;
 /// Most messages in one bundle.
 pub const BUNDLE_MESSAGES: usize = 500;
+/// Names that one call of the store takes, but for those of one bundle: each costs a script some microseconds.
+pub const CALL_NAMES: usize = 500;
 /// Most bytes of records in one bundle; a larger message is its own bundle.
 pub const BUNDLE_BYTES: usize = 64 * 1024;
 /// Deepest nesting of AMQP tables and arrays in headers, a plain value being 0. What is deeper is invalid

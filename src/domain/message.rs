@@ -5,34 +5,34 @@
 //! of what was read (from a record, or from a bundle), never copied on their way through.
 
 use bytes::Bytes;
+use bytestring::ByteString;
 
 use super::due::UnixMs;
 use super::verdict::Cause;
 
 /// UTF-8 text over shared bytes.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct Text(Bytes);
+pub struct Text(ByteString);
 
 impl Text {
     /// Text of the program's own; costs nothing.
     pub const fn from_static(text: &'static str) -> Self {
-        Self(Bytes::from_static(text.as_bytes()))
+        Self(ByteString::from_static(text))
     }
 
     /// Takes bytes that are valid UTF-8; `None` if they are not.
     pub fn from_utf8(bytes: Bytes) -> Option<Self> {
-        std::str::from_utf8(&bytes).is_ok().then_some(Self(bytes))
+        ByteString::try_from(bytes).ok().map(Self)
     }
 
     /// The text itself.
     pub fn as_str(&self) -> &str {
-        // Checked by every constructor; the empty string is unreachable.
-        std::str::from_utf8(&self.0).unwrap_or_default()
+        &self.0
     }
 
     /// Its bytes, shared.
     pub fn bytes(&self) -> &Bytes {
-        &self.0
+        self.0.as_bytes()
     }
 
     /// Its length in bytes.
@@ -48,13 +48,13 @@ impl Text {
 
 impl From<&str> for Text {
     fn from(text: &str) -> Self {
-        Self(Bytes::copy_from_slice(text.as_bytes()))
+        Self(ByteString::from(text))
     }
 }
 
 impl From<String> for Text {
     fn from(text: String) -> Self {
-        Self(Bytes::from(text))
+        Self(ByteString::from(text))
     }
 }
 
@@ -95,6 +95,12 @@ pub struct Message {
 }
 
 impl Message {
+    /// The key whose messages leave in order where a route keeps one: AMQP has no null, so an empty routing key
+    /// is none.
+    pub fn order_key(&self) -> Option<&Bytes> {
+        self.key.as_ref().filter(|key| self.origin == Origin::Kafka || !key.is_empty())
+    }
+
     /// Length of the body in bytes; a null body has none.
     pub fn body_len(&self) -> usize {
         self.body.as_ref().map_or(0, Bytes::len)

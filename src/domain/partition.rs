@@ -37,6 +37,12 @@ impl Partitions {
         self.of(route.as_str().as_bytes(), id.as_bytes())
     }
 
+    /// Where a message with a key lives on a route whose keys leave in order, named or not: with all others of
+    /// its key.
+    pub fn of_key(self, route: &RouteName, key: &[u8]) -> Partition {
+        self.of(route.as_str().as_bytes(), key)
+    }
+
     /// Where an unnamed message lives: with its block of source offsets, so that a batch makes few
     /// bundles and load spreads over all partitions.
     pub fn of_block(self, source: &str, block: u64) -> Partition {

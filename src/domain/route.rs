@@ -2,7 +2,9 @@
 
 use std::{fmt, sync::Arc};
 
-use super::message::Text;
+use bytes::Bytes;
+
+use super::message::{Message, Text};
 
 /// A route's name: `[a-z][a-z0-9_-]{0,63}` without `__`. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -56,6 +58,11 @@ pub struct Route {
 }
 
 impl Route {
+    /// The key whose messages leave in order with this one, if the route keeps an order and it has a key.
+    pub fn order_key(&self, message: &Message) -> Option<Bytes> {
+        message.order_key().filter(|_| self.policy.ordered).cloned()
+    }
+
     /// All that it may publish to.
     pub fn targets(&self) -> impl Iterator<Item = &Arc<Target>> {
         std::iter::once(&self.to).chain(&self.allow_targets).chain(&self.dead_letter_to)
@@ -173,6 +180,8 @@ pub struct Policy {
     pub rate: Option<Rate>,
     /// Most that a due time is put off to spread what falls on one moment, ms.
     pub jitter_ms: i64,
+    /// Whether messages of one key leave in the order of their due times, ties as they came.
+    pub ordered: bool,
     /// When a refused publish is tried again.
     pub retry: Retry,
     /// How much is kept of dead letters.

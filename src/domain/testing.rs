@@ -36,6 +36,7 @@ pub fn route() -> Arc<Route> {
             dedupe_ms: 0,
             rate: None,
             jitter_ms: 0,
+            ordered: false,
             retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 300_000 },
             dead_letters: crate::domain::DeadLetters::default(),
         },

@@ -41,7 +41,7 @@ impl Lane for NoLane {
         for publication in publications {
             let error = "no such connection".into();
             let refused = Verdict::Refused { reason: Refusal::Unavailable, error };
-            publication.verdicts.push(publication.ticket, refused);
+            publication.answer(refused);
         }
     }
 

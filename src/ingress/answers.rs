@@ -31,16 +31,26 @@ pub(super) async fn answer(
             return;
         }
     };
+    let mut safe = Vec::new();
+    let (mut stored, mut duplicates) = (0, 0);
     for ((results, receipts), command) in results.into_iter().zip(receipts).zip(commands) {
-        for (result, receipt) in results.into_iter().zip(receipts) {
-            count(&metrics, command, result);
-            receipt.resolve();
+        for (&result, receipt) in results.iter().zip(receipts) {
+            stored += u64::from(matches!(result, WriteResult::Stored | WriteResult::Replaced));
+            duplicates += u64::from(matches!(result, WriteResult::Duplicate | WriteResult::Replaced));
+            if let Some(op) = command {
+                metrics.command(op, label(result));
+            }
+            safe.push(receipt);
         }
     }
+    metrics.stored.inc_by(stored);
+    metrics.duplicates.inc_by(duplicates);
+    Receipt::resolve_all(safe);
 }
 
-fn count(metrics: &RouteMetrics, command: Option<&'static str>, result: WriteResult) {
-    let label = match result {
+/// What a command did, for its metric.
+fn label(result: WriteResult) -> &'static str {
+    match result {
         WriteResult::Stored | WriteResult::Replaced => "stored",
         WriteResult::Duplicate => "duplicate",
         WriteResult::Cancelled => "cancelled",
@@ -49,14 +59,5 @@ fn count(metrics: &RouteMetrics, command: Option<&'static str>, result: WriteRes
         WriteResult::TooLate => "too_late",
         WriteResult::Unknown => "unknown",
         WriteResult::Published => "published",
-    };
-    if matches!(result, WriteResult::Stored | WriteResult::Replaced) {
-        metrics.stored.inc();
-    }
-    if matches!(result, WriteResult::Duplicate | WriteResult::Replaced) {
-        metrics.duplicates.inc();
-    }
-    if let Some(op) = command {
-        metrics.command(op, label);
     }
 }

@@ -5,6 +5,9 @@
 //! seconds. Spans are powers of two and aligned, so no bundle crosses a time slice. Names are judged in
 //! order of delivery: where a name comes again in a batch, or a command comes, what was begun before is
 //! closed first; between two closings order means nothing.
+//!
+//! On a route whose keys leave in order all have the short span, and what is due at one moment is bundled in the
+//! order it came: a change of the target closes what was begun before.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -29,6 +32,8 @@ pub(super) struct PartitionWork {
     places: HashMap<Key, usize>,
     /// Where the message before this one went: mostly this one goes there too.
     last: usize,
+    /// The target of the message before this one.
+    target: Option<Text>,
     names: HashSet<Text>,
 }
 
@@ -37,7 +42,8 @@ struct Key {
     target: Text,
     span: i64,
     bucket: i64,
-    named: bool,
+    /// Named; on an ordered route all of them: what is due at one moment shares a bundle in the order it came.
+    together: bool,
 }
 
 #[derive(Debug, Default)]
@@ -74,8 +80,15 @@ impl Work {
             work.close(&self.route);
             work.names.insert(id);
         }
-        let span = if named { MIN_SPAN_MS } else { span_ms(entry.due.since(self.now)) };
-        let key = Key { target, span, bucket: entry.due.0.div_euclid(span), named };
+        let ordered = self.route.policy.ordered;
+        if ordered && work.target.as_ref().is_some_and(|last| *last != target) {
+            // Bundles are stored in the order in which they are closed: what is due at one moment keeps it.
+            work.close(&self.route);
+        }
+        let together = named || ordered;
+        let span = if together { MIN_SPAN_MS } else { span_ms(entry.due.since(self.now)) };
+        let key = Key { target, span, bucket: entry.due.0.div_euclid(span), together };
+        work.target = Some(key.target.clone());
         let bytes = entry.message.body_len() + entry.message.headers_len() + 64;
         let at = work.find(key);
         let (_, building) = &mut work.open[at];
@@ -221,6 +234,27 @@ mod tests {
         assert_eq!(sizes(&ops), vec![1, 2]);
         let WriteOp::Store { bundle, .. } = &ops[0] else { panic!("a store comes first") };
         assert_eq!(bundle.entries.len(), 2, "the first two come first");
+    }
+
+    #[test]
+    fn of_an_ordered_route_what_is_due_at_one_moment_stays_in_the_order_it_came() {
+        let mut route = (*testing::route()).clone();
+        route.policy.ordered = true;
+        let ledger = Ledger::new();
+        let mut work = Work::new(Arc::new(route), UnixMs(0));
+        let messages = [("", None), ("", Some("a")), ("", None), ("other", None), ("", None)];
+        for (at, (target, name)) in messages.into_iter().enumerate() {
+            let mut entry = entry(3_600_000, name);
+            entry.handouts = at as u32;
+            work.store(Partition(3), Text::from(target), entry, ledger.enter(at as i64));
+        }
+        let ops = work.finish().remove(&Partition(3)).map(|w| w.ops).unwrap_or_default();
+        assert_eq!(ops.len(), 3);
+        let came = ops.iter().flat_map(|op| match op {
+            WriteOp::Store { bundle, .. } => bundle.entries.iter().map(|e| e.handouts).collect(),
+            _ => Vec::new(),
+        });
+        assert_eq!(came.collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
     }
 
     #[test]

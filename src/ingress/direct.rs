@@ -7,17 +7,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use tracing::warn;
+use tracing::debug;
 
 use super::{Receipt, bury};
 use crate::domain::{Entry, Partition, Route, Target, Text, Verdict, retry};
-use crate::egress::{Lanes, Publication, Stamp, Verdicts};
+use crate::egress::{Batch, Lanes, Publication, Verdicts};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{Bundle, DeadRoom, Store, WriteOp};
 use crate::telemetry::{Bursts, RouteMetrics};
 
 /// A message that has not left its lane by then is stored instead.
 const PATIENCE_US: i64 = 5_000_000;
+/// A ticket is the number of its batch, and in its lowest bits the place in that.
+const PLACE_BITS: u32 = 24;
 
 /// All that is on its way straight to a target.
 pub(super) struct Direct(Arc<Inner>);
@@ -42,15 +44,26 @@ pub(super) struct Due {
     pub(super) receipt: Receipt,
 }
 
+/// Messages of one route that were handed to one lane together.
 struct Underway {
+    batch: Arc<Batch>,
+    route: Arc<Route>,
+    metrics: Arc<RouteMetrics>,
+    /// Of those without a verdict: where they are stored if they must be, and their receipts.
+    open: Vec<Option<(Partition, Receipt)>>,
+    left: usize,
+    handed_us: i64,
+}
+
+/// A message that did not go straight out.
+struct Failed {
     route: Arc<Route>,
     metrics: Arc<RouteMetrics>,
     target: Arc<Target>,
-    entries: Arc<Vec<Entry>>,
-    id: Text,
+    entry: Entry,
     partition: Partition,
     receipt: Receipt,
-    handed_us: i64,
+    verdict: Verdict,
 }
 
 impl Direct {
@@ -78,8 +91,8 @@ impl Direct {
                 tokio::select! {
                     () = shutdown.forced() => return,
                     verdicts = judge.verdicts.take() => {
-                        for (ticket, verdict) in verdicts {
-                            judge.clone().judge(ticket, &verdict);
+                        for failed in judge.judge(verdicts) {
+                            judge.clone().keep(failed);
                         }
                     }
                     // Every answer is in, and nothing new comes: the sources have drained.
@@ -100,80 +113,109 @@ impl Direct {
             while let Some(next) = batch.next_if(|next| Arc::ptr_eq(&next.target, &target)) {
                 together.push(next);
             }
-            // Under one lock: entered before their verdicts can come.
-            let mut underway = inner.underway.lock();
-            let enter = |due| inner.enter(&mut underway, route, metrics, due);
-            let publications = together.into_iter().map(enter).collect();
-            drop(underway);
+            let publications = inner.enter(route, metrics, &target, together);
             inner.lanes.lane(&target).submit_all(publications);
         }
     }
 }
 
 impl Inner {
+    /// Enters them, before their verdicts can come.
     fn enter(
         &self,
-        underway: &mut HashMap<u64, Underway>,
         route: &Arc<Route>,
         metrics: &Arc<RouteMetrics>,
-        due: Due,
-    ) -> Publication {
-        let Due { target, entry, partition, receipt } = due;
-        let ticket = self.next.fetch_add(1, Ordering::Relaxed);
-        let now_us = self.store.clock().local().mono_us();
-        let id = Text::from(format!("~{}", self.store.unique()));
-        if let Some(cause) = entry.repeat_cause(0) {
-            metrics.redelivered(cause, 1);
-            self.bursts.note("this publish may repeat an earlier one", &route.name, cause.as_str(), &id);
+        target: &Arc<Target>,
+        together: Vec<Due>,
+    ) -> Vec<Publication> {
+        let handed_us = self.store.clock().local().mono_us();
+        let ids = self.store.unique_ids(together.iter().map(|due| due.partition));
+        let mut entries = Vec::with_capacity(together.len());
+        let mut open = Vec::with_capacity(together.len());
+        for (Due { entry, partition, receipt, .. }, id) in together.into_iter().zip(&ids) {
+            if let Some(cause) = entry.repeat_cause(0) {
+                metrics.redelivered(cause, 1);
+                self.bursts.note("this publish may repeat an earlier one", &route.name, cause.as_str(), id);
+            }
+            entries.push(entry);
+            open.push(Some((partition, receipt)));
         }
-        let stamp = Stamp { id: id.clone(), due: entry.due, attempt: 1 };
-        let entries = Arc::new(vec![entry]);
-        let (route, metrics) = (route.clone(), metrics.clone());
-        let publication = Publication {
-            entries: entries.clone(),
-            index: 0,
-            stamp: Some(stamp),
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let batch = Arc::new(Batch {
+            entries: Arc::new(entries),
+            ids,
+            expiries: 0,
             target: target.clone(),
-            ticket,
+            first_ticket: number << PLACE_BITS,
             verdicts: self.verdicts.clone(),
-            not_after_us: now_us + PATIENCE_US,
-        };
-        let entered = Underway { route, metrics, target, entries, id, partition, receipt, handed_us: now_us };
-        underway.insert(ticket, entered);
-        publication
+            not_after_us: (handed_us + PATIENCE_US).into(),
+        });
+        let left = open.len();
+        let publication = |index| Publication { batch: batch.clone(), index };
+        let publications = (0..left as u32).map(publication).collect();
+        let (route, metrics) = (route.clone(), metrics.clone());
+        let underway = Underway { batch, route, metrics, open, left, handed_us };
+        self.underway.lock().insert(number, underway);
+        publications
     }
 
-    fn judge(self: Arc<Self>, ticket: u64, verdict: &Verdict) {
-        let Some(underway) = self.underway.lock().remove(&ticket) else { return };
-        if *verdict == Verdict::Confirmed {
-            let clock = self.store.clock();
-            let due_us = underway.entries[0].due.0 * 1000;
-            let late_us = clock.now_us().unwrap_or(due_us) - due_us;
-            underway.metrics.published.inc();
-            underway.metrics.lateness.observe(late_us.max(0) as f64 / 1e6);
-            let took_us = clock.local().mono_us() - underway.handed_us;
-            underway.metrics.confirm.observe(took_us.max(0) as f64 / 1e6);
-            underway.receipt.resolve();
-            return;
+    /// Releases the sources of what is confirmed; returns the others.
+    fn judge(&self, verdicts: Vec<(u64, Verdict)>) -> Vec<Failed> {
+        let clock = self.store.clock();
+        let (now_us, mono_us) = (clock.now_us(), clock.local().mono_us());
+        let (mut safe, mut failed) = (Vec::with_capacity(verdicts.len()), Vec::new());
+        let mut underway = self.underway.lock();
+        for (ticket, verdict) in verdicts {
+            let number = ticket >> PLACE_BITS;
+            let index = (ticket & ((1 << PLACE_BITS) - 1)) as usize;
+            let Some(together) = underway.get_mut(&number) else { continue };
+            let Some((partition, receipt)) = together.open.get_mut(index).and_then(Option::take) else {
+                continue;
+            };
+            together.left -= 1;
+            let Underway { batch, route, metrics, handed_us, .. } = &*together;
+            if verdict == Verdict::Confirmed {
+                let due_us = batch.entries[index].due.0 * 1000;
+                let late_us = now_us.unwrap_or(due_us) - due_us;
+                metrics.published.inc();
+                metrics.lateness.observe(late_us.max(0) as f64 / 1e6);
+                metrics.confirm.observe((mono_us - handed_us).max(0) as f64 / 1e6);
+                safe.push(receipt);
+            } else {
+                let (route, metrics) = (route.clone(), metrics.clone());
+                let mut entry = batch.entries[index].clone();
+                entry.id = Some(batch.ids[index].clone());
+                let target = batch.target.clone();
+                failed.push(Failed { route, metrics, target, entry, partition, receipt, verdict });
+            }
+            if together.left == 0 {
+                underway.remove(&number);
+            }
         }
-        let op = self.keep(&underway, verdict);
+        drop(underway);
+        Receipt::resolve_all(safe);
+        failed
+    }
+
+    /// Stores a message that did not go straight out, or what became of it.
+    fn keep(self: Arc<Self>, failed: Failed) {
+        let op = self.op(&failed);
         let inner = self.clone();
         self.tasks.spawn("ingress:answers", async move {
-            match inner.store.write(underway.partition, vec![op]).await {
-                Ok(_) => underway.receipt.resolve(),
-                Err(why) => warn!(error = %why, "not stored; its source will deliver it again"),
+            match inner.store.write(failed.partition, vec![op]).await {
+                Ok(_) => failed.receipt.resolve(),
+                // Shutting down was forced; there may be thousands of these.
+                Err(why) => debug!(error = %why, "not stored; its source will deliver it again"),
             }
         });
     }
 
     /// What the store is to do with a message that did not go straight out.
-    fn keep(&self, underway: &Underway, verdict: &Verdict) -> WriteOp {
-        let Underway { route, metrics, target, entries, id, .. } = underway;
+    fn op(&self, failed: &Failed) -> WriteOp {
+        let Failed { route, metrics, target, entry, verdict, .. } = failed;
         let now = self.store.clock().now();
         let own = Arc::ptr_eq(target, &route.to);
         let target = if own { Text::default() } else { Text::from(target.name()) };
-        let mut entry = entries[0].clone();
-        entry.id = Some(id.clone());
         let one = |entry| Bundle { target: target.clone(), entries: Arc::new(vec![entry]) };
         let route_name = route.name.clone();
         let store = |bundle| WriteOp::Store {
@@ -182,10 +224,10 @@ impl Inner {
             bundle,
         };
         if *verdict == Verdict::NotTried {
-            return store(one(entry));
+            return store(one(entry.clone()));
         }
         metrics.publish_failure(retry::describe(verdict).0);
-        let mut failed = retry::failed(&entry, verdict, entry.handouts + 1, now);
+        let mut failed = retry::failed(entry, verdict, entry.handouts + 1, now);
         let size = failed.message.body_len() + failed.message.headers_len();
         let mut next = retry::after(verdict, failed.failures, route.policy.retry, now, fastrand::f64());
         if matches!(next, retry::Next::Dead(_)) && !self.room.take(&route.name, size) {

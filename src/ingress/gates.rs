@@ -35,6 +35,8 @@ struct Gates {
     partitions: Vec<Partition>,
     max_skew: Duration,
     away: bool,
+    /// The store answers, and takes nothing in.
+    refused: bool,
     skewed: bool,
 }
 
@@ -66,6 +68,7 @@ pub fn start(
         partitions: store.partitions().all().collect(),
         max_skew,
         away: false,
+        refused: false,
         skewed: false,
     };
     let shutdown = shutdown.clone();
@@ -104,7 +107,9 @@ impl Gates {
                 metrics.ingress_paused("paused", paused.ingress);
                 metrics.publishing_paused.set(i64::from(paused.publishing));
             }
-            let open = paused.is_some_and(|paused| !paused.ingress) && !self.full.contains(&route.name);
+            let open = paused.is_some_and(|paused| !paused.ingress)
+                && !self.full.contains(&route.name)
+                && !self.store.is_strange();
             if let Some(gate) = self.open.get(&route.name) {
                 gate.send_if_modified(|was| std::mem::replace(was, open) != open);
             }
@@ -113,6 +118,9 @@ impl Gates {
 
     async fn look(&mut self) {
         let seen = match tokio::time::timeout(DEADLINE, self.count()).await {
+            Ok(_) if self.store.is_strange() => {
+                Err(StoreError::Unavailable("it is another one than it was".to_owned()))
+            }
             Ok(seen) => seen,
             Err(_) => Err(StoreError::Unavailable("no answer in time".to_owned())),
         };
@@ -128,12 +136,26 @@ impl Gates {
         for (route, excess) in seen.unwrap_or_default() {
             self.trim(&route, excess).await;
         }
+        let waits = self.takes_nothing_in() || self.away;
         for route in &self.routes {
             if let Some(metrics) = self.metrics.route(&route.name) {
-                metrics.ingress_paused("store", self.away);
+                metrics.ingress_paused("store", waits);
             }
         }
         self.look_at_clocks();
+    }
+
+    /// Whether the store refuses what is to be stored. Says so when that begins and ends, unless it is away.
+    fn takes_nothing_in(&mut self) -> bool {
+        let why = self.store.writes_wait();
+        let refused = why.is_some();
+        match why.filter(|_| !self.away) {
+            Some(why) if !self.refused => warn!(error = why, "the store takes nothing in; ingress waits"),
+            None if self.refused && !refused => info!("the store takes messages in again"),
+            _ => {}
+        }
+        self.refused = refused && (self.refused || !self.away);
+        refused
     }
 
     /// Drops the oldest invalid dead letters of a route: they pause nothing, so they give way.

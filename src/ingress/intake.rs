@@ -4,10 +4,13 @@
 //! another. A batch is judged, bundled, and takes its place in the order of each store partition before the
 //! next one is looked at, so what is said of one name is judged in order; the answers resolve receipts later.
 
+mod replay;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::watch;
 use tracing::debug;
 
@@ -57,7 +60,7 @@ pub struct Source {
     route: Arc<Route>,
     metrics: Arc<RouteMetrics>,
     name: String,
-    /// The highest offset ever read before this source was opened.
+    /// The highest offset ever read by others: before this source was opened, or beside it.
     reread_until: Option<i64>,
     /// The highest offset that the store knows to be read.
     marked: Option<i64>,
@@ -175,11 +178,11 @@ impl Source {
         }
         self.batches += 1;
         self.straight = self.goes_straight();
-        let now = self.intake.store.clock().now();
+        let now = self.intake.store.clock().arrival();
         let work = Work::new(self.route.clone(), now);
         let mut judged = Judged { work, due: Vec::new(), through: Vec::new() };
         for delivery in batch {
-            self.judge(delivery, now, &mut judged);
+            self.judge(delivery, now, &mut judged).await;
         }
         let Judged { work, due, through } = judged;
         self.intake.direct.publish(&self.route, &self.metrics, due);
@@ -189,10 +192,11 @@ impl Source {
         self.through.publish(&self.route, through, &self.intake.shutdown).await;
     }
 
-    /// Whether nothing holds the route's messages back: a limited rate and a pause hold them in the store.
+    /// Whether nothing holds the route's messages back: a limited rate, an order of its keys and a pause hold them in
+    /// the store.
     fn goes_straight(&self) -> bool {
-        let pauses = self.intake.store.pauses();
-        self.route.policy.rate.is_none() && pauses.may_publish(self.route.name.as_str())
+        let (pauses, policy) = (self.intake.store.pauses(), &self.route.policy);
+        policy.rate.is_none() && !policy.ordered && pauses.may_publish(self.route.name.as_str())
     }
 
     /// Waits while the route's ingress is paused; `false` if shutting down begins meanwhile.
@@ -206,30 +210,34 @@ impl Source {
     }
 
     /// Flags what was read before, and notes how far is read now: before anything of it is stored, so that
-    /// whatever a crash makes us read again is known by it.
+    /// whatever a crash makes us read again is known by it. A mark that has risen since we wrote it is another
+    /// consumer's, who took us for dead or whom we took for dead: what lies at or below it, it has read too.
     async fn mark(&mut self, batch: &mut [Delivery]) -> bool {
-        let mut highest = None;
+        let offset = |delivery: &Delivery| delivery.position.map(|(_, offset)| offset);
+        let highest = batch.iter().filter_map(offset).max();
+        if let Some(highest) = highest.filter(|&h| self.marked.is_none_or(|marked| h > marked)) {
+            let store = &self.intake.store;
+            let marking = || store.raise_mark(&self.name, highest);
+            let marked = self.intake.until_done("note how far a source is read", marking).await;
+            let Some(before) = marked else { return false };
+            if before > self.marked {
+                self.reread_until = before;
+            }
+            self.marked = before.max(Some(highest));
+        }
         for delivery in batch {
-            let Some((_, offset)) = delivery.position else { continue };
-            if self.reread_until.is_some_and(|until| offset <= until) {
+            if offset(delivery).is_some_and(|offset| self.reread_until.is_some_and(|until| offset <= until)) {
                 delivery.flags = delivery.flags.with(Flags::SOURCE_REREAD);
             }
-            highest = highest.max(Some(offset));
         }
-        let Some(highest) = highest.filter(|&h| self.marked.is_none_or(|marked| h > marked)) else {
-            return true;
-        };
-        let store = &self.intake.store;
-        let marking = || store.raise_mark(&self.name, highest);
-        let done = self.intake.until_done("note how far a source is read", marking).await.is_some();
-        self.marked = Some(highest);
-        done
+        true
     }
 
-    fn judge(&mut self, delivery: Delivery, now: UnixMs, judged: &mut Judged) {
+    async fn judge(&mut self, delivery: Delivery, now: UnixMs, judged: &mut Judged) {
         let Judged { work, due: direct, through } = &mut *judged;
         let Delivery { message, malformed, produced, flags, position, receipt } = delivery;
         let unreadable = malformed.is_some();
+        let key = self.route.order_key(&message);
         let entry = |due, id: Option<Text>, flags, message: Message| Entry {
             id,
             flags,
@@ -241,10 +249,12 @@ impl Source {
                 through.push((entry(now, None, flags, message), target, receipt));
             }
             Admitted::Delayed { due, id, target, message } => {
+                // No delay at all: due by any clock, though `now` is the latest that it can be.
+                let due = if due == now { self.intake.store.clock().now() } else { due };
                 let due = self.jitter.put_off(due, id.as_ref(), position);
                 let named = id.is_some();
                 let flags = if named { flags.with(Flags::NAMED) } else { flags };
-                let p = self.place(id.as_ref(), position);
+                let p = self.place(key.as_ref(), id.as_ref(), position);
                 let entry = entry(due, id, flags, message);
                 // Judged by the clock that the wheel will judge it by.
                 if !named && self.straight && self.intake.store.clock().is_due(due) {
@@ -254,17 +264,18 @@ impl Source {
                 }
             }
             Admitted::Cancel { id } => {
-                let p = self.place(Some(&id), position);
-                work.command(p, WriteOp::Cancel { route: self.route.name.clone(), id }, receipt);
+                let Some(p) = self.place_of_command(key.as_ref(), &id).await else { return };
+                let route = self.route.name.clone();
+                work.command(p, WriteOp::Cancel { route, id, of: None }, receipt);
             }
             Admitted::Reschedule { id, due, target, message } => {
                 let due = self.jitter.put_off(due, Some(&id), position);
-                let p = self.place(Some(&id), position);
+                let Some(p) = self.place_of_command(key.as_ref(), &id).await else { return };
                 let entry = entry(due, Some(id.clone()), flags.with(Flags::NAMED), message);
                 let fallback =
                     Some(Bundle { target: self.target_name(&target), entries: Arc::new(vec![entry]) });
                 let route = self.route.name.clone();
-                work.command(p, WriteOp::Reschedule { route, id, due, fallback }, receipt);
+                work.command(p, WriteOp::Reschedule { route, id, due, fallback, of: None }, receipt);
             }
             Admitted::Invalid { reason, error, message } => {
                 let entry = entry(now, None, flags, message);
@@ -307,7 +318,8 @@ impl Source {
                 let now = entry.due;
                 retry::remember(&mut entry, now, reason.as_str(), error.as_str());
                 // Where its name would live, so that it can be found by it, and have it back.
-                let p = self.place(id.as_ref(), entry.position);
+                let key = self.route.order_key(&entry.message);
+                let p = self.place(key.as_ref(), id.as_ref(), entry.position);
                 entry.id = id;
                 let Some(entry) = bury::keep(entry, &self.route.policy) else {
                     let what = "a message over dead_letters.max_message goes back to its queue's own \
@@ -325,14 +337,27 @@ impl Source {
         }
     }
 
-    /// Where a message lives: with its name, or with its block of offsets (RabbitMQ: its batch).
-    fn place(&self, id: Option<&Text>, position: Option<(i32, i64)>) -> Partition {
+    /// Where a message lives: with its key where keys leave in order; else with its name, or with its block of
+    /// offsets (RabbitMQ: its batch).
+    fn place(&self, key: Option<&Bytes>, id: Option<&Text>, position: Option<(i32, i64)>) -> Partition {
         let partitions = self.intake.store.partitions();
-        match (id, position) {
-            (Some(id), _) => partitions.of_name(&self.route.name, id.as_str()),
-            (None, Some((_, offset))) => partitions.of_block(&self.name, (offset / BLOCK) as u64),
-            (None, None) => partitions.of_block(&self.name, self.batches),
+        match (key, id, position) {
+            (Some(key), ..) => partitions.of_key(&self.route.name, key),
+            (_, Some(id), _) => partitions.of_name(&self.route.name, id.as_str()),
+            (_, None, Some((_, offset))) => partitions.of_block(&self.name, (offset / BLOCK) as u64),
+            (_, None, None) => partitions.of_block(&self.name, self.batches),
         }
+    }
+
+    /// Where the message that a command names is: as a rule with the command's own key. `None` if shutting down is
+    /// forced.
+    async fn place_of_command(&self, key: Option<&Bytes>, id: &Text) -> Option<Partition> {
+        let home = self.place(key, Some(id), None);
+        if !self.route.policy.ordered {
+            return Some(home);
+        }
+        let (store, route) = (&self.intake.store, &self.route.name);
+        self.intake.until_done("look for a name", || store.whereabouts(route, id.as_str(), home)).await
     }
 
     fn target_name(&self, target: &Arc<Target>) -> Text {

@@ -99,26 +99,42 @@ impl Receipt {
         self.end(State::Resolved);
     }
 
+    /// Several at once: each ledger is asked once for those of its receipts that stand together.
+    pub fn resolve_all(receipts: impl IntoIterator<Item = Self>) {
+        let mut receipts = receipts.into_iter().peekable();
+        while let Some(first) = receipts.next() {
+            let ledger = first.ledger.clone();
+            let mut open = ledger.open.lock();
+            let mut grew = open.end(first.slot, State::Resolved);
+            while let Some(next) = receipts.next_if(|next| Arc::ptr_eq(&next.ledger, &ledger)) {
+                grew |= open.end(next.slot, State::Resolved);
+            }
+            drop(open);
+            if grew {
+                ledger.advanced.notify_one();
+            }
+        }
+    }
+
     /// The record is not kept here: its source, a queue, is to take it back for good.
     pub fn reject(self) {
         self.end(State::Rejected);
     }
 
     fn end(self, state: State) {
-        let grew = {
-            let mut open = self.ledger.open.lock();
-            let at = self.slot.checked_sub(open.base);
-            match at.and_then(|at| open.entries.get_mut(at as usize).map(|e| (at, e))) {
-                Some((at, entry)) => {
-                    entry.1 = state;
-                    at == 0
-                }
-                None => false,
-            }
-        };
-        if grew {
+        if self.ledger.open.lock().end(self.slot, state) {
             self.ledger.advanced.notify_one();
         }
+    }
+}
+
+impl Open {
+    /// Notes how a record ended; returns whether the prefix has grown by it.
+    fn end(&mut self, slot: u64, state: State) -> bool {
+        let Some(at) = slot.checked_sub(self.base) else { return false };
+        let Some(entry) = self.entries.get_mut(at as usize) else { return false };
+        entry.1 = state;
+        at == 0
     }
 }
 
@@ -138,6 +154,15 @@ mod tests {
         second.resolve();
         assert_eq!(ledger.release().map(|r| r.last), Some(107));
         assert_eq!(ledger.outstanding(), 0);
+    }
+
+    #[test]
+    fn several_are_resolved_together_whichever_ledger_they_belong_to() {
+        let (one, other) = (Ledger::new(), Ledger::new());
+        let receipts = [one.enter(1), one.enter(2), other.enter(7), one.enter(3)];
+        Receipt::resolve_all(receipts);
+        assert_eq!(one.release().map(|r| r.last), Some(3));
+        assert_eq!(other.release().map(|r| r.last), Some(7));
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub mod kafka;
 mod ledger;
 pub mod rabbitmq;
 mod redrive;
+pub mod replay;
 mod through;
 
 pub use intake::{Intake, Source};

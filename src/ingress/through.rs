@@ -6,7 +6,7 @@
 //! is refused may overtake that one; the rest of the batch then goes one by one, each when the one before it
 //! is confirmed or dead.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 
 use super::{Receipt, bury};
 use crate::domain::{Entry, Partition, Route, Target, Text, Verdict, retry};
-use crate::egress::{Lanes, Publication, Verdicts};
+use crate::egress::{Batch, Lanes, Publication, Verdicts};
 use crate::lifecycle::Shutdown;
 use crate::store::{DeadRoom, Store};
 use crate::telemetry::{Bursts, RouteMetrics};
@@ -113,9 +113,10 @@ impl Through {
     async fn once(&mut self, route: &Arc<Route>, waiting: Vec<Passing>) -> Vec<(Passing, Verdict)> {
         let first = self.next;
         self.next += waiting.len() as u64;
-        let mut underway = HashMap::with_capacity(waiting.len());
-        let mut together: Vec<Publication> = Vec::new();
-        for (ticket, passing) in (first..).zip(waiting) {
+        let mut left = waiting.len();
+        let mut entries = Vec::with_capacity(left);
+        let mut underway = Vec::with_capacity(left);
+        for passing in waiting {
             if let Some(cause) = passing.entry.repeat_cause(0) {
                 self.metrics.redelivered(cause, 1);
                 let position = format!("{:?}", passing.entry.position);
@@ -126,44 +127,53 @@ impl Through {
                     position,
                 );
             }
-            let entries = Arc::new(vec![passing.entry.clone()]);
-            let target = passing.target.clone();
-            underway.insert(ticket, passing);
-            if together.last().is_some_and(|last| !Arc::ptr_eq(&last.target, &target)) {
-                self.submit(std::mem::take(&mut together));
-            }
-            together.push(Publication {
-                entries,
-                index: 0,
-                stamp: None,
-                target,
-                ticket,
-                verdicts: self.verdicts.clone(),
-                not_after_us: i64::MAX,
-            });
+            entries.push(passing.entry);
+            underway.push(Some((passing.target, passing.receipt)));
         }
-        self.submit(together);
+        let entries = Arc::new(entries);
+        self.submit(first, &entries, &underway);
         let mut failed = Vec::new();
-        while !underway.is_empty() {
+        while left > 0 {
+            let mut safe = Vec::new();
             for (ticket, verdict) in self.verdicts.take().await {
-                let Some(passing) = underway.remove(&ticket) else { continue };
+                let index = ticket.wrapping_sub(first) as usize;
+                let Some((target, receipt)) = underway.get_mut(index).and_then(Option::take) else {
+                    continue;
+                };
+                left -= 1;
                 if verdict == Verdict::Confirmed {
-                    self.metrics.passed_through.inc();
-                    passing.receipt.resolve();
+                    safe.push(receipt);
                 } else {
-                    failed.push((ticket, passing, verdict));
+                    let entry = entries[index].clone();
+                    failed.push((index, Passing { entry, target, receipt }, verdict));
                 }
             }
+            self.metrics.passed_through.inc_by(safe.len() as u64);
+            Receipt::resolve_all(safe);
         }
-        failed.sort_by_key(|(ticket, ..)| *ticket);
+        failed.sort_by_key(|(index, ..)| *index);
         failed.into_iter().map(|(_, passing, verdict)| (passing, verdict)).collect()
     }
 
-    /// Hands these to the lane that they have in common.
-    fn submit(&self, together: Vec<Publication>) {
-        if let Some(first) = together.first() {
-            let lane = self.lanes.lane(&first.target);
-            lane.submit_all(together);
+    /// Hands them to their lanes, in order.
+    fn submit(&self, first: u64, entries: &Arc<Vec<Entry>>, underway: &[Option<(Arc<Target>, Receipt)>]) {
+        let targets: Vec<&Arc<Target>> = underway.iter().flatten().map(|(target, _)| target).collect();
+        let mut index = 0;
+        for together in targets.chunk_by(|one, other| Arc::ptr_eq(one, other)) {
+            let target = together[0].clone();
+            let batch = Arc::new(Batch {
+                entries: entries.clone(),
+                ids: Vec::new(),
+                expiries: 0,
+                target: target.clone(),
+                first_ticket: first,
+                verdicts: self.verdicts.clone(),
+                not_after_us: i64::MAX.into(),
+            });
+            let indices = index..index + together.len() as u32;
+            index = indices.end;
+            let publication = |index| Publication { batch: batch.clone(), index };
+            self.lanes.lane(&target).submit_all(indices.map(publication).collect());
         }
     }
 

@@ -17,6 +17,9 @@ use crate::domain::{Entry, Partition, RouteName, Text, UnixMs};
 /// Width of a time slice: 2^20 ms, about 17 minutes. It bounds the size of every due zset.
 const SLICE_BITS: u32 = 20;
 
+/// Digits of a stamp, so that they sort as numbers do.
+const STAMP_DIGITS: usize = 13;
+
 /// The time slice that a due time lies in.
 pub fn slice_of(due: UnixMs) -> u64 {
     (due.0.max(0) as u64) >> SLICE_BITS
@@ -30,6 +33,19 @@ impl BundleId {
     /// A new id; `unique` is `nonce.counter`.
     pub(super) fn new(route: &RouteName, slice: u64, unique: &str, count: usize) -> Self {
         Self(format!("{route}/{}/{unique}.{}", base36(slice), base36(count as u64)).into())
+    }
+
+    /// An id of an ordered route: of bundles that are due at one moment, the one of the lower stamp comes first in
+    /// their due zset too.
+    pub(super) fn stamped(route: &RouteName, slice: u64, stamp: u64, count: usize) -> Self {
+        let unique = base36(fastrand::u64(..1 << 52));
+        let (slice, stamp, count) = (base36(slice), base36(stamp), base36(count as u64));
+        Self(format!("{route}/{slice}/{stamp:0>STAMP_DIGITS$}.{unique}.{count}").into())
+    }
+
+    /// The stamp of its first message, if its route is an ordered one.
+    pub fn stamp(&self) -> u64 {
+        self.unique().split('.').next().and_then(from_base36).unwrap_or_default()
     }
 
     /// An id as it stands in the store; `None` if it is not of this form.
@@ -153,7 +169,7 @@ pub(super) fn base36(n: u64) -> String {
     String::from_utf8(digits).unwrap_or_default()
 }
 
-fn put_base36(out: &mut Vec<u8>, mut n: u64) {
+pub(super) fn put_base36(out: &mut Vec<u8>, mut n: u64) {
     let mut digits = [0u8; 13];
     let mut at = digits.len();
     loop {

@@ -162,6 +162,13 @@ struct IndexEntry {
     failures: u32,
 }
 
+/// Whether this is what was written, without opening it: safe for what kills its readers. What is of a later
+/// version is not ours to judge.
+pub(super) fn is_whole(blob: &[u8]) -> bool {
+    let Some(prefix) = blob.get(..PREFIX).filter(|prefix| &prefix[..2] == MAGIC) else { return false };
+    prefix[2] != VERSION || checksum(blob).to_le_bytes() == prefix[4..8]
+}
+
 /// Reads a bundle. Keys, headers and bodies are slices of the blob (or of its decompressed records).
 pub fn decode(blob: &Bytes) -> Result<Bundle, CodecError> {
     if blob.len() < PREFIX || &blob[..2] != MAGIC {

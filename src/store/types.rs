@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::domain::{DeadReason, Entry, OnDuplicate, Partition, RouteName, Text, UnixMs};
 
-use super::{Bundle, BundleId, CodecError};
+use super::{Bundle, BundleId, CodecError, DeadId, Hold};
 
 /// One thing for the store to do, in order of delivery.
 #[derive(Clone, Debug)]
@@ -27,6 +27,8 @@ pub enum WriteOp {
         route: RouteName,
         /// Its name.
         id: Text,
+        /// Only this message; another one of the same name is left alone: `Unknown`.
+        of: Option<Meant>,
     },
     /// Move a pending message to another moment.
     Reschedule {
@@ -38,9 +40,20 @@ pub enum WriteOp {
         due: UnixMs,
         /// One entry: the message to be stored if the name is unknown. `None`: then nothing is stored.
         fallback: Option<Bundle>,
+        /// Only this message, as with [`WriteOp::Cancel`].
+        of: Option<Meant>,
     },
     /// Keep a message for a person.
     Bury(DeadLetter),
+}
+
+/// Which message of a name a command is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Meant {
+    /// The one that was read there: partition and offset in Kafka.
+    ReadAt((i32, i64)),
+    /// The one that was found so, unchanged: [`Found::version`].
+    Seen(Text),
 }
 
 /// A message for the dead letters.
@@ -99,6 +112,9 @@ pub struct Found {
     pub id: Text,
     /// Where it stands.
     pub state: MessageState,
+    /// Which message it is, as it is now: another text once it was moved, replaced, or failed and waits anew.
+    /// ASCII without spaces or quotes.
+    pub version: Text,
     /// Its target as `x-delay-target` wrote it; empty for the route's own.
     pub target: Text,
     /// The message.
@@ -209,7 +225,7 @@ pub struct ClaimRequest {
     /// `route/slice` and how many messages at most of it, in the order to be served.
     pub shelves: Vec<(String, u32)>,
     /// How far ahead of Redis's time.
-    pub lookahead_ms: u64,
+    pub lookahead_ms: i64,
     /// How long the claim holds.
     pub lease_ms: u64,
     /// Bundles at most, over all shelves.
@@ -283,6 +299,8 @@ pub struct Division {
     pub remainders: Vec<Remainder>,
     /// What nobody will publish any more.
     pub dead: Vec<DeadLetter>,
+    /// Keys that are held back from here on: of an ordered route only.
+    pub holds: Vec<(Bytes, Hold)>,
 }
 
 /// Messages that leave their bundle for a new one.
@@ -296,6 +314,8 @@ pub struct Remainder {
     pub lease_ms: Option<u64>,
     /// Expiries it inherits.
     pub expiries: u32,
+    /// On an ordered route the stamp of its first message; `None`: they keep their places in the order.
+    pub stamp: Option<u64>,
 }
 
 /// A bundle that is not in the store yet.
@@ -342,13 +362,23 @@ pub struct AuditReport {
     pub counts: Option<u32>,
     /// Lanes of calls long unused, forgotten.
     pub lanes: u32,
+    /// Keys of the wrong type, by their names within the partition: moved to `quarantine:`, as they were.
+    pub quarantined: Vec<String>,
+    /// Bundles whose content is not what was written. They stay where they are, and become dead letters when they
+    /// are due.
+    pub unreadable: Vec<BundleId>,
+    /// Dead letters whose blob is not there, removed: these are lost.
+    pub dead_lost: Vec<DeadId>,
+    /// Dead letters that had lost their place in their grave, and have it again.
+    pub dead_restored: Vec<DeadId>,
 }
 
 impl AuditReport {
     /// Whether nothing had to be mended.
     pub fn is_clean(&self) -> bool {
         let mended = self.indexes + self.leftovers + self.counts.unwrap_or(0);
-        mended == 0 && self.lost.is_empty() && self.restored.is_empty()
+        let named = self.lost.len() + self.restored.len() + self.quarantined.len() + self.unreadable.len();
+        mended == 0 && named + self.dead_lost.len() + self.dead_restored.len() == 0
     }
 }
 

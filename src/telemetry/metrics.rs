@@ -40,6 +40,11 @@ struct OpLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WhatLabel {
+    what: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct VersionLabel {
     version: &'static str,
 }
@@ -68,8 +73,11 @@ pub struct Metrics {
     pub stale_claims: Counter,
     /// `partitions_owned`
     pub partitions_owned: Count,
+    /// `store_changes_total`: times the store was found to have gone back, or to be another one.
+    pub store_changes: Counter,
     /// `clock_skew_seconds`: this replica's wall clock minus Redis's.
     pub clock_skew: Seconds,
+    store_damage: Family<WhatLabel, Counter>,
     /// `unknown_routes`: (route, slice) pairs in the store that no configured route serves.
     pub unknown_routes: Count,
 }
@@ -175,7 +183,9 @@ impl Metrics {
             routes: routes.collect(),
             store_seconds: Family::new_with_constructor(seconds),
             stale_claims: Counter::default(),
+            store_damage: Family::default(),
             partitions_owned: Count::default(),
+            store_changes: Counter::default(),
             clock_skew: Seconds::default(),
             unknown_routes: Count::default(),
         };
@@ -187,7 +197,9 @@ impl Metrics {
     fn register(&self, r: &mut Registry) {
         r.register("store_seconds", "Round trips to the store, by transition", self.store_seconds.clone());
         r.register("stale_claims", "Answers to claims that were no longer this replica's", self.stale_claims.clone());
+        r.register("store_damage", "Damage that the audit found: mended, restored, lost, unreadable, in quarantine", self.store_damage.clone());
         r.register("partitions_owned", "Partitions that this replica serves", self.partitions_owned.clone());
+        r.register("store_changes", "Times the store was found to have gone back, or to have been wiped or replaced", self.store_changes.clone());
         r.register("clock_skew_seconds", "Local wall clock minus the store's", self.clock_skew.clone());
         r.register("unknown_routes", "Routes with messages in the store that this configuration does not know", self.unknown_routes.clone());
         let build = Family::<VersionLabel, Count>::default();
@@ -203,6 +215,13 @@ impl Metrics {
     /// All routes' handles.
     pub fn routes(&self) -> impl Iterator<Item = (&RouteName, &Arc<RouteMetrics>)> {
         self.routes.iter()
+    }
+
+    /// Counts damage that an audit of the store found; nothing if it is none.
+    pub fn store_damage(&self, what: &'static str, found: u64) {
+        if found > 0 {
+            self.store_damage.get_or_create(&WhatLabel { what }).inc_by(found);
+        }
     }
 
     /// Observes one round trip to the store.

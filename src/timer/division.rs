@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tracing::warn;
 
 use super::Shard;
 use super::holding::{Holding, Standing};
-use crate::domain::{DeadReason, Entry, Refusal, UnixMs, Verdict, dying, retry};
-use crate::store::{Bundle, DeadLetter, Division, Fresh, Remainder, slice_of};
+use super::order::Line;
+use crate::domain::{DeadReason, Entry, Flags, Refusal, UnixMs, Verdict, dying, retry};
+use crate::store::{Bundle, DeadLetter, Division, Fresh, Hold, Remainder, slice_of};
 use crate::telemetry::Outcome;
 
 /// Failed messages due within this go back together.
@@ -16,11 +18,12 @@ const RETRY_SPAN_MS: i64 = 1000;
 
 /// What becomes of each message of a holding: confirmed ones leave, failed ones go back or die; with
 /// `split`, open ones are held on as a bundle of their own.
-pub(super) fn of(shard: &Shard, holding: &Holding, split: bool) -> Division {
+pub(super) fn of(shard: &Shard, holding: &Holding, mut line: Option<&mut Line>, split: bool) -> Division {
     let now = shard.store.clock().now();
     let jitter = fastrand::f64();
     let mut again: Vec<(u32, Entry)> = Vec::new();
     let (mut open, mut dead, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+    let mut behind: Vec<(u32, u64, Entry)> = Vec::new();
     let mut leaves = vec![true; holding.stored.len()];
     for (position, &index) in holding.stored.iter().enumerate() {
         let entry = &holding.flight.entries[index as usize];
@@ -35,6 +38,13 @@ pub(super) fn of(shard: &Shard, holding: &Holding, split: bool) -> Division {
                 again.push((position as u32, named(holding, index, entry.clone())));
             }
             Standing::Died => dead.push(letter(holding, dying::ended(entry.clone()), dying::reason(entry))),
+            Standing::Moved(to) => {
+                leaves[position] = false;
+                let mut entry = named(holding, index, entry.clone());
+                entry.asked.get_or_insert(entry.due);
+                entry.due = to.due;
+                behind.push((position as u32, to.stamp, entry));
+            }
             Standing::Failed(verdict) => {
                 let fate = if holding.flight.dying {
                     dying(holding, index, verdict, now)
@@ -44,6 +54,11 @@ pub(super) fn of(shard: &Shard, holding: &Holding, split: bool) -> Division {
                 match fate {
                     Fate::Again(entry) => {
                         leaves[position] = false;
+                        if let Some((line, keyed)) = line.as_mut().zip(holding.flight.keyed(index)) {
+                            let stamp = line.failed(&keyed.key, entry.due, shard.store.stamps(1));
+                            behind.push((position as u32, stamp, entry));
+                            continue;
+                        }
                         again.push((position as u32, entry));
                     }
                     Fate::Dying(entry) => ends.push((position as u32, entry)),
@@ -55,8 +70,9 @@ pub(super) fn of(shard: &Shard, holding: &Holding, split: bool) -> Division {
     let mut remainders = together(holding, again);
     // Never among those that are to live: a bundle has one target.
     remainders.extend(together(holding, ends));
+    remainders.extend(in_a_row(holding, behind));
     if !open.is_empty() {
-        let expiries = holding.flight.expiries;
+        let expiries = holding.flight.batch.expiries;
         remainders.push(remainder(holding, open, Some(shard.lease_ms()), expiries));
     }
     let names = holding.names(|_| true);
@@ -68,7 +84,14 @@ pub(super) fn of(shard: &Shard, holding: &Holding, split: bool) -> Division {
         freed,
         remainders,
         dead,
+        holds: line.map(|line| holds(line, holding)).unwrap_or_default(),
     }
+}
+
+/// The keys of which something is put elsewhere, as they are held back now.
+fn holds(line: &Line, holding: &Holding) -> Vec<(Bytes, Hold)> {
+    let hold = |key: &Bytes| Some((key.clone(), line.hold_of(key)?));
+    holding.moving.iter().filter_map(hold).collect()
 }
 
 /// What becomes of a message whose publish failed.
@@ -82,7 +105,7 @@ enum Fate {
 
 fn failed(shard: &Shard, holding: &Holding, index: u32, verdict: &Verdict, now: UnixMs, jitter: f64) -> Fate {
     let (served, entry) = (&holding.flight.served, &holding.flight.entries[index as usize]);
-    let handouts = entry.handouts + holding.flight.expiries + 1;
+    let handouts = entry.handouts + holding.flight.batch.expiries + 1;
     let mut failed = named(holding, index, retry::failed(entry, verdict, handouts, now));
     served.metrics.publish_failure(retry::describe(verdict).0);
     let due = match retry::after(verdict, failed.failures, served.route.policy.retry, now, jitter) {
@@ -120,7 +143,7 @@ fn dying(holding: &Holding, index: u32, verdict: &Verdict, now: UnixMs) -> Fate 
     let what = "dead_letter_to does not take what is dead; trying on";
     served.bursts.note(what, &served.route.name, reason, error);
     let mut entry = named(holding, index, entry.clone());
-    entry.handouts += holding.flight.expiries + 1;
+    entry.handouts += holding.flight.batch.expiries + 1;
     entry.due = now.plus(served.route.policy.retry.max_ms);
     Fate::Again(entry)
 }
@@ -130,9 +153,13 @@ fn size(entry: &Entry) -> usize {
     entry.message.body_len() + entry.message.headers_len() + 64
 }
 
-/// A message that leaves its first bundle takes its `~` id along.
+/// A message that leaves its first bundle takes its `~` id along; and, for its new bundle does not know of it,
+/// that a holder of before may have published it.
 fn named(holding: &Holding, index: u32, mut entry: Entry) -> Entry {
-    entry.id.get_or_insert_with(|| holding.flight.ids[index as usize].clone());
+    entry.id.get_or_insert_with(|| holding.flight.batch.ids[index as usize].clone());
+    if holding.flight.batch.expiries > 0 {
+        entry.flags = entry.flags.with(Flags::CLAIM_EXPIRED);
+    }
     entry
 }
 
@@ -166,6 +193,23 @@ fn together(holding: &Holding, mut again: Vec<(u32, Entry)>) -> Vec<Remainder> {
     groups.into_iter().map(|group| remainder(holding, group, None, 0)).collect()
 }
 
+/// Messages that go back under stamps of their own, as few bundles: those in a row that are due together share one.
+fn in_a_row(holding: &Holding, mut behind: Vec<(u32, u64, Entry)>) -> Vec<Remainder> {
+    behind.sort_by_key(|(_, stamp, entry)| (entry.due, *stamp));
+    let mut rows: Vec<(u64, Vec<(u32, Entry)>)> = Vec::new();
+    for (position, stamp, entry) in behind {
+        let next = |(first, row): &(u64, Vec<(u32, Entry)>)| {
+            *first + row.len() as u64 == stamp && row.first().is_some_and(|(_, e)| e.due == entry.due)
+        };
+        match rows.last_mut().filter(|row| next(row)) {
+            Some((_, row)) => row.push((position, entry)),
+            None => rows.push((stamp, vec![(position, entry)])),
+        }
+    }
+    let stamped = |(stamp, row)| Remainder { stamp: Some(stamp), ..remainder(holding, row, None, 0) };
+    rows.into_iter().map(stamped).collect()
+}
+
 fn remainder(
     holding: &Holding,
     messages: Vec<(u32, Entry)>,
@@ -175,5 +219,5 @@ fn remainder(
     let (from, entries): (Vec<u32>, Vec<Entry>) = messages.into_iter().unzip();
     let bundle = Bundle { target: holding.flight.target_name.clone(), entries: Arc::new(entries) };
     let route = holding.flight.served.route.name.clone();
-    Remainder { fresh: Fresh { route, bundle }, from, lease_ms, expiries }
+    Remainder { fresh: Fresh { route, bundle }, from, lease_ms, expiries, stamp: None }
 }

@@ -4,56 +4,60 @@
 //! in the store now (it changes when what hangs is split off) to them. Tickets name the holding and the
 //! entry, so a verdict finds its message whatever became of its bundle.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
+use bytes::Bytes;
 
 use super::Served;
-use crate::domain::{Entry, Flags, StoreClock, Target, Text, UnixMs, Verdict};
-use crate::egress::{Lane, Verdicts};
+use crate::domain::{Entry, Flags, Partition, RouteName, StoreClock, Text, UnixMs, Verdict};
+use crate::egress::{Batch, Lane};
 use crate::mutants::{self, Mutant};
-use crate::store::Claim;
+use crate::store::{Claim, Position};
 use crate::telemetry::Outcome;
 
 /// Bits of a ticket that name the entry.
-const INDEX_BITS: u32 = 20;
+pub(super) const INDEX_BITS: u32 = 20;
 
 /// What the wheel needs of a holding to publish it.
 pub(super) struct Flight {
-    pub(super) slot: u64,
     pub(super) served: Arc<Served>,
     pub(super) entries: Arc<Vec<Entry>>,
-    /// The same as they are handed to the lane.
-    pub(super) outgoing: Arc<Vec<Entry>>,
-    /// Each entry's name as it goes out.
-    pub(super) ids: Vec<Text>,
-    pub(super) target: Arc<Target>,
+    /// The same as they are handed to the lane, until the claim surely holds no more.
+    pub(super) batch: Arc<Batch>,
     /// Its name as the bundle has it; empty for the route's own.
     pub(super) target_name: Text,
     /// `None`: the target is not allowed any more.
     pub(super) lane: Option<Arc<dyn Lane>>,
-    pub(super) verdicts: Arc<Verdicts>,
-    /// Claims on it that expired before this one.
-    pub(super) expiries: u32,
-    /// Monotonic microseconds until which the claim surely holds.
-    pub(super) lease_until_us: AtomicI64,
     /// Monotonic microseconds of its latest hand-over.
     pub(super) published_us: AtomicI64,
     /// Entries to be published, in order of their due times.
     pub(super) order: Vec<u32>,
     /// How many of `order` are handed over; [`STOPPED`] once no more may be.
     pub(super) handed: AtomicU32,
+    /// Of an ordered route: the stamp of its first entry.
+    pub(super) first_stamp: u64,
+    /// Of an ordered route: the entries that go when it is their key's turn; they are not in `order`.
+    pub(super) keyed: Vec<Option<Keyed>>,
     /// Its messages are on their way to the route's `dead_letter_to`: confirmed there, they are dead.
     pub(super) dying: bool,
 }
+
+/// An entry that has a key, on a route whose keys leave in order.
+pub(super) struct Keyed {
+    pub(super) key: Bytes,
+    /// Handed over, or never to be.
+    pub(super) taken: AtomicBool,
+}
+
+/// An ordered route in one partition.
+pub(super) type LineId = (RouteName, Partition);
 
 /// When a batch of verdicts was heard: Redis's clock and the monotonic one, microseconds.
 #[derive(Clone, Copy)]
 pub(super) struct Heard {
     store_us: i64,
-    mono_us: i64,
+    pub(super) mono_us: i64,
 }
 
 impl Heard {
@@ -88,33 +92,64 @@ impl Flight {
         self.handed.compare_exchange(at, at + 1, Ordering::AcqRel, Ordering::Acquire).ok().map(|_| index)
     }
 
+    /// An entry that goes when it is its key's turn.
+    pub(super) fn keyed(&self, index: u32) -> Option<&Keyed> {
+        self.keyed.get(index as usize)?.as_ref()
+    }
+
+    /// Takes such an entry, to be handed over or put elsewhere; `false` if that was done already.
+    pub(super) fn take(&self, index: u32) -> bool {
+        self.keyed(index).is_some_and(|keyed| !keyed.taken.swap(true, Ordering::AcqRel))
+    }
+
+    /// Whether the claim still surely holds and more may be handed over.
+    pub(super) fn goes_on(&self, now_us: i64) -> bool {
+        let stopped = self.handed.load(Ordering::Acquire) & STOPPED != 0;
+        !stopped && now_us < self.lease_until_us()
+    }
+
     /// Nothing more is handed over; returns what was not.
     pub(super) fn stop(&self) -> &[u32] {
         let handed = self.handed.fetch_or(STOPPED, Ordering::AcqRel) & !STOPPED;
         self.order.get(handed as usize..).unwrap_or_default()
     }
 
-    fn confirmed(&self, entry: usize, heard: Heard) {
+    pub(super) fn confirmed(&self, entry: usize, heard: Heard) {
         let metrics = &self.served.metrics;
         let (now_us, due_us) = (heard.store_us, self.entries[entry].asked_due().0 * 1000);
         let handed_us = self.published_us.load(Ordering::Acquire);
         metrics.published.inc();
-        self.served.watch.report(&self.served.route.name, self.ids[entry].as_str(), || Outcome::Published {
-            published_at: UnixMs(now_us / 1000),
-            due: self.entries[entry].asked_due(),
-            lateness_ms: (now_us - due_us) as f64 / 1e3,
-            attempt: self.entries[entry].handouts + self.expiries + 1,
+        self.served.watch.report(&self.served.route.name, self.batch.ids[entry].as_str(), || {
+            Outcome::Published {
+                published_at: UnixMs(now_us / 1000),
+                due: self.entries[entry].asked_due(),
+                lateness_ms: (now_us - due_us) as f64 / 1e3,
+                attempt: self.entries[entry].handouts + self.batch.expiries + 1,
+            }
         });
         metrics.lateness.observe((now_us - due_us).max(0) as f64 / 1e6);
         metrics.confirm.observe((heard.mono_us - handed_us).max(0) as f64 / 1e6);
     }
 
-    fn all_handed_over(&self) -> bool {
-        self.handed.load(Ordering::Acquire) & !STOPPED >= self.order.len() as u32
+    /// From its first due time to its last, microseconds.
+    pub(super) fn span_us(&self) -> i64 {
+        let due = |index: Option<&u32>| index.map_or(0, |&index| self.entries[index as usize].due.0);
+        (due(self.order.last()) - due(self.order.first())) * 1000
     }
 
-    pub(super) fn ticket(&self, index: u32) -> u64 {
-        self.slot << INDEX_BITS | u64::from(index)
+    /// Whether nothing of it is handed over, and something may be.
+    pub(super) fn handed_none(&self) -> bool {
+        self.handed.load(Ordering::Acquire) == 0
+    }
+
+    fn all_handed_over(&self) -> bool {
+        let in_order = self.handed.load(Ordering::Acquire) & !STOPPED >= self.order.len() as u32;
+        in_order && self.keyed.iter().flatten().all(|keyed| keyed.taken.load(Ordering::Acquire))
+    }
+
+    /// Monotonic microseconds until which the claim surely holds.
+    pub(super) fn lease_until_us(&self) -> i64 {
+        self.batch.not_after_us.load(Ordering::Acquire)
     }
 }
 
@@ -131,6 +166,8 @@ pub(super) enum Standing {
     Skipped,
     /// Its publish failed.
     Failed(Verdict),
+    /// Its key is held back: it goes there.
+    Moved(Position),
 }
 
 /// One claimed bundle.
@@ -147,11 +184,23 @@ pub(super) struct Holding {
     pub(super) news: bool,
     /// An answer to the store about it is on its way.
     pub(super) busy: bool,
+    /// Keys of an ordered route of which a message is being put elsewhere, by the call that is on its way or comes.
+    pub(super) moving: Vec<Bytes>,
     /// The claim is somebody else's: note what is confirmed, then forget it.
     pub(super) lost: bool,
+    /// It was split off: what had no name of its producer's is known by its `~` id.
+    pub(super) split: bool,
 }
 
 impl Holding {
+    /// An entry's place in the order of its key.
+    pub(super) fn position(&self, entry: u32) -> Position {
+        Position {
+            due: self.flight.entries[entry as usize].due,
+            stamp: self.flight.first_stamp + u64::from(entry),
+        }
+    }
+
     /// Whether every message of it has been handed over.
     pub(super) fn all_handed_over(&self) -> bool {
         self.flight.all_handed_over()
@@ -159,13 +208,39 @@ impl Holding {
 
     /// Nothing more of it is handed over: what was not yet counts as not tried.
     pub(super) fn drop_unpublished(&mut self) {
-        for &index in self.flight.stop() {
+        let keyed = (0..self.flight.keyed.len() as u32).filter(|&index| self.flight.take(index));
+        for index in self.flight.stop().iter().copied().chain(keyed) {
             let standing = &mut self.standing[index as usize];
             if *standing == Standing::Open {
                 *standing = Standing::Failed(Verdict::NotTried);
                 self.open -= 1;
             }
         }
+    }
+
+    /// The line that its messages wait in, if its route is an ordered one.
+    pub(super) fn line(&self) -> Option<LineId> {
+        let route = &self.flight.served.route;
+        route.policy.ordered.then(|| (route.name.clone(), self.claim.partition))
+    }
+
+    /// Entries of the stored bundle that are open.
+    pub(super) fn open_entries(&self) -> Vec<u32> {
+        let open = |entry: &u32| self.standing[*entry as usize] == Standing::Open;
+        self.stored.iter().copied().filter(open).collect()
+    }
+
+    /// Whether a message of this key in the stored bundle has to be put elsewhere.
+    pub(super) fn is_leaving(&self, key: &Bytes) -> bool {
+        self.stored.iter().any(|&entry| {
+            let leaves = matches!(self.standing[entry as usize], Standing::Failed(_) | Standing::Moved(_));
+            leaves && self.flight.keyed(entry).is_some_and(|keyed| keyed.key == *key)
+        })
+    }
+
+    /// Whether something of it has to be put elsewhere while the rest is still open.
+    pub(super) fn must_part(&self) -> bool {
+        !self.moving.is_empty()
     }
 
     /// Whether what is not confirmed was never tried: such a bundle can be given back as it is.
@@ -202,58 +277,14 @@ impl Holding {
             .all(|&e| matches!(self.standing[e as usize], Standing::Confirmed | Standing::Skipped))
     }
 
-    /// Names in the stored bundle and their positions, of the entries that `wanted` takes.
+    /// Names in the stored bundle and their positions, of the entries that `wanted` takes: what the store knows
+    /// them by.
     pub(super) fn names(&self, wanted: impl Fn(&Standing) -> bool) -> Vec<(Text, u32)> {
         let named = |(position, &entry): (usize, &u32)| {
-            let id = self.flight.entries[entry as usize].id.clone()?;
+            let own = self.flight.entries[entry as usize].id.clone();
+            let id = own.or_else(|| self.split.then(|| self.flight.batch.ids[entry as usize].clone()))?;
             wanted(&self.standing[entry as usize]).then_some((id, position as u32))
         };
         self.stored.iter().enumerate().filter_map(named).collect()
-    }
-}
-
-/// All holdings of a shard.
-#[derive(Default)]
-pub(super) struct Table(Mutex<Slots>);
-
-#[derive(Default)]
-pub(super) struct Slots {
-    pub(super) holdings: HashMap<u64, Holding>,
-    next: u64,
-}
-
-impl Table {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Slots> {
-        self.0.lock()
-    }
-
-    /// A number that no holding had before.
-    pub(super) fn slot(&self) -> u64 {
-        let mut slots = self.0.lock();
-        slots.next += 1;
-        slots.next
-    }
-}
-
-impl Slots {
-    /// Enters a verdict. Returns the holding's slot if it has nothing open any more.
-    pub(super) fn judge(&mut self, ticket: u64, verdict: Verdict, heard: Heard) -> Option<u64> {
-        let (slot, entry) = (ticket >> INDEX_BITS, (ticket & ((1 << INDEX_BITS) - 1)) as usize);
-        let holding = self.holdings.get_mut(&slot)?;
-        let standing = holding.standing.get_mut(entry)?;
-        if *standing == Standing::Open {
-            *standing = match verdict {
-                Verdict::Unknown { .. } if mutants::is(Mutant::UnknownIsConfirmed) => Standing::Confirmed,
-                Verdict::Confirmed if holding.flight.dying => Standing::Died,
-                Verdict::Confirmed => {
-                    holding.news = true;
-                    holding.flight.confirmed(entry, heard);
-                    Standing::Confirmed
-                }
-                other => Standing::Failed(other),
-            };
-            holding.open -= 1;
-        }
-        (holding.open == 0).then_some(slot)
     }
 }

@@ -1,20 +1,26 @@
 //! The keeper: returns the claims of dead holders, and audits what no transition makes.
 //!
 //! Both go partition by partition, bounded, beside the flow and never in its way: a sweep of all of a shard's
-//! partitions each second, an audit of each about once a minute. After Redis's clock has stepped nothing
-//! expires for one claim's time: deadlines written by the old clock mean nothing under the new one.
+//! partitions each second, an audit of each about once a minute. After Redis's clock has stepped, the store has gone
+//! back or was away, nothing expires for one claim's time: deadlines written by the old clock mean nothing under the
+//! new one, and who could not extend its claims may well live.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::{debug, error, info};
 
 use super::{Served, Shard};
-use crate::domain::Partition;
-use crate::store::StoreError;
+use crate::domain::{Partition, UnixMs};
+use crate::mutants::{self, Mutant};
+use crate::store::{AuditReport, StoreError};
+use crate::telemetry::Metrics;
 
 /// Claims of dead holders are looked for this often.
 const SWEEP: Duration = Duration::from_secs(1);
+/// Of the partitions that fall to others too, once in so many sweeps: their keeper may hang.
+const AROUND: u64 = 10;
 /// One round of audits over all partitions of a shard.
 const AUDIT_ROUND: Duration = Duration::from_secs(60);
 /// Seconds of one round of looks for dead letters that are too old, and most steps of one look.
@@ -27,10 +33,14 @@ const DEADLINE: Duration = Duration::from_secs(10);
 pub(super) async fn run(shard: Arc<Shard>) {
     let mut keeper = Keeper {
         steps: shard.store.clock().steps(),
+        changed: shard.store.changed(),
         hold_until_us: 0,
+        away: BTreeMap::new(),
         audited: 0,
         due_us: 0,
+        hurt: None,
         expired: 0,
+        sweeps: 0,
         shard,
     };
     loop {
@@ -50,22 +60,33 @@ struct Keeper {
     shard: Arc<Shard>,
     /// Steps of Redis's clock seen so far.
     steps: u64,
+    /// When the store was last found to have gone back.
+    changed: UnixMs,
     /// Nothing expires before this.
     hold_until_us: i64,
+    /// Partitions that were away, and until when nothing of them expires.
+    away: BTreeMap<Partition, i64>,
     /// The place of the partition audited last.
     audited: usize,
     /// The place of the partition whose dead letters were looked through last.
     expired: usize,
     /// When the next audit is due.
     due_us: i64,
+    /// A partition that refused to be swept: it is audited at once.
+    hurt: Option<Partition>,
+    sweeps: u64,
 }
 
 impl Keeper {
     async fn keep(&mut self) {
+        if self.shard.store.is_strange() {
+            return;
+        }
         let kept = tokio::time::timeout(DEADLINE, async {
-            self.sweep().await?;
-            self.expire().await?;
-            self.audit().await
+            // One partition's damage, or one node of a cluster that is away, must not cost the others their round.
+            let swept = self.sweep().await;
+            let expired = self.expire().await;
+            self.audit().await.and(expired).and(swept)
         });
         match kept.await {
             Ok(Ok(())) => {}
@@ -73,27 +94,62 @@ impl Keeper {
                 debug!(shard = self.shard.number, error = %why, "cannot sweep or audit; trying on");
             }
             Err(_) => {
+                self.hold();
                 debug!(shard = self.shard.number, "no answer to a sweep or an audit in time; trying on");
             }
         }
     }
 
+    /// The partitions that it looks after now.
+    fn kept(&self) -> Vec<Partition> {
+        let owned = self.shard.cluster.owned();
+        self.shard.partitions.iter().copied().filter(|&p| owned.keeps(p)).collect()
+    }
+
+    /// Deadlines that were written by another clock, or while nobody could extend them, mean nothing.
+    fn hold(&mut self) {
+        self.hold_until_us = self.shard.mono_us() + self.shard.lease_us();
+    }
+
     async fn sweep(&mut self) -> Result<(), StoreError> {
-        let shard = &self.shard;
-        let steps = shard.store.clock().steps();
-        if steps != self.steps {
-            self.steps = steps;
-            self.hold_until_us = shard.mono_us() + shard.lease_us();
-            info!(shard = shard.number, "the clock of redis stepped; no claim expires for one claim's time");
+        self.sweeps += 1;
+        if mutants::is(Mutant::SweepAtStartOnly) && self.sweeps > 1 {
+            return Ok(());
         }
-        let hold = shard.mono_us() < self.hold_until_us;
-        for &p in &shard.partitions {
-            let swept = shard.store.sweep(p, shard.lease_ms(), hold).await?;
-            if swept.expired + swept.clamped > 0 {
-                debug!(partition = p.0, expired = swept.expired, clamped = swept.clamped, "claims came back");
+        let swept =
+            if self.sweeps.is_multiple_of(AROUND) { self.shard.partitions.clone() } else { self.kept() };
+        let shard = &self.shard;
+        let (steps, changed) = (shard.store.clock().steps(), shard.store.changed());
+        if (steps, changed) != (self.steps, self.changed) {
+            (self.steps, self.changed) = (steps, changed);
+            info!(
+                shard = shard.number,
+                "the clock of redis stepped, or the store went back; no claim expires for one claim's time"
+            );
+            self.hold();
+        }
+        let shard = &self.shard;
+        let now_us = shard.mono_us();
+        self.away.retain(|_, until_us| *until_us > now_us);
+        let mut failed = None;
+        for p in swept {
+            let hold = now_us < self.hold_until_us || self.away.contains_key(&p);
+            match shard.store.sweep(p, shard.lease_ms(), hold).await {
+                Ok(swept) if swept.expired + swept.clamped > 0 => {
+                    let (expired, clamped) = (swept.expired, swept.clamped);
+                    debug!(partition = p.0, expired, clamped, "claims came back");
+                }
+                Ok(_) => {}
+                Err(why) => {
+                    if matches!(why, StoreError::Damaged(_)) {
+                        self.hurt.get_or_insert(p);
+                    }
+                    self.away.insert(p, now_us + shard.lease_us());
+                    failed = Some(why);
+                }
             }
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
     /// Drops dead letters that were kept for as long as they are to be, in the next few partitions.
@@ -105,9 +161,10 @@ impl Keeper {
             (route.name.clone(), now.plus(-route.policy.dead_letters.keep_ms))
         };
         let routes: Vec<_> = shard.routes.values().map(keep).collect();
-        for _ in 0..shard.partitions.len().div_ceil(EXPIRE_ROUND) {
-            self.expired = (self.expired + 1) % shard.partitions.len();
-            let p = shard.partitions[self.expired];
+        let kept = self.kept();
+        for _ in 0..kept.len().div_ceil(EXPIRE_ROUND) {
+            self.expired = (self.expired + 1) % kept.len();
+            let p = kept[self.expired];
             for _ in 0..EXPIRE_STEPS {
                 let old = shard.store.dead_before(p, &routes).await?;
                 if old.is_empty() {
@@ -128,31 +185,47 @@ impl Keeper {
         Ok(())
     }
 
-    /// One partition's audit when its turn has come.
+    /// The audit of a partition that refused to be swept, and of the one whose turn has come.
     async fn audit(&mut self) -> Result<(), StoreError> {
-        let partitions = &self.shard.partitions;
-        if partitions.is_empty() || self.shard.mono_us() < self.due_us {
-            return Ok(());
+        let partitions = self.kept();
+        let mut next: Vec<Partition> = self.hurt.take().into_iter().collect();
+        if !partitions.is_empty() && self.shard.mono_us() >= self.due_us {
+            self.audited = (self.audited + 1) % partitions.len();
+            self.due_us = self.shard.mono_us() + AUDIT_ROUND.as_micros() as i64 / partitions.len() as i64;
+            next.push(partitions[self.audited]);
         }
-        self.audited = (self.audited + 1) % partitions.len();
-        self.due_us = self.shard.mono_us() + AUDIT_ROUND.as_micros() as i64 / partitions.len() as i64;
-        let p = partitions[self.audited];
-        let report = self.shard.store.audit(p).await?;
-        if !report.is_clean() {
-            tell(p, &report);
+        for p in next {
+            let report = self.shard.store.audit(p).await?;
+            if !report.is_clean() {
+                tell(&self.shard.metrics, p, &report);
+            }
         }
         Ok(())
     }
 }
 
-fn tell(p: Partition, report: &crate::store::AuditReport) {
+fn tell(metrics: &Metrics, p: Partition, report: &AuditReport) {
+    let counts = report.counts.unwrap_or(0);
+    for (what, found) in [
+        ("mended", (report.indexes + report.leftovers + counts) as usize),
+        ("restored", report.restored.len() + report.dead_restored.len()),
+        ("lost", report.lost.len() + report.dead_lost.len()),
+        ("unreadable", report.unreadable.len()),
+        ("quarantined", report.quarantined.len()),
+    ] {
+        metrics.store_damage(what, found as u64);
+    }
     error!(
         partition = p.0,
         lost = ?report.lost,
         restored = ?report.restored,
         indexes = report.indexes,
         leftovers = report.leftovers,
-        counts = report.counts.unwrap_or(0),
+        counts,
+        quarantined = ?report.quarantined,
+        unreadable = ?report.unreadable,
+        dead_lost = ?report.dead_lost,
+        dead_restored = ?report.dead_restored,
         "the store was damaged; what could be mended is mended"
     );
 }

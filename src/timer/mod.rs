@@ -1,6 +1,6 @@
 //! The timer: store -> egress, at the due time.
 //!
-//! A pool of shards; each serves some partitions with three tasks. The *claimer* ([`claimer`]) looks at the
+//! A pool of shards; each serves some of the partitions that fall to this replica ([`Cluster`]) with three tasks. The *claimer* ([`claimer`]) looks at the
 //! heads of all its partitions at once, claims what is due within the look-ahead and hands it to the
 //! *wheel* ([`wheel`]), one precise thread for all shards, which gives each message to its target's lane at
 //! its own millisecond, never early, and where its route is limited under a token ([`limit`]). The *settler* ([`settler`]) collects the brokers' verdicts and answers
@@ -18,7 +18,14 @@ mod division;
 mod holding;
 mod keeper;
 mod limit;
+mod lines;
+mod order;
+mod ordered;
+#[cfg(feature = "test-util")]
+pub mod rehearsal;
 mod settler;
+mod sight;
+mod table;
 mod taking;
 mod wheel;
 
@@ -27,17 +34,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 pub use config::Config;
 
+use crate::cluster::Cluster;
 use crate::domain::{Partition, Route};
 use crate::egress::{Lanes, Verdicts};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{DeadRoom, Store};
 use crate::telemetry::{Bursts, Metrics, RouteMetrics, Watch};
 
-use self::holding::Table;
 use self::limit::Limit;
+use self::table::Table;
 use self::wheel::Wheel;
 
 /// Messages of one route that this replica holds claimed at most; beyond it the route's next bundles wait
@@ -58,6 +67,8 @@ pub struct Parts<'a> {
     pub room: Arc<DeadRoom>,
     /// Where to.
     pub lanes: Arc<dyn Lanes>,
+    /// Which partitions fall to this replica.
+    pub cluster: Cluster,
     /// What this replica serves.
     pub routes: &'a [Arc<Route>],
     /// Where it counts.
@@ -92,7 +103,9 @@ struct Served {
 struct Shard {
     number: usize,
     config: Config,
+    /// Those that it serves where they fall to this replica, and looks at where they fall to another.
     partitions: Vec<Partition>,
+    cluster: Cluster,
     store: Store,
     dead_room: Arc<DeadRoom>,
     lanes: Arc<dyn Lanes>,
@@ -101,8 +114,12 @@ struct Shard {
     table: Table,
     verdicts: Arc<Verdicts>,
     wheel: Wheel,
+    /// Rung when something of an ordered route may go, or a line closes.
+    lines_moved: Notify,
     /// Rung when a route's window has room again.
     room: Notify,
+    /// Cancelled once nothing more will be claimed.
+    claimed_all: CancellationToken,
     shutdown: Shutdown,
 }
 
@@ -130,7 +147,6 @@ pub fn start(parts: &Parts<'_>) -> std::io::Result<()> {
             .tasks
             .spawn(&format!("timer:limit:{name}"), limit::run(limit, name, store, wheel.clone(), shutdown));
     }
-    parts.metrics.partitions_owned.set(i64::from(parts.store.partitions().count()));
     for number in 0..parts.shards {
         let partitions =
             parts.store.partitions().all().filter(|&p| parts.store.wake().shard_of(p) == number).collect();
@@ -138,6 +154,7 @@ pub fn start(parts: &Parts<'_>) -> std::io::Result<()> {
             number,
             config: parts.config,
             partitions,
+            cluster: parts.cluster.clone(),
             store: parts.store.clone(),
             dead_room: parts.room.clone(),
             lanes: parts.lanes.clone(),
@@ -146,7 +163,9 @@ pub fn start(parts: &Parts<'_>) -> std::io::Result<()> {
             table: Table::default(),
             verdicts: Arc::default(),
             wheel: wheel.clone(),
+            lines_moved: Notify::new(),
             room: Notify::new(),
+            claimed_all: CancellationToken::new(),
             shutdown: parts.shutdown.clone(),
         });
         parts.tasks.spawn(&format!("timer:claimer:{number}"), claimer::run(shard.clone()));
@@ -186,6 +205,11 @@ impl Shard {
 
     fn lease_ms(&self) -> u64 {
         self.config.claim.as_millis() as u64
+    }
+
+    /// By how much this replica's clock is behind Redis's, ms; 0 if it is not.
+    fn behind_ms(&self) -> i64 {
+        (-self.store.clock().skew_us() / 1000).max(0)
     }
 
     fn mono_us(&self) -> i64 {

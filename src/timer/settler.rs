@@ -4,6 +4,8 @@
 //! with the load. Each quarter of a second claims are extended while anything of them is held, what is
 //! confirmed so far is noted, and what hangs a second after its bundle's last hand-over is split off.
 
+mod back;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
@@ -18,6 +20,9 @@ use tracing::{debug, warn};
 use super::Shard;
 use super::division;
 use super::holding::{Heard, Holding, Standing};
+use super::table::Slots;
+use crate::cluster::Owned;
+use crate::domain::limits::CALL_NAMES;
 use crate::domain::{Partition, Verdict};
 use crate::store::{Division, Held, Progress, Settlement, StoreError};
 
@@ -25,28 +30,33 @@ use crate::store::{Division, Held, Progress, Settlement, StoreError};
 const TICK: Duration = Duration::from_millis(250);
 /// What is unresolved this long after its bundle's last hand-over is split off, microseconds.
 const HANGS_US: i64 = 1_000_000;
-/// Bundles that one settle takes at most.
-const SETTLES: usize = 200;
-/// Longest wait for the store on the way out.
-const LAST_WORD: Duration = Duration::from_secs(5);
+/// Bundles that one call takes at most.
+const CALL_BUNDLES: usize = 200;
 
-type Answer = Pin<Box<dyn Future<Output = Done> + Send>>;
+pub(super) type Answer = Pin<Box<dyn Future<Output = Done> + Send>>;
 
 /// What came of a call.
-enum Done {
+pub(super) enum Done {
     Settled(Partition, Vec<u64>, Result<Vec<Held>, StoreError>),
     Divided(u64, Vec<u32>, Result<Held, StoreError>),
     Extended(i64, Vec<u64>, Result<Vec<Held>, StoreError>),
+    GivenBack(Partition, usize, Result<Vec<Held>, StoreError>),
+    /// Bundles of an ordered route that were never handed over went back as they were.
+    Back(Vec<u64>, Result<Vec<Held>, StoreError>),
+    /// An ordered route was given up.
+    Released(Result<(), StoreError>),
 }
 
-struct Settler {
-    shard: Arc<Shard>,
-    calls: FuturesUnordered<Answer>,
+pub(super) struct Settler {
+    pub(super) shard: Arc<Shard>,
+    pub(super) calls: FuturesUnordered<Answer>,
     /// Clean bundles waiting for their partition's turn.
     clean: BTreeMap<Partition, Vec<u64>>,
     /// Partitions with a settle on its way.
     settling: BTreeSet<Partition>,
     extending: usize,
+    /// What this replica served at the last tick.
+    served: Arc<Owned>,
 }
 
 /// Runs until the shard has drained.
@@ -57,20 +67,27 @@ pub(super) async fn run(shard: Arc<Shard>) {
         clean: BTreeMap::new(),
         settling: BTreeSet::new(),
         extending: 0,
+        served: shard.cluster.owned(),
     };
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut ending = false;
     loop {
         tokio::select! {
             () = shard.shutdown.forced() => return,
             verdicts = shard.verdicts.take() => settler.judge(verdicts),
             Some(done) = settler.calls.next() => settler.answered(done),
+            () = shard.lines_moved.notified() => settler.go_on(),
             _ = tick.tick() => {
                 settler.tick();
-                if shard.shutdown.is_draining() && settler.drained().await {
-                    return;
-                }
+                settler.hand_over();
+                settler.go_on();
             }
+            () = shard.claimed_all.cancelled(), if !ending => ending = true,
+        }
+        // One that is forced ends without a word, as a killed one would.
+        if ending && !shard.shutdown.is_forced() && settler.drained() {
+            return;
         }
     }
 }
@@ -79,6 +96,16 @@ pub(super) async fn run(shard: Arc<Shard>) {
 fn progress(holding: &Holding, news: bool) -> Progress {
     let delivered = if news { holding.delivered() } else { Vec::new() };
     Progress { claim: holding.claim.clone(), confirmed: news.then(|| holding.confirmed()), delivered }
+}
+
+/// How many bundles go in one call, of these with so many names each.
+fn one_call(names: impl Iterator<Item = usize>) -> usize {
+    let mut all = 0;
+    let fits = names.take(CALL_BUNDLES).enumerate().take_while(|(n, names)| {
+        all += names;
+        *n == 0 || all <= CALL_NAMES
+    });
+    fits.count()
 }
 
 impl Settler {
@@ -94,34 +121,42 @@ impl Settler {
         for slot in finished {
             self.finish(slot);
         }
+        self.go_on();
     }
 
-    /// Deals with a holding that has nothing open any more.
-    fn finish(&mut self, slot: u64) {
+    /// Deals with a holding that has nothing open any more, or of which something has to be put elsewhere at once.
+    pub(super) fn finish(&mut self, slot: u64) {
         let shard = self.shard.clone();
         let mut slots = shard.table.lock();
-        let Some(holding) = slots.holdings.get_mut(&slot) else { return };
-        if holding.busy || holding.open > 0 {
+        let Slots { holdings, lines, .. } = &mut *slots;
+        let Some(holding) = holdings.get_mut(&slot) else { return };
+        if holding.busy || (holding.open > 0 && (holding.lost || !holding.must_part())) {
             return;
         }
         if holding.lost {
             // Nothing is ours any more but the news: its next holder should not repeat what is confirmed.
-            let holding = slots.holdings.remove(&slot);
+            let holding = slots.remove(slot);
             drop(slots);
             self.note(holding.as_ref().filter(|h| h.news));
             self.release(holding);
             return;
         }
         holding.busy = true;
-        if holding.is_clean() {
+        let line = holding.line().and_then(|id| lines.get_mut(&id));
+        if holding.open == 0 && holding.is_clean() {
             let p = holding.claim.partition;
             drop(slots);
             self.clean.entry(p).or_default().push(slot);
             self.settle(p);
-        } else {
-            let division = division::of(&shard, holding, false);
+        } else if holding.open == 0 && line.is_some() && holding.only_untried() {
+            let (p, back) = (holding.claim.partition, progress(holding, holding.confirmed().contains(&true)));
             drop(slots);
-            self.divide(slot, Vec::new(), division);
+            self.put_back(slot, p, back);
+        } else {
+            let held_on = holding.open_entries();
+            let division = division::of(&shard, holding, line, !held_on.is_empty());
+            drop(slots);
+            self.divide(slot, held_on, division);
         }
     }
 
@@ -141,8 +176,10 @@ impl Settler {
             return;
         }
         let Some(waiting) = self.clean.get_mut(&p).filter(|w| !w.is_empty()) else { return };
-        let batch: Vec<u64> = waiting.drain(..waiting.len().min(SETTLES)).collect();
         let slots = self.shard.table.lock();
+        let names = |slot: &u64| slots.holdings.get(slot).map_or(0, |h| h.names(|_| true).len());
+        let fits = one_call(waiting.iter().map(names));
+        let batch: Vec<u64> = waiting.drain(..fits).collect();
         let settled: Vec<Settlement> = batch
             .iter()
             .filter_map(|slot| slots.holdings.get(slot))
@@ -173,28 +210,41 @@ impl Settler {
         match done {
             Done::Settled(p, batch, result) => {
                 self.settling.remove(&p);
-                self.settled(&batch, result);
+                self.settled(&batch, &result);
                 self.settle(p);
             }
             Done::Divided(slot, held_on, result) => self.divided(slot, &held_on, result),
             Done::Extended(until, batch, result) => self.extended(until, &batch, result),
+            Done::Back(batch, result) => self.settled(&batch, &result),
+            Done::Released(Ok(())) => {}
+            Done::Released(Err(why)) => debug!(error = %why, "cannot give an ordered route up; it lapses"),
+            Done::GivenBack(p, bundles, Ok(_)) => debug!(partition = p.0, bundles, "gave claims back"),
+            Done::GivenBack(p, _, Err(why)) => {
+                warn!(partition = p.0, error = %why, "cannot give claims back; they will expire");
+            }
         }
     }
 
-    fn settled(&mut self, batch: &[u64], result: Result<Vec<Held>, StoreError>) {
-        let stale = match result {
-            Ok(held) => held.iter().filter(|h| **h == Held::Stale).count(),
-            Err(why) => {
-                // The claims expire; what is confirmed was noted or is repeated with its cause.
-                warn!(error = %why, bundles = batch.len(), "cannot settle");
-                0
+    fn settled(&mut self, batch: &[u64], result: &Result<Vec<Held>, StoreError>) {
+        let mut stale: Vec<bool> = vec![result.is_err(); batch.len()];
+        match result {
+            Ok(held) => stale = held.iter().map(|h| *h == Held::Stale).collect(),
+            // The claims expire; what is confirmed was noted or is repeated with its cause.
+            Err(why) => warn!(error = %why, bundles = batch.len(), "cannot settle"),
+        }
+        if result.is_ok() {
+            self.shard.metrics.stale_claims.inc_by(stale.iter().filter(|stale| **stale).count() as u64);
+        }
+        for (&slot, stale) in batch.iter().zip(stale) {
+            let mut slots = self.shard.table.lock();
+            if stale {
+                slots.lose(slot, result.is_err());
             }
-        };
-        self.shard.metrics.stale_claims.inc_by(stale as u64);
-        for slot in batch {
-            let holding = self.shard.table.lock().holdings.remove(slot);
+            let holding = slots.remove(slot);
+            drop(slots);
             self.release(holding);
         }
+        self.go_on();
     }
 
     fn divided(&mut self, slot: u64, held_on: &[u32], result: Result<Held, StoreError>) {
@@ -205,36 +255,38 @@ impl Settler {
                 let Some((holding, claim)) = slots.holdings.get_mut(&slot).zip(claims.pop()) else { return };
                 holding.claim = claim;
                 holding.stored = held_on.to_vec();
+                holding.split = true;
                 holding.open =
                     held_on.iter().filter(|&&e| holding.standing[e as usize] == Standing::Open).count();
                 holding.busy = false;
-                let finished = holding.open == 0;
+                slots.moved(slot);
                 drop(slots);
-                if finished {
-                    self.finish(slot);
-                }
+                self.finish(slot);
             }
             Ok(Held::Done(_)) => {
-                let holding = slots.holdings.remove(&slot);
+                if let Some(holding) = slots.holdings.get_mut(&slot) {
+                    holding.stored.clear();
+                }
+                slots.moved(slot);
+                let holding = slots.remove(slot);
                 drop(slots);
                 self.release(holding);
             }
             Ok(Held::Stale) | Err(_) => {
                 self.shard.metrics.stale_claims.inc();
-                if let Err(why) = result {
+                if let Err(why) = &result {
                     warn!(error = %why, "cannot put the rest of a bundle back; its claim will expire");
                 }
+                slots.lose(slot, result.is_err());
                 let Some(holding) = slots.holdings.get_mut(&slot) else { return };
                 holding.lost = true;
                 holding.busy = false;
                 holding.drop_unpublished();
-                let finished = holding.open == 0;
                 drop(slots);
-                if finished {
-                    self.finish(slot);
-                }
+                self.finish(slot);
             }
         }
+        self.go_on();
     }
 
     fn release(&self, holding: Option<Holding>) {
@@ -253,17 +305,16 @@ impl Settler {
         let mut extend: BTreeMap<Partition, Vec<(u64, Progress)>> = BTreeMap::new();
         let mut splits = Vec::new();
         let mut slots = shard.table.lock();
-        for (&slot, holding) in slots.holdings.iter_mut().filter(|(_, h)| !h.busy && h.open > 0) {
-            let lease = holding.flight.lease_until_us.load(Ordering::Acquire) - now_us;
+        let Slots { holdings, lines, .. } = &mut *slots;
+        for (&slot, holding) in holdings.iter_mut().filter(|(_, h)| !h.busy && h.open > 0) {
+            let lease = holding.flight.lease_until_us() - now_us;
             let waited = now_us.saturating_sub(holding.flight.published_us.load(Ordering::Acquire));
             let resolved = holding.open < holding.stored.len();
             let all_handed = holding.all_handed_over();
             if waited >= HANGS_US && resolved && all_handed && !holding.lost {
                 holding.busy = true;
-                let held_on = holding.stored.iter().copied();
-                let held_on: Vec<u32> =
-                    held_on.filter(|&e| holding.standing[e as usize] == Standing::Open).collect();
-                splits.push((slot, held_on, division::of(&shard, holding, true)));
+                let line = holding.line().and_then(|id| lines.get_mut(&id));
+                splits.push((slot, holding.open_entries(), division::of(&shard, holding, line, true)));
             } else if holding.news || lease < shard.lease_us() * 2 / 3 {
                 let news = std::mem::take(&mut holding.news);
                 extend.entry(holding.claim.partition).or_default().push((slot, progress(holding, news)));
@@ -278,15 +329,19 @@ impl Settler {
         if self.extending > 0 {
             return;
         }
-        for (p, held) in extend {
-            self.extending += 1;
-            let store = shard.store.clone();
-            let (lease_ms, until) = (shard.lease_ms(), now_us + shard.lease_us());
-            self.calls.push(Box::pin(async move {
-                let (slots, claims): (Vec<u64>, Vec<Progress>) = held.into_iter().unzip();
-                let result = store.extend(p, lease_ms, &claims).await;
-                Done::Extended(until, slots, result)
-            }));
+        for (p, mut held) in extend {
+            while !held.is_empty() {
+                let rest = held.split_off(one_call(held.iter().map(|(_, of)| of.delivered.len())));
+                let (slots, claims): (Vec<u64>, Vec<Progress>) =
+                    std::mem::replace(&mut held, rest).into_iter().unzip();
+                self.extending += 1;
+                let store = shard.store.clone();
+                let (lease_ms, until) = (shard.lease_ms(), now_us + shard.lease_us());
+                self.calls.push(Box::pin(async move {
+                    let result = store.extend(p, lease_ms, &claims).await;
+                    Done::Extended(until, slots, result)
+                }));
+            }
         }
     }
 
@@ -298,6 +353,9 @@ impl Settler {
         match result {
             Ok(held) => {
                 for (slot, held) in batch.iter().zip(held) {
+                    if held == Held::Stale {
+                        slots.lose(*slot, false);
+                    }
                     let Some(holding) = slots.holdings.get_mut(slot) else { continue };
                     if held == Held::Stale {
                         shard.metrics.stale_claims.inc();
@@ -307,7 +365,7 @@ impl Settler {
                             finished.push(*slot);
                         }
                     } else {
-                        holding.flight.lease_until_us.fetch_max(until, Ordering::AcqRel);
+                        holding.flight.batch.not_after_us.fetch_max(until, Ordering::AcqRel);
                     }
                 }
             }
@@ -325,44 +383,18 @@ impl Settler {
             self.finish(slot);
         }
     }
+}
 
-    /// On the way out: gives back what was never handed over; done when nothing is held any more.
-    async fn drained(&mut self) -> bool {
-        let shard = self.shard.clone();
-        let mut back: BTreeMap<Partition, Vec<Progress>> = BTreeMap::new();
-        {
-            let mut slots = shard.table.lock();
-            for holding in slots.holdings.values_mut() {
-                holding.drop_unpublished();
-            }
-            let unpublished: Vec<u64> = slots
-                .holdings
-                .iter()
-                .filter(|(_, h)| !h.busy && h.open == 0 && !h.is_clean() && h.only_untried())
-                .map(|(&slot, _)| slot)
-                .collect();
-            for slot in unpublished {
-                let Some(holding) = slots.holdings.remove(&slot) else { continue };
-                let news = holding.confirmed().contains(&true);
-                back.entry(holding.claim.partition).or_default().push(progress(&holding, news));
-            }
-        }
-        for (p, held) in back {
-            match tokio::time::timeout(LAST_WORD, shard.store.give_back(p, &held)).await {
-                Ok(Ok(_)) => debug!(partition = p.0, bundles = held.len(), "gave claims back"),
-                Ok(Err(why)) => {
-                    warn!(partition = p.0, error = %why, "cannot give claims back; they will expire");
-                }
-                Err(_) => warn!(partition = p.0, "no answer to giving claims back; they will expire"),
-            }
-        }
-        let idle: Vec<u64> = {
-            let slots = shard.table.lock();
-            slots.holdings.iter().filter(|(_, h)| !h.busy && h.open == 0).map(|(&s, _)| s).collect()
-        };
-        for slot in idle {
-            self.finish(slot);
-        }
-        shard.table.lock().holdings.is_empty() && self.calls.is_empty()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_takes_so_many_bundles_and_names_and_one_bundle_whatever_it_has() {
+        let of = |names: &[usize]| one_call(names.iter().copied());
+        assert_eq!(of(&[]), 0);
+        assert_eq!(of(&[CALL_NAMES + 1, 0]), 1);
+        assert_eq!(of(&[CALL_NAMES, 0, 0, 1, 0]), 3);
+        assert_eq!(of(&[1; CALL_BUNDLES + 1]), CALL_BUNDLES);
     }
 }

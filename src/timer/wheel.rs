@@ -18,7 +18,7 @@ use super::Served;
 use super::holding::Flight;
 use super::limit::Limit;
 use crate::domain::{Refusal, RouteName, StoreClock, UnixMs, Verdict};
-use crate::egress::{Publication, Stamp};
+use crate::egress::Publication;
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::mutants::{self, Mutant};
 use crate::telemetry::RouteMetrics;
@@ -33,6 +33,8 @@ const TOGETHER: usize = 64;
 pub(super) struct Item {
     flight: Arc<Flight>,
     due: UnixMs,
+    /// Only this entry of it: its key's turn has come.
+    only: Option<u32>,
 }
 
 /// The wheel's handle. Cheap to clone.
@@ -57,7 +59,31 @@ impl Item {
     /// `None` if nothing of the flight is to be published.
     pub(super) fn new(flight: Arc<Flight>) -> Option<Self> {
         let due = flight.next_due()?;
-        Some(Self { flight, due })
+        Some(Self { flight, due, only: None })
+    }
+
+    /// One entry of a flight, whose key's turn has come.
+    pub(super) fn only(flight: Arc<Flight>, index: u32) -> Self {
+        let due = flight.entries[index as usize].due;
+        Self { flight, due, only: Some(index) }
+    }
+
+    /// Takes the next entry to be handed over; `None`: none may be any more.
+    fn take(&self) -> Option<u32> {
+        match self.only {
+            Some(index) => self.flight.take(index).then_some(index),
+            None => self.flight.hand(),
+        }
+    }
+
+    /// The due time of the entry after the one that was taken.
+    fn next_due(&self) -> Option<UnixMs> {
+        if self.only.is_some() { None } else { self.flight.next_due() }
+    }
+
+    /// How many entries are due and not handed over.
+    fn count_due(&self, clock: &StoreClock) -> usize {
+        if self.only.is_some() { 1 } else { self.flight.due(clock) }
     }
 }
 
@@ -130,25 +156,35 @@ fn turn(clock: &StoreClock, inbox: &Inbox) {
             // What is not handed over stays open; the settlers give it back.
             return;
         }
-        let reached_us = clock.reached_us();
-        while let Some(Reverse(item)) = heap.peek() {
-            if !is_due(item.due, reached_us) {
-                break;
-            }
-            let Some(Reverse(item)) = heap.pop() else { break };
-            match item.flight.served.limit.clone() {
-                None => heap.extend(publish(clock, item).map(Reverse)),
-                Some(limit) => Queue::of(&mut queues, &item.flight.served, limit).due.push(Reverse(item)),
-            }
+        hand_over(clock, &mut heap, &mut queues);
+    }
+}
+
+/// One turn: what is due now goes to its lane, or where its route is limited into its queue, which then hands over
+/// what there are tokens for.
+pub(super) fn hand_over(
+    clock: &StoreClock,
+    heap: &mut BinaryHeap<Reverse<Item>>,
+    queues: &mut BTreeMap<RouteName, Queue>,
+) {
+    let reached_us = clock.reached_us();
+    while let Some(Reverse(item)) = heap.peek() {
+        if !is_due(item.due, reached_us) {
+            break;
         }
-        for queue in queues.values_mut() {
-            queue.publish(clock, &mut heap);
+        let Some(Reverse(item)) = heap.pop() else { break };
+        match item.flight.served.limit.clone() {
+            None => heap.extend(publish(clock, item).map(Reverse)),
+            Some(limit) => Queue::of(queues, &item.flight.served, limit).due.push(Reverse(item)),
         }
+    }
+    for queue in queues.values_mut() {
+        queue.publish(clock, heap);
     }
 }
 
 /// What of one limited route is due and has no token yet. Bounded by what the claimer takes of it.
-struct Queue {
+pub(super) struct Queue {
     limit: Arc<Limit>,
     metrics: Arc<RouteMetrics>,
     due: BinaryHeap<Reverse<Item>>,
@@ -176,7 +212,7 @@ impl Queue {
                 heap.push(Reverse(item));
                 continue;
             }
-            let Some(index) = item.flight.hand() else {
+            let Some(index) = item.take() else {
                 // The claim is lost, or all of it is handed over.
                 self.limit.put_back();
                 continue;
@@ -185,7 +221,7 @@ impl Queue {
             if let Some((lane, one)) = item.flight.lane.as_ref().zip(one) {
                 lane.submit(one);
             }
-            if let Some(due) = item.flight.next_due() {
+            if let Some(due) = item.next_due() {
                 item.due = due;
                 self.due.push(Reverse(item));
             }
@@ -195,7 +231,7 @@ impl Queue {
             let most = self.limit.capacity() as usize;
             let mut short = 0;
             for Reverse(item) in &self.due {
-                short += item.flight.due(clock);
+                short += item.count_due(clock);
                 if short >= most {
                     break;
                 }
@@ -211,6 +247,13 @@ fn is_due(due: UnixMs, reached_us: i64) -> bool {
 
 /// Hands over what is due of an item; returns it with what remains.
 fn publish(clock: &StoreClock, mut item: Item) -> Option<Item> {
+    if item.only.is_some() {
+        let one = item.take().and_then(|index| publication(&item.flight, index, clock.local().mono_us()));
+        if let Some((lane, one)) = item.flight.lane.as_ref().zip(one) {
+            lane.submit(one);
+        }
+        return None;
+    }
     loop {
         let (reached_us, now_us) = (clock.reached_us(), clock.local().mono_us());
         let mut together = Vec::new();
@@ -234,43 +277,30 @@ fn publish(clock: &StoreClock, mut item: Item) -> Option<Item> {
 }
 
 /// One message for its lane; `None` if it has its verdict already.
-fn publication(flight: &Arc<Flight>, index: u32, now_us: i64) -> Option<Publication> {
+fn publication(flight: &Flight, index: u32, now_us: i64) -> Option<Publication> {
     let entry = &flight.entries[index as usize];
-    let ticket = flight.ticket(index);
-    let not_after_us = flight.lease_until_us.load(Ordering::Acquire);
+    let publication = Publication { batch: flight.batch.clone(), index };
     flight.published_us.store(now_us, Ordering::Release);
     if flight.lane.is_none() {
         let error = "the target is not (or no longer) in allow_targets".into();
-        flight.verdicts.push(ticket, Verdict::Refused { reason: Refusal::NotAllowed, error });
+        publication.answer(Verdict::Refused { reason: Refusal::NotAllowed, error });
         return None;
     }
-    if now_us >= not_after_us {
-        flight.verdicts.push(ticket, Verdict::NotTried);
+    if publication.is_late(now_us) {
+        publication.answer(Verdict::NotTried);
         return None;
     }
-    if let Some(cause) = entry.repeat_cause(flight.expiries) {
+    if let Some(cause) = entry.repeat_cause(flight.batch.expiries) {
         flight.served.metrics.redelivered(cause, 1);
-        let (route, id) = (&flight.served.route.name, &flight.ids[index as usize]);
+        let (route, id) = (&flight.served.route.name, &flight.batch.ids[index as usize]);
         flight.served.bursts.note("this publish may repeat an earlier one", route, cause.as_str(), id);
     }
     if mutants::drops() {
-        flight.verdicts.push(ticket, Verdict::Confirmed);
+        publication.answer(Verdict::Confirmed);
         return None;
     }
     if mutants::is(Mutant::SettleBeforeConfirm) {
-        flight.verdicts.push(ticket, Verdict::Confirmed);
+        publication.answer(Verdict::Confirmed);
     }
-    Some(Publication {
-        entries: flight.outgoing.clone(),
-        index,
-        stamp: Some(Stamp {
-            id: flight.ids[index as usize].clone(),
-            due: entry.asked_due(),
-            attempt: entry.handouts + flight.expiries + 1,
-        }),
-        target: flight.target.clone(),
-        ticket,
-        verdicts: flight.verdicts.clone(),
-        not_after_us,
-    })
+    Some(publication)
 }

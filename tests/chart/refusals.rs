@@ -3,7 +3,7 @@
 use super::tools::{chart, template, text};
 
 /// Settings over `ci/kafka-values.yaml`, and what must be said.
-const WRONG: [(&[&str], &str); 46] = [
+const WRONG: [(&[&str], &str); 55] = [
     (&["replicas=3"], "additional properties 'replicas' not allowed"),
     (&["replicaCount=-1"], "at '/replicaCount': minimum: got -1, want 0"),
     (&["replicaCount=two"], "at '/replicaCount': got string, want integer"),
@@ -31,6 +31,18 @@ const WRONG: [(&[&str], &str); 46] = [
     (&["secrets.redis.name=x"], "config.redis.url and secrets.redis.name are both set"),
     (&["secrets.redis.name=X"], "at '/secrets/redis/name'"),
     (&["secrets.redis.key=a/b"], "at '/secrets/redis/key'"),
+    (&["config.redis.topology=ring"], "config.redis.topology is ring: it is standalone, sentinel or cluster"),
+    (&["config.redis.nodes={r:1}"], "config.redis.nodes goes with config.redis.topology sentinel or cluster"),
+    (&["config.redis.tls=true"], "config.redis.tls goes with config.redis.topology sentinel or cluster"),
+    (&["config.redis.password=hunter2"], "config.redis.password is a password: put it into a Secret"),
+    (&["secrets.redisPassword.name=x"], "secrets.redisPassword goes with config.redis.topology sentinel or"),
+    (&["config.redis.master=m"], "config.redis.master goes with config.redis.topology sentinel"),
+    (
+        &["secrets.sentinelPassword.name=x"],
+        "secrets.sentinelPassword goes with config.redis.topology sentinel",
+    ),
+    (&["secrets.redisPassword.name=X"], "at '/secrets/redisPassword/name'"),
+    (&["secrets.sentinelPassword.key=a/b"], "at '/secrets/sentinelPassword/key'"),
     (&["config.rabbitmq.m.url=amqp://u:hunter2@r"], "config.rabbitmq.m.url holds a password"),
     (
         &["config.rabbitmq.m.url=amqp://r", "secrets.rabbitmq.m.name=x", "secrets.rabbitmq.m.key=k"],
@@ -76,10 +88,49 @@ const WRONG: [(&[&str], &str); 46] = [
     (&["topologySpreadConstraints[0].maxSkew=1"], "at '/topologySpreadConstraints/0': missing properties"),
 ];
 
+/// Settings over `ci/sentinel-values.yaml`, and what must be said.
+const BEHIND_SENTINELS: [(&[&str], &str); 13] = [
+    (&["config.redis.nodes=null"], "config.redis.nodes is empty: name the sentinels, each host:port"),
+    (
+        &["config.redis.topology=cluster", "config.redis.nodes=null"],
+        "config.redis.nodes is empty: name some nodes of the cluster, each host:port",
+    ),
+    (&["config.redis.nodes=redis:6379"], "config.redis.nodes is not a list"),
+    (&["config.redis.nodes={redis}"], "config.redis.nodes holds redis, which is not host:port"),
+    (&["config.redis.nodes={redis://u:hunter2@r:1}"], "config.redis.nodes holds a URL: a node is host:port"),
+    (&["config.redis.master="], "config.redis.master is empty: it is what the sentinels call the master"),
+    (
+        &["config.redis.topology=cluster"],
+        "config.redis.master goes with config.redis.topology sentinel\n- config.redis.sentinel_username goes with",
+    ),
+    (&["config.redis.topology=standalone"], "it is not said where Redis is"),
+    (
+        &["config.redis.url=redis://r"],
+        "config.redis.url is for a standalone server: with config.redis.topology sentinel config.redis.nodes says",
+    ),
+    (&["secrets.redis.name=x"], "secrets.redis holds the URL of a standalone server"),
+    (
+        &["config.redis.sentinel_password=hunter2"],
+        "config.redis.sentinel_password is a password: put it into a Secret",
+    ),
+    (
+        &["config.redis.password_file=/x"],
+        "config.redis.password_file and secrets.redisPassword.name are both set",
+    ),
+    (
+        &["config.redis.sentinel_password_file=/x"],
+        "config.redis.sentinel_password_file and secrets.sentinelPassword.name are both set",
+    ),
+];
+
 #[test]
 fn every_wrong_value_is_refused_with_a_sentence() {
-    let right = chart().join("ci/kafka-values.yaml");
-    for (set, expected) in WRONG {
+    let over = |case: &str, all: &[(&'static [&'static str], &'static str)]| {
+        let case = chart().join("ci").join(case);
+        all.iter().map(|(set, expected)| (case.clone(), *set, *expected)).collect::<Vec<_>>()
+    };
+    let all = [over("kafka-values.yaml", &WRONG), over("sentinel-values.yaml", &BEHIND_SENTINELS)];
+    for (right, set, expected) in all.concat() {
         let output = template(&[&right], set);
         let error = text(&output.stderr);
         assert!(!output.status.success(), "{set:?} was taken");

@@ -23,11 +23,14 @@ fn secrets(pod: &Value) -> BTreeMap<String, BTreeMap<String, String>> {
     let mut all: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
     for source in list(&pod["volumes"]).flat_map(|volume| list(&volume["projected"]["sources"])) {
         for item in list(&source["secret"]["items"]) {
-            let text = match string(&item["path"]).split('/').next() {
-                Some("redis") => "rediss://:hunter2@redis:6379\n",
-                Some("rabbitmq") => "amqps://user:hunter2@rabbitmq/shop",
-                Some("kafka") => "sasl.mechanism=SCRAM-SHA-512\nsasl.username=u\nsasl.password=hunter2\n",
-                Some("admin") => "a-token\nanother\n",
+            let text = match string(&item["path"]).split_once('/') {
+                Some(("redis", "url")) => "rediss://:hunter2@redis:6379\n",
+                Some(("redis", "password" | "sentinel_password")) => "hunter2\n",
+                Some(("rabbitmq", _)) => "amqps://user:hunter2@rabbitmq/shop",
+                Some(("kafka", _)) => {
+                    "sasl.mechanism=SCRAM-SHA-512\nsasl.username=u\nsasl.password=hunter2\n"
+                }
+                Some(("admin", _)) => "a-token\nanother\n",
                 other => panic!("a secret at {other:?}"),
             };
             let secret = all.entry(string(&source["secret"]["name"]).to_owned()).or_default();
@@ -43,7 +46,7 @@ fn container(all: &[Value], pod: &Value, name: &str) -> Container {
     Container::of(pod, name, &|kind, name| match kind {
         "Secret" => secrets[name].clone(),
         // Not the chart's: a user's extra volume.
-        _ if name == "shop-ca" => BTreeMap::from([("ca.crt".to_owned(), "no certificate".to_owned())]),
+        _ if name.ends_with("-ca") => BTreeMap::from([("ca.crt".to_owned(), "no certificate".to_owned())]),
         _ => {
             let map = find(all, kind, name);
             serde_json::from_value(map["data"].clone()).expect("texts")
@@ -80,15 +83,20 @@ async fn every_rendered_configuration_is_right_by_the_binarys_own_check() {
     }
 }
 
-#[tokio::test]
-async fn what_the_values_say_is_what_the_binary_reads() {
-    let full = chart().join("ci/full-values.yaml");
-    let all = documents(&template(&[&full], &[]));
-    let pod = &find(&all, "Deployment", "shop-relay")["spec"]["template"]["spec"];
+/// What the binary says it has read of a case, on one line.
+async fn printed(case: &str, deployment: &str) -> String {
+    let all = documents(&template(&[&chart().join("ci").join(case)], &[]));
+    let pod = &find(&all, "Deployment", deployment)["spec"]["template"]["spec"];
     let container = container(&all, pod, "check");
     let args = [&container.args()[..], &["--print"]].concat();
     let printed = text(&pod::finish(&container.volumes, &container.environment, &args).await.stdout);
-    let printed: String = printed.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(!printed.contains("hunter2"), "{printed}");
+    printed.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[tokio::test]
+async fn what_the_values_say_is_what_the_binary_reads() {
+    let full = printed("full-values.yaml", "shop-relay").await;
     for expected in [
         "shutdown_timeout = \"45s\"",
         "partitions = 128",
@@ -97,9 +105,28 @@ async fn what_the_values_say_is_what_the_binary_reads() {
         "listen = \"0.0.0.0:8025\"",
         "attempts = 8",
     ] {
-        assert!(printed.contains(expected), "{expected}: {printed}");
+        assert!(full.contains(expected), "{expected}: {full}");
     }
-    assert!(!printed.contains("hunter2"), "{printed}");
+    let sentinel = printed("sentinel-values.yaml", "rel-postdate").await;
+    for expected in [
+        "topology = \"sentinel\"",
+        "nodes = [\"redis-sentinel-0.redis:26379\", \"redis-sentinel-1.redis:26379\", ",
+        "master = \"orders\"",
+        " password_file = \"/run/secrets/postdate/redis/password\"",
+        "sentinel_password_file = \"/run/secrets/postdate/redis/sentinel_password\"",
+        "sentinel_username = \"postdate\"",
+        "tls = true",
+    ] {
+        assert!(sentinel.contains(expected), "{expected}: {sentinel}");
+    }
+    let cluster = printed("cluster-values.yaml", "rel-postdate").await;
+    for expected in [
+        "topology = \"cluster\"",
+        "password_file = \"/run/secrets/postdate/redis/password\"",
+        "partitions = 256",
+    ] {
+        assert!(cluster.contains(expected), "{expected}: {cluster}");
+    }
 }
 
 #[test]

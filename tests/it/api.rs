@@ -3,6 +3,8 @@
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{FutureProducer, FutureRecord};
 use serde_json::{Value, json};
 
 use crate::support::{Config, Kafka, Redis, Relay, eventually, relay};
@@ -11,6 +13,11 @@ const READ: &str = "canary-read-Pa55";
 const WRITE: &str = "canary-write-Pa55";
 
 async fn start(kafka: &Kafka) -> Relay {
+    start_on(kafka).await.0
+}
+
+/// The relay, and the topic that it reads.
+async fn start_on(kafka: &Kafka) -> (Relay, String) {
     let (from, to) = (kafka.unique_topic("from", 1).await, kafka.unique_topic("to", 1).await);
     let route = |config: Config, name: &str| {
         config.route(
@@ -25,7 +32,27 @@ async fn start(kafka: &Kafka) -> Relay {
         ("POSTDATE_ADMIN__READ_TOKENS", "[\"old\", \"canary-read-Pa55\"]"),
         ("POSTDATE_ADMIN__WRITE_TOKENS", "[\"canary-write-Pa55\"]"),
     ];
-    Relay::start_with(&config, &tokens).await
+    (Relay::start_with(&config, &tokens).await, from)
+}
+
+/// Makes invalid messages of these ids, and returns their dead letters' ids in that order.
+async fn bury(relay: &Relay, kafka: &Kafka, topic: &str, ids: &[&str]) -> Vec<String> {
+    let producer: FutureProducer = kafka.client().create().expect("a producer");
+    for id in ids {
+        let header = |key, value| Header { key, value: Some(value) };
+        let headers = OwnedHeaders::new().insert(header("x-delay-id", *id)).insert(header("x-delay", "soon"));
+        let record = FutureRecord::<(), _>::to(topic).payload("body").headers(headers);
+        producer.send(record, Duration::from_secs(30)).await.expect("produced");
+    }
+    eventually("they are dead", async || {
+        let (_, list) = get(relay, "/dead").await;
+        let of = |id: &&str| {
+            let letter = list["items"].as_array()?.iter().find(|letter| letter["id"] == *id)?;
+            letter["dead_id"].as_str().map(str::to_owned)
+        };
+        ids.iter().map(of).collect::<Option<Vec<_>>>().ok_or(list.clone())
+    })
+    .await
 }
 
 async fn call(
@@ -35,12 +62,28 @@ async fn call(
     token: Option<&str>,
     body: Option<Value>,
 ) -> (u16, Value) {
+    let (status, _, answer) = call_if(relay, (method, path), token, body, None).await;
+    (status, answer)
+}
+
+/// The same with `If-Match`; answers the `ETag` too.
+async fn call_if(
+    relay: &Relay,
+    (method, path): (&str, &str),
+    token: Option<&str>,
+    body: Option<Value>,
+    if_match: Option<&str>,
+) -> (u16, Option<String>, Value) {
     let (url, method, token) =
         (format!("{}{path}", relay.url()), method.to_owned(), token.map(str::to_owned));
+    let if_match = if_match.map(str::to_owned);
     let sent = tokio::task::spawn_blocking(move || {
         let mut request = ureq::http::Request::builder().method(&*method).uri(&url);
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
+        }
+        if let Some(tag) = if_match {
+            request = request.header("if-match", tag);
         }
         let request = request.header("content-type", "application/json");
         let request = request.body(body.map(|b| b.to_string()).unwrap_or_default()).expect("a request");
@@ -50,10 +93,11 @@ async fn call(
             .build()
             .into();
         let mut answer = agent.run(request).expect("an answer");
-        (answer.status().as_u16(), answer.body_mut().read_to_string().expect("text"))
+        let tag = answer.headers().get("etag").map(|tag| tag.to_str().expect("ASCII").to_owned());
+        (answer.status().as_u16(), tag, answer.body_mut().read_to_string().expect("text"))
     });
-    let (status, text) = sent.await.expect("no panic");
-    (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    let (status, tag, text) = sent.await.expect("no panic");
+    (status, tag, serde_json::from_str(&text).unwrap_or(Value::String(text)))
 }
 
 async fn write(relay: &Relay, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
@@ -93,6 +137,46 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("UTF-8")
 }
 
+/// Two who look at one message, and both want to change it.
+async fn racing_edits(relay: &Relay) {
+    keep(relay, &["tagged"], "1h").await;
+    let at = "/api/v1/routes/orders/messages/tagged";
+    let show = async || {
+        let (status, tag, shown) = call_if(relay, ("GET", at), Some(READ), None, None).await;
+        assert_eq!(status, 200, "{shown}");
+        (tag.expect("an ETag"), shown["due_ms"].clone())
+    };
+    let edit = async |method: &'static str, tag: &str| {
+        let body = (method == "PATCH").then(|| json!({ "delay": "2h" }));
+        let (status, _, answer) = call_if(relay, (method, at), Some(WRITE), body, Some(tag)).await;
+        (status, answer["result"].as_str().map(str::to_owned))
+    };
+    let is = |result: &str| Some(result.to_owned());
+    let (first, _) = show().await;
+    assert_eq!(show().await.0, first, "looking changes nothing");
+    assert_eq!(edit("PATCH", &first).await, (200, is("rescheduled")));
+    let (second, moved) = show().await;
+    for method in ["PATCH", "DELETE"] {
+        assert_eq!(edit(method, &first).await, (412, is("changed")), "{method}");
+        for wrong in ["tagged", "\"a\", \"b\"", "W/\"a\"", "\"\""] {
+            assert_eq!(edit(method, wrong).await, (400, None), "{method} {wrong}");
+        }
+    }
+    assert_eq!(show().await, (second.clone(), moved), "nothing was changed");
+    assert_eq!(edit("PATCH", "*").await, (200, is("rescheduled")), "whatever it is");
+    let (third, _) = show().await;
+    assert_eq!(edit("DELETE", &second).await, (412, is("changed")));
+    assert_eq!(edit("DELETE", &third).await, (200, is("cancelled")));
+    for method in ["PATCH", "DELETE"] {
+        assert_eq!(edit(method, &third).await, (404, is("unknown")), "it is not there any more");
+    }
+    // Of one that is not there the nearest is named.
+    for (method, body) in [("PATCH", Some(json!({ "delay": 1 }))), ("DELETE", None)] {
+        let (status, problem) = write(relay, method, "/routes/orders/messages/a-11", body).await;
+        assert_eq!((status, &problem["nearest"]), (404, &json!("a-1")), "{problem}");
+    }
+}
+
 #[tokio::test]
 async fn messages_are_shown_moved_and_cancelled() {
     let mut relay = start(Kafka::shared().await).await;
@@ -128,6 +212,7 @@ async fn messages_are_shown_moved_and_cancelled() {
     {
         assert_eq!(write(&relay, "PATCH", "/routes/orders/messages/c", Some(body)).await.0, 400);
     }
+    racing_edits(&relay).await;
     let (status, done) = write(&relay, "DELETE", "/routes/orders/messages/b%2F7", None).await;
     assert_eq!((status, done), (200, json!({ "id": "b/7", "route": "orders", "result": "cancelled" })));
     let (status, again) = write(&relay, "DELETE", "/routes/orders/messages/b%2F7", None).await;
@@ -182,13 +267,23 @@ async fn messages_are_shown_moved_and_cancelled() {
 
 #[tokio::test]
 async fn every_operation_by_every_role() {
-    let mut relay = start(Kafka::shared().await).await;
+    let kafka = Kafka::shared().await;
+    let (mut relay, topic) = start_on(kafka).await;
+    keep(&relay, &["get", "patch", "delete"], "1h").await;
+    let dead = bury(&relay, kafka, &topic, &["shown", "redriven", "dropped"]).await;
     let (_, description) = call(&relay, "GET", "/api/v1/openapi.json", None, None).await;
     let mut walked = 0;
     for (path, methods) in description["paths"].as_object().expect("paths") {
         for (method, operation) in methods.as_object().expect("methods") {
-            let concrete = path.replace("{route}", "orders").replace("{id}", "nobody");
-            let body = || matches!(method.as_str(), "post" | "patch").then(|| json!({ "delay": 1 }));
+            let id = if path.contains("/dead/") { dead[0].as_str() } else { method };
+            let concrete = path.replace("{route}", "orders").replace("{id}", id);
+            let body = || match (path.rsplit('/').next(), method.as_str()) {
+                (Some("redrive"), _) => Some(json!({ "ids": [dead[1]] })),
+                (Some("drop"), _) => Some(json!({ "ids": [dead[2]] })),
+                (_, "patch") => Some(json!({ "delay": "2h" })),
+                (_, "post") => Some(json!({})),
+                _ => None,
+            };
             let mut statuses = Vec::new();
             for token in [None, Some("wrong"), Some("old"), Some(READ), Some(WRITE)] {
                 let (status, answer) = call(&relay, &method.to_uppercase(), &concrete, token, body()).await;
@@ -196,7 +291,7 @@ async fn every_operation_by_every_role() {
                 statuses.push(status);
             }
             let done = statuses[4];
-            assert!(!matches!(done, 401 | 403 | 405), "{method} {path}: {done}");
+            assert!((200..300).contains(&done), "{method} {path}: {done}");
             let expected = match operation["x-role"].as_str().expect("a role") {
                 "open" => [done; 5],
                 "read" => [401, 401, done, done, done],
@@ -207,6 +302,26 @@ async fn every_operation_by_every_role() {
         }
     }
     assert!(walked >= 15, "{walked}");
+    // What was done was done by the writers' calls: once each.
+    let (_, left) = get(&relay, "/dead").await;
+    let left: Vec<_> =
+        left["items"].as_array().expect("a list").iter().map(|l| l["dead_id"].clone()).collect();
+    assert_eq!(left, [json!(dead[0])]);
+    assert_eq!(get(&relay, "/routes/orders/messages/delete").await.0, 404);
+    assert!(relay.terminate().await.success());
+}
+
+#[tokio::test]
+async fn a_dead_message_is_found_by_its_id() {
+    let kafka = Kafka::shared().await;
+    let (mut relay, topic) = start_on(kafka).await;
+    let dead = bury(&relay, kafka, &topic, &["late"]).await;
+    let (status, message) = get(&relay, "/routes/orders/messages/late").await;
+    assert_eq!(status, 200, "{message}");
+    let expected = (&json!("dead"), &json!(dead[0]), &json!("late"), &json!(4));
+    assert_eq!((&message["state"], &message["dead_id"], &message["id"], &message["size"]), expected);
+    let (status, problem) = write(&relay, "DELETE", "/routes/orders/messages/late", None).await;
+    assert_eq!((status, &problem["result"]), (404, &json!("unknown")), "{problem}");
     assert!(relay.terminate().await.success());
 }
 
@@ -226,6 +341,8 @@ async fn the_commands_speak_the_api() {
     assert_eq!(json["items"].as_array().map(Vec::len), Some(4));
     let status = ok(&cli(&relay, &["status"]).await);
     assert!(status.contains("orders") && status.contains("ready") && status.contains("OVERDUE"), "{status}");
+    let top = ok(&cli(&relay, &["top"]).await);
+    assert!(top.contains("REPLICA") && top.contains("PENDING") && top.contains("(in 59m"), "{top}");
     assert_eq!(ok(&cli(&relay, &["reschedule", "a", "--delay", "90m"]).await), "a: rescheduled\n");
     assert_eq!(ok(&cli(&relay, &["cancel", "--route", "orders", "--", "-b"]).await), "-b: cancelled\n");
     let both = cli(&relay, &["cancel", "c", "nobody", "--json"]).await;

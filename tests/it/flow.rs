@@ -9,6 +9,7 @@ mod forms;
 mod inputs;
 mod invalid;
 mod lanes;
+mod ordered;
 mod policies;
 mod site;
 mod wire;

@@ -31,6 +31,15 @@ pub struct Id {
     pub seq: u64,
 }
 
+impl Id {
+    /// Reads what `Display` writes.
+    pub fn read(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(3, '/');
+        let run = parts.next()?.to_owned();
+        Some(Self { run, producer: parts.next()?.parse().ok()?, seq: parts.next()?.parse().ok()? })
+    }
+}
+
 impl fmt::Display for Id {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}/{}", self.run, self.producer, self.seq)
@@ -152,6 +161,17 @@ impl Ledger {
         self.stored.insert(id);
     }
 
+    /// Whether this id was ever produced.
+    pub fn has_attempt(&self, id: &Id) -> bool {
+        self.attempts.contains_key(id)
+    }
+
+    /// When it is due, Unix ms, if it was produced for this target.
+    pub fn due_of(&self, id: &Id, target: &str) -> Option<i64> {
+        let (stamp, _) = self.attempts.get(id)?;
+        (stamp.target == target).then_some(stamp.due_ms)
+    }
+
     /// Whether this id has arrived somewhere.
     pub fn has_seen(&self, id: &Id) -> bool {
         self.seen.contains(id)
@@ -165,6 +185,17 @@ impl Ledger {
     /// The deliveries after the first `skip`, in the order of their arrival.
     pub fn deliveries_from(&self, skip: usize) -> Vec<Delivery> {
         self.deliveries.iter().skip(skip).cloned().collect()
+    }
+
+    /// Each message of ours that arrived, and when it first did, Unix ms.
+    pub fn arrivals(&self) -> Vec<(Stamp, i64)> {
+        let mut first = BTreeMap::<Id, (Stamp, i64)>::new();
+        for delivery in &self.deliveries {
+            let Some(stamp) = Stamp::read(&delivery.body) else { continue };
+            let came = delivery.received_ms;
+            first.entry(stamp.id.clone()).and_modify(|(_, at)| *at = came.min(*at)).or_insert((stamp, came));
+        }
+        first.into_values().collect()
     }
 
     /// The ids that are confirmed to their producer and have been found nowhere yet.

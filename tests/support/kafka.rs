@@ -1,6 +1,8 @@
-//! Apache Kafka as a child process: one KRaft node, broker and controller at once.
+//! Apache Kafka as child processes: one KRaft node, broker and controller at once, or three of them.
 
-use std::path::{Path, PathBuf};
+mod files;
+
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -9,30 +11,39 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::producer::{FutureProducer, FutureRecord};
+use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{Offset, TopicPartitionList};
 use tokio::sync::OnceCell;
+
+use files::{format, jars, properties, run};
 
 use super::process::{Process, Signal};
 use super::{eventually, folders, names, ports};
 
 /// The version that `scripts/setup` puts into the cache.
 const VERSION: &str = "4.1.0";
-/// 16 bytes in URL-safe base64, as Kafka wants it; each node has ports of its own, so all may share it.
-const CLUSTER_ID: &str = "cG9zdGRhdGUtdGVzdHMtMQ";
 
 static SHARED: OnceCell<Kafka> = OnceCell::const_new();
 
-/// A Kafka of one node; topics are not created by themselves.
+/// A Kafka of one node or of three; topics are not created by themselves. What is done to it is done to all of its
+/// nodes, unless one is named: 0, 1, 2.
 #[derive(Debug)]
 pub struct Kafka {
+    nodes: Vec<Node>,
+    java: &'static [&'static str],
+}
+
+#[derive(Debug)]
+struct Node {
     port: u16,
     folder: PathBuf,
-    java: &'static [&'static str],
     process: Process,
 }
 
 /// Starts fast, and is slow for good: the optimising compiler stays off.
 const QUICK_TO_START: &[&str] = &["-XX:TieredStopAtLevel=1", "-Xms256m", "-Xmx512m"];
+/// The same for one of three.
+const SMALL: &[&str] = &["-XX:TieredStopAtLevel=1", "-Xms128m", "-Xmx256m"];
 /// As an operator would run it, in little memory.
 const QUICK_TO_RUN: &[&str] = &["-Xms512m", "-Xmx512m"];
 
@@ -62,42 +73,62 @@ impl Kafka {
 
     /// One of the caller's own.
     pub async fn start() -> Self {
-        Self::start_with(QUICK_TO_START).await
+        Self::start_with(QUICK_TO_START, None).await
+    }
+
+    /// One with a second listener, which tells its clients to come to the port `advertised`: a proxy's, that
+    /// leads to the port `listens`.
+    pub async fn start_behind(listens: u16, advertised: u16) -> Self {
+        Self::start_with(QUICK_TO_START, Some((listens, advertised))).await
     }
 
     /// One whose speed is measured.
     pub async fn start_for_speed() -> Self {
-        Self::start_with(QUICK_TO_RUN).await
+        Self::start_with(QUICK_TO_RUN, None).await
     }
 
-    async fn start_with(java: &'static [&'static str]) -> Self {
+    /// Three nodes: every partition on all of them, and a write is acknowledged once two have it.
+    pub async fn start_three() -> Self {
+        Self::start_nodes(SMALL, None, 3).await
+    }
+
+    async fn start_with(java: &'static [&'static str], behind: Option<(u16, u16)>) -> Self {
+        Self::start_nodes(java, behind, 1).await
+    }
+
+    async fn start_nodes(java: &'static [&'static str], behind: Option<(u16, u16)>, nodes: usize) -> Self {
         if let Err(missing) = Self::installed() {
             panic!("{missing}");
         }
-        let (port, controller) = (ports::free(), ports::free());
-        let folder = folders::new("kafka");
-        std::fs::write(folder.join("kafka.properties"), properties(port, controller, &folder))
-            .expect("a file");
-        format(&folder).await;
-        let process = run(&folder, java);
-        let mut kafka = Self { port, folder, java, process };
+        let controllers: Vec<u16> = (0..nodes).map(|_| ports::free()).collect();
+        let mut started = Vec::new();
+        for node in 0..nodes {
+            let (port, folder) = (ports::free(), folders::new("kafka"));
+            let properties = properties(node, &controllers, port, behind, &folder);
+            std::fs::write(folder.join("kafka.properties"), properties).expect("a file");
+            format(node, &folder).await;
+            let process = run(&folder, java);
+            started.push(Node { port, folder, process });
+        }
+        let mut kafka = Self { nodes: started, java };
         kafka.ready().await;
         kafka
     }
 
-    /// `127.0.0.1:PORT`
+    /// `127.0.0.1:PORT`, of each node.
     pub fn bootstrap(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        let addresses: Vec<_> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port)).collect();
+        addresses.join(",")
     }
 
     /// Its port, for a proxy before it (which must then also be what the broker advertises).
     pub fn port(&self) -> u16 {
-        self.port
+        self.nodes[0].port
     }
 
     /// Its process id, to read what it used of the machine.
     pub fn id(&self) -> u32 {
-        self.process.id()
+        self.nodes[0].process.id()
     }
 
     /// A client's configuration with the address in it.
@@ -115,7 +146,7 @@ impl Kafka {
 
     /// The same with settings of the topic, such as `("cleanup.policy", "compact")`.
     pub async fn create_topic_with(&self, name: &str, partitions: usize, settings: &[(&str, &str)]) {
-        let mut topic = NewTopic::new(name, partitions as i32, TopicReplication::Fixed(1));
+        let mut topic = NewTopic::new(name, partitions as i32, self.replication());
         for (key, value) in settings {
             topic = topic.set(key, value);
         }
@@ -133,43 +164,140 @@ impl Kafka {
         name
     }
 
-    /// Deletes a topic and waits until it is gone from the metadata.
+    /// Deletes a topic and waits until the broker says that it does not know it.
     pub async fn delete_topic(&self, name: &str) {
         for result in self.admin().delete_topics(&[name], &options()).await.expect("kafka answers") {
             result.unwrap_or_else(|(topic, code)| panic!("delete topic {topic}: {code}"));
         }
-        eventually(&format!("topic {name} is gone"), async || match self.has_leaders(name, 1) {
-            Ok(()) => Err("it is still there"),
-            Err(_) => Ok(()),
+        let unknown = Some(RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
+        eventually(&format!("topic {name} is gone"), async || {
+            let consumer: BaseConsumer = self.client().create()?;
+            let metadata = consumer.fetch_metadata(Some(name), Duration::from_secs(5))?;
+            let error = metadata.topics().first().context("not in the metadata")?.error();
+            anyhow::ensure!(error == unknown, "{error:?}");
+            anyhow::Ok(())
+        })
+        .await;
+    }
+
+    /// Deletes a topic that holds records and makes it anew. Until the broker has carried that out, it goes on
+    /// taking records into the old log and confirms them, and they go with it: this waits until the log is empty.
+    pub async fn re_create_topic(&self, name: &str, partitions: usize) {
+        self.delete_topic(name).await;
+        self.create_topic(name, partitions).await;
+        eventually(&format!("topic {name} is empty"), async || {
+            let consumer: BaseConsumer = self.client().create()?;
+            for partition in 0..partitions as i32 {
+                let (_, end) = consumer.fetch_watermarks(name, partition, Duration::from_secs(5))?;
+                anyhow::ensure!(end == 0, "partition {partition} ends at {end}");
+            }
+            anyhow::Ok(())
         })
         .await;
     }
 
     /// SIGKILL; what was written stays in its folder.
     pub async fn kill9(&mut self) {
-        self.process.kill9().await;
+        for node in 0..self.nodes.len() {
+            self.kill9_node(node).await;
+        }
+    }
+
+    /// SIGKILL of one node.
+    pub async fn kill9_node(&mut self, node: usize) {
+        self.nodes[node].process.kill9().await;
     }
 
     /// SIGTERM: a clean stop.
     pub async fn terminate(&mut self) {
-        self.process.terminate(Duration::from_secs(60)).await;
+        for node in &mut self.nodes {
+            node.process.terminate(Duration::from_secs(60)).await;
+        }
     }
 
-    /// Starts it again on the same port and folder; kills it first if it still runs.
+    /// Starts it again on the same ports and folders; kills first what still runs.
     pub async fn restart(&mut self) {
-        self.process.kill9().await;
-        self.process = run(&self.folder, self.java);
+        self.kill9().await;
+        self.start_again().await;
+    }
+
+    /// Starts those nodes again that do not run, on the same ports and folders, and waits until it works.
+    pub async fn start_again(&mut self) {
+        for node in &mut self.nodes {
+            if node.process.ended().is_some() {
+                node.process = run(&node.folder, self.java);
+            }
+        }
         self.ready().await;
     }
 
     /// SIGSTOP: it hangs with its connections open.
     pub fn stop(&mut self) {
-        self.process.signal(Signal::STOP);
+        for node in &mut self.nodes {
+            node.process.signal(Signal::STOP);
+        }
     }
 
     /// SIGCONT.
     pub fn cont(&mut self) {
-        self.process.signal(Signal::CONT);
+        for node in &mut self.nodes {
+            node.process.signal(Signal::CONT);
+        }
+    }
+
+    /// The node that leads a partition now.
+    pub async fn leader(&self, topic: &str, partition: usize) -> usize {
+        eventually(&format!("{topic}/{partition} has a leader"), async || {
+            let consumer: BaseConsumer = self.client().create()?;
+            let metadata = consumer.fetch_metadata(Some(topic), Duration::from_secs(5))?;
+            let partitions = metadata
+                .topics()
+                .first()
+                .map(rdkafka::metadata::MetadataTopic::partitions)
+                .unwrap_or_default();
+            let leader = partitions
+                .iter()
+                .find(|p| p.id() == partition as i32)
+                .map(rdkafka::metadata::MetadataPartition::leader);
+            leader.filter(|&id| id > 0).map(|id| id as usize - 1).ok_or_else(|| anyhow!("nobody"))
+        })
+        .await
+    }
+
+    /// Waits until a group has so many members, and each of them has partitions of the topic to read.
+    pub async fn shared_out(&self, group: &str, topic: &str, members: usize) {
+        eventually(&format!("{members} members of group {group} read {topic}"), async || {
+            let consumer: BaseConsumer = self.client().create()?;
+            let groups = consumer.fetch_group_list(Some(group), Duration::from_secs(4))?;
+            let group = groups.groups().first().context("unknown")?;
+            let has_some = |assignment: &[u8]| assignment.windows(topic.len()).any(|w| w == topic.as_bytes());
+            let assigned = group.members().iter().filter(|m| m.assignment().is_some_and(has_some)).count();
+            anyhow::ensure!(
+                group.state() == "Stable" && assigned == members,
+                "{}, {assigned}",
+                group.state()
+            );
+            anyhow::Ok(())
+        })
+        .await;
+    }
+
+    /// How many records of a topic a group has not committed yet.
+    pub fn lag(&self, topic: &str, group: &str) -> anyhow::Result<u64> {
+        let (limit, consumer) =
+            (Duration::from_secs(5), self.client().set("group.id", group).create::<BaseConsumer>()?);
+        let metadata = consumer.fetch_metadata(Some(topic), limit)?;
+        let mut all = TopicPartitionList::new();
+        for partition in metadata.topics().iter().flat_map(rdkafka::metadata::MetadataTopic::partitions) {
+            all.add_partition(topic, partition.id());
+        }
+        let mut lag = 0;
+        for element in consumer.committed_offsets(all, limit)?.elements() {
+            let (low, high) = consumer.fetch_watermarks(topic, element.partition(), limit)?;
+            let committed = if let Offset::Offset(offset) = element.offset() { offset } else { low };
+            lag += (high - committed) as u64;
+        }
+        Ok(lag)
     }
 
     /// The admin client, for what has no helper here.
@@ -188,12 +316,20 @@ impl Kafka {
         Ok(())
     }
 
+    fn replication(&self) -> TopicReplication<'static> {
+        TopicReplication::Fixed(self.nodes.len() as i32)
+    }
+
+    fn assert_running(&mut self) {
+        self.nodes.iter_mut().for_each(|node| node.process.assert_running());
+    }
+
     async fn ready(&mut self) {
         let topic = names::unique("ready");
         // Metadata alone come 2 s before the controller creates topics and the coordinator knows groups.
         eventually("kafka creates a topic", async || {
-            self.process.assert_running();
-            let topic = NewTopic::new(&topic, 1, TopicReplication::Fixed(1));
+            self.assert_running();
+            let topic = NewTopic::new(&topic, 1, self.replication());
             let created = self.admin().create_topics([&topic], &options()).await?;
             match created.first().context("no answer")? {
                 Ok(_) | Err((_, rdkafka::types::RDKafkaErrorCode::TopicAlreadyExists)) => Ok(()),
@@ -202,7 +338,7 @@ impl Kafka {
         })
         .await;
         eventually("kafka takes a record and knows its groups", async || {
-            self.process.assert_running();
+            self.assert_running();
             self.round_trip(&topic).await
         })
         .await;
@@ -227,88 +363,7 @@ fn options() -> AdminOptions {
         .operation_timeout(Some(Duration::from_secs(10)))
 }
 
-/// A killed broker is let in again only after its old session has timed out: 9 s unless we say less.
-fn properties(port: u16, controller: u16, folder: &Path) -> String {
-    format!(
-        "process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-controller.listener.names=CONTROLLER
-inter.broker.listener.name=PLAINTEXT
-log.dirs={}/data
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=4
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-transaction.state.log.num.partitions=4
-group.initial.rebalance.delay.ms=0
-broker.session.timeout.ms=6000
-broker.heartbeat.interval.ms=500
-log.segment.delete.delay.ms=1000
-auto.create.topics.enable=false
-",
-        folder.display()
-    )
-}
-
-/// Formats the data folder: by Kafka's own tool the first time, from a copy of its work later, for that
-/// takes a JVM and two seconds.
-async fn format(folder: &Path) {
-    let (data, kept) = (folder.join("data"), folders::cache().join("kafka"));
-    let copy = kept.join(format!("{VERSION}-formatted"));
-    if copy.exists() {
-        copy_files(&copy, &data);
-    } else {
-        let mut tool = java("kafka-format", folder, &["-XX:TieredStopAtLevel=1", "-Xmx128m"], |command| {
-            command.args(["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", "kafka.properties"]);
-        });
-        let done = tool.wait(Duration::from_secs(60)).await;
-        assert!(done.is_some_and(|status| status.success()), "kafka format: {done:?}\n{}", tool.log_tail());
-        let part = kept.join(names::unique("part"));
-        copy_files(&data, &part);
-        // Another test process may have been faster: then its copy stands, and ours goes.
-        if std::fs::rename(&part, &copy).is_err() {
-            std::fs::remove_dir_all(&part).expect("our own copy");
-        }
-    }
-}
-
-fn copy_files(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).expect("a folder");
-    for file in std::fs::read_dir(from).expect("a folder") {
-        let file = file.expect("an entry");
-        std::fs::copy(file.path(), to.join(file.file_name())).expect("a copy");
-    }
-}
-
-fn run(folder: &Path, options: &[&str]) -> Process {
-    java("kafka", folder, options, |command| {
-        command.args(["kafka.Kafka", "kafka.properties"]);
-    })
-}
-
-/// Java, with the options of all of them.
-fn java(
-    name: &str,
-    folder: &Path,
-    options: &[&str],
-    main: impl FnOnce(&mut std::process::Command),
-) -> Process {
-    Process::start(name, folder, "java", |command| {
-        command.args(["-XX:+UseSerialGC", "-Xshare:auto"]).args(options);
-        command.arg("-cp").arg(jars().join("*"));
-        main(command);
-    })
-}
-
-/// Where `scripts/setup` puts the jars.
-fn jars() -> PathBuf {
-    folders::cache().join("kafka").join(VERSION)
-}
-
-impl Drop for Kafka {
+impl Drop for Node {
     fn drop(&mut self) {
         self.process.signal(Signal::KILL);
         folders::remove(&self.folder);

@@ -13,6 +13,7 @@
 #![allow(clippy::expect_used, clippy::missing_panics_doc, reason = "a test that cannot go on panics")]
 
 pub mod accounting;
+pub mod cluster;
 pub mod collectors;
 pub mod eventually;
 pub mod folders;
@@ -21,16 +22,23 @@ pub mod names;
 pub mod pod;
 pub mod ports;
 pub mod process;
-mod producers;
+pub mod producers;
+pub mod proxy;
 pub mod rabbitmq;
 pub mod redis;
 pub mod relay;
 mod report;
 pub mod run;
+pub mod sentinel;
+pub mod tls;
 
+pub use cluster::Cluster;
 pub use eventually::eventually;
 pub use kafka::Kafka;
+pub use proxy::Proxy;
 pub use rabbitmq::{QueueKind, Rabbitmq};
 pub use redis::Redis;
 pub use relay::{Config, Relay};
 pub use run::{Run, When};
+pub use sentinel::Sentinel;
+pub use tls::Tls;

@@ -9,7 +9,9 @@ use std::sync::{LazyLock, Mutex, mpsc};
 use std::time::Duration;
 
 pub use rustix::process::Signal;
-use rustix::process::{Pid, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::process::{
+    Pid, Resource, Rlimit, WaitId, WaitIdOptions, getrlimit, kill_process, prlimit, waitid,
+};
 use tokio::sync::oneshot;
 
 /// A running (or ended) child. Dropping it kills it and waits for its end.
@@ -71,6 +73,13 @@ impl Process {
     /// The process id, for messages.
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// No file of it may grow any more, as on a full disk; or they may again. It must ignore SIGXFSZ.
+    pub fn fill_disk(&self, full: bool) {
+        let unlimited = getrlimit(Resource::Fsize);
+        let current = if full { Some(0) } else { unlimited.current };
+        prlimit(Some(self.pid()), Resource::Fsize, Rlimit { current, ..unlimited }).expect("a child of ours");
     }
 
     /// Its exit status once it has ended.

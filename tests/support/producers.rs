@@ -7,6 +7,7 @@ use futures_util::future::join_all;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, PublisherConfirm};
+use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
@@ -19,11 +20,11 @@ use super::{Kafka, Rabbitmq};
 impl Run {
     /// Produces to a topic, all at once, and waits for what the broker says to each.
     pub async fn send_kafka(&self, kafka: &Kafka, topic: &str, messages: Vec<Message>) {
-        let mut config = kafka.client();
-        // Half a minute by default, until it believes that a topic is missing.
-        config.set("topic.metadata.propagation.max.ms", "5000");
-        config.set("acks", "all").set("enable.idempotence", "true").set("partitioner", "murmur2_random");
-        let producer: FutureProducer = config.set("linger.ms", "1").create().expect("a producer");
+        self.send_kafka_by(&kafka_producer(kafka.client()), topic, messages).await;
+    }
+
+    /// The same with a producer that the caller keeps.
+    pub async fn send_kafka_by(&self, producer: &FutureProducer, topic: &str, messages: Vec<Message>) {
         let sent = messages.iter().map(|message| async {
             self.ledger().attempt(message.stamp.clone());
             let (body, mut headers) = message.wire();
@@ -64,21 +65,38 @@ impl Run {
         let connection = rabbitmq.connect().await.expect("a connection to produce with");
         let channel = connection.create_channel().await.expect("a channel to produce with");
         channel.confirm_select(ConfirmSelectOptions::default()).await.expect("confirms");
-        // One task and one channel: a channel shared by tasks can resolve the wrong publish.
+        let confirms = self.publish_rabbitmq(&channel, exchange, routing_key, messages).await;
+        self.confirmed_rabbitmq(confirms).await;
+        // Fails if the broker is gone; what matters has been noted.
+        drop(connection.close(200, "done".into()).await);
+    }
+
+    /// Publishes on a channel with confirms that the caller keeps: one task alone may, for a channel shared by
+    /// tasks can resolve the wrong publish. What was published is for [`Run::confirmed_rabbitmq`].
+    pub async fn publish_rabbitmq(
+        &self,
+        channel: &Channel,
+        exchange: &str,
+        routing_key: Option<&str>,
+        messages: Vec<Message>,
+    ) -> Vec<(Id, PublisherConfirm)> {
         let mut confirms = Vec::new();
         for message in &messages {
             self.ledger().attempt(message.stamp.clone());
-            match publish(&channel, exchange, routing_key, message).await {
-                Ok(confirm) => confirms.push((message.id(), confirm)),
+            match publish(channel, exchange, routing_key, message).await {
+                Ok(confirm) => confirms.push((message.id().clone(), confirm)),
                 // Its frames may have been written: it stays unknown.
                 Err(error) => println!("{} not published: {error}", message.id()),
             }
         }
+        confirms
+    }
+
+    /// Waits for what the broker says to each.
+    pub async fn confirmed_rabbitmq(&self, confirms: Vec<(Id, PublisherConfirm)>) {
         for (id, confirm) in confirms {
-            self.confirmed(id, &confirm.await);
+            self.confirmed(&id, &confirm.await);
         }
-        // Fails if the broker is gone; what matters has been noted.
-        drop(connection.close(200, "done".into()).await);
     }
 
     fn confirmed(&self, id: &Id, confirm: &lapin::Result<Confirmation>) {
@@ -90,6 +108,14 @@ impl Run {
         };
         self.ledger().resolve(id, outcome);
     }
+}
+
+/// A producer as careful as a user's should be.
+pub fn kafka_producer(mut config: ClientConfig) -> FutureProducer {
+    // Half a minute by default, until it believes that a topic is missing.
+    config.set("topic.metadata.propagation.max.ms", "5000");
+    config.set("acks", "all").set("enable.idempotence", "true").set("partitioner", "murmur2_random");
+    config.set("linger.ms", "1").create().expect("a producer")
 }
 
 async fn publish(

@@ -1,4 +1,4 @@
-//! rabbitmq-server as a child process, with an epmd of its own.
+//! rabbitmq-server as child processes, one node or three, with an epmd of their own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,6 +13,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
 use tokio::sync::OnceCell;
 
+use super::eventually::PATIENCE;
 use super::process::{Process, Signal};
 use super::{eventually, folders, names, ports};
 
@@ -27,14 +28,21 @@ pub enum QueueKind {
     Quorum,
 }
 
-/// A RabbitMQ node, user and password `guest`.
+/// A RabbitMQ of one node or of three, user and password `guest`. Clients come to the first; what is done to it is
+/// done to all of its nodes, unless one is named: 0, 1, 2.
 #[derive(Debug)]
 pub struct Rabbitmq {
+    nodes: Vec<Node>,
+    folder: PathBuf,
+    epmd: Process,
+}
+
+#[derive(Debug)]
+struct Node {
     ports: Ports,
-    node: String,
+    name: String,
     folder: PathBuf,
     process: Process,
-    epmd: Process,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,79 +67,153 @@ impl Rabbitmq {
 
     /// One of the caller's own.
     pub async fn start() -> Self {
-        let ports = Ports { amqp: ports::free(), dist: ports::free(), epmd: ports::free() };
-        let (node, folder) = (names::unique("rabbit"), folders::new("rabbitmq"));
-        let conf = format!("listeners.tcp.1 = 127.0.0.1:{}\nloopback_users = none\n", ports.amqp);
-        std::fs::write(folder.join("rabbitmq.conf"), conf).expect("rabbitmq.conf");
-        std::fs::write(folder.join("enabled_plugins"), "[].\n").expect("enabled_plugins");
+        Self::start_nodes(1).await
+    }
+
+    /// Three nodes: a quorum queue has a copy on each.
+    pub async fn start_three() -> Self {
+        Self::start_nodes(3).await
+    }
+
+    async fn start_nodes(nodes: usize) -> Self {
+        let (folder, epmd_port) = (folders::new("rabbitmq"), ports::free());
+        // Nodes that share a home share the secret that they know each other by.
         std::fs::create_dir(folder.join("home")).expect("home");
         // Started by hand in the foreground: the one that Erlang starts by itself would outlive us.
         let epmd = Process::start("epmd", &folder, "epmd", |command| {
-            command.args(["-address", "127.0.0.1", "-port", &ports.epmd.to_string()]);
+            command.args(["-address", "127.0.0.1", "-port", &epmd_port.to_string()]);
         });
-        let process = run(ports, &node, &folder);
-        let mut rabbitmq = Self { ports, node, folder, process, epmd };
-        rabbitmq.ready().await;
+        let names: Vec<_> = (0..nodes).map(|_| names::unique("rabbit")).collect();
+        let mut rabbitmq = Self { nodes: Vec::new(), folder, epmd };
+        for name in &names {
+            let ports = Ports { amqp: ports::free(), dist: ports::free(), epmd: epmd_port };
+            let folder = rabbitmq.folder.join(name);
+            std::fs::create_dir(&folder).expect("a folder");
+            let mut conf = format!("listeners.tcp.1 = 127.0.0.1:{}\nloopback_users = none\n", ports.amqp);
+            if nodes > 1 {
+                conf += "cluster_formation.peer_discovery_backend = classic_config\n";
+                for (n, name) in names.iter().enumerate() {
+                    let node =
+                        format!("cluster_formation.classic_config.nodes.{} = {name}@localhost\n", n + 1);
+                    conf += &node;
+                }
+            }
+            std::fs::write(folder.join("rabbitmq.conf"), conf).expect("rabbitmq.conf");
+            std::fs::write(folder.join("enabled_plugins"), "[].\n").expect("enabled_plugins");
+            let process = run(ports, name, &rabbitmq.folder, &folder);
+            rabbitmq.nodes.push(Node { ports, name: name.clone(), folder, process });
+            // One after the other: each joins those that are there.
+            rabbitmq.ready().await;
+        }
         rabbitmq
     }
 
     /// `amqp://guest:guest@127.0.0.1:PORT/%2f`
     pub fn url(&self) -> String {
-        format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.ports.amqp)
+        self.url_of(0)
+    }
+
+    fn url_of(&self, node: usize) -> String {
+        format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.nodes[node].ports.amqp)
     }
 
     /// Its AMQP port, for a proxy before it.
     pub fn port(&self) -> u16 {
-        self.ports.amqp
+        self.nodes[0].ports.amqp
     }
 
     /// Its process id, to read what it used of the machine.
     pub fn id(&self) -> u32 {
-        self.process.id()
+        self.nodes[0].process.id()
     }
 
     /// A new connection to it.
     pub async fn connect(&self) -> anyhow::Result<Connection> {
-        let url = self.url();
+        self.connect_to(0).await
+    }
+
+    async fn connect_to(&self, node: usize) -> anyhow::Result<Connection> {
+        let url = self.url_of(node);
         let connect = Connection::connect(&url, ConnectionProperties::default());
-        Ok(tokio::time::timeout(Duration::from_secs(5), connect).await.context("connect: no answer")??)
+        Ok(tokio::time::timeout(PATIENCE, connect).await.context("connect: no answer")??)
     }
 
     /// SIGKILL; durable queues and persistent messages stay in its folder.
     pub async fn kill9(&mut self) {
-        self.process.kill9().await;
+        for node in 0..self.nodes.len() {
+            self.kill9_node(node).await;
+        }
+    }
+
+    /// SIGKILL of one node.
+    pub async fn kill9_node(&mut self, node: usize) {
+        self.nodes[node].process.kill9().await;
     }
 
     /// SIGTERM: a clean stop.
     pub async fn terminate(&mut self) {
-        self.process.terminate(Duration::from_secs(60)).await;
+        for node in &mut self.nodes {
+            node.process.terminate(Duration::from_secs(60)).await;
+        }
     }
 
-    /// Starts it again on the same port and folder; kills it first if it still runs.
+    /// Starts it again on the same ports and folders; kills first what still runs.
     pub async fn restart(&mut self) {
-        self.process.kill9().await;
-        self.process = run(self.ports, &self.node, &self.folder);
+        self.kill9().await;
+        self.start_again().await;
+    }
+
+    /// Starts those nodes again that do not run, on the same ports and folders, and waits until all work.
+    pub async fn start_again(&mut self) {
+        for node in &mut self.nodes {
+            if node.process.ended().is_some() {
+                node.process = run(node.ports, &node.name, &self.folder, &node.folder);
+            }
+        }
         self.ready().await;
     }
 
     /// SIGSTOP: it hangs with its connections open.
     pub fn stop(&mut self) {
-        self.process.signal(Signal::STOP);
+        for node in &mut self.nodes {
+            node.process.signal(Signal::STOP);
+        }
     }
 
     /// SIGCONT.
     pub fn cont(&mut self) {
-        self.process.signal(Signal::CONT);
+        for node in &mut self.nodes {
+            node.process.signal(Signal::CONT);
+        }
+    }
+
+    /// Has this node lead all quorum queues.
+    pub async fn lead_by(&self, node: usize) {
+        let lead = format!(
+            "[rabbit_quorum_queue:transfer_leadership(Q, '{}@localhost') || Q <- rabbit_amqqueue:list(), \
+             amqqueue:get_type(Q) =:= rabbit_quorum_queue].",
+            self.nodes[node].name
+        );
+        self.ctl(&["eval", &lead]).await;
+    }
+
+    /// The nodes that lead quorum queues now, each with how many.
+    pub async fn leaders(&self) -> Vec<usize> {
+        let queues = self.ctl(&["list_queues", "--silent", "name", "leader"]).await;
+        let leads = |name: &str| queues.lines().filter(|line| line.contains(&format!("{name}@"))).count();
+        self.nodes.iter().map(|node| leads(&node.name)).collect()
     }
 
     /// Runs `rabbitmqctl` against it and returns what it printed; panics if it fails. For what no client
     /// can do: alarms, limits, a message that no client would send.
     pub async fn ctl(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(program().replace("rabbitmq-server", "rabbitmqctl"));
-        command.arg("-n").arg(format!("{}@localhost", self.node)).args(arguments);
-        command.env("HOME", self.folder.join("home")).env("ERL_EPMD_PORT", self.ports.epmd.to_string());
-        command.env("RABBITMQ_CONFIG_FILE", self.folder.join("rabbitmq.conf"));
-        command.env("RABBITMQ_ENABLED_PLUGINS_FILE", self.folder.join("enabled_plugins"));
+        command.arg("-n").arg(format!("{}@localhost", self.nodes[0].name)).args(arguments);
+        command
+            .env("HOME", self.folder.join("home"))
+            .env("ERL_EPMD_PORT", self.nodes[0].ports.epmd.to_string());
+        command.env("RABBITMQ_CONFIG_FILE", self.nodes[0].folder.join("rabbitmq.conf"));
+        command.env("RABBITMQ_ENABLED_PLUGINS_FILE", self.nodes[0].folder.join("enabled_plugins"));
         let output = tokio::task::spawn_blocking(move || command.output()).await;
         let output = output.expect("rabbitmqctl does not panic").expect("rabbitmqctl starts");
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -163,14 +245,16 @@ impl Rabbitmq {
     /// RabbitMQ 3.10 writes the name of a new quorum queue to disk half a second late. Killed before that
     /// it starts the queue anew, empty and for ever without a leader.
     async fn wait_until_a_kill_spares(&self, queue: &str) {
-        let node = format!("{}@localhost", self.node);
-        let names = self.folder.join("mnesia").join(&node).join("quorum").join(&node).join("names.dets");
-        eventually(&format!("quorum queue {queue} is on disk"), async || {
-            let names = std::fs::read(&names)?;
-            let written = names.windows(queue.len()).any(|window| window == queue.as_bytes());
-            if written { Ok(()) } else { Err(anyhow!("not yet in names.dets")) }
-        })
-        .await;
+        for node in &self.nodes {
+            let name = format!("{}@localhost", node.name);
+            let names = node.folder.join("mnesia").join(&name).join("quorum").join(&name).join("names.dets");
+            eventually(&format!("quorum queue {queue} is on disk"), async || {
+                let names = std::fs::read(&names)?;
+                let written = names.windows(queue.len()).any(|window| window == queue.as_bytes());
+                if written { Ok(()) } else { Err(anyhow!("not yet in names.dets")) }
+            })
+            .await;
+        }
     }
 
     /// Declares a durable exchange.
@@ -224,12 +308,14 @@ impl Rabbitmq {
     }
 
     async fn ready(&mut self) {
-        eventually("rabbitmq confirms a publish", async || {
-            self.epmd.assert_running();
-            self.process.assert_running();
-            confirmed_publish(&self.connect().await?).await
-        })
-        .await;
+        for node in 0..self.nodes.len() {
+            eventually("rabbitmq confirms a publish", async || {
+                self.epmd.assert_running();
+                self.nodes[node].process.assert_running();
+                confirmed_publish(&self.connect_to(node).await?).await
+            })
+            .await;
+        }
     }
 }
 
@@ -247,9 +333,9 @@ async fn confirmed_publish(connection: &Connection) -> anyhow::Result<()> {
     Ok(connection.close(200, "ready".into()).await?)
 }
 
-fn run(ports: Ports, node: &str, folder: &Path) -> Process {
+fn run(ports: Ports, node: &str, shared: &Path, folder: &Path) -> Process {
     Process::start("rabbitmq", folder, &program(), |command| {
-        command.env("HOME", folder.join("home"));
+        command.env("HOME", shared.join("home"));
         command.env("RABBITMQ_NODENAME", format!("{node}@localhost"));
         command.env("RABBITMQ_CONFIG_FILE", folder.join("rabbitmq.conf"));
         command.env("RABBITMQ_ENABLED_PLUGINS_FILE", folder.join("enabled_plugins"));
@@ -281,7 +367,9 @@ fn program() -> String {
 
 impl Drop for Rabbitmq {
     fn drop(&mut self) {
-        self.process.signal(Signal::KILL);
+        for node in &mut self.nodes {
+            node.process.signal(Signal::KILL);
+        }
         self.epmd.signal(Signal::KILL);
         folders::remove(&self.folder);
     }

@@ -35,10 +35,7 @@ impl Redis {
 
     /// A Valkey of the caller's own, where there is one: in the path, or fetched by `scripts/setup --valkey`.
     pub async fn start_valkey() -> Option<Self> {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let folders = std::env::split_paths(&path).chain([folders::cache().join("valkey")]);
-        let program = folders.map(|folder| folder.join("valkey-server")).find(|program| program.exists())?;
-        Some(Self::start_with(&program.to_string_lossy(), &[]).await)
+        Some(Self::start_with(&valkey()?, &[]).await)
     }
 
     /// One with further options, as on the command line: `&["--maxmemory", "10mb"]`.
@@ -52,14 +49,40 @@ impl Redis {
         redis
     }
 
-    /// `redis://127.0.0.1:PORT`
+    /// One whose disk can be filled, with further options.
+    pub async fn start_fillable(options: &[&str]) -> Self {
+        use std::os::unix::fs::PermissionsExt;
+        // What meets a limit on files is killed, unless it ignores that signal; what it starts then does, too.
+        let program = folders::new("redis-program").join("redis-server");
+        std::fs::write(&program, "#!/bin/sh\ntrap '' XFSZ\nexec redis-server \"$@\"\n").expect("written");
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("a program");
+        Self::start_with(&program.to_string_lossy(), options).await
+    }
+
+    /// Fills its disk, or makes room again. Only of one that was started for it.
+    pub fn fill_disk(&self, full: bool) {
+        self.process.fill_disk(full);
+    }
+
+    /// `redis://127.0.0.1:PORT`; `rediss://` of one that was started with the options of a [`Tls`].
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        let scheme = if authority(&self.options).is_some() { "rediss" } else { "redis" };
+        format!("{scheme}://127.0.0.1:{}", self.port)
+    }
+
+    /// The certificate of the authority that signed its own, if it speaks TLS.
+    pub fn authority(&self) -> Option<&str> {
+        authority(&self.options)
     }
 
     /// Its port, for a proxy before it.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// What it was started with besides the defaults.
+    pub fn options(&self) -> &[String] {
+        &self.options
     }
 
     /// Its process id, to read what it used of the machine.
@@ -71,7 +94,7 @@ impl Redis {
     pub async fn connection(&self) -> redis::RedisResult<MultiplexedConnection> {
         let limit = Some(Duration::from_secs(5));
         let config = AsyncConnectionConfig::new().set_connection_timeout(limit).set_response_timeout(limit);
-        redis::Client::open(self.url())?.get_multiplexed_async_connection_with_config(&config).await
+        client(self.url(), &self.options)?.get_multiplexed_async_connection_with_config(&config).await
     }
 
     /// SIGKILL; what was written stays in its folder.
@@ -89,6 +112,39 @@ impl Redis {
         self.process.kill9().await;
         self.process = run(&self.program, self.port, &self.folder, &self.options);
         self.ready().await;
+    }
+
+    /// Copies what it has written so far: a backup.
+    pub fn backup(&self) -> PathBuf {
+        let copy = folders::new("redis-backup");
+        copy_folder(&self.folder, &copy);
+        copy
+    }
+
+    /// Starts it again with what a backup holds in place of what it has.
+    pub async fn restore(&mut self, backup: &Path) {
+        self.process.kill9().await;
+        std::fs::remove_dir_all(self.folder.join("appendonlydir")).expect("its files go");
+        copy_folder(backup, &self.folder);
+        self.restart().await;
+    }
+
+    /// The same with other options.
+    pub async fn restart_with(&mut self, options: &[&str]) {
+        self.options = options.iter().map(|&option| option.to_owned()).collect();
+        self.restart().await;
+    }
+
+    /// A command on a connection of its own.
+    pub async fn command<T: redis::FromRedisValue>(&self, parts: &[&str]) -> redis::RedisResult<T> {
+        let mut command = redis::cmd(parts[0]);
+        command.arg(&parts[1..]);
+        command.query_async(&mut self.connection().await?).await
+    }
+
+    /// Its folder, with its log and its append-only file.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// SIGSTOP: it hangs with its connections open.
@@ -110,9 +166,38 @@ impl Redis {
     }
 }
 
+/// The authority's certificate that a server's options name, if it speaks TLS.
+fn authority(options: &[String]) -> Option<&str> {
+    let at = options.iter().position(|option| option == "--tls-ca-cert-file")?;
+    options.get(at + 1).map(String::as_str)
+}
+
+/// A client of a server that was started with these options.
+pub(super) fn client(url: String, options: &[String]) -> redis::RedisResult<redis::Client> {
+    let Some(authority) = authority(options) else { return redis::Client::open(url) };
+    // Fails where it has been chosen already.
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let root_cert = Some(std::fs::read(authority).expect("the authority's certificate"));
+    redis::Client::build_with_tls(url, redis::TlsCertificates { client_tls: None, root_cert })
+}
+
+/// A valkey-server, where there is one: in the path, or fetched by `scripts/setup --valkey`.
+pub fn valkey() -> Option<String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain([folders::cache().join("valkey")]);
+    let program = folders.map(|folder| folder.join("valkey-server")).find(|program| program.exists())?;
+    Some(program.to_string_lossy().into_owned())
+}
+
 fn run(program: &str, port: u16, folder: &Path, options: &[String]) -> Process {
     Process::start("redis", folder, program, |command| {
-        command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", ""]);
+        let port = port.to_string();
+        // TLS only, where there is TLS: nothing may come another way.
+        match authority(options) {
+            None => command.args(["--port", &port]),
+            Some(_) => command.args(["--port", "0", "--tls-port", &port]),
+        };
+        command.args(["--bind", "127.0.0.1", "--save", ""]);
         command.args([
             "--appendonly",
             "yes",
@@ -129,5 +214,20 @@ impl Drop for Redis {
     fn drop(&mut self) {
         self.process.signal(Signal::KILL);
         folders::remove(&self.folder);
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).expect("a folder").flatten() {
+        let (path, copy) = (entry.path(), to.join(entry.file_name()));
+        if path.is_dir() {
+            std::fs::create_dir_all(&copy).expect("a folder");
+            copy_folder(&path, &copy);
+        } else if path
+            .extension()
+            .is_some_and(|extension| ["aof", "rdb", "manifest"].iter().any(|e| extension == *e))
+        {
+            std::fs::copy(&path, &copy).expect("a copy");
+        }
     }
 }

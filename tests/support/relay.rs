@@ -14,6 +14,9 @@ use super::{Kafka, Rabbitmq, Redis, eventually, folders, names, ports};
 /// How long a SIGTERM may take: the relay's own `shutdown_timeout` is 20 s.
 const SHUTDOWN: Duration = Duration::from_secs(40);
 
+/// The variable that names a replica.
+pub const NAME: &str = "POSTDATE_CLUSTER__NAME";
+
 /// A configuration file in the making.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
@@ -25,8 +28,18 @@ pub struct Config {
 impl Config {
     /// A store in `redis` under a prefix of its own.
     pub fn new(redis: &Redis) -> Self {
-        let redis = format!("url = \"{}\"\nprefix = \"{}\"\n", redis.url(), names::unique("postdate"));
-        Self { redis, ..Self::default() }
+        Self::stored(&format!("url = \"{}\"", redis.url()))
+    }
+
+    /// A store that these lines of `[redis]` say where to find (`Sentinel::lines`, `Cluster::lines`), under a
+    /// prefix of its own.
+    pub fn stored(lines: &str) -> Self {
+        Self::under(lines, &names::unique("postdate"))
+    }
+
+    /// The same under this prefix, for replicas that share it.
+    pub fn under(lines: &str, prefix: &str) -> Self {
+        Self { redis: format!("{lines}\nprefix = \"{prefix}\"\n"), ..Self::default() }
     }
 
     /// A key before all sections: `shutdown_timeout = "5s"`.
@@ -40,6 +53,13 @@ impl Config {
     #[must_use]
     pub fn redis(mut self, line: &str) -> Self {
         writeln!(self.redis, "{line}").expect("a string grows");
+        self
+    }
+
+    /// The same store by way of a proxy on this port.
+    #[must_use]
+    pub fn through(mut self, redis: &Redis, port: u16) -> Self {
+        self.redis = self.redis.replace(&redis.url(), &format!("redis://127.0.0.1:{port}"));
         self
     }
 
@@ -111,8 +131,12 @@ impl Relay {
         let folder = folders::new("relay");
         let address = format!("127.0.0.1:{}", ports::free());
         std::fs::write(folder.join("postdate.toml"), config.text(&address)).expect("a configuration file");
-        let environment: Vec<_> =
+        let mut environment: Vec<_> =
             environment.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+        // Those of one machine would all have its name; one that is restarted keeps its own.
+        if !environment.iter().any(|(name, _)| name == NAME) {
+            environment.push((NAME.to_owned(), names::unique("replica")));
+        }
         let process = run(&program, &folder, &environment);
         Self { program, folder, address, environment, process, past: Metrics::default() }
     }
@@ -236,6 +260,11 @@ impl Relay {
     pub async fn total(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let now = self.metrics().await.expect("the relay's metrics");
         now.sum(name, labels) + self.past.sum(name, labels)
+    }
+
+    /// A counter over its earlier lives, as they stood when each was ended by a call here.
+    pub fn past_total(&self, name: &str) -> f64 {
+        self.past.sum(name, &[])
     }
 
     async fn remember(&mut self) {

@@ -126,6 +126,11 @@ impl Run {
         Message { stamp, when, made_ms, headers: vec![], contract: vec![], size: 256 }
     }
 
+    /// How many messages were made so far: those made later have a `seq` of this or more.
+    pub fn made(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
     /// What was noted so far.
     pub fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().expect("the ledger")

@@ -37,7 +37,7 @@ async fn what_cannot_be_done_is_said_and_changes_nothing() {
         ("orders", r#"{"only":"half"}"#, 400, "half"),
         ("orders", r#"{"onyl":"ingress"}"#, 400, "onyl"),
         ("orders", "", 400, ""),
-        ("renamed", "{}", 503, "the store is away; ask again"),
+        ("renamed", "{}", 503, "the store is unavailable: connection refused"),
     ] {
         let (got, problem) = call(&server, route, "pause", body).await;
         let detail = problem["detail"].as_str().expect("a sentence");

@@ -8,10 +8,10 @@ use parking_lot::Mutex;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::BaseRecord;
 
-use super::link::Link;
+use super::link::{Link, Pace};
 use super::mapping::to_kafka;
 use super::outcome;
-use super::producer::Flight;
+use super::producer::{Flight, Producer};
 use super::record;
 use crate::broker::kafka::TopicState;
 use crate::domain::Verdict;
@@ -24,11 +24,15 @@ const WINDOW_MESSAGES: usize = 20_000;
 const WINDOW_BYTES: usize = 64 << 20;
 /// The clock is asked before the first of so many hand-overs in a row: some 50 us.
 const CLOCK_LOOKS: usize = 64;
-/// While so many are in flight, others gather behind them ...
+/// While so many are in flight, others gather behind them, about so long.
 const GATHER_BEHIND: usize = 128;
-/// ... up to so many, and about so long.
-const GATHERED: usize = 4096;
 const GATHER_US: i64 = 4_000;
+/// With so many waiting a lane goes over to the bulk producer ...
+const BULK_FROM: usize = 1024;
+/// ... and back to the prompt one with fewer waiting and in flight ...
+const BULK_UNTIL: usize = 256;
+/// ... once nothing is in flight, for which it waits so long: a partition may hang, others need not.
+const CHANGE_US: i64 = 50_000;
 /// How long a missing topic is taken for missing before it is looked for again.
 const SHUT_US: i64 = 1_000_000;
 
@@ -75,6 +79,8 @@ struct State {
     alone: VecDeque<Publication>,
     in_flight: usize,
     bytes: usize,
+    /// Whose the messages in flight are. It changes while there are none, so nothing overtakes.
+    pace: Pace,
     /// When messages were last handed to the producer, monotonic microseconds.
     pumped_us: i64,
 }
@@ -99,15 +105,7 @@ enum Handed {
 
 impl TopicLane {
     pub(super) fn new(topic: String, link: Arc<Link>) -> Self {
-        let state = State {
-            gate: Gate::Unknown,
-            queue: VecDeque::new(),
-            alone: VecDeque::new(),
-            in_flight: 0,
-            bytes: 0,
-            pumped_us: i64::MIN / 2,
-        };
-        Self { topic, link, state: Mutex::new(state) }
+        Self { topic, link, state: Mutex::new(State::new()) }
     }
 
     pub(super) fn backlog(&self) -> usize {
@@ -171,9 +169,9 @@ impl TopicLane {
         }
         let now = self.link.clock.mono_us();
         state.queue.retain(|publication| {
-            let alive = now <= publication.not_after_us;
+            let alive = !publication.is_late(now);
             if !alive {
-                answer(publication, Verdict::NotTried);
+                publication.answer(Verdict::NotTried);
             }
             alive
         });
@@ -212,26 +210,31 @@ impl TopicLane {
                 Gate::Shut { why, .. } => return refuse_all(state, why),
                 Gate::Ended => {
                     for publication in state.queue.drain(..) {
-                        answer(&publication, Verdict::NotTried);
+                        publication.answer(Verdict::NotTried);
                     }
                     for publication in state.alone.drain(..) {
-                        answer(&publication, outcome::refused(Refusal::Unavailable, "closed"));
+                        publication.answer(outcome::refused(Refusal::Unavailable, "closed"));
                     }
                     return;
                 }
             }
         }
         let mut now_us = self.link.clock.mono_us();
-        if state.may_wait(now_us) {
+        let nothing = state.queue.is_empty() && state.alone.is_empty();
+        if nothing || !state.keep_pace(now_us) || state.may_wait(now_us) {
             return;
         }
         state.pumped_us = now_us;
+        let Some(producer) = self.link.producer(state.pace) else {
+            return self.link.starved(self.clone());
+        };
         for handed in 1.. {
             let Some((publication, alone)) = state.next() else { return };
             if handed % CLOCK_LOOKS == 0 {
                 now_us = self.link.clock.mono_us();
             }
-            if let Handed::Full(publication) = self.hand_over(state, publication, alone, now_us) {
+            let handed = self.hand_over(&producer, state, publication, alone, now_us);
+            if let Handed::Full(publication) = handed {
                 let waiting = if alone { &mut state.alone } else { &mut state.queue };
                 waiting.push_front(publication);
                 self.link.starved(self.clone());
@@ -242,37 +245,37 @@ impl TopicLane {
 
     fn hand_over(
         self: &Arc<Self>,
+        producer: &Producer,
         state: &mut State,
         publication: Publication,
         alone: bool,
         now_us: i64,
     ) -> Handed {
-        if now_us > publication.not_after_us {
+        if publication.is_late(now_us) {
             let late = if alone {
                 outcome::refused(Refusal::Unavailable, "its batch was too large, its claim has ended")
             } else {
                 Verdict::NotTried
             };
-            answer(&publication, late);
+            publication.answer(late);
             return Handed::Done;
         }
-        let entries = publication.entries.clone();
-        let message = &entries[publication.index as usize].message;
-        let mapped = to_kafka(message, publication.stamp.as_ref());
+        let standing = publication.clone();
+        let message = &standing.entry().message;
+        let mapped = to_kafka(message, standing.stamp());
         let headers = match record::headers(&mapped) {
             Ok(headers) => headers,
             Err(error) => {
-                answer(&publication, outcome::refused(Refusal::Unavailable, error));
+                publication.answer(outcome::refused(Refusal::Unavailable, error));
                 return Handed::Done;
             }
         };
-        let Some(producer) = self.link.producer() else { return Handed::Full(publication) };
         let bytes = message.body_len() + message.headers_len() + message.key.as_ref().map_or(0, Bytes::len);
         let flight = Flight { publication, lane: self.clone(), bytes, alone };
         let flights = producer.flights();
         let mut record = BaseRecord::with_opaque_to(&self.topic, flights.take_off(flight));
         record.key = mapped.key.as_deref();
-        record.payload = mapped.value.as_deref();
+        record.payload = mapped.value;
         record.headers = headers;
         match producer.send(record) {
             Ok(()) => {
@@ -302,18 +305,45 @@ impl TopicLane {
             state.gate = Gate::Shut { why: Refusal::UnknownTarget, until_us };
             refuse_all(state, Refusal::UnknownTarget);
         }
-        answer(&flight.publication, verdict);
+        flight.publication.answer(verdict);
         Handed::Done
     }
 }
 
 impl State {
+    fn new() -> Self {
+        Self {
+            gate: Gate::Unknown,
+            queue: VecDeque::new(),
+            alone: VecDeque::new(),
+            in_flight: 0,
+            bytes: 0,
+            pace: Pace::Prompt,
+            pumped_us: i64::MIN / 2,
+        }
+    }
+
+    /// Chooses the producer: prompt while there is little to send, bulk while there is much. `false`: what is
+    /// in flight with the other one comes first.
+    fn keep_pace(&mut self, now_us: i64) -> bool {
+        let wanted = match self.pace {
+            Pace::Prompt if self.queue.len() >= BULK_FROM => Pace::Bulk,
+            Pace::Bulk if self.queue.len() + self.in_flight < BULK_UNTIL => Pace::Prompt,
+            pace => pace,
+        };
+        if wanted != self.pace && self.in_flight > 0 {
+            return now_us - self.pumped_us >= CHANGE_US;
+        }
+        self.pace = wanted;
+        true
+    }
+
     /// Under load messages gather while others are in flight, and go when one of those lands: the client
-    /// library sends what it gets at once, and a request for each few messages costs it and the broker as
-    /// much as the messages do. Where little is in flight nothing waits.
+    /// library's prompt producer sends what it gets at once, and a request for each few messages costs it and
+    /// the broker as much as the messages do. Where little is in flight nothing waits.
     fn may_wait(&self, now_us: i64) -> bool {
-        self.in_flight >= GATHER_BEHIND
-            && self.queue.len() < GATHERED
+        self.pace == Pace::Prompt
+            && self.in_flight >= GATHER_BEHIND
             && now_us - self.pumped_us < GATHER_US
             && self.alone.is_empty()
     }
@@ -334,7 +364,7 @@ fn refuse_all(state: &mut State, why: Refusal) {
         _ => "the topic is not there",
     };
     for publication in state.queue.drain(..).chain(state.alone.drain(..)) {
-        answer(&publication, outcome::refused(why, text));
+        publication.answer(outcome::refused(why, text));
     }
 }
 
@@ -342,17 +372,46 @@ fn refuse_all(state: &mut State, why: Refusal) {
 fn answer_all(answers: Vec<(Publication, Verdict)>) {
     let mut answers = answers.into_iter().peekable();
     while let Some((publication, verdict)) = answers.next() {
-        let verdicts = publication.verdicts.clone();
-        let mut batch = vec![(publication.ticket, verdict)];
+        let verdicts = publication.batch.verdicts.clone();
+        let mut together = vec![(publication.ticket(), verdict)];
         while let Some((publication, verdict)) =
-            answers.next_if(|(next, _)| Arc::ptr_eq(&next.verdicts, &verdicts))
+            answers.next_if(|(next, _)| Arc::ptr_eq(&next.batch.verdicts, &verdicts))
         {
-            batch.push((publication.ticket, verdict));
+            together.push((publication.ticket(), verdict));
         }
-        verdicts.push_all(batch);
+        verdicts.push_all(together);
     }
 }
 
-fn answer(publication: &Publication, verdict: Verdict) {
-    publication.verdicts.push(publication.ticket, verdict);
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Entry, Message, Origin, Target, UnixMs};
+
+    fn waiting(count: usize) -> VecDeque<Publication> {
+        let message =
+            Message { origin: Origin::Kafka, key: None, body: None, headers: Vec::new(), properties: None };
+        let target = Arc::new(Target::Kafka { connection: "main".into(), topic: "t".into() });
+        let entry = Entry::new(UnixMs(0), message);
+        let one = Publication::alone(entry, target, 0, &Arc::default(), i64::MAX);
+        std::iter::repeat_n(one, count).collect()
+    }
+
+    #[test]
+    fn a_lane_changes_its_producer_with_its_load_and_only_between_flights() {
+        let mut state = State { queue: waiting(BULK_FROM - 1), pumped_us: 0, ..State::new() };
+        assert!(state.keep_pace(0) && state.pace == Pace::Prompt);
+        state.queue = waiting(BULK_FROM);
+        state.in_flight = 1;
+        assert!(!state.keep_pace(CHANGE_US - 1), "what is in flight comes first");
+        assert!(state.keep_pace(CHANGE_US) && state.pace == Pace::Prompt, "unless it hangs");
+        state.in_flight = 0;
+        assert!(state.keep_pace(0) && state.pace == Pace::Bulk);
+        (state.queue, state.in_flight) = (waiting(0), BULK_UNTIL);
+        assert!(state.keep_pace(0) && state.pace == Pace::Bulk, "still much to send");
+        state.in_flight = 1;
+        assert!(!state.keep_pace(CHANGE_US - 1));
+        state.in_flight = 0;
+        assert!(state.keep_pace(0) && state.pace == Pace::Prompt);
+    }
 }

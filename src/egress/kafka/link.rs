@@ -1,9 +1,10 @@
-//! What the lanes of one connection share: the producer of the moment, who waits for room in it, and
+//! What the lanes of one connection share: the producers of the moment, who waits for room in them, and
 //! questions about topics.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
@@ -14,6 +15,26 @@ use super::producer::Producer;
 use crate::broker::kafka::Suspicion;
 use crate::domain::Clock;
 
+/// A connection has two producers, for one cannot be both punctual and thrifty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// It sends what it gets at once.
+    Prompt,
+    /// It gives its batches a moment to fill: for lanes that have much to send.
+    Bulk,
+}
+
+impl Pace {
+    pub(super) const BOTH: [Self; 2] = [Self::Prompt, Self::Bulk];
+
+    pub(super) fn linger(self) -> Duration {
+        match self {
+            Self::Prompt => Duration::ZERO,
+            Self::Bulk => Duration::from_millis(5),
+        }
+    }
+}
+
 pub(super) struct Link {
     pub(super) name: String,
     pub(super) clock: Clock,
@@ -22,9 +43,9 @@ pub(super) struct Link {
     pub(super) asked: Notify,
     /// Delivery reports have come.
     pub(super) reported: Notify,
-    /// The producer's thread has ended.
+    /// A producer's thread has ended, and the other is about to.
     pub(super) ended: CancellationToken,
-    producer: RwLock<Option<Arc<Producer>>>,
+    producers: [RwLock<Option<Arc<Producer>>>; 2],
     lanes: Mutex<BTreeMap<String, Arc<TopicLane>>>,
     questions: Mutex<Vec<Arc<TopicLane>>>,
     starved: Mutex<Vec<Arc<TopicLane>>>,
@@ -47,7 +68,7 @@ impl Link {
             asked: Notify::new(),
             reported: Notify::new(),
             ended: CancellationToken::new(),
-            producer: RwLock::default(),
+            producers: Default::default(),
             lanes: Mutex::default(),
             questions: Mutex::default(),
             starved: Mutex::default(),
@@ -75,13 +96,13 @@ impl Link {
     }
 
     /// The producer of the moment; `None` between two.
-    pub(super) fn producer(&self) -> Option<Arc<Producer>> {
-        self.producer.read().clone()
+    pub(super) fn producer(&self, pace: Pace) -> Option<Arc<Producer>> {
+        self.producers[pace as usize].read().clone()
     }
 
     /// Puts another in its place, or none; the old one is the caller's.
-    pub(super) fn replace(&self, new: Option<Arc<Producer>>) -> Option<Arc<Producer>> {
-        std::mem::replace(&mut *self.producer.write(), new)
+    pub(super) fn replace(&self, pace: Pace, new: Option<Arc<Producer>>) -> Option<Arc<Producer>> {
+        std::mem::replace(&mut *self.producers[pace as usize].write(), new)
     }
 
     /// Asks whether a lane's topic is there; the lane hears of it later.

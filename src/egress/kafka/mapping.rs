@@ -4,52 +4,54 @@
 //! header values become bytes, and the properties become headers; [`super::super::rabbitmq::mapping`]
 //! is the way back, `docs/headers.md` the table of both.
 
-use bytes::Bytes;
+use std::borrow::Cow;
+
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 
 use crate::domain::message::stamped;
 use crate::domain::{Header, HeaderValue, Message, Origin, Properties, Text};
 use crate::egress::{Stamp, names};
 
-/// What is handed to a Kafka producer; the topic apart. Its bytes are shared with the message's.
+/// What is handed to a Kafka producer; the topic apart. What need not change is the message's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::egress) struct KafkaRecord {
+pub(in crate::egress) struct KafkaRecord<'a> {
     /// The key; `None` is null.
-    pub key: Option<Bytes>,
+    pub key: Option<Cow<'a, [u8]>>,
     /// The value; `None` is null.
-    pub value: Option<Bytes>,
+    pub value: Option<&'a [u8]>,
     /// Headers in order, repeats kept; a `None` value is null.
-    pub headers: Vec<(Text, Option<Bytes>)>,
+    pub headers: Vec<KafkaHeader<'a>>,
 }
 
+/// A header's name and value; `None` is null.
+pub(in crate::egress) type KafkaHeader<'a> = (Cow<'a, str>, Option<Cow<'a, [u8]>>);
+
 /// The record for a message. `stamp` is `None` for what passes through.
-pub(in crate::egress) fn to_kafka(message: &Message, stamp: Option<&Stamp>) -> KafkaRecord {
+pub(in crate::egress) fn to_kafka<'a>(message: &'a Message, stamp: Option<Stamp<'a>>) -> KafkaRecord<'a> {
     let mut record = match message.origin {
         Origin::Kafka => from_kafka(message),
         Origin::Rabbitmq => from_amqp(message),
     };
     if let Some(stamp) = stamp {
-        record.headers.push((Text::from_static(stamped::ID), Some(stamp.id.bytes().clone())));
-        record.headers.push((Text::from_static(stamped::DUE), Some(stamp.due.to_string().into())));
+        record.headers.push((stamped::ID.into(), Some(Cow::from(&stamp.id.bytes()[..]))));
+        record.headers.push((stamped::DUE.into(), Some(text(&stamp.due))));
         if stamp.attempt >= 2 {
-            record
-                .headers
-                .push((Text::from_static(stamped::ATTEMPT), Some(stamp.attempt.to_string().into())));
+            record.headers.push((stamped::ATTEMPT.into(), Some(text(&stamp.attempt))));
         }
     }
     record
 }
 
-fn from_kafka(message: &Message) -> KafkaRecord {
+fn from_kafka(message: &Message) -> KafkaRecord<'_> {
     // Room for the stamp.
     let mut headers = Vec::with_capacity(message.headers.len() + stamped::ALL.len());
-    headers.extend(message.headers.iter().map(|h| (h.name.clone(), to_bytes(&h.value))));
-    KafkaRecord { key: message.key.clone(), value: message.body.clone(), headers }
+    headers.extend(message.headers.iter().map(|h| (h.name.as_str().into(), to_bytes(&h.value))));
+    KafkaRecord { key: message.key.as_deref().map(Cow::from), value: message.body.as_deref(), headers }
 }
 
-fn from_amqp(message: &Message) -> KafkaRecord {
-    let mut key = message.key.clone();
-    let mut value = message.body.clone();
+fn from_amqp(message: &Message) -> KafkaRecord<'_> {
+    let mut key = message.key.as_deref().map(Cow::from);
+    let mut value = message.body.as_deref();
     let mut headers = Vec::with_capacity(message.headers.len() + 8);
     for Header { name, value: header } in &message.headers {
         match (name.as_str(), header) {
@@ -57,7 +59,7 @@ fn from_amqp(message: &Message) -> KafkaRecord {
             // Only as Postdate writes it: a body is never thrown away, and a Kafka header that
             // happened to have this name comes back as one.
             (names::KAFKA_NULL_VALUE, HeaderValue::Bool(true)) if message.body_len() == 0 => value = None,
-            _ => headers.push((name.clone(), to_bytes(header))),
+            _ => headers.push((name.as_str().into(), to_bytes(header))),
         }
     }
     // Behind the headers: on the way back the last of a name counts, so that a property wins over a
@@ -68,48 +70,53 @@ fn from_amqp(message: &Message) -> KafkaRecord {
     KafkaRecord { key, value, headers }
 }
 
-fn push_properties(headers: &mut Vec<(Text, Option<Bytes>)>, p: &Properties) {
-    let mut push = |name: &str, value: Option<Bytes>| {
-        if let Some(value) = value {
-            headers.push((Text::from(format!("{}{name}", names::AMQP)), Some(value)));
+fn push_properties<'a>(headers: &mut Vec<KafkaHeader<'a>>, p: &'a Properties) {
+    let mut push = |name: &str, value: Option<Cow<'a, [u8]>>| {
+        if value.is_some() {
+            headers.push((format!("{}{name}", names::AMQP).into(), value));
         }
     };
-    let text = |text: &Option<Text>| text.as_ref().map(|t| t.bytes().clone());
-    push("content_type", text(&p.content_type));
-    push("content_encoding", text(&p.content_encoding));
-    push("delivery_mode", p.delivery_mode.map(|v| v.to_string().into()));
-    push("priority", p.priority.map(|v| v.to_string().into()));
-    push("correlation_id", text(&p.correlation_id));
-    push("reply_to", text(&p.reply_to));
-    push("expiration", text(&p.expiration));
-    push("message_id", text(&p.message_id));
-    push("timestamp", p.timestamp.map(|v| v.to_string().into()));
-    push("type", text(&p.kind));
-    push("user_id", text(&p.user_id));
-    push("app_id", text(&p.app_id));
-    push("cluster_id", text(&p.cluster_id));
+    let own = |text: &'a Option<Text>| text.as_ref().map(|t| Cow::from(&t.bytes()[..]));
+    push("content_type", own(&p.content_type));
+    push("content_encoding", own(&p.content_encoding));
+    push("delivery_mode", p.delivery_mode.as_ref().map(text));
+    push("priority", p.priority.as_ref().map(text));
+    push("correlation_id", own(&p.correlation_id));
+    push("reply_to", own(&p.reply_to));
+    push("expiration", own(&p.expiration));
+    push("message_id", own(&p.message_id));
+    push("timestamp", p.timestamp.as_ref().map(text));
+    push("type", own(&p.kind));
+    push("user_id", own(&p.user_id));
+    push("app_id", own(&p.app_id));
+    push("cluster_id", own(&p.cluster_id));
+}
+
+/// A value as text.
+fn text<'a>(value: &impl ToString) -> Cow<'a, [u8]> {
+    Cow::from(value.to_string().into_bytes())
 }
 
 /// A header's value in bytes: numbers, bools and moments as text, tables and arrays as JSON text.
-fn to_bytes(value: &HeaderValue) -> Option<Bytes> {
+fn to_bytes(value: &HeaderValue) -> Option<Cow<'_, [u8]>> {
     Some(match value {
         HeaderValue::Null => return None,
-        HeaderValue::Bytes(bytes) | HeaderValue::LongString(bytes) => bytes.clone(),
-        HeaderValue::Bool(v) => v.to_string().into(),
-        HeaderValue::I8(v) => v.to_string().into(),
-        HeaderValue::U8(v) => v.to_string().into(),
-        HeaderValue::I16(v) => v.to_string().into(),
-        HeaderValue::U16(v) => v.to_string().into(),
-        HeaderValue::I32(v) => v.to_string().into(),
-        HeaderValue::U32(v) => v.to_string().into(),
-        HeaderValue::I64(v) => v.to_string().into(),
-        HeaderValue::F32(v) => v.to_string().into(),
-        HeaderValue::F64(v) => v.to_string().into(),
-        HeaderValue::Decimal { scale, value } => decimal(*scale, *value).into(),
-        HeaderValue::Timestamp(seconds) => seconds.to_string().into(),
+        HeaderValue::Bytes(bytes) | HeaderValue::LongString(bytes) => Cow::from(&bytes[..]),
+        HeaderValue::Bool(v) => text(v),
+        HeaderValue::I8(v) => text(v),
+        HeaderValue::U8(v) => text(v),
+        HeaderValue::I16(v) => text(v),
+        HeaderValue::U16(v) => text(v),
+        HeaderValue::I32(v) => text(v),
+        HeaderValue::U32(v) => text(v),
+        HeaderValue::I64(v) => text(v),
+        HeaderValue::F32(v) => text(v),
+        HeaderValue::F64(v) => text(v),
+        HeaderValue::Decimal { scale, value } => text(&decimal(*scale, *value)),
+        HeaderValue::Timestamp(seconds) => text(seconds),
         HeaderValue::Table(_) | HeaderValue::Array(_) => {
             // Writing JSON into memory, with text for keys, cannot fail.
-            serde_json::to_vec(&Json(value)).unwrap_or_default().into()
+            Cow::from(serde_json::to_vec(&Json(value)).unwrap_or_default())
         }
     })
 }

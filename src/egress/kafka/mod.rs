@@ -1,4 +1,4 @@
-//! Egress to Kafka: one idempotent producer per connection, one lane per topic.
+//! Egress to Kafka: two idempotent producers per connection, a prompt and a bulk one; one lane per topic.
 //!
 //! A message is `Confirmed` when all in-sync replicas have it. Broker away: messages wait in their lane
 //! and in the producer, and each gets its verdict at the latest when its delivery times out. A topic
@@ -45,7 +45,7 @@ pub struct KafkaLanes {
 }
 
 impl KafkaLanes {
-    /// Starts a producer for each connection; brokers need not be there. Announces the parts
+    /// Starts the producers of each connection; brokers need not be there. Announces the parts
     /// `kafka:<connection>`. Its tasks are named `egress:kafka:<connection>`; they end once `shutdown`
     /// drains and every message has its verdict, or when time runs out. Must be called in a runtime.
     pub fn start<'a>(

@@ -1,5 +1,5 @@
-//! One connection's producer: its thread, its delivery reports, and its replacement when a fatal error
-//! (idempotence lost) ends it.
+//! One connection's producers: their threads, their delivery reports, and their replacement when a fatal
+//! error (idempotence lost) ends one.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 use super::StartError;
 use super::lane::TopicLane;
-use super::link::Link;
+use super::link::{Link, Pace};
 use super::outcome;
 use crate::backoff::Backoff;
 use crate::broker::kafka::{self, Connection, TopicState};
@@ -31,7 +31,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// A topic that every cluster with consumer groups has; any answer about it is a sign of life.
 const ANY_TOPIC: &str = "__consumer_offsets";
 
-/// Starts a connection's producer and the task that asks its brokers about topics.
+/// Starts a connection's producers and the task that asks its brokers about topics.
 pub(super) fn start(
     connection: &Connection,
     clock: Clock,
@@ -39,16 +39,18 @@ pub(super) fn start(
     tasks: &Tasks,
     shutdown: &Shutdown,
 ) -> Result<Arc<Link>, StartError> {
-    let config = connection.producer_config()?;
     let link = Link::new(connection.name.clone(), clock);
-    let producer = Producer::new(&config, &link).map_err(|error| connection.refused(error))?;
-    link.replace(Some(producer));
     let name = format!("egress:kafka:{}", connection.name);
-    let (thread_link, shutdown) = (link.clone(), shutdown.clone());
-    let body = move || Engine { link: thread_link, config, retired: Vec::new() }.run(&shutdown);
-    tasks
-        .thread(&name, body)
-        .map_err(|error| StartError::Thread { connection: connection.name.clone(), error })?;
+    for pace in Pace::BOTH {
+        let config = connection.producer_config(pace.linger())?;
+        let producer = Producer::new(&config, &link).map_err(|error| connection.refused(error))?;
+        link.replace(pace, Some(producer));
+        let (link, shutdown) = (link.clone(), shutdown.clone());
+        let body = move || Engine { link, pace, config, retired: Vec::new() }.run(&shutdown);
+        tasks
+            .thread(&name, body)
+            .map_err(|error| StartError::Thread { connection: connection.name.clone(), error })?;
+    }
     tasks.spawn(&name, tell_lanes(link.clone()));
     tasks.spawn(&name, answer_questions(link.clone(), part));
     Ok(link)
@@ -212,9 +214,10 @@ impl ProducerContext for Context {
     }
 }
 
-/// The producer's thread.
+/// A producer's thread.
 struct Engine {
     link: Arc<Link>,
+    pace: Pace,
     config: ClientConfig,
     /// Ended, but still in somebody's hand for a moment.
     retired: Vec<Arc<Producer>>,
@@ -224,18 +227,18 @@ impl Engine {
     fn run(mut self, shutdown: &Shutdown) {
         let mut failures = 0;
         while !self.is_done(shutdown) {
-            if let Some(producer) = self.link.producer() {
+            if let Some(producer) = self.link.producer(self.pace) {
                 producer.inner.poll(POLL);
                 if let Some(cause) = producer.flights.fatal.get() {
                     warn!(connection = %self.link.name, %cause, "kafka producer ended by a fatal error, starting another");
-                    self.retired.extend(self.link.replace(None));
+                    self.retired.extend(self.link.replace(self.pace, None));
                     failures += 1;
                 }
             } else {
                 // A fatal error that comes again at once (no permission) must not spin.
                 std::thread::park_timeout(Backoff::CLIENT.wait(failures));
                 match Producer::new(&self.config, &self.link) {
-                    Ok(producer) => drop(self.link.replace(Some(producer))),
+                    Ok(producer) => drop(self.link.replace(self.pace, Some(producer))),
                     Err(error) => {
                         warn!(connection = %self.link.name, %error, "kafka producer does not start");
                         failures += 1;
@@ -277,7 +280,7 @@ impl Engine {
         for lane in &lanes {
             lane.end();
         }
-        self.retired.extend(self.link.replace(None));
+        self.retired.extend(self.link.replace(self.pace, None));
         // Whoever still asks about a topic holds it for as long as that takes.
         while !self.retired.is_empty() {
             self.bury();
@@ -298,11 +301,12 @@ async fn tell_lanes(link: Arc<Link>) {
             () = link.reported.notified() => {}
         }
         // What was reported of one that has been replaced is told when that one is given up.
-        let flights = link.producer().map(|producer| producer.flights.clone());
-        if let Some(flights) = flights {
+        for producer in Pace::BOTH.into_iter().filter_map(|pace| link.producer(pace)) {
+            let flights = producer.flights.clone();
+            drop(producer);
             flights.tell();
-            link.feed();
         }
+        link.feed();
     }
 }
 
@@ -355,7 +359,7 @@ async fn answer_questions(link: Arc<Link>, part: Part) {
 }
 
 async fn look_up(link: &Arc<Link>, topic: String) -> TopicState {
-    let Some(producer) = link.producer() else {
+    let Some(producer) = link.producer(Pace::Prompt) else {
         return TopicState::Unreachable("the producer is being replaced".to_owned());
     };
     let asked = tokio::task::spawn_blocking(move || kafka::look_up(producer.client(), &topic, ANSWER));
@@ -375,15 +379,8 @@ mod tests {
         let message =
             Message { origin: Origin::Kafka, key: None, body: None, headers: Vec::new(), properties: None };
         let entry = Entry::new(UnixMs(0), message);
-        Publication {
-            entries: Arc::new(vec![entry]),
-            index: 0,
-            stamp: None,
-            target: Arc::new(Target::Kafka { connection: "main".into(), topic: "t".into() }),
-            ticket,
-            verdicts: verdicts.clone(),
-            not_after_us: i64::MAX,
-        }
+        let target = Arc::new(Target::Kafka { connection: "main".into(), topic: "t".into() });
+        Publication::alone(entry, target, ticket, verdicts, i64::MAX)
     }
 
     /// Nobody listens at this address; the producer only has to hold what it gets.
@@ -399,7 +396,7 @@ mod tests {
         let lane = link.lane("t");
         lane.submit(publication(1, &verdicts));
         lane.0.found(&TopicState::There { partitions: 1 });
-        let first = link.producer().expect("a producer");
+        let first = link.producer(Pace::Prompt).expect("a producer");
         first.flights.fatal.get_or_init(|| RDKafkaErrorCode::OutOfOrderSequenceNumber);
         let id = Arc::as_ptr(&first);
         drop(first);
@@ -407,7 +404,10 @@ mod tests {
         assert_eq!(ticket, 1);
         assert!(matches!(verdict, Verdict::Unknown { .. }), "{verdict:?}");
         lane.submit(publication(2, &verdicts));
-        while link.producer().is_none_or(|second| Arc::as_ptr(&second) == id || lane.0.in_flight() == 0) {
+        while link
+            .producer(Pace::Prompt)
+            .is_none_or(|second| Arc::as_ptr(&second) == id || lane.0.in_flight() == 0)
+        {
             tokio::task::yield_now().await;
         }
         // Forced to stop, nobody can tell of what the second producer held either.

@@ -62,7 +62,7 @@ impl Lane for ExchangeLane {
 impl ExchangeLane {
     /// The one verdict of a publication.
     pub(super) fn answer(&self, publication: &Publication, verdict: Verdict) {
-        publication.verdicts.push(publication.ticket, verdict);
+        publication.answer(verdict);
         self.backlog.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -80,7 +80,7 @@ impl ExchangeLane {
         loop {
             let mut queue = self.queue.lock();
             let front = queue.waiting.front()?;
-            if front.not_after_us >= now_us {
+            if !front.is_late(now_us) {
                 return if fits(front) { queue.waiting.pop_front() } else { None };
             }
             let expired = queue.waiting.pop_front();
@@ -95,7 +95,7 @@ impl ExchangeLane {
     pub(super) fn expire(&self, now_us: i64) {
         let mut expired = Vec::new();
         self.queue.lock().waiting.retain(|publication| {
-            let keep = publication.not_after_us >= now_us;
+            let keep = !publication.is_late(now_us);
             if !keep {
                 expired.push(publication.clone());
             }

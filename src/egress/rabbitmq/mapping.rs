@@ -51,7 +51,7 @@ pub(in crate::egress) struct Unfit {
 /// lets it publish.
 pub(in crate::egress) fn to_amqp(
     message: &Message,
-    stamp: Option<&Stamp>,
+    stamp: Option<Stamp<'_>>,
     routing_key: &RoutingKey,
     own_user: Option<&str>,
 ) -> Result<AmqpMessage, Unfit> {

@@ -162,11 +162,11 @@ impl Driver {
 
     /// What is published for a message, or why the broker would refuse it.
     fn prepare(&self, frame_max: usize, publication: &Publication) -> Result<Prepared, (Refusal, String)> {
-        let routing_key = match &*publication.target {
+        let routing_key = match &*publication.batch.target {
             Target::Rabbitmq { routing_key, .. } => routing_key,
             Target::Kafka { .. } => &RoutingKey::Key,
         };
-        let (message, stamp) = (&publication.entry().message, publication.stamp.as_ref());
+        let (message, stamp) = (&publication.entry().message, publication.stamp());
         let own_user = self.own_user.as_deref();
         let message = mapping::to_amqp(message, stamp, routing_key, own_user)
             .map_err(|Unfit { reason, error }| (reason, error.to_string()))?;

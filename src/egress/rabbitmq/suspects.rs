@@ -36,7 +36,7 @@ impl Suspects {
 
 fn fingerprint(publication: &Publication) -> u64 {
     let message = &publication.entry().message;
-    let id = publication.stamp.as_ref().map(|stamp| stamp.id.bytes());
+    let id = publication.stamp().map(|stamp| stamp.id.bytes());
     let mut hash = Xxh3::new();
     for part in [message.key.as_ref(), message.body.as_ref(), id].into_iter().flatten() {
         hash.update(&(part.len() as u64).to_be_bytes());

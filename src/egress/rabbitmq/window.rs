@@ -166,22 +166,14 @@ mod tests {
 
     use super::*;
     use crate::domain::{Entry, Message, Origin, RoutingKey, Target, UnixMs};
-    use crate::egress::Verdicts;
 
     fn publication(ticket: u64) -> Publication {
         let message =
             Message { origin: Origin::Rabbitmq, key: None, body: None, headers: vec![], properties: None };
         let entry = Entry::new(UnixMs(0), message);
         let (connection, exchange) = (String::new(), String::new());
-        Publication {
-            entries: Arc::new(vec![entry]),
-            index: 0,
-            stamp: None,
-            target: Arc::new(Target::Rabbitmq { connection, exchange, routing_key: RoutingKey::Key }),
-            ticket,
-            verdicts: Arc::new(Verdicts::default()),
-            not_after_us: 0,
-        }
+        let target = Arc::new(Target::Rabbitmq { connection, exchange, routing_key: RoutingKey::Key });
+        Publication::alone(entry, target, ticket, &Arc::default(), 0)
     }
 
     /// Enters publications of these bodies; each was published with its ticket as message id.
@@ -201,7 +193,7 @@ mod tests {
     fn came_back(window: &mut Window, body: &str, properties: &BasicProperties) -> bool {
         let returned =
             Returned { routing_key: "key", body: body.as_bytes(), properties, text: "no route".into() };
-        window.came_back(returned, |publication| Some(self::properties(publication.ticket)))
+        window.came_back(returned, |publication| Some(self::properties(publication.ticket())))
     }
 
     fn judged(window: &mut Window) -> String {
@@ -214,7 +206,7 @@ mod tests {
                     Verdict::Refused { .. } => 'n',
                     Verdict::NotTried => '-',
                 };
-                format!("{}{letter}", publication.ticket)
+                format!("{}{letter}", publication.ticket())
             })
             .collect::<Vec<_>>()
             .join(" ")

@@ -37,6 +37,7 @@ fn route() -> Route {
             dedupe_ms: 0,
             rate: None,
             jitter_ms: 0,
+            ordered: false,
             retry: Retry { attempts: 1, initial_ms: 1, max_ms: 1 },
         },
     }

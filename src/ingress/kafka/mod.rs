@@ -15,6 +15,8 @@ mod context;
 mod record;
 mod room;
 mod state;
+pub mod tail;
+pub mod window;
 
 use std::sync::Arc;
 

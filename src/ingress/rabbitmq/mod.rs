@@ -10,6 +10,7 @@
 
 mod channel;
 mod consumer;
+pub mod tail;
 
 use std::sync::Arc;
 

@@ -9,12 +9,18 @@
 //! | a blob that no time to live removes, without an entry | due again, as if its claim had expired |
 //! | tokens, bitmaps, counters, names of what stands nowhere | removed |
 //! | counts | set to what was counted, if nothing moved meanwhile |
+//! | a dead letter without its blob, or a blob that no grave tells of | removed and named; in its grave again |
+//! | a key of the wrong type | moved to `quarantine:` and named; what was in it is lost, and mended as above |
+//! | a blob that was cut or flipped | named; it becomes a dead letter when it is due |
 //!
 //! A blob without an entry is brought back and not unlinked: whatever ends a bundle unlinks its blob in the
 //! same script that removes its entry, and what is on its way in has a time to live, so such a blob is a
 //! bundle that lost its entry. Publishing it twice is the lesser evil, and its cause will be told.
 
 mod finds;
+mod graves;
+mod recount;
+mod spoilt;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,9 +29,10 @@ use redis::{FromRedisValue, Pipeline, Value};
 use tracing::error;
 
 use self::finds::Finds;
-use super::lane::{Arg, Call};
-use super::reply::{integer, shape, text};
-use super::{Store, scripts};
+use self::spoilt::Kind;
+use super::Store;
+use super::keys::Keys;
+use super::reply::text;
 use crate::domain::{Partition, Partitions};
 use crate::store::bundle::BundleId;
 use crate::store::{AuditReport, StoreError};
@@ -39,19 +46,22 @@ const STEPS: usize = 10;
 const SHELVES: usize = 4096;
 /// Hashes with a field per bundle.
 const BESIDE: [&str; 5] = ["tokens", "gone", "done", "expiries", "opened"];
-/// Tries to count while nothing moves.
-const COUNTS: usize = 3;
 
 /// Where audits go on.
 pub(super) struct Audits {
-    keyspace: Mutex<u64>,
-    partitions: Vec<Mutex<Place>>,
+    /// The node whose key space is being walked, by its place, and the cursor in it.
+    keyspace: Mutex<(usize, u64)>,
+    partitions: Vec<Mutex<Places>>,
 }
 
+/// A shelf or a grave, and how many of its entries have been seen.
+type Place = (String, usize);
+
 #[derive(Clone, Default)]
-struct Place {
-    /// The shelf, and how many of its entries have been seen.
-    due: (String, usize),
+struct Places {
+    due: Place,
+    contents: Place,
+    graves: Place,
     claims: usize,
     beside: [u64; BESIDE.len()],
     names: u64,
@@ -70,24 +80,36 @@ impl Store {
     pub async fn audit(&self, p: Partition) -> Result<AuditReport, StoreError> {
         let mut report = AuditReport::default();
         let place = self.0.audits.partitions[usize::from(p.0)].lock().clone();
+        self.quarantine_fixed(p, &mut report).await?;
+        let shelves = self.shelves(p).await?;
+        let shelves: Vec<Kind> = shelves.iter().map(|shelf| (format!("due:{shelf}"), "zset")).collect();
+        self.quarantine(p, &shelves, &mut report).await?;
         let mut finds = Finds::default();
-        let mut next = Place {
+        let mut next = Places {
             claims: self.walk_claims(p, place.claims, &mut finds).await?,
             due: self.walk_due(p, place.due, &mut finds).await?,
-            ..Place::default()
+            contents: self.read_contents(p, place.contents, &mut report).await?,
+            ..Places::default()
         };
         for (n, hash) in BESIDE.iter().enumerate() {
             next.beside[n] = self.walk_beside(p, hash, place.beside[n], &mut finds).await?;
         }
         let mut all: BTreeMap<Partition, Finds> = BTreeMap::new();
         all.insert(p, finds);
-        self.walk_keys(&mut all).await?;
+        self.walk_keys(p, &mut all, &mut report).await?;
         let mut graves = BTreeSet::new();
         for (of, mut finds) in all {
             if of == p {
                 graves = std::mem::take(&mut finds.graves);
+                let (at, bones) = (place.graves.clone(), &mut finds.bones);
+                next.graves = self.walk_graves(p, at, &graves, bones, &mut report).await?;
             }
-            self.mend(of, finds, &mut report).await?;
+            match self.mend(of, finds, &mut report).await {
+                // Another's: its own audit will get out of the way what stands there, and a later walk comes by
+                // again once its node is back.
+                Err(StoreError::Damaged(_) | StoreError::Unavailable(_)) if of != p => {}
+                other => other?,
+            }
         }
         // Names last: those of what was found lost are free now.
         let mut finds = Finds::default();
@@ -95,53 +117,77 @@ impl Store {
         self.mend(p, finds, &mut report).await?;
         self.recount(p, &graves, &mut report).await?;
         *self.0.audits.partitions[usize::from(p.0)].lock() = next;
-        for id in &report.lost {
-            error!(partition = p.0, %id, messages = id.count(), "a bundle is lost: its content is not in the store");
-        }
-        for id in &report.restored {
-            error!(partition = p.0, %id, messages = id.count(), "a bundle had lost its entry; it is due again");
-        }
+        tell(p, &report);
         Ok(report)
     }
 
-    pub(super) async fn ask<T: FromRedisValue>(&self, pipe: &Pipeline) -> Result<T, StoreError> {
-        let connected = self.0.side.get().await?;
-        let mut connection = connected.connection.clone();
-        pipe.query_async(&mut connection).await.map_err(|error| self.0.side.judge(&connected, &error))
+    /// Asks one partition, in one trip.
+    pub(super) async fn ask<T: FromRedisValue>(
+        &self,
+        p: Partition,
+        pipe: &Pipeline,
+    ) -> Result<T, StoreError> {
+        self.0.side.pipe(Keys::slot(p), pipe).await
+    }
+
+    /// Some members of a sorted set, from this place on.
+    async fn members_at(
+        &self,
+        p: Partition,
+        key: &str,
+        at: usize,
+        count: usize,
+    ) -> Result<Vec<String>, StoreError> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("ZRANGE").arg(key).arg(at).arg(at + count - 1);
+        let (members,): (Vec<String>,) = self.ask(p, &pipe).await?;
+        Ok(members)
     }
 
     async fn shelves(&self, p: Partition) -> Result<Vec<String>, StoreError> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("ZRANGE").arg(self.0.keys.of(p, "idx")).arg(0).arg(SHELVES - 1);
-        let (mut shelves,): (Vec<String>,) = self.ask(&pipe).await?;
+        let mut shelves = self.members_at(p, &self.0.keys.of(p, "idx"), 0, SHELVES).await?;
         shelves.sort_unstable();
         Ok(shelves)
     }
 
-    /// Whether each of these stands in its due zset and in `claims`, and whether its blob is there.
-    async fn where_are(&self, p: Partition, ids: &[BundleId]) -> Result<Vec<(bool, bool, bool)>, StoreError> {
+    /// Whether each of these stands in its due zset and in `claims`, and whether its blob is there; what stands
+    /// in a blob's place and is none is noted.
+    async fn where_are(
+        &self,
+        p: Partition,
+        ids: &[BundleId],
+        spoilt: &mut Vec<Kind>,
+    ) -> Result<Vec<(bool, bool, bool)>, StoreError> {
         let mut pipe = Pipeline::with_capacity(ids.len() * 3);
         for id in ids {
             pipe.cmd("ZSCORE").arg(self.0.keys.due(p, id.shelf())).arg(id.as_str());
             pipe.cmd("ZSCORE").arg(self.0.keys.of(p, "claims")).arg(id.as_str());
-            pipe.cmd("EXISTS").arg(self.0.keys.blob(p, id));
+            pipe.cmd("TYPE").arg(self.0.keys.blob(p, id));
         }
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        let found: Vec<Value> = self.ask(&pipe).await?;
-        let there = |value: &Value| !matches!(value, Value::Nil | Value::Int(0));
-        Ok(found.chunks(3).map(|c| (there(&c[0]), there(&c[1]), there(&c[2]))).collect())
+        pipe.ignore_errors();
+        let found: Vec<Value> = self.ask(p, &pipe).await?;
+        let mut places = Vec::with_capacity(ids.len());
+        for (id, answers) in ids.iter().zip(found.chunks(3)) {
+            let kind = text(&answers[2])?;
+            if kind != "none" && kind != "string" {
+                spoilt.push((format!("b:{id}"), "string"));
+            }
+            // Where the place itself is spoilt nothing can be said of what should stand in it.
+            let stands = |answer: &Value| !matches!(answer, Value::Nil);
+            places.push((stands(&answers[0]), stands(&answers[1]), kind == "string"));
+        }
+        Ok(places)
     }
 
     async fn walk_claims(&self, p: Partition, from: usize, finds: &mut Finds) -> Result<usize, StoreError> {
-        let mut at = from;
+        let (mut at, claims) = (from, self.0.keys.of(p, "claims"));
         while at < from + ENTRIES {
-            let mut pipe = redis::pipe();
-            pipe.cmd("ZRANGE").arg(self.0.keys.of(p, "claims")).arg(at).arg(at + PAGE - 1);
-            let (members,): (Vec<String>,) = self.ask(&pipe).await?;
+            let members = self.members_at(p, &claims, at, PAGE).await?;
             let ids = finds.ids(&members, None);
-            for (id, (due, _, blob)) in ids.iter().zip(self.where_are(p, &ids).await?) {
+            for (id, (due, _, blob)) in ids.iter().zip(self.where_are(p, &ids, &mut finds.spoilt).await?) {
                 if due || !blob {
                     finds.bundle(id.clone(), None);
                 }
@@ -169,11 +215,11 @@ impl Store {
                 if seen >= ENTRIES {
                     return Ok((shelf, at));
                 }
-                let mut pipe = redis::pipe();
-                pipe.cmd("ZRANGE").arg(self.0.keys.due(p, &shelf)).arg(at).arg(at + PAGE - 1);
-                let (members,): (Vec<String>,) = self.ask(&pipe).await?;
+                let members = self.members_at(p, &self.0.keys.due(p, &shelf), at, PAGE).await?;
                 let ids = finds.ids(&members, Some(&shelf));
-                for (id, (_, claimed, blob)) in ids.iter().zip(self.where_are(p, &ids).await?) {
+                for (id, (_, claimed, blob)) in
+                    ids.iter().zip(self.where_are(p, &ids, &mut finds.spoilt).await?)
+                {
                     if claimed || !blob {
                         finds.bundle(id.clone(), None);
                     }
@@ -198,12 +244,17 @@ impl Store {
         let mut cursor = from;
         for _ in 0..STEPS {
             let (next, fields) = self.scan_hash(p, hash, cursor).await?;
-            let members: Vec<String> = fields.into_iter().map(|(field, _)| field).collect();
+            let (members, values): (Vec<String>, Vec<String>) = fields.into_iter().unzip();
             let ids = finds.ids(&members, None);
-            for (id, (due, claimed, _)) in ids.iter().zip(self.where_are(p, &ids).await?) {
+            let crooked = members.iter().zip(&values).filter(|(id, value)| is_crooked(hash, id, value));
+            let crooked: Vec<BundleId> = crooked.filter_map(|(id, _)| BundleId::parse(id)).collect();
+            for (id, (due, claimed, _)) in ids.iter().zip(self.where_are(p, &ids, &mut finds.spoilt).await?) {
                 if !claimed && (!due || hash == "tokens") {
                     finds.bundle(id.clone(), None);
                 }
+            }
+            for id in crooked {
+                finds.bundle(id, None);
             }
             cursor = next;
             if cursor == 0 {
@@ -219,7 +270,7 @@ impl Store {
             let (next, fields) = self.scan_hash(p, "names", cursor).await?;
             let meant: Vec<_> = fields.iter().map(|(_, place)| super::write::parse_place(place)).collect();
             let ids: Vec<BundleId> = meant.iter().flatten().map(|(id, _)| id.clone()).collect();
-            let mut places = self.where_are(p, &ids).await?.into_iter();
+            let mut places = self.where_are(p, &ids, &mut finds.spoilt).await?.into_iter();
             for ((name, place), meant) in fields.into_iter().zip(meant) {
                 let Some((id, _)) = meant else {
                     finds.names.push((name, place, None));
@@ -246,93 +297,39 @@ impl Store {
     ) -> Result<(u64, Vec<(String, String)>), StoreError> {
         let mut pipe = redis::pipe();
         pipe.cmd("HSCAN").arg(self.0.keys.of(p, hash)).arg(cursor).arg("COUNT").arg(PAGE);
-        let (found,): ((u64, Vec<(String, String)>),) = self.ask(&pipe).await?;
+        let (found,): ((u64, Vec<(String, String)>),) = self.ask(p, &pipe).await?;
         Ok(found)
     }
+}
 
-    /// Counts what stands, and sets the counts to it if nothing moved meanwhile.
-    async fn recount(
-        &self,
-        p: Partition,
-        graves: &BTreeSet<String>,
-        report: &mut AuditReport,
-    ) -> Result<(), StoreError> {
-        for _ in 0..COUNTS {
-            let call = self.recount_call(p, vec!["look".into()]);
-            let look = self.0.settles.run_unnumbered(p, &call).await?;
-            let Value::Array(look) = look else { return Err(shape("the answer to a recount")) };
-            let [stamp, forgotten] = &look[..] else { return Err(shape("the answer to a recount")) };
-            report.lanes += integer(forgotten)? as u32;
-            let Some(counted) = self.count(p, graves).await? else { return Ok(()) };
-            let mut args: Vec<Arg> = vec!["set".into(), text(stamp)?.into(), counted.len().into()];
-            for (field, n) in counted {
-                args.extend::<[Arg; 2]>([field.into(), n.into()]);
-            }
-            let set = self.0.settles.run_unnumbered(p, &self.recount_call(p, args)).await?;
-            if text(&set)? != "MOVED" {
-                report.counts = Some(integer(&set)? as u32);
-                return Ok(());
-            }
+/// Whether this cannot be what we wrote beside a bundle: bitmaps are as long as it, the others whole numbers.
+fn is_crooked(hash: &str, id: &str, value: &str) -> bool {
+    match hash {
+        "gone" | "done" => {
+            let count = BundleId::parse(id).map_or(0, |id| id.count());
+            value.len() != count || value.bytes().any(|bit| !matches!(bit, b'0' | b'1'))
         }
-        Ok(())
+        "expiries" | "opened" => value.parse::<u32>().is_err(),
+        _ => false,
     }
+}
 
-    fn recount_call(&self, p: Partition, args: Vec<Arg>) -> Call {
-        let keys = self.0.keys.fixed(p);
-        Call { script: &scripts::RECOUNT, op: "recount", keys, args, blobs: Vec::new() }
+/// Names what is lost, what came back, and what a person should look at.
+fn tell(p: Partition, report: &AuditReport) {
+    let p = p.0;
+    for id in &report.lost {
+        error!(partition = p, %id, messages = id.count(), "a bundle is lost: its content is not in the store");
     }
-
-    /// What the counts should be; `None` if there is too much to count.
-    async fn count(
-        &self,
-        p: Partition,
-        graves: &BTreeSet<String>,
-    ) -> Result<Option<BTreeMap<String, i64>>, StoreError> {
-        let shelves = self.shelves(p).await?;
-        if shelves.len() == SHELVES {
-            return Ok(None);
-        }
-        let mut zsets: Vec<String> = shelves.iter().map(|shelf| self.0.keys.due(p, shelf)).collect();
-        zsets.push(self.0.keys.of(p, "claims"));
-        let mut counted: BTreeMap<String, i64> = BTreeMap::new();
-        let mut seen = 0;
-        for zset in zsets {
-            let mut pipe = redis::pipe();
-            pipe.cmd("ZRANGE").arg(&zset).arg(0).arg(ENTRIES);
-            let (members,): (Vec<String>,) = self.ask(&pipe).await?;
-            seen += members.len();
-            if seen > ENTRIES {
-                return Ok(None);
-            }
-            let ids: Vec<BundleId> = members.iter().filter_map(|id| BundleId::parse(id)).collect();
-            for ids in ids.chunks(PAGE) {
-                self.count_bundles(p, ids, &mut counted).await?;
-            }
-        }
-        let whole = self.count_dead(p, seen, graves.clone(), &mut counted).await?;
-        Ok(whole.then_some(counted))
+    for id in &report.restored {
+        error!(partition = p, %id, messages = id.count(), "a bundle had lost its entry; it is due again");
     }
-
-    async fn count_bundles(
-        &self,
-        p: Partition,
-        ids: &[BundleId],
-        counted: &mut BTreeMap<String, i64>,
-    ) -> Result<(), StoreError> {
-        let mut pipe = Pipeline::with_capacity(ids.len() * 2);
-        for id in ids {
-            pipe.cmd("STRLEN").arg(self.0.keys.blob(p, id));
-            pipe.cmd("HGET").arg(self.0.keys.of(p, "gone")).arg(id.as_str());
-        }
-        let found: Vec<Value> = self.ask(&pipe).await?;
-        for (id, pair) in ids.iter().zip(found.chunks(2)) {
-            let gone = match &pair[1] {
-                Value::BulkString(bits) => String::from_utf8_lossy(bits).matches('1').count(),
-                _ => 0,
-            };
-            *counted.entry(format!("n:{}", id.route())).or_default() += (id.count() - gone) as i64;
-            *counted.entry(format!("b:{}", id.route())).or_default() += integer(&pair[0])?;
-        }
-        Ok(())
+    for id in &report.unreadable {
+        error!(partition = p, %id, messages = id.count(), "a bundle cannot be read; it dies when it is due");
+    }
+    for id in &report.dead_lost {
+        error!(partition = p, %id, "a dead letter is lost: its content is not in the store");
+    }
+    for key in &report.quarantined {
+        error!(partition = p, key, "a key had another type than ours have; it is in quarantine, as it was");
     }
 }

@@ -9,9 +9,11 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use redis::Value;
+use redis::cluster_routing::Slot;
 
 use super::Store;
+use super::find::version;
+use super::keys::Keys;
 use crate::domain::{Partition, UnixMs};
 use crate::store::bundle::BundleId;
 use crate::store::codec::read_dues;
@@ -108,7 +110,7 @@ impl Store {
         for shelf in &crowded {
             let due = self.0.keys.due(shelf.0, &shelf.1);
             for at in (0..MORE_ENTRIES).step_by(STEP) {
-                let command = range(&due, floor.to_string(), query.to.0, (at, STEP));
+                let command = (Keys::slot(shelf.0), range(&due, floor.to_string(), query.to.0, (at, STEP)));
                 let entries: Vec<(String, f64)> =
                     self.trips(vec![command], 1).await?.pop().unwrap_or_default();
                 let (whole, last) = (entries.len() < STEP, at + STEP >= MORE_ENTRIES);
@@ -148,8 +150,8 @@ impl Store {
         let mut commands = Vec::new();
         for p in self.0.partitions.all() {
             let idx = self.0.keys.of(p, "idx");
-            commands.push(range(&idx, begin.to_string(), due, (0, BEGUN)));
-            commands.push(range(&idx, format!("({due}"), query.to.0, (0, SHELVES)));
+            commands.push((Keys::slot(p), range(&idx, begin.to_string(), due, (0, BEGUN))));
+            commands.push((Keys::slot(p), range(&idx, format!("({due}"), query.to.0, (0, SHELVES))));
         }
         let answers: Vec<Vec<(String, f64)>> = self.trips(commands, TRIP).await?;
         let of_route = |shelf: &str| match &query.route {
@@ -190,7 +192,8 @@ impl Store {
     ) -> Result<Vec<Vec<(String, f64)>>, StoreError> {
         let commands = shelves
             .iter()
-            .map(|(p, shelf)| range(&self.0.keys.due(*p, shelf), floor.to_string(), to.0, (0, most)));
+            .map(|(p, shelf)| (*p, range(&self.0.keys.due(*p, shelf), floor.to_string(), to.0, (0, most))))
+            .map(|(p, command)| (Keys::slot(p), command));
         self.trips(commands.collect(), TRIP).await
     }
 
@@ -205,13 +208,14 @@ impl Store {
         let mut commands = Vec::new();
         for c in &candidates {
             let (keys, p, id) = (&self.0.keys, c.partition, c.id.as_str());
-            commands.push(command("HGET", &keys.of(p, "gone"), id));
-            commands.push(command("HGET", &keys.of(p, "done"), id));
+            let slot = Keys::slot(p);
+            commands.push((slot, command("HGET", &keys.of(p, "gone"), id)));
+            commands.push((slot, command("HGET", &keys.of(p, "done"), id)));
             let mut head = redis::cmd("GETRANGE");
             // The index stands before the records, some bytes a message.
             let end = if c.id.count() > 1 { 1024 + 31 * c.id.count() } else { 0 };
             head.arg(keys.blob(p, &c.id)).arg(0).arg(end);
-            commands.push(head);
+            commands.push((slot, head));
         }
         let answers: Vec<Option<Vec<u8>>> = self.trips(commands, TRIP).await?;
         let mut keys = Vec::new();
@@ -257,7 +261,7 @@ impl Store {
         let lengths = ids.iter().map(|(p, id)| {
             let mut strlen = redis::cmd("STRLEN");
             strlen.arg(self.0.keys.blob(*p, id));
-            strlen
+            (Keys::slot(*p), strlen)
         });
         let lengths: Vec<usize> = self.trips(lengths.collect(), TRIP).await?;
         let sizes: BTreeMap<(Partition, &str), usize> =
@@ -279,7 +283,7 @@ impl Store {
         let commands = wanted.keys().filter_map(|(p, id)| {
             let mut get = redis::cmd("GET");
             get.arg(self.0.keys.blob(*p, &BundleId::parse(id)?));
-            Some(get)
+            Some((Keys::slot(*p), get))
         });
         let blobs: Vec<Option<Vec<u8>>> = self.trips(commands.collect(), BLOBS).await?;
         for (bundle, blob) in wanted.values_mut().zip(blobs) {
@@ -295,6 +299,7 @@ impl Store {
                 route: id.route().to_owned(),
                 id: name.unwrap_or_else(|| id.message_id(key.partition, key.index as usize, entry.due)),
                 state: MessageState::Pending,
+                version: version(&id, key.index),
                 target: bundle.target.clone(),
                 entry: entry.clone(),
             });
@@ -305,22 +310,12 @@ impl Store {
     /// Sends commands so many at a time, and reads all answers.
     pub(super) async fn trips<T: redis::FromRedisValue>(
         &self,
-        commands: Vec<redis::Cmd>,
+        commands: Vec<(Slot, redis::Cmd)>,
         most: usize,
     ) -> Result<Vec<T>, StoreError> {
         let mut answers = Vec::with_capacity(commands.len());
         for trip in commands.chunks(most) {
-            let mut pipe = redis::Pipeline::with_capacity(trip.len());
-            for command in trip {
-                pipe.add_command(command.clone());
-            }
-            let connected = self.0.browse.get().await?;
-            let mut connection = connected.connection.clone();
-            let values: Vec<Value> =
-                pipe.query_async(&mut connection).await.map_err(|e| self.0.browse.judge(&connected, &e))?;
-            for value in values {
-                answers.push(T::from_redis_value(value).map_err(|e| StoreError::Damaged(e.to_string()))?);
-            }
+            answers.extend(self.0.browse.gather_all::<T>(trip.to_vec()).await?);
         }
         Ok(answers)
     }

@@ -1,14 +1,18 @@
 //! What the timer asks of the store on the way out: which heads there are, claims on them, and the sweep of
 //! claims whose holders died.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use redis::Value;
 use tracing::warn;
 
+use super::keys::Keys;
 use super::lane::{Arg, Call};
+use super::link::read;
 use super::reply::{integer, shape, text};
+use super::scripts::With;
 use super::{Store, scripts};
 use crate::backoff::Backoff;
 use crate::domain::limits::SPLIT_EXPIRIES;
@@ -25,35 +29,44 @@ const SWEEP: usize = 100;
 
 impl Store {
     /// The earliest bundle of every route and slice in these partitions that is due by `until`, and
-    /// per partition the earliest after it: one trip for all of them, two where a backlog is long.
+    /// per partition the earliest after it: one trip a node for all of them, two where a backlog is long. In a
+    /// cluster those of a node that is away are left out; `Err` if none can be had.
     pub async fn heads(&self, partitions: &[Partition], until: UnixMs) -> Result<Vec<Head>, StoreError> {
-        let mut pipe = redis::Pipeline::with_capacity(partitions.len() * 2);
+        self.look(partitions, until).await.map(|(heads, _)| heads)
+    }
+
+    /// The same, and the partitions of which these are all.
+    pub async fn look(
+        &self,
+        partitions: &[Partition],
+        until: UnixMs,
+    ) -> Result<(Vec<Head>, BTreeSet<Partition>), StoreError> {
+        let mut commands = Vec::with_capacity(partitions.len() * 2);
         for &p in partitions {
-            let idx = self.0.keys.of(p, "idx");
+            let (slot, idx) = (Keys::slot(p), self.0.keys.of(p, "idx"));
             let mut due = redis::cmd("ZRANGEBYSCORE");
             due.arg(&idx).arg("-inf").arg(until.0).arg("WITHSCORES").arg("LIMIT").arg(0).arg(SHELVES);
-            pipe.add_command(due);
+            commands.push((slot, due));
             let mut next = redis::cmd("ZRANGEBYSCORE");
             next.arg(&idx).arg(format!("({until}")).arg("+inf").arg("WITHSCORES").arg("LIMIT").arg(0).arg(1);
-            pipe.add_command(next);
+            commands.push((slot, next));
         }
-        let connected = self.0.side.get().await?;
-        let mut connection = connected.connection.clone();
-        let found: Vec<Vec<(String, f64)>> =
-            pipe.query_async(&mut connection).await.map_err(|error| self.0.side.judge(&connected, &error))?;
-        let (mut heads, mut longer) = (Vec::new(), Vec::new());
+        let found = in_part(self.0.side.gather(commands).await)?;
+        let (mut heads, mut longer, mut whole) = (Vec::new(), Vec::new(), BTreeSet::new());
         for (&p, lists) in partitions.iter().zip(found.chunks(2)) {
-            for (shelf, due) in lists.iter().flatten() {
+            for (shelf, due) in lists.iter().flatten().flatten() {
                 heads.push(Head { partition: p, shelf: shelf.clone(), due: UnixMs(*due as i64) });
             }
-            if lists.first().is_some_and(|due| due.len() == SHELVES) {
-                longer.push(p);
+            match lists {
+                [Some(due), _] if due.len() == SHELVES => longer.push(p),
+                [Some(_), _] => drop(whole.insert(p)),
+                _ => {}
             }
         }
         if !longer.is_empty() {
-            self.more_heads(&longer, until, &mut heads).await?;
+            self.more_heads(&longer, until, &mut heads, &mut whole).await?;
         }
-        Ok(heads)
+        Ok((heads, whole))
     }
 
     async fn more_heads(
@@ -61,18 +74,20 @@ impl Store {
         partitions: &[Partition],
         until: UnixMs,
         heads: &mut Vec<Head>,
+        whole: &mut BTreeSet<Partition>,
     ) -> Result<(), StoreError> {
-        let mut pipe = redis::Pipeline::with_capacity(partitions.len());
-        for &p in partitions {
-            pipe.cmd("ZRANGEBYSCORE").arg(self.0.keys.of(p, "idx")).arg("-inf").arg(until.0);
-            pipe.arg("WITHSCORES").arg("LIMIT").arg(SHELVES).arg(MORE_SHELVES);
-        }
-        let connected = self.0.side.get().await?;
-        let mut connection = connected.connection.clone();
-        let found: Vec<Vec<(String, f64)>> =
-            pipe.query_async(&mut connection).await.map_err(|error| self.0.side.judge(&connected, &error))?;
+        let commands = partitions.iter().map(|&p| {
+            let mut more = redis::cmd("ZRANGEBYSCORE");
+            more.arg(self.0.keys.of(p, "idx")).arg("-inf").arg(until.0);
+            more.arg("WITHSCORES").arg("LIMIT").arg(SHELVES).arg(MORE_SHELVES);
+            (Keys::slot(p), more)
+        });
+        let found = in_part(self.0.side.gather(commands.collect()).await)?;
         for (&p, list) in partitions.iter().zip(found) {
-            heads.extend(list.into_iter().map(|(shelf, due)| Head {
+            if list.as_ref().is_some_and(|list: &Vec<_>| list.len() < MORE_SHELVES) {
+                whole.insert(p);
+            }
+            heads.extend(list.into_iter().flatten().map(|(shelf, due)| Head {
                 partition: p,
                 shelf,
                 due: UnixMs(due as i64),
@@ -85,26 +100,49 @@ impl Store {
     /// by now, is simply not in the answer. A call whose answer was lost answers the same bundles again, however
     /// long that took: the caller's own deadline counts from before this call.
     pub async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
+        let (token, values) = self.send_claim(request, Vec::new(), With::default()).await?;
+        self.open_claim(request, &token, &values).await
+    }
+
+    /// Makes the call; `head` are the arguments that come before those of every claim.
+    pub(super) async fn send_claim(
+        &self,
+        request: &ClaimRequest,
+        head: Vec<Arg>,
+        with: With,
+    ) -> Result<(Arc<str>, Vec<Value>), StoreError> {
         let p = request.partition;
         let token: Arc<str> = self.0.ids.unique().into();
-        let mut keys = self.0.keys.fixed(p);
+        let mut keys = self.0.keys.fixed_of(p, with);
         keys.extend(request.shelves.iter().map(|(shelf, _)| self.0.keys.due(p, shelf)));
-        let mut args: Vec<Arg> = vec![
+        let mut args = head;
+        args.extend::<[Arg; 5]>([
             token.as_ref().into(),
             request.lookahead_ms.into(),
             request.lease_ms.into(),
             request.max_bundles.into(),
             request.shelves.len().into(),
-        ];
+        ]);
         for (shelf, messages) in &request.shelves {
             args.extend::<[Arg; 2]>([shelf.as_str().into(), (*messages).into()]);
         }
-        let call = Call { script: &scripts::CLAIM, op: "claim", keys, args, blobs: Vec::new() };
+        let call = Call { script: scripts::CLAIM.of(with), op: "claim", keys, args, blobs: Vec::new() };
         let answer = self.0.claims.run(p, call).await?;
         let Value::Array(values) = answer else { return Err(shape("the answer to a claim")) };
-        let mut taken = Vec::with_capacity(values.len() / 6);
-        for row in values.chunks(6) {
-            taken.extend(read_claimed(p, &token, row)?);
+        Ok((token, values))
+    }
+
+    /// Gets the content of what was claimed.
+    pub(super) async fn open_claim(
+        &self,
+        request: &ClaimRequest,
+        token: &Arc<str>,
+        rows: &[Value],
+    ) -> Result<Vec<Claimed>, StoreError> {
+        let p = request.partition;
+        let mut taken = Vec::with_capacity(rows.len() / 6);
+        for row in rows.chunks(6) {
+            taken.extend(read_claimed(p, token, row)?);
         }
         let (clock, mut failures) = (self.0.clock.local(), 0);
         let end_us = clock.mono_us().saturating_add(request.lease_ms as i64 * 1000);
@@ -131,7 +169,7 @@ impl Store {
             pipe.cmd("GET").arg(self.0.keys.blob(p, &c.claim.id));
         }
         let link = self.0.claims.link();
-        let connected = link.get().await?;
+        let connected = link.reach(Keys::slot(p)).await?;
         let mut connection = connected.connection.clone();
         pipe.ignore_errors();
         let blobs: Vec<Value> =
@@ -155,8 +193,6 @@ impl Store {
     /// back deadlines that lie more than a lease ahead. With `hold`, nothing expires. Names that were delivered
     /// long enough ago are forgotten.
     pub async fn sweep(&self, p: Partition, lease_ms: u64, hold: bool) -> Result<Swept, StoreError> {
-        let connected = self.0.side.get().await?;
-        let mut connection = connected.connection.clone();
         let now = self.0.clock.now();
         let claims = self.0.keys.of(p, "claims");
         let mut pipe = redis::pipe();
@@ -165,7 +201,7 @@ impl Store {
         pipe.cmd("ZRANGEBYSCORE").arg(&claims).arg(far).arg("+inf").arg("LIMIT").arg(0).arg(SWEEP);
         pipe.cmd("ZCOUNT").arg(self.0.keys.delivered(p)).arg("-inf").arg(now.0);
         let (mut found, ahead, over): (Vec<String>, Vec<String>, u64) =
-            pipe.query_async(&mut connection).await.map_err(|error| self.0.side.judge(&connected, &error))?;
+            self.0.side.pipe(Keys::slot(p), &pipe).await?;
         if over > 0 {
             self.trim(p).await?;
         }
@@ -184,6 +220,17 @@ impl Store {
         let count = |letter| letters.chars().filter(|&l| l == letter).count() as u32;
         Ok(Swept { expired: count('e'), clamped: count('c') })
     }
+}
+
+/// Members of a zset and their scores.
+type Listed = Vec<(String, f64)>;
+
+/// Lists of entries, of those that could be asked; `Err` if nobody could.
+fn in_part(answers: Vec<Result<Value, StoreError>>) -> Result<Vec<Option<Listed>>, StoreError> {
+    if let (true, Some(Err(why))) = (answers.iter().all(Result::is_err), answers.first()) {
+        return Err(why.clone());
+    }
+    answers.into_iter().map(|answer| answer.ok().map(read).transpose()).collect()
 }
 
 /// A bundle that was opened twice since it expired twice kills whoever decodes it: nobody does any more.

@@ -5,16 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use redis::{Pipeline, Value};
 
+use super::keys::Keys;
 use super::lane::{Arg, Call};
 use super::reply::{integer, shape, text};
 use super::write::{graves, name_key};
 use super::{Store, scripts};
 use crate::domain::{Flags, Partition, RouteName, UnixMs};
-use crate::store::bundle::{BundleId, from_base36};
+use crate::store::bundle::from_base36;
 use crate::store::dead::grave;
-use crate::store::{
-    Bundle, DeadBody, DeadFilter, DeadId, DeadMark, DeadPage, StoreError, decode, encode, slice_of,
-};
+use crate::store::{Bundle, DeadBody, DeadFilter, DeadId, DeadMark, DeadPage, StoreError, decode, encode};
 
 /// Looks that one page takes at most: where few match, a page may be empty and not the last.
 const LOOKS: usize = 8;
@@ -71,11 +70,7 @@ impl Store {
 
     /// The graves that hold anything that the filter may mean.
     async fn graves(&self, filter: &DeadFilter) -> Result<Vec<(Partition, String)>, StoreError> {
-        let mut pipe = Pipeline::with_capacity(usize::from(self.0.partitions.count()));
-        for p in self.0.partitions.all() {
-            pipe.cmd("HGETALL").arg(self.0.keys.of(p, "counts"));
-        }
-        let found: Vec<Vec<(String, i64)>> = self.ask(&pipe).await?;
+        let found = self.0.side.gather_all::<Vec<(String, i64)>>(self.all_counts()).await?;
         let mut places = Vec::new();
         for (p, fields) in self.0.partitions.all().zip(found) {
             let graves = fields.iter().filter(|(_, n)| *n > 0).filter_map(|(f, _)| f.strip_prefix("d:"));
@@ -95,12 +90,13 @@ impl Store {
         let from = filter.from.into_iter().chain(after.map(|mark| mark.at)).max();
         let min = from.map_or("-inf".to_owned(), |at| at.to_string());
         let max = filter.to.map_or("+inf".to_owned(), |at| format!("({at}"));
-        let mut pipe = Pipeline::with_capacity(places.len());
-        for (p, grave) in places {
-            pipe.cmd("ZRANGEBYSCORE").arg(self.0.keys.grave(*p, grave)).arg(&min).arg(&max);
-            pipe.arg("WITHSCORES").arg("LIMIT").arg(0).arg(window);
-        }
-        let found: Vec<Vec<(String, f64)>> = self.ask(&pipe).await?;
+        let commands = places.iter().map(|(p, grave)| {
+            let mut next = redis::cmd("ZRANGEBYSCORE");
+            next.arg(self.0.keys.grave(*p, grave)).arg(&min).arg(&max);
+            next.arg("WITHSCORES").arg("LIMIT").arg(0).arg(window);
+            (Keys::slot(*p), next)
+        });
+        let found: Vec<Vec<(String, f64)>> = self.0.side.gather_all(commands.collect()).await?;
         let (mut marks, mut surely): (Vec<DeadMark>, Option<UnixMs>) = (Vec::new(), None);
         for members in found {
             if let Some((_, last)) = members.last().filter(|_| members.len() == window) {
@@ -124,11 +120,12 @@ impl Store {
     /// first; of the others as many as a few MiB hold.
     pub async fn dead_letters(&self, ids: &[DeadId]) -> Result<Vec<Option<DeadBody>>, StoreError> {
         let known = |id: &DeadId| id.partition().0 < self.0.partitions.count();
-        let mut pipe = Pipeline::with_capacity(ids.len());
-        for id in ids {
-            pipe.cmd("STRLEN").arg(self.0.keys.dead(id));
-        }
-        let sizes: Vec<i64> = if ids.is_empty() { Vec::new() } else { self.ask(&pipe).await? };
+        let sizes = ids.iter().map(|id| {
+            let mut strlen = redis::cmd("STRLEN");
+            strlen.arg(self.0.keys.dead(id));
+            (Keys::slot(id.partition()), strlen)
+        });
+        let sizes: Vec<i64> = self.0.side.gather_all(sizes.collect()).await?;
         let (mut total, mut taken) = (0, 0);
         for size in sizes {
             total += size;
@@ -139,12 +136,13 @@ impl Store {
         }
         let mut bodies = Vec::with_capacity(taken);
         for ids in ids[..taken].chunks(DROPS) {
-            let mut pipe = Pipeline::with_capacity(ids.len() * 2);
-            for id in ids {
-                pipe.cmd("GET").arg(self.0.keys.dead(id));
-                pipe.cmd("ZSCORE").arg(self.0.keys.grave(id.partition(), &id.grave())).arg(id.as_str());
-            }
-            let found: Vec<Value> = self.ask(&pipe).await?;
+            let commands = ids.iter().flat_map(|id| {
+                let (mut get, mut score) = (redis::cmd("GET"), redis::cmd("ZSCORE"));
+                get.arg(self.0.keys.dead(id));
+                score.arg(self.0.keys.grave(id.partition(), &id.grave())).arg(id.as_str());
+                [get, score].map(|command| (Keys::slot(id.partition()), command))
+            });
+            let found: Vec<Value> = self.0.side.gather_all(commands.collect()).await?;
             bodies.extend(ids.iter().zip(found.chunks(2)).map(|(id, pair)| match pair {
                 [Value::BulkString(blob), Value::BulkString(_) | Value::Double(_)] if known(id) => {
                     let blob = Bytes::copy_from_slice(blob);
@@ -169,7 +167,7 @@ impl Store {
                 pipe.arg("-inf").arg(format!("({before}")).arg("LIMIT").arg(0).arg(DROPS);
             }
         }
-        let found: Vec<Vec<String>> = if routes.is_empty() { Vec::new() } else { self.ask(&pipe).await? };
+        let found: Vec<Vec<String>> = if routes.is_empty() { Vec::new() } else { self.ask(p, &pipe).await? };
         Ok(found.iter().flatten().filter_map(|id| DeadId::parse(id)).collect())
     }
 
@@ -181,13 +179,30 @@ impl Store {
                 Some(p) if p < u64::from(self.0.partitions.count()) => Partition(p as u16),
                 _ => return Ok(Vec::new()),
             },
+            None if self.0.order.has(route.as_str()) => return self.dead_of_name(route, id).await,
             None => self.home_of(route, id),
         };
+        self.dead_in(p, route, id).await
+    }
+
+    /// The same of an ordered route, whose names live with their keys.
+    async fn dead_of_name(&self, route: &RouteName, id: &str) -> Result<Vec<DeadId>, StoreError> {
+        let filter = DeadFilter { route: Some(route.clone()), ..DeadFilter::default() };
+        let places: BTreeSet<Partition> = self.graves(&filter).await?.into_iter().map(|(p, _)| p).collect();
+        let mut found = Vec::new();
+        for p in places {
+            found.extend(self.dead_in(p, route, id).await?);
+        }
+        Ok(found)
+    }
+
+    /// The same, of one partition.
+    async fn dead_in(&self, p: Partition, route: &RouteName, id: &str) -> Result<Vec<DeadId>, StoreError> {
         let mut found = Vec::new();
         for invalid in [false, true] {
             let mut pipe = redis::pipe();
             pipe.cmd("ZRANGE").arg(self.0.keys.grave(p, &grave(route.as_str(), invalid))).arg(0).arg(COUNTED);
-            let (members,): (Vec<String>,) = self.ask(&pipe).await?;
+            let (members,): (Vec<String>,) = self.ask(p, &pipe).await?;
             let ids: Vec<DeadId> = members.iter().filter_map(|id| DeadId::parse(id)).collect();
             let mut rest = &ids[..];
             while !rest.is_empty() {
@@ -213,7 +228,7 @@ impl Store {
         }
         let mut pipe = redis::pipe();
         pipe.cmd("ZSCORE").arg(self.0.keys.grave(id.partition(), &id.grave())).arg(id.as_str());
-        let (score,): (Option<f64>,) = self.ask(&pipe).await?;
+        let (score,): (Option<f64>,) = self.ask(id.partition(), &pipe).await?;
         Ok(score.map(|at| UnixMs(at as i64)))
     }
 
@@ -227,7 +242,7 @@ impl Store {
         let Some(route) = RouteName::new(id.route()) else { return Ok(false) };
         let name = entry.id.as_ref().filter(|_| entry.flags.has(Flags::NAMED));
         let name = name.map(|name| name_key(&route, name)).unwrap_or_default();
-        let fresh = BundleId::new(&route, slice_of(entry.due), &self.unique(), 1);
+        let fresh = self.0.order.id(&self.0.ids, &route, entry.due, 1, None);
         let mut all = keys.fixed(p);
         all.extend([
             keys.grave(p, &id.grave()),
@@ -301,13 +316,13 @@ impl Store {
     ) -> Result<bool, StoreError> {
         let mut pipe = redis::pipe();
         pipe.cmd("HKEYS").arg(self.0.keys.of(p, "counts"));
-        let (fields,): (Vec<String>,) = self.ask(&pipe).await?;
+        let (fields,): (Vec<String>,) = self.ask(p, &pipe).await?;
         let kept = fields.iter().filter_map(|field| field.strip_prefix("d:").map(str::to_owned));
         let graves: BTreeSet<String> = kept.chain(seen_graves).collect();
         for grave in &graves {
             let mut pipe = redis::pipe();
             pipe.cmd("ZRANGE").arg(self.0.keys.grave(p, grave)).arg(0).arg(COUNTED);
-            let (members,): (Vec<String>,) = self.ask(&pipe).await?;
+            let (members,): (Vec<String>,) = self.ask(p, &pipe).await?;
             seen += members.len();
             if seen > COUNTED {
                 return Ok(false);
@@ -319,7 +334,7 @@ impl Store {
             for id in members.iter().filter_map(|id| DeadId::parse(id)) {
                 pipe.cmd("STRLEN").arg(self.0.keys.dead(&id));
             }
-            let sizes: Vec<Value> = self.ask(&pipe).await?;
+            let sizes: Vec<Value> = self.ask(p, &pipe).await?;
             counted.insert(format!("d:{grave}"), members.len() as i64);
             let bytes = sizes.iter().map(integer).sum::<Result<i64, _>>()?;
             counted.insert(format!("x:{grave}"), bytes);

@@ -4,7 +4,7 @@ use super::keys::Keys;
 use super::link::Link;
 use super::write::{name_key, parse_place};
 use super::{Store, scripts};
-use crate::domain::{Partition, RouteName};
+use crate::domain::{Partition, RouteName, Text};
 use crate::store::bundle::{BundleId, place_in};
 use crate::store::{Found, MessageState, StoreError, decode};
 
@@ -34,10 +34,21 @@ impl Place {
         (partition == p).then_some(Self { bundle, index, listed: false })
     }
 
+    /// The message's [`Found::version`].
+    pub(super) fn version(&self) -> Text {
+        version(&self.bundle, self.index)
+    }
+
     /// As an entry of `names` reads.
     pub(super) fn text(&self) -> String {
         format!("{} {}", self.bundle, self.index)
     }
+}
+
+/// What is changed of a message leaves its bundle, and no two bundles have one id.
+pub(super) fn version(bundle: &BundleId, index: u32) -> Text {
+    let own = bundle.as_str().rsplit('/').next().unwrap_or_default();
+    format!("{own}.{index}").as_str().into()
 }
 
 /// What one look at a place showed: the state of one moment, and the blob if it still stood right after.
@@ -54,7 +65,7 @@ pub(super) async fn look(
     name: &str,
     place: &Place,
 ) -> Result<Option<Look>, StoreError> {
-    let connected = link.get().await?;
+    let connected = link.reach(Keys::slot(p)).await?;
     let mut connection = connected.connection.clone();
     let judged = |error| link.judge(&connected, &error);
     let mut script = scripts::LOOK.prepare_invoke();
@@ -88,7 +99,7 @@ pub(super) async fn place_of(
     p: Partition,
     name: &str,
 ) -> Result<Option<Place>, StoreError> {
-    let connected = link.get().await?;
+    let connected = link.reach(Keys::slot(p)).await?;
     let mut connection = connected.connection.clone();
     let mut hget = redis::cmd("HGET");
     hget.arg(keys.of(p, "names")).arg(name);
@@ -119,7 +130,7 @@ impl Store {
     /// One message by its name, or by its `~` id. `None`: it is not in the store, or no longer; what its
     /// target has confirmed is `Published` only until its bundle has left. Waits while the store is away.
     pub async fn find(&self, route: &RouteName, id: &str) -> Result<Option<Found>, StoreError> {
-        let p = self.home_of(route, id);
+        let p = self.whereabouts(route, id, self.home_of(route, id)).await?;
         let name = name_key(route, &id.into());
         let found = look_until_still(&self.0.browse, &self.0.keys, p, &name).await?;
         let Some((place, look)) = found else { return Ok(None) };
@@ -135,6 +146,7 @@ impl Store {
             route: route.as_str().to_owned(),
             id: id.into(),
             state,
+            version: place.version(),
             target: bundle.target.clone(),
             entry: entry.clone(),
         }))

@@ -3,6 +3,7 @@
 
 use super::Store;
 use super::browse::range;
+use super::keys::Keys;
 use crate::domain::{Partition, RouteName, UnixMs};
 use crate::store::bundle::BundleId;
 use crate::store::{Histogram, PartitionView, StoreError};
@@ -59,14 +60,16 @@ impl Store {
     ) -> Result<(usize, bool), StoreError> {
         let until = sums.now.0 + DAY;
         let index = range(&self.0.keys.of(p, "idx"), "-inf".to_owned(), until, (0, SHELVES));
-        let shelves: Vec<(String, f64)> = self.trips(vec![index], 1).await?.pop().unwrap_or_default();
+        let shelves: Vec<(String, f64)> =
+            self.trips(vec![(Keys::slot(p), index)], 1).await?.pop().unwrap_or_default();
         let (mut read, mut whole) = (0, shelves.len() < SHELVES);
         let of_route =
             |shelf: &str| route.is_none_or(|r| shelf.split_once('/').is_some_and(|(s, _)| s == r.as_str()));
         let commands = shelves
             .iter()
             .filter(|(shelf, _)| of_route(shelf))
-            .map(|(shelf, _)| range(&self.0.keys.due(p, shelf), "-inf".to_owned(), until, (0, ENTRIES)));
+            .map(|(shelf, _)| range(&self.0.keys.due(p, shelf), "-inf".to_owned(), until, (0, ENTRIES)))
+            .map(|command| (Keys::slot(p), command));
         let commands: Vec<_> = commands.collect();
         for trip in commands.chunks(TRIP) {
             let lists: Vec<Vec<(String, f64)>> = self.trips(trip.to_vec(), TRIP).await?;
@@ -87,7 +90,7 @@ impl Store {
         let command = |name: &str, p, key| {
             let mut command = redis::cmd(name);
             command.arg(self.0.keys.of(p, key));
-            command
+            (Keys::slot(p), command)
         };
         let all: Vec<Partition> = self.0.partitions.all().collect();
         let counts = all.iter().map(|&p| command("HGETALL", p, "counts")).collect();
@@ -95,9 +98,9 @@ impl Store {
         let claims = all.iter().map(|&p| command("ZCARD", p, "claims")).collect();
         let claims: Vec<u64> = self.trips(claims, TRIP).await?;
         let heads = all.iter().map(|&p| {
-            let mut head = command("ZRANGE", p, "idx");
+            let (slot, mut head) = command("ZRANGE", p, "idx");
             head.arg(0).arg(0).arg("WITHSCORES");
-            head
+            (slot, head)
         });
         let heads: Vec<Vec<(String, f64)>> = self.trips(heads.collect(), TRIP).await?;
         let views =

@@ -1,7 +1,10 @@
 //! Key names, all of them. `{prefix}:{p}:...`: the partition's number is the hash tag, so that all keys of
 //! one partition live on one node and one script can touch them.
 
-use crate::domain::Partition;
+use redis::cluster_routing::Slot;
+
+use super::scripts::With;
+use crate::domain::{Partition, Partitions};
 use crate::store::{BundleId, DeadId};
 
 /// Names of the keys that every script gets, in the order that `prelude.lua` gives them.
@@ -18,7 +21,7 @@ impl Keys {
         Self { prefix: prefix.to_owned() }
     }
 
-    /// The store's own description: format, partition count, generation.
+    /// The store's own description: format and partition count.
     pub(super) fn meta(&self) -> String {
         format!("{}:meta", self.prefix)
     }
@@ -28,9 +31,43 @@ impl Keys {
         format!("{}:audit", self.prefix)
     }
 
+    /// Who serves: a hash tag of its own, so that one script may touch both.
+    pub(super) fn replicas(&self) -> String {
+        format!("{}:{{members}}:replicas", self.prefix)
+    }
+
+    /// What the store knows of itself as it lives: its generation, its beats.
+    pub(super) fn store(&self) -> String {
+        format!("{}:{{members}}:store", self.prefix)
+    }
+
     /// Which routes are paused, over all partitions.
     pub(super) fn paused(&self) -> String {
         format!("{}:paused", self.prefix)
+    }
+
+    /// Where both of these live.
+    pub(super) fn members() -> Slot {
+        Slot::for_key("members")
+    }
+
+    /// How far each route's replay has come, over all partitions.
+    pub(super) fn replays(&self) -> String {
+        format!("{}:replays", self.prefix)
+    }
+
+    /// Where a partition's keys live in a cluster: its number is their hash tag.
+    pub(super) fn slot(p: Partition) -> Slot {
+        Slot::for_key(p.0.to_string())
+    }
+
+    /// The slots of everything.
+    pub(super) fn slots(&self, partitions: Partitions) -> Vec<Slot> {
+        let whole = [self.meta(), self.trail(), self.paused(), self.replays()]
+            .into_iter()
+            .map(Slot::for_key)
+            .chain([Self::members()]);
+        partitions.all().map(Self::slot).chain(whole).collect()
     }
 
     pub(super) fn of(&self, p: Partition, name: &str) -> String {
@@ -41,13 +78,21 @@ impl Keys {
         FIXED.iter().map(|name| self.of(p, name)).collect()
     }
 
-    /// The same and what was delivered, for calls that remember it.
-    pub(super) fn fixed_of(&self, p: Partition, remembers: bool) -> Vec<String> {
+    /// The same and those for what a call concerns besides.
+    pub(super) fn fixed_of(&self, p: Partition, with: With) -> Vec<String> {
         let mut keys = self.fixed(p);
-        if remembers {
+        if with.remembers {
             keys.push(self.delivered(p));
         }
+        if with.ordered {
+            keys.push(self.order(p));
+        }
         keys
+    }
+
+    /// Who holds the routes whose keys leave in order, and which keys are held back.
+    pub(super) fn order(&self, p: Partition) -> String {
+        self.of(p, "order")
     }
 
     /// Names that were delivered, and until when they stay taken.

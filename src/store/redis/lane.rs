@@ -9,6 +9,7 @@ use redis::{Cmd, RedisResult, Script, Value};
 use tokio::sync::{Mutex, MutexGuard};
 use tracing::{error, warn};
 
+use super::keys::Keys;
 use super::link::{Connected, Link};
 use super::reply::Reply;
 use crate::backoff::Backoff;
@@ -108,6 +109,10 @@ pub(super) struct CallLane {
     clock: Arc<StoreClock>,
     metrics: Arc<Metrics>,
     went_back: Arc<WentBack>,
+    /// Calls that have failed and are being made again.
+    waiting: AtomicU64,
+    /// Why the last of them failed.
+    why: parking_lot::Mutex<String>,
 }
 
 /// The right to make the next call on one partition: nobody else's comes between.
@@ -127,7 +132,16 @@ impl CallLane {
     ) -> Self {
         let numbers = partitions.all().map(|_| Mutex::default()).collect();
         let (clock, metrics, went_back) = (clock.clone(), metrics.clone(), went_back.clone());
-        Self { name, link, numbers, clock, metrics, went_back }
+        Self {
+            name,
+            link,
+            numbers,
+            clock,
+            metrics,
+            went_back,
+            waiting: AtomicU64::new(0),
+            why: parking_lot::Mutex::default(),
+        }
     }
 
     pub(super) async fn turn(&self, p: Partition) -> Turn<'_> {
@@ -146,14 +160,35 @@ impl CallLane {
 
     /// Sends a call that needs no number: running it twice does what running it once does.
     pub(super) async fn run_unnumbered(&self, p: Partition, call: &Call) -> Result<Value, StoreError> {
-        self.once(p, call, &[]).await.map(|reply| reply.answer)
+        let connected = self.link.reach(Keys::slot(p)).await?;
+        self.once(&connected, p, call, &[]).await.map(|reply| reply.answer)
     }
 
-    async fn once(&self, p: Partition, call: &Call, head: &[Arg]) -> Result<Reply, StoreError> {
-        let connected = self.link.get().await?;
-        let sent = self.clock.sending();
+    async fn attempt(&self, p: Partition, call: &Call, head: &[Arg]) -> Result<Reply, StoreError> {
+        let connected = self.link.to(Keys::slot(p)).await?;
+        let reply = self.once(&connected, p, call, head).await?;
+        self.link.confirm(&connected).await?;
+        self.link.still_counts(&connected)?;
+        Ok(reply)
+    }
+
+    /// Why a call has failed, if one is being made again.
+    pub(super) fn waits_for(&self) -> Option<String> {
+        (self.waiting.load(Ordering::Relaxed) > 0).then(|| self.why.lock().clone())
+    }
+
+    async fn once(
+        &self,
+        connected: &Connected,
+        p: Partition,
+        call: &Call,
+        head: &[Arg],
+    ) -> Result<Reply, StoreError> {
+        let sent = self.clock.sending(connected.clock);
         let started = self.clock.local().mono_us();
-        let value = send(&connected, call, head).await.map_err(|e| self.link.judge(&connected, &e))?;
+        let value = send(connected, call, head).await.map_err(|e| self.link.judge(connected, &e))?;
+        // A master that was replaced while it was away may answer for a while.
+        self.link.still_counts(connected)?;
         let reply = Reply::read(value)?;
         if self.clock.observe(reply.time_us, sent) {
             warn!(partition = p.0, "the clock of redis stepped back");
@@ -164,6 +199,22 @@ impl CallLane {
     }
 }
 
+/// Counts a call that waits for the store, for as long as it does.
+struct Waiting<'a>(&'a AtomicU64);
+
+impl<'a> Waiting<'a> {
+    fn new(waiting: &'a AtomicU64) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Turn<'_> {
     pub(super) async fn run(&mut self, p: Partition, call: Call) -> Result<Value, StoreError> {
         self.numbers.next += 1;
@@ -171,8 +222,9 @@ impl Turn<'_> {
         let answered = if quiet_us < INSISTS_US { self.numbers.answered } else { 0 };
         let head: [Arg; 3] = [self.lane.name.clone().into(), self.numbers.next.into(), answered.into()];
         let mut failures = 0;
+        let mut waiting = None;
         loop {
-            match self.lane.once(p, &call, &head).await {
+            match self.lane.attempt(p, &call, &head).await {
                 Ok(reply) => {
                     let now_us = self.lane.clock.local().mono_us();
                     if reply.went_back {
@@ -183,7 +235,9 @@ impl Turn<'_> {
                             Err(StoreError::Overtaken)
                         }
                         // Nothing was applied or remembered: the number is free for the next try.
-                        Value::BulkString(text) if text.as_slice() == b"CHANGED" => Ok(reply.answer),
+                        Value::BulkString(text) if text == b"CHANGED" || text.starts_with(b"BEHIND ") => {
+                            Ok(reply.answer)
+                        }
                         _ => {
                             self.numbers.answered = self.numbers.next;
                             self.numbers.answered_us = now_us;
@@ -193,6 +247,8 @@ impl Turn<'_> {
                 }
                 Err(error @ (StoreError::Unavailable(_) | StoreError::Full(_))) => {
                     failures += 1;
+                    *self.lane.why.lock() = error.to_string();
+                    waiting.get_or_insert_with(|| Waiting::new(&self.lane.waiting));
                     if failures == 1 && matches!(error, StoreError::Full(_)) {
                         warn!(op = call.op, "redis is at maxmemory; ingress waits until there is room");
                     }

@@ -1,200 +1,311 @@
-//! One supervised connection to Redis: connect, check that it is a master, hand it out, and on the first
-//! sign of trouble replace it. While it is down, callers wait for the next one instead of failing one by
-//! one; each call has its own deadline all the same.
+//! One role's way to the store: a supervised connection to every master, and for each call the one that serves its
+//! slot. Follows what the topology says: a node that is no longer a master is let go of at once, and what it
+//! answers after that does not count.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo, IntoConnectionInfo, RedisError};
+use futures_util::future::join_all;
+use redis::cluster_routing::Slot;
+use redis::{Cmd, FromRedisValue, Pipeline, RedisError, Value};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
 
+use super::confirm::Short;
 use super::health::Health;
-use crate::backoff::Backoff;
+pub(super) use super::node::Connected;
+use super::node::{NodeLink, Purpose, is_broken};
+use super::topology::{Map, Node, Watched, client};
+use crate::domain::StoreClock;
 use crate::lifecycle::Tasks;
-use crate::store::{Config, PreflightError, StoreError};
+use crate::store::{Config, StoreError};
 
-/// Longest wait for an answer. Redis's own slow scripts are bounded far below this.
-const RESPONSE: Duration = Duration::from_secs(2);
-/// Longest wait for a connection to be made.
-const CONNECT: Duration = Duration::from_secs(2);
-/// A quiet connection is asked whether it is still there, and still a master, this often.
-const PROBE: Duration = Duration::from_secs(2);
-
-/// A connection that is kept up. Cheap to clone.
+/// A role's connections. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Link {
-    current: watch::Receiver<Option<Connected>>,
-    broken: watch::Sender<u64>,
+pub(super) struct Link(Arc<Inner>);
+
+struct Inner {
+    purpose: Purpose,
+    watched: Watched,
+    routes: watch::Receiver<Routes>,
+    /// The last confirmation fell short.
+    short: AtomicBool,
 }
 
-#[derive(Clone)]
-pub(super) struct Connected {
-    pub(super) connection: MultiplexedConnection,
-    generation: u64,
+/// The map, and a connection to each of its nodes.
+#[derive(Clone, Default)]
+struct Routes {
+    map: Arc<Map>,
+    /// In the map's order; `None`: its address cannot be one.
+    nodes: Vec<Option<NodeLink>>,
 }
 
-struct Keeper {
-    client: Client,
-    role: &'static str,
+impl Routes {
+    fn node_of(&self, slot: Slot) -> Option<&NodeLink> {
+        self.nodes.get(self.map.node_of(slot)?)?.as_ref()
+    }
+}
+
+/// Starts connections as the map asks for them.
+struct Starter {
+    config: Config,
+    purpose: Purpose,
     health: Arc<Health>,
-    publish: watch::Sender<Option<Connected>>,
-    broken: watch::Receiver<u64>,
+    clock: Arc<StoreClock>,
+    tasks: Tasks,
     force: CancellationToken,
 }
 
 impl Link {
     pub(super) fn start(
         config: &Config,
-        role: &'static str,
+        purpose: Purpose,
+        watched: &Watched,
         health: &Arc<Health>,
+        clock: &Arc<StoreClock>,
         tasks: &Tasks,
         force: &CancellationToken,
-    ) -> Result<Self, PreflightError> {
-        let client = open(config)?;
-        let (publish, current) = watch::channel(None);
-        let (broken, hears_broken) = watch::channel(0);
-        let health = health.clone();
-        let keeper = Keeper { client, role, health, publish, broken: hears_broken, force: force.clone() };
-        tasks.spawn(&format!("store:link:{role}"), keeper.run());
-        Ok(Self { current, broken })
-    }
-
-    /// The connection, as soon as there is one. Waits for ever; callers have their own deadline or are
-    /// meant to wait. Cancel-safe.
-    pub(super) async fn get(&self) -> Result<Connected, StoreError> {
-        let mut current = self.current.clone();
-        let connected = current.wait_for(Option::is_some).await;
-        let connected = connected.map_err(|_| StoreError::Unavailable("shutting down".to_owned()))?;
-        connected.clone().ok_or_else(|| StoreError::Unavailable("not connected".to_owned()))
-    }
-
-    /// Whether there is a connection.
-    pub(super) fn is_up(&self) -> bool {
-        self.current.borrow().is_some()
-    }
-
-    /// Judges an error: one that speaks of the connection or the server's role has it replaced.
-    pub(super) fn judge(&self, connected: &Connected, error: &RedisError) -> StoreError {
-        let moved =
-            matches!(error.code(), Some("READONLY" | "MASTERDOWN" | "LOADING" | "UNBLOCKED" | "NOAUTH"));
-        if error.is_timeout() || error.is_io_error() || error.is_unrecoverable_error() || moved {
-            self.broken.send_if_modified(|generation| {
-                let newer = connected.generation > *generation;
-                *generation = (*generation).max(connected.generation);
-                newer
-            });
-        }
-        sort(error)
-    }
-}
-
-/// The client; the URL is checked here, the connection comes later.
-pub(super) fn open(config: &Config) -> Result<Client, PreflightError> {
-    // Nagle's wait for more and the other side's delayed acknowledgement add up to 40 ms; a peer that is gone
-    // without a word is noticed by the probe's deadline or by this one.
-    let tcp = TcpSettings::default().set_nodelay(true).set_user_timeout(RESPONSE + CONNECT);
-    let told = |info: ConnectionInfo| info.set_tcp_settings(tcp);
-    (config.url.expose().into_connection_info().map(told).and_then(Client::open))
-        .map_err(|error| PreflightError(format!("redis.url {}: {error}", config.url.redacted_url())))
-}
-
-/// Connects and checks the role, within a deadline.
-pub(super) async fn connect(client: &Client) -> Result<MultiplexedConnection, String> {
-    let settings = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECT))
-        .set_response_timeout(Some(RESPONSE));
-    let connecting = client.get_multiplexed_async_connection_with_config(&settings);
-    let mut connection = tokio::time::timeout(CONNECT * 2, connecting)
-        .await
-        .map_err(|_| "no answer in time".to_owned())?
-        .map_err(|error| error.to_string())?;
-    probe(&mut connection).await?;
-    Ok(connection)
-}
-
-async fn probe(connection: &mut MultiplexedConnection) -> Result<(), String> {
-    let role = redis::cmd("ROLE").query_async::<redis::Value>(connection).await;
-    match role {
-        Ok(redis::Value::Array(parts)) => match parts.first() {
-            Some(redis::Value::BulkString(role)) if role.as_slice() == b"master" => Ok(()),
-            _ => Err("it is a replica".to_owned()),
-        },
-        Ok(_) => Err("an unexpected answer to ROLE".to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-impl Keeper {
-    async fn run(mut self) {
-        let mut generation = 0u64;
-        let mut failures = 0;
-        loop {
-            let force = self.force.clone();
-            let connected = tokio::select! {
-                () = force.cancelled() => return,
-                connected = connect(&self.client) => connected,
-            };
-            match connected {
-                Ok(connection) => {
-                    failures = 0;
-                    generation += 1;
-                    self.publish.send_replace(Some(Connected { connection: connection.clone(), generation }));
-                    self.health.report(self.role, None);
-                    let why = tokio::select! {
-                        () = force.cancelled() => return,
-                        why = watch_over(connection, generation, &mut self.broken) => why,
-                    };
-                    // Nobody uses it any more: the process ends.
-                    let Some(why) = why else { return };
-                    self.publish.send_replace(None);
-                    self.health.report(self.role, Some(&why));
+    ) -> Self {
+        let starter = Starter {
+            config: config.clone(),
+            purpose,
+            health: health.clone(),
+            clock: clock.clone(),
+            tasks: tasks.clone(),
+            force: force.clone(),
+        };
+        let mut map = watched.map.clone();
+        let first = starter.follow(&Routes::default(), &map.borrow_and_update().clone());
+        let (publish, routes) = watch::channel(first);
+        let force = force.clone();
+        tasks.spawn(&format!("store:routes:{}", purpose.role), async move {
+            loop {
+                tokio::select! {
+                    () = force.cancelled() => return,
+                    changed = map.changed() => if changed.is_err() {
+                        // It never changes: one server.
+                        force.cancelled().await;
+                        return;
+                    },
                 }
-                Err(why) => {
-                    failures += 1;
-                    self.health.report(self.role, Some(&why));
-                    tokio::select! {
-                        () = force.cancelled() => return,
-                        () = tokio::time::sleep(Backoff::CLIENT.wait(failures)) => {}
+                let map = map.borrow_and_update().clone();
+                publish.send_modify(|routes| *routes = starter.follow(routes, &map));
+            }
+        });
+        Self(Arc::new(Inner { purpose, watched: watched.clone(), routes, short: AtomicBool::new(false) }))
+    }
+
+    /// The connection to the node that serves this slot, as soon as there is one. Waits for ever; callers have
+    /// their own deadline or are meant to wait. Cancel-safe.
+    pub(super) async fn to(&self, slot: Slot) -> Result<Connected, StoreError> {
+        let ended = || StoreError::Unavailable("shutting down".to_owned());
+        let mut routes = self.0.routes.clone();
+        loop {
+            let node = routes.borrow_and_update().node_of(slot).cloned();
+            let connected = async {
+                match node {
+                    Some(node) => node.get().await,
+                    None => None,
+                }
+            };
+            tokio::select! {
+                Some(connected) = connected => return Ok(connected.of(slot)),
+                changed = routes.changed() => changed.map_err(|_| ended())?,
+            }
+        }
+    }
+
+    /// The same without waiting, for what must not be held up by a node that is away. With one node only, there is
+    /// nothing that it could hold up, and this waits too.
+    pub(super) async fn reach(&self, slot: Slot) -> Result<Connected, StoreError> {
+        if !self.0.watched.split {
+            return self.to(slot).await;
+        }
+        let routes = self.0.routes.borrow();
+        let node = routes
+            .node_of(slot)
+            .ok_or_else(|| StoreError::Unavailable("nobody serves the partition's slot".to_owned()))?;
+        let connected = node.now().ok_or_else(|| StoreError::Unavailable("a node is away".to_owned()))?;
+        Ok(connected.of(slot))
+    }
+
+    /// A connection to each master that is there now.
+    pub(super) fn each(&self) -> Vec<Connected> {
+        self.0.routes.borrow().nodes.iter().flatten().filter_map(NodeLink::now).collect()
+    }
+
+    /// Whether every slot is served and every master can be reached.
+    pub(super) fn is_up(&self) -> bool {
+        let routes = self.0.routes.borrow();
+        let up = |node: &Option<NodeLink>| node.as_ref().is_some_and(|node| node.now().is_some());
+        routes.map.trouble.is_none() && !routes.nodes.is_empty() && routes.nodes.iter().all(up)
+    }
+
+    /// Whether what this connection answers still counts: its node serves what was asked for.
+    pub(super) fn still_counts(&self, connected: &Connected) -> Result<(), StoreError> {
+        let routes = self.0.routes.borrow();
+        let node = connected.slot.and_then(|slot| routes.node_of(slot)).map(|node| node.id);
+        if connected.slot.is_none() || node == Some(connected.node) {
+            return Ok(());
+        }
+        Err(StoreError::Unavailable("answered by a node that has been replaced".to_owned()))
+    }
+
+    /// Sends commands that belong together, all of one slot, in one trip.
+    pub(super) async fn pipe<T: FromRedisValue>(&self, slot: Slot, pipe: &Pipeline) -> Result<T, StoreError> {
+        let connected = self.reach(slot).await?;
+        let told = pipe.query_async(&mut connected.connection.clone()).await;
+        let told = told.map_err(|error| self.judge(&connected, &error))?;
+        self.still_counts(&connected)?;
+        Ok(told)
+    }
+
+    /// Sends commands to whoever serves them, one trip a node, all at once; answers each by itself.
+    pub(super) async fn gather(&self, commands: Vec<(Slot, Cmd)>) -> Vec<Result<Value, StoreError>> {
+        let mut answers: Vec<Result<Value, StoreError>> = Vec::with_capacity(commands.len());
+        let mut trips: BTreeMap<u64, (Connected, Pipeline, Vec<usize>)> = BTreeMap::new();
+        let mut only: Option<Connected> = None;
+        for (at, (slot, command)) in commands.into_iter().enumerate() {
+            let reached = match &only {
+                Some(connected) => Ok(connected.clone()),
+                None => self.reach(slot).await,
+            };
+            if !self.0.watched.split {
+                only = reached.clone().ok();
+            }
+            match reached {
+                Ok(connected) => {
+                    let fresh = || (connected.clone(), redis::pipe(), Vec::new());
+                    let (_, pipe, places) = trips.entry(connected.node).or_insert_with(fresh);
+                    pipe.add_command(command);
+                    places.push(at);
+                    answers.push(Ok(Value::Nil));
+                }
+                Err(why) => answers.push(Err(why)),
+            }
+        }
+        let sent = trips.into_values().map(|(connected, mut pipe, places)| async move {
+            pipe.ignore_errors();
+            let told: Result<Vec<Value>, RedisError> =
+                pipe.query_async(&mut connected.connection.clone()).await;
+            (connected, places, told)
+        });
+        for (connected, places, told) in join_all(sent).await {
+            match told {
+                Ok(values) => {
+                    for (at, value) in places.into_iter().zip(values) {
+                        answers[at] = value.extract_error().map_err(|error| self.judge(&connected, &error));
+                    }
+                }
+                Err(error) => {
+                    let why = self.judge(&connected, &error);
+                    for at in places {
+                        answers[at] = Err(why.clone());
                     }
                 }
             }
         }
+        answers
+    }
+
+    /// The same for what is of no use in part.
+    pub(super) async fn gather_all<T: FromRedisValue>(
+        &self,
+        commands: Vec<(Slot, Cmd)>,
+    ) -> Result<Vec<T>, StoreError> {
+        self.gather(commands).await.into_iter().map(|answer| read(answer?)).collect()
+    }
+
+    /// Waits until a call that this connection has just answered is where the tier wants it. Not confirmed, it is
+    /// to be made again.
+    pub(super) async fn confirm(&self, connected: &Connected) -> Result<(), StoreError> {
+        let role = self.0.purpose.role;
+        match connected.confirms.confirm(&connected.connection).await {
+            Ok(()) => {
+                if self.0.short.swap(false, Ordering::Relaxed) {
+                    info!(role, "what is stored is confirmed again");
+                }
+                Ok(())
+            }
+            Err(Short::Few(why)) => {
+                if !self.0.short.swap(true, Ordering::Relaxed) {
+                    let tier = self.0.purpose.durability.name();
+                    warn!(
+                        role,
+                        durability = tier,
+                        error = why,
+                        "not confirmed, so it does not count; trying on"
+                    );
+                }
+                Err(StoreError::Unavailable(why))
+            }
+            Err(Short::Failed(error)) => Err(self.judge(connected, &error)),
+        }
+    }
+
+    /// Judges an error: one that speaks of the connection or the server's role has it replaced, one that speaks of
+    /// who serves what has that looked at again.
+    pub(super) fn judge(&self, connected: &Connected, error: &RedisError) -> StoreError {
+        let broken = is_broken(error);
+        if broken {
+            connected.give_up();
+        }
+        let text = error.to_string();
+        let moved = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"];
+        let moved = moved.iter().any(|code| text.contains(code));
+        if broken || moved {
+            self.0.watched.look_now.notify_one();
+        }
+        sort(error, text)
     }
 }
 
-/// Returns why the connection is no longer good; `None` if nobody uses it any more.
-async fn watch_over(
-    mut connection: MultiplexedConnection,
-    generation: u64,
-    broken: &mut watch::Receiver<u64>,
-) -> Option<String> {
-    loop {
-        tokio::select! {
-            used = told(broken, generation) => {
-                return used.then(|| "a call failed".to_owned());
-            }
-            () = tokio::time::sleep(PROBE) => {
-                if let Err(why) = probe(&mut connection).await {
-                    return Some(why);
-                }
+/// An answer as what it should be.
+pub(super) fn read<T: FromRedisValue>(value: Value) -> Result<T, StoreError> {
+    T::from_redis_value(value).map_err(|error| StoreError::Damaged(error.to_string()))
+}
+
+impl Starter {
+    /// The same nodes keep their connections, new ones get theirs, and those of the others end.
+    fn follow(&self, had: &Routes, map: &Arc<Map>) -> Routes {
+        let find = |node: &Node| {
+            let at = had.map.nodes.iter().position(|old| old == node)?;
+            had.nodes.get(at)?.clone()
+        };
+        let nodes: Vec<Option<NodeLink>> =
+            map.nodes.iter().map(|node| find(node).or_else(|| self.node(node))).collect();
+        let ids: Vec<u64> = nodes.iter().flatten().map(|node| node.id).collect();
+        self.health.follow(self.purpose.role, &ids, map.trouble.as_deref());
+        if !map.nodes.is_empty() {
+            self.clock.follow(&map.nodes.iter().map(Node::clock).collect::<Vec<_>>());
+        }
+        Routes { map: map.clone(), nodes }
+    }
+
+    fn node(&self, node: &Node) -> Option<NodeLink> {
+        match client(&self.config, node) {
+            Ok(client) => Some(NodeLink::start(
+                client,
+                node.clock(),
+                self.purpose,
+                &self.health,
+                &self.tasks,
+                &self.force,
+            )),
+            Err(error) => {
+                // The configuration was checked: only an address that somebody named can be wrong.
+                warn!(%node, %error, "this is no address of a master");
+                None
             }
         }
     }
 }
 
-/// Waits until somebody says that this generation is broken; `false` if nobody is left to say so.
-async fn told(broken: &mut watch::Receiver<u64>, generation: u64) -> bool {
-    broken.wait_for(|&broken| broken >= generation).await.is_ok()
-}
-
 /// Sorts a client's error by what is to be done about it.
-fn sort(error: &RedisError) -> StoreError {
-    let code = error.code().unwrap_or_default();
-    let text = error.to_string();
-    match code {
+fn sort(error: &RedisError, text: String) -> StoreError {
+    match error.code().unwrap_or_default() {
         "OOM" => StoreError::Full(text),
         // Inside MULTI every command is refused at `maxmemory`, and EXEC says only that.
         "EXECABORT" if text.contains("OOM") => StoreError::Full(text),

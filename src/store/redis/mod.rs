@@ -1,53 +1,70 @@
-//! The store on Redis. `keys` names keys, `scripts` holds the transitions, `link` keeps connections up,
-//! `lane` numbers calls; the others are the calls, by who makes them.
+//! The store on Redis. `keys` names keys, `scripts` holds the transitions, `topology` knows which node serves what,
+//! `node` keeps a connection up, `link` leads to the right one, `lane` numbers calls, `confirm` waits for replicas
+//! and disks; the others are the calls, by who makes them.
 
 mod audit;
 mod browse;
 mod claims;
+mod confirm;
 mod counts;
 mod dead;
 mod find;
 mod health;
 mod histogram;
+mod identity;
 mod keys;
 mod lane;
 mod link;
 mod memory;
+mod node;
+mod order;
 mod pauses;
+mod placement;
 mod preflight;
 mod rates;
+mod registry;
 mod reply;
+mod scan;
 mod scripts;
 mod settle;
+mod topology;
 mod trail;
 mod wake;
 mod write;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use self::audit::Audits;
+use self::counts::Fields;
 use self::health::Health;
+use self::identity::Identity;
 use self::keys::Keys;
 use self::lane::{CallLane, WentBack};
 use self::link::Link;
 use self::memory::Memory;
+use self::node::Purpose;
+use self::order::Order;
 use self::pauses::Lookout;
 pub use self::pauses::Pauses;
 pub use self::preflight::{Preflight, preflight};
 pub use self::rates::Lease;
+pub use self::scan::Standing;
 #[cfg(feature = "test-util")]
-pub use self::scripts::shift_clock;
+pub use self::scripts::{follow_clock, shift_clock};
 pub use self::trail::TrailEntry;
 pub use self::wake::Wake;
 use self::write::Writer;
 pub use self::write::Written;
 use super::Config;
-use super::bundle::base36;
-use crate::domain::{Clock, Partitions, RouteName, StoreClock};
+use super::bundle::{base36, put_base36};
+use super::config::Durability;
+use crate::domain::{Clock, Partition, Partitions, RouteName, StoreClock, Text};
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
 use crate::telemetry::Metrics;
 
@@ -72,8 +89,12 @@ struct Inner {
     wake: Wake,
     lookout: Lookout,
     memory: Memory,
+    order: Order,
     went_back: Arc<WentBack>,
+    identity: Identity,
     audits: Audits,
+    /// Each partition's counts as they were last seen.
+    last_counts: Mutex<Vec<Option<Fields>>>,
 }
 
 /// Where unique names come from: a random nonce of this process and a counter.
@@ -110,6 +131,8 @@ pub struct Parts<'a> {
     pub shutdown: &'a Shutdown,
     /// The routes that remember which names they delivered, and for how many ms.
     pub remembers: BTreeMap<RouteName, i64>,
+    /// The routes whose keys leave in order.
+    pub ordered: BTreeSet<RouteName>,
     /// How many wake-up targets there are: the timer's shards.
     pub shards: usize,
 }
@@ -127,26 +150,33 @@ impl Store {
         });
         let health =
             Arc::new(Health::new(config, parts.readiness, &["side", "browse", "claim", "settle", "write"]));
-        let link = |role: &'static str| Link::start(config, role, &health, parts.tasks, &force);
         let keys = Keys::new(&config.prefix);
+        let watched = topology::watch(config, &keys.slots(config.partitions), parts.tasks, &force)?;
+        let link = |role, durability| {
+            Link::start(config, Purpose { role, durability }, &watched, &health, &clock, parts.tasks, &force)
+        };
+        // What is lost of the others costs a repeat, not a message.
+        let (tier, plain) = (config.durability, Durability::Async);
         let went_back = Arc::new(WentBack::new());
         let lane = |role, link| {
             let name = format!("{}.{role}", ids.nonce);
             CallLane::new(name, link, config.partitions, &clock, &parts.metrics, &went_back)
         };
-        let (side, browse) = (link("side")?, link("browse")?);
-        let (claims, settles) = (lane("c", link("claim")?), lane("s", link("settle")?));
+        let (side, browse) = (link("side", plain), link("browse", plain));
+        let (claims, settles) = (lane("c", link("claim", tier)), lane("s", link("settle", plain)));
         let deads = lane("d", side.clone());
-        let writes = Arc::new(lane("w", link("write")?));
-        let wake = Wake::new(parts.shards);
+        let writes = Arc::new(lane("w", link("write", tier)));
+        let wake = Wake::new(parts.shards, config.partitions);
         let memory = Memory::new(&parts.remembers);
-        let writer = Writer::start(&writes, &keys, &memory, parts, &wake, &force);
+        let order = Order::new(&parts.ordered, &clock);
+        let writer = Writer::start(&writes, &keys, (&memory, &order), parts, &wake, &force);
 
         let lookout = Lookout::start(&side, &keys, parts.tasks, &force);
 
         Ok(Self(Arc::new(Inner {
             lookout,
             memory,
+            order,
             keys,
             partitions: config.partitions,
             clock,
@@ -159,7 +189,9 @@ impl Store {
             writer,
             wake,
             went_back,
+            identity: Identity::default(),
             audits: Audits::new(config.partitions),
+            last_counts: Mutex::new(config.partitions.all().map(|_| None).collect()),
         })))
     }
 
@@ -184,8 +216,32 @@ impl Store {
         self.0.went_back.times()
     }
 
+    /// Why something that was to be stored was not, if it is being tried again: the store is full, read-only, or
+    /// too few replicas confirm.
+    pub fn writes_wait(&self) -> Option<String> {
+        self.0.writer.waits_for()
+    }
+
     /// A name nobody else has: `nonce.counter`.
     pub fn unique(&self) -> String {
         self.0.ids.unique()
+    }
+
+    /// A `~` id that nobody else has for a message of each of these partitions, which it tells again: see
+    /// [`Self::dead_of_message`]. All of them share one allocation.
+    pub fn unique_ids(&self, homes: impl ExactSizeIterator<Item = Partition>) -> Vec<Text> {
+        let first = format!("~{}.", self.unique().replace('.', "-"));
+        let mut made = Vec::with_capacity((first.len() + 8) * homes.len());
+        let put = |(index, home): (usize, Partition)| {
+            let start = made.len();
+            made.extend_from_slice(first.as_bytes());
+            put_base36(&mut made, u64::from(home.0));
+            made.push(b'.');
+            put_base36(&mut made, index as u64);
+            start..made.len()
+        };
+        let places: Vec<_> = homes.enumerate().map(put).collect();
+        let made = Bytes::from(made);
+        places.into_iter().map(|place| Text::from_utf8(made.slice(place)).unwrap_or_default()).collect()
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Pipeline;
+use redis::cluster_routing::Slot;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
@@ -93,13 +94,9 @@ impl Lookout {
 }
 
 async fn look(side: &Link, key: &str) -> Result<BTreeMap<String, Paused>, StoreError> {
-    let connected = side.get().await?;
-    let mut connection = connected.connection.clone();
-    let found: Vec<(String, String)> = redis::cmd("HGETALL")
-        .arg(key)
-        .query_async(&mut connection)
-        .await
-        .map_err(|error| side.judge(&connected, &error))?;
+    let mut pipe = redis::pipe();
+    pipe.cmd("HGETALL").arg(key);
+    let (found,): (Vec<(String, String)>,) = side.pipe(Slot::for_key(key), &pipe).await?;
     let mut seen: BTreeMap<String, Paused> = BTreeMap::new();
     for (field, _) in found {
         match field.split_once('/') {
@@ -175,10 +172,8 @@ impl Store {
                 set(&mut pipe, &key, format!("{route}/{field}"));
             }
         }
-        let connected = self.0.side.get().await?;
-        let mut connection = connected.connection.clone();
-        let done = pipe.exec_async(&mut connection).await;
+        let done = self.0.side.pipe::<()>(Slot::for_key(&key), &pipe).await;
         self.0.lookout.look_now.notify_one();
-        done.map_err(|error| self.0.side.judge(&connected, &error))
+        done
     }
 }

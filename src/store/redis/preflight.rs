@@ -6,10 +6,14 @@ use std::time::Duration;
 
 use redis::RedisResult;
 use redis::aio::MultiplexedConnection;
+use redis::cluster_routing::Slot;
 use tracing::warn;
 
+use super::confirm::{How, NoTier};
 use super::keys::Keys;
-use super::link::{connect, open};
+use super::node::{RESPONSE, connect};
+use super::topology::{Map, client, look_once};
+use crate::store::config::Durability;
 use crate::store::{Config, PreflightError};
 
 /// Version of the layout of keys.
@@ -29,14 +33,66 @@ pub enum Preflight {
 
 /// Asks the store, once. Writes its description if it has none and `claim_it` is set.
 pub async fn preflight(config: &Config, claim_it: bool) -> Result<(), Preflight> {
-    let client = open(config)?;
-    let away = |why: String| Preflight::Away(format!("redis at {}: {why}", config.url.redacted_url()));
-    let mut connection = connect(&client).await.map_err(away)?;
-    let checks = async {
-        policy(config, &mut connection).await?;
-        description(config, &mut connection, claim_it).await
-    };
-    tokio::time::timeout(TIMEOUT, checks).await.map_err(|_| away("no answer in time".to_owned()))?
+    let away = |why: String| Preflight::Away(format!("redis at {}: {why}", config.place()));
+    let keys = Keys::new(&config.prefix);
+    let map = look_once(config, &keys.slots(config.partitions)).await?;
+    if let Some(why) = &map.trouble {
+        return Err(away(why.clone()));
+    }
+    let home = map.node_of(Slot::for_key(keys.meta()));
+    for at in 0..map.nodes.len() {
+        let checks = node(config, &map, at, home == Some(at) && claim_it, home == Some(at));
+        let checked = tokio::time::timeout(TIMEOUT, checks).await;
+        checked.unwrap_or_else(|_| Err(Preflight::Away("no answer in time".to_owned()))).map_err(|why| {
+            match why {
+                Preflight::Away(why) => away(why),
+                refused @ Preflight::Refused(_) => refused,
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// Asks one master; one of them has the store's description.
+async fn node(
+    config: &Config,
+    map: &Map,
+    at: usize,
+    claim_it: bool,
+    describes: bool,
+) -> Result<(), Preflight> {
+    let client = client(config, &map.nodes[at])?;
+    let mut connection = connect(&client, RESPONSE).await.map_err(Preflight::Away)?;
+    policy(config, &mut connection).await?;
+    tier(config.durability, &mut connection).await?;
+    if describes {
+        description(config, &mut connection, claim_it).await?;
+    }
+    Ok(())
+}
+
+/// Whether the tier can be had here: a server that cannot do it is refused, replicas that are not there (yet) are
+/// waited for.
+async fn tier(durability: Durability, connection: &mut MultiplexedConnection) -> Result<(), Preflight> {
+    How::of(durability, connection).await.map_err(|why| match why {
+        NoTier::Unable(why) => refused(why.to_owned()),
+        NoTier::Away(error) => Preflight::Away(error.to_string()),
+    })?;
+    let Some(wait) = durability.wait().filter(|wait| wait.replicas > 0) else { return Ok(()) };
+    let mut info = redis::cmd("INFO");
+    info.arg("replication");
+    let told: String =
+        info.query_async(connection).await.map_err(|error| Preflight::Away(error.to_string()))?;
+    let there =
+        told.lines().filter(|line| line.starts_with("slave") && line.contains("state=online")).count();
+    if there < wait.replicas as usize {
+        return Err(Preflight::Away(format!(
+            "{there} replicas follow this master, and durability = {:?} with wait_replicas = {} needs as many",
+            durability.name(),
+            wait.replicas
+        )));
+    }
+    Ok(())
 }
 
 async fn setting(connection: &mut MultiplexedConnection, name: &str) -> RedisResult<Option<String>> {

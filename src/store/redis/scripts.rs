@@ -3,27 +3,35 @@
 
 use redis::Script;
 
-/// A script as it is, and for calls that concern a route which remembers what it delivered: only those are given
-/// the key for it, so that all others pay nothing.
-pub(super) struct Versions {
-    plain: Script,
-    remembering: Script,
+/// What a call concerns besides what all do: only such calls are given the keys for it, so that all others pay
+/// nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct With {
+    /// A route that remembers what it delivered.
+    pub(super) remembers: bool,
+    /// A route whose keys leave in order.
+    pub(super) ordered: bool,
 }
+
+/// A script for each of these.
+pub(super) struct Versions([Script; 4]);
 
 impl Versions {
     /// The one for a call.
-    pub(super) fn of(&self, remembers: bool) -> &Script {
-        if remembers { &self.remembering } else { &self.plain }
+    pub(super) fn of(&self, with: With) -> &Script {
+        &self.0[usize::from(with.remembers) + 2 * usize::from(with.ordered)]
     }
 }
 
 macro_rules! whole {
-    ($flags:literal $remembers:literal $file:literal) => {
+    ($flags:literal $remembers:literal $ordered:literal $file:literal) => {
         text(concat!(
             "#!lua",
             $flags,
-            "\nlocal REMEMBERS = ",
+            "\nlocal REMEMBERS, ORDERED = ",
             $remembers,
+            ", ",
+            $ordered,
             "\n",
             include_str!("scripts/prelude.lua"),
             include_str!(concat!("scripts/", $file))
@@ -32,7 +40,7 @@ macro_rules! whole {
 }
 macro_rules! script {
     (allow_oom $file:literal) => {
-        whole!(" flags=allow-oom" "false" $file)
+        whole!(" flags=allow-oom" "false" "false" $file)
     };
     (bare $file:literal) => {
         text(concat!("#!lua flags=allow-oom\n", include_str!(concat!("scripts/", $file))))
@@ -40,10 +48,18 @@ macro_rules! script {
 }
 macro_rules! versions {
     (allow_oom $file:literal) => {
-        Versions { plain: whole!(" flags=allow-oom" "false" $file), remembering: whole!(" flags=allow-oom" "true" $file) }
+        versions!(" flags=allow-oom" $file)
     };
     ($file:literal) => {
-        Versions { plain: whole!("" "false" $file), remembering: whole!("" "true" $file) }
+        versions!("" $file)
+    };
+    ($flags:literal $file:literal) => {
+        Versions([
+            whole!($flags "false" "false" $file),
+            whole!($flags "true" "false" $file),
+            whole!($flags "false" "true" $file),
+            whole!($flags "true" "true" $file),
+        ])
     };
 }
 
@@ -55,13 +71,14 @@ fn text(script: &str) -> Script {
 }
 
 #[cfg(feature = "test-util")]
-pub use shifted::shift_clock;
-#[cfg(feature = "test-util")]
 use shifted::text;
+#[cfg(feature = "test-util")]
+pub use shifted::{follow_clock, shift_clock};
 
 /// A store whose clock is elsewhere than Redis's: what is due in an hour can be stored an hour ago.
 #[cfg(feature = "test-util")]
 mod shifted {
+    use std::sync::OnceLock;
     use std::sync::atomic::{AtomicI64, Ordering};
 
     use redis::Script;
@@ -70,6 +87,7 @@ mod shifted {
     const READS: &str = "local time = redis.call('TIME')\n";
 
     static SECONDS: AtomicI64 = AtomicI64::new(0);
+    static KEY: OnceLock<String> = OnceLock::new();
 
     /// Moves the store's clock, as every script and every answer of this process has it, by so many
     /// seconds. To be called before the store is first used.
@@ -77,9 +95,20 @@ mod shifted {
         SECONDS.store(seconds, Ordering::Release);
     }
 
+    /// From here on the store's clock shows as many seconds more as this key says, at each call. To be called
+    /// before the store is first used; not for a cluster, for the key is nobody's.
+    pub fn follow_clock(key: &str) {
+        KEY.get_or_init(|| key.to_owned());
+    }
+
     pub(super) fn text(script: &str) -> Script {
+        let script = crate::mutants::script(script);
+        if let Some(key) = KEY.get() {
+            let shift = format!("time[1] = time[1] + (tonumber(redis.call('GET', '{key}') or '0'))");
+            return Script::new(&script.replace(READS, &format!("{READS}{shift}\n")));
+        }
         match SECONDS.load(Ordering::Acquire) {
-            0 => Script::new(script),
+            0 => Script::new(&script),
             by => Script::new(&script.replace(READS, &format!("{READS}time[1] = time[1] + {by}\n"))),
         }
     }
@@ -100,17 +129,21 @@ pub(super) static CANCEL: LazyLock<Versions> = LazyLock::new(|| versions!(allow_
 pub(super) static RESCHEDULE: LazyLock<Versions> = LazyLock::new(|| versions!("reschedule.lua"));
 /// Moves a message that is in the store already.
 pub(super) static MOVE: LazyLock<Versions> = LazyLock::new(|| versions!(allow_oom "reschedule.lua"));
-pub(super) static CLAIM: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "claim.lua"));
+pub(super) static CLAIM: LazyLock<Versions> = LazyLock::new(|| versions!(allow_oom "claim.lua"));
+pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| script!(bare "release.lua"));
 pub(super) static SETTLE: LazyLock<Versions> = LazyLock::new(|| versions!(allow_oom "settle.lua"));
 pub(super) static DIVIDE: LazyLock<Versions> = LazyLock::new(|| versions!(allow_oom "divide.lua"));
 pub(super) static HOLD: LazyLock<Versions> = LazyLock::new(|| versions!(allow_oom "hold.lua"));
 pub(super) static GIVE_BACK: LazyLock<Versions> = LazyLock::new(|| versions!(allow_oom "give_back.lua"));
 pub(super) static SWEEP: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "sweep.lua"));
 pub(super) static AUDIT: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "audit.lua"));
+pub(super) static GRAVES: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "graves.lua"));
+pub(super) static QUARANTINE: LazyLock<Script> = LazyLock::new(|| script!(bare "quarantine.lua"));
 pub(super) static RECOUNT: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "recount.lua"));
 pub(super) static LOOK: LazyLock<Script> = LazyLock::new(|| script!(bare "look.lua"));
 pub(super) static LEASE: LazyLock<Script> = LazyLock::new(|| script!(bare "lease.lua"));
 pub(super) static TRIM: LazyLock<Script> = LazyLock::new(|| script!(bare "trim.lua"));
 pub(super) static REDRIVE: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "redrive.lua"));
 pub(super) static DROP: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "drop.lua"));
+pub(super) static BEAT: LazyLock<Script> = LazyLock::new(|| script!(bare "beat.lua"));
 pub(super) static MARK: LazyLock<Script> = LazyLock::new(|| script!(bare "mark.lua"));

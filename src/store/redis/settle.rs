@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use redis::Value;
 
 use super::lane::{Arg, Call};
 use super::reply::{shape, text};
+use super::scripts::With;
 use super::write::{dead_blob, dead_id, graves, name_key};
 use super::{Store, scripts};
 use crate::domain::{Flags, Partition};
 use crate::store::bundle::BundleId;
 use crate::store::{
-    Claim, DeadId, Division, Held, Progress, Remainder, Settlement, StoreError, encode, slice_of,
+    Claim, DeadId, Division, Held, Hold, Progress, Remainder, Settlement, StoreError, encode,
 };
 
 impl Store {
@@ -20,8 +22,8 @@ impl Store {
     pub async fn settle(&self, p: Partition, settled: &[Settlement]) -> Result<Vec<Held>, StoreError> {
         let delivered = settled.iter().map(|s| (s.claim.id.route(), &s.delivered[..]));
         let memory = self.0.memory.args(delivered);
-        let remembers = !memory.is_empty();
-        let mut keys = self.0.keys.fixed_of(p, remembers);
+        let with = With { remembers: !memory.is_empty(), ..With::default() };
+        let mut keys = self.0.keys.fixed_of(p, with);
         keys.extend(settled.iter().map(|s| self.0.keys.blob(p, &s.claim.id)));
         let mut args: Vec<Arg> = vec![settled.len().into()];
         for s in settled {
@@ -35,8 +37,7 @@ impl Store {
             }
         }
         args.extend(memory);
-        let call =
-            Call { script: scripts::SETTLE.of(remembers), op: "settle", keys, args, blobs: Vec::new() };
+        let call = Call { script: scripts::SETTLE.of(with), op: "settle", keys, args, blobs: Vec::new() };
         letters(&self.0.settles.run(p, call).await?, settled.len())
     }
 
@@ -45,7 +46,7 @@ impl Store {
     pub async fn divide(&self, division: &Division) -> Result<Held, StoreError> {
         let p = division.claim.partition;
         let fresh: Vec<(BundleId, &Remainder)> =
-            division.remainders.iter().map(|r| (self.new_id(r), r)).collect();
+            division.remainders.iter().map(|r| (self.new_id(&division.claim.id, r), r)).collect();
         let mut shelves: Vec<&str> =
             fresh.iter().filter(|(_, r)| r.lease_ms.is_none()).map(|(id, _)| id.shelf()).collect();
         shelves.sort_unstable();
@@ -54,8 +55,8 @@ impl Store {
         let (graves, places) = graves(&dead);
         let route = division.claim.id.route();
         let memory = self.0.memory.args(std::iter::once((route, &division.delivered[..])));
-        let remembers = !memory.is_empty();
-        let mut keys = self.0.keys.fixed_of(p, remembers);
+        let with = With { remembers: !memory.is_empty(), ordered: self.0.order.has(route) };
+        let mut keys = self.0.keys.fixed_of(p, with);
         keys.push(self.0.keys.blob(p, &division.claim.id));
         keys.extend(shelves.iter().map(|shelf| self.0.keys.due(p, shelf)));
         keys.extend(fresh.iter().map(|(id, _)| self.0.keys.blob(p, id)));
@@ -92,9 +93,11 @@ impl Store {
             ]);
         }
         push_moves(&mut args, &fresh);
+        if with.ordered {
+            push_holds(&mut args, &division.holds);
+        }
         args.extend(memory);
-        let call =
-            Call { script: scripts::DIVIDE.of(remembers), op: "divide", keys, args, blobs: Vec::new() };
+        let call = Call { script: scripts::DIVIDE.of(with), op: "divide", keys, args, blobs: Vec::new() };
         let answer = text(&self.0.settles.run(p, call).await?)?;
         match answer.as_str() {
             "o" => Ok(Held::Done(held)),
@@ -111,27 +114,28 @@ impl Store {
         held: &[Progress],
     ) -> Result<Vec<Held>, StoreError> {
         let memory = self.delivered(held);
-        let remembers = !memory.is_empty();
-        let mut keys = self.0.keys.fixed_of(p, remembers);
+        let ordered = held.iter().any(|h| self.0.order.has(h.claim.id.route()));
+        let with = With { remembers: !memory.is_empty(), ordered };
+        let mut keys = self.0.keys.fixed_of(p, with);
         keys.extend(held.iter().map(|h| self.0.keys.blob(p, &h.claim.id)));
         let mut args: Vec<Arg> = vec![lease_ms.into(), held.len().into()];
         push_claims(&mut args, held);
         args.extend(memory);
-        let call = Call { script: scripts::HOLD.of(remembers), op: "extend", keys, args, blobs: Vec::new() };
+        let call = Call { script: scripts::HOLD.of(with), op: "extend", keys, args, blobs: Vec::new() };
         letters(&self.0.settles.run_unnumbered(p, &call).await?, held.len())
     }
 
     /// Returns claims of one partition that will not be used; what of them is confirmed is noted.
     pub async fn give_back(&self, p: Partition, held: &[Progress]) -> Result<Vec<Held>, StoreError> {
         let memory = self.delivered(held);
-        let remembers = !memory.is_empty();
-        let mut keys = self.0.keys.fixed_of(p, remembers);
+        let with = With { remembers: !memory.is_empty(), ..With::default() };
+        let mut keys = self.0.keys.fixed_of(p, with);
         keys.extend(held.iter().map(|h| self.0.keys.due(p, h.claim.id.shelf())));
         let mut args: Vec<Arg> = vec![held.len().into()];
         push_claims(&mut args, held);
         args.extend(memory);
         let call =
-            Call { script: scripts::GIVE_BACK.of(remembers), op: "give_back", keys, args, blobs: Vec::new() };
+            Call { script: scripts::GIVE_BACK.of(with), op: "give_back", keys, args, blobs: Vec::new() };
         letters(&self.0.settles.run_unnumbered(p, &call).await?, held.len())
     }
 
@@ -139,9 +143,12 @@ impl Store {
         self.0.memory.args(held.iter().map(|h| (h.claim.id.route(), &h.delivered[..])))
     }
 
-    fn new_id(&self, remainder: &Remainder) -> BundleId {
+    fn new_id(&self, old: &BundleId, remainder: &Remainder) -> BundleId {
         let (route, bundle) = (&remainder.fresh.route, &remainder.fresh.bundle);
-        BundleId::new(route, slice_of(bundle.first_due()), &self.0.ids.unique(), bundle.entries.len())
+        // As many stamps as it has messages belong to a bundle: what stays in its place takes of its own.
+        let first = remainder.from.iter().min().copied().unwrap_or_default();
+        let stamp = remainder.stamp.unwrap_or(old.stamp() + u64::from(first));
+        self.0.order.id(&self.0.ids, route, bundle.first_due(), bundle.entries.len(), Some(stamp))
     }
 }
 
@@ -186,6 +193,14 @@ fn push_moves(args: &mut Vec<Arg>, fresh: &[(BundleId, &Remainder)]) {
     }
     args.push((moves.len() / 4).into());
     args.extend(moves);
+}
+
+fn push_holds(args: &mut Vec<Arg>, holds: &[(Bytes, Hold)]) {
+    args.push(holds.len().into());
+    for (key, hold) in holds {
+        args.extend::<[Arg; 2]>([Arg::Blob(key.clone()), hold.text().into()]);
+    }
+    args.push(holds.iter().map(|(_, hold)| hold.to).max().unwrap_or_default().into());
 }
 
 fn push_claims(args: &mut Vec<Arg>, held: &[Progress]) {

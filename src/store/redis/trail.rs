@@ -1,6 +1,7 @@
 //! The audit's trail: a bounded stream of who did what through the API of any replica.
 
 use redis::Value;
+use redis::cluster_routing::Slot;
 
 use super::Store;
 use crate::store::StoreError;
@@ -16,10 +17,9 @@ impl Store {
     pub async fn append_to_trail(&self, fields: &[(&str, &str)]) -> Result<(), StoreError> {
         let mut xadd = redis::cmd("XADD");
         xadd.arg(self.0.keys.trail()).arg("MAXLEN").arg("~").arg(KEPT).arg("*").arg(fields);
-        let connected = self.0.browse.get().await?;
-        let mut connection = connected.connection.clone();
-        let added: Result<Value, _> = xadd.query_async(&mut connection).await;
-        added.map(drop).map_err(|error| self.0.browse.judge(&connected, &error))
+        let mut pipe = redis::pipe();
+        pipe.add_command(xadd);
+        self.0.browse.pipe::<Value>(self.trail_slot(), &pipe).await.map(drop)
     }
 
     /// The newest entries, those before `before` only, newest first.
@@ -27,7 +27,11 @@ impl Store {
         let mut range = redis::cmd("XREVRANGE");
         let end = before.map_or_else(|| "+".to_owned(), |id| format!("({id}"));
         range.arg(self.0.keys.trail()).arg(end).arg("-").arg("COUNT").arg(limit);
-        Ok(self.trips(vec![range], 1).await?.pop().unwrap_or_default())
+        Ok(self.trips(vec![(self.trail_slot(), range)], 1).await?.pop().unwrap_or_default())
+    }
+
+    fn trail_slot(&self) -> Slot {
+        Slot::for_key(self.0.keys.trail())
     }
 
     /// Whether the store can be reached right now, as far as its connections know.

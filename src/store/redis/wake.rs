@@ -7,11 +7,18 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use tokio::sync::Notify;
 
-use crate::domain::{Partition, UnixMs};
+use crate::domain::{Partition, Partitions, UnixMs};
 
 /// One bell per timer shard. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Wake(Arc<Vec<Bell>>);
+pub struct Wake(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    bells: Vec<Bell>,
+    /// Per partition, the earliest due time stored since its shard last asked.
+    earliest: Vec<AtomicI64>,
+}
 
 #[derive(Debug)]
 struct Bell {
@@ -21,18 +28,24 @@ struct Bell {
 }
 
 impl Wake {
-    pub(super) fn new(shards: usize) -> Self {
+    pub(super) fn new(shards: usize, partitions: Partitions) -> Self {
         let bell = || Bell { earliest: AtomicI64::new(i64::MAX), rung: Notify::new() };
-        Self(Arc::new((0..shards.max(1)).map(|_| bell()).collect()))
+        Self(Arc::new(Inner {
+            bells: (0..shards.max(1)).map(|_| bell()).collect(),
+            earliest: partitions.all().map(|_| AtomicI64::new(i64::MAX)).collect(),
+        }))
     }
 
     /// Which shard serves a partition.
     pub fn shard_of(&self, p: Partition) -> usize {
-        usize::from(p.0) % self.0.len()
+        usize::from(p.0) % self.0.bells.len()
     }
 
     pub(super) fn stored(&self, p: Partition, due: UnixMs) {
-        let bell = &self.0[self.shard_of(p)];
+        if let Some(earliest) = self.0.earliest.get(usize::from(p.0)) {
+            earliest.fetch_min(due.0, Ordering::AcqRel);
+        }
+        let bell = &self.0.bells[self.shard_of(p)];
         if bell.earliest.fetch_min(due.0, Ordering::AcqRel) > due.0 {
             bell.rung.notify_one();
         }
@@ -40,18 +53,44 @@ impl Wake {
 
     /// The earliest due time stored since the last call; `None` if nothing was.
     pub fn take(&self, shard: usize) -> Option<UnixMs> {
-        let due = self.0[shard].earliest.swap(i64::MAX, Ordering::AcqRel);
+        let due = self.0.bells[shard].earliest.swap(i64::MAX, Ordering::AcqRel);
         (due != i64::MAX).then_some(UnixMs(due))
     }
 
     /// The earliest due time stored since the last `take`, left standing.
     pub fn peek(&self, shard: usize) -> Option<UnixMs> {
-        let due = self.0[shard].earliest.load(Ordering::Acquire);
+        let due = self.0.bells[shard].earliest.load(Ordering::Acquire);
         (due != i64::MAX).then_some(UnixMs(due))
+    }
+
+    /// The earliest due time that this process stored in a partition since the last call, if it is not later than
+    /// `until`. What is later is forgotten: whoever serves the partition sees it in time.
+    pub fn soon(&self, p: Partition, until: UnixMs) -> Option<UnixMs> {
+        let due = self.0.earliest.get(usize::from(p.0))?.swap(i64::MAX, Ordering::AcqRel);
+        (due <= until.0).then_some(UnixMs(due))
     }
 
     /// Waits until something earlier than all before was stored. Cancel-safe.
     pub async fn rung(&self, shard: usize) {
-        self.0[shard].rung.notified().await;
+        self.0.bells[shard].rung.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partition_says_once_what_is_due_soon_and_forgets_what_is_not() {
+        let wake = Wake::new(2, Partitions::new(4).expect("some"));
+        wake.stored(Partition(3), UnixMs(500));
+        wake.stored(Partition(3), UnixMs(300));
+        assert_eq!(wake.peek(1), Some(UnixMs(300)));
+        assert_eq!(wake.soon(Partition(3), UnixMs(300)), Some(UnixMs(300)));
+        assert_eq!(wake.soon(Partition(3), UnixMs(900)), None, "it was said");
+        wake.stored(Partition(1), UnixMs(500));
+        assert_eq!(wake.soon(Partition(1), UnixMs(499)), None);
+        assert_eq!(wake.soon(Partition(1), UnixMs(900)), None, "it was forgotten");
+        assert_eq!(wake.take(1), Some(UnixMs(300)), "the bell is another matter");
     }
 }

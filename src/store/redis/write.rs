@@ -18,10 +18,13 @@ use self::plan::Plan;
 use super::find::Place;
 use super::keys::Keys;
 use super::lane::{CallLane, Turn};
+use super::link::Link;
 use super::memory::Memory;
+use super::order::Order;
 use super::reply::{shape, text};
 use super::{Ids, Parts, Store, Wake};
 use crate::backoff::Backoff;
+use crate::domain::limits::CALL_NAMES;
 use crate::domain::{Flags, Partition, RouteName, Text};
 use crate::store::bundle::BundleId;
 use crate::store::{Bundle, DeadId, DeadLetter, StoreError, WriteOp, WriteResult, encode};
@@ -67,6 +70,7 @@ struct PartitionWriter {
     keys: Keys,
     ids: Ids,
     memory: Memory,
+    order: Order,
     wake: Wake,
 }
 
@@ -92,15 +96,16 @@ impl Writer {
     pub(super) fn start(
         lane: &Arc<CallLane>,
         keys: &Keys,
-        memory: &Memory,
+        (memory, order): (&Memory, &Order),
         parts: &Parts<'_>,
         wake: &Wake,
         force: &CancellationToken,
     ) -> Self {
         let start = |partition| {
             let (queue, waiting) = mpsc::channel(QUEUE);
-            let (lane, keys, memory, wake) = (lane.clone(), keys.clone(), memory.clone(), wake.clone());
-            let writer = PartitionWriter { partition, lane, keys, ids: Ids::new(), memory, wake };
+            let (lane, keys, wake) = (lane.clone(), keys.clone(), wake.clone());
+            let (memory, order) = (memory.clone(), order.clone());
+            let writer = PartitionWriter { partition, lane, keys, ids: Ids::new(), memory, order, wake };
             let force = force.clone();
             parts.tasks.spawn("store:writer", async move {
                 tokio::select! {
@@ -116,6 +121,16 @@ impl Writer {
     /// Whether its connection is there.
     pub(super) fn is_up(&self) -> bool {
         self.lane.link().is_up()
+    }
+
+    /// Why a call has failed, if one is being made again: the store is full, or not confirmed, or away.
+    pub(super) fn waits_for(&self) -> Option<String> {
+        self.lane.waits_for()
+    }
+
+    /// Its way to the store, on which what was written is waited for.
+    pub(super) fn link(&self) -> &Link {
+        self.lane.link()
     }
 }
 
@@ -141,8 +156,7 @@ impl PartitionWriter {
         let mut results: Vec<Vec<WriteResult>> = Vec::with_capacity(all.len());
         let mut rest = &all[..];
         while !rest.is_empty() {
-            // A reschedule reads before it writes, so it goes alone; the others go together.
-            let alone = matches!(rest[0], WriteOp::Reschedule { .. });
+            let alone = reads_first(rest[0]);
             let run = if alone { 1 } else { run_length(rest) };
             let (now, later) = rest.split_at(run);
             results.extend(self.until_done(&mut turn, now).await);
@@ -161,8 +175,13 @@ impl PartitionWriter {
         let mut failures = 0;
         loop {
             let done = match ops {
-                [WriteOp::Reschedule { route, id, due, fallback }] => {
-                    self.reschedule(turn, route, id, *due, fallback.as_ref()).await.map(|r| vec![vec![r]])
+                [WriteOp::Reschedule { route, id, due, fallback, of }] => {
+                    let moved =
+                        self.reschedule(turn, (route, id), of.as_ref(), *due, fallback.as_ref()).await;
+                    moved.map(|r| vec![vec![r]])
+                }
+                [WriteOp::Cancel { route, id, of: Some(of) }] => {
+                    self.cancel_of(turn, (route, id), of, ops).await.map(|r| vec![vec![r]])
                 }
                 _ => self.write(turn, ops).await,
             };
@@ -194,6 +213,10 @@ impl PartitionWriter {
             if letters == "CHANGED" {
                 continue;
             }
+            if let Some(given) = letters.strip_prefix("BEHIND ") {
+                self.order.seen(given.parse().map_err(|_| shape("a stamp"))?);
+                continue;
+            }
             for due in plan.dues {
                 self.wake.stored(self.partition, due);
             }
@@ -217,7 +240,7 @@ impl PartitionWriter {
 
     /// Where these names say that their messages are; a `~` id without an entry says so itself.
     async fn places(&self, names: &[String]) -> Result<Vec<Option<Place>>, StoreError> {
-        let connected = self.lane.link().get().await?;
+        let connected = self.lane.link().to(Keys::slot(self.partition)).await?;
         let mut connection = connected.connection.clone();
         let mut hmget = redis::cmd("HMGET");
         hmget.arg(self.keys.of(self.partition, "names")).arg(names);
@@ -231,23 +254,38 @@ impl PartitionWriter {
     }
 }
 
+/// What reads before it writes goes alone; the others go together.
+fn reads_first(op: &WriteOp) -> bool {
+    matches!(op, WriteOp::Reschedule { .. } | WriteOp::Cancel { of: Some(_), .. })
+}
+
 /// A name that means something else at every look: only damage does that.
 fn never_settles() -> StoreError {
     StoreError::Damaged(format!("a name changed its meaning {LOOKS} times between a look and the call"))
 }
 
-/// How many operations may go in one call: up to the first reschedule, a byte bound, and an operation bound.
+/// How many operations may go in one call: up to the first that goes alone, a bound on bytes, one on names, and one on
+/// operations.
 fn run_length(ops: &[&WriteOp]) -> usize {
-    let (mut bytes, mut run) = (0, 0);
+    let (mut bytes, mut names, mut run) = (0, 0, 0);
     for op in ops.iter().take(CALL_OPS) {
-        let op_bytes = op_size(op);
-        if matches!(op, WriteOp::Reschedule { .. }) || (run > 0 && bytes + op_bytes > CALL_BYTES) {
+        bytes += op_size(op);
+        names += named(op);
+        if reads_first(op) || (run > 0 && (bytes > CALL_BYTES || names > CALL_NAMES)) {
             break;
         }
-        bytes += op_bytes;
         run += 1;
     }
     run.max(1)
+}
+
+/// Names that it brings.
+fn named(op: &WriteOp) -> usize {
+    match op {
+        WriteOp::Store { bundle, .. } => bundle.entries.iter().filter(|e| e.flags.has(Flags::NAMED)).count(),
+        WriteOp::Cancel { .. } | WriteOp::Reschedule { .. } => 1,
+        WriteOp::Bury(_) => 0,
+    }
 }
 
 /// Cuts the letters of an answer back into results, one list an operation.
@@ -287,7 +325,7 @@ fn names_of(op: &WriteOp) -> Vec<String> {
             .filter(|e| e.flags.has(Flags::NAMED))
             .filter_map(|e| e.id.as_ref().map(|id| name_key(route, id)))
             .collect(),
-        WriteOp::Cancel { route, id } => vec![name_key(route, id)],
+        WriteOp::Cancel { route, id, .. } => vec![name_key(route, id)],
         WriteOp::Reschedule { .. } | WriteOp::Bury(_) => Vec::new(),
     }
 }
@@ -341,4 +379,34 @@ pub(super) fn graves(ids: &[DeadId]) -> (Vec<String>, Vec<usize>) {
 pub(super) fn parse_place(place: &str) -> Option<(BundleId, u32)> {
     let (id, index) = place.rsplit_once(' ')?;
     Some((BundleId::parse(id)?, index.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{OnDuplicate, UnixMs, testing};
+
+    fn store(messages: usize, named: bool) -> WriteOp {
+        let route = testing::route().name.clone();
+        let mut entry = testing::entry(UnixMs(0), b"");
+        if named {
+            (entry.id, entry.flags) = (Some("a".into()), entry.flags.with(Flags::NAMED));
+        }
+        let bundle = Bundle { target: Text::default(), entries: Arc::new(vec![entry; messages]) };
+        WriteOp::Store { route, on_duplicate: OnDuplicate::Keep, bundle }
+    }
+
+    #[test]
+    fn a_call_is_bounded_in_operations_names_and_bytes() {
+        let run = |ops: Vec<WriteOp>| run_length(&ops.iter().collect::<Vec<_>>());
+        let many = |op: &dyn Fn() -> WriteOp| (0..100).map(|_| op()).collect::<Vec<_>>();
+        assert_eq!(run(many(&|| store(10, false))), CALL_OPS);
+        assert_eq!(run(many(&|| store(100, true))), CALL_NAMES / 100);
+        assert_eq!(run(many(&|| store(CALL_NAMES + 1, true))), 1, "one bundle goes whatever it brings");
+        let bytes = op_size(&store(500, false));
+        assert_eq!(run(many(&|| store(500, false))), (CALL_BYTES / bytes).min(CALL_OPS));
+        let cancel = || WriteOp::Cancel { route: testing::route().name.clone(), id: "a".into(), of: None };
+        assert_eq!(run(vec![store(CALL_NAMES, true), cancel()]), 1);
+        assert_eq!(run(vec![store(1, true), cancel()]), 2);
+    }
 }

@@ -234,8 +234,7 @@ async fn a_re_created_topic_is_read_from_its_first_record() {
         let reader = Reader::start(kafka, &group, &[&topic], &memory);
         produce(kafka, &topic, "old", 0..50);
         commits(kafka, &group, &topic, 50).await;
-        kafka.delete_topic(&topic).await;
-        kafka.create_topic(&topic, 1).await;
+        kafka.re_create_topic(&topic, 1).await;
         produce(kafka, &topic, "new", 0..count);
         memory.has("new", count).await;
         commits(kafka, &group, &topic, count as i64).await;
@@ -254,8 +253,7 @@ async fn a_topic_re_created_with_unresolved_records_commits_none_of_the_old_ones
     let reader = Reader::start(kafka, &group, &[&topic], &memory);
     memory.has("old", 50).await;
     commits(kafka, &group, &topic, 0).await;
-    kafka.delete_topic(&topic).await;
-    kafka.create_topic(&topic, 1).await;
+    kafka.re_create_topic(&topic, 1).await;
     produce(kafka, &topic, "new", 0..120);
     // The store is back: what was read of the old topic resolves now.
     memory.resolve(|_| true);
@@ -279,8 +277,7 @@ async fn a_topic_re_created_while_nobody_reads_is_read_from_its_first_record() {
     let reader = Reader::start(kafka, &group, &[&topic], &memory);
     commits(kafka, &group, &topic, 50).await;
     reader.stop().await;
-    kafka.delete_topic(&topic).await;
-    kafka.create_topic(&topic, 1).await;
+    kafka.re_create_topic(&topic, 1).await;
     produce(kafka, &topic, "new", 0..120);
     let reader = Reader::start(kafka, &group, &[&topic], &memory);
     memory.has("new", 120).await;

@@ -10,16 +10,18 @@ use parking_lot::Mutex;
 use postdate::broker::kafka::Connection;
 use postdate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, Retry};
 use postdate::domain::{
-    Clock, Endpoint, Entry, Flags, Message, Origin, Policy, Route, RouteName, Target, UnixMs, Verdict,
+    Clock, Endpoint, Entry, Message, Origin, Policy, Route, RouteName, Target, UnixMs, Verdict,
 };
 use postdate::egress::kafka::KafkaLanes;
-use postdate::egress::{Lane, Publication, Stamp, Verdicts};
+use postdate::egress::{Batch, Lane, Publication, Verdicts};
 use postdate::ingress::kafka::Surroundings;
 use postdate::ingress::{Delivery, Feed, Receipt, Sink};
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
 use postdate::telemetry::Metrics;
+use rdkafka::client::ClientContext;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
-use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rdkafka::error::KafkaError;
+use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer, ProducerContext};
 use rdkafka::{Message as _, Offset, TopicPartitionList};
 
 use crate::support::eventually::PATIENCE;
@@ -42,6 +44,7 @@ pub(super) fn route(name: &str, topic: &str, group: &str) -> Arc<Route> {
         dedupe_ms: 0,
         rate: None,
         jitter_ms: 0,
+        ordered: false,
         retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 1000 },
         dead_letters: postdate::domain::DeadLetters::default(),
     };
@@ -235,26 +238,22 @@ impl Writer {
     }
 
     pub(super) fn publication(&self, ticket: u64, topic: &str, message: Message) -> Publication {
-        let entry = Entry {
-            due: UnixMs(7),
-            id: None,
-            handouts: 0,
-            failures: 0,
-            flags: Flags::default(),
-            position: None,
-            asked: None,
-            history: Vec::new(),
-            message,
-        };
-        Publication {
-            entries: Arc::new(vec![entry]),
-            index: 0,
-            stamp: None,
+        let target = Arc::new(Target::Kafka { connection: "main".into(), topic: topic.into() });
+        Publication::alone(Entry::new(UnixMs(7), message), target, ticket, &self.verdicts, i64::MAX)
+    }
+
+    /// The same delayed and named, for the attempt of its ticket.
+    pub(super) fn stamped(&self, ticket: u64, topic: &str, message: Message) -> Publication {
+        let batch = Batch {
+            entries: Arc::new(vec![Entry::new(UnixMs(1_700_000_000_000), message)]),
+            ids: vec!["order-7".into()],
+            expiries: ticket as u32 - 1,
             target: Arc::new(Target::Kafka { connection: "main".into(), topic: topic.into() }),
-            ticket,
+            first_ticket: ticket,
             verdicts: self.verdicts.clone(),
-            not_after_us: i64::MAX,
-        }
+            not_after_us: i64::MAX.into(),
+        };
+        Publication { batch: Arc::new(batch), index: 0 }
     }
 
     pub(super) fn submit(&self, ticket: u64, topic: &str, message: Message) {
@@ -280,24 +279,40 @@ impl Writer {
     }
 }
 
-pub(super) fn stamp(attempt: u32) -> Stamp {
-    Stamp { id: "order-7".into(), due: UnixMs(1_700_000_000_000), attempt }
-}
-
 pub(super) fn message(body: impl Into<Bytes>) -> Message {
     let body = Some(body.into());
     Message { origin: Origin::Kafka, key: None, body, headers: Vec::new(), properties: None }
 }
 
+/// Remembers what was not delivered.
+#[derive(Default)]
+struct Refusals(Mutex<Vec<KafkaError>>);
+
+impl ClientContext for Refusals {}
+
+impl ProducerContext for Refusals {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, report: &DeliveryResult<'_>, (): ()) {
+        if let Err((error, _)) = report {
+            self.0.lock().push(error.clone());
+        }
+    }
+}
+
 /// Produces `KIND-0` .. with keys that spread them over all partitions, confirmed.
 pub(super) fn produce(kafka: &Kafka, topic: &str, kind: &str, range: std::ops::Range<usize>) {
-    let producer: BaseProducer = kafka.client().set("linger.ms", "0").create().expect("a producer");
+    let mut config = kafka.client();
+    config.set("linger.ms", "0");
+    let producer: BaseProducer<Refusals> =
+        config.create_with_context(Refusals::default()).expect("a producer");
     for i in range {
         let (key, body) = (i.to_string(), format!("{kind}-{i}"));
         producer.send(BaseRecord::to(topic).key(&key).payload(&body)).expect("room");
     }
     producer.flush(Duration::from_secs(20)).expect("flushed");
     assert_eq!(producer.in_flight_count(), 0);
+    assert_eq!(*producer.context().0.lock(), []);
 }
 
 /// The group's committed position.

@@ -1,8 +1,11 @@
 //! Brokers away: what the other one can do goes on meanwhile.
 
+use std::time::{Duration, Instant};
+
 use super::{accounted, away, logged, readiness};
 use crate::four::four_routes;
-use crate::support::{Kafka, Rabbitmq, Redis, Relay};
+use crate::support::eventually::{PATIENCE, within};
+use crate::support::{Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names};
 
 /// The n-th message is due after n times this: three seconds of load.
 const STEP_MS: u64 = 30;
@@ -56,4 +59,48 @@ async fn rabbitmq_not_there_at_start_and_killed_in_mid_flow() {
     four.send_rabbitmq(&rabbitmq, STEP_MS).await;
     accounted(&four, &relay).await;
     assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");
+}
+
+/// What hangs is split off from what is confirmed, and known by its `~` id from then on: until it is settled.
+#[tokio::test]
+async fn what_was_split_off_leaves_no_name_behind() {
+    let kafka = Kafka::shared().await;
+    let (redis, mut rabbitmq) = tokio::join!(Redis::start(), Rabbitmq::start());
+    let (source, queue, run) = (kafka.unique_topic("source", 1).await, names::unique("queue"), Run::new());
+    rabbitmq.declare_queue(&queue, QueueKind::Classic).await;
+    run.collect_rabbitmq(&rabbitmq, &queue);
+    let from = format!(r#"{{ kafka = "main", topic = "{source}", group = "{source}" }}"#);
+    let to = format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{queue}" }}"#);
+    let config = Config::new(&redis).redis("partitions = 1").kafka("main", kafka).rabbitmq("main", &rabbitmq);
+    let relay = Relay::start(&config.route("one", &from, &to, "")).await;
+    let mut connection = redis.connection().await.expect("connected");
+    let mut known = async || {
+        let keys: Vec<String> =
+            redis::cmd("KEYS").arg("*:names").query_async(&mut connection).await.expect("KEYS");
+        keys
+    };
+    // As often as it takes to stop the broker in the middle of a bundle.
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let before = run.ledger().delivered();
+        let message = |n: u64| run.message(&format!("rabbitmq:{queue}"), When::At(4000 + n * 3)).key(&queue);
+        run.send_kafka(kafka, &source, (0..80).map(message).collect()).await;
+        eventually("the first arrives", async || {
+            if run.ledger().delivered() > before { Ok(()) } else { Err("not yet") }
+        })
+        .await;
+        rabbitmq.stop();
+        let split = within(Duration::from_secs(3), async || {
+            if known().await.is_empty() { Err("nothing hangs") } else { Ok(()) }
+        });
+        let split = split.await;
+        rabbitmq.cont();
+        if split.is_ok() {
+            break;
+        }
+        assert!(Instant::now() < end, "the broker never stopped in the middle of a bundle");
+    }
+    run.drain(&relay).await;
+    run.report().assert_accounted(super::repeats(&relay).await);
+    assert_eq!(known().await, Vec::<String>::new());
 }

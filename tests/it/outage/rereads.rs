@@ -70,14 +70,36 @@ async fn a_rewound_group_repeats_with_a_cause_and_recognises_pending_names() {
     assert_eq!(explained as usize, 50);
 }
 
+/// Who was stopped for longer than its session goes on with what it holds: what its successor has read
+/// meanwhile comes twice, and the successor does not know it.
+#[tokio::test]
+async fn what_another_consumer_has_read_meanwhile_is_flagged() {
+    let (redis, kafka) = tokio::join!(Redis::shared(), Kafka::shared());
+    let one = One::start(redis, kafka).await;
+    one.send(kafka, 10).await;
+    one.run.drain(&one.relay).await;
+    let mut connection = redis.connection().await.expect("connected");
+    let field = format!("kafka/main/{0}/{0}/0", one.source);
+    let mut homes = redis::cmd("KEYS");
+    let homes: Vec<String> = homes.arg("*:sources").query_async(&mut connection).await.expect("KEYS");
+    for home in homes {
+        let mut set = redis::cmd("EVAL");
+        set.arg("if redis.call('HGET', KEYS[1], ARGV[1]) == '9' then redis.call('HSET', KEYS[1], ARGV[1], 14) end");
+        set.arg(1).arg(home).arg(&field).query_async::<()>(&mut connection).await.expect("set");
+    }
+    one.send(kafka, 10).await;
+    one.run.drain(&one.relay).await;
+    one.run.report().assert_accounted(0);
+    assert_eq!(one.relay.total("postdate_redelivered_total", REREAD).await as usize, 5);
+}
+
 #[tokio::test]
 async fn a_topic_made_anew_under_its_old_name_is_read_from_its_first_record() {
     let (redis, kafka) = tokio::join!(Redis::shared(), Kafka::shared());
     let one = One::start(redis, kafka).await;
     one.send(kafka, 20).await;
     one.run.drain(&one.relay).await;
-    kafka.delete_topic(&one.source).await;
-    kafka.create_topic(&one.source, 1).await;
+    kafka.re_create_topic(&one.source, 1).await;
     // More than before: whoever went on at the old position would miss the first twenty.
     one.send(kafka, 40).await;
     one.run.drain(&one.relay).await;

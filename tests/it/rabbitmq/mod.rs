@@ -15,11 +15,11 @@ use parking_lot::Mutex;
 use postdate::broker::rabbitmq::{Broker, Connection};
 use postdate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, Retry};
 use postdate::domain::{
-    Clock, Endpoint, Entry, Flags, Header, Message, Origin, Policy, Properties, Route, RouteName, RoutingKey,
-    Secret, Target, UnixMs, Verdict,
+    Clock, Endpoint, Entry, Header, Message, Origin, Policy, Properties, Route, RouteName, RoutingKey,
+    Secret, Target, Text, UnixMs, Verdict,
 };
 use postdate::egress::rabbitmq::RabbitLanes;
-use postdate::egress::{Lane, Publication, Stamp, Verdicts};
+use postdate::egress::{Batch, Lane, Publication, Verdicts};
 use postdate::ingress::{Delivery, Feed, Sink};
 
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
@@ -109,6 +109,7 @@ fn route(name: &str, queue: &str, prefetch: u16) -> Arc<Route> {
             dedupe_ms: 0,
             rate: None,
             jitter_ms: 0,
+            ordered: false,
             retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 1000 },
             dead_letters: postdate::domain::DeadLetters::default(),
         },
@@ -129,6 +130,13 @@ fn message(body: impl Into<Bytes>) -> Message {
 fn with_header(mut message: Message, header: Header) -> Message {
     message.headers.push(header);
     message
+}
+
+/// What a delayed message is stamped with.
+struct Stamp {
+    id: Text,
+    due: UnixMs,
+    attempt: u32,
 }
 
 fn stamp(id: &str, attempt: u32) -> Stamp {
@@ -156,31 +164,21 @@ impl Submitter {
         stamp: Option<Stamp>,
         not_after_us: i64,
     ) {
-        let entry = Entry {
-            due: UnixMs(0),
-            id: None,
-            handouts: 0,
-            failures: 0,
-            flags: Flags::default(),
-            position: None,
-            asked: None,
-            history: vec![],
-            message,
-        };
         let target = Target::Rabbitmq {
             connection: "main".into(),
             exchange: String::new(),
             routing_key: RoutingKey::Fixed(key.into()),
         };
-        lane.submit(Publication {
-            entries: Arc::new(vec![entry]),
-            index: 0,
-            stamp,
+        let batch = Batch {
+            entries: Arc::new(vec![Entry::new(stamp.as_ref().map_or(UnixMs(0), |s| s.due), message)]),
+            expiries: stamp.as_ref().map_or(0, |s| s.attempt - 1),
+            ids: stamp.into_iter().map(|s| s.id).collect(),
             target: Arc::new(target),
-            ticket,
+            first_ticket: ticket,
             verdicts: self.verdicts.clone(),
-            not_after_us,
-        });
+            not_after_us: not_after_us.into(),
+        };
+        lane.submit(Publication { batch: Arc::new(batch), index: 0 });
     }
 
     /// Waits until so many verdicts have come in all; no ticket gets two.

@@ -258,3 +258,31 @@ async fn a_large_partition_is_audited_in_parts_until_all_of_it_was_seen() {
     assert_eq!(second.lost.iter().map(ToString::to_string).collect::<Vec<_>>(), last);
     assert_eq!(room.store.sweep(P, LONG, false).await, Ok(Swept::default()));
 }
+
+/// What an audit costs its Redis, for docs/store.md: shown with --nocapture.
+#[tokio::test]
+async fn an_audit_is_a_few_commands_a_bundle() {
+    let redis = Redis::start().await;
+    let room = Room::on(&redis, 1).await;
+    let (mut stored, ten) =
+        (0, |at: i64| (0..10).map(|n| unnamed(past().plus(at * 10 + n), "body")).collect());
+    for bundles in [100, 1000, 2000] {
+        while stored < bundles {
+            room.write((0..20).map(|n| keep(ten(stored + n))).collect()).await;
+            stored += 20;
+        }
+        room.command::<()>(&["CONFIG", "RESETSTAT"]).await;
+        assert!(audit(&room).await.is_clean());
+        let info: String = room.command(&["INFO", "commandstats"]).await;
+        let (mut calls, mut micros) = (0, 0);
+        for line in info.lines().filter(|line| !line.contains("config") && !line.contains("info")) {
+            let Some((_, rest)) = line.split_once(":calls=") else { continue };
+            let (count, rest) = rest.split_once(",usec=").expect("microseconds");
+            calls += count.parse::<i64>().expect("a count");
+            // What scripts call is counted by itself and within them: an upper bound.
+            micros += rest.split(',').next().expect("a number").parse::<i64>().expect("a number");
+        }
+        println!("{bundles} bundles of ten: {calls} commands, {micros} us of redis");
+        assert!(calls < 12 * bundles + 300, "{calls} commands for {bundles} bundles");
+    }
+}

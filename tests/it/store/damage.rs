@@ -89,6 +89,7 @@ async fn a_key_of_the_wrong_type_refuses_before_any_write() {
             freed: vec![],
             remainders: vec![],
             dead: vec![dead_letter(unnamed(past(), "b"))],
+            holds: Vec::new(),
         };
         damaged(&room, spoilt, room.store.divide(&division)).await;
         // Whether they are there is not asked before all is as it should be.

@@ -76,8 +76,15 @@ async fn only_what_was_delivered_is_remembered() {
         confirmed: vec![false, false, false, true],
         delivered: vec!["delivered".into()],
         freed: vec![("dead".into(), 1), ("delivered".into(), 3)],
-        remainders: vec![postdate::store::Remainder { fresh, from: vec![2], lease_ms: None, expiries: 0 }],
+        remainders: vec![postdate::store::Remainder {
+            fresh,
+            from: vec![2],
+            lease_ms: None,
+            expiries: 0,
+            stamp: None,
+        }],
         dead: vec![dead_letter(all[1].clone())],
+        holds: Vec::new(),
     };
     assert_eq!(room.divide(division).await, Held::Done(vec![]));
     assert_eq!(delivered(&room).await, ["orders/delivered"]);

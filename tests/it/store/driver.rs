@@ -1,13 +1,16 @@
 //! Makes each call on the store and on the model, and compares answers and what stands afterwards.
 
-use postdate::domain::{Entry, Text, UnixMs};
+use postdate::domain::{Entry, Flags, Text, UnixMs};
 use postdate::store::{
-    Claim, DeadFilter, DeadId, Division, Fresh, Held, Progress, Remainder, Settlement, Swept,
+    Claim, DeadFilter, DeadId, Division, Fresh, Held, Progress, Remainder, Settlement, Swept, WriteResult,
 };
 
 use super::invariants::Snapshot;
-use super::model::{Grip, Letter, Model, Parted, Seen, Share};
+use super::model::{Grip, Letter, Model, Parted, Said, Seen, Share, Taken};
 use super::room::*;
+
+/// All names that steps speak of.
+pub const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
 /// One call. `who` is one of two holders of claims.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +51,9 @@ pub enum Step {
 pub enum SharePlan {
     Confirmed,
     Back,
+    /// Back, and flagged: its publish went unanswered.
+    Unsure,
+    Alone,
     Held,
     Dead,
 }
@@ -56,9 +62,11 @@ impl From<SharePlan> for Share {
     fn from(plan: SharePlan) -> Self {
         match plan {
             SharePlan::Confirmed => Self::Confirmed,
-            SharePlan::Back => Self::Back,
+            SharePlan::Back => Self::Back { repeat: false },
+            SharePlan::Unsure => Self::Back { repeat: true },
+            SharePlan::Alone => Self::Alone,
             SharePlan::Held => Self::Held,
-            SharePlan::Dead => Self::Dead,
+            SharePlan::Dead => Self::Dead { repeat: false },
         }
     }
 }
@@ -76,7 +84,7 @@ pub struct Driver<'a> {
     room: &'a Room,
     model: Model,
     hands: [Vec<InHand>; 2],
-    letters: usize,
+    letters: u32,
 }
 
 impl<'a> Driver<'a> {
@@ -84,9 +92,9 @@ impl<'a> Driver<'a> {
         Self { room, model: Model::new(room.dedupe_ms > 0), hands: [Vec::new(), Vec::new()], letters: 0 }
     }
 
-    fn body(&mut self) -> String {
+    fn letter(&mut self, name: Option<&'static str>, due: UnixMs) -> Letter {
         self.letters += 1;
-        format!("m{}", self.letters)
+        Letter { name, due: due.0, body: self.letters, repeat: false }
     }
 
     pub async fn step(&mut self, step: &Step) {
@@ -96,22 +104,20 @@ impl<'a> Driver<'a> {
                 let mut letters: Vec<Letter> = Vec::new();
                 for (n, name) in names.iter().enumerate() {
                     let due = when.plus(n as i64);
-                    letters.push(Letter { name: name.map(str::to_owned), due, body: self.body() });
+                    letters.push(self.letter(*name, due));
                 }
-                let entry = |l: &Letter| match &l.name {
-                    Some(name) => named(name, l.due, &l.body),
-                    None => unnamed(l.due, &l.body),
-                };
                 let entries = letters.iter().map(entry).collect();
                 let op = if *replace_it { replace(entries) } else { keep(entries) };
                 let results = self.room.write(vec![op]).await.remove(0);
+                let results: Vec<Said> = results.into_iter().map(said).collect();
                 assert_eq!(results, self.model.store(letters, *replace_it));
             }
-            Step::Cancel(name) => assert_eq!(self.room.cancel(name).await, self.model.cancel(name)),
+            Step::Cancel(name) => assert_eq!(said(self.room.cancel(name).await), self.model.cancel(name)),
             Step::Reschedule(name, due) => {
-                let (when, body) = (if *due { past() } else { far() }, self.body());
-                let result = self.room.reschedule(name, when, &body).await;
-                assert_eq!(result, self.model.reschedule(name, when, &body));
+                let when = if *due { past() } else { far() };
+                let letter = self.letter(Some(name), when);
+                let result = self.room.reschedule(name, when, &text_of(letter.body)).await;
+                assert_eq!(said(result), self.model.reschedule(name, when.0, letter));
             }
             Step::Sweep => {
                 let swept = self.room.store.sweep(self.room.p, LONG, false).await;
@@ -122,14 +128,14 @@ impl<'a> Driver<'a> {
                 let again = bundle(vec![Entry { due: past(), ..entry.clone() }]);
                 for _ in 0..2 {
                     let redriven = self.room.store.redrive(&id, &again).await;
-                    assert_eq!(redriven, Ok(self.model.redrive(&body(&entry), past())));
+                    assert_eq!(redriven, Ok(self.model.redrive(number(&entry), past().0)));
                 }
             }
             Step::DropDead => {
                 let Some((id, entry)) = self.first_dead().await else { return };
                 for _ in 0..2 {
                     let dropped = self.room.store.drop_dead(std::slice::from_ref(&id)).await;
-                    assert_eq!(dropped, Ok(vec![self.model.drop_dead(&body(&entry))]));
+                    assert_eq!(dropped, Ok(vec![self.model.drop_dead(number(&entry))]));
                 }
             }
             Step::Claim { who, expires } => self.claim(*who, *expires).await,
@@ -141,7 +147,7 @@ impl<'a> Driver<'a> {
                     let held =
                         self.room.store.give_back(self.room.p, &news).await.expect("answered").remove(0);
                     assert_eq!(held != Held::Stale, self.model.give_back(hand.grip, &confirmed));
-                    self.model.remember(texts(&news[0].delivered));
+                    self.model.remember(names_of(&news[0].delivered));
                 }
             }
             Step::Extend { who, expires, first_confirmed } => {
@@ -152,7 +158,7 @@ impl<'a> Driver<'a> {
                     let held = self.room.store.extend(self.room.p, lease, &news).await;
                     let held = held.expect("answered").remove(0);
                     assert_eq!(held != Held::Stale, self.model.extend(hand.grip, *expires, &confirmed));
-                    self.model.remember(texts(&news[0].delivered));
+                    self.model.remember(names_of(&news[0].delivered));
                 }
             }
             Step::Divide { who, shares } => self.divide(*who, shares).await,
@@ -177,22 +183,23 @@ impl<'a> Driver<'a> {
                 break;
             }
         }
-        let mut found: Vec<String> = letters.iter().map(|(_, entry)| body(entry)).collect();
-        found.sort();
+        let mut found: Vec<u32> = letters.iter().map(|(_, entry)| number(entry)).collect();
+        found.sort_unstable();
         assert_eq!(found, self.model.dead());
-        letters.into_iter().min_by_key(|(_, entry)| body(entry))
+        letters.into_iter().min_by_key(|(_, entry)| number(entry))
     }
 
     async fn claim(&mut self, who: usize, expires: bool) {
         let claimed = self.room.claim(if expires { 0 } else { LONG }).await;
-        let mut expected = self.model.claim(UnixMs(past().0 + 1_000_000), expires);
+        let mut expected = self.model.claim(past().0 + 1_000_000, expires, 0);
         assert_eq!(claimed.len(), expected.len(), "as many bundles");
         for c in claimed {
-            let bodies: Vec<_> = entries(&c).iter().map(body).zip(c.skip.iter().copied()).collect();
-            let at = expected.iter().position(|(_, b, _)| *b == bodies);
-            let (grip, _, expiries) =
+            let bodies: Vec<_> = entries(&c).iter().map(number).collect();
+            let is = |t: &Taken| t.letters.iter().map(|l| l.body).eq(bodies.iter().copied());
+            let at = expected.iter().position(is);
+            let Taken { grip, skip, expiries, .. } =
                 expected.remove(at.unwrap_or_else(|| panic!("claimed {bodies:?}, expected {expected:?}")));
-            assert_eq!(c.expiries, expiries);
+            assert_eq!((&c.skip, c.expiries), (&skip, expiries));
             let entries = entries(&c).to_vec();
             self.hands[who].push(InHand { claim: c.claim, grip, entries, skip: c.skip, expiries });
         }
@@ -203,7 +210,7 @@ impl<'a> Driver<'a> {
         let held = self.room.store.settle(self.room.p, &all).await.expect("settled");
         for (hand, held) in self.hands[who].iter().zip(held) {
             assert_eq!(held != Held::Stale, self.model.settle(hand.grip));
-            self.model.remember(texts(&hand.settlement().delivered));
+            self.model.remember(names_of(&hand.settlement().delivered));
         }
     }
 
@@ -218,10 +225,10 @@ impl<'a> Driver<'a> {
                 .collect();
             let back_at = past().plus(500);
             let division = hand.division(&shares, back_at);
-            self.model.remember(texts(&division.delivered));
+            self.model.remember(names_of(&division.delivered));
             let held_on: Vec<usize> = (0..shares.len()).filter(|&i| shares[i] == Some(Share::Held)).collect();
             let answer = self.room.divide(division).await;
-            match (self.model.divide(hand.grip, &shares, back_at), answer) {
+            match (self.model.divide(hand.grip, &shares, back_at.0), answer) {
                 (Parted::Stale, Held::Stale) => {}
                 (Parted::Done(grip), Held::Done(claims)) => {
                     assert_eq!(usize::from(grip.is_some()), claims.len());
@@ -245,9 +252,9 @@ impl<'a> Driver<'a> {
         assert_eq!(seen(&snapshot), self.model.seen());
         assert_eq!(meanings(&snapshot), self.model.meanings());
         let delivered: Vec<_> = snapshot.delivered.keys().filter_map(|n| n.strip_prefix("orders/")).collect();
-        assert_eq!(delivered, self.model.remembered.iter().map(String::as_str).collect::<Vec<_>>());
-        let mut dead: Vec<_> = snapshot.dead.values().map(|b| body(&b.entries[0])).collect();
-        dead.sort();
+        assert_eq!(delivered, self.model.remembered.iter().copied().collect::<Vec<_>>());
+        let mut dead: Vec<_> = snapshot.dead.values().map(|b| number(&b.entries[0])).collect();
+        dead.sort_unstable();
         assert_eq!(dead, self.model.dead());
         assert!(snapshot.passing.is_empty(), "no call left a blob behind");
     }
@@ -278,36 +285,75 @@ impl InHand {
     }
 
     fn division(&self, shares: &[Option<Share>], back_at: UnixMs) -> Division {
-        let part = |share: Share| -> Option<Remainder> {
-            let from: Vec<u32> =
-                (0..shares.len()).filter(|&i| shares[i] == Some(share)).map(|i| i as u32).collect();
-            let mut entries: Vec<_> = from.iter().map(|&i| self.entries[i as usize].clone()).collect();
-            if share == Share::Back {
-                for entry in &mut entries {
+        let part = |from: Vec<u32>, lease_ms: Option<u64>, expiries: u32| -> Option<Remainder> {
+            let entry = |&i: &u32| {
+                let mut entry = self.entries[i as usize].clone();
+                if lease_ms.is_none() {
                     entry.due = back_at;
                 }
-            }
+                if shares[i as usize] == Some(Share::Back { repeat: true }) {
+                    entry.flags = entry.flags.with(Flags::CONFIRM_UNKNOWN);
+                }
+                entry
+            };
+            let entries = from.iter().map(entry).collect();
             let fresh = Fresh { route: route(), bundle: bundle(entries) };
-            let lease_ms = (share == Share::Held).then_some(LONG);
-            (!from.is_empty()).then_some(Remainder { fresh, from, lease_ms, expiries: self.expiries })
+            (!from.is_empty()).then_some(Remainder { fresh, from, lease_ms, expiries, stamp: None })
         };
-        let dead = (0..shares.len())
-            .filter(|&i| shares[i] == Some(Share::Dead))
-            .map(|i| dead_letter(self.entries[i].clone()))
-            .collect();
+        let all = |wanted: fn(&Share) -> bool| -> Vec<u32> {
+            (0..shares.len() as u32).filter(|&i| shares[i as usize].as_ref().is_some_and(wanted)).collect()
+        };
+        let dead = all(|share| matches!(share, Share::Dead { .. }));
+        let dead = dead.into_iter().map(|i| dead_letter(self.entries[i as usize].clone())).collect();
+        let mut remainders = vec![part(all(|share| matches!(share, Share::Back { .. })), None, 0)];
+        let alone = all(|share| *share == Share::Alone).into_iter();
+        remainders.extend(alone.map(|i| part(vec![i], None, self.expiries)));
+        remainders.push(part(all(|share| *share == Share::Held), Some(LONG), self.expiries));
         Division {
             claim: self.claim.clone(),
             confirmed: shares.iter().map(|s| *s == Some(Share::Confirmed)).collect(),
             delivered: self.delivered(|i| shares[i] == Some(Share::Confirmed)),
-            freed: self.names(|i| !matches!(shares[i], Some(Share::Back | Share::Held))),
-            remainders: [part(Share::Back), part(Share::Held)].into_iter().flatten().collect(),
+            freed: self.names(|i| matches!(shares[i], None | Some(Share::Confirmed | Share::Dead { .. }))),
+            remainders: remainders.into_iter().flatten().collect(),
             dead,
+            holds: Vec::new(),
         }
     }
 }
 
-fn texts(names: &[Text]) -> Vec<String> {
-    names.iter().map(ToString::to_string).collect()
+/// The same names, as the model has them.
+fn names_of(names: &[Text]) -> Vec<&'static str> {
+    names.iter().filter_map(|name| NAMES.into_iter().find(|known| *known == name.as_str())).collect()
+}
+
+fn entry(letter: &Letter) -> Entry {
+    match letter.name {
+        Some(name) => named(name, UnixMs(letter.due), &text_of(letter.body)),
+        None => unnamed(UnixMs(letter.due), &text_of(letter.body)),
+    }
+}
+
+fn text_of(number: u32) -> String {
+    format!("m{number}")
+}
+
+/// The model's number of a body.
+fn number(entry: &Entry) -> u32 {
+    body(entry)[1..].parse().expect("a body of the driver's own")
+}
+
+fn said(result: WriteResult) -> Said {
+    match result {
+        WriteResult::Stored => Said::Stored,
+        WriteResult::Duplicate => Said::Duplicate,
+        WriteResult::Replaced => Said::Replaced,
+        WriteResult::Cancelled => Said::Cancelled,
+        WriteResult::InFlight => Said::InFlight,
+        WriteResult::Unknown => Said::Unknown,
+        WriteResult::Published => Said::Published,
+        WriteResult::Rescheduled => Said::Rescheduled,
+        WriteResult::TooLate => Said::TooLate,
+    }
 }
 
 fn seen(s: &Snapshot) -> Vec<Seen> {
@@ -315,8 +361,9 @@ fn seen(s: &Snapshot) -> Vec<Seen> {
     for (id, bundle) in &s.bundles {
         for (index, entry) in bundle.entries.iter().enumerate() {
             seen.push(Seen {
-                body: body(entry),
-                due: entry.due,
+                body: number(entry),
+                due: entry.due.0,
+                repeat: entry.repeat_cause(0).is_some(),
                 claimed: s.claims.contains_key(id),
                 gone: Snapshot::is_set(&s.gone, id, index),
                 done: Snapshot::is_set(&s.done, id, index),
@@ -328,15 +375,16 @@ fn seen(s: &Snapshot) -> Vec<Seen> {
     seen
 }
 
-fn meanings(s: &Snapshot) -> std::collections::BTreeMap<String, String> {
+fn meanings(s: &Snapshot) -> std::collections::BTreeMap<&'static str, u32> {
     let mut meant = std::collections::BTreeMap::new();
     for (name, place) in &s.names {
         let (id, index) = place.rsplit_once(' ').expect("a place");
         let index = index.parse().expect("an index");
         let free = Snapshot::is_set(&s.gone, id, index) || Snapshot::is_set(&s.done, id, index);
         if let (Some(bundle), false) = (s.bundles.get(id), free) {
-            let name = name.strip_prefix("orders/").expect("its route").to_owned();
-            meant.insert(name, body(&bundle.entries[index]));
+            let name = name.strip_prefix("orders/").expect("its route");
+            let name = NAMES.into_iter().find(|known| *known == name).expect("a name of the driver's");
+            meant.insert(name, number(&bundle.entries[index]));
         }
     }
     meant

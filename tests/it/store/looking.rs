@@ -34,13 +34,13 @@ async fn pages(room: &Room, query: &BrowseQuery) -> Vec<Found> {
 
 /// As the API moves a message: an unknown one is not stored.
 async fn move_to(room: &Room, id: &str, due: UnixMs) -> WriteResult {
-    let op = WriteOp::Reschedule { route: route(), id: Text::from(id), due, fallback: None };
+    let op = WriteOp::Reschedule { route: route(), id: Text::from(id), due, fallback: None, of: None };
     let p = room.store.home_of(&route(), id);
     room.store.write(p, vec![op]).await.expect("written")[0][0]
 }
 
 async fn cancel_at_home(room: &Room, id: &str) -> WriteResult {
-    let op = WriteOp::Cancel { route: route(), id: Text::from(id) };
+    let op = WriteOp::Cancel { route: route(), id: Text::from(id), of: None };
     let p = room.store.home_of(&route(), id);
     room.store.write(p, vec![op]).await.expect("written")[0][0]
 }

@@ -140,6 +140,7 @@ async fn a_settle_and_a_divide_whose_reply_is_lost_answer_that_they_were_theirs(
         from: vec![0],
         lease_ms: Some(LONG),
         expiries: 0,
+        stamp: None,
     };
     let division = postdate::store::Division {
         claim: claimed.claim,
@@ -148,6 +149,7 @@ async fn a_settle_and_a_divide_whose_reply_is_lost_answer_that_they_were_theirs(
         freed: vec![],
         remainders: vec![held],
         dead: vec![],
+        holds: Vec::new(),
     };
     proxy.lose_next_reply();
     let Held::Done(born) = room.divide(division).await else { panic!("it was ours") };

@@ -1,5 +1,46 @@
 //! The store against real Redis: every transition and its refusals, all orders, random histories against a
 //! pure model, and the races and damages it must hold against.
+//!
+//! The known races of the whole relay, by the numbers that test names carry, and where each is tested (files without a
+//! folder are here, the model is `tests/model`, whose names are those of its settings and planted faults):
+//!
+//! | race | what | where |
+//! |---|---|---|
+//! | 1 | calls on the wire at once, one fails, a later one succeeds | `lost_replies::interleaving_06_an_overtaken_store_changes_nothing_and_leaves_no_blob`; `flow/commands.rs` |
+//! | 2 | a re-read batch is cut otherwise than before | `outage/restarts.rs::kill_9_between_storing_and_committing` |
+//! | 3 | what waits for company is overtaken by a later record | `ingress/ledger.rs::only_the_resolved_prefix_is_released_and_gaps_do_not_matter`; model: `crash` |
+//! | 4 | a record that goes straight out, between stored ones | `directions.rs::kill_9_in_mid_flow_and_a_restart_lose_nothing_and_explain_each_duplicate` |
+//! | 5 | commands and suppressed records are read again | `outage/rereads.rs::a_cancelled_message_that_is_read_again_with_its_cancel_stays_cancelled`; model: `three_of_a_name` |
+//! | 6 | a refused or repeated store and its blobs | `lost_replies::interleaving_06_*` |
+//! | 7 | an acknowledgement of more than is stored, or on another channel | `rabbitmq/ingress.rs::only_the_resolved_prefix_is_acknowledged_and_the_rest_comes_again_flagged` |
+//! | 8 | a script touches what it did not declare, or fails half way | `declared::interleaving_08_*`, `damage` |
+//! | 9 | the store goes back | `lost_replies::a_wiped_store_is_noticed_and_goes_on`; model: the tier async |
+//! | 10 | a wait for a replica that proves nothing | model: `failover`, and planted `NoWait`, `MarkWithoutWait` |
+//! | 11 | a topic made anew, under marks of the old one | `outage/rereads.rs::a_topic_made_anew_under_its_old_name_is_read_from_its_first_record` |
+//! | 12 | a cancelled message, claimed by one who dies | `races::interleaving_12_*`; model: planted `GoneCleared` |
+//! | 13 | which clock says due | `domain/clock.rs`'s tests; model: planted `Early` |
+//! | 14 | settling at `maxmemory` | `races::interleaving_14_*` |
+//! | 15 | one confirm that never comes | `flow/lanes.rs::a_missing_target_delays_only_its_own_messages_which_arrive_once_it_is_there`; model: `hanging` |
+//! | 16 | deadlines under a clock that moved | `races::interleaving_16_*` |
+//! | 17 | a claim of what its caller cannot serve | `races::interleaving_17_*`, `flow/policies.rs` |
+//! | 18 | an owner who lives and does nothing | `directions.rs`: any replica claims from any partition; model: a timer that never moves again is one of its schedules |
+//! | 19 | what no script broke and none repairs | `audit`, `matrix` |
+//! | 20 | a slot on its way to another node | with Redis Cluster |
+//! | 21 | gaps in the offsets | `kafka/ingress.rs::gaps_in_the_offsets_stop_nothing_and_aborted_records_are_never_seen` |
+//! | 22 | the deadline as the token | `races::interleaving_22_*`, `lost_replies::interleaving_22_*`; model: planted `DeadlineToken` |
+//! | 23 | what was stored is read again and is due by now | `outage/rereads.rs::a_rewound_group_repeats_with_a_cause_and_recognises_pending_names`, `transitions::interleaving_23_*` |
+//! | 24 | a store whose answer is lost | `lost_replies::interleaving_24_*`, `random` behind a wire that loses replies; model: planted `Unnumbered` |
+//! | 25 | a claim whose answer is lost | `lost_replies::interleaving_25_*`; model: `give_back`, `two_timers_and_a_failover` |
+//! | 26 | a poison message among innocents | `races::interleaving_26_*`; model: `apart` |
+//! | 27 | no commit, and marks from before | `kafka/ingress.rs::a_topic_re_created_while_nobody_reads_is_read_from_its_first_record` |
+//! | 28 | a name whose message is in flight, or comes back | `races::interleaving_28_*`; model: `three_of_a_name`, `remembered` |
+//! | 29 | a `~` id after a retry | `races::interleaving_29_*` |
+//! | 30 | a later message of a key while an earlier one waits | with `order = "key"` |
+//! | 31 | a refused record among those that pass through | `flow/lanes.rs::what_passes_through_waits_in_order_for_a_missing_target`, `ingress/through.rs` |
+//! | 32 | the memory of what was cancelled | `races::interleaving_32_*` |
+//! | 33 | full graves, and two redrives of one | `flow/dead.rs::full_graves_pause_their_route_lose_nothing_and_redriven_ones_arrive`, `dead::interleaving_33_*`; model: `dead` |
+//! | 34 | due already and named, beside a pending one | `flow/commands.rs::commands_and_duplicates_in_order_of_delivery` |
+//! | 35 | one message of a bundle is suppressed, replaced or moved | `races::interleaving_35_*`, `lost_replies::interleaving_35_*`; model: `cancel`, `command` |
 #![allow(unreachable_pub, reason = "one binary, one room of tests")]
 #![allow(clippy::expect_used, reason = "a test that cannot go on panics")]
 #![allow(clippy::disallowed_methods, reason = "tests have no end to come to in order")]
@@ -13,7 +54,11 @@ mod driver;
 mod invariants;
 mod looking;
 mod lost_replies;
+mod matrix;
+#[path = "../../model/store.rs"]
+#[allow(dead_code, reason = "some of it is for the search in tests/model")]
 mod model;
+mod ordered;
 mod orders;
 mod pauses;
 mod preflight;
@@ -21,5 +66,6 @@ mod proxy;
 mod races;
 mod random;
 mod rates;
-mod room;
+mod registry;
+pub mod room;
 mod transitions;

@@ -23,8 +23,10 @@ fn all_back(claimed: &Claimed) -> Division {
             fresh: Fresh { route: route(), bundle: bundle(entries) },
             lease_ms: None,
             expiries: claimed.expiries,
+            stamp: None,
         }],
         dead: vec![],
+        holds: Vec::new(),
     }
 }
 
@@ -103,6 +105,7 @@ async fn interleaving_14_all_but_storing_works_at_maxmemory() {
         freed: vec![("dead".into(), 0)],
         remainders: vec![],
         dead: vec![dead_letter(entries(&dead)[1].clone())],
+        holds: Vec::new(),
     };
     assert_eq!(room.divide(grave).await, Held::Done(vec![]));
     assert_eq!(room.store.sweep(P, LONG, false).await, Ok(Swept { expired: 1, clamped: 0 }));
@@ -210,6 +213,7 @@ async fn interleaving_26_expiries_go_with_the_parts_of_a_bundle() {
             from: vec![i],
             lease_ms: None,
             expiries: claimed.expiries,
+            stamp: None,
         })
         .collect();
     assert_eq!(room.divide(apart).await, Held::Done(vec![]));
@@ -284,7 +288,7 @@ async fn interleaving_29_a_made_up_id_follows_its_message_through_a_retry() {
     let mut retried = entries(&claimed)[1].clone();
     (retried.id, retried.due) = (Some(id.clone()), far());
     let fresh = Fresh { route: route(), bundle: bundle(vec![retried]) };
-    division.remainders = vec![Remainder { fresh, from: vec![1], lease_ms: None, expiries: 0 }];
+    division.remainders = vec![Remainder { fresh, from: vec![1], lease_ms: None, expiries: 0, stamp: None }];
     division.confirmed = vec![true, false];
     assert_eq!(room.divide(division).await, Held::Done(vec![]));
     let s = room.check().await;

@@ -8,7 +8,7 @@ use postdate::domain::{
     Text, UnixMs,
 };
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
-use postdate::store::config::{Config, Overrides};
+use postdate::store::config::{Config, Durability, Overrides, Topology};
 use postdate::store::{
     Bundle, Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division, Head, Held, Progress, Settlement,
     Store, WriteOp, WriteResult,
@@ -17,7 +17,7 @@ use postdate::telemetry::Metrics;
 use redis::aio::MultiplexedConnection;
 
 use super::invariants::{Snapshot, check};
-use crate::support::{Redis, names};
+use crate::support::{Redis, eventually, names};
 
 /// A lease that no test outlives.
 pub const LONG: u64 = 600_000;
@@ -31,17 +31,22 @@ pub struct Room {
     /// How long its route remembers what it delivered, ms; 0: not at all.
     pub dedupe_ms: i64,
     pub raw: MultiplexedConnection,
+    /// Whether its route's keys leave in order.
+    ordered: bool,
     /// The partition that all of its words speak of.
     pub p: Partition,
     end: Arc<End>,
 }
 
 /// Ends the store's tasks when the last room that uses it has gone.
-struct End(Shutdown);
+struct End {
+    readiness: Readiness,
+    shutdown: Shutdown,
+}
 
 impl Drop for End {
     fn drop(&mut self) {
-        self.0.force();
+        self.shutdown.force();
     }
 }
 
@@ -50,15 +55,20 @@ pub fn route() -> RouteName {
 }
 
 pub fn config(url: &str, prefix: &str, partitions: u16) -> Config {
+    config_of(Topology::Standalone(Secret::new(url)), prefix, partitions)
+}
+
+pub fn config_of(topology: Topology, prefix: &str, partitions: u16) -> Config {
     Config {
-        url: Secret::new(url),
+        topology,
         prefix: prefix.to_owned(),
         partitions: Partitions::new(partitions).expect("some"),
+        durability: Durability::Async,
         overrides: Overrides::default(),
     }
 }
 
-pub fn start(config: &Config, dedupe_ms: i64) -> (Store, Shutdown) {
+pub fn start(config: &Config, dedupe_ms: i64, ordered: bool) -> (Store, Readiness, Shutdown) {
     let (tasks, shutdown, readiness) = (Tasks::default(), Shutdown::default(), Readiness::default());
     let metrics = Metrics::new(&mut prometheus_client::registry::Registry::default(), [route()]);
     let parts = postdate::store::Parts {
@@ -69,9 +79,10 @@ pub fn start(config: &Config, dedupe_ms: i64) -> (Store, Shutdown) {
         tasks: &tasks,
         shutdown: &shutdown,
         remembers: [(route(), dedupe_ms)].into(),
+        ordered: ordered.then(route).into_iter().collect(),
         shards: 1,
     };
-    (Store::start(&parts).expect("a good url"), shutdown)
+    (Store::start(&parts).expect("a good url"), readiness, shutdown)
 }
 
 impl Room {
@@ -95,26 +106,67 @@ impl Room {
         Self::with(redis, &redis.url(), 1, LONG as i64).await
     }
 
-    /// All of it.
+    /// With a route that remembers for so long.
     pub async fn with(redis: &Redis, url: &str, partitions: u16, dedupe_ms: i64) -> Self {
-        let config = config(url, &names::unique("store"), partitions);
-        let (store, shutdown) = start(&config, dedupe_ms);
+        Self::of(config(url, &names::unique("store"), partitions), redis, dedupe_ms).await
+    }
+
+    /// On whatever the configuration says; the test itself talks to this server. Ready when every node is reached:
+    /// on a cluster most calls wait for none.
+    pub async fn of(config: Config, redis: &Redis, dedupe_ms: i64) -> Self {
         let raw = redis.connection().await.expect("connected");
-        Self { store, config, dedupe_ms, raw, p: P, end: Arc::new(End(shutdown)) }
+        let room = Self::made(config, raw, dedupe_ms, false);
+        room.reached().await;
+        room
+    }
+
+    /// The same with a route whose keys leave in order.
+    pub async fn ordered_of(config: Config, redis: &Redis) -> Self {
+        let raw = redis.connection().await.expect("connected");
+        let room = Self::made(config, raw, 0, true);
+        room.reached().await;
+        room
+    }
+
+    /// Waits until every node is reached.
+    pub async fn reached(&self) {
+        eventually("every node is reached", async || {
+            self.end.readiness.is_ready().then_some(()).ok_or("not yet")
+        })
+        .await;
+    }
+
+    /// With a route whose keys leave in order.
+    pub async fn ordered(redis: &Redis, partitions: u16) -> Self {
+        let raw = redis.connection().await.expect("connected");
+        Self::made(config(&redis.url(), &names::unique("store"), partitions), raw, 0, true)
+    }
+
+    /// Another process on the same store, to which the route's keys leave in order.
+    pub fn ordered_like(room: &Self) -> Self {
+        Self::made(room.config.clone(), room.raw.clone(), room.dedupe_ms, true)
+    }
+
+    fn made(config: Config, raw: MultiplexedConnection, dedupe_ms: i64, ordered: bool) -> Self {
+        let (store, readiness, shutdown) = start(&config, dedupe_ms, ordered);
+        Self { store, config, dedupe_ms, raw, ordered, p: P, end: Arc::new(End { readiness, shutdown }) }
     }
 
     /// The same store, speaking of another partition.
     pub fn at(&self, p: Partition) -> Self {
         let (store, config, raw) = (self.store.clone(), self.config.clone(), self.raw.clone());
-        Self { store, config, dedupe_ms: self.dedupe_ms, raw, p, end: self.end.clone() }
+        let (dedupe_ms, ordered) = (self.dedupe_ms, self.ordered);
+        Self { store, config, dedupe_ms, raw, ordered, p, end: self.end.clone() }
     }
 
     /// Empties the partition, but for what it remembers of its callers.
     pub async fn wipe(&self) {
         let keys: Vec<String> = self.command(&["KEYS", &self.key("*")]).await;
-        let mut unlink = redis::cmd("UNLINK");
-        unlink.arg("").arg(keys.iter().filter(|key| !key.ends_with(":calls")).collect::<Vec<_>>());
-        unlink.query_async::<()>(&mut self.raw.clone()).await.expect("unlinked");
+        let keys: Vec<_> = keys.iter().filter(|key| !key.ends_with(":calls")).collect();
+        if !keys.is_empty() {
+            let mut unlink = redis::cmd("UNLINK");
+            unlink.arg(keys).query_async::<()>(&mut self.raw.clone()).await.expect("unlinked");
+        }
     }
 
     /// Another process on the same store.
@@ -124,9 +176,8 @@ impl Room {
 
     /// Another process on the same store, whose route remembers for another time.
     pub fn another_with(&self, dedupe_ms: i64) -> Self {
-        let (store, shutdown) = start(&self.config, dedupe_ms);
-        let (config, raw) = (self.config.clone(), self.raw.clone());
-        Self { store, config, dedupe_ms, raw, p: self.p, end: Arc::new(End(shutdown)) }
+        let other = Self::made(self.config.clone(), self.raw.clone(), dedupe_ms, self.ordered);
+        Self { p: self.p, ..other }
     }
 
     pub fn key(&self, name: &str) -> String {
@@ -244,12 +295,12 @@ pub fn replace(entries: Vec<Entry>) -> WriteOp {
 }
 
 pub fn cancel(name: &str) -> WriteOp {
-    WriteOp::Cancel { route: route(), id: Text::from(name) }
+    WriteOp::Cancel { route: route(), id: Text::from(name), of: None }
 }
 
 pub fn reschedule(name: &str, due: UnixMs, body: &str) -> WriteOp {
     let fallback = Some(bundle(vec![named(name, due, body)]));
-    WriteOp::Reschedule { route: route(), id: Text::from(name), due, fallback }
+    WriteOp::Reschedule { route: route(), id: Text::from(name), due, fallback, of: None }
 }
 
 pub fn entries(claimed: &Claimed) -> &[Entry] {

@@ -49,7 +49,7 @@ async fn nothing_is_claimed_before_its_look_ahead_nor_from_other_shelves() {
     assert_eq!(claimed.iter().flat_map(live).collect::<Vec<_>>(), ["now"]);
     room.check().await;
     // Far enough ahead, it is claimed.
-    request.lookahead_ms = (far().0 - past().0) as u64;
+    request.lookahead_ms = far().0 - past().0;
     assert_eq!(room.store.claim(&request).await.expect("claimed").len(), 1);
     room.check().await;
 }
@@ -193,12 +193,14 @@ async fn a_divided_bundle_leaves_its_parts_where_they_belong() {
         from: vec![1],
         lease_ms: None,
         expiries: 2,
+        stamp: None,
     };
     let held = Remainder {
         fresh: Fresh { route: route(), bundle: bundle(vec![stored[2].clone()]) },
         from: vec![2],
         lease_ms: Some(LONG),
         expiries: 0,
+        stamp: None,
     };
     let division = Division {
         claim: claimed.claim.clone(),
@@ -207,6 +209,7 @@ async fn a_divided_bundle_leaves_its_parts_where_they_belong() {
         freed: vec![("confirmed".into(), 0), ("dead".into(), 3)],
         remainders: vec![back, held],
         dead: vec![letter("dead")],
+        holds: Vec::new(),
     };
     let Held::Done(born) = room.divide(division.clone()).await else { panic!("it was ours") };
     let s = room.check().await;
@@ -246,6 +249,7 @@ async fn a_stale_token_only_notes_what_is_confirmed() {
         freed: vec![],
         remainders: vec![],
         dead: vec![letter("b")],
+        holds: Vec::new(),
     };
     assert_eq!(room.divide(stale).await, Held::Stale);
     assert_eq!(room.extend(&first.claim, LONG, Some(vec![true, false, false])).await, Held::Stale);
@@ -328,8 +332,10 @@ async fn interleaving_23_marks_never_go_down_and_counts_are_of_all_partitions() 
     assert_eq!((counts.messages, counts.dead), (6, 0));
     assert!(counts.bytes > 0);
     assert_eq!(room.store.mark("kafka:t:0").await, Ok(None));
+    let mut was = None;
     for (raised, is) in [(5, 5), (4, 5), (10_000_000_000, 10_000_000_000), (6, 10_000_000_000)] {
-        room.store.raise_mark("kafka:t:0", raised).await.expect("raised");
+        assert_eq!(room.store.raise_mark("kafka:t:0", raised).await, Ok(was));
+        was = Some(is);
         assert_eq!(room.store.mark("kafka:t:0").await, Ok(Some(is)));
     }
     assert_eq!(room.store.mark("kafka:t:1").await, Ok(None));

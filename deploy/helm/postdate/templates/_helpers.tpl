@@ -46,9 +46,11 @@ values are judged here. */}}
 {{- if $secrets.writeTokens.name -}}{{- $_ := set $admin "write_tokens_file" (printf "%s/admin/write-tokens" $at) -}}{{- end -}}
 {{- if $secrets.readTokens.name -}}{{- $_ := set $admin "read_tokens_file" (printf "%s/admin/read-tokens" $at) -}}{{- end -}}
 {{- $_ := set $config "admin" $admin -}}
-{{- if $secrets.redis.name -}}
+{{- range $value, $key := include "postdate.redisFiles" . | fromYaml -}}
+{{- if (get $secrets $value).name -}}
 {{- $redis := default dict $config.redis -}}
-{{- $_ := set $config "redis" (set $redis "url_file" (printf "%s/redis/url" $at)) -}}
+{{- $_ := set $config "redis" (set $redis $key (printf "%s/redis/%s" $at (trimSuffix "_file" $key))) -}}
+{{- end -}}
 {{- end -}}
 {{- range $name, $_ := $secrets.rabbitmq -}}
 {{- $all := default dict $config.rabbitmq -}}
@@ -60,6 +62,13 @@ values are judged here. */}}
 {{- $_ := set (get $config.kafka $name) "properties_file" (printf "%s/kafka/%s/properties" $at $name) -}}
 {{- end -}}
 {{- toYaml $config -}}
+{{- end -}}
+
+{{/* Which Secret holds the file that which key of `config.redis` names. */}}
+{{- define "postdate.redisFiles" -}}
+redis: url_file
+redisPassword: password_file
+sentinelPassword: sentinel_password_file
 {{- end -}}
 
 {{/* One key of one Secret as one file of the projected volume: (list REFERENCE PATH). */}}
@@ -90,8 +99,10 @@ else is in the pod. */}}
       {{- if $secrets.readTokens.name }}
       {{- include "postdate.secretFile" (list $secrets.readTokens "admin/read-tokens") | nindent 6 }}
       {{- end }}
-      {{- if $secrets.redis.name }}
-      {{- include "postdate.secretFile" (list $secrets.redis "redis/url") | nindent 6 }}
+      {{- range $value, $key := include "postdate.redisFiles" $root | fromYaml }}
+      {{- with get $secrets $value }}{{ if .name }}
+      {{- include "postdate.secretFile" (list . (printf "redis/%s" (trimSuffix "_file" $key))) | nindent 6 }}
+      {{- end }}{{ end }}
       {{- end }}
       {{- range $name, $reference := $secrets.rabbitmq }}
       {{- include "postdate.secretFile" (list $reference (printf "rabbitmq/%s/url" $name)) | nindent 6 }}

@@ -22,15 +22,7 @@
 {{- if hasKey $config "shutdown_timeout" -}}
 {{- $wrong = append $wrong "config.shutdown_timeout is the chart's to set: use shutdownTimeoutSeconds, which terminationGracePeriodSeconds follows" -}}
 {{- end -}}
-{{- if not (or $v.secrets.redis.name $redis.url $redis.url_file) -}}
-{{- $wrong = append $wrong "it is not said where Redis is: name a Secret with its URL in secrets.redis.name, or set config.redis.url" -}}
-{{- end -}}
-{{- if and $v.secrets.redis.name (or $redis.url $redis.url_file) -}}
-{{- $wrong = append $wrong "config.redis.url and secrets.redis.name are both set: one of the two must go" -}}
-{{- end -}}
-{{- if contains "@" (toString $redis.url) -}}
-{{- $wrong = append $wrong "config.redis.url holds a password: put the URL into a Secret and name it in secrets.redis.name" -}}
-{{- end -}}
+{{- $wrong = concat $wrong (include "postdate.validateRedis" . | fromYamlArray) -}}
 {{- range $name, $one := $config.rabbitmq -}}
 {{- $one := default dict $one -}}
 {{- if contains "@" (toString $one.url) -}}
@@ -64,4 +56,81 @@
 {{- if $wrong -}}
 {{- fail (printf "\n\nThese values cannot work:\n- %s\n" (join "\n- " $wrong)) -}}
 {{- end -}}
+{{- end -}}
+
+{{/* What is wrong with where Redis is, as a list: a URL for one server, nodes for sentinels and a cluster. */}}
+{{- define "postdate.validateRedis" -}}
+{{- $redis := default dict .Values.config.redis -}}
+{{- $secrets := .Values.secrets -}}
+{{- $topology := toString (default "standalone" $redis.topology) -}}
+{{- $nodes := $redis.nodes -}}
+{{- $wrong := list -}}
+{{- if not (has $topology (list "standalone" "sentinel" "cluster")) -}}
+{{- $wrong = append $wrong (printf "config.redis.topology is %s: it is standalone, sentinel or cluster" $topology) -}}
+{{- else if eq $topology "standalone" -}}
+  {{- if not (or $secrets.redis.name $redis.url $redis.url_file) -}}
+  {{- $wrong = append $wrong "it is not said where Redis is: name a Secret with its URL in secrets.redis.name, or set config.redis.url; for Sentinel or Cluster set config.redis.topology and config.redis.nodes" -}}
+  {{- end -}}
+  {{- if and $secrets.redis.name (or $redis.url $redis.url_file) -}}
+  {{- $wrong = append $wrong "config.redis.url and secrets.redis.name are both set: one of the two must go" -}}
+  {{- end -}}
+  {{- if contains "@" (toString $redis.url) -}}
+  {{- $wrong = append $wrong "config.redis.url holds a password: put the URL into a Secret and name it in secrets.redis.name" -}}
+  {{- end -}}
+  {{- range $key := list "nodes" "username" "password_file" "tls" -}}
+  {{- if get $redis $key -}}
+  {{- $wrong = append $wrong (printf "config.redis.%s goes with config.redis.topology sentinel or cluster; a standalone server has all of it in its URL" $key) -}}
+  {{- end -}}
+  {{- end -}}
+  {{- if $secrets.redisPassword.name -}}
+  {{- $wrong = append $wrong "secrets.redisPassword goes with config.redis.topology sentinel or cluster; a standalone server's password is in the URL that secrets.redis names" -}}
+  {{- end -}}
+{{- else -}}
+  {{- if or $redis.url $redis.url_file -}}
+  {{- $wrong = append $wrong (printf "config.redis.url is for a standalone server: with config.redis.topology %s config.redis.nodes says where it is" $topology) -}}
+  {{- end -}}
+  {{- if $secrets.redis.name -}}
+  {{- $wrong = append $wrong (printf "secrets.redis holds the URL of a standalone server: with config.redis.topology %s config.redis.nodes says where it is, and secrets.redisPassword names the password" $topology) -}}
+  {{- end -}}
+  {{- if not $nodes -}}
+  {{- $wrong = append $wrong (printf "config.redis.nodes is empty: name %s, each host:port" (ternary "the sentinels" "some nodes of the cluster" (eq $topology "sentinel"))) -}}
+  {{- else if not (kindIs "slice" $nodes) -}}
+  {{- $wrong = append $wrong "config.redis.nodes is not a list: write each host:port as an item" -}}
+  {{- else -}}
+    {{- range $nodes -}}
+    {{- if or (contains "@" (toString .)) (contains "/" (toString .)) -}}
+    {{- $wrong = append $wrong "config.redis.nodes holds a URL: a node is host:port; its user is config.redis.username, its password in secrets.redisPassword, TLS is config.redis.tls" -}}
+    {{- else if not (regexMatch ":[0-9]+$" (toString .)) -}}
+    {{- $wrong = append $wrong (printf "config.redis.nodes holds %s, which is not host:port" (toString .)) -}}
+    {{- end -}}
+    {{- end -}}
+  {{- end -}}
+  {{- if and $secrets.redisPassword.name $redis.password_file -}}
+  {{- $wrong = append $wrong "config.redis.password_file and secrets.redisPassword.name are both set: one of the two must go" -}}
+  {{- end -}}
+{{- end -}}
+{{- if $redis.password -}}
+{{- $wrong = append $wrong "config.redis.password is a password: put it into a Secret and name it in secrets.redisPassword.name" -}}
+{{- end -}}
+{{- if $redis.sentinel_password -}}
+{{- $wrong = append $wrong "config.redis.sentinel_password is a password: put it into a Secret and name it in secrets.sentinelPassword.name" -}}
+{{- end -}}
+{{- if eq $topology "sentinel" -}}
+  {{- if not $redis.master -}}
+  {{- $wrong = append $wrong "config.redis.master is empty: it is what the sentinels call the master" -}}
+  {{- end -}}
+  {{- if and $secrets.sentinelPassword.name $redis.sentinel_password_file -}}
+  {{- $wrong = append $wrong "config.redis.sentinel_password_file and secrets.sentinelPassword.name are both set: one of the two must go" -}}
+  {{- end -}}
+{{- else -}}
+  {{- range $key := list "master" "sentinel_username" "sentinel_password_file" -}}
+  {{- if get $redis $key -}}
+  {{- $wrong = append $wrong (printf "config.redis.%s goes with config.redis.topology sentinel" $key) -}}
+  {{- end -}}
+  {{- end -}}
+  {{- if $secrets.sentinelPassword.name -}}
+  {{- $wrong = append $wrong "secrets.sentinelPassword goes with config.redis.topology sentinel" -}}
+  {{- end -}}
+{{- end -}}
+{{- uniq $wrong | toYaml -}}
 {{- end -}}

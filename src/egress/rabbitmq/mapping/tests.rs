@@ -67,11 +67,12 @@ fn amqp() -> Message {
     }
 }
 
-fn stamp(attempt: u32) -> Stamp {
-    Stamp { id: "order-7".into(), due: UnixMs(1_795_255_200_000), attempt }
+fn stamp(attempt: u32) -> Stamp<'static> {
+    static ID: Text = Text::from_static("order-7");
+    Stamp { id: &ID, due: UnixMs(1_795_255_200_000), attempt }
 }
 
-fn mapped(message: &Message, stamp: Option<&Stamp>) -> AmqpMessage {
+fn mapped(message: &Message, stamp: Option<Stamp<'_>>) -> AmqpMessage {
     to_amqp(message, stamp, &RoutingKey::Key, Some("postdate")).expect("it fits")
 }
 
@@ -96,15 +97,15 @@ fn a_delayed_message_loses_other_routes_and_anothers_user_and_is_stamped() {
     let common =
         [header("x-delay-id", long("order-7")), header("x-delay-due", HeaderValue::I64(1_795_255_200_000))];
     for (attempt, more) in [(0, None), (1, None), (2, Some(2)), (u32::MAX, Some(4_294_967_295))] {
-        let published = mapped(&message, Some(&stamp(attempt)));
+        let published = mapped(&message, Some(stamp(attempt)));
         let more = more.map(|n| header("x-delay-attempt", HeaderValue::I64(n)));
         let expected: Vec<_> = kept.iter().chain(&common).cloned().chain(more).collect();
         assert_eq!(published.headers, expected);
         assert_eq!(published.properties, Properties { user_id: None, ..every_property() });
     }
-    let own = to_amqp(&message, Some(&stamp(1)), &RoutingKey::Key, Some("guest")).expect("it fits");
+    let own = to_amqp(&message, Some(stamp(1)), &RoutingKey::Key, Some("guest")).expect("it fits");
     assert_eq!(own.properties, every_property());
-    let unknown = to_amqp(&message, Some(&stamp(1)), &RoutingKey::Key, None).expect("it fits");
+    let unknown = to_amqp(&message, Some(stamp(1)), &RoutingKey::Key, None).expect("it fits");
     assert_eq!(unknown.properties.user_id, None);
 }
 
@@ -300,13 +301,14 @@ fn delivered(published: AmqpMessage) -> Message {
 }
 
 /// What a Kafka consumer of Postdate's would read of a published record.
-fn consumed(record: KafkaRecord) -> Message {
-    let value = |v: Option<Bytes>| v.map_or(HeaderValue::Null, HeaderValue::Bytes);
-    let headers = record.headers.into_iter().map(|(name, v)| Header { name, value: value(v) });
+fn consumed(record: &KafkaRecord<'_>) -> Message {
+    let bytes = |b: &[u8]| Bytes::copy_from_slice(b);
+    let value = |v: Option<&[u8]>| v.map_or(HeaderValue::Null, |v| HeaderValue::Bytes(bytes(v)));
+    let headers = record.headers.iter().map(|(name, v)| Header::new(&**name, value(v.as_deref())));
     Message {
         origin: Origin::Kafka,
-        key: record.key,
-        body: record.value,
+        key: record.key.as_deref().map(bytes),
+        body: record.value.map(bytes),
         headers: headers.collect(),
         properties: None,
     }
@@ -316,7 +318,7 @@ fn consumed(record: KafkaRecord) -> Message {
 fn a_property_survives_amqp_to_kafka_to_amqp() {
     let headers = vec![header("a", long("1")), header("b", raw(b"\xff")), header("n", HeaderValue::Null)];
     let message = Message { headers: headers.clone(), ..amqp() };
-    let back = mapped(&consumed(to_kafka(&message, None)), None);
+    let back = mapped(&consumed(&to_kafka(&message, None)), None);
     // All but the user, which is not Kafka's to claim.
     assert_eq!(back.properties, Properties { user_id: None, ..every_property() });
     assert_eq!(back.routing_key, "order.created".into());
@@ -353,14 +355,15 @@ proptest! {
     #[test]
     fn a_record_survives_kafka_to_amqp_to_kafka(message in any_record()) {
         let published = to_amqp(&message, None, &RoutingKey::Fixed("r".into()), None).expect("it fits");
-        let mut back = to_kafka(&delivered(published), None);
-        prop_assert_eq!(&back.key, &message.key);
-        prop_assert_eq!(&back.value, &message.body);
+        let delivered = delivered(published);
+        let mut back = to_kafka(&delivered, None);
+        prop_assert_eq!(back.key.as_deref(), message.key.as_deref());
+        prop_assert_eq!(back.value, message.body.as_deref());
         let mut expected: BTreeMap<_, _> = to_kafka(&message, None).headers.into_iter().collect();
         if message.body.is_none() {
-            expected.remove(&Text::from("kafka.null_value")); // it made room for Postdate's own
+            expected.remove("kafka.null_value"); // it made room for Postdate's own
         }
-        let persistent = (Text::from("amqp.delivery_mode"), Some(Bytes::from_static(b"2")));
+        let persistent = ("amqp.delivery_mode".into(), Some(b"2"[..].into()));
         if expected.get(&persistent.0) != Some(&persistent.1) {
             back.headers.retain(|h| *h != persistent);
         }
@@ -373,7 +376,7 @@ proptest! {
     #[test]
     fn what_is_published_fits_amqp(message in any_record(), attempt in 0..4_u32) {
         let stamp = stamp(attempt);
-        if let Ok(published) = to_amqp(&message, Some(&stamp), &RoutingKey::Key, None) {
+        if let Ok(published) = to_amqp(&message, Some(stamp), &RoutingKey::Key, None) {
             prop_assert!(published.routing_key.len() <= 255);
             let mut names: Vec<_> = published.headers.iter().map(|h| h.name.clone()).collect();
             names.sort();

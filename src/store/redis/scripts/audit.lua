@@ -25,6 +25,29 @@ local function drop_beside(id)
   local dropped = redis.call('HDEL', TOKENS, id) + redis.call('HDEL', GONE, id) + redis.call('HDEL', DONE, id)
   return dropped + redis.call('HDEL', EXPIRIES, id) + redis.call('HDEL', OPENED, id)
 end
+-- What stands beside a bundle that stands must be what we write: bitmaps as long as it, whole numbers.
+local function straighten(id)
+  local count, straightened = count_of(id), 0
+  for _, key in ipairs({ GONE, DONE }) do
+    local map = redis.call('HGET', key, id)
+    if map and (#map ~= count or string.find(map, '[^01]')) then
+      local bits = {}
+      for i = 1, count do
+        bits[i] = string.byte(map, i) == 49 and '1' or '0'
+      end
+      redis.call('HSET', key, id, table.concat(bits))
+      straightened = 1
+    end
+  end
+  for _, key in ipairs({ EXPIRIES, OPENED }) do
+    local n = redis.call('HGET', key, id)
+    if n and not string.find(n, '^%d+$') then
+      redis.call('HDEL', key, id)
+      straightened = 1
+    end
+  end
+  return straightened
+end
 local function judge(id, due, blob, first)
   local deadline = tonumber(redis.call('ZSCORE', CLAIMS, id) or nil)
   local pending = redis.call('ZSCORE', due, id)
@@ -41,10 +64,10 @@ local function judge(id, due, blob, first)
   end
   if pending then
     -- A token without a claim.
-    return redis.call('HDEL', TOKENS, id) > 0 and 's' or 'n', true
+    return straighten(id) + redis.call('HDEL', TOKENS, id) > 0 and 's' or 'n', true
   end
   if deadline then
-    return 'n', true
+    return straighten(id) > 0 and 's' or 'n', true
   end
   if there and redis.call('PTTL', blob) == -1 then
     if first == '' then
@@ -53,7 +76,7 @@ local function judge(id, due, blob, first)
     end
     -- It may have been in flight when its entry was lost: it counts as an expired claim.
     redis.call('ZADD', due, first, id)
-    redis.call('HINCRBY', EXPIRIES, id, 1)
+    count_up(EXPIRIES, id)
     redis.call('HDEL', TOKENS, id)
     return 'r', true
   end

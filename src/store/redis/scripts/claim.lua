@@ -1,9 +1,18 @@
 -- claim: due -> in flight, under a token and a deadline.
 --
--- KEYS  1-10; then the due zsets of the shelves to be served (from a read-only peek), in their order
--- ARGV  lane number answered; token, look-ahead ms, lease ms, bundles at most, shelves;
+-- Of a route whose keys leave in order one holder at a time may claim, its bundles in the order of their due times
+-- and stamps. Another one may once the holder's time is over and no claim stands whose time is: what it held is due
+-- again by then, so that its successor sees all of it. While a deadline lies more than a lease ahead (the clock
+-- stepped) nobody may.
+-- KEYS  the fixed ones; then the due zsets of the shelves to be served (from a read-only peek), in their order
+-- ARGV  lane number answered; ordered: route, holder, "1" if it may become the holder (again), up to which
+--       moment at least, keys to be freed, and
+--       these; token, look-ahead ms, lease ms, bundles at most, shelves;
 --       then per shelf: shelf, messages at most (the first bundle of a shelf is always taken)
--- returns {s, us, went_back, answer}: per bundle six values: id, first due, expiries, opened, gone, done
+-- returns {s, us, went_back, answer}: per bundle six values: id, first due, expiries, opened, gone, done;
+--       ordered: before them "n" if it has become the holder or "o", due and id of the first bundle that was due and is
+--       left or ""; or nothing was done and instead of all that: "h", for how many ms another may still hold it;
+--       "l": it was the holder, and is not any more
 -- atomic: all of it. costs: a few commands a shelf, whatever it holds; bodies stay outside.
 local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, #KEYS, 'zset')
 if wrong then
@@ -13,10 +22,61 @@ local before = repeated()
 if before then
   return before
 end
+local route, holder, may_take, least, freed
+if ORDERED then
+  route, holder, may_take, least, freed = arg(), arg(), arg() == '1', num(), {}
+  for i = 1, num() do
+    freed[i] = arg()
+  end
+end
 local token, horizon, lease, room, shelves = arg(), now + num(), num(), num(), num()
 -- Lua cannot unpack more than some thousands.
 room = math.min(room, 1000)
 local deadline = int(now + lease)
+if ORDERED then
+  horizon = math.max(horizon, least)
+end
+
+-- Whether the route is the holder's from here on, and if not, why.
+local function take_hold()
+  local field = 'h:' .. route
+  local owner, ends = string.match(redis.call('HGET', ORDER, field) or '', '^(%S+) (%d+)$')
+  ends = tonumber(ends) or 0
+  if owner == holder and ends > now and ends <= now + lease then
+    redis.call('HSET', ORDER, field, holder .. ' ' .. deadline)
+    return 'o'
+  end
+  if owner == holder and not may_take then
+    return 'l', 0
+  end
+  if redis.call('ZCOUNT', CLAIMS, '(' .. deadline, '+inf') > 0 then
+    return 'h', lease
+  end
+  if ends > now + lease then
+    redis.call('HSET', ORDER, field, owner .. ' ' .. deadline)
+    return 'h', lease
+  end
+  if ends > now then
+    return 'h', ends - now
+  end
+  if redis.call('ZCOUNT', CLAIMS, '-inf', int(now)) > 0 then
+    return 'h', 1000
+  end
+  redis.call('HSET', ORDER, field, holder .. ' ' .. deadline)
+  return 'n'
+end
+
+local reply, front = {}, nil
+if ORDERED then
+  local wait
+  reply[1], wait = take_hold()
+  if wait then
+    return answer({ reply[1], int(wait) })
+  end
+  for _, key in ipairs(freed) do
+    redis.call('HDEL', ORDER, 'k:' .. route .. '/' .. key)
+  end
+end
 local ids, scores = {}, {}
 for s = 1, shelves do
   local due, shelf, messages = KEYS[FIXED + s], arg(), num()
@@ -41,18 +101,28 @@ for s = 1, shelves do
     -- Also where nothing was taken: an index entry without a due zset would be peeked at for ever.
     reindex(due, shelf)
   end
+  if ORDERED and not front then
+    front = redis.call('ZRANGEBYSCORE', due, '-inf', int(horizon), 'WITHSCORES', 'LIMIT', 0, 1)
+    if front[1] then
+      room = 0
+    else
+      front = nil
+    end
+  end
 end
-local reply = {}
+if ORDERED then
+  reply[2], reply[3] = front and front[2] or '', front and front[1] or ''
+end
 if #ids > 0 then
   local expiries = redis.call('HMGET', EXPIRIES, unpack(ids))
   local gone = redis.call('HMGET', GONE, unpack(ids))
   local done = redis.call('HMGET', DONE, unpack(ids))
   for i, id in ipairs(ids) do
-    local expired, opened = tonumber(expiries[i] or 0), 0
+    local expired, opened = tonumber(expiries[i] or 0) or 0, 0
     -- The mark is raised before anyone decodes it: what kills its reader is known by it. A single message
     -- judges only itself; its expiries are enough.
     if expired >= 2 and (count_of(id) or 1) > 1 then
-      opened = redis.call('HINCRBY', OPENED, id, 1)
+      opened = count_up(OPENED, id)
     end
     local n = #reply
     reply[n + 1], reply[n + 2], reply[n + 3] = id, scores[i], int(expired)

@@ -9,6 +9,8 @@
 --       G times: grave
 --       names to free: count, then name, index
 --       names to move: count, then name, old index, place of the new bundle, new index
+--       where its keys leave in order: keys that are held from here on, each with its value: count, then key, "due
+--       from to" (a message of the key that would go before (due, from) goes behind (due, to)); the highest stamp given
 --       what to remember, see `remember`
 -- returns {s, us, went_back, answer}: "o" done, "s" stale
 -- atomic: all of it. costs: the new blobs pass through here: the rare path. Runs at maxmemory.
@@ -35,6 +37,9 @@ if not held_by(id, token) then
     at = at + D + 7 * B + 3 * X + G
     at = at + 1 + 2 * ARGV[at + 1]
     at = at + 1 + 4 * ARGV[at + 1]
+    if ORDERED then
+      at = at + 2 + 2 * ARGV[at + 1]
+    end
     remember()
   end
   return answer('s')
@@ -51,6 +56,9 @@ for i = 1, B do
   if born ~= '' then
     redis.call('ZADD', CLAIMS, int(now + lease), new)
     redis.call('HSET', TOKENS, new, born .. ' ' .. first)
+    if ORDERED then
+      prolong(route, now + lease)
+    end
   else
     redis.call('ZADD', KEYS[FIXED + 1 + due], first, new)
     reindex(KEYS[FIXED + 1 + due], shelves[due])
@@ -87,6 +95,13 @@ for _ = 1, num() do
   if not meant or meant == id .. ' ' .. from then
     redis.call('HSET', NAMES, name, fresh[to] .. ' ' .. index)
   end
+end
+if ORDERED then
+  for _ = 1, num() do
+    local key, value = arg(), arg()
+    redis.call('HSET', ORDER, 'k:' .. route .. '/' .. key, value)
+  end
+  raise_stamp(num())
 end
 if REMEMBERS then
   remember()

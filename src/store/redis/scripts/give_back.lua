@@ -14,7 +14,7 @@ for i = 1, num() do
   local id, token, confirmed = arg(), arg(), arg()
   local score = held_by(id, token)
   if score then
-    redis.call('ZADD', KEYS[FIXED + i], score, id)
+    redis.call('ZADD', KEYS[FIXED + i], int(tonumber(score) or now), id)
     reindex(KEYS[FIXED + i], shelf_of(id))
     if confirmed ~= '' then
       redis.call('HSET', DONE, id, union(redis.call('HGET', DONE, id), confirmed))

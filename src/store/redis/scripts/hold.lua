@@ -15,6 +15,9 @@ for i = 1, num() do
   local ours = held_by(id, token)
   if ours then
     redis.call('ZADD', CLAIMS, 'XX', int(now + lease), id)
+    if ORDERED then
+      prolong(route_of(id), now + lease)
+    end
   end
   if confirmed ~= '' and (ours or redis.call('EXISTS', KEYS[FIXED + i]) == 1) then
     redis.call('HSET', DONE, id, union(redis.call('HGET', DONE, id), confirmed))

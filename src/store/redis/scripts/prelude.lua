@@ -14,11 +14,16 @@
 --  10 calls    hash: lane -> "number seconds answer": the last answer of each caller
 -- and where the call concerns a route that remembers what it delivered (`REMEMBERS`):
 --  11 delivered zset: route/name -> until when the name stays taken, ms
+-- and where it concerns a route whose keys leave in order (`ORDERED`), as the last of the fixed ones:
+--     order    hash: h:route -> "holder deadline": who alone may claim of it, see claim.lua;
+--              k:route/key -> "due from to": behind which messages of a held key go, see divide.lua;
+--              stamp -> the highest stamp given so far, see write.lua
 -- Bitmaps are texts of 0 and 1, one per message: short, and readable by whoever has to look.
 local IDX, CLAIMS, TOKENS, GONE, DONE, EXPIRIES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local OPENED, NAMES, COUNTS, CALLS = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local DELIVERED = REMEMBERS and KEYS[11]
-local FIXED = REMEMBERS and 11 or 10
+local FIXED = 10 + (REMEMBERS and 1 or 0) + (ORDERED and 1 or 0)
+local ORDER = ORDERED and KEYS[FIXED]
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -39,7 +44,13 @@ local function int(n)
 end
 
 -- Every key is checked before the first write: an error in the middle would keep half of a transition.
-local KINDS = { 'zset', 'zset', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'zset' }
+local KINDS = { 'zset', 'zset', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash' }
+if REMEMBERS then
+  KINDS[#KINDS + 1] = 'zset'
+end
+if ORDERED then
+  KINDS[#KINDS + 1] = 'hash'
+end
 local function wrong_kind(from, to, kind)
   for i = from, to do
     local found = redis.call('TYPE', KEYS[i]).ok
@@ -110,20 +121,31 @@ local function held_by(id, token)
   end
 end
 
+-- A count that is no number any more must not stop a transition in the middle: the audit sets it right.
+local function add_count(field, n)
+  redis.pcall('HINCRBY', COUNTS, field, int(n))
+end
 local function add_counts(route, messages, bytes)
   if messages ~= 0 then
-    redis.call('HINCRBY', COUNTS, 'n:' .. route, int(messages))
+    add_count('n:' .. route, messages)
   end
   if bytes ~= 0 then
-    redis.call('HINCRBY', COUNTS, 'b:' .. route, int(bytes))
+    add_count('b:' .. route, bytes)
   end
+end
+
+-- One more of a bundle's expiries or openings; from one where what stands there is no number.
+local function count_up(key, id)
+  local n = (tonumber(redis.call('HGET', key, id) or 0) or 0) + 1
+  redis.call('HSET', key, id, int(n))
+  return n
 end
 
 -- Enters a dead letter, whose blob is there, into its grave.
 local function bury(key, grave, id, bytes)
   redis.call('ZADD', key, int(now), id)
-  redis.call('HINCRBY', COUNTS, 'd:' .. grave, 1)
-  redis.call('HINCRBY', COUNTS, 'x:' .. grave, int(bytes))
+  add_count('d:' .. grave, 1)
+  add_count('x:' .. grave, bytes)
 end
 
 -- Removes a dead letter; whether it was there.
@@ -131,8 +153,8 @@ local function unbury(key, grave, id, blob)
   if redis.call('ZREM', key, id) == 0 then
     return false
   end
-  redis.call('HINCRBY', COUNTS, 'd:' .. grave, -1)
-  redis.call('HINCRBY', COUNTS, 'x:' .. grave, int(-redis.call('STRLEN', blob)))
+  add_count('d:' .. grave, -1)
+  add_count('x:' .. grave, -redis.call('STRLEN', blob))
   redis.call('UNLINK', blob)
   return true
 end
@@ -140,7 +162,7 @@ end
 -- Bundles that an unnumbered call moved: whoever counts must know (numbered calls say so by their number).
 local function moved(bundles)
   if bundles > 0 then
-    redis.call('HINCRBY', COUNTS, 'moves', bundles)
+    add_count('moves', bundles)
   end
 end
 
@@ -189,6 +211,23 @@ if REMEMBERS then
   end
 end
 
+local prolong, raise_stamp
+if ORDERED then
+  -- A route's holder has it for at least as long as any claim of its: its successor must see all of them.
+  prolong = function(route, deadline)
+    local entry = redis.call('HGET', ORDER, 'h:' .. route)
+    local holder, ends = string.match(entry or '', '^(%S+) (%d+)$')
+    if holder and tonumber(ends) < deadline then
+      redis.call('HSET', ORDER, 'h:' .. route, holder .. ' ' .. int(deadline))
+    end
+  end
+  raise_stamp = function(stamp)
+    if stamp > (tonumber(redis.call('HGET', ORDER, 'stamp') or nil) or 0) then
+      redis.call('HSET', ORDER, 'stamp', int(stamp))
+    end
+  end
+end
+
 -- A caller's lane numbers its calls: a call that is run twice answers what it answered first, one that was
 -- overtaken changes nothing, and a number below what the caller was already answered means that the store
 -- went back. ARGV: lane, number, highest number answered.
@@ -200,8 +239,10 @@ local function repeated()
   local last_number = 0
   if last then
     local n, _, answer = string.match(last, '^(%d+) (%d+) (.*)$')
-    last_number = tonumber(n)
+    last_number = tonumber(n) or 0
     if last_number == number then
+      -- Whoever repeats a call may be waiting for replicas, and a wait after a call that wrote nothing says yes.
+      redis.call('HSET', CALLS, lane, last)
       local reply = cmsgpack.unpack(answer)
       return { time[1], time[2], 0, reply }
     end

@@ -26,7 +26,13 @@ if mode == 'look' and #lanes > 2 * LANES then
   end
   lanes = redis.call('HGETALL', CALLS)
 end
-local stamp = tonumber(redis.call('HGET', COUNTS, 'moves') or 0)
+local moves = redis.call('HGET', COUNTS, 'moves')
+local stamp = tonumber(moves or 0)
+if not stamp then
+  -- No number any more: nobody can add to it.
+  redis.call('HDEL', COUNTS, 'moves')
+  stamp = 0
+end
 for i = 1, #lanes, 2 do
   stamp = stamp + parts(i + 1)
 end

@@ -45,6 +45,11 @@ redis.call('ZADD', NEW_DUE, first, new)
 redis.call('HSET', NAMES, name, new .. ' 0')
 add_counts(route_of(new), 1, #blob)
 if was == 'pending' then
+  -- What its holders of before may have published stays a possible repeat wherever it moves.
+  local expired = redis.call('HGET', EXPIRIES, id)
+  if expired then
+    redis.call('HSET', EXPIRIES, new, expired)
+  end
   local had, count = redis.call('HGET', GONE, id), count_of(id)
   local gone = with_set(had, index, count)
   if ones(union(gone, redis.call('HGET', DONE, id))) == count then

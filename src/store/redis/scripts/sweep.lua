@@ -19,10 +19,10 @@ for i = 1, num() do
     results[i] = 'c'
   elseif deadline and deadline <= now and not hold then
     local held = redis.call('HGET', TOKENS, id)
-    local score = held and string.match(held, ' (%S+)$') or int(now)
-    redis.call('ZADD', KEYS[FIXED + i], score, id)
+    local score = tonumber(held and string.match(held, ' (%S+)$') or nil) or now
+    redis.call('ZADD', KEYS[FIXED + i], int(score), id)
     reindex(KEYS[FIXED + i], shelf_of(id))
-    redis.call('HINCRBY', EXPIRIES, id, 1)
+    count_up(EXPIRIES, id)
     redis.call('ZREM', CLAIMS, id)
     redis.call('HDEL', TOKENS, id)
     results[i], expired = 'e', expired + 1

@@ -4,8 +4,8 @@
 -- the others unlinked, on every path.
 -- KEYS  the fixed ones; then D due zsets; B blobs of new bundles; O blobs of bundles behind its names; X dead letters;
 --       G graves
--- ARGV  lane number answered; D B O X G;
---       D times: shelf
+-- ARGV  lane number answered; D B O X G; where it stores for a route whose keys leave in order: the lowest and the
+--       highest stamp of those bundles; D times: shelf
 --       B times: id, place of its due zset, first due ms, bytes
 --       O times: id, place of its due zset
 --       X times: dead id, place of its grave
@@ -15,7 +15,7 @@
 --       | "D" name: the same as "C" of a route that remembers what it delivered, whose policies are (K|R)
 -- returns {s, us, went_back, answer}: one letter an op: s stored, d duplicate, r replaced, c cancelled,
 --       f in flight, u unknown, p published (remembered); or "CHANGED": a name means another bundle than the caller thought, nothing
---       was changed, look again.
+--       was changed, look again; or "BEHIND stamp": that or a higher one was given already, nothing was changed.
 -- atomic: all of it. costs: a few commands a bundle, a few more a name.
 local wrong = wrong_kind(1, FIXED)
 if wrong then
@@ -29,6 +29,10 @@ if wrong then
   return wrong
 end
 
+local lowest, highest
+if ORDERED then
+  lowest, highest = num(), num()
+end
 local shelves, bundles, known = {}, {}, {}
 for i = 1, D do
   shelves[i] = arg()
@@ -72,6 +76,15 @@ end
 if before then
   tidy()
   return before
+end
+
+-- Stamps only grow, whoever gives them: they are the order in which messages came.
+if ORDERED then
+  local given = tonumber(redis.call('HGET', ORDER, 'stamp') or nil) or 0
+  if lowest <= given then
+    tidy()
+    return { time[1], time[2], 0, 'BEHIND ' .. int(given) }
+  end
 end
 
 -- What each name means now; nothing is written before all of them are known to the caller.
@@ -198,6 +211,9 @@ while at < #ARGV do
   end
 end
 
+if ORDERED then
+  raise_stamp(highest)
+end
 for name, entry in pairs(names) do
   if entry and entry.set then
     redis.call('HSET', NAMES, name, entry.bundle.id .. ' ' .. int(entry.index))

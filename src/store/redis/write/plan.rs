@@ -2,11 +2,11 @@
 
 use super::super::find::Place;
 use super::super::lane::{Arg, Call};
-use super::super::scripts;
+use super::super::scripts::{self, With};
 use super::{PartitionWriter, dead_blob, dead_id, graves, name_key};
 use crate::domain::{Entry, Flags, OnDuplicate, Partition, RouteName, UnixMs};
 use crate::store::bundle::BundleId;
-use crate::store::{WriteOp, encode, slice_of};
+use crate::store::{Bundle, WriteOp, encode};
 
 /// A call and what it will have stored.
 pub(super) struct Plan {
@@ -17,7 +17,8 @@ pub(super) struct Plan {
 impl Plan {
     pub(super) fn new(writer: &PartitionWriter, ops: &[&WriteOp], meant: &[BundleId]) -> Self {
         let (p, keys) = (writer.partition, &writer.keys);
-        let mut remembers = false;
+        let mut with = With::default();
+        let mut stamps: Option<(u64, u64)> = None;
         let mut shelves: Vec<String> = Vec::new();
         let mut place = |shelf: &str| {
             let at = shelves.iter().position(|s| s == shelf).unwrap_or_else(|| {
@@ -33,8 +34,7 @@ impl Plan {
             match op {
                 WriteOp::Store { route, on_duplicate, bundle } => {
                     let first = bundle.first_due();
-                    let id =
-                        BundleId::new(route, slice_of(first), &writer.ids.unique(), bundle.entries.len());
+                    let id = fresh_id(writer, route, bundle, &mut stamps);
                     let blob = encode(bundle);
                     bundles += 1;
                     fresh.extend::<[Arg; 4]>([
@@ -46,14 +46,14 @@ impl Plan {
                     fresh_keys.push(keys.blob(p, &id));
                     blobs.push((keys.blob(p, &id), blob));
                     let own = writer.memory.has(route.as_str());
-                    remembers |= own;
+                    with.remembers |= own;
                     let policy = policy(*on_duplicate, own);
                     store_ops(&mut script_ops, bundles, route, policy, &bundle.entries);
                     dues.push(first);
                 }
-                WriteOp::Cancel { route, id } => {
+                WriteOp::Cancel { route, id, .. } => {
                     let own = writer.memory.has(route.as_str());
-                    remembers |= own;
+                    with.remembers |= own;
                     cancel_op(&mut script_ops, p, &name_key(route, id), own);
                 }
                 WriteOp::Bury(letter) => {
@@ -68,7 +68,8 @@ impl Plan {
         for id in meant {
             behind.extend::<[Arg; 2]>([id.as_str().into(), place(id.shelf()).into()]);
         }
-        let mut all_keys = keys.fixed_of(p, remembers);
+        with.ordered = stamps.is_some();
+        let mut all_keys = keys.fixed_of(p, with);
         all_keys.extend(shelves.iter().map(|shelf| keys.due(p, shelf)));
         all_keys.extend(fresh_keys);
         all_keys.extend(meant.iter().map(|id| keys.blob(p, id)));
@@ -82,15 +83,34 @@ impl Plan {
             buried.len().into(),
             graves.len().into(),
         ];
+        if let Some((lowest, highest)) = stamps {
+            args.extend::<[Arg; 2]>([lowest.into(), highest.into()]);
+        }
         let bury = buried.iter().zip(places).flat_map(|(id, place)| [id.as_str().into(), place.into()]);
         let bury: Vec<Arg> = bury.chain(graves.into_iter().map(Arg::Text)).collect();
         args.extend(shelves.into_iter().map(Arg::Text));
         args.extend(fresh.into_iter().chain(behind).chain(bury).chain(script_ops));
         let (script, op) =
             if blobs.is_empty() { (&scripts::CANCEL, "cancel") } else { (&scripts::WRITE, "store") };
-        let script = script.of(remembers);
+        let script = script.of(with);
         Self { call: Call { script, op, keys: all_keys, args, blobs }, dues }
     }
+}
+
+/// The id of a new bundle; on an ordered route its stamps are noted.
+fn fresh_id(
+    writer: &PartitionWriter,
+    route: &RouteName,
+    bundle: &Bundle,
+    stamps: &mut Option<(u64, u64)>,
+) -> BundleId {
+    let count = bundle.entries.len();
+    let id = writer.order.id(&writer.ids, route, bundle.first_due(), count, None);
+    if writer.order.has(route.as_str()) {
+        let (lowest, _) = stamps.unwrap_or((id.stamp(), 0));
+        *stamps = Some((lowest, id.stamp() + count as u64 - 1));
+    }
+    id
 }
 
 /// A `~` id brings the place that it speaks of: it has an entry in `names` only if its message has left that.

@@ -1,29 +1,30 @@
-//! Moving a pending message to another moment: it is read first, for it leaves its bundle for one of its own.
+//! What reads before it writes: moving a pending message to another moment, for it leaves its bundle for one
+//! of its own; and cancelling one only if it is the message that was meant.
 
 use std::sync::Arc;
 
 use tracing::error;
 
-use super::{LOOKS, PartitionWriter, name_key, never_settles};
+use super::plan::Plan;
+use super::{LOOKS, PartitionWriter, name_key, never_settles, split};
 use crate::domain::{RouteName, Text, UnixMs};
-use crate::store::bundle::BundleId;
 use crate::store::redis::find::{Look, Place, look_until_still};
 use crate::store::redis::lane::{Arg, Call, Turn};
 use crate::store::redis::reply::{shape, text};
-use crate::store::redis::scripts;
-use crate::store::{Bundle, MessageState, StoreError, WriteResult, decode, encode, slice_of};
+use crate::store::redis::scripts::{self, With};
+use crate::store::{Bundle, Meant, MessageState, StoreError, WriteOp, WriteResult, decode, encode};
 
 impl PartitionWriter {
     pub(super) async fn reschedule(
         &self,
         turn: &mut Turn<'_>,
-        route: &RouteName,
-        id: &Text,
+        (route, id): (&RouteName, &Text),
+        of: Option<&Meant>,
         due: UnixMs,
         fallback: Option<&Bundle>,
     ) -> Result<WriteResult, StoreError> {
         let (p, name) = (self.partition, name_key(route, id));
-        let remembers = self.memory.has(route.as_str());
+        let with = With { remembers: self.memory.has(route.as_str()), ..With::default() };
         for _ in 0..LOOKS {
             let found = look_until_still(self.lane.link(), &self.keys, p, &name).await?;
             let (place, pending) = match found {
@@ -33,7 +34,11 @@ impl PartitionWriter {
                 }
                 None => (None, Pending::No(None)),
             };
+            let is_other = |bundle: &Bundle| {
+                of.zip(place.as_ref()).is_some_and(|(of, place)| !is_meant(place, bundle, of))
+            };
             let (script, mode, mut entry) = match (pending, fallback) {
+                (Pending::Yes(other), _) if is_other(&other) => return Ok(WriteResult::Unknown),
                 (Pending::Yes(moved), _) => (&scripts::MOVE, "m", moved),
                 (Pending::No(_), Some(fallback)) => (&scripts::RESCHEDULE, "n", fallback.clone()),
                 (Pending::No(None), None) => return Ok(WriteResult::Unknown),
@@ -44,8 +49,8 @@ impl PartitionWriter {
                 }
             };
             move_to(&mut entry, id, due);
-            let fresh = BundleId::new(route, slice_of(due), &self.ids.unique(), 1);
-            let mut keys = self.keys.fixed_of(p, remembers);
+            let fresh = self.order.id(&self.ids, route, due, 1, None);
+            let mut keys = self.keys.fixed_of(p, with);
             keys.push(self.keys.blob(p, &fresh));
             keys.push(self.keys.due(p, fresh.shelf()));
             let (mut saw, mut said) = (String::new(), String::new());
@@ -63,7 +68,7 @@ impl PartitionWriter {
                 Arg::Blob(encode(&entry)),
                 said.into(),
             ];
-            let script = script.of(remembers);
+            let script = script.of(with);
             let call = Call { script, op: "reschedule", keys, args, blobs: Vec::new() };
             let answer = text(&turn.run(self.partition, call).await?)?;
             let result = match answer.as_str() {
@@ -77,6 +82,47 @@ impl PartitionWriter {
             return Ok(result);
         }
         Err(never_settles())
+    }
+}
+
+impl PartitionWriter {
+    /// Cancels a name while its message is the one that is meant: `ops` is the cancel alone. The call
+    /// is refused if the name means another bundle by then.
+    pub(super) async fn cancel_of(
+        &self,
+        turn: &mut Turn<'_>,
+        (route, id): (&RouteName, &Text),
+        of: &Meant,
+        ops: &[&WriteOp],
+    ) -> Result<WriteResult, StoreError> {
+        let (p, name) = (self.partition, name_key(route, id));
+        for _ in 0..LOOKS {
+            let found = look_until_still(self.lane.link(), &self.keys, p, &name).await?;
+            let Some((place, look)) = found else { return Ok(WriteResult::Unknown) };
+            match pending(&place, &look) {
+                Pending::Yes(bundle) if is_meant(&place, &bundle, of) => {}
+                Pending::Yes(_) | Pending::No(None) => return Ok(WriteResult::Unknown),
+                Pending::No(Some(_)) => return Ok(WriteResult::InFlight),
+                Pending::Unreadable(why) => {
+                    error!(%route, %id, error = why, "a message cannot be cancelled: its bundle cannot be read");
+                    return Ok(WriteResult::Unknown);
+                }
+            }
+            let plan = Plan::new(self, ops, &[place.bundle]);
+            let letters = text(&turn.run(p, plan.call).await?)?;
+            if letters != "CHANGED" {
+                return split(ops, &letters)?.concat().pop().ok_or_else(|| shape("the answer to a cancel"));
+            }
+        }
+        Err(never_settles())
+    }
+}
+
+/// Whether the bundle of one that lies at this place is the message that is meant.
+fn is_meant(place: &Place, bundle: &Bundle, of: &Meant) -> bool {
+    match of {
+        Meant::ReadAt(position) => bundle.entries.first().is_some_and(|e| e.position == Some(*position)),
+        Meant::Seen(version) => place.version() == *version,
     }
 }
 

@@ -1,0 +1,285 @@
+//! `postdate replay`
+
+use std::io::{BufRead, IsTerminal};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Args;
+use parking_lot::Mutex;
+
+use super::table::{moment, table};
+use super::{ConfigArgs, USAGE, output, refuse};
+use crate::app::{self, Outcome, Overview, Request, Times, Watcher};
+use crate::config::Config;
+use crate::domain::{Clock, Endpoint, Route, UnixMs, moment, nearest};
+
+/// Between two lines of progress where there is no terminal, ms.
+const LINE_MS: i64 = 10_000;
+/// The same on a terminal: the line is written over.
+const BAR_MS: i64 = 100;
+const BAR: usize = 30;
+
+/// Store again what a Kafka route read and the store has lost
+///
+/// After the store was lost or restored from a backup: reads the route's topic again, up to where the route has
+/// read it, and stores what should be waiting and is not. What the store has is left alone, what passed through
+/// is left out, cancels and reschedules hold. Relays may run meanwhile. What was delivered since T may come
+/// again: --due-after leaves out what surely was. Killed, it goes on where it was when it is started again with
+/// the same times.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    postdate replay --route orders --since 2026-11-21T08:00:00Z --dry-run\n  \
+    postdate replay --route orders --since 2026-11-21T08:00:00Z --due-after 2026-11-21T10:30:00Z --yes\n\n\
+    A time is RFC 3339 with an offset, or Unix milliseconds. Redis and Kafka are those of the configuration, which\n\
+    must be the relays' own. Exit codes: 0 done, 1 failed, 64 usage or configuration.")]
+pub(super) struct Replay {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// The route; it reads from Kafka
+    #[arg(long, value_name = "R")]
+    route: String,
+    /// From the first record of this time on: when the backup was made, or before the oldest message that waited
+    #[arg(long, value_name = "T", value_parser = time)]
+    since: UnixMs,
+    /// Only records up to this time; what later ones say of them holds
+    #[arg(long, value_name = "T", value_parser = time)]
+    until: Option<UnixMs>,
+    /// Leave out what was due before: when the store was lost. Without it nothing that came since T is
+    #[arg(long, value_name = "T", value_parser = time)]
+    due_after: Option<UnixMs>,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not ask; needed where there is no terminal
+    #[arg(long)]
+    yes: bool,
+}
+
+fn time(text: &str) -> Result<UnixMs, String> {
+    if let Ok(ms) = text.parse::<u64>() {
+        return i64::try_from(ms).map(UnixMs).map_err(|error| error.to_string());
+    }
+    moment::parse(text).map_err(|error| error.to_string())
+}
+
+pub(super) fn run(args: Replay) -> anyhow::Result<ExitCode> {
+    let Replay { config, route, since, until, due_after, dry_run, yes } = args;
+    let config = match config.load().and_then(|loaded| loaded.check()) {
+        Ok(config) => config,
+        Err(problems) => return Ok(refuse(&problems)),
+    };
+    let asks = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+    let wanted = wanted(&config, &route).and_then(|route| {
+        let times = times(since, until, due_after, Clock::start().wall())?;
+        if !(dry_run || yes || asks) {
+            return Err("this may store many messages: look with --dry-run, then add --yes".to_owned());
+        }
+        Ok(Request { route: route.clone(), times, dry_run })
+    });
+    let request = match wanted {
+        Ok(request) => request,
+        Err(why) => {
+            output::err(&format!("error: {why}"));
+            return Ok(ExitCode::from(USAGE));
+        }
+    };
+    let teller = Teller { request: request.clone(), asks: asks && !yes, said: Mutex::default() };
+    let watcher: Arc<dyn Watcher> = Arc::new(teller);
+    match app::replay(&config, &request, &watcher)? {
+        Outcome::Left if request.dry_run => Ok(ExitCode::SUCCESS),
+        Outcome::Left => {
+            output::err("nothing was done");
+            Ok(ExitCode::FAILURE)
+        }
+        Outcome::Done { stored, duplicates, later } => {
+            output::out(&format!("done: {stored} message(s) stored, dead letters included"));
+            if duplicates > 0 {
+                output::out(&format!("{duplicates} were not: messages of their names came meanwhile"));
+            }
+            if later > 0 {
+                output::out(&format!(
+                    "the relays have read {later} offset(s) since it was begun: a cancel among them may have come before \
+                     its message was stored; the same replay once more carries it out"
+                ));
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// The route that is meant, if it can be replayed.
+fn wanted<'a>(config: &'a Config, name: &str) -> Result<&'a Arc<Route>, String> {
+    let route = named(config, name)?;
+    match route.from {
+        Endpoint::Kafka { .. } => Ok(route),
+        Endpoint::Rabbitmq { .. } => Err(format!(
+            "route {name} reads from RabbitMQ: a queue forgets what was acknowledged, so there is nothing to \
+             read again"
+        )),
+    }
+}
+
+/// The route of this name.
+pub(super) fn named<'a>(config: &'a Config, name: &str) -> Result<&'a Arc<Route>, String> {
+    config.routes.iter().find(|route| route.name.as_str() == name).ok_or_else(|| {
+        let near = nearest(name, config.routes.iter().map(|route| route.name.as_str()));
+        let near = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
+        format!("there is no route `{}`{near}", name.escape_debug())
+    })
+}
+
+fn times(
+    since: UnixMs,
+    until: Option<UnixMs>,
+    due_after: Option<UnixMs>,
+    now: UnixMs,
+) -> Result<Times, String> {
+    let say = |at: UnixMs| moment(at.0, now.0);
+    if since > now {
+        return Err(format!("--since is in the future: {}", say(since)));
+    }
+    if let Some(until) = until.filter(|until| *until < since) {
+        return Err(format!("--until is before --since: {} and {}", say(until), say(since)));
+    }
+    // What was stored since then fell due since then: by default nothing is left out.
+    Ok(Times { since, until, due_after: due_after.unwrap_or(since) })
+}
+
+/// Tells how far it is, and asks.
+struct Teller {
+    request: Request,
+    asks: bool,
+    said: Mutex<Said>,
+}
+
+#[derive(Default)]
+struct Said {
+    what: &'static str,
+    at_ms: i64,
+    /// Whether the terminal's line is ours to write over.
+    line: bool,
+}
+
+impl Teller {
+    fn tell(&self, what: &'static str, (done, of): (u64, u64), waits: bool) {
+        let terminal = std::io::stderr().is_terminal();
+        let now_ms = Clock::start().wall().0;
+        let mut said = self.said.lock();
+        let every = if terminal { BAR_MS } else { LINE_MS };
+        let whole = done >= of;
+        if said.what == what && (now_ms - said.at_ms < every && !whole || said.at_ms == i64::MAX) {
+            return;
+        }
+        let line = progress(what, (done, of), waits, terminal);
+        if terminal {
+            output::over(&line);
+            if whole {
+                output::err("");
+            }
+        } else {
+            output::err(&line);
+        }
+        // The end of a stage is told once.
+        *said = Said { what, at_ms: if whole { i64::MAX } else { now_ms }, line: terminal && !whole };
+    }
+}
+
+fn progress(what: &str, (done, of): (u64, u64), waits: bool, bar: bool) -> String {
+    let percent = (done.min(of) * 100).checked_div(of).unwrap_or(100);
+    let waits = if waits { "  (waits: the route's ingress is paused)" } else { "" };
+    if bar {
+        let full = BAR * percent as usize / 100;
+        return format!("{what:<18} [{}{}] {percent:>3} %{waits}", "#".repeat(full), ".".repeat(BAR - full));
+    }
+    format!("{what}: {done} of {of} ({percent} %){waits}")
+}
+
+impl Watcher for Teller {
+    fn scanned(&self, done: u64, of: u64) {
+        self.tell("looking at Redis", (done, of), false);
+    }
+
+    fn read(&self, done: u64, of: u64) {
+        self.tell("reading the topic", (done, of), false);
+    }
+
+    fn stored(&self, done: u64, of: u64, waits: bool) {
+        self.tell("storing", (done, of), waits);
+    }
+
+    fn goes_on(&self, overview: &Overview) -> bool {
+        if self.said.lock().line {
+            output::err("");
+        }
+        output::out(&tell(&self.request, overview, Clock::start().wall()));
+        if self.request.dry_run || !self.asks {
+            return !self.request.dry_run;
+        }
+        output::over("go on? [y/N] ");
+        let mut answer = String::new();
+        let read = std::io::stdin().lock().read_line(&mut answer);
+        read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
+    }
+}
+
+/// What is not replayed because nobody has said that it was read.
+fn unread(request: &Request, overview: &Overview) -> Option<String> {
+    let Endpoint::Kafka { group, topic, .. } = &request.route.from else { return None };
+    let unread: Vec<String> =
+        overview.windows.iter().filter(|w| w.unread).map(|w| w.partition.to_string()).collect();
+    let of = match unread.len() {
+        0 => return None,
+        n if n == overview.windows.len() => format!("topic {topic}"),
+        _ => format!("partition {} of topic {topic}", unread.join(", ")),
+    };
+    Some(format!(
+        "group {group} has committed no position in {of}: the relays have not read it, or its positions have \
+         expired, and will read it from its beginning; nothing of it is replayed"
+    ))
+}
+
+/// What a replay comes to, for a person.
+fn tell(request: &Request, overview: &Overview, now: UnixMs) -> String {
+    let (tally, times) = (&overview.tally, request.times);
+    let say = |at: UnixMs| moment(at.0, now.0);
+    let until = times.until.map_or("all that the route has read".to_owned(), say);
+    let mut lines = vec![
+        format!("route {}: records since {}, until {until}", request.route.name, say(times.since)),
+        format!("the store holds {} of its messages", overview.known),
+    ];
+    for window in &overview.windows {
+        if let Some(oldest) = window.cut {
+            lines.push(format!(
+                "partition {}: the records before offset {oldest} are no longer there; those of them that are \
+                 since then cannot be read again",
+                window.partition
+            ));
+        }
+    }
+    lines.extend(unread(request, overview));
+    if let Some(other) = overview.forgets {
+        lines.push(format!(
+            "an earlier replay, since {}, was not finished: what it left is forgotten",
+            say(other.since)
+        ));
+    }
+    if let Some(done) = overview.done {
+        lines.push(format!("an earlier run was not finished: it goes on behind the first {done} offsets"));
+    }
+    let rows = [
+        (tally.read, "records read"),
+        (tally.stored, "messages to store"),
+        (tally.overdue, "  of them due already: they leave at once"),
+        (tally.cancelled, "messages to cancel in the store"),
+        (tally.rescheduled, "messages to move in the store"),
+        (tally.dead, "invalid messages to keep as dead letters"),
+        (tally.there, "left out: the store has them, waiting or dead"),
+        (tally.settled, "left out: cancelled, repeated or replaced later, or commands that are done"),
+        (tally.before, "left out: due before --due-after"),
+        (tally.later, "left out: later than --until"),
+        (tally.passing, "left out: they never were in the store"),
+    ];
+    let rows: Vec<_> = rows.iter().map(|(n, what)| vec![n.to_string(), (*what).to_owned()]).collect();
+    lines.push(table(&["RECORDS", ""], &rows));
+    lines.join("\n")
+}

@@ -1,0 +1,127 @@
+//! What follows from who is heard of.
+
+use super::*;
+use crate::store::Presence;
+
+const BEAT_MS: i64 = 1000;
+
+fn empty() -> View {
+    View::new(Duration::from_millis(500))
+}
+
+fn member(nonce: &str, beat: u64) -> Member {
+    let presence = Presence {
+        name: format!("name-{nonce}"),
+        heartbeat_ms: BEAT_MS,
+        joined: beat,
+        routes: vec!["orders".to_owned()],
+        ..Presence::default()
+    };
+    Member { nonce: nonce.to_owned(), beat, silent_ms: 0, presence }
+}
+
+fn silent(mut member: Member, ms: i64) -> Member {
+    member.silent_ms = ms;
+    member
+}
+
+fn with(mut member: Member, change: impl FnOnce(&mut Presence)) -> Member {
+    change(&mut member.presence);
+    member
+}
+
+fn hear(view: &mut View, now_ms: i64, silence_ms: i64, members: &[Member]) -> Result<(), Refusal> {
+    let news = News { members: members.to_vec(), silence_ms: Some(silence_ms), now_us: now_ms * 1000 };
+    view.hear("a", news)
+}
+
+fn owned(view: &View) -> Owned {
+    view.owned("a", Partitions::new(12).expect("some"))
+}
+
+#[test]
+fn the_dead_own_nothing_and_their_death_is_awaited() {
+    let mut view = empty();
+    let (a, b) = (member("a", 1), member("b", 2));
+    assert_eq!(hear(&mut view, 0, 400, &[a.clone(), silent(b.clone(), 3000)]), Ok(()));
+    assert_eq!(owned(&view).count(), 6);
+    assert_eq!(view.next_death_ms("a"), Some(0));
+    assert_eq!(hear(&mut view, 400, 400, &[a.clone(), silent(b.clone(), 2000)]), Ok(()));
+    assert_eq!(view.next_death_ms("a"), Some(1000));
+    assert_eq!(hear(&mut view, 800, 400, &[a, silent(b, 3001)]), Ok(()));
+    assert_eq!(owned(&view).count(), 12);
+    assert_eq!(view.next_death_ms("a"), None);
+}
+
+#[test]
+fn who_was_not_answered_itself_takes_nobody_for_dead_at_once() {
+    let mut view = empty();
+    let (a, b) = (member("a", 1), member("b", 2));
+    assert_eq!(hear(&mut view, 0, 400, &[a.clone(), b.clone()]), Ok(()));
+    // Redis was away for all; its clock may have stepped far, and then b's entry has ended.
+    assert_eq!(hear(&mut view, 9000, 9000, &[a.clone(), silent(b, 9400)]), Ok(()));
+    assert_eq!(owned(&view).count(), 6);
+    assert_eq!(hear(&mut view, 11_999, 400, std::slice::from_ref(&a)), Ok(()));
+    assert_eq!(owned(&view).count(), 6);
+    assert_eq!(hear(&mut view, 12_000, 400, &[a]), Ok(()));
+    assert_eq!(owned(&view).count(), 12, "dead after all");
+}
+
+#[test]
+fn a_process_with_a_shard_that_hangs_or_a_slow_clock_is_no_owner_unless_all_are_such() {
+    let mut view = empty();
+    let hangs = |p: &mut Presence| p.rounds = vec![10, 3001];
+    let (a, b) = (member("a", 1), with(member("b", 2), hangs));
+    assert_eq!(hear(&mut view, 0, 400, &[a.clone(), b.clone()]), Ok(()));
+    assert_eq!(owned(&view).count(), 12);
+    assert_eq!(hear(&mut view, 0, 400, &[with(a.clone(), hangs), b]), Ok(()));
+    assert_eq!(owned(&view).count(), 6);
+    let skewed = |ms| with(member("b", 2), |p| p.skew_ms = ms);
+    assert_eq!(hear(&mut view, 0, 400, &[a.clone(), skewed(-501)]), Ok(()));
+    assert_eq!(owned(&view).count(), 12, "its clock calls nothing due");
+    assert_eq!(hear(&mut view, 0, 400, &[a, skewed(3_600_000)]), Ok(()));
+    assert_eq!(owned(&view).count(), 6, "it publishes by redis's clock");
+}
+
+#[test]
+fn a_route_that_only_some_know_is_shared_among_those() {
+    let mut view = empty();
+    let also = |p: &mut Presence| p.routes.push("mail".to_owned());
+    let (a, b, c) = (with(member("a", 1), also), member("b", 2), with(member("c", 3), also));
+    assert_eq!(hear(&mut view, 0, 400, &[a, b, c.clone()]), Ok(()));
+    let (of_a, of_c) = (owned(&view), view.owned("c", Partitions::new(12).expect("some")));
+    let count = |owned: &Owned, route: &str| (0..12).filter(|&p| owned.serves(Partition(p), route)).count();
+    assert_eq!((count(&of_a, "orders"), count(&of_a, "mail")), (4, 6));
+    assert!((0..12).all(|p| of_a.serves(Partition(p), "mail") != of_c.serves(Partition(p), "mail")));
+    assert_eq!((0..12).filter(|&p| of_a.serves_any(Partition(p))).count(), 6);
+    assert!(!of_a.serves(Partition(0), "nobody's"));
+}
+
+#[test]
+fn of_two_with_one_name_the_later_goes_once_the_earlier_is_heard_of() {
+    let named = |member: Member| with(member, |p| p.name = "same".to_owned());
+    let newcomer = with(named(member("a", 5)), |p| p.probation = true);
+    let mut view = empty();
+    // Dead or not: nobody knows yet, and the newcomer serves in its place.
+    assert_eq!(hear(&mut view, 0, 400, &[newcomer.clone(), named(member("b", 2))]), Ok(()));
+    assert_eq!(owned(&view).count(), 12);
+    let heard = Member { beat: 6, ..named(member("b", 2)) };
+    assert_eq!(
+        hear(&mut view, 400, 400, &[newcomer.clone(), heard.clone()]),
+        Err(Refusal::Taken("same".to_owned()))
+    );
+    // Past its probation it has the name, and the earlier one goes: it had been silent.
+    let settled = with(newcomer, |p| p.probation = false);
+    assert_eq!(hear(&mut view, 400, 400, &[settled.clone(), heard.clone()]), Ok(()));
+    let news = News { members: vec![settled, heard], silence_ms: Some(9000), now_us: 0 };
+    assert_eq!(empty().hear("b", news), Err(Refusal::Replaced("same".to_owned(), 9000)));
+}
+
+#[test]
+fn an_earlier_one_that_was_never_silent_for_long_stays() {
+    let named = |member: Member| with(member, |p| p.name = "same".to_owned());
+    let mut view = empty();
+    let newcomer = with(named(member("b", 5)), |p| p.probation = true);
+    assert_eq!(hear(&mut view, 0, 400, &[named(member("a", 1)), newcomer]), Ok(()));
+    assert_eq!(owned(&view).count(), 0, "for as long as the newcomer is there");
+}

@@ -1,0 +1,155 @@
+//! `[redis]`.
+
+use std::collections::BTreeSet;
+
+use super::check::{not_both, secret};
+use super::clients;
+use super::section::Section;
+use super::sources::read_secret;
+use crate::domain::{Partitions, Secret};
+use crate::store;
+use crate::store::config::{Address, Durability, Login, Overrides, Topology, Wait};
+
+/// Most replicas that anybody waits for.
+const REPLICAS: u64 = 16;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Standalone,
+    Sentinel,
+    Cluster,
+}
+
+/// Reads all of it.
+pub(super) fn read(section: &Section<'_>) -> Option<store::Config> {
+    let topology = topology(section);
+    let prefix = section.parsed("prefix", |text| {
+        let fits = text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b));
+        match text.len() {
+            1..=64 if fits => Ok(text.to_owned()),
+            _ => Err(format!("{text:?} must be 1 to 64 of the characters A-Z a-z 0-9 . _ : -")),
+        }
+    });
+    let partitions = section.integer("partitions", 1..=4096);
+    let durability = durability(section);
+    let mut overrides = Overrides::default();
+    for name in section.texts("unsafe").unwrap_or_default() {
+        match name.as_str() {
+            "eviction" => overrides.eviction = true,
+            "no_persistence" => overrides.no_persistence = true,
+            "unchecked" => overrides.unchecked = true,
+            _ => section.report(
+                "unsafe",
+                format!("{name:?} is not one of \"eviction\", \"no_persistence\", \"unchecked\""),
+            ),
+        }
+    }
+    let partitions = Partitions::new(partitions? as u16)?;
+    Some(store::Config {
+        topology: topology?,
+        prefix: prefix?,
+        partitions,
+        durability: durability?,
+        overrides,
+    })
+}
+
+fn topology(section: &Section<'_>) -> Option<Topology> {
+    use Kind::{Cluster, Sentinel, Standalone};
+    let kinds = [("standalone", Standalone), ("sentinel", Sentinel), ("cluster", Cluster)];
+    let kind = section.choice("topology", &kinds);
+    let url = secret(section, "url", "url_file", clients::redis_url);
+    let nodes = nodes(section);
+    let master = section.parsed("master", |text| Ok(text.to_owned()));
+    let own = login(section, "username", "password", "password_file");
+    let sentinels = login(section, "sentinel_username", "sentinel_password", "sentinel_password_file");
+    let kind = kind?;
+    let alone = kind == Standalone;
+    for key in ["url", "url_file"].into_iter().filter(|key| !alone && section.differs(key)) {
+        section.report(key, "is for a standalone server; here `nodes` says where it is");
+    }
+    for key in ["nodes", "username", "password", "password_file", "tls"] {
+        if alone && section.differs(key) {
+            section.report(key, "goes with `topology` \"sentinel\" or \"cluster\"; a standalone server has all of it in `url`");
+        }
+    }
+    for key in ["master", "sentinel_username", "sentinel_password", "sentinel_password_file"] {
+        if kind != Sentinel && section.differs(key) {
+            section.report(key, "goes with `topology = \"sentinel\"`");
+        }
+    }
+    if !alone && nodes.as_ref().is_some_and(Vec::is_empty) {
+        let of = if kind == Sentinel { "the sentinels" } else { "some nodes of the cluster" };
+        section.report("nodes", format!("name {of}, such as [\"redis-0:6379\"]"));
+    }
+    if kind == Sentinel && master.as_ref().is_some_and(String::is_empty) {
+        section.report("master", "is missing: what the sentinels call the master");
+    }
+    Some(match kind {
+        Standalone => Topology::Standalone(url?),
+        Sentinel => {
+            Topology::Sentinel { nodes: nodes?, master: master?, login: own?, sentinel_login: sentinels? }
+        }
+        Cluster => Topology::Cluster { nodes: nodes?, login: own? },
+    })
+}
+
+fn nodes(section: &Section<'_>) -> Option<Vec<Address>> {
+    let mut nodes = BTreeSet::new();
+    for text in section.texts("nodes")? {
+        match Address::parse(&text) {
+            Some(address) => {
+                if !nodes.insert(address) {
+                    section.report("nodes", format!("{text:?} stands there twice"));
+                }
+            }
+            // It may be a URL with a password.
+            None if text.contains("://") || text.contains('@') => {
+                section.report("nodes", "a node is `host:port`, without a scheme or a user");
+            }
+            None => section.report("nodes", format!("{text:?} is not `host:port`")),
+        }
+    }
+    Some(nodes.into_iter().collect())
+}
+
+fn login(
+    section: &Section<'_>,
+    user: &'static str,
+    password: &'static str,
+    file: &'static str,
+) -> Option<Login> {
+    let username = section.text(user);
+    let password = if section.has(file) {
+        section.value(password);
+        not_both(section, password, file)
+            .and_then(|()| section.parsed(file, |path| read_secret(std::path::Path::new(path))))
+    } else {
+        section.text(password)
+    };
+    let tls = section.truth("tls");
+    let filled = |text: String| (!text.is_empty()).then_some(text);
+    Some(Login { username: filled(username?), password: filled(password?).map(Secret::new), tls: tls? })
+}
+
+fn durability(section: &Section<'_>) -> Option<Durability> {
+    let tier = section.choice("durability", &[("async", 0), ("replicated", 1), ("fsynced", 2)]);
+    let replicas = section.integer("wait_replicas", 0..=REPLICAS);
+    let timeout = section.duration("wait_timeout");
+    let wait = Wait { replicas: replicas? as u32, timeout: timeout? };
+    let tier = match tier? {
+        0 => Durability::Async,
+        1 => Durability::Replicated(wait),
+        _ => Durability::Fsynced(wait),
+    };
+    match tier {
+        Durability::Replicated(Wait { replicas: 0, .. }) => {
+            section.report("wait_replicas", "must be at least 1 with `durability = \"replicated\"`");
+        }
+        Durability::Async | Durability::Replicated(_) | Durability::Fsynced(_) => {}
+    }
+    if wait.timeout > std::time::Duration::from_secs(10) {
+        section.report("wait_timeout", "is more than 10s: so long nothing else would be stored or claimed");
+    }
+    Some(tier)
+}

@@ -1,0 +1,87 @@
+//! A replay's way into the store: the same places, bundles, answers and gates as what is read for the first
+//! time; but nothing passes the store by, and what is to be done was worked out before.
+
+use std::sync::Arc;
+
+use super::super::replay::{Again, Asks, Step};
+use super::super::{Ledger, Receipt};
+use super::{Judged, Source};
+use crate::domain::{Entry, Flags, UnixMs};
+use crate::ingress::bundling::Work;
+use crate::store::{Meant, WriteOp};
+
+impl Source {
+    /// Whether the route's ingress is open right now.
+    pub fn is_open(&self) -> bool {
+        self.gate.as_ref().is_none_or(|gate| *gate.borrow())
+    }
+
+    /// Does what is to be done with these, in order. Returns once all of it has its place in the store's
+    /// order; each record's receipt is entered in the ledger and resolved when it is done. Waits while the
+    /// route's ingress is paused; `false` if shutting down began meanwhile, then nothing was done.
+    pub async fn again(&mut self, batch: Vec<(Again, Option<Step>)>, ledger: &Arc<Ledger>) -> bool {
+        if !self.gate_open().await {
+            return false;
+        }
+        let now = self.intake.store.clock().now();
+        let work = Work::new(self.route.clone(), now);
+        let mut judged = Judged { work, due: Vec::new(), through: Vec::new() };
+        for (record, step) in batch {
+            let receipt = ledger.enter(record.position.1);
+            match step {
+                Some(step) => self.step(record, step, (receipt, ledger), now, &mut judged),
+                None => receipt.resolve(),
+            }
+        }
+        for (p, work) in judged.work.finish() {
+            self.submit(p, work).await;
+        }
+        true
+    }
+
+    fn step(
+        &self,
+        record: Again,
+        step: Step,
+        (receipt, ledger): (Receipt, &Arc<Ledger>),
+        now: UnixMs,
+        judged: &mut Judged,
+    ) {
+        let Again { position, asks, message, target, .. } = record;
+        let route = self.route.name.clone();
+        let key = self.route.order_key(&message);
+        let of = |offset| Some(Meant::ReadAt((position.0, offset)));
+        let flags = Flags(Flags::SOURCE_REREAD);
+        let entry =
+            |due, id, flags| Entry { id, flags, position: Some(position), ..Entry::new(due, message) };
+        let (id, asks) = match asks {
+            Asks::Delayed { id, .. } => (id, None),
+            Asks::Cancel { id } | Asks::Reschedule { id, .. } => (Some(id), None),
+            asks => (None, Some(asks)),
+        };
+        let p = self.place(key.as_ref(), id.as_ref(), Some(position));
+        match (step, id, asks) {
+            (Step::Store { due, named, instead_of }, id, _) => {
+                let Some(target) = target else { return receipt.resolve() };
+                if let (Some(offset), Some(id)) = (instead_of, id.clone()) {
+                    let receipt = ledger.enter(position.1);
+                    judged.work.command(p, WriteOp::Cancel { route, id, of: of(offset) }, receipt);
+                }
+                let flags = if named { flags.with(Flags::NAMED) } else { flags };
+                judged.work.store(p, self.target_name(&target), entry(due, id, flags), receipt);
+            }
+            (Step::Cancel { of: offset }, Some(id), _) => {
+                judged.work.command(p, WriteOp::Cancel { route, id, of: of(offset) }, receipt);
+            }
+            (Step::Reschedule { of: offset, due }, Some(id), _) => {
+                let op = WriteOp::Reschedule { route, id, due, fallback: None, of: of(offset) };
+                judged.work.command(p, op, receipt);
+            }
+            (Step::Bury, _, Some(Asks::Invalid { reason, error, unreadable, .. })) => {
+                self.invalid(reason, &error, unreadable, entry(now, None, flags), receipt, judged);
+            }
+            // A plan has no other steps.
+            _ => receipt.resolve(),
+        }
+    }
+}

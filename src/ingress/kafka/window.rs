@@ -1,0 +1,226 @@
+//! A topic's records once more, for a replay: the part of each partition that a group has read since a
+//! moment. Nothing is joined and nothing is committed.
+
+use std::time::Duration;
+
+use rdkafka::Message as _;
+use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::{Offset, TopicPartitionList};
+
+use super::record;
+use crate::broker::kafka::{self, Connection, Suspicion};
+use crate::domain::{Clock, UnixMs};
+use crate::ingress::replay::Reread;
+
+/// How long the brokers may take for an answer.
+const ANSWER: Duration = Duration::from_secs(10);
+/// How long one poll waits for a record.
+const POLL: Duration = Duration::from_millis(100);
+/// How often events are asked for when something went wrong, and for how long each time.
+const EVENTS: usize = 20;
+const EVENT: Duration = Duration::from_millis(10);
+/// How long records may stay away before it is given up.
+const STALL_US: i64 = 60_000_000;
+
+/// A part of one partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// The partition.
+    pub partition: i32,
+    /// The first offset that is read.
+    pub from: i64,
+    /// The first offset that is not.
+    pub to: i64,
+    /// The oldest offset that is still there, if the records before it may have been of the time that is asked
+    /// for.
+    pub cut: Option<i64>,
+    /// It has records, and the group has committed no position: all of it is still the relays' to read.
+    pub unread: bool,
+}
+
+impl Window {
+    /// Offsets in it: at least as many as records.
+    pub fn len(&self) -> u64 {
+        self.to.saturating_sub(self.from).max(0) as u64
+    }
+
+    /// Whether there is nothing to read.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Why a topic cannot be read again.
+#[derive(Debug, thiserror::Error)]
+pub enum RereadError {
+    /// No client could be made.
+    #[error("kafka connection {0} cannot be used: {1}")]
+    Connection(String, String),
+    /// It is not there, or may not be seen.
+    #[error("topic {0} is not there (any more)")]
+    Gone(String),
+    /// The brokers do not answer, or say no.
+    #[error("{0}")]
+    Broker(String),
+    /// Records were deleted while they were read.
+    #[error(
+        "partition {partition}: offset {offset} is no longer there: the topic's retention took it while it was \
+         being read; begin again"
+    )]
+    Cut {
+        /// The partition.
+        partition: i32,
+        /// The offset that was to come next.
+        offset: i64,
+    },
+}
+
+/// A client that reads one topic's past. Its calls block.
+pub struct Past {
+    consumer: BaseConsumer<Listener>,
+    topic: String,
+    clock: Clock,
+}
+
+impl Past {
+    /// Makes a client; `group` is the one whose positions count.
+    pub fn new(connection: &Connection, group: &str, topic: &str, clock: Clock) -> Result<Self, RereadError> {
+        let refused = |why: String| RereadError::Connection(connection.name.clone(), why);
+        let mut config = connection.consumer_config(group).map_err(|error| refused(error.to_string()))?;
+        config.set("enable.partition.eof", "true").set("auto.offset.reset", "error");
+        let consumer = config.create_with_context(Listener::default());
+        let consumer = consumer.map_err(|error| refused(connection.refused(error).to_string()))?;
+        Ok(Self { consumer, topic: topic.to_owned(), clock })
+    }
+
+    /// What the group has read since a moment, of each partition: from the first record of that time or later
+    /// up to the group's committed position.
+    pub fn windows(&self, since: UnixMs) -> Result<Vec<Window>, RereadError> {
+        let partitions = match kafka::look_up(self.consumer.client(), &self.topic, ANSWER) {
+            kafka::TopicState::There { partitions } => partitions as i32,
+            kafka::TopicState::Missing => return Err(RereadError::Gone(self.topic.clone())),
+            kafka::TopicState::NotAllowed => {
+                return Err(RereadError::Broker(format!("topic {} may not be seen", self.topic)));
+            }
+            kafka::TopicState::Unreachable(why) => return Err(self.broker(&why)),
+        };
+        let list = |offset: Offset| {
+            let mut list = TopicPartitionList::new();
+            for partition in 0..partitions {
+                list.add_partition_offset(&self.topic, partition, offset)?;
+            }
+            Ok::<_, KafkaError>(list)
+        };
+        let asked = || {
+            let committed = self.consumer.committed_offsets(list(Offset::Invalid)?, ANSWER)?;
+            let begins = self.consumer.offsets_for_times(list(Offset::Offset(since.0))?, ANSWER)?;
+            let windows = (0..partitions).map(|p| self.window(p, &committed, &begins));
+            windows.collect::<Result<_, KafkaError>>()
+        };
+        asked().map_err(|error| self.broker(&error.to_string()))
+    }
+
+    fn window(
+        &self,
+        partition: i32,
+        committed: &TopicPartitionList,
+        begins: &TopicPartitionList,
+    ) -> Result<Window, KafkaError> {
+        let (oldest, newest) = self.consumer.fetch_watermarks(&self.topic, partition, ANSWER)?;
+        let of = |list: &TopicPartitionList| match list.find_partition(&self.topic, partition) {
+            Some(found) => found.error().map(|()| match found.offset() {
+                Offset::Offset(offset) => Some(offset),
+                _ => None,
+            }),
+            None => Ok(None),
+        };
+        let committed = of(committed)?;
+        let to = committed.map_or(oldest, |at| at.min(newest));
+        // No record of that time or later.
+        let from = of(begins)?.unwrap_or(newest);
+        let cut = (oldest > 0 && from <= oldest).then_some(oldest);
+        let from = from.max(oldest).min(to);
+        let unread = committed.is_none() && newest > oldest;
+        Ok(Window { partition, from, to, cut, unread })
+    }
+
+    /// Reads a window from an offset on. `each` takes a record and says whether to go on; the second argument
+    /// is the offset behind it.
+    pub fn read(
+        &self,
+        window: &Window,
+        from: i64,
+        mut each: impl FnMut(Reread) -> bool,
+    ) -> Result<(), RereadError> {
+        if from >= window.to {
+            return Ok(());
+        }
+        let mut next = from;
+        let mut list = TopicPartitionList::new();
+        let assigned = list
+            .add_partition_offset(&self.topic, window.partition, Offset::Offset(from))
+            .and_then(|()| self.consumer.assign(&list));
+        assigned.map_err(|error| self.broker(&error.to_string()))?;
+        let mut heard_us = self.clock.mono_us();
+        loop {
+            match self.consumer.poll(POLL) {
+                Some(Ok(message)) if message.offset() >= window.to => return Ok(()),
+                Some(Ok(message)) => {
+                    heard_us = self.clock.mono_us();
+                    next = message.offset() + 1;
+                    let copied = record::copy(&message);
+                    let position = (window.partition, message.offset());
+                    let record::Record { message, malformed, produced, .. } = copied;
+                    if !each(Reread { position, message, malformed, produced }) || next >= window.to {
+                        return Ok(());
+                    }
+                }
+                Some(Err(KafkaError::PartitionEOF(_))) => return Ok(()),
+                Some(Err(error)) => match error.rdkafka_error_code() {
+                    Some(RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange) => {
+                        return Err(RereadError::Cut { partition: window.partition, offset: next });
+                    }
+                    Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic) => {
+                        return Err(RereadError::Gone(self.topic.clone()));
+                    }
+                    Some(RDKafkaErrorCode::TopicAuthorizationFailed) => {
+                        return Err(RereadError::Broker(format!("topic {} may not be read", self.topic)));
+                    }
+                    // The client library connects again by itself.
+                    _ => {}
+                },
+                None => {}
+            }
+            if self.clock.mono_us() - heard_us > STALL_US {
+                return Err(self.broker("no record came for a minute"));
+            }
+        }
+    }
+
+    /// With what the client library says of the brokers: it tells that only to who polls.
+    fn broker(&self, what: &str) -> RereadError {
+        for _ in 0..EVENTS {
+            drop(self.consumer.poll(EVENT));
+        }
+        RereadError::Broker(format!("kafka cannot be used: {}", self.consumer.context().0.explain(what)))
+    }
+}
+
+/// Remembers what the client library says of the brokers.
+#[derive(Default)]
+struct Listener(Suspicion);
+
+impl ClientContext for Listener {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        kafka::log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.0.error(&error, reason);
+    }
+}
+
+impl ConsumerContext for Listener {}

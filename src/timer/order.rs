@@ -1,0 +1,535 @@
+//! The order of keys: which message of an ordered route may go next. Pure.
+//!
+//! A [`Line`] is what a shard holds of one ordered route in one partition, as its only holder. A message may go when
+//! it is the first of its key here, nothing of its key is on its way, and nothing that would go before it can be in
+//! the store: a look that began when it was due already has claimed all before it.
+//!
+//! A message that failed is in the store again, due later, and its key is *held*: in the store too, so that a successor
+//! knows. What of the key would go before the place of what failed waits for it, here; or, where that takes longer than
+//! the look-ahead, is put behind it in the store, where it can be cancelled and fills nobody's window. All that is put
+//! behind in one step lies in one bundle, and the next step waits until the store has that one: whatever a crash leaves
+//! done, the earlier part of a key has moved and the later part has not. The hold is over when a look that began after
+//! all that, and when it was due, has left nothing of it in the store, and nothing of it is here.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use bytes::Bytes;
+
+use crate::domain::UnixMs;
+use crate::store::{Hold, Position};
+
+/// Freed keys that one claim tells the store: a target that comes back may free tens of thousands at once.
+const FREED: usize = 500;
+
+/// A message here: its holding and its entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub(super) slot: u64,
+    pub(super) entry: u32,
+}
+
+/// What is to be done next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Hand this one over; its verdict is awaited.
+    Hand(Place),
+    /// Put these, all of one holding, behind what failed: there.
+    Behind(u64, Vec<(u32, Position)>),
+}
+
+/// One look at the store: it sees all that was there before it began.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    /// Looks of a shard are counted.
+    pub(super) number: u64,
+    /// When it began, on Redis's clock, at least.
+    pub(super) began: UnixMs,
+}
+
+/// Where a decision to put something behind comes from.
+pub(super) struct Surroundings<'a> {
+    /// What is held for longer than this moment is put behind.
+    pub(super) soon: UnixMs,
+    /// Makes so many stamps in a row.
+    pub(super) stamps: &'a dyn Fn(usize) -> u64,
+}
+
+#[derive(Debug, Default)]
+struct Key {
+    waiting: BTreeSet<(Position, Place)>,
+    /// One is on its way, or the store is being told of one.
+    busy: bool,
+}
+
+impl Key {
+    /// The first message here of what is held.
+    fn first_within(&self, hold: &Hold) -> Option<(Position, Place)> {
+        let from = (hold.first(), Place { slot: 0, entry: 0 });
+        self.waiting.range(from..).next().copied().filter(|(position, _)| *position <= hold.last())
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    hold: Hold,
+    /// The look that was the latest when the store was told last: only a later one sees all of it.
+    since: u64,
+}
+
+/// What a shard holds of one ordered route in one partition.
+#[derive(Debug)]
+pub(super) struct Line {
+    /// The holder's name.
+    pub(super) holder: String,
+    /// Its holdings.
+    pub(super) holdings: usize,
+    /// A claim for it is on its way.
+    pub(super) claiming: bool,
+    /// Another one holds it; to be asked again at this moment, monotonic microseconds.
+    pub(super) waits_until_us: i64,
+    /// Nothing more goes: what it holds goes back, then it ends.
+    pub(super) closing: bool,
+    /// That was done to all that it holds.
+    pub(super) dropped: bool,
+    /// There may be claims that it does not know of: nobody may take over before its time is over.
+    pub(super) orphans: bool,
+    seen: Seen,
+    keys: HashMap<Bytes, Key>,
+    /// The place at which each idle key is to be looked at again, of those that need no other look at the store.
+    turns: BTreeSet<(Position, Bytes)>,
+    /// Idle keys that need one which begins at this moment or later.
+    blocked: BTreeSet<(UnixMs, Bytes)>,
+    holds: HashMap<Bytes, Held>,
+    /// The last place of each held key of which nothing is here.
+    ends: BTreeSet<(Position, Bytes)>,
+    freed: HashSet<Bytes>,
+    /// Moments at which something here has to be looked for.
+    dues: BTreeSet<UnixMs>,
+}
+
+/// What is known of the store.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    /// The look that claimed all that was due when it began.
+    look: Option<Look>,
+    /// The first place of what it left in the store.
+    left: Option<Position>,
+}
+
+impl Seen {
+    /// Whether nothing before this place can be in the store.
+    fn up_to(&self, position: Position) -> bool {
+        self.look.is_some_and(|look| position.due <= look.began)
+            && self.left.is_none_or(|left| position < left)
+    }
+
+    fn is_over(&self, held: &Held) -> bool {
+        self.look.is_some_and(|look| look.number > held.since) && self.up_to(held.hold.last())
+    }
+}
+
+impl Line {
+    pub(super) fn new(holder: String) -> Self {
+        Self {
+            holder,
+            holdings: 0,
+            claiming: false,
+            waits_until_us: i64::MIN,
+            closing: false,
+            dropped: false,
+            orphans: false,
+            seen: Seen::default(),
+            keys: HashMap::new(),
+            turns: BTreeSet::new(),
+            blocked: BTreeSet::new(),
+            holds: HashMap::new(),
+            ends: BTreeSet::new(),
+            freed: HashSet::new(),
+            dues: BTreeSet::new(),
+        }
+    }
+
+    /// It has just become the holder: these keys are held, and nothing of the store is known yet.
+    pub(super) fn took_over(&mut self, holds: Vec<(Bytes, Hold)>) {
+        self.seen = Seen::default();
+        self.ends = holds.iter().map(|(key, hold)| (hold.last(), key.clone())).collect();
+        self.holds = holds.into_iter().map(|(key, hold)| (key, Held { hold, since: 0 })).collect();
+        self.freed.clear();
+    }
+
+    /// There may be claims that it does not know of: it closes, and nobody takes over before its time is over.
+    pub(super) fn give_up(&mut self) {
+        self.closing = true;
+        self.orphans = true;
+    }
+
+    /// A claimed message.
+    pub(super) fn enter(&mut self, key: Bytes, position: Position, place: Place) {
+        self.dues.insert(position.due);
+        let entry = self.keys.entry(key.clone()).or_default();
+        entry.waiting.insert((position, place));
+        if !entry.busy {
+            self.turns.insert((position, key));
+        }
+    }
+
+    /// Something that was claimed is in the store again: another look has to see it first.
+    pub(super) fn forget_look(&mut self) {
+        self.seen = Seen::default();
+    }
+
+    /// A look claimed all that was due when it began, but for what is at this place or behind.
+    pub(super) fn looked(&mut self, look: Look, left: Option<Position>) {
+        self.seen = Seen { look: Some(look), left };
+        self.dues = self.dues.split_off(&look.began.plus(1));
+        while self.blocked.first().is_some_and(|(at, _)| *at <= look.began) {
+            let Some((due, key)) = self.blocked.pop_first() else { break };
+            self.turns.insert((Position { due, stamp: 0 }, key));
+        }
+        while self.ends.first().is_some_and(|(end, _)| self.seen.up_to(*end)) {
+            let Some((end, key)) = self.ends.pop_first() else { break };
+            match self.holds.get(&key) {
+                Some(held) if self.keys.contains_key(&key) || held.hold.last() != end => {}
+                Some(held) if !self.seen.is_over(held) => {
+                    // The look began too early to see all of it; the next one will have.
+                    self.ends.insert((end, key));
+                    break;
+                }
+                _ => self.free(&key),
+            }
+        }
+    }
+
+    /// Keys that are held no more, for the store to forget: as many as one call may take. Of what is never taken a
+    /// successor finds out by itself that it is over.
+    pub(super) fn take_freed(&mut self) -> Vec<Bytes> {
+        let freed: Vec<Bytes> = self.freed.iter().take(FREED).cloned().collect();
+        for key in &freed {
+            self.freed.remove(key);
+        }
+        freed
+    }
+
+    /// When something falls due that only a look can let go.
+    pub(super) fn next_look(&self) -> Option<UnixMs> {
+        self.dues.first().copied().filter(|_| !self.closing)
+    }
+
+    /// Whether nothing can go until more of the store is claimed.
+    pub(super) fn is_stuck(&self) -> bool {
+        let may_go = self.turns.first().is_some_and(|(first, _)| self.seen.up_to(*first));
+        self.seen.left.is_some() && !may_go && !self.keys.values().any(|key| key.busy)
+    }
+
+    /// What is to be done next, if anything.
+    pub(super) fn next(&mut self, surroundings: &Surroundings<'_>) -> Option<Turn> {
+        while !self.closing && self.turns.first().is_some_and(|(first, _)| self.seen.up_to(*first)) {
+            let (_, name) = self.turns.pop_first()?;
+            if self.keys.get(&name).is_some_and(|key| !key.busy)
+                && let Some(turn) = self.turn_of(&name, surroundings)
+            {
+                return Some(turn);
+            }
+        }
+        None
+    }
+
+    /// What is to be done of an idle key; if nothing, it is noted when to look again.
+    fn turn_of(&mut self, name: &Bytes, surroundings: &Surroundings<'_>) -> Option<Turn> {
+        let seen = self.seen;
+        let held = self.holds.get(name).copied();
+        let of_hold = held.and_then(|held| self.keys.get(name)?.first_within(&held.hold));
+        if of_hold.is_none() && held.is_some_and(|held| seen.is_over(&held)) {
+            self.free(name);
+            return self.turn_of(name, surroundings);
+        }
+        let key = self.keys.get_mut(name)?;
+        let first = *key.waiting.first()?;
+        if let Some(next) = if held.is_some() { of_hold } else { Some(first) } {
+            if !seen.up_to(next.0) {
+                self.turns.insert((next.0, name.clone()));
+                return None;
+            }
+            key.waiting.remove(&next);
+            key.busy = true;
+            return Some(Turn::Hand(next.1));
+        }
+        let held = held?;
+        if first.0 < held.hold.first() && seen.up_to(first.0) && held.hold.due > surroundings.soon {
+            return Some(self.put_behind(name, held.hold, surroundings));
+        }
+        let waits_itself = first.0 < held.hold.first() && !seen.up_to(first.0);
+        let at = if waits_itself { first.0.due.min(held.hold.due) } else { held.hold.due };
+        if seen.look.is_none_or(|look| at > look.began || look.number <= held.since) {
+            self.dues.insert(at);
+        }
+        self.blocked.insert((at, name.clone()));
+        None
+    }
+
+    /// The first messages of a held key that lie in one bundle go behind what failed.
+    fn put_behind(&mut self, name: &Bytes, hold: Hold, surroundings: &Surroundings<'_>) -> Turn {
+        let (seen, key) = (self.seen, self.keys.entry(name.clone()).or_default());
+        let (mut slot, mut entries) = (0, Vec::new());
+        while let Some(&(position, place)) = key.waiting.first() {
+            let goes = position < hold.first() && seen.up_to(position);
+            if !goes || (!entries.is_empty() && place.slot != slot) {
+                break;
+            }
+            key.waiting.pop_first();
+            slot = place.slot;
+            entries.push(place.entry);
+        }
+        key.busy = true;
+        let stamp = (surroundings.stamps)(entries.len()).max(hold.to + 1);
+        self.hold(name, Hold { to: stamp + entries.len() as u64 - 1, ..hold });
+        let there = (stamp..).map(|stamp| Position { due: hold.due, stamp });
+        Turn::Behind(slot, entries.into_iter().zip(there).collect())
+    }
+
+    /// A message failed and is due again: its key is held. `fresh` is a new stamp; returns the one under which it goes
+    /// back.
+    pub(super) fn failed(&mut self, key: &Bytes, due: UnixMs, fresh: u64) -> u64 {
+        let stamp = self.holds.get(key).map_or(fresh, |held| fresh.max(held.hold.to + 1));
+        self.hold(key, Hold { due, from: stamp, to: stamp });
+        stamp
+    }
+
+    /// How a key is held, if it is.
+    pub(super) fn hold_of(&self, key: &Bytes) -> Option<Hold> {
+        self.holds.get(key).map(|held| held.hold)
+    }
+
+    /// What was on its way of a key is through.
+    pub(super) fn done(&mut self, key: &Bytes) {
+        let Some(entry) = self.keys.get_mut(key) else { return };
+        entry.busy = false;
+        if let Some((first, _)) = entry.waiting.first() {
+            // Its turn is found out whatever its place: of a held key another one may go first.
+            let first = Position {
+                stamp: 0,
+                due: self.seen.look.map_or(first.due, |look| first.due.min(look.began)),
+            };
+            self.turns.insert((first, key.clone()));
+            return;
+        }
+        self.keys.remove(key);
+        if let Some(held) = self.holds.get(key) {
+            self.ends.insert((held.hold.last(), key.clone()));
+        }
+    }
+
+    /// What was being put elsewhere of a key is there; `look` is the number of the latest look that has begun.
+    pub(super) fn moved(&mut self, key: &Bytes, look: u64) {
+        if let Some(held) = self.holds.get_mut(key) {
+            held.since = look;
+        }
+        self.done(key);
+    }
+
+    /// What was handed over was not tried: it waits again, in its place.
+    pub(super) fn undo(&mut self, key: &Bytes, position: Position, place: Place) {
+        if let Some(entry) = self.keys.get_mut(key) {
+            entry.waiting.insert((position, place));
+        }
+        self.done(key);
+    }
+
+    fn hold(&mut self, key: &Bytes, hold: Hold) {
+        self.freed.remove(key);
+        if let Some(old) = self.holds.insert(key.clone(), Held { hold, since: u64::MAX }) {
+            self.ends.remove(&(old.hold.last(), key.clone()));
+        }
+    }
+
+    fn free(&mut self, key: &Bytes) {
+        if let Some(held) = self.holds.remove(key) {
+            self.ends.remove(&(held.hold.last(), key.clone()));
+            self.freed.insert(key.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAR: UnixMs = UnixMs(1_000_000);
+
+    /// A line and its looks.
+    struct Bench(Line, u64);
+
+    impl Bench {
+        fn new() -> Self {
+            let mut line = Line::new("me".into());
+            line.took_over(Vec::new());
+            Self(line, 0)
+        }
+
+        fn enter(&mut self, key: &'static str, due: i64, slot: u64) -> Place {
+            let place = Place { slot, entry: 0 };
+            self.0.enter(key.into(), Position { due: UnixMs(due), stamp: slot }, place);
+            place
+        }
+
+        fn look(&mut self, began: i64, left: Option<Position>) {
+            self.1 += 1;
+            self.0.looked(Look { number: self.1, began: UnixMs(began) }, left);
+        }
+
+        /// What may be done, with a look-ahead of 250 ms; fresh stamps are from 1000 on.
+        fn turns(&mut self, now: i64) -> Vec<Turn> {
+            let surroundings = Surroundings { soon: UnixMs(now + 250), stamps: &|_| 1000 };
+            std::iter::from_fn(|| self.0.next(&surroundings)).collect()
+        }
+
+        fn failed(&mut self, key: &'static str, due: UnixMs) {
+            self.0.failed(&key.into(), due, 1000);
+            self.0.moved(&key.into(), self.1);
+        }
+    }
+
+    fn hand(place: Place) -> Turn {
+        Turn::Hand(place)
+    }
+
+    #[test]
+    fn one_of_a_key_at_a_time_in_order_and_only_what_a_look_has_seen_due() {
+        let mut line = Bench::new();
+        let (b, a) = (line.enter("k", 20, 2), line.enter("k", 10, 1));
+        let other = line.enter("other", 15, 3);
+        assert_eq!(line.turns(30), [], "no look has seen it");
+        assert_eq!(line.0.next_look(), Some(UnixMs(10)));
+        line.look(15, None);
+        assert_eq!(line.0.next_look(), Some(UnixMs(20)));
+        assert_eq!(line.turns(30), [hand(a), hand(other)]);
+        line.0.done(&"k".into());
+        assert_eq!(line.turns(30), [], "the next one is due, but a look has to find out what came before it");
+        line.look(20, None);
+        assert_eq!(line.turns(30), [hand(b)]);
+    }
+
+    #[test]
+    fn one_that_comes_before_those_that_wait_goes_before_them() {
+        let mut line = Bench::new();
+        let later = line.enter("k", 20, 1);
+        let first = line.enter("k", 12, 2);
+        line.look(25, None);
+        assert_eq!(line.turns(25), [hand(first)]);
+        line.0.done(&"k".into());
+        assert_eq!(line.turns(25), [hand(later)]);
+    }
+
+    #[test]
+    fn nothing_passes_by_what_a_look_left_in_the_store() {
+        let mut line = Bench::new();
+        let (a, b) = (line.enter("k", 10, 1), line.enter("l", 10, 5));
+        line.look(20, Some(Position { due: UnixMs(10), stamp: 3 }));
+        assert_eq!(line.turns(20), [hand(a)]);
+        assert!(!line.0.is_stuck(), "one is on its way");
+        line.0.done(&"k".into());
+        assert_eq!(line.turns(20), []);
+        assert!(line.0.is_stuck(), "nothing goes until more is claimed");
+        line.look(21, None);
+        assert_eq!(line.turns(21), [hand(b)]);
+    }
+
+    #[test]
+    fn what_waits_for_a_short_retry_stays_and_goes_after_it() {
+        let mut line = Bench::new();
+        let (first, second) = (line.enter("k", 10, 1), line.enter("k", 11, 2));
+        let third = line.enter("k", 120, 3);
+        line.look(20, None);
+        assert_eq!(line.turns(20), [hand(first)]);
+        line.failed("k", UnixMs(100));
+        line.look(21, None);
+        assert_eq!(line.turns(21), []);
+        assert_eq!(line.0.next_look(), Some(UnixMs(100)), "a look is due when it is");
+        // What failed has come back.
+        line.0.enter("k".into(), Position { due: UnixMs(100), stamp: 1000 }, Place { slot: 9, entry: 0 });
+        line.look(130, None);
+        assert_eq!(line.turns(130), [hand(Place { slot: 9, entry: 0 })]);
+        for expected in [second, third] {
+            line.0.done(&"k".into());
+            assert_eq!(line.turns(130), [hand(expected)]);
+        }
+        assert_eq!(line.0.take_freed(), [Bytes::from("k")]);
+    }
+
+    #[test]
+    fn what_waits_for_a_long_one_goes_behind_it_bundle_by_bundle() {
+        let mut line = Bench::new();
+        let first = line.enter("k", 10, 1);
+        let entries = [(11, 2, 0), (12, 2, 1), (13, 3, 0), (14, 2, 2)];
+        for (due, slot, entry) in entries {
+            let position = Position { due: UnixMs(due), stamp: due as u64 };
+            line.0.enter("k".into(), position, Place { slot, entry });
+        }
+        line.look(20, None);
+        assert_eq!(line.turns(20), [hand(first)]);
+        line.failed("k", FAR);
+        let at = |stamp| Position { due: FAR, stamp };
+        assert_eq!(line.turns(20), [Turn::Behind(2, vec![(0, at(1001)), (1, at(1002))])]);
+        assert_eq!(line.turns(20), [], "the next only once the store has these");
+        line.0.moved(&"k".into(), 1);
+        assert_eq!(line.turns(20), [Turn::Behind(3, vec![(0, at(1003))])]);
+        line.0.moved(&"k".into(), 1);
+        assert_eq!(line.turns(20), [Turn::Behind(2, vec![(2, at(1004))])]);
+        line.0.moved(&"k".into(), 1);
+        assert_eq!(line.0.hold_of(&"k".into()), Some(Hold { due: FAR, from: 1000, to: 1004 }));
+        // One that nobody had claimed goes behind them when it is due, and not before.
+        let late = line.enter("k", 40, 7);
+        assert_eq!(line.turns(20), []);
+        line.look(40, None);
+        assert_eq!(line.turns(40), [Turn::Behind(late.slot, vec![(late.entry, at(1005))])]);
+    }
+
+    #[test]
+    fn a_hold_is_over_only_when_a_later_look_has_left_nothing_of_it() {
+        let mut line = Bench::new();
+        let first = line.enter("k", 10, 1);
+        let later = line.enter("k", 60, 2);
+        line.look(20, None);
+        assert_eq!(line.turns(20), [hand(first)]);
+        // The store is told after the next look has begun: that one may not have seen it.
+        line.0.failed(&"k".into(), UnixMs(50), 1000);
+        line.0.moved(&"k".into(), 2);
+        line.look(70, None);
+        assert_eq!(line.turns(70), []);
+        assert_eq!(line.0.next_look(), Some(UnixMs(50)), "another one is needed, now");
+        line.look(71, Some(Position { due: UnixMs(50), stamp: 1000 }));
+        assert_eq!(line.turns(71), [], "it was left there");
+        line.look(72, None);
+        assert_eq!(line.turns(72), [hand(later)], "it was cancelled, or moved");
+    }
+
+    #[test]
+    fn a_successor_knows_what_is_held() {
+        let mut line = Bench::new();
+        let hold = Hold { due: FAR, from: 500, to: 600 };
+        line.0.took_over(vec![("k".into(), hold)]);
+        let unclaimed = line.enter("k", 10, 1);
+        let other = line.enter("l", 11, 2);
+        line.look(20, None);
+        let behind = Turn::Behind(unclaimed.slot, vec![(0, Position { due: FAR, stamp: 1000 })]);
+        assert_eq!(line.turns(20), [behind, hand(other)]);
+        line.0.moved(&"k".into(), 1);
+        assert_eq!(line.turns(20), []);
+        line.look(FAR.0, None);
+        assert_eq!(line.0.take_freed(), [Bytes::from("k")], "all of it has gone otherwise");
+    }
+
+    #[test]
+    fn one_claim_tells_of_so_many_freed_keys_and_the_next_one_of_the_rest() {
+        let mut line = Bench::new();
+        let key = |n: usize| Bytes::from(format!("k{n}"));
+        let held = |n| (key(n), Hold { due: UnixMs(10), from: 500, to: 600 });
+        line.0.took_over((0..FREED + 2).map(held).collect());
+        line.look(20, None);
+        let (first, rest) = (line.0.take_freed(), line.0.take_freed());
+        assert_eq!((first.len(), rest.len()), (FREED, 2));
+        let all: HashSet<Bytes> = first.into_iter().chain(rest).collect();
+        assert_eq!(all, (0..FREED + 2).map(key).collect());
+        assert_eq!(line.0.take_freed(), Vec::<Bytes>::new());
+    }
+}

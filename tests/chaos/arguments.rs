@@ -1,0 +1,89 @@
+//! What `scripts/chaos` was asked for.
+
+use crate::rows::{ROWS, Row};
+
+/// Messages a second; of a short run's rows, several of which are played at a time.
+const RATE: u64 = 1000;
+const SHORT_RATE: u64 = 400;
+/// How long a full run may go on beginning cycles, minutes.
+const FULL: u64 = 50;
+
+/// The command line, read.
+pub(crate) struct Arguments {
+    pub(crate) rows: Vec<&'static Row>,
+    /// Cycles of each row; `None`: as many as the row itself says.
+    pub(crate) cycles: Option<u64>,
+    pub(crate) seed: u64,
+    /// No cycle begins after so many; `None`: there is no end but that of the cycles.
+    pub(crate) minutes: Option<u64>,
+    /// Messages a second.
+    pub(crate) rate: u64,
+    /// One cycle of the most telling rows, in which times are told and not judged.
+    pub(crate) short: bool,
+    /// Planted faults, and whether they are caught.
+    pub(crate) mutants: bool,
+    /// Play nothing: write the page anew from the numbers.
+    pub(crate) page: bool,
+    dry: bool,
+}
+
+impl Arguments {
+    /// Whether the results are to be kept in the document.
+    pub(crate) fn keeps(&self) -> bool {
+        !self.short && !self.dry
+    }
+}
+
+pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments, String> {
+    let mut arguments = arguments.peekable();
+    let mut parsed = Arguments {
+        rows: Vec::new(),
+        cycles: None,
+        seed: fastrand::u64(..1 << 32),
+        minutes: None,
+        rate: RATE,
+        short: false,
+        mutants: false,
+        page: false,
+        dry: false,
+    };
+    while let Some(argument) = arguments.next() {
+        let mut number = || {
+            let text = arguments.next().unwrap_or_default();
+            text.parse::<u64>().map_err(|error| format!("{argument} {text}: {error}"))
+        };
+        match argument.as_str() {
+            "--cycles" => parsed.cycles = Some(number()?.max(1)),
+            "--minutes" => parsed.minutes = Some(number()?),
+            "--seed" => parsed.seed = number()?,
+            "--rate" => parsed.rate = number()?.max(40),
+            "--short" => parsed.short = true,
+            "mutants" => parsed.mutants = true,
+            "--page" => parsed.page = true,
+            "--dry" => parsed.dry = true,
+            name => {
+                let row = ROWS.iter().find(|row| row.id.eq_ignore_ascii_case(name));
+                parsed
+                    .rows
+                    .push(row.ok_or_else(|| format!("there is no row {name}; there are {}", names()))?);
+            }
+        }
+    }
+    if parsed.short {
+        parsed.cycles.get_or_insert(1);
+        if parsed.rate == RATE {
+            parsed.rate = SHORT_RATE;
+        }
+    }
+    if parsed.rows.is_empty() {
+        if parsed.cycles.is_none() && !parsed.mutants {
+            parsed.minutes.get_or_insert(FULL);
+        }
+        parsed.rows = ROWS.iter().filter(|row| row.short || !parsed.short).collect();
+    }
+    Ok(parsed)
+}
+
+fn names() -> String {
+    ROWS.iter().map(|row| row.id).collect::<Vec<_>>().join(" ")
+}

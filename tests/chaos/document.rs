@@ -1,0 +1,209 @@
+//! `docs/chaos.md` and the numbers behind it, `docs/chaos.json`: written by the run itself, row by row.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::{Deserialize, Serialize};
+
+use crate::arguments::Arguments;
+use crate::mutants::PLANTED;
+use crate::outcome::{self, Outcome, Sum};
+use crate::rows::{NOT_PLAYED, ROWS, Row};
+
+/// What stands before the tables.
+const PREFACE: &str = include_str!("preface.md");
+/// Remarks that a row shows at most.
+const REMARKS: usize = 6;
+
+/// What was found of each row, by its id, when it was last played.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Document {
+    rows: BTreeMap<String, Found>,
+    /// Which planted faults were caught, by their names.
+    #[serde(default)]
+    mutants: BTreeMap<String, Catch>,
+}
+
+/// What came of a planted fault.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Catch {
+    commit: String,
+    date: String,
+    seed: u64,
+    rate: u64,
+    /// Whether its row passes without it.
+    passed: bool,
+    pub(crate) caught: bool,
+    /// What the row said of it.
+    found: String,
+}
+
+impl Catch {
+    pub(crate) fn new(passed: bool, caught: bool, found: String, seed: u64, rate: u64) -> Self {
+        Self { commit: commit(), date: today(), seed, rate, passed, caught, found }
+    }
+}
+
+impl fmt::Display for Catch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.passed, self.caught) {
+            (_, true) => write!(f, "caught: {}", self.found),
+            (true, false) => f.write_str("**not caught**"),
+            (false, false) => f.write_str("**not shown**: the row does not pass without it"),
+        }
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Found {
+    commit: String,
+    date: String,
+    seed: u64,
+    rate: u64,
+    #[serde(flatten)]
+    sum: Sum,
+}
+
+impl Document {
+    /// What earlier runs left.
+    pub(crate) fn read() -> Self {
+        std::fs::read_to_string(path("chaos.json"))
+            .map(|text| serde_json::from_str(&text).expect("docs/chaos.json is ours"))
+            .unwrap_or_default()
+    }
+
+    /// Takes a row's results in.
+    pub(crate) fn enter(&mut self, row: &Row, arguments: &Arguments, outcomes: &[Outcome]) {
+        let found = Found {
+            commit: commit(),
+            date: today(),
+            seed: arguments.seed,
+            rate: arguments.rate,
+            sum: outcome::sum(outcomes),
+        };
+        self.rows.insert(row.id.to_owned(), found);
+    }
+
+    /// Takes in what came of a planted fault.
+    pub(crate) fn enter_mutant(&mut self, name: &str, catch: Catch) {
+        self.mutants.insert(name.to_owned(), catch);
+    }
+
+    /// Writes both files.
+    pub(crate) fn write(&self) {
+        let numbers = serde_json::to_string_pretty(self).expect("numbers") + "\n";
+        std::fs::write(path("chaos.json"), numbers).expect("docs/chaos.json");
+        std::fs::write(path("chaos.md"), self.page()).expect("docs/chaos.md");
+    }
+
+    /// The page.
+    pub(crate) fn page(&self) -> String {
+        let mut page = PREFACE.to_owned();
+        page.push_str(
+            "\n## What was found\n\n| row | cycles | messages | in flight at the fault | lost | early | otherwise \
+             wrong | duplicates: explained / unexplained | takeover | recovery | verdict |\n\
+             |---|---|---|---|---|---|---|---|---|---|---|\n",
+        );
+        for row in ROWS {
+            match self.rows.get(row.id) {
+                Some(found) => page.push_str(&line(row, &found.sum)),
+                None => writeln!(page, "| {} | not yet played |||||||||| ", row.id).expect("a string grows"),
+            }
+        }
+        self.list_mutants(&mut page);
+        page.push_str("\n## The rows\n");
+        for row in ROWS {
+            self.describe(row, &mut page);
+        }
+        page.push_str("\n## Not played here\n\n| row | fault | what stands for it |\n|---|---|---|\n");
+        for (id, fault, instead) in NOT_PLAYED {
+            writeln!(page, "| {id} | {fault} | {instead} |").expect("a string grows");
+        }
+        page
+    }
+
+    fn list_mutants(&self, page: &mut String) {
+        page.push_str(
+            "\n## Is the suite awake?\n\n`scripts/chaos mutants` plants faults into the relay (`src/mutants.rs`), one at a \
+             time. A row must catch each, and pass on the same seed\nwithout it.\n\n| a relay that | row | what came of \
+             it | played |\n|---|---|---|---|\n",
+        );
+        for planted in PLANTED {
+            let (came, played) = self.mutants.get(planted.name).map_or_else(Default::default, |catch| {
+                let Catch { commit, date, seed, rate, .. } = catch;
+                (catch.to_string(), format!("{date}, `{commit}`, {rate} messages a second, seed {seed}"))
+            });
+            let came = if came.is_empty() { "not yet played".to_owned() } else { came };
+            writeln!(page, "| {} (`{}`) | {} | {came} | {played} |", planted.does, planted.name, planted.row)
+                .expect("a string grows");
+        }
+    }
+
+    fn describe(&self, row: &Row, page: &mut String) {
+        let Row { id, fault, bites, bar, differs, .. } = row;
+        write!(page, "\n**{id}**: {fault}.\n- Counts if {bites}.\n- Bar: {bar}.\n").expect("a string grows");
+        if !differs.is_empty() {
+            writeln!(page, "- Not as in the matrix: {differs}.").expect("a string grows");
+        }
+        let Some(Found { commit, date, seed, rate, sum }) = self.rows.get(*id) else { return };
+        writeln!(page, "- Played on {date} at `{commit}`, {rate} messages a second, seed {seed}.")
+            .expect("a string grows");
+        for remark in sum.remarks.iter().take(REMARKS) {
+            writeln!(page, "- Remark: {remark}.").expect("a string grows");
+        }
+        if sum.remarks.len() > REMARKS {
+            writeln!(page, "- And {} remarks more.", sum.remarks.len() - REMARKS).expect("a string grows");
+        }
+    }
+}
+
+fn line(row: &Row, sum: &Sum) -> String {
+    let Sum { cycles, inconclusive, messages, in_flight: (least, most), .. } = sum;
+    // With no failure in n cycles, 3/n is the upper end of what a cycle's chance of one may be (95 %).
+    let zero = |count: usize| match (count, *cycles) {
+        (0, 0) => "-".to_owned(),
+        (0, n) => format!("0 (n = {n}, < {:.0} %)", (300.0 / n as f64).min(100.0)),
+        (count, _) => format!("**{count}**"),
+    };
+    let taken = if sum.taken > 0 { format!("; {} by the fault itself", sum.taken) } else { String::new() };
+    let seconds = |ms: Option<i64>| ms.map_or("-".into(), |ms| format!("{:.1} s", ms as f64 / 1e3));
+    let not_held = match if sum.failed > 0 { sum.failed } else { sum.missed } {
+        0 => String::new(),
+        n => format!(", {n} of {} plays", sum.plays),
+    };
+    let beside = if *inconclusive > 0 { format!(" (+{inconclusive} inconclusive)") } else { String::new() };
+    format!(
+        "| {} | {cycles}{beside} | {messages} | {least} to {most} | {}{taken} | {} | {} | {} / {} | {} | {} | {:?}{not_held} |\n",
+        row.id,
+        zero(sum.lost),
+        zero(sum.early),
+        zero(sum.wrong),
+        sum.explained,
+        zero(sum.unexplained),
+        seconds(sum.takeover_ms),
+        seconds(sum.recovery_ms),
+        sum.verdict,
+    )
+}
+
+fn today() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%d").to_string()
+}
+
+fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name)
+}
+
+/// The commit that was built, with a mark if the source differs from it.
+fn commit() -> String {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output();
+        output.ok().filter(|output| output.status.success()).map(|output| output.stdout)
+    };
+    let Some(commit) = git(&["rev-parse", "--short", "HEAD"]) else { return "unknown".into() };
+    let commit = String::from_utf8_lossy(&commit).trim().to_owned();
+    let clean = git(&["status", "--porcelain", "--", "src", "Cargo.lock"]).is_some_and(|s| s.is_empty());
+    if clean { commit } else { format!("{commit}+") }
+}

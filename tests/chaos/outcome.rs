@@ -1,0 +1,192 @@
+//! What came of a cycle, and of all cycles of a row.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinError;
+
+/// How a cycle, or a row, ended. Later ones outweigh earlier ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Verdict {
+    /// The fault met nothing: it says nothing.
+    Inconclusive,
+    /// All is accounted for and every bar was held.
+    Passed,
+    /// All is accounted for; a bar about time or amount was not held.
+    Missed,
+    /// Something is not accounted for.
+    Failed,
+}
+
+impl Verdict {
+    /// Whether a run with it counts as a success. In a short one only the accounts judge: how quick the machine is
+    /// decides about times, and about how much a fault meets.
+    pub(crate) fn is_good(self, short: bool) -> bool {
+        self == Self::Passed || short && self != Self::Failed
+    }
+}
+
+/// One cycle, or several on one stage.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) seed: u64,
+    /// Cycles in which the fault bit, if it bit at all: more than one where a row strikes again on the same stage.
+    pub(crate) cycles: usize,
+    /// Further ones on the same stage in which it did not.
+    pub(crate) blunt: usize,
+    /// Attempts to produce.
+    pub(crate) messages: usize,
+    /// Messages claimed by those who were struck, just before; at each strike.
+    pub(crate) in_flight: Vec<usize>,
+    pub(crate) lost: usize,
+    /// Lost as well, by a fault that takes just these.
+    pub(crate) taken: usize,
+    pub(crate) early: usize,
+    /// Misrouted, corrupt, unexpected, aborted, left behind in the store.
+    pub(crate) wrong: usize,
+    pub(crate) duplicates: usize,
+    /// Those of them that the relay's own counters of possible repeats do not cover.
+    pub(crate) unexplained: usize,
+    /// The longest wait, from the fault on, of a message that was stored and due then or within the look-ahead, ms.
+    pub(crate) takeover_ms: Option<i64>,
+    /// From the healing to the last message that was over a second late, ms.
+    pub(crate) recovery_ms: Option<i64>,
+    /// Why the fault met nothing.
+    pub(crate) toothless: Vec<String>,
+    /// Bars that were not held.
+    pub(crate) missed: Vec<String>,
+    /// What is not accounted for.
+    pub(crate) faults: Vec<String>,
+    /// What else is worth telling.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Outcome {
+    /// A cycle that could not be played to its end is no success.
+    pub(crate) fn panicked(seed: u64, panic: &JoinError) -> Self {
+        let faults = vec![format!("the cycle ended early: {panic}")];
+        Self { seed, cycles: 1, faults, ..Self::default() }
+    }
+
+    /// What is not accounted for counts whether the fault bit or not.
+    pub(crate) fn verdict(&self) -> Verdict {
+        if !self.faults.is_empty() {
+            Verdict::Failed
+        } else if !self.toothless.is_empty() {
+            Verdict::Inconclusive
+        } else if self.missed.is_empty() {
+            Verdict::Passed
+        } else {
+            Verdict::Missed
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = |ms: Option<i64>| ms.map_or("-".into(), |ms| format!("{:.1} s", ms as f64 / 1e3));
+        write!(
+            f,
+            "{:?}: {} messages, {:?} in flight at the fault; lost {}, early {}, otherwise wrong {}, duplicates {} \
+             ({} unexplained); takeover {}, recovery {}",
+            self.verdict(),
+            self.messages,
+            self.in_flight,
+            self.lost,
+            self.early,
+            self.wrong,
+            self.duplicates,
+            self.unexplained,
+            seconds(self.takeover_ms),
+            seconds(self.recovery_ms),
+        )?;
+        for (what, lines) in [
+            ("NOT ACCOUNTED FOR", &self.faults),
+            ("did not bite", &self.toothless),
+            ("bar not held", &self.missed),
+            ("note", &self.notes),
+        ] {
+            for line in lines {
+                write!(f, "\n    {what}: {line}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All cycles of a row together. Counts are over those in which the fault bit.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Sum {
+    pub(crate) verdict: Verdict,
+    /// Cycles in which the fault bit.
+    pub(crate) cycles: usize,
+    pub(crate) inconclusive: usize,
+    /// Stages on which they were played, and those of them whose bars were missed, or that failed.
+    #[serde(default)]
+    pub(crate) plays: usize,
+    #[serde(default)]
+    pub(crate) missed: usize,
+    #[serde(default)]
+    pub(crate) failed: usize,
+    pub(crate) messages: usize,
+    /// Smallest and largest.
+    pub(crate) in_flight: (usize, usize),
+    pub(crate) lost: usize,
+    pub(crate) taken: usize,
+    pub(crate) early: usize,
+    pub(crate) wrong: usize,
+    pub(crate) explained: usize,
+    pub(crate) unexplained: usize,
+    /// The longest of all cycles.
+    pub(crate) takeover_ms: Option<i64>,
+    pub(crate) recovery_ms: Option<i64>,
+    /// What was not held or not accounted for, or why nothing bit: each once, with the cycle's seed.
+    pub(crate) remarks: Vec<String>,
+}
+
+/// Sums up. Without a cycle in which the fault bit the whole is inconclusive.
+pub(crate) fn sum(outcomes: &[Outcome]) -> Sum {
+    let bit: Vec<_> = outcomes.iter().filter(|o| o.verdict() != Verdict::Inconclusive).collect();
+    let total = |count: fn(&Outcome) -> usize| bit.iter().map(|outcome| count(outcome)).sum();
+    let (duplicates, unexplained): (usize, usize) = (total(|o| o.duplicates), total(|o| o.unexplained));
+    let in_flight = bit.iter().flat_map(|o| o.in_flight.iter().copied());
+    let ended = |verdict| bit.iter().filter(|o| o.verdict() == verdict).count();
+    let remarks = outcomes.iter().flat_map(|outcome| {
+        let lines = outcome.faults.iter().chain(&outcome.missed).chain(&outcome.toothless);
+        lines.map(|line| format!("{line} (seed {})", outcome.seed))
+    });
+    Sum {
+        verdict: bit.iter().map(|o| o.verdict()).max().unwrap_or(Verdict::Inconclusive),
+        cycles: total(|o| o.cycles),
+        inconclusive: outcomes.len() - bit.len() + total(|o| o.blunt),
+        plays: bit.len(),
+        missed: ended(Verdict::Missed),
+        failed: ended(Verdict::Failed),
+        messages: total(|o| o.messages),
+        in_flight: (in_flight.clone().min().unwrap_or(0), in_flight.max().unwrap_or(0)),
+        lost: total(|o| o.lost),
+        taken: total(|o| o.taken),
+        early: total(|o| o.early),
+        wrong: total(|o| o.wrong),
+        explained: duplicates - unexplained,
+        unexplained,
+        takeover_ms: bit.iter().filter_map(|o| o.takeover_ms).max(),
+        recovery_ms: bit.iter().filter_map(|o| o.recovery_ms).max(),
+        remarks: remarks.collect(),
+    }
+}
+
+impl fmt::Display for Sum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            verdict, cycles, inconclusive, messages, lost, early, wrong, explained, unexplained, ..
+        } = self;
+        write!(
+            f,
+            "{verdict:?} in {cycles} cycles ({inconclusive} inconclusive beside them): {messages} messages, lost \
+             {lost}, early {early}, otherwise wrong {wrong}, duplicates {explained} explained, {unexplained} \
+             unexplained"
+        )
+    }
+}

@@ -1,0 +1,42 @@
+//! The rows of the fault matrix.
+
+mod brokers;
+mod clocks;
+mod common;
+mod damage;
+mod inputs;
+mod links;
+mod long;
+mod redis;
+mod replicas;
+mod table;
+mod topologies;
+
+use std::future::Future;
+use std::pin::Pin;
+
+use crate::outcome::Outcome;
+use crate::stage::Scale;
+
+pub(crate) use table::{NOT_PLAYED, ROWS};
+
+/// A cycle on its way.
+type Play = Pin<Box<dyn Future<Output = Outcome>>>;
+
+/// A row: what happens, when that counts, and what must hold beyond the accounts.
+pub(crate) struct Row {
+    pub(crate) id: &'static str,
+    pub(crate) fault: &'static str,
+    /// When a cycle counts.
+    pub(crate) bites: &'static str,
+    pub(crate) bar: &'static str,
+    /// How it differs from the fault that is meant; empty where it does not.
+    pub(crate) differs: &'static str,
+    /// Cycles of a full run.
+    pub(crate) cycles: u64,
+    /// How many of them it plays on one stage at most.
+    pub(crate) at_once: u64,
+    /// Whether it is among the most telling, which the short run plays.
+    pub(crate) short: bool,
+    pub(crate) play: fn(Scale) -> Play,
+}

@@ -1,0 +1,227 @@
+//! Sentinel and Cluster: masters that die, hang and come back, slots that move.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::common::{bar_recovery, says_again};
+use crate::outcome::Outcome;
+use crate::stage::{Scale, Setup, Stage};
+use crate::support::accounting::{Id, Stamp};
+use crate::support::eventually::within;
+use crate::support::{Cluster, Redis, Sentinel, eventually};
+
+/// How long the replicas may take to follow their new master before the next is hurt.
+const SETTLES: Duration = Duration::from_secs(180);
+
+/// What a store of more than one node is told to wait for.
+const REPLICATED: &str = "durability = \"replicated\"";
+
+async fn with_sentinels(scale: Scale, durability: &str) -> (Stage, Sentinel) {
+    let sentinel = Sentinel::start().await;
+    let stored = Some(format!("{}\n{durability}", sentinel.lines()));
+    let setup = Setup { stored, patience: Duration::from_secs(90), ..Setup::default() };
+    (Stage::start(scale, setup).await, sentinel)
+}
+
+pub(super) async fn kill_master(scale: Scale) -> Outcome {
+    let (mut stage, mut sentinel) = with_sentinels(scale, REPLICATED).await;
+    stage.under_load().await;
+    stage.strike(&stage.all()).await;
+    stage.bites_claims();
+    sentinel.kill9(0).await;
+    let master = sentinel.promoted(0).await;
+    stage.healed();
+    stage.note(format!("node {master} took over"));
+    stage.moment(2000, 4000).await;
+    sentinel.restart(0).await;
+    stage.stores = vec![sentinel.node(master).url()];
+    stage.account().await;
+    bar_recovery(&mut stage, 20_000);
+    stage.close().await
+}
+
+/// The master hangs, is replaced, and goes on as if nothing had happened; then the same happens to the new one.
+pub(super) async fn stop_masters(scale: Scale) -> Outcome {
+    let (mut stage, mut sentinel) = with_sentinels(scale, REPLICATED).await;
+    stage.under_load().await;
+    let (mut master, mut toothless, mut stale_ms, mut calls) = (0, Vec::new(), Vec::new(), 0);
+    let mut switches = 0;
+    for switch in 1..=scale.cycles {
+        switches = switch as usize;
+        stage.strike(&stage.all()).await;
+        let before = scripts_run(sentinel.node(master)).await;
+        sentinel.stop(master);
+        let heir = sentinel.promoted(master).await;
+        stage.moment(0, 5000).await;
+        sentinel.cont(master);
+        stage.healed();
+        let (claimed, began) = (stage.in_flight(), Instant::now());
+        // The sentinels tell it some seconds later; until then it answers whoever still asks it.
+        let (mut said, mut after) = (None, before);
+        while let Some(count) = as_a_master(sentinel.node(master)).await {
+            (said, after) = (Some(began.elapsed()), count);
+            // On a busy machine they may have made it the master again.
+            if sentinel.master().await == Some(master) {
+                break;
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+        println!("switch {switch}: {claimed} in flight, node {heir} took over, two masters for {said:?}");
+        match said {
+            Some(said) if claimed >= 50 => {
+                stale_ms.push(said.as_millis());
+                calls += after.saturating_sub(before);
+            }
+            Some(_) => toothless.push(format!("switch {switch}: only {claimed} messages were in flight")),
+            None => toothless.push(format!("switch {switch}: the old master never called itself one")),
+        }
+        match settled(&sentinel).await {
+            Ok(now) => master = now,
+            Err(missing) => {
+                stage.note(format!("no further switch, for the replicas do not follow: {missing}"));
+                break;
+            }
+        }
+    }
+    if let Some(master) = sentinel.master().await {
+        stage.stores = vec![sentinel.node(master).url()];
+    }
+    stage.account().await;
+    stage.outcome.blunt = toothless.len().min(switches - 1);
+    stage.outcome.cycles = switches - stage.outcome.blunt;
+    stage.bites(!stale_ms.is_empty(), toothless.join("; "));
+    let (least, most) = (stale_ms.iter().min().unwrap_or(&0), stale_ms.iter().max().unwrap_or(&0));
+    stage.note(format!(
+        "{} times there were two masters, for {least} to {most} ms; the stale ones ran {calls} scripts meanwhile",
+        stale_ms.len()
+    ));
+    fault_of_two_masters(&mut stage);
+    bar_recovery(&mut stage, 20_000);
+    stage.close().await
+}
+
+/// The master that both others follow: not always the last that was promoted, for a busy machine looks like a dead
+/// master to the sentinels.
+async fn settled(sentinel: &Sentinel) -> Result<usize, String> {
+    within(SETTLES, async || {
+        let master = sentinel.master().await.ok_or("the sentinels do not agree")?;
+        sentinel.settled_within(Duration::from_secs(1), master, 2).await.map(|()| master)
+    })
+    .await
+}
+
+/// How many scripts a server has run.
+async fn scripts_run(node: &Redis) -> u64 {
+    let info = info(node, "commandstats").await;
+    let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    line.and_then(|line| line.split(',').next()).map_or(0, |calls| calls.parse().expect("a number"))
+}
+
+/// The same of one that calls itself a master.
+async fn as_a_master(node: &Redis) -> Option<u64> {
+    let role = info(node, "replication").await;
+    if role.contains("role:master") { Some(scripts_run(node).await) } else { None }
+}
+
+/// What a server says of itself. The sentinels end all its connections when they change its role.
+async fn info(node: &Redis, section: &str) -> String {
+    eventually("a server answers INFO", async || node.command::<String>(&["INFO", section]).await).await
+}
+
+/// A message that came twice and neither time said that it may have been before was claimed of two masters, which
+/// knew nothing of each other.
+fn fault_of_two_masters(stage: &mut Stage) {
+    let mut plain: BTreeMap<Id, usize> = BTreeMap::new();
+    for delivery in stage.run.ledger().deliveries_from(0) {
+        let Some(stamp) = Stamp::read(&delivery.body) else { continue };
+        if !says_again(&delivery) {
+            *plain.entry(stamp.id).or_default() += 1;
+        }
+    }
+    let twice: Vec<_> = plain.iter().filter(|(_, times)| **times > 1).map(|(id, _)| id.to_string()).collect();
+    stage.outcome.wrong += twice.len();
+    if !twice.is_empty() {
+        let some = twice[..twice.len().min(5)].join(", ");
+        stage.outcome.faults.push(format!("published from a stale master: {} ({some})", twice.len()));
+    }
+}
+
+/// The master can no longer reach its replicas and answers as before; then a replica takes over.
+pub(super) async fn lagging_replicas(scale: Scale) -> Outcome {
+    let (mut stage, mut sentinel) = with_sentinels(scale, REPLICATED).await;
+    stage.under_load().await;
+    stage.strike(&stage.all()).await;
+    stage.bites_claims();
+    // What is written from now on reaches nobody else, and dies with the master.
+    sentinel.stop(1);
+    sentinel.stop(2);
+    // What was sent to them already would still be in their sockets: they are cut off as well.
+    let cut = sentinel.node(0).command::<u64>(&["CLIENT", "KILL", "TYPE", "replica"]).await;
+    stage.bites(cut.is_ok_and(|cut| cut == 2), "the replicas were not cut off");
+    stage.moment(1500, 3000).await;
+    sentinel.kill9(0).await;
+    sentinel.cont(1);
+    sentinel.cont(2);
+    let master = sentinel.promoted(0).await;
+    stage.healed();
+    stage.moment(2000, 4000).await;
+    stage.stores = vec![sentinel.node(master).url()];
+    stage.account().await;
+    fault_of_two_masters(&mut stage);
+    bar_recovery(&mut stage, 20_000);
+    stage.close().await
+}
+
+pub(super) async fn cluster_failover(scale: Scale) -> Outcome {
+    let mut cluster = Cluster::start().await;
+    let stored = Some(format!("{}\n{REPLICATED}", cluster.lines()));
+    let setup = Setup { stored, patience: Duration::from_secs(90), ..Setup::default() };
+    let mut stage = Stage::start(scale, setup).await;
+    stage.under_load().await;
+    stage.strike(&stage.all()).await;
+    stage.bites_claims();
+    let handed = cluster.failover(0, None).await;
+    stage.moment(1000, 3000).await;
+    let heir = cluster.replica_of(1).await;
+    cluster.kill9(1).await;
+    cluster.promoted(heir).await;
+    stage.healed();
+    stage.note(format!("node {handed} took over in order, node {heir} from one that was killed"));
+    stage.moment(2000, 4000).await;
+    cluster.restart(1).await;
+    stage.quiet().await;
+    let masters = cluster.masters().await.expect("the cluster's table");
+    stage.stores = masters.keys().map(|&node| cluster.node(node).url()).collect();
+    stage.account().await;
+    bar_recovery(&mut stage, 20_000);
+    stage.close().await
+}
+
+pub(super) async fn moving_slots(scale: Scale) -> Outcome {
+    let cluster = Cluster::start().await;
+    let setup = Setup {
+        stored: Some(cluster.lines()),
+        redis_lines: "partitions = 16".into(),
+        patience: Duration::from_secs(90),
+        ..Setup::default()
+    };
+    let mut stage = Stage::start(scale, setup).await;
+    stage.under_load().await;
+    stage.strike(&stage.all()).await;
+    stage.bites_claims();
+    for partition in 0..16 {
+        let slot = cluster.slot(&format!("{{{partition}}}")).await;
+        let to = stage.rng.usize(0..3);
+        cluster.migrate(slot, to).await.expect("the slot moves");
+        sleep(Duration::from_millis(200)).await;
+    }
+    stage.healed();
+    stage.stores = (0..3).map(|node| cluster.node(node).url()).collect();
+    stage.account().await;
+    let duplicates = stage.outcome.duplicates;
+    stage.note(format!("16 slots moved, {duplicates} duplicates"));
+    bar_recovery(&mut stage, 20_000);
+    stage.close().await
+}

@@ -1,0 +1,96 @@
+//! What a cycle is told, and what a row wants to have.
+
+use std::time::Duration;
+
+use crate::servers::Behind;
+
+/// How large a cycle is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scale {
+    pub(crate) seed: u64,
+    /// Messages a second.
+    pub(crate) rate: u64,
+    /// Cycles that are still wanted. Most rows play one; one that can strike again on the same stage plays more.
+    pub(crate) cycles: u64,
+    /// The planted fault of all replicas.
+    pub(crate) mutant: Option<&'static str>,
+}
+
+/// What a row wants to have.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) replicas: usize,
+    /// Longest delay of the load.
+    pub(crate) longest_ms: u64,
+    /// `timer.claim`, seconds.
+    pub(crate) claim_s: u64,
+    /// Where the store is, as keys of `[redis]`; `None`: in the stage's own Redis.
+    pub(crate) stored: Option<String>,
+    /// What is started as redis-server.
+    pub(crate) redis_program: String,
+    /// Further options of it.
+    pub(crate) redis: Vec<String>,
+    /// A further line of `[redis]`.
+    pub(crate) redis_lines: String,
+    /// Further sections of the configuration.
+    pub(crate) sections: String,
+    /// Further lines of each route.
+    pub(crate) routes: String,
+    /// Environment variables of the replicas.
+    pub(crate) environment: Vec<(String, String)>,
+    /// Further targets of the routes to Kafka and of those to RabbitMQ, in quotes.
+    pub(crate) allow_topic: &'static str,
+    pub(crate) allow_queue: &'static str,
+    /// Ways to Kafka whose target is reached through its proxy, on a connection of its own.
+    pub(crate) slow_targets: &'static [&'static str],
+    /// The replicas go to the servers through the proxies.
+    pub(crate) proxied: bool,
+    /// How long the drain goes on without anything arriving while something is missing.
+    pub(crate) patience: Duration,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            replicas: 3,
+            longest_ms: 6000,
+            claim_s: 4,
+            stored: None,
+            redis_program: "redis-server".into(),
+            redis: Vec::new(),
+            redis_lines: String::new(),
+            sections: String::new(),
+            routes: String::new(),
+            environment: Vec::new(),
+            allow_topic: "",
+            allow_queue: "",
+            slow_targets: &[],
+            proxied: false,
+            patience: Duration::from_secs(60),
+        }
+    }
+}
+
+/// The brokers: those that all rows share, or a row's own.
+#[derive(Debug)]
+pub(crate) enum Broker<T: 'static> {
+    Shared(&'static Behind<T>),
+    Own(Behind<T>),
+}
+
+impl<T> Broker<T> {
+    pub(crate) fn get(&self) -> &Behind<T> {
+        match self {
+            Self::Shared(broker) => broker,
+            Self::Own(broker) => broker,
+        }
+    }
+
+    /// The row's own, to be killed or stopped.
+    pub(crate) fn own(&mut self) -> &mut T {
+        match self {
+            Self::Shared(_) => panic!("a row hurts only a broker of its own"),
+            Self::Own(broker) => &mut broker.server,
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The store is wiped, replaced, or an older copy of itself.
+
+use std::time::Duration;
+
+use super::{Crew, arrived, logged};
+use crate::support::relay::Relay;
+use crate::support::{Rabbitmq, Redis, eventually};
+
+async fn command(redis: &Redis, words: &[&str]) {
+    let mut raw = redis.connection().await.expect("connected");
+    let mut command = redis::cmd(words[0]);
+    command.arg(&words[1..]).exec_async(&mut raw).await.unwrap_or_else(|error| panic!("{words:?}: {error}"));
+}
+
+async fn changes(relay: &Relay) -> f64 {
+    relay.metrics().await.expect("metrics").sum("postdate_store_changes_total", &[])
+}
+
+#[tokio::test]
+async fn a_wiped_store_is_noticed_said_and_used_again_once_it_was_looked_at() {
+    let (redis, rabbitmq) = tokio::join!(Redis::start(), Rabbitmq::shared());
+    let mut crew = Crew::start(&redis, rabbitmq, 2, "").await;
+    // Lost with the store, and known to be: they are not part of the accounts.
+    command(&redis, &["FLUSHALL"]).await;
+    for relay in &crew.relays {
+        logged(relay, "the store was wiped or replaced").await;
+        logged(relay, "the store may be used").await;
+    }
+    for relay in &mut crew.relays {
+        relay.ready().await;
+        assert!(changes(relay).await > 0.5, "it is counted");
+        assert!(relay.log().contains("postdate replay --route"), "what helps is named");
+    }
+    crew.shared().await;
+    crew.send(rabbitmq, 200, 300, 5).await;
+    crew.accounted(0).await;
+}
+
+#[tokio::test]
+async fn a_store_that_was_wiped_and_may_not_be_used_ends_the_relay() {
+    let (redis, rabbitmq) = tokio::join!(Redis::start(), Rabbitmq::shared());
+    let mut crew = Crew::start(&redis, rabbitmq, 1, "").await;
+    command(&redis, &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await;
+    command(&redis, &["FLUSHALL"]).await;
+    let ended = crew.relays[0].wait(Duration::from_secs(60)).await.expect("it ends by itself");
+    assert_eq!(ended.code(), Some(1));
+    let log = crew.relays[0].log();
+    assert!(log.contains("maxmemory-policy is allkeys-lru"), "{log}");
+}
+
+#[tokio::test]
+async fn an_older_copy_is_noticed_and_what_it_makes_us_repeat_has_its_cause() {
+    let (mut redis, rabbitmq) =
+        tokio::join!(Redis::start_with("redis-server", &["--appendfsync", "always"]), Rabbitmq::shared());
+    let crew = Crew::start(&redis, rabbitmq, 2, "[timer]\nclaim = \"2s\"").await;
+    // So far ahead that all of them wait together at some moment, however slow the machine is.
+    crew.send(rabbitmq, 200, 15_000, 5).await;
+    eventually("all of them are stored", async || {
+        let stored = crew.relays[0].metrics().await?.sum("postdate_pending", &[]);
+        if stored > 199.5 { Ok(()) } else { Err(anyhow::anyhow!("{stored}")) }
+    })
+    .await;
+    let backup = redis.backup();
+    arrived(&crew.run).await;
+    redis.restore(&backup).await;
+    for relay in &crew.relays {
+        logged(relay, "the store went back: what was stored since then may be lost").await;
+        assert!(changes(relay).await > 0.5, "it is counted");
+    }
+    crew.accounted(0).await;
+    let report = crew.run.report();
+    assert!(report.duplicates() > 0, "the copy held what had been published: {report}");
+    let mut rollbacks = 0.0;
+    for relay in &crew.relays {
+        rollbacks += relay.total("postdate_redelivered_total", &[("cause", "store_rollback")]).await;
+    }
+    assert!(rollbacks > 0.5, "by their cause");
+}

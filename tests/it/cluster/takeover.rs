@@ -1,0 +1,94 @@
+//! A replica dies, hangs or is stopped.
+
+use std::time::Instant;
+
+use super::{Crew, shared};
+use crate::support::process::Signal;
+use crate::support::{Rabbitmq, Redis, Relay, eventually};
+
+#[tokio::test]
+async fn a_dead_replicas_partitions_are_served_by_the_others() {
+    let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
+    let mut crew = Crew::start(redis, rabbitmq, 3, "[timer]\nclaim = \"2s\"").await;
+    let mut dead = crew.relays.remove(1);
+    let killed = crew.under_load(rabbitmq, 500, async {
+        crew.flows(200).await;
+        dead.kill9().await;
+        Instant::now()
+    });
+    let killed = killed.await;
+    shared(&crew.relays).await;
+    println!("the two others own everything {} ms after the kill", killed.elapsed().as_millis());
+    crew.relays.push(dead);
+    crew.accounted(0).await;
+}
+
+#[tokio::test]
+async fn a_replica_that_was_stopped_for_longer_than_its_lease_publishes_nothing_that_it_no_longer_holds() {
+    let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
+    let mut crew = Crew::start(redis, rabbitmq, 2, "[timer]\nclaim = \"2s\"\nlookahead = \"1500ms\"").await;
+    let stopped = crew.relays.remove(1);
+    let holds = async {
+        eventually("it holds claims", async || {
+            let held = stopped.metrics().await?.sum("postdate_in_flight", &[]);
+            if held >= 50.0 { Ok(()) } else { Err(anyhow::anyhow!("{held}")) }
+        })
+        .await;
+    };
+    crew.under_load(rabbitmq, 1500, holds).await;
+    crew.relays.push(stopped);
+    crew.relays[1].signal(Signal::STOP);
+    shared(&crew.relays[..1]).await;
+    eventually("the other has published all but what is in the stopped one's hands", async || {
+        let missing = crew.run.ledger().missing().len();
+        if missing == 0 { Ok(()) } else { Err(missing.to_string()) }
+    })
+    .await;
+    let before = crew.run.ledger().delivered();
+    crew.relays[1].signal(Signal::CONT);
+    shared(&crew.relays).await;
+    crew.accounted(0).await;
+    println!("after it went on, {} deliveries", crew.run.ledger().delivered() - before);
+    let stale = crew.relays[1].total("postdate_stale_claims_total", &[]).await;
+    assert!(stale > 0.0, "it held something that was taken from it");
+}
+
+#[tokio::test]
+async fn a_process_that_lives_and_whose_shard_hangs_is_no_owner() {
+    let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
+    let mut crew = Crew::plan(redis, rabbitmq, "[cluster]\nheartbeat = \"300ms\"").await;
+    crew.relays.push(Relay::start(&crew.config).await);
+    crew.relays.push(Relay::start_with(&crew.config, &[("POSTDATE_HANG", "shard")]).await);
+    crew.send(rabbitmq, 300, 500, 10).await;
+    shared(&crew.relays[..1]).await;
+    let hung = crew.relays[1].total("postdate_partitions_owned", &[]).await;
+    assert!(hung < 0.5, "it owns {hung}");
+    crew.accounted(0).await;
+    assert!(!crew.relays[1].log().contains("cannot claim"), "to serve nothing is no error");
+    assert_eq!(
+        crew.relays[1].terminate().await.code(),
+        Some(0),
+        "what hangs is waited for, and not for ever"
+    );
+}
+
+#[tokio::test]
+async fn all_holds_when_everybody_serves_everything() {
+    let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
+    let mut crew = Crew::plan(redis, rabbitmq, "[timer]\nclaim = \"2s\"").await;
+    for _ in 0..3 {
+        crew.relays.push(Relay::start_with(&crew.config, &[("POSTDATE_OWNERSHIP", "off")]).await);
+    }
+    for relay in &crew.relays {
+        shared(std::slice::from_ref(relay)).await;
+    }
+    let mut dead = crew.relays.remove(0);
+    crew.under_load(rabbitmq, 500, async {
+        crew.flows(200).await;
+        dead.kill9().await;
+    })
+    .await;
+    crew.relays.insert(0, dead);
+    assert_eq!(crew.relays[1].terminate().await.code(), Some(0), "a clean stop");
+    crew.accounted(2).await;
+}

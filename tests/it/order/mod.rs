@@ -1,0 +1,7 @@
+//! `order = "key"`: each key's messages leave in the order of their due times, ties as they came, whatever fails.
+#![allow(unreachable_pub, reason = "one binary, one room of tests")]
+
+mod histories;
+mod keys;
+mod rules;
+mod world;

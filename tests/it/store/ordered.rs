@@ -1,0 +1,458 @@
+//! Routes whose keys leave in order: one holder at a time, stamps that only grow, held keys that a successor knows,
+//! and where messages live.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use postdate::domain::{Partition, UnixMs};
+use postdate::store::{
+    Claimed, Division, Fresh, Held, Hold, Ordered, OrderedRequest, Position, Remainder, Taken, WriteResult,
+};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use super::room::*;
+use crate::support::{Cluster, Redis, names};
+
+/// One who may hold the route.
+struct Holder {
+    room: Room,
+    name: String,
+    claims: Vec<Claimed>,
+}
+
+impl Holder {
+    fn new(room: &Room) -> Self {
+        let room = room.another();
+        Self { name: room.store.unique(), room, claims: Vec::new() }
+    }
+
+    async fn ask(&self, lease_ms: u64, freed: &[&'static str]) -> Ordered {
+        let request = OrderedRequest {
+            claim: self.room.request(lease_ms).await,
+            until: past(),
+            route: route(),
+            holder: self.name.clone(),
+            may_take: self.claims.is_empty(),
+            freed: freed.iter().map(|key| Bytes::from(*key)).collect(),
+        };
+        self.room.store.claim_in_order(&request).await.expect("an answer")
+    }
+
+    async fn take(&mut self, lease_ms: u64) -> Option<Taken> {
+        match self.ask(lease_ms, &[]).await {
+            Ordered::Taken(taken) => Some(taken),
+            Ordered::Wait(_) | Ordered::Lost => None,
+        }
+    }
+
+    /// The first of these goes back at a moment, and its key is held.
+    async fn fail(&mut self, claimed: &Claimed, due: UnixMs) -> (Held, Hold) {
+        let mut entries = entries(claimed).to_vec();
+        let stamp = self.room.store.stamps(1);
+        let hold = Hold { due, from: stamp, to: stamp };
+        entries[0].due = due;
+        let key = entries[0].message.key.clone().expect("a key");
+        let fresh = Fresh { route: route(), bundle: bundle(entries) };
+        let back = Remainder { fresh, from: vec![0], lease_ms: None, expiries: 0, stamp: Some(stamp) };
+        let division = Division {
+            claim: claimed.claim.clone(),
+            confirmed: vec![false],
+            delivered: Vec::new(),
+            freed: Vec::new(),
+            remainders: vec![back],
+            dead: Vec::new(),
+            holds: vec![(key, hold)],
+        };
+        (self.room.divide(division).await, hold)
+    }
+}
+
+fn of(key: &'static str, due: UnixMs, body: &str) -> postdate::domain::Entry {
+    let mut entry = unnamed(due, body);
+    entry.message.key = Some(Bytes::from(key));
+    entry
+}
+
+async fn room() -> Room {
+    Room::ordered(Redis::shared().await, 1).await
+}
+
+#[tokio::test]
+async fn nobody_else_claims_while_a_claim_stands_and_a_successor_sees_all() {
+    let room = room().await;
+    let (mut first, mut second) = (Holder::new(&room), Holder::new(&room));
+    for body in ["1", "2"] {
+        room.keep(vec![of("k", past(), body)]).await;
+    }
+    // Its time is over at once, its claims with it.
+    let taken = first.take(0).await.expect("it is the holder");
+    assert_eq!(taken.holds, Some(Vec::new()), "nothing is held");
+    let claimed: Vec<_> = taken.claimed.iter().map(live).collect();
+    assert_eq!(claimed, [["1"], ["2"]]);
+    room.keep(vec![of("k", past(), "3")]).await;
+    assert!(second.take(LONG).await.is_none(), "what it held has not come back");
+    room.store.sweep(room.p, LONG, false).await.expect("swept");
+    let taken = second.take(LONG).await.expect("it is the holder now");
+    assert_eq!(taken.claimed.iter().map(live).collect::<Vec<_>>(), [["1"], ["2"], ["3"]]);
+    assert!(first.take(LONG).await.is_none(), "another one is");
+    // With claims of its own it may not begin anew.
+    first.claims = taken.claimed;
+    second.claims = std::mem::take(&mut first.claims);
+    assert!(second.take(LONG).await.is_some_and(|taken| taken.holds.is_none()), "it still is");
+    room.check().await;
+}
+
+#[tokio::test]
+async fn an_extended_claim_keeps_its_holder_and_one_that_gives_up_lets_the_next_in() {
+    let room = room().await;
+    let (mut first, mut second) = (Holder::new(&room), Holder::new(&room));
+    room.keep(vec![of("k", past(), "1")]).await;
+    let taken = first.take(0).await.expect("it is the holder");
+    let claimed = &taken.claimed[0];
+    assert_eq!(room.extend(&claimed.claim, LONG, None).await, Held::Done(Vec::new()));
+    assert!(second.take(LONG).await.is_none(), "its holder has it for as long");
+    room.settle(claimed).await;
+    first.room.store.release(room.p, &route(), &second.name).await.expect("answered");
+    assert!(second.take(LONG).await.is_none(), "that was not its holder");
+    first.room.store.release(room.p, &route(), &first.name).await.expect("answered");
+    assert!(second.take(LONG).await.is_some());
+}
+
+#[tokio::test]
+async fn a_holder_whose_time_ran_out_with_claims_in_hand_has_lost_them() {
+    let room = room().await;
+    let mut first = Holder::new(&room);
+    room.keep(vec![of("k", past(), "1")]).await;
+    first.claims = first.take(0).await.expect("it is the holder").claimed;
+    assert!(matches!(first.ask(LONG, &[]).await, Ordered::Lost));
+    room.store.sweep(room.p, LONG, false).await.expect("swept");
+    let claimed = first.claims.remove(0);
+    assert_eq!(first.fail(&claimed, past()).await.0, Held::Stale);
+    let taken = first.take(LONG).await.expect("it is the holder again");
+    assert_eq!(taken.holds, Some(Vec::new()), "what is stale holds no key");
+    assert_eq!(taken.claimed.len(), 1);
+}
+
+#[tokio::test]
+async fn a_deadline_too_far_ahead_lets_nobody_in_before_it_was_brought_back() {
+    let room = room().await;
+    let (mut first, mut second) = (Holder::new(&room), Holder::new(&room));
+    room.keep(vec![of("k", past(), "1")]).await;
+    // As if the clock had stepped back since.
+    first.take(10 * LONG).await.expect("it is the holder");
+    assert!(second.take(1).await.is_none());
+    room.store.sweep(room.p, 1, false).await.expect("swept");
+    assert!(second.take(1).await.is_none(), "now the holder's time is brought back too");
+    crate::support::eventually("the claim has ended and come back", async || {
+        room.store.sweep(room.p, 1, false).await.map_err(|why| why.to_string())?;
+        second.take(LONG).await.map(drop).ok_or("not yet".to_owned())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn stamps_only_grow_whoever_gives_them() {
+    let room = room().await;
+    let ahead = u64::MAX >> 12;
+    room.command::<i64>(&["HSET", &room.key("order"), "stamp", &ahead.to_string()]).await;
+    let another = room.another();
+    for (n, who) in [&room, &another, &room].into_iter().enumerate() {
+        who.keep(vec![of("k", past(), &n.to_string()), of("k", past(), "and")]).await;
+    }
+    let mut holder = Holder::new(&room);
+    let taken = holder.take(LONG).await.expect("it is the holder");
+    let bodies: Vec<_> = taken.claimed.iter().map(|c| live(c)[0].clone()).collect();
+    assert_eq!(bodies, ["0", "1", "2"], "of one moment, in the order they came");
+    let stamps: Vec<_> = taken.claimed.iter().map(|c| c.claim.id.stamp()).collect();
+    assert!(stamps[0] > ahead && stamps.windows(2).all(|pair| pair[0] + 1 < pair[1]), "{stamps:?}");
+}
+
+#[tokio::test]
+async fn a_claim_that_has_not_room_for_all_says_what_it_left() {
+    let room = room().await;
+    for n in 0..4 {
+        room.keep(vec![of("k", past().plus(n / 2), &n.to_string())]).await;
+    }
+    let holder = Holder::new(&room);
+    let mut claim = room.request(LONG).await;
+    claim.max_bundles = 3;
+    let request = OrderedRequest {
+        claim,
+        until: past(),
+        route: route(),
+        holder: holder.name,
+        may_take: true,
+        freed: Vec::new(),
+    };
+    let Ordered::Taken(taken) = room.store.claim_in_order(&request).await.expect("an answer") else {
+        panic!("it is free")
+    };
+    let left = taken.left.expect("one is left");
+    let last = taken.claimed.last().expect("three");
+    let third = Position { due: last.due, stamp: last.claim.id.stamp() };
+    assert!(third < left && left.due == past().plus(1), "{third:?} {left:?}");
+}
+
+#[tokio::test]
+async fn an_unordered_route_pays_nothing() {
+    let room = Room::shared().await;
+    room.keep(vec![of("k", past(), "1")]).await;
+    let claimed = room.claim(LONG).await.remove(0);
+    room.extend(&claimed.claim, LONG, None).await;
+    room.settle(&claimed).await;
+    assert_eq!(room.command::<i64>(&["EXISTS", &room.key("order")]).await, 0);
+}
+
+#[tokio::test]
+async fn names_of_an_ordered_route_are_found_wherever_their_keys_are() {
+    let room = Room::ordered(Redis::shared().await, 8).await;
+    let home = room.store.home_of(&route(), "a");
+    let elsewhere = Partition((home.0 + 3) % 8);
+    assert_eq!(room.store.whereabouts(&route(), "a", home).await, Ok(home), "it is nowhere");
+    room.at(elsewhere).keep(vec![named("a", far(), "1")]).await;
+    assert_eq!(room.store.whereabouts(&route(), "a", home).await, Ok(elsewhere));
+    assert!(room.store.find(&route(), "a").await.expect("an answer").is_some());
+    room.at(home).keep(vec![named("a", far(), "2")]).await;
+    assert_eq!(room.store.whereabouts(&route(), "a", home).await, Ok(home), "of two the nearest");
+}
+
+#[tokio::test]
+async fn a_route_cannot_change_its_order_while_messages_are_kept() {
+    let unordered = Room::shared().await;
+    let ordered = Room::ordered_like(&unordered);
+    let agree = async |room: &Room| {
+        let agreed = room.store.agree_on_placement(&[route()]).await.expect("an answer");
+        agreed.map_err(|why| why.to_string())
+    };
+    assert_eq!(agree(&unordered).await, Ok(()));
+    unordered.keep(vec![named("a", far(), "1")]).await;
+    let why = agree(&ordered).await.expect_err("one is kept");
+    assert!(
+        why.contains("route `orders` has 1 messages and 0 dead letters")
+            && why.contains("order = \"none\" first"),
+        "{why}"
+    );
+    assert_eq!(unordered.cancel("a").await, WriteResult::Cancelled);
+    assert_eq!(agree(&ordered).await, Ok(()), "nothing is kept any more");
+    ordered.keep(vec![named("a", far(), "1")]).await;
+    assert_eq!(agree(&ordered).await, Ok(()));
+    assert!(agree(&unordered).await.expect_err("one is kept").contains("order = \"key\" first"));
+    assert_eq!(ordered.cancel("a").await, WriteResult::Cancelled);
+    assert_eq!(agree(&unordered).await, Ok(()));
+    assert_eq!(agree(&unordered).await, Ok(()));
+}
+
+/// One step of a random history of two keys and two who want to hold them.
+#[derive(Clone, Debug)]
+enum Step {
+    Store(usize, i64),
+    Claim(usize),
+    /// The holder's time, and that of all its claims, is over.
+    End,
+    /// The first that it has.
+    Settle(usize),
+    Fail(usize),
+    Sweep,
+    /// The n-th of those that ever were.
+    Cancel(usize),
+    Release(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0..2usize, 0..3i64).prop_map(|(key, due)| Step::Store(key, due)),
+        5 => (0..2usize).prop_map(Step::Claim),
+        2 => Just(Step::End),
+        3 => (0..2usize).prop_map(Step::Settle),
+        3 => (0..2usize).prop_map(Step::Fail),
+        3 => Just(Step::Sweep),
+        2 => (0..12usize).prop_map(Step::Cancel),
+        1 => (0..2usize).prop_map(Step::Release),
+    ]
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Where {
+    Due,
+    Claimed { by: usize, ended: bool },
+    Gone,
+}
+
+/// What must be true: where each message is and its place in the order, which of them somebody published whose claim
+/// was over, who holds, and which keys are held.
+#[derive(Default)]
+struct Model {
+    messages: BTreeMap<usize, (&'static str, i64, usize, Where)>,
+    published: BTreeSet<usize>,
+    holder: Option<(usize, bool)>,
+    holds: BTreeMap<&'static str, i64>,
+    places: usize,
+}
+
+impl Model {
+    /// Whether a request succeeds, and whether it makes a new holder.
+    fn may(&self, who: usize, has_claims: bool) -> Option<bool> {
+        let lost = self.messages.values().any(|m| matches!(m.3, Where::Claimed { ended: true, .. }));
+        match self.holder {
+            Some((holder, false)) => (holder == who).then_some(false),
+            Some((holder, true)) if holder == who && has_claims => None,
+            _ => (!lost).then_some(true),
+        }
+    }
+
+    fn cancel(&mut self, n: usize) -> WriteResult {
+        match self.messages.get_mut(&n).filter(|_| !self.published.contains(&n)) {
+            Some(message) if message.3 == Where::Due => {
+                message.3 = Where::Gone;
+                WriteResult::Cancelled
+            }
+            Some(message) if message.3 != Where::Gone => WriteResult::InFlight,
+            _ => WriteResult::Unknown,
+        }
+    }
+
+    fn due_in_order(&self) -> Vec<usize> {
+        let mut due: Vec<_> = self.messages.iter().filter(|(_, m)| m.3 == Where::Due).collect();
+        due.sort_by_key(|(_, m)| (m.1, m.2));
+        due.into_iter().map(|(&n, _)| n).collect()
+    }
+}
+
+const KEYS: [&str; 2] = ["a", "b"];
+
+async fn play(room: &Room, history: &[Step]) {
+    let (mut model, mut holders) = (Model::default(), [Holder::new(room), Holder::new(room)]);
+    for holder in &holders {
+        holder.room.reached().await;
+    }
+    for step in history {
+        model.places += 1;
+        let place = model.places;
+        match *step {
+            Step::Store(key, due) => {
+                let (n, key) = (model.messages.len(), KEYS[key]);
+                let entry = named(&n.to_string(), past().plus(due), &n.to_string());
+                let message = postdate::domain::Message { key: Some(key.into()), ..entry.message };
+                room.keep(vec![postdate::domain::Entry { message, ..entry }]).await;
+                model.messages.insert(n, (key, due, place, Where::Due));
+            }
+            Step::Claim(who) => claim(&mut model, &mut holders[who], who).await,
+            Step::End => {
+                let Some((who, _)) = model.holder else { continue };
+                let claims: Vec<String> = room.command(&["ZRANGE", &room.key("claims"), "0", "-1"]).await;
+                for id in claims {
+                    room.command::<i64>(&["ZADD", &room.key("claims"), "1", &id]).await;
+                }
+                let entry = format!("{} 1", holders[who].name);
+                room.command::<i64>(&["HSET", &room.key("order"), "h:orders", &entry]).await;
+                for message in model.messages.values_mut() {
+                    if let Where::Claimed { ended, .. } = &mut message.3 {
+                        *ended = true;
+                    }
+                }
+                model.holder = Some((who, true));
+            }
+            Step::Settle(who) if !holders[who].claims.is_empty() => {
+                let claimed = holders[who].claims.remove(0);
+                let n = number(&claimed);
+                let message = model.messages.get_mut(&n).expect("known");
+                let ours = matches!(message.3, Where::Claimed { by, .. } if by == who);
+                assert_eq!(room.settle(&claimed).await != Held::Stale, ours);
+                if ours {
+                    message.3 = Where::Gone;
+                } else {
+                    model.published.insert(n);
+                }
+            }
+            // Nobody publishes again what is known to be published.
+            Step::Fail(who)
+                if holders[who].claims.first().is_some_and(|c| !model.published.contains(&number(c))) =>
+            {
+                let claimed = holders[who].claims.remove(0);
+                let later = 10 + place as i64;
+                let (held, _) = holders[who].fail(&claimed, past().plus(later)).await;
+                let message = model.messages.get_mut(&number(&claimed)).expect("known");
+                let ours = matches!(message.3, Where::Claimed { by, .. } if by == who);
+                assert_eq!(held != Held::Stale, ours);
+                if ours {
+                    (message.1, message.2, message.3) = (later, place, Where::Due);
+                    model.holds.insert(message.0, later);
+                }
+            }
+            Step::Sweep => {
+                room.store.sweep(room.p, LONG, false).await.expect("swept");
+                for message in model.messages.values_mut() {
+                    if matches!(message.3, Where::Claimed { ended: true, .. }) {
+                        message.3 = Where::Due;
+                    }
+                }
+            }
+            Step::Cancel(n) => assert_eq!(room.cancel(&n.to_string()).await, model.cancel(n)),
+            Step::Release(who) if holders[who].claims.is_empty() => {
+                room.store.release(room.p, &route(), &holders[who].name).await.expect("answered");
+                if model.holder.is_some_and(|(holder, _)| holder == who) {
+                    model.holder = None;
+                }
+            }
+            Step::Settle(_) | Step::Fail(_) | Step::Release(_) => {}
+        }
+        room.check().await;
+    }
+}
+
+fn number(claimed: &Claimed) -> usize {
+    body(&entries(claimed)[0]).parse().expect("a number")
+}
+
+async fn claim(model: &mut Model, holder: &mut Holder, who: usize) {
+    let may = model.may(who, !holder.claims.is_empty());
+    let taken = holder.take(LONG).await;
+    assert_eq!(taken.as_ref().map(|taken| taken.holds.is_some()), may);
+    let Some(taken) = taken else { return };
+    let found: Vec<usize> = taken.claimed.iter().map(number).collect();
+    assert_eq!(found, model.due_in_order(), "all that is due, in the order in which it is to leave");
+    assert_eq!(taken.left, None);
+    if let Some(holds) = taken.holds {
+        let found: BTreeMap<_, _> = holds.into_iter().map(|(key, hold)| (key, hold.due)).collect();
+        let expected = model.holds.iter().map(|(key, due)| (Bytes::from(*key), past().plus(*due)));
+        assert_eq!(found, expected.collect(), "a successor knows which keys are held");
+    }
+    for n in found {
+        model.messages.get_mut(&n).expect("known").3 = Where::Claimed { by: who, ended: false };
+    }
+    model.holder = Some((who, false));
+    holder.claims.extend(taken.claimed);
+}
+
+fn random_histories(runtime: &tokio::runtime::Runtime, room: &Room, cases: u32) {
+    let config = Config { cases, max_shrink_iters: 300, failure_persistence: None, ..Config::default() };
+    let result = TestRunner::new(config).run(&prop::collection::vec(step(), 1..30), |history| {
+        let run = std::panic::AssertUnwindSafe(|| runtime.block_on(play(room, &history)));
+        let outcome = std::panic::catch_unwind(run);
+        runtime.block_on(room.wipe());
+        outcome.map_err(|_| TestCaseError::fail("it differs from the model; the panic above says where"))
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+}
+
+#[test]
+fn random_histories_of_two_keys_are_as_in_the_model() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let room = runtime.block_on(room());
+    random_histories(&runtime, &room, 80);
+}
+
+#[test]
+fn random_histories_of_two_keys_on_a_cluster_are_as_in_the_model() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let cluster = runtime.block_on(Cluster::start_with("redis-server", 0));
+    let room = runtime.block_on(async {
+        let node = cluster.master_of(cluster.slot("{0}").await).await;
+        let config = config_of(cluster.topology(), &names::unique("store"), 1);
+        Room::ordered_of(config, cluster.node(node)).await
+    });
+    random_histories(&runtime, &room, 40);
+}

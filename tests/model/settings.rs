@@ -1,0 +1,234 @@
+//! The settings that are searched: small ones, of which everything is seen, and large ones that chance makes.
+
+use super::search::Dice;
+use super::store::{Moment, Name};
+use super::world::{Budget, Fault, Record, Setting, Source};
+
+const NONE: Budget = Budget {
+    crashes: 0,
+    lost_replies: 0,
+    pauses: 0,
+    refusals: 0,
+    rejections: 0,
+    unknowns: 0,
+    failovers: 0,
+    drains: 0,
+    redrives: 0,
+    notes: 0,
+    splits: 0,
+};
+
+const fn put(name: Option<Name>, due: Moment) -> Record {
+    Record::Put { name, due }
+}
+
+fn setting(name: &'static str, records: &[Record], batch: usize, timers: usize, budget: Budget) -> Setting {
+    Setting {
+        name,
+        sources: vec![Source { records: records.to_vec(), batch }],
+        timers,
+        wires: false,
+        replace: false,
+        remembers: false,
+        replicated: false,
+        lookahead: 0,
+        budget,
+        fault: None,
+    }
+}
+
+pub fn crash() -> Setting {
+    setting("a crash", &[put(None, 0), put(None, 1)], 2, 2, Budget { crashes: 1, ..NONE })
+}
+
+pub fn pause() -> Setting {
+    let budget = Budget { pauses: 1, unknowns: 1, ..NONE };
+    setting("a pause", &[put(None, 0)], 1, 2, budget)
+}
+
+pub fn crash_and_refusal() -> Setting {
+    let budget = Budget { crashes: 1, refusals: 1, ..NONE };
+    setting("a crash and a refusal", &[put(None, 0)], 1, 2, budget)
+}
+
+pub fn lookahead() -> Setting {
+    let budget = Budget { crashes: 1, ..NONE };
+    Setting { lookahead: 1, ..setting("a look-ahead", &[put(None, 1), put(None, 2)], 2, 1, budget) }
+}
+
+pub fn cancel() -> Setting {
+    let records = [put(Some("a"), 0), put(None, 0), Record::Cancel("a")];
+    setting("one of two is cancelled", &records, 2, 1, Budget { pauses: 1, ..NONE })
+}
+
+pub fn cancel_and_crash() -> Setting {
+    let budget = Budget { crashes: 1, pauses: 1, ..NONE };
+    Setting { name: "one of two is cancelled, and a crash", budget, ..cancel() }
+}
+
+pub fn two_crashes() -> Setting {
+    let budget = Budget { crashes: 2, pauses: 1, ..NONE };
+    Setting { name: "two crashes and a pause", budget, ..pause() }
+}
+
+pub fn three_of_a_name() -> Setting {
+    let records = [put(Some("a"), 1), Record::Cancel("a"), put(Some("a"), 0)];
+    let budget = Budget { crashes: 1, pauses: 1, ..NONE };
+    Setting { lookahead: 1, ..setting("a cancel between two of one name", &records, 1, 1, budget) }
+}
+
+/// Another source sends the commands: nothing orders them against the first.
+pub fn command() -> Setting {
+    let records = [put(Some("a"), 0), put(Some("b"), 0)];
+    let budget = Budget { pauses: 1, ..NONE };
+    let mut setting = setting("commands from elsewhere", &records, 2, 1, budget);
+    setting.sources.push(Source { records: vec![Record::Cancel("a"), Record::Move("b", 1)], batch: 1 });
+    setting
+}
+
+pub fn replace() -> Setting {
+    let records = [put(Some("a"), 0), put(Some("a"), 0)];
+    let budget = Budget { crashes: 1, ..NONE };
+    Setting { replace: true, ..setting("one takes the other's place", &records, 1, 1, budget) }
+}
+
+pub fn remembered() -> Setting {
+    let records = [put(Some("a"), 0), put(Some("a"), 0)];
+    let budget = Budget { crashes: 1, pauses: 1, notes: 1, ..NONE };
+    Setting { remembers: true, ..setting("names are remembered", &records, 1, 1, budget) }
+}
+
+pub fn hanging() -> Setting {
+    let budget = Budget { pauses: 1, splits: 1, notes: 1, unknowns: 1, ..NONE };
+    setting("one of two hangs", &[put(Some("a"), 0), put(None, 0)], 2, 1, budget)
+}
+
+pub fn dead() -> Setting {
+    let budget = Budget { crashes: 1, rejections: 1, redrives: 1, ..NONE };
+    setting("dead, and redriven", &[put(Some("a"), 0)], 1, 2, budget)
+}
+
+pub fn apart() -> Setting {
+    let budget = Budget { pauses: 2, ..NONE };
+    setting("expired twice and taken apart", &[put(Some("a"), 0), put(None, 0)], 2, 1, budget)
+}
+
+pub fn drain() -> Setting {
+    let budget = Budget { drains: 1, pauses: 1, refusals: 1, ..NONE };
+    setting("a rolling restart", &[put(None, 0), put(None, 1)], 2, 1, budget)
+}
+
+pub fn lost_reply() -> Setting {
+    let budget = Budget { lost_replies: 1, crashes: 1, ..NONE };
+    Setting { wires: true, ..setting("a lost reply and a late call", &[put(None, 0)], 1, 1, budget) }
+}
+
+pub fn give_back() -> Setting {
+    let budget = Budget { lost_replies: 1, drains: 1, ..NONE };
+    Setting {
+        wires: true,
+        lookahead: 1,
+        ..setting("a return whose reply is lost", &[put(None, 1)], 1, 2, budget)
+    }
+}
+
+pub fn failover() -> Setting {
+    let budget = Budget { failovers: 1, ..NONE };
+    Setting {
+        wires: true,
+        replicated: true,
+        ..setting("a failover, each answer on a replica first", &[put(None, 0)], 1, 1, budget)
+    }
+}
+
+pub fn failover_and_crash() -> Setting {
+    let budget = Budget { failovers: 1, crashes: 1, ..NONE };
+    Setting { name: "a failover and a crash", budget, ..failover() }
+}
+
+pub fn two_timers_and_a_failover() -> Setting {
+    Setting { name: "a failover between two timers", timers: 2, ..failover() }
+}
+
+/// Those of which everything is seen with every run of the tests.
+pub fn small() -> Vec<Setting> {
+    vec![
+        crash(),
+        pause(),
+        crash_and_refusal(),
+        lookahead(),
+        cancel(),
+        command(),
+        replace(),
+        remembered(),
+        hanging(),
+        dead(),
+        apart(),
+        drain(),
+        lost_reply(),
+        give_back(),
+        failover(),
+    ]
+}
+
+/// Those for which an optimised build needs a minute.
+pub fn deep() -> Vec<Setting> {
+    vec![
+        failover_and_crash(),
+        two_timers_and_a_failover(),
+        cancel_and_crash(),
+        two_crashes(),
+        three_of_a_name(),
+    ]
+}
+
+/// A setting by chance, for one history: some sources, timers and faults.
+pub fn by_chance(dice: &mut Dice) -> Setting {
+    let names = [None, Some("a"), Some("b"), Some("c")];
+    let source = |dice: &mut Dice| {
+        let count = 1 + dice.below(6);
+        let record = |dice: &mut Dice| {
+            let (name, due) = (names[1 + dice.below(3)], dice.below(4) as Moment);
+            match (dice.below(8), name) {
+                (0, Some(name)) => Record::Cancel(name),
+                (1, Some(name)) => Record::Move(name, due),
+                (2..=4, _) => put(None, due),
+                _ => put(name, due),
+            }
+        };
+        Source { records: (0..count).map(|_| record(dice)).collect(), batch: 1 + dice.below(3) }
+    };
+    let sources = (0..=dice.below(2)).map(|_| source(dice)).collect();
+    let mut up_to = |most: usize| dice.below(most + 1) as u8;
+    let budget = Budget {
+        crashes: up_to(3),
+        lost_replies: up_to(3),
+        pauses: up_to(4),
+        refusals: up_to(3),
+        rejections: up_to(1),
+        unknowns: up_to(2),
+        failovers: up_to(4).saturating_sub(2),
+        drains: up_to(1),
+        redrives: up_to(1),
+        notes: up_to(3),
+        splits: up_to(2),
+    };
+    let timers = 1 + dice.below(3);
+    let (replace, remembers) = (dice.below(2) == 0, dice.below(3) == 0);
+    Setting {
+        name: "by chance",
+        sources,
+        timers,
+        wires: budget.failovers > 0 || dice.below(3) > 0,
+        replace,
+        remembers,
+        replicated: true,
+        lookahead: dice.below(3) as Moment,
+        budget,
+        fault: None,
+    }
+}
+
+pub fn with(fault: Fault, setting: Setting) -> Setting {
+    Setting { fault: Some(fault), ..setting }
+}

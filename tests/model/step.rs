@@ -1,0 +1,256 @@
+//! What an action does to a world.
+
+use super::checks::{Broken, broken};
+use super::store::{Grip, Letter};
+use super::world::*;
+
+impl World {
+    /// Does it. `Err` if something that must never be has become true.
+    pub fn step(&mut self, setting: &Setting, action: Action) -> Result<(), Broken> {
+        match action {
+            Action::Read(s) => self.read(setting, s),
+            Action::Send(s) => self.send(setting, s),
+            Action::Commit(s) => self.ingress[s].committed = self.ingress[s].answered,
+            Action::Execute(a) => self.execute(a),
+            Action::Hear(a) => self.hear(setting, a),
+            Action::LoseReply(a) => {
+                self.left.lost_replies -= 1;
+                self.again(a);
+            }
+            Action::Crash(a, late) => {
+                self.left.crashes -= 1;
+                self.crash(setting, a, late);
+            }
+            Action::Late => {
+                if let Some((lane, wire)) = self.late.take() {
+                    self.master.run(lane, &wire, self.now);
+                }
+            }
+            Action::Claim(t) => {
+                self.timers[t].actor.send(Op::Claim(self.now + setting.lookahead));
+            }
+            Action::Sweep(t) => self.timers[t].actor.send(Op::Sweep),
+            Action::HandOver(t, h) => self.hand_over(setting, t, h)?,
+            Action::Finish(t, h) => self.finish(setting, t, h),
+            Action::Split(t, h) => {
+                self.left.splits -= 1;
+                self.divide(setting, t, h);
+            }
+            Action::Note(t, h) => {
+                self.left.notes -= 1;
+                self.note(t, h);
+            }
+            Action::Drain(t) => {
+                self.left.drains -= 1;
+                self.timers[t].draining = true;
+                self.timers[t].hands.iter_mut().for_each(Hand::stop);
+            }
+            Action::Leave(t) => self.restart(setting, self.ingress.len() + t),
+            Action::Deliver(k)
+            | Action::DeliverUnheard(k)
+            | Action::Vanish(k)
+            | Action::Refuse(k)
+            | Action::Reject(k) => self.broker(k, action)?,
+            Action::Lapse(bundle) => self.lapse(bundle),
+            Action::Tick => self.now += 1,
+            Action::Replicate => self.replica = Some(Box::new(self.master.clone())),
+            Action::FailOver => self.fail_over(),
+            Action::Notice(a) => {
+                self.actor_mut(a).behind = false;
+                self.again(a);
+                if (0..self.actors()).all(|a| !self.actor(a).behind) {
+                    self.old = None;
+                }
+            }
+            Action::Redrive(body) => {
+                self.left.redrives -= 1;
+                self.master.model.redrive(body, self.now);
+            }
+        }
+        if !setting.wires {
+            for a in 0..self.actors() {
+                self.execute(a);
+                self.hear(setting, a);
+            }
+        }
+        self.check(setting)
+    }
+
+    /// What a broker does with a publication.
+    fn broker(&mut self, k: usize, action: Action) -> Result<(), Broken> {
+        let publication = self.socket.remove(k);
+        match action {
+            Action::Deliver(_) => return self.deliver(&publication, Standing::Confirmed),
+            Action::DeliverUnheard(_) => {
+                self.left.unknowns -= 1;
+                return self.deliver(&publication, Standing::Unknown);
+            }
+            Action::Refuse(_) => {
+                self.left.refusals -= 1;
+                self.judge(&publication, Standing::Refused);
+            }
+            Action::Reject(_) => {
+                self.left.rejections -= 1;
+                self.judge(&publication, Standing::Rejected);
+            }
+            _ => {
+                // What a dead one sent is lost for nothing.
+                if self.judge(&publication, Standing::Unknown) {
+                    self.left.unknowns -= 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, setting: &Setting, s: usize) {
+        let source = &setting.sources[s];
+        let ingress = &mut self.ingress[s];
+        let upto = (ingress.read + source.batch).min(source.records.len());
+        ingress.marked = upto;
+        if self.replica.is_some() || self.old.is_some() {
+            ingress.actor.send(Op::Mark(s, upto));
+        } else {
+            self.master.marks[s] = self.master.marks[s].max(upto);
+        }
+    }
+
+    fn send(&mut self, setting: &Setting, s: usize) {
+        let (from, upto, below) = {
+            let ingress = &self.ingress[s];
+            (ingress.read, ingress.marked, ingress.below)
+        };
+        let life = u32::from(self.ingress[s].actor.life);
+        let mut writes: Vec<Write> = Vec::new();
+        for at in from..upto {
+            let (number, record) = setting.record(s, at);
+            let body = number as u32 * READS + life;
+            let letter = |name, due| Letter { name, due, body, repeat: at < below };
+            match record {
+                Record::Put { name, due } => match writes.last_mut() {
+                    Some(Write::Store(letters, _)) => letters.push(letter(name, due)),
+                    _ => writes.push(Write::Store(vec![letter(name, due)], setting.replace)),
+                },
+                Record::Cancel(name) => writes.push(Write::Cancel(name)),
+                Record::Move(name, due) => writes.push(Write::Move(name, due, letter(Some(name), due))),
+            }
+        }
+        let ingress = &mut self.ingress[s];
+        ingress.read = upto;
+        ingress.actor.send(Op::Write(writes));
+        if setting.has(Fault::CommitBeforeStore) {
+            ingress.committed = upto;
+            let puts = (from..upto).map(|at| setting.record(s, at));
+            self.owed.extend(puts.filter(|(_, r)| matches!(r, Record::Put { .. })).map(|(number, _)| number));
+        }
+    }
+
+    /// A process dies and another takes its place, knowing nothing.
+    fn crash(&mut self, setting: &Setting, a: usize, late: bool) {
+        let life = self.actor(a).life;
+        let wire = self.actor_mut(a).wire.take();
+        if late {
+            self.late = wire.map(|wire| ((a, life), wire));
+        }
+        self.restart(setting, a);
+    }
+
+    fn restart(&mut self, setting: &Setting, a: usize) {
+        let life = self.actor(a).life;
+        if self.late.as_ref().is_none_or(|(lane, _)| *lane != (a, life)) {
+            // Nobody will ever call as this one again.
+            self.master.calls.retain(|(lane, ..)| *lane != (a, life));
+        }
+        let actor = Actor { life: life + 1, ..Actor::default() };
+        if let Some(ingress) = self.ingress.get_mut(a) {
+            let (at, below) = (ingress.committed, self.master.marks[a]);
+            *ingress = Ingress { actor, read: at, answered: at, committed: at, marked: at, below };
+        } else {
+            self.timers[a - self.ingress.len()] = Timer { actor, ..Timer::default() };
+            if setting.has(Fault::SweepAtStart) {
+                self.master.model.sweep();
+            }
+        }
+        if (0..self.actors()).all(|a| !self.actor(a).behind) {
+            self.old = None;
+        }
+    }
+
+    fn deliver(&mut self, publication: &Publication, standing: Standing) -> Result<(), Broken> {
+        let (body, flagged) = (publication.letter.body, publication.flagged);
+        self.judge(publication, standing);
+        let tally = &mut self.tally[record_of(body)];
+        if flagged {
+            tally.flagged = true;
+        } else {
+            tally.plain += 1;
+        }
+        if tally.plain > 1 {
+            return broken("unexplained", format!("{} came twice, and neither says so", show(body)));
+        }
+        Ok(())
+    }
+
+    /// The verdict reaches its timer if that still lives and holds it; whether it did.
+    fn judge(&mut self, publication: &Publication, verdict: Standing) -> bool {
+        let timer = &mut self.timers[publication.timer];
+        if timer.actor.life != publication.life {
+            return false;
+        }
+        let hand = timer.hands.iter_mut().find(|hand| hand.first == publication.first);
+        let Some(hand) = hand else { return false };
+        let body = publication.letter.body;
+        let slot = hand.slots.iter_mut().find(|(l, s)| l.body == body && *s == Standing::Handed);
+        let Some((_, standing)) = slot else { return false };
+        *standing = verdict;
+        hand.news |= verdict == Standing::Confirmed;
+        true
+    }
+
+    fn lapse(&mut self, bundle: usize) {
+        let claims = self.master.model.claims();
+        let nonce = claims.filter(|(b, ..)| *b == bundle).map(|(_, nonce, _)| nonce).next();
+        let Some(nonce) = nonce else { return };
+        if self.is_held(bundle, nonce) {
+            self.left.pauses -= 1;
+        }
+        self.master.model.lapse(bundle);
+        let is = |grip: &Grip| grip.bundle == bundle && grip.nonce == nonce;
+        let waiting: Vec<usize> = (0..self.actors()).filter(|&a| self.unheard(a).any(|g| is(&g))).collect();
+        for a in waiting {
+            if let Some(wire) = &mut self.actor_mut(a).wire {
+                wire.lapsed = true;
+            }
+        }
+        for timer in &mut self.timers {
+            for hand in timer.hands.iter_mut().filter(|hand| is(&hand.grip)) {
+                hand.lapsed = true;
+                let about = |op: &Op| matches!(op, Op::Hold(grip, ..) if is(grip));
+                if let Some(wire) = timer.actor.wire.as_mut().filter(|wire| about(&wire.op)) {
+                    wire.lapsed = true;
+                }
+            }
+        }
+    }
+
+    /// The replica takes over with what it has; whoever has not noticed goes on with the old master.
+    fn fail_over(&mut self) {
+        self.left.failovers -= 1;
+        let Some(replica) = self.replica.clone() else { return };
+        let old = std::mem::replace(&mut self.master, *replica);
+        // Bundle ids are their makers' own: no two masters ever have the same for two.
+        self.master.model.next = old.model.next + 1000;
+        self.old = Some(Box::new(old));
+        if self.left.failovers == 0 {
+            self.replica = None;
+        }
+        for a in 0..self.actors() {
+            self.actor_mut(a).behind = true;
+        }
+    }
+}
+
+/// `3` for the first read of the fourth record, `3'` for a later one.
+pub fn show(body: u32) -> String {
+    format!("{}{}", record_of(body), "'".repeat((body % READS) as usize))
+}

@@ -1,0 +1,350 @@
+//! The world around the model: ingresses that store and acknowledge, timers that claim, publish and settle,
+//! their wires, a broker, and the store's masters. A state, the actions that are possible in it, and no clock but `now`.
+
+use std::collections::BTreeSet;
+
+use super::store::{Flaw, Grip, Letter, Model, Moment, Name, Parted, Said, Share, Taken};
+
+/// One record of a source.
+#[derive(Clone, Copy, Debug)]
+pub enum Record {
+    Put { name: Option<Name>, due: Moment },
+    Cancel(Name),
+    Move(Name, Moment),
+}
+
+/// A source: its records, and how many of them one call takes at most.
+#[derive(Clone, Debug)]
+pub struct Source {
+    pub records: Vec<Record>,
+    pub batch: usize,
+}
+
+/// What an actor of this world does wrong, or the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    Store(Flaw),
+    /// Handed over counts as confirmed.
+    SettleBeforeConfirm,
+    /// Expired claims are looked for when a timer starts, and not again.
+    SweepAtStart,
+    /// A source is acknowledged before the store has answered.
+    CommitBeforeStore,
+    /// Answers count before a replica has what they speak of.
+    NoWait,
+    /// Messages go out when they are claimed.
+    Early,
+    /// What goes back after its claim had expired forgets that it had.
+    ForgetExpiry,
+    /// The mark of what was read is not waited for.
+    MarkWithoutWait,
+}
+
+/// How often each thing may happen that nothing forces to happen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Budget {
+    pub crashes: u8,
+    pub lost_replies: u8,
+    /// Deadlines that pass while their holder lives.
+    pub pauses: u8,
+    /// Publishes that are refused, and those that are refused for good.
+    pub refusals: u8,
+    pub rejections: u8,
+    /// Publishes whose confirm never comes.
+    pub unknowns: u8,
+    pub failovers: u8,
+    pub drains: u8,
+    pub redrives: u8,
+    /// Times that a timer notes progress, or splits off what hangs.
+    pub notes: u8,
+    pub splits: u8,
+}
+
+/// One search's setting.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    pub name: &'static str,
+    pub sources: Vec<Source>,
+    pub timers: usize,
+    pub replace: bool,
+    pub remembers: bool,
+    /// Calls take time: they can be late, and their answers lost. Otherwise they are one step.
+    pub wires: bool,
+    /// Answers wait for a replica (the tier `replicated`).
+    pub replicated: bool,
+    pub lookahead: Moment,
+    pub budget: Budget,
+    pub fault: Option<Fault>,
+}
+
+impl Setting {
+    /// The record's place among all, and the record.
+    pub fn record(&self, source: usize, at: usize) -> (usize, Record) {
+        let before: usize = self.sources[..source].iter().map(|s| s.records.len()).sum();
+        (before + at, self.sources[source].records[at])
+    }
+}
+
+/// A call on its way.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// The highest record read of a source.
+    Mark(usize, usize),
+    /// A bundle of each run of messages; commands between them. In order.
+    Write(Vec<Write>),
+    Claim(Moment),
+    Settle(Grip, Vec<Name>),
+    Divide(Grip, Vec<Option<Share>>, Moment, Vec<Name>),
+    Hold(Grip, Vec<bool>, Vec<Name>),
+    GiveBack(Vec<(Grip, Vec<bool>, Vec<Name>)>),
+    Sweep,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Write {
+    /// And whether it replaces what is pending under a name.
+    Store(Vec<Letter>, bool),
+    Cancel(Name),
+    Move(Name, Moment, Letter),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Answer {
+    Marked,
+    /// And the body that a cancel took.
+    Written(Vec<(Said, Option<u32>)>),
+    Taken(Vec<Taken>),
+    Parted(Parted),
+    Held(bool),
+    Swept,
+}
+
+/// An actor's one outstanding call.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Wire {
+    pub op: Op,
+    pub number: u8,
+    /// The answer on its way back, once the call has run.
+    pub answer: Option<Answer>,
+    /// The deadline of what it claims or extends has passed since it was sent.
+    pub lapsed: bool,
+}
+
+/// What every actor has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Actor {
+    /// One process after another.
+    pub life: u8,
+    pub number: u8,
+    pub wire: Option<Wire>,
+    /// It has not noticed yet that another master has taken over.
+    pub behind: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Ingress {
+    pub actor: Actor,
+    /// Records up to here were read, answered, acknowledged.
+    pub read: usize,
+    pub answered: usize,
+    pub committed: usize,
+    /// Records up to here are marked as read.
+    pub marked: usize,
+    /// What lies below was read before this life.
+    pub below: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Standing {
+    Skip,
+    Open,
+    Handed,
+    Confirmed,
+    Refused,
+    Rejected,
+    Unknown,
+    NotTried,
+}
+
+/// A claimed bundle in a timer's hands.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Hand {
+    pub grip: Grip,
+    /// The claim it began with.
+    pub first: Grip,
+    pub slots: Vec<(Letter, Standing)>,
+    pub expiries: u32,
+    pub lapsed: bool,
+    pub lost: bool,
+    pub news: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Timer {
+    pub actor: Actor,
+    pub hands: Vec<Hand>,
+    pub draining: bool,
+}
+
+/// A publication on its way to its broker.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Publication {
+    pub letter: Letter,
+    /// It says that it may be a repeat.
+    pub flagged: bool,
+    pub timer: usize,
+    pub life: u8,
+    pub first: Grip,
+}
+
+/// What a consumer has seen of one record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Tally {
+    pub plain: u8,
+    pub flagged: bool,
+}
+
+/// A lane: actor and life.
+pub type Lane = (usize, u8);
+
+/// The store as one master has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Master {
+    pub model: Model,
+    /// Each lane's last call and what it was answered.
+    pub calls: Vec<(Lane, u8, Answer)>,
+    pub marks: Vec<usize>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct World {
+    pub now: Moment,
+    pub master: Master,
+    /// Has what the replica had when it took over; the old master goes on for those who are behind.
+    pub old: Option<Box<Master>>,
+    pub replica: Option<Box<Master>>,
+    pub ingress: Vec<Ingress>,
+    pub timers: Vec<Timer>,
+    pub socket: Vec<Publication>,
+    /// A dead actor's call that has not arrived yet.
+    pub late: Option<(Lane, Wire)>,
+    pub tally: Vec<Tally>,
+    /// Bodies of which a cancel was answered.
+    pub cancelled: BTreeSet<u32>,
+    /// Records that somebody was told would be delivered.
+    pub owed: BTreeSet<usize>,
+    pub left: Budget,
+}
+
+/// What can happen next. Actors: the ingresses, then the timers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    Read(usize),
+    Send(usize),
+    Execute(usize),
+    Hear(usize),
+    LoseReply(usize),
+    Commit(usize),
+    Crash(usize, bool),
+    Late,
+    Claim(usize),
+    Sweep(usize),
+    HandOver(usize, usize),
+    Finish(usize, usize),
+    Split(usize, usize),
+    Note(usize, usize),
+    Drain(usize),
+    Leave(usize),
+    Deliver(usize),
+    DeliverUnheard(usize),
+    Vanish(usize),
+    Refuse(usize),
+    Reject(usize),
+    Lapse(usize),
+    Tick,
+    Replicate,
+    FailOver,
+    Notice(usize),
+    Redrive(u32),
+}
+
+/// Bodies are numbered by record and by how often it was read.
+pub const READS: u32 = 16;
+
+pub fn record_of(body: u32) -> usize {
+    (body / READS) as usize
+}
+
+impl World {
+    pub fn new(setting: &Setting) -> Self {
+        let mut model = Model::new(setting.remembers);
+        if let Some(Fault::Store(flaw)) = setting.fault {
+            model.flaw = Some(flaw);
+        }
+        let marks = vec![0; setting.sources.len()];
+        let master = Master { model, calls: Vec::new(), marks };
+        let records = setting.sources.iter().map(|s| s.records.len()).sum();
+        World {
+            now: 0,
+            replica: (setting.budget.failovers > 0).then(|| Box::new(master.clone())),
+            old: None,
+            master,
+            ingress: vec![Ingress::default(); setting.sources.len()],
+            timers: vec![Timer::default(); setting.timers],
+            socket: Vec::new(),
+            late: None,
+            tally: vec![Tally::default(); records],
+            cancelled: BTreeSet::new(),
+            owed: BTreeSet::new(),
+            left: setting.budget,
+        }
+    }
+
+    pub fn actor(&self, a: usize) -> &Actor {
+        match self.ingress.get(a) {
+            Some(ingress) => &ingress.actor,
+            None => &self.timers[a - self.ingress.len()].actor,
+        }
+    }
+
+    pub fn actor_mut(&mut self, a: usize) -> &mut Actor {
+        let ingresses = self.ingress.len();
+        match self.ingress.get_mut(a) {
+            Some(ingress) => &mut ingress.actor,
+            None => &mut self.timers[a - ingresses].actor,
+        }
+    }
+
+    pub fn actors(&self) -> usize {
+        self.ingress.len() + self.timers.len()
+    }
+
+    /// The master that this actor speaks to.
+    pub fn master_of(&self, a: usize) -> &Master {
+        match &self.old {
+            Some(old) if self.actor(a).behind => old,
+            _ => &self.master,
+        }
+    }
+
+    /// Whether somebody alive holds this claim or has yet to hear that he does.
+    pub fn is_held(&self, bundle: usize, nonce: u32) -> bool {
+        let is = |grip: &Grip| grip.bundle == bundle && grip.nonce == nonce;
+        let in_hands = self.timers.iter().flat_map(|t| &t.hands).any(|hand| is(&hand.grip));
+        in_hands || (0..self.actors()).any(|a| self.unheard(a).any(|grip| is(&grip)))
+    }
+
+    /// Claims that an outstanding call of this actor has made.
+    pub fn unheard(&self, a: usize) -> impl Iterator<Item = Grip> + '_ {
+        let actor = self.actor(a);
+        let number = actor.wire.as_ref().map(|wire| wire.number);
+        let calls = self.master_of(a).calls.iter();
+        calls.filter(move |(lane, n, _)| *lane == (a, actor.life) && Some(*n) == number).flat_map(
+            |(_, _, answer)| match answer {
+                Answer::Taken(taken) => taken.iter().map(|t| t.grip).collect(),
+                Answer::Parted(Parted::Done(Some(grip))) => vec![*grip],
+                _ => Vec::new(),
+            },
+        )
+    }
+}

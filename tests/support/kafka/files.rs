@@ -1,0 +1,113 @@
+//! A node's files and its Java.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::super::process::Process;
+use super::super::{folders, names};
+use super::VERSION;
+
+/// 16 bytes in URL-safe base64, as Kafka wants it; each node has ports of its own, so all may share it.
+const CLUSTER_ID: &str = "cG9zdGRhdGUtdGVzdHMtMQ";
+
+/// A killed broker is let in again only after its old session has timed out: 9 s unless we say less.
+pub(super) fn properties(
+    node: usize,
+    controllers: &[u16],
+    port: u16,
+    behind: Option<(u16, u16)>,
+    folder: &Path,
+) -> String {
+    let listener = |port| format!(",BEHIND://127.0.0.1:{port}");
+    let (listens, advertised) =
+        behind.map(|(listens, advertised)| (listener(listens), listener(advertised))).unwrap_or_default();
+    let (id, controller, copies) = (node + 1, controllers[node], controllers.len());
+    let voters: Vec<_> =
+        controllers.iter().enumerate().map(|(n, port)| format!("{}@127.0.0.1:{port}", n + 1)).collect();
+    let voters = voters.join(",");
+    // A write on one of three is on a second one as well before it is acknowledged.
+    let least = copies.div_ceil(2);
+    format!(
+        "process.roles=broker,controller
+node.id={id}
+controller.quorum.voters={voters}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{listens}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}{advertised}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,BEHIND:PLAINTEXT
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+log.dirs={}/data
+min.insync.replicas={least}
+offsets.topic.replication.factor={copies}
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor={copies}
+transaction.state.log.min.isr={least}
+transaction.state.log.num.partitions=4
+group.initial.rebalance.delay.ms=0
+broker.session.timeout.ms=6000
+broker.heartbeat.interval.ms=500
+log.segment.delete.delay.ms=1000
+auto.create.topics.enable=false
+# Kafka's own 100 KiB are less than two segments of the loopback interface: its sender then waits for windows.
+socket.receive.buffer.bytes=-1
+socket.send.buffer.bytes=-1
+",
+        folder.display()
+    )
+}
+
+/// Formats the data folder: by Kafka's own tool the first time, from a copy of its work later, for that
+/// takes a JVM and two seconds.
+pub(super) async fn format(node: usize, folder: &Path) {
+    let (data, kept) = (folder.join("data"), folders::cache().join("kafka"));
+    let number = if node == 0 { String::new() } else { format!("-{}", node + 1) };
+    let copy = kept.join(format!("{VERSION}-formatted{number}"));
+    if copy.exists() {
+        copy_files(&copy, &data);
+    } else {
+        let mut tool = java("kafka-format", folder, &["-XX:TieredStopAtLevel=1", "-Xmx128m"], |command| {
+            command.args(["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", "kafka.properties"]);
+        });
+        let done = tool.wait(Duration::from_secs(60)).await;
+        assert!(done.is_some_and(|status| status.success()), "kafka format: {done:?}\n{}", tool.log_tail());
+        let part = kept.join(names::unique("part"));
+        copy_files(&data, &part);
+        // Another test process may have been faster: then its copy stands, and ours goes.
+        if std::fs::rename(&part, &copy).is_err() {
+            std::fs::remove_dir_all(&part).expect("our own copy");
+        }
+    }
+}
+
+fn copy_files(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for file in std::fs::read_dir(from).expect("a folder") {
+        let file = file.expect("an entry");
+        std::fs::copy(file.path(), to.join(file.file_name())).expect("a copy");
+    }
+}
+
+pub(super) fn run(folder: &Path, options: &[&str]) -> Process {
+    java("kafka", folder, options, |command| {
+        command.args(["kafka.Kafka", "kafka.properties"]);
+    })
+}
+
+/// Java, with the options of all of them.
+fn java(
+    name: &str,
+    folder: &Path,
+    options: &[&str],
+    main: impl FnOnce(&mut std::process::Command),
+) -> Process {
+    Process::start(name, folder, "java", |command| {
+        command.args(["-XX:+UseSerialGC", "-Xshare:auto"]).args(options);
+        command.arg("-cp").arg(jars().join("*"));
+        main(command);
+    })
+}
+
+/// Where `scripts/setup` puts the jars.
+pub(super) fn jars() -> PathBuf {
+    folders::cache().join("kafka").join(VERSION)
+}
