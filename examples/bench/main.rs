@@ -66,6 +66,7 @@ const BENCHES: [&str; 16] = [
 fn main() -> ExitCode {
     if let Some(seconds) = std::env::var(servers::BEHIND).ok().and_then(|text| text.parse().ok()) {
         postdate::store::shift_clock(seconds);
+        postdate::domain::clock::shift_wall(seconds * 1000);
         return postdate::cli::main();
     }
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -189,12 +189,12 @@ impl StoreClock {
         self.now_us().map_or_else(|| self.clock.wall(), |us| UnixMs(us.div_euclid(1000)))
     }
 
-    /// Redis's time in milliseconds, at most: when what is here now has arrived. The local wall clock until a first
-    /// reply was observed.
+    /// The latest that it can be now by either clock, milliseconds: when what is here now has arrived. A delay that
+    /// counted from a clock that is behind would end too early once that clock is set right.
     pub fn arrival(&self) -> UnixMs {
         let latest = self.latest.load(Ordering::Acquire);
-        let us = if latest == i64::MIN { self.clock.wall_us() } else { self.clock.mono_us() + latest };
-        UnixMs(us.div_euclid(1000) + 1)
+        let store = if latest == i64::MIN { i64::MIN } else { self.clock.mono_us() + latest };
+        UnixMs(store.max(self.clock.wall_us()).div_euclid(1000) + 1)
     }
 
     /// The moment that both clocks have reached, Unix microseconds: what is due by then is due. It stays
@@ -249,16 +249,20 @@ mod tests {
     #[test]
     fn an_arrival_is_never_placed_before_the_moment_it_may_have_been() {
         let clock = StoreClock::new(Clock::start());
+        let ahead = clock.local().wall_us() + 3_600_000_000;
         let sent = Sent { mono_us: clock.local().mono_us() - 20_000, ..clock.sending(0) };
         // Read at any moment of the 20 ms that the trip took: as late as its end, and then this is what it is now.
-        clock.observe(5_000_000_000_000, sent);
+        clock.observe(ahead, sent);
         let (low, high) = (clock.now(), clock.arrival());
         assert!(high.since(low) >= 20, "{low} {high}");
         // A quick trip says more.
-        clock.observe(5_000_000_020_000, clock.sending(0));
+        clock.observe(ahead + 20_000, clock.sending(0));
         assert!(clock.arrival().since(clock.now()) < 20);
+        // A Redis that is behind may be the one that is wrong, and be set right before the delay is over.
         clock.observe(4_000_000_000_000, clock.sending(0));
-        assert!(clock.arrival() < UnixMs(4_100_000_000), "a step back takes both");
+        assert!(clock.now() < UnixMs(4_100_000_000), "a step back takes the bound");
+        let (arrival, wall) = (clock.arrival(), clock.local().wall());
+        assert!(arrival > UnixMs(ahead / 1000 - 3_600_000) && arrival <= wall.plus(1), "{arrival} {wall}");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::store::{Bundle, WriteOp};
 /// Shortest span, and that of named messages, ms.
 const MIN_SPAN_MS: i64 = 64;
 /// Longest span, ms.
-const MAX_SPAN_MS: i64 = 4096;
+pub(super) const MAX_SPAN_MS: i64 = 4096;
 
 /// What one partition is to do, and who waits for it.
 #[derive(Debug, Default)]

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tracing::debug;
 
@@ -18,6 +19,7 @@ use super::admit::{Admitted, admit};
 use super::answers::{answer, op_name};
 use super::bundling::{PartitionWork, Work};
 use super::bury;
+use super::company::{Company, Far, Met, PATIENCE};
 use super::direct::{Direct, Due};
 use super::headers;
 use super::jitter::Jitter;
@@ -49,6 +51,7 @@ pub struct Intake {
     direct: Direct,
     room: Arc<DeadRoom>,
     gates: BTreeMap<RouteName, watch::Receiver<bool>>,
+    companies: Mutex<BTreeMap<RouteName, Arc<Company>>>,
     tasks: Tasks,
     shutdown: Shutdown,
 }
@@ -66,6 +69,7 @@ pub struct Source {
     marked: Option<i64>,
     batches: u64,
     jitter: Jitter,
+    company: Arc<Company>,
     /// Whether what is due on arrival may pass the store by.
     straight: bool,
     gate: Option<watch::Receiver<bool>>,
@@ -76,9 +80,18 @@ pub struct Source {
 struct Judged {
     /// For the store.
     work: Work,
+    /// For the store too, and due far ahead.
+    far: Vec<Far>,
     /// Straight to their targets.
     due: Vec<Due>,
     through: Vec<(Entry, Arc<Target>, Receipt)>,
+}
+
+impl Judged {
+    fn new(route: &Arc<Route>, now: UnixMs) -> Self {
+        let work = Work::new(route.clone(), now);
+        Self { work, far: Vec::new(), due: Vec::new(), through: Vec::new() }
+    }
 }
 
 /// What the intake is built from.
@@ -112,7 +125,8 @@ impl Intake {
             parts;
         let direct = Direct::start(&store, &lanes, &bursts, &room, tasks, direct_shutdown);
         let (tasks, shutdown) = (tasks.clone(), shutdown.clone());
-        Arc::new(Self { store, lanes, metrics, watch, bursts, direct, room, gates, tasks, shutdown })
+        let companies = Mutex::default();
+        Arc::new(Self { store, lanes, metrics, watch, bursts, direct, room, gates, companies, tasks, shutdown })
     }
 
     /// Opens a source. `name` identifies it for good: `kafka/<connection>/<group>/<topic>/<partition>`, or
@@ -124,6 +138,7 @@ impl Intake {
         Some(Source {
             intake: self.clone(),
             jitter: Jitter::new(route, &name),
+            company: self.company(route),
             route: route.clone(),
             name,
             reread_until,
@@ -140,6 +155,13 @@ impl Intake {
             ),
             metrics,
         })
+    }
+
+    /// The company that all sources of a route keep.
+    fn company(&self, route: &Arc<Route>) -> Arc<Company> {
+        let mut companies = self.companies.lock();
+        let new = || Arc::new(Company::new(route.clone(), self.store.partitions()));
+        companies.entry(route.name.clone()).or_insert_with(new).clone()
     }
 
     /// Tries until it succeeds; `None` if shutting down is forced.
@@ -179,16 +201,23 @@ impl Source {
         self.batches += 1;
         self.straight = self.goes_straight();
         let now = self.intake.store.clock().arrival();
-        let work = Work::new(self.route.clone(), now);
-        let mut judged = Judged { work, due: Vec::new(), through: Vec::new() };
+        let mut judged = Judged::new(&self.route, now);
         for delivery in batch {
             self.judge(delivery, now, &mut judged).await;
         }
-        let Judged { work, due, through } = judged;
+        let Judged { mut work, far, due, through } = judged;
         self.intake.direct.publish(&self.route, &self.metrics, due);
-        for (p, work) in work.finish() {
-            self.submit(p, work).await;
+        match self.company.meet(far, now, self.intake.store.clock().local().mono_us()) {
+            Met::Alone(far) => {
+                for Far { target, entry, receipt, home } in far {
+                    work.store(home, target, entry, receipt);
+                }
+            }
+            Met::First(number) => self.leave_later(number),
+            Met::Full(company) => self.submitter().submit_all(company).await,
+            Met::Wait => {}
         }
+        self.submitter().submit_all(work).await;
         self.through.publish(&self.route, through, &self.intake.shutdown).await;
     }
 
@@ -234,7 +263,7 @@ impl Source {
     }
 
     async fn judge(&mut self, delivery: Delivery, now: UnixMs, judged: &mut Judged) {
-        let Judged { work, due: direct, through } = &mut *judged;
+        let Judged { work, far, due: direct, through } = &mut *judged;
         let Delivery { message, malformed, produced, flags, position, receipt } = delivery;
         let unreadable = malformed.is_some();
         let key = self.route.order_key(&message);
@@ -259,6 +288,8 @@ impl Source {
                 // Judged by the clock that the wheel will judge it by.
                 if !named && self.straight && self.intake.store.clock().is_due(due) {
                     direct.push(Due { target, entry, partition: p, receipt });
+                } else if !named && key.is_none() && Company::may_wait(&entry, now) {
+                    far.push(Far { target: self.target_name(&target), entry, receipt, home: p });
                 } else {
                     work.store(p, self.target_name(&target), entry, receipt);
                 }
@@ -364,6 +395,36 @@ impl Source {
         if Arc::ptr_eq(target, &self.route.to) { Text::default() } else { Text::from(target.name()) }
     }
 
+    /// Has a company leave when it has waited long enough.
+    fn leave_later(&self, number: u64) {
+        let (company, submitter) = (self.company.clone(), self.submitter());
+        self.intake.tasks.spawn("ingress:company", async move {
+            tokio::time::sleep(PATIENCE).await;
+            if let Some(work) = company.leave(number) {
+                submitter.submit_all(work).await;
+            }
+        });
+    }
+
+    fn submitter(&self) -> Submitter {
+        Submitter { store: self.intake.store.clone(), metrics: self.metrics.clone(), tasks: self.intake.tasks.clone() }
+    }
+}
+
+/// The way of a route's work into the store.
+struct Submitter {
+    store: Store,
+    metrics: Arc<RouteMetrics>,
+    tasks: Tasks,
+}
+
+impl Submitter {
+    async fn submit_all(&self, work: Work) {
+        for (p, work) in work.finish() {
+            self.submit(p, work).await;
+        }
+    }
+
     /// Takes its place in one partition's order; the answer resolves the receipts when it comes.
     async fn submit(&self, p: Partition, work: PartitionWork) {
         let PartitionWork { ops, mut receipts, .. } = work;
@@ -371,10 +432,10 @@ impl Source {
             receipts.drain(..).flatten().for_each(Receipt::resolve);
         }
         let commands: Vec<Option<&'static str>> = ops.iter().map(op_name).collect();
-        match self.intake.store.enqueue(p, ops).await {
+        match self.store.enqueue(p, ops).await {
             Ok(written) => {
-                let metrics = self.metrics.clone();
-                self.intake.tasks.spawn("ingress:answers", answer(written, receipts, commands, metrics));
+                let answers = answer(written, receipts, commands, self.metrics.clone());
+                self.tasks.spawn("ingress:answers", answers);
             }
             Err(why) => debug!(error = %why, "not stored; its source will deliver it again"),
         }

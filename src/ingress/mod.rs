@@ -15,6 +15,7 @@ pub mod admit;
 mod answers;
 mod bundling;
 mod bury;
+mod company;
 mod direct;
 pub mod gates;
 mod headers;

@@ -7,7 +7,6 @@ use super::super::replay::{Again, Asks, Step};
 use super::super::{Ledger, Receipt};
 use super::{Judged, Source};
 use crate::domain::{Entry, Flags, UnixMs};
-use crate::ingress::bundling::Work;
 use crate::store::{Meant, WriteOp};
 
 impl Source {
@@ -24,8 +23,7 @@ impl Source {
             return false;
         }
         let now = self.intake.store.clock().now();
-        let work = Work::new(self.route.clone(), now);
-        let mut judged = Judged { work, due: Vec::new(), through: Vec::new() };
+        let mut judged = Judged::new(&self.route, now);
         for (record, step) in batch {
             let receipt = ledger.enter(record.position.1);
             match step {
@@ -33,9 +31,7 @@ impl Source {
                 None => receipt.resolve(),
             }
         }
-        for (p, work) in judged.work.finish() {
-            self.submit(p, work).await;
-        }
+        self.submitter().submit_all(judged.work).await;
         true
     }
 
