@@ -160,7 +160,8 @@ mod planted {
                 (READ_GONE, format!("{READ_GONE}redis.call('HDEL', GONE, unpack(ids))\n"))
             }
             Some(Mutant::DeadlineAsToken) => {
-                (HELD, "if mark and tonumber(redis.call('ZSCORE', CLAIMS, id) or 0) > now then".to_owned())
+                // Two claims can share a deadline; who says it is as good as the holder.
+                (HELD, "if mark then".to_owned())
             }
             _ => return Cow::Borrowed(text),
         };

@@ -4,7 +4,9 @@
 //! another. A batch is judged, bundled, and takes its place in the order of each store partition before the
 //! next one is looked at, so what is said of one name is judged in order; the answers resolve receipts later.
 
+mod invalid;
 mod replay;
+mod submitter;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,26 +17,20 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tracing::debug;
 
+use self::submitter::Submitter;
 use super::admit::{Admitted, admit};
-use super::answers::{answer, op_name};
-use super::bundling::{PartitionWork, Work};
-use super::bury;
+use super::bundling::Work;
 use super::company::{Company, Far, Met, PATIENCE};
 use super::direct::{Direct, Due};
-use super::headers;
 use super::jitter::Jitter;
 use super::through::Through;
 use super::{Delivery, Receipt};
 use crate::backoff::Backoff;
-use crate::domain::{
-    DeadReason, Entry, Flags, InvalidReason, Message, OnInvalid, Partition, Route, RouteName, Target, Text,
-    UnixMs, retry,
-};
+use crate::domain::{Entry, Flags, Message, Partition, Route, RouteName, Target, Text, UnixMs};
 use crate::egress::Lanes;
 use crate::lifecycle::{Shutdown, Tasks};
-use crate::mutants::{self, Mutant};
 use crate::store::{Bundle, DeadRoom, Store, WriteOp};
-use crate::telemetry::{Bursts, Metrics, Outcome, RouteMetrics, Watch};
+use crate::telemetry::{Bursts, Metrics, RouteMetrics, Watch};
 
 /// Offsets that share a store partition: a batch makes few bundles, load spreads over all partitions.
 const BLOCK: i64 = 512;
@@ -126,7 +122,19 @@ impl Intake {
         let direct = Direct::start(&store, &lanes, &bursts, &room, tasks, direct_shutdown);
         let (tasks, shutdown) = (tasks.clone(), shutdown.clone());
         let companies = Mutex::default();
-        Arc::new(Self { store, lanes, metrics, watch, bursts, direct, room, gates, companies, tasks, shutdown })
+        Arc::new(Self {
+            store,
+            lanes,
+            metrics,
+            watch,
+            bursts,
+            direct,
+            room,
+            gates,
+            companies,
+            tasks,
+            shutdown,
+        })
     }
 
     /// Opens a source. `name` identifies it for good: `kafka/<connection>/<group>/<topic>/<partition>`, or
@@ -315,59 +323,6 @@ impl Source {
         }
     }
 
-    fn invalid(
-        &self,
-        reason: InvalidReason,
-        error: &Text,
-        unreadable: bool,
-        mut entry: Entry,
-        receipt: Receipt,
-        judged: &mut Judged,
-    ) {
-        let policy = match self.route.policy.on_invalid {
-            // Headers that cannot be read cannot leave byte for byte: they are kept for a person instead.
-            OnInvalid::PassThrough if unreadable => OnInvalid::DeadLetter,
-            policy => policy,
-        };
-        self.metrics.invalid(reason, policy.as_str());
-        self.intake.bursts.note("an invalid message", &self.route.name, reason.as_str(), error);
-        let id = named(&entry.message, &self.route);
-        if policy != OnInvalid::PassThrough
-            && let Some(id) = &id
-        {
-            let reason = reason.as_str();
-            self.intake.watch.report(&self.route.name, id.as_str(), || Outcome::Dead { reason });
-        }
-        match policy {
-            OnInvalid::PassThrough => judged.through.push((entry, self.route.to.clone(), receipt)),
-            OnInvalid::Drop => {
-                self.metrics.dropped(reason.as_str(), 1);
-                receipt.resolve();
-            }
-            OnInvalid::DeadLetter => {
-                let reason = DeadReason::Invalid(reason);
-                let now = entry.due;
-                retry::remember(&mut entry, now, reason.as_str(), error.as_str());
-                // Where its name would live, so that it can be found by it, and have it back.
-                let key = self.route.order_key(&entry.message);
-                let p = self.place(key.as_ref(), id.as_ref(), entry.position);
-                entry.id = id;
-                let Some(entry) = bury::keep(entry, &self.route.policy) else {
-                    let what = "a message over dead_letters.max_message goes back to its queue's own \
-                        dead-letter exchange";
-                    self.intake.bursts.note(what, &self.route.name, reason.as_str(), error);
-                    receipt.reject();
-                    return;
-                };
-                if self.route.dead_letter_to.is_none() {
-                    self.metrics.dead_letter(reason.as_str());
-                }
-                let op = bury::bury(&self.route, reason, Text::default(), entry, now);
-                judged.work.command(p, op, receipt);
-            }
-        }
-    }
-
     /// Where a message lives: with its key where keys leave in order; else with its name, or with its block of
     /// offsets (RabbitMQ: its batch).
     fn place(&self, key: Option<&Bytes>, id: Option<&Text>, position: Option<(i32, i64)>) -> Partition {
@@ -407,43 +362,10 @@ impl Source {
     }
 
     fn submitter(&self) -> Submitter {
-        Submitter { store: self.intake.store.clone(), metrics: self.metrics.clone(), tasks: self.intake.tasks.clone() }
-    }
-}
-
-/// The way of a route's work into the store.
-struct Submitter {
-    store: Store,
-    metrics: Arc<RouteMetrics>,
-    tasks: Tasks,
-}
-
-impl Submitter {
-    async fn submit_all(&self, work: Work) {
-        for (p, work) in work.finish() {
-            self.submit(p, work).await;
+        Submitter {
+            store: self.intake.store.clone(),
+            metrics: self.metrics.clone(),
+            tasks: self.intake.tasks.clone(),
         }
     }
-
-    /// Takes its place in one partition's order; the answer resolves the receipts when it comes.
-    async fn submit(&self, p: Partition, work: PartitionWork) {
-        let PartitionWork { ops, mut receipts, .. } = work;
-        if mutants::is(Mutant::AckBeforeStore) {
-            receipts.drain(..).flatten().for_each(Receipt::resolve);
-        }
-        let commands: Vec<Option<&'static str>> = ops.iter().map(op_name).collect();
-        match self.store.enqueue(p, ops).await {
-            Ok(written) => {
-                let answers = answer(written, receipts, commands, self.metrics.clone());
-                self.tasks.spawn("ingress:answers", answers);
-            }
-            Err(why) => debug!(error = %why, "not stored; its source will deliver it again"),
-        }
-    }
-}
-
-/// The producer's name for a message that is invalid for another reason.
-fn named(message: &Message, route: &Route) -> Option<Text> {
-    let found = headers::find(&message.headers, &route.policy.headers);
-    headers::id(found.id?, message.origin).ok().flatten()
 }

@@ -35,8 +35,8 @@ pub struct Report {
     pub repeated: BTreeMap<Id, usize>,
     /// Those that arrived, and were parked or are still stored as well.
     pub both: Vec<Id>,
-    /// Those that arrived before they were due, and by how many ms.
-    pub early: Vec<(Id, i64)>,
+    /// Those that arrived before they were due: where, when (Unix ms) and how many ms too early.
+    pub early: Vec<(Id, String, i64, i64)>,
     /// Those that arrived at another target, and at which.
     pub misrouted: Vec<(Id, String)>,
     /// What arrived changed: its id as far as it could be read, and what differs.
@@ -79,7 +79,8 @@ impl Report {
         let (stamp, _) = attempt;
         let id = &stamp.id;
         if delivery.received_ms < stamp.due_ms {
-            self.early.push((id.clone(), stamp.due_ms - delivery.received_ms));
+            let (at, by) = (delivery.received_ms, stamp.due_ms - delivery.received_ms);
+            self.early.push((id.clone(), delivery.target.clone(), at, by));
         }
         if delivery.target != stamp.target {
             self.misrouted.push((id.clone(), delivery.target.clone()));
@@ -168,7 +169,8 @@ impl Report {
             }
         };
         fault("lost", self.lost.iter().map(Id::to_string).collect());
-        fault("early", self.early.iter().map(|(id, ms)| format!("{id} by {ms} ms")).collect());
+        let early = self.early.iter();
+        fault("early", early.map(|(id, to, at, by)| format!("{id} to {to} at {at} by {by} ms")).collect());
         fault("misrouted", self.misrouted.iter().map(|(id, to)| format!("{id} to {to}")).collect());
         fault("corrupt", self.corrupt.iter().map(|(id, what)| format!("{id}: {what}")).collect());
         fault("unexpected", self.unexpected.iter().map(Id::to_string).collect());

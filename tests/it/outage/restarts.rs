@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::repeats;
 use crate::four::four_routes;
 use crate::support::process::Signal;
-use crate::support::{Kafka, Rabbitmq, Redis, Relay, eventually};
+use crate::support::{Config, Kafka, Rabbitmq, Redis, Relay, Run, When, eventually, names};
 
 #[tokio::test]
 async fn what_fell_due_while_the_relay_was_down_goes_out_at_start() {
@@ -54,4 +54,30 @@ async fn kill_9_between_storing_and_committing() {
     }
     assert!(explained > 0, "three kills repeated nothing");
     four.run.report().assert_accounted(explained);
+}
+
+/// They come fast enough to wait at ingress for company, and those that wait die with the process.
+#[tokio::test]
+async fn kill_9_while_far_messages_are_stored() {
+    let (redis, kafka) = tokio::join!(Redis::shared(), Kafka::shared());
+    let (run, source, target) = (Run::new(), names::unique("source"), names::unique("target"));
+    tokio::join!(kafka.create_topic(&source, 2), kafka.create_topic(&target, 2));
+    run.collect_kafka(kafka, &target, 2);
+    // Ten seconds and more is far.
+    let label = format!("kafka:{target}");
+    let messages: Vec<_> = (0..6000).map(|n| run.message(&label, When::Delay(15_000 + n / 2))).collect();
+    run.send_kafka(kafka, &source, messages).await;
+    let from = format!(r#"{{ kafka = "main", topic = "{source}", group = "{source}" }}"#);
+    let to = format!(r#"{{ kafka = "main", topic = "{target}" }}"#);
+    let config = Config::new(redis).kafka("main", kafka).route("far", &from, &to, "");
+    let mut relay = Relay::start(&config.section("[timer]\nclaim = \"2s\"")).await;
+    eventually("something is stored", async || {
+        let stored = relay.metrics().await?.sum("postdate_stored_total", &[]);
+        if stored > 0.0 { Ok(()) } else { Err(anyhow::anyhow!("nothing")) }
+    })
+    .await;
+    relay.signal(Signal::KILL);
+    relay.restart().await;
+    run.drain(&relay).await;
+    run.report().assert_accounted(repeats(&relay).await);
 }

@@ -82,7 +82,7 @@ for s = 1, shelves do
   local due, shelf, messages = KEYS[FIXED + s], arg(), num()
   if room > 0 then
     local found = redis.call('ZRANGEBYSCORE', due, '-inf', int(horizon), 'WITHSCORES', 'LIMIT', 0, room)
-    local taken = 0
+    local taken, claims, tokens = 0, {}, {}
     for i = 1, #found, 2 do
       local count = count_of(found[i])
       if taken > 0 and count > messages then
@@ -91,11 +91,13 @@ for s = 1, shelves do
       messages = messages - count
       taken = taken + 1
       ids[#ids + 1], scores[#scores + 1] = found[i], found[i + 1]
-      redis.call('ZADD', CLAIMS, deadline, found[i])
-      redis.call('HSET', TOKENS, found[i], token .. ' ' .. found[i + 1])
+      claims[2 * taken - 1], claims[2 * taken] = deadline, found[i]
+      tokens[2 * taken - 1], tokens[2 * taken] = found[i], token .. ' ' .. found[i + 1]
     end
     room = room - taken
     if taken > 0 then
+      redis.call('ZADD', CLAIMS, unpack(claims))
+      redis.call('HSET', TOKENS, unpack(tokens))
       redis.call('ZREMRANGEBYRANK', due, 0, taken - 1)
     end
     -- Also where nothing was taken: an index entry without a due zset would be peeked at for ever.

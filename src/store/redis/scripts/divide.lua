@@ -106,5 +106,7 @@ end
 if REMEMBERS then
   remember()
 end
-forget(id, old, count - ones(redis.call('HGET', GONE, id)))
+forget({
+  { id = id, blob = old, length = redis.call('STRLEN', old), messages = count - ones(redis.call('HGET', GONE, id)) },
+})
 return answer('o')

@@ -60,6 +60,19 @@ local function wrong_kind(from, to, kind)
   end
 end
 
+-- How long blobs are, checked as well: 0 where there is none. One command a blob, where two would do the same.
+local function lengths(from, to)
+  local found = {}
+  for i = from, to do
+    local length = redis.pcall('STRLEN', KEYS[i])
+    if type(length) ~= 'number' then
+      return nil, wrong_kind(i, i, 'string') or length
+    end
+    found[i - from + 1] = length
+  end
+  return found
+end
+
 -- Never fails, whatever stands there: an error in the middle would keep half of a transition.
 local function count_of(id)
   return tonumber(string.match(id, '%.(%w+)$') or '1', 36) or 1
@@ -109,9 +122,8 @@ local function reindex(due, shelf)
   end
 end
 
--- Whose claim it is: the score it came from, if the token is the one that holds it.
-local function held_by(id, token)
-  local held = redis.call('HGET', TOKENS, id)
+-- Whose claim it is, by what `TOKENS` holds of it: the score it came from, if the token is the one that holds it.
+local function is_held(held, token)
   if not held then
     return nil
   end
@@ -119,6 +131,9 @@ local function held_by(id, token)
   if mark and string.sub(held, 1, mark - 1) == token then
     return string.sub(held, mark + 1)
   end
+end
+local function held_by(id, token)
+  return is_held(redis.call('HGET', TOKENS, id), token)
 end
 
 -- A count that is no number any more must not stop a transition in the middle: the audit sets it right.
@@ -166,16 +181,39 @@ local function moved(bundles)
   end
 end
 
--- Removes every trace of a bundle but its place in a due zset. `messages`: how many of it still count.
-local function forget(id, blob, messages)
-  redis.call('ZREM', CLAIMS, id)
-  redis.call('HDEL', TOKENS, id)
-  redis.call('HDEL', GONE, id)
-  redis.call('HDEL', DONE, id)
-  redis.call('HDEL', EXPIRIES, id)
-  redis.call('HDEL', OPENED, id)
-  add_counts(route_of(id), -messages, -redis.call('STRLEN', blob))
-  redis.call('UNLINK', blob)
+-- Counts of several bundles, by route: one command a route, however many they are.
+local function tally()
+  local messages, bytes = {}, {}
+  local function add(route, more, longer)
+    messages[route] = (messages[route] or 0) + more
+    bytes[route] = (bytes[route] or 0) + longer
+  end
+  local function enter()
+    for route, n in pairs(messages) do
+      add_counts(route, n, bytes[route])
+    end
+  end
+  return add, enter
+end
+
+-- Removes every trace of bundles but their places in a due zset: per bundle its id, its blob, how long that is, and
+-- how many messages of it still count. A command for all of them wherever there is one.
+local function forget(bundles)
+  if #bundles == 0 then
+    return
+  end
+  local ids, blobs = {}, {}
+  local add, enter = tally()
+  for i, b in ipairs(bundles) do
+    ids[i], blobs[i] = b.id, b.blob
+    add(route_of(b.id), -b.messages, -b.length)
+  end
+  redis.call('ZREM', CLAIMS, unpack(ids))
+  for _, key in ipairs({ TOKENS, GONE, DONE, EXPIRIES, OPENED }) do
+    redis.call('HDEL', key, unpack(ids))
+  end
+  enter()
+  redis.call('UNLINK', unpack(blobs))
 end
 
 -- Frees a name, if it still means this message.

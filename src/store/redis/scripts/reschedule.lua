@@ -54,7 +54,7 @@ if was == 'pending' then
   local gone = with_set(had, index, count)
   if ones(union(gone, redis.call('HGET', DONE, id))) == count then
     redis.call('ZREM', OLD_DUE, id)
-    forget(id, OLD, count - ones(had))
+    forget({ { id = id, blob = OLD, length = redis.call('STRLEN', OLD), messages = count - ones(had) } })
     reindex(OLD_DUE, shelf_of(id))
   else
     redis.call('HSET', GONE, id, gone)

@@ -6,8 +6,13 @@
 -- ARGV  lane number answered; bundles; per bundle: id, token, names, and per name: name, index;
 --       then what to remember, see `remember`
 -- returns {s, us, went_back, answer}: one letter a bundle: o done, s stale
--- atomic: all of it. costs: a few commands a bundle, whatever it holds; one more for each name it remembers.
-local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, #KEYS, 'string')
+-- atomic: all of it. costs: a command a bundle, whatever it holds, and some a call; one more for each name.
+local wrong = wrong_kind(1, FIXED)
+if wrong then
+  return wrong
+end
+local long
+long, wrong = lengths(FIXED + 1, #KEYS)
 if wrong then
   return wrong
 end
@@ -15,26 +20,36 @@ local before = repeated()
 if before then
   return before
 end
-local results = {}
+local ids, asks = {}, {}
 for i = 1, num() do
-  local id, token, names = arg(), arg(), num()
-  local blob, count = KEYS[FIXED + i], count_of(id)
-  local ours = held_by(id, token)
-  for _ = 1, names do
-    local name, index = arg(), arg()
-    if ours then
-      free_name(name, id .. ' ' .. index)
+  ids[i] = arg()
+  asks[i] = { token = arg(), names = {} }
+  for n = 1, num() do
+    asks[i].names[n] = { arg(), arg() }
+  end
+end
+local results, ours, taken = {}, {}, {}
+if #ids > 0 then
+  local tokens = redis.call('HMGET', TOKENS, unpack(ids))
+  local gone = redis.call('HMGET', GONE, unpack(ids))
+  for i, id in ipairs(ids) do
+    local count = count_of(id)
+    if not taken[id] and is_held(tokens[i], asks[i].token) then
+      for _, name in ipairs(asks[i].names) do
+        free_name(name[1], id .. ' ' .. name[2])
+      end
+      taken[id] = true
+      ours[#ours + 1] =
+        { id = id, blob = KEYS[FIXED + i], length = long[i], messages = count - ones(gone[i]) }
+      results[i] = 'o'
+    else
+      if long[i] > 0 and not taken[id] then
+        redis.call('HSET', DONE, id, string.rep('1', count))
+      end
+      results[i] = 's'
     end
   end
-  if ours then
-    forget(id, blob, count - ones(redis.call('HGET', GONE, id)))
-    results[i] = 'o'
-  else
-    if redis.call('EXISTS', blob) == 1 then
-      redis.call('HSET', DONE, id, string.rep('1', count))
-    end
-    results[i] = 's'
-  end
+  forget(ours)
 end
 if REMEMBERS then
   remember()

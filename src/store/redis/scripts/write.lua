@@ -23,8 +23,13 @@ if wrong then
 end
 local before = repeated()
 local D, B, O, X, G = num(), num(), num(), num(), num()
-wrong = wrong_kind(FIXED + 1, FIXED + D, 'zset') or wrong_kind(FIXED + D + 1, #KEYS - G, 'string')
+wrong = wrong_kind(FIXED + 1, FIXED + D, 'zset') or wrong_kind(FIXED + D + B + 1, #KEYS - G, 'string')
   or wrong_kind(#KEYS - G + 1, #KEYS, 'zset')
+if wrong then
+  return wrong
+end
+local long
+long, wrong = lengths(FIXED + D + 1, FIXED + D + B)
 if wrong then
   return wrong
 end
@@ -126,7 +131,7 @@ while at < #ARGV do
 end
 -- A blob that has gone since it was SET would make an entry without content.
 for i = 1, B do
-  if redis.call('EXISTS', bundles[i].blob) == 0 then
+  if long[i] == 0 then
     return redis.error_reply('ERR the blob of ' .. bundles[i].id .. ' is not there')
   end
 end
@@ -219,7 +224,8 @@ for name, entry in pairs(names) do
     redis.call('HSET', NAMES, name, entry.bundle.id .. ' ' .. int(entry.index))
   end
 end
-local dirty = {}
+local dirty, fresh = {}, {}
+local add, enter = tally()
 for _, b in pairs(known) do
   if b.stands then
     redis.call('PERSIST', b.blob)
@@ -228,12 +234,14 @@ for _, b in pairs(known) do
     if live == 0 then
       redis.call('UNLINK', b.blob)
     else
-      redis.call('ZADD', KEYS[FIXED + b.due], b.first, b.id)
+      local members = fresh[b.due] or {}
+      members[#members + 1], members[#members + 2] = b.first, b.id
+      fresh[b.due] = members
       redis.call('PERSIST', b.blob)
       if b.gone then
         redis.call('HSET', GONE, b.id, b.gone)
       end
-      add_counts(route_of(b.id), live, b.bytes)
+      add(route_of(b.id), live, b.bytes)
       dirty[b.due] = true
     end
   elseif b.touched then
@@ -241,7 +249,8 @@ for _, b in pairs(known) do
     local taken = ones(b.gone) - ones(had)
     if ones(union(b.gone, b.done)) == b.count then
       redis.call('ZREM', KEYS[FIXED + b.due], b.id)
-      forget(b.id, b.blob, b.count - ones(had))
+      local length = redis.call('STRLEN', b.blob)
+      forget({ { id = b.id, blob = b.blob, length = length, messages = b.count - ones(had) } })
       dirty[b.due] = true
     else
       redis.call('HSET', GONE, b.id, b.gone)
@@ -249,6 +258,10 @@ for _, b in pairs(known) do
     end
   end
 end
+for due, members in pairs(fresh) do
+  redis.call('ZADD', KEYS[FIXED + due], unpack(members))
+end
+enter()
 for due in pairs(dirty) do
   reindex(KEYS[FIXED + due], shelves[due])
 end

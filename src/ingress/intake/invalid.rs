@@ -1,0 +1,67 @@
+//! What becomes of an invalid message: its route's policy.
+
+use super::{Judged, Source};
+use crate::domain::{DeadReason, Entry, InvalidReason, Message, OnInvalid, Route, Text, retry};
+use crate::ingress::{Receipt, bury, headers};
+use crate::telemetry::Outcome;
+
+impl Source {
+    pub(super) fn invalid(
+        &self,
+        reason: InvalidReason,
+        error: &Text,
+        unreadable: bool,
+        mut entry: Entry,
+        receipt: Receipt,
+        judged: &mut Judged,
+    ) {
+        let policy = match self.route.policy.on_invalid {
+            // Headers that cannot be read cannot leave byte for byte: they are kept for a person instead.
+            OnInvalid::PassThrough if unreadable => OnInvalid::DeadLetter,
+            policy => policy,
+        };
+        self.metrics.invalid(reason, policy.as_str());
+        self.intake.bursts.note("an invalid message", &self.route.name, reason.as_str(), error);
+        let id = named(&entry.message, &self.route);
+        if policy != OnInvalid::PassThrough
+            && let Some(id) = &id
+        {
+            let reason = reason.as_str();
+            self.intake.watch.report(&self.route.name, id.as_str(), || Outcome::Dead { reason });
+        }
+        match policy {
+            OnInvalid::PassThrough => judged.through.push((entry, self.route.to.clone(), receipt)),
+            OnInvalid::Drop => {
+                self.metrics.dropped(reason.as_str(), 1);
+                receipt.resolve();
+            }
+            OnInvalid::DeadLetter => {
+                let reason = DeadReason::Invalid(reason);
+                let now = entry.due;
+                retry::remember(&mut entry, now, reason.as_str(), error.as_str());
+                // Where its name would live, so that it can be found by it, and have it back.
+                let key = self.route.order_key(&entry.message);
+                let p = self.place(key.as_ref(), id.as_ref(), entry.position);
+                entry.id = id;
+                let Some(entry) = bury::keep(entry, &self.route.policy) else {
+                    let what = "a message over dead_letters.max_message goes back to its queue's own \
+                        dead-letter exchange";
+                    self.intake.bursts.note(what, &self.route.name, reason.as_str(), error);
+                    receipt.reject();
+                    return;
+                };
+                if self.route.dead_letter_to.is_none() {
+                    self.metrics.dead_letter(reason.as_str());
+                }
+                let op = bury::bury(&self.route, reason, Text::default(), entry, now);
+                judged.work.command(p, op, receipt);
+            }
+        }
+    }
+}
+
+/// The producer's name for a message that is invalid for another reason.
+fn named(message: &Message, route: &Route) -> Option<Text> {
+    let found = headers::find(&message.headers, &route.policy.headers);
+    headers::id(found.id?, message.origin).ok().flatten()
+}
