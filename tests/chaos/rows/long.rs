@@ -9,7 +9,7 @@ use super::common::{bar_recovery, late, send};
 use crate::outcome::Outcome;
 use crate::stage::{Scale, Setup, Stage};
 use crate::support::process::Signal;
-use crate::support::{When, names};
+use crate::support::{When, eventually, names};
 
 /// One replica dies and comes again, faster than anything settles.
 pub(super) async fn crash_loop(scale: Scale) -> Outcome {
@@ -119,9 +119,12 @@ pub(super) async fn idle(scale: Scale) -> Outcome {
             send(stage, way, messages.collect()).await;
         }
     };
-    // The ways to the targets are open.
     some(&stage).await;
-    sleep(Duration::from_secs(3)).await;
+    eventually("the ways to the targets are open", async || {
+        let missing = stage.run.ledger().missing().len();
+        if missing == 0 { Ok(()) } else { Err(anyhow::anyhow!("{missing} have not arrived")) }
+    })
+    .await;
     for proxy in &proxies {
         proxy.forget_after(Duration::from_secs(30));
     }
