@@ -149,7 +149,7 @@ mod planted {
     }
 
     /// Where a claim has read what is gone.
-    const READ_GONE: &str = "local gone = redis.call('HMGET', GONE, unpack(ids))\n";
+    const READ_GONE: &str = "local gone = fields(GONE, ids)\n";
     /// Where a token is compared with the one that holds the claim.
     const HELD: &str = "if mark and string.sub(held, 1, mark - 1) == token then";
 

@@ -116,9 +116,9 @@ if ORDERED then
   reply[2], reply[3] = front and front[2] or '', front and front[1] or ''
 end
 if #ids > 0 then
-  local expiries = redis.call('HMGET', EXPIRIES, unpack(ids))
-  local gone = redis.call('HMGET', GONE, unpack(ids))
-  local done = redis.call('HMGET', DONE, unpack(ids))
+  local expiries, done = fields(EXPIRIES, ids), fields(DONE, ids)
+  local gone = fields(GONE, ids)
+  local n = #reply
   for i, id in ipairs(ids) do
     local expired, opened = tonumber(expiries[i] or 0) or 0, 0
     -- The mark is raised before anyone decodes it: what kills its reader is known by it. A single message
@@ -126,9 +126,9 @@ if #ids > 0 then
     if expired >= 2 and (count_of(id) or 1) > 1 then
       opened = count_up(OPENED, id)
     end
-    local n = #reply
-    reply[n + 1], reply[n + 2], reply[n + 3] = id, scores[i], int(expired)
-    reply[n + 4], reply[n + 5], reply[n + 6] = int(opened), gone[i] or '', done[i] or ''
+    reply[n + 1], reply[n + 2], reply[n + 3] = id, scores[i], expired == 0 and '0' or int(expired)
+    reply[n + 4], reply[n + 5], reply[n + 6] = opened == 0 and '0' or int(opened), gone[i] or '', done[i] or ''
+    n = n + 6
   end
 end
 return answer(reply)

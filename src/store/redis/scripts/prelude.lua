@@ -51,10 +51,14 @@ end
 if ORDERED then
   KINDS[#KINDS + 1] = 'hash'
 end
+-- Keys that were not there when they were looked at: nothing need be read or removed of them.
+local absent = {}
 local function wrong_kind(from, to, kind)
   for i = from, to do
     local found = redis.call('TYPE', KEYS[i]).ok
-    if found ~= 'none' and found ~= (kind or KINDS[i]) then
+    if found == 'none' then
+      absent[KEYS[i]] = true
+    elseif found ~= (kind or KINDS[i]) then
       return redis.error_reply('WRONGTYPE ' .. KEYS[i] .. ' is a ' .. found)
     end
   end
@@ -120,6 +124,11 @@ local function reindex(due, shelf)
   else
     redis.call('ZREM', IDX, shelf)
   end
+end
+
+-- These fields of a hash; nothing of one that was not there.
+local function fields(key, ids)
+  return absent[key] and {} or redis.call('HMGET', key, unpack(ids))
 end
 
 -- Whose claim it is, by what `TOKENS` holds of it: the score it came from, if the token is the one that holds it.
@@ -197,8 +206,9 @@ local function tally()
 end
 
 -- Removes every trace of bundles but their places in a due zset: per bundle its id, its blob, how long that is, and
--- how many messages of it still count. A command for all of them wherever there is one.
-local function forget(bundles)
+-- how many messages of it still count. A command for all of them wherever there is one; none for a key that is
+-- `missing`.
+local function forget(bundles, missing)
   if #bundles == 0 then
     return
   end
@@ -210,7 +220,9 @@ local function forget(bundles)
   end
   redis.call('ZREM', CLAIMS, unpack(ids))
   for _, key in ipairs({ TOKENS, GONE, DONE, EXPIRIES, OPENED }) do
-    redis.call('HDEL', key, unpack(ids))
+    if not (missing and missing[key]) then
+      redis.call('HDEL', key, unpack(ids))
+    end
   end
   enter()
   redis.call('UNLINK', unpack(blobs))

@@ -30,8 +30,7 @@ for i = 1, num() do
 end
 local results, ours, taken = {}, {}, {}
 if #ids > 0 then
-  local tokens = redis.call('HMGET', TOKENS, unpack(ids))
-  local gone = redis.call('HMGET', GONE, unpack(ids))
+  local tokens, gone = fields(TOKENS, ids), fields(GONE, ids)
   for i, id in ipairs(ids) do
     local count = count_of(id)
     if not taken[id] and is_held(tokens[i], asks[i].token) then
@@ -45,11 +44,12 @@ if #ids > 0 then
     else
       if long[i] > 0 and not taken[id] then
         redis.call('HSET', DONE, id, string.rep('1', count))
+        absent[DONE] = nil
       end
       results[i] = 's'
     end
   end
-  forget(ours)
+  forget(ours, absent)
 end
 if REMEMBERS then
   remember()
