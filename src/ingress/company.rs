@@ -16,13 +16,13 @@ use super::bundling::{MAX_SPAN_MS, Work};
 use crate::domain::{Entry, Partition, Partitions, Route, Text, UnixMs};
 
 /// How long a message waits for company.
-pub(super) const PATIENCE: Duration = Duration::from_millis(50);
-/// Only those wait that have two hundred times as long to go.
+pub(super) const PATIENCE: Duration = Duration::from_millis(80);
+/// Only those wait that have a hundred times as long to go.
 const FAR_MS: i64 = 10_000;
 /// As many must have come within one patience.
-const MANY: usize = 512;
+const MANY: usize = 1024;
 /// So many wait at most.
-const FULL: usize = 8192;
+const FULL: usize = 16_384;
 /// Those that leave together go to so many partitions: few, so that they share bundles; more than one, so that no
 /// partition has all the work at once.
 const HOMES: usize = 4;
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn many_wait_and_share_their_bundles() {
         let company = company();
-        let Met::First(number) = company.meet(far(600), UnixMs(0), 0) else { panic!("the first to wait") };
+        let Met::First(number) = company.meet(far(1100), UnixMs(0), 0) else { panic!("the first to wait") };
         assert!(matches!(company.meet(far(50), UnixMs(0), 40_000), Met::Wait));
         assert!(company.leave(number + 1).is_none(), "another company");
         let stored = bundles(company.leave(number).expect("those that wait"));
@@ -189,7 +189,7 @@ mod tests {
         assert!(stored.len() > 1 && stored.len() <= HOMES, "{stored:?}");
         assert!(company.leave(number).is_none(), "they have left");
         // Many came just now, so the next wait as well; and later, when few come, not.
-        assert!(matches!(company.meet(far(50), UnixMs(0), 60_000), Met::First(next) if next != number));
+        assert!(matches!(company.meet(far(50), UnixMs(0), 100_000), Met::First(next) if next != number));
         assert!(company.leave(number + 1).is_some());
         assert!(matches!(company.meet(far(50), UnixMs(0), 900_000), Met::Alone(_)));
     }
@@ -197,8 +197,8 @@ mod tests {
     #[test]
     fn a_full_company_leaves_at_once() {
         let company = company();
-        let Met::First(number) = company.meet(far(8000), UnixMs(0), 0) else { panic!("the first to wait") };
-        let Met::Full(work) = company.meet(far(8000), UnixMs(0), 1000) else { panic!("no room for more") };
+        let Met::First(number) = company.meet(far(16_000), UnixMs(0), 0) else { panic!("the first to wait") };
+        let Met::Full(work) = company.meet(far(1000), UnixMs(0), 1000) else { panic!("no room for more") };
         assert_eq!(bundles(work).iter().map(|(_, bundles)| bundles).sum::<usize>(), 40, "of 500 at most");
         assert!(company.leave(number).is_none());
         assert!(matches!(company.meet(far(1), UnixMs(0), 2000), Met::First(_)));

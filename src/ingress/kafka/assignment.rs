@@ -13,8 +13,8 @@ use crate::domain::Route;
 use crate::ingress::{Delivery, Feed, Ledger, Sink};
 use crate::lifecycle::Tasks;
 
-/// Most records of one partition that are read and not yet resolved.
-const WINDOW_RECORDS: usize = 20_000;
+/// Most records of one partition that are read and not yet resolved: twice what waits for company at most.
+const WINDOW_RECORDS: usize = 32_768;
 /// Most bytes of them; one record may go beyond.
 const WINDOW_BYTES: usize = 16 << 20;
 
