@@ -64,7 +64,7 @@ fn admission(criterion: &mut Criterion) {
         group.bench_function(name, |bencher| {
             bencher.iter_batched(
                 || message.clone(),
-                |message| black_box(admit(message, None, Some(NOW), &route, NOW)),
+                |message| black_box(admit(message, None, Some(NOW), &route, NOW.into())),
                 BatchSize::SmallInput,
             );
         });

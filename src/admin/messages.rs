@@ -214,7 +214,7 @@ pub(super) async fn reschedule(
     IfMatch(seen): IfMatch,
     Body(body): Body<Reschedule>,
 ) -> Result<(Extension<Noted>, Json<Commanded>), Problem> {
-    let now = admin.store()?.clock().arrival();
+    let now = admin.store()?.clock().arrival().latest;
     let due = match (body.due_ms, body.delay) {
         (Some(due), None) if due >= 0 => UnixMs(due),
         (None, Some(delay)) => {

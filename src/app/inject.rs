@@ -28,7 +28,7 @@ impl IngressInject {
 impl Inject for IngressInject {
     fn judge(&self, route: &Route, message: &Message) -> Result<UnixMs, Unfit> {
         let now = self.clock.wall();
-        match admit(message.clone(), None, None, route, now) {
+        match admit(message.clone(), None, None, route, now.into()) {
             Admitted::Delayed { due, .. } | Admitted::Reschedule { due, .. } => {
                 Ok(due.plus(route.policy.jitter_ms))
             }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
+use super::arrival::{Arrival, Steady};
 use super::due::UnixMs;
 
 /// A new master's clock that is behind by more (microseconds) is a step; by less, it is only another clock.
@@ -94,6 +95,7 @@ pub struct StoreClock {
     /// Both of each master, by whatever number its connections give it.
     masters: Mutex<BTreeMap<u64, Bounds>>,
     steps: AtomicU64,
+    steady: Mutex<Steady>,
 }
 
 /// One master's microseconds minus monotonic ones: at least, at most.
@@ -118,7 +120,14 @@ impl StoreClock {
     pub fn new(clock: Clock) -> Self {
         let unknown = || AtomicI64::new(i64::MIN);
         let (offset, latest) = (unknown(), unknown());
-        Self { clock, offset, latest, masters: Mutex::default(), steps: AtomicU64::new(0) }
+        Self {
+            clock,
+            offset,
+            latest,
+            masters: Mutex::default(),
+            steps: AtomicU64::new(0),
+            steady: Mutex::default(),
+        }
     }
 
     /// The machine's clocks it is built on.
@@ -189,12 +198,16 @@ impl StoreClock {
         self.now_us().map_or_else(|| self.clock.wall(), |us| UnixMs(us.div_euclid(1000)))
     }
 
-    /// The latest that it can be now by either clock, milliseconds: when what is here now has arrived. A delay that
-    /// counted from a clock that is behind would end too early once that clock is set right.
-    pub fn arrival(&self) -> UnixMs {
-        let latest = self.latest.load(Ordering::Acquire);
-        let store = if latest == i64::MIN { i64::MIN } else { self.clock.mono_us() + latest };
-        UnixMs(store.max(self.clock.wall_us()).div_euclid(1000) + 1)
+    /// When what is here now has arrived.
+    pub fn arrival(&self) -> Arrival {
+        let mono = self.clock.mono_us();
+        let (wall, latest) = (self.clock.wall_us() - mono, self.latest.load(Ordering::Acquire));
+        let at = |us: i64| UnixMs(us.div_euclid(1000));
+        if latest == i64::MIN {
+            return Arrival { earliest: at(mono + wall), latest: at(mono + wall).plus(1) };
+        }
+        let counts = self.steady.lock().judge(latest, wall);
+        Arrival { earliest: at(self.reached_us()), latest: at(mono + counts).plus(1) }
     }
 
     /// The moment that both clocks have reached, Unix microseconds: what is due by then is due. It stays
@@ -253,15 +266,16 @@ mod tests {
         let sent = Sent { mono_us: clock.local().mono_us() - 20_000, ..clock.sending(0) };
         // Read at any moment of the 20 ms that the trip took: as late as its end, and then this is what it is now.
         clock.observe(ahead, sent);
-        let (low, high) = (clock.now(), clock.arrival());
+        let (low, high) = (clock.now(), clock.arrival().latest);
         assert!(high.since(low) >= 20, "{low} {high}");
         // A quick trip says more.
         clock.observe(ahead + 20_000, clock.sending(0));
-        assert!(clock.arrival().since(clock.now()) < 20);
+        assert!(clock.arrival().latest.since(clock.now()) < 20);
         // A Redis that is behind may be the one that is wrong, and be set right before the delay is over.
         clock.observe(4_000_000_000_000, clock.sending(0));
         assert!(clock.now() < UnixMs(4_100_000_000), "a step back takes the bound");
-        let (arrival, wall) = (clock.arrival(), clock.local().wall());
+        let (arrival, wall) = (clock.arrival().latest, clock.local().wall());
+        assert!(clock.is_due(clock.arrival().earliest), "due by any clock");
         assert!(arrival > UnixMs(ahead / 1000 - 3_600_000) && arrival <= wall.plus(1), "{arrival} {wall}");
     }
 

@@ -4,6 +4,7 @@
 //! `route` is where it goes under which policy, `verdict` is what became of it,
 //! `due` and `clock` say when, `partition` says in which slice of the store.
 
+mod arrival;
 pub mod clock;
 pub mod due;
 pub mod duration;
@@ -21,6 +22,7 @@ pub mod secret;
 pub mod testing;
 pub mod verdict;
 
+pub use arrival::Arrival;
 pub use clock::{Clock, StoreClock};
 pub use due::UnixMs;
 pub use message::{Entry, Failure, Flags, Header, HeaderValue, Message, Origin, Properties, Text};

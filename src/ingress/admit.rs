@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::headers::{self, Found, Op};
 use crate::domain::route::DelayFrom;
 use crate::domain::{
-    Header, InvalidReason, Message, Route, Target, Text, UnixMs, duration, message::stamped,
+    Arrival, Header, InvalidReason, Message, Route, Target, Text, UnixMs, duration, message::stamped,
 };
 
 /// What a record is, by its headers.
@@ -59,7 +59,7 @@ pub enum Admitted {
 /// Reads a message's delay headers and decides what it is.
 ///
 /// `malformed` is what the broker's client could not read of its headers, `produced` when it was
-/// produced (if its broker says so), `arrival` when it was read, on the store's clock.
+/// produced (if its broker says so), `arrival` when it was read.
 ///
 /// The limits hold for every message that is read, with a delay header or without. Beyond them only
 /// what is needed is judged, so that a refusal always concerns what was asked for: of a message that
@@ -71,7 +71,7 @@ pub fn admit(
     malformed: Option<Text>,
     produced: Option<UnixMs>,
     route: &Route,
-    arrival: UnixMs,
+    arrival: Arrival,
 ) -> Admitted {
     let decision = match within_limits(&message, malformed, route) {
         Ok(()) => decide(&message, produced, route, arrival),
@@ -131,7 +131,7 @@ fn decide(
     message: &Message,
     produced: Option<UnixMs>,
     route: &Route,
-    arrival: UnixMs,
+    arrival: Arrival,
 ) -> Result<Decision, Refused> {
     let names = &route.policy.headers;
     let found = headers::find(&message.headers, names);
@@ -195,7 +195,7 @@ fn due(
     message: &Message,
     produced: Option<UnixMs>,
     route: &Route,
-    arrival: UnixMs,
+    arrival: Arrival,
 ) -> Result<UnixMs, Refused> {
     let policy = &route.policy;
     let names = &policy.headers;
@@ -203,7 +203,10 @@ fn due(
         (Some(value), _) => {
             let delay = headers::delay_ms(value, message.origin);
             let delay = delay.map_err(|e| (InvalidReason::BadDelay, format!("{}: {e}", names.delay)))?;
-            (base(produced, policy.delay_from, arrival).plus(delay), &names.delay)
+            let from = base(produced, policy.delay_from, arrival.latest);
+            // Nothing to wait for, and what arrived is due, though `latest` may not have come yet.
+            let nothing = delay == 0 && from == arrival.latest;
+            (if nothing { arrival.earliest } else { from.plus(delay) }, &names.delay)
         }
         (None, Some(value)) => {
             let due = headers::deliver_at(value, message.origin);
@@ -218,7 +221,7 @@ fn due(
             return Err((InvalidReason::BadDelay, error));
         }
     };
-    let ahead = due.since(arrival);
+    let ahead = due.since(arrival.latest);
     if ahead > policy.max_delay_ms {
         let (ahead, most) = (duration::render(ahead), duration::render(policy.max_delay_ms));
         return Err((InvalidReason::TooFar, format!("{name}: due in {ahead}, over max_delay of {most}")));

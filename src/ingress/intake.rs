@@ -26,7 +26,7 @@ use super::jitter::Jitter;
 use super::through::Through;
 use super::{Delivery, Receipt};
 use crate::backoff::Backoff;
-use crate::domain::{Entry, Flags, Message, Partition, Route, RouteName, Target, Text, UnixMs};
+use crate::domain::{Arrival, Entry, Flags, Message, Partition, Route, RouteName, Target, Text, UnixMs};
 use crate::egress::Lanes;
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{Bundle, DeadRoom, Store, WriteOp};
@@ -208,10 +208,11 @@ impl Source {
         }
         self.batches += 1;
         self.straight = self.goes_straight();
-        let now = self.intake.store.clock().arrival();
+        let arrival = self.intake.store.clock().arrival();
+        let now = arrival.latest;
         let mut judged = Judged::new(&self.route, now);
         for delivery in batch {
-            self.judge(delivery, now, &mut judged).await;
+            self.judge(delivery, arrival, &mut judged).await;
         }
         let Judged { mut work, far, due, through } = judged;
         self.intake.direct.publish(&self.route, &self.metrics, due);
@@ -270,7 +271,8 @@ impl Source {
         true
     }
 
-    async fn judge(&mut self, delivery: Delivery, now: UnixMs, judged: &mut Judged) {
+    async fn judge(&mut self, delivery: Delivery, arrival: Arrival, judged: &mut Judged) {
+        let now = arrival.latest;
         let Judged { work, far, due: direct, through } = &mut *judged;
         let Delivery { message, malformed, produced, flags, position, receipt } = delivery;
         let unreadable = malformed.is_some();
@@ -281,13 +283,11 @@ impl Source {
             position,
             ..Entry::new(due, message)
         };
-        match admit(message, malformed, produced, &self.route, now) {
+        match admit(message, malformed, produced, &self.route, arrival) {
             Admitted::PassThrough { target, message } => {
                 through.push((entry(now, None, flags, message), target, receipt));
             }
             Admitted::Delayed { due, id, target, message } => {
-                // No delay at all: due by any clock, though `now` is the latest that it can be.
-                let due = if due == now { self.intake.store.clock().now() } else { due };
                 let due = self.jitter.put_off(due, id.as_ref(), position);
                 let named = id.is_some();
                 let flags = if named { flags.with(Flags::NAMED) } else { flags };

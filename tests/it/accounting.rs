@@ -107,7 +107,11 @@ fn a_duplicate_is_seen_unless_it_is_explained() {
 
 #[test]
 fn an_early_message_is_seen_to_the_millisecond() {
-    only_fault(&changed(|delivery| delivery.received_ms -= 3), "early", "run/1/7 by 1 ms");
+    only_fault(
+        &changed(|delivery| delivery.received_ms -= 3),
+        "early",
+        "run/1/7 to kafka:orders at 1000006 by 1 ms",
+    );
     assert!(changed(|delivery| delivery.received_ms -= 2).faults(0).is_empty(), "just due is not early");
 }
 

@@ -35,7 +35,9 @@ async fn races(rig: &Rig, method: &str, body: &str) -> Vec<Race> {
     rig.committed().await;
     let (mut before, mut races) = (BEFORE, Vec::new());
     for (id, due) in dues {
-        tokio::time::sleep(Duration::from_millis((due - before - now_ms()).max(0) as u64)).await;
+        // One whose moment has gone by while the last was asked for is no race: where asking takes long, most are not.
+        let Ok(wait) = u64::try_from(due - before - now_ms()) else { continue };
+        tokio::time::sleep(Duration::from_millis(wait)).await;
         let path = format!("/api/v1/routes/r/messages/{id}");
         let (status, answer) = rig.relay().request(method, &path, None, body).await.expect("an answer");
         let step = fastrand::i64(0..STEP);
@@ -64,7 +66,7 @@ fn by_result(races: Vec<Race>) -> BTreeMap<String, Vec<Race>> {
 /// Of either kind there are so many that the moment of the claim lies among them.
 fn many(in_time: &[Race], too_late: &BTreeMap<String, Vec<Race>>) {
     let too_late: usize = too_late.values().map(Vec::len).sum();
-    let least = RACES as usize / 10;
+    let least = (in_time.len() + too_late).max(50) / 10;
     assert!(in_time.len() >= least && too_late >= least, "no race: {} and {too_late}", in_time.len());
 }
 

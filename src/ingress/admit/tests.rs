@@ -59,7 +59,7 @@ fn both(headers: &[(&str, &str)]) -> [Message; 2] {
 }
 
 fn admit_now(message: &Message, route: &Route) -> Admitted {
-    admit(message.clone(), None, None, route, ARRIVAL)
+    admit(message.clone(), None, None, route, ARRIVAL.into())
 }
 
 fn without(message: &Message, names: &[&str]) -> Message {
@@ -274,7 +274,8 @@ fn limits_are_inclusive_and_hold_with_and_without_a_delay() {
 #[test]
 fn headers_that_could_not_be_read_are_bad_headers() {
     let [message, _] = both(&[]);
-    let admitted = admit(message.clone(), Some("a name that is not UTF-8".into()), None, &route(), ARRIVAL);
+    let admitted =
+        admit(message.clone(), Some("a name that is not UTF-8".into()), None, &route(), ARRIVAL.into());
     let error = "a name that is not UTF-8".into();
     assert_eq!(admitted, Admitted::Invalid { reason: InvalidReason::BadHeaders, error, message });
 }
@@ -321,7 +322,7 @@ fn a_reschedule_carries_the_message_it_may_become() {
             target: topic("orders"),
             message: without(&message, &["x-delay-op", "x-delay-id", "x-delay"]),
         };
-        let admitted = admit(message, None, Some(ARRIVAL.plus(-1000)), &route(), ARRIVAL);
+        let admitted = admit(message, None, Some(ARRIVAL.plus(-1000)), &route(), ARRIVAL.into());
         assert_eq!(admitted, expected);
     }
 }
@@ -349,7 +350,7 @@ proptest! {
         let origin = if kafka { Origin::Kafka } else { Origin::Rabbitmq };
         let message = Message { origin, key: None, body: None, headers, properties: None };
         let route = route();
-        match admit(message.clone(), None, produced.map(UnixMs), &route, ARRIVAL) {
+        match admit(message.clone(), None, produced.map(UnixMs), &route, ARRIVAL.into()) {
             Admitted::Delayed { due, message: rest, .. } | Admitted::Reschedule { due, message: rest, .. } => {
                 prop_assert!(due.0 >= 0 && due.since(ARRIVAL) <= MAX_DELAY);
                 prop_assert!(!rest.headers.iter().any(|h| is_ours(h, &route)));

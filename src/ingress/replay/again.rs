@@ -88,7 +88,7 @@ impl Judge {
         let Reread { position, message, malformed, produced } = record;
         let arrival = produced.filter(|at| *at <= now).unwrap_or(now);
         let unreadable = malformed.is_some();
-        let (asks, message, target) = match admit(message, malformed, produced, route, arrival) {
+        let (asks, message, target) = match admit(message, malformed, produced, route, arrival.into()) {
             Admitted::PassThrough { message, .. } => (Asks::Passing, message, None),
             Admitted::Delayed { due, id, target, message } => {
                 let due = jitter.put_off(due, id.as_ref(), Some(position));

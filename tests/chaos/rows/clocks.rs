@@ -13,11 +13,11 @@ use crate::stage::{Scale, Setup, Stage};
 const STEPS_MS: [i64; 4] = [3_600_000, -3_600_000, 500, -500];
 
 pub(super) async fn step(scale: Scale) -> Outcome {
-    let (redis, first, others) = (Clock::new(), Clock::new(), Clock::new());
+    let (redis, first) = (Clock::new(), Clock::new());
     // Each of the eight in turn.
     let (of_redis, by_ms) = (scale.seed.is_multiple_of(2), STEPS_MS[(scale.seed / 2 % 4) as usize]);
     let program = redis.redis().to_string_lossy().into_owned();
-    let setup = Setup { redis_program: program, environment: others.environment(), ..Setup::default() };
+    let setup = Setup { redis_program: program, ..Setup::default() };
     let mut stage = Stage::start(scale, setup).await;
     stage.setup.environment.extend(first.environment());
     stage.relays[0] = stage.spawn(0);
@@ -35,15 +35,6 @@ pub(super) async fn step(scale: Scale) -> Outcome {
     clock.set(0);
     stage.healed();
     stage.moment(2000, 2000).await;
-    if by_ms >= stage.setup.longest_ms as i64 {
-        // A delay that began while a clock was ahead counts from that clock. Once all else has left, all clocks are
-        // put forward to see what waits for that.
-        stage.quiet().await;
-        sleep(Duration::from_millis(stage.setup.longest_ms + 1000)).await;
-        for clock in [&redis, &first, &others] {
-            clock.set(by_ms);
-        }
-    }
     stage.account().await;
     bar_recovery(&mut stage, 20_000);
     stage.close().await

@@ -352,8 +352,7 @@ pub(crate) const ROWS: &[Row] = &[
                 returns after 6 s",
         bites: "the step was seen in `clock_skew_seconds`",
         bar: "none early; nothing late 20 s after the return",
-        differs: "the clock of the process, not of its host: a library in it answers for the system's clock; what arrived \
-                  by a clock an hour ahead waits that hour: at the end all clocks are put forward to see it",
+        differs: "the clock of the process, not of its host: a library in it answers for the system's clock",
         cycles: 16,
         at_once: 1,
         short: true,

@@ -35,7 +35,7 @@ async fn a_replica_whose_clock_steps_by_an_hour_strands_nothing_and_alarms() {
             set(&file, hours * HOUR_MS);
         };
         crew.under_load(rabbitmq, 500, holds).await;
-        // Delays too: an arrival is judged by redis's clock.
+        // Delays too: the clock that has stepped says nothing of their arrival.
         crew.send_when(rabbitmq, 300, |n| When::Delay(1000 + n * 10)).await;
         arrived(&crew.run).await;
         logged(&crew.relays[1], "this replica's clock and redis's differ by more than").await;

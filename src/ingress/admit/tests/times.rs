@@ -4,7 +4,7 @@ use super::*;
 
 #[track_caller]
 fn due_of(message: &Message, produced: Option<i64>, route: &Route) -> i64 {
-    match admit(message.clone(), None, produced.map(UnixMs), route, ARRIVAL) {
+    match admit(message.clone(), None, produced.map(UnixMs), route, ARRIVAL.into()) {
         Admitted::Delayed { due, .. } => due.since(ARRIVAL),
         other => panic!("{other:?} is not delayed"),
     }
@@ -37,6 +37,32 @@ fn a_delay_counts_from_when_it_was_produced_unless_that_is_unknown_or_in_the_fut
     // A moment is a moment, whenever it was produced.
     for message in both(&[("x-deliver-at", "2026-11-21T10:00:05Z")]) {
         assert_eq!(due_of(&message, Some(now - 1000), &route()), 5000);
+    }
+}
+
+#[test]
+fn what_has_nothing_to_wait_for_is_due_by_any_clock_and_nothing_else_is_due_before_its_time() {
+    let arrival = Arrival { earliest: ARRIVAL.plus(-500), latest: ARRIVAL };
+    let due_of = |message: &Message, produced: Option<i64>| match admit(
+        message.clone(),
+        None,
+        produced.map(UnixMs),
+        &route(),
+        arrival,
+    ) {
+        Admitted::Delayed { due, .. } => due.since(ARRIVAL),
+        other => panic!("{other:?} is not delayed"),
+    };
+    for message in both(&[("x-delay", "0")]) {
+        assert_eq!(due_of(&message, None), -500);
+        assert_eq!(due_of(&message, Some(ARRIVAL.0 - 100)), -100);
+    }
+    // Both are due at the very moment that may be the one of their arrival, and that may not have come.
+    for message in both(&[("x-delay", "5s")]) {
+        assert_eq!(due_of(&message, Some(ARRIVAL.0 - 5000)), 0);
+    }
+    for message in both(&[("x-deliver-at", "2026-11-21T10:00:00Z")]) {
+        assert_eq!(due_of(&message, None), 0);
     }
 }
 
