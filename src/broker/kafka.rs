@@ -138,7 +138,8 @@ impl Connection {
             // One partition's move, or one topic's end, must not stop the group's other routes.
             .set("partition.assignment.strategy", "cooperative-sticky")
             .set("session.timeout.ms", "10000")
-            .set("heartbeat.interval.ms", "3000")
+            // How late the living hear that partitions move.
+            .set("heartbeat.interval.ms", "1000")
             .set("max.poll.interval.ms", "300000")
             .set("auto.offset.reset", "earliest")
             .set("isolation.level", "read_committed")

@@ -152,9 +152,6 @@ impl Claimer {
         let shard = self.shard.clone();
         let lookahead = shard.config.lookahead.as_millis() as i64;
         let all = partitions.len() == shard.partitions.len();
-        if shard.store.is_strange() {
-            return Ok(Next::In(LOOK));
-        }
         // What this replica's own clock would not call due for long is better claimed by another.
         let lookahead = lookahead - shard.behind_ms();
         let look = Look { number: shard.table.lock().begin_look(), began: shard.store.clock().now() };
@@ -167,6 +164,10 @@ impl Claimer {
                     self.near.insert(p, due);
                 }
             }
+        }
+        // Only now: a bell that nobody has answered would have the next look begin at once, for ever.
+        if shard.store.is_strange() {
+            return Ok(Next::In(LOOK));
         }
         let near = self.near.keys().copied().collect();
         if all {

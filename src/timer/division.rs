@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tracing::warn;
 
 use super::Shard;
-use super::holding::{Holding, Standing};
+use super::holding::{Flight, Holding, Standing};
 use super::order::Line;
 use crate::domain::{DeadReason, Entry, Flags, Refusal, UnixMs, Verdict, dying, retry};
 use crate::store::{Bundle, DeadLetter, Division, Fresh, Hold, Remainder, slice_of};
@@ -31,16 +31,16 @@ pub(super) fn of(shard: &Shard, holding: &Holding, mut line: Option<&mut Line>, 
             Standing::Confirmed | Standing::Skipped => {}
             Standing::Open if split => {
                 leaves[position] = false;
-                open.push((position as u32, named(holding, index, entry.clone())));
+                open.push((position as u32, named(&holding.flight, index, entry.clone())));
             }
             Standing::Open | Standing::Failed(Verdict::NotTried) => {
                 leaves[position] = false;
-                again.push((position as u32, named(holding, index, entry.clone())));
+                again.push((position as u32, counted(&holding.flight, index)));
             }
             Standing::Died => dead.push(letter(holding, dying::ended(entry.clone()), dying::reason(entry))),
             Standing::Moved(to) => {
                 leaves[position] = false;
-                let mut entry = named(holding, index, entry.clone());
+                let mut entry = counted(&holding.flight, index);
                 entry.asked.get_or_insert(entry.due);
                 entry.due = to.due;
                 behind.push((position as u32, to.stamp, entry));
@@ -106,7 +106,7 @@ enum Fate {
 fn failed(shard: &Shard, holding: &Holding, index: u32, verdict: &Verdict, now: UnixMs, jitter: f64) -> Fate {
     let (served, entry) = (&holding.flight.served, &holding.flight.entries[index as usize]);
     let handouts = entry.handouts + holding.flight.batch.expiries + 1;
-    let mut failed = named(holding, index, retry::failed(entry, verdict, handouts, now));
+    let mut failed = named(&holding.flight, index, retry::failed(entry, verdict, handouts, now));
     served.metrics.publish_failure(retry::describe(verdict).0);
     let due = match retry::after(verdict, failed.failures, served.route.policy.retry, now, jitter) {
         retry::Next::Again(due) => due,
@@ -142,7 +142,7 @@ fn dying(holding: &Holding, index: u32, verdict: &Verdict, now: UnixMs) -> Fate 
     served.metrics.publish_failure(reason);
     let what = "dead_letter_to does not take what is dead; trying on";
     served.bursts.note(what, &served.route.name, reason, error);
-    let mut entry = named(holding, index, entry.clone());
+    let mut entry = named(&holding.flight, index, entry.clone());
     entry.handouts += holding.flight.batch.expiries + 1;
     entry.due = now.plus(served.route.policy.retry.max_ms);
     Fate::Again(entry)
@@ -155,11 +155,18 @@ fn size(entry: &Entry) -> usize {
 
 /// A message that leaves its first bundle takes its `~` id along; and, for its new bundle does not know of it,
 /// that a holder of before may have published it.
-fn named(holding: &Holding, index: u32, mut entry: Entry) -> Entry {
-    entry.id.get_or_insert_with(|| holding.flight.batch.ids[index as usize].clone());
-    if holding.flight.batch.expiries > 0 {
+fn named(flight: &Flight, index: u32, mut entry: Entry) -> Entry {
+    entry.id.get_or_insert_with(|| flight.batch.ids[index as usize].clone());
+    if flight.batch.expiries > 0 {
         entry.flags = entry.flags.with(Flags::CLAIM_EXPIRED);
     }
+    entry
+}
+
+/// The same of one that its holder did not publish: those before him may have, each under a claim that expired.
+fn counted(flight: &Flight, index: u32) -> Entry {
+    let mut entry = named(flight, index, flight.entries[index as usize].clone());
+    entry.handouts += flight.batch.expiries;
     entry
 }
 
@@ -220,4 +227,23 @@ fn remainder(
     let bundle = Bundle { target: holding.flight.target_name.clone(), entries: Arc::new(entries) };
     let route = holding.flight.served.route.name.clone();
     Remainder { fresh: Fresh { route, bundle }, from, lease_ms, expiries, stamp: None }
+}
+
+#[cfg(all(test, feature = "test-util"))]
+mod tests {
+    use super::*;
+    use crate::domain::testing::entry;
+    use crate::domain::{Cause, Clock};
+    use crate::timer::rehearsal;
+
+    #[test]
+    fn what_a_holder_did_not_publish_counts_the_claims_of_those_before_him() {
+        let served = rehearsal::served(Clock::start());
+        let flight = |expiries| rehearsal::flight(&served, 0, vec![entry(UnixMs(7), b"body")], expiries);
+        let first = counted(&flight(0), 0);
+        assert_eq!((first.handouts, first.repeat_cause(0)), (0, None));
+        let later = counted(&flight(2), 0);
+        assert_eq!((later.handouts, later.repeat_cause(0)), (2, Some(Cause::ClaimExpired)));
+        assert_eq!(later.id, Some("~0.a.b.1".into()));
+    }
 }

@@ -11,7 +11,7 @@ use super::Served;
 use super::holding::{Flight, INDEX_BITS};
 use super::wheel::{Item, hand_over};
 use crate::domain::testing::{entry, route};
-use crate::domain::{Clock, StoreClock, Text, UnixMs};
+use crate::domain::{Clock, Entry, StoreClock, Text, UnixMs};
 use crate::egress::{Batch, Lane, Publication};
 use crate::telemetry::{Bursts, Metrics};
 
@@ -41,53 +41,18 @@ impl Lane for Counter {
 
 impl Rehearsal {
     /// So many bundles of so many messages each, due at random within the second before now.
-    ///
-    /// # Panics
-    /// Never: the route has its metrics.
-    #[expect(clippy::expect_used, reason = "the route has its metrics")]
     pub fn new(bundles: usize, each: usize) -> Self {
-        let (clock, route, counter) = (Clock::start(), route(), Arc::<Counter>::default());
+        let (clock, counter) = (Clock::start(), Arc::<Counter>::default());
         let store_clock = StoreClock::new(clock);
         let sent = store_clock.sending(0);
         store_clock.observe(clock.wall_us(), sent);
-        let metrics = Metrics::new(&mut Registry::default(), [route.name.clone()]);
-        let served = Arc::new(Served {
-            metrics: metrics.route(&route.name).cloned().expect("of this route"),
-            route: route.clone(),
-            watch: Arc::default(),
-            bursts: Arc::new(Bursts::new(clock)),
-            limit: None,
-            messages: AtomicI64::new(0),
-            bytes: AtomicI64::new(0),
-        });
-        let now = clock.wall();
+        let (served, now) = (served(clock), clock.wall());
         let items = (0..bundles as u64).filter_map(|slot| {
             let mut dues: Vec<i64> = (0..each).map(|_| now.0 - fastrand::i64(1..1000)).collect();
             dues.sort_unstable();
-            let entries: Arc<Vec<_>> =
-                Arc::new(dues.iter().map(|&due| entry(UnixMs(due), b"body")).collect());
-            let batch = Batch {
-                entries: entries.clone(),
-                ids: vec![Text::from_static("~0.a.b.1"); each],
-                expiries: 0,
-                target: route.to.clone(),
-                first_ticket: slot << INDEX_BITS,
-                verdicts: Arc::default(),
-                not_after_us: AtomicI64::new(i64::MAX),
-            };
-            Item::new(Arc::new(Flight {
-                served: served.clone(),
-                entries,
-                batch: Arc::new(batch),
-                target_name: Text::default(),
-                lane: Some(counter.clone()),
-                published_us: AtomicI64::new(i64::MAX),
-                order: (0..each as u32).collect(),
-                handed: AtomicU32::new(0),
-                first_stamp: 0,
-                keyed: Vec::new(),
-                dying: false,
-            }))
+            let entries = dues.iter().map(|&due| entry(UnixMs(due), b"body")).collect();
+            let flight = Flight { lane: Some(counter.clone()), ..flight(&served, slot, entries, 0) };
+            Item::new(Arc::new(flight))
         });
         Self { clock: store_clock, heap: items.map(Reverse).collect(), counter }
     }
@@ -96,5 +61,51 @@ impl Rehearsal {
     pub fn play(&mut self) -> usize {
         hand_over(&self.clock, &mut self.heap, &mut BTreeMap::new());
         self.counter.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A plain route, served.
+///
+/// # Panics
+/// Never: the route has its metrics.
+#[expect(clippy::expect_used, reason = "the route has its metrics")]
+pub(super) fn served(clock: Clock) -> Arc<Served> {
+    let route = route();
+    let metrics = Metrics::new(&mut Registry::default(), [route.name.clone()]);
+    Arc::new(Served {
+        metrics: metrics.route(&route.name).cloned().expect("of this route"),
+        route,
+        watch: Arc::default(),
+        bursts: Arc::new(Bursts::new(clock)),
+        limit: None,
+        messages: AtomicI64::new(0),
+        bytes: AtomicI64::new(0),
+    })
+}
+
+/// A bundle of its, claimed for ever, whose claim expired so often before.
+pub(super) fn flight(served: &Arc<Served>, slot: u64, entries: Vec<Entry>, expiries: u32) -> Flight {
+    let entries = Arc::new(entries);
+    let batch = Batch {
+        entries: entries.clone(),
+        ids: vec![Text::from_static("~0.a.b.1"); entries.len()],
+        expiries,
+        target: served.route.to.clone(),
+        first_ticket: slot << INDEX_BITS,
+        verdicts: Arc::default(),
+        not_after_us: AtomicI64::new(i64::MAX),
+    };
+    Flight {
+        served: served.clone(),
+        order: (0..entries.len() as u32).collect(),
+        entries,
+        batch: Arc::new(batch),
+        target_name: Text::default(),
+        lane: None,
+        published_us: AtomicI64::new(i64::MAX),
+        handed: AtomicU32::new(0),
+        first_stamp: 0,
+        keyed: Vec::new(),
+        dying: false,
     }
 }

@@ -2,6 +2,7 @@
 //! from its beginning, through restarts of its broker.
 
 use std::collections::HashSet;
+use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -65,13 +66,14 @@ impl Run {
         let (ledger, stop) = (self.shared_ledger(), Arc::new(AtomicBool::new(false)));
         let (ends, label) = (stop.clone(), format!("kafka:{topic}"));
         let thread = std::thread::spawn(move || {
+            let mut said = Said::default();
             while !ends.load(Ordering::Relaxed) {
                 match consumer.poll(Duration::from_millis(100)) {
                     Some(Ok(record)) => {
                         ledger.lock().expect("the ledger").deliver(of_record(&label, &record));
                     }
                     // A broker that is away for a while; it goes on by itself.
-                    Some(Err(error)) => println!("collector of {label}: {error}"),
+                    Some(Err(error)) => said.say(&label, &error),
                     None => {}
                 }
             }
@@ -83,15 +85,29 @@ impl Run {
     pub fn collect_rabbitmq(&self, rabbitmq: &Rabbitmq, queue: &str) {
         let (ledger, url, queue) = (self.shared_ledger(), rabbitmq.url(), queue.to_owned());
         let task = tokio::spawn(async move {
-            let mut noted = HashSet::new();
+            let (label, mut noted, mut said) = (format!("rabbitmq:{queue}"), HashSet::new(), Said::default());
             loop {
                 if let Err(error) = consume(&url, &queue, &ledger, &mut noted).await {
-                    println!("collector of rabbitmq:{queue}: {error}");
+                    said.say(&label, &error);
                 }
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         });
         self.keep(Collector::Rabbitmq(task.abort_handle()));
+    }
+}
+
+/// What a collector said last: a broker that is away for a while would have it say the same all the time.
+#[derive(Default)]
+struct Said(String);
+
+impl Said {
+    fn say(&mut self, label: &str, error: &dyn Display) {
+        let error = error.to_string();
+        if error != self.0 {
+            println!("collector of {label}: {error}");
+            self.0 = error;
+        }
     }
 }
 

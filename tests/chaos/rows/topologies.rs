@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::common::{bar_recovery, says_again};
 use crate::outcome::Outcome;
-use crate::stage::{Scale, Setup, Stage};
+use crate::stage::{Scale, Setup, Stage, WORTH};
 use crate::support::accounting::{Id, Stamp};
 use crate::support::eventually::within;
 use crate::support::{Cluster, Redis, Sentinel, eventually};
@@ -28,14 +28,15 @@ async fn with_sentinels(scale: Scale, durability: &str) -> (Stage, Sentinel) {
 pub(super) async fn kill_master(scale: Scale) -> Outcome {
     let (mut stage, mut sentinel) = with_sentinels(scale, REPLICATED).await;
     stage.under_load().await;
+    let old = settled(&sentinel).await.expect("a master");
     stage.strike(&stage.all()).await;
     stage.bites_claims();
-    sentinel.kill9(0).await;
-    let master = sentinel.promoted(0).await;
+    sentinel.kill9(old).await;
+    let master = sentinel.promoted(old).await;
     stage.healed();
     stage.note(format!("node {master} took over"));
     stage.moment(2000, 4000).await;
-    sentinel.restart(0).await;
+    sentinel.restart(old).await;
     stage.stores = vec![sentinel.node(master).url()];
     stage.account().await;
     bar_recovery(&mut stage, 20_000);
@@ -46,7 +47,8 @@ pub(super) async fn kill_master(scale: Scale) -> Outcome {
 pub(super) async fn stop_masters(scale: Scale) -> Outcome {
     let (mut stage, mut sentinel) = with_sentinels(scale, REPLICATED).await;
     stage.under_load().await;
-    let (mut master, mut toothless, mut stale_ms, mut calls) = (0, Vec::new(), Vec::new(), 0);
+    let mut master = settled(&sentinel).await.expect("a master");
+    let (mut toothless, mut stale_ms, mut calls) = (Vec::new(), Vec::new(), 0);
     let mut switches = 0;
     for switch in 1..=scale.cycles {
         switches = switch as usize;
@@ -70,7 +72,7 @@ pub(super) async fn stop_masters(scale: Scale) -> Outcome {
         }
         println!("switch {switch}: {claimed} in flight, node {heir} took over, two masters for {said:?}");
         match said {
-            Some(said) if claimed >= 50 => {
+            Some(said) if claimed >= WORTH => {
                 stale_ms.push(said.as_millis());
                 calls += after.saturating_sub(before);
             }
@@ -133,18 +135,28 @@ async fn info(node: &Redis, section: &str) -> String {
 /// A message that came twice and neither time said that it may have been before was claimed of two masters, which
 /// knew nothing of each other.
 fn fault_of_two_masters(stage: &mut Stage) {
-    let mut plain: BTreeMap<Id, usize> = BTreeMap::new();
+    let mut plain: BTreeMap<Id, Vec<(Stamp, i64)>> = BTreeMap::new();
     for delivery in stage.run.ledger().deliveries_from(0) {
         let Some(stamp) = Stamp::read(&delivery.body) else { continue };
         if !says_again(&delivery) {
-            *plain.entry(stamp.id).or_default() += 1;
+            plain.entry(stamp.id.clone()).or_default().push((stamp, delivery.received_ms));
         }
     }
-    let twice: Vec<_> = plain.iter().filter(|(_, times)| **times > 1).map(|(id, _)| id.to_string()).collect();
-    stage.outcome.wrong += twice.len();
-    if !twice.is_empty() {
-        let some = twice[..twice.len().min(5)].join(", ");
-        stage.outcome.faults.push(format!("published from a stale master: {} ({some})", twice.len()));
+    plain.retain(|_, came| came.len() > 1);
+    stage.outcome.wrong += plain.len();
+    if !plain.is_empty() {
+        let struck = stage.struck_ms();
+        let some: Vec<_> = plain
+            .iter()
+            .take(5)
+            .map(|(id, came)| {
+                let (stamp, times) = (&came[0].0, came.iter().map(|(_, at)| at - struck));
+                let (due, times) = (stamp.due_ms - struck, times.collect::<Vec<_>>());
+                format!("{id} to {}, due {due} ms after the fault, came {times:?}", stamp.target)
+            })
+            .collect();
+        let (count, some) = (plain.len(), some.join("; "));
+        stage.outcome.faults.push(format!("published from a stale master: {count} ({some})"));
     }
 }
 
@@ -152,19 +164,20 @@ fn fault_of_two_masters(stage: &mut Stage) {
 pub(super) async fn lagging_replicas(scale: Scale) -> Outcome {
     let (mut stage, mut sentinel) = with_sentinels(scale, REPLICATED).await;
     stage.under_load().await;
+    let old = settled(&sentinel).await.expect("a master");
     stage.strike(&stage.all()).await;
     stage.bites_claims();
     // What is written from now on reaches nobody else, and dies with the master.
-    sentinel.stop(1);
-    sentinel.stop(2);
+    let others = hang_replicas(&mut sentinel, old).await;
     // What was sent to them already would still be in their sockets: they are cut off as well.
-    let cut = sentinel.node(0).command::<u64>(&["CLIENT", "KILL", "TYPE", "replica"]).await;
+    let cut = sentinel.node(old).command::<u64>(&["CLIENT", "KILL", "TYPE", "replica"]).await;
     stage.bites(cut.is_ok_and(|cut| cut == 2), "the replicas were not cut off");
     stage.moment(1500, 3000).await;
-    sentinel.kill9(0).await;
-    sentinel.cont(1);
-    sentinel.cont(2);
-    let master = sentinel.promoted(0).await;
+    sentinel.kill9(old).await;
+    for other in others {
+        sentinel.cont(other);
+    }
+    let master = sentinel.promoted(old).await;
     stage.healed();
     stage.moment(2000, 4000).await;
     stage.stores = vec![sentinel.node(master).url()];
@@ -172,6 +185,44 @@ pub(super) async fn lagging_replicas(scale: Scale) -> Outcome {
     fault_of_two_masters(&mut stage);
     bar_recovery(&mut stage, 20_000);
     stage.close().await
+}
+
+/// Stops both replicas at the same point of what the master wrote. One after the other they would differ by what the
+/// second alone confirmed, which is lost if the sentinels take the first: that is what `wait_replicas = 1` of two
+/// promises (docs/guarantees.md), and no cut between the master and its replicas.
+async fn hang_replicas(sentinel: &mut Sentinel, master: usize) -> [usize; 2] {
+    let others = [(master + 1) % 3, (master + 2) % 3];
+    for _ in 0..20 {
+        sentinel.stop(master);
+        let reached = within(Duration::from_millis(500), async || {
+            let (one, other) =
+                (offset(sentinel.node(others[0])).await, offset(sentinel.node(others[1])).await);
+            if one == other { Ok(one) } else { Err(format!("{one} and {other}")) }
+        })
+        .await;
+        if reached.is_ok() {
+            for other in others {
+                sentinel.stop(other);
+            }
+        }
+        sentinel.cont(master);
+        match reached {
+            Ok(reached) => {
+                println!("both replicas hang at offset {reached}");
+                return others;
+            }
+            // It was stopped between writing to one and to the other.
+            Err(apart) => println!("the replicas differ: {apart}; once more"),
+        }
+    }
+    panic!("the replicas never stood at the same offset");
+}
+
+/// How much of the master's stream a replica has taken.
+async fn offset(node: &Redis) -> u64 {
+    let info = info(node, "replication").await;
+    let line = info.lines().find_map(|line| line.strip_prefix("slave_repl_offset:"));
+    line.expect("a replica").trim().parse().expect("a number")
 }
 
 pub(super) async fn cluster_failover(scale: Scale) -> Outcome {

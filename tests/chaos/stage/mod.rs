@@ -7,6 +7,7 @@ mod setup;
 use std::time::Duration;
 
 use fastrand::Rng;
+use tokio::time::Instant;
 
 use crate::load::{Load, Way};
 use crate::outcome::Outcome;
@@ -20,6 +21,9 @@ pub(crate) use setup::{Broker, Scale, Setup};
 const MUTANT_PATIENCE: Duration = Duration::from_secs(25);
 /// `timer.lookahead`: what is due this much after the fault may be claimed by those who are struck.
 const LOOKAHEAD_MS: i64 = 1000;
+
+/// A fault that strikes less than so many claimed messages shows little.
+pub(crate) const WORTH: usize = 50;
 
 /// Of each topic.
 const PARTITIONS: usize = 3;
@@ -179,18 +183,29 @@ impl Stage {
         tokio::time::sleep(Duration::from_millis(wait)).await;
     }
 
-    /// Waits until what was sent so far is stored, and notes how much these replicas have claimed and that the
-    /// fault strikes now: to be called just before.
+    /// Waits until what was sent so far is stored and these replicas have claimed enough to be worth it (for some
+    /// seconds at most), and notes how much that is and that the fault strikes now: to be called just before.
     pub(crate) async fn strike(&mut self, victims: &[usize]) {
         let stored = self.run.made();
         tokio::time::sleep(Duration::from_secs(1)).await;
+        let end = Instant::now() + Duration::from_secs(5);
+        let mut in_flight = self.claimed_by(victims).await;
+        while in_flight < WORTH && Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            in_flight = self.claimed_by(victims).await;
+        }
+        self.outcome.in_flight.push(in_flight);
+        self.strikes.push(Strike { at_ms: now_ms(), stored, healed_ms: None });
+    }
+
+    /// How many messages these replicas hold claimed.
+    async fn claimed_by(&self, victims: &[usize]) -> usize {
         let mut in_flight = 0.0;
         for &victim in victims {
             let metrics = self.relays[victim].metrics().await.expect("a replica that is up");
             in_flight += metrics.sum("postdate_in_flight", &[]);
         }
-        self.outcome.in_flight.push(in_flight as usize);
-        self.strikes.push(Strike { at_ms: now_ms(), stored, healed_ms: None });
+        in_flight as usize
     }
 
     /// All replicas, as victims.
@@ -225,7 +240,7 @@ impl Stage {
     /// The usual one: enough was claimed by those who were struck.
     pub(crate) fn bites_claims(&mut self) {
         let in_flight = self.in_flight();
-        self.bites(in_flight >= 50, format!("only {in_flight} messages were in flight at the fault"));
+        self.bites(in_flight >= WORTH, format!("only {in_flight} messages were in flight at the fault"));
     }
 
     /// A bar beyond the accounts.

@@ -36,6 +36,23 @@ async fn a_wiped_store_is_noticed_said_and_used_again_once_it_was_looked_at() {
     crew.accounted(0).await;
 }
 
+/// What is stored just before rings its shard's bell; a shard that may not answer it must not go round and round,
+/// or on one thread nothing else would run, ever.
+#[tokio::test]
+async fn a_store_that_is_wiped_under_load_is_used_again() {
+    let (redis, rabbitmq) = tokio::join!(Redis::start(), Rabbitmq::shared());
+    let mut crew = Crew::plan(&redis, rabbitmq, "").await;
+    crew.relays.push(Relay::start_with(&crew.config, &[("TOKIO_WORKER_THREADS", "1")]).await);
+    crew.shared().await;
+    let work = async {
+        crew.flows(200).await;
+        command(&redis, &["FLUSHALL"]).await;
+        logged(&crew.relays[0], "the store may be used").await;
+        crew.flows(200).await;
+    };
+    crew.under_load(rabbitmq, 300, work).await;
+}
+
 #[tokio::test]
 async fn a_store_that_was_wiped_and_may_not_be_used_ends_the_relay() {
     let (redis, rabbitmq) = tokio::join!(Redis::start(), Rabbitmq::shared());
