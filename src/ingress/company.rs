@@ -13,16 +13,18 @@ use parking_lot::Mutex;
 
 use super::Receipt;
 use super::bundling::{MAX_SPAN_MS, Work};
+use super::kafka::{WINDOW_BYTES, WINDOW_RECORDS};
 use crate::domain::{Entry, Partition, Partitions, Route, Text, UnixMs};
 
 /// How long a message waits for company.
-pub(super) const PATIENCE: Duration = Duration::from_millis(80);
+pub(super) const PATIENCE: Duration = Duration::from_millis(250);
 /// Only those wait that have a hundred times as long to go.
-const FAR_MS: i64 = 10_000;
+const FAR_MS: i64 = 25_000;
 /// As many must have come within one patience.
-const MANY: usize = 1024;
-/// So many wait at most.
-const FULL: usize = 16_384;
+const MANY: usize = 2048;
+/// So many and so many bytes wait at most: half of what is read ahead of one partition, which may be the only one.
+const FULL: usize = WINDOW_RECORDS / 2;
+const FULL_BYTES: usize = WINDOW_BYTES / 2;
 /// Those that leave together go to so many partitions: few, so that they share bundles; more than one, so that no
 /// partition has all the work at once.
 const HOMES: usize = 4;
@@ -46,6 +48,7 @@ struct State {
 struct Waiting {
     work: Work,
     messages: usize,
+    bytes: usize,
     homes: [Partition; HOMES],
 }
 
@@ -93,10 +96,11 @@ impl Company {
         let waiting = state.waiting.get_or_insert_with(|| self.open(now, offset));
         waiting.messages += far.len();
         for Far { target, entry, receipt, .. } in far {
+            waiting.bytes += entry.message.body_len() + entry.message.headers_len();
             let home = waiting.homes[entry.due.0.div_euclid(MAX_SPAN_MS).rem_euclid(HOMES as i64) as usize];
             waiting.work.store(home, target, entry, receipt);
         }
-        if waiting.messages >= FULL
+        if (waiting.messages >= FULL || waiting.bytes >= FULL_BYTES)
             && let Some(waiting) = state.waiting.take()
         {
             state.number += 1;
@@ -118,7 +122,7 @@ impl Company {
         let name = self.route.name.as_str();
         let homes =
             std::array::from_fn(|n| self.partitions.of_block(name, offset as u64 * HOMES as u64 + n as u64));
-        Waiting { work: Work::new(self.route.clone(), now), messages: 0, homes }
+        Waiting { work: Work::new(self.route.clone(), now), messages: 0, bytes: 0, homes }
     }
 }
 
@@ -181,7 +185,7 @@ mod tests {
     #[test]
     fn many_wait_and_share_their_bundles() {
         let company = company();
-        let Met::First(number) = company.meet(far(1100), UnixMs(0), 0) else { panic!("the first to wait") };
+        let Met::First(number) = company.meet(far(2100), UnixMs(0), 0) else { panic!("the first to wait") };
         assert!(matches!(company.meet(far(50), UnixMs(0), 40_000), Met::Wait));
         assert!(company.leave(number + 1).is_none(), "another company");
         let stored = bundles(company.leave(number).expect("those that wait"));
@@ -197,11 +201,22 @@ mod tests {
     #[test]
     fn a_full_company_leaves_at_once() {
         let company = company();
-        let Met::First(number) = company.meet(far(16_000), UnixMs(0), 0) else { panic!("the first to wait") };
+        let Met::First(number) = company.meet(far(32_000), UnixMs(0), 0) else { panic!("the first to wait") };
         let Met::Full(work) = company.meet(far(1000), UnixMs(0), 1000) else { panic!("no room for more") };
-        assert_eq!(bundles(work).iter().map(|(_, bundles)| bundles).sum::<usize>(), 40, "of 500 at most");
+        assert_eq!(bundles(work).iter().map(|(_, bundles)| bundles).sum::<usize>(), 70, "of 500 at most");
         assert!(company.leave(number).is_none());
         assert!(matches!(company.meet(far(1), UnixMs(0), 2000), Met::First(_)));
+    }
+
+    #[test]
+    fn a_company_is_full_by_its_bytes_too() {
+        let company = company();
+        assert!(matches!(company.meet(far(2100), UnixMs(0), 0), Met::First(_)));
+        let mut large = far(100);
+        for far in &mut large {
+            far.entry.message.body = Some(vec![0; FULL_BYTES / 100].into());
+        }
+        assert!(matches!(company.meet(large, UnixMs(0), 1000), Met::Full(_)));
     }
 
     #[test]

@@ -6,8 +6,11 @@ use std::time::{Duration, Instant};
 /// How long anything may take here before a test gives up. Generous: nothing is asserted on speed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long one attempt may take: rabbitmqctl, a virtual machine of its own, takes seconds on a busy machine.
+const ATTEMPT: Duration = Duration::from_secs(15);
+
 /// Calls `attempt` until it succeeds and returns what it returned; panics with the last error when
-/// [`PATIENCE`] runs out. One attempt may take 5 s at most.
+/// [`PATIENCE`] runs out. One attempt may take [`ATTEMPT`] at most.
 pub async fn eventually<T, E: Display>(what: &str, attempt: impl AsyncFnMut() -> Result<T, E>) -> T {
     match within(PATIENCE, attempt).await {
         Ok(value) => value,
@@ -22,10 +25,10 @@ pub async fn within<T, E: Display>(
 ) -> Result<T, String> {
     let end = Instant::now() + limit;
     loop {
-        let last = match tokio::time::timeout(Duration::from_secs(5), attempt()).await {
+        let last = match tokio::time::timeout(ATTEMPT, attempt()).await {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(error)) => error.to_string(),
-            Err(_) => "no answer within 5 s".to_owned(),
+            Err(_) => format!("no answer within {ATTEMPT:?}"),
         };
         if Instant::now() >= end {
             return Err(last);

@@ -20,6 +20,8 @@ pub mod window;
 
 use std::sync::Arc;
 
+pub(super) use self::assignment::{WINDOW_BYTES, WINDOW_RECORDS};
+
 use super::Sink;
 use crate::broker::kafka::{ConfigError, Connection};
 use crate::domain::{Clock, Route};
