@@ -15,10 +15,14 @@ use lapin::{Connection, ConnectionProperties};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::{BorrowedMessage, Headers as _};
 use rdkafka::{Message as _, Offset, TopicPartitionList};
+use tokio::time::timeout;
 
 use super::accounting::{Delivery, Headers, Id, Ledger, Stamp};
 use super::run::{Run, now_ms};
 use super::{Kafka, Rabbitmq};
+
+/// How long a collector waits for its broker; then it connects anew.
+const QUIET: Duration = Duration::from_secs(5);
 
 /// A consumer at work; it ends when this is dropped.
 #[derive(Debug)]
@@ -111,7 +115,8 @@ impl Said {
     }
 }
 
-/// Notes until the connection breaks. A message that was noted and whose acknowledgement the broker lost
+/// Notes until the connection breaks, or nothing has come for as long as [`QUIET`]: of a broker that is killed the
+/// client does not always hear, and would wait for ever. A message that was noted and whose acknowledgement the broker lost
 /// comes again, flagged as redelivered: that is no second publish, so it is noted once.
 async fn consume(
     url: &str,
@@ -128,9 +133,9 @@ async fn consume(
         let consumer = channel.basic_consume(queue.into(), "".into(), options, arguments).await?;
         anyhow::Ok((connection, consumer))
     };
-    let (_connection, mut consumer) = tokio::time::timeout(Duration::from_secs(5), begin).await??;
+    let (connection, mut consumer) = timeout(QUIET, begin).await??;
     let label = format!("rabbitmq:{queue}");
-    while let Some(delivery) = consumer.next().await {
+    while let Ok(Some(delivery)) = timeout(QUIET, consumer.next()).await {
         let delivery = delivery?;
         let arrived = of_delivery(&label, &delivery);
         let id = Stamp::read(&arrived.body).map(|stamp| stamp.id);
@@ -138,8 +143,10 @@ async fn consume(
         if first || !delivery.redelivered {
             ledger.lock().expect("the ledger").deliver(arrived);
         }
-        delivery.ack(BasicAckOptions::default()).await?;
+        timeout(QUIET, delivery.ack(BasicAckOptions::default())).await??;
     }
+    // What it was lent goes back; a connection that is dead cannot say so.
+    drop(timeout(QUIET, connection.close(200, "quiet".into())).await);
     Ok(())
 }
 

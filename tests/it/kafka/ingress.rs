@@ -195,32 +195,32 @@ async fn consumers_that_join_and_leave_in_mid_flow_lose_and_repeat_nothing() {
 async fn a_slow_sink_pauses_its_partition_only_and_everything_comes_in_order() {
     let kafka = Kafka::shared().await;
     let (slow, quick) = (kafka.unique_topic("slow", 1).await, kafka.unique_topic("quick", 1).await);
-    produce(kafka, &slow, "s", 0..75_000);
+    produce(kafka, &slow, "s", 0..100_000);
     let memory = Arc::new(Memory::default()).keeping();
     let group = names::unique("g");
     let reader = Reader::start(kafka, &group, &[&slow, &quick], &memory);
-    memory.has("s", 32_768).await;
+    memory.has("s", 65_536).await;
     produce(kafka, &quick, "q", 0..100);
     memory.has("q", 100).await;
     let of_slow = || memory.taken.lock().iter().filter(|t| t.topic == slow).count();
     // A poll may be on its way when the pause begins, no more.
-    assert!(of_slow() < 34_000, "{} are outstanding", of_slow());
+    assert!(of_slow() < 67_000, "{} are outstanding", of_slow());
     eventually("the lag is what is not read", async || {
-        let (expected, lag) = (75_000 - of_slow() as i64, reader.lag("r0"));
+        let (expected, lag) = (100_000 - of_slow() as i64, reader.lag("r0"));
         if lag == expected && reader.lag("r1") == 0 { Ok(()) } else { Err(format!("{lag}, not {expected}")) }
     })
     .await;
     eventually("all of them come as they are resolved", async || {
         memory.resolve(|_| true);
         let found = of_slow();
-        if found == 75_000 { Ok(()) } else { Err(found) }
+        if found == 100_000 { Ok(()) } else { Err(found) }
     })
     .await;
     let offsets: Vec<_> = memory.taken.lock().iter().filter(|t| t.topic == slow).map(|t| t.offset).collect();
-    assert_eq!(offsets, (0..75_000).collect::<Vec<_>>());
+    assert_eq!(offsets, (0..100_000).collect::<Vec<_>>());
     memory.resolve(|_| true);
     reader.stop().await;
-    assert_eq!(committed(kafka, &group, &slow, 0), Some(75_000));
+    assert_eq!(committed(kafka, &group, &slow, 0), Some(100_000));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -35,9 +35,11 @@ async fn a_broker_killed_in_mid_flow_has_all_that_was_confirmed() {
         submitter.collect(2000).await;
         server.kill9().await;
         eventually("the lane says so", async || lane.trouble().map(drop).ok_or("no trouble")).await;
-        let State::Degraded(why) = life.readiness.parts().remove(0).1 else {
-            panic!("{:?}", life.readiness.parts());
-        };
+        let why = eventually("readiness says so", async || match life.readiness.parts().remove(0).1 {
+            State::Degraded(why) => Ok(why),
+            other => Err(format!("{other:?}")),
+        })
+        .await;
         assert!(!why.contains("guest"), "no secret: {why}");
         server.restart().await;
         let verdicts = submitter.collect(COUNT).await;
