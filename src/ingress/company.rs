@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::Receipt;
 use super::bundling::{MAX_SPAN_MS, Work};
-use super::kafka::{WINDOW_BYTES, WINDOW_RECORDS};
+use super::kafka::{OVERHEAD, WINDOW_BYTES, WINDOW_RECORDS};
 use crate::domain::{Entry, Partition, Partitions, Route, Text, UnixMs};
 
 /// How long a message waits for company.
@@ -96,7 +96,7 @@ impl Company {
         let waiting = state.waiting.get_or_insert_with(|| self.open(now, offset));
         waiting.messages += far.len();
         for Far { target, entry, receipt, .. } in far {
-            waiting.bytes += entry.message.body_len() + entry.message.headers_len();
+            waiting.bytes += entry.message.body_len() + entry.message.headers_len() + OVERHEAD;
             let home = waiting.homes[entry.due.0.div_euclid(MAX_SPAN_MS).rem_euclid(HOMES as i64) as usize];
             waiting.work.store(home, target, entry, receipt);
         }

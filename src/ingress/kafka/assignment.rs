@@ -16,7 +16,7 @@ use crate::lifecycle::Tasks;
 /// Most records of one partition that are read and not yet resolved: twice what waits for company at most.
 pub(in crate::ingress) const WINDOW_RECORDS: usize = 65_536;
 /// Most bytes of them; one record may go beyond.
-pub(in crate::ingress) const WINDOW_BYTES: usize = 16 << 20;
+pub(in crate::ingress) const WINDOW_BYTES: usize = 32 << 20;
 
 /// Where reading begins.
 #[derive(Clone, Copy, Debug)]

@@ -21,6 +21,7 @@ pub mod window;
 use std::sync::Arc;
 
 pub(super) use self::assignment::{WINDOW_BYTES, WINDOW_RECORDS};
+pub(super) use self::record::OVERHEAD;
 
 use super::Sink;
 use crate::broker::kafka::{ConfigError, Connection};

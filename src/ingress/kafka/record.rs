@@ -10,6 +10,9 @@ use rdkafka::message::{BorrowedMessage, Headers};
 
 use crate::domain::{Header, HeaderValue, Message, Origin, Text, UnixMs};
 
+/// What a record costs in memory beside its bytes, about.
+pub(in crate::ingress) const OVERHEAD: usize = 256;
+
 /// A record, copied.
 pub(super) struct Record {
     pub(super) message: Message,
@@ -45,7 +48,7 @@ pub(super) fn copy(from: &BorrowedMessage<'_>) -> Record {
         message: Message { origin: Origin::Kafka, key, body, headers, properties: None },
         malformed,
         produced: from.timestamp().to_millis().map(UnixMs),
-        size: size + 256,
+        size: size + OVERHEAD,
     }
 }
 
