@@ -106,7 +106,7 @@ async fn measure_one(name: &'static str, servers: &Servers, scale: &Scale) -> bo
         "pass" => phases::pass(servers, scale, report_to).await,
         "aof" => steady::aof(servers, scale, report_to).await,
         "order" => phases::order(servers, scale, report_to).await,
-        "tiers" => steady::tiers(servers, scale, report_to).await,
+        "tiers" => phases::tiers(servers, scale, report_to).await,
         "divide" => divide::bench(servers, scale, report_to).await,
         "lateness" => lateness::bench(servers, scale, report_to).await,
         "lateness-high" => lateness::high(servers, scale, report_to).await,

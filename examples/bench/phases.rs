@@ -141,6 +141,36 @@ pub async fn order(servers: &Servers, scale: &Scale, report: &mut Report) -> any
     Ok(())
 }
 
+/// What each tier costs, one direction at a time: a server with an append-only file, the same with a replica that is
+/// waited for, and one that syncs each write. All on this one machine, so what a network adds is not in it.
+pub async fn tiers(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
+    const TIERS: [(&str, &str); 3] = [
+        ("async, AOF everysec", ""),
+        ("replicated, one replica", "durability = \"replicated\""),
+        ("fsynced, appendfsync always", "durability = \"fsynced\"\nwait_replicas = 0"),
+    ];
+    let kafka = servers.kafka().await?;
+    let source = servers.filled(scale.phase, Load::Equal(HOUR_MS as u64)).await?;
+    for _ in 0..scale.rounds {
+        for (at, (name, tier)) in TIERS.into_iter().enumerate() {
+            let (redis, _replica) = match at {
+                0 => (servers.redis(true).await?, None),
+                1 => servers.replicated().await.map(|(redis, replica)| (redis, Some(replica)))?,
+                _ => (Redis::start_with("redis-server", &["--appendfsync", "always"]).await, None),
+            };
+            let base = config(&redis).redis(tier).kafka("main", kafka);
+            let from = now_ms() - HOUR_MS - MARGIN_MS;
+            let phases = both_phases(&base, &redis, kafka, (&source, scale.phase, from), "").await?;
+            report.rate(&format!("store {name}"), &phases.store);
+            report.rate(&format!("drain {name}"), &phases.drain);
+        }
+    }
+    let rows = TIERS.map(|(name, _)| ["store", "drain"].map(|phase| format!("{phase} {name}")));
+    let rows: Vec<_> = rows.as_flattened().iter().map(|row| (row.as_str(), row.as_str())).collect();
+    report.rates(&rows);
+    Ok(())
+}
+
 /// Bar 16: no delay header.
 pub async fn pass(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
     let kafka = servers.kafka().await?;

@@ -32,7 +32,7 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
     for _ in 0..scale.rounds {
         report.rate("mirror", &mirror_run(kafka, &source, scale.steady).await?);
         let redis = servers.redis(false).await?;
-        let (rate, pending) = steady(&redis, "", kafka, &source, scale).await?;
+        let (rate, pending) = steady(&redis, kafka, &source, scale).await?;
         report.rate("relay", &rate);
         report.add("relay", "pending", pending);
         drop(redis);
@@ -54,36 +54,11 @@ pub async fn aof(servers: &Servers, scale: &Scale, report: &mut Report) -> anyho
     for _ in 0..scale.rounds {
         for (row, aof) in [("none", false), ("aof", true)] {
             let redis = servers.redis(aof).await?;
-            report.rate(row, &steady(&redis, "", kafka, &source, scale).await?.0);
+            report.rate(row, &steady(&redis, kafka, &source, scale).await?.0);
         }
     }
     report.rates(&[("none", "no persistence"), ("aof", "AOF, everysec")]);
     report.ratio(13, "messages a second, AOF to none", "rate", ("aof", "none"), Limit::AtLeast(0.55));
-    Ok(())
-}
-
-/// What each tier costs: one server with an append-only file, the same with a replica that is waited for, and one
-/// that syncs each write. All on this one machine, so what a network adds is not in it.
-pub async fn tiers(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
-    let kafka = servers.kafka().await?;
-    let source = servers.filled(scale.steady, Load::Equal(DELAY_MS)).await?;
-    let replicated = "durability = \"replicated\"";
-    let fsynced = "durability = \"fsynced\"\nwait_replicas = 0";
-    for _ in 0..scale.rounds {
-        let redis = servers.redis(true).await?;
-        report.rate("async", &steady(&redis, "", kafka, &source, scale).await?.0);
-        drop(redis);
-        let (redis, replica) = servers.replicated().await?;
-        report.rate("replicated", &steady(&redis, replicated, kafka, &source, scale).await?.0);
-        drop((redis, replica));
-        let redis = Redis::start_with("redis-server", &["--appendfsync", "always"]).await;
-        report.rate("fsynced", &steady(&redis, fsynced, kafka, &source, scale).await?.0);
-    }
-    report.rates(&[
-        ("async", "async, AOF everysec"),
-        ("replicated", "replicated, one replica"),
-        ("fsynced", "fsynced, appendfsync always"),
-    ]);
     Ok(())
 }
 
@@ -126,16 +101,10 @@ impl Both {
 
 /// The relay in a steady state, and what was pending; one that is not steady is measured again, and said.
 /// `store` are further keys of `[redis]`.
-async fn steady(
-    redis: &Redis,
-    store: &str,
-    kafka: &Kafka,
-    source: &str,
-    scale: &Scale,
-) -> anyhow::Result<(Rate, f64)> {
+async fn steady(redis: &Redis, kafka: &Kafka, source: &str, scale: &Scale) -> anyhow::Result<(Rate, f64)> {
     let mut last = String::new();
     for _ in 0..TRIES {
-        let window = relay_run(redis, store, kafka, source, scale).await?;
+        let window = relay_run(redis, kafka, source, scale).await?;
         let (from, to) = drift(&window);
         let rate = Rate::between(&window[0].out, &window[window.len() - 1].out);
         if scale.quick || (to / from - 1.0).abs() <= DRIFT {
@@ -154,18 +123,12 @@ fn drift(window: &[Both]) -> (f64, f64) {
     (mean(&window[..fifth]), mean(&window[window.len() - fifth..]))
 }
 
-async fn relay_run(
-    redis: &Redis,
-    store: &str,
-    kafka: &Kafka,
-    source: &str,
-    scale: &Scale,
-) -> anyhow::Result<Vec<Both>> {
+async fn relay_run(redis: &Redis, kafka: &Kafka, source: &str, scale: &Scale) -> anyhow::Result<Vec<Both>> {
     let target = kafka.unique_topic("target", PARTITIONS).await;
     let out = Count::topic(kafka, &target, PARTITIONS);
     let clocks = machine::Clocks::start();
     let more = format!("max_pending = {}", scale.pending);
-    let mut relay = Relay::spawn(&kafka_config(redis, kafka, source, &target, &more).redis(store), &[]);
+    let mut relay = Relay::spawn(&kafka_config(redis, kafka, source, &target, &more), &[]);
     relay.ready().await;
     let of = Processes::new(relay.id(), kafka.id(), Some(redis)).await?;
     let cut = Cut { messages: scale.steady, length: scale.window, quick: scale.quick };
