@@ -293,8 +293,8 @@ impl Source {
                 let flags = if named { flags.with(Flags::NAMED) } else { flags };
                 let p = self.place(key.as_ref(), id.as_ref(), position);
                 let entry = entry(due, id, flags, message);
-                // Judged by the clock that the wheel will judge it by.
-                if !named && self.straight && self.intake.store.clock().is_due(due) {
+                // Judged by the clock that the wheel will judge it by, which need not be asked of what is still to come.
+                if !named && self.straight && due <= now && self.intake.store.clock().is_due(due) {
                     direct.push(Due { target, entry, partition: p, receipt });
                 } else if !named && key.is_none() && Company::may_wait(&entry, now) {
                     far.push(Far { target: self.target_name(&target), entry, receipt, home: p });

@@ -52,6 +52,8 @@ use self::wheel::Wheel;
 /// Messages of one route that this replica holds claimed at most; beyond it the route's next bundles wait
 /// in the store, where they belong.
 const ROUTE_WINDOW: i64 = 50_000;
+/// Of which one look claims at most so many: what is claimed has to be decoded, and other routes wait for the next look.
+const LOOK_MESSAGES: i64 = ROUTE_WINDOW / 4;
 /// Bytes of one route's bundles likewise.
 const ROUTE_BYTES: i64 = 64 << 20;
 /// Of a limited route this many seconds' worth at most: enough for a target that takes a second to confirm.
@@ -176,12 +178,13 @@ pub fn start(parts: &Parts<'_>) -> std::io::Result<()> {
 }
 
 impl Served {
-    /// Messages that may still be claimed; `None` until a quarter of the window is free, so that claims stay
+    /// Messages that the next look may claim; `None` until a quarter of the window is free, so that claims stay
     /// large when the target is what limits.
     fn room(&self) -> Option<i64> {
         let window = self.window();
         let free = window - self.messages.load(Ordering::Relaxed);
-        (free >= (window / 4).max(1) && self.bytes.load(Ordering::Relaxed) < ROUTE_BYTES).then_some(free)
+        let has_room = free >= (window / 4).max(1) && self.bytes.load(Ordering::Relaxed) < ROUTE_BYTES;
+        has_room.then_some(free.min(LOOK_MESSAGES))
     }
 
     fn window(&self) -> i64 {

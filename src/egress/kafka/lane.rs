@@ -3,16 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use parking_lot::Mutex;
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::producer::BaseRecord;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::link::{Link, Pace};
-use super::mapping::to_kafka;
 use super::outcome;
-use super::producer::{Flight, Producer};
-use super::record;
+use super::producer::Flight;
+use super::run::{self, Rest, Run};
 use crate::broker::kafka::TopicState;
 use crate::domain::Verdict;
 use crate::domain::verdict::Refusal;
@@ -22,8 +18,8 @@ use crate::egress::{Lane, Publication};
 const WINDOW_MESSAGES: usize = 20_000;
 /// Most bytes of one lane in the producer; one message may go beyond.
 const WINDOW_BYTES: usize = 64 << 20;
-/// The clock is asked before the first of so many hand-overs in a row: some 50 us.
-const CLOCK_LOOKS: usize = 64;
+/// Most messages of one run: a millisecond or two of whoever hands them over.
+const RUN: usize = 1024;
 /// While so many are in flight, others gather behind them, about so long.
 const GATHER_BEHIND: usize = 128;
 const GATHER_US: i64 = 4_000;
@@ -44,7 +40,7 @@ impl Lane for KafkaLane {
     fn submit_all(&self, publications: Vec<Publication>) {
         let mut state = self.0.state.lock();
         state.queue.extend(publications);
-        self.0.pump(&mut state);
+        self.0.pump(state, By::Anyone);
     }
 
     fn backlog(&self) -> usize {
@@ -66,19 +62,21 @@ impl Lane for KafkaLane {
 #[derive(Debug)]
 pub(super) struct TopicLane {
     pub(super) topic: String,
-    link: Arc<Link>,
+    pub(super) link: Arc<Link>,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
     gate: Gate,
-    /// Not yet handed to the producer, in order.
+    /// In no run yet, in order.
     queue: VecDeque<Publication>,
     /// Refused as too large together with others: each is tried once more on its own.
     alone: VecDeque<Publication>,
+    /// In the producer, or in the run on its way there.
     in_flight: usize,
     bytes: usize,
+    is_sending: bool,
     /// Whose the messages in flight are. It changes while there are none, so nothing overtakes.
     pace: Pace,
     /// When messages were last handed to the producer, monotonic microseconds.
@@ -95,12 +93,13 @@ enum Gate {
     Ended,
 }
 
-/// What became of an attempt to hand a message to the producer.
-enum Handed {
-    /// It is there, or has its verdict.
-    Done,
-    /// The producer takes nothing now.
-    Full(Publication),
+/// Who hands over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// Whoever had news for the lane; the wheel, most often. It hands over a few, and leaves many to the feeder.
+    Anyone,
+    /// The connection's own thread.
+    Feeder,
 }
 
 impl TopicLane {
@@ -131,7 +130,7 @@ impl TopicLane {
             TopicState::Missing => Gate::Shut { why: Refusal::UnknownTarget, until_us },
             TopicState::NotAllowed => Gate::Shut { why: Refusal::NotAllowed, until_us },
         };
-        self.pump(&mut state);
+        self.pump(state, By::Anyone);
     }
 
     /// Takes the ends of flights, in the order they were reported.
@@ -156,8 +155,7 @@ impl TopicLane {
                 }
             }
         }
-        self.pump(&mut state);
-        drop(state);
+        self.pump(state, By::Anyone);
         answer_all(answers);
     }
 
@@ -175,39 +173,81 @@ impl TopicLane {
             }
             alive
         });
-        self.pump(&mut state);
+        self.pump(state, By::Anyone);
     }
 
-    /// There may be room in the producer again.
+    /// The feeder looks after it: there may be room in the producer again, or there is much to send.
     pub(super) fn go_on(self: &Arc<Self>) {
-        let mut state = self.state.lock();
-        self.pump(&mut state);
+        self.pump(self.state.lock(), By::Feeder);
     }
 
     /// Nothing is handed over from here on.
     pub(super) fn end(self: &Arc<Self>) {
         let mut state = self.state.lock();
         state.gate = Gate::Ended;
-        self.pump(&mut state);
+        self.pump(state, By::Anyone);
     }
 
-    /// Hands over what may go, in order.
-    fn pump(self: &Arc<Self>, state: &mut State) {
+    /// Hands over what may go, in order, a run at a time. One thread does: what others add meanwhile it finds.
+    fn pump(self: &Arc<Self>, mut state: MutexGuard<'_, State>, by: By) {
+        while let Some(run) = self.next_run(&mut state, by) {
+            let rest = MutexGuard::unlocked(&mut state, || run.send(self));
+            let is_full = !rest.back.is_empty();
+            self.has_sent(&mut state, rest);
+            if is_full && state.gate != Gate::Ended {
+                return self.link.starved(self.clone());
+            }
+            if by == By::Feeder {
+                // The other lanes of the connection have their turn.
+                return self.link.feed(self.clone());
+            }
+        }
+    }
+
+    /// Takes out what goes next, if anything may.
+    fn next_run(self: &Arc<Self>, state: &mut State, by: By) -> Option<Run> {
+        if state.is_sending || !self.may_send(state) {
+            return None;
+        }
+        let now_us = self.link.clock.mono_us();
+        let nothing = state.queue.is_empty() && state.alone.is_empty();
+        if nothing || !state.keep_pace(now_us) || state.may_wait(now_us) {
+            return None;
+        }
+        if state.pace == Pace::Bulk && by == By::Anyone {
+            self.link.feed(self.clone());
+            return None;
+        }
+        state.pumped_us = now_us;
+        let Some(producer) = self.link.producer(state.pace) else {
+            self.link.starved(self.clone());
+            return None;
+        };
+        let (publications, alone) = state.take()?;
+        state.is_sending = true;
+        Some(Run { producer, publications, alone })
+    }
+
+    /// What the gate says. What it turns away has its verdict.
+    fn may_send(self: &Arc<Self>, state: &mut State) -> bool {
         loop {
             match state.gate {
-                Gate::Open => break,
-                Gate::Asked => return,
+                Gate::Open => return true,
+                Gate::Asked => return false,
                 Gate::Unknown => {
                     if !state.queue.is_empty() || !state.alone.is_empty() {
                         state.gate = Gate::Asked;
                         self.link.ask(self.clone());
                     }
-                    return;
+                    return false;
                 }
                 Gate::Shut { until_us, .. } if self.link.clock.mono_us() >= until_us => {
                     state.gate = Gate::Unknown;
                 }
-                Gate::Shut { why, .. } => return refuse_all(state, why),
+                Gate::Shut { why, .. } => {
+                    refuse_all(state, why);
+                    return false;
+                }
                 Gate::Ended => {
                     for publication in state.queue.drain(..) {
                         publication.answer(Verdict::NotTried);
@@ -215,98 +255,25 @@ impl TopicLane {
                     for publication in state.alone.drain(..) {
                         publication.answer(outcome::refused(Refusal::Unavailable, "closed"));
                     }
-                    return;
+                    return false;
                 }
             }
         }
-        let mut now_us = self.link.clock.mono_us();
-        let nothing = state.queue.is_empty() && state.alone.is_empty();
-        if nothing || !state.keep_pace(now_us) || state.may_wait(now_us) {
-            return;
-        }
-        state.pumped_us = now_us;
-        let Some(producer) = self.link.producer(state.pace) else {
-            return self.link.starved(self.clone());
-        };
-        for handed in 1.. {
-            let Some((publication, alone)) = state.next() else { return };
-            if handed % CLOCK_LOOKS == 0 {
-                now_us = self.link.clock.mono_us();
-            }
-            let handed = self.hand_over(&producer, state, publication, alone, now_us);
-            if let Handed::Full(publication) = handed {
-                let waiting = if alone { &mut state.alone } else { &mut state.queue };
-                waiting.push_front(publication);
-                self.link.starved(self.clone());
-                return;
-            }
-        }
     }
 
-    fn hand_over(
-        self: &Arc<Self>,
-        producer: &Producer,
-        state: &mut State,
-        publication: Publication,
-        alone: bool,
-        now_us: i64,
-    ) -> Handed {
-        if publication.is_late(now_us) {
-            let late = if alone {
-                outcome::refused(Refusal::Unavailable, "its batch was too large, its claim has ended")
-            } else {
-                Verdict::NotTried
-            };
-            publication.answer(late);
-            return Handed::Done;
+    /// A run is over; this is left of it.
+    fn has_sent(&self, state: &mut State, rest: Rest) {
+        state.is_sending = false;
+        state.in_flight -= rest.answered + rest.back.len();
+        state.bytes -= rest.bytes + rest.back.iter().map(run::weight).sum::<usize>();
+        let waiting = if rest.alone { &mut state.alone } else { &mut state.queue };
+        for publication in rest.back.into_iter().rev() {
+            waiting.push_front(publication);
         }
-        let standing = publication.clone();
-        let message = &standing.entry().message;
-        let mapped = to_kafka(message, standing.stamp());
-        let headers = match record::headers(&mapped) {
-            Ok(headers) => headers,
-            Err(error) => {
-                publication.answer(outcome::refused(Refusal::Unavailable, error));
-                return Handed::Done;
-            }
-        };
-        let bytes = message.body_len() + message.headers_len() + message.key.as_ref().map_or(0, Bytes::len);
-        let flight = Flight { publication, lane: self.clone(), bytes, alone };
-        let flights = producer.flights();
-        let mut record = BaseRecord::with_opaque_to(&self.topic, flights.take_off(flight));
-        record.key = mapped.key.as_deref();
-        record.payload = mapped.value;
-        record.headers = headers;
-        match producer.send(record) {
-            Ok(()) => {
-                state.in_flight += 1;
-                state.bytes += bytes;
-                Handed::Done
-            }
-            Err((error, opaque)) => match flights.land(opaque) {
-                Some(flight) => self.not_taken(state, flight, &error),
-                None => Handed::Done,
-            },
-        }
-    }
-
-    /// The producer did not take it; nothing of it has left this process.
-    fn not_taken(&self, state: &mut State, flight: Flight, error: &KafkaError) -> Handed {
-        let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
-        if matches!(code, RDKafkaErrorCode::QueueFull | RDKafkaErrorCode::Fatal) {
-            return Handed::Full(flight.publication);
-        }
-        let verdict = match outcome::of(code, None) {
-            refused @ Verdict::Refused { .. } => refused,
-            _ => outcome::refused(Refusal::Unavailable, error.to_string()),
-        };
-        if matches!(verdict, Verdict::Refused { reason: Refusal::UnknownTarget, .. }) {
+        if rest.is_missing && state.gate == Gate::Open {
             let until_us = self.link.clock.mono_us() + SHUT_US;
             state.gate = Gate::Shut { why: Refusal::UnknownTarget, until_us };
-            refuse_all(state, Refusal::UnknownTarget);
         }
-        flight.publication.answer(verdict);
-        Handed::Done
     }
 }
 
@@ -318,6 +285,7 @@ impl State {
             alone: VecDeque::new(),
             in_flight: 0,
             bytes: 0,
+            is_sending: false,
             pace: Pace::Prompt,
             pumped_us: i64::MIN / 2,
         }
@@ -348,13 +316,22 @@ impl State {
             && self.alone.is_empty()
     }
 
-    /// What may go next, and whether on its own.
-    fn next(&mut self) -> Option<(Publication, bool)> {
-        if !self.alone.is_empty() {
-            return if self.in_flight == 0 { self.alone.pop_front().map(|p| (p, true)) } else { None };
+    /// Takes out what goes next, and whether it is one on its own; `None`: nothing has room.
+    fn take(&mut self) -> Option<(Vec<Publication>, bool)> {
+        let alone = !self.alone.is_empty();
+        let (waiting, most) = if alone {
+            (&mut self.alone, usize::from(self.in_flight == 0))
+        } else {
+            (&mut self.queue, RUN.min(WINDOW_MESSAGES.saturating_sub(self.in_flight)))
+        };
+        let mut taken = Vec::new();
+        while taken.len() < most && self.bytes < WINDOW_BYTES {
+            let Some(next) = waiting.pop_front() else { break };
+            self.bytes += run::weight(&next);
+            taken.push(next);
         }
-        let room = self.in_flight < WINDOW_MESSAGES && self.bytes < WINDOW_BYTES;
-        if room { self.queue.pop_front().map(|p| (p, false)) } else { None }
+        self.in_flight += taken.len();
+        (!taken.is_empty()).then_some((taken, alone))
     }
 }
 

@@ -1,12 +1,11 @@
-//! What the lanes of one connection share: the producers of the moment, who waits for room in them, and
+//! What the lanes of one connection share: the producers of the moment, which lanes wait for the feeder, and
 //! questions about topics.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, RwLock};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -41,15 +40,15 @@ pub(super) struct Link {
     pub(super) suspicion: Suspicion,
     /// Questions have come.
     pub(super) asked: Notify,
-    /// Delivery reports have come.
-    pub(super) reported: Notify,
     /// A producer's thread has ended, and the other is about to.
     pub(super) ended: CancellationToken,
     producers: [RwLock<Option<Arc<Producer>>>; 2],
     lanes: Mutex<BTreeMap<String, Arc<TopicLane>>>,
     questions: Mutex<Vec<Arc<TopicLane>>>,
-    starved: Mutex<Vec<Arc<TopicLane>>>,
-    is_starved: AtomicBool,
+    /// Lanes that the feeder is to look after.
+    waiting: Mutex<Vec<Arc<TopicLane>>>,
+    bell: Mutex<bool>,
+    rung: Condvar,
     trouble: Mutex<Option<String>>,
 }
 
@@ -66,13 +65,13 @@ impl Link {
             clock,
             suspicion: Suspicion::default(),
             asked: Notify::new(),
-            reported: Notify::new(),
             ended: CancellationToken::new(),
             producers: Default::default(),
             lanes: Mutex::default(),
             questions: Mutex::default(),
-            starved: Mutex::default(),
-            is_starved: AtomicBool::new(false),
+            waiting: Mutex::default(),
+            bell: Mutex::default(),
+            rung: Condvar::new(),
             trouble: Mutex::default(),
         })
     }
@@ -115,23 +114,49 @@ impl Link {
         std::mem::take(&mut *self.questions.lock())
     }
 
-    /// Notes a lane that found no room in the producer.
+    /// Notes a lane that found no room in the producer: it is looked after with the next delivery reports.
     pub(super) fn starved(&self, lane: Arc<TopicLane>) {
-        let mut starved = self.starved.lock();
-        if !starved.iter().any(|known| Arc::ptr_eq(known, &lane)) {
-            starved.push(lane);
+        let mut waiting = self.waiting.lock();
+        if !waiting.iter().any(|known| Arc::ptr_eq(known, &lane)) {
+            waiting.push(lane);
         }
-        self.is_starved.store(true, Ordering::Release);
     }
 
-    /// Lets those lanes try again.
-    pub(super) fn feed(&self) {
-        if self.is_starved.swap(false, Ordering::AcqRel) {
-            let starved = std::mem::take(&mut *self.starved.lock());
-            for lane in starved {
-                lane.go_on();
-            }
+    /// Has the feeder look after a lane.
+    pub(super) fn feed(&self, lane: Arc<TopicLane>) {
+        self.starved(lane);
+        self.ring();
+    }
+
+    pub(super) fn waiting(&self) -> Vec<Arc<TopicLane>> {
+        std::mem::take(&mut *self.waiting.lock())
+    }
+
+    /// Wakes the feeder.
+    pub(super) fn ring(&self) {
+        *self.bell.lock() = true;
+        self.rung.notify_one();
+    }
+
+    /// Wakes the feeder if a lane waits for it.
+    pub(super) fn remind(&self) {
+        if !self.waiting.lock().is_empty() {
+            self.ring();
         }
+    }
+
+    /// Waits until somebody rings. `false`: a producer's thread has ended.
+    pub(super) fn until_rung(&self) -> bool {
+        let mut bell = self.bell.lock();
+        self.rung.wait_while(&mut bell, |rung| !*rung && !self.ended.is_cancelled());
+        *bell = false;
+        !self.ended.is_cancelled()
+    }
+
+    /// A producer's thread ends.
+    pub(super) fn end(&self) {
+        self.ended.cancel();
+        self.ring();
     }
 
     pub(super) fn set_trouble(&self, trouble: Option<String>) {

@@ -10,6 +10,7 @@ pub(super) mod mapping;
 mod outcome;
 mod producer;
 mod record;
+mod run;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -41,17 +41,17 @@ pub(super) fn start(
 ) -> Result<Arc<Link>, StartError> {
     let link = Link::new(connection.name.clone(), clock);
     let name = format!("egress:kafka:{}", connection.name);
+    let failed = |error| StartError::Thread { connection: connection.name.clone(), error };
     for pace in Pace::BOTH {
         let config = connection.producer_config(pace.linger())?;
         let producer = Producer::new(&config, &link).map_err(|error| connection.refused(error))?;
         link.replace(pace, Some(producer));
         let (link, shutdown) = (link.clone(), shutdown.clone());
         let body = move || Engine { link, pace, config, retired: Vec::new() }.run(&shutdown);
-        tasks
-            .thread(&name, body)
-            .map_err(|error| StartError::Thread { connection: connection.name.clone(), error })?;
+        tasks.thread(&name, body).map_err(failed)?;
     }
-    tasks.spawn(&name, tell_lanes(link.clone()));
+    let fed = link.clone();
+    tasks.thread(&name, move || feed(&fed)).map_err(failed)?;
     tasks.spawn(&name, answer_questions(link.clone(), part));
     Ok(link)
 }
@@ -209,7 +209,7 @@ impl ProducerContext for Context {
             reports.len() == 1
         };
         if first {
-            self.link.reported.notify_one();
+            self.link.ring();
         }
     }
 }
@@ -246,7 +246,7 @@ impl Engine {
                 }
             }
             self.bury();
-            self.link.feed();
+            self.link.remind();
             for lane in self.link.lanes() {
                 lane.tick();
             }
@@ -275,7 +275,7 @@ impl Engine {
     }
 
     fn end(mut self) {
-        self.link.ended.cancel();
+        self.link.end();
         let lanes = self.link.lanes();
         for lane in &lanes {
             lane.end();
@@ -293,20 +293,19 @@ impl Engine {
     }
 }
 
-/// Passes delivery reports on to the lanes, together what came together.
-async fn tell_lanes(link: Arc<Link>) {
-    loop {
-        tokio::select! {
-            () = link.ended.cancelled() => return,
-            () = link.reported.notified() => {}
-        }
+/// The feeder: passes delivery reports on to the lanes, together what came together, and hands over for lanes
+/// that have much to send, each a run in its turn.
+fn feed(link: &Link) {
+    while link.until_rung() {
         // What was reported of one that has been replaced is told when that one is given up.
         for producer in Pace::BOTH.into_iter().filter_map(|pace| link.producer(pace)) {
             let flights = producer.flights.clone();
             drop(producer);
             flights.tell();
         }
-        link.feed();
+        for lane in link.waiting() {
+            lane.go_on();
+        }
     }
 }
 
@@ -417,5 +416,24 @@ mod tests {
         assert!(matches!(verdict, Verdict::Unknown { .. }), "{verdict:?}");
         tasks.ended("egress", Duration::from_secs(60)).await.expect("ended");
         assert_eq!(lane.backlog(), 0);
+    }
+
+    #[test]
+    fn whoever_brings_many_leaves_them_to_the_feeder_which_takes_a_run_at_a_time() {
+        let (link, verdicts) = (Link::new("main".into(), Clock::start()), Arc::default());
+        let config = unreachable().producer_config(Pace::Bulk.linger()).expect("good settings");
+        link.replace(Pace::Bulk, Some(Producer::new(&config, &link).expect("a producer")));
+        let lane = link.lane("t");
+        lane.0.found(&TopicState::There { partitions: 1 });
+        lane.submit_all((0..3000).map(|ticket| publication(ticket, &verdicts)).collect());
+        let mut in_flight = vec![lane.0.in_flight()];
+        while lane.0.in_flight() < 3000 {
+            let waiting = link.waiting();
+            assert!(matches!(&waiting[..], [one] if Arc::ptr_eq(one, &lane.0)), "the lane waits for the feeder");
+            lane.0.go_on();
+            in_flight.push(lane.0.in_flight());
+        }
+        assert_eq!(in_flight, [0, 1024, 2048, 3000]);
+        assert_eq!(lane.backlog(), 3000);
     }
 }

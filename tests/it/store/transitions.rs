@@ -74,6 +74,24 @@ async fn a_claim_takes_at_most_what_it_asks_for_and_always_the_first_of_a_shelf(
 }
 
 #[tokio::test]
+async fn a_claim_of_many_bundles_takes_the_earliest_and_no_more_than_it_may() {
+    let room = Room::shared().await;
+    for n in (0..100).rev() {
+        room.keep(vec![unnamed(past().plus(n), "x")]).await;
+    }
+    let mut request = room.request(LONG).await;
+    request.max_bundles = 1000;
+    for (messages, expected) in [(16, 0..16), (70, 16..86), (70, 86..100)] {
+        request.shelves[0].1 = messages;
+        let claimed = room.store.claim(&request).await.expect("claimed");
+        let dues: Vec<UnixMs> = claimed.iter().map(|c| entries(c)[0].due).collect();
+        assert_eq!(dues, expected.map(|n| past().plus(n)).collect::<Vec<_>>());
+        room.check().await;
+    }
+    assert!(room.heads().await.is_empty());
+}
+
+#[tokio::test]
 async fn names_suppress_replace_cancel_and_move() {
     let room = Room::shared().await;
     assert_eq!(room.keep(vec![named("a", past(), "a1"), named("b", past(), "b1")]).await, [Stored, Stored]);

@@ -36,6 +36,7 @@ local deadline = int(now + lease)
 if ORDERED then
   horizon = math.max(horizon, least)
 end
+local until_ms = int(horizon)
 
 -- Whether the route is the holder's from here on, and if not, why.
 local function take_hold()
@@ -81,19 +82,24 @@ local ids, scores = {}, {}
 for s = 1, shelves do
   local due, shelf, messages = KEYS[FIXED + s], arg(), num()
   if room > 0 then
-    local found = redis.call('ZRANGEBYSCORE', due, '-inf', int(horizon), 'WITHSCORES', 'LIMIT', 0, room)
-    local taken, claims, tokens = 0, {}, {}
-    for i = 1, #found, 2 do
-      local count = count_of(found[i])
-      if taken > 0 and count > messages then
-        break
+    -- A few at a time, ever more: what is read and then left costs as much as what is taken.
+    local taken, claims, tokens, step, full = 0, {}, {}, 8, false
+    repeat
+      step = math.min(2 * step, room - taken)
+      local found = redis.call('ZRANGEBYSCORE', due, '-inf', until_ms, 'WITHSCORES', 'LIMIT', taken, step)
+      for i = 1, #found, 2 do
+        local count = count_of(found[i])
+        full = taken > 0 and count > messages
+        if full then
+          break
+        end
+        messages = messages - count
+        taken = taken + 1
+        ids[#ids + 1], scores[#scores + 1] = found[i], found[i + 1]
+        claims[2 * taken - 1], claims[2 * taken] = deadline, found[i]
+        tokens[2 * taken - 1], tokens[2 * taken] = found[i], token .. ' ' .. found[i + 1]
       end
-      messages = messages - count
-      taken = taken + 1
-      ids[#ids + 1], scores[#scores + 1] = found[i], found[i + 1]
-      claims[2 * taken - 1], claims[2 * taken] = deadline, found[i]
-      tokens[2 * taken - 1], tokens[2 * taken] = found[i], token .. ' ' .. found[i + 1]
-    end
+    until full or messages <= 0 or taken == room or #found < 2 * step
     room = room - taken
     if taken > 0 then
       redis.call('ZADD', CLAIMS, unpack(claims))
@@ -104,7 +110,7 @@ for s = 1, shelves do
     reindex(due, shelf)
   end
   if ORDERED and not front then
-    front = redis.call('ZRANGEBYSCORE', due, '-inf', int(horizon), 'WITHSCORES', 'LIMIT', 0, 1)
+    front = redis.call('ZRANGEBYSCORE', due, '-inf', until_ms, 'WITHSCORES', 'LIMIT', 0, 1)
     if front[1] then
       room = 0
     else
