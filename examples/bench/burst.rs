@@ -40,7 +40,11 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
         report.table(
             &format!("{what} at once"),
             &[(&mirror, "mirror, first to last received"), (&burst, "relay, due to last received")],
-            &[("ms", "ms"), ("rss", "relay's RSS at most, MiB"), ("other", "other route's (topic's) p99, ms")],
+            &[
+                ("ms", "ms"),
+                ("rss", "relay's RSS at most, MiB"),
+                ("other", "other route's (topic's) p99, ms"),
+            ],
         );
     }
     for what in &rows {

@@ -55,7 +55,9 @@ impl Slots {
                 other => Standing::Failed(other),
             };
             holding.open -= 1;
-            self.tell_line(slot, entry as u32, heard);
+            if holding.flight.keyed(entry as u32).is_some() {
+                self.tell_line(slot, entry as u32, heard);
+            }
         }
         let holding = self.holdings.get(&slot)?;
         (holding.open == 0 || holding.must_part()).then_some(slot)

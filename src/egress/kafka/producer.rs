@@ -429,7 +429,10 @@ mod tests {
         let mut in_flight = vec![lane.0.in_flight()];
         while lane.0.in_flight() < 3000 {
             let waiting = link.waiting();
-            assert!(matches!(&waiting[..], [one] if Arc::ptr_eq(one, &lane.0)), "the lane waits for the feeder");
+            assert!(
+                matches!(&waiting[..], [one] if Arc::ptr_eq(one, &lane.0)),
+                "the lane waits for the feeder"
+            );
             lane.0.go_on();
             in_flight.push(lane.0.in_flight());
         }
