@@ -141,9 +141,9 @@ async fn lateness_beside(
     let config = kafka_route(base.clone(), "late", &topics[1], &topics[2], "");
     let mut relay = Relay::start(&config).await;
     let what = format!("at 1,000/s with {pending} pending");
-    let pair = with_relay(kafka, (&topics[0], &topics[1], &topics[2]), scale, report, (&what, 1000.0)).await;
+    let found = with_relay(kafka, (&topics[0], &topics[1], &topics[2]), scale, report, (&what, 1000.0)).await;
     relay.terminate().await;
-    judge(report, 9, &what, &pair?, 1000, 2.0);
+    judge(report, 9, &what, &found?, 1000, 2.0);
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use anyhow::ensure;
 use serde_json::Value;
 
 use crate::backlog::{check_room, grow};
-use crate::lateness::{Late, Stream, run};
+use crate::lateness::{Late, Stream, When, run};
 use crate::report::{Report, number};
 use crate::servers::{PARTITIONS, Servers, config, kafka_route};
 use crate::support::Relay;
@@ -36,7 +36,7 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
     grow(kafka, &redis, &base, &topics[0], (0, scale.backlog)).await?;
     let mut relay = Relay::start(&kafka_route(base, "late", &topics[2], &topics[3], "")).await;
     let (rate, seconds) = (1000.0, scale.stream);
-    let stream = Stream { kafka, from: &topics[2], to: &topics[3], rate, seconds, delayed: true };
+    let stream = Stream { kafka, from: &topics[2], to: &topics[3], rate, seconds, when: When::Due };
     for _ in 0..scale.rounds {
         let clocks = machine::Clocks::start();
         let alone = run(&stream)?;

@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail, ensure};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{Offset, TopicPartitionList};
 
-use crate::lateness::{Late, Stream, now_us};
+use crate::lateness::{Late, Stream, When, now_us};
 use crate::load::{Load, fill_topic};
 use crate::measure::{Count, Processes, watch};
 use crate::report::{Limit, Report, number};
@@ -107,7 +107,7 @@ async fn mirror_run(kafka: &Kafka, source: &str, count: u64) -> anyhow::Result<F
     let reader = Reader::start(kafka, &target, count)?;
     let clocks = machine::Clocks::start();
     let seconds = WARM.as_secs_f64() + 1.0 + count as f64 / 200_000.0;
-    let stream = Stream { kafka, from: &plain, to: &plain, rate: OTHER, seconds, delayed: false };
+    let stream = Stream { kafka, from: &plain, to: &plain, rate: OTHER, seconds, when: When::Produced };
     let (other, read) = std::thread::scope(|scope| {
         let other = scope.spawn(|| lateness::run(&stream));
         std::thread::sleep(WARM);
@@ -157,7 +157,7 @@ async fn relay_run(servers: &Servers, kafka: &Kafka, count: u64, ahead_ms: i64) 
         tokio::time::sleep(Duration::from_millis(calm_ms as u64 - 3_500)).await;
     }
     let seconds = (due_ms - now_ms()).max(0) as f64 / 1000.0 + 1.0 + count as f64 / 300_000.0;
-    let stream = Stream { kafka, from: &topics[2], to: &topics[3], rate: OTHER, seconds, delayed: true };
+    let stream = Stream { kafka, from: &topics[2], to: &topics[3], rate: OTHER, seconds, when: When::Due };
     let other = lateness::run(&stream)?;
     let (_, last_us) = reader.wait()?;
     let rss = machine::resident(relay.id(), "VmHWM").context("the relay has ended")?;

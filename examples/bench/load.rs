@@ -27,8 +27,8 @@ pub enum Load {
     Equal(u64),
     /// `x-deliver-at`: at random from this Unix ms on, within so many ms.
     Random(i64, i64),
-    /// `x-deliver-at`: no two that are read within minutes of each other less than four seconds apart, from
-    /// this Unix ms on within a day: none finds company.
+    /// `x-deliver-at`: from this Unix ms on within four days, and no two that may wait for company together less
+    /// than four seconds apart: none finds any.
     Alone(i64),
     /// `x-deliver-at`: all at this Unix ms.
     At(i64),
@@ -43,8 +43,9 @@ impl Load {
             Self::Plain => ("x-other", "0123456789".to_owned()),
             Self::Equal(ms) | Self::Orders(ms) => ("x-delay", ms.to_string()),
             Self::Random(from, within) => ("x-deliver-at", (from + fastrand::i64(0..within)).to_string()),
-            // A day has 21,000 spans of 4,096 ms; 7,919 is prime to their number: all come once, far apart.
-            Self::Alone(from) => ("x-deliver-at", (from + (n * 7919 % 21_000) as i64 * 4096).to_string()),
+            // Four days have 84,000 spans of 4,096 ms; 7,919 is prime to their number: one comes again only after all
+            // others, and that is more than twice as many as wait for company together.
+            Self::Alone(from) => ("x-deliver-at", (from + (n * 7919 % 84_000) as i64 * 4096).to_string()),
             Self::At(ms) => ("x-deliver-at", ms.to_string()),
         }
     }

@@ -49,7 +49,7 @@ pub async fn random(servers: &Servers, scale: &Scale, report: &mut Report) -> an
     let kafka = servers.kafka().await?;
     let from = now_ms() - HOUR_MS - MARGIN_MS;
     let source = servers.filled(scale.phase, Load::Random(from, HOUR_MS)).await?;
-    let alone = now_ms() - 24 * HOUR_MS - MARGIN_MS;
+    let alone = now_ms() - 96 * HOUR_MS - MARGIN_MS;
     let lone = servers.filled(scale.alone, Load::Alone(alone)).await?;
     for _ in 0..scale.rounds {
         report.rate("mirror", &mirror_run(kafka, &source, scale.phase).await?);

@@ -1,20 +1,21 @@
 //! The settler: verdicts in, answers to the store out.
 //!
-//! Bundles with nothing open any more are settled together, one call a partition at a time, so calls grow
-//! with the load. Each quarter of a second claims are extended while anything of them is held, what is
-//! confirmed so far is noted, and what hangs a second after its bundle's last hand-over is split off.
+//! Bundles with nothing open any more are settled together, one call a partition at a time. Nobody waits for that,
+//! so they gather for some milliseconds first. Each quarter of a second claims are extended while anything of them
+//! is held, what is confirmed so far is noted, and what hangs a second after its bundle's last hand-over is split off.
 
 mod back;
+mod hold;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::Shard;
@@ -28,10 +29,10 @@ use crate::store::{Division, Held, Progress, Settlement, StoreError};
 
 /// Confirmed indexes of open bundles are noted, and claims extended, this often.
 const TICK: Duration = Duration::from_millis(250);
-/// What is unresolved this long after its bundle's last hand-over is split off, microseconds.
-const HANGS_US: i64 = 1_000_000;
 /// Bundles that one call takes at most.
 const CALL_BUNDLES: usize = 200;
+/// How long bundles gather to be settled together; a crash repeats what was confirmed meanwhile.
+const GATHER: Duration = Duration::from_millis(10);
 
 pub(super) type Answer = Pin<Box<dyn Future<Output = Done> + Send>>;
 
@@ -52,6 +53,8 @@ pub(super) struct Settler {
     pub(super) calls: FuturesUnordered<Answer>,
     /// Clean bundles waiting for their partition's turn.
     clean: BTreeMap<Partition, Vec<u64>>,
+    /// They are settled when [`GATHER`] is over.
+    gathering: bool,
     /// Partitions with a settle on its way.
     settling: BTreeSet<Partition>,
     extending: usize,
@@ -65,18 +68,22 @@ pub(super) async fn run(shard: Arc<Shard>) {
         shard: shard.clone(),
         calls: FuturesUnordered::new(),
         clean: BTreeMap::new(),
+        gathering: false,
         settling: BTreeSet::new(),
         extending: 0,
         served: shard.cluster.owned(),
     };
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut gathered = pin!(tokio::time::sleep(GATHER));
     let mut ending = false;
     loop {
+        let was_gathering = settler.gathering;
         tokio::select! {
             () = shard.shutdown.forced() => return,
             verdicts = shard.verdicts.take() => settler.judge(verdicts),
             Some(done) = settler.calls.next() => settler.answered(done),
+            () = gathered.as_mut(), if settler.gathering => settler.settle_all(),
             () = shard.lines_moved.notified() => settler.go_on(),
             _ = tick.tick() => {
                 settler.tick();
@@ -84,6 +91,9 @@ pub(super) async fn run(shard: Arc<Shard>) {
                 settler.go_on();
             }
             () = shard.claimed_all.cancelled(), if !ending => ending = true,
+        }
+        if settler.gathering && !was_gathering {
+            gathered.as_mut().reset(Instant::now() + GATHER);
         }
         // One that is forced ends without a word, as a killed one would.
         if ending && !shard.shutdown.is_forced() && settler.drained() {
@@ -146,8 +156,12 @@ impl Settler {
         if holding.open == 0 && holding.is_clean() {
             let p = holding.claim.partition;
             drop(slots);
-            self.clean.entry(p).or_default().push(slot);
-            self.settle(p);
+            let waiting = self.clean.entry(p).or_default();
+            waiting.push(slot);
+            if waiting.len() >= CALL_BUNDLES {
+                self.settle(p);
+            }
+            self.gathering = true;
         } else if holding.open == 0 && line.is_some() && holding.only_untried() {
             let (p, back) = (holding.claim.partition, progress(holding, holding.confirmed().contains(&true)));
             drop(slots);
@@ -171,6 +185,15 @@ impl Settler {
         }));
     }
 
+    /// Settles what has gathered; where a call is on its way, what has gathered behind it goes next.
+    fn settle_all(&mut self) {
+        self.gathering = false;
+        let waiting: Vec<Partition> = self.clean.keys().copied().collect();
+        for p in waiting {
+            self.settle(p);
+        }
+    }
+
     fn settle(&mut self, p: Partition) {
         if self.settling.contains(&p) {
             return;
@@ -180,6 +203,9 @@ impl Settler {
         let names = |slot: &u64| slots.holdings.get(slot).map_or(0, |h| h.names(|_| true).len());
         let fits = one_call(waiting.iter().map(names));
         let batch: Vec<u64> = waiting.drain(..fits).collect();
+        if waiting.is_empty() {
+            self.clean.remove(&p);
+        }
         let settled: Vec<Settlement> = batch
             .iter()
             .filter_map(|slot| slots.holdings.get(slot))
@@ -295,92 +321,6 @@ impl Settler {
         served.hold(-(holding.standing.len() as i64), -holding.bytes);
         if served.room().is_some() {
             self.shard.room.notify_one();
-        }
-    }
-
-    /// Extends claims, notes progress, and splits off what hangs.
-    fn tick(&mut self) {
-        let shard = self.shard.clone();
-        let now_us = shard.mono_us();
-        let mut extend: BTreeMap<Partition, Vec<(u64, Progress)>> = BTreeMap::new();
-        let mut splits = Vec::new();
-        let mut slots = shard.table.lock();
-        let Slots { holdings, lines, .. } = &mut *slots;
-        for (&slot, holding) in holdings.iter_mut().filter(|(_, h)| !h.busy && h.open > 0) {
-            let lease = holding.flight.lease_until_us() - now_us;
-            let waited = now_us.saturating_sub(holding.flight.published_us.load(Ordering::Acquire));
-            let resolved = holding.open < holding.stored.len();
-            let all_handed = holding.all_handed_over();
-            if waited >= HANGS_US && resolved && all_handed && !holding.lost {
-                holding.busy = true;
-                let line = holding.line().and_then(|id| lines.get_mut(&id));
-                splits.push((slot, holding.open_entries(), division::of(&shard, holding, line, true)));
-            } else if holding.news || lease < shard.lease_us() * 2 / 3 {
-                let news = std::mem::take(&mut holding.news);
-                extend.entry(holding.claim.partition).or_default().push((slot, progress(holding, news)));
-            }
-        }
-        drop(slots);
-        for (slot, held_on, division) in splits {
-            debug!(bundle = %division.claim.id, open = held_on.len(), "split off what hangs");
-            self.divide(slot, held_on, division);
-        }
-        // One round of extensions at a time: each covers all that needs it.
-        if self.extending > 0 {
-            return;
-        }
-        for (p, mut held) in extend {
-            while !held.is_empty() {
-                let rest = held.split_off(one_call(held.iter().map(|(_, of)| of.delivered.len())));
-                let (slots, claims): (Vec<u64>, Vec<Progress>) =
-                    std::mem::replace(&mut held, rest).into_iter().unzip();
-                self.extending += 1;
-                let store = shard.store.clone();
-                let (lease_ms, until) = (shard.lease_ms(), now_us + shard.lease_us());
-                self.calls.push(Box::pin(async move {
-                    let result = store.extend(p, lease_ms, &claims).await;
-                    Done::Extended(until, slots, result)
-                }));
-            }
-        }
-    }
-
-    fn extended(&mut self, until: i64, batch: &[u64], result: Result<Vec<Held>, StoreError>) {
-        self.extending -= 1;
-        let shard = self.shard.clone();
-        let mut finished = Vec::new();
-        let mut slots = shard.table.lock();
-        match result {
-            Ok(held) => {
-                for (slot, held) in batch.iter().zip(held) {
-                    if held == Held::Stale {
-                        slots.lose(*slot, false);
-                    }
-                    let Some(holding) = slots.holdings.get_mut(slot) else { continue };
-                    if held == Held::Stale {
-                        shard.metrics.stale_claims.inc();
-                        holding.lost = true;
-                        holding.drop_unpublished();
-                        if holding.open == 0 {
-                            finished.push(*slot);
-                        }
-                    } else {
-                        holding.flight.batch.not_after_us.fetch_max(until, Ordering::AcqRel);
-                    }
-                }
-            }
-            Err(why) => {
-                debug!(error = %why, "cannot extend claims");
-                for slot in batch {
-                    if let Some(holding) = slots.holdings.get_mut(slot) {
-                        holding.news = true;
-                    }
-                }
-            }
-        }
-        drop(slots);
-        for slot in finished {
-            self.finish(slot);
         }
     }
 }
