@@ -7,11 +7,11 @@ use anyhow::Context as _;
 use crate::load::{Load, fill_topic};
 use crate::measure::{Count, Processes, redis_cpu, watch};
 use crate::report::{Limit, Report};
-use crate::servers::{PARTITIONS, Servers, config, kafka_route};
+use crate::servers::{PARTITIONS, Servers, config};
 use crate::support::Relay;
 use crate::{Scale, machine};
 
-/// Routes, each between topics of its own.
+/// Routes, each between topics of its own, all read by one group as in the example of the configuration.
 const ROUTES: usize = 20;
 /// Messages that wait meanwhile.
 const WAITING: u64 = 1000;
@@ -25,8 +25,10 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
     for n in 0..ROUTES {
         let source = kafka.unique_topic("source", PARTITIONS).await;
         let target = kafka.unique_topic("target", PARTITIONS).await;
-        config = kafka_route(config, &format!("route-{n}"), &source, &target, "");
         sources.push(source);
+        let from = format!(r#"{{ kafka = "main", topic = "{}", group = "{}" }}"#, sources[n], sources[0]);
+        let to = format!(r#"{{ kafka = "main", topic = "{target}" }}"#);
+        config = config.route(&format!("route-{n}"), &from, &to, "delay_from = \"arrival\"");
     }
     let mut relay = Relay::start(&config).await;
     tokio::task::block_in_place(|| fill_topic(kafka, &sources[0], WAITING, Load::Equal(2 * 3_600_000)))?;

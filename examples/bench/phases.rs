@@ -19,6 +19,9 @@ const MARGIN_MS: i64 = 100_000;
 /// Between the store's clock and the first due time: storing may take so long, and none is due meanwhile.
 const STORING_MS: i64 = 300_000;
 
+/// While it stores so, a route has bundles of one: they hold no more than leaves within a second.
+const ALONE: &str = "rate = 1";
+
 /// How fast a backlog is stored and drained.
 #[derive(Clone, Copy, Debug)]
 pub struct Phases {
@@ -51,6 +54,7 @@ pub async fn random(servers: &Servers, scale: &Scale, report: &mut Report) -> an
     let source = servers.filled(scale.phase, Load::Random(from, HOUR_MS)).await?;
     let alone = now_ms() - 96 * HOUR_MS - MARGIN_MS;
     let lone = servers.filled(scale.alone, Load::Alone(alone)).await?;
+    let few = servers.filled(scale.alone, Load::Random(from, HOUR_MS)).await?;
     for _ in 0..scale.rounds {
         report.rate("mirror", &mirror_run(kafka, &source, scale.phase).await?);
         let redis = servers.redis(false).await?;
@@ -59,8 +63,13 @@ pub async fn random(servers: &Servers, scale: &Scale, report: &mut Report) -> an
         report.rate("drain", &phases.drain);
         report.rate("both", &phases.both());
         let redis = servers.redis(false).await?;
-        let phases = store_and_drain(&redis, kafka, &lone, scale.alone, alone).await?;
+        let base = config(&redis).kafka("main", kafka);
+        let work = (few.as_str(), scale.alone, from);
+        let phases = both_phases(&base, &redis, kafka, work, "", ALONE).await?;
         report.rate("alone", &phases.both());
+        let redis = servers.redis(false).await?;
+        let phases = store_and_drain(&redis, kafka, &lone, scale.alone, alone).await?;
+        report.rate("scattered", &phases.both());
         report.add("bare", "redis", floor::bare(&servers.redis(false).await?, scale.bare).await?);
     }
     report.rates(&[
@@ -69,6 +78,7 @@ pub async fn random(servers: &Servers, scale: &Scale, report: &mut Report) -> an
         ("drain", "drain the same"),
         ("both", "both, one after the other"),
         ("alone", "both, bundles of one"),
+        ("scattered", "both, bundles of one over four days"),
     ]);
     report.table("Redis alone", &[("bare", "bare commands, whole life")], &[("redis", "CPU us/message")]);
     report.ratio(2, "messages a second, to the mirror's", "rate", ("both", "mirror"), Limit::AtLeast(0.35));
@@ -113,7 +123,7 @@ pub async fn order(servers: &Servers, scale: &Scale, report: &mut Report) -> any
                 // What counts from arrival arrives by the clock that is behind.
                 let from = if load == "equal" { now_ms() - HOUR_MS - MARGIN_MS } else { from };
                 let work = (source.as_str(), scale.phase, from);
-                let phases = both_phases(&base, &redis, kafka, work, more).await?;
+                let phases = both_phases(&base, &redis, kafka, work, more, "").await?;
                 report.rate(&format!("{load} store {order}"), &phases.store);
                 report.rate(&format!("{load} drain {order}"), &phases.drain);
             }
@@ -160,7 +170,7 @@ pub async fn tiers(servers: &Servers, scale: &Scale, report: &mut Report) -> any
             };
             let base = config(&redis).redis(tier).kafka("main", kafka);
             let from = now_ms() - HOUR_MS - MARGIN_MS;
-            let phases = both_phases(&base, &redis, kafka, (&source, scale.phase, from), "").await?;
+            let phases = both_phases(&base, &redis, kafka, (&source, scale.phase, from), "", "").await?;
             report.rate(&format!("store {name}"), &phases.store);
             report.rate(&format!("drain {name}"), &phases.drain);
         }
@@ -210,29 +220,31 @@ pub async fn store_and_drain_with(
     messages: u64,
     from: i64,
 ) -> anyhow::Result<Phases> {
-    both_phases(base, redis, kafka, (source, messages, from), "").await
+    both_phases(base, redis, kafka, (source, messages, from), "", "").await
 }
 
 /// The same with further keys of the route: so many messages of a topic, by a clock that stands shortly before the
-/// moment that is given with them.
+/// moment that is given with them. `storing`: keys that it has only while it stores.
 async fn both_phases(
     base: &Config,
     redis: &Redis,
     kafka: &Kafka,
     (source, messages, from): (&str, u64, i64),
     more: &str,
+    storing: &str,
 ) -> anyhow::Result<Phases> {
     let target = kafka.unique_topic("target", PARTITIONS).await;
     let more = format!("max_pending = 1_000_000_000\n{more}");
-    let config = kafka_route(base.clone(), "bench", source, &target, &more);
+    let route = |more: &str| kafka_route(base.clone(), "bench", source, &target, more);
+    let (stores, drains) = (route(&format!("{more}\n{storing}")), route(&more));
     let clocks = machine::Clocks::start();
-    let mut relay = relay_behind(&config, (from - STORING_MS - now_ms()) / 1000);
+    let mut relay = relay_behind(&stores, (from - STORING_MS - now_ms()) / 1000);
     let store = {
         let of = Processes::new(relay.id(), kafka.id(), Some(redis)).await?;
         middle(&watch(&Count::stored(&relay), messages, &of).await?, messages)
     };
     relay.terminate().await;
-    let drain = drain(redis, kafka, Relay::spawn(&config, &[]), &target, messages, false).await?;
+    let drain = drain(redis, kafka, Relay::spawn(&drains, &[]), &target, messages, false).await?;
     clocks.check()?;
     Ok(Phases { store, drain })
 }

@@ -55,6 +55,19 @@ impl Cluster {
         self.owned.borrow().clone()
     }
 
+    /// The same; what changes from here on ends a wait for [`Self::moved`].
+    pub fn owned_for_now(&mut self) -> Arc<Owned> {
+        self.owned.borrow_and_update().clone()
+    }
+
+    /// Waits until this replica is to serve something else than it was told last. Cancel-safe.
+    pub async fn moved(&mut self) {
+        if self.owned.changed().await.is_err() {
+            // Nobody will tell any more: there are no others, or it has left them.
+            std::future::pending().await
+        }
+    }
+
     /// Notes that a timer shard has finished a claim round: one whose rounds end no more owns nothing for long.
     pub fn round(&self, shard: usize, now_us: i64) {
         if let Some(round) = self.rounds.0.get(shard) {

@@ -207,9 +207,8 @@ impl Gates {
     /// Answers the routes of which invalid dead letters must go, and how many.
     async fn count(&mut self) -> Result<Vec<(Arc<Route>, u64)>, StoreError> {
         let mut excess = Vec::new();
-        let counts = self.store.counts().await?;
         let now = self.store.clock().now();
-        let heads = self.store.heads(&self.partitions, now).await?;
+        let (counts, heads) = tokio::try_join!(self.store.counts(), self.store.heads(&self.partitions, now))?;
         for route in &self.routes {
             let Some(metrics) = self.metrics.route(&route.name) else { continue };
             let counts = counts.get(route.name.as_str()).copied().unwrap_or_default();

@@ -16,13 +16,17 @@ use super::Shard;
 use super::order::Look;
 use super::sight::Sight;
 use super::taking::{self, Taken};
+use crate::cluster::Cluster;
 use crate::domain::limits::BUNDLE_MESSAGES;
 use crate::domain::{Partition, UnixMs};
 use crate::mutants;
 use crate::store::{ClaimRequest, Head, StoreError};
 
 /// Longest time between two looks: this alone delivers everything, wake-ups or not.
-const LOOK: Duration = Duration::from_millis(250);
+const LOOK: Duration = Duration::from_millis(500);
+/// The same after one that failed, and while a claim is on its way: one that hangs must not hold up the others
+/// for longer than they are claimed ahead.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// A wake-up for something due later than this after the next look is left to that look.
 const MARGIN_MS: i64 = 20;
 /// Looks for the sake of what falls due of ordered routes are at least so far apart.
@@ -41,6 +45,7 @@ const LAST_WORD: Duration = Duration::from_secs(5);
 pub(super) async fn run(shard: Arc<Shard>) {
     let mut claimer = Claimer {
         shard: shard.clone(),
+        cluster: shard.cluster.clone(),
         claims: FuturesUnordered::new(),
         busy: BTreeSet::new(),
         failing: false,
@@ -73,6 +78,7 @@ pub(super) enum Claimed {
 
 pub(super) struct Claimer {
     pub(super) shard: Arc<Shard>,
+    cluster: Cluster,
     /// Claims on their way. Those of a node that is away may take long; the others do not wait for them.
     pub(super) claims: FuturesUnordered<Claiming>,
     /// The partitions of the unordered ones: one claim each at a time.
@@ -143,7 +149,7 @@ impl Claimer {
                 }
                 self.failing = true;
                 self.starved = false;
-                Next::In(LOOK)
+                Next::In(LOOK_AGAIN)
             }
         }
     }
@@ -167,18 +173,16 @@ impl Claimer {
         }
         // Only now: a bell that nobody has answered would have the next look begin at once, for ever.
         if shard.store.is_strange() {
-            return Ok(Next::In(LOOK));
+            return Ok(Next::In(LOOK_AGAIN));
         }
         let near = self.near.keys().copied().collect();
         if all {
             self.near.retain(|_, due| *due > until);
         }
         let overdue = look.began.plus(-OVERDUE_MS);
-        let sight = Sight { owned: shard.cluster.owned(), near, until, overdue };
+        let sight = Sight { owned: self.cluster.owned_for_now(), near, until, overdue };
         let (heads, whole) = self.heads(partitions, &sight).await?;
-        if all {
-            self.starved = false;
-        }
+        self.starved &= !all;
         let Requests { claims, starved, mut more } = self.requests(&heads, &sight);
         for request in claims {
             self.busy.insert(request.partition);
@@ -211,26 +215,25 @@ impl Claimer {
         partitions: &[Partition],
         sight: &Sight,
     ) -> Result<(Vec<Head>, BTreeSet<Partition>), StoreError> {
-        let shard = self.shard.clone();
-        if partitions.len() < shard.partitions.len() {
-            return shard.store.look(partitions, sight.until).await;
+        let (shard, now_us) = (self.shard.clone(), self.shard.mono_us());
+        let all = partitions.len() == shard.partitions.len();
+        if all && now_us >= self.around_us.saturating_add(LOOK_AROUND_US) {
+            // Whatever is due when: also to find routes that nobody serves.
+            let looked = shard.store.look(partitions, sight.until, UnixMs(i64::MAX)).await?;
+            self.around_us = now_us;
+            self.count_unknown(&looked.0);
+            return Ok(looked);
         }
-        let now_us = shard.mono_us();
-        if now_us < self.around_us.saturating_add(LOOK_AROUND_US) {
-            let held = shard.table.lock().partitions_held();
-            let ours = partitions.iter().copied().filter(|p| sight.looks_at(*p) || held.contains(p));
-            return shard.store.look(&ours.collect::<Vec<_>>(), sight.until).await;
-        }
-        let looked = shard.store.look(partitions, sight.until).await?;
-        self.around_us = now_us;
-        self.count_unknown(&looked.0);
-        Ok(looked)
+        let held = shard.table.lock().partitions_held();
+        let looked_at = |p: &Partition| !all || sight.looks_at(*p) || held.contains(p);
+        let ours: Vec<Partition> = partitions.iter().copied().filter(looked_at).collect();
+        shard.store.look(&ours, sight.until, sight.until.plus(LOOK.as_millis() as i64)).await
     }
 
-    /// Waits for the claims on their way, until the next look at the latest. Answers whether there may be more.
+    /// Waits for the claims on their way, some time at most. Answers whether there may be more.
     async fn claimed(&mut self) -> Result<bool, StoreError> {
         let (mut more, mut failed) = (false, None);
-        let mut end = std::pin::pin!(tokio::time::sleep(LOOK));
+        let mut end = std::pin::pin!(tokio::time::sleep(LOOK_AGAIN));
         loop {
             tokio::select! {
                 done = self.claims.next() => match done {
@@ -347,6 +350,8 @@ impl Claimer {
             let turn = self.until_turn().filter(|turn| *turn < left);
             tokio::select! {
                 () = shard.store.wake().rung(shard.number) => {}
+                // What falls to this replica now may be overdue.
+                () = self.cluster.moved() => return shard.partitions.clone(),
                 // What was claimed late: the next look takes what is left there.
                 Some((of, done)) = self.claims.next() => {
                     self.has_ended(&of);

@@ -19,7 +19,8 @@ use crate::telemetry::Metrics;
 
 /// Claims of dead holders are looked for this often.
 const SWEEP: Duration = Duration::from_secs(1);
-/// Of the partitions that fall to others too, once in so many sweeps: their keeper may hang.
+/// Of the partitions that fall to others too, once in so many sweeps: their keeper may hang. Then also what does not
+/// press: see [`Store::sweep`](crate::store::Store::sweep).
 const AROUND: u64 = 10;
 /// One round of audits over all partitions of a shard.
 const AUDIT_ROUND: Duration = Duration::from_secs(60);
@@ -116,8 +117,8 @@ impl Keeper {
         if mutants::is(Mutant::SweepAtStartOnly) && self.sweeps > 1 {
             return Ok(());
         }
-        let swept =
-            if self.sweeps.is_multiple_of(AROUND) { self.shard.partitions.clone() } else { self.kept() };
+        let around = self.sweeps.is_multiple_of(AROUND);
+        let swept = if around { self.shard.partitions.clone() } else { self.kept() };
         let shard = &self.shard;
         let (steps, changed) = (shard.store.clock().steps(), shard.store.changed());
         if (steps, changed) != (self.steps, self.changed) {
@@ -131,10 +132,13 @@ impl Keeper {
         let shard = &self.shard;
         let now_us = shard.mono_us();
         self.away.retain(|_, until_us| *until_us > now_us);
+        let held = swept.iter().copied();
+        let held = held.filter(|p| now_us < self.hold_until_us || self.away.contains_key(p)).collect();
         let mut failed = None;
-        for p in swept {
-            let hold = now_us < self.hold_until_us || self.away.contains_key(&p);
-            match shard.store.sweep(p, shard.lease_ms(), hold).await {
+        // Deadlines that another clock wrote may be far ahead.
+        let thorough = around || now_us < self.hold_until_us;
+        for (p, swept) in shard.store.sweep(&swept, shard.lease_ms(), &held, thorough).await {
+            match swept {
                 Ok(swept) if swept.expired + swept.clamped > 0 => {
                     let (expired, clamped) = (swept.expired, swept.clamped);
                     debug!(partition = p.0, expired, clamped, "claims came back");

@@ -23,7 +23,7 @@ use crate::lifecycle::{Shutdown, Tasks};
 use crate::mutants::{self, Mutant};
 use crate::telemetry::RouteMetrics;
 
-/// Longest sleep: a clock that steps is followed within this.
+/// Longest sleep while anything waits: a clock that steps is followed within this.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Messages that are handed to a lane together at most; the clocks are asked before each such batch, some 20 us.
@@ -143,11 +143,16 @@ fn turn(clock: &StoreClock, inbox: &Inbox) {
     let mut queues: BTreeMap<RouteName, Queue> = BTreeMap::new();
     loop {
         let wait = heap.peek().map_or(LOOK.as_micros() as i64, |Reverse(item)| clock.until_due_us(item.due));
+        let idle = heap.is_empty() && queues.values().all(|queue| queue.due.is_empty());
         {
             let mut news = inbox.news.lock();
             let nothing = news.items.is_empty() && !news.tokens;
             if nothing && wait > 0 && !inbox.stopping.load(Ordering::Acquire) {
-                inbox.arrived.wait_for(&mut news, Duration::from_micros(wait as u64).min(LOOK));
+                if idle {
+                    inbox.arrived.wait(&mut news);
+                } else {
+                    inbox.arrived.wait_for(&mut news, Duration::from_micros(wait as u64).min(LOOK));
+                }
             }
             heap.extend(news.items.drain(..).map(Reverse));
             news.tokens = false;

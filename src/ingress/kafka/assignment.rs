@@ -116,6 +116,14 @@ impl Assignment {
         (is_news && !self.in_doubt).then_some(self.resolved)
     }
 
+    /// Whether all that was read is resolved, and the broker is known to hold that position.
+    pub(super) fn is_committed(&self) -> bool {
+        self.resolved >= self.next
+            && self.to_commit().is_none()
+            && self.committing.is_none()
+            && !self.in_doubt
+    }
+
     /// Throws away what the sink has not begun with; nobody has acted on it.
     pub(super) fn stop_feeding(&self) {
         self.inbox.close();

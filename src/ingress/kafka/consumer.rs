@@ -16,6 +16,7 @@ use super::Surroundings;
 use super::assignment::Position;
 use super::context::{Context, GroupClient};
 use super::record;
+use super::room::Reading;
 use super::state::Fixed;
 use crate::backoff::Backoff;
 use crate::broker::kafka::{self, Connection, Suspicion};
@@ -24,6 +25,8 @@ use crate::ingress::{Delivery, Sink};
 
 /// How long one poll waits for a record.
 const POLL: Duration = Duration::from_millis(50);
+/// The same while all that was read is stored and committed: each look costs a wake-up.
+const POLL_IDLE: Duration = Duration::from_millis(250);
 /// The same while a partition is paused: how soon it is noticed that it has room again.
 const POLL_PAUSED: Duration = Duration::from_millis(5);
 /// How often positions are committed.
@@ -97,7 +100,7 @@ impl<S: Sink> GroupConsumer<S> {
         let topics: Vec<&str> = self.fixed.routes.keys().map(|topic| &**topic).collect();
         consumer.subscribe(&topics)?;
         let mut contact = Contact::default();
-        let (mut next_tick, mut next_look, mut paused) = (0, 0, false);
+        let (mut next_tick, mut next_look, mut patience) = (0, 0, POLL);
         let end = loop {
             if self.fixed.around.shutdown.is_draining() {
                 break End::Stopped;
@@ -105,14 +108,21 @@ impl<S: Sink> GroupConsumer<S> {
             if let Some(why) = consumer.context().state.lock().broken.take() {
                 break End::Broken(why);
             }
-            match consumer.poll(if paused { POLL_PAUSED } else { POLL }) {
-                Some(Ok(message)) => take(&consumer, &message),
+            match consumer.poll(patience) {
+                Some(Ok(message)) => {
+                    take(&consumer, &message);
+                    patience = patience.min(POLL);
+                }
                 Some(Err(error)) => trace!(%error, "kafka consumer error"),
                 None => {}
             }
             let now = clock.mono_us();
             if now >= next_look {
-                paused = consumer.context().resume(&consumer);
+                patience = match consumer.context().resume(&consumer) {
+                    Reading::Paused => POLL_PAUSED,
+                    Reading::On => POLL,
+                    Reading::Settled => POLL_IDLE,
+                };
                 next_look = now + POLL_PAUSED.as_micros() as i64;
             }
             if now >= next_tick {

@@ -16,6 +16,15 @@ use crate::ingress::Sink;
 /// How long the whole consumer waits for one partition's room, at most.
 const MOMENT_US: i64 = 20_000;
 
+/// How far a consumer is with what it reads.
+pub(super) enum Reading {
+    /// A partition is paused.
+    Paused,
+    On,
+    /// All that was read is stored and committed.
+    Settled,
+}
+
 impl<S: Sink> Context<S> {
     /// Waits a moment for room in a partition whose window is full, then pauses it.
     pub(super) fn relieve(&self, consumer: &GroupClient<S>, topic: &str, partition: i32) {
@@ -49,14 +58,14 @@ impl<S: Sink> Context<S> {
         }
     }
 
-    /// Takes in what was resolved, and resumes what has room. Returns whether something is still paused.
-    pub(super) fn resume(&self, consumer: &GroupClient<S>) -> bool {
+    /// Takes in what was resolved, and resumes what has room.
+    pub(super) fn resume(&self, consumer: &GroupClient<S>) -> Reading {
         resume(&mut self.state.lock(), consumer)
     }
 }
 
-pub(super) fn resume<S: Sink>(state: &mut State, consumer: &GroupClient<S>) -> bool {
-    let mut paused = false;
+pub(super) fn resume<S: Sink>(state: &mut State, consumer: &GroupClient<S>) -> Reading {
+    let (mut paused, mut settled) = (false, !state.assignments.is_empty());
     for assignment in &mut state.assignments {
         assignment.advance();
         if assignment.paused && assignment.has_room() {
@@ -67,6 +76,11 @@ pub(super) fn resume<S: Sink>(state: &mut State, consumer: &GroupClient<S>) -> b
             }
         }
         paused |= assignment.paused;
+        settled &= assignment.is_committed();
     }
-    paused
+    match (paused, settled) {
+        (true, _) => Reading::Paused,
+        (false, true) => Reading::Settled,
+        (false, false) => Reading::On,
+    }
 }

@@ -11,7 +11,7 @@ use tracing::warn;
 use super::keys::Keys;
 use super::lane::{Arg, Call};
 use super::link::read;
-use super::reply::{integer, shape, text};
+use super::reply::{shape, text};
 use super::scripts::With;
 use super::{Store, scripts};
 use crate::backoff::Backoff;
@@ -28,40 +28,42 @@ const MORE_SHELVES: usize = 4096;
 const SWEEP: usize = 100;
 
 impl Store {
-    /// The earliest bundle of every route and slice in these partitions that is due by `until`, and
-    /// per partition the earliest after it: one trip a node for all of them, two where a backlog is long. In a
-    /// cluster those of a node that is away are left out; `Err` if none can be had.
+    /// The earliest bundle of every route and slice in these partitions that is due by `until`: one trip a node
+    /// for all of them, two where a backlog is long. In a cluster those of a node that is away are left out; `Err`
+    /// if none can be had.
     pub async fn heads(&self, partitions: &[Partition], until: UnixMs) -> Result<Vec<Head>, StoreError> {
-        self.look(partitions, until).await.map(|(heads, _)| heads)
+        self.look(partitions, until, until).await.map(|(heads, _)| heads)
     }
 
-    /// The same, and the partitions of which these are all.
+    /// The same, with some of what is due after it and by `later`: the earliest, if there is any. And the partitions
+    /// of which nothing that is due by `until` is missing.
     pub async fn look(
         &self,
         partitions: &[Partition],
         until: UnixMs,
+        later: UnixMs,
     ) -> Result<(Vec<Head>, BTreeSet<Partition>), StoreError> {
-        let mut commands = Vec::with_capacity(partitions.len() * 2);
-        for &p in partitions {
-            let (slot, idx) = (Keys::slot(p), self.0.keys.of(p, "idx"));
-            let mut due = redis::cmd("ZRANGEBYSCORE");
-            due.arg(&idx).arg("-inf").arg(until.0).arg("WITHSCORES").arg("LIMIT").arg(0).arg(SHELVES);
-            commands.push((slot, due));
-            let mut next = redis::cmd("ZRANGEBYSCORE");
-            next.arg(&idx).arg(format!("({until}")).arg("+inf").arg("WITHSCORES").arg("LIMIT").arg(0).arg(1);
-            commands.push((slot, next));
-        }
-        let found = in_part(self.0.side.gather(commands).await)?;
+        let commands = partitions.iter().map(|&p| {
+            let mut earliest = redis::cmd("ZRANGEBYSCORE");
+            earliest.arg(self.0.keys.of(p, "idx")).arg("-inf").arg(later.0);
+            earliest.arg("WITHSCORES").arg("LIMIT").arg(0).arg(SHELVES);
+            (Keys::slot(p), earliest)
+        });
+        let found = in_part(self.0.side.gather(commands.collect()).await)?;
         let (mut heads, mut longer, mut whole) = (Vec::new(), Vec::new(), BTreeSet::new());
-        for (&p, lists) in partitions.iter().zip(found.chunks(2)) {
-            for (shelf, due) in lists.iter().flatten().flatten() {
-                heads.push(Head { partition: p, shelf: shelf.clone(), due: UnixMs(*due as i64) });
+        for (&p, list) in partitions.iter().zip(found) {
+            let Some(list) = list else { continue };
+            // They come in order: what follows a later one is later still.
+            if list.len() < SHELVES || list.last().is_some_and(|(_, due)| *due as i64 > until.0) {
+                whole.insert(p);
+            } else {
+                longer.push(p);
             }
-            match lists {
-                [Some(due), _] if due.len() == SHELVES => longer.push(p),
-                [Some(_), _] => drop(whole.insert(p)),
-                _ => {}
-            }
+            heads.extend(list.into_iter().map(|(shelf, due)| Head {
+                partition: p,
+                shelf,
+                due: UnixMs(due as i64),
+            }));
         }
         if !longer.is_empty() {
             self.more_heads(&longer, until, &mut heads, &mut whole).await?;
@@ -140,8 +142,8 @@ impl Store {
         rows: &[Value],
     ) -> Result<Vec<Claimed>, StoreError> {
         let p = request.partition;
-        let mut taken = Vec::with_capacity(rows.len() / 6);
-        for row in rows.chunks(6) {
+        let mut taken = Vec::with_capacity(rows.len());
+        for row in rows {
             taken.extend(read_claimed(p, token, row)?);
         }
         let (clock, mut failures) = (self.0.clock.local(), 0);
@@ -189,24 +191,60 @@ impl Store {
         Ok(())
     }
 
-    /// Returns expired claims of a partition to their due zsets, at most a hundred at a time, and brings
-    /// back deadlines that lie more than a lease ahead. With `hold`, nothing expires. Names that were delivered
-    /// long enough ago are forgotten.
-    pub async fn sweep(&self, p: Partition, lease_ms: u64, hold: bool) -> Result<Swept, StoreError> {
+    /// Returns expired claims to their due zsets, at most a hundred a partition at a time, and brings back
+    /// deadlines that lie more than a lease ahead. Of the partitions in `held` nothing expires. Names that were
+    /// delivered long enough ago are forgotten. These two only if it is to be `thorough`: they do not press. Looks in
+    /// one trip a node; answers each partition by itself.
+    pub async fn sweep(
+        &self,
+        partitions: &[Partition],
+        lease_ms: u64,
+        held: &BTreeSet<Partition>,
+        thorough: bool,
+    ) -> Vec<(Partition, Result<Swept, StoreError>)> {
         let now = self.0.clock.now();
-        let claims = self.0.keys.of(p, "claims");
-        let mut pipe = redis::pipe();
-        pipe.cmd("ZRANGEBYSCORE").arg(&claims).arg("-inf").arg(now.0).arg("LIMIT").arg(0).arg(SWEEP);
-        let far = now.plus(lease_ms as i64 + 1000).0;
-        pipe.cmd("ZRANGEBYSCORE").arg(&claims).arg(far).arg("+inf").arg("LIMIT").arg(0).arg(SWEEP);
-        pipe.cmd("ZCOUNT").arg(self.0.keys.delivered(p)).arg("-inf").arg(now.0);
-        let (mut found, ahead, over): (Vec<String>, Vec<String>, u64) =
-            self.0.side.pipe(Keys::slot(p), &pipe).await?;
-        if over > 0 {
+        let far = now.plus(lease_ms as i64 + 1000);
+        let claimed = |p, from: String, to: String| {
+            let mut claimed = redis::cmd("ZRANGEBYSCORE");
+            claimed.arg(self.0.keys.of(p, "claims")).arg(from).arg(to).arg("LIMIT").arg(0).arg(SWEEP);
+            claimed
+        };
+        let looks = |p| {
+            let mut looks = vec![claimed(p, "-inf".to_owned(), now.to_string())];
+            if thorough {
+                looks.push(claimed(p, far.to_string(), "+inf".to_owned()));
+                let mut over = redis::cmd("ZCOUNT");
+                over.arg(self.0.keys.delivered(p)).arg("-inf").arg(now.0);
+                looks.push(over);
+            }
+            looks.into_iter().map(move |look| (Keys::slot(p), look))
+        };
+        let mut seen =
+            self.0.side.gather(partitions.iter().copied().flat_map(looks).collect()).await.into_iter();
+        let mut swept = Vec::with_capacity(partitions.len());
+        for &p in partitions {
+            let found = seen.by_ref().take(if thorough { 3 } else { 1 }).collect();
+            swept.push((p, self.sweep_found(p, found, lease_ms, held.contains(&p)).await));
+        }
+        swept
+    }
+
+    /// One partition's, by what a look has found there.
+    async fn sweep_found(
+        &self,
+        p: Partition,
+        found: Vec<Result<Value, StoreError>>,
+        lease_ms: u64,
+        hold: bool,
+    ) -> Result<Swept, StoreError> {
+        let mut found = found.into_iter();
+        let mut next = || found.next().transpose();
+        let mut claims: Vec<String> = next()?.map_or(Ok(Vec::new()), read)?;
+        claims.extend(next()?.map_or(Ok(Vec::new()), read::<Vec<String>>)?);
+        if next()?.map_or(Ok(0), read::<u64>)? > 0 {
             self.trim(p).await?;
         }
-        found.extend(ahead);
-        let ids: Vec<BundleId> = found.iter().filter_map(|id| BundleId::parse(id)).collect();
+        let ids: Vec<BundleId> = claims.iter().filter_map(|id| BundleId::parse(id)).collect();
         if ids.is_empty() {
             return Ok(Swept::default());
         }
@@ -239,21 +277,29 @@ fn open(claimed: &Claimed) -> Result<Bundle, CodecError> {
 }
 
 /// One claimed bundle; `None` if what stood in the due zset is no bundle's id: it must not cost the others.
-fn read_claimed(p: Partition, token: &Arc<str>, row: &[Value]) -> Result<Option<Claimed>, StoreError> {
-    let [id, due, expiries, opened, gone, done] = row else { return Err(shape("a claimed bundle")) };
-    let id = text(id)?;
-    let Some(id) = BundleId::parse(&id) else {
+fn read_claimed(p: Partition, token: &Arc<str>, row: &Value) -> Result<Option<Claimed>, StoreError> {
+    let row = text(row)?;
+    let (due, said, id) = match row.strip_prefix("* ") {
+        None => row.split_once(' ').map(|(due, id)| (due, None, id)),
+        Some(row) => match row.splitn(6, ' ').collect::<Vec<_>>()[..] {
+            [due, expiries, opened, gone, done, id] => Some((due, Some((expiries, opened, gone, done)), id)),
+            _ => None,
+        },
+    }
+    .ok_or_else(|| shape("a claimed bundle"))?;
+    let Some(id) = BundleId::parse(id) else {
         warn!(partition = p.0, id, "what was claimed is no bundle; the audit will remove it");
         return Ok(None);
     };
-    let (gone, done) = (text(gone)?, text(done)?);
+    let (expiries, opened, gone, done) = said.unwrap_or(("0", "0", "", ""));
+    let number = |text: &str| text.parse::<i64>().map_err(|_| shape("a claimed bundle"));
     let bit = |map: &str, index: usize| map.as_bytes().get(index) == Some(&b'1');
-    let skip = (0..id.count()).map(|index| bit(&gone, index) || bit(&done, index)).collect();
+    let skip = (0..id.count()).map(|index| bit(gone, index) || bit(done, index)).collect();
     Ok(Some(Claimed {
         claim: Claim { partition: p, id, token: token.clone() },
-        due: UnixMs(integer(due)?),
-        expiries: integer(expiries)? as u32,
-        opened: integer(opened)? as u32,
+        due: UnixMs(number(due)?),
+        expiries: number(expiries)? as u32,
+        opened: number(opened)? as u32,
         skip,
         bundle: Err(None),
         blob: Bytes::new(),

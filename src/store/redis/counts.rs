@@ -53,6 +53,13 @@ impl Store {
         Ok(counts)
     }
 
+    /// Whether a partition's count was nothing when it was last read; one never read may be anything.
+    pub(super) fn counted_none(&self, p: Partition, field: &str) -> bool {
+        let last = self.0.last_counts.lock();
+        let counts = last.get(usize::from(p.0)).and_then(Option::as_ref);
+        counts.is_some_and(|fields| !fields.iter().any(|(name, n)| name == field && *n != 0))
+    }
+
     /// The highest offset ever read of a source; `None` if it was never read.
     pub async fn mark(&self, source: &str) -> Result<Option<i64>, StoreError> {
         let home = self.home(source);

@@ -154,7 +154,8 @@ impl Store {
         Ok(bodies)
     }
 
-    /// Dead letters of one partition that became so before their route's moment, some at a time.
+    /// Dead letters of one partition that became so before their route's moment, some at a time. Asks only for
+    /// those of which there were any when the counts were last read: mostly there are none.
     pub async fn dead_before(
         &self,
         p: Partition,
@@ -162,12 +163,14 @@ impl Store {
     ) -> Result<Vec<DeadId>, StoreError> {
         let mut pipe = Pipeline::with_capacity(routes.len() * 2);
         for (route, before) in routes {
-            for invalid in [false, true] {
-                pipe.cmd("ZRANGEBYSCORE").arg(self.0.keys.grave(p, &grave(route.as_str(), invalid)));
-                pipe.arg("-inf").arg(format!("({before}")).arg("LIMIT").arg(0).arg(DROPS);
+            for grave in [false, true].map(|invalid| grave(route.as_str(), invalid)) {
+                if !self.counted_none(p, &format!("d:{grave}")) {
+                    pipe.cmd("ZRANGEBYSCORE").arg(self.0.keys.grave(p, &grave));
+                    pipe.arg("-inf").arg(format!("({before}")).arg("LIMIT").arg(0).arg(DROPS);
+                }
             }
         }
-        let found: Vec<Vec<String>> = if routes.is_empty() { Vec::new() } else { self.ask(p, &pipe).await? };
+        let found: Vec<Vec<String>> = if pipe.is_empty() { Vec::new() } else { self.ask(p, &pipe).await? };
         Ok(found.iter().flatten().filter_map(|id| DeadId::parse(id)).collect())
     }
 

@@ -256,7 +256,7 @@ async fn a_large_partition_is_audited_in_parts_until_all_of_it_was_seen() {
     assert_eq!((first.lost.len(), first.counts), (0, None), "too much for one audit");
     let second = audit(&room).await;
     assert_eq!(second.lost.iter().map(ToString::to_string).collect::<Vec<_>>(), last);
-    assert_eq!(room.store.sweep(P, LONG, false).await, Ok(Swept::default()));
+    assert_eq!(sweep(&room.store, P, LONG, false).await, Ok(Swept::default()));
 }
 
 /// What an audit costs its Redis, for docs/store.md: shown with --nocapture.

@@ -97,7 +97,7 @@ async fn a_key_of_the_wrong_type_refuses_before_any_write() {
         damaged(&room, spoilt, room.store.redrive(&id, &bundle(vec![unnamed(past(), "d")]))).await;
         damaged(&room, spoilt, room.store.drop_dead(&[id])).await;
         if spoilt != "claims" {
-            damaged(&room, spoilt, room.store.sweep(P, LONG, false)).await;
+            damaged(&room, spoilt, sweep(&room.store, P, LONG, false)).await;
         }
         let saved = if there == 1 { saved } else { String::new() };
         waits(&room, &redis, spoilt, keep(vec![named("c", past(), "c")]), (&key, &saved)).await;
@@ -118,7 +118,7 @@ async fn a_due_zset_or_a_blob_of_the_wrong_type_refuses_before_any_write() {
     let one = [progress(&held.claim, None)];
     damaged(&room, "due", room.store.claim(&request)).await;
     damaged(&room, "due", room.store.give_back(P, &one)).await;
-    damaged(&room, "due", room.store.sweep(P, LONG, false)).await;
+    damaged(&room, "due", sweep(&room.store, P, LONG, false)).await;
     let saved = room.key("saved:due");
     waits(&room, &redis, "due", reschedule("b", past(), "x"), (&due, &saved)).await;
 
@@ -130,7 +130,7 @@ async fn a_due_zset_or_a_blob_of_the_wrong_type_refuses_before_any_write() {
     damaged(&room, "blob", room.store.settle(P, &[settlement])).await;
     damaged(&room, "blob", room.store.extend(P, LONG, &[progress(&held.claim, None)])).await;
     // Whoever claims it learns that there is nothing to read.
-    room.store.sweep(P, LONG, false).await.expect("swept");
+    sweep(&room.store, P, LONG, false).await.expect("swept");
     let claimed = room.claim(LONG).await;
     assert_eq!(claimed.iter().filter(|c| c.bundle == Err(None)).count(), 1);
 }

@@ -102,7 +102,7 @@ async fn a_holder_that_dies_between_the_confirm_and_its_note_leaves_no_gap() {
     let dead = room.claim(0).await.remove(0);
     // Its broker has it; nobody else will ever hear so.
     assert_eq!(again().await, WriteResult::Duplicate);
-    assert_eq!(room.store.sweep(P, LONG, false).await, Ok(Swept { expired: 1, clamped: 0 }));
+    assert_eq!(sweep(&room.store, P, LONG, false).await, Ok(Swept { expired: 1, clamped: 0 }));
     assert_eq!(again().await, WriteResult::Duplicate);
     let next = room.claim(LONG).await.remove(0);
     assert_eq!(live(&next), ["a"], "published once more, as a repeat with its cause");
@@ -182,7 +182,7 @@ async fn what_is_confirmed_of_an_open_bundle_is_noted_and_remembered_in_one_step
     assert_eq!(room.cancel("a").await, WriteResult::Published);
     assert_eq!(room.cancel("b").await, WriteResult::InFlight);
     // Its holder dies; the next one gives the rest back and its news with it, the dead one's late word counts too.
-    room.store.sweep(P, LONG, false).await.expect("swept");
+    sweep(&room.store, P, LONG, false).await.expect("swept");
     let next = room.claim(LONG).await.remove(0);
     assert_eq!(live(&next), ["b"]);
     let late = Progress {
@@ -209,7 +209,7 @@ async fn a_name_is_free_once_its_time_is_over() {
     })
     .await;
     assert_eq!(delivered(&room).await, ["orders/a"], "it still takes memory");
-    room.store.sweep(P, LONG, false).await.expect("swept");
+    sweep(&room.store, P, LONG, false).await.expect("swept");
     assert!(delivered(&room).await.is_empty(), "until the next sweep");
 }
 

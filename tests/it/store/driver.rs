@@ -120,7 +120,7 @@ impl<'a> Driver<'a> {
                 assert_eq!(said(result), self.model.reschedule(name, when.0, letter));
             }
             Step::Sweep => {
-                let swept = self.room.store.sweep(self.room.p, LONG, false).await;
+                let swept = sweep(&self.room.store, self.room.p, LONG, false).await;
                 assert_eq!(swept, Ok(Swept { expired: self.model.sweep(), clamped: 0 }));
             }
             Step::Redrive => {

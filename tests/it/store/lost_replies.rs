@@ -22,7 +22,7 @@ async fn behind() -> Behind {
     room.reschedule("warm", past(), "warm").await;
     let claimed = room.claim(0).await.remove(0);
     room.extend(&claimed.claim, 0, None).await;
-    room.store.sweep(P, LONG, false).await.expect("swept");
+    sweep(&room.store, P, LONG, false).await.expect("swept");
     let claimed = room.claim(LONG).await.remove(0);
     room.give_back(&claimed.claim, None).await;
     let claimed = room.claim(LONG).await.remove(0);
@@ -288,7 +288,7 @@ async fn scripts_that_the_server_has_forgotten_are_sent_again() {
     flush().await;
     room.extend(&claimed.claim, 0, None).await;
     flush().await;
-    assert_eq!(room.store.sweep(P, LONG, false).await.expect("swept").expired, 1);
+    assert_eq!(sweep(&room.store, P, LONG, false).await.expect("swept").expired, 1);
     let claimed = room.claim(LONG).await.remove(0);
     flush().await;
     room.give_back(&claimed.claim, None).await;

@@ -70,7 +70,7 @@ fn makes_sense(key: &str, damage: Damage) -> bool {
 async fn fill(room: &Room) -> BTreeSet<String> {
     room.keep(vec![named("expired", past(), "e1"), unnamed(past(), "e2")]).await;
     room.claim(0).await;
-    room.store.sweep(room.p, LONG, false).await.expect("swept");
+    sweep(&room.store, room.p, LONG, false).await.expect("swept");
     let expired = bundle_of(room, "expired").await;
     room.command::<i64>(&["HSET", &room.key("opened"), &expired, "1"]).await;
     let held = room.claim(LONG).await.remove(0);
@@ -230,7 +230,7 @@ async fn one(redis: &Redis, key: &str, how: Damage) {
     for id in claimed {
         room.command::<i64>(&["ZADD", &room.key("claims"), "5", &id]).await;
     }
-    room.store.sweep(room.p, LONG, false).await.expect("swept");
+    sweep(&room.store, room.p, LONG, false).await.expect("swept");
     expected.retain(|body| !stand.contains(&body.as_str()));
     let mut found = bodies(&room).await;
     found.retain(|body| body != "b2");

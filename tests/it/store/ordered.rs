@@ -92,7 +92,7 @@ async fn nobody_else_claims_while_a_claim_stands_and_a_successor_sees_all() {
     assert_eq!(claimed, [["1"], ["2"]]);
     room.keep(vec![of("k", past(), "3")]).await;
     assert!(second.take(LONG).await.is_none(), "what it held has not come back");
-    room.store.sweep(room.p, LONG, false).await.expect("swept");
+    sweep(&room.store, room.p, LONG, false).await.expect("swept");
     let taken = second.take(LONG).await.expect("it is the holder now");
     assert_eq!(taken.claimed.iter().map(live).collect::<Vec<_>>(), [["1"], ["2"], ["3"]]);
     assert!(first.take(LONG).await.is_none(), "another one is");
@@ -126,7 +126,7 @@ async fn a_holder_whose_time_ran_out_with_claims_in_hand_has_lost_them() {
     room.keep(vec![of("k", past(), "1")]).await;
     first.claims = first.take(0).await.expect("it is the holder").claimed;
     assert!(matches!(first.ask(LONG, &[]).await, Ordered::Lost));
-    room.store.sweep(room.p, LONG, false).await.expect("swept");
+    sweep(&room.store, room.p, LONG, false).await.expect("swept");
     let claimed = first.claims.remove(0);
     assert_eq!(first.fail(&claimed, past()).await.0, Held::Stale);
     let taken = first.take(LONG).await.expect("it is the holder again");
@@ -142,10 +142,10 @@ async fn a_deadline_too_far_ahead_lets_nobody_in_before_it_was_brought_back() {
     // As if the clock had stepped back since.
     first.take(10 * LONG).await.expect("it is the holder");
     assert!(second.take(1).await.is_none());
-    room.store.sweep(room.p, 1, false).await.expect("swept");
+    sweep(&room.store, room.p, 1, false).await.expect("swept");
     assert!(second.take(1).await.is_none(), "now the holder's time is brought back too");
     crate::support::eventually("the claim has ended and come back", async || {
-        room.store.sweep(room.p, 1, false).await.map_err(|why| why.to_string())?;
+        sweep(&room.store, room.p, 1, false).await.map_err(|why| why.to_string())?;
         second.take(LONG).await.map(drop).ok_or("not yet".to_owned())
     })
     .await;
@@ -381,7 +381,7 @@ async fn play(room: &Room, history: &[Step]) {
                 }
             }
             Step::Sweep => {
-                room.store.sweep(room.p, LONG, false).await.expect("swept");
+                sweep(&room.store, room.p, LONG, false).await.expect("swept");
                 for message in model.messages.values_mut() {
                     if matches!(message.3, Where::Claimed { ended: true, .. }) {
                         message.3 = Where::Due;

@@ -31,7 +31,7 @@ fn all_back(claimed: &Claimed) -> Division {
 }
 
 async fn expire(room: &Room) {
-    assert_eq!(room.store.sweep(P, LONG, false).await, Ok(Swept { expired: 1, clamped: 0 }));
+    assert_eq!(sweep(&room.store, P, LONG, false).await, Ok(Swept { expired: 1, clamped: 0 }));
 }
 
 #[tokio::test]
@@ -108,7 +108,7 @@ async fn interleaving_14_all_but_storing_works_at_maxmemory() {
         holds: Vec::new(),
     };
     assert_eq!(room.divide(grave).await, Held::Done(vec![]));
-    assert_eq!(room.store.sweep(P, LONG, false).await, Ok(Swept { expired: 1, clamped: 0 }));
+    assert_eq!(sweep(&room.store, P, LONG, false).await, Ok(Swept { expired: 1, clamped: 0 }));
     assert_eq!(room.claim(LONG).await.len(), 5);
     room.store.raise_mark("source", 7).await.expect("raised");
     assert!(!storing.is_finished(), "it still waits");
@@ -139,12 +139,12 @@ async fn interleaving_16_a_deadline_too_far_ahead_is_brought_back_and_after_a_ju
     // The master before had a clock that was an hour ahead.
     let id = ahead.claim.id.as_str();
     room.command::<()>(&["ZINCRBY", &room.key("claims"), "3600000", id]).await;
-    assert_eq!(room.store.sweep(P, 10_000, true).await, Ok(Swept { expired: 0, clamped: 1 }));
+    assert_eq!(sweep(&room.store, P, 10_000, true).await, Ok(Swept { expired: 0, clamped: 1 }));
     let s = room.check().await;
     let now: (i64, i64) = room.command(&["TIME"]).await;
     assert!(s.claims[id] <= (now.0 * 1000 + now.1 / 1000 + 10_000), "at most a lease from now");
     assert_eq!(s.claims.len(), 2, "nothing expires while the clock is not trusted");
-    assert_eq!(room.store.sweep(P, 10_000, false).await, Ok(Swept { expired: 1, clamped: 0 }));
+    assert_eq!(sweep(&room.store, P, 10_000, false).await, Ok(Swept { expired: 1, clamped: 0 }));
     assert_eq!(room.extend(&ahead.claim, LONG, None).await, Held::Done(vec![]), "it is still the holder's");
 }
 

@@ -1,5 +1,6 @@
 //! A store of a test's own on a Redis, and short words for what tests do with it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,7 +12,7 @@ use postdate::lifecycle::{Readiness, Shutdown, Tasks};
 use postdate::store::config::{Config, Durability, Overrides, Topology};
 use postdate::store::{
     Bundle, Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division, Head, Held, Progress, Settlement,
-    Store, WriteOp, WriteResult,
+    Store, StoreError, Swept, WriteOp, WriteResult,
 };
 use postdate::telemetry::Metrics;
 use redis::aio::MultiplexedConnection;
@@ -48,6 +49,12 @@ impl Drop for End {
     fn drop(&mut self) {
         self.shutdown.force();
     }
+}
+
+/// A thorough sweep of one partition.
+pub async fn sweep(store: &Store, p: Partition, lease_ms: u64, hold: bool) -> Result<Swept, StoreError> {
+    let held = BTreeSet::from_iter(hold.then_some(p));
+    store.sweep(&[p], lease_ms, &held, true).await.remove(0).1
 }
 
 pub fn route() -> RouteName {

@@ -258,7 +258,7 @@ async fn a_stale_token_only_notes_what_is_confirmed() {
     let room = Room::shared().await;
     room.keep(vec![unnamed(past(), "a"), unnamed(past(), "b"), unnamed(past(), "c")]).await;
     let first = room.claim(0).await.remove(0);
-    assert_eq!(room.store.sweep(P, LONG, false).await, Ok(Swept { expired: 1, clamped: 0 }));
+    assert_eq!(sweep(&room.store, P, LONG, false).await, Ok(Swept { expired: 1, clamped: 0 }));
     room.check().await;
     let stale = Division {
         claim: first.claim.clone(),
@@ -296,7 +296,7 @@ async fn extend_moves_the_deadline_and_give_back_keeps_the_place_in_time() {
     assert_eq!(room.extend(&claimed.claim, LONG, Some(vec![true, false])).await, Held::Done(vec![]));
     let s = room.check().await;
     assert!(s.claims[claimed.claim.id.as_str()] >= before + LONG as i64);
-    assert_eq!(room.store.sweep(P, LONG, false).await, Ok(Swept::default()), "it was extended");
+    assert_eq!(sweep(&room.store, P, LONG, false).await, Ok(Swept::default()), "it was extended");
     assert_eq!(room.give_back(&claimed.claim, Some(vec![true, false])).await, Held::Done(vec![]));
     let s = room.check().await;
     assert_eq!(s.due[claimed.claim.id.as_str()], past().0);
@@ -315,7 +315,7 @@ async fn a_bundle_that_expired_twice_is_marked_before_it_is_opened() {
             [1, 2].map(|n| claimed.iter().find(|c| c.claim.id.count() == n).expect("claimed"));
         assert_eq!((several.expiries, several.opened), (expiries, opened));
         assert_eq!((alone.expiries, alone.opened), (expiries, 0));
-        assert_eq!(room.store.sweep(P, LONG, false).await, Ok(Swept { expired: 2, clamped: 0 }));
+        assert_eq!(sweep(&room.store, P, LONG, false).await, Ok(Swept { expired: 2, clamped: 0 }));
         room.check().await;
     }
 }
@@ -331,7 +331,7 @@ async fn a_sweep_is_bounded_and_comes_to_an_end() {
     assert_eq!(room.store.claim(&request).await.expect("claimed").len(), 130);
     let mut swept = Vec::new();
     for _ in 0..3 {
-        swept.push(room.store.sweep(P, LONG, false).await.expect("swept").expired);
+        swept.push(sweep(&room.store, P, LONG, false).await.expect("swept").expired);
         room.check().await;
     }
     assert_eq!(swept, [100, 30, 0]);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use postdate::domain::{Partition, UnixMs};
 
 use super::flow::Flow;
-use crate::store::room::{Room, config_of, far, past, settlement, unnamed};
+use crate::store::room::{Room, config_of, far, past, settlement, sweep, unnamed};
 use crate::support::{Cluster, Kafka, eventually, names};
 
 const REPLICATED: &str = "durability = \"replicated\"\nwait_replicas = 1\nwait_timeout = \"500ms\"";
@@ -101,11 +101,11 @@ async fn an_uncovered_slot_costs_its_own_partitions_only() {
         assert_eq!(claimed.len(), 1);
         other.keep(vec![unnamed(far(), "b")]).await;
         other.store.settle(*p, &[settlement(&claimed[0])]).await.expect("settled");
-        other.store.sweep(*p, 600_000, false).await.expect("swept");
+        sweep(&other.store, *p, 600_000, false).await.expect("swept");
         other.store.audit(*p).await.expect("audited");
     }
     assert!(!waiting.is_finished(), "its own partition waits");
-    assert!(room.store.sweep(Partition(3), 600_000, false).await.is_err(), "and holds nobody up");
+    assert!(sweep(&room.store, Partition(3), 600_000, false).await.is_err(), "and holds nobody up");
     eventually("and that shows", async || if room.store.is_reachable() { Err("not yet") } else { Ok(()) })
         .await;
     cluster.cover(slot, node).await;

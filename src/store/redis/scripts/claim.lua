@@ -9,7 +9,8 @@
 --       moment at least, keys to be freed, and
 --       these; token, look-ahead ms, lease ms, bundles at most, shelves;
 --       then per shelf: shelf, messages at most (the first bundle of a shelf is always taken)
--- returns {s, us, went_back, answer}: per bundle six values: id, first due, expiries, opened, gone, done;
+-- returns {s, us, went_back, answer}: per bundle a text: "due id", or where there is something to say of it
+--       "* due expiries opened gone done id", gone and done "-" where there is no bitmap;
 --       ordered: before them "n" if it has become the holder or "o", due and id of the first bundle that was due and is
 --       left or ""; or nothing was done and instead of all that: "h", for how many ms another may still hold it;
 --       "l": it was the holder, and is not any more
@@ -132,9 +133,12 @@ if #ids > 0 then
     if expired >= 2 and (count_of(id) or 1) > 1 then
       opened = count_up(OPENED, id)
     end
-    reply[n + 1], reply[n + 2], reply[n + 3] = id, scores[i], expired == 0 and '0' or int(expired)
-    reply[n + 4], reply[n + 5], reply[n + 6] = opened == 0 and '0' or int(opened), gone[i] or '', done[i] or ''
-    n = n + 6
+    if expired > 0 or gone[i] or done[i] then
+      reply[n + i] = table.concat(
+        { '*', scores[i], int(expired), int(opened), gone[i] or '-', done[i] or '-', id }, ' ')
+    else
+      reply[n + i] = scores[i] .. ' ' .. id
+    end
   end
 end
 return answer(reply)

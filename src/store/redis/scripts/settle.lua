@@ -20,12 +20,12 @@ local before = repeated()
 if before then
   return before
 end
-local ids, asks = {}, {}
+local ids, tokens_said, names = {}, {}, {}
 for i = 1, num() do
-  ids[i] = arg()
-  asks[i] = { token = arg(), names = {} }
+  ids[i], tokens_said[i] = arg(), arg()
   for n = 1, num() do
-    asks[i].names[n] = { arg(), arg() }
+    names[i] = names[i] or {}
+    names[i][n] = { arg(), arg() }
   end
 end
 local results, ours, taken = {}, {}, {}
@@ -33,8 +33,8 @@ if #ids > 0 then
   local tokens, gone = fields(TOKENS, ids), fields(GONE, ids)
   for i, id in ipairs(ids) do
     local count = count_of(id)
-    if not taken[id] and is_held(tokens[i], asks[i].token) then
-      for _, name in ipairs(asks[i].names) do
+    if not taken[id] and is_held(tokens[i], tokens_said[i]) then
+      for _, name in ipairs(names[i] or {}) do
         free_name(name[1], id .. ' ' .. name[2])
       end
       taken[id] = true

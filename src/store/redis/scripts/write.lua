@@ -10,7 +10,7 @@
 --       O times: id, place of its due zset
 --       X times: dead id, place of its grave
 --       G times: grave
---       then ops: "B" bundle (nameless: all of it, or one of a mixed one) | "N" bundle index name policy(k|r)
+--       then ops: "B" how many (that many nameless messages, or whole bundles of them) | "N" bundle index name policy(k|r)
 --       | "C" name | "P" name, id, index: the same for a `~` id, and where it says that its message is
 --       | "D" name: the same as "C" of a route that remembers what it delivered, whose policies are (K|R)
 -- returns {s, us, went_back, answer}: one letter an op: s stored, d duplicate, r replaced, c cancelled,
@@ -28,12 +28,6 @@ wrong = wrong_kind(FIXED + 1, FIXED + D, 'zset') or wrong_kind(FIXED + D + B + 1
 if wrong then
   return wrong
 end
-local long
-long, wrong = lengths(FIXED + D + 1, FIXED + D + B)
-if wrong then
-  return wrong
-end
-
 local lowest, highest
 if ORDERED then
   lowest, highest = num(), num()
@@ -44,9 +38,9 @@ for i = 1, D do
 end
 for i = 1, B do
   local id = arg()
-  bundles[i] = { id = id, due = num(), first = arg(), bytes = num(), count = count_of(id), fresh = true }
-  bundles[i].blob = KEYS[FIXED + D + i]
-  known[id] = bundles[i]
+  local b = { id = id, due = num(), first = arg(), bytes = num(), fresh = true, blob = KEYS[FIXED + D + i] }
+  b.count = count_of(id)
+  bundles[i], known[id] = b, b
 end
 for i = 1, O do
   local id = arg()
@@ -129,10 +123,15 @@ while at < #ARGV do
     end
   end
 end
--- A blob that has gone since it was SET would make an entry without content.
+-- A blob that has gone since it was SET, or was something else before, would make an entry without content. One
+-- command tells and keeps it; those kept before an error are found by the audit.
 for i = 1, B do
-  if long[i] == 0 then
-    return redis.error_reply('ERR the blob of ' .. bundles[i].id .. ' is not there')
+  local blob = bundles[i].blob
+  if redis.call('PERSIST', blob) == 0 then
+    wrong = wrong_kind(FIXED + D + i, FIXED + D + i, 'string')
+    if wrong or absent[blob] then
+      return wrong or redis.error_reply('ERR the blob of ' .. bundles[i].id .. ' is not there')
+    end
   end
 end
 
@@ -175,8 +174,7 @@ at = ops_at
 while at < #ARGV do
   local op = arg()
   if op == 'B' then
-    arg()
-    result('s')
+    result(string.rep('s', num()))
   elseif op == 'N' then
     local b, index, name, policy = bundles[num()], num(), arg(), arg()
     local was = not b.stands and state(name)
@@ -227,9 +225,7 @@ end
 local dirty, fresh = {}, {}
 local add, enter = tally()
 for _, b in pairs(known) do
-  if b.stands then
-    redis.call('PERSIST', b.blob)
-  elseif b.fresh then
+  if b.fresh and not b.stands then
     local live = b.count - ones(b.gone)
     if live == 0 then
       redis.call('UNLINK', b.blob)
@@ -237,7 +233,6 @@ for _, b in pairs(known) do
       local members = fresh[b.due] or {}
       members[#members + 1], members[#members + 2] = b.first, b.id
       fresh[b.due] = members
-      redis.call('PERSIST', b.blob)
       if b.gone then
         redis.call('HSET', GONE, b.id, b.gone)
       end

@@ -28,7 +28,7 @@ impl Plan {
             at + 1
         };
         let (mut fresh, mut fresh_keys, mut buried, mut script_ops) =
-            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+            (Vec::new(), Vec::new(), Vec::new(), Ops::default());
         let (mut blobs, mut dues, mut bundles) = (Vec::new(), Vec::new(), 0usize);
         for op in ops {
             match op {
@@ -89,7 +89,7 @@ impl Plan {
         let bury = buried.iter().zip(places).flat_map(|(id, place)| [id.as_str().into(), place.into()]);
         let bury: Vec<Arg> = bury.chain(graves.into_iter().map(Arg::Text)).collect();
         args.extend(shelves.into_iter().map(Arg::Text));
-        args.extend(fresh.into_iter().chain(behind).chain(bury).chain(script_ops));
+        args.extend(fresh.into_iter().chain(behind).chain(bury).chain(script_ops.finish()));
         let (script, op) =
             if blobs.is_empty() { (&scripts::CANCEL, "cancel") } else { (&scripts::WRITE, "store") };
         let script = script.of(with);
@@ -114,13 +114,13 @@ fn fresh_id(
 }
 
 /// A `~` id brings the place that it speaks of: it has an entry in `names` only if its message has left that.
-fn cancel_op(ops: &mut Vec<Arg>, p: Partition, name: &str, remembers: bool) {
+fn cancel_op(ops: &mut Ops, p: Partition, name: &str, remembers: bool) {
     match Place::of(p, name, None) {
         Some(place) => {
             let (bundle, index) = (place.bundle.as_str(), place.index);
-            ops.extend::<[Arg; 4]>(["P".into(), name.into(), bundle.into(), index.into()]);
+            ops.push(["P".into(), name.into(), bundle.into(), index.into()]);
         }
-        None => ops.extend::<[Arg; 2]>([if remembers { "D" } else { "C" }.into(), name.into()]),
+        None => ops.push([if remembers { "D" } else { "C" }.into(), name.into()]),
     }
 }
 
@@ -133,18 +133,40 @@ fn policy(policy: OnDuplicate, remembers: bool) -> &'static str {
     }
 }
 
-fn store_ops(ops: &mut Vec<Arg>, bundle: usize, route: &RouteName, policy: &str, entries: &[Entry]) {
+/// What the script is to do, in order. Those without a name only have their place in it: they are counted.
+#[derive(Default)]
+struct Ops {
+    args: Vec<Arg>,
+    nameless: usize,
+}
+
+impl Ops {
+    fn push<const N: usize>(&mut self, op: [Arg; N]) {
+        if self.nameless > 0 {
+            let nameless = std::mem::take(&mut self.nameless);
+            self.args.extend::<[Arg; 2]>(["B".into(), nameless.into()]);
+        }
+        self.args.extend(op);
+    }
+
+    fn finish(mut self) -> Vec<Arg> {
+        self.push([]);
+        self.args
+    }
+}
+
+fn store_ops(ops: &mut Ops, bundle: usize, route: &RouteName, policy: &str, entries: &[Entry]) {
     let named = entries.iter().any(|e| e.flags.has(Flags::NAMED));
     if !named {
-        ops.extend::<[Arg; 2]>(["B".into(), bundle.into()]);
+        ops.nameless += 1;
         return;
     }
     for (index, entry) in entries.iter().enumerate() {
         let Some(id) = entry.id.as_ref().filter(|_| entry.flags.has(Flags::NAMED)) else {
-            ops.extend::<[Arg; 2]>(["B".into(), bundle.into()]);
+            ops.nameless += 1;
             continue;
         };
         let name = name_key(route, id);
-        ops.extend::<[Arg; 5]>(["N".into(), bundle.into(), index.into(), name.into(), policy.into()]);
+        ops.push(["N".into(), bundle.into(), index.into(), name.into(), policy.into()]);
     }
 }
