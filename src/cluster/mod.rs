@@ -64,7 +64,7 @@ impl Cluster {
     pub async fn moved(&mut self) {
         if self.owned.changed().await.is_err() {
             // Nobody will tell any more: there are no others, or it has left them.
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 
