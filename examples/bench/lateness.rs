@@ -166,6 +166,7 @@ pub async fn with_relay(
     let seconds = scale.stream;
     let mut done = 0;
     while done < scale.rounds {
+        machine::write_back()?;
         let clocks = machine::Clocks::start();
         let stream = Stream { kafka, from: plain, to: plain, rate, seconds, when: When::Produced };
         let clumped = Stream { when: When::Clumped, ..stream };

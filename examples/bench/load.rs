@@ -12,6 +12,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
+use crate::machine;
 use crate::servers::PARTITIONS;
 use crate::support::{Kafka, Rabbitmq};
 
@@ -136,7 +137,8 @@ pub fn fill_topic(kafka: &Kafka, topic: &str, count: u64, load: Load) -> anyhow:
             producer.poll(Duration::ZERO);
         }
     }
-    producer.flush(Duration::from_secs(120)).context("not confirmed")
+    producer.flush(Duration::from_secs(120)).context("not confirmed")?;
+    machine::write_back()
 }
 
 /// Fills a queue with persistent messages, each with this delay; returns once all are confirmed.

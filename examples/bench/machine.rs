@@ -3,6 +3,8 @@
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
+use anyhow::Context as _;
+
 /// CPU time of a process so far, user and system; `None` once it is gone.
 pub fn cpu(pid: u32) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -47,6 +49,13 @@ fn field(file: &str, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(file).ok()?;
     let line = text.lines().find(|line| line.starts_with(name))?;
     Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+/// Has the disks take what was written before, so that they are not at it while something is measured.
+pub fn write_back() -> anyhow::Result<()> {
+    let done = Command::new("sync").status().context("cannot run sync")?;
+    anyhow::ensure!(done.success(), "sync ended with {done}");
+    Ok(())
 }
 
 /// Notices a wall clock that is stepped while something is measured.
