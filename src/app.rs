@@ -136,8 +136,9 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         store: slot.clone(),
         replica: house.config.cluster.name.clone(),
     };
-    // Announced before anybody can ask: not ready until the store is there.
-    let redis = house.readiness.part("redis", true);
+    // Announced before anybody can ask: not ready until the store is there. From its start on the store alone reports
+    // on its connections: what is said of them here could be older, and nobody would take it back.
+    let (redis, agreed) = (house.readiness.part("redis", true), house.readiness.part("store", true));
     admin::start(&house.config.admin, state, &house.tasks, house.stages.admin.clone()).await?;
     preflight(&house.config.redis, &redis).await?;
     let store = Store::start(&store::Parts {
@@ -151,7 +152,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         ordered: ordered(&house.config.routes),
         shards: house.shards,
     })?;
-    placement(&store, &house.config.routes, &redis).await?;
+    placement(&store, &house.config.routes, &agreed).await?;
     // It may be used: the API does from now on.
     slot.get_or_init(|| store.clone());
     let room = store::DeadRoom::new(&house.config.routes);
