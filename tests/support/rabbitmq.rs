@@ -52,6 +52,18 @@ struct Ports {
     epmd: u16,
 }
 
+impl Node {
+    /// Prints what it complained of last: it may say why a test failed.
+    fn tell(&self) {
+        let file = self.folder.join("log").join(format!("{}@localhost.log", self.name));
+        let log = std::fs::read(&file).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let complaints: Vec<_> = log.lines().filter(|line| !line.contains("[info]")).collect();
+        let tail = complaints[complaints.len().saturating_sub(40)..].join("\n");
+        eprintln!("--- what {} complained of:\n{tail}\n---", self.name);
+    }
+}
+
 impl Rabbitmq {
     /// The one that this binary's tests share.
     pub async fn shared() -> &'static Self {
@@ -237,21 +249,22 @@ impl Rabbitmq {
                 .map(drop)
         })
         .await;
-        if kind == QueueKind::Quorum {
-            self.wait_until_a_kill_spares(name).await;
-        }
+        self.wait_until_a_kill_spares(name, kind).await;
     }
 
-    /// RabbitMQ 3.10 writes the name of a new quorum queue to disk half a second late. Killed before that
-    /// it starts the queue anew, empty and for ever without a leader.
-    async fn wait_until_a_kill_spares(&self, queue: &str) {
+    /// RabbitMQ says that a queue is there before its own disk says so. A transaction on its tables whose outcome is
+    /// not yet in their log (up to two seconds) is undone when it starts after a kill; the name of a quorum queue
+    /// (3.10) follows within half a second, and without it the queue is empty and for ever without a leader.
+    async fn wait_until_a_kill_spares(&self, queue: &str, kind: QueueKind) {
         for node in &self.nodes {
             let name = format!("{}@localhost", node.name);
-            let names = node.folder.join("mnesia").join(&name).join("quorum").join(&name).join("names.dets");
-            eventually(&format!("quorum queue {queue} is on disk"), async || {
-                let names = std::fs::read(&names)?;
-                let written = names.windows(queue.len()).any(|window| window == queue.as_bytes());
-                if written { Ok(()) } else { Err(anyhow!("not yet in names.dets")) }
+            let mnesia = node.folder.join("mnesia").join(&name);
+            let quorum = mnesia.join("quorum").join(&name).join("names.dets");
+            eventually(&format!("queue {queue} is on disk"), async || {
+                let log = std::fs::read(mnesia.join("LATEST.LOG"))?;
+                let decided = count(&log, "committed") >= count(&log, "presume_abort");
+                let named = kind == QueueKind::Classic || count(&std::fs::read(&quorum)?, queue) > 0;
+                if decided && named { Ok(()) } else { Err(anyhow!("not yet")) }
             })
             .await;
         }
@@ -319,6 +332,10 @@ impl Rabbitmq {
     }
 }
 
+fn count(bytes: &[u8], word: &str) -> usize {
+    bytes.windows(word.len()).filter(|window| *window == word.as_bytes()).count()
+}
+
 async fn confirmed_publish(connection: &Connection) -> anyhow::Result<()> {
     let channel = connection.create_channel().await?;
     channel.confirm_select(ConfirmSelectOptions::default()).await?;
@@ -371,6 +388,9 @@ impl Drop for Rabbitmq {
             node.process.signal(Signal::KILL);
         }
         self.epmd.signal(Signal::KILL);
+        if std::thread::panicking() {
+            self.nodes.iter().for_each(Node::tell);
+        }
         folders::remove(&self.folder);
     }
 }

@@ -233,6 +233,10 @@ impl Keeper {
     /// Offers a connection until it is lost (why) or no longer needed (`None`; it is closed then).
     async fn serve(&self, connection: lapin::Connection) -> Option<Fault> {
         let mut events = connection.events_listener();
+        // Lost before the listener was there: nothing would ever be told of it.
+        if !connection.status().connected() {
+            return Some(Fault::new(FaultKind::Lost, "the connection has ended"));
+        }
         // What came before the listener was there is in the status.
         let (block, blocked) = watch::channel(connection.status().blocked());
         let live = Live { connection: Arc::new(connection), blocked };
