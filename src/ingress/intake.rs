@@ -36,6 +36,8 @@ use crate::telemetry::{Bursts, Metrics, RouteMetrics, Watch};
 const BLOCK: i64 = 512;
 /// Longest time between two tries to write a source's mark.
 const MARK_DEADLINE: Duration = Duration::from_secs(3);
+/// What is due later than this is not urgent, ms.
+const SOON_MS: i64 = 100;
 
 /// What both technologies' consumers hand their batches to.
 pub struct Intake {
@@ -70,6 +72,8 @@ pub struct Source {
     straight: bool,
     gate: Option<watch::Receiver<bool>>,
     through: Through,
+    /// Whether nothing of the last batch was due soon.
+    had_time: bool,
 }
 
 /// What a batch's deliveries turned out to be, in order.
@@ -81,12 +85,14 @@ struct Judged {
     /// Straight to their targets.
     due: Vec<Due>,
     through: Vec<(Entry, Arc<Target>, Receipt)>,
+    /// When the first of them is due: a command, and what passes through, now.
+    soonest: UnixMs,
 }
 
 impl Judged {
     fn new(route: &Arc<Route>, now: UnixMs) -> Self {
         let work = Work::new(route.clone(), now);
-        Self { work, far: Vec::new(), due: Vec::new(), through: Vec::new() }
+        Self { work, far: Vec::new(), due: Vec::new(), through: Vec::new(), soonest: UnixMs(i64::MAX) }
     }
 }
 
@@ -153,6 +159,7 @@ impl Intake {
             marked: reread_until,
             batches: 0,
             straight: false,
+            had_time: false,
             gate: self.gates.get(&route.name).cloned(),
             through: Through::new(
                 self.lanes.clone(),
@@ -214,7 +221,8 @@ impl Source {
         for delivery in batch {
             self.judge(delivery, arrival, &mut judged).await;
         }
-        let Judged { mut work, far, due, through } = judged;
+        let Judged { mut work, far, due, through, soonest } = judged;
+        self.had_time = soonest >= now.plus(SOON_MS);
         self.intake.direct.publish(&self.route, &self.metrics, due);
         match self.company.meet(far, now, self.intake.store.clock().local().mono_us()) {
             Met::Alone(far) => {
@@ -228,6 +236,11 @@ impl Source {
         }
         self.submitter().submit_all(work).await;
         self.through.publish(&self.route, through, &self.intake.shutdown).await;
+    }
+
+    /// Whether nothing of the last batch was urgent: the next one may be gathered for some milliseconds.
+    pub fn had_time(&self) -> bool {
+        self.had_time
     }
 
     /// Whether nothing holds the route's messages back: a limited rate, an order of its keys and a pause hold them in
@@ -273,7 +286,7 @@ impl Source {
 
     async fn judge(&mut self, delivery: Delivery, arrival: Arrival, judged: &mut Judged) {
         let now = arrival.latest;
-        let Judged { work, far, due: direct, through } = &mut *judged;
+        let Judged { work, far, due: direct, through, soonest } = &mut *judged;
         let Delivery { message, malformed, produced, flags, position, receipt } = delivery;
         let unreadable = malformed.is_some();
         let key = self.route.order_key(&message);
@@ -285,10 +298,12 @@ impl Source {
         };
         match admit(message, malformed, produced, &self.route, arrival) {
             Admitted::PassThrough { target, message } => {
+                *soonest = now;
                 through.push((entry(now, None, flags, message), target, receipt));
             }
             Admitted::Delayed { due, id, target, message } => {
                 let due = self.jitter.put_off(due, id.as_ref(), position);
+                *soonest = due.min(*soonest);
                 let named = id.is_some();
                 let flags = if named { flags.with(Flags::NAMED) } else { flags };
                 let p = self.place(key.as_ref(), id.as_ref(), position);
@@ -303,12 +318,14 @@ impl Source {
                 }
             }
             Admitted::Cancel { id } => {
+                *soonest = now;
                 let Some(p) = self.place_of_command(key.as_ref(), &id).await else { return };
                 let route = self.route.name.clone();
                 work.command(p, WriteOp::Cancel { route, id, of: None }, receipt);
             }
             Admitted::Reschedule { id, due, target, message } => {
                 let due = self.jitter.put_off(due, Some(&id), position);
+                *soonest = now;
                 let Some(p) = self.place_of_command(key.as_ref(), &id).await else { return };
                 let entry = entry(due, Some(id.clone()), flags.with(Flags::NAMED), message);
                 let fallback =

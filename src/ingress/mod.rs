@@ -72,6 +72,9 @@ pub trait Sink: Send + Sync + 'static {
 pub trait Feed: Send + 'static {
     /// See [`Source::take`].
     fn take(&mut self, batch: Vec<Delivery>) -> impl Future<Output = ()> + Send;
+
+    /// See [`Source::had_time`].
+    fn had_time(&self) -> bool;
 }
 
 impl Sink for Intake {
@@ -85,5 +88,9 @@ impl Sink for Intake {
 impl Feed for Source {
     async fn take(&mut self, batch: Vec<Delivery>) {
         Self::take(self, batch).await;
+    }
+
+    fn had_time(&self) -> bool {
+        Self::had_time(self)
     }
 }

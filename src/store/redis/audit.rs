@@ -54,6 +54,8 @@ pub(super) struct Audits {
     partitions: Vec<Mutex<Places>>,
 }
 
+/// Where to go on, and the fields of a hash with their values.
+type Scanned = (u64, Vec<(String, String)>);
 /// A shelf or a grave, and how many of its entries have been seen.
 type Place = (String, usize);
 
@@ -82,18 +84,16 @@ impl Store {
         let place = self.0.audits.partitions[usize::from(p.0)].lock().clone();
         self.quarantine_fixed(p, &mut report).await?;
         let shelves = self.shelves(p).await?;
-        let shelves: Vec<Kind> = shelves.iter().map(|shelf| (format!("due:{shelf}"), "zset")).collect();
-        self.quarantine(p, &shelves, &mut report).await?;
+        let zsets: Vec<Kind> = shelves.iter().map(|shelf| (format!("due:{shelf}"), "zset")).collect();
+        self.quarantine(p, &zsets, &mut report).await?;
         let mut finds = Finds::default();
         let mut next = Places {
             claims: self.walk_claims(p, place.claims, &mut finds).await?,
-            due: self.walk_due(p, place.due, &mut finds).await?,
+            due: self.walk_due(p, shelves, place.due, &mut finds).await?,
             contents: self.read_contents(p, place.contents, &mut report).await?,
+            beside: self.walk_beside(p, place.beside, &mut finds).await?,
             ..Places::default()
         };
-        for (n, hash) in BESIDE.iter().enumerate() {
-            next.beside[n] = self.walk_beside(p, hash, place.beside[n], &mut finds).await?;
-        }
         let mut all: BTreeMap<Partition, Finds> = BTreeMap::new();
         all.insert(p, finds);
         self.walk_keys(p, &mut all, &mut report).await?;
@@ -203,10 +203,10 @@ impl Store {
     async fn walk_due(
         &self,
         p: Partition,
+        shelves: Vec<String>,
         (first, skip): (String, usize),
         finds: &mut Finds,
     ) -> Result<(String, usize), StoreError> {
-        let shelves = self.shelves(p).await?;
         finds.shelves.extend(shelves.iter().cloned());
         let mut seen = 0;
         for shelf in shelves.into_iter().filter(|shelf| *shelf >= first) {
@@ -234,40 +234,55 @@ impl Store {
         Ok((String::new(), 0))
     }
 
+    /// A step through each of the hashes beside the bundles is one trip.
     async fn walk_beside(
         &self,
         p: Partition,
-        hash: &str,
-        from: u64,
+        from: [u64; BESIDE.len()],
         finds: &mut Finds,
-    ) -> Result<u64, StoreError> {
-        let mut cursor = from;
+    ) -> Result<[u64; BESIDE.len()], StoreError> {
+        let (mut cursors, mut open): (_, Vec<usize>) = (from, (0..BESIDE.len()).collect());
         for _ in 0..STEPS {
-            let (next, fields) = self.scan_hash(p, hash, cursor).await?;
-            let (members, values): (Vec<String>, Vec<String>) = fields.into_iter().unzip();
-            let ids = finds.ids(&members, None);
-            let crooked = members.iter().zip(&values).filter(|(id, value)| is_crooked(hash, id, value));
-            let crooked: Vec<BundleId> = crooked.filter_map(|(id, _)| BundleId::parse(id)).collect();
-            for (id, (due, claimed, _)) in ids.iter().zip(self.where_are(p, &ids, &mut finds.spoilt).await?) {
-                if !claimed && (!due || hash == "tokens") {
-                    finds.bundle(id.clone(), None);
-                }
+            let places: Vec<_> = open.iter().map(|&n| (BESIDE[n], cursors[n])).collect();
+            for (&n, (next, fields)) in open.iter().zip(self.scan_hashes(p, &places).await?) {
+                self.look_beside(p, BESIDE[n], fields, finds).await?;
+                cursors[n] = next;
             }
-            for id in crooked {
-                finds.bundle(id, None);
-            }
-            cursor = next;
-            if cursor == 0 {
+            open.retain(|&n| cursors[n] != 0);
+            if open.is_empty() {
                 break;
             }
         }
-        Ok(cursor)
+        Ok(cursors)
+    }
+
+    async fn look_beside(
+        &self,
+        p: Partition,
+        hash: &str,
+        fields: Vec<(String, String)>,
+        finds: &mut Finds,
+    ) -> Result<(), StoreError> {
+        let (members, values): (Vec<String>, Vec<String>) = fields.into_iter().unzip();
+        let ids = finds.ids(&members, None);
+        let crooked = members.iter().zip(&values).filter(|(id, value)| is_crooked(hash, id, value));
+        let crooked: Vec<BundleId> = crooked.filter_map(|(id, _)| BundleId::parse(id)).collect();
+        for (id, (due, claimed, _)) in ids.iter().zip(self.where_are(p, &ids, &mut finds.spoilt).await?) {
+            if !claimed && (!due || hash == "tokens") {
+                finds.bundle(id.clone(), None);
+            }
+        }
+        for id in crooked {
+            finds.bundle(id, None);
+        }
+        Ok(())
     }
 
     async fn walk_names(&self, p: Partition, from: u64, finds: &mut Finds) -> Result<u64, StoreError> {
         let mut cursor = from;
         for _ in 0..STEPS {
-            let (next, fields) = self.scan_hash(p, "names", cursor).await?;
+            let scanned = self.scan_hashes(p, &[("names", cursor)]).await?;
+            let Some((next, fields)) = scanned.into_iter().next() else { break };
             let meant: Vec<_> = fields.iter().map(|(_, place)| super::write::parse_place(place)).collect();
             let ids: Vec<BundleId> = meant.iter().flatten().map(|(id, _)| id.clone()).collect();
             let mut places = self.where_are(p, &ids, &mut finds.spoilt).await?.into_iter();
@@ -289,16 +304,13 @@ impl Store {
         Ok(cursor)
     }
 
-    async fn scan_hash(
-        &self,
-        p: Partition,
-        hash: &str,
-        cursor: u64,
-    ) -> Result<(u64, Vec<(String, String)>), StoreError> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("HSCAN").arg(self.0.keys.of(p, hash)).arg(cursor).arg("COUNT").arg(PAGE);
-        let (found,): ((u64, Vec<(String, String)>),) = self.ask(p, &pipe).await?;
-        Ok(found)
+    /// Some fields of each of these hashes from its cursor on, and where to go on.
+    async fn scan_hashes(&self, p: Partition, places: &[(&str, u64)]) -> Result<Vec<Scanned>, StoreError> {
+        let mut pipe = Pipeline::with_capacity(places.len());
+        for (hash, cursor) in places {
+            pipe.cmd("HSCAN").arg(self.0.keys.of(p, hash)).arg(cursor).arg("COUNT").arg(PAGE);
+        }
+        self.ask(p, &pipe).await
     }
 }
 

@@ -110,6 +110,10 @@ impl Feed for MemoryFeed {
             });
         }
     }
+
+    fn had_time(&self) -> bool {
+        false
+    }
 }
 
 impl Memory {

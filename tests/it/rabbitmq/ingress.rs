@@ -1,5 +1,7 @@
 //! Consuming on a broker that is well: what is acknowledged, what comes again.
 
+use std::sync::atomic::Ordering;
+
 use postdate::domain::Flags;
 
 use super::{Catcher, Life, Submitter, bodies, body, message, resolve};
@@ -125,4 +127,25 @@ async fn a_missing_queue_costs_its_own_route_only_and_one_deleted_is_found_again
     assert!(opened.contains(&format!("rabbitmq/main/{gone}")), "{opened:?}");
     life.drain().await;
     assert_eq!(server.queue_len(&gone).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_gathered_under_load_comes_once_and_in_order() {
+    const COUNT: u64 = 5000;
+    let server = Rabbitmq::shared().await;
+    let queue = names::unique("q");
+    server.declare_queue(&queue, QueueKind::Classic).await;
+    fill(server, &queue, COUNT).await;
+    let life = Life::new(server);
+    let catcher = Catcher::default();
+    catcher.0.has_time.store(true, Ordering::Relaxed);
+    life.consume(&[&queue], 500, &catcher);
+    for first in (0..COUNT).step_by(100) {
+        let caught = catcher.catch(100).await;
+        assert_eq!(bodies(&caught), numbers(first..first + 100));
+        resolve(caught);
+    }
+    life.drain().await;
+    assert!(catcher.is_empty());
+    assert_eq!(server.queue_len(&queue).await, 0);
 }

@@ -8,9 +8,11 @@ mod poison;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use postdate::broker::rabbitmq::{Broker, Connection};
 use postdate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, Retry};
@@ -186,12 +188,23 @@ impl Submitter {
         while self.got.len() < count {
             let missing = count - self.got.len();
             let batch = patiently(&format!("{missing} verdicts"), self.verdicts.take()).await;
-            for (ticket, verdict) in batch {
-                let second = self.got.insert(ticket, verdict);
-                assert_eq!(second, None, "ticket {ticket} was answered twice");
-            }
+            self.note(batch);
         }
         &self.got
+    }
+
+    /// The verdicts that have come; waits for none.
+    fn so_far(&mut self) -> &BTreeMap<u64, Verdict> {
+        let batch = self.verdicts.take().now_or_never();
+        self.note(batch.unwrap_or_default());
+        &self.got
+    }
+
+    fn note(&mut self, batch: Vec<(u64, Verdict)>) {
+        for (ticket, verdict) in batch {
+            let second = self.got.insert(ticket, verdict);
+            assert_eq!(second, None, "ticket {ticket} was answered twice");
+        }
     }
 }
 
@@ -204,6 +217,8 @@ struct Caught {
     deliveries: Mutex<Vec<Delivery>>,
     arrived: Notify,
     opened: Mutex<Vec<String>>,
+    /// What it says of the urgency of what it takes.
+    has_time: AtomicBool,
 }
 
 impl Sink for Catcher {
@@ -219,6 +234,10 @@ impl Feed for Catcher {
     async fn take(&mut self, batch: Vec<Delivery>) {
         self.0.deliveries.lock().extend(batch);
         self.0.arrived.notify_one();
+    }
+
+    fn had_time(&self) -> bool {
+        self.0.has_time.load(Ordering::Relaxed)
     }
 }
 
