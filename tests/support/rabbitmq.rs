@@ -60,7 +60,7 @@ impl Node {
         let log = String::from_utf8_lossy(&log);
         let complaints: Vec<_> = log.lines().filter(|line| !line.contains("[info]")).collect();
         let tail = complaints[complaints.len().saturating_sub(40)..].join("\n");
-        eprintln!("--- what {} complained of:\n{tail}\n---", self.name);
+        println!("--- what {} complained of:\n{tail}\n---", self.name);
     }
 }
 
