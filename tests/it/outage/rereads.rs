@@ -106,7 +106,9 @@ async fn a_topic_made_anew_under_its_old_name_is_read_from_its_first_record() {
     let explained = one.relay.total("postdate_redelivered_total", REREAD).await;
     let report = one.run.report();
     report.assert_accounted(explained as usize);
-    assert_eq!((report.delivered, report.duplicates()), (60, 0));
+    assert_eq!(report.delivered, 60);
+    // Who fetches before it has noticed goes on at the old position, and reads what it found there again later.
+    assert!(report.duplicates() <= 20, "only what lay beyond the old position: {}", report.duplicates());
 }
 
 #[tokio::test]
