@@ -14,7 +14,7 @@ use tracing::warn;
 
 use super::Shard;
 use super::order::Look;
-use super::sight::Sight;
+use super::sight::{LOOK, Sight};
 use super::taking::{self, Taken};
 use crate::cluster::Cluster;
 use crate::domain::limits::BUNDLE_MESSAGES;
@@ -22,10 +22,8 @@ use crate::domain::{Partition, UnixMs};
 use crate::mutants;
 use crate::store::{ClaimRequest, Head, StoreError};
 
-/// Longest time between two looks: this alone delivers everything, wake-ups or not.
-const LOOK: Duration = Duration::from_millis(500);
-/// The same after one that failed, while a claim is on its way (one that hangs must not hold up the others for longer
-/// than they are claimed ahead), and where it has claimed: what follows in a shelf is no head until then.
+/// Longest time between two looks after one that failed, and while a claim is on its way: one that hangs must not hold
+/// up the others for longer than they are claimed ahead.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// A wake-up for something due later than this after the next look is left to that look.
 const MARGIN_MS: i64 = 20;
@@ -199,13 +197,7 @@ impl Claimer {
         if !all {
             return Ok(Next::AsBefore);
         }
-        let later = heads.iter().filter(|h| h.due > sight.until && sight.is_ours(h)).map(|h| h.due).min();
-        let soon = Duration::from_millis((lookahead / 4).max(1) as u64);
-        let longest = if heads.iter().any(|h| sight.takes(h)) { LOOK_AGAIN } else { LOOK };
-        Ok(Next::In(later.map_or(longest, |due| {
-            let ahead = due.since(shard.store.clock().now()) - lookahead;
-            Duration::from_millis(ahead.max(0) as u64).clamp(soon.min(longest), longest)
-        })))
+        Ok(Next::In(sight.rest(&heads, shard.store.clock().now(), lookahead)))
     }
 
     /// The heads of these partitions; if these are all, of what falls to this replica, and now and then of all.
