@@ -6,6 +6,7 @@
 //! no two would meet. (RabbitMQ lends a consumer `prefetch` messages at a time, and would lend no more meanwhile.)
 //! Their sources are released once the store has them, as ever; what is lost with the process is read again.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,9 +23,10 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(250);
 const FAR_MS: i64 = 25_000;
 /// As many must have come within one patience.
 const MANY: usize = 2048;
-/// So many and so many bytes wait at most: half of what is read ahead of one partition, which may be the only one.
-const FULL: usize = WINDOW_RECORDS / 2;
-const FULL_BYTES: usize = WINDOW_BYTES / 2;
+/// So many wait at most.
+const FULL: Amount = Amount { messages: WINDOW_RECORDS, bytes: WINDOW_BYTES };
+/// And of one source: half of what is read ahead of it, so that it is read on meanwhile.
+const FULL_OF_ONE: Amount = Amount { messages: WINDOW_RECORDS / 2, bytes: WINDOW_BYTES / 2 };
 /// Those that leave together go to so many partitions: few, so that they share bundles; more than one, so that no
 /// partition has all the work at once.
 const HOMES: usize = 4;
@@ -47,9 +49,27 @@ struct State {
 /// Those that wait.
 struct Waiting {
     work: Work,
+    all: Amount,
+    /// By the partition of their topic; those of two topics that have one number count together.
+    sources: BTreeMap<i32, Amount>,
+    homes: [Partition; HOMES],
+}
+
+#[derive(Clone, Copy, Default)]
+struct Amount {
     messages: usize,
     bytes: usize,
-    homes: [Partition; HOMES],
+}
+
+impl Amount {
+    fn add(&mut self, more: Self) {
+        self.messages += more.messages;
+        self.bytes += more.bytes;
+    }
+
+    fn reaches(self, limit: Self) -> bool {
+        self.messages >= limit.messages || self.bytes >= limit.bytes
+    }
 }
 
 /// A message that is due far ahead, on its way in.
@@ -83,9 +103,9 @@ impl Company {
         entry.position.is_some() && entry.due.since(now) >= FAR_MS
     }
 
-    /// Takes those that came now: `now` by the store's clock, and by the monotonic one, us.
+    /// Takes those of one source that came now: `now` by the store's clock, and by the monotonic one, us.
     pub(super) fn meet(&self, far: Vec<Far>, now: UnixMs, mono_us: i64) -> Met {
-        let Some(offset) = far.first().and_then(|far| far.entry.position).map(|(_, offset)| offset) else {
+        let Some((source, offset)) = far.first().and_then(|far| far.entry.position) else {
             return Met::Wait;
         };
         let state = &mut *self.state.lock();
@@ -94,13 +114,16 @@ impl Company {
         }
         let first = state.waiting.is_none();
         let waiting = state.waiting.get_or_insert_with(|| self.open(now, offset));
-        waiting.messages += far.len();
+        let mut came = Amount { messages: far.len(), bytes: 0 };
         for Far { target, entry, receipt, .. } in far {
-            waiting.bytes += entry.message.body_len() + entry.message.headers_len() + OVERHEAD;
+            came.bytes += entry.message.body_len() + entry.message.headers_len() + OVERHEAD;
             let home = waiting.homes[entry.due.0.div_euclid(MAX_SPAN_MS).rem_euclid(HOMES as i64) as usize];
             waiting.work.store(home, target, entry, receipt);
         }
-        if (waiting.messages >= FULL || waiting.bytes >= FULL_BYTES)
+        let of_one = waiting.sources.entry(source).or_default();
+        of_one.add(came);
+        waiting.all.add(came);
+        if (of_one.reaches(FULL_OF_ONE) || waiting.all.reaches(FULL))
             && let Some(waiting) = state.waiting.take()
         {
             state.number += 1;
@@ -122,7 +145,8 @@ impl Company {
         let name = self.route.name.as_str();
         let homes =
             std::array::from_fn(|n| self.partitions.of_block(name, offset as u64 * HOMES as u64 + n as u64));
-        Waiting { work: Work::new(self.route.clone(), now), messages: 0, bytes: 0, homes }
+        let work = Work::new(self.route.clone(), now);
+        Waiting { work, all: Amount::default(), sources: BTreeMap::new(), homes }
     }
 }
 
@@ -156,10 +180,14 @@ mod tests {
 
     /// So many messages, due an hour ahead and a span from each other.
     fn far(count: i64) -> Vec<Far> {
+        far_of(0, count)
+    }
+
+    fn far_of(source: i32, count: i64) -> Vec<Far> {
         let ledger = Ledger::new();
         let message = |n: i64| {
             let mut entry = testing::entry(UnixMs(3_600_000 + n % 10 * MAX_SPAN_MS), b"body");
-            entry.position = Some((0, n));
+            entry.position = Some((source, n));
             Far { target: Text::default(), entry, receipt: ledger.enter(n), home: Partition(63) }
         };
         (0..count).map(message).collect()
@@ -209,12 +237,23 @@ mod tests {
     }
 
     #[test]
+    fn of_several_sources_more_may_wait() {
+        let company = company();
+        assert!(matches!(company.meet(far(32_000), UnixMs(0), 0), Met::First(_)));
+        assert!(matches!(company.meet(far_of(1, 32_000), UnixMs(0), 1000), Met::Wait));
+        let Met::Full(work) = company.meet(far_of(2, 2000), UnixMs(0), 2000) else {
+            panic!("all are too many")
+        };
+        assert_eq!(bundles(work).iter().map(|(_, bundles)| bundles).sum::<usize>(), 140, "of 500 at most");
+    }
+
+    #[test]
     fn a_company_is_full_by_its_bytes_too() {
         let company = company();
         assert!(matches!(company.meet(far(2100), UnixMs(0), 0), Met::First(_)));
         let mut large = far(100);
         for far in &mut large {
-            far.entry.message.body = Some(vec![0; FULL_BYTES / 100].into());
+            far.entry.message.body = Some(vec![0; FULL_OF_ONE.bytes / 100].into());
         }
         assert!(matches!(company.meet(large, UnixMs(0), 1000), Met::Full(_)));
     }

@@ -15,6 +15,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::thread::LocalKey;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use zstd::bulk::{Compressor, Decompressor};
@@ -38,10 +39,13 @@ const ZSTD_HEADS: u8 = 2;
 const PREFIX: usize = 8;
 /// Less than this is never worth compressing.
 const COMPRESS_FROM: usize = 512;
-/// So many bytes of longer bodies are tried first.
-const SAMPLE: usize = 4096;
-/// zstd's level: what the higher ones save more is not worth their time.
+/// So many bytes of the bodies are tried first, at least and at most.
+const SAMPLE: (usize, usize) = (1024, 4096);
+/// zstd's level for bodies: what the higher ones save more is not worth their time.
 const LEVEL: i32 = 1;
+/// And for heads alone: they repeat each other, and what is left is random, so the code for single bytes that level 1
+/// tries to make, a third to two thirds of its time, saves nothing.
+const HEADS_LEVEL: i32 = -1;
 /// Most bytes that records may decompress to: a bomb is refused.
 const MAX_PLAIN: usize = 256 << 20;
 
@@ -69,13 +73,11 @@ pub enum CodecError {
 pub fn encode(bundle: &Bundle) -> Bytes {
     let count = bundle.entries.len();
     let mut heads = Vec::with_capacity(count * 128);
-    let mut bodies = Vec::with_capacity(bundle.entries.iter().map(|e| e.message.body_len()).sum());
     let mut index = Vec::with_capacity(count * 12);
-    let mut last_due = 0i64;
+    let (mut last_due, mut bodies_len) = (0i64, 0);
     for entry in bundle.entries.iter() {
         let start = heads.len();
         records::put_head(&mut heads, entry);
-        bodies.extend_from_slice(entry.message.body.as_deref().unwrap_or_default());
         put_signed(&mut index, entry.due.0.wrapping_sub(last_due));
         put_unsigned(&mut index, (heads.len() - start) as u64);
         put_unsigned(&mut index, entry.message.body_len() as u64);
@@ -83,10 +85,12 @@ pub fn encode(bundle: &Bundle) -> Bytes {
         put_unsigned(&mut index, u64::from(entry.handouts));
         put_unsigned(&mut index, u64::from(entry.failures));
         last_due = entry.due.0;
+        bodies_len += entry.message.body_len();
     }
-    let lengths = [heads.len(), bodies.len()];
-    let (codec, parts) = compress(heads, bodies);
-    let payload: usize = parts.iter().map(Vec::len).sum();
+    let heads_len = heads.len();
+    let bodies = || bundle.entries.iter().filter_map(|entry| entry.message.body.as_deref());
+    let Payload { codec, begin, bodies_follow } = compress(heads, bodies, bodies_len);
+    let payload = begin.len() + if bodies_follow { bodies_len } else { 0 };
     let mut blob = BytesMut::with_capacity(PREFIX + 32 + bundle.target.len() + index.len() + payload);
     blob.put_slice(MAGIC);
     blob.put_u8(VERSION);
@@ -94,14 +98,14 @@ pub fn encode(bundle: &Bundle) -> Bytes {
     blob.put_u32_le(0);
     let mut head = Vec::with_capacity(16 + bundle.target.len());
     put_bytes(&mut head, bundle.target.bytes());
-    put_unsigned(&mut head, count as u64);
-    for length in lengths {
-        put_unsigned(&mut head, length as u64);
+    for number in [count, heads_len, bodies_len] {
+        put_unsigned(&mut head, number as u64);
     }
     blob.put_slice(&head);
     blob.put_slice(&index);
-    for part in parts {
-        blob.put_slice(&part);
+    blob.put_slice(&begin);
+    if bodies_follow {
+        bodies().for_each(|body| blob.put_slice(body));
     }
     let crc = checksum(&blob);
     blob[4..PREFIX].copy_from_slice(&crc.to_le_bytes());
@@ -118,33 +122,60 @@ fn checksum(blob: &[u8]) -> u32 {
 
 thread_local! {
     // Making a context costs more than most bundles do.
-    static COMPRESSOR: RefCell<Option<Compressor<'static>>> = RefCell::new(Compressor::new(LEVEL).ok());
+    static COMPRESSOR: Context = RefCell::new(Compressor::new(LEVEL).ok());
+    static HEADS_COMPRESSOR: Context = RefCell::new(Compressor::new(HEADS_LEVEL).ok());
     static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = RefCell::new(Decompressor::new().ok());
 }
 
-/// What is compressed, and the payload: heads and bodies, as far as possible together.
-fn compress(mut heads: Vec<u8>, bodies: Vec<u8>) -> (u8, [Vec<u8>; 2]) {
-    let sample = &bodies[..bodies.len().min(SAMPLE)];
-    if bodies.len() < 4 * SAMPLE || smaller(sample).is_some() {
-        let length = heads.len();
-        heads.extend_from_slice(&bodies);
-        if let Some(all) = smaller(&heads) {
-            return (ZSTD, [all, Vec::new()]);
+type Context = RefCell<Option<Compressor<'static>>>;
+
+/// What comes after the index: these bytes, and the bodies as they are unless they are among them.
+struct Payload {
+    codec: u8,
+    begin: Vec<u8>,
+    bodies_follow: bool,
+}
+
+/// Heads and bodies, as far as it pays compressed, and as far as possible together.
+fn compress<'a, B: Iterator<Item = &'a [u8]>>(
+    mut heads: Vec<u8>,
+    bodies: impl Fn() -> B,
+    bodies_len: usize,
+) -> Payload {
+    let sample_len = (bodies_len / 8).clamp(SAMPLE.0, SAMPLE.1);
+    if bodies_len < 2 * sample_len || smaller(&COMPRESSOR, &first(bodies(), sample_len)).is_some() {
+        let heads_len = heads.len();
+        heads.reserve_exact(bodies_len);
+        bodies().for_each(|body| heads.extend_from_slice(body));
+        if let Some(begin) = smaller(&COMPRESSOR, &heads) {
+            return Payload { codec: ZSTD, begin, bodies_follow: false };
         }
-        heads.truncate(length);
+        heads.truncate(heads_len);
     }
-    match smaller(&heads) {
-        Some(heads) => (ZSTD_HEADS, [heads, bodies]),
-        None => (PLAIN, [heads, bodies]),
+    match smaller(&HEADS_COMPRESSOR, &heads) {
+        Some(begin) => Payload { codec: ZSTD_HEADS, begin, bodies_follow: true },
+        None => Payload { codec: PLAIN, begin: heads, bodies_follow: true },
     }
 }
 
+/// The first so many bytes of these.
+fn first<'a>(bodies: impl Iterator<Item = &'a [u8]>, len: usize) -> Vec<u8> {
+    let mut sample = Vec::with_capacity(len);
+    for body in bodies {
+        sample.extend_from_slice(&body[..body.len().min(len - sample.len())]);
+        if sample.len() == len {
+            break;
+        }
+    }
+    sample
+}
+
 /// These bytes compressed, where that pays: an eighth saved is worth the time it takes to undo.
-fn smaller(plain: &[u8]) -> Option<Vec<u8>> {
+fn smaller(by: &'static LocalKey<Context>, plain: &[u8]) -> Option<Vec<u8>> {
     if plain.len() < COMPRESS_FROM {
         return None;
     }
-    let compressed = COMPRESSOR.with_borrow_mut(|c| c.as_mut()?.compress(plain).ok())?;
+    let compressed = by.with_borrow_mut(|c| c.as_mut()?.compress(plain).ok())?;
     (compressed.len() < plain.len() - plain.len() / 8).then_some(compressed)
 }
 

@@ -29,6 +29,8 @@ const POLL: Duration = Duration::from_millis(50);
 const POLL_IDLE: Duration = Duration::from_millis(250);
 /// The same while a partition is paused: how soon it is noticed that it has room again.
 const POLL_PAUSED: Duration = Duration::from_millis(5);
+/// How many records are taken before anything else is looked after.
+const TOGETHER: usize = 64;
 /// How often positions are committed.
 const COMMIT_US: i64 = 100_000;
 /// How often brokers that do not answer are asked.
@@ -108,13 +110,8 @@ impl<S: Sink> GroupConsumer<S> {
             if let Some(why) = consumer.context().state.lock().broken.take() {
                 break End::Broken(why);
             }
-            match consumer.poll(patience) {
-                Some(Ok(message)) => {
-                    take(&consumer, &message);
-                    patience = patience.min(POLL);
-                }
-                Some(Err(error)) => trace!(%error, "kafka consumer error"),
-                None => {}
+            if poll(&consumer, patience) {
+                patience = patience.min(POLL);
             }
             let now = clock.mono_us();
             if now >= next_look {
@@ -151,6 +148,23 @@ fn leave<S: Sink>(consumer: GroupClient<S>, end: &End) {
     drop(state);
     drop(consumer);
     debug!(consumer = %context.fixed.owner, "kafka group left");
+}
+
+/// Waits for a record, and takes what is there with it. Returns whether one came.
+fn poll<S: Sink>(consumer: &GroupClient<S>, mut patience: Duration) -> bool {
+    let mut came = false;
+    for _ in 0..TOGETHER {
+        match consumer.poll(patience) {
+            Some(Ok(message)) => {
+                take(consumer, &message);
+                came = true;
+            }
+            Some(Err(error)) => trace!(%error, "kafka consumer error"),
+            None => break,
+        }
+        patience = Duration::ZERO;
+    }
+    came
 }
 
 /// Takes one record.

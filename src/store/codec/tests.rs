@@ -258,24 +258,28 @@ fn long_sample() -> Bundle {
     Bundle { target, entries: Arc::new(many) }
 }
 
+/// So many messages with the bodies that this gives.
+fn many(count: usize, body: impl FnMut(usize) -> Vec<u8>) -> Bundle {
+    let Bundle { target, entries } = sample();
+    let with = |body: Vec<u8>| {
+        let mut entry = entries[0].clone();
+        entry.message.body = Some(body.into());
+        entry
+    };
+    Bundle { target, entries: Arc::new((0..count).map(body).map(with).collect()) }
+}
+
 /// Heads that compress, bodies that do not.
 fn noisy_sample() -> Bundle {
-    let Bundle { target, entries } = sample();
     let mut random = 1u64;
-    let mut noise = |n: usize| {
+    let mut noise = |n: usize| -> Vec<u8> {
         let byte = |_| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (random >> 56) as u8
         };
         (0..n).map(byte).collect()
     };
-    let bodies: Vec<Vec<u8>> = std::iter::repeat_n(300, 100).map(&mut noise).collect();
-    let with = |body: Vec<u8>| {
-        let mut entry = entries[0].clone();
-        entry.message.body = Some(body.into());
-        entry
-    };
-    Bundle { target, entries: Arc::new(bodies.into_iter().map(with).collect()) }
+    many(100, |_| noise(300))
 }
 
 const GOLDEN_HEADS: &[u8] = include_bytes!("../../../tests/golden/heads-v1.bundle");
@@ -298,6 +302,28 @@ fn golden_files_are_read_as_ever() {
 fn the_plain_golden_file_is_written_as_ever() {
     assert_eq!(encode(&sample()), GOLDEN_PLAIN);
     assert_eq!(encode(&Bundle { target: Text::default(), entries: Arc::default() }), GOLDEN_EMPTY);
+}
+
+#[test]
+fn what_is_compressed_follows_what_it_brings() {
+    let order = |n: usize| {
+        format!(r#"{{"order":{},"state":"paid","currency":"EUR"}}"#, n * 7919).repeat(4).into_bytes()
+    };
+    let noise = |n: usize| noisy_sample().entries[n].message.body.as_ref().expect("a body").to_vec();
+    let text = |n: usize| if n < 50 { order(n) } else { noise(n) };
+    let one = |_| b"no".to_vec();
+    for (bundle, codec) in [
+        (many(1, one), PLAIN),
+        (many(8, order), ZSTD),
+        (many(60, order), ZSTD),
+        (many(60, text), ZSTD),
+        (many(20, noise), ZSTD_HEADS),
+        (many(100, noise), ZSTD_HEADS),
+    ] {
+        let blob = encode(&bundle);
+        assert_eq!(blob[3], codec, "{} messages", bundle.entries.len());
+        assert_eq!(decode(&blob), Ok(bundle));
+    }
 }
 
 #[test]
