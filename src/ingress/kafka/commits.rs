@@ -4,8 +4,8 @@
 //! The last rule is what keeps a re-created topic whole. Its positions look like the old one's; the
 //! client library goes on at the old number, and a commit of it would be believed at the next start.
 //! But brokers delete a topic's commits with the topic. So every commit is preceded by a look at the
-//! last one, the first one is made where reading begins, and a quiet partition is looked at every two
-//! seconds. A commit that is gone: this is another log, read from its first record. One that was moved
+//! last one, the first one is made where reading begins, before anything is read (one that nobody has seen
+//! there might as well never have arrived), and a quiet partition is looked at every two seconds. A commit that is gone: this is another log, read from its first record. One that was moved
 //! back: read from there. Either way a new assignment, whose ledger knows nothing of the old.
 //!
 //! The look also tells what became of the last commit: the client library reports on commits that
@@ -192,7 +192,9 @@ impl<S: Sink> Context<S> {
             return false;
         }
         warn!(consumer = %self.fixed.owner, topic, partition, start, "the committed position is gone or was moved back, reading again");
-        if let Some(assignment) = self.fixed.begin(topic, partition, position) {
+        let mut begun = [((topic.to_owned(), partition), position)];
+        commit_starts(consumer, &mut begun);
+        if let Some(assignment) = self.fixed.begin(topic, partition, begun[0].1) {
             state.insert(assignment);
         }
         true
@@ -252,6 +254,23 @@ fn beliefs(state: &State, which: impl Fn(&Assignment) -> bool) -> Vec<Belief> {
             committing: a.committing,
         })
         .collect()
+}
+
+/// Commits where reading is about to begin, of what the broker holds no position of. Where that fails it is made later,
+/// as any other is.
+pub(super) fn commit_starts<S: Sink>(consumer: &GroupClient<S>, positions: &mut [(Key, Position)]) {
+    let firsts: Vec<_> = positions.iter_mut().filter(|(_, position)| position.committed.is_none()).collect();
+    if firsts.is_empty() {
+        return;
+    }
+    let mut starts = TopicPartitionList::new();
+    let listed = firsts.iter().try_for_each(|((topic, partition), position)| {
+        starts.add_partition_offset(topic, *partition, Offset::Offset(position.start))
+    });
+    match listed.and_then(|()| consumer.commit(&starts, CommitMode::Sync)) {
+        Ok(()) => firsts.into_iter().for_each(|(_, position)| position.committed = Some(position.start)),
+        Err(error) => debug!(%error, "kafka positions not committed before reading"),
+    }
 }
 
 /// Commits what is news of these partitions.

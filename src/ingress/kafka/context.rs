@@ -16,6 +16,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use tracing::{debug, error, warn};
 
 use super::assignment::Position;
+use super::commits::commit_starts;
 use super::state::{Fixed, Key, State, list, partitions};
 use crate::broker::kafka;
 use crate::ingress::Sink;
@@ -59,7 +60,7 @@ impl<S: Sink> Context<S> {
     }
 
     /// Where each partition begins, and what the broker holds: the committed position, else the oldest
-    /// record.
+    /// record, which is committed then.
     fn positions(
         &self,
         consumer: &GroupClient<S>,
@@ -83,6 +84,7 @@ impl<S: Sink> Context<S> {
             };
             positions.push(((topic, partition), position));
         }
+        commit_starts(consumer, &mut positions);
         Ok(positions)
     }
 

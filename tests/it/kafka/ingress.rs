@@ -1,16 +1,18 @@
 //! The consumer: what it hands on, what it commits, and that nothing is skipped.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use postdate::domain::{HeaderValue, UnixMs, Verdict};
+use postdate::domain::{HeaderValue, Route, UnixMs, Verdict};
+use postdate::ingress::{Delivery, Feed, Sink};
 use rdkafka::Message as _;
+use rdkafka::consumer::BaseConsumer;
 use rdkafka::message::{Header, Headers as _, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
 use super::raw::{self, RawRecord};
-use super::rig::{Memory, Reader, Writer, commits, committed, produce, read_all, rewind};
+use super::rig::{Memory, Reader, Writer, commits, committed, committed_of, produce, read_all, rewind};
 use crate::support::{Kafka, eventually, names};
 
 type Plain = (Option<Vec<u8>>, Option<Vec<u8>>, Vec<(&'static str, Option<Vec<u8>>)>);
@@ -264,6 +266,53 @@ async fn a_topic_re_created_with_unresolved_records_commits_none_of_the_old_ones
     })
     .await;
     memory.has("new", 120).await;
+    reader.stop().await;
+}
+
+/// A sink that asks the broker what its group has committed when the first records come.
+struct Asking {
+    consumer: BaseConsumer,
+    topic: String,
+    found: OnceLock<Option<i64>>,
+}
+
+struct AskingFeed(Arc<Asking>);
+
+impl Sink for Asking {
+    type Feed = AskingFeed;
+
+    async fn open(self: &Arc<Self>, _: &Arc<Route>, _: String) -> Option<AskingFeed> {
+        Some(AskingFeed(self.clone()))
+    }
+}
+
+impl Feed for AskingFeed {
+    async fn take(&mut self, batch: Vec<Delivery>) {
+        self.0.found.get_or_init(|| committed_of(&self.0.consumer, &self.0.topic, 0));
+        for delivery in batch {
+            delivery.receipt.resolve();
+        }
+    }
+
+    fn had_time(&self) -> bool {
+        false
+    }
+}
+
+/// A first commit that nobody has seen there, and that is not there later, would be taken for one that never
+/// arrived: what was read of a topic that is gone would be committed of the next one of its name.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_reading_begins_is_committed_before_a_record_is_read() {
+    let kafka = Kafka::shared().await;
+    let topic = kafka.unique_topic("begins", 1).await;
+    let group = names::unique("g");
+    produce(kafka, &topic, "old", 0..50);
+    let consumer: BaseConsumer = kafka.client().set("group.id", &group).create().expect("a consumer");
+    assert_eq!(committed_of(&consumer, &topic, 0), None, "nothing yet; it is connected now");
+    let asking = Arc::new(Asking { consumer, topic: topic.clone(), found: OnceLock::new() });
+    let reader = Reader::start(kafka, &group, &[&topic], &asking);
+    let found = eventually("records come", async || asking.found.get().copied().ok_or("none yet"));
+    assert_eq!(found.await, Some(0));
     reader.stop().await;
 }
 

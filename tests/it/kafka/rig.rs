@@ -176,14 +176,14 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub(super) fn start(kafka: &Kafka, group: &str, topics: &[&str], memory: &Arc<Memory>) -> Self {
+    pub(super) fn start<S: Sink>(kafka: &Kafka, group: &str, topics: &[&str], sink: &Arc<S>) -> Self {
         let routes: Vec<_> =
             topics.iter().enumerate().map(|(i, topic)| route(&format!("r{i}"), topic, group)).collect();
         let (tasks, shutdown, readiness) = (Tasks::default(), Shutdown::default(), Readiness::default());
         let mut registry = prometheus_client::registry::Registry::default();
         let metrics = Metrics::new(&mut registry, routes.iter().map(|r| r.name.clone()));
         let surroundings = Surroundings {
-            sink: memory.clone(),
+            sink: sink.clone(),
             metrics: metrics.clone(),
             part: readiness.part("kafka:main", false),
             tasks: tasks.clone(),
@@ -321,7 +321,11 @@ pub(super) fn produce(kafka: &Kafka, topic: &str, kind: &str, range: std::ops::R
 
 /// The group's committed position.
 pub(super) fn committed(kafka: &Kafka, group: &str, topic: &str, partition: i32) -> Option<i64> {
-    let consumer: BaseConsumer = kafka.client().set("group.id", group).create().expect("a consumer");
+    committed_of(&kafka.client().set("group.id", group).create().expect("a consumer"), topic, partition)
+}
+
+/// The same, asked through a consumer of the group that is there already.
+pub(super) fn committed_of(consumer: &BaseConsumer, topic: &str, partition: i32) -> Option<i64> {
     let mut list = TopicPartitionList::new();
     list.add_partition(topic, partition);
     let answer = consumer.committed_offsets(list, Duration::from_secs(10)).expect("an answer");
