@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use crate::outcome::Outcome;
 use crate::stage::{Scale, Setup, Stage};
@@ -73,15 +73,10 @@ pub(super) async fn flush_all(scale: Scale) -> Outcome {
     let mut connection = stage.store().await;
     redis::cmd("FLUSHALL").query_async::<()>(&mut connection).await.expect("FLUSHALL");
     let (flushed, made) = (Instant::now(), stage.run.made());
-    let noticed = loop {
-        if stage.logged("went back or was wiped") {
-            break flushed.elapsed();
-        }
-        if flushed.elapsed() > Duration::from_secs(20) {
-            break Duration::MAX;
-        }
-        sleep(Duration::from_millis(50)).await;
-    };
+    let looked = eventually::within(Duration::from_secs(20), async || {
+        if stage.logged("went back or was wiped") { Ok(()) } else { Err("no log says so") }
+    });
+    let noticed = looked.await.map_or(Duration::MAX, |()| flushed.elapsed());
     stage.note(format!("noticed after {noticed:?}"));
     stage.bar(noticed <= Duration::from_secs(5), format!("noticed after {noticed:?}, the bar is 5 s"));
     stage.healed();

@@ -1,4 +1,5 @@
-//! The rows of the fault matrix.
+//! The rows of the fault matrix. Where a row sleeps, that is how long its fault lasts, or how far apart its blows are:
+//! there is no event to wait for, and what comes of it is judged by the accounts.
 
 mod brokers;
 mod clocks;

@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::FutureExt;
 use parking_lot::Mutex;
 use postdate::broker::rabbitmq::{Broker, Connection};
 use postdate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, Retry};
@@ -188,23 +187,12 @@ impl Submitter {
         while self.got.len() < count {
             let missing = count - self.got.len();
             let batch = patiently(&format!("{missing} verdicts"), self.verdicts.take()).await;
-            self.note(batch);
+            for (ticket, verdict) in batch {
+                let second = self.got.insert(ticket, verdict);
+                assert_eq!(second, None, "ticket {ticket} was answered twice");
+            }
         }
         &self.got
-    }
-
-    /// The verdicts that have come; waits for none.
-    fn so_far(&mut self) -> &BTreeMap<u64, Verdict> {
-        let batch = self.verdicts.take().now_or_never();
-        self.note(batch.unwrap_or_default());
-        &self.got
-    }
-
-    fn note(&mut self, batch: Vec<(u64, Verdict)>) {
-        for (ticket, verdict) in batch {
-            let second = self.got.insert(ticket, verdict);
-            assert_eq!(second, None, "ticket {ticket} was answered twice");
-        }
     }
 }
 
