@@ -23,7 +23,7 @@ const SETTLING: Duration = Duration::from_secs(3);
 /// How far what is pending may move from the first to the last fifth of the window.
 const DRIFT: f64 = 0.1;
 /// A state that is not steady is tried so often in all.
-const TRIES: usize = 3;
+const TRIES: usize = 6;
 
 /// Bars 1, 3 and 4: the mirror and the relay, alternately.
 pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
