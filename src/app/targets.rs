@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::domain::{Route, Target, route};
 use crate::egress::Lanes;
-use crate::lifecycle::{Part, Readiness, Shutdown, Tasks};
+use crate::lifecycle::{Part, Readiness, Shutdown, Tasks, tick};
 
 /// Lanes are asked this often.
 const LOOK: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ pub(super) fn start(
         loop {
             tokio::select! {
                 () = shutdown.draining() => return,
-                () = tokio::time::sleep(LOOK) => {}
+                () = tick(LOOK) => {}
             }
             for (part, target) in parts.values() {
                 match lanes.lane(target).trouble() {

@@ -11,7 +11,7 @@ use super::skew::Skew;
 use super::view::{News, Refusal, View, held};
 use super::{Cluster, Config, Owned, Rounds};
 use crate::domain::Route;
-use crate::lifecycle::{Readiness, Shutdown, Tasks};
+use crate::lifecycle::{Readiness, Shutdown, Tasks, until_tick};
 use crate::mutants;
 use crate::store::{self, Beaten, Known, Member, PreflightError, Presence, Store, StoreError};
 use crate::telemetry::Metrics;
@@ -133,7 +133,7 @@ impl Beats {
 
     /// Until the next beat; a death is looked at as soon as it is one.
     fn pause(&self) -> Duration {
-        let pause = LOOK.min(self.heartbeat / 2);
+        let pause = until_tick(LOOK.min(self.heartbeat / 2));
         let death = self.view.next_death_ms(self.store.nonce());
         death.map_or(pause, |ms| pause.min(Duration::from_millis(ms as u64 + 1)))
     }

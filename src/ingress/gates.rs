@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
 use crate::domain::{Partition, Route, RouteName};
-use crate::lifecycle::{Shutdown, Tasks};
+use crate::lifecycle::{Shutdown, Tasks, tick};
 use crate::store::{DeadFilter, DeadRoom, Pauses, Store, StoreError};
 use crate::telemetry::Metrics;
 
@@ -90,7 +90,7 @@ pub fn start(
 impl Gates {
     /// Until the next look; what is paused or resumed meanwhile takes effect at once.
     async fn rest(&mut self) {
-        let mut next = std::pin::pin!(tokio::time::sleep(LOOK));
+        let mut next = std::pin::pin!(tick(LOOK));
         loop {
             tokio::select! {
                 () = &mut next => return,

@@ -3,6 +3,8 @@
 pub mod readiness;
 pub mod signals;
 mod tasks;
+mod ticks;
 
 pub use readiness::{Part, Readiness};
 pub use tasks::{Shutdown, Tasks};
+pub use ticks::{tick, until_tick};

@@ -19,6 +19,7 @@ use super::taking::{self, Taken};
 use crate::cluster::Cluster;
 use crate::domain::limits::BUNDLE_MESSAGES;
 use crate::domain::{Partition, UnixMs};
+use crate::lifecycle::until_tick;
 use crate::mutants;
 use crate::store::{ClaimRequest, Head, StoreError};
 
@@ -320,7 +321,11 @@ impl Claimer {
         let shard = self.shard.clone();
         match next {
             Next::Now => return shard.partitions.clone(),
-            Next::In(pause) => self.next_us = shard.mono_us() + pause.as_micros() as i64,
+            Next::In(pause) => {
+                // With nothing to do it rests as others do.
+                let pause = if pause == LOOK { until_tick(LOOK) } else { pause };
+                self.next_us = shard.mono_us() + pause.as_micros() as i64;
+            }
             Next::AsBefore => {}
         }
         let lookahead = shard.config.lookahead.as_millis() as i64;

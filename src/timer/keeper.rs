@@ -13,6 +13,7 @@ use tracing::{debug, error, info};
 
 use super::{Served, Shard};
 use crate::domain::{Partition, UnixMs};
+use crate::lifecycle::tick;
 use crate::mutants::{self, Mutant};
 use crate::store::{AuditReport, StoreError};
 use crate::telemetry::Metrics;
@@ -52,7 +53,7 @@ pub(super) async fn run(shard: Arc<Shard>) {
         }
         tokio::select! {
             () = shard.shutdown.draining() => return,
-            () = tokio::time::sleep(SWEEP) => {}
+            () = tick(SWEEP) => {}
         }
     }
 }

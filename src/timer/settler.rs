@@ -25,6 +25,7 @@ use super::table::Slots;
 use crate::cluster::Owned;
 use crate::domain::limits::CALL_NAMES;
 use crate::domain::{Partition, Verdict};
+use crate::lifecycle::tick;
 use crate::store::{Division, Held, Progress, Settlement, StoreError};
 
 /// Confirmed indexes of open bundles are noted, and claims extended, this often.
@@ -73,8 +74,7 @@ pub(super) async fn run(shard: Arc<Shard>) {
         extending: 0,
         served: shard.cluster.owned(),
     };
-    let mut tick = tokio::time::interval(TICK);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut ticked = pin!(tick(TICK));
     let mut gathered = pin!(tokio::time::sleep(GATHER));
     let mut ending = false;
     loop {
@@ -85,7 +85,8 @@ pub(super) async fn run(shard: Arc<Shard>) {
             Some(done) = settler.calls.next() => settler.answered(done),
             () = gathered.as_mut(), if settler.gathering => settler.settle_all(),
             () = shard.lines_moved.notified() => settler.go_on(),
-            _ = tick.tick() => {
+            () = ticked.as_mut() => {
+                ticked.set(tick(TICK));
                 settler.tick();
                 settler.hand_over();
                 settler.go_on();

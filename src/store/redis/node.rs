@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::confirm::{Confirms, How};
 use super::health::Health;
 use crate::backoff::Backoff;
-use crate::lifecycle::Tasks;
+use crate::lifecycle::{Tasks, tick};
 use crate::store::config::Durability;
 
 /// Longest wait for an answer. Redis's own slow scripts are bounded far below this.
@@ -254,7 +254,7 @@ async fn watch_over(
     loop {
         tokio::select! {
             () = told(&mut broken, generation) => return "a call failed".to_owned(),
-            () = tokio::time::sleep(PROBE) => {
+            () = tick(PROBE) => {
                 if let Err(why) = probe(&mut connection).await {
                     return why;
                 }

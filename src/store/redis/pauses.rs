@@ -16,7 +16,7 @@ use super::Store;
 use super::keys::Keys;
 use super::link::Link;
 use crate::domain::{Paused, RouteName};
-use crate::lifecycle::Tasks;
+use crate::lifecycle::{Tasks, tick};
 use crate::store::StoreError;
 
 /// Every replica knows of a change after this and a round trip.
@@ -85,7 +85,7 @@ impl Lookout {
                 tokio::select! {
                     () = force.cancelled() => return,
                     () = told.notified() => {}
-                    () = tokio::time::sleep(LOOK) => {}
+                    () = tick(LOOK) => {}
                 }
             }
         });
