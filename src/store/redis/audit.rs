@@ -23,6 +23,7 @@ mod recount;
 mod spoilt;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use redis::{FromRedisValue, Pipeline, Value};
@@ -49,9 +50,19 @@ const BESIDE: [&str; 5] = ["tokens", "gone", "done", "expiries", "opened"];
 
 /// Where audits go on.
 pub(super) struct Audits {
-    /// The node whose key space is being walked, by its place, and the cursor in it.
-    keyspace: Mutex<(usize, u64)>,
+    /// Of several audits that meet there, one waits for the other: they would look at the same keys.
+    keyspace: tokio::sync::Mutex<Walk>,
     partitions: Vec<Mutex<Places>>,
+}
+
+/// The walk through the key space.
+#[derive(Default)]
+struct Walk {
+    /// The node whose keys are looked at, by its place.
+    node: usize,
+    cursor: u64,
+    /// When it last came round, monotonic microseconds.
+    ended_us: Option<i64>,
 }
 
 /// Where to go on, and the fields of a hash with their values.
@@ -71,15 +82,18 @@ struct Places {
 
 impl Audits {
     pub(super) fn new(partitions: Partitions) -> Self {
-        Self { keyspace: Mutex::default(), partitions: partitions.all().map(|_| Mutex::default()).collect() }
+        Self {
+            keyspace: tokio::sync::Mutex::default(),
+            partitions: partitions.all().map(|_| Mutex::default()).collect(),
+        }
     }
 }
 
 impl Store {
     /// Looks through a partition, or through the next part of a large one, and mends what it finds; goes on
-    /// through the key space where the last audit of any partition stopped. Bounded; safe at any time, by
-    /// anyone, beside everything else.
-    pub async fn audit(&self, p: Partition) -> Result<AuditReport, StoreError> {
+    /// through the key space where the last audit of any partition stopped, unless all of it was walked within
+    /// `rest`. Bounded; safe at any time, by anyone, beside everything else.
+    pub async fn audit(&self, p: Partition, rest: Duration) -> Result<AuditReport, StoreError> {
         let mut report = AuditReport::default();
         let place = self.0.audits.partitions[usize::from(p.0)].lock().clone();
         self.quarantine_fixed(p, &mut report).await?;
@@ -89,14 +103,14 @@ impl Store {
         let mut finds = Finds::default();
         let mut next = Places {
             claims: self.walk_claims(p, place.claims, &mut finds).await?,
+            contents: self.read_contents(p, &shelves, place.contents, &mut report).await?,
             due: self.walk_due(p, shelves, place.due, &mut finds).await?,
-            contents: self.read_contents(p, place.contents, &mut report).await?,
             beside: self.walk_beside(p, place.beside, &mut finds).await?,
             ..Places::default()
         };
         let mut all: BTreeMap<Partition, Finds> = BTreeMap::new();
         all.insert(p, finds);
-        self.walk_keys(p, &mut all, &mut report).await?;
+        self.walk_keys(p, rest, &mut all, &mut report).await?;
         let mut graves = BTreeSet::new();
         for (of, mut finds) in all {
             if of == p {

@@ -81,17 +81,18 @@ impl Store {
     pub(super) async fn read_contents(
         &self,
         p: Partition,
+        shelves: &[String],
         (first, skip): Place,
         report: &mut AuditReport,
     ) -> Result<Place, StoreError> {
         let mut read = 0;
-        for shelf in self.shelves(p).await?.into_iter().filter(|shelf| *shelf >= first) {
-            let mut at = if shelf == first { skip } else { 0 };
+        for shelf in shelves.iter().filter(|shelf| **shelf >= first) {
+            let mut at = if *shelf == first { skip } else { 0 };
             loop {
                 if read >= READ {
-                    return Ok((shelf, at));
+                    return Ok((shelf.clone(), at));
                 }
-                let members = self.members_at(p, &self.0.keys.due(p, &shelf), at, BLOBS).await?;
+                let members = self.members_at(p, &self.0.keys.due(p, shelf), at, BLOBS).await?;
                 let ids: Vec<BundleId> = members.iter().filter_map(|id| BundleId::parse(id)).collect();
                 if !ids.is_empty() {
                     let mut pipe = redis::Pipeline::with_capacity(ids.len());
