@@ -17,7 +17,7 @@ pub async fn tick(period: Duration) {
 /// How long until then: all of the period at most. It is not zero, nor may the period be.
 pub fn until_tick(period: Duration) -> Duration {
     let since = Instant::now().saturating_duration_since(*START);
-    period - Duration::from_nanos((since.as_nanos() % period.as_nanos()) as u64)
+    period.saturating_sub(Duration::from_nanos((since.as_nanos() % period.as_nanos()) as u64))
 }
 
 #[cfg(test)]
