@@ -14,6 +14,7 @@ mod support;
 mod backlog;
 mod browse;
 mod burst;
+mod commands;
 mod compare;
 mod divide;
 mod floor;

@@ -10,7 +10,7 @@ use crate::servers::{PARTITIONS, Servers, config, kafka_config, kafka_route, rel
 use crate::steady::mirror_run;
 use crate::support::run::now_ms;
 use crate::support::{Config, Kafka, Redis, Relay};
-use crate::{Scale, floor, machine};
+use crate::{Scale, commands, floor, machine};
 
 /// An hour, ms.
 const HOUR_MS: i64 = 3_600_000;
@@ -62,6 +62,7 @@ pub async fn random(servers: &Servers, scale: &Scale, report: &mut Report) -> an
         report.rate("store", &phases.store);
         report.rate("drain", &phases.drain);
         report.rate("both", &phases.both());
+        commands::add(report, &redis, scale.phase).await?;
         let redis = servers.redis(false).await?;
         let base = config(&redis).kafka("main", kafka);
         let work = (few.as_str(), scale.alone, from);
@@ -81,6 +82,7 @@ pub async fn random(servers: &Servers, scale: &Scale, report: &mut Report) -> an
         ("scattered", "both, bundles of one over four days"),
     ]);
     report.table("Redis alone", &[("bare", "bare commands, whole life")], &[("redis", "CPU us/message")]);
+    commands::table(report, "Redis, both, by its own account: a script or an exec has what it calls in it");
     report.ratio(2, "messages a second, to the mirror's", "rate", ("both", "mirror"), Limit::AtLeast(0.35));
     report.ratio(3, "CPU a message, to the mirror's", "cpu", ("both", "mirror"), Limit::AtMost(3.0));
     report.ratio(4, "Redis CPU a message, to bare commands'", "redis", ("both", "bare"), Limit::AtMost(0.5));

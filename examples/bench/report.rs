@@ -76,6 +76,12 @@ impl Report {
         self.series.get(&format!("{row}.{column}")).map_or(&[], Vec::as_slice)
     }
 
+    /// The rows that have values in a column.
+    pub fn rows(&self, column: &str) -> Vec<String> {
+        let end = format!(".{column}");
+        self.series.keys().filter_map(|name| Some(name.strip_suffix(&end)?.to_owned())).collect()
+    }
+
     /// The median of all rounds; not a number if there was none.
     pub fn median(&self, row: &str, column: &str) -> f64 {
         median(self.values(row, column))
