@@ -25,8 +25,6 @@ const SWEEP: Duration = Duration::from_secs(1);
 const AROUND: u64 = 10;
 /// One round of audits over all partitions of a shard.
 const AUDIT_ROUND: Duration = Duration::from_secs(60);
-/// Between two walks of the audits through all keys.
-const KEYS_REST: Duration = Duration::from_secs(10);
 /// Seconds of one round of looks for dead letters that are too old, and most steps of one look.
 const EXPIRE_ROUND: usize = 10;
 const EXPIRE_STEPS: usize = 10;
@@ -202,7 +200,7 @@ impl Keeper {
             next.push(partitions[self.audited]);
         }
         for p in next {
-            let report = self.shard.store.audit(p, KEYS_REST).await?;
+            let report = self.shard.store.audit(p).await?;
             if !report.is_clean() {
                 tell(&self.shard.metrics, p, &report);
             }

@@ -23,7 +23,6 @@ mod recount;
 mod spoilt;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use redis::{FromRedisValue, Pipeline, Value};
@@ -50,19 +49,10 @@ const BESIDE: [&str; 5] = ["tokens", "gone", "done", "expiries", "opened"];
 
 /// Where audits go on.
 pub(super) struct Audits {
-    /// Of several audits that meet there, one waits for the other: they would look at the same keys.
-    keyspace: tokio::sync::Mutex<Walk>,
+    /// The node whose key space is being walked, by its place, and the cursor in it. Of several audits that meet there
+    /// one waits for the other: they would look at the same keys.
+    keyspace: tokio::sync::Mutex<(usize, u64)>,
     partitions: Vec<Mutex<Places>>,
-}
-
-/// The walk through the key space.
-#[derive(Default)]
-struct Walk {
-    /// The node whose keys are looked at, by its place.
-    node: usize,
-    cursor: u64,
-    /// When it last came round, monotonic microseconds.
-    ended_us: Option<i64>,
 }
 
 /// Where to go on, and the fields of a hash with their values.
@@ -91,9 +81,9 @@ impl Audits {
 
 impl Store {
     /// Looks through a partition, or through the next part of a large one, and mends what it finds; goes on
-    /// through the key space where the last audit of any partition stopped, unless all of it was walked within
-    /// `rest`. Bounded; safe at any time, by anyone, beside everything else.
-    pub async fn audit(&self, p: Partition, rest: Duration) -> Result<AuditReport, StoreError> {
+    /// through the key space where the last audit of any partition stopped. Bounded; safe at any time, by
+    /// anyone, beside everything else.
+    pub async fn audit(&self, p: Partition) -> Result<AuditReport, StoreError> {
         let mut report = AuditReport::default();
         let place = self.0.audits.partitions[usize::from(p.0)].lock().clone();
         self.quarantine_fixed(p, &mut report).await?;
@@ -110,7 +100,7 @@ impl Store {
         };
         let mut all: BTreeMap<Partition, Finds> = BTreeMap::new();
         all.insert(p, finds);
-        self.walk_keys(p, rest, &mut all, &mut report).await?;
+        self.walk_keys(p, &mut all, &mut report).await?;
         let mut graves = BTreeSet::new();
         for (of, mut finds) in all {
             if of == p {

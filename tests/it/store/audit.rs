@@ -1,7 +1,5 @@
 //! Planted damage of each kind: found, mended, told; and nothing else touched.
 
-use std::time::Duration;
-
 use postdate::store::{AuditReport, Swept, WriteResult};
 
 use super::room::*;
@@ -25,7 +23,7 @@ async fn full() -> (Redis, Room) {
 }
 
 async fn audit(room: &Room) -> AuditReport {
-    room.store.audit(P, Duration::ZERO).await.expect("audited")
+    room.store.audit(P).await.expect("audited")
 }
 
 /// The bundle that holds this name.
@@ -134,19 +132,6 @@ async fn what_stands_beside_a_bundle_that_lost_its_entry_waits_for_it_to_be_foun
     assert_eq!(s.gone[&id], "01", "what was cancelled stays so");
     assert_eq!(room.cancel("far").await, WriteResult::Cancelled, "and its name means it");
     audit(&room).await;
-    room.check().await;
-}
-
-#[tokio::test]
-async fn a_walk_through_all_keys_is_followed_by_the_next_after_its_rest() {
-    let (_redis, room) = full().await;
-    let id = bundle_of(&room, "far").await;
-    let due = room.key(&format!("due:{}", &id[..id.rfind('/').expect("a shelf")]));
-    room.command::<i64>(&["ZREM", &due, &id]).await;
-    let rests = room.store.audit(P, Duration::from_secs(3600)).await.expect("audited");
-    assert_eq!(rests.restored, [], "all keys were walked through just now");
-    let found = audit(&room).await.restored;
-    assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), [id]);
     room.check().await;
 }
 

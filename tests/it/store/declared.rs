@@ -2,7 +2,6 @@
 //! half way when its slot moves. And all of one partition's keys share one slot.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use postdate::store::{DeadFilter, Known, Presence, WriteOp};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -70,7 +69,7 @@ async fn mend(room: &Room) {
     let bodies: Vec<String> = room.command(&["KEYS", &room.key("d:*")]).await;
     room.command::<i64>(&["DEL", &bodies[0]]).await;
     room.command::<()>(&["SET", &room.key("rates"), "not ours"]).await;
-    let report = room.store.audit(P, Duration::ZERO).await.expect("audited");
+    let report = room.store.audit(P).await.expect("audited");
     let found = (report.restored.len(), report.dead_lost.len(), report.quarantined.len());
     assert_eq!(found, (1, 1, 1));
 }

@@ -1,14 +1,13 @@
 //! What an audit found suspicious, the walk through the key space, and the calls that mend.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use bytes::Bytes;
 use redis::Pipeline;
 
+use super::STEPS;
 use super::graves::Bones;
 use super::spoilt::Kind;
-use super::{STEPS, Walk};
 use crate::domain::Partition;
 use crate::store::bundle::BundleId;
 use crate::store::redis::lane::{Arg, Call};
@@ -65,26 +64,20 @@ impl Finds {
 
 impl Store {
     /// Goes on through the key space, node by node: due zsets that no index tells of, blobs that no entry tells of. The
-    /// only way to find either; a few thousand keys a time, by cursor. Once round, it rests.
+    /// only way to find either; a few thousand keys a time, by cursor.
     pub(super) async fn walk_keys(
         &self,
         own: Partition,
-        rest: Duration,
         all: &mut BTreeMap<Partition, Finds>,
         report: &mut AuditReport,
     ) -> Result<(), StoreError> {
-        let mut walk = self.0.audits.keyspace.lock().await;
-        let now_us = self.0.clock.local().mono_us();
-        let rested = walk.ended_us.is_none_or(|ended| now_us >= ended + rest.as_micros() as i64);
-        if (walk.node, walk.cursor) == (0, 0) && !rested {
-            return Ok(());
-        }
+        let mut place = self.0.audits.keyspace.lock().await;
+        let (mut at, mut cursor) = *place;
         let nodes = self.0.side.each();
-        let Some(node) = nodes.get(walk.node) else {
-            *walk = Walk { ended_us: walk.ended_us, ..Walk::default() };
-            return Ok(());
-        };
-        let mut cursor = walk.cursor;
+        if at >= nodes.len() {
+            (at, cursor) = (0, 0);
+        }
+        let Some(node) = nodes.get(at) else { return Ok(()) };
         for _ in 0..STEPS {
             let mut pipe = redis::pipe();
             pipe.cmd("SCAN").arg(cursor).arg("MATCH").arg(self.0.keys.every()).arg("COUNT").arg(KEYS);
@@ -128,16 +121,11 @@ impl Store {
             }
             cursor = next;
             if cursor == 0 {
+                at += 1;
                 break;
             }
         }
-        walk.cursor = cursor;
-        if cursor == 0 {
-            walk.node += 1;
-            if walk.node == nodes.len() {
-                *walk = Walk { ended_us: Some(now_us), ..Walk::default() };
-            }
-        }
+        *place = (at, cursor);
         Ok(())
     }
 
