@@ -5,8 +5,9 @@
 //! client library goes on at the old number, and a commit of it would be believed at the next start.
 //! But brokers delete a topic's commits with the topic. So every commit is preceded by a look at the
 //! last one, the first one is made where reading begins, before anything is read (one that nobody has seen
-//! there might as well never have arrived), and a quiet partition is looked at every two seconds. A commit that is gone: this is another log, read from its first record. One that was moved
-//! back: read from there. Either way a new assignment, whose ledger knows nothing of the old.
+//! there might as well never have arrived), and a quiet partition is looked at every two seconds. A commit
+//! that is gone: this is another log, read from its first record. One that was moved back: read from there.
+//! Either way a new assignment, whose ledger knows nothing of the old.
 //!
 //! The look also tells what became of the last commit: the client library reports on commits that
 //! nobody waits for to nobody.
@@ -257,7 +258,8 @@ fn beliefs(state: &State, which: impl Fn(&Assignment) -> bool) -> Vec<Belief> {
 }
 
 /// Commits where reading is about to begin, of what the broker holds no position of. Where that fails it is made later,
-/// as any other is.
+/// as any other is. It waits for the answer as the last commit does: ten seconds for the group's coordinator
+/// (`session.timeout.ms`), and as long for what that says (`socket.timeout.ms`), at most.
 pub(super) fn commit_starts<S: Sink>(consumer: &GroupClient<S>, positions: &mut [(Key, Position)]) {
     let firsts: Vec<_> = positions.iter_mut().filter(|(_, position)| position.committed.is_none()).collect();
     if firsts.is_empty() {
