@@ -57,6 +57,7 @@
 mod audit;
 mod auth;
 pub mod config;
+mod connection;
 mod dead;
 mod dead_acts;
 mod dead_letter;

@@ -2,6 +2,7 @@
 
 mod access;
 mod agreement;
+mod crowd;
 mod dead;
 mod ending;
 mod pausing;
