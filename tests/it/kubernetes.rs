@@ -23,6 +23,9 @@ fn file(name: &str, value: &Value) -> (String, String) {
 
 #[tokio::test]
 async fn any_user_on_a_read_only_root_with_secrets_as_files_and_no_home() {
+    if !pod::available("kubernetes: any user on a read-only root") {
+        return;
+    }
     let (redis, kafka, rabbitmq) = tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
     let (from, to) = (kafka.unique_topic("from", 3).await, kafka.unique_topic("to", 1).await);
     let (queue, target) = (names::unique("from"), names::unique("to"));
@@ -94,6 +97,9 @@ async fn any_user_on_a_read_only_root_with_secrets_as_files_and_no_home() {
 /// Nobody is there to answer: what is refused is refused before anything is bound or asked.
 #[tokio::test]
 async fn a_configmap_that_changes_is_read_at_the_next_start_and_refused_there() {
+    if !pod::available("kubernetes: a ConfigMap that changes") {
+        return;
+    }
     let config = |max_delay: &str| {
         let route = json!({
             "from": { "kafka": "main", "topic": "in" },

@@ -19,6 +19,7 @@ pub mod eventually;
 pub mod folders;
 pub mod kafka;
 pub mod names;
+pub mod not_tested;
 pub mod pod;
 pub mod ports;
 pub mod process;

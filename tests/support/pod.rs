@@ -5,6 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use super::not_tested::not_tested;
 use super::process::Process;
 use super::{folders, names, relay};
 
@@ -92,6 +93,29 @@ impl Volume {
 /// Files of a volume.
 pub fn files(files: &[(&str, &str)]) -> Vec<(String, String)> {
     files.iter().map(|&(path, text)| (path.to_owned(), text.to_owned())).collect()
+}
+
+/// Why no such container can be had here, if so: no right to make a mount namespace, or to mount in it. A container
+/// that CI itself runs in often has neither.
+pub fn missing() -> Option<String> {
+    let mut command = Command::new("unshare");
+    command.arg("--mount");
+    command.args((!rustix::process::geteuid().is_root()).then_some("--map-root-user"));
+    command.args(["sh", "-c", "mount -t tmpfs probe /mnt && mount -o remount,ro /mnt"]);
+    match command.output() {
+        Err(why) => Some(format!("unshare: {why}")),
+        Ok(tried) if tried.status.success() => None,
+        Ok(tried) => Some(String::from_utf8_lossy(&tried.stderr).trim().to_owned()),
+    }
+}
+
+/// Whether such containers can be had; if not says so, in a line that `scripts/test` repeats at its end.
+pub fn available(test: &str) -> bool {
+    let missing = missing();
+    if let Some(why) = &missing {
+        not_tested(test, why);
+    }
+    missing.is_none()
 }
 
 /// Runs the binary in such a container until it ends: an init container, a Job.
