@@ -28,7 +28,7 @@ pub trait Pausing: Send + Sync {
 }
 
 /// Which part of a route.
-#[derive(Clone, Copy, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = RoutePart)]
 pub(super) enum Part {
@@ -64,10 +64,9 @@ impl What {
 pub(super) struct View {
     /// The route.
     route: String,
-    /// Nothing is read from its topic or queue.
-    ingress: bool,
-    /// Nothing of it is claimed or published.
-    publishing: bool,
+    /// What of it is paused: `ingress` (nothing is read from its topic or queue), `publishing` (nothing of it is
+    /// claimed or published), both, or nothing.
+    paused: Vec<Part>,
 }
 
 type Answer = (Extension<Noted>, Json<View>);
@@ -124,6 +123,8 @@ async fn set(admin: &Admin, route: &RouteName, what: &What, pause: bool) -> Resu
     let paused = admin.ask(admin.state.pausing.set(route, what.parts(), pause)).await?;
     let word = |paused| if paused { "paused" } else { "running" };
     let result = format!("ingress {}, publishing {}", word(paused.ingress), word(paused.publishing));
-    let view = View { route: route.to_string(), ingress: paused.ingress, publishing: paused.publishing };
+    let parts = [(paused.ingress, Part::Ingress), (paused.publishing, Part::Publishing)];
+    let parts = parts.into_iter().filter_map(|(paused, part)| paused.then_some(part)).collect();
+    let view = View { route: route.to_string(), paused: parts };
     Ok((Extension(Noted::new("", result)), Json(view)))
 }

@@ -1,5 +1,7 @@
 //! What the commands that speak the API share: where it is, which route an id belongs to, how they end.
 
+use std::io::ErrorKind;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -16,19 +18,36 @@ const DEFAULT_URL: &str = "http://127.0.0.1:8025";
 pub(super) const WATCH: Duration = Duration::from_secs(2);
 
 /// The end of every such command's help.
-pub(super) const WHERE: &str =
-    "POSTDATE_URL says where the API is (default http://127.0.0.1:8025), POSTDATE_TOKEN who asks.";
+pub(super) const WHERE: &str = "POSTDATE_URL: where the API is (default http://127.0.0.1:8025).\n\
+    POSTDATE_TOKEN or POSTDATE_TOKEN_FILE: the token; of a file its first line.";
 
-/// The API's client. An argument would show the token to every user of the machine.
+/// The API's client. The token comes from the environment or a file, for an argument would show it to every user of
+/// the machine.
 pub(super) fn connect() -> Result<Client, ClientError> {
     let url = config::variable("POSTDATE_URL").unwrap_or_else(|| DEFAULT_URL.to_owned());
-    Client::new(&url, config::variable("POSTDATE_TOKEN").map(Secret::new))
+    Client::new(&url, token()?)
+}
+
+/// The token of `POSTDATE_TOKEN`, or the first line of the file that `POSTDATE_TOKEN_FILE` names. Both set is an
+/// error, as it is for every other secret that can be given in two ways.
+fn token() -> Result<Option<Secret>, ClientError> {
+    let text = config::variable("POSTDATE_TOKEN");
+    let Some(file) = config::variable("POSTDATE_TOKEN_FILE") else { return Ok(text.map(Secret::new)) };
+    if text.is_some() {
+        let why = "POSTDATE_TOKEN and POSTDATE_TOKEN_FILE are both set; one of the two must go";
+        return Err(ClientError::Usage(why.to_owned()));
+    }
+    let read = config::read_secret(Path::new(&file));
+    let text = read.map_err(|why| ClientError::Usage(format!("POSTDATE_TOKEN_FILE: {why}")))?;
+    Ok(Some(Secret::new(text.lines().next().unwrap_or_default())))
 }
 
 /// Says why a command was not done, if it was not.
 pub(super) fn ended(done: Result<(), ClientError>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        // The reader (`head`, a pager) has what it wanted.
+        Err(ClientError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             output::err(&format!("error: {error}"));
             ExitCode::from(error.exit_code())
@@ -50,10 +69,10 @@ pub(super) fn show(every: Option<Duration>, look: impl Fn() -> Result<String, Cl
     loop {
         let shown = look().map(|text| {
             if every.is_some() && output::is_terminal() {
-                // Clears the screen and begins at its top.
-                output::out("\x1b[H\x1b[2J");
+                output::screen(&text);
+            } else {
+                output::out(&text);
             }
-            output::out(&text);
         });
         match every {
             Some(every) if shown.is_ok() => std::thread::sleep(every),
@@ -75,19 +94,25 @@ pub(super) fn message_path(
         };
         return Ok((route.to_string(), path(route.as_str())));
     }
-    let (mut found, mut last) = (Vec::new(), None);
+    let mut found = Vec::new();
+    let mut nearest = None;
+    let mut has_routes = false;
     for route in items(&client.get("/api/v1/routes")?) {
         let name = route["name"].as_str().unwrap_or_default().to_owned();
         match client.get(&path(&name)) {
             Ok(_) => found.push(name),
-            Err(error @ ClientError::Refused { status: 404, .. }) => last = Some(error),
+            Err(ClientError::Refused { status: 404, detail, .. }) => {
+                let hint = detail.split_once("did you mean ").map(|(_, nearest)| nearest.to_owned());
+                nearest = nearest.or(hint);
+            }
             Err(error) => return Err(error),
         }
+        has_routes = true;
     }
-    match (found.len(), last) {
-        (0, Some(error)) => Err(error),
-        (1, _) => Ok((found[0].clone(), path(&found[0]))),
-        (0, None) => Err(ClientError::Usage("no route is configured there".to_owned())),
+    match found.as_slice() {
+        [] if has_routes => Err(ClientError::UnknownMessage { id: id.to_owned(), nearest }),
+        [] => Err(ClientError::Usage("no route is configured there".to_owned())),
+        [only] => Ok((only.clone(), path(only))),
         _ => Err(ClientError::Ambiguous { id: id.to_owned(), routes: found }),
     }
 }

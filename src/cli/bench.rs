@@ -31,8 +31,8 @@ const LONGEST_MS: i64 = 86_400_000;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  postdate bench --route bench --yes\n  \
     postdate bench --route bench --rate 5000 --duration 1m --delay 500ms..10s --size 1024 --yes --json\n\n\
-    Redis and brokers are those of the configuration, which must be the relays' own. Exit codes: 0 all came back,\n\
-    1 no numbers, or not all came back, or it was ended early, 64 usage or configuration.")]
+    Redis and brokers are those of the configuration, which must be the relays' own.\n\n\
+    Exit codes: 0 all came back; 1 no numbers, or not all came back, or it was ended early; 64 usage or configuration.")]
 pub(super) struct Bench {
     #[command(flatten)]
     config: ConfigArgs,

@@ -51,7 +51,7 @@ pub(super) enum ClientError {
         why: String,
     },
     /// No token, or none that is known there.
-    #[error("{url} wants a valid token: set POSTDATE_TOKEN (401)")]
+    #[error("{url} wants a valid token: set POSTDATE_TOKEN or POSTDATE_TOKEN_FILE (401)")]
     Unauthorized {
         /// The address, without any password.
         url: String,
@@ -65,6 +65,14 @@ pub(super) enum ClientError {
         detail: String,
         /// What a command came to, in the contract's word.
         result: Option<String>,
+    },
+    /// No route has a message of this id waiting.
+    #[error("no message `{id}` waits on any route{} (404)", nearest.as_ref().map(|n| format!("; did you mean {n}")).unwrap_or_default())]
+    UnknownMessage {
+        /// The id.
+        id: String,
+        /// The nearest id that waits on a route, as the API quotes it.
+        nearest: Option<String>,
     },
     /// More than one route has a message of this id.
     #[error("`{id}` is a message of more than one route: say --route {}", routes.join(", or --route "))]
@@ -108,7 +116,7 @@ pub(super) enum ClientError {
 impl ClientError {
     /// Whether it would be the same for every message: there is no use in going on.
     pub(super) fn is_of_all(&self) -> bool {
-        !matches!(self, Self::Refused { .. } | Self::Ambiguous { .. })
+        !matches!(self, Self::Refused { .. } | Self::UnknownMessage { .. } | Self::Ambiguous { .. })
     }
 
     /// The exit code it stands for.

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::api::{self, message_path};
 use super::client::{Client, ClientError};
-use super::output;
-use crate::domain::moment;
+use super::{output, times};
+use crate::domain::Clock;
 
 /// Cancel messages that wait
 ///
@@ -86,6 +86,10 @@ fn each(
                 why = Some(detail);
                 json!({ "id": id, "route": of, "result": result })
             }
+            Err(error @ ClientError::UnknownMessage { .. }) => {
+                why = Some(error.to_string());
+                json!({ "id": id, "route": of, "result": "unknown" })
+            }
             Err(error) if ids.len() == 1 || error.is_of_all() => return Err(error),
             Err(error) => {
                 why = Some(error.to_string());
@@ -109,8 +113,6 @@ fn each(
 }
 
 fn when(text: &str) -> Result<i64, ClientError> {
-    if let Ok(ms) = text.parse::<u64>() {
-        return i64::try_from(ms).map_err(|e| ClientError::Usage(format!("--at: {e}")));
-    }
-    moment::parse(text).map(|at| at.0).map_err(|e| ClientError::Usage(format!("--at: {e}")))
+    let moment = times::parse(text, Clock::start().wall());
+    moment.map(|at| at.0).map_err(|why| ClientError::Usage(format!("--at: {why}")))
 }

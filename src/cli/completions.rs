@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{Args, CommandFactory, ValueEnum};
 use clap_complete::{Shell, generate};
 
@@ -28,7 +29,7 @@ enum Kind {
 /// Write the man pages, one a command, into a folder
 #[derive(Debug, Args)]
 pub(super) struct Man {
-    /// The folder; it must be there
+    /// The folder; it is made if it is missing
     folder: PathBuf,
 }
 
@@ -43,6 +44,9 @@ pub(super) fn completions(args: &Completions) -> ExitCode {
 }
 
 pub(super) fn man(args: &Man) -> anyhow::Result<ExitCode> {
-    clap_mangen::generate_to(Cli::command(), &args.folder)?;
+    let folder = args.folder.display();
+    std::fs::create_dir_all(&args.folder).with_context(|| format!("cannot make the folder {folder}"))?;
+    clap_mangen::generate_to(Cli::command(), &args.folder)
+        .with_context(|| format!("cannot write into the folder {folder}"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::client::{Client, ClientError};
 use super::table::{moment, table};
-use super::{api, output};
+use super::{api, output, times};
 use crate::domain::Clock;
 
 /// Ids that the API takes at once.
@@ -18,13 +18,12 @@ const AT_ONCE: usize = 100;
 ///
 /// A dead letter is a message that could not be published, or an invalid one: kept with its reason and history.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  postdate dead list --route orders --reason unroutable\n  \
+#[command(after_help = format!("Examples:\n  postdate dead list --route orders --reason unroutable\n  \
     postdate dead show orders.unroutable.1c.k3x9.4b --body\n  \
     postdate dead redrive order-7 order-8\n  \
     postdate dead redrive --route orders --reason unroutable --yes\n  \
     postdate dead export --route orders > dead.ndjson\n\n\
-    An ID is a dead letter's own, or its message's. POSTDATE_URL says where the API is (default\n\
-    http://127.0.0.1:8025), POSTDATE_TOKEN who asks.")]
+    An ID is a dead letter's own, or its message's.\n\n{}", api::WHERE))]
 pub(super) struct Dead {
     #[command(subcommand)]
     command: Command,
@@ -90,11 +89,11 @@ struct Which {
     /// Dead for this reason: `attempts`, `unroutable`, `bad_delay`, ...
     #[arg(long, value_name = "X")]
     reason: Option<String>,
-    /// Dead since this moment: RFC 3339 with an offset, or Unix milliseconds
-    #[arg(long, value_name = "T")]
+    /// Dead since this moment: RFC 3339 with an offset, Unix milliseconds, or relative, `-2h`
+    #[arg(long, value_name = "T", allow_hyphen_values = true)]
     from: Option<String>,
     /// Dead before this moment
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", allow_hyphen_values = true)]
     to: Option<String>,
 }
 
@@ -112,12 +111,27 @@ struct Act {
     /// Yes, many at once: needed with --all or a filter
     #[arg(long)]
     yes: bool,
+    /// Say how many there are, and change nothing
+    #[arg(long, conflicts_with_all = ["ids", "yes", "json"])]
+    dry_run: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 impl Which {
+    /// With its moments as Unix milliseconds, as the API takes them.
+    fn absolute(mut self) -> Result<Self, ClientError> {
+        let now = Clock::start().wall();
+        for (name, moment) in [("--from", &mut self.from), ("--to", &mut self.to)] {
+            if let Some(text) = moment {
+                let parsed = times::parse(text, now);
+                *text = parsed.map_err(|why| ClientError::Usage(format!("{name}: {why}")))?.0.to_string();
+            }
+        }
+        Ok(self)
+    }
+
     fn pairs(&self) -> Vec<(&'static str, &str)> {
         let all = [("route", &self.route), ("reason", &self.reason), ("from", &self.from), ("to", &self.to)];
         all.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect()
@@ -126,8 +140,9 @@ impl Which {
 
 pub(super) fn run(args: Dead) -> ExitCode {
     if let Command::List { which, limit, watch: true, .. } = &args.command {
-        return match api::connect() {
-            Ok(client) => api::show(Some(api::WATCH), || look(&client, which, *limit)),
+        let ready = api::connect().and_then(|client| Ok((client, which.clone().absolute()?)));
+        return match ready {
+            Ok((client, which)) => api::show(Some(api::WATCH), || look(&client, &which, *limit)),
             Err(error) => api::ended(Err(error)),
         };
     }
@@ -136,13 +151,14 @@ pub(super) fn run(args: Dead) -> ExitCode {
 
 fn dead(client: &Client, args: Dead, out: &mut dyn Write) -> Result<(), ClientError> {
     match args.command {
-        Command::List { which, limit, json, .. } => list(client, &which, limit, json, out),
+        Command::List { which, limit, json, .. } => list(client, &which.absolute()?, limit, json, out),
         Command::Show { id, route, body, json } => show(client, &id, route.as_deref(), body, json, out),
         Command::Redrive { act, target } => {
-            act_on(client, "redrive", "redriven", &act, target.as_deref(), out)
+            act_on(client, "redrive", "redriven", act, target.as_deref(), out)
         }
-        Command::Drop { act } => act_on(client, "drop", "dropped", &act, None, out),
+        Command::Drop { act } => act_on(client, "drop", "dropped", act, None, out),
         Command::Export { which } => {
+            let which = which.absolute()?;
             pages(client, &which, usize::MAX, true, |item| writeln!(out, "{item}").map_err(ClientError::from))
         }
     }
@@ -241,14 +257,25 @@ fn show(
     Ok(())
 }
 
+/// How many dead letters a filter finds.
+fn counted(client: &Client, which: &Which) -> Result<usize, ClientError> {
+    let mut count = 0;
+    pages(client, which, usize::MAX, false, |_| {
+        count += 1;
+        Ok(())
+    })?;
+    Ok(count)
+}
+
 fn act_on(
     client: &Client,
     act: &str,
     done: &'static str,
-    args: &Act,
+    mut args: Act,
     target: Option<&str>,
     out: &mut dyn Write,
 ) -> Result<(), ClientError> {
+    args.which = args.which.absolute()?;
     let path = format!("/api/v1/dead/{act}");
     let mut items: Vec<Value> = Vec::new();
     let mut tell = |mut body: Value| -> Result<Option<String>, ClientError> {
@@ -268,8 +295,14 @@ fn act_on(
         (false, true) => {
             return Err(ClientError::Usage("ids and a filter cannot stand together".to_owned()));
         }
+        (true, true) if args.dry_run => {
+            writeln!(out, "{} dead letter(s) would be {done}", counted(client, &args.which)?)?;
+            return Ok(());
+        }
         (true, true) if !args.yes => {
-            let why = format!("this may {act} many dead letters: look with `dead list`, then add --yes");
+            let count = counted(client, &args.which)?;
+            let why =
+                format!("this would {act} {count} dead letter(s): look with `dead list`, then add --yes");
             return Err(ClientError::Usage(why));
         }
         (true, true) => {
@@ -393,6 +426,11 @@ mod tests {
         assert_eq!(serde_json::from_str::<Value>(&out).expect("JSON").as_array().map(Vec::len), Some(3));
         let (_, result) = ran(&server, "redrive order-3 --target elsewhere").await;
         assert_eq!(result.expect_err("refused").exit_code(), 1);
+        let (out, result) = ran(&server, "redrive --route orders --dry-run").await;
+        result.expect("counted");
+        assert_eq!(out, "10 dead letter(s) would be redriven\n");
+        let (_, result) = ran(&server, "drop --all").await;
+        assert!(result.expect_err("without yes").to_string().contains("would drop 10 dead letter(s)"));
         for line in ["drop", "drop --all", "redrive --route orders", "drop order-3 --reason attempts"] {
             let (out, result) = ran(&server, line).await;
             assert_eq!((out.as_str(), result.expect_err(line).exit_code()), ("", 64), "{line}");

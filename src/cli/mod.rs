@@ -17,6 +17,7 @@ mod run;
 mod send;
 mod status;
 mod table;
+mod times;
 mod top;
 
 use std::path::PathBuf;

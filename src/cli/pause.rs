@@ -11,8 +11,8 @@ use super::client::{self, Pausing};
 ///
 /// It stays paused, over restarts too, until `postdate resume`. What was claimed already may still go out.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  postdate pause orders\n  postdate pause orders --only publishing\n\n\
-    POSTDATE_URL says where the API is (default http://127.0.0.1:8025), POSTDATE_TOKEN who asks.")]
+#[command(after_help = format!("Examples:\n  postdate pause orders\n  postdate pause orders --only publishing\n\n\
+    {}", api::WHERE))]
 pub(super) struct Pause {
     #[command(flatten)]
     what: What,
@@ -20,8 +20,8 @@ pub(super) struct Pause {
 
 /// Resume a route that was paused: its ingress, its publishing, or both
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  postdate resume orders\n  postdate resume orders --only ingress\n\n\
-    POSTDATE_URL says where the API is (default http://127.0.0.1:8025), POSTDATE_TOKEN who asks.")]
+#[command(after_help = format!("Examples:\n  postdate resume orders\n  postdate resume orders --only ingress\n\n\
+    {}", api::WHERE))]
 pub(super) struct Resume {
     #[command(flatten)]
     what: What,

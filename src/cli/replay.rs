@@ -8,10 +8,10 @@ use clap::Args;
 use parking_lot::Mutex;
 
 use super::table::{moment, table};
-use super::{ConfigArgs, USAGE, output, refuse};
+use super::{ConfigArgs, USAGE, output, refuse, times};
 use crate::app::{self, Outcome, Overview, Request, Times, Watcher};
 use crate::config::Config;
-use crate::domain::{Clock, Endpoint, Route, UnixMs, moment, nearest};
+use crate::domain::{Clock, Endpoint, Route, UnixMs, nearest};
 
 /// Between two lines of progress where there is no terminal, ms.
 const LINE_MS: i64 = 10_000;
@@ -30,8 +30,8 @@ const BAR: usize = 30;
 #[command(after_help = "Examples:\n  \
     postdate replay --route orders --since 2026-11-21T08:00:00Z --dry-run\n  \
     postdate replay --route orders --since 2026-11-21T08:00:00Z --due-after 2026-11-21T10:30:00Z --yes\n\n\
-    A time is RFC 3339 with an offset, or Unix milliseconds. Redis and Kafka are those of the configuration, which\n\
-    must be the relays' own. Exit codes: 0 done, 1 failed, 64 usage or configuration.")]
+    A time is RFC 3339 with an offset, Unix milliseconds, or relative: `--since=-2h`. Redis and Kafka are those of the configuration, \
+    which must be the relays' own.\n\nExit codes: 0 done, 1 failed, 64 usage or configuration.")]
 pub(super) struct Replay {
     #[command(flatten)]
     config: ConfigArgs,
@@ -44,7 +44,7 @@ pub(super) struct Replay {
     /// Only records up to this time; what later ones say of them holds
     #[arg(long, value_name = "T", value_parser = time)]
     until: Option<UnixMs>,
-    /// Leave out what was due before: when the store was lost. Without it nothing that came since T is
+    /// Leave out what was due before: when the store was lost. Without it, nothing is left out
     #[arg(long, value_name = "T", value_parser = time)]
     due_after: Option<UnixMs>,
     /// Say what would be done, and change nothing
@@ -56,10 +56,7 @@ pub(super) struct Replay {
 }
 
 fn time(text: &str) -> Result<UnixMs, String> {
-    if let Ok(ms) = text.parse::<u64>() {
-        return i64::try_from(ms).map(UnixMs).map_err(|error| error.to_string());
-    }
-    moment::parse(text).map_err(|error| error.to_string())
+    times::parse(text, Clock::start().wall())
 }
 
 pub(super) fn run(args: Replay) -> anyhow::Result<ExitCode> {

@@ -12,10 +12,10 @@ use super::client::{self, ClientError, Sending};
 ///
 /// Prints its id. With --wait it follows the message to its target and prints how late it was.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  postdate send --route orders --delay 2s --body hello --wait\n  \
+#[command(after_help = format!("Examples:\n  postdate send --route orders --delay 2s --body hello --wait\n  \
     postdate send --route orders --at 2030-01-01T00:00:00Z --id new-year --file greeting.json\n  \
     postdate send --route orders --delay 1500 --key customer-7 --header x-kind=reminder --body hi\n\n\
-    POSTDATE_URL says where the API is (default http://127.0.0.1:8025), POSTDATE_TOKEN who asks.")]
+    {}", api::WHERE))]
 pub(super) struct Send {
     /// The route
     #[arg(long, value_name = "R")]

@@ -1,33 +1,43 @@
 //! Tables and moments for people.
 
+use comfy_table::{CellAlignment, ContentArrangement, Row, Table, presets};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::output;
 
-/// A table: its columns' names, and rows of cells. Numbers stand to the right.
+/// Blanks between two columns.
+const GAP: u16 = 2;
+
+/// A table: its columns' names, and rows of cells. Columns of numbers stand to the right. On a terminal no line is
+/// wider than it: cells are cut, the widest first.
 pub(super) fn table(names: &[&str], rows: &[Vec<String>]) -> String {
-    let widths: Vec<usize> = (0..names.len())
-        .map(|at| {
-            let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
-            cells.chain([names[at].chars().count()]).max().unwrap_or(0)
-        })
-        .collect();
-    let number = |at: usize| {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_truncation_indicator("…");
+    table.set_header(names.to_vec());
+    for cells in rows {
+        let mut row = Row::from(cells.clone());
+        row.max_height(1);
+        table.add_row(row);
+    }
+    let is_number = |at: usize| {
         !rows.is_empty() && rows.iter().all(|row| row.get(at).is_some_and(|c| c.parse::<i64>().is_ok()))
     };
-    let line = |cells: Vec<&str>| {
-        let cells = cells.iter().enumerate().map(|(at, cell)| {
-            let blank = " ".repeat(widths[at].saturating_sub(cell.chars().count()));
-            if number(at) { format!("{blank}{cell}") } else { format!("{cell}{blank}") }
-        });
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    let head = line(names.to_vec());
-    // Bold on a terminal, plain elsewhere.
-    let head = if output::is_terminal() { format!("\x1b[1m{head}\x1b[0m") } else { head };
-    let rows = rows.iter().map(|row| line(row.iter().map(String::as_str).collect()));
-    [head].into_iter().chain(rows).collect::<Vec<_>>().join("\n")
+    let last = names.len().saturating_sub(1);
+    for (at, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, if at == last { 0 } else { GAP }));
+        if is_number(at) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    if let Some(width) = output::width() {
+        table.set_width(width).set_content_arrangement(ContentArrangement::Dynamic);
+    }
+    let mut lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+    if let Some(head) = lines.first_mut().filter(|_| output::is_styled()) {
+        *head = format!("\x1b[1m{head}\x1b[0m");
+    }
+    lines.join("\n")
 }
 
 /// A moment in this machine's time zone, and how far away it is.

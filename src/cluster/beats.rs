@@ -187,7 +187,7 @@ impl Beats {
         self.view.hear(self.store.nonce(), News { members, silence_ms, now_us })?;
         let is: Vec<String> = self.view.alive().map(|m| m.presence.name.clone()).collect();
         if was != is {
-            info!(replicas = ?is, "the replicas have changed");
+            info!(replicas = is.join(", "), "the replicas have changed");
         }
         self.skew.look(self.view.alive());
         let mut owned = self.view.owned(self.store.nonce(), self.store.partitions());

@@ -37,7 +37,7 @@ pub(super) struct News {
 pub enum Refusal {
     /// Another process of that name was there before and lives.
     #[error(
-        "another replica is named {0:?} and lives: give each its own cluster.name (the default is the host name)"
+        "another replica is named {0:?} and lives: give each its own cluster.name (the default is the host name and the port of admin.listen)"
     )]
     Taken(String),
     /// Another process took the name while this one was silent for so long that it counted as dead.

@@ -31,9 +31,11 @@ fn whole(all: &Section<'_>, sources: &Sources) -> Option<Config> {
     let shutdown_timeout = all.duration("shutdown_timeout");
     let redis = all.table("redis", storage::read);
     let connections = connections::read(all);
-    let cluster = all.table("cluster", |section| members(section, &sources.host_name));
     let timer = all.table("timer", timer);
     let admin = all.table("admin", admin);
+    let listen = admin.as_ref().map(|admin| admin.listen);
+    let own_name = default_replica_name(&sources.host_name, listen);
+    let cluster = all.table("cluster", |section| members(section, &own_name));
     let log = all.table("log", |section| log(section, sources));
     all.table("defaults", routes::defaults);
     let routes = routes::read(all, &connections);
@@ -86,9 +88,15 @@ pub(super) fn not_both(section: &Section<'_>, key: &'static str, file: &'static 
     Some(())
 }
 
-fn members(section: &Section<'_>, host_name: &str) -> Option<cluster::Config> {
+/// The name of a replica that was given none: its host and the port of its admin listener, so that two replicas on
+/// one host differ. Without a listener (it is wrong in the configuration) the host alone.
+pub(super) fn default_replica_name(host_name: &str, listen: Option<SocketAddr>) -> String {
+    listen.map_or_else(|| host_name.to_owned(), |listen| format!("{host_name}:{}", listen.port()))
+}
+
+fn members(section: &Section<'_>, default_name: &str) -> Option<cluster::Config> {
     let name = section.parsed("name", |text| match text {
-        "" => Ok(host_name.to_owned()),
+        "" => Ok(default_name.to_owned()),
         _ if text.len() > 255 || text.chars().any(|c| c.is_control() || c.is_whitespace()) => {
             Err(format!("{text:?} must be at most 255 bytes without spaces"))
         }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use problem::{Problem, Problems};
-pub use sources::{SEARCHED, Sources, variable};
+pub use sources::{SEARCHED, Sources, read_secret, variable};
 
 use crate::domain::Route;
 use crate::{admin, broker, cluster, store, telemetry, timer};

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use figment::value::{Dict, Value};
 
+use super::check::default_replica_name;
 use super::layers::Layers;
 use super::section::{quoted, whole};
 use super::sources::Sources;
@@ -15,11 +16,12 @@ const REDACTED: &str = "***";
 pub(super) fn print(layers: &Layers, sources: &Sources) -> String {
     let mut out = String::new();
     let mut dict = layers.dict.clone();
-    let host = Value::from(sources.host_name.as_str());
+    let listen = dict.get("admin").and_then(|admin| admin.as_dict()?.get("listen")?.as_str()?.parse().ok());
+    let own_name = Value::from(default_replica_name(&sources.host_name, listen));
     if let Some(Value::Dict(_, cluster)) = dict.get_mut("cluster")
         && cluster.get("name").and_then(Value::as_str) == Some("")
     {
-        cluster.insert("name".to_owned(), host);
+        cluster.insert("name".to_owned(), own_name);
     }
     let defaults = dict.remove("defaults").and_then(Value::into_dict).unwrap_or_default();
     let routes = dict.remove("routes").and_then(Value::into_dict).unwrap_or_default();

@@ -18,7 +18,7 @@ pub struct Sources {
     pub environment: Vec<(String, String)>,
     /// `KEY=VALUE` of each `--set`, in order; later ones win.
     pub set: Vec<String>,
-    /// The default of `cluster.name`.
+    /// The default of `cluster.name`, before the port of `admin.listen`.
     pub host_name: String,
 }
 
@@ -100,7 +100,7 @@ fn yaml_value(text: &str) -> Result<Value, String> {
 }
 
 /// The trimmed text of a secret's file: one last line break is not part of it.
-pub(super) fn read_secret(path: &Path) -> Result<String, String> {
+pub fn read_secret(path: &Path) -> Result<String, String> {
     let mut text =
         std::fs::read_to_string(path).map_err(|e| format!("{} cannot be read: {e}", path.display()))?;
     if text.ends_with('\n') {

@@ -135,7 +135,12 @@ impl Inner {
         for (Due { entry, partition, receipt, .. }, id) in together.into_iter().zip(&ids) {
             if let Some(cause) = entry.repeat_cause(0) {
                 metrics.redelivered(cause, 1);
-                self.bursts.note("this publish may repeat an earlier one", &route.name, cause.as_str(), id);
+                self.bursts.note_message(
+                    "this publish may repeat an earlier one",
+                    &route.name,
+                    cause.as_str(),
+                    id,
+                );
             }
             entries.push(entry);
             open.push(Some((partition, receipt)));

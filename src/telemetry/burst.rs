@@ -93,6 +93,21 @@ impl Bursts {
         }
     }
 
+    /// Notes one message of which only its id is to be said. Counted like [`Self::note`].
+    pub fn note_message(
+        &self,
+        what: &'static str,
+        route: &RouteName,
+        reason: &'static str,
+        id: impl Display,
+    ) {
+        let kind = Kind { what, route: route.clone(), reason };
+        if self.windows.lock().hit(kind, self.clock.mono_us()) {
+            warn!(%route, reason, %id, "{what}");
+            self.opened.notify_one();
+        }
+    }
+
     /// Logs the counts as their windows end. Once `end` resolves (the process drains), those of all
     /// windows at once; then returns.
     pub async fn run(&self, end: impl Future<Output = ()>) {

@@ -57,7 +57,9 @@ where
     let filter = config.filter.as_deref().unwrap_or(DEFAULT_FILTER);
     let filter = EnvFilter::try_new(filter)
         .map_err(|e| LogError::Filter { filter: filter.to_owned(), why: e.to_string() })?;
-    let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(terminal);
+    let layer = tracing_subscriber::fmt::layer().with_writer(writer);
+    // On a terminal the layer colours by itself, unless NO_COLOR is set.
+    let layer = if terminal { layer } else { layer.with_ansi(false) };
     let layer: Box<dyn Layer<Registry> + Send + Sync> = match (config.format, terminal) {
         (Format::Text, _) | (Format::Auto, true) => {
             layer.fmt_fields(format::debug_fn(write_field).delimited(" ")).boxed()

@@ -310,7 +310,10 @@ impl Claimer {
         unknown.sort_unstable();
         unknown.dedup();
         if unknown.len() > self.unknown {
-            warn!(routes = ?unknown, "the store holds messages of routes that are not configured here");
+            warn!(
+                routes = unknown.join(", "),
+                "the store holds messages of routes that are not configured here"
+            );
         }
         self.unknown = unknown.len();
         self.shard.metrics.unknown_routes.set(unknown.len() as i64);

@@ -298,7 +298,12 @@ fn publication(flight: &Flight, index: u32, now_us: i64) -> Option<Publication> 
     if let Some(cause) = entry.repeat_cause(flight.batch.expiries) {
         flight.served.metrics.redelivered(cause, 1);
         let (route, id) = (&flight.served.route.name, &flight.batch.ids[index as usize]);
-        flight.served.bursts.note("this publish may repeat an earlier one", route, cause.as_str(), id);
+        flight.served.bursts.note_message(
+            "this publish may repeat an earlier one",
+            route,
+            cause.as_str(),
+            id,
+        );
     }
     if mutants::drops() {
         publication.answer(Verdict::Confirmed);

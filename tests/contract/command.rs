@@ -39,6 +39,40 @@ fn help_and_version_are_answers() {
 }
 
 #[test]
+fn the_token_comes_from_one_place() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("token");
+    std::fs::write(&file, "a-token\nolder\n").expect("written");
+    let missing = folder.path().join("none");
+    let status = |variables: &[(&str, &std::path::Path)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_postdate"));
+        command.arg("status").env_clear().env("POSTDATE_URL", "http://127.0.0.1:1");
+        command.envs(variables.iter().copied());
+        let output = command.output().expect("the binary runs");
+        (code(&output), err(&output))
+    };
+    let (unreachable, said) = status(&[("POSTDATE_TOKEN_FILE", &file)]);
+    assert!(unreachable == 1 && said.contains("cannot be reached"), "{said}");
+    let (usage, said) = status(&[("POSTDATE_TOKEN_FILE", &missing)]);
+    assert!(usage == 64 && said.contains("none cannot be read"), "{said}");
+    let (usage, said) = status(&[("POSTDATE_TOKEN_FILE", &file), ("POSTDATE_TOKEN", &file)]);
+    assert!(usage == 64 && said.contains("one of the two must go"), "{said}");
+}
+
+#[test]
+fn man_pages_go_into_a_folder_that_is_made() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pages = folder.path().join("new/man1");
+    let path = pages.to_str().expect("UTF-8");
+    assert_eq!(code(&postdate(&["man", path])), 0);
+    assert!(pages.join("postdate-send.1").exists());
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").expect("written");
+    let refused = postdate(&["man", file.to_str().expect("UTF-8")]);
+    assert!(code(&refused) == 1 && err(&refused).contains("file"), "{}", err(&refused));
+}
+
+#[test]
 fn wrong_usage_is_64_and_says_so_on_stderr() {
     let cases: [&[&str]; 8] = [
         &[],

@@ -89,7 +89,7 @@ fn the_reference_is_the_default_and_its_commented_keys_are_right() {
     assert_eq!((config.kafka.len(), config.rabbitmq.len(), config.routes.len()), (1, 1, 1));
     assert_eq!(config.shutdown_timeout, Duration::from_secs(20));
     assert_eq!(config.redis.partitions.count(), 64);
-    assert_eq!(config.cluster.name, "here");
+    assert_eq!(config.cluster.name, "here:8025", "host and port of the admin listener");
     let policy = &route(&config, "orders").policy;
     assert_eq!(policy.retry, Retry { attempts: 16, initial_ms: 1000, max_ms: 300_000 });
     assert_eq!(policy.headers, postdate::domain::route::HeaderNames::default());
@@ -240,7 +240,7 @@ fn what_is_printed_names_each_source_hides_secrets_and_can_be_read_again() {
         format!("max_delay = \"90d\"  # {}", file.display()),
         "max_size = \"1MiB\"  # default [defaults]".to_owned(),
         "delay_from = \"produced\"  # default [defaults]".to_owned(),
-        "name = \"here\"  # default".to_owned(),
+        "name = \"here:8025\"  # default".to_owned(),
     ] {
         assert!(printed.contains(&expected), "expected {expected:?} in\n{printed}");
     }

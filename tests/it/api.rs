@@ -127,6 +127,18 @@ async fn keep(relay: &Relay, ids: &[&str], delay: &str) {
     .await;
 }
 
+/// The binary with its token in a file, and what a pipe does that is closed early.
+async fn tokens_from_a_file(relay: &Relay) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("token");
+    std::fs::write(&file, format!("{READ}\nanother\n")).expect("written");
+    let mut command = Command::new(relay::binary());
+    command.arg("status").env_clear().env("POSTDATE_URL", relay.url()).env("POSTDATE_TOKEN_FILE", &file);
+    let run = tokio::task::spawn_blocking(move || command.output().expect("the binary runs"));
+    let output = run.await.expect("no panic");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
 async fn cli(relay: &Relay, args: &[&str]) -> Output {
     let mut command = Command::new(relay::binary());
     command.args(args).env_clear().env("POSTDATE_URL", relay.url()).env("POSTDATE_TOKEN", WRITE);
@@ -213,6 +225,13 @@ async fn messages_are_shown_moved_and_cancelled() {
         assert_eq!(write(&relay, "PATCH", "/routes/orders/messages/c", Some(body)).await.0, 400);
     }
     racing_edits(&relay).await;
+    tokens_from_a_file(&relay).await;
+    let unknown = cli(&relay, &["cancel", "nobody"]).await;
+    assert!(
+        text(&unknown.stderr).contains("no message `nobody` waits on any route"),
+        "{}",
+        text(&unknown.stderr)
+    );
     let (status, done) = write(&relay, "DELETE", "/routes/orders/messages/b%2F7", None).await;
     assert_eq!((status, done), (200, json!({ "id": "b/7", "route": "orders", "result": "cancelled" })));
     let (status, again) = write(&relay, "DELETE", "/routes/orders/messages/b%2F7", None).await;

@@ -10,7 +10,9 @@ async fn call(server: &Server, route: &str, verb: &str, body: &str) -> (u16, Val
 }
 
 fn paused(ingress: bool, publishing: bool) -> (u16, Value) {
-    (200, json!({ "route": "orders", "ingress": ingress, "publishing": publishing }))
+    let parts = [(ingress, "ingress"), (publishing, "publishing")];
+    let parts: Vec<_> = parts.into_iter().filter_map(|(paused, part)| paused.then_some(part)).collect();
+    (200, json!({ "route": "orders", "paused": parts }))
 }
 
 #[tokio::test]

@@ -114,9 +114,14 @@ async fn reading(connection: &Connection, wanted: &Wanted, group: &str, topics: 
         return vec![Finding::good(format!("kafka {name}: group {group} can read ({who})"))];
     }
     let told = obstacles.into_iter().map(|obstacle| match obstacle {
-        Obstacle::Group(why) => Finding::bad(format!(
-            "kafka {name}: group {group} cannot be used ({who}): {why}; allow the connection's principal READ on it"
-        )),
+        Obstacle::Group { why, denied } => {
+            let advice = if denied {
+                "allow the connection's principal READ on it"
+            } else {
+                "is the group's coordinator up, and the topic __consumer_offsets with it?"
+            };
+            Finding::bad(format!("kafka {name}: group {group} cannot be used ({who}): {why}; {advice}"))
+        }
         Obstacle::Topic { topic, why } => Finding::bad(format!(
             "kafka {name}: topic {topic} cannot be read ({}): {why}; allow the connection's principal READ on it",
             wanted.who(&topic)

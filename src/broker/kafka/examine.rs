@@ -14,6 +14,11 @@ use super::{Connection, TopicState, log, look_up};
 
 /// Longest wait for each answer of a broker that has answered before.
 const ANSWER: Duration = Duration::from_secs(2);
+/// Longest wait for a group's coordinator. A cluster that never had a group makes the topic of positions at the first
+/// question, and says meanwhile that nobody coordinates.
+const COORDINATOR: Duration = Duration::from_secs(10);
+/// Between two questions for it.
+const ASK_AGAIN: Duration = Duration::from_millis(250);
 /// Turns of [`ANSWER`] / this that a first fetch is waited for.
 const TURNS: u32 = 20;
 /// Longest wait for an event that may have come long ago.
@@ -22,8 +27,13 @@ const EVENT: Duration = Duration::from_millis(10);
 /// What keeps a group from reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// The group's positions cannot be asked for; why.
-    Group(String),
+    /// The group's positions cannot be asked for.
+    Group {
+        /// Why, in the broker's words.
+        why: String,
+        /// The connection's principal may not read the group.
+        denied: bool,
+    },
     /// A topic's records cannot be fetched.
     Topic {
         /// The topic.
@@ -66,8 +76,8 @@ impl Connection {
         let client = self.listener(&config)?;
         let tried = tokio::task::spawn_blocking(move || {
             let mut obstacles = Vec::new();
-            if let Err(why) = positions(&client, &topics) {
-                obstacles.push(Obstacle::Group(why));
+            if let Err((why, denied)) = positions(&client, &topics) {
+                obstacles.push(Obstacle::Group { why, denied });
             }
             for topic in topics {
                 if let Err(why) = fetch(&client, &topic) {
@@ -84,14 +94,33 @@ impl Connection {
     }
 }
 
-fn positions(client: &BaseConsumer<Listener>, topics: &[String]) -> Result<(), String> {
+/// Asks for a group's positions. `Err` says why not, and whether that is a matter of rights.
+fn positions(client: &BaseConsumer<Listener>, topics: &[String]) -> Result<(), (String, bool)> {
     let mut asked = TopicPartitionList::new();
     for topic in topics {
         asked.add_partition(topic, 0);
     }
-    // A group that may not be used is asked for until time is over; the reason comes as an event.
-    let asked = client.committed_offsets(asked, ANSWER);
-    asked.map(drop).map_err(|error| trouble(client).unwrap_or_else(|| describe(&error)))
+    let mut waited = Duration::ZERO;
+    loop {
+        // A group that may not be used is asked for until time is over; the reason comes as an event.
+        let Err(error) = client.committed_offsets(asked.clone(), ANSWER) else { return Ok(()) };
+        let passing = matches!(
+            error.rdkafka_error_code(),
+            Some(
+                RDKafkaErrorCode::NotCoordinator
+                    | RDKafkaErrorCode::CoordinatorNotAvailable
+                    | RDKafkaErrorCode::CoordinatorLoadInProgress
+            )
+        );
+        if !passing || waited >= COORDINATOR {
+            let why = trouble(client).unwrap_or_else(|| describe(&error));
+            let denied = error.rdkafka_error_code() == Some(RDKafkaErrorCode::GroupAuthorizationFailed)
+                || why.to_ascii_lowercase().contains("authorization failed");
+            return Err((why, denied));
+        }
+        std::thread::sleep(ASK_AGAIN);
+        waited += ASK_AGAIN;
+    }
 }
 
 /// Waits for a record of the topic's first partition, or the news that there is none.

@@ -36,7 +36,8 @@ pub(in crate::cli) fn pause(
     }
     let body = client.accept(&answer)?;
     if !json {
-        let word = |part: &str| if body[part] == true { "paused" } else { "running" };
+        let paused = body["paused"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let word = |part: &str| if paused.iter().any(|p| p == part) { "paused" } else { "running" };
         writeln!(out, "{route}: ingress {}, publishing {}", word("ingress"), word("publishing"))?;
     }
     Ok(())

@@ -106,11 +106,11 @@ async fn waiting_prints_the_lateness_or_fails_with_the_reason() {
 async fn what_the_api_refuses_is_said_in_a_sentence() {
     let server = Server::start().await;
     let url = format!("http://{}", server.address);
-    refused(run(url.clone(), None, sending("orders"), false).await.1, 1, "POSTDATE_TOKEN (401)");
+    refused(run(url.clone(), None, sending("orders"), false).await.1, 1, "POSTDATE_TOKEN_FILE (401)");
     refused(
         run(url.clone(), Some("wrong-Pa55"), sending("orders"), false).await.1,
         1,
-        "POSTDATE_TOKEN (401)",
+        "POSTDATE_TOKEN_FILE (401)",
     );
     refused(run(url.clone(), Some(READ), sending("orders"), false).await.1, 1, "write token (403)");
     refused(
@@ -206,7 +206,7 @@ async fn it_pauses_and_resumes_and_says_what_stands_still() {
     }
     let (out, result) = call("resume", "orders", None, true).await;
     result.expect("done");
-    assert_eq!(out, "{\"route\":\"orders\",\"ingress\":false,\"publishing\":false}\n");
+    assert_eq!(out, "{\"route\":\"orders\",\"paused\":[]}\n");
     refused(call("pause", "order", None, false).await.1, 1, "did you mean `orders`?");
     refused(call("pause", "no route", None, false).await.1, 64, "is not a route's name");
     server.end().await;

@@ -124,20 +124,25 @@ async fn policy(config: &Config, connection: &mut MultiplexedConnection) -> Resu
             )));
         }
     };
+    let mut wrong = Vec::new();
     let eviction = eviction.unwrap_or_default();
     if eviction != "noeviction" && !config.overrides.eviction {
-        return Err(refused(format!(
+        wrong.push(format!(
             "maxmemory-policy is {eviction}: redis would evict messages; set noeviction, or override with \
              redis.unsafe = [\"eviction\"]"
-        )));
+        ));
     }
-    let (aof, rdb) = (aof.as_deref() == Some("yes"), rdb.is_some_and(|save| !save.is_empty()));
+    let aof = aof.as_deref() == Some("yes");
+    let rdb = rdb.is_some_and(|save| !save.is_empty());
     if !aof && !rdb && !config.overrides.no_persistence {
-        return Err(refused(
+        wrong.push(
             "redis persists nothing: a restart would lose every message; set appendonly yes, or override with \
              redis.unsafe = [\"no_persistence\"]"
                 .to_owned(),
-        ));
+        );
+    }
+    if !wrong.is_empty() {
+        return Err(refused(wrong.join("; and ")));
     }
     if !aof && rdb {
         warn!(

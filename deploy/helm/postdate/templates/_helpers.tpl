@@ -126,10 +126,13 @@ securityContext:
     drop: [ALL]
 # What it said last, for `kubectl describe pod`.
 terminationMessagePolicy: FallbackToLogsOnError
-{{- with .Values.extraEnv }}
 env:
+  # So that `kubectl exec ... -- postdate status` can log in.
+  - name: POSTDATE_TOKEN_FILE
+    value: /run/secrets/postdate/admin/{{ ternary "write-tokens" "read-tokens" (not (empty .Values.secrets.writeTokens.name)) }}
+  {{- with .Values.extraEnv }}
   {{- toYaml . | nindent 2 }}
-{{- end }}
+  {{- end }}
 resources:
   {{- toYaml .Values.resources | nindent 2 }}
 volumeMounts:
