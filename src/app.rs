@@ -164,6 +164,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         shards: house.shards,
         readiness: &house.readiness,
         metrics: house.metrics.clone(),
+        watch: house.watch.clone(),
         tasks: &house.tasks,
         shutdown: house.stages.ingress.clone(),
     })

@@ -21,10 +21,13 @@ use super::problem::Problem;
 use super::router::Admin;
 use super::times::{Moment, rfc3339};
 use crate::domain::{Clock, Endpoint, Header, HeaderValue, Message, Origin, Properties, Route};
+use crate::lifecycle::readiness::State as PartState;
 use crate::telemetry::{Follower, Outcome};
 
 /// Longest wait for the broker's confirm; a little longer than lanes wait themselves.
 const INJECT_DEADLINE: Duration = Duration::from_secs(35);
+/// Longest wait for the other replicas to look out for a message too: some heartbeats.
+const OTHERS_DEADLINE: Duration = Duration::from_secs(3);
 /// How long past its due time a message is followed.
 const PATIENCE_MS: i64 = 30_000;
 /// Longest delay that is waited for, ms.
@@ -107,7 +110,7 @@ struct Ended {
     /// Of a dead one: the contract's reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    reason: Option<&'static str>,
+    reason: Option<String>,
 }
 
 /// The end of a message.
@@ -170,9 +173,11 @@ pub(super) async fn send(
     let follower = admin.state.watch.follow(&route.name, &id).ok_or_else(|| {
         Problem::unavailable("too many messages are being waited for; send it without `wait`")
     })?;
+    // A replica that hangs cannot be waited for: its messages are published by the others.
+    drop(tokio::time::timeout(OTHERS_DEADLINE, follower.watched_everywhere()).await);
     inject(&admin, &route, message, &id).await?;
     let patience = Duration::from_millis((left_ms + PATIENCE_MS) as u64);
-    let outcome = follow(&admin, follower, patience, &id).await?;
+    let outcome = follow(&admin, &route, follower, patience, &id).await?;
     let ended = ended(&route, id.clone(), &outcome);
     Ok((Extension(Noted::new(id, "sent and followed")), Json(ended)).into_response())
 }
@@ -245,6 +250,7 @@ async fn inject(admin: &Admin, route: &Arc<Route>, message: Message, id: &str) -
 
 async fn follow(
     admin: &Admin,
+    route: &Route,
     mut follower: Follower,
     patience: Duration,
     id: &str,
@@ -254,7 +260,9 @@ async fn follow(
         outcome = follower.outcome() => Ok(outcome),
         () = tokio::time::sleep(patience) => {
             let detail = "the message was sent, but was not seen to be published within 30 s of its due time";
-            ended(StatusCode::GATEWAY_TIMEOUT, detail)
+            let reasons = obstacles(admin, route);
+            let detail = if reasons.is_empty() { detail.to_owned() } else { format!("{detail}: {reasons}") };
+            ended(StatusCode::GATEWAY_TIMEOUT, &detail)
         }
         () = admin.shutdown.draining() => {
             let detail = "the message was sent, but this replica is draining and follows it no longer";
@@ -263,9 +271,29 @@ async fn follow(
     }
 }
 
+/// What is known to keep the route's messages from arriving, in words; empty where nothing is.
+pub(super) fn obstacles(admin: &Admin, route: &Route) -> String {
+    let mut found = Vec::new();
+    if let Some(metrics) = admin.state.metrics.route(&route.name) {
+        if metrics.publishing_paused.get() != 0 {
+            found.push("publishing of the route is paused by hand".to_owned());
+        }
+        let ingress = metrics.paused();
+        if !ingress.is_empty() {
+            found.push(format!("ingress of the route waits ({})", ingress.join(", ")));
+        }
+    }
+    for (part, state) in admin.state.readiness.parts() {
+        if let PartState::Waiting(why) | PartState::Degraded(why) = state {
+            found.push(format!("{part}: {why}"));
+        }
+    }
+    found.join("; ")
+}
+
 fn ended(route: &Route, id: String, outcome: &Outcome) -> Ended {
     let route = route.name.to_string();
-    match *outcome {
+    match outcome.clone() {
         Outcome::Published { published_at, due, lateness_ms, attempt } => Ended {
             id,
             route,

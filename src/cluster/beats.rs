@@ -14,7 +14,7 @@ use crate::domain::Route;
 use crate::lifecycle::{Readiness, Shutdown, Tasks, until_tick};
 use crate::mutants;
 use crate::store::{self, Beaten, Known, Member, PreflightError, Presence, Store, StoreError};
-use crate::telemetry::Metrics;
+use crate::telemetry::{Metrics, Watch};
 
 /// Longest time between two beats, half a heartbeat if that is less: who leaves is replaced within this.
 const LOOK: Duration = Duration::from_millis(400);
@@ -48,6 +48,8 @@ pub struct Parts<'a> {
     pub readiness: &'a Readiness,
     /// Where it counts.
     pub metrics: Arc<Metrics>,
+    /// What replicas tell each other of followed messages.
+    pub watch: Arc<Watch>,
     /// Where its task runs.
     pub tasks: &'a Tasks,
     /// When to leave the others.
@@ -73,6 +75,7 @@ pub async fn start(parts: &Parts<'_>) -> Result<Cluster, Error> {
         store: parts.store.clone(),
         readiness: parts.readiness.clone(),
         metrics: parts.metrics.clone(),
+        watch: parts.watch.clone(),
         rounds: rounds.clone(),
         view: View::new(parts.config.max_clock_skew),
         known: Known::default(),
@@ -105,6 +108,7 @@ struct Beats {
     store: Store,
     readiness: Readiness,
     metrics: Arc<Metrics>,
+    watch: Arc<Watch>,
     rounds: Arc<Rounds>,
     view: View,
     known: Known,
@@ -143,6 +147,7 @@ impl Beats {
         let now_us = clock.local().mono_us();
         self.presence.ready = self.readiness.is_ready();
         self.presence.rounds = self.rounds.ages_ms(now_us);
+        self.presence.follow = self.watch.news();
         self.presence.skew_ms = clock.skew_us() / 1000;
         self.presence.probation =
             self.known.beat == 0 || now_us < self.joined_us + 3 * self.heartbeat.as_micros() as i64;
@@ -189,6 +194,9 @@ impl Beats {
         if was != is {
             info!(replicas = is.join(", "), "the replicas have changed");
         }
+        let nonce = self.store.nonce();
+        let others = self.view.alive().filter(|member| member.nonce != nonce);
+        self.watch.hear(others.map(|member| &member.presence.follow));
         self.skew.look(self.view.alive());
         let mut owned = self.view.owned(self.store.nonce(), self.store.partitions());
         if mutants::ownership_is_off() {

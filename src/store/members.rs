@@ -3,12 +3,13 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::domain::{Partition, UnixMs};
+use crate::telemetry::FollowNews;
 
 /// Beats that a replica may miss before it counts as dead.
 const MISSED: i64 = 3;
 
 /// What a replica says of itself with each beat.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Presence {
     /// Its name: `cluster.name`.
@@ -33,10 +34,13 @@ pub struct Presence {
     pub rounds: Vec<i64>,
     /// Its wall clock minus Redis's, ms.
     pub skew_ms: i64,
+    /// What it follows, watches and saw ending for `send --wait`; mostly nothing.
+    #[serde(skip_serializing_if = "FollowNews::is_empty")]
+    pub follow: FollowNews,
 }
 
 /// A replica as the store knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Member {
     /// Which process it is: names come again, this does not.
     pub nonce: String,
@@ -88,7 +92,7 @@ pub struct Known {
 }
 
 /// The answer to a beat.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Beaten {
     /// It is the store that it was, or an older copy of it, which `known.changed` says.
     Here {

@@ -13,4 +13,4 @@ pub use burst::Bursts;
 pub use config::{Config, Format};
 pub use logging::{LogError, init};
 pub use metrics::{Metrics, RouteMetrics};
-pub use watch::{Follower, MAX_FOLLOWERS, Outcome, Watch};
+pub use watch::{FollowNews, Follower, MAX_FOLLOWERS, Outcome, Watch};

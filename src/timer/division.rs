@@ -174,7 +174,9 @@ fn letter(holding: &Holding, entry: Entry, reason: DeadReason) -> DeadLetter {
     let served = &holding.flight.served;
     served.metrics.dead_letter(reason.as_str());
     let id = entry.id.clone().unwrap_or_default();
-    served.watch.report(&served.route.name, id.as_str(), || Outcome::Dead { reason: reason.as_str() });
+    served
+        .watch
+        .report(&served.route.name, id.as_str(), || Outcome::Dead { reason: reason.as_str().to_owned() });
     let error = entry.history.last().map(|f| f.error.clone()).unwrap_or_default();
     warn!(
         route = %served.route.name, %id, reason = reason.as_str(),

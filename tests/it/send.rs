@@ -82,3 +82,36 @@ async fn a_message_is_followed_through_both_brokers() {
     let expected = ["postdate starts", "admin listens", "connected to redis", "draining", "drained"];
     assert_eq!(expected.map(said), [1; 5], "each is said, and once:\n{log}");
 }
+
+/// Whichever of several replicas publishes it, the one that was asked hears of it.
+#[tokio::test]
+async fn a_message_is_followed_whichever_replica_publishes_it() {
+    let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
+    let queue = names::unique("from");
+    let target = names::unique("to");
+    rabbitmq.declare_queue(&queue, QueueKind::Classic).await;
+    rabbitmq.declare_queue(&target, QueueKind::Classic).await;
+    let config = Config::new(redis).rabbitmq("main", rabbitmq).route(
+        "mail",
+        &format!("{{ rabbitmq = \"main\", queue = \"{queue}\" }}"),
+        &format!("{{ rabbitmq = \"main\", exchange = \"\", routing_key = \"{target}\" }}"),
+        "",
+    );
+    let mut relays = Vec::new();
+    for _ in 0..3 {
+        relays.push(Relay::start(&config).await);
+    }
+    let url = relays[0].url();
+    let sends = (0..12).map(|_| send(&url, "", &["--route", "mail", "--delay", "200ms", "--wait"]));
+    for output in futures_util::future::join_all(sends).await {
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{error}");
+        assert!(text(&output.stdout).contains(" ms late, attempt 1"), "{}", text(&output.stdout));
+    }
+    let mut publishers = 0;
+    for relay in &relays {
+        let published = relay.metrics().await.expect("metrics").sum("postdate_published_total", &[]);
+        publishers += usize::from(published > 0.0);
+    }
+    assert!(publishers > 1, "one replica published all of them: nothing was tested");
+}

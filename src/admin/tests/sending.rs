@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::super::InjectError;
 use super::super::auth::Tokens;
 use super::super::router::{Admin, router};
+use super::super::send::obstacles;
 use super::super::testing::{Server, Then, config, state, text};
 use super::problem;
 use crate::domain::{HeaderValue, Message, Origin, RouteName, UnixMs};
@@ -156,7 +157,7 @@ async fn waiting_follows_it_to_its_end() {
         ),
         (
             "b",
-            Outcome::Dead { reason: "unroutable" },
+            Outcome::Dead { reason: "unroutable".to_owned() },
             json!({ "id": "b", "route": "orders", "result": "dead", "reason": "unroutable" }),
         ),
     ] {
@@ -201,4 +202,27 @@ async fn every_wait_is_bounded() {
     let (status, body) = direct(Then::Confirm, Body::from(r#"{"id":"a","delay":60000,"wait":true}"#)).await;
     assert_eq!((status, &body["id"]), (504, &json!("a")));
     assert!(body["detail"].as_str().is_some_and(|d| d.contains("was sent")), "{body}");
+}
+
+#[tokio::test]
+async fn what_keeps_a_message_from_arriving_is_named() {
+    let (state, _) = state();
+    let orders = RouteName::new("orders").expect("a name");
+    let metrics = state.metrics.clone();
+    let readiness = state.readiness.clone();
+    let admin = Admin::new(state, Tokens::new(&config(&[], &[])), Tasks::default(), Shutdown::default());
+    let route = admin.route("orders").unwrap_or_else(|_| panic!("configured")).clone();
+    let named = || obstacles(&admin, &route);
+    let before = named();
+    assert!(!before.contains("orders") && !before.contains("paused"), "{before}");
+    let of_route = metrics.route(&orders).expect("its metrics");
+    of_route.publishing_paused.set(1);
+    of_route.ingress_paused("max_pending", true);
+    readiness.part("target:main:lost", false).down("it does not exist");
+    let after = named();
+    for expected in
+        ["publishing of the route is paused", "(max_pending)", "target:main:lost: it does not exist"]
+    {
+        assert!(after.contains(expected), "{after}");
+    }
 }

@@ -75,7 +75,7 @@ async fn waiting_prints_the_lateness_or_fails_with_the_reason() {
         lateness_ms: 1.75,
         attempt: 1,
     };
-    let dead = Outcome::Dead { reason: "unroutable" };
+    let dead = Outcome::Dead { reason: "unroutable".to_owned() };
     for (outcome, json) in
         [(published.clone(), false), (published, true), (dead.clone(), false), (dead.clone(), true)]
     {

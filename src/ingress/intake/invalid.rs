@@ -27,7 +27,9 @@ impl Source {
             && let Some(id) = &id
         {
             let reason = reason.as_str();
-            self.intake.watch.report(&self.route.name, id.as_str(), || Outcome::Dead { reason });
+            self.intake
+                .watch
+                .report(&self.route.name, id.as_str(), || Outcome::Dead { reason: reason.to_owned() });
         }
         match policy {
             OnInvalid::PassThrough => judged.through.push((entry, self.route.to.clone(), receipt)),
