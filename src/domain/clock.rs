@@ -2,10 +2,11 @@
 //!
 //! `Clock` reads the monotonic and the wall clock of this machine. `StoreClock` follows Redis's time
 //! from below: every reply offers `TIME` plus the monotonic time since it came, and the highest offer
-//! counts, so the bound never runs ahead of Redis however asymmetric the trip. Only a `TIME` below the
-//! bound as it stood when that request was *sent* proves that Redis's clock stepped back; then the
-//! bound follows it down. A message is due when this bound and the local wall clock both say so. A cluster's masters
-//! have a clock each: the bound is the lowest of theirs, and a step is one of a clock against itself.
+//! counts, so the bound never runs ahead of Redis however asymmetric the trip. A `TIME` below the bound as it stood
+//! when that request was *sent* proves that Redis's clock is behind it: the bound follows it down. That is a step only
+//! if the shortfall is more than drift can explain: two oscillators are never alike, and a clock may be slewed for hours.
+//! A message is due when this bound and the local wall clock both say so. A cluster's masters have a clock each: the
+//! bound is the lowest of theirs, and a step is one of a clock against itself.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -16,8 +17,11 @@ use parking_lot::Mutex;
 use super::arrival::{Arrival, Steady};
 use super::due::UnixMs;
 
-/// A new master's clock that is behind by more (microseconds) is a step; by less, it is only another clock.
-const FAR_US: i64 = 1_000_000;
+/// Redis's clock has stepped back when it is behind what drift allows by more than this (microseconds), and so has that
+/// of a new master; by less, it is only another clock.
+const STEP_US: i64 = 500_000;
+/// Clocks drift apart by less than one microsecond in so many: twice what a clock that is being slewed does.
+const DRIFT: i64 = 1000;
 
 /// This machine's clocks. Monotonic time counts microseconds since the process's first reading.
 #[derive(Clone, Copy, Debug)]
@@ -103,16 +107,38 @@ pub struct StoreClock {
 struct Bounds {
     low: i64,
     high: i64,
+    proof: Proof,
+}
+
+/// A lower bound, and when it was drawn: it loses by age what clocks may drift apart.
+#[derive(Clone, Copy, Debug)]
+struct Proof {
+    low: i64,
+    mono_us: i64,
+}
+
+impl Proof {
+    fn aged(self, mono_us: i64) -> i64 {
+        self.low.saturating_sub(mono_us.saturating_sub(self.mono_us).max(0) / DRIFT)
+    }
 }
 
 /// Taken before a request is sent, handed back with its reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
     master: u64,
-    /// Its own offset, and the bound's.
-    own: i64,
+    /// What was known of this master; `None`: nothing.
+    own: Option<Bounds>,
+    /// The bound of all masters; `i64::MIN`: there is none.
     bound: i64,
     mono_us: i64,
+}
+
+impl Sent {
+    /// Whether a `TIME` that was read after this request was sent lies below an offset by more than `far`.
+    fn shows_less(&self, time_us: i64, offset: i64, far: i64) -> bool {
+        offset != i64::MIN && time_us < self.mono_us.saturating_add(offset).saturating_sub(far)
+    }
 }
 
 impl StoreClock {
@@ -137,8 +163,12 @@ impl StoreClock {
 
     /// To be called before a request that will return `TIME` is sent to this master.
     pub fn sending(&self, master: u64) -> Sent {
-        let own = self.masters.lock().get(&master).map_or(i64::MIN, |bounds| bounds.low);
-        Sent { master, own, bound: self.offset.load(Ordering::Acquire), mono_us: self.clock.mono_us() }
+        self.sending_at(master, self.clock.mono_us())
+    }
+
+    fn sending_at(&self, master: u64, mono_us: i64) -> Sent {
+        let own = self.masters.lock().get(&master).copied();
+        Sent { master, own, bound: self.offset.load(Ordering::Acquire), mono_us }
     }
 
     /// These are the masters now: what others said counts no more, once one of these has said something.
@@ -160,25 +190,32 @@ impl StoreClock {
     /// Takes a reply's `TIME` (Unix microseconds), which arrived just now.
     /// Returns whether it proves that Redis's clock stepped back.
     pub fn observe(&self, time_us: i64, sent: Sent) -> bool {
+        self.observe_at(time_us, sent, self.clock.mono_us())
+    }
+
+    fn observe_at(&self, time_us: i64, sent: Sent, mono_us: i64) -> bool {
         // Its clock was read after the request was sent and before the reply came.
-        let offer = Bounds { low: time_us - self.clock.mono_us(), high: time_us - sent.mono_us };
-        let before = |offset: i64, far: i64| {
-            offset != i64::MIN && time_us < sent.mono_us.saturating_add(offset).saturating_sub(far)
-        };
+        let (low, high) = (time_us - mono_us, time_us - sent.mono_us);
+        let offer = Bounds { low, high, proof: Proof { low, mono_us } };
         let mut masters = self.masters.lock();
         let stepped = if let Some(own) = masters.get_mut(&sent.master) {
-            let back = before(sent.own, 0);
+            let behind = sent.own.is_some_and(|had| sent.shows_less(time_us, had.low, 0));
             // Bounds that do not meet were drawn by clocks that do not go alike. Redis's has gone faster: what was said
             // last counts. Slower: that must be proved.
-            if back || offer.low > own.high {
+            if behind || offer.low > own.high {
                 *own = offer;
-            } else if offer.high >= own.low {
-                *own = Bounds { low: offer.low.max(own.low), high: offer.high.min(own.high) };
+            } else {
+                if offer.high >= own.low {
+                    (own.low, own.high) = (offer.low.max(own.low), offer.high.min(own.high));
+                }
+                if offer.low >= own.proof.aged(mono_us) {
+                    own.proof = offer.proof;
+                }
             }
-            back
+            sent.own.is_some_and(|had| sent.shows_less(time_us, had.proof.aged(sent.mono_us), STEP_US))
         } else {
             masters.insert(sent.master, offer);
-            before(sent.bound, FAR_US)
+            sent.shows_less(time_us, sent.bound, STEP_US)
         };
         self.take_bounds(&masters);
         if stepped {
@@ -196,6 +233,12 @@ impl StoreClock {
     /// Redis's time in milliseconds; the local wall clock until a first reply was observed.
     pub fn now(&self) -> UnixMs {
         self.now_us().map_or_else(|| self.clock.wall(), |us| UnixMs(us.div_euclid(1000)))
+    }
+
+    /// The time of this one master in milliseconds, at least; that of all until it has said something.
+    pub fn now_of(&self, master: u64) -> UnixMs {
+        let own = self.masters.lock().get(&master).map(|bounds| self.clock.mono_us() + bounds.low);
+        own.map_or_else(|| self.now(), |us| UnixMs(us.div_euclid(1000)))
     }
 
     /// When what is here now has arrived.
@@ -303,11 +346,112 @@ mod tests {
     }
 
     #[test]
-    fn a_time_below_the_bound_at_sending_is_a_step_back() {
+    fn a_time_far_below_the_bound_at_sending_is_a_step_back() {
         let clock = StoreClock::new(Clock::start());
         clock.observe(5_000_000_000_000, clock.sending(0));
         assert!(clock.observe(4_000_000_000_000, clock.sending(0)));
         assert!(clock.now_us().unwrap_or_default() < 4_100_000_000_000);
         assert_eq!(clock.steps(), 1);
+    }
+
+    #[test]
+    fn each_master_of_a_cluster_is_asked_by_its_own_time() {
+        let clock = StoreClock::new(Clock::start());
+        let (at, hour) = (5_000_000_000_000, 3_600_000_000);
+        clock.observe(at, clock.sending(1));
+        clock.observe(at - hour, clock.sending(2));
+        assert!(clock.now() < UnixMs(at / 1000 - 3_500_000));
+        assert_eq!(clock.now_of(2), clock.now());
+        assert!(clock.now_of(1) >= UnixMs(at / 1000), "not by the slowest");
+        assert_eq!(clock.now_of(3), clock.now(), "one that has said nothing yet");
+    }
+
+    /// A Redis and a replica whose clocks drift apart, in simulated time, microseconds.
+    struct Drifting {
+        clock: StoreClock,
+        rng: fastrand::Rng,
+        ppm: i64,
+        /// Longest part of a round trip, there or back.
+        leg_us: i64,
+        mono_us: i64,
+        stepped_us: i64,
+    }
+
+    impl Drifting {
+        fn redis_us(&self, mono_us: i64) -> i64 {
+            5_000_000_000_000_000 + self.stepped_us + mono_us + mono_us * self.ppm / 1_000_000
+        }
+
+        /// One request: whether it shows a step, and how long it was on its way there.
+        fn ask(&mut self) -> (bool, i64) {
+            let mut leg = || self.rng.i64(self.leg_us / 20..=self.leg_us);
+            let (out, back) = (leg(), leg());
+            let sent = self.clock.sending_at(0, self.mono_us);
+            let time = self.redis_us(self.mono_us + out);
+            self.mono_us += out + back;
+            (self.clock.observe_at(time, sent, self.mono_us), out)
+        }
+
+        fn bound_us(&self) -> i64 {
+            self.mono_us + self.clock.offset.load(Ordering::Relaxed)
+        }
+    }
+
+    /// Every drift between two clocks that are not alike, on every kind of way.
+    fn all_drifts() -> impl Iterator<Item = Drifting> {
+        let ways = [40, 500, 5_000, 200_000];
+        let drifts = [-500, -200, -50, -20, -10, -1, 0, 1, 10, 50, 500];
+        ways.into_iter().flat_map(move |leg_us| {
+            drifts.into_iter().map(move |ppm| Drifting {
+                clock: StoreClock::new(Clock::start()),
+                rng: fastrand::Rng::with_seed(leg_us as u64),
+                ppm,
+                leg_us,
+                mono_us: 0,
+                stepped_us: 0,
+            })
+        })
+    }
+
+    const HOUR: i64 = 3_600_000_000;
+
+    #[test]
+    fn interleaving_13_clocks_that_drift_apart_never_step_and_the_bound_is_never_ahead() {
+        for mut world in all_drifts() {
+            let what = format!("{} ppm, {} us", world.ppm, world.leg_us);
+            while world.mono_us < 3 * HOUR {
+                let (stepped, out) = world.ask();
+                assert!(!stepped, "{what}");
+                let ahead = world.bound_us() - world.redis_us(world.mono_us);
+                assert!(ahead <= out + world.leg_us / 100 + 2, "{what}: ahead by {ahead}, the way there {out}");
+                // Mostly a second, now and then a minute; once Redis is away for an hour.
+                let pause = if world.rng.u8(..) == 0 { 60_000_000 } else { 1_000_000 };
+                let away = (HOUR..HOUR + 1_000_000).contains(&world.mono_us);
+                world.mono_us += if away { HOUR } else { pause };
+                let lost = world.ppm.abs() * pause.max(if away { HOUR } else { 0 }) / 1_000_000;
+                let ahead = world.bound_us() - world.redis_us(world.mono_us);
+                assert!(ahead <= out + lost + world.leg_us / 100 + 2, "{what}: ahead by {ahead} before the next");
+            }
+            assert_eq!(world.clock.steps(), 0, "{what}");
+        }
+    }
+
+    #[test]
+    fn interleaving_13_a_step_of_a_second_or_an_hour_is_seen_beside_any_drift() {
+        for mut world in all_drifts() {
+            let what = format!("{} ppm, {} us", world.ppm, world.leg_us);
+            for (back_us, forward_us) in [(1_000_000, 0), (HOUR, 0), (HOUR, HOUR), (1_500_000, 60_000_000)] {
+                for _ in 0..600 {
+                    assert!(!world.ask().0, "{what}");
+                    world.mono_us += 1_000_000;
+                }
+                world.stepped_us -= back_us;
+                assert!(world.ask().0, "{what}: back by {back_us}");
+                assert!(world.bound_us() <= world.redis_us(world.mono_us), "{what}: at once");
+                world.stepped_us += forward_us;
+                assert!(!world.ask().0, "{what}: forward again");
+            }
+            assert_eq!(world.clock.steps(), 4, "{what}");
+        }
     }
 }
