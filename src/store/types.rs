@@ -345,7 +345,7 @@ pub struct Swept {
     pub clamped: u32,
 }
 
-/// What an audit found and mended. All of it is damage: no transition makes it.
+/// What an audit found and mended. All of it is damage, but where it says otherwise: no transition makes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditReport {
     /// Shelves whose entry in the index was missing or wrong.
@@ -354,13 +354,15 @@ pub struct AuditReport {
     pub lost: Vec<BundleId>,
     /// Blobs whose entry was lost, due again as if their claim had expired.
     pub restored: Vec<BundleId>,
-    /// Tokens, bitmaps, counters and names of bundles that stand nowhere, second entries, and what was no
-    /// bundle at all: removed.
+    /// Tokens, bitmaps and counters of bundles that stand nowhere, names that mean nothing, second entries, and what was
+    /// no bundle at all: removed.
     pub leftovers: u32,
-    /// Counts that were wrong; `None` if they could not be checked this time (the partition was busy or is
-    /// large).
+    /// Names of bundles that have gone, freed. No damage: some transitions leave them behind.
+    pub freed: u32,
+    /// Counts that were wrong; `None` if they could not be checked this time (the partition was busy, or is large
+    /// and was counted lately).
     pub counts: Option<u32>,
-    /// Lanes of calls long unused, forgotten.
+    /// Lanes of calls long unused: forgotten, or their last answers. No damage.
     pub lanes: u32,
     /// Keys of the wrong type, by their names within the partition: moved to `quarantine:`, as they were.
     pub quarantined: Vec<String>,

@@ -171,7 +171,7 @@ pub fn start(parts: &Parts<'_>) -> std::io::Result<()> {
             shutdown: parts.shutdown.clone(),
         });
         parts.tasks.spawn(&format!("timer:claimer:{number}"), claimer::run(shard.clone()));
-        parts.tasks.spawn(&format!("timer:keeper:{number}"), keeper::run(shard.clone()));
+        keeper::start(&shard, parts.tasks);
         parts.tasks.spawn(&format!("timer:settler:{number}"), settler::run(shard));
     }
     Ok(())

@@ -36,8 +36,13 @@ impl Clock {
 
     /// Puts it off by so many ms, from now on.
     pub(crate) fn set(&self, by_ms: i64) {
+        self.set_us(by_ms * 1000);
+    }
+
+    /// The same in microseconds.
+    pub(crate) fn set_us(&self, by_us: i64) {
         let file = std::fs::File::options().write(true).open(&self.file).expect("the clock's file");
-        file.write_all_at(&(by_ms * 1000).to_ne_bytes(), 0).expect("written");
+        file.write_all_at(&by_us.to_ne_bytes(), 0).expect("written");
     }
 
     /// The environment of a process that has this clock.

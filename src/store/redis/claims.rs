@@ -3,9 +3,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::stream::{self, StreamExt};
 use redis::Value;
+use tokio::time::{Instant, timeout, timeout_at};
 use tracing::warn;
 
 use super::keys::Keys;
@@ -26,6 +29,11 @@ const SHELVES: usize = 64;
 const MORE_SHELVES: usize = 4096;
 /// Expired claims of one partition that one sweep takes at most.
 const SWEEP: usize = 100;
+/// Longest time for the sweeps of all partitions that were asked for, and least and longest for the look before them.
+const SWEEP_DEADLINE: Duration = Duration::from_secs(10);
+const SWEEP_LOOK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
+/// Sweeps on their way at once.
+const SWEEPS_AT_ONCE: usize = 16;
 
 impl Store {
     /// The earliest bundle of every route and slice in these partitions that is due by `until`: one trip a node
@@ -194,7 +202,7 @@ impl Store {
     /// Returns expired claims to their due zsets, at most a hundred a partition at a time, and brings back
     /// deadlines that lie more than a lease ahead. Of the partitions in `held` nothing expires. Names that were
     /// delivered long enough ago are forgotten. These two only if it is to be `thorough`: they do not press. Looks in
-    /// one trip a node; answers each partition by itself.
+    /// one trip a node; answers each partition by itself, those that cannot be swept in time with an error.
     pub async fn sweep(
         &self,
         partitions: &[Partition],
@@ -202,49 +210,80 @@ impl Store {
         held: &BTreeSet<Partition>,
         thorough: bool,
     ) -> Vec<(Partition, Result<Swept, StoreError>)> {
-        let now = self.0.clock.now();
-        let far = now.plus(lease_ms as i64 + 1000);
+        let late = |what| StoreError::Unavailable(format!("no answer to a {what} in time"));
+        let ends = Instant::now() + SWEEP_DEADLINE;
+        // A look that took longer says nothing of who could extend its claims meanwhile.
+        let patience = Duration::from_millis(lease_ms / 2).clamp(SWEEP_LOOK.0, SWEEP_LOOK.1);
+        let Ok(looks) = timeout(patience, self.sweep_looks(partitions, lease_ms, thorough)).await else {
+            return partitions.iter().map(|&p| (p, Err(late("look for expired claims")))).collect();
+        };
+        let looks: Vec<(Partition, Result<SweepLook, StoreError>)> =
+            partitions.iter().copied().zip(looks).collect();
+        let sweeps = stream::iter(looks).map(|(p, look)| async move {
+            match look {
+                Ok(look) => (p, self.sweep_found(p, look, lease_ms, held.contains(&p)).await),
+                Err(why) => (p, Err(why)),
+            }
+        });
+        let mut sweeps = std::pin::pin!(sweeps.buffered(SWEEPS_AT_ONCE));
+        let mut swept = Vec::with_capacity(partitions.len());
+        while let Ok(Some(one)) = timeout_at(ends, sweeps.next()).await {
+            swept.push(one);
+        }
+        swept.extend(partitions[swept.len()..].iter().map(|&p| (p, Err(late("sweep")))));
+        swept
+    }
+
+    /// What there is to sweep, by partition. Deadlines are judged by the clock of the master that wrote them.
+    async fn sweep_looks(
+        &self,
+        partitions: &[Partition],
+        lease_ms: u64,
+        thorough: bool,
+    ) -> Vec<Result<SweepLook, StoreError>> {
         let claimed = |p, from: String, to: String| {
             let mut claimed = redis::cmd("ZRANGEBYSCORE");
             claimed.arg(self.0.keys.of(p, "claims")).arg(from).arg(to).arg("LIMIT").arg(0).arg(SWEEP);
             claimed
         };
-        let looks = |p| {
-            let mut looks = vec![claimed(p, "-inf".to_owned(), now.to_string())];
+        let mut commands = Vec::with_capacity(partitions.len() * 3);
+        for &p in partitions {
+            let slot = Keys::slot(p);
+            let now = match self.0.side.reach(slot).await {
+                Ok(connected) => self.0.clock.now_of(connected.clock),
+                Err(_) => self.0.clock.now(),
+            };
+            commands.push((slot, claimed(p, "-inf".to_owned(), now.to_string())));
             if thorough {
-                looks.push(claimed(p, far.to_string(), "+inf".to_owned()));
+                let far = now.plus(lease_ms as i64 + 1000);
+                commands.push((slot, claimed(p, far.to_string(), "+inf".to_owned())));
                 let mut over = redis::cmd("ZCOUNT");
                 over.arg(self.0.keys.delivered(p)).arg("-inf").arg(now.0);
-                looks.push(over);
+                commands.push((slot, over));
             }
-            looks.into_iter().map(move |look| (Keys::slot(p), look))
-        };
-        let mut seen =
-            self.0.side.gather(partitions.iter().copied().flat_map(looks).collect()).await.into_iter();
-        let mut swept = Vec::with_capacity(partitions.len());
-        for &p in partitions {
-            let found = seen.by_ref().take(if thorough { 3 } else { 1 }).collect();
-            swept.push((p, self.sweep_found(p, found, lease_ms, held.contains(&p)).await));
         }
-        swept
+        let mut seen = self.0.side.gather(commands).await.into_iter();
+        let mut looks = Vec::with_capacity(partitions.len());
+        for _ in partitions {
+            let found: Result<Vec<Value>, StoreError> =
+                seen.by_ref().take(if thorough { 3 } else { 1 }).collect();
+            looks.push(found.and_then(SweepLook::read));
+        }
+        looks
     }
 
     /// One partition's, by what a look has found there.
     async fn sweep_found(
         &self,
         p: Partition,
-        found: Vec<Result<Value, StoreError>>,
+        look: SweepLook,
         lease_ms: u64,
         hold: bool,
     ) -> Result<Swept, StoreError> {
-        let mut found = found.into_iter();
-        let mut next = || found.next().transpose();
-        let mut claims: Vec<String> = next()?.map_or(Ok(Vec::new()), read)?;
-        claims.extend(next()?.map_or(Ok(Vec::new()), read::<Vec<String>>)?);
-        if next()?.map_or(Ok(0), read::<u64>)? > 0 {
+        if look.over > 0 {
             self.trim(p).await?;
         }
-        let ids: Vec<BundleId> = claims.iter().filter_map(|id| BundleId::parse(id)).collect();
+        let ids: Vec<BundleId> = look.claims.iter().filter_map(|id| BundleId::parse(id)).collect();
         if ids.is_empty() {
             return Ok(Swept::default());
         }
@@ -257,6 +296,22 @@ impl Store {
         let letters = text(&self.0.settles.run_unnumbered(p, &call).await?)?;
         let count = |letter| letters.chars().filter(|&l| l == letter).count() as u32;
         Ok(Swept { expired: count('e'), clamped: count('c') })
+    }
+}
+
+/// What a sweep has found in one partition: claims whose deadline has passed or lies too far ahead, and how many names
+/// need not be remembered any longer.
+struct SweepLook {
+    claims: Vec<String>,
+    over: u64,
+}
+
+impl SweepLook {
+    fn read(found: Vec<Value>) -> Result<Self, StoreError> {
+        let mut found = found.into_iter();
+        let mut claims: Vec<String> = found.next().map_or(Ok(Vec::new()), read)?;
+        claims.extend(found.next().map_or(Ok(Vec::new()), read::<Vec<String>>)?);
+        Ok(Self { claims, over: found.next().map_or(Ok(0), read)? })
     }
 }
 

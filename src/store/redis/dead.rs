@@ -7,7 +7,7 @@ use redis::{Pipeline, Value};
 
 use super::keys::Keys;
 use super::lane::{Arg, Call};
-use super::reply::{integer, shape, text};
+use super::reply::{shape, text};
 use super::write::{graves, name_key};
 use super::{Store, scripts};
 use crate::domain::{Flags, Partition, RouteName, UnixMs};
@@ -306,43 +306,6 @@ impl Store {
         args.extend(ids.iter().zip(places).flat_map(|(id, place)| [id.as_str().into(), place.into()]));
         let call = Call { script: &scripts::DROP, op: "drop", keys, args, blobs: Vec::new() };
         text(&self.0.deads.run(p, call).await?)
-    }
-
-    /// Counts dead letters and their bytes in all graves that the counts or a walk through the keys know;
-    /// `false` if there are too many.
-    pub(super) async fn count_dead(
-        &self,
-        p: Partition,
-        mut seen: usize,
-        seen_graves: BTreeSet<String>,
-        counted: &mut BTreeMap<String, i64>,
-    ) -> Result<bool, StoreError> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("HKEYS").arg(self.0.keys.of(p, "counts"));
-        let (fields,): (Vec<String>,) = self.ask(p, &pipe).await?;
-        let kept = fields.iter().filter_map(|field| field.strip_prefix("d:").map(str::to_owned));
-        let graves: BTreeSet<String> = kept.chain(seen_graves).collect();
-        for grave in &graves {
-            let mut pipe = redis::pipe();
-            pipe.cmd("ZRANGE").arg(self.0.keys.grave(p, grave)).arg(0).arg(COUNTED);
-            let (members,): (Vec<String>,) = self.ask(p, &pipe).await?;
-            seen += members.len();
-            if seen > COUNTED {
-                return Ok(false);
-            }
-            if members.is_empty() {
-                continue;
-            }
-            let mut pipe = Pipeline::with_capacity(members.len());
-            for id in members.iter().filter_map(|id| DeadId::parse(id)) {
-                pipe.cmd("STRLEN").arg(self.0.keys.dead(&id));
-            }
-            let sizes: Vec<Value> = self.ask(p, &pipe).await?;
-            counted.insert(format!("d:{grave}"), members.len() as i64);
-            let bytes = sizes.iter().map(integer).sum::<Result<i64, _>>()?;
-            counted.insert(format!("x:{grave}"), bytes);
-        }
-        Ok(true)
     }
 }
 

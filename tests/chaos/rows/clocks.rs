@@ -1,8 +1,9 @@
-//! Clocks that step.
+//! Clocks that step, and one that drifts.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::common::bar_recovery;
 use crate::outcome::Outcome;
@@ -37,5 +38,46 @@ pub(super) async fn step(scale: Scale) -> Outcome {
     stage.moment(2000, 2000).await;
     stage.account().await;
     bar_recovery(&mut stage, 20_000);
+    stage.close().await
+}
+
+/// What the clock of Redis loses, in millionths: some two oscillators do, a clock that is slewed, and the most of these.
+const DRIFTS_PPM: [u64; 3] = [20, 100, 500];
+
+pub(super) async fn drift(scale: Scale) -> Outcome {
+    let clock = Arc::new(Clock::new());
+    let ppm = DRIFTS_PPM[(scale.seed % 3) as usize];
+    let program = clock.redis().to_string_lossy().into_owned();
+    let mut stage = Stage::start(scale, Setup { redis_program: program, ..Setup::default() }).await;
+    let drifting = {
+        let (clock, began) = (clock.clone(), Instant::now());
+        tokio::spawn(async move {
+            loop {
+                let lost_us = began.elapsed().as_micros() as u64 * ppm / 1_000_000;
+                clock.set_us(-(lost_us as i64));
+                sleep(Duration::from_millis(1)).await;
+            }
+        })
+    };
+    stage.note(format!("the clock of Redis loses {ppm} us a second"));
+    stage.under_load().await;
+    let victim = [stage.rng.usize(0..3)];
+    stage.strike(&victim).await;
+    stage.bites_claims();
+    stage.relays[victim[0]].kill9().await;
+    stage.moment(1000, 6000).await;
+    stage.relays[victim[0]].restart().await;
+    stage.healed();
+    stage.moment(3000, 3000).await;
+    stage.account().await;
+    let stepped =
+        stage.relays.iter().filter(|relay| relay.log().contains("the clock of redis stepped")).count();
+    stage.bar(
+        stepped == 0,
+        format!("{stepped} replicas say that the clock of Redis stepped, the bar is none"),
+    );
+    let (takeover, limit) = (stage.outcome.takeover_ms.unwrap_or(0), 13_000);
+    stage.bar(takeover <= limit, format!("what was due waited for {takeover} ms, the bar is {limit}"));
+    drifting.abort();
     stage.close().await
 }

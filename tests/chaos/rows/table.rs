@@ -436,6 +436,18 @@ pub(crate) const ROWS: &[Row] = &[
         short: false,
         play: |scale| Box::pin(inputs::flood(scale)),
     },
+    Row {
+        id: "F36",
+        fault: "the clock of Redis loses 20, 100 or 500 us a second against those of the replicas, as the seed says, and kill -9 of \
+                one of three replicas, started again after 1 to 6 s",
+        bites: "50 messages or more were claimed by the victim",
+        bar: "no replica calls it a step; what was due waits no longer than `timer.claim` + 3 s",
+        differs: "the clock of the process, as F28",
+        cycles: 3,
+        at_once: 1,
+        short: false,
+        play: |scale| Box::pin(clocks::drift(scale)),
+    },
 ];
 
 /// Rows that are not played here: id, fault, and what stands for it.

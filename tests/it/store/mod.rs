@@ -52,6 +52,7 @@ mod declared;
 mod dedupe;
 mod driver;
 mod invariants;
+mod large;
 mod looking;
 mod lost_replies;
 mod matrix;

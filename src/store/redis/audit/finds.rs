@@ -1,11 +1,7 @@
-//! What an audit found suspicious, the walk through the key space, and the calls that mend.
+//! What an audit found suspicious, and the calls that mend.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::Bytes;
-use redis::Pipeline;
-
-use super::STEPS;
 use super::graves::Bones;
 use super::spoilt::Kind;
 use crate::domain::Partition;
@@ -13,10 +9,8 @@ use crate::store::bundle::BundleId;
 use crate::store::redis::lane::{Arg, Call};
 use crate::store::redis::reply::{shape, text};
 use crate::store::redis::{Store, scripts};
-use crate::store::{AuditReport, DeadId, StoreError, decode};
+use crate::store::{AuditReport, StoreError};
 
-/// Keys looked at in one trip through the key space.
-const KEYS: usize = 500;
 /// Finds that one call mends.
 const MEND: usize = 100;
 
@@ -24,8 +18,6 @@ const MEND: usize = 100;
 #[derive(Default)]
 pub(super) struct Finds {
     pub(super) shelves: BTreeSet<String>,
-    /// Graves of dead letters that a walk through the keys came by: to be counted, there is nothing wrong.
-    pub(super) graves: BTreeSet<String>,
     /// With their first due time where it is known.
     bundles: BTreeMap<BundleId, Option<i64>>,
     /// What is no bundle, and the shelf it lies on (`None`: in `claims`).
@@ -34,13 +26,6 @@ pub(super) struct Finds {
     /// Keys whose type is wrong.
     pub(super) spoilt: Vec<Kind>,
     pub(super) bones: Bones,
-}
-
-/// Keys of one partition that a trip through the key space came by.
-struct Found {
-    sets: Vec<Kind>,
-    letters: Vec<DeadId>,
-    blobs: Vec<BundleId>,
 }
 
 impl Finds {
@@ -63,103 +48,6 @@ impl Finds {
 }
 
 impl Store {
-    /// Goes on through the key space, node by node: due zsets that no index tells of, blobs that no entry tells of. The
-    /// only way to find either; a few thousand keys a time, by cursor.
-    pub(super) async fn walk_keys(
-        &self,
-        own: Partition,
-        all: &mut BTreeMap<Partition, Finds>,
-        report: &mut AuditReport,
-    ) -> Result<(), StoreError> {
-        let mut place = self.0.audits.keyspace.lock().await;
-        let (mut at, mut cursor) = *place;
-        let nodes = self.0.side.each();
-        if at >= nodes.len() {
-            (at, cursor) = (0, 0);
-        }
-        let Some(node) = nodes.get(at) else { return Ok(()) };
-        for _ in 0..STEPS {
-            let mut pipe = redis::pipe();
-            pipe.cmd("SCAN").arg(cursor).arg("MATCH").arg(self.0.keys.every()).arg("COUNT").arg(KEYS);
-            let told = pipe.query_async(&mut node.connection.clone()).await;
-            let ((next, keys),): ((u64, Vec<String>),) = told.map_err(|e| self.0.side.judge(node, &e))?;
-            let mut blobs: BTreeMap<Partition, Vec<BundleId>> = BTreeMap::new();
-            let mut letters: BTreeMap<Partition, Vec<DeadId>> = BTreeMap::new();
-            let mut sets: BTreeMap<Partition, Vec<Kind>> = BTreeMap::new();
-            for key in &keys {
-                let Some((p, name)) = self.0.keys.split(key) else { continue };
-                if p.0 >= self.0.partitions.count() {
-                    continue;
-                }
-                if name.starts_with("due:") || name.starts_with("dead:") {
-                    sets.entry(p).or_default().push((name.to_owned(), "zset"));
-                }
-                if let Some(shelf) = name.strip_prefix("due:") {
-                    all.entry(p).or_default().shelves.insert(shelf.to_owned());
-                } else if let Some(grave) = name.strip_prefix("dead:") {
-                    all.entry(p).or_default().graves.insert(grave.to_owned());
-                } else if let Some(id) = name.strip_prefix("b:").and_then(BundleId::parse) {
-                    blobs.entry(p).or_default().push(id);
-                } else if let Some(id) = name.strip_prefix("d:").and_then(DeadId::parse) {
-                    letters.entry(p).or_default().push(id);
-                }
-            }
-            let of: BTreeSet<Partition> =
-                sets.keys().chain(letters.keys()).chain(blobs.keys()).copied().collect();
-            for p in of {
-                let keys = Found {
-                    sets: sets.remove(&p).unwrap_or_default(),
-                    letters: letters.remove(&p).unwrap_or_default(),
-                    blobs: blobs.remove(&p).unwrap_or_default(),
-                };
-                match self.look_at_keys(p, keys, all.entry(p).or_default(), report).await {
-                    Ok(()) => {}
-                    // Another's, whose node is away: a later walk comes by again.
-                    Err(StoreError::Unavailable(_)) if p != own => drop(all.remove(&p)),
-                    Err(why) => return Err(why),
-                }
-            }
-            cursor = next;
-            if cursor == 0 {
-                at += 1;
-                break;
-            }
-        }
-        *place = (at, cursor);
-        Ok(())
-    }
-
-    /// Looks at what a trip through the key space found of one partition.
-    async fn look_at_keys(
-        &self,
-        p: Partition,
-        Found { sets, letters, blobs }: Found,
-        finds: &mut Finds,
-        report: &mut AuditReport,
-    ) -> Result<(), StoreError> {
-        self.quarantine(p, &sets, report).await?;
-        if !letters.is_empty() {
-            self.unburied(p, letters, &mut finds.bones).await?;
-        }
-        self.orphans(p, &blobs, finds).await
-    }
-
-    /// Those of these blobs that stand nowhere and will not pass, with the due time that they say.
-    async fn orphans(&self, p: Partition, ids: &[BundleId], finds: &mut Finds) -> Result<(), StoreError> {
-        let placed = self.where_are(p, ids, &mut finds.spoilt).await?;
-        let nowhere = ids.iter().zip(placed).filter(|(_, (due, claimed, blob))| !due && !claimed && *blob);
-        for (id, _) in nowhere {
-            let mut pipe = Pipeline::with_capacity(2);
-            pipe.cmd("PTTL").arg(self.0.keys.blob(p, id)).cmd("GET").arg(self.0.keys.blob(p, id));
-            let (ttl, blob): (i64, Option<Vec<u8>>) = self.ask(p, &pipe).await?;
-            let (-1, Some(blob)) = (ttl, blob) else { continue };
-            // One that cannot be read is due at once, and found out by whoever claims it.
-            let first = decode(&Bytes::from(blob)).map_or(self.0.clock.now(), |bundle| bundle.first_due());
-            finds.bundle(id.clone(), Some(first.0));
-        }
-        Ok(())
-    }
-
     /// Has one partition's finds judged and mended, some at a time.
     pub(super) async fn mend(
         &self,
@@ -167,7 +55,7 @@ impl Store {
         finds: Finds,
         report: &mut AuditReport,
     ) -> Result<(), StoreError> {
-        let Finds { shelves, bundles, junk, names, spoilt, bones, .. } = finds;
+        let Finds { shelves, bundles, junk, names, spoilt, bones } = finds;
         self.quarantine(p, &spoilt, report).await?;
         self.mend_graves(p, bones, report).await?;
         // Names go with their bundle, so that the script knows whether it stands.
@@ -232,7 +120,14 @@ impl Store {
                 _ => {}
             }
         }
-        report.leftovers += letters[shelves + bundles..].matches('f').count() as u32;
+        for ((.., means), letter) in batch.names.iter().zip(letters[shelves + bundles..].chars()) {
+            // Transitions may leave a name behind when its bundle goes; one that means nothing is no work of theirs.
+            match (letter, means) {
+                ('f', 0) => report.leftovers += 1,
+                ('f', _) => report.freed += 1,
+                _ => {}
+            }
+        }
         Ok(())
     }
 }

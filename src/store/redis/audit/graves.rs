@@ -17,8 +17,32 @@ pub(super) struct Bones {
     others: Vec<(String, String)>,
 }
 
+impl Bones {
+    /// A dead letter to be judged.
+    pub(super) fn letter(&mut self, id: DeadId) {
+        self.letters.insert(id);
+    }
+}
+
 impl Store {
-    /// Looks on through the graves that the counts or a walk through the keys know.
+    /// The graves that the counts or a walk through the keys know.
+    pub(super) async fn known_graves(
+        &self,
+        p: Partition,
+        report: &mut AuditReport,
+    ) -> Result<BTreeSet<String>, StoreError> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("HKEYS").arg(self.0.keys.of(p, "counts"));
+        let (fields,): (Vec<String>,) = self.ask(p, &pipe).await?;
+        let mut all: BTreeSet<String> = BTreeSet::new();
+        self.save(p, |places| all.append(&mut places.found_graves));
+        all.extend(fields.iter().filter_map(|field| field.strip_prefix("d:").map(str::to_owned)));
+        let keys: Vec<Kind> = all.iter().map(|grave| (format!("dead:{grave}"), "zset")).collect();
+        self.quarantine(p, &keys, report).await?;
+        Ok(all)
+    }
+
+    /// Looks on through these graves.
     pub(super) async fn walk_graves(
         &self,
         p: Partition,
@@ -27,24 +51,17 @@ impl Store {
         bones: &mut Bones,
         report: &mut AuditReport,
     ) -> Result<Place, StoreError> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("HKEYS").arg(self.0.keys.of(p, "counts"));
-        let (fields,): (Vec<String>,) = self.ask(p, &pipe).await?;
-        let counted = fields.iter().filter_map(|field| field.strip_prefix("d:").map(str::to_owned));
-        let all: BTreeSet<String> = counted.chain(graves.iter().cloned()).collect();
-        let keys: Vec<Kind> = all.iter().map(|grave| (format!("dead:{grave}"), "zset")).collect();
-        self.quarantine(p, &keys, report).await?;
         let mut seen = 0;
-        for grave in all.into_iter().filter(|grave| *grave >= first) {
-            let mut at = if grave == first { skip } else { 0 };
+        for grave in graves.iter().filter(|grave| **grave >= first) {
+            let mut at = if *grave == first { skip } else { 0 };
             loop {
                 if seen >= ENTRIES {
-                    return Ok((grave, at));
+                    return Ok((grave.clone(), at));
                 }
-                let members = self.members_at(p, &self.0.keys.grave(p, &grave), at, PAGE).await?;
+                let members = self.members_at(p, &self.0.keys.grave(p, grave), at, PAGE).await?;
                 let mut ids = Vec::with_capacity(members.len());
                 for member in &members {
-                    match DeadId::parse(member).filter(|id| id.grave() == grave && id.partition() == p) {
+                    match DeadId::parse(member).filter(|id| id.grave() == *grave && id.partition() == p) {
                         Some(id) => ids.push(id),
                         None => bones.others.push((grave.clone(), member.clone())),
                     }
@@ -56,7 +73,7 @@ impl Store {
                     .letters
                     .extend(ids.into_iter().zip(there).filter(|(_, there)| !there).map(|(id, _)| id));
                 at += PAGE;
-                seen += PAGE;
+                seen += members.len();
                 if members.len() < PAGE {
                     break;
                 }
@@ -71,28 +88,6 @@ impl Store {
             pipe.cmd("EXISTS").arg(self.0.keys.of(p, &format!("d:{id}")));
         }
         if ids.is_empty() { Ok(Vec::new()) } else { self.ask(p, &pipe).await }
-    }
-
-    /// Those of these dead letters' blobs that no grave tells of.
-    pub(super) async fn unburied(
-        &self,
-        p: Partition,
-        ids: Vec<DeadId>,
-        bones: &mut Bones,
-    ) -> Result<(), StoreError> {
-        let mut pipe = redis::Pipeline::with_capacity(ids.len());
-        for id in &ids {
-            pipe.cmd("ZSCORE").arg(self.0.keys.grave(p, &id.grave())).arg(id.as_str());
-        }
-        pipe.ignore_errors();
-        let found: Vec<redis::Value> = self.ask(p, &pipe).await?;
-        for (id, score) in ids.into_iter().zip(found) {
-            // Where the grave itself is spoilt nothing can be said of what should lie in it.
-            if score == redis::Value::Nil {
-                bones.letters.insert(id);
-            }
-        }
-        Ok(())
     }
 
     /// Has one partition's graves judged and mended.

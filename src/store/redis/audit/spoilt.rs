@@ -1,13 +1,15 @@
 //! What is not what it should be: keys of the wrong type, which get out of the way, and blobs that were cut or
 //! flipped, which are named.
 
-use redis::Value;
+use redis::{Pipeline, Value};
 
-use super::{PAGE, Place};
+use super::shelves::{Shelf, pages, start_of};
+use super::{ENTRIES, PAGE, Place};
 use crate::domain::Partition;
 use crate::store::bundle::BundleId;
 use crate::store::codec::is_whole;
 use crate::store::redis::keys::Keys;
+use crate::store::redis::reply::integer;
 use crate::store::redis::{Store, scripts};
 use crate::store::{AuditReport, StoreError};
 
@@ -29,8 +31,9 @@ const KINDS: [(&str, &str); 13] = [
 ];
 /// Bytes of blobs that one audit reads to see whether they are what was written.
 const READ: usize = 1 << 20;
-/// Blobs read in one trip.
-const BLOBS: usize = 16;
+/// Bytes of blobs that one trip reads at most, and of the largest blob that is read.
+const TRIP: usize = 1 << 18;
+const LARGE: usize = 1 << 22;
 
 /// A key's name within its partition, and the type it should have.
 pub(super) type Kind = (String, &'static str);
@@ -54,7 +57,7 @@ impl Store {
         report: &mut AuditReport,
     ) -> Result<(), StoreError> {
         for keys in keys.chunks(PAGE) {
-            let mut pipe = redis::Pipeline::with_capacity(keys.len());
+            let mut pipe = Pipeline::with_capacity(keys.len());
             for (name, _) in keys {
                 pipe.cmd("TYPE").arg(self.0.keys.of(p, name));
             }
@@ -77,45 +80,78 @@ impl Store {
     }
 
     /// Reads on through the contents of what is due, a mebibyte at most, and names what is not what was written.
-    /// What is claimed its holder reads. Nothing is opened: what kills its readers would kill this one.
+    /// What is claimed its holder reads, and what is larger than one trip may bring whoever claims it. Nothing is opened:
+    /// what kills its readers would kill this one.
     pub(super) async fn read_contents(
         &self,
         p: Partition,
-        shelves: &[String],
-        (first, skip): Place,
+        shelves: &[Shelf],
+        place: &Place,
         report: &mut AuditReport,
     ) -> Result<Place, StoreError> {
-        let mut read = 0;
-        for shelf in shelves.iter().filter(|shelf| **shelf >= first) {
-            let mut at = if *shelf == first { skip } else { 0 };
-            loop {
-                if read >= READ {
-                    return Ok((shelf.clone(), at));
-                }
-                let members = self.members_at(p, &self.0.keys.due(p, shelf), at, BLOBS).await?;
-                let ids: Vec<BundleId> = members.iter().filter_map(|id| BundleId::parse(id)).collect();
-                if !ids.is_empty() {
-                    let mut pipe = redis::Pipeline::with_capacity(ids.len());
-                    for id in &ids {
-                        pipe.cmd("GET").arg(self.0.keys.blob(p, id));
-                    }
-                    pipe.ignore_errors();
-                    let blobs: Vec<Value> = self.ask(p, &pipe).await?;
-                    for (id, blob) in ids.into_iter().zip(blobs) {
-                        // What is not there, or no blob, is the other walks' business.
-                        let Value::BulkString(blob) = blob else { continue };
-                        read += blob.len();
-                        if !is_whole(&blob) {
-                            report.unreadable.push(id);
-                        }
-                    }
-                }
-                at += BLOBS;
-                if members.len() < BLOBS {
-                    break;
-                }
+        let (mut read, mut looked) = (0, 0);
+        for page in pages(shelves, place, PAGE) {
+            if read >= READ || looked >= ENTRIES {
+                return Ok(start_of(shelves, &page));
             }
+            let members = self.page(p, shelves, &page).await?.into_iter().flat_map(|(_, members)| members);
+            let ids: Vec<BundleId> = members.filter_map(|id| BundleId::parse(&id)).collect();
+            looked += ids.len();
+            let lengths = self.lengths(p, &ids).await?;
+            let mut batch: Vec<BundleId> = Vec::new();
+            let mut bytes = 0;
+            for (id, length) in ids.into_iter().zip(lengths) {
+                if length > LARGE {
+                    continue;
+                }
+                if bytes + length > TRIP && !batch.is_empty() {
+                    self.read_blobs(p, std::mem::take(&mut batch), report).await?;
+                    bytes = 0;
+                }
+                bytes += length;
+                read += length;
+                batch.push(id);
+            }
+            self.read_blobs(p, batch, report).await?;
         }
         Ok(Place::default())
+    }
+
+    /// How long blobs are; 0 for what is not there, or no blob: the other walks' business.
+    async fn lengths(&self, p: Partition, ids: &[BundleId]) -> Result<Vec<usize>, StoreError> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut pipe = Pipeline::with_capacity(ids.len());
+        for id in ids {
+            pipe.cmd("STRLEN").arg(self.0.keys.blob(p, id));
+        }
+        pipe.ignore_errors();
+        let found: Vec<Value> = self.ask(p, &pipe).await?;
+        Ok(found.iter().map(|length| integer(length).map_or(0, |n| n.max(0) as usize)).collect())
+    }
+
+    async fn read_blobs(
+        &self,
+        p: Partition,
+        ids: Vec<BundleId>,
+        report: &mut AuditReport,
+    ) -> Result<(), StoreError> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let mut pipe = Pipeline::with_capacity(ids.len());
+        for id in &ids {
+            pipe.cmd("GET").arg(self.0.keys.blob(p, id));
+        }
+        pipe.ignore_errors();
+        let blobs: Vec<Value> = self.ask(p, &pipe).await?;
+        for (id, blob) in ids.into_iter().zip(blobs) {
+            let Value::BulkString(blob) = blob else { continue };
+            if !is_whole(&blob) {
+                report.unreadable.push(id);
+            }
+        }
+        Ok(())
     }
 }

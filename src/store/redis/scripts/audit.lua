@@ -10,6 +10,7 @@
 --       a letter a bundle: l lost (its blob is not there): removed, r restored (a blob without an entry): due
 --       again, d due and claimed: claimed, s something beside it removed, n nothing
 --       a letter a name: f freed, n nothing
+-- Counts are lowered with what is lost (its messages: how many bytes it had nobody can tell any more).
 -- atomic: all of it; run twice it does the same. costs: a dozen commands a bundle; bounded by the caller.
 local D, B, J, N = num(), num(), num(), num()
 local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, FIXED + D, 'zset')
@@ -17,7 +18,7 @@ local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, FIXED + D, 'zset')
 if wrong then
   return wrong
 end
-local shelves, letters, stands = {}, {}, {}
+local shelves, letters, stands, removed = {}, {}, {}, 0
 for i = 1, D do
   shelves[i] = arg()
 end
@@ -53,6 +54,8 @@ local function judge(id, due, blob, first)
   local pending = redis.call('ZSCORE', due, id)
   local there = redis.call('EXISTS', blob) == 1
   if not there and (pending or (deadline and deadline <= now)) then
+    add_counts(route_of(id), -math.max(0, count_of(id) - ones(redis.call('HGET', GONE, id))), 0)
+    removed = removed + 1
     redis.call('ZREM', due, id)
     redis.call('ZREM', CLAIMS, id)
     drop_beside(id)
@@ -116,4 +119,5 @@ for i = 1, N do
 end
 -- What was removed or brought back may have been a head.
 mend_indexes(false)
+moved(removed)
 return { time[1], time[2], 0, table.concat(letters) }

@@ -1,68 +1,75 @@
--- recount: says how far the partition has moved, forgets lanes long unused, and sets the counts to what was
--- counted if nothing has moved since.
+-- recount: says how far callers' lanes have come and forgets what they need no more; corrects counts.
 --
--- Every change of what counts is a numbered call or raises `moves`, so their sum only grows: the stamp.
--- KEYS  1-10
--- ARGV  "look", or "set", stamp, fields; per field: name, number
--- returns {s, us, 0, answer}: look: {stamp, lanes forgotten}; set: counts that were wrong, or "MOVED"
--- atomic: all of it. costs: the lanes (some dozens) and the routes.
-local DAY, LANES = 86400, 32
-local wrong = wrong_kind(1, FIXED)
+-- KEYS  1-10; then one grave per G
+-- ARGV  "look", lanes; per lane: name, "1" if its process lives
+--       or "set", corrections so far, G, fields; G times: grave; per field: name, what is to be added to it
+-- returns {s, us, 0, answer}: look: {lanes whose answers were forgotten, corrections so far, moves, then a number a lane}
+--       set: counts that were wrong; -1 - that if others were corrected meanwhile: then the graves' alone
+-- Every change of what counts is a numbered call or raises `moves`: where none of these numbers has changed, nothing
+-- has. How many dead letters a grave holds Redis knows at any time; all else the caller has counted.
+-- atomic: all of it. costs: the answers of these lanes are read: bounded by the caller in bytes.
+local MINUTES, DAY = 600, 86400
+local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, #KEYS, 'zset')
 if wrong then
   return wrong
 end
-local mode, forgotten = arg(), 0
-local lanes = redis.call('HGETALL', CALLS)
-local function parts(i)
-  local n, seconds = string.match(lanes[i], '^(%d+) (%d+) ')
-  return tonumber(n) or 0, tonumber(seconds) or 0
+local function number_in(field)
+  local had = redis.call('HGET', COUNTS, field)
+  local n = tonumber(had or 0)
+  if not n then
+    -- No number any more: nobody can add to it.
+    redis.call('HDEL', COUNTS, field)
+  end
+  return n or 0, had and not n
 end
-if mode == 'look' and #lanes > 2 * LANES then
-  for i = 1, #lanes, 2 do
-    local _, seconds = parts(i + 1)
-    if seconds < time[1] - DAY then
-      forgotten = forgotten + redis.call('HDEL', CALLS, lanes[i])
+local corrections = number_in('recounts')
+if arg() == 'look' then
+  local forgotten, answer = 0, { 0, int(corrections), int(number_in('moves')) }
+  for i = 1, num() do
+    local name, lives = arg(), arg() == '1'
+    local had = redis.call('HGET', CALLS, name)
+    local n, seconds = string.match(had or '', '^(%d+) (%d+) ')
+    local quiet = time[1] - (tonumber(seconds) or 0)
+    answer[i + 3] = n or '0'
+    if had and not lives and quiet > DAY then
+      forgotten = forgotten + redis.call('HDEL', CALLS, name)
+    elseif had and not lives and quiet > MINUTES and #had > 64 then
+      -- Who comes back so late with a call that it could not see answered is told that it is too late.
+      redis.call('HSET', CALLS, name, n .. ' ' .. seconds .. ' ' .. cmsgpack.pack('OVERTAKEN'))
+      forgotten = forgotten + 1
     end
   end
-  lanes = redis.call('HGETALL', CALLS)
+  answer[1] = forgotten
+  return { time[1], time[2], 0, answer }
 end
-local moves = redis.call('HGET', COUNTS, 'moves')
-local stamp = tonumber(moves or 0)
-if not stamp then
-  -- No number any more: nobody can add to it.
-  redis.call('HDEL', COUNTS, 'moves')
-  stamp = 0
-end
-for i = 1, #lanes, 2 do
-  stamp = stamp + parts(i + 1)
-end
-if mode == 'look' then
-  return { time[1], time[2], 0, { int(stamp), int(forgotten) } }
-end
-if int(stamp) ~= arg() then
-  return { time[1], time[2], 0, 'MOVED' }
-end
-local counted, mended = {}, 0
-for _ = 1, num() do
-  local field = arg()
-  counted[field] = num()
-end
-local kept = redis.call('HGETALL', COUNTS)
-for i = 1, #kept, 2 do
-  local field = kept[i]
-  if string.find(field, ':', 1, true) and not counted[field] then
-    counted[field] = 0
-  end
-end
-for field, n in pairs(counted) do
-  local had = tonumber(redis.call('HGET', COUNTS, field) or 0)
-  if had ~= n then
-    mended = mended + 1
-  end
+local expected, G, fields, mended = num(), num(), num(), 0
+local function correct(field, n)
   if n == 0 then
     redis.call('HDEL', COUNTS, field)
-  elseif had ~= n then
+  else
     redis.call('HSET', COUNTS, field, int(n))
   end
+  mended = mended + 1
+end
+for i = 1, G do
+  local field = 'd:' .. arg()
+  local had, spoilt = number_in(field)
+  local n = redis.call('ZCARD', KEYS[FIXED + i])
+  if had ~= n or spoilt then
+    correct(field, n)
+  end
+end
+if corrections ~= expected then
+  return { time[1], time[2], 0, int(-1 - mended) }
+end
+for _ = 1, fields do
+  local field, by = arg(), num()
+  local had, spoilt = number_in(field)
+  if by ~= 0 or spoilt then
+    correct(field, had + by)
+  end
+end
+if mended > 0 then
+  redis.call('HSET', COUNTS, 'recounts', int(corrections + 1))
 end
 return { time[1], time[2], 0, int(mended) }

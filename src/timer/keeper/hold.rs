@@ -1,0 +1,97 @@
+//! When no claim may expire, and for how long at most.
+
+/// Sweeps that are answered while nothing may expire, in leases' worth (a sweep a second): after that claims expire
+/// all the same.
+const LEASES: i64 = 6;
+
+/// For one lease after the last cause nothing expires: deadlines that were written by another clock, or while nobody
+/// could extend them, mean nothing. Causes that never end do not hold it for ever.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ExpiryHold {
+    until_us: i64,
+    /// Answered sweeps that let nothing expire since the last calm.
+    withheld: i64,
+}
+
+impl ExpiryHold {
+    /// There is a cause now.
+    pub(super) fn extend(&mut self, now_us: i64, lease_us: i64) {
+        self.until_us = self.until_us.max(now_us + lease_us);
+    }
+
+    /// Whether a sweep that begins now lets nothing expire.
+    pub(super) fn holds(&self, now_us: i64, lease_us: i64) -> bool {
+        now_us < self.until_us && !self.is_spent(lease_us)
+    }
+
+    /// Whether it has lasted for too long.
+    pub(super) fn is_spent(&self, lease_us: i64) -> bool {
+        self.withheld >= (LEASES * lease_us / 1_000_000).max(LEASES)
+    }
+
+    /// Whether nothing calls for it any more.
+    pub(super) fn is_over(&self, now_us: i64) -> bool {
+        now_us >= self.until_us
+    }
+
+    /// A sweep was answered. What goes unanswered while Redis is away costs nothing of the patience.
+    pub(super) fn answered(&mut self, now_us: i64) {
+        self.withheld = if self.is_over(now_us) { 0 } else { self.withheld.saturating_add(1) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: i64 = 1_000_000;
+    const LEASE: i64 = 10 * SECOND;
+
+    /// Sweeps once a second; which of the seconds let claims expire.
+    fn played(seconds: i64, cause: impl Fn(i64) -> bool, answers: impl Fn(i64) -> bool) -> Vec<i64> {
+        let mut hold = ExpiryHold::default();
+        let mut expiring = Vec::new();
+        for second in 0..seconds {
+            let now_us = second * SECOND;
+            if cause(second) || !answers(second) {
+                hold.extend(now_us, LEASE);
+            }
+            let holds = hold.holds(now_us, LEASE);
+            if answers(second) {
+                hold.answered(now_us);
+                expiring.extend((!holds).then_some(second));
+            }
+        }
+        expiring
+    }
+
+    #[test]
+    fn interleaving_16_one_cause_holds_for_one_lease() {
+        assert_eq!(played(30, |s| s == 5, |_| true), (0..5).chain(15..30).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn interleaving_16_an_outage_however_long_is_followed_by_one_lease_without_expiry() {
+        let expiring = played(4000, |_| false, |s| !(100..3700).contains(&s));
+        assert_eq!(expiring, (0..100).chain(3709..4000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn interleaving_13_causes_that_never_end_hold_for_six_leases() {
+        for every in [1, 3, 9] {
+            let expiring = played(600, |s| s % every == 0, |_| true);
+            assert_eq!(expiring, (60..600).collect::<Vec<_>>(), "every {every} s");
+        }
+        // Half of the sweeps of a link that flaps go unanswered.
+        let expiring = played(600, |_| false, |s| s % 2 == 0);
+        assert_eq!(expiring.first(), Some(&122));
+        assert!(expiring.len() > 200, "from then on");
+    }
+
+    #[test]
+    fn once_it_was_calm_it_holds_again_in_full() {
+        let expiring = played(200, |s| s < 80 || s == 150, |_| true);
+        let expected = (60..150).chain(160..200);
+        assert_eq!(expiring, expected.collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,242 @@
+//! Partitions that are large, lie on many slices, or never rest; a way to Redis that is slow: audits come to their end,
+//! counts come back, and no sweep waits for an audit.
+
+use std::time::{Duration, Instant};
+
+use postdate::domain::{Partition, UnixMs};
+use postdate::store::{AuditReport, Held};
+
+use super::room::*;
+use crate::support::proxy::{Mode, Proxy};
+use crate::support::{Config, QueueKind, Rabbitmq, Redis, Relay, eventually, names};
+
+/// A round trip of about five milliseconds.
+const SLOW: Mode = Mode::Delay(Duration::from_micros(2500));
+
+/// Due so many slices from now on, in a time that no test sees.
+fn slice(n: i64) -> UnixMs {
+    far().plus(n << 20)
+}
+
+/// Stores bundles of one, each due when this says.
+async fn fill(room: &Room, count: i64, due: impl Fn(i64) -> UnixMs) {
+    for first in (0..count).step_by(48) {
+        let ops = (first..count.min(first + 48)).map(|n| keep(vec![unnamed(due(n), "x")]));
+        room.write(ops.collect()).await;
+    }
+}
+
+/// How often Redis has read from its clients: at least once a trip.
+async fn reads(room: &Room) -> u64 {
+    let info: String = room.command(&["INFO", "stats"]).await;
+    let reads = info.lines().find_map(|line| line.strip_prefix("total_reads_processed:"));
+    reads.expect("of redis 6.0 or later").trim().parse().expect("a number")
+}
+
+async fn audit(room: &Room) -> AuditReport {
+    room.store.audit(room.p).await.expect("audited")
+}
+
+#[tokio::test]
+async fn interleaving_19_two_thousand_slices_are_audited_in_seconds_over_five_ms() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::before(redis.port()).await;
+    let room = Room::through(&redis, &format!("redis://127.0.0.1:{}", proxy.port()), 1).await;
+    fill(&room, 2000, slice).await;
+    proxy.set(SLOW);
+    // The last of all slices: an audit looks at entries, however many slices they lie on.
+    let mut shelves: Vec<String> = room.command(&["ZRANGE", &room.key("idx"), "0", "-1"]).await;
+    shelves.sort();
+    let last: Vec<String> =
+        room.command(&["ZRANGE", &room.key(&format!("due:{}", shelves[1999])), "0", "0"]).await;
+    room.command::<i64>(&["DEL", &room.key(&format!("b:{}", last[0]))]).await;
+    let (began, before) = (Instant::now(), reads(&room).await);
+    let report = audit(&room).await;
+    let (took, reads) = (began.elapsed(), reads(&room).await - before);
+    println!("2000 slices at a round trip of 5 ms: {took:?}, redis read {reads} times");
+    assert_eq!(report.lost.iter().map(ToString::to_string).collect::<Vec<_>>(), last);
+    // A trip an entry would be 8000.
+    assert!(reads < 2000, "redis read {reads} times");
+    proxy.set(Mode::Pass);
+    assert_eq!(room.counts().await.messages, 1999);
+    room.check().await;
+}
+
+#[tokio::test]
+async fn interleaving_19_lost_counts_of_a_large_partition_come_back_and_with_them_its_dead_letters() {
+    let redis = Redis::start().await;
+    let room = Room::on(&redis, 1).await;
+    fill(&room, 2100, |n| past().plus(n)).await;
+    room.write(vec![postdate::store::WriteOp::Bury(dead_letter(unnamed(past(), "d")))]).await;
+    let good = room.counts().await;
+    room.command::<i64>(&["DEL", &room.key("counts")]).await;
+    eventually("the counts are back", async || {
+        audit(&room).await;
+        let counts = room.counts().await;
+        if counts == good { Ok(()) } else { Err(format!("{counts:?}")) }
+    })
+    .await;
+    room.check().await;
+}
+
+#[tokio::test]
+async fn interleaving_19_what_is_lost_of_a_large_partition_leaves_the_counts_at_once() {
+    let redis = Redis::start().await;
+    let room = Room::on(&redis, 1).await;
+    fill(&room, 2100, |n| past().plus(n)).await;
+    while audit(&room).await.counts.is_none() {}
+    let shelf = room.heads().await.remove(0).shelf;
+    let ids: Vec<String> = room.command(&["ZRANGE", &room.key(&format!("due:{shelf}")), "0", "99"]).await;
+    for id in &ids {
+        room.command::<i64>(&["DEL", &room.key(&format!("b:{id}"))]).await;
+    }
+    let mut lost = 0;
+    while lost < 100 {
+        lost += audit(&room).await.lost.len();
+    }
+    assert_eq!(room.counts().await.messages, 2000);
+    room.check().await;
+}
+
+#[tokio::test]
+async fn interleaving_19_lost_counts_come_back_beside_a_partition_that_never_rests() {
+    let redis = Redis::start().await;
+    let room = Room::on(&redis, 1).await;
+    fill(&room, 3000, slice).await;
+    room.write(vec![postdate::store::WriteOp::Bury(dead_letter(unnamed(past(), "d")))]).await;
+    let other = room.another();
+    let stop = tokio_util::sync::CancellationToken::new();
+    let ends = stop.clone();
+    let working = tokio::spawn(async move {
+        while !ends.is_cancelled() {
+            other.keep(vec![unnamed(past(), "x"), unnamed(past(), "y")]).await;
+            for claimed in other.claim(LONG).await {
+                assert_eq!(other.settle(&claimed).await, Held::Done(Vec::new()));
+            }
+        }
+    });
+    room.command::<i64>(&["DEL", &room.key("counts")]).await;
+    eventually("they are back, within what moves", async || {
+        audit(&room).await;
+        let counts = room.counts().await;
+        let near = (counts.messages - 3000).abs() < 500 && counts.dead == 1;
+        if near { Ok(()) } else { Err(format!("{counts:?}")) }
+    })
+    .await;
+    stop.cancel();
+    working.await.expect("worked");
+    eventually("they are right", async || {
+        audit(&room).await;
+        let counts = room.counts().await;
+        if counts.messages == 3000 { Ok(()) } else { Err(format!("{counts:?}")) }
+    })
+    .await;
+    // Bytes are counted with the messages, once nothing moves.
+    while audit(&room).await.counts != Some(0) {}
+    room.check().await;
+}
+
+#[tokio::test]
+async fn a_name_that_a_transition_left_behind_is_freed_and_is_no_damage() {
+    let room = Room::shared().await;
+    room.keep(vec![named("a", past(), "a"), named("b", past(), "b")]).await;
+    let claimed = room.claim(0).await.remove(0);
+    room.extend(&claimed.claim, 0, Some(vec![true, false])).await;
+    sweep(&room.store, P, LONG, false).await.expect("swept");
+    room.cancel("b").await;
+    let names = room.key("names");
+    assert_eq!(room.command::<Vec<String>>(&["HKEYS", &names]).await, ["orders/a"], "left behind");
+    let report = audit(&room).await;
+    assert!(report.is_clean(), "{report:?}");
+    assert_eq!(report.freed, 1);
+    assert_eq!(room.command::<i64>(&["HLEN", &names]).await, 0);
+    room.check().await;
+}
+
+#[tokio::test]
+async fn answers_of_the_dead_are_forgotten_after_minutes_and_their_lanes_after_a_day() {
+    let redis = Redis::start().await;
+    let room = Room::on(&redis, 1).await;
+    room.keep(vec![unnamed(past(), "x")]).await;
+    let calls = room.key("calls");
+    let fresh: i64 = room.command(&["HLEN", &calls]).await;
+    let now: Vec<String> = room.command(&["TIME"]).await;
+    let now: i64 = now[0].parse().expect("seconds");
+    let long = "x".repeat(12_000);
+    // As many as a crash loop leaves: more than one call may read.
+    for n in 0..300 {
+        let ago = [700, 90_000, 60][n % 3];
+        let answer = format!("7 {} {long}", now - ago);
+        room.command::<i64>(&["HSET", &calls, &format!("dead{n}.c"), &answer]).await;
+    }
+    room.command::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "10000"]).await;
+    assert_eq!(audit(&room).await.lanes, 200);
+    let slow: i64 = room.command(&["SLOWLOG", "LEN"]).await;
+    println!("{slow} commands took more than 10 ms, by the clock on the wall");
+    assert_eq!(room.command::<i64>(&["HLEN", &calls]).await, fresh + 200);
+    let kept: Vec<u8> = room.command(&["HGET", &calls, "dead0.c"]).await;
+    assert!(kept.starts_with(format!("7 {} ", now - 700).as_bytes()) && kept.len() < 64, "{kept:?}");
+    let young: Vec<u8> = room.command(&["HGET", &calls, "dead2.c"]).await;
+    assert!(young.len() > 12_000, "it may be a replica that cannot be heard for a moment");
+    assert_eq!(audit(&room).await.lanes, 0, "once is enough");
+    // Its process was only away: it goes on.
+    room.keep(vec![unnamed(past(), "y")]).await;
+    assert_eq!(room.store.went_back(), 0);
+}
+
+#[tokio::test]
+async fn a_sweep_that_redis_does_not_answer_says_so_of_each_partition() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::before(redis.port()).await;
+    let room = Room::through(&redis, &format!("redis://127.0.0.1:{}", proxy.port()), 2).await;
+    room.keep(vec![unnamed(past(), "x")]).await;
+    room.claim(0).await;
+    proxy.set(Mode::Hole);
+    let both = [room.p, Partition(1)];
+    let answers = room.store.sweep(&both, LONG, &std::collections::BTreeSet::new(), true).await;
+    assert_eq!(answers.iter().map(|(p, _)| *p).collect::<Vec<_>>(), both);
+    assert!(answers.iter().all(|(_, swept)| swept.is_err()), "{answers:?}");
+    proxy.set(Mode::Pass);
+    eventually("it is swept", async || {
+        sweep(&room.store, P, LONG, false).await.map_err(|why| why.to_string())?;
+        if room.check().await.claims.is_empty() { Ok(()) } else { Err("not yet".to_owned()) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn interleaving_16_claims_of_the_dead_come_back_while_audits_take_long() {
+    let (redis, rabbitmq) = tokio::join!(Redis::start(), Rabbitmq::shared());
+    let proxy = Proxy::before(redis.port()).await;
+    let (prefix, queue) = (names::unique("store"), names::unique("queue"));
+    rabbitmq.declare_queue(&queue, QueueKind::Classic).await;
+    let from = format!(r#"{{ rabbitmq = "main", queue = "{queue}" }}"#);
+    let to = r#"{ rabbitmq = "main", exchange = "", routing_key = "nowhere" }"#;
+    let url = format!("redis://127.0.0.1:{}", proxy.port());
+    let served = Config::under(&format!("url = \"{url}\""), &prefix)
+        .redis("partitions = 4")
+        .rabbitmq("main", rabbitmq)
+        .route("other", &from, to, "")
+        .section("[timer]\nclaim = \"2s\"");
+    let mut relay = Relay::start(&served).await;
+    assert_eq!(relay.terminate().await.code(), Some(0));
+    let first = Room::of(config(&redis.url(), &prefix, 4), &redis, 0).await;
+    let rooms: Vec<Room> = (0..4).map(|p| first.at(Partition(p))).collect();
+    for room in &rooms {
+        fill(room, 1600, slice).await;
+        room.keep(vec![unnamed(past(), "x")]).await;
+        assert_eq!(room.claim(0).await.len(), 1);
+    }
+    proxy.set(SLOW);
+    let began = Instant::now();
+    relay.restart().await;
+    eventually("all come back", async || {
+        let mut left = 0;
+        for room in &rooms {
+            left += room.command::<i64>(&["ZCARD", &room.key("claims")]).await;
+        }
+        if left == 0 { Ok(()) } else { Err(format!("{left} are still claimed")) }
+    })
+    .await;
+    println!("claims are back {:?} after the start", began.elapsed());
+}
