@@ -282,6 +282,18 @@ pub(super) fn read_dues(head: &Bytes) -> Result<Vec<UnixMs>, CodecError> {
     Ok(read_index(&mut reader, count)?.into_iter().map(|item| UnixMs(item.due)).collect())
 }
 
+/// How many bytes a bundle's records have when opened, from the first bytes of its blob; `None` if they do not say. The
+/// checksum is not asked.
+pub(super) fn plain_len(head: &Bytes) -> Option<usize> {
+    if head.len() < PREFIX || &head[..2] != MAGIC || head[2] != VERSION {
+        return None;
+    }
+    let mut reader = Reader::new(head.slice(PREFIX..));
+    reader.text().ok()?;
+    let _count = reader.bounded(1 << 20).ok()?;
+    Some(reader.bounded(MAX_PLAIN).ok()? + reader.bounded(MAX_PLAIN).ok()?)
+}
+
 fn read_index(reader: &mut Reader, count: usize) -> Result<Vec<IndexEntry>, CodecError> {
     let mut index = Vec::with_capacity(count.min(1024));
     let mut due = 0i64;

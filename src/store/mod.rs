@@ -43,7 +43,9 @@ pub use dead::{DeadBody, DeadFilter, DeadId, DeadMark, DeadPage};
 pub use error::{PreflightError, StoreError};
 pub use members::{Beaten, Known, Member, Presence};
 pub use order::{Hold, Ordered, OrderedRequest, Position, Taken};
-pub use redis::{Lease, Parts, Pauses, Preflight, Standing, Store, TrailEntry, Wake, Written, preflight};
+pub use redis::{
+    Lease, Measured, Parts, Pauses, Preflight, Standing, Store, TrailEntry, Wake, Written, preflight,
+};
 #[cfg(feature = "test-util")]
 pub use redis::{follow_clock, shift_clock};
 pub use room::{DeadRoom, Fullness};

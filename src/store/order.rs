@@ -71,11 +71,11 @@ pub struct OrderedRequest {
     pub freed: Vec<Bytes>,
 }
 
-/// The answer to an [`OrderedRequest`].
+/// The answer to an [`OrderedRequest`]: bundles with their contents, or without.
 #[derive(Debug)]
-pub enum Ordered {
+pub enum Ordered<C = Claimed> {
     /// It is the holder.
-    Taken(Taken),
+    Taken(Taken<C>),
     /// Another one is, or what it held is not due again yet: nothing can be claimed before so many ms, about.
     Wait(u64),
     /// It was the holder, and its time ran out.
@@ -84,9 +84,9 @@ pub enum Ordered {
 
 /// What a holder claimed.
 #[derive(Debug)]
-pub struct Taken {
+pub struct Taken<C = Claimed> {
     /// In the order of their due times and stamps.
-    pub claimed: Vec<Claimed>,
+    pub claimed: Vec<C>,
     /// The first bundle that was due within the look-ahead and is left: nothing before it is.
     pub left: Option<Position>,
     /// `Some` if it has just become the holder: all keys of the route that are held back here.

@@ -244,7 +244,7 @@ pub struct Claim {
 }
 
 /// A claimed bundle.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Claimed {
     /// The right to settle it.
     pub claim: Claim,

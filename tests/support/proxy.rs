@@ -24,6 +24,8 @@ pub enum Mode {
     Trickle,
     /// Everything arrives this much later.
     Delay(Duration),
+    /// All connections share so many bytes a second in each direction.
+    Rate(u64),
     /// New connections are reset; those that stand are left alone.
     Refuse,
 }
@@ -44,6 +46,8 @@ struct State {
     forgets_ms: AtomicU64,
     hits: AtomicU64,
     standing: AtomicU64,
+    /// When a link of a limited rate is free again: towards the server, and from it.
+    free: [tokio::sync::Mutex<Instant>; 2],
 }
 
 /// The proxy; it ends with the process.
@@ -67,6 +71,7 @@ impl Proxy {
             forgets_ms: AtomicU64::new(0),
             hits: AtomicU64::new(0),
             standing: AtomicU64::new(0),
+            free: [(); 2].map(|()| tokio::sync::Mutex::new(Instant::now())),
         });
         let shared = state.clone();
         tokio::spawn(async move {
@@ -210,7 +215,7 @@ async fn pump(
                 to.write_all(&bytes[..bytes.len() / 2]).await.ok()?;
                 return to.shutdown().await.ok();
             }
-            write(&mut to, &bytes, state).await?;
+            write(&mut to, &bytes, state, usize::from(cutting.is_some())).await?;
         }
         to.shutdown().await.ok()
     };
@@ -225,7 +230,12 @@ async fn pump(
 }
 
 /// Writes as the mode of the moment lets it.
-async fn write(to: &mut tokio::net::tcp::WriteHalf<'_>, bytes: &[u8], state: &State) -> Option<()> {
+async fn write(
+    to: &mut tokio::net::tcp::WriteHalf<'_>,
+    bytes: &[u8],
+    state: &State,
+    direction: usize,
+) -> Option<()> {
     let mut mode = state.mode.subscribe();
     let mut written = 0;
     while written < bytes.len() {
@@ -234,6 +244,19 @@ async fn write(to: &mut tokio::net::tcp::WriteHalf<'_>, bytes: &[u8], state: &St
             Mode::Pass | Mode::Refuse | Mode::Delay(_) => {
                 to.write_all(&bytes[written..]).await.ok()?;
                 written = bytes.len();
+            }
+            Mode::Rate(rate) => {
+                state.hits.fetch_add(1, Ordering::SeqCst);
+                let end = bytes.len().min(written + (16 << 10));
+                let at = {
+                    let mut free = state.free[direction].lock().await;
+                    let at = (*free).max(Instant::now());
+                    *free = at + Duration::from_secs_f64((end - written) as f64 / rate as f64);
+                    *free
+                };
+                tokio::time::sleep_until(at).await;
+                to.write_all(&bytes[written..end]).await.ok()?;
+                written = end;
             }
             Mode::Hole => {
                 state.hits.fetch_add(1, Ordering::SeqCst);

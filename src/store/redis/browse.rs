@@ -23,8 +23,6 @@ use crate::store::{BrowseKey, BrowseQuery, Browsed, Bundle, Found, MessageState,
 const SPAN_MS: i64 = 8192;
 /// Commands of one trip: some 100 us of Redis.
 const TRIP: usize = 32;
-/// Blobs of one trip, of up to 64 KiB each.
-const BLOBS: usize = 8;
 /// Shelves of one partition that one look at the index shows, besides those that have begun.
 const SHELVES: usize = 32;
 const BEGUN: usize = 1024;
@@ -280,15 +278,12 @@ impl Store {
             }
             taken += 1;
         }
-        let commands = wanted.keys().filter_map(|(p, id)| {
-            let mut get = redis::cmd("GET");
-            get.arg(self.0.keys.blob(*p, &BundleId::parse(id)?));
-            Some((Keys::slot(*p), get))
-        });
-        let blobs: Vec<Option<Vec<u8>>> = self.trips(commands.collect(), BLOBS).await?;
+        let blob_key = |(p, id): &(Partition, &str)| Some((*p, self.0.keys.blob(*p, &BundleId::parse(id)?)));
+        let blob_keys: Vec<(Partition, String)> = wanted.keys().filter_map(blob_key).collect();
+        let blobs = self.0.browse.get_blobs_of(&blob_keys).await?;
         for (bundle, blob) in wanted.values_mut().zip(blobs) {
             // What cannot be read is shown by its audit and its claim; what has left meanwhile, not at all.
-            *bundle = blob.and_then(|blob| decode(&blob.into()).ok());
+            *bundle = blob.and_then(|blob| decode(&blob).ok());
         }
         for key in &keys[..taken] {
             let Some(Some(bundle)) = wanted.get(&(key.partition, key.bundle.as_str())) else { continue };

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use redis::Value;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::warn;
 
+use super::blobs::BlobHead;
 use super::keys::Keys;
 use super::lane::{Arg, Call};
 use super::link::read;
@@ -21,6 +23,7 @@ use crate::backoff::Backoff;
 use crate::domain::limits::SPLIT_EXPIRIES;
 use crate::domain::{Partition, UnixMs};
 use crate::store::bundle::BundleId;
+use crate::store::codec::plain_len;
 use crate::store::{Bundle, Claim, ClaimRequest, Claimed, CodecError, Head, StoreError, Swept, decode};
 
 /// Shelves of one partition that one look shows; where there are more (a backlog of a day, or one of a route
@@ -34,6 +37,16 @@ const SWEEP_DEADLINE: Duration = Duration::from_secs(10);
 const SWEEP_LOOK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
 /// Sweeps on their way at once.
 const SWEEPS_AT_ONCE: usize = 16;
+
+/// A claimed bundle whose content was not read yet.
+#[derive(Debug)]
+pub struct Measured {
+    /// The bundle, without its content.
+    pub claimed: Claimed,
+    /// Bytes that it takes when opened; 0 if its blob is not there.
+    pub bytes: usize,
+    head: Option<BlobHead>,
+}
 
 impl Store {
     /// The earliest bundle of every route and slice in these partitions that is due by `until`: one trip a node
@@ -110,8 +123,21 @@ impl Store {
     /// by now, is simply not in the answer. A call whose answer was lost answers the same bundles again, however
     /// long that took: the caller's own deadline counts from before this call.
     pub async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
+        let until_us = self.lease_end(request);
+        let measured = self.claim_measured(request).await?;
+        self.open_claimed(request.partition, &measured, &until_us).await
+    }
+
+    /// Claims without reading the contents, which may be more than the caller has room for: of each bundle it is told
+    /// how many bytes it takes. Those that it wants it opens, the others it gives back.
+    pub async fn claim_measured(&self, request: &ClaimRequest) -> Result<Vec<Measured>, StoreError> {
         let (token, values) = self.send_claim(request, Vec::new(), With::default()).await?;
-        self.open_claim(request, &token, &values).await
+        self.measure(request, &token, &values).await
+    }
+
+    pub(super) fn lease_end(&self, request: &ClaimRequest) -> AtomicI64 {
+        let now_us = self.0.clock.local().mono_us();
+        now_us.saturating_add(request.lease_ms as i64 * 1000).into()
     }
 
     /// Makes the call; `head` are the arguments that come before those of every claim.
@@ -142,61 +168,77 @@ impl Store {
         Ok((token, values))
     }
 
-    /// Gets the content of what was claimed.
-    pub(super) async fn open_claim(
+    /// How large the bundles are that were claimed: one trip.
+    pub(super) async fn measure(
         &self,
         request: &ClaimRequest,
         token: &Arc<str>,
         rows: &[Value],
-    ) -> Result<Vec<Claimed>, StoreError> {
+    ) -> Result<Vec<Measured>, StoreError> {
         let p = request.partition;
         let mut taken = Vec::with_capacity(rows.len());
         for row in rows {
             taken.extend(read_claimed(p, token, row)?);
         }
-        let (clock, mut failures) = (self.0.clock.local(), 0);
-        let end_us = clock.mono_us().saturating_add(request.lease_ms as i64 * 1000);
-        loop {
-            match self.fetch(p, &mut taken).await {
-                Ok(()) => return Ok(taken),
-                // They are ours: given up here, they would wait for their deadline.
-                Err(StoreError::Unavailable(_)) if clock.mono_us() < end_us => {
-                    failures += 1;
-                    tokio::time::sleep(Backoff::CLIENT.wait(failures)).await;
-                }
-                Err(error) => return Err(error),
+        let keys: Vec<String> = taken.iter().map(|c| self.0.keys.blob(p, &c.claim.id)).collect();
+        let (link, until_us) = (self.0.claims.link(), self.lease_end(request));
+        let mut failures = 0;
+        let heads = loop {
+            let answer = link.measure_blobs(Keys::slot(p), &keys).await;
+            if !self.is_worth_another(answer.as_ref().err(), &until_us, &mut failures).await {
+                break answer?;
             }
-        }
+        };
+        let measured = |(claimed, head): (Claimed, Option<BlobHead>)| {
+            let bytes = head.as_ref().map_or(0, |blob| blob.len.max(plain_len(&blob.head).unwrap_or(0)));
+            Measured { claimed, bytes, head }
+        };
+        Ok(taken.into_iter().zip(heads).map(measured).collect())
     }
 
-    /// Gets the blobs of claimed bundles: one trip, past Lua.
-    async fn fetch(&self, p: Partition, claimed: &mut [Claimed]) -> Result<(), StoreError> {
-        if claimed.is_empty() {
-            return Ok(());
-        }
-        let mut pipe = redis::Pipeline::with_capacity(claimed.len());
-        for c in &*claimed {
-            pipe.cmd("GET").arg(self.0.keys.blob(p, &c.claim.id));
-        }
+    /// Reads and opens bundles of one partition that were claimed. Tries on until `until_us`, monotonic microseconds:
+    /// whoever extends the claims meanwhile moves it.
+    pub async fn open_claimed(
+        &self,
+        p: Partition,
+        measured: &[Measured],
+        until_us: &AtomicI64,
+    ) -> Result<Vec<Claimed>, StoreError> {
+        let wanted = |one: &Measured| Some((self.0.keys.blob(p, &one.claimed.claim.id), one.head.clone()?));
+        let wanted: Vec<(String, BlobHead)> = measured.iter().filter_map(wanted).collect();
         let link = self.0.claims.link();
-        let connected = link.reach(Keys::slot(p)).await?;
-        let mut connection = connected.connection.clone();
-        pipe.ignore_errors();
-        let blobs: Vec<Value> =
-            pipe.query_async(&mut connection).await.map_err(|error| link.judge(&connected, &error))?;
-        for (c, blob) in claimed.iter_mut().zip(blobs) {
-            c.bundle = match blob {
-                Value::BulkString(blob) => {
-                    c.blob = Bytes::from(blob);
-                    open(c).map_err(Some)
-                }
-                Value::ServerError(error) if error.code() != "WRONGTYPE" => {
-                    return Err(link.judge(&connected, &error.into()));
-                }
-                _ => Err(None),
-            };
+        let mut failures = 0;
+        let mut blobs = loop {
+            let answer = link.read_blobs(Keys::slot(p), &wanted).await;
+            if !self.is_worth_another(answer.as_ref().err(), until_us, &mut failures).await {
+                break answer?.into_iter();
+            }
+        };
+        let opened = |one: &Measured| {
+            let mut claimed = one.claimed.clone();
+            if let Some(blob) = one.head.as_ref().and_then(|_| blobs.next()).flatten() {
+                claimed.blob = blob;
+                claimed.bundle = open(&claimed).map_err(Some);
+            }
+            claimed
+        };
+        Ok(measured.iter().map(opened).collect())
+    }
+
+    /// Waits before the next try, while claims are held: given up here, they would wait for their deadline.
+    async fn is_worth_another(
+        &self,
+        error: Option<&StoreError>,
+        until_us: &AtomicI64,
+        failures: &mut u32,
+    ) -> bool {
+        let held = self.0.clock.local().mono_us() < until_us.load(Ordering::Relaxed);
+        let again = held && matches!(error, Some(StoreError::Unavailable(_)));
+        if again {
+            *failures += 1;
+            tokio::time::sleep(Backoff::CLIENT.wait(*failures)).await;
         }
-        Ok(())
+        again
     }
 
     /// Returns expired claims to their due zsets, at most a hundred a partition at a time, and brings back

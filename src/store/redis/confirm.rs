@@ -8,8 +8,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::wire::Wire;
 use redis::RedisError;
-use redis::aio::MultiplexedConnection;
 use tokio::sync::Mutex;
 
 use crate::mutants::{self, Mutant};
@@ -39,10 +39,7 @@ pub(super) enum NoTier {
 
 impl How {
     /// What this server can do for the tier.
-    pub(super) async fn of(
-        durability: Durability,
-        connection: &mut MultiplexedConnection,
-    ) -> Result<Self, NoTier> {
+    pub(super) async fn of(durability: Durability, connection: &mut Wire) -> Result<Self, NoTier> {
         let wait = match durability {
             Durability::Async => return Ok(Self::Answered),
             Durability::Replicated(wait) => return Ok(Self::Replicas(wait)),
@@ -73,7 +70,7 @@ impl How {
         Ok(if wait.replicas == 0 { Self::Answered } else { Self::Replicas(wait) })
     }
 
-    async fn wait(self, connection: &mut MultiplexedConnection) -> Result<(), Short> {
+    async fn wait(self, connection: &mut Wire) -> Result<(), Short> {
         let (wait, disks) = match self {
             Self::Answered => return Ok(()),
             Self::Replicas(wait) => (wait, false),
@@ -136,7 +133,7 @@ impl Confirms {
     }
 
     /// Waits until a call that was answered on this connection just now is where the tier wants it.
-    pub(super) async fn confirm(&self, connection: &MultiplexedConnection) -> Result<(), Short> {
+    pub(super) async fn confirm(&self, connection: &Wire) -> Result<(), Short> {
         if self.how == How::Answered || mutants::is(Mutant::NoWait) {
             return Ok(());
         }

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::Bytes;
 use redis::{Pipeline, Value};
 
 use super::keys::Keys;
@@ -136,16 +135,17 @@ impl Store {
         }
         let mut bodies = Vec::with_capacity(taken);
         for ids in ids[..taken].chunks(DROPS) {
-            let commands = ids.iter().flat_map(|id| {
-                let (mut get, mut score) = (redis::cmd("GET"), redis::cmd("ZSCORE"));
-                get.arg(self.0.keys.dead(id));
+            let scores = ids.iter().map(|id| {
+                let mut score = redis::cmd("ZSCORE");
                 score.arg(self.0.keys.grave(id.partition(), &id.grave())).arg(id.as_str());
-                [get, score].map(|command| (Keys::slot(id.partition()), command))
+                (Keys::slot(id.partition()), score)
             });
-            let found: Vec<Value> = self.0.side.gather_all(commands.collect()).await?;
-            bodies.extend(ids.iter().zip(found.chunks(2)).map(|(id, pair)| match pair {
-                [Value::BulkString(blob), Value::BulkString(_) | Value::Double(_)] if known(id) => {
-                    let blob = Bytes::copy_from_slice(blob);
+            let keys: Vec<(Partition, String)> =
+                ids.iter().map(|id| (id.partition(), self.0.keys.dead(id))).collect();
+            let scores: Vec<Value> = self.0.side.gather_all(scores.collect()).await?;
+            let blobs = self.0.side.get_blobs_of(&keys).await?;
+            bodies.extend(ids.iter().zip(scores.iter().zip(blobs)).map(|(id, found)| match found {
+                (Value::BulkString(_) | Value::Double(_), Some(blob)) if known(id) => {
                     Some(DeadBody { bytes: blob.len(), bundle: decode(&blob) })
                 }
                 _ => None,

@@ -1,5 +1,7 @@
 //! One message by its name or its `~` id: where it is, in which state, with its content.
 
+use bytes::Bytes;
+
 use super::keys::Keys;
 use super::link::Link;
 use super::write::{name_key, parse_place};
@@ -54,7 +56,7 @@ pub(super) fn version(bundle: &BundleId, index: u32) -> Text {
 /// What one look at a place showed: the state of one moment, and the blob if it still stood right after.
 pub(super) struct Look {
     pub(super) state: Option<MessageState>,
-    pub(super) blob: Option<Vec<u8>>,
+    pub(super) blob: Option<Bytes>,
 }
 
 /// Looks at a place; `None` if the name means another one by now.
@@ -78,9 +80,7 @@ pub(super) async fn look(
     if Place::of(p, name, Some(&*listed).filter(|l| !l.is_empty())).as_ref() != Some(place) {
         return Ok(None);
     }
-    let mut get = redis::cmd("GET");
-    get.arg(keys.blob(p, &place.bundle));
-    let blob = get.query_async(&mut connection).await.map_err(judged)?;
+    let blob = link.get_blobs(Keys::slot(p), vec![keys.blob(p, &place.bundle)]).await?.pop().flatten();
     let is_set = |map: &str| map.as_bytes().get(place.index as usize) == Some(&b'1');
     let state = match (!due.is_empty(), !claimed.is_empty()) {
         (false, false) => None,
@@ -135,7 +135,7 @@ impl Store {
         let found = look_until_still(&self.0.browse, &self.0.keys, p, &name).await?;
         let Some((place, look)) = found else { return Ok(None) };
         let Some(state) = look.state else { return Ok(None) };
-        let blob = look.blob.unwrap_or_default().into();
+        let blob = look.blob.unwrap_or_default();
         let bundle = decode(&blob).map_err(|why| {
             StoreError::Damaged(format!("the bundle of `{}` cannot be read: {why}", id.escape_debug()))
         })?;

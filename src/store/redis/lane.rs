@@ -12,6 +12,7 @@ use tracing::{error, warn};
 use super::keys::Keys;
 use super::link::{Connected, Link};
 use super::reply::Reply;
+use super::wire::Wire;
 use crate::backoff::Backoff;
 use crate::domain::{Partition, Partitions, StoreClock};
 use crate::store::StoreError;
@@ -276,11 +277,7 @@ async fn send(connected: &Connected, call: &Call, head: &[Arg]) -> RedisResult<V
     }
 }
 
-async fn transact(
-    connection: &mut redis::aio::MultiplexedConnection,
-    call: &Call,
-    evalsha: &Cmd,
-) -> RedisResult<Value> {
+async fn transact(connection: &mut Wire, call: &Call, evalsha: &Cmd) -> RedisResult<Value> {
     if call.blobs.is_empty() {
         return evalsha.query_async(connection).await;
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_util::future::join_all;
 use redis::cluster_routing::Slot;
 use redis::{Cmd, FromRedisValue, Pipeline, RedisError, Value};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -32,6 +32,8 @@ struct Inner {
     routes: watch::Receiver<Routes>,
     /// The last confirmation fell short.
     short: AtomicBool,
+    /// Bounds what reads of blobs ask for at once, see [`super::blobs`].
+    asked: Semaphore,
 }
 
 /// The map, and a connection to each of its nodes.
@@ -94,7 +96,14 @@ impl Link {
                 publish.send_modify(|routes| *routes = starter.follow(routes, &map));
             }
         });
-        Self(Arc::new(Inner { purpose, watched: watched.clone(), routes, short: AtomicBool::new(false) }))
+        let (watched, short) = (watched.clone(), AtomicBool::new(false));
+        let asked = Semaphore::new(Self::asked_permits());
+        Self(Arc::new(Inner { purpose, watched, routes, short, asked }))
+    }
+
+    /// What reads of blobs may still ask for.
+    pub(super) fn asked(&self) -> &Semaphore {
+        &self.0.asked
     }
 
     /// The connection to the node that serves this slot, as soon as there is one. Waits for ever; callers have

@@ -3,6 +3,7 @@
 //! and disks; the others are the calls, by who makes them.
 
 mod audit;
+mod blobs;
 mod browse;
 mod claims;
 mod confirm;
@@ -30,6 +31,7 @@ mod settle;
 mod topology;
 mod trail;
 mod wake;
+mod wire;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,6 +43,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use self::audit::Audits;
+pub use self::claims::Measured;
 use self::counts::Fields;
 use self::health::Health;
 use self::identity::Identity;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
+use super::wire::Wire;
 use redis::cluster_routing::Slot;
 use redis::{AsyncConnectionConfig, Client, RedisError};
 use tokio::sync::watch;
@@ -18,7 +18,8 @@ use crate::backoff::Backoff;
 use crate::lifecycle::{Tasks, tick};
 use crate::store::config::Durability;
 
-/// Longest wait for an answer. Redis's own slow scripts are bounded far below this.
+/// Longest wait for a small answer on an idle connection; what has many bytes may take longer, see [`super::wire`].
+/// Redis's own slow scripts are bounded far below this.
 pub(super) const RESPONSE: Duration = Duration::from_secs(2);
 /// Longest wait for a connection to be made.
 pub(super) const CONNECT: Duration = Duration::from_secs(2);
@@ -38,7 +39,7 @@ pub(super) struct NodeLink {
 /// A connection as it is now.
 #[derive(Clone, Debug)]
 pub(super) struct Connected {
-    pub(super) connection: MultiplexedConnection,
+    pub(super) connection: Wire,
     /// Which node it leads to.
     pub(super) node: u64,
     /// Whose clock its answers show: the same for all connections to one server.
@@ -127,22 +128,23 @@ pub(super) fn is_broken(error: &RedisError) -> bool {
 }
 
 /// Connects and checks the role, within a deadline.
-pub(super) async fn connect(client: &Client, response: Duration) -> Result<MultiplexedConnection, String> {
+pub(super) async fn connect(client: &Client, response: Duration) -> Result<Wire, String> {
     let mut connection = open(client, response).await?;
     probe(&mut connection).await?;
     Ok(connection)
 }
 
 /// Connects, whatever stands there, within a deadline.
-pub(super) async fn open(client: &Client, response: Duration) -> Result<MultiplexedConnection, String> {
-    let settings = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(CONNECT))
-        .set_response_timeout(Some(response));
+pub(super) async fn open(client: &Client, response: Duration) -> Result<Wire, String> {
+    // Deadlines are the wire's: the library's are blind to how much is on its way.
+    let settings =
+        AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(None);
     let connecting = client.get_multiplexed_async_connection_with_config(&settings);
-    tokio::time::timeout(CONNECT * 2, connecting)
+    let connection = tokio::time::timeout(CONNECT * 2, connecting)
         .await
         .map_err(|_| "no answer in time".to_owned())?
-        .map_err(|error| explained(&error.to_string()))
+        .map_err(|error| explained(&error.to_string()))?;
+    Ok(Wire::new(connection, response))
 }
 
 /// What TLS libraries say in words for programmers, and what it means to whoever set the server up.
@@ -164,7 +166,7 @@ fn explained(error: &str) -> String {
     meaning.map_or_else(|| error.to_owned(), |(_, meaning)| format!("{meaning} ({error})"))
 }
 
-async fn probe(connection: &mut MultiplexedConnection) -> Result<(), String> {
+async fn probe(connection: &mut Wire) -> Result<(), String> {
     let role = redis::cmd("ROLE").query_async::<redis::Value>(connection).await;
     match role {
         Ok(redis::Value::Array(parts)) => match parts.first() {
@@ -219,7 +221,7 @@ impl Keeper {
         }
     }
 
-    async fn connect(&self) -> Result<(MultiplexedConnection, How), String> {
+    async fn connect(&self) -> Result<(Wire, How), String> {
         let Purpose { durability, .. } = self.purpose;
         let response = RESPONSE + durability.wait().map(|wait| wait.timeout).unwrap_or_default();
         let mut connection = connect(&self.client, response).await?;
@@ -246,11 +248,7 @@ async fn told(broken: &mut watch::Receiver<u64>, generation: u64) {
 }
 
 /// Returns why the connection is no longer good.
-async fn watch_over(
-    mut connection: MultiplexedConnection,
-    generation: u64,
-    mut broken: watch::Receiver<u64>,
-) -> String {
+async fn watch_over(mut connection: Wire, generation: u64, mut broken: watch::Receiver<u64>) -> String {
     loop {
         tokio::select! {
             () = told(&mut broken, generation) => return "a call failed".to_owned(),

@@ -9,7 +9,7 @@ use super::lane::{Arg, Call};
 use super::reply::{integer, shape, text};
 use super::scripts::With;
 use super::write::name_key;
-use super::{Ids, Store, scripts};
+use super::{Ids, Measured, Store, scripts};
 use crate::domain::{Partition, RouteName, StoreClock, UnixMs};
 use crate::store::bundle::BundleId;
 use crate::store::{Hold, Ordered, OrderedRequest, Position, StoreError, Taken, slice_of};
@@ -82,6 +82,22 @@ impl Store {
     /// Claims of an ordered route in one partition, as its only holder. `Err` means that there may be claims which
     /// the caller knows nothing of: it must give up its holder's name.
     pub async fn claim_in_order(&self, request: &OrderedRequest) -> Result<Ordered, StoreError> {
+        let until_us = self.lease_end(&request.claim);
+        Ok(match self.claim_in_order_measured(request).await? {
+            Ordered::Taken(Taken { claimed, left, holds }) => {
+                let claimed = self.open_claimed(request.claim.partition, &claimed, &until_us).await?;
+                Ordered::Taken(Taken { claimed, left, holds })
+            }
+            Ordered::Wait(ms) => Ordered::Wait(ms),
+            Ordered::Lost => Ordered::Lost,
+        })
+    }
+
+    /// The same without the contents, see [`Store::claim_measured`].
+    pub async fn claim_in_order_measured(
+        &self,
+        request: &OrderedRequest,
+    ) -> Result<Ordered<Measured>, StoreError> {
         let p = request.claim.partition;
         let may_take = if request.may_take { "1" } else { "0" };
         let mut head: Vec<Arg> = vec![
@@ -109,7 +125,7 @@ impl Store {
             // Junk that the audit will remove; what lies behind it is not known.
             None => Some(Position { due: UnixMs(integer(&values[1])?), stamp: 0 }),
         };
-        let claimed = self.open_claim(&request.claim, &token, &rows).await?;
+        let claimed = self.measure(&request.claim, &token, &rows).await?;
         let holds = if mode == "n" { Some(self.holds(p, &request.route).await?) } else { None };
         if let Some(highest) = holds.iter().flatten().map(|(_, hold)| hold.to).max() {
             self.0.order.seen(highest);

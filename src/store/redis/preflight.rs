@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
+use super::wire::Wire;
 use redis::RedisResult;
-use redis::aio::MultiplexedConnection;
 use redis::cluster_routing::Slot;
 use tracing::warn;
 
@@ -73,7 +73,7 @@ async fn node(
 
 /// Whether the tier can be had here: a server that cannot do it is refused, replicas that are not there (yet) are
 /// waited for.
-async fn tier(durability: Durability, connection: &mut MultiplexedConnection) -> Result<(), Preflight> {
+async fn tier(durability: Durability, connection: &mut Wire) -> Result<(), Preflight> {
     How::of(durability, connection).await.map_err(|why| match why {
         NoTier::Unable(why) => refused(why.to_owned()),
         NoTier::Away(error) => Preflight::Away(error.to_string()),
@@ -95,12 +95,12 @@ async fn tier(durability: Durability, connection: &mut MultiplexedConnection) ->
     Ok(())
 }
 
-async fn setting(connection: &mut MultiplexedConnection, name: &str) -> RedisResult<Option<String>> {
+async fn setting(connection: &mut Wire, name: &str) -> RedisResult<Option<String>> {
     let found: Vec<String> = redis::cmd("CONFIG").arg("GET").arg(name).query_async(connection).await?;
     Ok(found.into_iter().nth(1))
 }
 
-async fn policy(config: &Config, connection: &mut MultiplexedConnection) -> Result<(), Preflight> {
+async fn policy(config: &Config, connection: &mut Wire) -> Result<(), Preflight> {
     let settings = async {
         let eviction = setting(connection, "maxmemory-policy").await?;
         let aof = setting(connection, "appendonly").await?;
@@ -152,11 +152,7 @@ async fn policy(config: &Config, connection: &mut MultiplexedConnection) -> Resu
     Ok(())
 }
 
-async fn description(
-    config: &Config,
-    connection: &mut MultiplexedConnection,
-    claim_it: bool,
-) -> Result<(), Preflight> {
+async fn description(config: &Config, connection: &mut Wire, claim_it: bool) -> Result<(), Preflight> {
     let meta = Keys::new(&config.prefix).meta();
     let away = |error: redis::RedisError| Preflight::Away(error.to_string());
     let kind: String = redis::cmd("TYPE").arg(&meta).query_async(connection).await.map_err(away)?;

@@ -98,21 +98,20 @@ impl Store {
         bundles: &[(BundleId, Standing)],
         visit: &mut impl FnMut(&Entry, Standing),
     ) -> Result<(), StoreError> {
-        let mut commands = Vec::with_capacity(bundles.len() * 3);
+        let mut commands = Vec::with_capacity(bundles.len() * 2);
         for (id, _) in bundles {
             for map in ["gone", "done"] {
                 let mut get = redis::cmd("HGET");
                 get.arg(self.0.keys.of(p, map)).arg(id.as_str());
                 commands.push((Keys::slot(p), get));
             }
-            let mut get = redis::cmd("GET");
-            get.arg(self.0.keys.blob(p, id));
-            commands.push((Keys::slot(p), get));
         }
-        let answers: Vec<Option<Vec<u8>>> = self.trips(commands, BUNDLES * 3).await?;
-        for ((_, standing), answer) in bundles.iter().zip(answers.chunks(3)) {
-            let [gone, done, Some(blob)] = answer else { continue };
-            let Ok(bundle) = decode(&blob.clone().into()) else { continue };
+        let maps: Vec<Option<Vec<u8>>> = self.trips(commands, BUNDLES * 2).await?;
+        let keys = bundles.iter().map(|(id, _)| self.0.keys.blob(p, id)).collect();
+        let blobs = self.0.browse.get_blobs(Keys::slot(p), keys).await?;
+        for (((_, standing), maps), blob) in bundles.iter().zip(maps.chunks(2)).zip(blobs) {
+            let ([gone, done], Some(blob)) = (maps, blob) else { continue };
+            let Ok(bundle) = decode(&blob) else { continue };
             let is_set =
                 |map: &Option<Vec<u8>>, at: usize| map.as_ref().is_some_and(|m| m.get(at) == Some(&b'1'));
             for (at, entry) in bundle.entries.iter().enumerate() {

@@ -46,6 +46,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests have no end to come to in order")]
 
 mod audit;
+mod bytes;
 mod damage;
 mod dead;
 mod declared;

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
 use redis::cluster_routing::Slot;
 use redis::{Cmd, Pipeline, Value};
 
@@ -191,12 +190,16 @@ impl Store {
 
     /// Notes a blob that stands nowhere, unless it will pass, with the due time that it says.
     async fn look_at_orphan(&self, p: Partition, id: &BundleId, finds: &mut Finds) -> Result<(), StoreError> {
-        let mut pipe = Pipeline::with_capacity(2);
-        pipe.cmd("PTTL").arg(self.0.keys.blob(p, id)).cmd("GET").arg(self.0.keys.blob(p, id));
-        let (ttl, blob): (i64, Option<Vec<u8>>) = self.ask(p, &pipe).await?;
-        if let (-1, Some(blob)) = (ttl, blob) {
+        let key = self.0.keys.blob(p, id);
+        let mut pipe = Pipeline::with_capacity(1);
+        pipe.cmd("PTTL").arg(&key);
+        let (ttl,): (i64,) = self.ask(p, &pipe).await?;
+        if ttl != -1 {
+            return Ok(());
+        }
+        if let Some(blob) = self.0.side.get_blobs(Keys::slot(p), vec![key]).await?.pop().flatten() {
             // One that cannot be read is due at once, and found out by whoever claims it.
-            let first = decode(&Bytes::from(blob)).map_or(self.0.clock.now(), |bundle| bundle.first_due());
+            let first = decode(&blob).map_or(self.0.clock.now(), |bundle| bundle.first_due());
             finds.bundle(id.clone(), Some(first.0));
         }
         Ok(())

@@ -140,15 +140,10 @@ impl Store {
         if ids.is_empty() {
             return Ok(());
         }
-        let mut pipe = Pipeline::with_capacity(ids.len());
-        for id in &ids {
-            pipe.cmd("GET").arg(self.0.keys.blob(p, id));
-        }
-        pipe.ignore_errors();
-        let blobs: Vec<Value> = self.ask(p, &pipe).await?;
+        let keys = ids.iter().map(|id| self.0.keys.blob(p, id)).collect();
+        let blobs = self.0.side.get_blobs(Keys::slot(p), keys).await?;
         for (id, blob) in ids.into_iter().zip(blobs) {
-            let Value::BulkString(blob) = blob else { continue };
-            if !is_whole(&blob) {
+            if blob.is_some_and(|blob| !is_whole(&blob)) {
                 report.unreadable.push(id);
             }
         }

@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::super::wire::Wire;
 use futures_util::future::join_all;
-use redis::aio::MultiplexedConnection;
 use redis::cluster_routing::Slot;
 use redis::{Client, Value};
 use tracing::debug;
@@ -27,7 +27,7 @@ pub(super) struct Nodes {
     seeds: Vec<Address>,
     /// What the store uses: only these are missed.
     wanted: Vec<Slot>,
-    known: BTreeMap<Address, Option<MultiplexedConnection>>,
+    known: BTreeMap<Address, Option<Wire>>,
 }
 
 /// One node's view: ranges of slots and their masters, and all nodes that it named.
@@ -78,11 +78,7 @@ impl Nodes {
     }
 }
 
-async fn ask(
-    address: &Address,
-    connection: &mut Option<MultiplexedConnection>,
-    login: &Login,
-) -> Result<View, String> {
+async fn ask(address: &Address, connection: &mut Option<Wire>, login: &Login) -> Result<View, String> {
     let asked = async {
         if connection.is_none() {
             let client = at(address, login).and_then(Client::open).map_err(|error| error.to_string())?;

@@ -8,8 +8,8 @@
 
 use std::collections::BTreeMap;
 
+use super::super::wire::Wire;
 use futures_util::future::join_all;
-use redis::aio::MultiplexedConnection;
 use redis::{Client, RedisResult};
 use tracing::warn;
 
@@ -26,7 +26,7 @@ pub(super) struct Sentinels {
 struct Sentinel {
     address: Address,
     client: Client,
-    connection: Option<MultiplexedConnection>,
+    connection: Option<Wire>,
     /// Why it said nothing, when it was last asked: it did not answer, or did not know the master.
     silent: Option<String>,
 }

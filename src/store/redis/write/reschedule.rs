@@ -142,7 +142,7 @@ fn pending(place: &Place, look: &Look) -> Pending {
         return Pending::No(look.state);
     }
     let Some(blob) = &look.blob else { return Pending::Unreadable("its blob is not there".to_owned()) };
-    let bundle = match decode(&blob.clone().into()) {
+    let bundle = match decode(blob) {
         Ok(bundle) => bundle,
         Err(why) => return Pending::Unreadable(why.to_string()),
     };
