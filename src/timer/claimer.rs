@@ -14,6 +14,7 @@ use tracing::warn;
 
 use super::Shard;
 use super::order::Look;
+use super::reading::{Reading, Wanted};
 use super::sight::{LOOK, Sight};
 use super::taking::{self, Taken};
 use crate::cluster::Cluster;
@@ -270,15 +271,13 @@ impl Claimer {
             if !pauses.may_publish(route) {
                 continue;
             }
-            let Some(room) = served.room() else {
+            let Some((room, shelves)) = served.room(self.shard.mono_us()) else {
                 requests.starved = true;
                 continue;
             };
-            // Each shelf gives a bundle at least, so the small room of a limited route goes to its earliest.
-            let few = if served.limit.is_some() { room as usize / BUNDLE_MESSAGES } else { heads.len() };
-            if heads.len() > few.max(1) {
+            if heads.len() > shelves {
                 heads.sort_by_key(|head| head.due);
-                heads.truncate(few.max(1));
+                heads.truncate(shelves);
                 requests.more = true;
             }
             let share = (room / heads.len() as i64).max(1) as u32;
@@ -384,16 +383,20 @@ impl Claimer {
 async fn claim(shard: &Arc<Shard>, request: &ClaimRequest) -> Result<bool, StoreError> {
     // Taken before the claim is sent: the deadline in the store can only be later.
     let lease_until_us = shard.mono_us() + shard.lease_us();
-    let claimed = shard.store.claim(request).await?;
-    let messages: usize = claimed.iter().map(|c| c.claim.id.count()).sum();
+    let measured = shard.store.claim_measured(request).await?;
+    let messages: usize = measured.iter().map(|one| one.claimed.claim.id.count()).sum();
     let allowed: u32 = request.shelves.iter().map(|(_, messages)| messages).sum();
-    let full = claimed.len() >= request.max_bundles || messages + BUNDLE_MESSAGES > allowed as usize;
-    let mut items = Vec::with_capacity(claimed.len());
-    for one in claimed {
-        if let Taken::Held(item) = taking::take(shard, one, lease_until_us).await {
-            items.extend(item);
+    let full = measured.len() >= request.max_bundles || messages + BUNDLE_MESSAGES > allowed as usize;
+    let mut reading =
+        Reading::begin(shard, request.partition, measured, Wanted::WhatFits, lease_until_us).await;
+    while let Some(read) = reading.next().await {
+        let mut items = Vec::new();
+        for (one, room) in read? {
+            if let Taken::Held(item) = taking::take(shard, one, room, reading.lease_until_us()).await {
+                items.extend(item);
+            }
         }
+        shard.wheel.add(items);
     }
-    shard.wheel.add(items);
-    Ok(full)
+    Ok(full && reading.left().is_none())
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use bytes::Bytes;
 
 use super::Served;
+use super::budget::Room;
 use crate::domain::{Entry, Flags, Partition, RouteName, StoreClock, Text, UnixMs, Verdict};
 use crate::egress::{Batch, Lane};
 use crate::mutants::{self, Mutant};
@@ -179,7 +180,8 @@ pub(super) struct Holding {
     pub(super) standing: Vec<Standing>,
     /// Entries of `stored` that are still open.
     pub(super) open: usize,
-    pub(super) bytes: i64,
+    /// Of what the process may hold, until its messages are settled.
+    pub(super) room: Room,
     /// Something was confirmed since the store was last told.
     pub(super) news: bool,
     /// An answer to the store about it is on its way.

@@ -12,6 +12,7 @@
 //! may have passed to another (each hand-over checks a monotonic deadline taken before the claim was sent);
 //! a wake-up only shortens a wait; what is claimed but not published is given back on a clean stop.
 
+mod budget;
 mod claimer;
 pub mod config;
 mod division;
@@ -21,6 +22,7 @@ mod limit;
 mod lines;
 mod order;
 mod ordered;
+mod reading;
 #[cfg(feature = "test-util")]
 pub mod rehearsal;
 mod settler;
@@ -39,12 +41,14 @@ use tokio_util::sync::CancellationToken;
 pub use config::Config;
 
 use crate::cluster::Cluster;
+use crate::domain::limits::BUNDLE_MESSAGES;
 use crate::domain::{Partition, Route};
 use crate::egress::{Lanes, Verdicts};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{DeadRoom, Store};
 use crate::telemetry::{Bursts, Metrics, RouteMetrics, Watch};
 
+use self::budget::{Budget, Share};
 use self::limit::Limit;
 use self::table::Table;
 use self::wheel::Wheel;
@@ -54,8 +58,6 @@ use self::wheel::Wheel;
 const ROUTE_WINDOW: i64 = 50_000;
 /// Of which one look claims at most so many: what is claimed has to be decoded, and other routes wait for the next look.
 const LOOK_MESSAGES: i64 = ROUTE_WINDOW / 4;
-/// Bytes of one route's bundles likewise.
-const ROUTE_BYTES: i64 = 64 << 20;
 /// Of a limited route this many seconds' worth at most: enough for a target that takes a second to confirm.
 const LIMITED_SECONDS: i64 = 2;
 
@@ -97,8 +99,8 @@ struct Served {
     limit: Option<Arc<Limit>>,
     /// Messages held claimed.
     messages: AtomicI64,
-    /// Bytes of their bundles.
-    bytes: AtomicI64,
+    /// Bytes of their bundles, of those that the process may hold.
+    share: Arc<Share>,
 }
 
 /// What the tasks of one shard share.
@@ -119,7 +121,7 @@ struct Shard {
     /// Rung when something of an ordered route may go, or a line closes.
     lines_moved: Notify,
     /// Rung when a route's window has room again.
-    room: Notify,
+    room: Arc<Notify>,
     /// Cancelled once nothing more will be claimed.
     claimed_all: CancellationToken,
     shutdown: Shutdown,
@@ -128,6 +130,8 @@ struct Shard {
 /// Starts the wheel and all shards.
 pub fn start(parts: &Parts<'_>) -> std::io::Result<()> {
     let wheel = Wheel::start(parts.store.clock().clone(), parts.tasks, &parts.shutdown)?;
+    let bells: Vec<Arc<Notify>> = (0..parts.shards).map(|_| Arc::default()).collect();
+    let budget = Budget::new(bells.clone());
     let served = parts.routes.iter().filter_map(|route| {
         let served = Served {
             route: route.clone(),
@@ -136,7 +140,7 @@ pub fn start(parts: &Parts<'_>) -> std::io::Result<()> {
             bursts: parts.bursts.clone(),
             limit: route.policy.rate.map(|rate| Arc::new(Limit::new(rate, parts.store.clock().local()))),
             messages: AtomicI64::new(0),
-            bytes: AtomicI64::new(0),
+            share: Share::new(budget.clone()),
         };
         Some((route.name.as_str().to_owned(), Arc::new(served)))
     });
@@ -149,7 +153,7 @@ pub fn start(parts: &Parts<'_>) -> std::io::Result<()> {
             .tasks
             .spawn(&format!("timer:limit:{name}"), limit::run(limit, name, store, wheel.clone(), shutdown));
     }
-    for number in 0..parts.shards {
+    for (number, room) in bells.into_iter().enumerate() {
         let partitions =
             parts.store.partitions().all().filter(|&p| parts.store.wake().shard_of(p) == number).collect();
         let shard = Arc::new(Shard {
@@ -166,7 +170,7 @@ pub fn start(parts: &Parts<'_>) -> std::io::Result<()> {
             verdicts: Arc::default(),
             wheel: wheel.clone(),
             lines_moved: Notify::new(),
-            room: Notify::new(),
+            room,
             claimed_all: CancellationToken::new(),
             shutdown: parts.shutdown.clone(),
         });
@@ -178,13 +182,19 @@ pub fn start(parts: &Parts<'_>) -> std::io::Result<()> {
 }
 
 impl Served {
-    /// Messages that the next look may claim; `None` until a quarter of the window is free, so that claims stay
-    /// large when the target is what limits.
-    fn room(&self) -> Option<i64> {
+    /// Messages that the next look may claim, and of how many shelves; `None` until a quarter of the window is free, so
+    /// that claims stay large when the target is what limits.
+    fn room(&self, now_us: i64) -> Option<(i64, usize)> {
         let window = self.window();
         let free = window - self.messages.load(Ordering::Relaxed);
-        let has_room = free >= (window / 4).max(1) && self.bytes.load(Ordering::Relaxed) < ROUTE_BYTES;
-        has_room.then_some(free.min(LOOK_MESSAGES))
+        if free < (window / 4).max(1) {
+            return None;
+        }
+        let (messages, shelves) = self.share.fits(now_us)?;
+        let messages = messages.min(free).min(LOOK_MESSAGES);
+        // Each shelf gives a bundle at least, so the small room of a limited route goes to its earliest.
+        let limited = self.limit.is_some().then_some(messages as usize / BUNDLE_MESSAGES);
+        Some((messages, shelves.min(limited.unwrap_or(shelves)).max(1)))
     }
 
     fn window(&self) -> i64 {
@@ -194,8 +204,7 @@ impl Served {
         })
     }
 
-    fn hold(&self, messages: i64, bytes: i64) {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    fn hold(&self, messages: i64) {
         let held = self.messages.fetch_add(messages, Ordering::Relaxed) + messages;
         self.metrics.in_flight.set(held);
     }

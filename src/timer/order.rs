@@ -221,6 +221,11 @@ impl Line {
         self.seen.left.is_some() && !may_go && !self.keys.values().any(|key| key.busy)
     }
 
+    /// Whether it holds something that waits for what is left in the store.
+    pub(super) fn holds_stuck(&self) -> bool {
+        self.holdings > 0 && self.is_stuck()
+    }
+
     /// What is to be done next, if anything.
     pub(super) fn next(&mut self, surroundings: &Surroundings<'_>) -> Option<Turn> {
         while !self.closing && self.turns.first().is_some_and(|(first, _)| self.seen.up_to(*first)) {

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use super::claimer::{BUNDLES, Claimed, Claimer};
 use super::holding::LineId;
 use super::order::{Line, Look};
+use super::reading::{Reading, Wanted};
 use super::sight::Sight;
 use super::table::Slots;
 use super::taking::{self, Taken};
 use super::{Served, Shard};
-use crate::domain::limits::BUNDLE_MESSAGES;
 use crate::domain::{Partition, RouteName, UnixMs};
 use crate::store::{ClaimRequest, Head, Ordered, OrderedRequest, Position, StoreError};
 
@@ -131,20 +131,18 @@ impl Claimer {
         if due.is_empty() {
             return Vec::new();
         }
-        let Some(room) = served.room() else {
+        let Some((room, shelves)) = served.room(self.shard.mono_us()) else {
             outcome.starved = true;
             let mut slots = self.shard.table.lock();
             // A window full of what waits for something that it left out would never empty: one bundle more.
-            due.retain(|due| due.left_alone(&mut slots, look).is_some_and(|line| line.is_stuck()));
+            due.retain(|due| due.left_alone(&mut slots, look).is_some_and(|line| line.holds_stuck()));
             outcome.more |= !due.is_empty();
             return due.into_iter().map(|due| (due, 1)).collect();
         };
-        // Each gives a bundle at least, so the small room of a limited route goes to the earliest.
-        let few = if served.limit.is_some() { room as usize / BUNDLE_MESSAGES } else { due.len() };
-        if due.len() > few.max(1) {
+        if due.len() > shelves {
             due.sort_by_key(Due::first);
             let mut slots = self.shard.table.lock();
-            for due in due.split_off(few.max(1)) {
+            for due in due.split_off(shelves) {
                 due.left_alone(&mut slots, look);
             }
             outcome.more = true;
@@ -180,10 +178,10 @@ impl Claim {
 
     /// Makes it. Returns whether there may be more to take.
     async fn make(self) -> Result<bool, StoreError> {
-        let Some((request, mut claiming)) = self.begin() else { return Ok(false) };
+        let Some((request, wanted, mut claiming)) = self.begin() else { return Ok(false) };
         let shard = &self.shard;
         let lease_until_us = shard.mono_us() + shard.lease_us();
-        let taken = match shard.store.claim_in_order(&request).await? {
+        let taken = match shard.store.claim_in_order_measured(&request).await? {
             Ordered::Wait(ms) => {
                 let wait_us = (ms as i64).saturating_mul(1000).min(ASK_US);
                 claiming.end(|line| line.waits_until_us = shard.mono_us() + wait_us);
@@ -198,30 +196,35 @@ impl Claim {
         if let Some(holds) = taken.holds {
             claiming.line(|line| line.took_over(holds));
         }
-        let (mut items, mut whole, mut known) = (Vec::new(), true, true);
-        for one in taken.claimed {
-            match taking::take(shard, one, lease_until_us).await {
-                Taken::Held(item) => items.extend(item),
-                Taken::Gone => {}
-                Taken::Back => whole = false,
-                Taken::Left => known = false,
+        let (mut whole, mut known) = (true, true);
+        let mut reading = Reading::begin(shard, self.id.1, taken.claimed, wanted, lease_until_us).await;
+        while let Some(read) = reading.next().await {
+            let mut items = Vec::new();
+            for (one, room) in read? {
+                match taking::take(shard, one, room, reading.lease_until_us()).await {
+                    Taken::Held(item) => items.extend(item),
+                    Taken::Gone => {}
+                    Taken::Back => whole = false,
+                    Taken::Left => known = false,
+                }
             }
+            shard.wheel.add(items);
         }
-        shard.wheel.add(items);
+        let (left, refused) = (reading.left().or(taken.left), reading.left().is_some());
         claiming.end(|line| {
             if !known {
                 line.give_up();
             } else if whole {
-                line.looked(self.look, taken.left);
+                line.looked(self.look, left);
             } else {
                 line.forget_look();
             }
         });
-        Ok(taken.left.is_some() || !whole)
+        Ok(!refused && (left.is_some() || !whole))
     }
 
     /// The request; `None` if its line closes, or another claim for it is on its way.
-    fn begin(&self) -> Option<(OrderedRequest, Claiming<'_>)> {
+    fn begin(&self) -> Option<(OrderedRequest, Wanted, Claiming<'_>)> {
         let mut slots = self.shard.table.lock();
         let new = || Line::new(self.shard.store.unique());
         let line = slots.lines.entry(self.id.clone()).or_insert_with(new);
@@ -229,6 +232,8 @@ impl Claim {
             return None;
         }
         line.claiming = true;
+        // What it holds waits for what is in the store: the first of that must be taken.
+        let wanted = if line.holds_stuck() { Wanted::TheFirst } else { Wanted::FromTheFirst };
         let request = OrderedRequest {
             claim: self.request.clone(),
             until: self.until,
@@ -237,7 +242,7 @@ impl Claim {
             may_take: line.holdings == 0,
             freed: line.take_freed(),
         };
-        Some((request, Claiming { shard: &self.shard, id: self.id.clone(), ended: false }))
+        Some((request, wanted, Claiming { shard: &self.shard, id: self.id.clone(), ended: false }))
     }
 }
 

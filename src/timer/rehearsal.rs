@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering};
 use prometheus_client::registry::Registry;
 
 use super::Served;
+use super::budget::{Budget, Share};
 use super::holding::{Flight, INDEX_BITS};
 use super::wheel::{Item, hand_over};
 use crate::domain::testing::{entry, route};
@@ -79,7 +80,7 @@ pub(super) fn served(clock: Clock) -> Arc<Served> {
         bursts: Arc::new(Bursts::new(clock)),
         limit: None,
         messages: AtomicI64::new(0),
-        bytes: AtomicI64::new(0),
+        share: Share::new(Budget::new(Vec::new())),
     })
 }
 

@@ -318,9 +318,11 @@ impl Settler {
 
     fn release(&self, holding: Option<Holding>) {
         let Some(holding) = holding else { return };
-        let served = &holding.flight.served;
-        served.hold(-(holding.standing.len() as i64), -holding.bytes);
-        if served.room().is_some() {
+        let Holding { flight, standing, room, .. } = holding;
+        let served = &flight.served;
+        served.hold(-(standing.len() as i64));
+        drop(room);
+        if served.room(self.shard.mono_us()).is_some() {
             self.shard.room.notify_one();
         }
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32};
 
 use tracing::{error, warn};
 
+use super::budget::Room;
 use super::holding::{Flight, Holding, INDEX_BITS, Keyed, Standing};
 use super::wheel::Item;
 use super::{Served, Shard};
@@ -27,7 +28,7 @@ pub(super) enum Taken {
 }
 
 /// Enters one claimed bundle, or deals with one that cannot be published as it is.
-pub(super) async fn take(shard: &Shard, claimed: Claimed, lease_until_us: i64) -> Taken {
+pub(super) async fn take(shard: &Shard, claimed: Claimed, room: Room, lease_until_us: i64) -> Taken {
     let Some(served) = shard.routes.get(claimed.claim.id.route()).cloned() else { return Taken::Left };
     let bundle = match &claimed.bundle {
         Ok(bundle) if bundle.entries.len() == claimed.skip.len() => bundle.clone(),
@@ -61,7 +62,7 @@ pub(super) async fn take(shard: &Shard, claimed: Claimed, lease_until_us: i64) -
     if dies && served.route.dead_letter_to.is_none() {
         return bury_dying(shard, &claimed, &served, &bundle).await;
     }
-    Taken::Held(enter(shard, claimed, &served, &bundle, lease_until_us))
+    Taken::Held(enter(shard, claimed, room, &served, &bundle, lease_until_us))
 }
 
 /// What was due before the store was found to have gone back may have been published by whoever knew what the store
@@ -90,11 +91,12 @@ async fn bury_dying(shard: &Shard, claimed: &Claimed, served: &Arc<Served>, bund
 fn enter(
     shard: &Shard,
     claimed: Claimed,
+    room: Room,
     served: &Arc<Served>,
     bundle: &Bundle,
     lease_until_us: i64,
 ) -> Option<Item> {
-    let Claimed { claim, expiries, skip, blob, .. } = claimed;
+    let Claimed { claim, expiries, skip, .. } = claimed;
     let expiries = if mutants::is(Mutant::ForgetExpiry) { 0 } else { expiries };
     let slot = shard.table.slot();
     let dying = bundle.entries.iter().any(|entry| entry.flags.has(Flags::DYING));
@@ -137,15 +139,14 @@ fn enter(
     });
     let standing: Vec<Standing> =
         skip.iter().map(|&skip| if skip { Standing::Skipped } else { Standing::Open }).collect();
-    let bytes = blob.len() as i64;
-    served.hold(skip.len() as i64, bytes);
+    served.hold(skip.len() as i64);
     let holding = Holding {
         claim,
         flight: flight.clone(),
         stored: (0..skip.len() as u32).collect(),
         standing,
         open,
-        bytes,
+        room,
         news: false,
         busy: false,
         moving: Vec::new(),

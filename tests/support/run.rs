@@ -52,6 +52,7 @@ pub struct Message {
     headers: Headers,
     contract: Vec<(String, String)>,
     size: usize,
+    random: bool,
 }
 
 impl Message {
@@ -84,6 +85,13 @@ impl Message {
         self
     }
 
+    /// A body that no compression makes smaller.
+    #[must_use]
+    pub fn random(mut self) -> Self {
+        self.random = true;
+        self
+    }
+
     /// Which message it is.
     pub fn id(&self) -> &Id {
         &self.stamp.id
@@ -91,7 +99,11 @@ impl Message {
 
     /// Its body and all its headers but the one that `When` makes, whose type depends on the broker.
     pub(super) fn wire(&self) -> (Vec<u8>, Headers) {
-        let body = self.stamp.body(self.size);
+        let mut body = self.stamp.body(self.size);
+        if self.random {
+            let filler = body.iter().position(|&byte| byte == b'\n').map_or(body.len(), |end| end + 1);
+            fastrand::Rng::with_seed(self.stamp.id.seq).fill(&mut body[filler..]);
+        }
         let mut headers = self.headers.clone();
         headers.push((ID.to_owned(), Some(self.stamp.id.to_string().into_bytes())));
         headers.push((CRC.to_owned(), Some(checksum(&body, &headers).into_bytes())));
@@ -123,7 +135,7 @@ impl Run {
             When::Delay(ms) | When::At(ms) => ms as i64,
         };
         let stamp = Stamp { id, due_ms: made_ms + delay, target: target.to_owned(), key: None };
-        Message { stamp, when, made_ms, headers: vec![], contract: vec![], size: 256 }
+        Message { stamp, when, made_ms, headers: vec![], contract: vec![], size: 256, random: false }
     }
 
     /// How many messages were made so far: those made later have a `seq` of this or more.

@@ -2,6 +2,7 @@
 //! there is no event to wait for, and what comes of it is judged by the accounts.
 
 mod brokers;
+mod bytes;
 mod clocks;
 mod common;
 mod damage;

@@ -1,6 +1,6 @@
 //! The table of the rows: the fault matrix as it is played here.
 
-use super::{Row, brokers, clocks, damage, inputs, links, long, redis, replicas, topologies};
+use super::{Row, brokers, bytes, clocks, damage, inputs, links, long, redis, replicas, topologies};
 
 /// All of them, in order.
 pub(crate) const ROWS: &[Row] = &[
@@ -447,6 +447,19 @@ pub(crate) const ROWS: &[Row] = &[
         at_once: 1,
         short: false,
         play: |scale| Box::pin(clocks::drift(scale)),
+    },
+    Row {
+        id: "F38",
+        fault: "10,000 messages of a megabyte, a quarter of each of four routes, due in one second, over a link to Redis of \
+                20 MiB/s",
+        bites: "all were sent before",
+        bar: "the replica never has more than 400 MB resident, nor Redis more than 64 MiB in its output buffers; no claim \
+              expires; no duplicate",
+        differs: "one replica: the bounds are those of a process",
+        cycles: 1,
+        at_once: 1,
+        short: false,
+        play: |scale| Box::pin(bytes::backlog(scale)),
     },
 ];
 

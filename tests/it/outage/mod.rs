@@ -4,6 +4,7 @@
 #![allow(clippy::print_stdout, reason = "shown when the test fails")]
 
 mod brokers;
+mod bytes;
 mod disk;
 mod redis;
 mod rereads;

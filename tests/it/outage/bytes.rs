@@ -1,0 +1,92 @@
+//! A backlog in bytes: what is claimed and held is bounded for the whole process, whatever falls due at once.
+
+use std::time::Duration;
+
+use super::repeats;
+use crate::support::proxy::Mode;
+use crate::support::relay::Config;
+use crate::support::{Kafka, Proxy, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names};
+
+const SIZE: usize = 512 << 10;
+const LARGE: usize = 300;
+/// What one route may hold of the process's bytes, in messages of [`SIZE`]: half.
+const HALF: f64 = 128.0;
+
+async fn metric(relay: &Relay, name: &str, route: &str) -> f64 {
+    relay.metrics().await.map_or(f64::NAN, |metrics| metrics.sum(name, &[("route", route)]))
+}
+
+async fn publishing(relay: &Relay, command: &str) {
+    let path = format!("/api/v1/routes/large/{command}");
+    let answer = relay.request("POST", &path, None, r#"{"only": "publishing"}"#).await.expect("an answer");
+    assert_eq!(answer.0, 200, "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_route_whose_target_takes_nothing_holds_half_of_the_bytes_and_the_others_go_on() {
+    let (kafka, rabbitmq, redis) = tokio::join!(Kafka::shared(), Rabbitmq::shared(), Redis::start());
+    let [redis_link, target_link] = [Proxy::before(redis.port()).await, Proxy::before(rabbitmq.port()).await];
+    let (from, beside, to) = (
+        kafka.unique_topic("large", 3).await,
+        kafka.unique_topic("beside", 1).await,
+        kafka.unique_topic("to", 1).await,
+    );
+    let queue = names::unique("large");
+    rabbitmq.declare_queue(&queue, QueueKind::Classic).await;
+    let source = |topic: &str| format!("{{ kafka = \"main\", topic = \"{topic}\", group = \"{topic}\" }}");
+    let far = format!("[rabbitmq.far]\nurl = \"amqp://guest:guest@127.0.0.1:{}/%2f\"", target_link.port());
+    let far_target = format!("{{ rabbitmq = \"far\", exchange = \"\", routing_key = \"{queue}\" }}");
+    let config = Config::new(&redis)
+        .through(&redis, redis_link.port())
+        .kafka("main", kafka)
+        .section(&far)
+        .section("[timer]\nclaim = \"4s\"")
+        .route("large", &source(&from), &far_target, "")
+        .route("beside", &source(&beside), &format!("{{ kafka = \"main\", topic = \"{to}\" }}"), "");
+    let mut relay = Relay::start(&config).await;
+    let run = Run::new();
+    run.collect_kafka(kafka, &to, 1);
+    run.collect_rabbitmq(rabbitmq, &queue);
+
+    publishing(&relay, "pause").await;
+    let label = format!("rabbitmq:{queue}");
+    let large =
+        (0..LARGE).map(|n| run.message(&label, When::Delay(1000)).key(&n.to_string()).size(SIZE).random());
+    run.send_kafka(kafka, &from, large.collect()).await;
+    eventually("all of it waits in the store", async || {
+        let pending = metric(&relay, "postdate_pending", "large").await;
+        if pending >= LARGE as f64 { Ok(()) } else { Err(anyhow::anyhow!("{pending}")) }
+    })
+    .await;
+
+    target_link.set(Mode::Hole);
+    redis_link.set(Mode::Rate(20 << 20));
+    publishing(&relay, "resume").await;
+    eventually("it holds what it may", async || {
+        let held = metric(&relay, "postdate_in_flight", "large").await;
+        if held >= HALF / 2.0 { Ok(()) } else { Err(anyhow::anyhow!("{held}")) }
+    })
+    .await;
+    for _ in 0..10 {
+        let small = run.message(&format!("kafka:{to}"), When::Delay(200));
+        run.send_kafka(kafka, &beside, vec![small]).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let held = metric(&relay, "postdate_in_flight", "large").await;
+        assert!(held <= HALF, "{held} messages of {SIZE} bytes are held");
+    }
+    eventually("the other route goes on", async || {
+        let published = metric(&relay, "postdate_published_total", "beside").await;
+        if published >= 10.0 { Ok(()) } else { Err(anyhow::anyhow!("{published}")) }
+    })
+    .await;
+
+    target_link.set(Mode::Pass);
+    run.drain(&relay).await;
+    let explained = repeats(&relay).await;
+    run.report().assert_accounted(explained);
+    let expired = relay.total("postdate_redelivered_total", &[("cause", "claim_expired")]).await;
+    assert!(expired < 1.0, "{expired} messages of claims that expired");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", relay.id())).expect("its status");
+    println!("{}", status.lines().find(|line| line.starts_with("VmHWM")).unwrap_or("no peak"));
+    assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");
+}
