@@ -95,6 +95,7 @@ fn faults() -> Vec<(Fault, Setting, &'static str)> {
         (Fault::Store(Flaw::Unnumbered), settings::lost_reply(), "two places"),
         (Fault::ForgetExpiry, settings::crash_and_refusal(), "unexplained"),
         (Fault::Store(Flaw::MoveForgets), settings::command(), "unexplained"),
+        (Fault::Store(Flaw::RefusalForgotten), settings::refusal(), "two places"),
         (Fault::MarkWithoutWait, settings::failover_and_crash(), "unexplained"),
     ]
 }
@@ -132,7 +133,7 @@ fn no_history_by_dice_breaks_a_rule() {
     }
     println!("{count} histories, {steps} steps, {} kinds of them: no rule was broken", kinds.len());
     if count >= 1000 {
-        assert_eq!(kinds.len(), 28, "everything that can happen did happen: {kinds:?}");
+        assert_eq!(kinds.len(), 29, "everything that can happen did happen: {kinds:?}");
     }
 }
 

@@ -12,13 +12,18 @@ impl Master {
         if let Some((_, number, answer)) = known.map(|at| &self.calls[at])
             && numbered
             && !unnumbered
-            && *number == wire.number
+            && *number >= wire.number
         {
-            return answer.clone();
+            return if *number == wire.number { answer.clone() } else { Answer::Overtaken };
         }
         self.model.now = now;
-        let answer = self.apply(lane, &wire.op);
-        if numbered {
+        let refused = matches!(&wire.op, Op::Write(writes) if {
+            let names: Vec<_> = writes.iter().flat_map(Write::names).collect();
+            !self.model.is_as_seen(&names, &wire.look)
+        });
+        let answer = if refused { Answer::Refused } else { self.apply(lane, &wire.op) };
+        let forgets = refused && self.model.flaw == Some(Flaw::RefusalForgotten);
+        if numbered && !forgets {
             let entry = (lane, wire.number, answer.clone());
             match known {
                 Some(at) => self.calls[at] = entry,

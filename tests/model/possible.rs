@@ -131,8 +131,14 @@ impl World {
                     all.push(Action::Crash(a, true));
                 }
             }
-            if left.lost_replies > 0 && wire.is_some_and(|wire| wire.answer.is_some()) {
-                all.push(Action::LoseReply(a));
+            if left.lost_replies > 0
+                && let Some(wire) = wire
+            {
+                if wire.answer.is_some() {
+                    all.push(Action::LoseReply(a));
+                } else if self.late.is_none() {
+                    all.push(Action::Resend(a));
+                }
             }
         }
         if self.late.is_some() {

@@ -180,6 +180,7 @@ impl Action {
             Self::FailOver => 25,
             Self::Notice(_) => 26,
             Self::Redrive(_) => 27,
+            Self::Resend(_) => 28,
         }
     }
 }
@@ -211,7 +212,10 @@ fn told(world: &World, action: Action) -> String {
             let late = if late { "; its call is still on its way" } else { "" };
             format!("{} is killed and started again{late}", who(a))
         }
-        Action::Late => "the dead one's call arrives".to_owned(),
+        Action::Resend(a) => {
+            format!("{}: {} is sent again, while its first copy is still on its way", who(a), call(a))
+        }
+        Action::Late => "the copy that was still on its way arrives".to_owned(),
         Action::Claim(t) => format!("timer {t} sends a claim"),
         Action::Sweep(t) => format!("timer {t} sends a sweep"),
         Action::HandOver(t, h) => format!("timer {t} hands over the next of {}", hand(t, h)),

@@ -30,6 +30,7 @@ fn setting(name: &'static str, records: &[Record], batch: usize, timers: usize, 
         wires: false,
         replace: false,
         remembers: false,
+        ordered: false,
         replicated: false,
         lookahead: 0,
         budget,
@@ -123,6 +124,23 @@ pub fn lost_reply() -> Setting {
     Setting { wires: true, ..setting("a lost reply and a late call", &[put(None, 0)], 1, 1, budget) }
 }
 
+/// One source's name is taken by the other's between its look and its call.
+pub fn refusal() -> Setting {
+    let records = [put(None, 0), put(Some("a"), 0)];
+    let budget = Budget { lost_replies: 1, ..NONE };
+    let mut setting = setting("a refused call that comes twice", &records, 2, 1, budget);
+    setting.sources.push(Source { records: vec![put(Some("a"), 0), Record::Cancel("a")], batch: 1 });
+    Setting { wires: true, ..setting }
+}
+
+/// Each takes its place in the order before its call: the later call may have the earlier place.
+pub fn refused_order() -> Setting {
+    let budget = Budget { lost_replies: 1, ..NONE };
+    let mut setting = setting("a place in the order that comes too late", &[put(None, 0)], 1, 1, budget);
+    setting.sources.push(Source { records: vec![put(None, 0)], batch: 1 });
+    Setting { wires: true, ordered: true, ..setting }
+}
+
 pub fn give_back() -> Setting {
     let budget = Budget { lost_replies: 1, drains: 1, ..NONE };
     Setting {
@@ -166,6 +184,8 @@ pub fn small() -> Vec<Setting> {
         apart(),
         drain(),
         lost_reply(),
+        refusal(),
+        refused_order(),
         give_back(),
         failover(),
     ]
@@ -214,7 +234,7 @@ pub fn by_chance(dice: &mut Dice) -> Setting {
         splits: up_to(2),
     };
     let timers = 1 + dice.below(3);
-    let (replace, remembers) = (dice.below(2) == 0, dice.below(3) == 0);
+    let (replace, remembers, ordered) = (dice.below(2) == 0, dice.below(3) == 0, dice.below(4) == 0);
     Setting {
         name: "by chance",
         sources,
@@ -222,6 +242,7 @@ pub fn by_chance(dice: &mut Dice) -> Setting {
         wires: budget.failovers > 0 || dice.below(3) > 0,
         replace,
         remembers,
+        ordered,
         replicated: true,
         lookahead: dice.below(3) as Moment,
         budget,

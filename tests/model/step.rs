@@ -17,6 +17,11 @@ impl World {
                 self.left.lost_replies -= 1;
                 self.again(a);
             }
+            Action::Resend(a) => {
+                self.left.lost_replies -= 1;
+                let lane = (a, self.actor(a).life);
+                self.late = self.actor(a).wire.clone().map(|wire| (lane, wire));
+            }
             Action::Crash(a, late) => {
                 self.left.crashes -= 1;
                 self.crash(setting, a, late);
@@ -137,12 +142,12 @@ impl World {
         }
         let ingress = &mut self.ingress[s];
         ingress.read = upto;
-        ingress.actor.send(Op::Write(writes));
         if setting.has(Fault::CommitBeforeStore) {
             ingress.committed = upto;
             let puts = (from..upto).map(|at| setting.record(s, at));
             self.owed.extend(puts.filter(|(_, r)| matches!(r, Record::Put { .. })).map(|(number, _)| number));
         }
+        self.send_writes(setting, s, writes);
     }
 
     /// A process dies and another takes its place, knowing nothing.

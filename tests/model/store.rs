@@ -129,6 +129,17 @@ pub enum Flaw {
     Unnumbered,
     /// A message that is moved forgets that claims on it expired.
     MoveForgets,
+    /// A call that is refused is not remembered: a copy of it may be applied.
+    RefusalForgotten,
+}
+
+/// What a caller saw when it looked, before it wrote.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Look {
+    /// The bundles behind the names that it speaks of.
+    pub bundles: BTreeSet<usize>,
+    /// The place in the order that it gives what it stores, where the route's keys leave in order.
+    pub stamp: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -149,6 +160,8 @@ pub struct Model {
     pub now: Moment,
     /// A claim that had been lost changed something all the same.
     pub breached: bool,
+    /// The highest place in the order that was given.
+    stamp: u32,
 }
 
 impl Model {
@@ -161,6 +174,22 @@ impl Model {
         if self.remembers {
             self.remembered.extend(delivered);
         }
+    }
+
+    /// What a caller sees who is about to write under these names.
+    pub fn look(&self, names: &[Name], ordered: bool) -> Look {
+        let bundles = names.iter().filter_map(|name| self.names.get(name)).map(|(bundle, _)| *bundle).collect();
+        Look { bundles, stamp: ordered.then_some(self.stamp + 1) }
+    }
+
+    /// Whether all is still as that caller saw it; if so, its place in the order is taken.
+    pub fn is_as_seen(&mut self, names: &[Name], seen: &Look) -> bool {
+        let now = self.look(names, false).bundles;
+        let stands = now.is_subset(&seen.bundles) && seen.stamp.is_none_or(|stamp| stamp > self.stamp);
+        if stands {
+            self.stamp = seen.stamp.unwrap_or(self.stamp);
+        }
+        stands
     }
 
     fn state(&self, name: Name) -> Option<(usize, usize, Place)> {

@@ -1,16 +1,26 @@
 //! What an actor and its master say to each other: calls, answers, and what follows from them.
 
-use super::store::{Grip, Parted, Said, Share};
+use super::store::{Grip, Look, Parted, Said, Share};
 use super::world::*;
 
 impl Actor {
     pub fn send(&mut self, op: Op) {
         self.number += 1;
-        self.wire = Some(Wire { op, number: self.number, answer: None, lapsed: false });
+        self.wire = Some(Wire { op, number: self.number, look: Look::default(), answer: None, lapsed: false });
     }
 }
 
 impl World {
+    /// Looks at the names of these and sends them.
+    pub fn send_writes(&mut self, setting: &Setting, a: usize, writes: Vec<Write>) {
+        let names: Vec<_> = writes.iter().flat_map(Write::names).collect();
+        let look = self.master_of(a).model.look(&names, setting.ordered);
+        self.actor_mut(a).send(Op::Write(writes));
+        if let Some(wire) = &mut self.actor_mut(a).wire {
+            wire.look = look;
+        }
+    }
+
     pub fn execute(&mut self, a: usize) {
         let actor = self.actor(a);
         let (lane, behind) = ((a, actor.life), actor.behind);
@@ -35,10 +45,11 @@ impl World {
 
     pub fn hear(&mut self, setting: &Setting, a: usize) {
         let Some(wire) = self.actor_mut(a).wire.take() else { return };
-        if setting.budget.failovers == 0 {
+        let life = self.actor(a).life;
+        let is_late = self.late.as_ref().is_some_and(|(lane, _)| *lane == (a, life));
+        if setting.budget.failovers == 0 && !is_late {
             // With one master a call that was answered is never asked for again: forgotten, so that histories
             // that differ in nothing else meet.
-            let life = self.actor(a).life;
             self.master.calls.retain(|(lane, ..)| *lane != (a, life));
             self.actor_mut(a).number = 0;
         }
@@ -47,6 +58,7 @@ impl World {
             (Op::Write(writes), Some(Answer::Written(results))) => {
                 self.written(setting, a, &writes, &results);
             }
+            (Op::Write(writes), Some(Answer::Refused)) => self.send_writes(setting, a, writes),
             (Op::Claim(_), Some(Answer::Taken(taken))) => {
                 let t = a - self.ingress.len();
                 let drains = self.timers[t].draining;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::store::{Flaw, Grip, Letter, Model, Moment, Name, Parted, Said, Share, Taken};
+use super::store::{Flaw, Grip, Letter, Look, Model, Moment, Name, Parted, Said, Share, Taken};
 
 /// One record of a source.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +68,8 @@ pub struct Setting {
     pub timers: usize,
     pub replace: bool,
     pub remembers: bool,
+    /// Keys leave in order: what is stored gets its place in it before the call.
+    pub ordered: bool,
     /// Calls take time: they can be late, and their answers lost. Otherwise they are one step.
     pub wires: bool,
     /// Answers wait for a replica (the tier `replicated`).
@@ -108,9 +110,23 @@ pub enum Write {
     Move(Name, Moment, Letter),
 }
 
+impl Write {
+    /// The names that it speaks of.
+    pub fn names(&self) -> Vec<Name> {
+        match self {
+            Self::Store(letters, _) => letters.iter().filter_map(|letter| letter.name).collect(),
+            Self::Cancel(name) | Self::Move(name, ..) => vec![name],
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
     Marked,
+    /// Nothing was changed: something is not as its caller saw it.
+    Refused,
+    /// Nothing was changed: a later call of the same lane came first.
+    Overtaken,
     /// And the body that a cancel took.
     Written(Vec<(Said, Option<u32>)>),
     Taken(Vec<Taken>),
@@ -124,6 +140,7 @@ pub enum Answer {
 pub struct Wire {
     pub op: Op,
     pub number: u8,
+    pub look: Look,
     /// The answer on its way back, once the call has run.
     pub answer: Option<Answer>,
     /// The deadline of what it claims or extends has passed since it was sent.
@@ -226,7 +243,7 @@ pub struct World {
     pub ingress: Vec<Ingress>,
     pub timers: Vec<Timer>,
     pub socket: Vec<Publication>,
-    /// A dead actor's call that has not arrived yet.
+    /// A call that has not arrived yet, though its caller is dead or has sent it again.
     pub late: Option<(Lane, Wire)>,
     pub tally: Vec<Tally>,
     /// Bodies of which a cancel was answered.
@@ -244,6 +261,8 @@ pub enum Action {
     Execute(usize),
     Hear(usize),
     LoseReply(usize),
+    /// The connection is given up and the call sent again, while its first copy is still on its way.
+    Resend(usize),
     Commit(usize),
     Crash(usize, bool),
     Late,

@@ -235,10 +235,6 @@ impl Turn<'_> {
                         Value::BulkString(text) if text.as_slice() == b"OVERTAKEN" => {
                             Err(StoreError::Overtaken)
                         }
-                        // Nothing was applied or remembered: the number is free for the next try.
-                        Value::BulkString(text) if text == b"CHANGED" || text.starts_with(b"BEHIND ") => {
-                            Ok(reply.answer)
-                        }
                         _ => {
                             self.numbers.answered = self.numbers.next;
                             self.numbers.answered_us = now_us;

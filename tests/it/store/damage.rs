@@ -7,11 +7,12 @@ use postdate::store::{DeadId, Division, Settlement, StoreError};
 use super::room::*;
 use crate::support::{Redis, eventually};
 
-/// Every key of the partition, as it is on the wire, but for blobs that will pass.
-async fn all(room: &Room) -> BTreeMap<String, Vec<u8>> {
+/// Every key of the partition, as it is on the wire, but for blobs that will pass and the answers of calls: a refusal is
+/// one of these.
+pub(super) async fn all(room: &Room) -> BTreeMap<String, Vec<u8>> {
     let keys: Vec<String> = room.command(&["KEYS", &room.key("*")]).await;
     let mut all = BTreeMap::new();
-    for key in keys {
+    for key in keys.into_iter().filter(|key| !key.ends_with(":calls")) {
         if room.command::<i64>(&["PTTL", &key]).await < 0 {
             all.insert(key.clone(), room.command(&["DUMP", &key]).await);
         }

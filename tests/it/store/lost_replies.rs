@@ -8,13 +8,13 @@ use crate::support::{Redis, eventually};
 
 use WriteResult::{Cancelled, Duplicate, InFlight, Rescheduled, Stored, TooLate};
 
-struct Behind {
-    proxy: Proxy,
-    room: Room,
+pub(super) struct Behind {
+    pub(super) proxy: Proxy,
+    pub(super) room: Room,
 }
 
 /// A store behind a proxy, whose scripts the server knows already.
-async fn behind() -> Behind {
+pub(super) async fn behind() -> Behind {
     let redis = Redis::shared().await;
     let proxy = Proxy::before(redis).await;
     let room = proxy.room(redis).await;

@@ -6,7 +6,7 @@
 //!
 //! | race | what | where |
 //! |---|---|---|
-//! | 1 | calls on the wire at once, one fails, a later one succeeds | `lost_replies::interleaving_06_an_overtaken_store_changes_nothing_and_leaves_no_blob`; `flow/commands.rs` |
+//! | 1 | calls on the wire at once, one fails, a later one succeeds | `lost_replies::interleaving_06_an_overtaken_store_changes_nothing_and_leaves_no_blob`; `late`; `flow/commands.rs`; model: planted `RefusalForgotten` |
 //! | 2 | a re-read batch is cut otherwise than before | `outage/restarts.rs::kill_9_between_storing_and_committing` |
 //! | 3 | what waits for company is overtaken by a later record | `ingress/ledger.rs::only_the_resolved_prefix_is_released_and_gaps_do_not_matter`; model: `crash` |
 //! | 4 | a record that goes straight out, between stored ones | `directions.rs::kill_9_in_mid_flow_and_a_restart_lose_nothing_and_explain_each_duplicate` |
@@ -54,6 +54,7 @@ mod dedupe;
 mod driver;
 mod invariants;
 mod large;
+mod late_copies;
 mod looking;
 mod lost_replies;
 mod matrix;

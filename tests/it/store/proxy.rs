@@ -8,8 +8,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-use super::room::Room;
-use crate::support::Redis;
+use super::room::{Room, config};
+use crate::support::{Redis, names};
 
 /// What happens to the next script call that passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +63,12 @@ impl Proxy {
     /// The same, with a route that remembers what it delivered for so many ms.
     pub async fn room_with(&self, redis: &Redis, dedupe_ms: i64) -> Room {
         Room::with(redis, &format!("redis://127.0.0.1:{}", self.port), 1, dedupe_ms).await
+    }
+
+    /// A store behind it, with a route whose keys leave in order.
+    pub async fn ordered_room(&self, redis: &Redis) -> Room {
+        let url = format!("redis://127.0.0.1:{}", self.port);
+        Room::ordered_of(config(&url, &names::unique("store"), 1), redis).await
     }
 
     pub fn lose_next_reply(&self) {

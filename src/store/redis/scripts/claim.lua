@@ -15,13 +15,13 @@
 --       left or ""; or nothing was done and instead of all that: "h", for how many ms another may still hold it;
 --       "l": it was the holder, and is not any more
 -- atomic: all of it. costs: a few commands a shelf, whatever it holds; bodies stay outside.
-local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, #KEYS, 'zset')
-if wrong then
-  return wrong
-end
 local before = repeated()
 if before then
   return before
+end
+local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, #KEYS, 'zset')
+if wrong then
+  return refuse(wrong)
 end
 local route, holder, may_take, least, freed
 if ORDERED then

@@ -14,20 +14,17 @@
 --       what to remember, see `remember`
 -- returns {s, us, went_back, answer}: "o" done, "s" stale
 -- atomic: all of it. costs: the new blobs pass through here: the rare path. Runs at maxmemory.
-local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, FIXED + 1, 'string')
-if wrong then
-  return wrong
-end
 local before = repeated()
 if before then
   return before
 end
 local id, token, confirmed, D, B, X, G = arg(), arg(), arg(), num(), num(), num(), num()
 local old, count = KEYS[FIXED + 1], count_of(id)
-wrong = wrong_kind(FIXED + 2, FIXED + 1 + D, 'zset') or wrong_kind(FIXED + 2 + D, #KEYS - G, 'string')
+local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, FIXED + 1, 'string')
+  or wrong_kind(FIXED + 2, FIXED + 1 + D, 'zset') or wrong_kind(FIXED + 2 + D, #KEYS - G, 'string')
   or wrong_kind(#KEYS - G + 1, #KEYS, 'zset')
 if wrong then
-  return wrong
+  return refuse(wrong)
 end
 if not held_by(id, token) then
   if redis.call('EXISTS', old) == 1 and ones(confirmed) > 0 then

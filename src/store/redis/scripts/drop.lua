@@ -4,18 +4,15 @@
 -- ARGV  lane number answered; G; G times: grave; then per dead letter: id, place of its grave
 -- returns {s, us, went_back, answer}: one letter each: o dropped, u unknown: not there (any more)
 -- atomic: all of it. costs: a few commands a dead letter.
-local wrong = wrong_kind(1, FIXED)
-if wrong then
-  return wrong
-end
 local before = repeated()
 if before then
   return before
 end
 local G, graves, results = num(), {}, {}
-wrong = wrong_kind(FIXED + 1, FIXED + G, 'zset') or wrong_kind(FIXED + G + 1, #KEYS, 'string')
+local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, FIXED + G, 'zset')
+  or wrong_kind(FIXED + G + 1, #KEYS, 'string')
 if wrong then
-  return wrong
+  return refuse(wrong)
 end
 for i = 1, G do
   graves[i] = arg()

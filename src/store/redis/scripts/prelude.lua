@@ -109,11 +109,29 @@ local function union(a, b)
   if not b or b == '' then
     return a
   end
-  local out = {}
-  for i = 1, math.max(#a, #b) do
-    out[i] = (string.byte(a, i) == 49 or string.byte(b, i) == 49) and '1' or '0'
+  -- Four digits at once: '0' and '1' differ in their lowest bit alone. A step is as many as Lua can unpack.
+  local length, out = math.max(#a, #b), {}
+  for from = 1, length, 512 do
+    local left, right = string.sub(a, from, from + 511), string.sub(b, from, from + 511)
+    local words = math.ceil(math.max(#left, #right) / 4)
+    local format = string.rep('i4', words)
+    local x = { struct.unpack(format, left .. string.rep('0', 4 * words - #left)) }
+    local y = { struct.unpack(format, right .. string.rep('0', 4 * words - #right)) }
+    for i = 1, words do
+      x[i] = bit.bor(x[i], y[i])
+    end
+    out[#out + 1] = struct.pack(format, unpack(x, 1, words))
   end
-  return table.concat(out)
+  return string.sub(table.concat(out), 1, length)
+end
+-- Whether each of so many messages is in one of two bitmaps. The first that is not in the one mostly answers.
+local function is_covered(a, b, count)
+  local open = string.find(a, '0', 1, true)
+  if open and is_set(b, open - 1) then
+    a = union(a, b)
+    open = string.find(a, '0', 1, true)
+  end
+  return not open and #a >= count
 end
 
 -- Makes the index tell the truth about one shelf.
@@ -280,12 +298,17 @@ end
 
 -- A caller's lane numbers its calls: a call that is run twice answers what it answered first, one that was
 -- overtaken changes nothing, and a number below what the caller was already answered means that the store
--- went back. ARGV: lane, number, highest number answered.
+-- went back. Every answer is kept, a refusal too: a copy that comes late, when what refused it is gone, would be
+-- applied beside the next try. Only where `calls` itself is damaged is there no place to keep it.
+-- ARGV: lane, number, highest number answered.
 local lane, number, answered
 local went_back, new_lane = 0, false
 local function repeated()
   lane, number, answered = arg(), num(), num()
-  local last = redis.call('HGET', CALLS, lane)
+  local last = redis.pcall('HGET', CALLS, lane)
+  if type(last) == 'table' then
+    return last
+  end
   local last_number = 0
   if last then
     local n, _, answer = string.match(last, '^(%d+) (%d+) (.*)$')
@@ -294,6 +317,9 @@ local function repeated()
       -- Whoever repeats a call may be waiting for replicas, and a wait after a call that wrote nothing says yes.
       redis.call('HSET', CALLS, lane, last)
       local reply = cmsgpack.unpack(answer)
+      if type(reply) == 'table' and reply.err then
+        return reply
+      end
       return { time[1], time[2], 0, reply }
     end
     if last_number > number then
@@ -308,4 +334,9 @@ end
 local function answer(reply)
   redis.call('HSET', CALLS, lane, int(number) .. ' ' .. time[1] .. ' ' .. cmsgpack.pack(reply))
   return { time[1], time[2], went_back, reply }
+end
+-- The answer to a call whose keys are damaged.
+local function refuse(wrong)
+  answer(wrong)
+  return wrong
 end

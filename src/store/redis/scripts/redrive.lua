@@ -6,14 +6,14 @@
 -- ARGV  lane number answered; dead id, grave, name or "", new id, its first due ms, its blob
 -- returns {s, us, went_back, answer}: o redriven, u unknown: not there (any more), nothing was changed
 -- atomic: all of it. costs: a dozen commands, and one body through here: the rare path. Runs at maxmemory.
-local wrong = wrong_kind(1, FIXED) or wrong_kind(11, 11, 'zset') or wrong_kind(12, 13, 'string')
-  or wrong_kind(14, 14, 'zset')
-if wrong then
-  return wrong
-end
 local before = repeated()
 if before then
   return before
+end
+local wrong = wrong_kind(1, FIXED) or wrong_kind(11, 11, 'zset') or wrong_kind(12, 13, 'string')
+  or wrong_kind(14, 14, 'zset')
+if wrong then
+  return refuse(wrong)
 end
 local id, grave, name, new, first, blob = arg(), arg(), arg(), arg(), arg(), arg()
 if not redis.call('ZSCORE', KEYS[11], id) then

@@ -8,20 +8,20 @@
 -- returns {s, us, went_back, answer}: r rescheduled, s stored as new, l too late, or "CHANGED": look again
 -- atomic: all of it. costs: a dozen commands, and one body through here: the rare path.
 local NEW, NEW_DUE, OLD, OLD_DUE = KEYS[FIXED + 1], KEYS[FIXED + 2], KEYS[FIXED + 3], KEYS[FIXED + 4]
+local before = repeated()
+if before then
+  return before
+end
 local wrong = wrong_kind(1, FIXED)
 for i = FIXED + 1, #KEYS do
   wrong = wrong or wrong_kind(i, i, (i - FIXED) % 2 == 1 and 'string' or 'zset')
 end
 if wrong then
-  return wrong
-end
-local before = repeated()
-if before then
-  return before
+  return refuse(wrong)
 end
 local name, saw, mode, new, first, blob, said = arg(), arg(), arg(), arg(), arg(), arg(), arg()
 if (redis.call('HGET', NAMES, name) or '') ~= saw then
-  return { time[1], time[2], 0, 'CHANGED' }
+  return answer('CHANGED')
 end
 local was, id, index = 'free', nil, nil
 local place = saw ~= '' and saw or said
@@ -38,7 +38,7 @@ if was == 'claimed' or (REMEMBERS and was == 'free' and remembered(name)) then
   return answer('l')
 end
 if (was == 'pending') ~= (mode == 'm') then
-  return { time[1], time[2], 0, 'CHANGED' }
+  return answer('CHANGED')
 end
 redis.call('SET', NEW, blob)
 redis.call('ZADD', NEW_DUE, first, new)

@@ -7,18 +7,16 @@
 --       then what to remember, see `remember`
 -- returns {s, us, went_back, answer}: one letter a bundle: o done, s stale
 -- atomic: all of it. costs: a command a bundle, whatever it holds, and some a call; one more for each name.
-local wrong = wrong_kind(1, FIXED)
-if wrong then
-  return wrong
-end
-local long
-long, wrong = lengths(FIXED + 1, #KEYS)
-if wrong then
-  return wrong
-end
 local before = repeated()
 if before then
   return before
+end
+local wrong, long = wrong_kind(1, FIXED), nil
+if not wrong then
+  long, wrong = lengths(FIXED + 1, #KEYS)
+end
+if wrong then
+  return refuse(wrong)
 end
 local ids, tokens_said, names = {}, {}, {}
 for i = 1, num() do

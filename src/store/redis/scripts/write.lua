@@ -14,20 +14,14 @@
 --       | "C" name | "P" name, id, index: the same for a `~` id, and where it says that its message is
 --       | "D" name: the same as "C" of a route that remembers what it delivered, whose policies are (K|R)
 -- returns {s, us, went_back, answer}: one letter an op: s stored, d duplicate, r replaced, c cancelled,
---       f in flight, u unknown, p published (remembered); or "CHANGED": a name means another bundle than the caller thought, nothing
---       was changed, look again; or "BEHIND stamp": that or a higher one was given already, nothing was changed.
+--       f in flight, u unknown, p published (remembered); or "CHANGED": a name means another bundle than the caller
+--       thought, nothing was changed, look again; or "BEHIND stamp": that or a higher one was given already, nothing
+--       was changed.
 -- atomic: all of it. costs: a few commands a bundle, a few more a name.
-local wrong = wrong_kind(1, FIXED)
-if wrong then
-  return wrong
-end
 local before = repeated()
 local D, B, O, X, G = num(), num(), num(), num(), num()
-wrong = wrong_kind(FIXED + 1, FIXED + D, 'zset') or wrong_kind(FIXED + D + B + 1, #KEYS - G, 'string')
-  or wrong_kind(#KEYS - G + 1, #KEYS, 'zset')
-if wrong then
-  return wrong
-end
+local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, FIXED + D, 'zset')
+  or wrong_kind(FIXED + D + B + 1, #KEYS - G, 'string') or wrong_kind(#KEYS - G + 1, #KEYS, 'zset')
 local lowest, highest
 if ORDERED then
   lowest, highest = num(), num()
@@ -72,9 +66,11 @@ local function tidy()
     end
   end
 end
-if before then
+if before and not wrong then
   tidy()
-  return before
+end
+if before or wrong then
+  return before or refuse(wrong)
 end
 
 -- Stamps only grow, whoever gives them: they are the order in which messages came.
@@ -82,7 +78,7 @@ if ORDERED then
   local given = tonumber(redis.call('HGET', ORDER, 'stamp') or nil) or 0
   if lowest <= given then
     tidy()
-    return { time[1], time[2], 0, 'BEHIND ' .. int(given) }
+    return answer('BEHIND ' .. int(given))
   end
 end
 
@@ -109,13 +105,13 @@ while at < #ARGV do
       local id, index = string.match(place, '^(%S+) (%d+)$')
       if not (id and known[id]) then
         tidy()
-        return { time[1], time[2], 0, 'CHANGED' }
+        return answer('CHANGED')
       end
       names[name] = { bundle = known[id], index = tonumber(index) }
     elseif said_id then
       if not known[said_id] then
         tidy()
-        return { time[1], time[2], 0, 'CHANGED' }
+        return answer('CHANGED')
       end
       names[name] = { bundle = known[said_id], index = said_index }
     else
@@ -130,7 +126,7 @@ for i = 1, B do
   if redis.call('PERSIST', blob) == 0 then
     wrong = wrong_kind(FIXED + D + i, FIXED + D + i, 'string')
     if wrong or absent[blob] then
-      return wrong or redis.error_reply('ERR the blob of ' .. bundles[i].id .. ' is not there')
+      return refuse(wrong or redis.error_reply('ERR the blob of ' .. bundles[i].id .. ' is not there'))
     end
   end
 end
@@ -163,7 +159,7 @@ if new_lane then
 end
 local function suppress(b, index)
   b.gone = with_set(b.gone, index, b.count)
-  b.touched = true
+  b.taken = (b.taken or 0) + 1
 end
 
 local results = {}
@@ -222,11 +218,11 @@ for name, entry in pairs(names) do
     redis.call('HSET', NAMES, name, entry.bundle.id .. ' ' .. int(entry.index))
   end
 end
-local dirty, fresh = {}, {}
+local dirty, fresh, spent = {}, {}, {}
 local add, enter = tally()
 for _, b in pairs(known) do
   if b.fresh and not b.stands then
-    local live = b.count - ones(b.gone)
+    local live = b.count - (b.taken or 0)
     if live == 0 then
       redis.call('UNLINK', b.blob)
     else
@@ -239,23 +235,23 @@ for _, b in pairs(known) do
       add(route_of(b.id), live, b.bytes)
       dirty[b.due] = true
     end
-  elseif b.touched then
-    local had = redis.call('HGET', GONE, b.id)
-    local taken = ones(b.gone) - ones(had)
-    if ones(union(b.gone, b.done)) == b.count then
+  elseif b.taken then
+    if is_covered(b.gone, b.done, b.count) then
       redis.call('ZREM', KEYS[FIXED + b.due], b.id)
-      local length = redis.call('STRLEN', b.blob)
-      forget({ { id = b.id, blob = b.blob, length = length, messages = b.count - ones(had) } })
+      local had = ones(b.gone) - b.taken
+      spent[#spent + 1] =
+        { id = b.id, blob = b.blob, length = redis.call('STRLEN', b.blob), messages = b.count - had }
       dirty[b.due] = true
     else
       redis.call('HSET', GONE, b.id, b.gone)
-      add_counts(route_of(b.id), -taken, 0)
+      add(route_of(b.id), -b.taken, 0)
     end
   end
 end
 for due, members in pairs(fresh) do
   redis.call('ZADD', KEYS[FIXED + due], unpack(members))
 end
+forget(spent)
 enter()
 for due in pairs(dirty) do
   reindex(KEYS[FIXED + due], shelves[due])

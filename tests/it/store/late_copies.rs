@@ -1,0 +1,233 @@
+//! Copies of numbered calls that come late: a connection that timed out had sent its bytes all the same. Whatever the
+//! call was answered, a copy changes nothing, although what refused the call is gone by then.
+
+use postdate::store::{DeadFilter, DeadId, Division, Fresh, Held, Remainder, WriteOp, WriteResult};
+
+use super::damage::all;
+use super::lost_replies::{Behind, behind};
+use super::proxy::Proxy;
+use super::room::*;
+use crate::support::Redis;
+
+use WriteResult::{Cancelled, Duplicate, InFlight, Published, Replaced, Rescheduled, Stored, TooLate, Unknown};
+
+/// Plays a copy of a call on ground where it could be applied anew: what it was about is gone, and other messages wait
+/// under its names. The copy gets the answer of the call.
+async fn plays(at: &Behind, what: &str, call: &[u8], answer: &str) {
+    at.room.wipe().await;
+    let other = at.room.another();
+    other.keep(vec![named("n", past(), "other"), named("m", far(), "other"), unnamed(past(), "other")]).await;
+    let before = all(&at.room).await;
+    let again = at.proxy.send_again(call).await;
+    assert!(again.contains(answer), "{what}: {again}");
+    assert_eq!(all(&at.room).await, before, "{what}: the copy was applied");
+    at.room.wipe().await;
+}
+
+/// The same of the call that was made last.
+async fn last(at: &Behind, what: &str, answer: &str) {
+    plays(at, what, &at.proxy.last_call(), answer).await;
+}
+
+/// Makes a call that is refused once and goes on by itself, and plays a copy of it before the second try is sent.
+async fn between_tries(
+    at: &Behind,
+    what: &str,
+    op: WriteOp,
+    meanwhile: impl AsyncFnOnce(&Room),
+    answer: &str,
+) -> WriteResult {
+    let store = at.room.store.clone();
+    at.proxy.hold_next();
+    let calling = tokio::spawn(async move { store.write(P, vec![op]).await.expect("written") });
+    at.proxy.until_played().await;
+    let call = at.proxy.last_call();
+    meanwhile(&at.room.another()).await;
+    at.proxy.hold_next();
+    at.proxy.let_go();
+    at.proxy.until_played().await;
+    plays(at, what, &call, answer).await;
+    at.proxy.let_go();
+    let result = calling.await.expect("runs")[0][0];
+    at.room.check().await;
+    at.room.wipe().await;
+    result
+}
+
+#[tokio::test]
+async fn a_late_copy_of_a_write_changes_nothing_whatever_its_answer_was() {
+    let redis = Redis::shared().await;
+    let proxy = Proxy::before(redis).await;
+    let room = proxy.room_with(redis, LONG as i64).await;
+    let at = Behind { proxy, room };
+    let room = &at.room;
+    let single = |letter: &str| format!("$1\r\n{letter}\r\n");
+
+    assert_eq!(room.keep(vec![named("n", past(), "n")]).await, [Stored]);
+    last(&at, "stored", &single("s")).await;
+    room.keep(vec![named("n", past(), "n")]).await;
+    assert_eq!(room.keep(vec![named("n", past(), "again")]).await, [Duplicate]);
+    last(&at, "a duplicate", &single("d")).await;
+    room.keep(vec![named("n", past(), "n")]).await;
+    assert_eq!(room.write(vec![replace(vec![named("n", past(), "again")])]).await[0], [Replaced]);
+    last(&at, "replaced", &single("r")).await;
+    room.keep(vec![named("n", past(), "n")]).await;
+    assert_eq!(room.cancel("n").await, Cancelled);
+    last(&at, "cancelled", &single("c")).await;
+    assert_eq!(room.cancel("n").await, Unknown);
+    last(&at, "unknown", &single("u")).await;
+    room.keep(vec![named("n", past(), "n")]).await;
+    let claimed = room.claim(LONG).await.remove(0);
+    assert_eq!(room.cancel("n").await, InFlight);
+    let in_flight = at.proxy.last_call();
+    room.settle(&claimed).await;
+    assert_eq!(room.cancel("n").await, Published);
+    last(&at, "published", &single("p")).await;
+    // Overtaken by now.
+    plays(&at, "in flight", &in_flight, "OVERTAKEN").await;
+}
+
+#[tokio::test]
+async fn a_late_copy_of_a_refused_write_is_not_applied_beside_its_second_try() {
+    let at = behind().await;
+    at.room.keep(vec![named("n", past(), "n")]).await;
+    assert_eq!(at.room.cancel("n").await, Cancelled);
+    let two = || keep(vec![unnamed(past(), "u"), named("n", past(), "n")]);
+    let taken = async |other: &Room| {
+        assert_eq!(other.keep(vec![named("n", past(), "theirs")]).await, [Stored]);
+    };
+    assert_eq!(between_tries(&at, "a name was taken", two(), taken, "CHANGED").await, Stored);
+    let appears = async |other: &Room| {
+        assert_eq!(other.keep(vec![named("n", past(), "theirs")]).await, [Stored]);
+    };
+    assert_eq!(between_tries(&at, "a name to cancel", cancel("n"), appears, "CHANGED").await, Unknown);
+    let appears = async |other: &Room| {
+        assert_eq!(other.keep(vec![named("n", past(), "theirs")]).await, [Stored]);
+    };
+    let moved = between_tries(&at, "a name to move", reschedule("n", far(), "n"), appears, "CHANGED").await;
+    assert_eq!(moved, Stored);
+    let spoil = async |other: &Room| {
+        other.command::<()>(&["SET", &other.key("claims"), "not ours"]).await;
+    };
+    assert_eq!(between_tries(&at, "damage", two(), spoil, "WRONGTYPE").await, Stored);
+    let spoil = async |other: &Room| {
+        other.command::<()>(&["SET", &other.key("claims"), "not ours"]).await;
+    };
+    let moved = between_tries(&at, "damage", reschedule("n", far(), "n"), spoil, "WRONGTYPE").await;
+    assert_eq!(moved, Stored);
+    assert_eq!(at.room.store.went_back(), 0);
+}
+
+#[tokio::test]
+async fn a_late_copy_of_a_write_with_a_stamp_from_behind_is_not_applied_beside_its_second_try() {
+    let redis = Redis::shared().await;
+    let proxy = Proxy::before(redis).await;
+    let room = proxy.ordered_room(redis).await;
+    let at = Behind { proxy, room };
+    at.room.keep(vec![unnamed(past(), "known to the server")]).await;
+    let ahead = async |other: &Room| {
+        // Microseconds, some centuries from now.
+        other.command::<i64>(&["HSET", &other.key("order"), "stamp", "8000000000000000"]).await;
+    };
+    let op = keep(vec![unnamed(past(), "u"), unnamed(past(), "v")]);
+    assert_eq!(between_tries(&at, "a stamp from behind", op, ahead, "BEHIND").await, Stored);
+}
+
+#[tokio::test]
+async fn a_late_copy_of_a_reschedule_a_claim_or_a_settle_changes_nothing_whatever_its_answer_was() {
+    let at = behind().await;
+    let room = &at.room;
+    let single = |letter: &str| format!("$1\r\n{letter}\r\n");
+    let spoil = async || room.command::<()>(&["SET", &room.key("gone"), "not ours"]).await;
+
+    room.keep(vec![named("n", past(), "n")]).await;
+    assert_eq!(room.reschedule("n", far(), "x").await, Rescheduled);
+    last(&at, "moved", &single("r")).await;
+    assert_eq!(room.reschedule("n", far(), "x").await, Stored);
+    last(&at, "stored by a reschedule", &single("s")).await;
+    room.keep(vec![named("n", past(), "n")]).await;
+    room.claim(LONG).await;
+    assert_eq!(room.reschedule("n", far(), "x").await, TooLate);
+    last(&at, "too late", &single("l")).await;
+
+    room.keep(vec![named("n", past(), "n"), unnamed(past(), "u")]).await;
+    let request = room.request(LONG).await;
+    let claimed = room.store.claim(&request).await.expect("claimed").remove(0);
+    let claim = at.proxy.last_call();
+    assert_eq!(room.store.claim(&request).await.expect("claimed").len(), 0);
+    last(&at, "nothing to claim", "*0\r\n").await;
+    plays(&at, "claimed", &claim, "OVERTAKEN").await;
+    spoil().await;
+    assert!(room.store.claim(&request).await.is_err());
+    last(&at, "a claim and damage", "WRONGTYPE").await;
+
+    assert_eq!(room.settle(&claimed).await, Held::Stale);
+    last(&at, "a stale settle", &single("s")).await;
+    room.keep(vec![named("n", past(), "n"), unnamed(past(), "u")]).await;
+    let claimed = room.claim(LONG).await.remove(0);
+    assert_eq!(room.settle(&claimed).await, Held::Done(vec![]));
+    last(&at, "settled", &single("o")).await;
+    spoil().await;
+    assert!(room.store.settle(P, &[settlement(&claimed)]).await.is_err());
+    last(&at, "a settle and damage", "WRONGTYPE").await;
+}
+
+#[tokio::test]
+async fn a_late_copy_of_a_divide_a_redrive_or_a_drop_changes_nothing_whatever_its_answer_was() {
+    let at = behind().await;
+    let room = &at.room;
+    let single = |letter: &str| format!("$1\r\n{letter}\r\n");
+    let spoil = async || room.command::<()>(&["SET", &room.key("gone"), "not ours"]).await;
+    let division = |claimed: &postdate::store::Claimed| Division {
+        claim: claimed.claim.clone(),
+        confirmed: vec![false, false],
+        delivered: vec![],
+        freed: vec![],
+        remainders: vec![Remainder {
+            fresh: Fresh { route: route(), bundle: bundle(vec![named("n", past(), "n")]) },
+            from: vec![0],
+            lease_ms: None,
+            expiries: 0,
+            stamp: None,
+        }],
+        dead: vec![dead_letter(unnamed(past(), "u"))],
+        holds: Vec::new(),
+    };
+    let taken = async || {
+        room.keep(vec![named("n", past(), "n"), unnamed(past(), "u")]).await;
+        room.claim(LONG).await.remove(0)
+    };
+    let claimed = taken().await;
+    assert_eq!(room.divide(division(&claimed)).await, Held::Done(vec![]));
+    last(&at, "divided", &single("o")).await;
+    assert_eq!(room.divide(division(&claimed)).await, Held::Stale);
+    last(&at, "a stale division", &single("s")).await;
+    spoil().await;
+    assert!(room.store.divide(&division(&claimed)).await.is_err());
+    last(&at, "a division and damage", "WRONGTYPE").await;
+
+    let dead = async || {
+        room.write(vec![WriteOp::Bury(dead_letter(named("n", past(), "d")))]).await;
+        let page = room.store.dead_page(&DeadFilter::default(), None, 1).await.expect("a page");
+        page.marks[0].id.clone()
+    };
+    let again = bundle(vec![named("n", past(), "d")]);
+    let redrive = async |id: &DeadId| room.store.redrive(id, &again).await;
+    let id = dead().await;
+    assert_eq!(redrive(&id).await, Ok(true));
+    last(&at, "redriven", &single("o")).await;
+    assert_eq!(redrive(&id).await, Ok(false));
+    last(&at, "nothing to redrive", &single("u")).await;
+    let id = dead().await;
+    spoil().await;
+    assert!(redrive(&id).await.is_err());
+    last(&at, "a redrive and damage", "WRONGTYPE").await;
+    let id = dead().await;
+    assert_eq!(room.store.drop_dead(&[id.clone()]).await, Ok(vec![true]));
+    last(&at, "dropped", &single("o")).await;
+    assert_eq!(room.store.drop_dead(&[id.clone()]).await, Ok(vec![false]));
+    last(&at, "nothing to drop", &single("u")).await;
+    spoil().await;
+    assert!(room.store.drop_dead(&[id]).await.is_err());
+    last(&at, "a drop and damage", "WRONGTYPE").await;
+}
