@@ -183,7 +183,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         tasks: &house.tasks,
         shutdown: house.stages.flow.clone(),
     })?;
-    start_ingress(house, store, &room, lanes, &brokers)?;
+    start_ingress(house, store, &room, lanes, &brokers, cluster.clone())?;
     Err(cluster.refused().await).context("this replica may not go on")
 }
 
@@ -261,10 +261,20 @@ fn start_ingress(
     room: &Arc<store::DeadRoom>,
     lanes: Arc<dyn Lanes>,
     brokers: &BTreeMap<String, Arc<Broker>>,
+    cluster: cluster::Cluster,
 ) -> anyhow::Result<()> {
     let (routes, tasks, stages) = (&house.config.routes, &house.tasks, &house.stages);
     let max_skew = house.config.cluster.max_clock_skew;
-    let gates = ingress::gates::start(routes, &store, room, &house.metrics, max_skew, tasks, &stages.ingress);
+    let gates = ingress::gates::start(ingress::gates::Parts {
+        routes,
+        store: &store,
+        room,
+        metrics: &house.metrics,
+        replicas: Box::new(move || cluster.replicas()),
+        max_skew,
+        tasks,
+        shutdown: &stages.ingress,
+    });
     let intake = Intake::start(ingress::intake::Parts {
         store,
         lanes,

@@ -253,11 +253,8 @@ pub(super) async fn reschedule(
 async fn command(admin: &Admin, route: &RouteName, id: &str, op: WriteOp) -> Result<WriteResult, Problem> {
     let store = admin.store()?;
     let home = store.home_of(route, id);
-    let done = async { store.write(store.whereabouts(route, id, home).await?, vec![op]).await };
-    let results = admin.ask(done).await.map_err(|problem| problem.id(id))?;
-    results.first().and_then(|results| results.first()).copied().ok_or_else(|| {
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the store answered nothing to a command").id(id)
-    })
+    let done = async { store.command(store.whereabouts(route, id, home).await?, op).await };
+    admin.ask(done).await.map_err(|problem| problem.id(id))
 }
 
 fn strange(id: &str, result: WriteResult) -> Problem {

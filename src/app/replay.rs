@@ -238,8 +238,17 @@ impl Replay {
         let readiness = Readiness::default();
         let room = store::DeadRoom::new(routes);
         let skew = config.cluster.max_clock_skew;
-        let gates =
-            ingress::gates::start(routes, &self.store, &room, &self.metrics, skew, &self.tasks, shutdown);
+        let gates = ingress::gates::start(ingress::gates::Parts {
+            routes,
+            store: &self.store,
+            room: &room,
+            metrics: &self.metrics,
+            // A relay takes in beside it.
+            replicas: Box::new(|| 2),
+            max_skew: skew,
+            tasks: &self.tasks,
+            shutdown,
+        });
         let kafka = KafkaLanes::start([], self.clock, &readiness, &self.tasks, shutdown)?;
         Ok(Intake::start(ingress::intake::Parts {
             store: self.store.clone(),

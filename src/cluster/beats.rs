@@ -1,6 +1,7 @@
 //! The beats: this replica says that it lives, and hears who else does and whether the store is the one that it was.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -60,6 +61,7 @@ pub struct Parts<'a> {
 pub async fn start(parts: &Parts<'_>) -> Result<Cluster, Error> {
     let clock = parts.store.clock().local();
     let rounds = Arc::new(Rounds::new(parts.shards, clock.mono_us()));
+    let replicas = Arc::new(AtomicUsize::new(1));
     let (tell, owned) = watch::channel(Arc::default());
     let (tell_end, ended) = watch::channel(None);
     let mut beats = Beats {
@@ -77,6 +79,7 @@ pub async fn start(parts: &Parts<'_>) -> Result<Cluster, Error> {
         metrics: parts.metrics.clone(),
         watch: parts.watch.clone(),
         rounds: rounds.clone(),
+        replicas: replicas.clone(),
         view: View::new(parts.config.max_clock_skew),
         known: Known::default(),
         watcher: Watcher::new(parts.store_config, &parts.store, parts.readiness, &parts.metrics),
@@ -99,7 +102,7 @@ pub async fn start(parts: &Parts<'_>) -> Result<Cluster, Error> {
         }
         beats.leave().await;
     });
-    Ok(Cluster { owned, ended, rounds })
+    Ok(Cluster { owned, ended, rounds, replicas })
 }
 
 struct Beats {
@@ -118,6 +121,8 @@ struct Beats {
     joined_us: i64,
     failing: bool,
     tell: watch::Sender<Arc<Owned>>,
+    /// How many live.
+    replicas: Arc<AtomicUsize>,
 }
 
 impl Beats {
@@ -197,6 +202,7 @@ impl Beats {
         let nonce = self.store.nonce();
         let others = self.view.alive().filter(|member| member.nonce != nonce);
         self.watch.hear(others.map(|member| &member.presence.follow));
+        self.replicas.store(is.len(), Ordering::Relaxed);
         self.skew.look(self.view.alive());
         let mut owned = self.view.owned(self.store.nonce(), self.store.partitions());
         if mutants::ownership_is_off() {

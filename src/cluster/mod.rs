@@ -24,7 +24,7 @@ pub use owned::Owned;
 pub use view::Refusal;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
 use tokio::sync::watch;
 
@@ -36,6 +36,7 @@ pub struct Cluster {
     owned: watch::Receiver<Arc<Owned>>,
     ended: watch::Receiver<Option<Error>>,
     rounds: Arc<Rounds>,
+    replicas: Arc<AtomicUsize>,
 }
 
 /// When each timer shard last finished a claim round, monotonic microseconds.
@@ -47,7 +48,12 @@ impl Cluster {
     pub fn alone(partitions: Partitions, routes: impl IntoIterator<Item = String>) -> Self {
         let (_, owned) = watch::channel(Arc::new(Owned::everything(partitions, routes)));
         let (_, ended) = watch::channel(None);
-        Self { owned, ended, rounds: Arc::new(Rounds::new(0, 0)) }
+        Self { owned, ended, rounds: Arc::new(Rounds::new(0, 0)), replicas: Arc::new(AtomicUsize::new(1)) }
+    }
+
+    /// How many replicas live, this one included.
+    pub fn replicas(&self) -> usize {
+        self.replicas.load(Ordering::Relaxed).max(1)
     }
 
     /// What this replica is to serve now.

@@ -1,5 +1,5 @@
-//! Gates: whether each route's ingress is open. A route that was paused by hand waits until it is resumed, one
-//! with more than `max_pending` messages until they have become fewer, one whose dead letters are full until
+//! Gates: whether each route's ingress is open, and for how many messages. A route that was paused by hand waits until
+//! it is resumed, one with `max_pending` messages until they have become fewer, one whose dead letters are full until
 //! some are gone; so does every route while the store does not answer, and until it has said once what is
 //! paused. What is counted for that is
 //! shown: pending, dead, how long the oldest due message has waited, and how far the clocks differ.
@@ -8,16 +8,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tracing::{debug, info, warn};
 
+use super::admission::{AdmissionControl, AdmissionGate, share_of};
 use crate::domain::{Partition, Route, RouteName};
 use crate::lifecycle::{Shutdown, Tasks, tick};
-use crate::store::{DeadFilter, DeadRoom, Pauses, Store, StoreError};
+use crate::store::{Counts, DeadFilter, DeadRoom, Pauses, Store, StoreError};
 use crate::telemetry::Metrics;
 
-/// Counts are a second old at most: a route may overshoot by a second's work.
+/// Counts are a second old at most.
 const LOOK: Duration = Duration::from_secs(1);
+/// Shortest time between two counts, while a route has used up its room; it grows up to [`LOOK`] while there is none.
+const RECOUNT: Duration = Duration::from_millis(50);
+/// A count is fresh for so long.
+const FRESH: Duration = Duration::from_millis(150);
 /// A count that takes longer than this counts as no answer.
 const DEADLINE: Duration = Duration::from_secs(3);
 /// Invalid dead letters that one step drops.
@@ -28,10 +33,16 @@ struct Gates {
     store: Store,
     room: Arc<DeadRoom>,
     metrics: Arc<Metrics>,
-    open: BTreeMap<RouteName, watch::Sender<bool>>,
+    admission: BTreeMap<RouteName, AdmissionControl>,
+    /// Told when a route wants to be counted anew.
+    count_now: Arc<Notify>,
+    /// How many replicas share the room.
+    replicas: Box<dyn Fn() -> usize + Send + Sync>,
     pauses: Pauses,
-    /// Routes that have reached `max_pending`.
+    /// Routes that have reached `max_pending`, or whose dead letters are full.
     full: BTreeSet<RouteName>,
+    /// Those of the second kind.
+    dead_full: BTreeSet<RouteName>,
     partitions: Vec<Partition>,
     max_skew: Duration,
     away: bool,
@@ -40,21 +51,35 @@ struct Gates {
     skewed: bool,
 }
 
+/// What the gates are built from.
+pub struct Parts<'a> {
+    /// The routes that are taken in.
+    pub routes: &'a [Arc<Route>],
+    /// Where their messages are counted.
+    pub store: &'a Store,
+    /// How much room the dead letters have left.
+    pub room: &'a Arc<DeadRoom>,
+    /// Where the counts are shown.
+    pub metrics: &'a Arc<Metrics>,
+    /// How many replicas take in, this one included.
+    pub replicas: Box<dyn Fn() -> usize + Send + Sync>,
+    /// How far clocks may differ before it is said.
+    pub max_skew: Duration,
+    /// Where its task runs.
+    pub tasks: &'a Tasks,
+    /// When it ends.
+    pub shutdown: &'a Shutdown,
+}
+
 /// Starts to watch the counts; returns each route's gate.
-pub fn start(
-    routes: &[Arc<Route>],
-    store: &Store,
-    room: &Arc<DeadRoom>,
-    metrics: &Arc<Metrics>,
-    max_skew: Duration,
-    tasks: &Tasks,
-    shutdown: &Shutdown,
-) -> BTreeMap<RouteName, watch::Receiver<bool>> {
-    let (gates, hears) = routes
+pub fn start(parts: Parts<'_>) -> BTreeMap<RouteName, AdmissionGate> {
+    let Parts { routes, store, room, metrics, replicas, max_skew, tasks, shutdown } = parts;
+    let count_now = Arc::new(Notify::new());
+    let (admission, gates_of_routes) = routes
         .iter()
         .map(|route| {
-            let (gate, hears) = watch::channel(false);
-            ((route.name.clone(), gate), (route.name.clone(), hears))
+            let (control, gate) = AdmissionControl::new(&count_now);
+            ((route.name.clone(), control), (route.name.clone(), gate))
         })
         .unzip();
     let mut gates = Gates {
@@ -62,9 +87,12 @@ pub fn start(
         store: store.clone(),
         room: room.clone(),
         metrics: metrics.clone(),
-        open: gates,
+        admission,
+        count_now,
+        replicas,
         pauses: store.pauses(),
         full: BTreeSet::new(),
+        dead_full: BTreeSet::new(),
         partitions: store.partitions().all().collect(),
         max_skew,
         away: false,
@@ -84,17 +112,71 @@ pub fn start(
             }
         }
     });
-    hears
+    gates_of_routes
 }
 
 impl Gates {
-    /// Until the next look; what is paused or resumed meanwhile takes effect at once.
+    /// Until the next look; what is paused or resumed meanwhile takes effect at once, and routes that have used up
+    /// their room are counted again.
     async fn rest(&mut self) {
+        let (count_now, mut pause) = (self.count_now.clone(), RECOUNT);
+        let (mut wanted, mut stale) = (false, false);
         let mut next = std::pin::pin!(tick(LOOK));
+        let mut ready = std::pin::pin!(tokio::time::sleep(pause));
+        let mut fresh = std::pin::pin!(tokio::time::sleep(FRESH));
         loop {
+            let wants = wanted || self.admission.values().any(AdmissionControl::has_waiting);
             tokio::select! {
                 () = &mut next => return,
                 () = self.pauses.changed() => self.turn(),
+                () = count_now.notified(), if !wanted => wanted = true,
+                () = &mut ready, if wants => {
+                    pause = if self.recount().await { RECOUNT } else { LOOK.min(2 * pause) };
+                    wanted = false;
+                    stale = false;
+                    ready.set(tokio::time::sleep(pause));
+                    fresh.set(tokio::time::sleep(FRESH));
+                }
+                () = &mut fresh, if !stale => {
+                    self.admission.values().for_each(AdmissionControl::set_stale);
+                    stale = true;
+                }
+            }
+        }
+    }
+
+    /// Counts only, for those that wait for room; whether any of them has some now.
+    async fn recount(&self) -> bool {
+        let returned = self.returned();
+        match tokio::time::timeout(DEADLINE, self.store.counts()).await {
+            Ok(Ok(counts)) => {
+                self.share_out(&counts, &returned);
+                !self.admission.values().any(AdmissionControl::has_waiting)
+            }
+            Ok(Err(why)) => {
+                debug!(error = %why, "cannot count what is pending; trying on");
+                false
+            }
+            Err(_) => {
+                debug!("no answer in time; cannot count what is pending; trying on");
+                false
+            }
+        }
+    }
+
+    /// Permits that were returned before a count.
+    fn returned(&self) -> BTreeMap<RouteName, u64> {
+        self.admission.iter().map(|(name, control)| (name.clone(), control.returned())).collect()
+    }
+
+    /// Gives each route this replica's share of the room that it has by a count.
+    fn share_out(&self, counts: &BTreeMap<String, Counts>, returned: &BTreeMap<RouteName, u64>) {
+        let replicas = (self.replicas)();
+        for route in &self.routes {
+            let counted = counts.get(route.name.as_str()).map_or(0, |counts| counts.messages);
+            let before = returned.get(&route.name).copied().unwrap_or_default();
+            if let Some(control) = self.admission.get(&route.name) {
+                control.set_share(before, share_of(route.policy.max_pending, counted, replicas));
             }
         }
     }
@@ -108,10 +190,10 @@ impl Gates {
                 metrics.publishing_paused.set(i64::from(paused.publishing));
             }
             let open = paused.is_some_and(|paused| !paused.ingress)
-                && !self.full.contains(&route.name)
+                && !self.dead_full.contains(&route.name)
                 && !self.store.is_strange();
-            if let Some(gate) = self.open.get(&route.name) {
-                gate.send_if_modified(|was| std::mem::replace(was, open) != open);
+            if let Some(control) = self.admission.get(&route.name) {
+                control.set_open(open);
             }
         }
     }
@@ -207,8 +289,9 @@ impl Gates {
     /// Answers the routes of which invalid dead letters must go, and how many.
     async fn count(&mut self) -> Result<Vec<(Arc<Route>, u64)>, StoreError> {
         let mut excess = Vec::new();
-        let now = self.store.clock().now();
+        let (now, returned) = (self.store.clock().now(), self.returned());
         let (counts, heads) = tokio::try_join!(self.store.counts(), self.store.heads(&self.partitions, now))?;
+        self.share_out(&counts, &returned);
         for route in &self.routes {
             let Some(metrics) = self.metrics.route(&route.name) else { continue };
             let counts = counts.get(route.name.as_str()).copied().unwrap_or_default();
@@ -220,6 +303,11 @@ impl Gates {
             metrics.ingress_paused("max_pending", full);
             let graves = self.room.counted(&route.name, &counts);
             metrics.ingress_paused("dead_letters", graves.full);
+            if graves.full {
+                self.dead_full.insert(route.name.clone());
+            } else {
+                self.dead_full.remove(&route.name);
+            }
             let (pending, dead, closed) = (counts.messages, counts.dead, full || graves.full);
             if closed && self.full.insert(route.name.clone()) {
                 let limit = if full { "max_pending" } else { "dead_letters" };

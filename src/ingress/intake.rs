@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::sync::watch;
 use tracing::debug;
 
 use self::submitter::Submitter;
+use super::admission::{AdmissionGate, Granted};
 use super::admit::{Admitted, admit};
 use super::bundling::Work;
 use super::company::{Company, Far, Met, PATIENCE};
@@ -48,7 +48,7 @@ pub struct Intake {
     bursts: Arc<Bursts>,
     direct: Direct,
     room: Arc<DeadRoom>,
-    gates: BTreeMap<RouteName, watch::Receiver<bool>>,
+    gates: BTreeMap<RouteName, AdmissionGate>,
     companies: Mutex<BTreeMap<RouteName, Arc<Company>>>,
     tasks: Tasks,
     shutdown: Shutdown,
@@ -70,7 +70,7 @@ pub struct Source {
     company: Arc<Company>,
     /// Whether what is due on arrival may pass the store by.
     straight: bool,
-    gate: Option<watch::Receiver<bool>>,
+    gate: Option<AdmissionGate>,
     through: Through,
     /// Whether nothing of the last batch was due soon.
     had_time: bool,
@@ -110,8 +110,8 @@ pub struct Parts<'a> {
     pub bursts: Arc<Bursts>,
     /// How much room the dead letters have left.
     pub room: Arc<DeadRoom>,
-    /// Whether each route's ingress is open.
-    pub gates: BTreeMap<RouteName, watch::Receiver<bool>>,
+    /// How many messages of each route may be taken in.
+    pub gates: BTreeMap<RouteName, AdmissionGate>,
     /// Where its tasks run.
     pub tasks: &'a Tasks,
     /// When sources stop.
@@ -206,9 +206,20 @@ impl Source {
     /// its place in the store's order, and what passes through is confirmed. Receipts are resolved then or
     /// later. Not cancel-safe: a caller that gives up drops the source and its ledger with it.
     pub async fn take(&mut self, mut batch: Vec<Delivery>) {
-        if batch.is_empty() || !self.gate_open().await {
-            return;
+        while !batch.is_empty() {
+            let Some(granted) = self.admitted(batch.len()).await else { return };
+            let rest = batch.split_off(granted.as_ref().map_or(batch.len(), Granted::messages));
+            let mut permits = granted.into_iter().flatten();
+            for delivery in &mut batch {
+                delivery.receipt.keep(permits.next());
+            }
+            self.take_admitted(batch).await;
+            batch = rest;
         }
+    }
+
+    /// The same for what the route has room for.
+    async fn take_admitted(&mut self, mut batch: Vec<Delivery>) {
         self.metrics.admitted.inc_by(batch.len() as u64);
         if !self.mark(&mut batch).await {
             return;
@@ -250,13 +261,14 @@ impl Source {
         policy.rate.is_none() && !policy.ordered && pauses.may_publish(self.route.name.as_str())
     }
 
-    /// Waits while the route's ingress is paused; `false` if shutting down begins meanwhile.
-    async fn gate_open(&mut self) -> bool {
-        let Some(gate) = &mut self.gate else { return true };
+    /// Waits while the route's ingress is paused or has no room; takes permits for at most so many messages. `None` if
+    /// shutting down begins meanwhile. `Some(None)`: the route has no gate.
+    async fn admitted(&mut self, most: usize) -> Option<Option<Granted>> {
+        let Some(gate) = &mut self.gate else { return Some(None) };
         tokio::select! {
             biased;
-            open = gate.wait_for(|&open| open) => open.is_ok(),
-            () = self.intake.shutdown.draining() => false,
+            granted = gate.admit(most) => granted.map(Some),
+            () = self.intake.shutdown.draining() => None,
         }
     }
 

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::admission::PendingPermit;
+
 /// The ledger of one channel or one partition assignment.
 #[derive(Debug, Default)]
 pub struct Ledger {
@@ -49,6 +51,8 @@ pub struct Released {
 pub struct Receipt {
     ledger: Arc<Ledger>,
     slot: u64,
+    /// What its message takes of the room of its route, until it is resolved or dropped.
+    permit: Option<PendingPermit>,
 }
 
 impl Ledger {
@@ -62,7 +66,7 @@ impl Ledger {
         let mut open = self.open.lock();
         let slot = open.base + open.entries.len() as u64;
         open.entries.push_back((position, State::Open));
-        Receipt { ledger: self.clone(), slot }
+        Receipt { ledger: self.clone(), slot, permit: None }
     }
 
     /// Takes the resolved prefix out; `None` if the oldest record is unresolved or there is none.
@@ -94,6 +98,11 @@ impl Ledger {
 }
 
 impl Receipt {
+    /// Keeps the permit for as long as the record is neither safe nor given up.
+    pub(super) fn keep(&mut self, permit: Option<PendingPermit>) {
+        self.permit = permit;
+    }
+
     /// The record is safe: its source may be released past it.
     pub fn resolve(self) {
         self.end(State::Resolved);

@@ -11,6 +11,7 @@
 //! away, `Source::take` simply does not return, so the consumer stops reading, drops nothing, and goes
 //! on by itself.
 
+mod admission;
 pub mod admit;
 mod answers;
 mod bundling;
@@ -28,6 +29,7 @@ mod redrive;
 pub mod replay;
 mod through;
 
+pub use admission::AdmissionGate;
 pub use intake::{Intake, Source};
 pub use ledger::{Ledger, Receipt, Released};
 pub use redrive::redrive;

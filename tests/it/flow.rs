@@ -1,6 +1,7 @@
 //! The whole flow, from outside: the real binary between real servers. What producers send, in all its
 //! forms, and what must come out, as the contract says it.
 
+mod bounds;
 mod commands;
 mod contents;
 mod dead;

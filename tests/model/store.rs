@@ -178,7 +178,8 @@ impl Model {
 
     /// What a caller sees who is about to write under these names.
     pub fn look(&self, names: &[Name], ordered: bool) -> Look {
-        let bundles = names.iter().filter_map(|name| self.names.get(name)).map(|(bundle, _)| *bundle).collect();
+        let bundles =
+            names.iter().filter_map(|name| self.names.get(name)).map(|(bundle, _)| *bundle).collect();
         Look { bundles, stamp: ordered.then_some(self.stamp + 1) }
     }
 

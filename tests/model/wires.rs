@@ -6,7 +6,8 @@ use super::world::*;
 impl Actor {
     pub fn send(&mut self, op: Op) {
         self.number += 1;
-        self.wire = Some(Wire { op, number: self.number, look: Look::default(), answer: None, lapsed: false });
+        self.wire =
+            Some(Wire { op, number: self.number, look: Look::default(), answer: None, lapsed: false });
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::super::admission::{AdmissionGate, Granted};
 use super::super::replay::{Again, Asks, Step};
 use super::super::{Ledger, Receipt};
 use super::{Judged, Source};
@@ -12,27 +13,41 @@ use crate::store::{Meant, WriteOp};
 impl Source {
     /// Whether the route's ingress is open right now.
     pub fn is_open(&self) -> bool {
-        self.gate.as_ref().is_none_or(|gate| *gate.borrow())
+        self.gate.as_ref().is_none_or(AdmissionGate::is_open)
     }
 
     /// Does what is to be done with these, in order. Returns once all of it has its place in the store's
     /// order; each record's receipt is entered in the ledger and resolved when it is done. Waits while the
-    /// route's ingress is paused; `false` if shutting down began meanwhile, then nothing was done.
-    pub async fn again(&mut self, batch: Vec<(Again, Option<Step>)>, ledger: &Arc<Ledger>) -> bool {
-        if !self.gate_open().await {
-            return false;
+    /// route's ingress is paused or has no room; `false` if shutting down began meanwhile, then the rest was not done.
+    pub async fn again(&mut self, mut batch: Vec<(Again, Option<Step>)>, ledger: &Arc<Ledger>) -> bool {
+        while !batch.is_empty() {
+            let Some(granted) = self.admitted(batch.len()).await else { return false };
+            let rest = batch.split_off(granted.as_ref().map_or(batch.len(), Granted::messages));
+            self.again_admitted(batch, granted, ledger).await;
+            batch = rest;
         }
+        true
+    }
+
+    /// The same for what the route has room for.
+    async fn again_admitted(
+        &mut self,
+        batch: Vec<(Again, Option<Step>)>,
+        granted: Option<Granted>,
+        ledger: &Arc<Ledger>,
+    ) {
+        let mut permits = granted.into_iter().flatten();
         let now = self.intake.store.clock().now();
         let mut judged = Judged::new(&self.route, now);
         for (record, step) in batch {
-            let receipt = ledger.enter(record.position.1);
+            let mut receipt = ledger.enter(record.position.1);
+            receipt.keep(permits.next());
             match step {
                 Some(step) => self.step(record, step, (receipt, ledger), now, &mut judged),
                 None => receipt.resolve(),
             }
         }
         self.submitter().submit_all(judged.work).await;
-        true
     }
 
     fn step(

@@ -168,11 +168,12 @@ impl Store {
         let (side, browse) = (link("side", plain), link("browse", plain));
         let (claims, settles) = (lane("c", link("claim", tier)), lane("s", link("settle", plain)));
         let deads = lane("d", side.clone());
-        let writes = Arc::new(lane("w", link("write", tier)));
+        let writes = link("write", tier);
+        let (commands, writes) = (Arc::new(lane("a", writes.clone())), Arc::new(lane("w", writes)));
         let wake = Wake::new(parts.shards, config.partitions);
         let memory = Memory::new(&parts.remembers);
         let order = Order::new(&parts.ordered, &clock);
-        let writer = Writer::start(&writes, &keys, (&memory, &order), parts, &wake, &force);
+        let writer = Writer::start((&writes, &commands), &keys, (&memory, &order), parts, &wake, &force);
 
         let lookout = Lookout::start(&side, &keys, parts.tasks, &force);
 

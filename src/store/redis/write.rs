@@ -41,6 +41,10 @@ const QUEUE: usize = 64;
 pub(super) struct Writer {
     queues: Vec<mpsc::Sender<Submission>>,
     lane: Arc<CallLane>,
+    /// For commands of people: they have no place in the order of what is stored, and what frees memory must not wait
+    /// behind what there is no memory for.
+    commands: Vec<PartitionWriter>,
+    force: CancellationToken,
 }
 
 struct Submission {
@@ -82,6 +86,24 @@ impl Store {
         self.enqueue(p, ops).await?.results().await
     }
 
+    /// Cancels or moves a message for somebody who waits for the answer: beside what is being stored, not behind it.
+    /// Works at `maxmemory`. Waits while the store is away; `Err` if shutting down is forced. Dropped in the middle,
+    /// it may still be applied.
+    pub async fn command(&self, p: Partition, op: WriteOp) -> Result<WriteResult, StoreError> {
+        let Writer { commands, force, .. } = &self.0.writer;
+        let writer = &commands[usize::from(p.0)];
+        let ops = [&op];
+        let done = async {
+            let mut turn = writer.lane.turn(p).await;
+            writer.until_done(&mut turn, &ops).await
+        };
+        let results = tokio::select! {
+            () = force.cancelled() => return Err(stopped()),
+            results = done => results,
+        };
+        results.concat().pop().ok_or_else(|| shape("the answer to a command"))
+    }
+
     /// Takes its place in the partition's order and returns; the answer comes later. Waits only while too
     /// much is waiting already.
     pub async fn enqueue(&self, p: Partition, ops: Vec<WriteOp>) -> Result<Written, StoreError> {
@@ -94,19 +116,25 @@ impl Store {
 
 impl Writer {
     pub(super) fn start(
-        lane: &Arc<CallLane>,
+        (lane, command_lane): (&Arc<CallLane>, &Arc<CallLane>),
         keys: &Keys,
         (memory, order): (&Memory, &Order),
         parts: &Parts<'_>,
         wake: &Wake,
         force: &CancellationToken,
     ) -> Self {
+        let writer = |partition, lane: &Arc<CallLane>| PartitionWriter {
+            partition,
+            lane: lane.clone(),
+            keys: keys.clone(),
+            ids: Ids::new(),
+            memory: memory.clone(),
+            order: order.clone(),
+            wake: wake.clone(),
+        };
         let start = |partition| {
             let (queue, waiting) = mpsc::channel(QUEUE);
-            let (lane, keys, wake) = (lane.clone(), keys.clone(), wake.clone());
-            let (memory, order) = (memory.clone(), order.clone());
-            let writer = PartitionWriter { partition, lane, keys, ids: Ids::new(), memory, order, wake };
-            let force = force.clone();
+            let (writer, force) = (writer(partition, lane), force.clone());
             parts.tasks.spawn("store:writer", async move {
                 tokio::select! {
                     () = force.cancelled() => {}
@@ -115,7 +143,13 @@ impl Writer {
             });
             queue
         };
-        Self { queues: parts.config.partitions.all().map(start).collect(), lane: Arc::clone(lane) }
+        let partitions = parts.config.partitions;
+        Self {
+            queues: partitions.all().map(start).collect(),
+            lane: lane.clone(),
+            commands: partitions.all().map(|p| writer(p, command_lane)).collect(),
+            force: force.clone(),
+        }
     }
 
     /// Whether its connection is there.

@@ -9,7 +9,9 @@ use super::proxy::Proxy;
 use super::room::*;
 use crate::support::Redis;
 
-use WriteResult::{Cancelled, Duplicate, InFlight, Published, Replaced, Rescheduled, Stored, TooLate, Unknown};
+use WriteResult::{
+    Cancelled, Duplicate, InFlight, Published, Replaced, Rescheduled, Stored, TooLate, Unknown,
+};
 
 /// Plays a copy of a call on ground where it could be applied anew: what it was about is gone, and other messages wait
 /// under its names. The copy gets the answer of the call.

@@ -19,7 +19,7 @@
 //! | 11 | a topic made anew, under marks of the old one | `outage/rereads.rs::a_topic_made_anew_under_its_old_name_is_read_from_its_first_record` |
 //! | 12 | a cancelled message, claimed by one who dies | `races::interleaving_12_*`; model: planted `GoneCleared` |
 //! | 13 | which clock says due | `domain/clock.rs`'s tests; model: planted `Early` |
-//! | 14 | settling at `maxmemory` | `races::interleaving_14_*` |
+//! | 14 | settling and commands at `maxmemory` | `races::interleaving_14_*` |
 //! | 15 | one confirm that never comes | `flow/lanes.rs::a_missing_target_delays_only_its_own_messages_which_arrive_once_it_is_there`; model: `hanging` |
 //! | 16 | deadlines under a clock that moved | `races::interleaving_16_*` |
 //! | 17 | a claim of what its caller cannot serve | `races::interleaving_17_*`, `flow/policies.rs` |
@@ -46,6 +46,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests have no end to come to in order")]
 
 mod audit;
+mod blocking;
 mod bytes;
 mod damage;
 mod dead;

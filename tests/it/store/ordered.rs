@@ -74,6 +74,16 @@ fn of(key: &'static str, due: UnixMs, body: &str) -> postdate::domain::Entry {
     entry
 }
 
+/// One of each call that is another script for such a route.
+pub(super) async fn one_of_each(room: &Room) {
+    let mut holder = Holder::new(room);
+    room.keep(vec![of("k", past(), "1")]).await;
+    let claimed = holder.take(LONG).await.expect("it is the holder").claimed.remove(0);
+    assert_eq!(room.extend(&claimed.claim, LONG, None).await, Held::Done(Vec::new()));
+    assert_eq!(holder.fail(&claimed, far()).await.0, Held::Done(Vec::new()));
+    holder.room.store.release(room.p, &route(), &holder.name).await.expect("answered");
+}
+
 async fn room() -> Room {
     Room::ordered(Redis::shared().await, 1).await
 }

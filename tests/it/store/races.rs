@@ -128,6 +128,34 @@ async fn interleaving_14_cancels_and_moves_work_at_maxmemory() {
     assert!(room.check().await.bundles.is_empty());
 }
 
+/// What people cancel makes room; it must not wait for room.
+#[tokio::test]
+async fn interleaving_14_commands_do_not_wait_behind_what_there_is_no_memory_for() {
+    let redis = Redis::start().await;
+    let room = Room::on(&redis, 1).await;
+    room.keep(vec![named("a", past(), "a"), named("b", past(), "b")]).await;
+    room.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let storing = |body: &'static str| {
+        let room = room.at(P);
+        tokio::spawn(async move { room.keep(vec![unnamed(past(), body)]).await })
+    };
+    let waiting: Vec<_> = ["c", "d", "e"].into_iter().map(storing).collect();
+    eventually("the store is refused", async || room.store.writes_wait().map(drop).ok_or("not yet")).await;
+    let moving = WriteOp::Reschedule { route: route(), id: "b".into(), due: far(), fallback: None, of: None };
+    assert_eq!(room.store.command(P, moving).await, Ok(Rescheduled));
+    for name in ["a", "b"] {
+        assert_eq!(room.store.command(P, cancel(name)).await, Ok(Cancelled));
+    }
+    assert_eq!(room.store.command(P, cancel("a")).await, Ok(Unknown));
+    assert!(waiting.iter().all(|storing| !storing.is_finished()), "there is no memory yet");
+    room.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    for storing in waiting {
+        assert_eq!(storing.await.expect("runs"), [Stored]);
+    }
+    assert_eq!(room.check().await.bundles.values().map(|b| b.entries.len()).sum::<usize>(), 3);
+    assert_eq!(room.store.went_back(), 0);
+}
+
 #[tokio::test]
 async fn interleaving_16_a_deadline_too_far_ahead_is_brought_back_and_after_a_jump_nothing_expires() {
     let room = Room::shared().await;

@@ -41,7 +41,8 @@ if not held_by(id, token) then
   end
   return answer('s')
 end
-local shelves, fresh = {}, {}
+local shelves, fresh, back = {}, {}, {}
+local add, enter = tally()
 for i = 1, D do
   shelves[i] = arg()
 end
@@ -57,15 +58,21 @@ for i = 1, B do
       prolong(route, now + lease)
     end
   else
-    redis.call('ZADD', KEYS[FIXED + 1 + due], first, new)
-    reindex(KEYS[FIXED + 1 + due], shelves[due])
+    local members = back[due] or {}
+    members[#members + 1], members[#members + 2] = first, new
+    back[due] = members
   end
   if expiries > 0 then
     redis.call('HSET', EXPIRIES, new, int(expiries))
   end
-  add_counts(route, count_of(new), #blob)
+  add(route, count_of(new), #blob)
   fresh[i] = new
 end
+for due, members in pairs(back) do
+  redis.call('ZADD', KEYS[FIXED + 1 + due], unpack(members))
+  reindex(KEYS[FIXED + 1 + due], shelves[due])
+end
+enter()
 local dead = {}
 for i = 1, X do
   dead[i] = { id = arg(), grave = num(), bytes = 0 }
@@ -74,23 +81,33 @@ for i = 1, X do
   redis.call('SET', KEYS[FIXED + 1 + D + B + i], blob)
 end
 for i = 1, G do
-  local grave = arg()
+  local grave, ids, bytes = arg(), {}, 0
   for _, d in ipairs(dead) do
     if d.grave == i then
-      bury(KEYS[#KEYS - G + i], grave, d.id, d.bytes)
+      ids[#ids + 1], bytes = d.id, bytes + d.bytes
     end
   end
+  bury(KEYS[#KEYS - G + i], grave, ids, bytes)
 end
 for _ = 1, num() do
   local name, index = arg(), arg()
   free_name(name, id .. ' ' .. index)
 end
-for _ = 1, num() do
-  local name, from, to, index = arg(), arg(), num(), arg()
-  local meant = redis.call('HGET', NAMES, name)
-  -- A name that was taken over meanwhile stays with its new owner: this message goes on nameless.
-  if not meant or meant == id .. ' ' .. from then
-    redis.call('HSET', NAMES, name, fresh[to] .. ' ' .. index)
+local names, moves = {}, {}
+for i = 1, num() do
+  names[i] = arg()
+  moves[i] = { from = id .. ' ' .. arg(), to = fresh[num()] .. ' ' .. arg() }
+end
+if #names > 0 then
+  local entries = {}
+  for i, meant in ipairs(redis.call('HMGET', NAMES, unpack(names))) do
+    -- A name that was taken over meanwhile stays with its new owner: this message goes on nameless.
+    if not meant or meant == moves[i].from then
+      entries[#entries + 1], entries[#entries + 2] = names[i], moves[i].to
+    end
+  end
+  if #entries > 0 then
+    redis.call('HSET', NAMES, unpack(entries))
   end
 end
 if ORDERED then

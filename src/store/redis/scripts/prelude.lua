@@ -124,12 +124,14 @@ local function union(a, b)
   end
   return string.sub(table.concat(out), 1, length)
 end
--- Whether each of so many messages is in one of two bitmaps. The first that is not in the one mostly answers.
+-- Whether each of so many messages is in one of two bitmaps. One of the first that are not in the one mostly answers.
 local function is_covered(a, b, count)
-  local open = string.find(a, '0', 1, true)
+  local open, looked = string.find(a, '0', 1, true), 0
+  while open and looked < 32 and is_set(b, open - 1) do
+    open, looked = string.find(a, '0', open + 1, true), looked + 1
+  end
   if open and is_set(b, open - 1) then
-    a = union(a, b)
-    open = string.find(a, '0', 1, true)
+    open = string.find(union(a, b), '0', 1, true)
   end
   return not open and #a >= count
 end
@@ -183,10 +185,17 @@ local function count_up(key, id)
   return n
 end
 
--- Enters a dead letter, whose blob is there, into its grave.
-local function bury(key, grave, id, bytes)
-  redis.call('ZADD', key, int(now), id)
-  add_count('d:' .. grave, 1)
+-- Enters dead letters, whose blobs are there and have so many bytes together, into their grave.
+local function bury(key, grave, ids, bytes)
+  if #ids == 0 then
+    return
+  end
+  local members = {}
+  for i, id in ipairs(ids) do
+    members[2 * i - 1], members[2 * i] = int(now), id
+  end
+  redis.call('ZADD', key, unpack(members))
+  add_count('d:' .. grave, #ids)
   add_count('x:' .. grave, bytes)
 end
 

@@ -262,7 +262,7 @@ for i = 1, X do
   redis.call('PERSIST', d.blob)
   -- One that stands already is a repeat whose first answer was forgotten.
   if not redis.call('ZSCORE', grave.key, d.id) then
-    bury(grave.key, grave.name, d.id, redis.call('STRLEN', d.blob))
+    bury(grave.key, grave.name, { d.id }, redis.call('STRLEN', d.blob))
   end
 end
 return answer(table.concat(results))

@@ -1,0 +1,306 @@
+//! Admission: how many messages of a route may still be taken in.
+//!
+//! `max_pending` is a bound over all replicas, and counts are some time old. Between two counts a replica takes no more
+//! than its share of the room that the last one saw, less what it has taken since and the count cannot have seen. It
+//! asks for the next count when half of that is used up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use tokio::sync::{Notify, watch};
+
+/// Messages that a replica may still take in on a count that is not fresh, where there is little room: about a batch.
+const STALE_SHARE: u64 = 1000;
+/// A share below this is little room: one replica can take in as much between two counts.
+const LITTLE_ROOM: u64 = 65_536;
+
+/// Permits of one route: each stands for a message that was read and is not yet stored, passed on or given up.
+#[derive(Debug)]
+struct Permits {
+    given: AtomicU64,
+    returned: AtomicU64,
+    /// Sources that wait for one.
+    waiting: AtomicUsize,
+    count_now: Arc<Notify>,
+}
+
+/// What a route may take in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Limit {
+    open: bool,
+    /// Permits given in all may reach this number.
+    until: u64,
+    /// From this number on the next count is asked for.
+    ask_from: u64,
+    /// Whether the share was little.
+    little: bool,
+}
+
+/// A source's way to permits.
+#[derive(Clone, Debug)]
+pub struct AdmissionGate {
+    limit: watch::Receiver<Limit>,
+    permits: Arc<Permits>,
+}
+
+/// A route's gate from the side that counts.
+#[derive(Debug)]
+pub(super) struct AdmissionControl {
+    limit: watch::Sender<Limit>,
+    permits: Arc<Permits>,
+}
+
+/// Permits for some messages.
+#[derive(Debug)]
+pub(super) struct Granted {
+    permits: Arc<Permits>,
+    count: u64,
+}
+
+/// One message's permit; it ends with the message's receipt.
+#[derive(Debug)]
+pub(super) struct PendingPermit(Arc<Permits>);
+
+impl AdmissionControl {
+    /// A closed gate, and the way to it. `count_now` is told when a count is wanted.
+    pub(super) fn new(count_now: &Arc<Notify>) -> (Self, AdmissionGate) {
+        let (tell, limit) = watch::channel(Limit::default());
+        let permits = Arc::new(Permits {
+            given: AtomicU64::new(0),
+            returned: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+            count_now: count_now.clone(),
+        });
+        (Self { limit: tell, permits: permits.clone() }, AdmissionGate { limit, permits })
+    }
+
+    /// Permits that have been returned. To be read before a count: their messages are in it.
+    pub(super) fn returned(&self) -> u64 {
+        self.permits.returned.load(Ordering::Acquire)
+    }
+
+    /// Opens or closes the gate, whatever room there is.
+    pub(super) fn set_open(&self, open: bool) {
+        self.limit.send_if_modified(|limit| std::mem::replace(&mut limit.open, open) != open);
+    }
+
+    /// Notes how much room this replica has by a count; `returned`: see [`Self::returned`].
+    pub(super) fn set_share(&self, returned: u64, share: u64) {
+        self.limit.send_if_modified(|limit| {
+            let until = returned.saturating_add(share);
+            let little = share < LITTLE_ROOM;
+            let next = Limit { until, ask_from: until - share / 2, little, ..*limit };
+            std::mem::replace(limit, next) != next
+        });
+    }
+
+    /// The last count is not fresh any more: others may have taken in what it left free.
+    pub(super) fn set_stale(&self) {
+        self.limit.send_if_modified(|limit| {
+            let most = self.permits.given.load(Ordering::Acquire).saturating_add(STALE_SHARE);
+            if limit.little {
+                limit.until = limit.until.min(most);
+            }
+            false
+        });
+    }
+
+    /// Whether sources wait for nothing but room.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.limit.borrow().open && self.permits.waiting.load(Ordering::Acquire) > 0
+    }
+}
+
+impl AdmissionGate {
+    /// Waits until the route's ingress is open and has room; takes permits for at most so many messages. `None` when
+    /// nobody counts any more. Cancel-safe.
+    pub(super) async fn admit(&mut self, most: usize) -> Option<Granted> {
+        let mut waiting = None;
+        loop {
+            let limit = *self.limit.borrow_and_update();
+            let count = if limit.open { self.permits.grant(limit, most as u64) } else { 0 };
+            if count > 0 {
+                return Some(Granted { permits: self.permits.clone(), count });
+            }
+            if waiting.is_none() {
+                waiting = Some(Waiting::new(self.permits.clone()));
+                self.permits.count_now.notify_one();
+            }
+            self.limit.changed().await.ok()?;
+        }
+    }
+
+    /// Whether the route's ingress is open and has room right now.
+    pub(super) fn is_open(&self) -> bool {
+        let limit = *self.limit.borrow();
+        limit.open && limit.until > self.permits.given.load(Ordering::Acquire)
+    }
+}
+
+impl Permits {
+    /// Gives at most so many; how many that were.
+    fn grant(&self, limit: Limit, most: u64) -> u64 {
+        let free = |given: u64| limit.until.saturating_sub(given).min(most);
+        let add = |given: u64| Some(given + free(given)).filter(|next| *next > given);
+        match self.given.fetch_update(Ordering::AcqRel, Ordering::Acquire, add) {
+            Ok(given) => {
+                let count = free(given);
+                if given + count >= limit.ask_from {
+                    self.count_now.notify_one();
+                }
+                count
+            }
+            Err(_) => 0,
+        }
+    }
+}
+
+impl Granted {
+    /// For how many messages.
+    pub(super) fn messages(&self) -> usize {
+        self.count as usize
+    }
+}
+
+impl Iterator for Granted {
+    type Item = PendingPermit;
+
+    fn next(&mut self) -> Option<PendingPermit> {
+        self.count = self.count.checked_sub(1)?;
+        Some(PendingPermit(self.permits.clone()))
+    }
+}
+
+impl Drop for Granted {
+    fn drop(&mut self) {
+        self.permits.returned.fetch_add(self.count, Ordering::AcqRel);
+    }
+}
+
+impl Drop for PendingPermit {
+    fn drop(&mut self) {
+        self.0.returned.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// Counts a source that waits, for as long as it does.
+struct Waiting(Arc<Permits>);
+
+impl Waiting {
+    fn new(permits: Arc<Permits>) -> Self {
+        permits.waiting.fetch_add(1, Ordering::AcqRel);
+        Self(permits)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A replica's part of what a route may still take in: never nothing while there is room.
+pub(super) fn share_of(max_pending: u64, counted: i64, replicas: usize) -> u64 {
+    max_pending.saturating_sub(counted.max(0) as u64).div_ceil(replicas.max(1) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gate() -> (AdmissionControl, AdmissionGate) {
+        let (control, gate) = AdmissionControl::new(&Arc::new(Notify::new()));
+        control.set_open(true);
+        (control, gate)
+    }
+
+    fn now(gate: &mut AdmissionGate, most: usize) -> Option<Granted> {
+        use futures_util::FutureExt;
+        gate.admit(most).now_or_never().flatten()
+    }
+
+    #[test]
+    fn no_more_is_taken_than_a_count_left_free_until_the_next_has_seen_it() {
+        let (control, mut gate) = gate();
+        assert!(now(&mut gate, 10).is_none(), "nothing was counted yet");
+        control.set_share(control.returned(), 200);
+        let first = now(&mut gate, 150).expect("room");
+        let second = now(&mut gate, 150).expect("some room");
+        assert_eq!((first.messages(), second.messages()), (150, 50));
+        assert!(!gate.is_open());
+        // A count that cannot have seen them, and one of which nobody knows whether it has seen the second.
+        control.set_share(control.returned(), 200);
+        assert!(now(&mut gate, 1).is_none());
+        let before = control.returned();
+        drop(first);
+        control.set_share(before, 200);
+        assert!(now(&mut gate, 1).is_none());
+        control.set_share(control.returned(), 50);
+        assert!(now(&mut gate, 1).is_none(), "the second is not stored yet");
+        drop(second);
+        control.set_share(control.returned(), 3);
+        assert_eq!(now(&mut gate, 10).map(|g| g.messages()), Some(3));
+    }
+
+    #[test]
+    fn each_message_returns_its_own_permit_and_an_unused_one_returns_too() {
+        let (control, mut gate) = gate();
+        control.set_share(0, 10);
+        let mut granted = now(&mut gate, 4).expect("room");
+        let one: Vec<PendingPermit> = granted.by_ref().take(3).collect();
+        assert_eq!(control.returned(), 0);
+        drop(granted);
+        assert_eq!(control.returned(), 1);
+        drop(one);
+        assert_eq!(control.returned(), 4);
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_is_seen_asks_for_a_count_and_goes_on_with_the_room_that_it_finds() {
+        let count_now = Arc::new(Notify::new());
+        let (control, mut gate) = AdmissionControl::new(&count_now);
+        let waits = tokio::spawn(async move { gate.admit(5).await.map(|g| g.messages()) });
+        count_now.notified().await;
+        assert!(!control.has_waiting(), "it waits for the gate to open, which no count does");
+        control.set_open(true);
+        assert!(control.has_waiting());
+        control.set_share(0, 2);
+        assert_eq!(waits.await.expect("runs"), Some(2));
+        assert!(!control.has_waiting());
+    }
+
+    #[tokio::test]
+    async fn the_next_count_is_asked_for_when_half_of_the_room_is_used() {
+        let count_now = Arc::new(Notify::new());
+        let (control, mut gate) = AdmissionControl::new(&count_now);
+        control.set_open(true);
+        control.set_share(0, 100);
+        let asked = || {
+            use futures_util::FutureExt;
+            count_now.notified().now_or_never().is_some()
+        };
+        let _first = gate.admit(49).await;
+        assert!(!asked());
+        let _second = gate.admit(1).await;
+        assert!(asked());
+    }
+
+    #[test]
+    fn a_stale_count_leaves_a_batch_where_there_is_little_room_and_all_where_there_is_much() {
+        for (share, left) in [(100, 100), (LITTLE_ROOM - 1, STALE_SHARE), (1_000_000, 1_000_000)] {
+            let (control, mut gate) = gate();
+            control.set_share(0, share);
+            control.set_stale();
+            assert_eq!(now(&mut gate, usize::MAX).map(|g| g.messages() as u64), Some(left));
+        }
+    }
+
+    #[test]
+    fn shares_make_up_the_room_and_are_never_nothing_while_there_is_some() {
+        assert_eq!(share_of(200, 0, 1), 200);
+        assert_eq!(share_of(200, 50, 3), 50);
+        assert_eq!(share_of(200, 199, 5), 1);
+        assert_eq!((share_of(200, 200, 2), share_of(200, 300, 2)), (0, 0));
+        assert_eq!(share_of(200, -5, 1), 200, "counts may be wrong for a while");
+    }
+}
