@@ -49,7 +49,7 @@ impl Expirer {
             match tokio::time::timeout(DEADLINE, drop_old(&shard, p, &routes)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(why)) => {
-                    debug!(partition = p.0, error = %why, "cannot drop old dead letters; trying on")
+                    debug!(partition = p.0, error = %why, "cannot drop old dead letters; trying on");
                 }
                 Err(_) => debug!(partition = p.0, "no answer about old dead letters in time; trying on"),
             }

@@ -157,7 +157,7 @@ impl Store {
         let found: Vec<Value> = self.ask(p, &pipe).await?;
         for (id, pair) in ids.iter().zip(found.chunks(2)) {
             let gone = match &pair[1] {
-                Value::BulkString(bits) => bits.iter().filter(|&&bit| bit == b'1').count(),
+                Value::BulkString(bits) => String::from_utf8_lossy(bits).matches('1').count(),
                 _ => 0,
             };
             *counted.entry(format!("n:{}", id.route())).or_default() +=
