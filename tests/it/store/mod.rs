@@ -18,13 +18,13 @@
 //! | 10 | a wait for a replica that proves nothing | model: `failover`, and planted `NoWait`, `MarkWithoutWait` |
 //! | 11 | a topic made anew, under marks of the old one | `outage/rereads.rs::a_topic_made_anew_under_its_old_name_is_read_from_its_first_record` |
 //! | 12 | a cancelled message, claimed by one who dies | `races::interleaving_12_*`; model: planted `GoneCleared` |
-//! | 13 | which clock says due | `domain/clock.rs`'s tests; model: planted `Early` |
+//! | 13 | which clock says due, and what is a step of it | `domain/clock/tests.rs`, `timer/keeper/hold.rs`; model: planted `Early` |
 //! | 14 | settling and commands at `maxmemory` | `races::interleaving_14_*` |
 //! | 15 | one confirm that never comes | `flow/lanes.rs::a_missing_target_delays_only_its_own_messages_which_arrive_once_it_is_there`; model: `hanging` |
-//! | 16 | deadlines under a clock that moved | `races::interleaving_16_*` |
+//! | 16 | deadlines under a clock that moved | `races::interleaving_16_*`; when nothing may expire, and for how long: `timer/keeper/hold.rs` |
 //! | 17 | a claim of what its caller cannot serve | `races::interleaving_17_*`, `flow/policies.rs` |
 //! | 18 | an owner who lives and does nothing | `directions.rs`: any replica claims from any partition; model: a timer that never moves again is one of its schedules |
-//! | 19 | what no script broke and none repairs | `audit`, `matrix` |
+//! | 19 | what no script broke and none repairs | `audit`, `matrix`, `large` |
 //! | 20 | a slot on its way to another node | with Redis Cluster |
 //! | 21 | gaps in the offsets | `kafka/ingress.rs::gaps_in_the_offsets_stop_nothing_and_aborted_records_are_never_seen` |
 //! | 22 | the deadline as the token | `races::interleaving_22_*`, `lost_replies::interleaving_22_*`; model: planted `DeadlineToken` |
