@@ -25,6 +25,7 @@ mod jitter;
 pub mod kafka;
 mod ledger;
 pub mod rabbitmq;
+mod read_budget;
 mod redrive;
 pub mod replay;
 mod through;
@@ -32,6 +33,7 @@ mod through;
 pub use admission::AdmissionGate;
 pub use intake::{Intake, Source};
 pub use ledger::{Ledger, Receipt, Released};
+pub use read_budget::{READ_BYTES, ReadBudget, ReadShare};
 pub use redrive::redrive;
 
 use std::sync::Arc;
