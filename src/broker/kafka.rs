@@ -84,8 +84,8 @@ pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What an operator may change, and why it differs from librdkafka's own default.
 const TUNED: &[(&str, &str)] = &[
-    // A broker that is back is found within two seconds.
-    ("reconnect.backoff.max.ms", "2000"),
+    // A broker that is back is found within a second.
+    ("reconnect.backoff.max.ms", "500"),
     ("socket.keepalive.enable", "true"),
     ("socket.timeout.ms", "10000"),
     ("log.connection.close", "false"),
@@ -97,7 +97,9 @@ const TUNED: &[(&str, &str)] = &[
 const CONSUMER_TUNED: &[(&str, &str)] = &[
     // New partitions, and topics that were missing or re-created, are found within two seconds.
     ("topic.metadata.refresh.interval.ms", "2000"),
-    // Memory of what is read ahead, per partition; librdkafka's own 64 MiB do not fit twenty routes.
+    // Memory of what is read ahead, per group; librdkafka's own 64 MiB do not fit twenty routes. A broker's answer
+    // comes on top, librdkafka's own limit for one is 50 MiB.
+    ("fetch.max.bytes", "8388608"),
     ("queued.min.messages", "20000"),
     ("queued.max.messages.kbytes", "8192"),
 ];

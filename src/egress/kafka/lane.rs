@@ -6,9 +6,10 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::link::{Link, Pace};
-use super::outcome;
+use super::outcome::{self, Landing};
 use super::producer::Flight;
 use super::run::{self, Rest, Run};
+use super::suspects::Suspects;
 use crate::broker::kafka::TopicState;
 use crate::domain::Verdict;
 use crate::domain::verdict::Refusal;
@@ -71,8 +72,7 @@ struct State {
     gate: Gate,
     /// In no run yet, in order.
     queue: VecDeque<Publication>,
-    /// Refused as too large together with others: each is tried once more on its own.
-    alone: VecDeque<Publication>,
+    suspects: Suspects,
     /// In the producer, or in the run on its way there.
     in_flight: usize,
     bytes: usize,
@@ -109,7 +109,7 @@ impl TopicLane {
 
     pub(super) fn backlog(&self) -> usize {
         let state = self.state.lock();
-        state.queue.len() + state.alone.len() + state.in_flight
+        state.queue.len() + state.suspects.len() + state.in_flight
     }
 
     #[cfg(test)]
@@ -125,8 +125,9 @@ impl TopicLane {
             return;
         }
         state.gate = match found {
-            // Unreachable: the producer keeps what it gets and sends it when a broker is back.
-            TopicState::There { .. } | TopicState::Unreachable(_) => Gate::Open,
+            TopicState::There { .. } => Gate::Open,
+            // To be asked again once a broker is reached.
+            TopicState::Unreachable(_) => Gate::Unknown,
             TopicState::Missing => Gate::Shut { why: Refusal::UnknownTarget, until_us },
             TopicState::NotAllowed => Gate::Shut { why: Refusal::NotAllowed, until_us },
         };
@@ -134,16 +135,15 @@ impl TopicLane {
     }
 
     /// Takes the ends of flights, in the order they were reported.
-    pub(super) fn landed(self: &Arc<Self>, flights: Vec<(Flight, Verdict)>) {
+    pub(super) fn landed(self: &Arc<Self>, flights: Vec<(Flight, Landing)>) {
         let mut answers = Vec::with_capacity(flights.len());
         let mut state = self.state.lock();
-        for (flight, verdict) in flights {
+        for (flight, Landing { verdict, shared }) in flights {
             state.in_flight -= 1;
             state.bytes -= flight.bytes;
             match verdict {
-                Verdict::Refused { reason: Refusal::TooBig, .. } if !flight.alone => {
-                    // The broker refuses a whole batch: this message may have been in the company of others.
-                    state.alone.push_back(flight.publication);
+                Verdict::Refused { .. } if shared && !flight.alone => {
+                    state.suspects.refused(flight.publication);
                 }
                 verdict => {
                     if matches!(verdict, Verdict::Refused { reason: Refusal::UnknownTarget, .. })
@@ -155,19 +155,22 @@ impl TopicLane {
                 }
             }
         }
+        state.regroup();
         self.pump(state, By::Anyone);
         answer_all(answers);
     }
 
-    /// From time to time: answers what has waited past its deadline, and goes on.
-    pub(super) fn tick(self: &Arc<Self>) {
+    /// From time to time: answers what has waited past its deadline, and goes on. While the process drains, nothing
+    /// waits for brokers that are away.
+    pub(super) fn tick(self: &Arc<Self>, draining: bool) {
         let mut state = self.state.lock();
-        if state.queue.is_empty() && state.alone.is_empty() {
+        if state.is_empty() {
             return;
         }
         let now = self.link.clock.mono_us();
-        state.queue.retain(|publication| {
-            let alive = !publication.is_late(now);
+        let in_vain = draining && !self.link.is_reached();
+        state.retain(|publication| {
+            let alive = !in_vain && !publication.is_late(now);
             if !alive {
                 publication.answer(Verdict::NotTried);
             }
@@ -179,6 +182,11 @@ impl TopicLane {
     /// The feeder looks after it: there may be room in the producer again, or there is much to send.
     pub(super) fn go_on(self: &Arc<Self>) {
         self.pump(self.state.lock(), By::Feeder);
+    }
+
+    /// The brokers answer again.
+    pub(super) fn go_on_reached(self: &Arc<Self>) {
+        self.pump(self.state.lock(), By::Anyone);
     }
 
     /// Nothing is handed over from here on.
@@ -210,8 +218,7 @@ impl TopicLane {
             return None;
         }
         let now_us = self.link.clock.mono_us();
-        let nothing = state.queue.is_empty() && state.alone.is_empty();
-        if nothing || !state.keep_pace(now_us) || state.may_wait(now_us) {
+        if state.is_empty() || !state.keep_pace(now_us) || state.may_wait(now_us) {
             return None;
         }
         if state.pace == Pace::Bulk && by == By::Anyone {
@@ -223,19 +230,20 @@ impl TopicLane {
             self.link.starved(self.clone());
             return None;
         };
-        let (publications, alone) = state.take()?;
+        let (publications, suspects) = state.take()?;
         state.is_sending = true;
-        Some(Run { producer, publications, alone })
+        Some(Run { producer, publications, suspects })
     }
 
     /// What the gate says. What it turns away has its verdict.
     fn may_send(self: &Arc<Self>, state: &mut State) -> bool {
         loop {
             match state.gate {
-                Gate::Open => return true,
+                Gate::Open => return self.link.is_reached(),
                 Gate::Asked => return false,
+                Gate::Unknown if !self.link.is_reached() => return false,
                 Gate::Unknown => {
-                    if !state.queue.is_empty() || !state.alone.is_empty() {
+                    if !state.is_empty() {
                         state.gate = Gate::Asked;
                         self.link.ask(self.clone());
                     }
@@ -249,11 +257,8 @@ impl TopicLane {
                     return false;
                 }
                 Gate::Ended => {
-                    for publication in state.queue.drain(..) {
+                    for publication in state.drain() {
                         publication.answer(Verdict::NotTried);
-                    }
-                    for publication in state.alone.drain(..) {
-                        publication.answer(outcome::refused(Refusal::Unavailable, "closed"));
                     }
                     return false;
                 }
@@ -266,10 +271,14 @@ impl TopicLane {
         state.is_sending = false;
         state.in_flight -= rest.answered + rest.back.len();
         state.bytes -= rest.bytes + rest.back.iter().map(run::weight).sum::<usize>();
-        let waiting = if rest.alone { &mut state.alone } else { &mut state.queue };
-        for publication in rest.back.into_iter().rev() {
-            waiting.push_front(publication);
+        if rest.suspects {
+            state.suspects.put_back(rest.back);
+        } else {
+            for publication in rest.back.into_iter().rev() {
+                state.queue.push_front(publication);
+            }
         }
+        state.regroup();
         if rest.is_missing && state.gate == Gate::Open {
             let until_us = self.link.clock.mono_us() + SHUT_US;
             state.gate = Gate::Shut { why: Refusal::UnknownTarget, until_us };
@@ -282,7 +291,7 @@ impl State {
         Self {
             gate: Gate::Unknown,
             queue: VecDeque::new(),
-            alone: VecDeque::new(),
+            suspects: Suspects::default(),
             in_flight: 0,
             bytes: 0,
             is_sending: false,
@@ -313,25 +322,53 @@ impl State {
         self.pace == Pace::Prompt
             && self.in_flight >= GATHER_BEHIND
             && now_us - self.pumped_us < GATHER_US
-            && self.alone.is_empty()
+            && self.suspects.is_empty()
     }
 
-    /// Takes out what goes next, and whether it is one on its own; `None`: nothing has room.
-    fn take(&mut self) -> Option<(Vec<Publication>, bool)> {
-        let alone = !self.alone.is_empty();
-        let (waiting, most) = if alone {
-            (&mut self.alone, usize::from(self.in_flight == 0))
-        } else {
-            (&mut self.queue, RUN.min(WINDOW_MESSAGES.saturating_sub(self.in_flight)))
-        };
-        let mut taken = Vec::new();
-        while taken.len() < most && self.bytes < WINDOW_BYTES {
-            let Some(next) = waiting.pop_front() else { break };
-            self.bytes += run::weight(&next);
-            taken.push(next);
+    fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.suspects.is_empty()
+    }
+
+    /// All that waits; what is in flight is not among it.
+    fn drain(&mut self) -> impl Iterator<Item = Publication> {
+        self.suspects.drain().chain(self.queue.drain(..))
+    }
+
+    /// Keeps what waits only where `keeps` says so.
+    fn retain(&mut self, mut keeps: impl FnMut(&Publication) -> bool) {
+        self.suspects.retain(&mut keeps);
+        self.queue.retain(keeps);
+    }
+
+    /// Once nothing is in flight: what the broker refused in batches waits for smaller ones.
+    fn regroup(&mut self) {
+        if self.in_flight == 0 {
+            self.suspects.regroup();
         }
+    }
+
+    /// Takes out what goes next, and whether it is a group of suspects; `None`: nothing has room.
+    fn take(&mut self) -> Option<(Vec<Publication>, bool)> {
+        let suspects = !self.suspects.is_empty();
+        let taken = if suspects {
+            if self.in_flight > 0 {
+                return None;
+            }
+            self.suspects.next_group()
+        } else {
+            let most = RUN.min(WINDOW_MESSAGES.saturating_sub(self.in_flight));
+            let mut taken = Vec::new();
+            let mut bytes = self.bytes;
+            while taken.len() < most && bytes < WINDOW_BYTES {
+                let Some(next) = self.queue.pop_front() else { break };
+                bytes += run::weight(&next);
+                taken.push(next);
+            }
+            taken
+        };
+        self.bytes += taken.iter().map(run::weight).sum::<usize>();
         self.in_flight += taken.len();
-        (!taken.is_empty()).then_some((taken, alone))
+        (!taken.is_empty()).then_some((taken, suspects))
     }
 }
 
@@ -340,7 +377,7 @@ fn refuse_all(state: &mut State, why: Refusal) {
         Refusal::NotAllowed => "not allowed to see or write the topic",
         _ => "the topic is not there",
     };
-    for publication in state.queue.drain(..).chain(state.alone.drain(..)) {
+    for publication in state.drain() {
         publication.answer(outcome::refused(why, text));
     }
 }

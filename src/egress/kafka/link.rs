@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -42,6 +43,8 @@ pub(super) struct Link {
     pub(super) asked: Notify,
     /// A producer's thread has ended, and the other is about to.
     pub(super) ended: CancellationToken,
+    /// Some broker answered last. While none does, nothing is handed to a producer: it could only time out there.
+    reached: AtomicBool,
     producers: [RwLock<Option<Arc<Producer>>>; 2],
     lanes: Mutex<BTreeMap<String, Arc<TopicLane>>>,
     questions: Mutex<Vec<Arc<TopicLane>>>,
@@ -66,6 +69,7 @@ impl Link {
             suspicion: Suspicion::default(),
             asked: Notify::new(),
             ended: CancellationToken::new(),
+            reached: AtomicBool::new(false),
             producers: Default::default(),
             lanes: Mutex::default(),
             questions: Mutex::default(),
@@ -157,6 +161,19 @@ impl Link {
     pub(super) fn end(&self) {
         self.ended.cancel();
         self.ring();
+    }
+
+    pub(super) fn is_reached(&self) -> bool {
+        self.reached.load(Ordering::Acquire)
+    }
+
+    /// Notes whether the brokers answer. Once they do again, all lanes go on.
+    pub(super) fn set_reached(&self, reached: bool) {
+        if !self.reached.swap(reached, Ordering::AcqRel) && reached {
+            for lane in self.lanes() {
+                lane.go_on_reached();
+            }
+        }
     }
 
     pub(super) fn set_trouble(&self, trouble: Option<String>) {

@@ -1,8 +1,10 @@
 //! Egress to Kafka: two idempotent producers per connection, a prompt and a bulk one; one lane per topic.
 //!
-//! A message is `Confirmed` when all in-sync replicas have it. Broker away: messages wait in their lane
-//! and in the producer, and each gets its verdict at the latest when its delivery times out. A topic
-//! that is missing or forbidden refuses at once and is looked for again while there is demand.
+//! A message is `Confirmed` when all in-sync replicas have it. Brokers away: messages wait in their lane, and are
+//! `NotTried` at their deadline; only what was in the producer when the connection was lost may time out there. A topic
+//! that is missing or forbidden refuses at once and is looked for again while there is demand. A broker refuses
+//! a whole batch for one record: such batches are tried again in ever smaller groups, so the verdict meets only
+//! the record that deserves it.
 
 mod lane;
 mod link;
@@ -11,6 +13,7 @@ mod outcome;
 mod producer;
 mod record;
 mod run;
+mod suspects;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -5,6 +5,39 @@ use rdkafka::error::RDKafkaErrorCode;
 use crate::domain::verdict::Refusal;
 use crate::domain::{Text, Verdict};
 
+/// The end of one flight.
+#[derive(Debug)]
+pub(super) struct Landing {
+    pub(super) verdict: Verdict,
+    /// The broker refused a whole batch for the sake of what it holds; perhaps not for this message.
+    pub(super) shared: bool,
+}
+
+impl From<Verdict> for Landing {
+    fn from(verdict: Verdict) -> Self {
+        Self { verdict, shared: false }
+    }
+}
+
+/// What a delivery report that is not a confirmation says.
+pub(super) fn landing(error: RDKafkaErrorCode, fatal: Option<RDKafkaErrorCode>) -> Landing {
+    Landing { verdict: of(error, fatal), shared: is_shared(error) }
+}
+
+/// Whether a broker refuses a whole batch with this, for the content of some of its records. Nothing of the batch
+/// is written then.
+fn is_shared(error: RDKafkaErrorCode) -> bool {
+    use RDKafkaErrorCode as Code;
+    matches!(
+        error,
+        Code::MessageSizeTooLarge
+            | Code::MessageBatchTooLarge
+            | Code::InvalidRecord
+            | Code::InvalidDifferentRecord
+            | Code::InvalidTimestamp
+    )
+}
+
 /// The verdict on a message whose delivery failed. `fatal` is the error that ended its producer, if one
 /// did.
 ///
@@ -29,7 +62,7 @@ pub(super) fn of(error: RDKafkaErrorCode, fatal: Option<RDKafkaErrorCode>) -> Ve
 fn refusal(error: RDKafkaErrorCode) -> Option<Refusal> {
     use RDKafkaErrorCode as Code;
     Some(match error {
-        Code::MessageSizeTooLarge => Refusal::TooBig,
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge => Refusal::TooBig,
         Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::UnknownPartition | Code::InvalidTopic => {
             Refusal::UnknownTarget
         }
@@ -40,6 +73,7 @@ fn refusal(error: RDKafkaErrorCode) -> Option<Refusal> {
         | Code::InvalidRequiredAcks
         | Code::InvalidMessage
         | Code::InvalidRecord
+        | Code::InvalidDifferentRecord
         | Code::InvalidTimestamp
         | Code::PolicyViolation
         | Code::ThrottlingQuotaExceeded
@@ -68,6 +102,8 @@ mod tests {
         };
         for (error, expected) in [
             (Code::MessageSizeTooLarge, Some(Refusal::TooBig)),
+            (Code::MessageBatchTooLarge, Some(Refusal::TooBig)),
+            (Code::InvalidDifferentRecord, Some(Refusal::Unavailable)),
             (Code::UnknownTopic, Some(Refusal::UnknownTarget)),
             (Code::UnknownTopicOrPartition, Some(Refusal::UnknownTarget)),
             (Code::TopicAuthorizationFailed, Some(Refusal::NotAllowed)),
@@ -81,6 +117,10 @@ mod tests {
             (Code::BrokerTransportFailure, None),
         ] {
             assert_eq!(reason(error, None), expected, "{error:?}");
+            assert!(
+                !is_shared(error) || expected.is_some(),
+                "{error:?}: it goes once more, so it is not written"
+            );
         }
         assert_eq!(
             reason(Code::PurgeQueue, Some(Code::ClusterAuthorizationFailed)),

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use super::StartError;
 use super::lane::TopicLane;
 use super::link::{Link, Pace};
-use super::outcome;
+use super::outcome::{self, Landing};
 use crate::backoff::Backoff;
 use crate::broker::kafka::{self, Connection, TopicState};
 use crate::domain::{Clock, Text, Verdict};
@@ -65,7 +65,7 @@ pub(super) struct Flight {
     pub(super) publication: Publication,
     pub(super) lane: Arc<TopicLane>,
     pub(super) bytes: usize,
-    /// It was sent while nothing else of its lane was in flight.
+    /// It was sent while nothing else of its lane was in flight: what the broker says is about this one.
     pub(super) alone: bool,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Flight {
 pub(super) struct Flights {
     slots: Mutex<(Vec<Option<Flight>>, Vec<usize>)>,
     /// Delivery reports that the lanes have not heard of yet.
-    reports: Mutex<Vec<(usize, Verdict)>>,
+    reports: Mutex<Vec<(usize, Landing)>>,
     /// What ended the producer.
     fatal: OnceLock<RDKafkaErrorCode>,
 }
@@ -110,12 +110,12 @@ impl Flights {
         to_lanes(self.take(reports));
     }
 
-    fn take(&self, reports: Vec<(usize, Verdict)>) -> Vec<(Flight, Verdict)> {
+    fn take(&self, reports: Vec<(usize, Landing)>) -> Vec<(Flight, Landing)> {
         let (slots, free) = &mut *self.slots.lock();
-        let landed = reports.into_iter().filter_map(|(slot, verdict)| {
+        let landed = reports.into_iter().filter_map(|(slot, landing)| {
             let flight = slots.get_mut(slot)?.take()?;
             free.push(slot);
-            Some((flight, verdict))
+            Some((flight, landing))
         });
         landed.collect()
     }
@@ -124,13 +124,13 @@ impl Flights {
     fn abandon(&self) {
         self.tell();
         let left: Vec<_> = self.slots.lock().0.drain(..).flatten().collect();
-        let closed = || Verdict::Unknown { error: Text::from("its producer was closed") };
+        let closed = || Verdict::Unknown { error: Text::from("its producer was closed") }.into();
         to_lanes(left.into_iter().map(|flight| (flight, closed())).collect());
     }
 }
 
 /// Gives each lane its own, in order.
-fn to_lanes(landed: Vec<(Flight, Verdict)>) {
+fn to_lanes(landed: Vec<(Flight, Landing)>) {
     let mut landed = landed.into_iter().peekable();
     while let Some(first) = landed.next() {
         let lane = first.0.lane.clone();
@@ -191,6 +191,10 @@ impl ClientContext for Context {
             let cause = producer.and_then(|producer| producer.inner.client().fatal_error());
             self.flights.fatal.get_or_init(|| cause.map_or(RDKafkaErrorCode::Fatal, |(code, _)| code));
         }
+        if error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown) {
+            // Until one has answered again.
+            self.link.set_reached(false);
+        }
         self.link.suspicion.error(&error, reason);
     }
 }
@@ -199,16 +203,16 @@ impl ProducerContext for Context {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, slot: usize) {
-        let verdict = match result {
-            Ok(_) => Verdict::Confirmed,
+        let landing = match result {
+            Ok(_) => Verdict::Confirmed.into(),
             Err((error, _)) => {
                 let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
-                outcome::of(code, self.flights.fatal.get().copied())
+                outcome::landing(code, self.flights.fatal.get().copied())
             }
         };
         let first = {
             let mut reports = self.flights.reports.lock();
-            reports.push((slot, verdict));
+            reports.push((slot, landing));
             reports.len() == 1
         };
         if first {
@@ -252,7 +256,7 @@ impl Engine {
             self.bury();
             self.link.remind();
             for lane in self.link.lanes() {
-                lane.tick();
+                lane.tick(shutdown.is_draining());
             }
         }
         self.end();
@@ -321,7 +325,7 @@ async fn answer_questions(link: Arc<Link>, part: Part) {
             () = link.ended.cancelled() => return,
             () = link.asked.notified() => {}
             () = link.suspicion.raised() => {}
-            () = tokio::time::sleep(Backoff::CLIENT.wait(failures)), if !reached => {}
+            () = tokio::time::sleep(Backoff::BROKER.wait(failures)), if !reached => {}
         }
         let lanes = link.questions();
         let mut unreachable = None;
@@ -350,6 +354,7 @@ async fn answer_questions(link: Arc<Link>, part: Part) {
             }
             link.set_trouble(Some(format!("kafka cannot be reached: {why}")));
             part.down(why);
+            link.set_reached(false);
         } else {
             failures = 0;
             if std::mem::take(&mut told) {
@@ -357,6 +362,7 @@ async fn answer_questions(link: Arc<Link>, part: Part) {
             }
             link.set_trouble(None);
             part.up();
+            link.set_reached(true);
         }
     }
 }
@@ -398,7 +404,15 @@ mod tests {
         let link = start(&unreachable(), Clock::start(), part, &tasks, &shutdown).expect("started");
         let lane = link.lane("t");
         lane.submit(publication(1, &verdicts));
-        lane.0.found(&TopicState::There { partitions: 1 });
+        // Nobody answers, and the connection notices that from time to time.
+        let reached = || {
+            link.set_reached(true);
+            lane.0.found(&TopicState::There { partitions: 1 });
+        };
+        while lane.0.in_flight() == 0 {
+            reached();
+            tokio::task::yield_now().await;
+        }
         let first = link.producer(Pace::Prompt).expect("a producer");
         first.flights.fatal.get_or_init(|| RDKafkaErrorCode::OutOfOrderSequenceNumber);
         let id = Arc::as_ptr(&first);
@@ -411,6 +425,7 @@ mod tests {
             .producer(Pace::Prompt)
             .is_none_or(|second| Arc::as_ptr(&second) == id || lane.0.in_flight() == 0)
         {
+            reached();
             tokio::task::yield_now().await;
         }
         // Forced to stop, nobody can tell of what the second producer held either.
@@ -427,6 +442,7 @@ mod tests {
         let (link, verdicts) = (Link::new("main".into(), Clock::start()), Arc::default());
         let config = unreachable().producer_config(Pace::Bulk.linger()).expect("good settings");
         link.replace(Pace::Bulk, Some(Producer::new(&config, &link).expect("a producer")));
+        link.set_reached(true);
         let lane = link.lane("t");
         lane.0.found(&TopicState::There { partitions: 1 });
         lane.submit_all((0..3000).map(|ticket| publication(ticket, &verdicts)).collect());

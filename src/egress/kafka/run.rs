@@ -24,8 +24,8 @@ const CLOCK_LOOKS: usize = 64;
 pub(super) struct Run {
     pub(super) producer: Arc<Producer>,
     pub(super) publications: Vec<Publication>,
-    /// It is one message, tried on its own.
-    pub(super) alone: bool,
+    /// They were refused together with others, and nothing else of their lane is in flight.
+    pub(super) suspects: bool,
 }
 
 /// What of a run did not become a flight.
@@ -36,8 +36,8 @@ pub(super) struct Rest {
     pub(super) bytes: usize,
     /// The producer takes nothing now: these and all after them.
     pub(super) back: VecDeque<Publication>,
-    /// It was a run of one message on its own.
-    pub(super) alone: bool,
+    /// It was a run of suspects.
+    pub(super) suspects: bool,
     /// The client library says that the topic is not there.
     pub(super) is_missing: bool,
 }
@@ -60,8 +60,9 @@ pub(super) fn weight(publication: &Publication) -> usize {
 impl Run {
     /// Hands it over, until the producer takes no more.
     pub(super) fn send(self, lane: &Arc<TopicLane>) -> Rest {
-        let Self { producer, publications, alone } = self;
-        let mut rest = Rest { alone, ..Rest::default() };
+        let Self { producer, publications, suspects } = self;
+        let mut rest = Rest { suspects, ..Rest::default() };
+        let alone = suspects && publications.len() == 1;
         let mut publications = publications.into_iter();
         let (mut nth, mut now_us) = (0, 0);
         while let Some(publication) = publications.next() {
@@ -97,11 +98,8 @@ fn hand_over(
     now_us: i64,
 ) -> Handed {
     if publication.is_late(now_us) {
-        return Handed::Answer(if alone {
-            outcome::refused(Refusal::Unavailable, "its batch was too large, its claim has ended")
-        } else {
-            Verdict::NotTried
-        });
+        // A suspect was refused together with others, so it is not written either.
+        return Handed::Answer(Verdict::NotTried);
     }
     let standing = publication.clone();
     let mapped = to_kafka(&standing.entry().message, standing.stamp());

@@ -179,3 +179,32 @@ async fn a_closed_lane_answers_at_once() {
     assert_eq!(inbox.take().await, [(1, Verdict::NotTried)]);
     assert_eq!(lane.backlog(), 0);
 }
+
+/// A broker refuses a whole batch for one record; nothing of it is written, so its neighbours lose nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_refused_for_its_content_costs_its_neighbours_nothing() {
+    let kafka = Kafka::shared().await;
+    // One without a key, one in a hundred, every other one.
+    for every in [1000, 100, 2] {
+        let topic = names::unique("compacted");
+        kafka.create_topic_with(&topic, 1, &[("cleanup.policy", "compact")]).await;
+        let writer = Writer::start(kafka);
+        let bad = |ticket: u64| ticket % every == every - 1;
+        for ticket in 0..1000 {
+            let key = (!bad(ticket)).then(|| ticket.to_string().into());
+            writer.submit(ticket, &topic, Message { key, ..message(ticket.to_string()) });
+        }
+        for (ticket, verdict) in writer.verdicts(1000).await {
+            if bad(ticket) {
+                assert!(refused_for(&verdict).is_some(), "{ticket}: {verdict:?}");
+            } else {
+                assert_eq!(verdict, Verdict::Confirmed, "{ticket}");
+            }
+        }
+        let good: Vec<u64> = (0..1000).filter(|ticket| !bad(*ticket)).collect();
+        let records = read_all(kafka, &topic, good.len());
+        let read: Vec<u64> = records.iter().map(|record| text(record).parse().expect("a number")).collect();
+        assert_eq!(read, good, "each once, in order");
+        writer.stop().await;
+    }
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use postdate::domain::Verdict;
 use postdate::lifecycle::readiness::State;
 
-use super::rig::{Memory, Reader, Writer, commits, message, produce};
+use super::rig::{Memory, Reader, Writer, commits, message, produce, read_all, text};
 use crate::support::{Kafka, eventually, names};
 
 fn state(readiness: &postdate::lifecycle::Readiness) -> State {
@@ -127,4 +127,48 @@ async fn positions_are_committed_again_after_an_outage() {
     memory.resolve(|_| true);
     commits(&kafka, &group, &topic, 30).await;
     reader.stop().await;
+}
+
+/// What falls due during an outage spends nothing: it is never handed over.
+#[tokio::test(flavor = "multi_thread")]
+async fn while_no_broker_is_reached_nothing_is_tried_and_then_all_goes_in_order() {
+    let mut kafka = Kafka::start().await;
+    let topic = kafka.unique_topic("away", 1).await;
+    let writer = Writer::start(&kafka);
+    writer.submit(0, &topic, message("0"));
+    assert_eq!(writer.verdicts(1).await[&0], Verdict::Confirmed);
+    kafka.kill9().await;
+    eventually("it says that the broker is away", async || match state(&writer.readiness) {
+        State::Degraded(_) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    for ticket in 1..=10 {
+        let late = writer.publication(ticket, &topic, message("late"));
+        let soon = writer.clock.mono_us() + 1_000_000;
+        late.batch.not_after_us.store(soon, std::sync::atomic::Ordering::Relaxed);
+        writer.lane(&topic).submit(late);
+    }
+    assert!(writer.verdicts(10).await.values().all(|verdict| *verdict == Verdict::NotTried));
+    for ticket in 11..1000 {
+        writer.submit(ticket, &topic, message(ticket.to_string()));
+    }
+    kafka.restart().await;
+    let back = writer.clock.mono_us();
+    assert!(writer.verdicts(989).await.values().all(|verdict| *verdict == Verdict::Confirmed));
+    println!("all confirmed {} ms after the broker answered", (writer.clock.mono_us() - back) / 1000);
+    let read: Vec<_> = read_all(&kafka, &topic, 990).iter().map(text).collect();
+    let expected: Vec<_> = std::iter::once(0).chain(11..1000).map(|n: u64| n.to_string()).collect();
+    assert_eq!(read, expected);
+    // Away again while the process stops: nobody waits for it.
+    kafka.kill9().await;
+    eventually("it says so again", async || match state(&writer.readiness) {
+        State::Degraded(_) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    writer.submit(1000, &topic, message("x"));
+    let inbox = writer.verdicts.clone();
+    writer.stop().await;
+    assert_eq!(inbox.take().await, [(1000, Verdict::NotTried)]);
 }

@@ -1,0 +1,138 @@
+//! Messages of batches that a broker refused for what some record in them holds.
+//!
+//! The broker names no culprit, and nothing of such a batch is written. So its messages are tried again in groups,
+//! one after another while nothing else of the lane is in flight: a group that is refused is halved, after one
+//! that passes the next is twice as large. What is refused alone is refused for its own sake. One culprit among
+//! thousands costs some twenty round trips, not thousands, and order is kept.
+
+use std::collections::VecDeque;
+
+use crate::egress::Publication;
+
+/// Those that wait for their group, and those of the group that is in flight.
+#[derive(Debug, Default)]
+pub(super) struct Suspects {
+    waiting: VecDeque<Publication>,
+    /// Refused again, in order, while others of their group are still in flight.
+    refused: Vec<Publication>,
+    /// A group of suspects is in flight.
+    probing: bool,
+    /// How many make the next group; none yet is one.
+    group: usize,
+}
+
+impl Suspects {
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len() + self.refused.len()
+    }
+
+    /// Whether none is there: nothing else of the lane may go while there are any.
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Takes one whose batch was refused.
+    pub(super) fn refused(&mut self, publication: Publication) {
+        self.refused.push(publication);
+    }
+
+    /// The next group, in order. Nothing of the lane is in flight.
+    pub(super) fn next_group(&mut self) -> Vec<Publication> {
+        self.probing = true;
+        let count = self.group.clamp(1, self.waiting.len().max(1)).min(self.waiting.len());
+        self.waiting.drain(..count).collect()
+    }
+
+    /// Takes those of a group back that were not handed over.
+    pub(super) fn put_back(&mut self, back: VecDeque<Publication>) {
+        self.put_first(back);
+    }
+
+    /// Judges the group that has landed, whole.
+    pub(super) fn regroup(&mut self) {
+        let refused = std::mem::take(&mut self.refused);
+        let probing = std::mem::take(&mut self.probing);
+        if !refused.is_empty() {
+            self.group = refused.len() / 2;
+        } else if probing {
+            self.group = self.group.max(1).saturating_mul(2);
+        }
+        self.put_first(refused);
+    }
+
+    /// Keeps them only where `keeps` says so.
+    pub(super) fn retain(&mut self, mut keeps: impl FnMut(&Publication) -> bool) {
+        self.waiting.retain(&mut keeps);
+    }
+
+    /// Takes all out.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Publication> {
+        self.refused.drain(..).chain(self.waiting.drain(..))
+    }
+
+    fn put_first(
+        &mut self,
+        publications: impl IntoIterator<Item = Publication, IntoIter: DoubleEndedIterator>,
+    ) {
+        for publication in publications.into_iter().rev() {
+            self.waiting.push_front(publication);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::domain::{Entry, Message, Origin, Target, UnixMs};
+
+    fn publication(ticket: u64) -> Publication {
+        let message =
+            Message { origin: Origin::Kafka, key: None, body: None, headers: Vec::new(), properties: None };
+        let target = Arc::new(Target::Kafka { connection: "main".into(), topic: "t".into() });
+        Publication::alone(Entry::new(UnixMs(0), message), target, ticket, &Arc::default(), i64::MAX)
+    }
+
+    /// What passes, in order, what is refused alone, and in how many rounds.
+    fn play(count: u64, bad: &BTreeSet<u64>) -> (Vec<u64>, BTreeSet<u64>, usize) {
+        let mut suspects = Suspects::default();
+        (0..count).for_each(|ticket| suspects.refused(publication(ticket)));
+        suspects.regroup();
+        let (mut passed, mut dead, mut rounds) = (Vec::new(), BTreeSet::new(), 0);
+        while !suspects.is_empty() {
+            rounds += 1;
+            let group = suspects.next_group();
+            let tickets: Vec<u64> = group.iter().map(Publication::ticket).collect();
+            if !tickets.iter().any(|ticket| bad.contains(ticket)) {
+                passed.extend(tickets);
+            } else if let [alone] = tickets[..] {
+                dead.insert(alone);
+            } else {
+                group.into_iter().for_each(|publication| suspects.refused(publication));
+            }
+            suspects.regroup();
+        }
+        (passed, dead, rounds)
+    }
+
+    #[test]
+    fn only_culprits_are_refused_and_few_of_them_cost_few_round_trips() {
+        for (bad, most) in [
+            (BTreeSet::new(), 12),
+            (BTreeSet::from([0]), 40),
+            (BTreeSet::from([500]), 40),
+            (BTreeSet::from([1999]), 40),
+            (BTreeSet::from([7, 8, 900]), 100),
+            ((0..2000).step_by(2).collect(), 5000),
+            ((0..2000).collect(), 4100),
+        ] {
+            let (passed, dead, rounds) = play(2000, &bad);
+            assert_eq!(dead, bad);
+            let good: Vec<u64> = (0..2000).filter(|ticket| !bad.contains(ticket)).collect();
+            assert_eq!(passed, good, "in order");
+            assert!(rounds <= most, "{} bad: {rounds} rounds", bad.len());
+        }
+    }
+}
