@@ -290,6 +290,7 @@ fn start_ingress(
     for broker in brokers.values() {
         ingress::rabbitmq::start(broker, routes, &intake, &house.metrics, tasks, &stages.ingress);
     }
+    let budget = Arc::new(ingress::ReadBudget::default());
     let mut groups: BTreeMap<(&str, &str), Vec<Arc<Route>>> = BTreeMap::new();
     for route in routes {
         if let Endpoint::Kafka { connection, group, .. } = &route.from {
@@ -301,6 +302,7 @@ fn start_ingress(
         let surroundings = ingress::kafka::Surroundings {
             sink: intake.clone(),
             metrics: house.metrics.clone(),
+            budget: budget.clone(),
             part: house.readiness.part(format!("kafka:{}:{group}", connection.name), false),
             tasks: tasks.clone(),
             shutdown: stages.ingress.clone(),

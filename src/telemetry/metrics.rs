@@ -97,6 +97,8 @@ pub struct RouteMetrics {
     pub in_flight: Count,
     pub dead: Count,
     pub ingress_lag: Count,
+    pub ingress_unresolved: Count,
+    pub source_lost: Counter,
     pub publishing_paused: Count,
     pub oldest_overdue: Seconds,
     pub lateness: Histogram,
@@ -124,6 +126,8 @@ struct Families {
     in_flight: ByRoute<Count>,
     dead: ByRoute<Count>,
     ingress_lag: ByRoute<Count>,
+    ingress_unresolved: ByRoute<Count>,
+    source_lost: ByRoute<Counter>,
     publishing_paused: ByRoute<Count>,
     oldest_overdue: ByRoute<Seconds>,
     invalid: Family<InvalidLabels, Counter>,
@@ -156,7 +160,9 @@ impl Families {
         r.register("dead", "Dead letters kept, over all replicas", self.dead.clone());
         r.register("oldest_overdue_seconds", "How long the oldest due message has waited", self.oldest_overdue.clone());
         r.register("ingress_paused", "1 while the route's ingress is paused, by reason", self.ingress_paused.clone());
-        r.register("ingress_lag", "Messages in the ingress topic that are not yet read", self.ingress_lag.clone());
+        r.register("ingress_lag", "Messages in the ingress topic that are not yet stored, published or dropped, those of open transactions apart", self.ingress_lag.clone());
+        r.register("ingress_unresolved", "Messages read from the ingress topic and not yet stored, published or dropped", self.ingress_unresolved.clone());
+        r.register("source_lost", "Messages deleted from the ingress topic before they were read (an upper bound)", self.source_lost.clone());
         r.register("publishing_paused", "1 while the route's publishing is paused by hand", self.publishing_paused.clone());
     }
 }
@@ -249,6 +255,8 @@ impl RouteMetrics {
             in_flight: f.in_flight.get_or_create_owned(&label),
             dead: f.dead.get_or_create_owned(&label),
             ingress_lag: f.ingress_lag.get_or_create_owned(&label),
+            ingress_unresolved: f.ingress_unresolved.get_or_create_owned(&label),
+            source_lost: f.source_lost.get_or_create_owned(&label),
             publishing_paused: f.publishing_paused.get_or_create_owned(&label),
             oldest_overdue: f.oldest_overdue.get_or_create_owned(&label),
             lateness: lateness.get_or_create_owned(&label),

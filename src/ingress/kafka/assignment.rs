@@ -10,12 +10,12 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::Route;
-use crate::ingress::{Delivery, Feed, Ledger, Sink};
+use crate::ingress::{Delivery, Feed, Ledger, ReadShare, Sink};
 use crate::lifecycle::Tasks;
 
 /// Most records of one partition that are read and not yet resolved: twice what waits for company at most.
 pub(in crate::ingress) const WINDOW_RECORDS: usize = 65_536;
-/// Most bytes of them; one record may go beyond.
+/// Most bytes of them, while the budget of the process has room; one record may go beyond.
 pub(in crate::ingress) const WINDOW_BYTES: usize = 32 << 20;
 
 /// Where reading begins.
@@ -41,9 +41,17 @@ pub(super) struct Assignment {
     pub(super) committed: Option<i64>,
     /// What was sent to be committed and is not yet seen there.
     pub(super) committing: Option<i64>,
+    /// A position that the broker may still hold of a log that is gone: it stands for nothing.
+    pub(super) void: Option<i64>,
+    /// Where the log ends, as far as was asked while it was paused.
+    pub(super) end: i64,
     pub(super) paused: bool,
     /// Whether this is still the log that was committed is not known; nothing is committed meanwhile.
     pub(super) in_doubt: bool,
+    /// The widest jump over offsets since the last look at the log's start.
+    gap: Option<(i64, i64)>,
+    /// What was deleted unread before this offset has been told.
+    told: i64,
     inbox: Arc<Inbox>,
     window: Window,
     gone: CancellationToken,
@@ -55,6 +63,7 @@ impl Assignment {
         (topic, partition): (Arc<str>, i32),
         route: Arc<Route>,
         Position { start, committed }: Position,
+        share: ReadShare,
         (tasks, task): (&Tasks, &str),
         feeding: impl FnOnce(Arc<Inbox>) -> F,
     ) -> Self {
@@ -75,16 +84,25 @@ impl Assignment {
             resolved: start,
             committed,
             committing: None,
+            void: None,
+            end: 0,
             paused: false,
             in_doubt: false,
+            gap: None,
+            told: start,
             inbox,
-            window: Window::default(),
+            window: Window { sizes: VecDeque::new(), share },
             gone,
         }
     }
 
     /// Takes the record at `offset`, of so many bytes. Returns whether the partition should pause.
     pub(super) fn read(&mut self, offset: i64, size: usize, delivery: Delivery) -> bool {
+        let width = |(from, to): (i64, i64)| to - from;
+        let gap = (self.next, offset);
+        if width(gap) > self.gap.map_or(0, width) {
+            self.gap = Some(gap);
+        }
         self.next = offset + 1;
         self.window.enter(offset, size);
         self.inbox.put(delivery);
@@ -97,6 +115,29 @@ impl Assignment {
             self.resolved = last + 1;
             self.window.leave(last);
         }
+    }
+
+    /// Takes the client's own position into account where nothing is outstanding: it lies beyond the markers of
+    /// transactions, which are never delivered.
+    pub(super) fn pass_markers(&mut self, position: i64) {
+        if self.resolved >= self.next && position > self.next {
+            self.next = position;
+            self.resolved = position;
+        }
+    }
+
+    /// What the log's start has overtaken before it was read, and was not told yet. A jump that ends where the log
+    /// began was made because of that; any other was over markers, or over what compaction took.
+    pub(super) fn overtaken(&mut self, log_start: i64) -> Option<(i64, i64)> {
+        let from = match self.gap.take() {
+            Some((from, to)) if from < log_start && log_start <= to => from,
+            // What the client library had read ahead of a paused partition is thrown away.
+            _ if self.paused && self.next < log_start => self.next,
+            _ => return None,
+        };
+        let from = from.max(self.told);
+        self.told = self.told.max(log_start);
+        (from < log_start).then_some((from, log_start))
     }
 
     /// Whether a full one has room for more than a few again.
@@ -202,37 +243,39 @@ impl Inbox {
 }
 
 /// The records between reading and resolution, for the sake of their memory.
-#[derive(Default)]
 struct Window {
     sizes: VecDeque<(i64, usize)>,
-    bytes: usize,
+    share: ReadShare,
 }
 
 impl Window {
     fn enter(&mut self, offset: i64, size: usize) {
         self.sizes.push_back((offset, size));
-        self.bytes += size;
+        self.share.add(size);
     }
 
     fn leave(&mut self, last: i64) {
+        let mut left = 0;
         while let Some(&(offset, size)) = self.sizes.front()
             && offset <= last
         {
             self.sizes.pop_front();
-            self.bytes -= size;
+            left += size;
+        }
+        if left > 0 {
+            self.share.give_back(left);
         }
     }
 
     fn is_full(&self) -> bool {
-        self.sizes.len() >= WINDOW_RECORDS || self.bytes >= WINDOW_BYTES
+        self.sizes.len() >= WINDOW_RECORDS || self.share.is_full()
     }
 
     fn has_some_room(&self) -> bool {
-        let below = |most: usize| most - most / 32;
-        self.sizes.len() <= below(WINDOW_RECORDS) && self.bytes <= below(WINDOW_BYTES)
+        self.sizes.len() <= WINDOW_RECORDS - WINDOW_RECORDS / 32 && self.share.has_some_room()
     }
 
     fn is_half_empty(&self) -> bool {
-        self.sizes.len() <= WINDOW_RECORDS / 2 && self.bytes <= WINDOW_BYTES / 2
+        self.sizes.len() <= WINDOW_RECORDS / 2 && self.share.is_half_empty()
     }
 }

@@ -14,6 +14,7 @@
 
 use std::time::Duration;
 
+use parking_lot::MutexGuard;
 use rdkafka::consumer::{CommitMode, Consumer};
 use rdkafka::error::KafkaResult;
 use rdkafka::{Offset, TopicPartitionList};
@@ -21,6 +22,8 @@ use tracing::{debug, warn};
 
 use super::assignment::{Assignment, Position};
 use super::context::{ANSWER, Context, GroupClient};
+use super::edges::SHORT_ANSWER;
+use super::placing::REST;
 use super::room::resume;
 use super::state::{Key, State, list};
 use crate::ingress::Sink;
@@ -29,8 +32,8 @@ use crate::ingress::Sink;
 const VERIFY_US: i64 = 2_000_000;
 /// Failed commits in a row that are worth a word: some seconds' worth.
 const MISSED: u32 = 50;
-/// How long the brokers may take to tell of a topic that may be gone, while others wait to be read.
-const SHORT_ANSWER: Duration = Duration::from_millis(500);
+/// An answer that took longer was late.
+const LATE_US: i64 = 200_000;
 
 /// What a partition's assignment believes that the broker holds.
 struct Belief {
@@ -39,6 +42,8 @@ struct Belief {
     committed: Option<i64>,
     /// Sent, and not yet seen there.
     committing: Option<i64>,
+    /// Perhaps still there, of a log that is gone.
+    void: Option<i64>,
 }
 
 /// What the broker holds instead.
@@ -62,9 +67,13 @@ impl<S: Sink> Context<S> {
         let (wanted, beliefs) = {
             let mut state = self.state.lock();
             resume(&mut state, consumer);
+            if now < state.rest_us {
+                return;
+            }
             let all = now - state.verified_us >= VERIFY_US;
             if all {
                 state.verified_us = now;
+                MutexGuard::unlocked(&mut state, || self.look_around(consumer));
             }
             let wanted = state.assignments.iter().any(|a| a.to_commit().is_some());
             (wanted, beliefs(&state, |a| all || a.to_commit().is_some() || a.committing.is_some()))
@@ -72,7 +81,11 @@ impl<S: Sink> Context<S> {
         if !wanted && beliefs.is_empty() {
             return;
         }
-        let sent = self.verify(consumer, &beliefs).and_then(|changed| {
+        let at_most = {
+            let missed = self.state.lock().missed;
+            SHORT_ANSWER.saturating_mul(1 << missed.min(4)).min(ANSWER)
+        };
+        let sent = self.verify(consumer, &beliefs, at_most).and_then(|changed| {
             let state = &mut self.state.lock();
             let keys = state.keys().into_iter().filter(|key| !changed.contains(key));
             commit(state, consumer, &keys.collect::<Vec<_>>(), CommitMode::Async)
@@ -80,6 +93,30 @@ impl<S: Sink> Context<S> {
         if let Err(error) = sent {
             self.missed(&mut self.state.lock(), &error.to_string());
         }
+        let ended = self.fixed.around.clock.mono_us();
+        if ended - now > LATE_US {
+            // Only the group's coordinator may be away: what its partitions' leaders have is read meanwhile.
+            self.state.lock().rest_us = ended + (ended - now) * REST;
+        }
+    }
+
+    /// From time to time: takes in what lies beyond the last record where nothing is outstanding, and asks for what
+    /// the client library does not know.
+    fn look_around(&self, consumer: &GroupClient<S>) {
+        match consumer.position() {
+            Ok(positions) => {
+                let mut state = self.state.lock();
+                for place in positions.elements() {
+                    if let Offset::Offset(position) = place.offset()
+                        && let Some(assignment) = state.find(place.topic(), place.partition())
+                    {
+                        assignment.pass_markers(position);
+                    }
+                }
+            }
+            Err(error) => debug!(%error, "kafka consumer does not tell its positions"),
+        }
+        self.look_at_paused(consumer);
     }
 
     /// Lets what the sink has taken of these partitions resolve, at most so long and no longer than
@@ -121,7 +158,7 @@ impl<S: Sink> Context<S> {
             beliefs.retain(|belief| keys.contains(&belief.key));
             beliefs
         };
-        let outcome = held(consumer, &beliefs).and_then(|held| {
+        let outcome = held(consumer, &beliefs, ANSWER).and_then(|held| {
             let foreign = |key: &Key| {
                 held.iter()
                     .any(|(k, held)| k == key && matches!(held, Held::Back(_) | Held::Gone | Held::Unsure))
@@ -135,9 +172,14 @@ impl<S: Sink> Context<S> {
     }
 
     /// Looks at the commits that are expected to be there. What is not is begun anew, and returned.
-    fn verify(&self, consumer: &GroupClient<S>, beliefs: &[Belief]) -> KafkaResult<Vec<Key>> {
+    fn verify(
+        &self,
+        consumer: &GroupClient<S>,
+        beliefs: &[Belief],
+        at_most: Duration,
+    ) -> KafkaResult<Vec<Key>> {
         let mut changed = Vec::new();
-        for ((topic, partition), held) in held(consumer, beliefs)? {
+        for ((topic, partition), held) in held(consumer, beliefs, at_most)? {
             let position = match held {
                 Held::Landed | Held::Same | Held::Ahead(_) => {
                     self.believe(&topic, partition, &held);
@@ -170,6 +212,7 @@ impl<S: Sink> Context<S> {
         match held {
             Held::Landed => {
                 assignment.committed = sent;
+                assignment.void = None;
                 state.missed = 0;
             }
             Held::Ahead(ahead) => assignment.committed = Some(*ahead),
@@ -212,12 +255,16 @@ impl<S: Sink> Context<S> {
 }
 
 /// What the broker holds of what is believed.
-fn held<S: Sink>(consumer: &GroupClient<S>, beliefs: &[Belief]) -> KafkaResult<Vec<(Key, Held)>> {
+fn held<S: Sink>(
+    consumer: &GroupClient<S>,
+    beliefs: &[Belief],
+    at_most: Duration,
+) -> KafkaResult<Vec<(Key, Held)>> {
     if beliefs.is_empty() {
         return Ok(Vec::new());
     }
     let asked = list(beliefs.iter().map(|belief| (belief.key.0.as_str(), belief.key.1)));
-    let answers = consumer.committed_offsets(asked, ANSWER)?;
+    let answers = consumer.committed_offsets(asked, at_most)?;
     let judge = |belief: &Belief| {
         let Some(answer) = answers.find_partition(&belief.key.0, belief.key.1) else { return Held::Unsure };
         if answer.error().is_err() {
@@ -237,6 +284,7 @@ impl Belief {
         match found {
             _ if found == self.committed && self.committing != found => Held::Same,
             Some(_) if found == self.committing => Held::Landed,
+            Some(_) if found == self.void => Held::Same,
             None => Held::Gone,
             Some(offset) if Some(offset) > self.committed.max(self.committing) => Held::Ahead(offset),
             Some(offset) => Held::Back(offset),
@@ -253,6 +301,7 @@ fn beliefs(state: &State, which: impl Fn(&Assignment) -> bool) -> Vec<Belief> {
             key: (a.topic.to_string(), a.partition),
             committed: a.committed,
             committing: a.committing,
+            void: a.void,
         })
         .collect()
 }
@@ -313,7 +362,8 @@ mod tests {
     #[test]
     fn a_commit_that_is_gone_or_moved_is_never_taken_for_ours() {
         let judge = |committed, committing, found| {
-            let held = Belief { key: ("t".into(), 0), committed, committing }.judge(found);
+            let void = Some(40);
+            let held = Belief { key: ("t".into(), 0), committed, committing, void }.judge(found);
             match held {
                 Held::Landed => "landed",
                 Held::Same => "same",
@@ -335,6 +385,9 @@ mod tests {
             (None, Some(0), None, "same"),
             (None, Some(0), Some(0), "landed"),
             (Some(5), Some(5), Some(5), "landed"),
+            // A position of a log that is gone is nobody's.
+            (None, Some(0), Some(40), "same"),
+            (None, Some(40), Some(40), "landed"),
         ] {
             assert_eq!(
                 judge(committed, committing, found),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rdkafka::ClientConfig;
 use rdkafka::Message as _;
 use rdkafka::consumer::Consumer;
-use rdkafka::error::KafkaResult;
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::BorrowedMessage;
 use tokio::runtime::Handle;
 use tracing::{debug, info, trace, warn};
@@ -85,6 +85,7 @@ impl<S: Sink> GroupConsumer<S> {
             let End::Broken(why) = end else { return };
             failures += 1;
             warn!(consumer = %self.fixed.owner, why, "kafka consumer starts anew");
+            self.fixed.around.part.down(why);
             let shutdown = &self.fixed.around.shutdown;
             self.fixed.runtime.block_on(async {
                 tokio::select! {
@@ -124,6 +125,7 @@ impl<S: Sink> GroupConsumer<S> {
             }
             if now >= next_tick {
                 consumer.context().tick(&consumer);
+                consumer.context().take_up_late(&consumer);
                 contact.look(&self.fixed, &consumer, now);
                 next_tick = clock.mono_us() + COMMIT_US;
             }
@@ -159,12 +161,21 @@ fn poll<S: Sink>(consumer: &GroupClient<S>, mut patience: Duration) -> bool {
                 take(consumer, &message);
                 came = true;
             }
+            Some(Err(error)) if is_damage(&error) => {
+                consumer.context().complain(&format!("a damaged batch is skipped: {error}"));
+            }
             Some(Err(error)) => trace!(%error, "kafka consumer error"),
             None => break,
         }
         patience = Duration::ZERO;
     }
     came
+}
+
+/// Whether the client library found records that it cannot read.
+fn is_damage(error: &KafkaError) -> bool {
+    use RDKafkaErrorCode as Code;
+    matches!(error.rdkafka_error_code(), Some(Code::BadMessage | Code::BadCompression | Code::InvalidMessage))
 }
 
 /// Takes one record.
@@ -183,8 +194,10 @@ fn take<S: Sink>(consumer: &GroupClient<S>, message: &BorrowedMessage<'_>) {
         else {
             return;
         };
+        let void = assignment.committed.max(assignment.committing);
         *assignment = anew;
         assignment.paused = paused;
+        assignment.void = void;
     }
     let receipt = assignment.ledger.enter(offset);
     let delivery = Delivery {
@@ -207,15 +220,35 @@ fn take<S: Sink>(consumer: &GroupClient<S>, message: &BorrowedMessage<'_>) {
 struct Contact {
     reached: bool,
     told: bool,
+    /// Some partitions cannot be taken up.
+    stalled: bool,
     next_us: i64,
 }
 
 impl Contact {
+    /// Tells of partitions that are this consumer's and cannot be read.
+    fn look_at_places<S: Sink>(&mut self, fixed: &Fixed<S>, consumer: &GroupClient<S>) {
+        if !self.reached {
+            return;
+        }
+        let first = consumer.context().state.lock().unplaced.first().cloned();
+        match first {
+            Some((topic, partition)) if !std::mem::replace(&mut self.stalled, true) => {
+                fixed.around.part.down(format!("{topic}/{partition} has no leader, or no known position"));
+            }
+            None if std::mem::take(&mut self.stalled) => {
+                fixed.around.part.up();
+            }
+            _ => {}
+        }
+    }
+
     /// Asks them when there is a reason to.
     fn look<S: Sink>(&mut self, fixed: &Fixed<S>, consumer: &GroupClient<S>, now: i64) {
         if fixed.suspicion.take() {
             self.reached = false;
         }
+        self.look_at_places(fixed, consumer);
         let Some(topic) = fixed.routes.keys().next() else { return };
         if self.reached || now < self.next_us {
             return;
@@ -227,6 +260,7 @@ impl Contact {
                     info!(consumer = %fixed.owner, "kafka is reached again");
                 }
                 fixed.around.part.up();
+                self.stalled = false;
             }
             Err(error) => {
                 self.next_us = now + ASK_US;

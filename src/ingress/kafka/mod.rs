@@ -12,6 +12,8 @@ mod assignment;
 mod commits;
 mod consumer;
 mod context;
+mod edges;
+mod placing;
 mod record;
 mod room;
 mod state;
@@ -23,7 +25,7 @@ use std::sync::Arc;
 pub(super) use self::assignment::{WINDOW_BYTES, WINDOW_RECORDS};
 pub(super) use self::record::OVERHEAD;
 
-use super::Sink;
+use super::{ReadBudget, Sink};
 use crate::broker::kafka::{ConfigError, Connection};
 use crate::domain::{Clock, Route};
 use crate::lifecycle::{Part, Shutdown, Tasks};
@@ -51,6 +53,8 @@ pub struct Surroundings<S> {
     pub sink: Arc<S>,
     /// Gets each route's lag.
     pub metrics: Arc<Metrics>,
+    /// What may be read and not resolved, with all other sources.
+    pub budget: Arc<ReadBudget>,
     /// The part of readiness that is the connection's.
     pub part: Part,
     /// Runs the consumer's thread and its partitions' tasks.

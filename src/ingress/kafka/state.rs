@@ -7,7 +7,7 @@ use rdkafka::TopicPartitionList;
 use tokio::runtime::Handle;
 
 use super::Surroundings;
-use super::assignment::{Assignment, Position, feed};
+use super::assignment::{Assignment, Position, WINDOW_BYTES, feed};
 use crate::broker::kafka::Suspicion;
 use crate::domain::Route;
 use crate::ingress::Sink;
@@ -38,6 +38,7 @@ impl<S: Sink> Fixed<S> {
             (topic.clone(), partition),
             route.clone(),
             position,
+            self.around.budget.share(WINDOW_BYTES),
             (&self.around.tasks, &self.task),
             |inbox| feed(sink, route.clone(), source, inbox),
         ))
@@ -52,10 +53,16 @@ pub(super) struct State {
     last: usize,
     /// The consumer leaves: what it is still told about partitions no longer matters.
     pub(super) closing: bool,
+    /// Partitions of this consumer whose place nobody has told yet.
+    pub(super) unplaced: Vec<Key>,
+    /// Monotonic microseconds of the next look for them.
+    pub(super) place_us: i64,
     /// Why the consumer must be made anew.
     pub(super) broken: Option<String>,
     /// Monotonic microseconds of the last look at all commits.
     pub(super) verified_us: i64,
+    /// Monotonic microseconds until which commits are not looked at: the last answer was late.
+    pub(super) rest_us: i64,
     /// Commits that failed since one was seen to succeed.
     pub(super) missed: u32,
     /// What was complained about already.

@@ -8,7 +8,7 @@ use prometheus_client::encoding::text::encode;
 use super::*;
 
 /// `CONTRACT`: name in the exposition without `postdate_`, type, labels. In the contract's order.
-const CONTRACT: [(&str, &str, &str); 29] = [
+const CONTRACT: [(&str, &str, &str); 31] = [
     ("admitted_total", "counter", "route"),
     ("passed_through_total", "counter", "route"),
     ("invalid_total", "counter", "route,reason,policy"),
@@ -28,6 +28,8 @@ const CONTRACT: [(&str, &str, &str); 29] = [
     ("oldest_overdue_seconds", "gauge", "route"),
     ("ingress_paused", "gauge", "route,reason"),
     ("ingress_lag", "gauge", "route"),
+    ("ingress_unresolved", "gauge", "route"),
+    ("source_lost_total", "counter", "route"),
     ("publishing_paused", "gauge", "route"),
     ("partitions_owned", "gauge", ""),
     ("clock_skew_seconds", "gauge", ""),

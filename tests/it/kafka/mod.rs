@@ -1,5 +1,6 @@
 //! Kafka in and out, on real Kafka.
 
+mod assignments;
 mod egress;
 mod ingress;
 mod outage;

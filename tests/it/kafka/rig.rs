@@ -15,9 +15,9 @@ use postdate::domain::{
 use postdate::egress::kafka::KafkaLanes;
 use postdate::egress::{Batch, Lane, Publication, Verdicts};
 use postdate::ingress::kafka::Surroundings;
-use postdate::ingress::{Delivery, Feed, Receipt, Sink};
+use postdate::ingress::{Delivery, Feed, ReadBudget, Receipt, Sink};
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
-use postdate::telemetry::Metrics;
+use postdate::telemetry::{Metrics, RouteMetrics};
 use rdkafka::client::ClientContext;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::KafkaError;
@@ -123,7 +123,14 @@ impl Memory {
         self
     }
 
-    /// Resolves what it kept of these offsets, and what comes.
+    /// Resolves what it kept, and what comes.
+    pub(super) fn release(&self) {
+        let mut taken = self.taken.lock();
+        self.keeps.store(false, Ordering::Relaxed);
+        Receipt::resolve_all(taken.iter_mut().filter_map(|taken| taken.receipt.take()));
+    }
+
+    /// Resolves what it kept of these offsets.
     pub(super) fn resolve(&self, which: impl Fn(i64) -> bool) {
         for taken in self.taken.lock().iter_mut() {
             if which(taken.offset)
@@ -177,6 +184,17 @@ pub(super) struct Reader {
 
 impl Reader {
     pub(super) fn start<S: Sink>(kafka: &Kafka, group: &str, topics: &[&str], sink: &Arc<S>) -> Self {
+        Self::start_within(kafka, group, topics, sink, &Arc::default())
+    }
+
+    /// With a budget for what is read and not resolved.
+    pub(super) fn start_within<S: Sink>(
+        kafka: &Kafka,
+        group: &str,
+        topics: &[&str],
+        sink: &Arc<S>,
+        budget: &Arc<ReadBudget>,
+    ) -> Self {
         let routes: Vec<_> =
             topics.iter().enumerate().map(|(i, topic)| route(&format!("r{i}"), topic, group)).collect();
         let (tasks, shutdown, readiness) = (Tasks::default(), Shutdown::default(), Readiness::default());
@@ -185,6 +203,7 @@ impl Reader {
         let surroundings = Surroundings {
             sink: sink.clone(),
             metrics: metrics.clone(),
+            budget: budget.clone(),
             part: readiness.part("kafka:main", false),
             tasks: tasks.clone(),
             shutdown: shutdown.clone(),
@@ -206,10 +225,24 @@ impl Reader {
         self.ended().await;
     }
 
-    /// Messages of a route that it has not read.
+    /// Messages of a route that it has not resolved.
     pub(super) fn lag(&self, route: &str) -> i64 {
+        self.of(route).ingress_lag.get()
+    }
+
+    /// Those that it has read.
+    pub(super) fn unresolved(&self, route: &str) -> i64 {
+        self.of(route).ingress_unresolved.get()
+    }
+
+    /// Those that were deleted before they were read.
+    pub(super) fn lost(&self, route: &str) -> u64 {
+        self.of(route).source_lost.get()
+    }
+
+    fn of(&self, route: &str) -> &RouteMetrics {
         let name = RouteName::new(route).expect("a route's name");
-        self.metrics.route(&name).expect("its metrics").ingress_lag.get()
+        self.metrics.route(&name).expect("its metrics")
     }
 
     async fn ended(&self) {
