@@ -3,7 +3,8 @@
 //! The broker names no culprit, and nothing of such a batch is written. So its messages are tried again in groups,
 //! one after another while nothing else of the lane is in flight: a group that is refused is halved, after one
 //! that passes the next is twice as large. What is refused alone is refused for its own sake. One culprit among
-//! thousands costs some twenty round trips, not thousands, and order is kept.
+//! thousands costs some twenty round trips, not thousands. They keep their order among themselves; what was in
+//! flight behind their batch may have gone before.
 
 use std::collections::VecDeque;
 

@@ -203,8 +203,11 @@ async fn a_record_refused_for_its_content_costs_its_neighbours_nothing() {
         }
         let good: Vec<u64> = (0..1000).filter(|ticket| !bad(*ticket)).collect();
         let records = read_all(kafka, &topic, good.len());
-        let read: Vec<u64> = records.iter().map(|record| text(record).parse().expect("a number")).collect();
-        assert_eq!(read, good, "each once, in order");
+        // Other batches of the lane may have been in flight behind the one that was refused.
+        let mut read: Vec<u64> =
+            records.iter().map(|record| text(record).parse().expect("a number")).collect();
+        read.sort_unstable();
+        assert_eq!(read, good, "each once");
         writer.stop().await;
     }
 }
