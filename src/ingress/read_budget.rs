@@ -1,8 +1,8 @@
 //! Memory of what ingress has read and not resolved: one budget of the process, shared by all its sources.
 //!
-//! A source is full when it holds as much as is left for the others. So a source alone may take half of the
-//! budget; a hundred that wait leave a hundredth for the next one; together they never exceed it, but by one
-//! record of each source: a source that holds nothing may always read one, so no source waits for another.
+//! Half of it is parted equally, so a source that flows has its part whatever the others hold. The other half is
+//! for who comes first: a source may have as much of it as is left then. Together they never exceed the budget, but
+//! by one record of each source: a source that holds nothing may always read one, so none waits for another.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,6 +17,7 @@ pub const READ_BYTES: usize = 96 << 20;
 pub struct ReadBudget {
     most: usize,
     held: AtomicUsize,
+    sources: AtomicUsize,
     given_back: Notify,
 }
 
@@ -38,11 +39,12 @@ impl Default for ReadBudget {
 impl ReadBudget {
     /// A budget of so many bytes.
     pub fn new(most: usize) -> Self {
-        Self { most, held: AtomicUsize::new(0), given_back: Notify::new() }
+        Self { most, held: AtomicUsize::new(0), sources: AtomicUsize::new(0), given_back: Notify::new() }
     }
 
     /// The share of a source that never holds more than `most`, but for its last record.
     pub fn share(self: &Arc<Self>, most: usize) -> ReadShare {
+        self.sources.fetch_add(1, Ordering::AcqRel);
         ReadShare { budget: self.clone(), most, held: AtomicUsize::new(0) }
     }
 
@@ -101,12 +103,15 @@ impl ReadShare {
     }
 
     fn limit(&self) -> usize {
-        self.most.min(self.budget.most.saturating_sub(self.budget.held()))
+        let (half, sources) = (self.budget.most / 2, self.budget.sources.load(Ordering::Acquire));
+        let part = half / sources.max(1);
+        self.most.min(part.max(half.saturating_sub(self.budget.held())))
     }
 }
 
 impl Drop for ReadShare {
     fn drop(&mut self) {
+        self.budget.sources.fetch_sub(1, Ordering::AcqRel);
         self.give_back(self.held());
     }
 }
@@ -125,13 +130,13 @@ mod tests {
     }
 
     #[test]
-    fn sources_that_wait_leave_room_for_the_next_and_never_exceed_the_budget() {
+    fn sources_that_wait_leave_the_others_their_part_and_never_exceed_the_budget() {
         let budget = Arc::new(ReadBudget::new(100_000));
-        let shares: Vec<_> = (0..100).map(|_| budget.share(32_000)).collect();
+        let shares: Vec<_> = (0..100).map(|_| budget.share(20_000)).collect();
         let held: Vec<usize> = shares.iter().map(fill).collect();
-        assert!(held.iter().all(|held| *held >= RECORD), "each holds one at least");
+        assert!(held.iter().all(|held| *held >= 500), "each has its part: {held:?}");
         assert!(budget.held() <= 100_000 + shares.len() * RECORD, "{}", budget.held());
-        assert_eq!(held[0], 32_000, "its own limit");
+        assert_eq!(held[0], 20_000, "its own limit");
         drop(shares);
         assert_eq!(budget.held(), 0);
     }
@@ -142,9 +147,9 @@ mod tests {
         let (greedy, other) = (budget.share(1000), budget.share(1000));
         greedy.add(500);
         assert!(greedy.is_full() && !other.is_full() && other.is_half_empty());
-        other.add(1);
-        assert!(other.is_full());
-        other.give_back(1);
+        other.add(30);
+        assert!(other.is_full(), "beyond its part");
+        other.give_back(30);
         assert!(other.is_half_empty());
     }
 

@@ -26,12 +26,12 @@ async fn a_partition_that_was_paused_when_it_was_taken_away_is_read_when_it_come
     let (topic, group) = (kafka.unique_topic("paused", 2).await, names::unique("g"));
     produce(kafka, &topic, "m", 0..400);
     let (memory, elsewhere) = (Arc::new(Memory::default()).keeping(), Arc::new(Memory::default()).keeping());
-    // Some forty records fill each window.
+    // Some thirty records fill each window.
     let budget = Arc::new(ReadBudget::new(30_000));
     let first = Reader::start_within(kafka, &group, &[&topic], &memory, &budget);
     eventually("both windows are full", async || {
         let held = budget.held();
-        if held >= 19_000 { Ok(()) } else { Err(held) }
+        if held >= 14_000 { Ok(()) } else { Err(held) }
     })
     .await;
     let second = Reader::start(kafka, &group, &[&topic], &elsewhere);
@@ -59,7 +59,7 @@ async fn a_hundred_partitions_that_wait_share_one_budget_and_leave_some_of_it_to
     let reader = Reader::start_within(kafka, &names::unique("g"), &[&many, &quick], &memory, &budget);
     eventually("the budget is used up", async || {
         let held = budget.held();
-        if held >= most * 9 / 10 { Ok(()) } else { Err(held) }
+        if held >= most * 3 / 4 { Ok(()) } else { Err(held) }
     })
     .await;
     produce(kafka, &quick, "q", 0..20);
