@@ -99,7 +99,9 @@ mod tests {
     /// What passes, in order, what is refused alone, and in how many rounds.
     fn play(count: u64, bad: &BTreeSet<u64>) -> (Vec<u64>, BTreeSet<u64>, usize) {
         let mut suspects = Suspects::default();
-        (0..count).for_each(|ticket| suspects.refused(publication(ticket)));
+        for ticket in 0..count {
+            suspects.refused(publication(ticket));
+        }
         suspects.regroup();
         let (mut passed, mut dead, mut rounds) = (Vec::new(), BTreeSet::new(), 0);
         while !suspects.is_empty() {
@@ -111,7 +113,9 @@ mod tests {
             } else if let [alone] = tickets[..] {
                 dead.insert(alone);
             } else {
-                group.into_iter().for_each(|publication| suspects.refused(publication));
+                for publication in group {
+                    suspects.refused(publication);
+                }
             }
             suspects.regroup();
         }
