@@ -127,6 +127,7 @@ fn policy(policy: &Policy) -> Value {
         "max_headers": size(policy.max_headers),
         "max_pending": policy.max_pending,
         "on_invalid": policy.on_invalid.as_str(),
+        "on_refused": policy.on_refused.as_str(),
         "on_duplicate": match policy.on_duplicate {
             OnDuplicate::Keep => "keep",
             OnDuplicate::Replace => "replace",

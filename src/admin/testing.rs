@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::{Config, Graves, Inject, InjectError, Pausing, Redriven, State, Unfit, start};
-use crate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, Retry};
+use crate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, Retry};
 use crate::domain::{
     Clock, Endpoint, Header, HeaderValue, InvalidReason, Message, Paused, Policy, Route, RouteName,
     RoutingKey, Secret, Target, UnixMs,
@@ -190,6 +190,7 @@ pub(crate) fn route(name: &str, from: Endpoint) -> Arc<Route> {
         max_headers: 1 << 16,
         max_pending: 10_000_000,
         on_invalid: OnInvalid::DeadLetter,
+        on_refused: OnRefused::Retry,
         on_duplicate: OnDuplicate::Keep,
         dedupe_ms: 0,
         rate: None,

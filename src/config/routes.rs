@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::connections::{Connections, named};
 use super::section::Section;
 use crate::domain::route::{
-    DeadLetters, DelayFrom, HeaderNames, OnDuplicate, OnInvalid, Policy, Rate, Retry, split_exchange,
+    DeadLetters, DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, Policy, Rate, Retry,
+    split_exchange,
 };
 use crate::domain::{Endpoint, Route, RouteName, RoutingKey, Target, nearest};
 
@@ -244,6 +245,15 @@ fn policy(section: &Section<'_>, delay_from: DelayFrom) -> Option<Policy> {
             ("drop", OnInvalid::Drop),
         ],
     );
+    let on_refused = section.choice(
+        "on_refused",
+        &[
+            ("retry", OnRefused::Retry),
+            ("wait", OnRefused::Wait),
+            ("dead_letter", OnRefused::DeadLetter),
+            ("drop", OnRefused::Drop),
+        ],
+    );
     let on_duplicate =
         section.choice("on_duplicate", &[("keep", OnDuplicate::Keep), ("replace", OnDuplicate::Replace)]);
     let delay_from = match section.value("delay_from") {
@@ -275,6 +285,7 @@ fn policy(section: &Section<'_>, delay_from: DelayFrom) -> Option<Policy> {
         max_headers: max_headers?,
         max_pending: max_pending?,
         on_invalid: on_invalid?,
+        on_refused: on_refused?,
         on_duplicate: on_duplicate?,
         dedupe_ms: dedupe_ms?,
         rate: Some(rate?).filter(|rate| rate.per_second > 0),

@@ -259,6 +259,11 @@ impl Entry {
         }
     }
 
+    /// Bytes that it takes in the store, about.
+    pub fn stored_size(&self) -> usize {
+        self.message.body_len() + self.message.headers_len() + 64
+    }
+
     /// The due time that was asked for.
     pub fn asked_due(&self) -> UnixMs {
         self.asked.unwrap_or(self.due)
@@ -345,6 +350,11 @@ pub mod stamped {
     pub const ATTEMPT: &str = "x-delay-attempt";
     /// All of them.
     pub const ALL: [&str; 3] = [ID, DUE, ATTEMPT];
+
+    /// Whether a header's name is one of them, in whatever case.
+    pub fn is_one(name: &super::Text) -> bool {
+        ALL.iter().any(|own| name.as_str().eq_ignore_ascii_case(own))
+    }
 }
 
 #[cfg(test)]

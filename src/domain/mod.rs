@@ -9,6 +9,7 @@ pub mod clock;
 pub mod due;
 pub mod duration;
 pub mod dying;
+pub mod failure;
 pub mod jitter;
 pub mod limits;
 pub mod message;
@@ -29,8 +30,8 @@ pub use message::{Entry, Failure, Flags, Header, HeaderValue, Message, Origin, P
 pub use nearest::nearest;
 pub use partition::{Partition, Partitions};
 pub use route::{
-    DeadLetters, DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, Paused, Policy, Rate, Retry,
-    Route, RouteName, RoutingKey, Target,
+    DeadLetters, DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, OnRefused, Paused, Policy, Rate,
+    Retry, Route, RouteName, RoutingKey, Target,
 };
 pub use secret::Secret;
 pub use verdict::{Cause, DeadReason, InvalidReason, Refusal, Verdict};

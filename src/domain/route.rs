@@ -171,6 +171,8 @@ pub struct Policy {
     pub max_pending: u64,
     /// What becomes of an invalid message.
     pub on_invalid: OnInvalid,
+    /// What becomes of a message that passes through and that its target refuses for its own sake.
+    pub on_refused: OnRefused,
     /// What becomes of the second of one name while the first is pending.
     pub on_duplicate: OnDuplicate,
     /// How long a name stays taken after its message was delivered, ms; 0: not at all, and it is free while
@@ -237,6 +239,31 @@ impl OnInvalid {
         match self {
             Self::DeadLetter => "dead_letter",
             Self::PassThrough => "pass_through",
+            Self::Drop => "drop",
+        }
+    }
+}
+
+/// A route's policy for a message that passes through and that its target refuses for its own sake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnRefused {
+    /// It leaves the line: stored, and tried again like a delayed one.
+    Retry,
+    /// It is tried again in place, so that the order stands; its source waits.
+    Wait,
+    /// It becomes a dead letter at once.
+    DeadLetter,
+    /// Counted and logged in bursts.
+    Drop,
+}
+
+impl OnRefused {
+    /// Its name in the configuration and in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Wait => "wait",
+            Self::DeadLetter => "dead_letter",
             Self::Drop => "drop",
         }
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    DelayFrom, Endpoint, Entry, HeaderNames, Message, OnDuplicate, OnInvalid, Origin, Policy, Retry, Route,
-    RouteName, Target, UnixMs,
+    DelayFrom, Endpoint, Entry, HeaderNames, Message, OnDuplicate, OnInvalid, OnRefused, Origin, Policy,
+    Retry, Route, RouteName, Target, UnixMs,
 };
 
 /// A Kafka to Kafka route called `orders`, all defaults.
@@ -32,6 +32,7 @@ pub fn route() -> Arc<Route> {
             max_headers: 64 << 10,
             max_pending: 10_000_000,
             on_invalid: OnInvalid::DeadLetter,
+            on_refused: OnRefused::Retry,
             on_duplicate: OnDuplicate::Keep,
             dedupe_ms: 0,
             rate: None,

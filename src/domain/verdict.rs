@@ -36,6 +36,9 @@ pub enum Refusal {
     TooBig,
     /// The broker is away, overloaded or said no.
     Unavailable,
+    /// No publish of it to this target can succeed, for what it is: its form, or what it holds. The dead letter's
+    /// reason.
+    Hopeless(DeadReason),
 }
 
 impl Refusal {
@@ -47,7 +50,20 @@ impl Refusal {
             Self::NotAllowed => "not_allowed",
             Self::TooBig => "too_big_for_target",
             Self::Unavailable => "unavailable",
+            Self::Hopeless(reason) => reason.as_str(),
         }
+    }
+
+    /// Whether the same publish will be refused for ever: another try is in vain.
+    pub fn is_hopeless(self) -> bool {
+        matches!(self, Self::TooBig | Self::Hopeless(_))
+    }
+}
+
+impl Verdict {
+    /// Whether it is a refusal that no other try can change.
+    pub fn is_hopeless(&self) -> bool {
+        matches!(self, Self::Refused { reason, .. } if reason.is_hopeless())
     }
 }
 

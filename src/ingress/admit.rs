@@ -115,6 +115,11 @@ pub(super) fn within_limits(
     if let Some(malformed) = malformed {
         return Err((InvalidReason::BadHeaders, malformed.as_str().to_owned()));
     }
+    // Kafka's client ends a name at a NUL: the header would arrive under another one.
+    let is_cut = |header: &Header| header.name.as_str().contains('\0');
+    if matches!(*route.to, Target::Kafka { .. }) && message.headers.iter().any(is_cut) {
+        return Err((InvalidReason::BadHeaders, "a header's name holds a NUL byte".to_owned()));
+    }
     let (bytes, most) = (message.headers_len(), route.policy.max_headers);
     if bytes > most {
         let error = format!("headers of {bytes} bytes, over max_headers of {most}");

@@ -89,7 +89,7 @@ impl Work {
         let span = if together { MIN_SPAN_MS } else { span_ms(entry.due.since(self.now)) };
         let key = Key { target, span, bucket: entry.due.0.div_euclid(span), together };
         work.target = Some(key.target.clone());
-        let bytes = entry.message.body_len() + entry.message.headers_len() + 64;
+        let bytes = entry.stored_size();
         let at = work.find(key);
         let (_, building) = &mut work.open[at];
         let full = building.entries.len() >= self.most

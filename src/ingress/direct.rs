@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tracing::debug;
 
 use super::{Receipt, bury};
+use crate::domain::failure::{self, Decision, Failed, FailedPublish, Flow};
 use crate::domain::{Entry, Partition, Route, Target, Text, Verdict, retry};
 use crate::egress::{Batch, Lanes, Publication, Verdicts};
 use crate::lifecycle::{Shutdown, Tasks};
@@ -56,7 +57,7 @@ struct Underway {
 }
 
 /// A message that did not go straight out.
-struct Failed {
+struct NotSent {
     route: Arc<Route>,
     metrics: Arc<RouteMetrics>,
     target: Arc<Target>,
@@ -165,7 +166,7 @@ impl Inner {
     }
 
     /// Releases the sources of what is confirmed; returns the others.
-    fn judge(&self, verdicts: Vec<(u64, Verdict)>) -> Vec<Failed> {
+    fn judge(&self, verdicts: Vec<(u64, Verdict)>) -> Vec<NotSent> {
         let clock = self.store.clock();
         let (now_us, mono_us) = (clock.now_us(), clock.local().mono_us());
         let (mut safe, mut failed) = (Vec::with_capacity(verdicts.len()), Vec::new());
@@ -191,7 +192,7 @@ impl Inner {
                 let mut entry = batch.entries[index].clone();
                 entry.id = Some(batch.ids[index].clone());
                 let target = batch.target.clone();
-                failed.push(Failed { route, metrics, target, entry, partition, receipt, verdict });
+                failed.push(NotSent { route, metrics, target, entry, partition, receipt, verdict });
             }
             if together.left == 0 {
                 underway.remove(&number);
@@ -203,8 +204,8 @@ impl Inner {
     }
 
     /// Stores a message that did not go straight out, or what became of it.
-    fn keep(self: Arc<Self>, failed: Failed) {
-        let op = self.op(&failed);
+    fn keep(self: Arc<Self>, failed: NotSent) {
+        let Some(op) = self.op(&failed) else { return failed.receipt.resolve() };
         let inner = self.clone();
         self.tasks.spawn("ingress:answers", async move {
             match inner.store.write(failed.partition, vec![op]).await {
@@ -215,9 +216,9 @@ impl Inner {
         });
     }
 
-    /// What the store is to do with a message that did not go straight out.
-    fn op(&self, failed: &Failed) -> WriteOp {
-        let Failed { route, metrics, target, entry, verdict, .. } = failed;
+    /// What the store is to do with a message that did not go straight out; `None`: it is dropped.
+    fn op(&self, failed: &NotSent) -> Option<WriteOp> {
+        let NotSent { route, metrics, target, entry, verdict, .. } = failed;
         let now = self.store.clock().now();
         let own = Arc::ptr_eq(target, &route.to);
         let target = if own { Text::default() } else { Text::from(target.name()) };
@@ -229,29 +230,34 @@ impl Inner {
             bundle,
         };
         if *verdict == Verdict::NotTried {
-            return store(one(entry.clone()));
+            return Some(store(one(entry.clone())));
         }
         metrics.publish_failure(retry::describe(verdict).0);
-        let mut failed = retry::failed(entry, verdict, entry.handouts + 1, now);
-        let size = failed.message.body_len() + failed.message.headers_len();
-        let mut next = retry::after(verdict, failed.failures, route.policy.retry, now, fastrand::f64());
-        if matches!(next, retry::Next::Dead(_)) && !self.room.take(&route.name, size) {
-            // Nothing is lost because its grave is full.
-            next = retry::Next::Again(now.plus(route.policy.retry.max_ms));
+        let (handouts, flow, jitter) = (entry.handouts + 1, Flow::Delayed, fastrand::f64());
+        let publish = FailedPublish { entry, verdict, handouts, flow, now, jitter };
+        let quota = |size| self.room.take(&route.name, size);
+        let Failed { mut entry, decision, is_full } = failure::decide(publish, route, quota);
+        if let Some(reason) = is_full {
+            let error = retry::describe(verdict).1;
+            self.bursts.note(failure::QUOTA_FULL, &route.name, reason.as_str(), error);
         }
-        match next {
-            retry::Next::Again(due) => {
+        match decision {
+            Decision::RetryAt(due) | Decision::WaitUntil(due) => {
                 metrics.retries.inc();
                 metrics.stored.inc();
-                failed.asked = Some(failed.due);
-                failed.due = due;
-                store(one(failed))
+                entry.asked = Some(entry.due);
+                entry.due = due;
+                Some(store(one(entry)))
             }
-            retry::Next::Dead(reason) => {
-                if route.dead_letter_to.is_none() {
+            Decision::DeadLetter(reason) | Decision::DeadLetterVia(reason) => {
+                if matches!(decision, Decision::DeadLetter(_)) {
                     metrics.dead_letter(reason.as_str());
                 }
-                bury::bury(route, reason, target.clone(), failed, now)
+                Some(bury::bury(route, reason, target.clone(), entry, now))
+            }
+            Decision::Drop => {
+                metrics.dropped(failure::REFUSED, 1);
+                None
             }
         }
     }

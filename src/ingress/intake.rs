@@ -16,15 +16,15 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tracing::debug;
 
-use self::submitter::Submitter;
+pub(super) use self::submitter::Submitter;
+use super::Delivery;
 use super::admission::{AdmissionGate, Granted};
 use super::admit::{Admitted, admit};
 use super::bundling::Work;
 use super::company::{Company, Far, Met, PATIENCE};
 use super::direct::{Direct, Due};
 use super::jitter::Jitter;
-use super::through::Through;
-use super::{Delivery, Receipt};
+use super::through::{self, Passing, Through};
 use crate::backoff::Backoff;
 use crate::domain::{Arrival, Entry, Flags, Message, Partition, Route, RouteName, Target, Text, UnixMs};
 use crate::egress::Lanes;
@@ -84,7 +84,7 @@ struct Judged {
     far: Vec<Far>,
     /// Straight to their targets.
     due: Vec<Due>,
-    through: Vec<(Entry, Arc<Target>, Receipt)>,
+    through: Vec<Passing>,
     /// When the first of them is due: a command, and what passes through, now.
     soonest: UnixMs,
 }
@@ -161,15 +161,25 @@ impl Intake {
             straight: false,
             had_time: false,
             gate: self.gates.get(&route.name).cloned(),
-            through: Through::new(
-                self.lanes.clone(),
-                self.store.clone(),
-                metrics.clone(),
-                self.bursts.clone(),
-                self.room.clone(),
-            ),
+            through: self.through(route, &metrics),
             metrics,
         })
+    }
+
+    /// One source's way past the store.
+    fn through(&self, route: &Route, metrics: &Arc<RouteMetrics>) -> Through {
+        let parts = through::Parts {
+            lanes: self.lanes.clone(),
+            submitter: self.submitter(metrics),
+            metrics: metrics.clone(),
+            bursts: self.bursts.clone(),
+            room: self.room.clone(),
+        };
+        Through::new(route, parts)
+    }
+
+    fn submitter(&self, metrics: &Arc<RouteMetrics>) -> Submitter {
+        Submitter { store: self.store.clone(), metrics: metrics.clone(), tasks: self.tasks.clone() }
     }
 
     /// The company that all sources of a route keep.
@@ -311,7 +321,8 @@ impl Source {
         match admit(message, malformed, produced, &self.route, arrival) {
             Admitted::PassThrough { target, message } => {
                 *soonest = now;
-                through.push((entry(now, None, flags, message), target, receipt));
+                let p = self.place(key.as_ref(), None, position);
+                through.push(Passing::new(entry(now, None, flags, message), target, p, receipt));
             }
             Admitted::Delayed { due, id, target, message } => {
                 let due = self.jitter.put_off(due, id.as_ref(), position);
@@ -391,10 +402,6 @@ impl Source {
     }
 
     fn submitter(&self) -> Submitter {
-        Submitter {
-            store: self.intake.store.clone(),
-            metrics: self.metrics.clone(),
-            tasks: self.intake.tasks.clone(),
-        }
+        self.intake.submitter(&self.metrics)
     }
 }

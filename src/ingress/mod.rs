@@ -28,6 +28,7 @@ pub mod rabbitmq;
 mod read_budget;
 mod redrive;
 pub mod replay;
+mod target_wait;
 mod through;
 
 pub use admission::AdmissionGate;

@@ -111,6 +111,7 @@ pub struct RouteMetrics {
     dropped: Family<ReasonLabels, Counter>,
     ingress_paused: Family<ReasonLabels, Count>,
     paused: Mutex<BTreeSet<&'static str>>,
+    target_waits: Mutex<usize>,
     waiting: AtomicI64,
 }
 
@@ -269,6 +270,7 @@ impl RouteMetrics {
             dropped: f.dropped.clone(),
             ingress_paused: f.ingress_paused.clone(),
             paused: Mutex::default(),
+            target_waits: Mutex::default(),
             waiting: AtomicI64::new(i64::MAX),
             route: label.route,
         };
@@ -319,6 +321,18 @@ impl RouteMetrics {
             reasons.remove(reason)
         };
         self.ingress_paused.get_or_create(&self.reason(reason)).set(i64::from(paused));
+    }
+
+    /// Counts a source that begins or ends to wait for its target: `ingress_paused{reason="target"}` is 1 while one
+    /// does. Answers whether it is the first one, or was the last.
+    pub fn target_wait(&self, begins: bool) -> bool {
+        let mut waiting = self.target_waits.lock();
+        *waiting = if begins { *waiting + 1 } else { waiting.saturating_sub(1) };
+        let turns = *waiting == usize::from(begins);
+        if turns {
+            self.ingress_paused("target", begins);
+        }
+        turns
     }
 
     /// The reasons for which the route's ingress is paused now.

@@ -9,7 +9,8 @@ use tracing::warn;
 use super::Shard;
 use super::holding::{Flight, Holding, Standing};
 use super::order::Line;
-use crate::domain::{DeadReason, Entry, Flags, Refusal, UnixMs, Verdict, dying, retry};
+use crate::domain::failure::{self, Decision, Failed, FailedPublish, Flow};
+use crate::domain::{DeadReason, Entry, Flags, UnixMs, Verdict, dying, retry};
 use crate::store::{Bundle, DeadLetter, Division, Fresh, Hold, Remainder, slice_of};
 use crate::telemetry::Outcome;
 
@@ -63,6 +64,7 @@ pub(super) fn of(shard: &Shard, holding: &Holding, mut line: Option<&mut Line>, 
                     }
                     Fate::Dying(entry) => ends.push((position as u32, entry)),
                     Fate::Dead(letter) => dead.push(letter),
+                    Fate::Dropped => {}
                 }
             }
         }
@@ -101,41 +103,49 @@ enum Fate {
     /// It is dead as soon as `dead_letter_to` has confirmed it.
     Dying(Entry),
     Dead(DeadLetter),
+    /// It leaves, and nothing of it is kept.
+    Dropped,
 }
 
 fn failed(shard: &Shard, holding: &Holding, index: u32, verdict: &Verdict, now: UnixMs, jitter: f64) -> Fate {
-    let (served, entry) = (&holding.flight.served, &holding.flight.entries[index as usize]);
+    let served = &holding.flight.served;
+    let entry = named(&holding.flight, index, holding.flight.entries[index as usize].clone());
     let handouts = entry.handouts + holding.flight.batch.expiries + 1;
-    let mut failed = named(&holding.flight, index, retry::failed(entry, verdict, handouts, now));
     served.metrics.publish_failure(retry::describe(verdict).0);
-    let due = match retry::after(verdict, failed.failures, served.route.policy.retry, now, jitter) {
-        retry::Next::Again(due) => due,
-        retry::Next::Dead(reason) if shard.dead_room.take(&served.route.name, size(&failed)) => {
-            if served.route.dead_letter_to.is_none() {
-                return Fate::Dead(letter(holding, failed, reason));
-            }
-            dying::begin(&mut failed, now, reason);
-            return Fate::Dying(failed);
+    let publish = FailedPublish { entry: &entry, verdict, handouts, flow: Flow::Delayed, now, jitter };
+    let quota = |size| shard.dead_room.take(&served.route.name, size);
+    let Failed { mut entry, decision, is_full } = failure::decide(publish, &served.route, quota);
+    if let Some(reason) = is_full {
+        let error = entry.history.last().map(|f| f.error.clone()).unwrap_or_default();
+        served.bursts.note(failure::QUOTA_FULL, &served.route.name, reason.as_str(), error);
+    }
+    match decision {
+        Decision::RetryAt(due) | Decision::WaitUntil(due) => {
+            served.metrics.retries.inc();
+            entry.asked.get_or_insert(entry.due);
+            entry.due = due;
+            Fate::Again(entry)
         }
-        retry::Next::Dead(reason) => {
-            let what = "dead_letters is full: what is out of attempts is tried again";
-            let error = failed.history.last().map(|f| f.error.clone()).unwrap_or_default();
-            served.bursts.note(what, &served.route.name, reason.as_str(), error);
-            now.plus(served.route.policy.retry.max_ms)
+        Decision::DeadLetter(reason) => Fate::Dead(letter(holding, entry, reason)),
+        Decision::DeadLetterVia(reason) => {
+            dying::begin(&mut entry, now, reason);
+            Fate::Dying(entry)
         }
-    };
-    served.metrics.retries.inc();
-    failed.asked.get_or_insert(failed.due);
-    failed.due = due;
-    Fate::Again(failed)
+        Decision::Drop => {
+            served.metrics.dropped(failure::REFUSED, 1);
+            Fate::Dropped
+        }
+    }
 }
 
 /// What becomes of a dead message that `dead_letter_to` did not take.
 fn dying(holding: &Holding, index: u32, verdict: &Verdict, now: UnixMs) -> Fate {
     let (served, entry) = (&holding.flight.served, &holding.flight.entries[index as usize]);
-    if let Verdict::Refused { reason: Refusal::TooBig, error } = verdict {
+    if let Verdict::Refused { reason, error } = verdict
+        && reason.is_hopeless()
+    {
         // It never will be taken there; the store has it, so nothing is lost.
-        warn!(route = %served.route.name, %error, "a dead letter is too big for dead_letter_to");
+        warn!(route = %served.route.name, reason = reason.as_str(), %error, "dead_letter_to can never take a dead letter");
         return Fate::Dead(letter(holding, dying::ended(entry.clone()), dying::reason(entry)));
     }
     let (reason, error) = retry::describe(verdict);
@@ -146,11 +156,6 @@ fn dying(holding: &Holding, index: u32, verdict: &Verdict, now: UnixMs) -> Fate 
     entry.handouts += holding.flight.batch.expiries + 1;
     entry.due = now.plus(served.route.policy.retry.max_ms);
     Fate::Again(entry)
-}
-
-/// Bytes that it will take, about.
-fn size(entry: &Entry) -> usize {
-    entry.message.body_len() + entry.message.headers_len() + 64
 }
 
 /// A message that leaves its first bundle takes its `~` id along; and, for its new bundle does not know of it,

@@ -12,5 +12,6 @@ mod invalid;
 mod lanes;
 mod ordered;
 mod policies;
+mod refused;
 mod site;
 mod wire;

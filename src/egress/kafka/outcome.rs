@@ -68,16 +68,16 @@ fn refusal(error: RDKafkaErrorCode) -> Option<Refusal> {
         }
         Code::TopicAuthorizationFailed
         | Code::ClusterAuthorizationFailed
-        | Code::TransactionalIdAuthorizationFailed => Refusal::NotAllowed,
-        Code::NotEnoughReplicas
-        | Code::InvalidRequiredAcks
-        | Code::InvalidMessage
+        | Code::TransactionalIdAuthorizationFailed
         | Code::InvalidRecord
         | Code::InvalidDifferentRecord
         | Code::InvalidTimestamp
         | Code::PolicyViolation
+        | Code::UnsupportedForMessageFormat => Refusal::NotAllowed,
+        Code::NotEnoughReplicas
+        | Code::InvalidRequiredAcks
+        | Code::InvalidMessage
         | Code::ThrottlingQuotaExceeded
-        | Code::UnsupportedForMessageFormat
         | Code::UnsupportedCompressionType => Refusal::Unavailable,
         _ => return None,
     })

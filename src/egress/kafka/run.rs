@@ -13,8 +13,7 @@ use super::mapping::to_kafka;
 use super::outcome;
 use super::producer::{Flight, Producer};
 use super::record;
-use crate::domain::Verdict;
-use crate::domain::verdict::Refusal;
+use crate::domain::{DeadReason, InvalidReason, Refusal, Verdict};
 use crate::egress::Publication;
 
 /// The clock is asked before the first of so many hand-overs in a row: some 50 us.
@@ -103,9 +102,10 @@ fn hand_over(
     }
     let standing = publication.clone();
     let mapped = to_kafka(&standing.entry().message, standing.stamp());
+    let bad_headers = DeadReason::Invalid(InvalidReason::BadHeaders);
     let headers = match record::headers(&mapped) {
         Ok(headers) => headers,
-        Err(error) => return Handed::Answer(outcome::refused(Refusal::Unavailable, error)),
+        Err(error) => return Handed::Answer(outcome::refused(Refusal::Hopeless(bad_headers), error)),
     };
     let flight = Flight { bytes: weight(&publication), publication, lane: lane.clone(), alone };
     let flights = producer.flights();
@@ -122,6 +122,7 @@ fn hand_over(
     }
     Handed::Answer(match outcome::of(code, None) {
         refused @ Verdict::Refused { .. } => refused,
-        _ => outcome::refused(Refusal::Unavailable, error.to_string()),
+        // The client library itself will not have it.
+        _ => outcome::refused(Refusal::NotAllowed, error.to_string()),
     })
 }

@@ -5,7 +5,7 @@ use lapin::BasicProperties;
 use super::mapping::AmqpMessage;
 use crate::broker::rabbitmq as amqp;
 use crate::domain::HeaderValue;
-use crate::domain::verdict::Refusal;
+use crate::domain::verdict::{DeadReason, Refusal};
 
 /// Frame header and end around a frame's payload.
 const FRAME_OVERHEAD: usize = 8;
@@ -44,7 +44,7 @@ pub(super) fn checked(
 }
 
 fn not_allowed<T>(text: String) -> Result<T, (Refusal, String)> {
-    Err((Refusal::NotAllowed, text))
+    Err((Refusal::Hopeless(DeadReason::NotAllowed), text))
 }
 
 /// A `CC` or `BCC` that RabbitMQ cannot read as routing keys.
@@ -77,19 +77,20 @@ mod tests {
         let user = |user: &str| Properties { user_id: Some(user.into()), ..Properties::default() };
         let expires = |ms: &str| Properties { expiration: Some(ms.into()), ..Properties::default() };
         let keys = HeaderValue::Array(vec![long(3)]);
+        let hopeless = Some(Refusal::Hopeless(DeadReason::NotAllowed));
         let cases = [
             (with("h", long(3000)), None),
             (with("h", long(5000)), Some(Refusal::TooBig)),
             (with(&"n".repeat(256), HeaderValue::Null), Some(Refusal::TooBig)),
             (outgoing(vec![], user("me")), None),
-            (outgoing(vec![], user("you")), Some(Refusal::NotAllowed)),
+            (outgoing(vec![], user("you")), hopeless),
             (outgoing(vec![], expires("0")), None),
             (outgoing(vec![], expires("4294967295")), None),
-            (outgoing(vec![], expires("4294967296")), Some(Refusal::NotAllowed)),
-            (outgoing(vec![], expires("-1")), Some(Refusal::NotAllowed)),
-            (outgoing(vec![], expires("1s")), Some(Refusal::NotAllowed)),
+            (outgoing(vec![], expires("4294967296")), hopeless),
+            (outgoing(vec![], expires("-1")), hopeless),
+            (outgoing(vec![], expires("1s")), hopeless),
             (with("CC", keys), None),
-            (with("CC", long(3)), Some(Refusal::NotAllowed)),
+            (with("CC", long(3)), hopeless),
         ];
         for (outgoing, expected) in cases {
             assert_eq!(reason(&outgoing), expected, "{outgoing:?}");

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use bytes::Bytes;
 
 use crate::domain::message::stamped;
-use crate::domain::verdict::Refusal;
+use crate::domain::verdict::{DeadReason, Refusal};
 use crate::domain::{Header, HeaderValue, Message, Origin, Properties, RoutingKey, Text};
 use crate::egress::{Stamp, names};
 
@@ -87,7 +87,7 @@ fn route_by(message: &Message, rule: &RoutingKey) -> Result<Text, Unfit> {
     };
     let Some(key) = key else {
         let error = Text::from_static("the key is not UTF-8, so it cannot be a routing key");
-        return Err(Unfit { reason: Refusal::Unroutable, error });
+        return Err(Unfit { reason: Refusal::Hopeless(DeadReason::Unroutable), error });
     };
     short("routing key", &key)?;
     Ok(key)

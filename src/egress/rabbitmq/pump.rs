@@ -14,7 +14,7 @@ use super::lane::{refused, unknown};
 use super::mapping::{self, AmqpMessage, Unfit};
 use super::window::{Returned, Window, Word};
 use crate::broker::rabbitmq::{Fault, FaultKind, Live, short_name};
-use crate::domain::verdict::Refusal;
+use crate::domain::verdict::{DeadReason, Refusal};
 use crate::domain::{RoutingKey, Target, Verdict};
 use crate::egress::{CONFIRM_DEADLINE, Publication};
 use crate::mutants::{self, Mutant};
@@ -257,7 +257,9 @@ impl Driver {
 fn own_verdict(fault: &Fault, error: &str) -> Option<Verdict> {
     let reason = match fault.kind {
         FaultKind::NotFound => Refusal::UnknownTarget,
-        FaultKind::NotAllowed | FaultKind::Refused => Refusal::NotAllowed,
+        FaultKind::NotAllowed => Refusal::NotAllowed,
+        // 405, 406: what it holds; permissions and sizes have codes of their own.
+        FaultKind::Refused => Refusal::Hopeless(DeadReason::NotAllowed),
         FaultKind::TooBig => Refusal::TooBig,
         FaultKind::Poison | FaultKind::Undecodable | FaultKind::Lost => return None,
     };

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::route::{HeaderNames, OnDuplicate, OnInvalid, Retry};
+use crate::domain::route::{HeaderNames, OnDuplicate, OnInvalid, OnRefused, Retry};
 use crate::domain::{Endpoint, HeaderValue, Origin, Policy, RouteName, RoutingKey};
 
 mod routes;
@@ -33,6 +33,7 @@ fn route() -> Route {
             dead_letters: crate::domain::DeadLetters::default(),
             max_pending: 1,
             on_invalid: OnInvalid::DeadLetter,
+            on_refused: OnRefused::Retry,
             on_duplicate: OnDuplicate::Keep,
             dedupe_ms: 0,
             rate: None,

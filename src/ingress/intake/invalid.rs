@@ -2,6 +2,7 @@
 
 use super::{Judged, Source};
 use crate::domain::{DeadReason, Entry, InvalidReason, Message, OnInvalid, Route, Text, retry};
+use crate::ingress::through::Passing;
 use crate::ingress::{Receipt, bury, headers};
 use crate::telemetry::Outcome;
 
@@ -32,7 +33,11 @@ impl Source {
                 .report(&self.route.name, id.as_str(), || Outcome::Dead { reason: reason.to_owned() });
         }
         match policy {
-            OnInvalid::PassThrough => judged.through.push((entry, self.route.to.clone(), receipt)),
+            OnInvalid::PassThrough => {
+                let key = self.route.order_key(&entry.message);
+                let p = self.place(key.as_ref(), None, entry.position);
+                judged.through.push(Passing::new(entry, self.route.to.clone(), p, receipt));
+            }
             OnInvalid::Drop => {
                 self.metrics.dropped(reason.as_str(), 1);
                 receipt.resolve();

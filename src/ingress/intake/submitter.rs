@@ -14,15 +14,15 @@ use crate::store::Store;
 use crate::telemetry::RouteMetrics;
 
 /// The way of a route's work into the store.
-pub(super) struct Submitter {
-    pub(super) store: Store,
+pub(in crate::ingress) struct Submitter {
+    pub(in crate::ingress) store: Store,
     pub(super) metrics: Arc<RouteMetrics>,
     pub(super) tasks: Tasks,
 }
 
 impl Submitter {
     /// Returns once all of it has its place in the order of each partition.
-    pub(super) async fn submit_all(&self, work: Work) {
+    pub(in crate::ingress) async fn submit_all(&self, work: Work) {
         for (p, work) in work.finish() {
             self.submit(p, work).await;
         }

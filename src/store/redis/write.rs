@@ -25,7 +25,7 @@ use super::reply::{shape, text};
 use super::{Ids, Parts, Store, Wake};
 use crate::backoff::Backoff;
 use crate::domain::limits::CALL_NAMES;
-use crate::domain::{Flags, Partition, RouteName, Text};
+use crate::domain::{Entry, Flags, Partition, RouteName, Text};
 use crate::store::bundle::BundleId;
 use crate::store::{Bundle, DeadId, DeadLetter, StoreError, WriteOp, WriteResult, encode};
 
@@ -369,9 +369,7 @@ fn size(ops: &[WriteOp]) -> usize {
 }
 
 fn op_size(op: &WriteOp) -> usize {
-    let of = |bundle: &Bundle| {
-        bundle.entries.iter().map(|e| e.message.body_len() + e.message.headers_len() + 64).sum()
-    };
+    let of = |bundle: &Bundle| bundle.entries.iter().map(Entry::stored_size).sum();
     match op {
         WriteOp::Store { bundle, .. } => of(bundle),
         WriteOp::Bury(letter) => of(&letter.bundle),

@@ -146,12 +146,14 @@ async fn out_of_attempts_or_hopeless_it_is_a_dead_letter_with_its_reason() {
     for (path, missing) in &paths {
         let case = |what: &str| format!("{} | {what}", path.route);
         let mut messages = Vec::new();
-        // One that waited, one that is due at once, one that passes through.
+        // One that waited, one that is due at once, one that passes through: for a missing target that would wait.
         for m in missing {
             let wire = plain(path.from, &case(&m.text)).header("x-delay-target", &m.text);
             messages.push((wire.clone().header("x-delay", "200"), now_ms()));
             messages.push((wire.clone().header("x-delay", "0"), now_ms()));
-            messages.push((wire, now_ms()));
+            if m.reason != "unknown_target" {
+                messages.push((wire, now_ms()));
+            }
         }
         if (path.from, path.to) == (Side::Kafka, Side::Classic) {
             // What cannot be a routing key: neither text, nor short enough.
@@ -169,17 +171,18 @@ async fn out_of_attempts_or_hopeless_it_is_a_dead_letter_with_its_reason() {
     for (path, missing) in &paths {
         let keys = (path.from, path.to) == (Side::Kafka, Side::Classic);
         let of = |reason: &str| {
-            let missing = missing.iter().filter(|m| m.reason == reason).count() as u32 * 3;
-            missing + u32::from(keys && reason != "unknown_target")
+            let each = if reason == "unknown_target" { 2 } else { 3 };
+            missing.iter().filter(|m| m.reason == reason).count() as u32 * each
         };
+        // What is hopeless is tried once, the others twice.
+        let hopeless = |reason: &str| u32::from(keys && reason != "unknown_target");
         let mut all = 0;
         for reason in ["unknown_target", "unroutable", "too_big_for_target"] {
             let labels = [("route", path.route.as_str()), ("reason", reason)];
-            await_metric(&relay, "dead_letters_total", &labels, of(reason)).await;
-            // Hopeless ones are tried once, the others twice.
-            let tries = if reason == "too_big_for_target" { 1 } else { 2 };
-            await_metric(&relay, "publish_failures_total", &labels, of(reason) * tries).await;
-            all += of(reason);
+            let (failing, hopeless) = (of(reason), hopeless(reason));
+            await_metric(&relay, "dead_letters_total", &labels, failing + hopeless).await;
+            await_metric(&relay, "publish_failures_total", &labels, failing * 2 + hopeless).await;
+            all += failing + hopeless;
         }
         await_metric(&relay, "dead", &[("route", &path.route)], all).await;
         await_metric(&relay, "pending", &[("route", &path.route)], 0).await;
@@ -216,7 +219,12 @@ async fn what_passes_through_waits_in_order_for_a_missing_target() {
             if failures > 0.5 { Ok(()) } else { Err(anyhow::anyhow!("{failures}")) }
         })
         .await;
+        let paused = [("route", path.route.as_str()), ("reason", "target")];
+        await_metric(&relay, "ingress_paused", &paused, 1).await;
     }
+    let log = relay.log();
+    let told = log.matches("a target does not take what passes through; its source waits").count();
+    assert_eq!(told, 2, "once a route: {log}");
     let other = "others | passes".to_owned();
     site.send(&paths[2], &[(plain(Side::Kafka, &other), now_ms())]).await;
     site.await_cases(std::slice::from_ref(&other)).await;
@@ -228,6 +236,7 @@ async fn what_passes_through_waits_in_order_for_a_missing_target() {
     }
     site.await_cases(&wanted).await;
     await_metric(&relay, "passed_through_total", &[], wanted.len() as u32 + 1).await;
+    await_metric(&relay, "ingress_paused", &[("reason", "target")], 0).await;
     for path in &paths[..2] {
         let order: Vec<_> = site.order_at(&path.target);
         let sent: Vec<_> = wanted.iter().filter(|case| case.starts_with(&path.route)).cloned().collect();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use postdate::broker::kafka::Connection;
-use postdate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, Retry};
+use postdate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, Retry};
 use postdate::domain::{
     Clock, Endpoint, Entry, Message, Origin, Policy, Route, RouteName, Target, UnixMs, Verdict,
 };
@@ -40,6 +40,7 @@ pub(super) fn route(name: &str, topic: &str, group: &str) -> Arc<Route> {
         max_headers: 64 << 10,
         max_pending: 1000,
         on_invalid: OnInvalid::DeadLetter,
+        on_refused: OnRefused::Retry,
         on_duplicate: OnDuplicate::Keep,
         dedupe_ms: 0,
         rate: None,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use postdate::cluster::Cluster;
-use postdate::domain::route::{DelayFrom, HeaderNames, OnInvalid};
+use postdate::domain::route::{DelayFrom, HeaderNames, OnInvalid, OnRefused};
 use postdate::domain::{
     Clock, DeadLetters, Endpoint, Entry, Message, OnDuplicate, Origin, Partition, Partitions, Policy,
     Refusal, Retry, Route, RouteName, Secret, Target, Text, UnixMs, Verdict,
@@ -140,6 +140,7 @@ fn route() -> Route {
         max_headers: 64 << 10,
         max_pending: 10_000_000,
         on_invalid: OnInvalid::DeadLetter,
+        on_refused: OnRefused::Retry,
         on_duplicate: OnDuplicate::Keep,
         dedupe_ms: 0,
         rate: None,

@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use postdate::broker::rabbitmq::{Broker, Connection};
-use postdate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, Retry};
+use postdate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, Retry};
 use postdate::domain::{
     Clock, Endpoint, Entry, Header, Message, Origin, Policy, Properties, Route, RouteName, RoutingKey,
     Secret, Target, Text, UnixMs, Verdict,
@@ -106,6 +106,7 @@ fn route(name: &str, queue: &str, prefetch: u16) -> Arc<Route> {
             max_headers: 1 << 16,
             max_pending: 1000,
             on_invalid: OnInvalid::DeadLetter,
+            on_refused: OnRefused::Retry,
             on_duplicate: OnDuplicate::Keep,
             dedupe_ms: 0,
             rate: None,
