@@ -237,7 +237,7 @@ impl Driver {
         let alone = outstanding.len() == 1;
         let error = fault.to_string();
         for (publication, verdict) in outstanding {
-            let own = if alone { own_verdict(fault, &error) } else { None };
+            let own = if alone { self.own_verdict(&publication, fault, &error) } else { None };
             let verdict = verdict.or(own);
             if verdict.is_some() {
                 self.suspects.clear(&publication);
@@ -251,17 +251,20 @@ impl Driver {
             self.troubled(&error);
         }
     }
-}
 
-/// What the broker's closing of the channel says of the only message that was outstanding.
-fn own_verdict(fault: &Fault, error: &str) -> Option<Verdict> {
-    let reason = match fault.kind {
-        FaultKind::NotFound => Refusal::UnknownTarget,
-        FaultKind::NotAllowed => Refusal::NotAllowed,
-        // 405, 406: what it holds; permissions and sizes have codes of their own.
-        FaultKind::Refused => Refusal::Hopeless(DeadReason::NotAllowed),
-        FaultKind::TooBig => Refusal::TooBig,
-        FaultKind::Poison | FaultKind::Undecodable | FaultKind::Lost => return None,
-    };
-    Some(refused(reason, error))
+    /// What the broker's closing of the channel says of the only message that was outstanding.
+    fn own_verdict(&mut self, publication: &Publication, fault: &Fault, error: &str) -> Option<Verdict> {
+        let reason = match fault.kind {
+            FaultKind::NotFound => Refusal::UnknownTarget,
+            FaultKind::NotAllowed => Refusal::NotAllowed,
+            FaultKind::TooBig => Refusal::TooBig,
+            // 405, 406: what it holds; permissions and sizes have codes of their own.
+            FaultKind::Refused => Refusal::Hopeless(DeadReason::NotAllowed),
+            FaultKind::Poison if self.suspects.strike(publication) => {
+                Refusal::Hopeless(DeadReason::NotAllowed)
+            }
+            FaultKind::Poison | FaultKind::Undecodable | FaultKind::Lost => return None,
+        };
+        Some(refused(reason, error))
+    }
 }

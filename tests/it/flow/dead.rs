@@ -119,7 +119,7 @@ async fn invalid_ones_give_way_to_newer_ones_and_pause_nothing() {
     };
     site.send(&path, &(0..4).map(invalid).collect::<Vec<_>>()).await;
     let route = [("route", path.route.as_str())];
-    await_metric(&relay, "dead", &route, 3).await;
+    await_metric(&relay, "dead", &route, 4).await;
     let before = dead(&relay, "body=true").await;
     assert_eq!(before[0]["history"][0]["reason"], "bad_delay");
     site.send(&path, &(4..10).map(invalid).collect::<Vec<_>>()).await;
@@ -256,7 +256,7 @@ async fn what_dies_is_confirmed_by_dead_letter_to_before_it_counts_as_dead() {
         site.make(to, &graveyard).await;
         site.collect(to, &graveyard).await;
         site.await_cases(&["waited", "at once", "invalid"].map(case)).await;
-        await_metric(&relay, "dead", &route, 4).await;
+        await_metric(&relay, "dead", &route, 3).await;
         await_metric(&relay, "pending", &route, 0).await;
         await_metric(&relay, "published_total", &route, 0).await;
         for (what, reason) in

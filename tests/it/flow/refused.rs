@@ -8,7 +8,7 @@ use super::site::{Path, Side, Site, await_metric, config};
 use super::wire::{CASE, Record, Wire, bytes};
 use crate::support::relay::Relay;
 use crate::support::run::now_ms;
-use crate::support::{QueueKind, eventually, names};
+use crate::support::{QueueKind, eventually};
 
 const PATIENT: &str = "retry = { attempts = 10000, initial = \"100ms\", max = \"200ms\" }";
 /// Keys of the direct exchange: one has a queue from the start, the other one once it is bound.
@@ -50,10 +50,15 @@ async fn an_unroutable_passing_message_is_treated_by_on_refused_and_stops_nobody
         let plain = |what: &str, key: &str| path.from.plain(&case(path, what), key, b"v");
         let bad = plain("bad", UNBOUND);
         let (passing, delayed) = (plain("passing", BOUND), plain("delayed", BOUND).header("x-delay", "100"));
-        for wire in [bad, passing, delayed] {
-            // Each in a batch of its own, so that the order of the line is what it is about.
-            site.send(path, &[(wire, now_ms())]).await;
-        }
+        site.send(path, &[(bad, now_ms())]).await;
+        // What is on its way together with the first refused one may overtake it.
+        let labels = [("route", path.route.as_str()), ("reason", "unroutable")];
+        eventually("it is refused", async || {
+            let failures = relay.metrics().await?.sum("postdate_publish_failures_total", &labels);
+            if failures > 0.5 { Ok(()) } else { Err(anyhow!("{failures}")) }
+        })
+        .await;
+        site.send(path, &[(passing, now_ms()), (delayed, now_ms())]).await;
     }
     let [retry, wait, dead_letter, drop] = &paths[..] else { panic!("four routes") };
     for path in [retry, dead_letter, drop] {
@@ -168,6 +173,6 @@ async fn a_header_name_that_kafka_cannot_carry_is_bad_headers() {
     await_metric(&relay, "invalid_total", &labels, 2).await;
     await_metric(&relay, "dead_letters_total", &labels, 2).await;
     await_metric(&relay, "pending", &[("route", &path.route)], 0).await;
-    assert_eq!(site.arrived().len(), 3, "{:?}", site.arrived().keys());
+    assert_eq!(site.arrived().len(), 4, "{:?}", site.arrived().keys());
     assert!(relay.terminate().await.success(), "a clean end");
 }

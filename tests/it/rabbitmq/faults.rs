@@ -6,12 +6,15 @@ use bytes::Bytes;
 use lapin::ExchangeKind;
 use lapin::options::{ExchangeDeclareOptions, ExchangeDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable};
-use postdate::domain::verdict::Refusal;
+use postdate::domain::verdict::{DeadReason, Refusal};
 use postdate::domain::{Header, HeaderValue, Message, Properties, Verdict};
 use postdate::egress::Lane;
 
 use super::{Life, Submitter, message, patiently, stamp, with_header};
 use crate::support::{QueueKind, Rabbitmq, names};
+
+/// What no other try can change.
+const HOPELESS: Refusal = Refusal::Hopeless(DeadReason::NotAllowed);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_nack_is_of_its_own_message() {
@@ -86,7 +89,7 @@ async fn what_closes_the_channel_takes_its_neighbours_with_it_once_only() {
             (30, Verdict::Refused { reason: Refusal::TooBig, error }) => {
                 assert!(error.as_str().contains("max size"), "{error}");
             }
-            (60, Verdict::Refused { reason: Refusal::NotAllowed, .. }) => {}
+            (60, Verdict::Refused { reason: HOPELESS, .. }) => {}
             (30 | 60, other) => panic!("{at}: {other:?}"),
             (_, verdict) => assert_eq!(*verdict, Verdict::Confirmed, "{at}"),
         }
@@ -116,8 +119,8 @@ async fn what_is_known_to_kill_is_refused_before_it_does() {
     let kills = [
         (with_header(message("m"), huge), Refusal::TooBig),
         (with_header(message("m"), long), Refusal::TooBig),
-        (with(foreign), Refusal::NotAllowed),
-        (with(expires), Refusal::NotAllowed),
+        (with(foreign), HOPELESS),
+        (with(expires), HOPELESS),
     ];
     let mut submitter = Submitter::default();
     for ticket in 0..100 {
