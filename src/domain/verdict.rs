@@ -78,12 +78,13 @@ pub enum DeadReason {
     Attempts,
     Crashes,
     Corrupt,
+    Loop,
     Invalid(InvalidReason),
 }
 
 impl DeadReason {
     /// Those of messages that were valid.
-    pub const FAILED: [Self; 7] = [
+    pub const FAILED: [Self; 8] = [
         Self::Unroutable,
         Self::UnknownTarget,
         Self::NotAllowed,
@@ -91,6 +92,7 @@ impl DeadReason {
         Self::Attempts,
         Self::Crashes,
         Self::Corrupt,
+        Self::Loop,
     ];
 
     /// All of them, in the contract's order.
@@ -113,6 +115,7 @@ impl DeadReason {
             Self::Attempts => "attempts",
             Self::Crashes => "crashes",
             Self::Corrupt => "corrupt",
+            Self::Loop => "loop",
             Self::Invalid(reason) => reason.as_str(),
         }
     }

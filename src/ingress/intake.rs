@@ -5,6 +5,7 @@
 //! next one is looked at, so what is said of one name is judged in order; the answers resolve receipts later.
 
 mod invalid;
+mod passing;
 mod replay;
 mod submitter;
 
@@ -24,7 +25,8 @@ use super::bundling::Work;
 use super::company::{Company, Far, Met, PATIENCE};
 use super::direct::{Direct, Due};
 use super::jitter::Jitter;
-use super::through::{self, Passing, Through};
+use super::loops::LoopWatch;
+use super::through::{Passing, Through};
 use crate::backoff::Backoff;
 use crate::domain::{Arrival, Entry, Flags, Message, Partition, Route, RouteName, Target, Text, UnixMs};
 use crate::egress::Lanes;
@@ -50,6 +52,7 @@ pub struct Intake {
     room: Arc<DeadRoom>,
     gates: BTreeMap<RouteName, AdmissionGate>,
     companies: Mutex<BTreeMap<RouteName, Arc<Company>>>,
+    loops: Mutex<BTreeMap<RouteName, Arc<LoopWatch>>>,
     tasks: Tasks,
     shutdown: Shutdown,
 }
@@ -68,6 +71,7 @@ pub struct Source {
     batches: u64,
     jitter: Jitter,
     company: Arc<Company>,
+    loops: Arc<LoopWatch>,
     /// Whether what is due on arrival may pass the store by.
     straight: bool,
     gate: Option<AdmissionGate>,
@@ -138,6 +142,7 @@ impl Intake {
             room,
             gates,
             companies,
+            loops: Mutex::default(),
             tasks,
             shutdown,
         })
@@ -153,6 +158,7 @@ impl Intake {
             intake: self.clone(),
             jitter: Jitter::new(route, &name),
             company: self.company(route),
+            loops: self.loops.lock().entry(route.name.clone()).or_default().clone(),
             route: route.clone(),
             name,
             reread_until,
@@ -164,18 +170,6 @@ impl Intake {
             through: self.through(route, &metrics),
             metrics,
         })
-    }
-
-    /// One source's way past the store.
-    fn through(&self, route: &Route, metrics: &Arc<RouteMetrics>) -> Through {
-        let parts = through::Parts {
-            lanes: self.lanes.clone(),
-            submitter: self.submitter(metrics),
-            metrics: metrics.clone(),
-            bursts: self.bursts.clone(),
-            room: self.room.clone(),
-        };
-        Through::new(route, parts)
     }
 
     fn submitter(&self, metrics: &Arc<RouteMetrics>) -> Submitter {
@@ -308,7 +302,7 @@ impl Source {
 
     async fn judge(&mut self, delivery: Delivery, arrival: Arrival, judged: &mut Judged) {
         let now = arrival.latest;
-        let Judged { work, far, due: direct, through, soonest } = &mut *judged;
+        let Judged { work, far, due: direct, soonest, .. } = &mut *judged;
         let Delivery { message, malformed, produced, flags, position, receipt } = delivery;
         let unreadable = malformed.is_some();
         let key = self.route.order_key(&message);
@@ -322,7 +316,7 @@ impl Source {
             Admitted::PassThrough { target, message } => {
                 *soonest = now;
                 let p = self.place(key.as_ref(), None, position);
-                through.push(Passing::new(entry(now, None, flags, message), target, p, receipt));
+                self.passing(Passing::new(entry(now, None, flags, message), target, p, receipt), judged);
             }
             Admitted::Delayed { due, id, target, message } => {
                 let due = self.jitter.put_off(due, id.as_ref(), position);

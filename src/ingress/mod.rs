@@ -24,6 +24,7 @@ pub mod intake;
 mod jitter;
 pub mod kafka;
 mod ledger;
+mod loops;
 pub mod rabbitmq;
 mod read_budget;
 mod redrive;

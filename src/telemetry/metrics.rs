@@ -93,6 +93,7 @@ pub struct RouteMetrics {
     pub duplicates: Counter,
     pub published: Counter,
     pub retries: Counter,
+    pub loops: Counter,
     pub pending: Count,
     pub in_flight: Count,
     pub dead: Count,
@@ -123,6 +124,7 @@ struct Families {
     duplicates: ByRoute<Counter>,
     published: ByRoute<Counter>,
     retries: ByRoute<Counter>,
+    loops: ByRoute<Counter>,
     pending: ByRoute<Count>,
     in_flight: ByRoute<Count>,
     dead: ByRoute<Count>,
@@ -153,6 +155,7 @@ impl Families {
         r.register("published", "Delayed messages confirmed by their target", self.published.clone());
         r.register("publish_failures", "Publishes refused, returned or unconfirmed", self.publish_failures.clone());
         r.register("retries", "Messages put back to be published again later", self.retries.clone());
+        r.register("loops", "Passing messages that went round: seen again with the marks of an earlier delivery; and contents that came a thousand times within ten seconds", self.loops.clone());
         r.register("redelivered", "Publishes that may repeat an earlier one, by cause (an upper bound)", self.redelivered.clone());
         r.register("dead_letters", "Messages that became dead letters", self.dead_letters.clone());
         r.register("dropped", "Messages dropped by policy", self.dropped.clone());
@@ -252,6 +255,7 @@ impl RouteMetrics {
             duplicates: f.duplicates.get_or_create_owned(&label),
             published: f.published.get_or_create_owned(&label),
             retries: f.retries.get_or_create_owned(&label),
+            loops: f.loops.get_or_create_owned(&label),
             pending: f.pending.get_or_create_owned(&label),
             in_flight: f.in_flight.get_or_create_owned(&label),
             dead: f.dead.get_or_create_owned(&label),

@@ -10,6 +10,7 @@ mod forms;
 mod inputs;
 mod invalid;
 mod lanes;
+mod loops;
 mod ordered;
 mod policies;
 mod refused;

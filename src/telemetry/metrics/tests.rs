@@ -38,10 +38,11 @@ const CONTRACT: [(&str, &str, &str); 31] = [
     ("confirm_seconds", "histogram", "route"),
     ("store_seconds", "histogram", "op"),
     // Not in the contract's list, but in the design: what the audit found, what no configured route serves, and a
-    // store that is another one.
+    // store that is another one, what goes round.
     ("store_damage_total", "counter", "what"),
     ("unknown_routes", "gauge", ""),
     ("store_changes_total", "counter", ""),
+    ("loops_total", "counter", "route"),
 ];
 
 struct Described {
