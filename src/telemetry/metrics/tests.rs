@@ -8,7 +8,7 @@ use prometheus_client::encoding::text::encode;
 use super::*;
 
 /// `CONTRACT`: name in the exposition without `postdate_`, type, labels. In the contract's order.
-const CONTRACT: [(&str, &str, &str); 31] = [
+const CONTRACT: &[(&str, &str, &str)] = &[
     ("admitted_total", "counter", "route"),
     ("passed_through_total", "counter", "route"),
     ("invalid_total", "counter", "route,reason,policy"),
