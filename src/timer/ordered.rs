@@ -193,23 +193,25 @@ impl Claim {
             }
             Ordered::Taken(taken) => taken,
         };
+        let mut reading = Reading::begin(shard, self.id.1, taken.claimed, wanted, lease_until_us).await;
+        let mut claimed = Vec::new();
+        while let Some(read) = reading.next().await {
+            claimed.extend(read?);
+        }
+        // The line knows what is held back no sooner than it has what was claimed: nothing waits in between.
         if let Some(holds) = taken.holds {
             claiming.line(|line| line.took_over(holds));
         }
-        let (mut whole, mut known) = (true, true);
-        let mut reading = Reading::begin(shard, self.id.1, taken.claimed, wanted, lease_until_us).await;
-        while let Some(read) = reading.next().await {
-            let mut items = Vec::new();
-            for (one, room) in read? {
-                match taking::take(shard, one, room, reading.lease_until_us()).await {
-                    Taken::Held(item) => items.extend(item),
-                    Taken::Gone => {}
-                    Taken::Back => whole = false,
-                    Taken::Left => known = false,
-                }
+        let (mut items, mut whole, mut known) = (Vec::new(), true, true);
+        for (one, room) in claimed {
+            match taking::take(shard, one, room, reading.lease_until_us()).await {
+                Taken::Held(item) => items.extend(item),
+                Taken::Gone => {}
+                Taken::Back => whole = false,
+                Taken::Left => known = false,
             }
-            shard.wheel.add(items);
         }
+        shard.wheel.add(items);
         let (left, refused) = (reading.left().or(taken.left), reading.left().is_some());
         claiming.end(|line| {
             if !known {
