@@ -17,6 +17,10 @@ use crate::domain::verdict::Refusal;
 use crate::domain::{Text, Verdict};
 use crate::egress::Publication;
 
+/// What a nack says. It is no refusal: of several queues that a message was routed to, one has not taken it; the others
+/// may have.
+const NACK: &str = "a queue that it was routed to did not take it (nack)";
+
 /// The broker's word on one publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word {
@@ -136,7 +140,7 @@ impl Window {
         self.base += 1;
         let verdict = match (slot.returned, word) {
             (Some(text), _) => refused(Refusal::Unroutable, &text),
-            (None, Word::Nack) => refused(Refusal::Unavailable, "the broker refused to store it (nack)"),
+            (None, Word::Nack) => unknown(NACK),
             (None, Word::Ack) if slot.doubtful => {
                 unknown("a message was returned that cannot be told from this one")
             }
@@ -145,12 +149,12 @@ impl Window {
         Some((slot.publication, verdict))
     }
 
-    /// Takes out everything, with what is certain of it: the channel is gone.
+    /// Takes out everything, with what the broker said of it that still holds: the channel is gone.
     pub(super) fn abandon(&mut self) -> Vec<(Publication, Option<Verdict>)> {
         let judge = |slot: Slot| {
             let verdict = match (slot.returned, slot.word) {
                 (Some(text), _) => Some(refused(Refusal::Unroutable, &text)),
-                (None, Some(Word::Nack)) => Some(refused(Refusal::Unavailable, "nack")),
+                (None, Some(Word::Nack)) => Some(unknown(NACK)),
                 (None, _) => None,
             };
             (slot.publication, verdict)
@@ -219,7 +223,7 @@ mod tests {
         window.heard(1, Word::Nack);
         assert_eq!(judged(&mut window), "");
         window.heard(0, Word::Ack);
-        assert_eq!(judged(&mut window), "0c 1n 2c");
+        assert_eq!(judged(&mut window), "0c 1? 2c");
         assert_eq!((window.next_number(), window.is_empty()), (3, true));
     }
 
@@ -246,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_channel_leaves_only_what_was_refused_for_certain() {
+    fn a_lost_channel_leaves_only_what_the_broker_has_answered() {
         let mut window = window(&["a", "b", "c", "d"]);
         window.heard(1, Word::Nack);
         window.heard(2, Word::Ack);

@@ -36,13 +36,43 @@ async fn a_nack_is_of_its_own_message() {
     let verdicts = submitter.collect(200).await;
     let even = verdicts.iter().filter(|(ticket, _)| *ticket % 2 == 0);
     assert!(even.into_iter().all(|(_, verdict)| *verdict == Verdict::Confirmed));
-    let refused = |v: &Verdict| matches!(v, Verdict::Refused { reason: Refusal::Unavailable, .. });
+    let nacked = |v: &Verdict| matches!(v, Verdict::Unknown { error } if error.as_str().contains("nack"));
     // One fits into the queue; a second may slip in before the limit is seen.
-    let nacks = verdicts.values().filter(|verdict| refused(verdict)).count();
+    let nacks = verdicts.values().filter(|verdict| nacked(verdict)).count();
     let kept = server.queue_len(&full).await as usize;
     assert_eq!(nacks + kept, 100);
     assert!(nacks >= 90, "{nacks}");
     life.drain().await;
+}
+
+/// A fanout to a queue that takes all and one that is full: the broker nacks what the other queue has.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_nack_of_one_queue_of_several_is_no_refusal() {
+    let server = Rabbitmq::shared().await;
+    for kind in [QueueKind::Classic, QueueKind::Quorum] {
+        let [exchange, full, free] = ["x", "q", "q"].map(names::unique);
+        let mut arguments = FieldTable::default();
+        arguments.insert("x-max-length".into(), AMQPValue::LongInt(1));
+        arguments.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
+        server.declare_exchange(&exchange, ExchangeKind::Fanout).await;
+        server.declare_queue_with(&full, QueueKind::Classic, arguments).await;
+        server.declare_queue(&free, kind).await;
+        server.bind(&full, &exchange, "").await;
+        server.bind(&free, &exchange, "").await;
+        let life = Life::new(server);
+        let lanes = life.lanes();
+        let lane = lanes.lane(&exchange);
+        let mut submitter = Submitter::default();
+        for ticket in 0..50 {
+            submitter.submit(&*lane, ticket, "", message("same"), None);
+        }
+        let verdicts = submitter.collect(50).await;
+        let refused = verdicts.values().find(|v| matches!(v, Verdict::Refused { .. }));
+        assert_eq!(refused, None, "{kind:?}: the other queue has it");
+        assert!(verdicts.values().any(|v| matches!(v, Verdict::Unknown { .. })), "{kind:?}");
+        assert_eq!(server.queue_len(&free).await, 50, "{kind:?}");
+        life.drain().await;
+    }
 }
 
 /// Publishes until every message has a verdict that is not `Unknown`, as the timer would. Returns the
