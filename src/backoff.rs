@@ -18,7 +18,8 @@ impl Backoff {
     /// Reconnecting clients: 50 ms to 2 s.
     pub const CLIENT: Self = Self { initial: Duration::from_millis(50), max: Duration::from_secs(2) };
 
-    /// A broker that is away, asked by who waits for its answer: 50 ms to 500 ms.
+    /// Connections to a broker and what is opened on them, 50 to 500 ms: what waits for a broker that is back flows
+    /// again within two seconds.
     pub const BROKER: Self = Self { initial: Duration::from_millis(50), max: Duration::from_millis(500) };
 
     /// The wait before try number `failures + 1`; `failures` counts from 1.

@@ -211,7 +211,7 @@ impl Keeper {
             tokio::select! {
                 biased;
                 () = self.unneeded() => return,
-                () = tokio::time::sleep(Backoff::CLIENT.wait(failures)) => {}
+                () = tokio::time::sleep(Backoff::BROKER.wait(failures)) => {}
             }
         }
     }

@@ -58,7 +58,7 @@ impl Driver {
                 Err(fault) => {
                     failures += 1;
                     self.troubled(&fault.to_string());
-                    self.pause(Backoff::CLIENT.wait(failures)).await;
+                    self.pause(Backoff::BROKER.wait(failures)).await;
                 }
             }
         }
