@@ -81,7 +81,7 @@ async fn life(config: Config) -> anyhow::Result<ExitCode> {
         clock,
         tasks: Tasks::default(),
         readiness: Readiness::default(),
-        stages: Stages::default(),
+        stages: Stages::new(),
         metrics,
         watch: Arc::default(),
         bursts: Arc::new(Bursts::new(clock)),
@@ -147,7 +147,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
         metrics: house.metrics.clone(),
         readiness: &house.readiness,
         tasks: &house.tasks,
-        shutdown: &house.stages.ingress,
+        shutdown: &house.stages.whole,
         remembers: house.config.routes.iter().map(|r| (r.name.clone(), r.policy.dedupe_ms)).collect(),
         ordered: ordered(&house.config.routes),
         shards: house.shards,
@@ -273,7 +273,7 @@ fn start_ingress(
         replicas: Box::new(move || cluster.replicas()),
         max_skew,
         tasks,
-        shutdown: &stages.ingress,
+        shutdown: &stages.whole,
     });
     let intake = Intake::start(ingress::intake::Parts {
         store,

@@ -22,6 +22,8 @@ struct Permits {
     /// Sources that wait for one.
     waiting: AtomicUsize,
     count_now: Arc<Notify>,
+    /// Told when the last permit of a count is given.
+    used_up: Notify,
 }
 
 /// What a route may take in.
@@ -65,12 +67,7 @@ impl AdmissionControl {
     /// A closed gate, and the way to it. `count_now` is told when a count is wanted.
     pub(super) fn new(count_now: &Arc<Notify>) -> (Self, AdmissionGate) {
         let (tell, limit) = watch::channel(Limit::default());
-        let permits = Arc::new(Permits {
-            given: AtomicU64::new(0),
-            returned: AtomicU64::new(0),
-            waiting: AtomicUsize::new(0),
-            count_now: count_now.clone(),
-        });
+        let permits = Arc::new(Permits::new(count_now));
         (Self { limit: tell, permits: permits.clone() }, AdmissionGate { limit, permits })
     }
 
@@ -112,21 +109,56 @@ impl AdmissionControl {
 }
 
 impl AdmissionGate {
-    /// Waits until the route's ingress is open and has room; takes permits for at most so many messages. `None` when
-    /// nobody counts any more. Cancel-safe.
-    pub(super) async fn admit(&mut self, most: usize) -> Option<Granted> {
+    /// A gate that is always open: of a route that nobody counts.
+    pub(super) fn unbounded() -> Self {
+        let limit = Limit { open: true, until: u64::MAX, ask_from: u64::MAX, little: false };
+        let permits = Permits::new(&Arc::new(Notify::new()));
+        Self { limit: watch::channel(limit).1, permits: Arc::new(permits) }
+    }
+
+    /// Takes permits for at most so many messages. `None` while the route's ingress is closed or has no room.
+    pub(super) fn try_admit(&self, most: usize) -> Option<Granted> {
+        let limit = *self.limit.borrow();
+        let count = if limit.open { self.permits.grant(limit, most as u64) } else { 0 };
+        (count > 0).then(|| Granted { permits: self.permits.clone(), count })
+    }
+
+    /// Waits until the route's ingress is open and has room, and has the next count made meanwhile. Cancel-safe.
+    /// Pending once nobody counts any more.
+    pub(super) async fn opened(&self) {
+        let mut limit = self.limit.clone();
         let mut waiting = None;
         loop {
-            let limit = *self.limit.borrow_and_update();
-            let count = if limit.open { self.permits.grant(limit, most as u64) } else { 0 };
-            if count > 0 {
-                return Some(Granted { permits: self.permits.clone(), count });
+            limit.borrow_and_update();
+            if self.is_open() {
+                return;
             }
             if waiting.is_none() {
                 waiting = Some(Waiting::new(self.permits.clone()));
                 self.permits.count_now.notify_one();
             }
-            self.limit.changed().await.ok()?;
+            if limit.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Waits until the route's ingress is closed or has no room. Cancel-safe. Pending once nobody counts any more.
+    pub(super) async fn closed(&self) {
+        let mut limit = self.limit.clone();
+        loop {
+            let mut used_up = std::pin::pin!(self.permits.used_up.notified());
+            used_up.as_mut().enable();
+            limit.borrow_and_update();
+            if !self.is_open() {
+                return;
+            }
+            tokio::select! {
+                changed = limit.changed() => if changed.is_err() {
+                    std::future::pending::<()>().await;
+                },
+                () = used_up => {}
+            }
         }
     }
 
@@ -138,6 +170,16 @@ impl AdmissionGate {
 }
 
 impl Permits {
+    fn new(count_now: &Arc<Notify>) -> Self {
+        Self {
+            given: AtomicU64::new(0),
+            returned: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+            count_now: count_now.clone(),
+            used_up: Notify::new(),
+        }
+    }
+
     /// Gives at most so many; how many that were.
     fn grant(&self, limit: Limit, most: u64) -> u64 {
         let free = |given: u64| limit.until.saturating_sub(given).min(most);
@@ -147,6 +189,9 @@ impl Permits {
                 let count = free(given);
                 if given + count >= limit.ask_from {
                     self.count_now.notify_one();
+                }
+                if given + count >= limit.until {
+                    self.used_up.notify_waiters();
                 }
                 count
             }
@@ -214,39 +259,34 @@ mod tests {
         (control, gate)
     }
 
-    fn now(gate: &mut AdmissionGate, most: usize) -> Option<Granted> {
-        use futures_util::FutureExt;
-        gate.admit(most).now_or_never().flatten()
-    }
-
     #[test]
     fn no_more_is_taken_than_a_count_left_free_until_the_next_has_seen_it() {
-        let (control, mut gate) = gate();
-        assert!(now(&mut gate, 10).is_none(), "nothing was counted yet");
+        let (control, gate) = gate();
+        assert!(gate.try_admit(10).is_none(), "nothing was counted yet");
         control.set_share(control.returned(), 200);
-        let first = now(&mut gate, 150).expect("room");
-        let second = now(&mut gate, 150).expect("some room");
+        let first = gate.try_admit(150).expect("room");
+        let second = gate.try_admit(150).expect("some room");
         assert_eq!((first.messages(), second.messages()), (150, 50));
         assert!(!gate.is_open());
         // A count that cannot have seen them, and one of which nobody knows whether it has seen the second.
         control.set_share(control.returned(), 200);
-        assert!(now(&mut gate, 1).is_none());
+        assert!(gate.try_admit(1).is_none());
         let before = control.returned();
         drop(first);
         control.set_share(before, 200);
-        assert!(now(&mut gate, 1).is_none());
+        assert!(gate.try_admit(1).is_none());
         control.set_share(control.returned(), 50);
-        assert!(now(&mut gate, 1).is_none(), "the second is not stored yet");
+        assert!(gate.try_admit(1).is_none(), "the second is not stored yet");
         drop(second);
         control.set_share(control.returned(), 3);
-        assert_eq!(now(&mut gate, 10).map(|g| g.messages()), Some(3));
+        assert_eq!(gate.try_admit(10).map(|g| g.messages()), Some(3));
     }
 
     #[test]
     fn each_message_returns_its_own_permit_and_an_unused_one_returns_too() {
-        let (control, mut gate) = gate();
+        let (control, gate) = gate();
         control.set_share(0, 10);
-        let mut granted = now(&mut gate, 4).expect("room");
+        let mut granted = gate.try_admit(4).expect("room");
         let one: Vec<PendingPermit> = granted.by_ref().take(3).collect();
         assert_eq!(control.returned(), 0);
         drop(granted);
@@ -258,8 +298,11 @@ mod tests {
     #[tokio::test]
     async fn whoever_waits_is_seen_asks_for_a_count_and_goes_on_with_the_room_that_it_finds() {
         let count_now = Arc::new(Notify::new());
-        let (control, mut gate) = AdmissionControl::new(&count_now);
-        let waits = tokio::spawn(async move { gate.admit(5).await.map(|g| g.messages()) });
+        let (control, gate) = AdmissionControl::new(&count_now);
+        let waits = tokio::spawn(async move {
+            gate.opened().await;
+            gate.try_admit(5).map(|g| g.messages())
+        });
         count_now.notified().await;
         assert!(!control.has_waiting(), "it waits for the gate to open, which no count does");
         control.set_open(true);
@@ -270,28 +313,47 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn whoever_waits_for_the_gate_to_close_hears_of_the_last_permit_and_of_a_pause() {
+        use futures_util::FutureExt;
+        let (control, gate) = gate();
+        control.set_share(0, 2);
+        let other = gate.clone();
+        let mut closed = Box::pin(other.closed());
+        assert!(closed.as_mut().now_or_never().is_none());
+        let granted = gate.try_admit(2);
+        closed.await;
+        drop(granted);
+        control.set_share(2, 2);
+        let mut closed = Box::pin(other.closed());
+        assert!(closed.as_mut().now_or_never().is_none());
+        control.set_open(false);
+        closed.await;
+        assert!(AdmissionGate::unbounded().closed().now_or_never().is_none());
+    }
+
+    #[tokio::test]
     async fn the_next_count_is_asked_for_when_half_of_the_room_is_used() {
         let count_now = Arc::new(Notify::new());
-        let (control, mut gate) = AdmissionControl::new(&count_now);
+        let (control, gate) = AdmissionControl::new(&count_now);
         control.set_open(true);
         control.set_share(0, 100);
         let asked = || {
             use futures_util::FutureExt;
             count_now.notified().now_or_never().is_some()
         };
-        let _first = gate.admit(49).await;
+        let _first = gate.try_admit(49);
         assert!(!asked());
-        let _second = gate.admit(1).await;
+        let _second = gate.try_admit(1);
         assert!(asked());
     }
 
     #[test]
     fn a_stale_count_leaves_a_batch_where_there_is_little_room_and_all_where_there_is_much() {
         for (share, left) in [(100, 100), (LITTLE_ROOM - 1, STALE_SHARE), (1_000_000, 1_000_000)] {
-            let (control, mut gate) = gate();
+            let (control, gate) = gate();
             control.set_share(0, share);
             control.set_stale();
-            assert_eq!(now(&mut gate, usize::MAX).map(|g| g.messages() as u64), Some(left));
+            assert_eq!(gate.try_admit(usize::MAX).map(|g| g.messages() as u64), Some(left));
         }
     }
 

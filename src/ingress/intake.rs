@@ -4,6 +4,7 @@
 //! another. A batch is judged, bundled, and takes its place in the order of each store partition before the
 //! next one is looked at, so what is said of one name is judged in order; the answers resolve receipts later.
 
+mod gate;
 mod invalid;
 mod passing;
 mod replay;
@@ -17,9 +18,10 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tracing::debug;
 
+use self::gate::Gate;
 pub(super) use self::submitter::Submitter;
 use super::Delivery;
-use super::admission::{AdmissionGate, Granted};
+use super::admission::AdmissionGate;
 use super::admit::{Admitted, admit};
 use super::bundling::Work;
 use super::company::{Company, Far, Met, PATIENCE};
@@ -74,7 +76,7 @@ pub struct Source {
     loops: Arc<LoopWatch>,
     /// Whether what is due on arrival may pass the store by.
     straight: bool,
-    gate: Option<AdmissionGate>,
+    gate: Gate,
     through: Through,
     /// Whether nothing of the last batch was due soon.
     had_time: bool,
@@ -150,7 +152,7 @@ impl Intake {
 
     /// Opens a source. `name` identifies it for good: `kafka/<connection>/<group>/<topic>/<partition>`, or
     /// `rabbitmq/<connection>/<queue>`. Waits for the store (it reads how far the source was ever read);
-    /// `None` if shutting down is forced meanwhile, or the route is not served here.
+    /// `None` if it is away and shutting down begins, or the route is not served here.
     pub async fn open(self: &Arc<Self>, route: &Arc<Route>, name: String) -> Option<Source> {
         let metrics = self.metrics.route(&route.name)?.clone();
         let reread_until = self.until_done("read a source's mark", || self.store.mark(&name)).await?;
@@ -166,14 +168,19 @@ impl Intake {
             batches: 0,
             straight: false,
             had_time: false,
-            gate: self.gates.get(&route.name).cloned(),
+            gate: Gate::new(&route.name, self.gates.get(&route.name), &self.store),
             through: self.through(route, &metrics),
             metrics,
         })
     }
 
     fn submitter(&self, metrics: &Arc<RouteMetrics>) -> Submitter {
-        Submitter { store: self.store.clone(), metrics: metrics.clone(), tasks: self.tasks.clone() }
+        Submitter {
+            store: self.store.clone(),
+            metrics: metrics.clone(),
+            tasks: self.tasks.clone(),
+            shutdown: self.shutdown.clone(),
+        }
     }
 
     /// The company that all sources of a route keep.
@@ -183,7 +190,7 @@ impl Intake {
         companies.entry(route.name.clone()).or_insert_with(new).clone()
     }
 
-    /// Tries until it succeeds; `None` if shutting down is forced.
+    /// Tries until it succeeds; `None` if shutting down is forced, or has begun and a try has failed.
     async fn until_done<T, F>(&self, what: &str, call: impl Fn() -> F) -> Option<T>
     where
         F: Future<Output = Result<T, crate::store::StoreError>>,
@@ -199,27 +206,32 @@ impl Intake {
                 Ok(Err(why)) => debug!(error = %why, "cannot {what}; trying on"),
                 Err(_) => debug!("no answer in time; cannot {what}; trying on"),
             }
+            if self.shutdown.is_draining() {
+                return None;
+            }
             failures += 1;
-            tokio::time::sleep(Backoff::CLIENT.wait(failures)).await;
+            tokio::select! {
+                () = self.shutdown.draining() => {}
+                () = tokio::time::sleep(Backoff::CLIENT.wait(failures)) => {}
+            }
         }
     }
 }
 
 impl Source {
-    /// Takes a batch in order of delivery. Returns once the next batch may come: everything of this one has
-    /// its place in the store's order, and what passes through is confirmed. Receipts are resolved then or
-    /// later. Not cancel-safe: a caller that gives up drops the source and its ledger with it.
-    pub async fn take(&mut self, mut batch: Vec<Delivery>) {
-        while !batch.is_empty() {
-            let Some(granted) = self.admitted(batch.len()).await else { return };
-            let rest = batch.split_off(granted.as_ref().map_or(batch.len(), Granted::messages));
-            let mut permits = granted.into_iter().flatten();
-            for delivery in &mut batch {
-                delivery.receipt.keep(permits.next());
-            }
-            self.take_admitted(batch).await;
-            batch = rest;
+    /// Takes what the route has room for of a batch in order of delivery, and answers with the rest: all of it while
+    /// the gate is closed. Returns once that may come: everything that was taken has its place in the store's order,
+    /// and what passes through is confirmed. Receipts are resolved then or later; dropped, where shutting down has
+    /// begun and the store cannot be reached. Not cancel-safe: a caller that gives up drops the source and its ledger
+    /// with it.
+    pub async fn take(&mut self, mut batch: Vec<Delivery>) -> Vec<Delivery> {
+        let Some(granted) = self.gate.try_admit(batch.len()) else { return batch };
+        let rest = batch.split_off(granted.messages());
+        for (delivery, permit) in batch.iter_mut().zip(granted) {
+            delivery.receipt.keep(permit);
         }
+        self.take_admitted(batch).await;
+        rest
     }
 
     /// The same for what the route has room for.
@@ -263,17 +275,6 @@ impl Source {
     fn goes_straight(&self) -> bool {
         let (pauses, policy) = (self.intake.store.pauses(), &self.route.policy);
         policy.rate.is_none() && !policy.ordered && pauses.may_publish(self.route.name.as_str())
-    }
-
-    /// Waits while the route's ingress is paused or has no room; takes permits for at most so many messages. `None` if
-    /// shutting down begins meanwhile. `Some(None)`: the route has no gate.
-    async fn admitted(&mut self, most: usize) -> Option<Option<Granted>> {
-        let Some(gate) = &mut self.gate else { return Some(None) };
-        tokio::select! {
-            biased;
-            granted = gate.admit(most) => granted.map(Some),
-            () = self.intake.shutdown.draining() => None,
-        }
     }
 
     /// Flags what was read before, and notes how far is read now: before anything of it is stored, so that

@@ -32,6 +32,8 @@ enum State {
     Open,
     Resolved,
     Rejected,
+    /// Its receipt was dropped: nobody will resolve it any more.
+    Abandoned,
 }
 
 /// A resolved prefix that was taken out.
@@ -45,11 +47,12 @@ pub struct Released {
     pub rejected: Vec<i64>,
 }
 
-/// The right and duty to resolve one record, once. Dropped unresolved, its source is never released
-/// past it: the record will be delivered again.
+/// The right and duty to resolve one record, once. Dropped unresolved, the record is abandoned: its
+/// source is never released past it, so the record will be delivered again.
 #[derive(Debug)]
 pub struct Receipt {
-    ledger: Arc<Ledger>,
+    /// `None` once it is resolved.
+    ledger: Option<Arc<Ledger>>,
     slot: u64,
     /// What its message takes of the room of its route, until it is resolved or dropped.
     permit: Option<PendingPermit>,
@@ -66,14 +69,15 @@ impl Ledger {
         let mut open = self.open.lock();
         let slot = open.base + open.entries.len() as u64;
         open.entries.push_back((position, State::Open));
-        Receipt { ledger: self.clone(), slot, permit: None }
+        Receipt { ledger: Some(self.clone()), slot, permit: None }
     }
 
     /// Takes the resolved prefix out; `None` if the oldest record is unresolved or there is none.
     pub fn release(&self) -> Option<Released> {
+        let ended = |state: State| matches!(state, State::Resolved | State::Rejected);
         let mut open = self.open.lock();
         let mut released: Option<Released> = None;
-        while let Some(&(position, state)) = open.entries.front().filter(|(_, state)| *state != State::Open) {
+        while let Some(&(position, state)) = open.entries.front().filter(|(_, state)| ended(*state)) {
             open.entries.pop_front();
             open.base += 1;
             let released = released.get_or_insert_default();
@@ -91,7 +95,19 @@ impl Ledger {
         self.open.lock().entries.len()
     }
 
-    /// Waits until the prefix has grown since the last release. Cancel-safe.
+    /// Whether a [`Self::release`] will never find anything more of what was entered so far: all of it was
+    /// released, or the oldest record is abandoned.
+    pub fn is_settled(&self) -> bool {
+        self.open.lock().entries.front().is_none_or(|(_, state)| *state == State::Abandoned)
+    }
+
+    /// Whether the oldest record is abandoned: its source must deliver it again before anything more is
+    /// released.
+    pub fn is_abandoned(&self) -> bool {
+        self.open.lock().entries.front().is_some_and(|(_, state)| *state == State::Abandoned)
+    }
+
+    /// Waits until the oldest record has ended since the last release. Cancel-safe.
     pub async fn advanced(&self) {
         self.advanced.notified().await;
     }
@@ -99,23 +115,24 @@ impl Ledger {
 
 impl Receipt {
     /// Keeps the permit for as long as the record is neither safe nor given up.
-    pub(super) fn keep(&mut self, permit: Option<PendingPermit>) {
-        self.permit = permit;
+    pub(super) fn keep(&mut self, permit: PendingPermit) {
+        self.permit = Some(permit);
     }
 
     /// The record is safe: its source may be released past it.
-    pub fn resolve(self) {
+    pub fn resolve(mut self) {
         self.end(State::Resolved);
     }
 
     /// Several at once: each ledger is asked once for those of its receipts that stand together.
     pub fn resolve_all(receipts: impl IntoIterator<Item = Self>) {
         let mut receipts = receipts.into_iter().peekable();
-        while let Some(first) = receipts.next() {
-            let ledger = first.ledger.clone();
+        while let Some(mut first) = receipts.next() {
+            let Some(ledger) = first.ledger.take() else { continue };
             let mut open = ledger.open.lock();
             let mut grew = open.end(first.slot, State::Resolved);
-            while let Some(next) = receipts.next_if(|next| Arc::ptr_eq(&next.ledger, &ledger)) {
+            while let Some(mut next) = receipts.next_if(|next| next.is_of(&ledger)) {
+                next.ledger = None;
                 grew |= open.end(next.slot, State::Resolved);
             }
             drop(open);
@@ -126,19 +143,31 @@ impl Receipt {
     }
 
     /// The record is not kept here: its source, a queue, is to take it back for good.
-    pub fn reject(self) {
+    pub fn reject(mut self) {
         self.end(State::Rejected);
     }
 
-    fn end(self, state: State) {
-        if self.ledger.open.lock().end(self.slot, state) {
-            self.ledger.advanced.notify_one();
+    fn is_of(&self, ledger: &Arc<Ledger>) -> bool {
+        self.ledger.as_ref().is_some_and(|own| Arc::ptr_eq(own, ledger))
+    }
+
+    fn end(&mut self, state: State) {
+        let Some(ledger) = self.ledger.take() else { return };
+        let grew = ledger.open.lock().end(self.slot, state);
+        if grew {
+            ledger.advanced.notify_one();
         }
     }
 }
 
+impl Drop for Receipt {
+    fn drop(&mut self) {
+        self.end(State::Abandoned);
+    }
+}
+
 impl Open {
-    /// Notes how a record ended; returns whether the prefix has grown by it.
+    /// Notes how a record ended; returns whether it was the oldest.
     fn end(&mut self, slot: u64, state: State) -> bool {
         let Some(at) = slot.checked_sub(self.base) else { return false };
         let Some(entry) = self.entries.get_mut(at as usize) else { return false };
@@ -149,6 +178,8 @@ impl Open {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
 
     #[test]
@@ -188,11 +219,50 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_receipt_holds_the_prefix_for_ever() {
+    fn a_dropped_receipt_holds_the_prefix_for_ever_and_the_ledger_says_so() {
         let ledger = Ledger::new();
         drop(ledger.enter(1));
         ledger.enter(2).resolve();
         assert_eq!(ledger.release(), None);
         assert_eq!(ledger.outstanding(), 2);
+        assert!(ledger.is_settled() && ledger.is_abandoned());
+    }
+
+    /// Every way in which five records can end, in two orders.
+    #[tokio::test(start_paused = true)]
+    async fn a_ledger_is_settled_once_all_before_the_first_abandoned_record_is_released() {
+        const RECORDS: usize = 5;
+        for case in 0..3_usize.pow(RECORDS as u32) {
+            let ends: Vec<usize> = (0..RECORDS as u32).map(|n| case / 3_usize.pow(n) % 3).collect();
+            for backwards in [false, true] {
+                let ledger = Ledger::new();
+                let mut receipts: Vec<_> =
+                    ends.iter().enumerate().map(|(n, end)| (ledger.enter(n as i64), *end)).collect();
+                if backwards {
+                    receipts.reverse();
+                }
+                let mut open = Vec::new();
+                for (receipt, end) in receipts {
+                    match end {
+                        0 => receipt.resolve(),
+                        1 => drop(receipt),
+                        _ => open.push(receipt),
+                    }
+                }
+                let released = ledger.release().map_or(0, |released| released.last + 1) as usize;
+                let first = ends.iter().position(|end| *end != 0);
+                assert_eq!(released, first.unwrap_or(RECORDS), "{ends:?}");
+                assert_eq!(ledger.is_settled(), first.is_none_or(|at| ends[at] == 1), "{ends:?}");
+                assert_eq!(ledger.is_abandoned(), first.is_some_and(|at| ends[at] == 1), "{ends:?}");
+                // Whoever waits hears of the last end too.
+                let waits = !ledger.is_settled();
+                let _ = ledger.advanced().now_or_never();
+                drop(open);
+                if waits {
+                    ledger.advanced().await;
+                }
+                assert!(ledger.release().is_none() && ledger.is_settled(), "{ends:?}");
+            }
+        }
     }
 }

@@ -9,7 +9,8 @@
 //! Guarantees: a source is acknowledged only over the resolved prefix *in order of delivery*; a ledger
 //! belongs to one channel or one partition assignment and dies with it; when the store is slow, full or
 //! away, `Source::take` simply does not return, so the consumer stops reading, drops nothing, and goes
-//! on by itself.
+//! on by itself. What a consumer has read and not handed over when the process drains counts as not
+//! read: its receipts are dropped, and its broker delivers it again.
 
 mod admission;
 pub mod admit;
@@ -75,9 +76,18 @@ pub trait Sink: Send + Sync + 'static {
 }
 
 /// Takes the batches of one source, one after another.
-pub trait Feed: Send + 'static {
+pub trait Feed: Send + Sync + 'static {
+    /// See [`Source::until_open`].
+    fn until_open(&self) -> impl Future<Output = ()> + Send;
+
+    /// See [`Source::until_ready`].
+    fn until_ready(&self) -> impl Future<Output = ()> + Send;
+
+    /// See [`Source::until_closed`].
+    fn until_closed(&self) -> impl Future<Output = ()> + Send;
+
     /// See [`Source::take`].
-    fn take(&mut self, batch: Vec<Delivery>) -> impl Future<Output = ()> + Send;
+    fn take(&mut self, batch: Vec<Delivery>) -> impl Future<Output = Vec<Delivery>> + Send;
 
     /// See [`Source::had_time`].
     fn had_time(&self) -> bool;
@@ -92,8 +102,20 @@ impl Sink for Intake {
 }
 
 impl Feed for Source {
-    async fn take(&mut self, batch: Vec<Delivery>) {
-        Self::take(self, batch).await;
+    async fn until_open(&self) {
+        Self::until_open(self).await;
+    }
+
+    async fn until_ready(&self) {
+        Self::until_ready(self).await;
+    }
+
+    async fn until_closed(&self) {
+        Self::until_closed(self).await;
+    }
+
+    async fn take(&mut self, batch: Vec<Delivery>) -> Vec<Delivery> {
+        Self::take(self, batch).await
     }
 
     fn had_time(&self) -> bool {

@@ -52,11 +52,11 @@ impl Shutdown {
         self.force.cancelled().await;
     }
 
-    /// A later stage of the same end: it drains only when told to by its own `begin`, but is forced
-    /// together with this one. Ingress drains first, then timers, then egress.
+    /// A stage of this end: it drains only when told to by its own `begin`, and can be forced alone; forcing
+    /// the whole forces each stage. Ingress drains first, then timers, then egress.
     #[must_use]
     pub fn stage(&self) -> Self {
-        Self { drain: CancellationToken::new(), force: self.force.clone() }
+        Self { drain: CancellationToken::new(), force: self.force.child_token() }
     }
 }
 
@@ -171,6 +171,16 @@ mod tests {
         assert_eq!(tasks.ended("timer", Duration::from_secs(1)).await, Err(vec!["timer:0".to_owned()]));
         stage.begin();
         assert_eq!(tasks.ended("", Duration::from_secs(1)).await, Ok(()));
+    }
+
+    #[test]
+    fn a_stage_is_forced_alone_or_with_the_whole() {
+        let whole = Shutdown::default();
+        let (first, second) = (whole.stage(), whole.stage());
+        first.force();
+        assert_eq!([&whole, &first, &second].map(Shutdown::is_forced), [false, true, false]);
+        whole.force();
+        assert!(second.is_forced());
     }
 
     #[tokio::test]

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::super::admission::{AdmissionGate, Granted};
+use super::super::admission::Granted;
 use super::super::replay::{Again, Asks, Step};
 use super::super::{Ledger, Receipt};
 use super::{Judged, Source};
@@ -13,7 +13,7 @@ use crate::store::{Meant, WriteOp};
 impl Source {
     /// Whether the route's ingress is open right now.
     pub fn is_open(&self) -> bool {
-        self.gate.as_ref().is_none_or(AdmissionGate::is_open)
+        self.gate.is_open()
     }
 
     /// Does what is to be done with these, in order. Returns once all of it has its place in the store's
@@ -21,8 +21,13 @@ impl Source {
     /// route's ingress is paused or has no room; `false` if shutting down began meanwhile, then the rest was not done.
     pub async fn again(&mut self, mut batch: Vec<(Again, Option<Step>)>, ledger: &Arc<Ledger>) -> bool {
         while !batch.is_empty() {
-            let Some(granted) = self.admitted(batch.len()).await else { return false };
-            let rest = batch.split_off(granted.as_ref().map_or(batch.len(), Granted::messages));
+            tokio::select! {
+                biased;
+                () = self.until_open() => {}
+                () = self.intake.shutdown.draining() => return false,
+            }
+            let Some(granted) = self.gate.try_admit(batch.len()) else { continue };
+            let rest = batch.split_off(granted.messages());
             self.again_admitted(batch, granted, ledger).await;
             batch = rest;
         }
@@ -33,15 +38,14 @@ impl Source {
     async fn again_admitted(
         &mut self,
         batch: Vec<(Again, Option<Step>)>,
-        granted: Option<Granted>,
+        granted: Granted,
         ledger: &Arc<Ledger>,
     ) {
-        let mut permits = granted.into_iter().flatten();
         let now = self.intake.store.clock().now();
         let mut judged = Judged::new(&self.route, now);
-        for (record, step) in batch {
+        for ((record, step), permit) in batch.into_iter().zip(granted) {
             let mut receipt = ledger.enter(record.position.1);
-            receipt.keep(permits.next());
+            receipt.keep(permit);
             match step {
                 Some(step) => self.step(record, step, (receipt, ledger), now, &mut judged),
                 None => receipt.resolve(),

@@ -8,7 +8,7 @@ use crate::domain::Partition;
 use crate::ingress::Receipt;
 use crate::ingress::answers::{answer, op_name};
 use crate::ingress::bundling::{PartitionWork, Work};
-use crate::lifecycle::Tasks;
+use crate::lifecycle::{Shutdown, Tasks};
 use crate::mutants::{self, Mutant};
 use crate::store::Store;
 use crate::telemetry::RouteMetrics;
@@ -18,10 +18,11 @@ pub(in crate::ingress) struct Submitter {
     pub(in crate::ingress) store: Store,
     pub(super) metrics: Arc<RouteMetrics>,
     pub(super) tasks: Tasks,
+    pub(super) shutdown: Shutdown,
 }
 
 impl Submitter {
-    /// Returns once all of it has its place in the order of each partition.
+    /// Returns once all of it has its place in the order of each partition, or shutting down is forced.
     pub(in crate::ingress) async fn submit_all(&self, work: Work) {
         for (p, work) in work.finish() {
             self.submit(p, work).await;
@@ -35,10 +36,20 @@ impl Submitter {
             receipts.drain(..).flatten().for_each(Receipt::resolve);
         }
         let commands: Vec<Option<&'static str>> = ops.iter().map(op_name).collect();
-        match self.store.enqueue(p, ops).await {
+        let enqueued = tokio::select! {
+            biased;
+            () = self.shutdown.forced() => return,
+            enqueued = self.store.enqueue(p, ops) => enqueued,
+        };
+        match enqueued {
             Ok(written) => {
-                let answers = answer(written, receipts, commands, self.metrics.clone());
-                self.tasks.spawn("ingress:answers", answers);
+                let (metrics, shutdown) = (self.metrics.clone(), self.shutdown.clone());
+                self.tasks.spawn("ingress:answers", async move {
+                    tokio::select! {
+                        () = shutdown.forced() => {}
+                        () = answer(written, receipts, commands, metrics) => {}
+                    }
+                });
             }
             Err(why) => debug!(error = %why, "not stored; its source will deliver it again"),
         }

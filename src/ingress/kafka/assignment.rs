@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::Route;
 use crate::ingress::{Delivery, Feed, Ledger, ReadShare, Sink};
-use crate::lifecycle::Tasks;
+use crate::lifecycle::{Shutdown, Tasks};
 
 /// Most records of one partition that are read and not yet resolved: twice what waits for company at most.
 pub(in crate::ingress) const WINDOW_RECORDS: usize = 65_536;
@@ -170,9 +170,10 @@ impl Assignment {
         self.inbox.close();
     }
 
-    /// Whether all that the sink has taken is resolved.
+    /// Whether all that was read is resolved, or what is not resolved never will be: it was thrown away, or the sink
+    /// has given it up.
     pub(super) fn is_settled(&self) -> bool {
-        self.inbox.last_taken().is_none_or(|taken| self.resolved > taken)
+        self.ledger.is_settled()
     }
 }
 
@@ -183,11 +184,24 @@ impl Drop for Assignment {
 }
 
 /// Feeds one partition's records to the sink, in batches that grow while it is busy.
-pub(super) async fn feed<S: Sink>(sink: Arc<S>, route: Arc<Route>, source: String, inbox: Arc<Inbox>) {
-    // `None`: shutting down was forced while it waited for the store.
+pub(super) async fn feed<S: Sink>(
+    (sink, shutdown): (Arc<S>, Shutdown),
+    route: Arc<Route>,
+    source: String,
+    inbox: Arc<Inbox>,
+) {
+    // `None`: shutting down began while it waited for the store.
     let Some(mut feed) = sink.open(&route, source).await else { return };
     loop {
-        feed.take(inbox.take().await).await;
+        let mut records = inbox.take().await;
+        while !records.is_empty() {
+            tokio::select! {
+                biased;
+                () = feed.until_open() => records = feed.take(records).await,
+                // The records were not begun with: they count as not read.
+                () = shutdown.draining() => return,
+            }
+        }
     }
 }
 
@@ -201,7 +215,6 @@ pub(super) struct Inbox {
 #[derive(Default)]
 struct Held {
     records: Vec<Delivery>,
-    last_taken: Option<i64>,
     closed: bool,
 }
 
@@ -222,8 +235,7 @@ impl Inbox {
         loop {
             {
                 let mut held = self.held.lock();
-                if let Some(last) = held.records.last() {
-                    held.last_taken = last.position.map(|(_, offset)| offset);
+                if !held.records.is_empty() {
                     return std::mem::take(&mut held.records);
                 }
             }
@@ -235,10 +247,6 @@ impl Inbox {
         let mut held = self.held.lock();
         held.closed = true;
         held.records.clear();
-    }
-
-    fn last_taken(&self) -> Option<i64> {
-        self.held.lock().last_taken
     }
 }
 

@@ -33,14 +33,14 @@ impl<S: Sink> Fixed<S> {
     pub(super) fn begin(&self, topic: &str, partition: i32, position: Position) -> Option<Assignment> {
         let (topic, route) = self.routes.get_key_value(topic)?;
         let source = format!("kafka/{}/{topic}/{partition}", self.owner);
-        let sink = self.around.sink.clone();
+        let into = (self.around.sink.clone(), self.around.shutdown.clone());
         Some(Assignment::begin(
             (topic.clone(), partition),
             route.clone(),
             position,
             self.around.budget.share(WINDOW_BYTES),
             (&self.around.tasks, &self.task),
-            |inbox| feed(sink, route.clone(), source, inbox),
+            |inbox| feed(into, route.clone(), source, inbox),
         ))
     }
 }

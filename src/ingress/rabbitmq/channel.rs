@@ -1,6 +1,7 @@
 //! One subscription: a channel, its ledger, and what is read and acknowledged over it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,13 +12,13 @@ use lapin::options::{
 };
 use lapin::types::{FieldTable, ShortString};
 use tokio::time::Instant;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::broker::rabbitmq::{Fault, FaultKind, Live, from_amqp, look_for_queue, short_name, within};
-use crate::domain::{Flags, Message, Origin, Text, UnixMs, limits};
+use crate::domain::{Flags, Header, HeaderValue, Message, Origin, Text, UnixMs, limits};
 use crate::ingress::Feed;
 use crate::ingress::{Delivery, Ledger};
-use crate::lifecycle::Shutdown;
+use crate::lifecycle::{Shutdown, tick};
 
 /// Most deliveries handed on at once.
 const BATCH: usize = 1000;
@@ -27,6 +28,14 @@ const BATCH: usize = 1000;
 const GATHER: Duration = Duration::from_millis(5);
 /// What comes so soon after a batch says that there is load.
 const NEAR: Duration = Duration::from_millis(1);
+/// How often a channel is looked at while its deliveries wait.
+const LOOK: Duration = Duration::from_millis(250);
+/// Where a quorum queue counts the deliveries of a message before this one.
+const DELIVERY_COUNT: &str = "x-delivery-count";
+/// Headers that the queue itself adds, which no producer sent: they stay behind.
+const BROKER_HEADERS: [&str; 2] = [DELIVERY_COUNT, "x-acquired-count"];
+/// Earlier deliveries that are worth a warning: half of what RabbitMQ 4 allows by default.
+const MANY_DELIVERIES: i64 = 10;
 /// The least `prefetch` with which anything is gathered: a queue that lends few would wait for us.
 const MANY: usize = 100;
 
@@ -36,6 +45,18 @@ pub(super) struct Subscription {
     queue: ShortString,
     prefetch: usize,
     ledger: Arc<Ledger>,
+    told_of_count: AtomicBool,
+}
+
+/// Why reading ended in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The process drains.
+    Drained,
+    /// The route's ingress is closed, for a while: what was not taken goes back.
+    Paused,
+    /// What was taken was given up unresolved: it must be delivered again.
+    Abandoned,
 }
 
 impl Subscription {
@@ -44,7 +65,8 @@ impl Subscription {
         let channel = live.channel().await?;
         look_for_queue(&channel, queue).await?;
         within("basic.qos", channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
-        Ok(Self { channel, queue: short_name(queue)?, prefetch: prefetch.into(), ledger: Ledger::new() })
+        let (queue, prefetch, told_of_count) = (short_name(queue)?, prefetch.into(), AtomicBool::new(false));
+        Ok(Self { channel, queue, prefetch, ledger: Ledger::new(), told_of_count })
     }
 
     /// Starts the deliveries.
@@ -54,36 +76,38 @@ impl Subscription {
         within("basic.consume", self.channel.basic_consume(self.queue.clone(), tag, options, arguments)).await
     }
 
-    /// Reads until the process drains (`Ok`) or the channel is lost, acknowledging all the while. Being
-    /// forced ends it too, in the middle of a batch if need be.
+    /// Reads until the process drains, what was delivered is to go back, or the channel is lost (`Err`),
+    /// acknowledging all the while. Being forced ends it too, in the middle of a batch if need be.
     pub(super) async fn read(
         &self,
         consumer: &mut lapin::Consumer,
         feed: &mut impl Feed,
         shutdown: &Shutdown,
-    ) -> Result<(), Fault> {
+    ) -> Result<End, Fault> {
         tokio::select! {
             biased;
-            () = shutdown.forced() => Ok(()),
-            () = self.acknowledge_all() => Ok(()),
+            () = shutdown.forced() => Ok(End::Drained),
+            end = self.acknowledge_all() => Ok(end),
             end = self.take_all(consumer, feed, shutdown) => end,
         }
     }
 
     /// Takes what is there as a batch, one after another. Under load, what is not urgent is gathered for a moment;
-    /// where little comes, or something urgent does, nothing waits.
+    /// where little comes, or something urgent does, nothing waits. What cannot be taken yet waits here, with its
+    /// channel: no delivery is spent on it unless the channel is lost or the wait is long.
     async fn take_all(
         &self,
         consumer: &mut lapin::Consumer,
         feed: &mut impl Feed,
         shutdown: &Shutdown,
-    ) -> Result<(), Fault> {
+    ) -> Result<End, Fault> {
         let mut pace = Pace::new(self.prefetch);
         loop {
             let mut next = tokio::select! {
                 biased;
-                () = shutdown.draining() => return Ok(()),
+                () = shutdown.draining() => return Ok(End::Drained),
                 next = consumer.next() => Some(next),
+                () = feed.until_closed() => return Ok(End::Paused),
             };
             if feed.had_time() && pace.is_gathering(Instant::now()) {
                 tokio::time::sleep(GATHER).await;
@@ -102,8 +126,15 @@ impl Subscription {
                 next = if full { None } else { consumer.next().now_or_never() };
             }
             pace.note(batch.len(), Instant::now());
-            if !batch.is_empty() {
-                feed.take(batch).await;
+            while !batch.is_empty() {
+                tokio::select! {
+                    biased;
+                    () = feed.until_open() => {}
+                    () = shutdown.draining() => return Ok(End::Drained),
+                    () = feed.until_closed() => return Ok(End::Paused),
+                    fault = self.lost() => return Err(fault),
+                }
+                batch = feed.take(batch).await;
             }
             if let Some(fault) = end {
                 return Err(fault);
@@ -111,9 +142,19 @@ impl Subscription {
         }
     }
 
+    /// Waits until the channel is known to be lost: nothing of it can be acknowledged any more.
+    async fn lost(&self) -> Fault {
+        while self.channel.status().connected() {
+            tick(LOOK).await;
+        }
+        Fault::new(FaultKind::Lost, "the channel was lost while its deliveries waited")
+    }
+
     fn enter(&self, amqp: AmqpDelivery) -> Delivery {
         let receipt = self.ledger.enter(amqp.delivery_tag as i64);
         let (mut headers, properties) = from_amqp(&amqp.properties);
+        self.look_at_count(&headers);
+        headers.retain(|header| !BROKER_HEADERS.contains(&header.name.as_str()));
         let too_deep = headers.iter().any(|h| h.value.depth() > limits::HEADER_DEPTH);
         let malformed = too_deep.then(|| {
             headers.clear();
@@ -136,11 +177,28 @@ impl Subscription {
         }
     }
 
-    /// Never returns: acknowledges whenever the resolved prefix has grown.
-    async fn acknowledge_all(&self) {
+    /// Says once a subscription that the broker delivers a message for the tenth time or more: a quorum queue with a
+    /// delivery limit drops it, or dead-letters it, a few times later.
+    fn look_at_count(&self, headers: &[Header]) {
+        let count = headers.iter().find(|h| h.name.as_str() == DELIVERY_COUNT).and_then(|h| whole(&h.value));
+        if let Some(count) = count.filter(|count| *count >= MANY_DELIVERIES)
+            && !self.told_of_count.swap(true, Ordering::Relaxed)
+        {
+            warn!(
+                queue = %self.queue, deliveries = count + 1,
+                "the broker has delivered a message many times; beyond the queue's delivery limit it drops it"
+            );
+        }
+    }
+
+    /// Acknowledges whenever the resolved prefix has grown. Returns only once nothing more can be.
+    async fn acknowledge_all(&self) -> End {
         loop {
             self.ledger.advanced().await;
             self.acknowledge().await;
+            if self.ledger.is_abandoned() {
+                return End::Abandoned;
+            }
         }
     }
 
@@ -165,8 +223,8 @@ impl Subscription {
         within("basic.ack", ack).await
     }
 
-    /// Stops the deliveries, waits until all that was taken is resolved, acknowledges, and closes; when
-    /// forced, acknowledges what is resolved and waits for nothing. What was delivered and not taken goes
+    /// Stops the deliveries, waits until all that was taken is resolved or given up, acknowledges, and closes;
+    /// when forced, acknowledges what is resolved and waits for nothing. What was delivered and not taken goes
     /// back to the queue.
     pub(super) async fn finish(self, consumer: lapin::Consumer, shutdown: &Shutdown) -> Result<(), Fault> {
         let in_order = async {
@@ -174,19 +232,19 @@ impl Subscription {
             within("basic.cancel", cancel).await?;
             loop {
                 self.acknowledge().await;
-                if self.ledger.outstanding() == 0 {
-                    return Ok::<_, Fault>(());
+                if self.ledger.is_settled() {
+                    return within("channel.close", self.channel.close(200, "done".into())).await;
                 }
-                self.ledger.advanced().await;
+                tokio::select! {
+                    () = self.ledger.advanced() => {}
+                    fault = self.lost() => return Err(fault),
+                }
             }
         };
         tokio::select! {
             biased;
             () = shutdown.forced() => {}
-            drained = in_order => {
-                drained?;
-                return within("channel.close", self.channel.close(200, "drained".into())).await;
-            }
+            drained = in_order => return drained,
         }
         self.give_answers().await
     }
@@ -213,6 +271,20 @@ impl Pace {
 
     fn note(&mut self, messages: usize, now: Instant) {
         self.last = Some((messages, now));
+    }
+}
+
+/// A whole number, of whatever width.
+fn whole(value: &HeaderValue) -> Option<i64> {
+    match value {
+        HeaderValue::I8(n) => Some((*n).into()),
+        HeaderValue::U8(n) => Some((*n).into()),
+        HeaderValue::I16(n) => Some((*n).into()),
+        HeaderValue::U16(n) => Some((*n).into()),
+        HeaderValue::I32(n) => Some((*n).into()),
+        HeaderValue::U32(n) => Some((*n).into()),
+        HeaderValue::I64(n) => Some(*n),
+        _ => None,
     }
 }
 

@@ -1,14 +1,17 @@
 //! A route's consumer: subscribes, reads, and after any loss subscribes again.
+//!
+//! It subscribes only while the route's gate is open and the store takes messages in. A quorum queue counts each
+//! delivery, and drops what was delivered too often: nothing is delivered again and again only to wait here.
 
 use std::sync::Arc;
 
 use tracing::{error, info, warn};
 
-use super::channel::Subscription;
+use super::channel::{self, Subscription};
 use crate::backoff::Backoff;
 use crate::broker::rabbitmq::{Broker, Fault, FaultKind, Link, Live};
 use crate::domain::Route;
-use crate::ingress::Sink;
+use crate::ingress::{Feed, Sink};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::telemetry::RouteMetrics;
 
@@ -49,8 +52,10 @@ pub(super) struct Consumer<S> {
 
 /// How a subscription ended.
 enum End {
-    /// In order: the process drains.
+    /// The process drains.
     Drained,
+    /// In order: its deliveries have gone back, and there will be another one once the route's gate is open.
+    Paused,
     /// It never began.
     Refused(Fault),
     /// It was lost in its course.
@@ -76,6 +81,7 @@ impl<S: Sink> Consumer<S> {
             };
             let fault = match self.subscribe(&live).await {
                 End::Drained => return,
+                End::Paused => continue,
                 End::Refused(fault) => fault,
                 End::Lost(fault) => {
                     failures = 0;
@@ -88,10 +94,11 @@ impl<S: Sink> Consumer<S> {
                 self.stop(&fault).await;
                 return;
             }
+            let backoff = if fault.kind == FaultKind::Lost { Backoff::BROKER } else { Backoff::CLIENT };
             tokio::select! {
                 biased;
                 () = self.setup.shutdown.draining() => return,
-                () = tokio::time::sleep(Backoff::CLIENT.wait(failures)) => {}
+                () = tokio::time::sleep(backoff.wait(failures)) => {}
             }
         }
     }
@@ -100,11 +107,12 @@ impl<S: Sink> Consumer<S> {
     async fn subscribe(&mut self, live: &Live) -> End {
         let Setup { route, queue, shutdown, .. } = &self.setup;
         let prefetch = if self.care == Care::OneByOne { 1 } else { self.setup.prefetch };
+        let name = format!("rabbitmq/{}/{queue}", self.setup.broker.name());
         let begin = async {
-            let subscription = Subscription::open(live, queue, prefetch).await?;
-            let name = format!("rabbitmq/{}/{queue}", self.setup.broker.name());
-            // `None`: shutting down was forced while it waited for the store.
+            // `None`: shutting down began while it waited for the store.
             let Some(feed) = self.setup.sink.open(route, name).await else { return Ok(None) };
+            feed.until_ready().await;
+            let subscription = Subscription::open(live, queue, prefetch).await?;
             let consumer = subscription.consume(&format!("postdate.{}", route.name)).await?;
             Ok(Some((subscription, feed, consumer)))
         };
@@ -121,13 +129,23 @@ impl<S: Sink> Consumer<S> {
         if self.trouble.take().is_some() {
             info!(route = %route.name, queue, "consuming again");
         }
-        if let Err(fault) = subscription.read(&mut consumer, &mut feed, shutdown).await {
-            return End::Lost(fault);
+        let end = match subscription.read(&mut consumer, &mut feed, shutdown).await {
+            Ok(end) => end,
+            Err(fault) => return End::Lost(fault),
+        };
+        if end == channel::End::Paused {
+            info!(route = %route.name, queue, "ingress is paused; what was delivered goes back to its queue");
         }
         if let Err(fault) = subscription.finish(consumer, shutdown).await {
             warn!(route = %route.name, queue, error = %fault, "not closed in order: some may be delivered again");
         }
-        End::Drained
+        match end {
+            channel::End::Drained => End::Drained,
+            channel::End::Paused => End::Paused,
+            channel::End::Abandoned => {
+                End::Lost(Fault::new(FaultKind::Lost, "a delivery was given up; it is delivered again"))
+            }
+        }
     }
 
     /// The next step of the search; `false` if the queue begins with what cannot be decoded.

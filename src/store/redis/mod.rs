@@ -226,6 +226,12 @@ impl Store {
         self.0.writer.waits_for()
     }
 
+    /// Whether what is to be stored now would be, as far as is known: the connection is up, and nothing is being
+    /// tried again.
+    pub fn takes_in(&self) -> bool {
+        self.0.writer.is_up() && self.writes_wait().is_none()
+    }
+
     /// A name nobody else has: `nonce.counter`.
     pub fn unique(&self) -> String {
         self.0.ids.unique()

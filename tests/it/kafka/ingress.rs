@@ -288,11 +288,20 @@ impl Sink for Asking {
 }
 
 impl Feed for AskingFeed {
-    async fn take(&mut self, batch: Vec<Delivery>) {
+    async fn until_open(&self) {}
+
+    async fn until_ready(&self) {}
+
+    async fn until_closed(&self) {
+        std::future::pending::<()>().await;
+    }
+
+    async fn take(&mut self, batch: Vec<Delivery>) -> Vec<Delivery> {
         self.0.found.get_or_init(|| committed_of(&self.0.consumer, &self.0.topic, 0));
         for delivery in batch {
             delivery.receipt.resolve();
         }
+        Vec::new()
     }
 
     fn had_time(&self) -> bool {

@@ -93,7 +93,15 @@ impl Sink for Memory {
 }
 
 impl Feed for MemoryFeed {
-    async fn take(&mut self, batch: Vec<Delivery>) {
+    async fn until_open(&self) {}
+
+    async fn until_ready(&self) {}
+
+    async fn until_closed(&self) {
+        std::future::pending::<()>().await;
+    }
+
+    async fn take(&mut self, batch: Vec<Delivery>) -> Vec<Delivery> {
         for delivery in batch {
             let (_, offset) = delivery.position.expect("a position");
             let mut receipt = Some(delivery.receipt);
@@ -110,6 +118,7 @@ impl Feed for MemoryFeed {
                 receipt,
             });
         }
+        Vec::new()
     }
 
     fn had_time(&self) -> bool {

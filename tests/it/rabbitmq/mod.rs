@@ -26,7 +26,7 @@ use postdate::ingress::{Delivery, Feed, Sink};
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
 use postdate::telemetry::Metrics;
 use prometheus_client::registry::Registry;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::support::Rabbitmq;
 
@@ -201,8 +201,37 @@ impl Submitter {
 #[derive(Clone, Default)]
 struct Catcher(Arc<Caught>);
 
+/// What the sink says of its route's gate.
+#[derive(Clone, Copy)]
+struct Gate {
+    open: bool,
+    /// Whether the store takes messages in.
+    ready: bool,
+    /// Whether what waits at the closed gate is to go back.
+    back: bool,
+}
+
+const OPEN: Gate = Gate { open: true, ready: true, back: false };
+
+struct Gates(watch::Sender<Gate>);
+
+impl Default for Gates {
+    fn default() -> Self {
+        Self(watch::Sender::new(OPEN))
+    }
+}
+
+impl std::ops::Deref for Gates {
+    type Target = watch::Sender<Gate>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
 #[derive(Default)]
 struct Caught {
+    gate: Gates,
     deliveries: Mutex<Vec<Delivery>>,
     arrived: Notify,
     opened: Mutex<Vec<String>>,
@@ -220,9 +249,22 @@ impl Sink for Catcher {
 }
 
 impl Feed for Catcher {
-    async fn take(&mut self, batch: Vec<Delivery>) {
+    async fn until_open(&self) {
+        self.0.gate.subscribe().wait_for(|gate| gate.open).await.map(drop).expect("a gate");
+    }
+
+    async fn until_ready(&self) {
+        self.0.gate.subscribe().wait_for(|gate| gate.open && gate.ready).await.map(drop).expect("a gate");
+    }
+
+    async fn until_closed(&self) {
+        self.0.gate.subscribe().wait_for(|gate| !gate.open && gate.back).await.map(drop).expect("a gate");
+    }
+
+    async fn take(&mut self, batch: Vec<Delivery>) -> Vec<Delivery> {
         self.0.deliveries.lock().extend(batch);
         self.0.arrived.notify_one();
+        Vec::new()
     }
 
     fn had_time(&self) -> bool {
