@@ -24,3 +24,4 @@ mod send;
 mod servers;
 mod store;
 mod topology;
+mod waiting;

@@ -207,8 +207,13 @@ impl Relay {
         if self.process.ended().is_none() {
             self.kill9().await;
         }
-        self.process = run(&self.program, &self.folder, &self.environment);
+        self.spawn_again();
         self.ready().await;
+    }
+
+    /// Starts it again with the same file, without waiting; it has ended.
+    pub fn spawn_again(&mut self) {
+        self.process = run(&self.program, &self.folder, &self.environment);
     }
 
     /// All that it has logged, over all its lives.

@@ -1,0 +1,50 @@
+//! A source that waits, and what becomes of it meanwhile: each cause of waiting x each fate x each kind of source.
+//! Afterwards all is delivered, a stop was clean, and no delivery was spent on waiting: the quorum queues drop what was
+//! delivered more than four times.
+
+mod fates;
+mod site;
+
+use self::fates::Fate;
+use self::site::{Cause, Source};
+
+/// Why a combination is not played.
+fn left_out(_: Cause, fate: Fate, source: Source) -> Option<&'static str> {
+    match (fate, source) {
+        (Fate::Anew, Source::Kafka) => Some("a topic made anew is `kafka::ingress`'s"),
+        _ => None,
+    }
+}
+
+fn table() -> impl Iterator<Item = (Cause, Fate, Source)> {
+    let fates = Fate::ALL.into_iter();
+    fates.flat_map(|fate| {
+        let causes = Cause::ALL.into_iter();
+        causes.flat_map(move |cause| Source::ALL.map(|source| (cause, fate, source)))
+    })
+}
+
+#[test]
+fn the_table_is_whole() {
+    assert_eq!(table().count(), 6 * 6 * 3);
+    let played = table().filter(|&(cause, fate, source)| left_out(cause, fate, source).is_none());
+    assert_eq!(played.count(), 102);
+}
+
+macro_rules! play {
+    ($($name:ident: $fate:ident;)*) => {$(
+        #[tokio::test(flavor = "multi_thread")]
+        async fn $name() {
+            fates::play(Fate::$fate).await;
+        }
+    )*};
+}
+
+play! {
+    what_waits_outlives_a_lost_channel_and_a_rebalance: Lost;
+    what_waits_outlives_a_lost_session: Stopped;
+    what_waits_outlives_a_queue_made_anew: Anew;
+    what_waits_outlives_its_broker: Broker;
+    what_waits_outlives_clean_stops_of_the_relay: Terminated;
+    what_waits_outlives_kills_of_the_relay: Killed;
+}
