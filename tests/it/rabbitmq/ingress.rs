@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use postdate::domain::Flags;
 
-use super::{Catcher, Life, Submitter, bodies, body, message, resolve};
+use super::{Catcher, Gate, Life, OPEN, Submitter, bodies, body, message, resolve};
 use crate::support::{QueueKind, Rabbitmq, eventually, names};
 
 /// Puts numbered messages into a queue.
@@ -148,4 +148,58 @@ async fn what_is_gathered_under_load_comes_once_and_in_order() {
     life.drain().await;
     assert!(catcher.is_empty());
     assert_eq!(server.queue_len(&queue).await, 0);
+}
+
+/// While a route's ingress waits nothing of its queue is delivered again and again: a quorum queue would drop it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_is_subscribed_to_only_while_its_route_is_open_and_the_store_takes_in() {
+    let server = Rabbitmq::shared().await;
+    for kind in [QueueKind::Classic, QueueKind::Quorum] {
+        let queue = names::unique("q");
+        server.declare_queue(&queue, kind).await;
+        fill(server, &queue, 20).await;
+        let life = Life::new(server);
+        let catcher = Catcher::default();
+        let gate = &catcher.0.gate;
+        gate.send_replace(Gate { ready: false, ..OPEN });
+        life.consume(&[&queue], 10, &catcher);
+        eventually("it waits for the store", async || match catcher.0.opened.lock().len() {
+            0 => Err("not yet"),
+            _ => Ok(()),
+        })
+        .await;
+        assert_eq!(server.queue_len(&queue).await, 20, "{kind:?}: nothing is delivered");
+        gate.send_replace(OPEN);
+        let taken = catcher.catch(10).await;
+        // Closed for a moment: what was delivered waits with its channel, and is taken when it opens.
+        gate.send_replace(Gate { open: false, ..OPEN });
+        resolve(taken);
+        let left = async |expected: u32| {
+            eventually(&format!("{expected} are left"), async || match server.queue_len(&queue).await {
+                left if left == expected => Ok(()),
+                left => Err(left),
+            })
+            .await;
+        };
+        left(0).await;
+        assert!(catcher.is_empty(), "{kind:?}");
+        // Closed for long: all goes back, once.
+        gate.send_replace(Gate { open: false, back: true, ..OPEN });
+        left(10).await;
+        assert!(catcher.is_empty(), "{kind:?}");
+        gate.send_replace(OPEN);
+        let again = catcher.catch(10).await;
+        assert_eq!(bodies(&again), numbers(10..20), "{kind:?}");
+        assert!(again.iter().all(|delivery| delivery.flags.has(Flags::SOURCE_REDELIVERY)));
+        let counts = again.iter().flat_map(|delivery| &delivery.message.headers);
+        assert_eq!(counts.count(), 0, "{kind:?}: what the queue added stays behind");
+        // A drain while it is closed ends at once, and what was delivered goes back.
+        gate.send_replace(Gate { open: false, ..OPEN });
+        resolve(again);
+        left(0).await;
+        fill(server, &queue, 5).await;
+        left(0).await;
+        life.drain().await;
+        left(5).await;
+    }
 }

@@ -38,26 +38,43 @@ impl Fate {
 
 /// One fate, with every cause and source.
 pub(super) async fn play(fate: Fate) {
-    let (kafka, rabbitmq) = tokio::join!(Kafka::start(), Rabbitmq::start());
-    let mut world = World { kafka, rabbitmq };
+    let mut world = World::open(fate).await;
+    let (kafka, rabbitmq) = world.servers();
     let open = Cause::GROUPS.map(|causes| {
         let wanted = move |cause, source| left_out(cause, fate, source).is_none();
-        Room::open(causes, wanted, (&world.kafka, &world.rabbitmq))
+        Room::open(causes, wanted, (kafka, rabbitmq))
     });
     let mut rooms = join_all(open).await;
-    join_all(rooms.iter_mut().map(|room| room.wait(&world.kafka, &world.rabbitmq))).await;
+    join_all(rooms.iter_mut().map(|room| room.wait(kafka, rabbitmq))).await;
     world.strike(fate, &mut rooms).await;
-    join_all(rooms.iter_mut().map(|room| room.go_on(&world.rabbitmq))).await;
+    let (_, rabbitmq) = world.servers();
+    join_all(rooms.iter_mut().map(|room| room.go_on(rabbitmq))).await;
     join_all(rooms.iter().map(Room::delivered)).await;
     join_all(rooms.iter_mut().map(Room::terminate)).await;
 }
 
-struct World {
-    kafka: Kafka,
-    rabbitmq: Rabbitmq,
+/// The brokers: of the test's own where something is done to them.
+enum World {
+    Shared(&'static Kafka, &'static Rabbitmq),
+    Own(Box<(Kafka, Rabbitmq)>),
 }
 
 impl World {
+    async fn open(fate: Fate) -> Self {
+        if matches!(fate, Fate::Lost | Fate::Broker) {
+            return Self::Own(Box::new(tokio::join!(Kafka::start(), Rabbitmq::start())));
+        }
+        let (kafka, rabbitmq) = tokio::join!(Kafka::shared(), Rabbitmq::shared());
+        Self::Shared(kafka, rabbitmq)
+    }
+
+    fn servers(&self) -> (&Kafka, &Rabbitmq) {
+        match self {
+            Self::Shared(kafka, rabbitmq) => (kafka, rabbitmq),
+            Self::Own(own) => (&own.0, &own.1),
+        }
+    }
+
     async fn strike(&mut self, fate: Fate, rooms: &mut [Room]) {
         match fate {
             Fate::Lost => {
@@ -65,7 +82,7 @@ impl World {
                 let rebalances = paths.filter(|path| path.source == Source::Kafka);
                 join_all(rebalances.map(|path| self.rebalance(path))).await;
                 for _ in 0..OFTEN {
-                    self.rabbitmq.ctl(&["close_all_connections", "the test"]).await;
+                    self.servers().1.ctl(&["close_all_connections", "the test"]).await;
                 }
             }
             Fate::Stopped => {
@@ -75,7 +92,8 @@ impl World {
             }
             Fate::Anew => join_all(rooms.iter_mut().map(|room| self.make_anew(room))).await.clear(),
             Fate::Broker => {
-                tokio::join!(self.kafka.restart(), self.rabbitmq.restart());
+                let Self::Own(own) = self else { panic!("brokers of its own") };
+                tokio::join!(own.0.restart(), own.1.restart());
             }
             Fate::Terminated => join_all(rooms.iter_mut().map(terminate)).await.clear(),
             Fate::Killed => join_all(rooms.iter_mut().map(kill)).await.clear(),
@@ -84,7 +102,7 @@ impl World {
 
     /// Another member of the group comes, is given a partition, and goes.
     async fn rebalance(&self, path: &Path) {
-        let mut config = self.kafka.client();
+        let mut config = self.servers().0.client();
         config.set("group.id", &path.from).set("partition.assignment.strategy", "cooperative-sticky");
         let (topic, name) = (path.from.clone(), path.from.clone());
         let polling = tokio::task::spawn_blocking(move || {
@@ -97,19 +115,19 @@ impl World {
             }
         });
         polling.await.unwrap_or_else(|_| panic!("{name}: no rebalance"));
-        self.kafka.shared_out(&path.from, &path.from, 1).await;
+        self.servers().0.shared_out(&path.from, &path.from, 1).await;
     }
 
     /// What waits in a queue goes with it; what comes into the next one of its name is delivered.
     async fn make_anew(&self, room: &mut Room) {
-        let lost: Vec<_> = room.run.ledger().missing().into_iter().collect();
+        let (kafka, rabbitmq) = self.servers();
+        let lost = room.run.ledger().missing();
         room.excused.extend(lost);
         for path in room.paths.iter().filter(|path| path.source != Source::Kafka) {
-            self.rabbitmq.delete_queue(&path.from).await;
-            path.make_queue(&self.rabbitmq).await;
+            rabbitmq.delete_queue(&path.from).await;
+            path.make_queue(rabbitmq).await;
         }
-        join_all(room.paths.iter().map(|path| path.send(&self.kafka, &self.rabbitmq, &room.run, COUNT)))
-            .await;
+        join_all(room.paths.iter().map(|path| path.send(kafka, rabbitmq, &room.run, COUNT))).await;
     }
 }
 
