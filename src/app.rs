@@ -8,9 +8,9 @@ mod clocks;
 mod drain;
 mod graves;
 mod inject;
+mod parts;
 mod pausing;
 mod replay;
-mod targets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -120,9 +120,9 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
     let brokers = brokers(house);
     let lanes: Arc<dyn Lanes> = Arc::new(lanes(house, &brokers)?);
     let (routes, egress) = (&house.config.routes, house.stages.egress.clone());
-    targets::start(routes, lanes.clone(), &house.readiness, &house.tasks, egress);
     let inject = IngressInject::new(lanes.clone(), house.clock);
     let slot: Arc<OnceLock<Store>> = Arc::default();
+    parts::start(house, lanes.clone(), &slot, egress);
     let state = admin::State {
         routes: house.config.routes.clone(),
         metrics: house.metrics.clone(),

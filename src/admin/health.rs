@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 
 use super::problem::Problem;
 use super::router::Admin;
+use super::times::rfc3339;
 use crate::lifecycle::readiness::State;
 
 /// Whether the process turns.
@@ -27,7 +28,7 @@ pub(super) struct Readiness {
     ready: bool,
     /// Whether the process is ending.
     draining: bool,
-    /// Redis and each broker.
+    /// Redis, each broker, each route's source, each target, and whether each route delivers in time.
     parts: Vec<Part>,
 }
 
@@ -42,6 +43,10 @@ struct Part {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     why: Option<String>,
+    /// Since when it is so, by the replica's clock, RFC 3339; absent while it is up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = DateTime)]
+    since: Option<String>,
 }
 
 /// How one part stands.
@@ -76,13 +81,15 @@ pub(super) async fn live() -> Json<Live> {
 pub(super) async fn ready(Extract(admin): Extract<Arc<Admin>>) -> impl IntoResponse {
     let readiness = &admin.state.readiness;
     let ready = readiness.is_ready();
-    let part = |(name, state)| {
+    let since = readiness.since();
+    let part = |(name, state): (String, State)| {
         let (state, why) = match state {
             State::Up => (PartState::Up, None),
             State::Waiting(why) => (PartState::Waiting, Some(why)),
             State::Degraded(why) => (PartState::Degraded, Some(why)),
         };
-        Part { name, state, why }
+        let since = since.get(&name).filter(|_| why.is_some()).copied().and_then(rfc3339);
+        Part { name, state, why, since }
     };
     let parts = readiness.parts().into_iter().map(part).collect();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

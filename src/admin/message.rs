@@ -25,10 +25,22 @@ pub(super) struct Message {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = DateTime)]
     due: Option<String>,
+    /// When it was to be delivered, Unix ms: a failed publish moves `due_ms`, not this.
+    asked_ms: i64,
+    /// The same, RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = DateTime)]
+    asked: Option<String>,
     /// Where it stands.
     state: Standing,
     /// Which hand-out comes next or is under way; the first is 1.
     attempt: u32,
+    /// How many of its publishes failed.
+    failures: u32,
+    /// Why the last of them did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    last_error: Option<LastError>,
     /// Where it goes: a topic, or `exchange/routing-key`.
     target: String,
     /// Kafka's record key or AMQP's routing key, as text (not UTF-8: base64, and `key_is_base64`).
@@ -47,6 +59,17 @@ pub(super) struct Message {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     dead_id: Option<String>,
+}
+
+/// A failed publish.
+#[derive(Serialize, ToSchema)]
+pub(super) struct LastError {
+    /// When, Unix ms.
+    at_ms: i64,
+    /// Its reason: a label of `publish_failures_total`.
+    reason: String,
+    /// What the broker or its client said, cut to 200 bytes.
+    error: String,
 }
 
 /// One header.
@@ -99,12 +122,20 @@ pub(super) fn message(admin: &Admin, found: &Found) -> Message {
         route: found.route.clone(),
         due_ms: entry.due.0,
         due: rfc3339(entry.due),
+        asked_ms: entry.asked_due().0,
+        asked: rfc3339(entry.asked_due()),
         state: match found.state {
             MessageState::Pending => Standing::Pending,
             MessageState::InFlight => Standing::InFlight,
             MessageState::Published => Standing::Published,
         },
         attempt: entry.handouts + 1,
+        failures: entry.failures,
+        last_error: entry.history.last().map(|failure| LastError {
+            at_ms: failure.at.0,
+            reason: failure.reason.to_string(),
+            error: failure.error.to_string(),
+        }),
         target,
         key_is_base64: key.as_ref().is_some_and(|(_, coded)| *coded),
         key: key.map(|(text, _)| text),

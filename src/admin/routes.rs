@@ -13,7 +13,8 @@ use super::page::Page;
 use super::problem::Problem;
 use super::router::Admin;
 use crate::domain::route::{DelayFrom, OnDuplicate};
-use crate::domain::{Endpoint, Policy, Route, RoutingKey, Target};
+use crate::domain::{Endpoint, Policy, Route, RoutingKey, Target, route};
+use crate::lifecycle::readiness::State;
 
 /// A route, in the words of the configuration.
 #[derive(Serialize, ToSchema)]
@@ -46,6 +47,11 @@ pub(super) struct View {
     paused: Vec<String>,
     /// Whether its publishing is paused by hand.
     publishing_paused: bool,
+    /// How long ago the oldest message that is not yet delivered was to be, seconds; 0 if none is overdue. The same
+    /// as `oldest_overdue_seconds`.
+    oldest_overdue_s: f64,
+    /// What is wrong with its source, its targets or its delivery: the parts of `/readyz` that are not up, and why.
+    troubles: Vec<String>,
 }
 
 /// All routes, by name
@@ -86,7 +92,20 @@ fn view(admin: &Admin, route: &Route) -> View {
         dead: metrics.map_or(0, |m| m.dead.get()),
         paused: metrics.map(|m| m.paused().into_iter().map(str::to_owned).collect()).unwrap_or_default(),
         publishing_paused: metrics.is_some_and(|m| m.publishing_paused.get() != 0),
+        oldest_overdue_s: metrics.map_or(0.0, |m| m.oldest_overdue.get()),
+        troubles: troubles(admin, route),
     }
+}
+
+fn troubles(admin: &Admin, route: &Route) -> Vec<String> {
+    let targets = route.targets().map(|target| format!("target:{}", route::describe(target)));
+    let own = [format!("route:{}", route.name), format!("source:{}", route.name)];
+    let names: Vec<String> = own.into_iter().chain(targets).collect();
+    let trouble = |(name, state): (String, State)| match state {
+        State::Up => None,
+        State::Waiting(why) | State::Degraded(why) => names.contains(&name).then(|| format!("{name}: {why}")),
+    };
+    admin.state.readiness.parts().into_iter().filter_map(trouble).collect()
 }
 
 fn from(endpoint: &Endpoint) -> Value {

@@ -72,6 +72,9 @@ pub(super) fn look(client: &Client, args: &Pending) -> Result<String, ClientErro
         .iter()
         .map(|m| {
             let due = moment(m["due_ms"].as_i64().unwrap_or(0), now);
+            let failed = m["last_error"]["reason"].as_str();
+            let asked = m["asked_ms"].as_i64().filter(|_| failed.is_some()).map(|asked| moment(asked, now));
+            let why = failed.map(|reason| format!("{reason}: {}", text(&m["last_error"]["error"])));
             vec![
                 due,
                 text(&m["route"]),
@@ -79,10 +82,12 @@ pub(super) fn look(client: &Client, args: &Pending) -> Result<String, ClientErro
                 text(&m["target"]),
                 text(&m["attempt"]),
                 text(&m["size"]),
+                asked.unwrap_or_else(|| "-".to_owned()),
+                why.unwrap_or_else(|| "-".to_owned()),
             ]
         })
         .collect();
-    let mut out = table(&["DUE", "ROUTE", "ID", "TARGET", "ATTEMPT", "BYTES"], &rows);
+    let mut out = table(&["DUE", "ROUTE", "ID", "TARGET", "ATTEMPT", "BYTES", "ASKED", "LAST ERROR"], &rows);
     if !next.is_null() {
         out += "\n(there are more: --limit, --from)";
     }

@@ -47,23 +47,54 @@ pub(super) fn look(client: &Client, json: bool) -> Result<String, ClientError> {
             vec![text(&r["name"]), text(&r["version"]), state.to_owned(), text(&r["partitions"])]
         })
         .collect();
-    let routes: Vec<_> = items(&routes)
+    let routes_shown: Vec<_> = items(&routes)
         .iter()
         .map(|r| {
-            let paused: Vec<_> = r["paused"].as_array().into_iter().flatten().map(text).collect();
+            let mut paused: Vec<_> = r["paused"].as_array().into_iter().flatten().map(text).collect();
+            if r["publishing_paused"].as_bool() == Some(true) {
+                paused.insert(0, "publishing".to_owned());
+            }
             let paused = if paused.is_empty() { "-".to_owned() } else { paused.join(", ") };
-            vec![text(&r["name"]), text(&r["pending"]), text(&r["in_flight"]), text(&r["dead"]), paused]
+            let overdue = overdue(r["oldest_overdue_s"].as_f64().unwrap_or(0.0));
+            let counts = ["pending", "in_flight", "dead"].map(|count| text(&r[count]));
+            [vec![text(&r["name"])], counts.to_vec(), vec![overdue, paused]].concat()
         })
         .collect();
+    let troubles: Vec<_> = items(&routes)
+        .iter()
+        .flat_map(|r| r["troubles"].as_array().into_iter().flatten().map(text).collect::<Vec<_>>())
+        .collect();
+    let troubles = if troubles.is_empty() { String::new() } else { format!("\n\n{}", troubles.join("\n")) };
     let due = client.get("/api/v1/histogram")?;
     let sum = |window: &str| {
         due[window].as_array().into_iter().flatten().filter_map(Value::as_u64).sum::<u64>().to_string()
     };
     let due_row = vec![text(&due["overdue"]), sum("minute"), sum("hour"), sum("day")];
     Ok(format!(
-        "{}\n\n{}\n\n{}",
+        "{}\n\n{}{troubles}\n\n{}",
         table(&["REPLICA", "VERSION", "STATE", "PARTITIONS"], &replicas),
-        table(&["ROUTE", "PENDING", "IN FLIGHT", "DEAD", "PAUSED"], &routes),
-        table(&["OVERDUE", "DUE IN A MINUTE", "IN AN HOUR", "IN A DAY"], &[due_row]),
+        table(&["ROUTE", "PENDING", "IN FLIGHT", "DEAD", "OVERDUE", "PAUSED"], &routes_shown),
+        table(&["DUE AND NOT CLAIMED", "DUE IN A MINUTE", "IN AN HOUR", "IN A DAY"], &[due_row]),
     ))
+}
+
+/// How late the oldest message is.
+fn overdue(seconds: f64) -> String {
+    match seconds as u64 {
+        0 => "-".to_owned(),
+        s if s < 120 => format!("{s} s"),
+        s if s < 7200 => format!("{} min", s / 60),
+        s => format!("{} h", s / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::overdue;
+
+    #[test]
+    fn lateness_is_shown_in_a_unit_that_fits() {
+        let shown = [0.0, 0.9, 1.0, 119.0, 120.0, 7199.0, 7200.0].map(overdue);
+        assert_eq!(shown, ["-", "-", "1 s", "119 s", "2 min", "119 min", "2 h"]);
+    }
 }

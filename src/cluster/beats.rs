@@ -1,5 +1,6 @@
 //! The beats: this replica says that it lives, and hears who else does and whether the store is the one that it was.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,16 +12,18 @@ use super::generation::Watcher;
 use super::skew::Skew;
 use super::view::{News, Refusal, View, held};
 use super::{Cluster, Config, Owned, Rounds};
-use crate::domain::Route;
+use crate::domain::{Route, UnixMs};
 use crate::lifecycle::{Readiness, Shutdown, Tasks, until_tick};
 use crate::mutants;
 use crate::store::{self, Beaten, Known, Member, PreflightError, Presence, Store, StoreError};
-use crate::telemetry::{Metrics, Watch};
+use crate::telemetry::{Metrics, Place, Watch};
 
 /// Longest time between two beats, half a heartbeat if that is less: who leaves is replaced within this.
 const LOOK: Duration = Duration::from_millis(400);
 /// Longest wait for an answer; then the next beat tries again.
 const DEADLINE: Duration = Duration::from_secs(1);
+/// How long claims of a dead replica last: the default of `timer.claim`.
+const CLAIM_MS: i64 = 10_000;
 
 /// Why a replica may not go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -154,6 +157,7 @@ impl Beats {
         self.presence.rounds = self.rounds.ages_ms(now_us);
         self.presence.follow = self.watch.news();
         self.presence.skew_ms = clock.skew_us() / 1000;
+        self.presence.overdue = overdue(&self.metrics);
         self.presence.probation =
             self.known.beat == 0 || now_us < self.joined_us + 3 * self.heartbeat.as_micros() as i64;
         // The numbered calls may have found it before: all replicas are to know.
@@ -193,6 +197,7 @@ impl Beats {
             self.presence.joined = known.beat;
         }
         self.known = known;
+        self.hear_overdue(&members);
         let was: Vec<String> = self.view.alive().map(|m| m.presence.name.clone()).collect();
         self.view.hear(self.store.nonce(), News { members, silence_ms, now_us })?;
         let is: Vec<String> = self.view.alive().map(|m| m.presence.name.clone()).collect();
@@ -220,6 +225,16 @@ impl Beats {
         Ok(())
     }
 
+    /// Takes what the others say that they hold past its time; of a dead one for as long as its claims may last.
+    fn hear_overdue(&self, members: &[Member]) {
+        let others = members.iter().filter(|member| member.nonce != self.store.nonce());
+        let others: Vec<_> = others.filter(|m| m.silent_ms <= m.lifetime_ms() + CLAIM_MS).collect();
+        for (name, metrics) in self.metrics.routes() {
+            let oldest = others.iter().filter_map(|m| m.presence.overdue.get(name.as_str())).min();
+            metrics.overdue.report(Place::Elsewhere, oldest.copied().map(UnixMs));
+        }
+    }
+
     /// Says goodbye, so that the others need not wait for this replica's death.
     async fn leave(&self) {
         match tokio::time::timeout(DEADLINE, self.store.leave()).await {
@@ -228,4 +243,11 @@ impl Beats {
             Err(_) => warn!("no answer to leaving the other replicas; they will notice"),
         }
     }
+}
+
+/// By route, the oldest overdue message that this replica has claimed.
+fn overdue(metrics: &Metrics) -> BTreeMap<String, i64> {
+    let claimed =
+        metrics.routes().filter_map(|(name, m)| Some((name.as_str().to_owned(), m.overdue.claimed()?.0)));
+    claimed.collect()
 }

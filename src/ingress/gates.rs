@@ -2,7 +2,7 @@
 //! it is resumed, one with `max_pending` messages until they have become fewer, one whose dead letters are full until
 //! some are gone; so does every route while the store does not answer, and until it has said once what is
 //! paused. What is counted for that is
-//! shown: pending, dead, how long the oldest due message has waited, and how far the clocks differ.
+//! shown: pending, dead, and how far the clocks differ.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tracing::{debug, info, warn};
 
 use super::admission::{AdmissionControl, AdmissionGate, share_of};
-use crate::domain::{Partition, Route, RouteName};
+use crate::domain::{Route, RouteName};
 use crate::lifecycle::{Shutdown, Tasks, tick};
 use crate::store::{Counts, DeadFilter, DeadRoom, Pauses, Store, StoreError};
 use crate::telemetry::Metrics;
@@ -43,7 +43,6 @@ struct Gates {
     full: BTreeSet<RouteName>,
     /// Those of the second kind.
     dead_full: BTreeSet<RouteName>,
-    partitions: Vec<Partition>,
     max_skew: Duration,
     away: bool,
     /// The store answers, and takes nothing in.
@@ -93,7 +92,6 @@ pub fn start(parts: Parts<'_>) -> BTreeMap<RouteName, AdmissionGate> {
         pauses: store.pauses(),
         full: BTreeSet::new(),
         dead_full: BTreeSet::new(),
-        partitions: store.partitions().all().collect(),
         max_skew,
         away: false,
         refused: false,
@@ -289,16 +287,14 @@ impl Gates {
     /// Answers the routes of which invalid dead letters must go, and how many.
     async fn count(&mut self) -> Result<Vec<(Arc<Route>, u64)>, StoreError> {
         let mut excess = Vec::new();
-        let (now, returned) = (self.store.clock().now(), self.returned());
-        let (counts, heads) = tokio::try_join!(self.store.counts(), self.store.heads(&self.partitions, now))?;
+        let returned = self.returned();
+        let counts = self.store.counts().await?;
         self.share_out(&counts, &returned);
         for route in &self.routes {
             let Some(metrics) = self.metrics.route(&route.name) else { continue };
             let counts = counts.get(route.name.as_str()).copied().unwrap_or_default();
             metrics.pending.set((counts.messages - metrics.in_flight.get()).max(0));
             metrics.dead.set(counts.dead);
-            let oldest = heads.iter().filter(|h| h.route() == route.name.as_str() && h.due <= now);
-            metrics.overdue(oldest.map(|h| h.due).min(), now);
             let full = counts.messages > 0 && counts.messages as u64 >= route.policy.max_pending;
             metrics.ingress_paused("max_pending", full);
             let graves = self.room.counted(&route.name, &counts);

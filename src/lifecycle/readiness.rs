@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
+use crate::domain::{Clock, UnixMs};
+
 /// How one part of the service stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
@@ -22,8 +24,15 @@ pub enum State {
 
 #[derive(Debug, Default)]
 struct Inner {
-    parts: BTreeMap<String, (State, bool)>,
+    parts: BTreeMap<String, Known>,
     draining: bool,
+}
+
+#[derive(Debug)]
+struct Known {
+    state: State,
+    essential: bool,
+    since: UnixMs,
 }
 
 /// All parts. Cheap to clone.
@@ -56,7 +65,7 @@ impl Readiness {
     pub fn is_ready(&self) -> bool {
         let inner = self.0.read();
         !inner.draining
-            && inner.parts.values().all(|(state, essential)| match state {
+            && inner.parts.values().all(|Known { state, essential, .. }| match state {
                 State::Up => true,
                 State::Degraded(_) => !essential,
                 State::Waiting(_) => false,
@@ -70,7 +79,19 @@ impl Readiness {
 
     /// Each part and how it stands.
     pub fn parts(&self) -> Vec<(String, State)> {
-        self.0.read().parts.iter().map(|(name, (state, _))| (name.clone(), state.clone())).collect()
+        self.0.read().parts.iter().map(|(name, known)| (name.clone(), known.state.clone())).collect()
+    }
+
+    /// Since when each part stands as it does, by this machine's clock.
+    pub fn since(&self) -> BTreeMap<String, UnixMs> {
+        self.0.read().parts.iter().map(|(name, known)| (name.clone(), known.since)).collect()
+    }
+
+    /// Announces a part that holds back nothing: it is up until somebody says otherwise.
+    pub fn side_part(&self, name: impl Into<String>) -> Part {
+        let part = Part { name: name.into(), essential: false, readiness: self.clone() };
+        part.up();
+        part
     }
 }
 
@@ -82,10 +103,20 @@ impl Part {
 
     /// It is in trouble: waiting if it was never up, else degraded. Returns whether that is news.
     pub fn down(&self, why: impl Into<String>) -> bool {
-        let was_waiting =
-            matches!(self.readiness.0.read().parts.get(&self.name), None | Some((State::Waiting(_), _)));
+        let was_waiting = self
+            .readiness
+            .0
+            .read()
+            .parts
+            .get(&self.name)
+            .is_none_or(|k| matches!(k.state, State::Waiting(_)));
         let why = why.into();
         self.set(if was_waiting { State::Waiting(why) } else { State::Degraded(why) })
+    }
+
+    /// Whether it is up.
+    pub fn is_up(&self) -> bool {
+        self.readiness.0.read().parts.get(&self.name).is_some_and(|known| known.state == State::Up)
     }
 
     /// Its name.
@@ -96,8 +127,11 @@ impl Part {
     fn set(&self, state: State) -> bool {
         let kind = std::mem::discriminant(&state);
         let mut inner = self.readiness.0.write();
-        let old = inner.parts.insert(self.name.clone(), (state, self.essential));
-        old.is_none_or(|(old, _)| std::mem::discriminant(&old) != kind)
+        let old = inner.parts.get(&self.name);
+        let same = old.filter(|old| std::mem::discriminant(&old.state) == kind).map(|old| old.since);
+        let since = same.unwrap_or_else(|| Clock::start().wall());
+        inner.parts.insert(self.name.clone(), Known { state, essential: self.essential, since });
+        same.is_none()
     }
 }
 

@@ -1,5 +1,7 @@
 //! What replicas say of themselves, and what the store says of itself to them.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::domain::{Partition, UnixMs};
@@ -37,6 +39,8 @@ pub struct Presence {
     /// What it follows, watches and saw ending for `send --wait`; mostly nothing.
     #[serde(skip_serializing_if = "FollowNews::is_empty")]
     pub follow: FollowNews,
+    /// By route, when the oldest message was to be delivered that it has claimed and that is overdue, Unix ms.
+    pub overdue: BTreeMap<String, i64>,
 }
 
 /// A replica as the store knows it.

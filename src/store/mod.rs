@@ -18,6 +18,7 @@
 //! | [`Store::beat`], [`Store::leave`] | cluster | who serves, and whether it is the store it was |
 //! | [`Store::lease`] | timer | tokens of a limited route |
 //! | [`Store::pause`], [`Store::resume`], [`Store::pauses`] | people; ingress and timer | what of a route stands still, on every replica |
+//! | [`Store::late`], [`Store::memory`] | people | how late, and how full |
 //! | [`Store::scan`] | replay | all that it holds of a route |
 //! | [`Store::mark`], [`Store::raise_mark`] | ingress | how far a source was ever read |
 //!
@@ -30,6 +31,7 @@ mod codec;
 pub mod config;
 mod dead;
 mod error;
+mod late;
 mod members;
 mod order;
 mod redis;
@@ -41,6 +43,7 @@ pub use codec::{CodecError, decode, encode};
 pub use config::Config;
 pub use dead::{DeadBody, DeadFilter, DeadId, DeadMark, DeadPage};
 pub use error::{PreflightError, StoreError};
+pub use late::{Late, Memory};
 pub use members::{Beaten, Known, Member, Presence};
 pub use order::{Hold, Ordered, OrderedRequest, Position, Taken};
 pub use redis::{

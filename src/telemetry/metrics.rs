@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -14,6 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use super::{Failing, Overdue};
 use crate::domain::{Cause, InvalidReason, RouteName, UnixMs};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -49,6 +50,11 @@ struct VersionLabel {
     version: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PartLabel {
+    part: String,
+}
+
 /// A gauge of whole things.
 pub type Count = Gauge<i64>;
 /// A gauge of seconds.
@@ -56,11 +62,11 @@ pub type Seconds = Gauge<f64, AtomicU64>;
 type ByRoute<M> = Family<RouteLabel, M>;
 type HistogramOf = fn() -> Histogram;
 
-/// Seconds, log-spaced from 100 us to 60 s.
+/// Seconds, log-spaced from 100 us to an hour: outages end there.
 fn seconds() -> Histogram {
     Histogram::new([
         0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
-        10.0, 30.0, 60.0,
+        10.0, 30.0, 60.0, 300.0, 900.0, 3600.0,
     ])
 }
 
@@ -80,6 +86,13 @@ pub struct Metrics {
     store_damage: Family<WhatLabel, Counter>,
     /// `unknown_routes`: (route, slice) pairs in the store that no configured route serves.
     pub unknown_routes: Count,
+    /// `store_memory_bytes`: of the fullest master.
+    pub store_memory: Count,
+    /// `store_memory_limit_bytes`: of the same; 0: it has none.
+    pub store_memory_limit: Count,
+    /// Targets that fail.
+    pub failing: Arc<Failing>,
+    part_up: Family<PartLabel, Count>,
 }
 
 /// One route's metrics.
@@ -113,7 +126,11 @@ pub struct RouteMetrics {
     ingress_paused: Family<ReasonLabels, Count>,
     paused: Mutex<BTreeSet<&'static str>>,
     target_waits: Mutex<usize>,
-    waiting: AtomicI64,
+    /// Where its overdue messages are.
+    pub overdue: Overdue,
+    /// The targets of all routes that fail.
+    pub failing: Arc<Failing>,
+    source_trouble: Mutex<Option<String>>,
 }
 
 #[derive(Default)]
@@ -162,7 +179,7 @@ impl Families {
         r.register("pending", "Messages waiting in the store, over all replicas", self.pending.clone());
         r.register("in_flight", "Messages claimed by this replica and not yet settled", self.in_flight.clone());
         r.register("dead", "Dead letters kept, over all replicas", self.dead.clone());
-        r.register("oldest_overdue_seconds", "How long the oldest due message has waited", self.oldest_overdue.clone());
+        r.register("oldest_overdue_seconds", "How long ago the oldest message that is not yet delivered was to be: waiting, put back after a failure, or claimed by any replica", self.oldest_overdue.clone());
         r.register("ingress_paused", "1 while the route's ingress is paused, by reason", self.ingress_paused.clone());
         r.register("ingress_lag", "Messages in the ingress topic that are not yet stored, published or dropped, those of open transactions apart", self.ingress_lag.clone());
         r.register("ingress_unresolved", "Messages read from the ingress topic and not yet stored, published or dropped", self.ingress_unresolved.clone());
@@ -185,12 +202,13 @@ impl Metrics {
             lateness.clone(),
         );
         registry.register("confirm_seconds", "From hand-over to the broker's confirm", confirm.clone());
+        let failing = Arc::<Failing>::default();
         let routes = routes.into_iter().map(|name| {
-            let handles = RouteMetrics::new(&families, &lateness, &confirm, &name);
+            let handles = RouteMetrics::new(&families, &lateness, &confirm, &failing, &name);
             (name, Arc::new(handles))
         });
         let metrics = Self {
-            routes: routes.collect(),
+            routes: routes.collect::<BTreeMap<_, _>>(),
             store_seconds: Family::new_with_constructor(seconds),
             stale_claims: Counter::default(),
             store_damage: Family::default(),
@@ -198,6 +216,10 @@ impl Metrics {
             store_changes: Counter::default(),
             clock_skew: Seconds::default(),
             unknown_routes: Count::default(),
+            store_memory: Count::default(),
+            store_memory_limit: Count::default(),
+            failing,
+            part_up: Family::default(),
         };
         metrics.register(registry);
         Arc::new(metrics)
@@ -212,6 +234,9 @@ impl Metrics {
         r.register("store_changes", "Times the store was found to have gone back, or to have been wiped or replaced", self.store_changes.clone());
         r.register("clock_skew_seconds", "Local wall clock minus the store's", self.clock_skew.clone());
         r.register("unknown_routes", "Routes with messages in the store that this configuration does not know", self.unknown_routes.clone());
+        r.register("part_up", "1 while a part of /readyz is up: connections, sources, targets, routes that deliver in time", self.part_up.clone());
+        r.register("store_memory_bytes", "Memory that Redis uses, of the fullest master", self.store_memory.clone());
+        r.register("store_memory_limit_bytes", "That master's maxmemory; 0: it has none", self.store_memory_limit.clone());
         let build = Family::<VersionLabel, Count>::default();
         build.get_or_create(&VersionLabel { version: env!("CARGO_PKG_VERSION") }).set(1);
         r.register("build_info", "The running version", build);
@@ -234,6 +259,11 @@ impl Metrics {
         }
     }
 
+    /// `part_up{part}`; parts are named by the configuration.
+    pub fn part_up(&self, part: String, up: bool) {
+        self.part_up.get_or_create(&PartLabel { part }).set(i64::from(up));
+    }
+
     /// Observes one round trip to the store.
     pub fn store_op(&self, op: &'static str, seconds: f64) {
         self.store_seconds.get_or_create(&OpLabel { op }).observe(seconds);
@@ -245,6 +275,7 @@ impl RouteMetrics {
         f: &Families,
         lateness: &Family<RouteLabel, Histogram, HistogramOf>,
         confirm: &Family<RouteLabel, Histogram, HistogramOf>,
+        failing: &Arc<Failing>,
         name: &RouteName,
     ) -> Self {
         let label = RouteLabel { route: name.as_str().to_owned() };
@@ -275,7 +306,9 @@ impl RouteMetrics {
             ingress_paused: f.ingress_paused.clone(),
             paused: Mutex::default(),
             target_waits: Mutex::default(),
-            waiting: AtomicI64::new(i64::MAX),
+            overdue: Overdue::default(),
+            failing: failing.clone(),
+            source_trouble: Mutex::default(),
             route: label.route,
         };
         for cause in Cause::ALL {
@@ -344,17 +377,25 @@ impl RouteMetrics {
         self.paused.lock().iter().copied().collect()
     }
 
-    /// Notes the due time of the oldest message that is claimed here and held back by its route's rate; `None`:
-    /// no message is.
-    pub fn held_back(&self, oldest: Option<UnixMs>) {
-        self.waiting.store(oldest.map_or(i64::MAX, |due| due.0), Ordering::Relaxed);
+    /// Says why its source cannot be read; `None`: it is read, or waits for a reason that `paused` has.
+    pub fn source_trouble(&self, why: Option<String>) {
+        *self.source_trouble.lock() = why;
     }
 
-    /// `oldest_overdue_seconds`: of what waits in the store (`oldest`: its due time) and what is held back here.
-    pub fn overdue(&self, oldest: Option<UnixMs>, now: UnixMs) {
-        let held_back = UnixMs(self.waiting.load(Ordering::Relaxed));
-        let oldest = oldest.map_or(held_back, |oldest| oldest.min(held_back));
-        self.oldest_overdue.set(now.since(oldest).max(0) as f64 / 1e3);
+    /// Why nothing is read from its source now; `None`: it is read.
+    pub fn source_waits(&self) -> Option<String> {
+        if let Some(why) = self.source_trouble.lock().clone() {
+            return Some(why);
+        }
+        let reasons = self.paused();
+        (!reasons.is_empty()).then(|| format!("ingress waits: {}", reasons.join(", ")))
+    }
+
+    /// Sets `oldest_overdue_seconds` from what all places have reported, and answers it.
+    pub fn count_overdue(&self, now: UnixMs) -> f64 {
+        let late_ms = self.overdue.oldest().map_or(0, |asked| now.since(asked).max(0));
+        self.oldest_overdue.set(late_ms as f64 / 1e3);
+        late_ms as f64 / 1e3
     }
 
     fn reason(&self, reason: &'static str) -> ReasonLabels {

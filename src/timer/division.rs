@@ -10,7 +10,7 @@ use super::Shard;
 use super::holding::{Flight, Holding, Standing};
 use super::order::Line;
 use crate::domain::failure::{self, Decision, Failed, FailedPublish, Flow};
-use crate::domain::{DeadReason, Entry, Flags, UnixMs, Verdict, dying, retry};
+use crate::domain::{DeadReason, Entry, Flags, Text, UnixMs, Verdict, dying, retry};
 use crate::store::{Bundle, DeadLetter, Division, Fresh, Hold, Remainder, slice_of};
 use crate::telemetry::Outcome;
 
@@ -48,7 +48,7 @@ pub(super) fn of(shard: &Shard, holding: &Holding, mut line: Option<&mut Line>, 
             }
             Standing::Failed(verdict) => {
                 let fate = if holding.flight.dying {
-                    dying(holding, index, verdict, now)
+                    dying(shard, holding, index, verdict, now)
                 } else {
                     failed(shard, holding, index, verdict, now, jitter)
                 };
@@ -111,7 +111,7 @@ fn failed(shard: &Shard, holding: &Holding, index: u32, verdict: &Verdict, now: 
     let served = &holding.flight.served;
     let entry = named(&holding.flight, index, holding.flight.entries[index as usize].clone());
     let handouts = entry.handouts + holding.flight.batch.expiries + 1;
-    served.metrics.publish_failure(retry::describe(verdict).0);
+    fails(shard, holding, verdict);
     let publish = FailedPublish { entry: &entry, verdict, handouts, flow: Flow::Delayed, now, jitter };
     let quota = |size| shard.dead_room.take(&served.route.name, size);
     let Failed { mut entry, decision, is_full } = failure::decide(publish, &served.route, quota);
@@ -122,6 +122,7 @@ fn failed(shard: &Shard, holding: &Holding, index: u32, verdict: &Verdict, now: 
     match decision {
         Decision::RetryAt(due) | Decision::WaitUntil(due) => {
             served.metrics.retries.inc();
+            tried_again(shard, holding, due.since(now));
             entry.asked.get_or_insert(entry.due);
             entry.due = due;
             Fate::Again(entry)
@@ -138,8 +139,23 @@ fn failed(shard: &Shard, holding: &Holding, index: u32, verdict: &Verdict, now: 
     }
 }
 
+/// Counts a failed publish, and has its target named; answers why it failed.
+fn fails(shard: &Shard, holding: &Holding, verdict: &Verdict) -> (&'static str, Text) {
+    let (reason, error) = retry::describe(verdict);
+    let metrics = &holding.flight.served.metrics;
+    metrics.publish_failure(reason);
+    metrics.failing.failed(&holding.flight.batch.target, shard.mono_us(), reason, &error);
+    (reason, error)
+}
+
+/// Has its target count as failing until then.
+fn tried_again(shard: &Shard, holding: &Holding, in_ms: i64) {
+    let failing = &holding.flight.served.metrics.failing;
+    failing.tried_again(&holding.flight.batch.target, shard.mono_us() + in_ms * 1000);
+}
+
 /// What becomes of a dead message that `dead_letter_to` did not take.
-fn dying(holding: &Holding, index: u32, verdict: &Verdict, now: UnixMs) -> Fate {
+fn dying(shard: &Shard, holding: &Holding, index: u32, verdict: &Verdict, now: UnixMs) -> Fate {
     let (served, entry) = (&holding.flight.served, &holding.flight.entries[index as usize]);
     if let Verdict::Refused { reason, error } = verdict
         && reason.is_hopeless()
@@ -148,13 +164,13 @@ fn dying(holding: &Holding, index: u32, verdict: &Verdict, now: UnixMs) -> Fate 
         warn!(route = %served.route.name, reason = reason.as_str(), %error, "dead_letter_to can never take a dead letter");
         return Fate::Dead(letter(holding, dying::ended(entry.clone()), dying::reason(entry)));
     }
-    let (reason, error) = retry::describe(verdict);
-    served.metrics.publish_failure(reason);
+    let (reason, error) = fails(shard, holding, verdict);
     let what = "dead_letter_to does not take what is dead; trying on";
     served.bursts.note(what, &served.route.name, reason, error);
     let mut entry = named(&holding.flight, index, entry.clone());
     entry.handouts += holding.flight.batch.expiries + 1;
     entry.due = now.plus(served.route.policy.retry.max_ms);
+    tried_again(shard, holding, served.route.policy.retry.max_ms);
     Fate::Again(entry)
 }
 

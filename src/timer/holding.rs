@@ -120,6 +120,7 @@ impl Flight {
         let (now_us, due_us) = (heard.store_us, self.entries[entry].asked_due().0 * 1000);
         let handed_us = self.published_us.load(Ordering::Acquire);
         metrics.published.inc();
+        metrics.failing.confirmed(&self.batch.target, heard.mono_us);
         self.served.watch.report(&self.served.route.name, self.batch.ids[entry].as_str(), || {
             Outcome::Published {
                 published_at: UnixMs(now_us / 1000),
@@ -141,6 +142,14 @@ impl Flight {
     /// Whether nothing of it is handed over, and something may be.
     pub(super) fn handed_none(&self) -> bool {
         self.handed.load(Ordering::Acquire) == 0
+    }
+
+    /// The entries that were handed over.
+    fn handed_over(&self) -> impl Iterator<Item = usize> {
+        let handed = self.handed.load(Ordering::Acquire) & !STOPPED;
+        let in_order = self.order.iter().take(handed as usize).map(|&index| index as usize);
+        let taken = |keyed: &Option<Keyed>| keyed.as_ref().is_some_and(|k| k.taken.load(Ordering::Acquire));
+        in_order.chain(self.keyed.iter().enumerate().filter(move |(_, k)| taken(k)).map(|(index, _)| index))
     }
 
     fn all_handed_over(&self) -> bool {
@@ -206,6 +215,24 @@ impl Holding {
     /// Whether every message of it has been handed over.
     pub(super) fn all_handed_over(&self) -> bool {
         self.flight.all_handed_over()
+    }
+
+    /// The earliest moment asked for among its messages that are due and not delivered.
+    pub(super) fn oldest_overdue(&self, now: UnixMs) -> Option<UnixMs> {
+        let delivered = |standing: &Standing| {
+            matches!(standing, Standing::Confirmed | Standing::Skipped | Standing::Died)
+        };
+        let left = self.stored.iter().filter(|&&entry| !delivered(&self.standing[entry as usize]));
+        let asked = left.map(|&entry| self.flight.entries[entry as usize].asked_due());
+        asked.min().filter(|asked| *asked <= now)
+    }
+
+    /// When it was last handed over to its lane, if something of that is not answered; monotonic microseconds.
+    pub(super) fn unanswered_us(&self) -> Option<i64> {
+        let handed_us = self.flight.published_us.load(Ordering::Acquire);
+        let waits = handed_us < i64::MAX
+            && self.flight.handed_over().any(|entry| self.standing[entry] == Standing::Open);
+        waits.then_some(handed_us)
     }
 
     /// Nothing more of it is handed over: what was not yet counts as not tried.

@@ -6,6 +6,7 @@
 
 mod back;
 mod hold;
+mod late;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -59,6 +60,7 @@ pub(super) struct Settler {
     /// Partitions with a settle on its way.
     settling: BTreeSet<Partition>,
     extending: usize,
+    ticks: u32,
     /// What this replica served at the last tick.
     served: Arc<Owned>,
 }
@@ -72,6 +74,7 @@ pub(super) async fn run(shard: Arc<Shard>) {
         gathering: false,
         settling: BTreeSet::new(),
         extending: 0,
+        ticks: 0,
         served: shard.cluster.owned(),
     };
     let mut ticked = pin!(tick(TICK));
@@ -90,6 +93,7 @@ pub(super) async fn run(shard: Arc<Shard>) {
                 settler.tick();
                 settler.hand_over();
                 settler.go_on();
+                settler.report_late();
             }
             () = shard.claimed_all.cancelled(), if !ending => ending = true,
         }

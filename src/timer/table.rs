@@ -46,7 +46,11 @@ impl Slots {
         if *standing == Standing::Open {
             *standing = match verdict {
                 Verdict::Unknown { .. } if mutants::is(Mutant::UnknownIsConfirmed) => Standing::Confirmed,
-                Verdict::Confirmed if holding.flight.dying => Standing::Died,
+                Verdict::Confirmed if holding.flight.dying => {
+                    let flight = &holding.flight;
+                    flight.served.metrics.failing.confirmed(&flight.batch.target, heard.mono_us);
+                    Standing::Died
+                }
                 Verdict::Confirmed => {
                     holding.news = true;
                     holding.flight.confirmed(entry, heard);

@@ -21,7 +21,6 @@ use crate::domain::{Refusal, RouteName, StoreClock, UnixMs, Verdict};
 use crate::egress::Publication;
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::mutants::{self, Mutant};
-use crate::telemetry::RouteMetrics;
 
 /// Longest sleep while anything waits: a clock that steps is followed within this.
 const LOOK: Duration = Duration::from_millis(100);
@@ -191,17 +190,13 @@ pub(super) fn hand_over(
 /// What of one limited route is due and has no token yet. Bounded by what the claimer takes of it.
 pub(super) struct Queue {
     limit: Arc<Limit>,
-    metrics: Arc<RouteMetrics>,
     due: BinaryHeap<Reverse<Item>>,
 }
 
 impl Queue {
     fn of<'a>(queues: &'a mut BTreeMap<RouteName, Self>, served: &Served, limit: Arc<Limit>) -> &'a mut Self {
-        queues.entry(served.route.name.clone()).or_insert_with(|| Self {
-            limit,
-            metrics: served.metrics.clone(),
-            due: BinaryHeap::new(),
-        })
+        let fresh = || Self { limit, due: BinaryHeap::new() };
+        queues.entry(served.route.name.clone()).or_insert_with(fresh)
     }
 
     /// Hands over as much as there are tokens, the earliest first, and asks for more. What of an item is not
@@ -231,7 +226,6 @@ impl Queue {
                 self.due.push(Reverse(item));
             }
         }
-        self.metrics.held_back(self.due.peek().map(|Reverse(item)| item.due));
         if !self.due.is_empty() && !self.limit.has_asked() {
             let most = self.limit.capacity() as usize;
             let mut short = 0;

@@ -205,6 +205,12 @@ impl Ledger {
         missing.map(|(id, _)| id.clone()).collect()
     }
 
+    /// The same and when each is due, Unix ms.
+    pub fn missing_due(&self) -> BTreeMap<Id, i64> {
+        let missing = self.missing().into_iter();
+        missing.map(|id| (id.clone(), self.attempts.get(&id).map_or(0, |(stamp, _)| stamp.due_ms))).collect()
+    }
+
     /// Compares; only meaningful after a full drain.
     pub fn report(&self) -> Report {
         Report::of(self)

@@ -145,6 +145,11 @@ impl Process {
         }
     }
 
+    /// The file that it writes to.
+    pub fn log_file(&self) -> PathBuf {
+        self.log.clone()
+    }
+
     /// All that it has written so far.
     pub fn log(&self) -> String {
         std::fs::read(&self.log)

@@ -221,6 +221,11 @@ impl Relay {
         self.process.log()
     }
 
+    /// The file that it logs to, the same in all its lives.
+    pub fn log_file(&self) -> PathBuf {
+        self.process.log_file()
+    }
+
     /// GET: status and body.
     pub async fn get(&self, path: &str) -> anyhow::Result<(u16, String)> {
         self.request("GET", path, None, "").await
@@ -326,6 +331,11 @@ impl Metrics {
         let has =
             |of: &BTreeMap<String, String>| labels.iter().all(|&(k, v)| of.get(k).is_some_and(|x| x == v));
         self.samples.iter().filter(|(n, l, _)| n == name && has(l)).map(|(_, _, value)| value).sum()
+    }
+
+    /// Whether any sample of this name is 0.
+    pub fn has_zero(&self, name: &str) -> bool {
+        self.samples.iter().any(|(n, _, value)| n == name && *value == 0.0)
     }
 }
 

@@ -17,9 +17,15 @@ async fn readiness_names_each_part_and_says_why_not() {
     redis.up();
     kafka.down("connection refused");
     let part = |name: &str, state: &str| json!({ "name": name, "state": state });
+    let (status, mut body) = ready().await;
+    let since = body["parts"][0].as_object_mut().and_then(|part| part.remove("since"));
+    assert!(
+        since.is_some_and(|since| since.as_str().is_some_and(|since| since.ends_with('Z'))),
+        "since when"
+    );
     let waiting = json!({ "name": "kafka:main", "state": "waiting", "why": "connection refused" });
-    let body = json!({ "ready": false, "draining": false, "parts": [waiting, part("redis", "up")] });
-    assert_eq!(ready().await, (503, body));
+    let expected = json!({ "ready": false, "draining": false, "parts": [waiting, part("redis", "up")] });
+    assert_eq!((status, body), (503, expected));
     kafka.up();
     let body =
         json!({ "ready": true, "draining": false, "parts": [part("kafka:main", "up"), part("redis", "up")] });
@@ -64,6 +70,10 @@ async fn a_route_is_shown_in_the_words_of_the_configuration() {
     mail.in_flight.set(2);
     mail.dead.set(1);
     mail.ingress_paused("max_pending", true);
+    mail.oldest_overdue.set(12.5);
+    server.readiness.side_part("source:mail").down("topic t is missing");
+    server.readiness.side_part("source:orders").down("nothing of this route's");
+    server.readiness.side_part("target:main:mail/").down("it refuses");
     let answer = server.call("GET", "/api/v1/routes/mail", Some(READ), "").await;
     guarded(&answer);
     let expected = json!({
@@ -86,6 +96,8 @@ async fn a_route_is_shown_in_the_words_of_the_configuration() {
         },
         "pending": 7, "in_flight": 2, "dead": 1, "paused": ["max_pending"],
         "publishing_paused": false,
+        "oldest_overdue_s": 12.5,
+        "troubles": ["source:mail: topic t is missing", "target:main:mail/: it refuses"],
     });
     assert_eq!((answer.status, answer.json()), (200, expected.clone()));
     let list = server.call("GET", "/api/v1/routes", Some(READ), "").await.json();

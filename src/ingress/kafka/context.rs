@@ -69,8 +69,41 @@ impl<S: Sink> Context<S> {
         }
     }
 
+    /// Takes back what was said of a topic.
+    pub(super) fn is_read(&self, topic: &str) {
+        let route = self.fixed.routes.get(topic);
+        if let Some(metrics) = route.and_then(|route| self.fixed.around.metrics.route(&route.name)) {
+            metrics.source_trouble(None);
+        }
+    }
+
     /// Says once what costs a route or the group its records.
-    pub(super) fn complain(&self, reason: &str) {
+    fn complain(&self, reason: &str) {
+        // The client library names the topic in its words; what names none concerns the whole group.
+        let names = |topic: &str| reason.split([' ', ':', ',']).any(|word| word == topic);
+        let one = self.fixed.routes.keys().any(|topic| names(topic));
+        for (topic, route) in self.fixed.routes.iter().filter(|(topic, _)| !one || names(topic)) {
+            if let Some(metrics) = self.fixed.around.metrics.route(&route.name) {
+                metrics.source_trouble(Some(format!("topic {topic}: {reason}")));
+            }
+            if one {
+                self.state.lock().missing.insert(topic.to_string());
+            }
+        }
+        self.warn_once(reason);
+    }
+
+    /// Says once that a partition's place is not known. Taken back when a partition of the topic is taken up.
+    pub(super) fn complain_of(&self, topic: &str, partition: i32) {
+        let reason = format!("{topic}/{partition}: nobody tells where to begin");
+        let route = self.fixed.routes.get(topic);
+        if let Some(metrics) = route.and_then(|route| self.fixed.around.metrics.route(&route.name)) {
+            metrics.source_trouble(Some(format!("topic {reason}")));
+        }
+        self.warn_once(&reason);
+    }
+
+    fn warn_once(&self, reason: &str) {
         if self.state.lock().complaints.insert(reason.to_owned()) {
             warn!(consumer = %self.fixed.owner, reason, "kafka consumer cannot read, looks again");
         }
@@ -110,6 +143,15 @@ impl<S: Sink> ClientContext for Context<S> {
     }
 
     fn stats(&self, statistics: Statistics) {
+        // A replica that is assigned nothing of a topic that has come hears of it here.
+        self.state.lock().missing.retain(|topic| {
+            let seen = statistics.topics.get(topic);
+            let there = seen.is_some_and(|seen| seen.partitions.keys().any(|partition| *partition >= 0));
+            if there {
+                self.is_read(topic);
+            }
+            !there
+        });
         self.show_lag(&statistics);
     }
 }

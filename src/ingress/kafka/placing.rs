@@ -31,18 +31,19 @@ impl<S: Sink> Context<S> {
         at_most: Duration,
     ) -> KafkaResult<()> {
         let (placed, unplaced) = self.places(consumer, offered, at_most);
-        for (topic, partition) in &unplaced {
-            self.complain(&format!("{topic}/{partition}: nobody tells where to begin"));
-        }
         let mut taken = TopicPartitionList::new();
         let mut state = self.state.lock();
         for ((topic, partition), position) in placed {
             let Some(assignment) = self.fixed.begin(&topic, partition, position) else { continue };
+            self.is_read(&topic);
             taken.add_partition_offset(&topic, partition, Offset::Offset(position.start))?;
             state.insert(assignment);
         }
-        state.unplaced.extend(unplaced);
+        state.unplaced.extend(unplaced.iter().cloned());
         drop(state);
+        for (topic, partition) in &unplaced {
+            self.complain_of(topic, *partition);
+        }
         consumer.incremental_assign(&taken)?;
         if taken.count() > 0 {
             // The client library keeps a partition paused beyond its assignment: one that was paused when it was

@@ -65,6 +65,8 @@ pub(super) struct State {
     pub(super) rest_us: i64,
     /// Commits that failed since one was seen to succeed.
     pub(super) missed: u32,
+    /// Topics that were said to be missing.
+    pub(super) missing: BTreeSet<String>,
     /// What was complained about already.
     pub(super) complaints: BTreeSet<String>,
 }

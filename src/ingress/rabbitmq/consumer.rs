@@ -126,6 +126,9 @@ impl<S: Sink> Consumer<S> {
             Ok(None) => return End::Drained,
             Err(fault) => return End::Refused(fault),
         };
+        if let Some(metrics) = &self.setup.metrics {
+            metrics.source_trouble(None);
+        }
         if self.trouble.take().is_some() {
             info!(route = %route.name, queue, "consuming again");
         }
@@ -177,6 +180,9 @@ impl<S: Sink> Consumer<S> {
     /// Says what is wrong, once.
     fn troubled(&mut self, fault: &Fault) {
         let text = fault.to_string();
+        if let Some(metrics) = &self.setup.metrics {
+            metrics.source_trouble(Some(format!("queue {}: {text}", self.setup.queue)));
+        }
         if self.trouble.as_ref() != Some(&text) {
             warn!(route = %self.setup.route.name, queue = self.setup.queue, error = text, "cannot consume a queue");
             self.trouble = Some(text);

@@ -95,6 +95,11 @@ impl Keys {
         self.of(p, "order")
     }
 
+    /// Bundles that were put back after they were due, and when they were to be delivered.
+    pub(super) fn put_back(&self, p: Partition) -> String {
+        self.of(p, "put_back")
+    }
+
     /// Names that were delivered, and until when they stay taken.
     pub(super) fn delivered(&self, p: Partition) -> String {
         self.of(p, "delivered")

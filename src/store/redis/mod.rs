@@ -15,6 +15,7 @@ mod histogram;
 mod identity;
 mod keys;
 mod lane;
+mod late;
 mod link;
 mod memory;
 mod node;

@@ -62,6 +62,7 @@ impl Store {
         keys.extend(fresh.iter().map(|(id, _)| self.0.keys.blob(p, id)));
         keys.extend(dead.iter().map(|id| self.0.keys.dead(id)));
         keys.extend(graves.iter().map(|grave| self.0.keys.grave(p, grave)));
+        keys.push(self.0.keys.put_back(p));
         let confirmed = bitmap(&division.confirmed);
         let mut args: Vec<Arg> = vec![
             division.claim.id.as_str().into(),
@@ -96,6 +97,7 @@ impl Store {
         if with.ordered {
             push_holds(&mut args, &division.holds);
         }
+        push_asked(&mut args, &fresh);
         args.extend(memory);
         let call = Call { script: scripts::DIVIDE.of(with), op: "divide", keys, args, blobs: Vec::new() };
         let answer = text(&self.0.settles.run(p, call).await?)?;
@@ -201,6 +203,16 @@ fn push_holds(args: &mut Vec<Arg>, holds: &[(Bytes, Hold)]) {
         args.extend::<[Arg; 2]>([Arg::Blob(key.clone()), hold.text().into()]);
     }
     args.push(holds.iter().map(|(_, hold)| hold.to).max().unwrap_or_default().into());
+}
+
+/// When what goes back was to be delivered, by bundle: its due time says only when it is tried next.
+fn push_asked(args: &mut Vec<Arg>, fresh: &[(BundleId, &Remainder)]) {
+    let asked = |r: &Remainder| r.fresh.bundle.entries.iter().filter_map(|entry| entry.asked).min();
+    let late: Vec<_> = fresh.iter().filter_map(|(id, r)| Some((id, asked(r)?))).collect();
+    args.push(late.len().into());
+    for (id, asked) in late {
+        args.extend::<[Arg; 2]>([id.as_str().into(), asked.0.into()]);
+    }
 }
 
 fn push_claims(args: &mut Vec<Arg>, held: &[Progress]) {

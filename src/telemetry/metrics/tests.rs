@@ -43,6 +43,9 @@ const CONTRACT: &[(&str, &str, &str)] = &[
     ("unknown_routes", "gauge", ""),
     ("store_changes_total", "counter", ""),
     ("loops_total", "counter", "route"),
+    ("part_up", "gauge", "part"),
+    ("store_memory_bytes", "gauge", ""),
+    ("store_memory_limit_bytes", "gauge", ""),
 ];
 
 struct Described {
@@ -66,6 +69,7 @@ fn exposition() -> String {
     handles.ingress_paused("store", true);
     metrics.store_op("claim", 0.001);
     metrics.store_damage("mended", 1);
+    metrics.part_up("redis".to_owned(), true);
     let mut text = String::new();
     encode(&mut text, &registry).expect("into a string");
     text

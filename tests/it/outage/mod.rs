@@ -6,6 +6,7 @@
 mod brokers;
 mod bytes;
 mod disk;
+mod late;
 mod redis;
 mod rereads;
 mod restarts;

@@ -55,6 +55,7 @@ mod dedupe;
 mod driver;
 mod invariants;
 mod large;
+mod late;
 mod late_copies;
 mod looking;
 mod lost_replies;

@@ -14,7 +14,7 @@ use crate::store::redis::{Store, scripts};
 use crate::store::{AuditReport, StoreError};
 
 /// The keys that each partition has, and their types.
-const KINDS: [(&str, &str); 13] = [
+const KINDS: [(&str, &str); 14] = [
     ("idx", "zset"),
     ("claims", "zset"),
     ("tokens", "hash"),
@@ -26,6 +26,7 @@ const KINDS: [(&str, &str); 13] = [
     ("counts", "hash"),
     ("calls", "hash"),
     ("delivered", "zset"),
+    ("put_back", "zset"),
     ("sources", "hash"),
     ("rates", "hash"),
 ];

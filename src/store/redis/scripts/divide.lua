@@ -1,7 +1,7 @@
 -- divide: a bundle of which something remains. What is confirmed leaves; what failed goes back as new
 -- bundles; what is unresolved is held on in a bundle born claimed; what is hopeless becomes a dead letter.
 --
--- KEYS  the fixed ones; the old blob; then D due zsets; B new blobs; X dead letters; G graves
+-- KEYS  the fixed ones; the old blob; then D due zsets; B new blobs; X dead letters; G graves; put_back
 -- ARGV  lane number answered; id, token, bitmap of what is confirmed; D B X G;
 --       D times: shelf
 --       B times: id, place of its due zset, first due ms, blob, token or "", lease ms, expiries
@@ -11,6 +11,7 @@
 --       names to move: count, then name, old index, place of the new bundle, new index
 --       where its keys leave in order: keys that are held from here on, each with its value: count, then key, "due
 --       from to" (a message of the key that would go before (due, from) goes behind (due, to)); the highest stamp given
+--       bundles that go back after they were due: count, then id, when they were to be delivered
 --       what to remember, see `remember`
 -- returns {s, us, went_back, answer}: "o" done, "s" stale
 -- atomic: all of it. costs: the new blobs pass through here: the rare path. Runs at maxmemory.
@@ -21,8 +22,8 @@ end
 local id, token, confirmed, D, B, X, G = arg(), arg(), arg(), num(), num(), num(), num()
 local old, count = KEYS[FIXED + 1], count_of(id)
 local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, FIXED + 1, 'string')
-  or wrong_kind(FIXED + 2, FIXED + 1 + D, 'zset') or wrong_kind(FIXED + 2 + D, #KEYS - G, 'string')
-  or wrong_kind(#KEYS - G + 1, #KEYS, 'zset')
+  or wrong_kind(FIXED + 2, FIXED + 1 + D, 'zset') or wrong_kind(FIXED + 2 + D, #KEYS - G - 1, 'string')
+  or wrong_kind(#KEYS - G, #KEYS, 'zset')
 if wrong then
   return refuse(wrong)
 end
@@ -37,6 +38,7 @@ if not held_by(id, token) then
     if ORDERED then
       at = at + 2 + 2 * ARGV[at + 1]
     end
+    at = at + 1 + 2 * ARGV[at + 1]
     remember()
   end
   return answer('s')
@@ -87,7 +89,7 @@ for i = 1, G do
       ids[#ids + 1], bytes = d.id, bytes + d.bytes
     end
   end
-  bury(KEYS[#KEYS - G + i], grave, ids, bytes)
+  bury(KEYS[#KEYS - G - 1 + i], grave, ids, bytes)
 end
 for _ = 1, num() do
   local name, index = arg(), arg()
@@ -116,6 +118,10 @@ if ORDERED then
     redis.call('HSET', ORDER, 'k:' .. route .. '/' .. key, value)
   end
   raise_stamp(num())
+end
+for _ = 1, num() do
+  local new, asked = arg(), num()
+  redis.call('ZADD', KEYS[#KEYS], int(asked), new)
 end
 if REMEMBERS then
   remember()

@@ -1,0 +1,226 @@
+//! The parts of `/readyz` beside the connections: each route's source, each target, whether the store takes messages
+//! in, and whether each route delivers in time. None of them closes readiness: what is in trouble costs its own
+//! messages only. Each is a metric too, and its begin and end a line of the log.
+
+mod lateness;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tracing::{info, warn};
+
+use self::lateness::Lateness;
+use super::House;
+use crate::domain::{Clock, Route, Target, Text, route};
+use crate::egress::Lanes;
+use crate::lifecycle::readiness::State;
+use crate::lifecycle::{Part, Readiness, Shutdown, tick};
+use crate::store::{Memory, Store};
+use crate::telemetry::{Metrics, Turn};
+
+/// How often everything is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often Redis is asked how full it is.
+const MEMORY_LOOK: Duration = Duration::from_secs(5);
+/// Longest wait for what the store says is late.
+const DEADLINE: Duration = Duration::from_secs(3);
+/// A master is nearly full from this share of its `maxmemory` on.
+const NEARLY_FULL: f64 = 0.9;
+
+/// Announces the parts and keeps them true until the lanes end.
+pub(super) fn start(house: &House, lanes: Arc<dyn Lanes>, slot: &Arc<OnceLock<Store>>, shutdown: Shutdown) {
+    let (routes, readiness) = (&house.config.routes, &house.readiness);
+    let side = |name: String| readiness.side_part(name);
+    let targets: BTreeMap<Text, Arc<Target>> = routes
+        .iter()
+        .flat_map(|route| route.targets())
+        .map(|target| (route::describe(target), target.clone()))
+        .collect();
+    let mut parts = Parts {
+        targets: targets.into_iter().map(|(name, target)| (side(format!("target:{name}")), target)).collect(),
+        routes: routes
+            .iter()
+            .map(|route| Watched {
+                source: side(format!("source:{}", route.name)),
+                delivery: side(format!("route:{}", route.name)),
+                route: route.clone(),
+                lateness: Lateness::default(),
+            })
+            .collect(),
+        room: side("store:room".to_owned()),
+        readiness: readiness.clone(),
+        metrics: house.metrics.clone(),
+        lanes,
+        slot: slot.clone(),
+        clock: house.clock,
+        nearly_full: false,
+    };
+    let (slot, metrics, ending) = (slot.clone(), house.metrics.clone(), shutdown.clone());
+    house.tasks.spawn("parts:late", async move {
+        let looks = async {
+            loop {
+                tick(LOOK).await;
+                if let Some(store) = slot.get() {
+                    look_for_late(store, &metrics).await;
+                }
+            }
+        };
+        tokio::select! {
+            () = ending.draining() => {}
+            () = looks => {}
+        }
+    });
+    let (slot, metrics, ending) = (parts.slot.clone(), house.metrics.clone(), shutdown.clone());
+    house.tasks.spawn("parts:memory", async move {
+        let looks = async {
+            loop {
+                tick(MEMORY_LOOK).await;
+                // One that does not answer has a part of its own that says so.
+                if let Some(Ok(memory)) = match slot.get() {
+                    Some(store) => Some(store.memory().await),
+                    None => None,
+                } {
+                    metrics.store_memory.set(memory.used as i64);
+                    metrics.store_memory_limit.set(memory.limit as i64);
+                }
+            }
+        };
+        tokio::select! {
+            () = ending.draining() => {}
+            () = looks => {}
+        }
+    });
+    house.tasks.spawn("parts", async move {
+        loop {
+            tokio::select! {
+                () = shutdown.draining() => return,
+                () = tick(LOOK) => parts.look(),
+            }
+        }
+    });
+}
+
+/// Asks the store what is late in it. Without an answer what was late stays so.
+async fn look_for_late(store: &Store, metrics: &Metrics) {
+    use crate::telemetry::Place;
+    let Ok(Ok(late)) = tokio::time::timeout(DEADLINE, store.late()).await else { return };
+    for (name, metrics) in metrics.routes() {
+        metrics.overdue.report(Place::Waiting, late.waiting.get(name.as_str()).copied());
+        metrics.overdue.report(Place::PutBack, late.put_back.get(name.as_str()).copied());
+    }
+}
+
+/// A route's parts.
+struct Watched {
+    route: Arc<Route>,
+    source: Part,
+    delivery: Part,
+    lateness: Lateness,
+}
+
+struct Parts {
+    targets: Vec<(Part, Arc<Target>)>,
+    routes: Vec<Watched>,
+    /// Whether the store takes messages in.
+    room: Part,
+    readiness: Readiness,
+    metrics: Arc<Metrics>,
+    lanes: Arc<dyn Lanes>,
+    slot: Arc<OnceLock<Store>>,
+    clock: Clock,
+    nearly_full: bool,
+}
+
+impl Parts {
+    fn look(&mut self) {
+        let now_us = self.clock.mono_us();
+        for (target, turn) in self.metrics.failing.look(now_us) {
+            tell(&target, &turn);
+        }
+        for (part, target) in &self.targets {
+            let why = self.lanes.lane(target).trouble().or_else(|| self.metrics.failing.why(target, now_us));
+            show(part, why);
+        }
+        self.look_at_room();
+        self.look_at_routes();
+        for (name, state) in self.readiness.parts() {
+            self.metrics.part_up(name, state == State::Up);
+        }
+    }
+
+    fn look_at_room(&mut self) {
+        let used = self.metrics.store_memory.get().max(0) as u64;
+        let memory = Memory { used, limit: self.metrics.store_memory_limit.get().max(0) as u64 };
+        let nearly_full = memory.share() >= NEARLY_FULL;
+        let percent = (memory.share() * 100.0) as u64;
+        if nearly_full && !self.nearly_full {
+            warn!(
+                used = memory.used,
+                limit = memory.limit,
+                "redis is nearly full; at maxmemory ingress waits"
+            );
+        } else if self.nearly_full && !nearly_full {
+            info!(used = memory.used, limit = memory.limit, "redis has room again");
+        }
+        self.nearly_full = nearly_full;
+        let waits = self.slot.get().and_then(Store::writes_wait);
+        let why = waits.map(|why| format!("the store takes nothing in: {why}"));
+        show(&self.room, why.or_else(|| nearly_full.then(|| format!("redis uses {percent} % of maxmemory"))));
+    }
+
+    fn look_at_routes(&mut self) {
+        let now = self.slot.get().map(|store| store.clock().now());
+        let trouble = trouble(&self.readiness);
+        for watched in &mut self.routes {
+            let Some(metrics) = self.metrics.route(&watched.route.name) else { continue };
+            let waits = metrics.source_waits();
+            let name = &watched.route.name;
+            match (&waits, watched.source.is_up()) {
+                (Some(why), true) => warn!(route = %name, why, "nothing is read from the source"),
+                (None, false) => info!(route = %name, "the source is read again"),
+                _ => {}
+            }
+            show(&watched.source, waits);
+            let late_s = now.map_or(0.0, |now| metrics.count_overdue(now));
+            let paused = metrics.publishing_paused.get() != 0;
+            let causes = || lateness::causes(&watched.route, paused, &trouble);
+            if let Some(turn) = watched.lateness.look(late_s) {
+                turn.tell(name, late_s, &causes());
+            }
+            let why = watched
+                .lateness
+                .is_late()
+                .then(|| format!("its oldest message is {late_s:.0} s late: {}", causes()));
+            show(&watched.delivery, why);
+        }
+    }
+}
+
+/// Each part that is not up, and why.
+fn trouble(readiness: &Readiness) -> BTreeMap<String, String> {
+    let why = |state| match state {
+        State::Up => None,
+        State::Waiting(why) | State::Degraded(why) => Some(why),
+    };
+    readiness.parts().into_iter().filter_map(|(name, state)| Some((name, why(state)?))).collect()
+}
+
+fn show(part: &Part, why: Option<String>) {
+    match why {
+        None => part.up(),
+        Some(why) => part.down(why),
+    };
+}
+
+fn tell(target: &Text, turn: &Turn) {
+    match turn {
+        Turn::Fails { reason, error } => warn!(%target, reason, %error, "publishing to a target fails"),
+        Turn::Works { failures, lasted_us } => {
+            let lasted_s = lasted_us / 1_000_000;
+            info!(%target, failures, lasted_s, "publishing to a target works again");
+        }
+        Turn::Silent => warn!(%target, "a target does not answer publishes"),
+        Turn::Answers => info!(%target, "a target answers publishes again"),
+    }
+}

@@ -1,0 +1,253 @@
+//! What is late counts from the moment it was asked for, wherever it is, and something says why within seconds: a part
+//! of `/readyz`, the same part as a metric, `status`, and one line of the log when it begins and one when it ends.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::{accounted, logged};
+use crate::four::four_routes;
+use crate::support::eventually::within;
+use crate::support::run::now_ms;
+use crate::support::{
+    Config, Kafka, Observer, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names,
+};
+
+/// Longest time until a reason is named, and as much again for a busy machine.
+const NAMED: Duration = Duration::from_secs(5 + 5);
+/// By so much the gauge may be behind: a look each second, of a look each second, on a busy machine.
+const BEHIND_MS: i64 = 5000;
+
+async fn json(relay: &Relay, path: &str) -> anyhow::Result<Value> {
+    Ok(serde_json::from_str(&relay.get(path).await?.1)?)
+}
+
+/// The part of `/readyz` by this name; up: its `why` is null.
+async fn part(relay: &Relay, name: &str) -> anyhow::Result<Value> {
+    let ready = json(relay, "/readyz").await?;
+    let parts = ready["parts"].as_array().cloned().unwrap_or_default();
+    parts
+        .into_iter()
+        .find(|part| part["name"] == name)
+        .ok_or_else(|| anyhow::anyhow!("no part {name}: {ready}"))
+}
+
+/// How late the gauge says that a route is, ms, and the API the same.
+async fn late_ms(relay: &Relay, route: &str) -> anyhow::Result<i64> {
+    let gauge = relay.metrics().await?.sum("postdate_oldest_overdue_seconds", &[("route", route)]);
+    let shown = json(relay, &format!("/api/v1/routes/{route}")).await?["oldest_overdue_s"].as_f64();
+    let shown = shown.ok_or_else(|| anyhow::anyhow!("the API does not say"))?;
+    anyhow::ensure!((gauge - shown).abs() < 5.0, "one figure: {gauge} and {shown}");
+    Ok((gauge * 1e3) as i64)
+}
+
+/// Waits until a part is named within the time that it may take, and its metric says the same.
+async fn named(relay: &Relay, name: &str, words: &str) {
+    let found = within(NAMED, async || {
+        let part = part(relay, name).await?;
+        let why = part["why"].as_str().unwrap_or_default();
+        let up = relay.metrics().await?.sum("postdate_part_up", &[("part", name)]);
+        let said = why.contains(words) && part["since"].is_string() && up < 0.5;
+        if said { Ok(()) } else { Err(anyhow::anyhow!("{part}, part_up {up}")) }
+    });
+    found.await.unwrap_or_else(|last| panic!("{name} is named with {words:?}: {last}"));
+}
+
+/// Waits until a part is up again.
+async fn up_again(relay: &Relay, name: &str) {
+    eventually(&format!("{name} is up again"), async || {
+        let part = part(relay, name).await?;
+        if part["state"] == "up" { Ok(()) } else { Err(anyhow::anyhow!("{part}")) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_fails_nine_times_counts_from_the_moment_it_was_asked_for() {
+    let (redis, rabbitmq, run) = (Redis::shared().await, Rabbitmq::shared().await, Run::new());
+    let (source, target, exchange) = (names::unique("q"), names::unique("q"), names::unique("x"));
+    rabbitmq.declare_queue(&source, QueueKind::Classic).await;
+    rabbitmq.declare_queue(&target, QueueKind::Classic).await;
+    rabbitmq.declare_exchange(&exchange, lapin::ExchangeKind::Direct).await;
+    let from = format!(r#"{{ rabbitmq = "main", queue = "{source}" }}"#);
+    let to = format!(r#"{{ rabbitmq = "main", exchange = "{exchange}", routing_key = "{target}" }}"#);
+    let retry = r#"retry = { attempts = 100, initial = "400ms", max = "2s" }"#;
+    let config = Config::new(redis).rabbitmq("main", rabbitmq).route("one", &from, &to, retry);
+    let mut relay = Relay::start(&config).await;
+    run.collect_rabbitmq(rabbitmq, &target);
+    let observer = Observer::watch(&run, &[&relay]);
+    let due_ms = now_ms() + 500;
+    let message = run.message(&format!("rabbitmq:{target}"), When::Delay(500)).key(&target);
+    run.send_rabbitmq(rabbitmq, "", Some(&source), vec![message]).await;
+
+    let name = format!("target:main:{exchange}/{target}");
+    named(&relay, &name, "unroutable").await;
+    named(&relay, "route:one", "late: target:").await;
+    let mut fallen = None;
+    eventually("it has failed nine times", async || {
+        let late = late_ms(&relay, "one").await?;
+        let asked = now_ms() - due_ms;
+        if late < asked - BEHIND_MS {
+            fallen = Some(format!("{late} ms late, {asked} ms after it was asked for"));
+        }
+        let failed = relay.total("postdate_publish_failures_total", &[("route", "one")]).await;
+        if failed >= 9.0 { Ok(()) } else { Err(anyhow::anyhow!("{failed} failures")) }
+    })
+    .await;
+    assert_eq!(fallen, None, "the gauge never falls behind the moment that was asked for");
+    // A restart hides nothing: the moment stands in the store.
+    relay.terminate().await;
+    relay.restart().await;
+    eventually("it is as late as before", async || {
+        let (late, asked) = (late_ms(&relay, "one").await?, now_ms() - due_ms);
+        if late >= asked - BEHIND_MS { Ok(()) } else { Err(anyhow::anyhow!("{late} of {asked}")) }
+    })
+    .await;
+
+    eventually("what waits says why", async || {
+        let waits = json(&relay, "/api/v1/messages?route=one").await?;
+        let one = &waits["items"][0];
+        let asked = one["asked_ms"].as_i64().unwrap_or(0);
+        let said = one["last_error"]["reason"] == "unroutable" && one["failures"].as_u64() >= Some(9);
+        if said && (asked - due_ms).abs() < 2000 { Ok(()) } else { Err(anyhow::anyhow!("{waits}")) }
+    })
+    .await;
+    rabbitmq.bind(&target, &exchange, &target).await;
+    accounted_one(&run, &relay).await;
+    up_again(&relay, "route:one").await;
+    up_again(&relay, &name).await;
+    logged(
+        &relay,
+        &["publishing to a target fails", "messages are late", "publishing to a target works again"],
+    )
+    .await;
+    let lines = relay.log().matches("publishing to a target fails").count();
+    assert!(lines <= 2, "one line a life, not one a failure: {lines}");
+    drop(observer);
+}
+
+async fn accounted_one(run: &Run, relay: &Relay) {
+    run.drain(relay).await;
+    run.report().assert_accounted(super::repeats(relay).await);
+}
+
+/// Both brokers, each stopped (it hangs: no connection is lost) with messages on their way to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_hangs_is_named_and_what_waits_for_it_is_late_from_its_due_time_on() {
+    let (redis, mut kafka, mut rabbitmq) = tokio::join!(Redis::shared(), Kafka::start(), Rabbitmq::start());
+    let four = four_routes(redis, &kafka, &rabbitmq).await;
+    let relay = Relay::start(&four.config).await;
+    let observer = Observer::watch(&four.run, &[&relay]);
+    tokio::join!(four.send_kafka(&kafka, 80), four.send_rabbitmq(&rabbitmq, 80));
+    eventually("all of it is read", async || {
+        let read = relay.total("postdate_admitted_total", &[]).await;
+        if read >= 400.0 { Ok(()) } else { Err(format!("{read} of 400")) }
+    })
+    .await;
+    for hangs in ["kafka", "rabbitmq"] {
+        if hangs == "kafka" {
+            kafka.stop()
+        } else {
+            rabbitmq.stop()
+        }
+        let stopped = Instant::now();
+        let routes = if hangs == "kafka" { ["k-k", "r-k"] } else { ["k-r", "r-r"] };
+        if hangs == "rabbitmq" {
+            assert!(!four.run.ledger().missing().is_empty(), "the stop must come in mid-flow");
+        }
+        for route in routes {
+            named(&relay, &format!("route:{route}"), "late: ").await;
+            eventually(&format!("{route} is late since its due time"), async || {
+                let (late, least) = (late_ms(&relay, route).await?, stopped.elapsed().as_millis() as i64);
+                // Its first message was due within a second of the stop, or before.
+                if late >= least - 1000 - BEHIND_MS && late >= 6000 {
+                    Ok(())
+                } else {
+                    Err(anyhow::anyhow!("{late} of {least}"))
+                }
+            })
+            .await;
+        }
+        if hangs == "kafka" {
+            kafka.cont()
+        } else {
+            rabbitmq.cont()
+        }
+        for route in routes {
+            up_again(&relay, &format!("route:{route}")).await;
+        }
+        if hangs == "kafka" {
+            four.send_rabbitmq(&rabbitmq, 80).await;
+            four.send_kafka(&kafka, 80).await;
+        }
+    }
+    accounted(&four, &relay).await;
+    logged(&relay, &["messages are late", "messages are in time again"]).await;
+    drop(observer);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sources_that_are_missing_and_publishing_that_is_paused_are_named() {
+    let (redis, kafka, rabbitmq) = tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
+    let (topic, queue, target) = (names::unique("topic"), names::unique("queue"), names::unique("target"));
+    let run = Run::new();
+    rabbitmq.declare_queue(&target, QueueKind::Classic).await;
+    run.collect_rabbitmq(rabbitmq, &target);
+    let to = format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{target}" }}"#);
+    let config = Config::new(redis)
+        .kafka("main", kafka)
+        .rabbitmq("main", rabbitmq)
+        .route("topic", &format!(r#"{{ kafka = "main", topic = "{topic}", group = "{topic}" }}"#), &to, "")
+        .route("queue", &format!(r#"{{ rabbitmq = "main", queue = "{queue}" }}"#), &to, "");
+    let relay = Relay::start(&config).await;
+    named(&relay, "source:topic", &topic).await;
+    named(&relay, "source:queue", &queue).await;
+    kafka.create_topic(&topic, 1).await;
+    rabbitmq.declare_queue(&queue, QueueKind::Classic).await;
+    up_again(&relay, "source:topic").await;
+    up_again(&relay, "source:queue").await;
+
+    let paused = relay.request("POST", "/api/v1/routes/queue/pause", None, r#"{"only":"publishing"}"#).await;
+    assert_eq!(paused.expect("paused").0, 200);
+    let message = run.message(&format!("rabbitmq:{target}"), When::Delay(100)).key(&target);
+    run.send_rabbitmq(rabbitmq, "", Some(&queue), vec![message]).await;
+    named(&relay, "route:queue", "publishing is paused").await;
+    let resumed = relay.request("POST", "/api/v1/routes/queue/resume", None, "{}").await;
+    assert_eq!(resumed.expect("resumed").0, 200);
+    accounted_one(&run, &relay).await;
+    up_again(&relay, "route:queue").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_fills_up_is_told_before_it_takes_nothing_in() {
+    let (redis, rabbitmq) = tokio::join!(Redis::start(), Rabbitmq::shared());
+    let (source, target) = (names::unique("q"), names::unique("q"));
+    rabbitmq.declare_queue(&source, QueueKind::Classic).await;
+    rabbitmq.declare_queue(&target, QueueKind::Classic).await;
+    let from = format!(r#"{{ rabbitmq = "main", queue = "{source}" }}"#);
+    let to = format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{target}" }}"#);
+    let config = Config::new(&redis).rabbitmq("main", rabbitmq).route("one", &from, &to, "");
+    let relay = Relay::start(&config).await;
+    let mut raw = redis.connection().await.expect("connected");
+    let mut limit = async |bytes: u64| {
+        let set = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes).to_owned();
+        set.query_async::<()>(&mut raw).await.expect("CONFIG SET");
+    };
+    let used = eventually("the memory is told", async || {
+        let used = relay.metrics().await.map_err(|e| e.to_string())?.sum("postdate_store_memory_bytes", &[]);
+        if used > 0.0 { Ok(used as u64) } else { Err("not yet".to_owned()) }
+    })
+    .await;
+    limit(used + used / 20).await;
+    named(&relay, "store:room", "% of maxmemory").await;
+    limit(1).await;
+    let run = Run::new();
+    run.collect_rabbitmq(rabbitmq, &target);
+    let message = run.message(&format!("rabbitmq:{target}"), When::Delay(3000)).key(&target);
+    run.send_rabbitmq(rabbitmq, "", Some(&source), vec![message]).await;
+    named(&relay, "store:room", "takes nothing in").await;
+    named(&relay, "source:one", "store").await;
+    limit(0).await;
+    up_again(&relay, "store:room").await;
+    accounted_one(&run, &relay).await;
+}

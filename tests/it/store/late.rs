@@ -1,0 +1,91 @@
+//! When the oldest message of each route was to be delivered, by the store's word, whatever moved its due time since.
+
+use std::collections::BTreeMap;
+
+use postdate::domain::UnixMs;
+use postdate::store::{Division, Held, Remainder, StoreError};
+
+use super::room::*;
+
+fn of_route(asked: UnixMs) -> BTreeMap<String, UnixMs> {
+    BTreeMap::from([(route().as_str().to_owned(), asked)])
+}
+
+/// Puts everything that is due back, to be tried again in an hour, and remembers since when it is late.
+async fn put_back(room: &Room, asked: UnixMs) -> Held {
+    let claimed = room.claim(LONG).await.remove(0);
+    let mut entry = unnamed(UnixMs(past().0 + 3_600_000), "again");
+    entry.asked = Some(asked);
+    entry.id = Some("~again".into());
+    let fresh = postdate::store::Fresh { route: route(), bundle: bundle(vec![entry]) };
+    let back = Remainder { fresh, from: vec![0], lease_ms: None, expiries: 0, stamp: None };
+    let division = Division {
+        claim: claimed.claim,
+        confirmed: vec![false],
+        delivered: vec![],
+        freed: vec![],
+        remainders: vec![back],
+        dead: vec![],
+        holds: Vec::new(),
+    };
+    room.divide(division).await
+}
+
+#[tokio::test]
+async fn what_was_put_back_is_late_from_the_moment_that_was_asked_for_until_it_has_left() {
+    let room = Room::shared().await;
+    assert_eq!(room.store.late().await.expect("asked").waiting, BTreeMap::new());
+    room.keep(vec![unnamed(past(), "a")]).await;
+    let late = room.store.late().await.expect("asked");
+    assert_eq!((late.waiting, late.put_back), (of_route(past()), BTreeMap::new()));
+
+    assert!(matches!(put_back(&room, past()).await, Held::Done(_)));
+    let late = room.store.late().await.expect("asked");
+    assert_eq!(
+        (late.waiting, late.put_back),
+        (BTreeMap::new(), of_route(past())),
+        "due in an hour, and late"
+    );
+    let key = room.key("put_back");
+    assert_eq!(room.command::<i64>(&["ZCARD", &key]).await, 1);
+
+    // It leaves by whatever way; here its blob is gone.
+    let blobs: Vec<String> = room.command(&["KEYS", &room.key("b:*")]).await;
+    room.command::<i64>(&["DEL", &blobs[0]]).await;
+    let late = room.store.late().await.expect("asked");
+    assert_eq!(late.put_back, BTreeMap::new());
+    assert_eq!(room.command::<i64>(&["EXISTS", &key]).await, 0, "nothing is left of it");
+}
+
+#[tokio::test]
+async fn put_back_of_another_type_refuses_the_call_and_hides_nothing_else() {
+    let room = Room::shared().await;
+    room.keep(vec![unnamed(past(), "a")]).await;
+    let claimed = room.claim(LONG).await.remove(0);
+    room.command::<()>(&["SET", &room.key("put_back"), "not ours"]).await;
+    let division = Division {
+        claim: claimed.claim,
+        confirmed: vec![true],
+        delivered: vec![],
+        freed: vec![],
+        remainders: vec![],
+        dead: vec![],
+        holds: Vec::new(),
+    };
+    let refused = room.store.divide(&division).await;
+    assert!(matches!(refused, Err(StoreError::Damaged(_))), "{refused:?}");
+    room.keep(vec![unnamed(past(), "b")]).await;
+    let late = room.store.late().await.expect("asked");
+    assert_eq!((late.waiting, late.put_back), (of_route(past()), BTreeMap::new()));
+    let report = room.store.audit(P).await.expect("audited");
+    assert_eq!(report.quarantined, ["put_back"]);
+    assert!(matches!(room.store.divide(&division).await, Ok(Held::Done(_))));
+}
+
+#[tokio::test]
+async fn the_memory_of_the_fullest_master_is_told() {
+    let room = Room::shared().await;
+    let memory = room.store.memory().await.expect("asked");
+    assert!(memory.used > 100_000, "{memory:?}");
+    assert_eq!(memory.limit, 0);
+}
