@@ -40,6 +40,12 @@ impl Stage {
         self.drain().await;
         eventually("the dead letters are listed", async || self.park_dead_letters().await).await;
         let report = self.run.report();
+        let silences = self.observer.take().map(|mut observer| observer.silences()).unwrap_or_default();
+        // What the fault itself has taken is late for ever, and others judge that.
+        if report.lost.is_empty() {
+            let told = silences.iter().map(|what| format!("late, and nothing said why: {what}"));
+            self.outcome.missed.extend(told);
+        }
         let explained = self.total("postdate_redelivered_total", &[]).await as usize;
         let outcome = &mut self.outcome;
         outcome.messages = report.attempts;
