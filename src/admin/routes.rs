@@ -50,7 +50,7 @@ pub(super) struct View {
     /// How long ago the oldest message that is not yet delivered was to be, seconds; 0 if none is overdue. The same
     /// as `oldest_overdue_seconds`.
     oldest_overdue_s: f64,
-    /// What is wrong with its source, its targets or its delivery: the parts of `/readyz` that are not up, and why.
+    /// What is wrong with its source, its targets, its delivery or the store's room: the parts of `/readyz` that are not up, and why.
     troubles: Vec<String>,
 }
 
@@ -99,7 +99,7 @@ fn view(admin: &Admin, route: &Route) -> View {
 
 fn troubles(admin: &Admin, route: &Route) -> Vec<String> {
     let targets = route.targets().map(|target| format!("target:{}", route::describe(target)));
-    let own = [format!("route:{}", route.name), format!("source:{}", route.name)];
+    let own = [format!("route:{}", route.name), format!("source:{}", route.name), "store:room".to_owned()];
     let names: Vec<String> = own.into_iter().chain(targets).collect();
     let trouble = |(name, state): (String, State)| match state {
         State::Up => None,

@@ -1,5 +1,6 @@
 //! `postdate status`
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -60,10 +61,12 @@ pub(super) fn look(client: &Client, json: bool) -> Result<String, ClientError> {
             [vec![text(&r["name"])], counts.to_vec(), vec![overdue, paused]].concat()
         })
         .collect();
-    let troubles: Vec<_> = items(&routes)
+    // Routes share targets and the store.
+    let troubles: BTreeSet<String> = items(&routes)
         .iter()
         .flat_map(|r| r["troubles"].as_array().into_iter().flatten().map(text).collect::<Vec<_>>())
         .collect();
+    let troubles: Vec<String> = troubles.into_iter().collect();
     let troubles = if troubles.is_empty() { String::new() } else { format!("\n\n{}", troubles.join("\n")) };
     let due = client.get("/api/v1/histogram")?;
     let sum = |window: &str| {

@@ -13,8 +13,8 @@ use crate::support::{
     Config, Kafka, Observer, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names,
 };
 
-/// Longest time until a reason is named, and as much again for a busy machine.
-const NAMED: Duration = Duration::from_secs(5 + 5);
+/// Longest time until a reason is named, and what a busy machine may need on top.
+const NAMED: Duration = Duration::from_secs(5 + 10);
 /// By so much the gauge may be behind: a look each second, of a look each second, on a busy machine.
 const BEHIND_MS: i64 = 5000;
 
@@ -138,7 +138,7 @@ async fn a_target_that_hangs_is_named_and_what_waits_for_it_is_late_from_its_due
     let four = four_routes(redis, &kafka, &rabbitmq).await;
     let relay = Relay::start(&four.config).await;
     let observer = Observer::watch(&four.run, &[&relay]);
-    tokio::join!(four.send_kafka(&kafka, 80), four.send_rabbitmq(&rabbitmq, 80));
+    tokio::join!(four.send_kafka(&kafka, 120), four.send_rabbitmq(&rabbitmq, 120));
     eventually("all of it is read", async || {
         let read = relay.total("postdate_admitted_total", &[]).await;
         if read >= 400.0 { Ok(()) } else { Err(format!("{read} of 400")) }
@@ -177,8 +177,8 @@ async fn a_target_that_hangs_is_named_and_what_waits_for_it_is_late_from_its_due
             up_again(&relay, &format!("route:{route}")).await;
         }
         if hangs == "kafka" {
-            four.send_rabbitmq(&rabbitmq, 80).await;
-            four.send_kafka(&kafka, 80).await;
+            four.send_rabbitmq(&rabbitmq, 120).await;
+            four.send_kafka(&kafka, 120).await;
         }
     }
     accounted(&four, &relay).await;
