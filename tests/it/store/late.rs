@@ -14,7 +14,7 @@ fn of_route(asked: UnixMs) -> BTreeMap<String, UnixMs> {
 /// Puts everything that is due back, to be tried again in an hour, and remembers since when it is late.
 async fn put_back(room: &Room, asked: UnixMs) -> Held {
     let claimed = room.claim(LONG).await.remove(0);
-    let mut entry = unnamed(UnixMs(past().0 + 3_600_000), "again");
+    let mut entry = unnamed(room.store.clock().now().plus(3_600_000), "again");
     entry.asked = Some(asked);
     entry.id = Some("~again".into());
     let fresh = postdate::store::Fresh { route: route(), bundle: bundle(vec![entry]) };
