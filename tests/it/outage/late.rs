@@ -146,9 +146,9 @@ async fn a_target_that_hangs_is_named_and_what_waits_for_it_is_late_from_its_due
     .await;
     for hangs in ["kafka", "rabbitmq"] {
         if hangs == "kafka" {
-            kafka.stop()
+            kafka.stop();
         } else {
-            rabbitmq.stop()
+            rabbitmq.stop();
         }
         let stopped = Instant::now();
         let routes = if hangs == "kafka" { ["k-k", "r-k"] } else { ["k-r", "r-r"] };
@@ -169,9 +169,9 @@ async fn a_target_that_hangs_is_named_and_what_waits_for_it_is_late_from_its_due
             .await;
         }
         if hangs == "kafka" {
-            kafka.cont()
+            kafka.cont();
         } else {
-            rabbitmq.cont()
+            rabbitmq.cont();
         }
         for route in routes {
             up_again(&relay, &format!("route:{route}")).await;
