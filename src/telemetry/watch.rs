@@ -48,6 +48,8 @@ mod unix_ms {
 
     use crate::domain::UnixMs;
 
+    // serde passes a field by reference.
+    #[allow(clippy::trivially_copy_pass_by_ref)]
     pub(super) fn serialize<S: Serializer>(moment: &UnixMs, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_i64(moment.0)
     }

@@ -162,7 +162,7 @@ fn poll<S: Sink>(consumer: &GroupClient<S>, mut patience: Duration) -> bool {
                 came = true;
             }
             Some(Err(error)) if is_damage(&error) => {
-                consumer.context().complain(&format!("a damaged batch is skipped: {error}"));
+                consumer.context().warn_once(&format!("a damaged batch is skipped: {error}"));
             }
             Some(Err(error)) => trace!(%error, "kafka consumer error"),
             None => break,

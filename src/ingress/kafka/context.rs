@@ -103,7 +103,7 @@ impl<S: Sink> Context<S> {
         self.warn_once(&reason);
     }
 
-    fn warn_once(&self, reason: &str) {
+    pub(super) fn warn_once(&self, reason: &str) {
         if self.state.lock().complaints.insert(reason.to_owned()) {
             warn!(consumer = %self.fixed.owner, reason, "kafka consumer cannot read, looks again");
         }
