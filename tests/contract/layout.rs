@@ -17,7 +17,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("egress", &["domain", "broker", "backoff", "lifecycle", "telemetry", "mutants"]),
     ("ingress", &["domain", "broker", "backoff", "lifecycle", "telemetry", "mutants", "store", "egress"]),
     ("cluster", &["domain", "lifecycle", "telemetry", "backoff", "mutants", "store"]),
-    ("timer", &["domain", "lifecycle", "telemetry", "mutants", "store", "cluster", "egress"]),
+    ("timer", &["domain", "backoff", "lifecycle", "telemetry", "mutants", "store", "cluster", "egress"]),
     ("admin", &["domain", "lifecycle", "telemetry", "store"]),
     ("config", &["domain", "admin", "broker", "cluster", "store", "telemetry", "timer"]),
     (
@@ -73,10 +73,9 @@ const CLIENTS: &[(&str, &[&str])] = &[
     ("clap", &["cli/"]),
 ];
 
-/// Production lines that a file may have; those named in `LONG`, each with its reason, up to the wall.
+/// Production lines of a file from which on it should be split, and those that it may not exceed.
 const LINES: usize = 400;
 const WALL: usize = 500;
-const LONG: &[(&str, &str)] = &[];
 
 /// A source file: its path under `src/` and its text without the tests in it.
 struct Source {
@@ -224,11 +223,10 @@ fn files_are_short() {
     let mut wrong = Vec::new();
     for source in sources() {
         let lines = source.text.lines().count();
-        let long = LONG.iter().any(|(path, _)| *path == source.path);
-        if lines > WALL || (lines > LINES && !long) {
-            wrong.push(format!("src/{}: {lines} lines, {LINES} at most", source.path));
-        } else if long && lines <= LINES {
-            wrong.push(format!("src/{}: is short enough not to be named in LONG", source.path));
+        if lines > WALL {
+            wrong.push(format!("src/{}: {lines} lines, {WALL} at most", source.path));
+        } else if lines > LINES {
+            println!("src/{}: {lines} lines: split it by meaning when it is in hand", source.path);
         }
     }
     let main = read(repository("src/main.rs")).lines().count();

@@ -3,7 +3,7 @@
 use rdkafka::error::RDKafkaErrorCode;
 
 use crate::domain::verdict::Refusal;
-use crate::domain::{Text, Verdict};
+use crate::domain::{DeadReason, Text, Verdict};
 
 /// The end of one flight.
 #[derive(Debug)]
@@ -69,12 +69,12 @@ fn refusal(error: RDKafkaErrorCode) -> Option<Refusal> {
         Code::TopicAuthorizationFailed
         | Code::ClusterAuthorizationFailed
         | Code::TransactionalIdAuthorizationFailed
-        | Code::InvalidRecord
-        | Code::InvalidDifferentRecord
-        | Code::InvalidTimestamp
         | Code::PolicyViolation
         | Code::UnsupportedForMessageFormat => Refusal::NotAllowed,
+        // Said of the content of this very record: it will be refused again.
+        Code::InvalidRecord | Code::InvalidTimestamp => Refusal::Hopeless(DeadReason::NotAllowed),
         Code::NotEnoughReplicas
+        | Code::InvalidDifferentRecord
         | Code::InvalidRequiredAcks
         | Code::InvalidMessage
         | Code::ThrottlingQuotaExceeded
@@ -103,6 +103,8 @@ mod tests {
         for (error, expected) in [
             (Code::MessageSizeTooLarge, Some(Refusal::TooBig)),
             (Code::MessageBatchTooLarge, Some(Refusal::TooBig)),
+            (Code::InvalidRecord, Some(Refusal::Hopeless(DeadReason::NotAllowed))),
+            (Code::InvalidTimestamp, Some(Refusal::Hopeless(DeadReason::NotAllowed))),
             (Code::InvalidDifferentRecord, Some(Refusal::Unavailable)),
             (Code::UnknownTopic, Some(Refusal::UnknownTarget)),
             (Code::UnknownTopicOrPartition, Some(Refusal::UnknownTarget)),
