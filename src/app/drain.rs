@@ -34,8 +34,8 @@ impl Stages {
 const AFTER_FORCE: Duration = Duration::from_millis(500);
 
 /// When each stage's time is over, in sixteenths of the whole. What a stage does not use is left to those after it.
-const INGRESS: u32 = 4;
-const FLOW: u32 = 12;
+const INGRESS: u32 = 9;
+const FLOW: u32 = 13;
 const EGRESS: u32 = 15;
 const ADMIN: u32 = 16;
 

@@ -32,6 +32,9 @@ use crate::ingress::Sink;
 const VERIFY_US: i64 = 2_000_000;
 /// Failed commits in a row that are worth a word: some seconds' worth.
 const MISSED: u32 = 50;
+/// Longest wait for one answer before the last commit, and for all of them: a session's time and a little.
+const LAST_ANSWER: Duration = Duration::from_millis(400);
+const LAST_LOOK_US: i64 = 11_000_000;
 /// An answer that took longer was late.
 const LATE_US: i64 = 200_000;
 
@@ -158,7 +161,7 @@ impl<S: Sink> Context<S> {
             beliefs.retain(|belief| keys.contains(&belief.key));
             beliefs
         };
-        let outcome = held(consumer, &beliefs, ANSWER).and_then(|held| {
+        let outcome = self.held_at_last(consumer, &beliefs).and_then(|held| {
             let foreign = |key: &Key| {
                 held.iter()
                     .any(|(k, held)| k == key && matches!(held, Held::Back(_) | Held::Gone | Held::Unsure))
@@ -168,6 +171,19 @@ impl<S: Sink> Context<S> {
         });
         if let Err(error) = outcome {
             warn!(consumer = %self.fixed.owner, %error, "kafka positions not committed; some records will be read again");
+        }
+    }
+
+    /// What the broker holds, for the last commit. While the group rebalances the coordinator answers only when that is
+    /// over, up to a session's time if a member has died: it is asked again until then, or until shutdown is forced.
+    fn held_at_last(&self, consumer: &GroupClient<S>, beliefs: &[Belief]) -> KafkaResult<Vec<(Key, Held)>> {
+        let clock = self.fixed.around.clock;
+        let end_us = clock.mono_us() + LAST_LOOK_US;
+        loop {
+            let found = held(consumer, beliefs, LAST_ANSWER);
+            if found.is_ok() || self.fixed.around.shutdown.is_forced() || clock.mono_us() >= end_us {
+                return found;
+            }
         }
     }
 

@@ -104,7 +104,7 @@ async fn a_paused_route_stands_still_on_every_replica_and_goes_on_where_it_stood
         let url = format!("/api/v1/routes/{}/pause", path.route);
         let (status, body) =
             relays[1].request("POST", &url, None, "{\"only\":\"ingress\"}").await.expect("an answer");
-        let view = format!("{{\"route\":\"{}\",\"ingress\":true,\"publishing\":false}}", path.route);
+        let view = format!("{{\"route\":\"{}\",\"paused\":[\"ingress\"]}}", path.route);
         assert_eq!((status, body), (200, view));
         for relay in &relays {
             let labels = [("route", path.route.as_str()), ("reason", "paused")];
