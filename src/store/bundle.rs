@@ -17,12 +17,33 @@ use crate::domain::{Entry, Partition, RouteName, Text, UnixMs};
 /// Width of a time slice: 2^20 ms, about 17 minutes. It bounds the size of every due zset.
 const SLICE_BITS: u32 = 20;
 
+/// Messages that a bundle may hold, as its id says it: far more than any is made of, and few enough to make room for.
+const MAX_COUNT: u64 = 1 << 20;
+
 /// Digits of a stamp, so that they sort as numbers do.
 const STAMP_DIGITS: usize = 13;
 
 /// The time slice that a due time lies in.
 pub fn slice_of(due: UnixMs) -> u64 {
     (due.0.max(0) as u64) >> SLICE_BITS
+}
+
+/// When a time slice begins; the end of time for those behind it.
+pub(super) fn slice_start(slice: u64) -> UnixMs {
+    UnixMs(i64::try_from(slice.min(i64::MAX as u64 >> SLICE_BITS) << SLICE_BITS).unwrap_or(i64::MAX))
+}
+
+/// The entry of `shelves` that stands for a shelf whose first bundle is due then, ms.
+pub(super) fn place_of(shelf: &str, due: f64) -> String {
+    let (route, slice) = shelf.find('/').map_or((shelf, ""), |at| shelf.split_at(at));
+    format!("{route}/{due:016.0}{slice}")
+}
+
+/// The shelf that an entry of `shelves` stands for, `route/due/slice`, and when the first of it is due.
+pub(super) fn shelf_at(place: &str) -> Option<(String, UnixMs)> {
+    let (route, rest) = place.split_once('/')?;
+    let (due, slice) = rest.split_once('/')?;
+    Some((format!("{route}/{slice}"), UnixMs(due.parse().ok()?)))
 }
 
 /// The name of a bundle.
@@ -57,7 +78,7 @@ impl BundleId {
         let mut parts = unique.split('.');
         let (nonce, counter, count) = (parts.next()?, parts.next()?, parts.next()?);
         from_base36(nonce).and(from_base36(counter))?;
-        let whole = parts.next().is_none() && from_base36(count)? > 0;
+        let whole = parts.next().is_none() && (1..=MAX_COUNT).contains(&from_base36(count)?);
         whole.then(|| Self(text.into()))
     }
 
@@ -192,6 +213,25 @@ pub(super) fn from_base36(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
+    /// Whatever stands in the place of an id, it is refused or says a count that there is room for.
+    #[test]
+    fn no_id_says_a_count_that_there_is_no_room_for() {
+        let mut rng = fastrand::Rng::with_seed(5);
+        for _ in 0..20_000 {
+            let count = rng.u64(..) >> rng.u32(..64);
+            let text = format!("orders/{}/n.1.{}", base36(rng.u64(..1 << 30)), base36(count));
+            let counted = BundleId::parse(&text).map(|id| id.count() as u64);
+            assert_eq!(counted, (1..=MAX_COUNT).contains(&count).then_some(count), "{text}");
+            let mut junk = text.into_bytes();
+            for _ in 0..rng.usize(1..4) {
+                let at = rng.usize(..junk.len());
+                junk[at] = rng.u8(b' '..=b'~');
+            }
+            let junk = String::from_utf8(junk).expect("ASCII");
+            assert!(BundleId::parse(&junk).is_none_or(|id| (1..=1 << 20).contains(&id.count())), "{junk}");
+        }
+    }
+
     #[test]
     fn an_id_carries_route_shelf_and_count() {
         let route = RouteName::new("orders-eu").expect("valid");
@@ -204,6 +244,9 @@ mod tests {
             "",
             "Orders/0/n.1.1",
             "orders/0/n.1.0",
+            "orders/0/n.1.mh35",
+            "orders/0/n.1.zzzzzzzzz",
+            "orders/0/n.1.3w5e11264sgsf",
             "orders/0/n.1",
             "orders/0/n.1.1.1",
             "orders/0/N.1.1",

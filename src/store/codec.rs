@@ -200,6 +200,12 @@ pub(super) fn is_whole(blob: &[u8]) -> bool {
     prefix[2] != VERSION || checksum(blob).to_le_bytes() == prefix[4..8]
 }
 
+/// The version of a bundle that was written by a later one than this; opens nothing.
+pub(super) fn later_version(blob: &[u8]) -> Option<u8> {
+    let prefix = blob.get(..PREFIX).filter(|prefix| &prefix[..2] == MAGIC)?;
+    (prefix[2] > VERSION).then_some(prefix[2])
+}
+
 /// Reads a bundle. Keys, headers and bodies are slices of the blob (or of its decompressed records).
 pub fn decode(blob: &Bytes) -> Result<Bundle, CodecError> {
     if blob.len() < PREFIX || &blob[..2] != MAGIC {

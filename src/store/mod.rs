@@ -8,7 +8,7 @@
 //! | call | who | what it does |
 //! |---|---|---|
 //! | [`Store::write`] | ingress | store, cancel, reschedule, dead-letter: in order, one call a partition at a time |
-//! | [`Store::heads`], [`Store::claim`] | timer | due -> in flight, under a token and a deadline |
+//! | [`Store::look`], [`Store::claim`] | timer | due -> in flight, under a token and a deadline |
 //! | [`Store::claim_in_order`], [`Store::release`] | timer | the same where keys leave in order, as the only holder |
 //! | [`Store::settle`], [`Store::divide`] | timer | confirmed -> gone; the rest back, split off, or dead |
 //! | [`Store::extend`], [`Store::give_back`], [`Store::sweep`] | timer | keep a claim, return it, recover a dead holder's |
@@ -54,6 +54,6 @@ pub use redis::{follow_clock, shift_clock};
 pub use room::{DeadRoom, Fullness};
 pub use types::{
     AuditReport, BrowseKey, BrowseQuery, Browsed, Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division,
-    Found, Fresh, Head, Held, Histogram, Meant, MessageState, PartitionView, Progress, Remainder, Settlement,
-    Swept, WriteOp, WriteResult,
+    Found, Fresh, Head, Held, Histogram, Looked, Meant, MessageState, PartitionView, Progress, Remainder,
+    Settlement, Swept, WriteOp, WriteResult,
 };

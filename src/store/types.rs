@@ -1,5 +1,6 @@
 //! What the store's calls take and answer.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -67,6 +68,13 @@ pub struct DeadLetter {
     pub bundle: Bundle,
     /// A blob that nobody can or may open is kept as it is, instead.
     pub raw: Option<Bytes>,
+}
+
+impl DeadLetter {
+    /// Whether nothing is kept of it: its blob was not there.
+    pub fn is_empty(&self) -> bool {
+        self.raw.is_none() && self.bundle.entries.is_empty()
+    }
 }
 
 /// What became of one message or command of a [`WriteOp`].
@@ -199,6 +207,17 @@ pub struct PartitionView {
     pub head: Option<UnixMs>,
 }
 
+/// What a look at some partitions saw.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Looked {
+    /// Of each route and partition the earliest shelf; of what is open and due, the earliest shelves.
+    pub heads: Vec<Head>,
+    /// The partitions that answered.
+    pub partitions: BTreeSet<Partition>,
+    /// Where more of a route is due than is shown: from when on.
+    pub beyond: BTreeMap<(Partition, String), UnixMs>,
+}
+
 /// The earliest bundle of one route in one time slice of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
@@ -214,6 +233,11 @@ impl Head {
     /// The route, as text.
     pub fn route(&self) -> &str {
         self.shelf.split('/').next().unwrap_or_default()
+    }
+
+    /// The partition and the route.
+    pub fn line(&self) -> (Partition, String) {
+        (self.partition, self.route().to_owned())
     }
 }
 
@@ -332,7 +356,7 @@ pub struct Fresh {
 pub enum Held {
     /// It was ours and is done. The claims of those remainders that were born claimed, in order.
     Done(Vec<Claim>),
-    /// It was no longer ours: only what is confirmed was noted.
+    /// It was no longer ours, or a blob that was thought missing is there: only what is confirmed was noted.
     Stale,
 }
 

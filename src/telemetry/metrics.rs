@@ -86,6 +86,8 @@ pub struct Metrics {
     store_damage: Family<WhatLabel, Counter>,
     /// `unknown_routes`: (route, slice) pairs in the store that no configured route serves.
     pub unknown_routes: Count,
+    /// `unknown_versions_total`
+    pub unknown_versions: Counter,
     /// `store_memory_bytes`: of the fullest master.
     pub store_memory: Count,
     /// `store_memory_limit_bytes`: of the same; 0: it has none.
@@ -216,6 +218,7 @@ impl Metrics {
             store_changes: Counter::default(),
             clock_skew: Seconds::default(),
             unknown_routes: Count::default(),
+            unknown_versions: Counter::default(),
             store_memory: Count::default(),
             store_memory_limit: Count::default(),
             failing,
@@ -234,6 +237,7 @@ impl Metrics {
         r.register("store_changes", "Times the store was found to have gone back, or to have been wiped or replaced", self.store_changes.clone());
         r.register("clock_skew_seconds", "Local wall clock minus the store's", self.clock_skew.clone());
         r.register("unknown_routes", "Routes with messages in the store that this configuration does not know", self.unknown_routes.clone());
+        r.register("unknown_versions", "Times a bundle was put off because a later version had written it", self.unknown_versions.clone());
         r.register("part_up", "1 while a part of /readyz is up: connections, sources, targets, routes that deliver in time", self.part_up.clone());
         r.register("store_memory_bytes", "Memory that Redis uses, of the fullest master", self.store_memory.clone());
         r.register("store_memory_limit_bytes", "That master's maxmemory; 0: it has none", self.store_memory_limit.clone());

@@ -22,7 +22,7 @@ use crate::domain::limits::BUNDLE_MESSAGES;
 use crate::domain::{Partition, UnixMs};
 use crate::lifecycle::until_tick;
 use crate::mutants;
-use crate::store::{ClaimRequest, Head, StoreError};
+use crate::store::{ClaimRequest, Head, Looked, StoreError};
 
 /// Longest time between two looks after one that failed, and while a claim is on its way: one that hangs must not hold
 /// up the others for longer than they are claimed ahead.
@@ -181,15 +181,15 @@ impl Claimer {
         }
         let overdue = look.began.plus(-OVERDUE_MS);
         let sight = Sight { owned: self.cluster.owned_for_now(), near, until, overdue };
-        let (heads, whole) = self.heads(partitions, &sight).await?;
+        let looked = self.heads(partitions, &sight).await?;
         self.starved &= !all;
-        let Requests { claims, starved, mut more } = self.requests(&heads, &sight);
+        let Requests { claims, starved, mut more } = self.requests(&looked, &sight);
         for request in claims {
             self.busy.insert(request.partition);
             let (shard, of) = (shard.clone(), Claimed::Unordered(request.partition));
             self.claims.push(Box::pin(async move { (of, claim(&shard, &request).await) }));
         }
-        let ordered = self.claim_in_order(&whole, &heads, look, &sight);
+        let ordered = self.claim_in_order(&looked, look, &sight);
         self.starved |= starved | ordered.starved;
         more |= ordered.more;
         more |= self.claimed().await?;
@@ -199,29 +199,26 @@ impl Claimer {
         if !all {
             return Ok(Next::AsBefore);
         }
-        Ok(Next::In(sight.rest(&heads, shard.store.clock().now(), lookahead)))
+        Ok(Next::In(sight.rest(&looked.heads, shard.store.clock().now(), lookahead)))
     }
 
     /// The heads of these partitions; if these are all, of what falls to this replica, and now and then of all.
-    /// And of which partitions they are known wholly.
-    async fn heads(
-        &mut self,
-        partitions: &[Partition],
-        sight: &Sight,
-    ) -> Result<(Vec<Head>, BTreeSet<Partition>), StoreError> {
+    async fn heads(&mut self, partitions: &[Partition], sight: &Sight) -> Result<Looked, StoreError> {
+        let (of_shard, busy) = (self.shard.clone(), self.busy.clone());
+        let open = |head: &Head| is_open(&of_shard, &busy, head, sight);
         let (shard, now_us) = (self.shard.clone(), self.shard.mono_us());
         let all = partitions.len() == shard.partitions.len();
         if all && now_us >= self.around_us.saturating_add(LOOK_AROUND_US) {
             // Whatever is due when: also to find routes that nobody serves.
-            let looked = shard.store.look(partitions, sight.until, UnixMs(i64::MAX)).await?;
+            let looked = shard.store.look(partitions, sight.until, UnixMs(i64::MAX), &open).await?;
             self.around_us = now_us;
-            self.count_unknown(&looked.0);
+            self.count_unknown(&looked.heads);
             return Ok(looked);
         }
         let held = shard.table.lock().partitions_held();
         let looked_at = |p: &Partition| !all || sight.looks_at(*p) || held.contains(p);
         let ours: Vec<Partition> = partitions.iter().copied().filter(looked_at).collect();
-        shard.store.look(&ours, sight.until, sight.until.plus(LOOK.as_millis() as i64)).await
+        shard.store.look(&ours, sight.until, sight.until.plus(LOOK.as_millis() as i64), &open).await
     }
 
     /// Waits for the claims on their way, some time at most. Answers whether there may be more.
@@ -254,10 +251,10 @@ impl Claimer {
 
     /// A claim per partition that has something due that may be served. What room a route has is shared among
     /// its shelves.
-    fn requests(&self, heads: &[Head], sight: &Sight) -> Requests {
+    fn requests(&self, looked: &Looked, sight: &Sight) -> Requests {
         let pauses = self.shard.store.pauses();
         let mut of_route: BTreeMap<&str, Vec<&Head>> = BTreeMap::new();
-        for head in heads.iter().filter(|h| sight.takes(h) && !self.busy.contains(&h.partition)) {
+        for head in looked.heads.iter().filter(|h| sight.takes(h) && !self.busy.contains(&h.partition)) {
             of_route.entry(head.route()).or_default().push(head);
         }
         let mut requests = Requests { claims: Vec::new(), starved: false, more: false };
@@ -281,6 +278,7 @@ impl Claimer {
                 requests.more = true;
             }
             let share = (room / heads.len() as i64).max(1) as u32;
+            requests.more |= heads.iter().any(|head| looked.beyond.contains_key(&head.line()));
             for head in heads {
                 of_partition.entry(head.partition).or_default().push((head, share));
             }
@@ -377,6 +375,14 @@ impl Claimer {
         let until_us = self.shard.store.clock().until_due_us(due).clamp(0, LOOK.as_micros() as i64);
         Some(Duration::from_micros(until_us as u64).max(PACE))
     }
+}
+
+/// Whether anything of what this head stands for can be claimed now: of all else its earliest shelf is enough.
+fn is_open(shard: &Shard, busy: &BTreeSet<Partition>, head: &Head, sight: &Sight) -> bool {
+    let Some(served) = shard.routes.get(head.route()) else { return false };
+    // Of an ordered route whoever holds it goes on looking, whoever's the partition is.
+    let ours = served.route.policy.ordered || (sight.takes(head) && !busy.contains(&head.partition));
+    ours && shard.store.pauses().may_publish(head.route()) && served.room(shard.mono_us()).is_some()
 }
 
 /// One partition's claim. Returns whether there may be more to take.

@@ -33,7 +33,7 @@ mod wheel;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -115,6 +115,8 @@ struct Shard {
     lanes: Arc<dyn Lanes>,
     routes: Arc<BTreeMap<String, Arc<Served>>>,
     metrics: Arc<Metrics>,
+    /// It has met a bundle of a later version, and said so.
+    met_later: AtomicBool,
     table: Table,
     verdicts: Arc<Verdicts>,
     wheel: Wheel,
@@ -166,6 +168,7 @@ pub fn start(parts: &Parts<'_>) -> std::io::Result<()> {
             lanes: parts.lanes.clone(),
             routes: routes.clone(),
             metrics: parts.metrics.clone(),
+            met_later: AtomicBool::new(false),
             table: Table::default(),
             verdicts: Arc::default(),
             wheel: wheel.clone(),

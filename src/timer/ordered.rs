@@ -4,7 +4,7 @@
 //! So there is a look at each moment at which something of them falls due, at the partitions it is in; looks follow
 //! each other at a millisecond's distance at least, and what fell due meanwhile shares one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::claimer::{BUNDLES, Claimed, Claimer};
@@ -16,7 +16,7 @@ use super::table::Slots;
 use super::taking::{self, Taken};
 use super::{Served, Shard};
 use crate::domain::{Partition, RouteName, UnixMs};
-use crate::store::{ClaimRequest, Head, Ordered, OrderedRequest, Position, StoreError};
+use crate::store::{ClaimRequest, Head, Looked, Ordered, OrderedRequest, Position, StoreError};
 
 /// Another holder may give up before its time is over: it is asked again after this, microseconds.
 const ASK_US: i64 = 500_000;
@@ -35,6 +35,8 @@ struct Due<'a> {
     served: &'a Arc<Served>,
     id: LineId,
     shelves: Vec<&'a Head>,
+    /// More of it is due from then on, in other shelves.
+    beyond: Option<UnixMs>,
 }
 
 impl Due<'_> {
@@ -52,19 +54,13 @@ impl Due<'_> {
 }
 
 impl Claimer {
-    /// Begins the claims of what is due of ordered routes in these partitions, of which `heads` are all, and lets the
-    /// lines know how far they have been looked at.
-    pub(super) fn claim_in_order(
-        &mut self,
-        partitions: &BTreeSet<Partition>,
-        heads: &[Head],
-        look: Look,
-        sight: &Sight,
-    ) -> Outcome {
+    /// Begins the claims of what is due of ordered routes, and lets the lines of the partitions that answered know how
+    /// far they have been looked at.
+    pub(super) fn claim_in_order(&mut self, looked: &Looked, look: Look, sight: &Sight) -> Outcome {
         let mut outcome = Outcome::default();
         let shard = self.shard.clone();
         for served in shard.routes.values().filter(|served| served.route.policy.ordered) {
-            let due = self.due(served, partitions, heads, look, sight);
+            let due = self.due(served, looked, look, sight);
             for (due, share) in self.within_room(served, due, look, &mut outcome) {
                 let claim = Claim::new(&shard, due, share, (look, sight.until));
                 self.claims.push(Box::pin(async move { (Claimed::Ordered, claim.make().await) }));
@@ -80,21 +76,20 @@ impl Claimer {
     fn due<'a>(
         &self,
         served: &'a Arc<Served>,
-        partitions: &BTreeSet<Partition>,
-        heads: &'a [Head],
+        looked: &'a Looked,
         look: Look,
         sight: &Sight,
     ) -> Vec<Due<'a>> {
         let name = &served.route.name;
         let mut shelves: BTreeMap<Partition, Vec<&Head>> = BTreeMap::new();
-        for head in heads.iter().filter(|h| h.due <= sight.until && h.route() == name.as_str()) {
+        for head in looked.heads.iter().filter(|h| h.due <= sight.until && h.route() == name.as_str()) {
             shelves.entry(head.partition).or_default().push(head);
         }
         let paused = !self.shard.store.pauses().may_publish(name.as_str());
         let now_us = self.shard.mono_us();
         let mut slots = self.shard.table.lock();
         let mut due = Vec::new();
-        for &p in partitions {
+        for &p in &looked.partitions {
             let id = (name.clone(), p);
             let shelves = shelves.remove(&p).unwrap_or_default();
             let line = slots.lines.get_mut(&id);
@@ -114,7 +109,8 @@ impl Claimer {
                 || shelves.iter().any(|head| sight.takes(head)),
                 |line| !line.closing && !line.claiming && now_us >= line.waits_until_us,
             ) {
-                due.push(Due { served, id, shelves });
+                let beyond = looked.beyond.get(&(p, name.to_string())).copied();
+                due.push(Due { served, id, shelves, beyond });
             }
         }
         due
@@ -159,12 +155,15 @@ struct Claim {
     id: LineId,
     look: Look,
     until: UnixMs,
+    /// See [`Due::beyond`].
+    beyond: Option<Position>,
     request: ClaimRequest,
 }
 
 impl Claim {
     fn new(shard: &Arc<Shard>, due: Due<'_>, share: u32, (look, until): (Look, UnixMs)) -> Self {
-        let Due { served, id, mut shelves } = due;
+        let Due { served, id, mut shelves, beyond } = due;
+        let beyond = beyond.map(|due| Position { due, stamp: 0 });
         shelves.sort_by_key(|head| head.due);
         let request = ClaimRequest {
             partition: id.1,
@@ -173,7 +172,7 @@ impl Claim {
             lease_ms: shard.lease_ms(),
             max_bundles: BUNDLES,
         };
-        Self { shard: shard.clone(), route: served.route.name.clone(), id, look, until, request }
+        Self { shard: shard.clone(), route: served.route.name.clone(), id, look, until, beyond, request }
     }
 
     /// Makes it. Returns whether there may be more to take.
@@ -212,7 +211,9 @@ impl Claim {
             }
         }
         shard.wheel.add(items);
-        let (left, refused) = (reading.left().or(taken.left), reading.left().is_some());
+        let refused = reading.left().is_some();
+        // What is left of these shelves comes before all of the others.
+        let left = reading.left().or(taken.left).or(self.beyond);
         claiming.end(|line| {
             if !known {
                 line.give_up();

@@ -1,9 +1,9 @@
 //! Taking a claimed bundle: into the table and the wheel, or apart, or to the dead letters.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
-use tracing::{error, warn};
+use tracing::{debug, error, warn};
 
 use super::budget::Room;
 use super::holding::{Flight, Holding, INDEX_BITS, Keyed, Standing};
@@ -13,7 +13,10 @@ use crate::domain::limits::{MAX_EXPIRIES, SPLIT_EXPIRIES};
 use crate::domain::{DeadReason, Entry, Flags, Text, Verdict, dying, retry};
 use crate::egress::Batch;
 use crate::mutants::{self, Mutant};
-use crate::store::{Bundle, Claim, Claimed, CodecError, DeadLetter, Division, Fresh, Remainder};
+use crate::store::{Bundle, Claim, Claimed, CodecError, DeadLetter, Division, Fresh, Held, Remainder};
+
+/// A bundle of a later version is tried again after this, ms: by then a replica of that version may serve it.
+const UNREADABLE_MS: u64 = 30_000;
 
 /// What became of a claimed bundle.
 pub(super) enum Taken {
@@ -41,8 +44,7 @@ pub(super) async fn take(shard: &Shard, claimed: Claimed, room: Room, lease_unti
             return bury_whole(shard, &claimed, &served, DeadReason::Corrupt, "its blob is not there").await;
         }
         Err(Some(CodecError::UnknownVersion(version))) => {
-            warn!(bundle = %claimed.claim.id, version, "a bundle of a later version is left alone");
-            return Taken::Left;
+            return put_off(shard, &claimed.claim, &served, *version).await;
         }
         Err(Some(why @ CodecError::Poison)) => {
             return bury_whole(shard, &claimed, &served, DeadReason::Crashes, &why.to_string()).await;
@@ -81,11 +83,30 @@ fn doubted(shard: &Shard, mut bundle: Bundle) -> Bundle {
 async fn bury_dying(shard: &Shard, claimed: &Claimed, served: &Arc<Served>, bundle: &Bundle) -> Taken {
     let letters = bundle.entries.iter().map(|entry| {
         let (reason, target) = (dying::reason(entry), bundle.target.clone());
-        served.metrics.dead_letter(reason.as_str());
         let bundle = Bundle { target, entries: Arc::new(vec![dying::ended(entry.clone())]) };
         DeadLetter { route: served.route.name.clone(), reason, bundle, raw: None }
     });
-    divide(shard, &claimed.claim, claimed.skip.len(), Vec::new(), Vec::new(), letters.collect()).await
+    divide(shard, served, &claimed.claim, (claimed.skip.len(), Vec::new()), Vec::new(), letters.collect())
+        .await
+}
+
+/// What a later version wrote waits for whoever can read it. In an ordered route it keeps its place, and with it all
+/// that comes behind.
+async fn put_off(shard: &Shard, claim: &Claim, served: &Served, version: u8) -> Taken {
+    shard.metrics.unknown_versions.inc();
+    if !shard.met_later.swap(true, Ordering::Relaxed) {
+        warn!(
+            bundle = %claim.id,
+            version,
+            "the store holds bundles of a later version; they wait for a replica that can read them"
+        );
+    }
+    let wait_ms = if served.route.policy.ordered { 0 } else { UNREADABLE_MS };
+    if let Err(why) = shard.store.put_off(claim.partition, std::slice::from_ref(claim), wait_ms).await {
+        // The claim expires and the next holder tries again.
+        debug!(bundle = %claim.id, error = %why, "cannot put a bundle off");
+    }
+    Taken::Left
 }
 
 fn enter(
@@ -192,7 +213,7 @@ async fn take_apart(shard: &Shard, claimed: &Claimed, served: &Arc<Served>, bund
     });
     warn!(bundle = %claim.id, expiries = claimed.expiries, "its claims expire; taken apart into single messages");
     let freed = freed(bundle, |index| claimed.skip[index]);
-    divide(shard, claim, claimed.skip.len(), freed, remainders.collect(), Vec::new()).await
+    divide(shard, served, claim, (claimed.skip.len(), freed), remainders.collect(), Vec::new()).await
 }
 
 async fn bury_crashed(shard: &Shard, claimed: &Claimed, served: &Arc<Served>, bundle: &Bundle) -> Taken {
@@ -205,9 +226,8 @@ async fn bury_crashed(shard: &Shard, claimed: &Claimed, served: &Arc<Served>, bu
     }
     let letter =
         DeadLetter { route: served.route.name.clone(), reason: DeadReason::Crashes, bundle, raw: None };
-    served.metrics.dead_letter(DeadReason::Crashes.as_str());
     let freed = freed(&letter.bundle, |_| true);
-    divide(shard, &claimed.claim, claimed.skip.len(), freed, Vec::new(), vec![letter]).await
+    divide(shard, served, &claimed.claim, (claimed.skip.len(), freed), Vec::new(), vec![letter]).await
 }
 
 /// Keeps a blob that nobody can or may open, as it is.
@@ -218,20 +238,29 @@ async fn bury_whole(
     reason: DeadReason,
     why: &str,
 ) -> Taken {
-    error!(bundle = %claimed.claim.id, reason = reason.as_str(), error = why, "a bundle cannot be read");
-    served.metrics.dead_letter(reason.as_str());
     let nothing = Bundle { target: Text::default(), entries: Arc::default() };
     let raw = Some(claimed.blob.clone()).filter(|blob| !blob.is_empty());
     let letter = DeadLetter { route: served.route.name.clone(), reason, bundle: nothing, raw };
     // The names in it cannot be read; the audit removes those that mean what is no longer there.
-    divide(shard, &claimed.claim, claimed.skip.len(), Vec::new(), Vec::new(), vec![letter]).await
+    let count = claimed.skip.len();
+    let taken = divide(shard, served, &claimed.claim, (count, Vec::new()), Vec::new(), vec![letter]).await;
+    match taken {
+        Taken::Gone => {
+            error!(bundle = %claimed.claim.id, reason = reason.as_str(), error = why, "a bundle cannot be read");
+        }
+        _ => {
+            warn!(bundle = %claimed.claim.id, error = why, "a bundle could not be read, and is left to be claimed again")
+        }
+    }
+    taken
 }
 
+/// What is dead of it is counted as such once the store has said so.
 async fn divide(
     shard: &Shard,
+    served: &Served,
     claim: &Claim,
-    count: usize,
-    freed: Vec<(Text, u32)>,
+    (count, freed): (usize, Vec<(Text, u32)>),
     remainders: Vec<Remainder>,
     dead: Vec<DeadLetter>,
 ) -> Taken {
@@ -240,12 +269,21 @@ async fn divide(
     let delivered = Vec::new();
     let (claim_of, holds) = (claim.clone(), Vec::new());
     let division = Division { claim: claim_of, confirmed, delivered, freed, remainders, dead, holds };
-    if let Err(why) = shard.store.divide(&division).await {
-        // The claim expires and the next holder tries again.
-        error!(bundle = %claim.id, error = %why, "cannot take a bundle apart");
-        return Taken::Left;
+    match shard.store.divide(&division).await {
+        Ok(Held::Done(_)) => {
+            for letter in &division.dead {
+                served.metrics.dead_letter(letter.reason.as_str());
+            }
+            taken
+        }
+        // Another holder has it, or will.
+        Ok(Held::Stale) => Taken::Left,
+        Err(why) => {
+            // The claim expires and the next holder tries again.
+            error!(bundle = %claim.id, error = %why, "cannot take a bundle apart");
+            Taken::Left
+        }
     }
-    taken
 }
 
 /// The names of a bundle's messages that leave for good, and their places.

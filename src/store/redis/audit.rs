@@ -3,7 +3,7 @@
 //!
 //! | damage | what becomes of it |
 //! |---|---|
-//! | the index lacks a shelf, or has a wrong head | mended |
+//! | an index lacks a shelf, or has a wrong head | mended |
 //! | an entry in `due`, or an expired claim, without its blob | removed, counted, named: it is lost |
 //! | a live claim without its blob | left to its holder, who keeps a dead letter `corrupt` |
 //! | a blob that no time to live removes, without an entry | due again, as if its claim had expired |
@@ -21,6 +21,7 @@
 mod beside;
 mod finds;
 mod graves;
+mod indexes;
 mod keyspace;
 mod lanes;
 mod recount;

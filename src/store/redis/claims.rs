@@ -1,5 +1,5 @@
-//! What the timer asks of the store on the way out: which heads there are, claims on them, and the sweep of
-//! claims whose holders died.
+//! What the timer asks of the store on the way out: claims on what is due, and the sweep of claims whose holders
+//! died.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,13 +23,9 @@ use crate::backoff::Backoff;
 use crate::domain::limits::SPLIT_EXPIRIES;
 use crate::domain::{Partition, UnixMs};
 use crate::store::bundle::BundleId;
-use crate::store::codec::plain_len;
-use crate::store::{Bundle, Claim, ClaimRequest, Claimed, CodecError, Head, StoreError, Swept, decode};
+use crate::store::codec::{later_version, plain_len};
+use crate::store::{Bundle, Claim, ClaimRequest, Claimed, CodecError, StoreError, Swept, decode};
 
-/// Shelves of one partition that one look shows; where there are more (a backlog of a day, or one of a route
-/// that nobody serves, which must not hide the others) a second look shows so many of the rest.
-const SHELVES: usize = 64;
-const MORE_SHELVES: usize = 4096;
 /// Expired claims of one partition that one sweep takes at most.
 const SWEEP: usize = 100;
 /// Longest time for the sweeps of all partitions that were asked for, and least and longest for the look before them.
@@ -49,76 +45,6 @@ pub struct Measured {
 }
 
 impl Store {
-    /// The earliest bundle of every route and slice in these partitions that is due by `until`: one trip a node
-    /// for all of them, two where a backlog is long. In a cluster those of a node that is away are left out; `Err`
-    /// if none can be had.
-    pub async fn heads(&self, partitions: &[Partition], until: UnixMs) -> Result<Vec<Head>, StoreError> {
-        self.look(partitions, until, until).await.map(|(heads, _)| heads)
-    }
-
-    /// The same, with some of what is due after it and by `later`: the earliest, if there is any. And the partitions
-    /// of which nothing that is due by `until` is missing.
-    pub async fn look(
-        &self,
-        partitions: &[Partition],
-        until: UnixMs,
-        later: UnixMs,
-    ) -> Result<(Vec<Head>, BTreeSet<Partition>), StoreError> {
-        let commands = partitions.iter().map(|&p| {
-            let mut earliest = redis::cmd("ZRANGEBYSCORE");
-            earliest.arg(self.0.keys.of(p, "idx")).arg("-inf").arg(later.0);
-            earliest.arg("WITHSCORES").arg("LIMIT").arg(0).arg(SHELVES);
-            (Keys::slot(p), earliest)
-        });
-        let found = in_part(self.0.side.gather(commands.collect()).await)?;
-        let (mut heads, mut longer, mut whole) = (Vec::new(), Vec::new(), BTreeSet::new());
-        for (&p, list) in partitions.iter().zip(found) {
-            let Some(list) = list else { continue };
-            // They come in order: what follows a later one is later still.
-            if list.len() < SHELVES || list.last().is_some_and(|(_, due)| *due as i64 > until.0) {
-                whole.insert(p);
-            } else {
-                longer.push(p);
-            }
-            heads.extend(list.into_iter().map(|(shelf, due)| Head {
-                partition: p,
-                shelf,
-                due: UnixMs(due as i64),
-            }));
-        }
-        if !longer.is_empty() {
-            self.more_heads(&longer, until, &mut heads, &mut whole).await?;
-        }
-        Ok((heads, whole))
-    }
-
-    async fn more_heads(
-        &self,
-        partitions: &[Partition],
-        until: UnixMs,
-        heads: &mut Vec<Head>,
-        whole: &mut BTreeSet<Partition>,
-    ) -> Result<(), StoreError> {
-        let commands = partitions.iter().map(|&p| {
-            let mut more = redis::cmd("ZRANGEBYSCORE");
-            more.arg(self.0.keys.of(p, "idx")).arg("-inf").arg(until.0);
-            more.arg("WITHSCORES").arg("LIMIT").arg(SHELVES).arg(MORE_SHELVES);
-            (Keys::slot(p), more)
-        });
-        let found = in_part(self.0.side.gather(commands.collect()).await)?;
-        for (&p, list) in partitions.iter().zip(found) {
-            if list.as_ref().is_some_and(|list: &Vec<_>| list.len() < MORE_SHELVES) {
-                whole.insert(p);
-            }
-            heads.extend(list.into_iter().flatten().map(|(shelf, due)| Head {
-                partition: p,
-                shelf,
-                due: UnixMs(due as i64),
-            }));
-        }
-        Ok(())
-    }
-
     /// Claims what is due within the look-ahead, with its content. What another holder has, or what is gone
     /// by now, is simply not in the answer. A call whose answer was lost answers the same bundles again, however
     /// long that took: the caller's own deadline counts from before this call.
@@ -182,12 +108,19 @@ impl Store {
         }
         let keys: Vec<String> = taken.iter().map(|c| self.0.keys.blob(p, &c.claim.id)).collect();
         let (link, until_us) = (self.0.claims.link(), self.lease_end(request));
-        let mut failures = 0;
+        let (mut failures, mut asked_again) = (0, false);
         let heads = loop {
             let answer = link.measure_blobs(Keys::slot(p), &keys).await;
-            if !self.is_worth_another(answer.as_ref().err(), &until_us, &mut failures).await {
-                break answer?;
+            if self.is_worth_another(answer.as_ref().err(), &until_us, &mut failures).await {
+                continue;
             }
+            let heads = answer?;
+            if asked_again || heads.iter().all(Option::is_some) {
+                break heads;
+            }
+            // Somebody who answered for this partition for a moment only may have lacked them.
+            asked_again = true;
+            tokio::time::sleep(Backoff::CLIENT.wait(1)).await;
         };
         let measured = |(claimed, head): (Claimed, Option<BlobHead>)| {
             let bytes = head.as_ref().map_or(0, |blob| blob.len.max(plain_len(&blob.head).unwrap_or(0)));
@@ -357,19 +290,12 @@ impl SweepLook {
     }
 }
 
-/// Members of a zset and their scores.
-type Listed = Vec<(String, f64)>;
-
-/// Lists of entries, of those that could be asked; `Err` if nobody could.
-fn in_part(answers: Vec<Result<Value, StoreError>>) -> Result<Vec<Option<Listed>>, StoreError> {
-    if let (true, Some(Err(why))) = (answers.iter().all(Result::is_err), answers.first()) {
-        return Err(why.clone());
-    }
-    answers.into_iter().map(|answer| answer.ok().map(read).transpose()).collect()
-}
-
-/// A bundle that was opened twice since it expired twice kills whoever decodes it: nobody does any more.
+/// A bundle that was opened twice since it expired twice kills whoever decodes it: nobody does any more. One of a later
+/// version is not decoded, and never judged by that.
 fn open(claimed: &Claimed) -> Result<Bundle, CodecError> {
+    if let Some(version) = later_version(&claimed.blob) {
+        return Err(CodecError::UnknownVersion(version));
+    }
     if claimed.opened > SPLIT_EXPIRIES { Err(CodecError::Poison) } else { decode(&claimed.blob) }
 }
 

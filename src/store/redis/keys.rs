@@ -4,12 +4,14 @@
 use redis::cluster_routing::Slot;
 
 use super::scripts::With;
-use crate::domain::{Partition, Partitions};
+use crate::domain::{Partition, Partitions, UnixMs};
 use crate::store::{BundleId, DeadId};
 
 /// Names of the keys that every script gets, in the order that `prelude.lua` gives them.
-const FIXED: [&str; 10] =
-    ["idx", "claims", "tokens", "gone", "done", "expiries", "opened", "names", "counts", "calls"];
+const FIXED: [&str; 12] = [
+    "idx", "claims", "tokens", "gone", "done", "expiries", "opened", "names", "counts", "calls", "heads",
+    "shelves",
+];
 
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
@@ -44,6 +46,26 @@ impl Keys {
     /// Which routes are paused, over all partitions.
     pub(super) fn paused(&self) -> String {
         format!("{}:paused", self.prefix)
+    }
+
+    /// All keys outside of the partitions but `meta`, which is checked at start: their names, where they live, their
+    /// types, and where one of another type goes, in the same slot.
+    pub(super) fn shared(&self) -> [(&'static str, String, Slot, &'static str); 5] {
+        let whole = |name, key: String, kind| (name, key.clone(), Slot::for_key(key), kind);
+        [
+            whole("paused", self.paused(), "hash"),
+            whole("replays", self.replays(), "hash"),
+            whole("audit", self.trail(), "stream"),
+            ("replicas", self.replicas(), Self::members(), "hash"),
+            ("store", self.store(), Self::members(), "hash"),
+        ]
+    }
+
+    /// Where such a key goes whose type is wrong.
+    pub(super) fn aside(&self, name: &str, key: &str, now: UnixMs) -> String {
+        // The same slot: the hash tag of its key, or all of it.
+        let tag = if key.contains("{members}") { "members" } else { key };
+        format!("{}:quarantine:{{{tag}}}:{name}:{now}", self.prefix)
     }
 
     /// Where both of these live.

@@ -320,6 +320,8 @@ fn sort(error: &RedisError, text: String) -> StoreError {
         "EXECABORT" if text.contains("OOM") => StoreError::Full(text),
         // A key that is not ours, or a script that fails of itself: asking again would fail again.
         "WRONGTYPE" | "ERR" => StoreError::Damaged(text),
+        // A command of several: their error has no code of its own.
+        "" if text.contains("WRONGTYPE") => StoreError::Damaged(text),
         _ => StoreError::Unavailable(text),
     }
 }

@@ -10,6 +10,7 @@ mod confirm;
 mod counts;
 mod dead;
 mod find;
+mod heads;
 mod health;
 mod histogram;
 mod identity;
@@ -29,6 +30,7 @@ mod reply;
 mod scan;
 mod scripts;
 mod settle;
+mod shared;
 mod topology;
 mod trail;
 mod wake;
@@ -176,7 +178,7 @@ impl Store {
         let order = Order::new(&parts.ordered, &clock);
         let writer = Writer::start((&writes, &commands), &keys, (&memory, &order), parts, &wake, &force);
 
-        let lookout = Lookout::start(&side, &keys, parts.tasks, &force);
+        let lookout = Lookout::start(&side, &keys, &clock, parts.tasks, &force);
 
         Ok(Self(Arc::new(Inner {
             lookout,

@@ -15,7 +15,8 @@ use tracing::{debug, info};
 use super::Store;
 use super::keys::Keys;
 use super::link::Link;
-use crate::domain::{Paused, RouteName};
+use super::shared::quarantine_shared;
+use crate::domain::{Paused, RouteName, StoreClock};
 use crate::lifecycle::{Tasks, tick};
 use crate::store::StoreError;
 
@@ -67,15 +68,22 @@ pub(super) struct Lookout {
 }
 
 impl Lookout {
-    pub(super) fn start(side: &Link, keys: &Keys, tasks: &Tasks, force: &CancellationToken) -> Self {
+    pub(super) fn start(
+        side: &Link,
+        keys: &Keys,
+        clock: &Arc<StoreClock>,
+        tasks: &Tasks,
+        force: &CancellationToken,
+    ) -> Self {
         let (tell, hears) = watch::channel(None);
         let look_now = Arc::new(Notify::new());
-        let (side, key, force, told) = (side.clone(), keys.paused(), force.clone(), look_now.clone());
+        let (side, keys, force, told) = (side.clone(), keys.clone(), force.clone(), look_now.clone());
+        let clock = clock.clone();
         tasks.spawn("store:pauses", async move {
             loop {
                 let seen = tokio::select! {
                     () = force.cancelled() => return,
-                    seen = tokio::time::timeout(DEADLINE, look(&side, &key)) => seen,
+                    seen = tokio::time::timeout(DEADLINE, look_or_mend(&side, &keys, &clock)) => seen,
                 };
                 match seen {
                     Ok(Ok(seen)) => tell_of(&tell, seen),
@@ -91,6 +99,19 @@ impl Lookout {
         });
         Self { hears, look_now }
     }
+}
+
+/// A key of another type is in nobody's way for longer than a look: else no route would publish, for ever.
+async fn look_or_mend(
+    side: &Link,
+    keys: &Keys,
+    clock: &StoreClock,
+) -> Result<BTreeMap<String, Paused>, StoreError> {
+    let seen = look(side, &keys.paused()).await;
+    if let Err(StoreError::Damaged(_)) = &seen {
+        quarantine_shared(side, keys, clock.now()).await?;
+    }
+    seen
 }
 
 async fn look(side: &Link, key: &str) -> Result<BTreeMap<String, Paused>, StoreError> {
@@ -172,7 +193,7 @@ impl Store {
                 set(&mut pipe, &key, format!("{route}/{field}"));
             }
         }
-        let done = self.0.side.pipe::<()>(Slot::for_key(&key), &pipe).await;
+        let done = self.mended(self.0.side.pipe::<()>(Slot::for_key(&key), &pipe).await).await;
         self.0.lookout.look_now.notify_one();
         done
     }

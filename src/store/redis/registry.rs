@@ -25,7 +25,7 @@ impl Store {
         let mut connection = connected.connection.clone();
         let sent = self.0.clock.sending(connected.clock);
         let value = call.invoke_async::<Value>(&mut connection).await;
-        let value = value.map_err(|error| self.0.side.judge(&connected, &error))?;
+        let value = self.mended(value.map_err(|error| self.0.side.judge(&connected, &error))).await?;
         // A master that was replaced while it was away may answer for a while.
         self.0.side.still_counts(&connected)?;
         let reply = Reply::read(value)?;

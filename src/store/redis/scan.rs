@@ -152,7 +152,7 @@ impl Store {
     pub async fn replay_note(&self, route: &RouteName) -> Result<Option<String>, StoreError> {
         let mut get = redis::cmd("HGET");
         get.arg(self.0.keys.replays()).arg(route.as_str());
-        Ok(self.trips(vec![(self.replays_slot(), get)], 1).await?.pop().flatten())
+        Ok(self.mended(self.trips(vec![(self.replays_slot(), get)], 1).await).await?.pop().flatten())
     }
 
     /// Notes how far a replay has come; `None` forgets it. It is kept beside what was stored: a store that
@@ -160,7 +160,8 @@ impl Store {
     pub async fn note_replay(&self, route: &RouteName, note: Option<&str>) -> Result<(), StoreError> {
         let mut command = redis::cmd(if note.is_some() { "HSET" } else { "HDEL" });
         command.arg(self.0.keys.replays()).arg(route.as_str()).arg(note.as_slice());
-        self.trips::<redis::Value>(vec![(self.replays_slot(), command)], 1).await.map(drop)
+        let told = self.trips::<redis::Value>(vec![(self.replays_slot(), command)], 1).await;
+        self.mended(told).await.map(drop)
     }
 
     fn replays_slot(&self) -> Slot {

@@ -13,7 +13,7 @@ use super::{Store, scripts};
 use crate::domain::{Flags, Partition};
 use crate::store::bundle::BundleId;
 use crate::store::{
-    Claim, DeadId, Division, Held, Hold, Progress, Remainder, Settlement, StoreError, encode,
+    Claim, DeadId, DeadLetter, Division, Held, Hold, Progress, Remainder, Settlement, StoreError, encode,
 };
 
 impl Store {
@@ -68,6 +68,7 @@ impl Store {
             division.claim.id.as_str().into(),
             division.claim.token.as_ref().into(),
             confirmed.into(),
+            (if division.dead.iter().any(DeadLetter::is_empty) { "1" } else { "0" }).into(),
             shelves.len().into(),
             fresh.len().into(),
             dead.len().into(),
@@ -133,12 +134,26 @@ impl Store {
         let with = With { remembers: !memory.is_empty(), ..With::default() };
         let mut keys = self.0.keys.fixed_of(p, with);
         keys.extend(held.iter().map(|h| self.0.keys.due(p, h.claim.id.shelf())));
-        let mut args: Vec<Arg> = vec![held.len().into()];
+        let mut args: Vec<Arg> = vec!["".into(), held.len().into()];
         push_claims(&mut args, held);
         args.extend(memory);
         let call =
             Call { script: scripts::GIVE_BACK.of(with), op: "give_back", keys, args, blobs: Vec::new() };
         letters(&self.0.settles.run_unnumbered(p, &call).await?, held.len())
+    }
+
+    /// Returns claims of one partition whose content this version cannot read, as if they had never been opened: due
+    /// again after `wait_ms`, so that they stand before nothing else; 0: in their places.
+    pub async fn put_off(&self, p: Partition, claims: &[Claim], wait_ms: u64) -> Result<(), StoreError> {
+        let mut keys = self.0.keys.fixed(p);
+        keys.extend(claims.iter().map(|claim| self.0.keys.due(p, claim.id.shelf())));
+        let mut args: Vec<Arg> = vec![wait_ms.to_string().into(), claims.len().into()];
+        for claim in claims {
+            args.extend::<[Arg; 3]>([claim.id.as_str().into(), claim.token.as_ref().into(), "".into()]);
+        }
+        let script = scripts::GIVE_BACK.of(With::default());
+        let call = Call { script, op: "put_off", keys, args, blobs: Vec::new() };
+        letters(&self.0.settles.run_unnumbered(p, &call).await?, claims.len()).map(drop)
     }
 
     fn delivered(&self, held: &[Progress]) -> Vec<Arg> {

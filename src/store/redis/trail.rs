@@ -19,7 +19,7 @@ impl Store {
         xadd.arg(self.0.keys.trail()).arg("MAXLEN").arg("~").arg(KEPT).arg("*").arg(fields);
         let mut pipe = redis::pipe();
         pipe.add_command(xadd);
-        self.0.browse.pipe::<Value>(self.trail_slot(), &pipe).await.map(drop)
+        self.mended(self.0.browse.pipe::<Value>(self.trail_slot(), &pipe).await).await.map(drop)
     }
 
     /// The newest entries, those before `before` only, newest first.
@@ -27,7 +27,8 @@ impl Store {
         let mut range = redis::cmd("XREVRANGE");
         let end = before.map_or_else(|| "+".to_owned(), |id| format!("({id}"));
         range.arg(self.0.keys.trail()).arg(end).arg("-").arg("COUNT").arg(limit);
-        Ok(self.trips(vec![(self.trail_slot(), range)], 1).await?.pop().unwrap_or_default())
+        let told = self.mended(self.trips(vec![(self.trail_slot(), range)], 1).await).await;
+        Ok(told?.pop().unwrap_or_default())
     }
 
     fn trail_slot(&self) -> Slot {

@@ -41,6 +41,7 @@ const CONTRACT: &[(&str, &str, &str)] = &[
     // store that is another one, what goes round.
     ("store_damage_total", "counter", "what"),
     ("unknown_routes", "gauge", ""),
+    ("unknown_versions_total", "counter", ""),
     ("store_changes_total", "counter", ""),
     ("loops_total", "counter", "route"),
     ("part_up", "gauge", "part"),

@@ -63,7 +63,10 @@ async fn waits(room: &Room, redis: &Redis, what: &str, op: postdate::store::Writ
 async fn a_key_of_the_wrong_type_refuses_before_any_write() {
     let redis = Redis::start().await;
     let room = Room::on(&redis, 1).await;
-    let fixed = ["idx", "claims", "tokens", "gone", "done", "expiries", "opened", "names", "counts", "calls"];
+    let fixed = [
+        "idx", "claims", "tokens", "gone", "done", "expiries", "opened", "names", "counts", "calls", "heads",
+        "shelves",
+    ];
     for spoilt in fixed {
         room.wipe().await;
         room.keep(vec![named("a", past(), "a"), unnamed(past(), "b")]).await;

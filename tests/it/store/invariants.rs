@@ -64,6 +64,12 @@ async fn blob(raw: &mut MultiplexedConnection, key: &str) -> (Vec<u8>, i64) {
     redis::pipe().cmd("GET").arg(key).cmd("PTTL").arg(key).query_async(raw).await.expect("a blob")
 }
 
+/// A shelf's member of `shelves`.
+fn place_of(shelf: &str, due: i64) -> String {
+    let (route, slice) = shelf.split_once('/').expect("a shelf");
+    format!("{route}/{due:016}/{slice}")
+}
+
 /// Reads a partition and asserts all that must be true of it.
 pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) -> Snapshot {
     let root = format!("{prefix}:{{{p}}}:");
@@ -119,6 +125,17 @@ pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) 
         }
     }
     assert_eq!(idx, heads, "the index and the due zsets agree");
+    let places = zset(raw, &format!("{root}shelves")).await;
+    let expected: BTreeSet<_> = idx.iter().map(|(shelf, due)| place_of(shelf, *due)).collect();
+    assert_eq!(places.into_keys().collect::<BTreeSet<_>>(), expected, "each shelf has its place");
+    let mut firsts: BTreeMap<&str, (i64, &str)> = BTreeMap::new();
+    for (shelf, due) in &idx {
+        let route = shelf.split('/').next().expect("a route");
+        let first = firsts.entry(route).or_insert((*due, shelf));
+        *first = (*first).min((*due, shelf));
+    }
+    let firsts: BTreeMap<_, _> = firsts.into_values().map(|(due, shelf)| (shelf.to_owned(), due)).collect();
+    assert_eq!(zset(raw, &format!("{root}heads")).await, firsts, "each route has its earliest shelf");
     let due: BTreeSet<_> = s.due.keys().cloned().collect();
     let claimed: BTreeSet<_> = s.claims.keys().cloned().collect();
     assert!(due.is_disjoint(&claimed), "a bundle is due or claimed: {due:?} {claimed:?}");

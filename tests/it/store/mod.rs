@@ -74,3 +74,4 @@ mod rates;
 mod registry;
 pub mod room;
 mod transitions;
+mod unreadable;

@@ -180,14 +180,14 @@ async fn interleaving_16_a_deadline_too_far_ahead_is_brought_back_and_after_a_ju
 async fn interleaving_17_a_claim_takes_only_what_its_caller_serves_and_no_backlog_hides_another() {
     let room = Room::shared().await;
     let mail = RouteName::new("mail").expect("a name");
-    // Two hundred slices of a route that nobody serves, all overdue.
+    // Slices of routes that nobody serves, all overdue: more of them than any page of any look.
     let slice = 1 << 20;
     let unknown = |n: i64| WriteOp::Store {
-        route: RouteName::new("unknown").expect("a name"),
+        route: RouteName::new(["unknown", "paused", "full"][n as usize % 3]).expect("a name"),
         on_duplicate: postdate::domain::OnDuplicate::Keep,
         bundle: bundle(vec![unnamed(past().plus(-n * slice), "unknown")]),
     };
-    room.write((0..200).map(unknown).collect()).await;
+    room.write((0..4500).map(unknown).collect()).await;
     room.keep(vec![unnamed(past(), "orders")]).await;
     room.write(vec![WriteOp::Store {
         route: mail.clone(),
@@ -196,13 +196,85 @@ async fn interleaving_17_a_claim_takes_only_what_its_caller_serves_and_no_backlo
     }])
     .await;
     let heads = room.store.heads(&[P], past()).await.expect("heads");
-    assert_eq!(heads.len(), 202);
+    assert_eq!(heads.len(), 5, "a shelf a route");
     let mut request = room.request(LONG).await;
     request.shelves = heads.iter().filter(|h| h.route() == "mail").map(|h| (h.shelf.clone(), 10)).collect();
     let claimed = room.store.claim(&request).await.expect("claimed");
     assert_eq!(claimed.iter().flat_map(live).collect::<Vec<_>>(), ["mail"]);
-    assert_eq!(room.store.heads(&[P], past()).await.expect("heads").len(), 201);
+    assert_eq!(room.store.heads(&[P], past()).await.expect("heads").len(), 4);
     room.check().await;
+}
+
+#[tokio::test]
+async fn a_look_shows_the_earliest_shelves_of_what_is_open_and_says_where_there_is_more() {
+    let room = Room::shared().await;
+    let slice = 1 << 20;
+    let due = |n: i64| past().plus(n * slice);
+    // Stored backwards: each new shelf is its route's head for a while.
+    for n in (0..150).rev() {
+        room.keep(vec![unnamed(due(n), &n.to_string())]).await;
+    }
+    let closed = room.store.look(&[P], due(149), far(), &|_| false).await.expect("looked");
+    assert_eq!(closed.heads.iter().map(|head| head.due).collect::<Vec<_>>(), [due(0)]);
+    assert_eq!(closed.heads[0].line(), (P, "orders".to_owned()));
+    let beyond = closed.beyond[&closed.heads[0].line()];
+    assert!(beyond > due(0) && beyond <= due(1), "the next slice's begin: {beyond}");
+    let (mut seen, mut looks) = (Vec::new(), 0);
+    loop {
+        let looked = room.look(due(139)).await;
+        let dues: Vec<_> = looked.heads.iter().map(|head| head.due).collect();
+        if dues.iter().all(|at| *at > due(139)) {
+            assert_eq!((dues.len(), looked.beyond.len()), (0, 0), "what is due later was not asked for");
+            break;
+        }
+        looks += 1;
+        let expected: Vec<_> = (seen.len() as i64..140).map(due).take(64).collect();
+        assert_eq!(dues, expected, "the earliest, in their order");
+        let next = expected.last().expect("some").plus(slice);
+        assert_eq!(looked.beyond.values().next().copied(), (next <= due(139)).then_some(next));
+        let claimed = room.claim_of(&looked).await;
+        seen.extend(claimed.iter().flat_map(live));
+        room.check().await;
+    }
+    assert_eq!(looks, 3);
+    assert_eq!(seen, (0..140).map(|n| n.to_string()).collect::<Vec<_>>());
+}
+
+/// Whatever one of the indexes lacks or has wrong, a claim that finds nothing of it or an audit sets it right.
+#[tokio::test]
+async fn an_index_that_is_wrong_is_set_right_by_a_claim_of_it_or_an_audit() {
+    let redis = crate::support::Redis::start().await;
+    let room = Room::on(&redis, 1).await;
+    room.keep(vec![unnamed(far(), "far")]).await;
+    let late = room.heads().await.remove(0);
+    let place = format!("orders/{:016}/{}", late.due.0, late.shelf.split_once('/').expect("a shelf").1);
+    let none = "orders/0000000000000077/none";
+    for (key, score, member) in
+        [("heads", "77", late.shelf.as_str()), ("heads", "77", "orders/none"), ("idx", "77", "orders/none")]
+    {
+        room.command::<i64>(&["ZADD", &room.key(key), score, member]).await;
+        let looked = room.store.look(&[P], past(), past(), &|_| false).await.expect("looked");
+        assert_eq!(room.claim_of(&looked).await.len(), 0, "{key} {member}");
+        if key == "heads" {
+            room.check().await;
+        }
+        room.store.audit(P).await.expect("audited");
+        room.check().await;
+    }
+    for wrong in [
+        vec!["ZREM", "heads", &late.shelf],
+        vec!["ZREM", "shelves", &place],
+        vec!["ZADD", "shelves", "0", "not ours"],
+        vec!["ZADD", "shelves", "0", none],
+    ] {
+        let mut command = wrong.clone();
+        let key = room.key(wrong[1]);
+        command[1] = &key;
+        room.command::<i64>(&command).await;
+        let report = room.store.audit(P).await.expect("audited");
+        assert_eq!(wrong.last() == Some(&none), report.is_clean(), "{wrong:?}: {report:?}");
+        room.check().await;
+    }
 }
 
 #[tokio::test]

@@ -11,8 +11,8 @@ use postdate::domain::{
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
 use postdate::store::config::{Config, Durability, Overrides, Topology};
 use postdate::store::{
-    Bundle, Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division, Head, Held, Progress, Settlement,
-    Store, StoreError, Swept, WriteOp, WriteResult,
+    Bundle, Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division, Head, Held, Looked, Progress,
+    Settlement, Store, StoreError, Swept, WriteOp, WriteResult,
 };
 use postdate::telemetry::Metrics;
 use redis::aio::MultiplexedConnection;
@@ -219,13 +219,25 @@ impl Room {
         self.write(vec![reschedule(name, due, body)]).await[0][0]
     }
 
+    /// The earliest shelves of every route.
     pub async fn heads(&self) -> Vec<Head> {
-        self.store.heads(&[self.p], UnixMs(i64::MAX / 4)).await.expect("heads")
+        self.look(UnixMs(i64::MAX / 4)).await.heads
+    }
+
+    /// What a look sees that takes every route for one that can be served.
+    pub async fn look(&self, until: UnixMs) -> Looked {
+        self.store.look(&[self.p], until, until, &|_| true).await.expect("looked")
     }
 
     /// Claims all that is due from every shelf.
     pub async fn claim(&self, lease_ms: u64) -> Vec<Claimed> {
         self.store.claim(&self.request(lease_ms).await).await.expect("claimed")
+    }
+
+    /// Claims what a look has shown, with a lease that no test outlives.
+    pub async fn claim_of(&self, looked: &Looked) -> Vec<Claimed> {
+        let shelves = looked.heads.iter().map(|head| (head.shelf.clone(), 1000)).collect();
+        self.store.claim(&ClaimRequest { shelves, ..self.request(LONG).await }).await.expect("claimed")
     }
 
     pub async fn request(&self, lease_ms: u64) -> ClaimRequest {

@@ -21,7 +21,7 @@ pub(super) struct Finds {
     /// With their first due time where it is known.
     bundles: BTreeMap<BundleId, Option<i64>>,
     /// What is no bundle, and the shelf it lies on (`None`: in `claims`).
-    junk: Vec<(String, Option<String>)>,
+    pub(super) junk: Vec<(String, Option<String>)>,
     pub(super) names: Vec<(String, String, Option<BundleId>)>,
     /// Keys whose type is wrong.
     pub(super) spoilt: Vec<Kind>,

@@ -1,4 +1,4 @@
-//! The shelves of a partition: the index against the due zsets, and their entries page by page.
+//! The shelves of a partition: the indexes against the due zsets, and their entries page by page.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,6 @@ use crate::store::redis::Store;
 use crate::store::redis::link::read;
 use crate::store::redis::reply::{integer, text};
 use crate::store::{AuditReport, StoreError};
-
-/// Entries of the index that one trip reads.
-const LISTED: usize = 2000;
 
 /// A due zset, and how many entries it had when it was looked at.
 #[derive(Clone, Debug)]
@@ -60,26 +57,22 @@ pub(super) fn start_of(shelves: &[Shelf], page: &[Range]) -> Place {
 }
 
 impl Store {
-    /// All shelves that the index tells of, by name. Notes where it is wrong.
+    /// All shelves that an index tells of, by name. Notes where one is wrong.
     pub(super) async fn survey(
         &self,
         p: Partition,
         finds: &mut Finds,
         report: &mut AuditReport,
     ) -> Result<Vec<Shelf>, StoreError> {
-        let mut heads: BTreeMap<String, f64> = BTreeMap::new();
-        for first in (0..).step_by(LISTED) {
-            let mut pipe = redis::pipe();
-            let last = first + LISTED - 1;
-            pipe.cmd("ZRANGE").arg(self.0.keys.of(p, "idx")).arg(first).arg(last).arg("WITHSCORES");
-            let (listed,): (Vec<(String, f64)>,) = self.ask(p, &pipe).await?;
-            let whole = listed.len() < LISTED;
-            heads.extend(listed);
-            if whole {
-                break;
-            }
-        }
-        let heads: Vec<(String, f64)> = heads.into_iter().collect();
+        let indexes = self.indexes(p).await?;
+        let disagreement = indexes.disagreement();
+        // What only another index tells of may have a due zset all the same.
+        let mut said: BTreeMap<String, Option<f64>> =
+            disagreement.shelves.iter().map(|name| (name.clone(), None)).collect();
+        said.extend(indexes.idx.into_iter().map(|(name, due)| (name, Some(due))));
+        finds.shelves.extend(disagreement.shelves);
+        finds.junk.extend(disagreement.junk.into_iter().map(|place| (place, None)));
+        let heads: Vec<(String, Option<f64>)> = said.into_iter().collect();
         let mut shelves = Vec::with_capacity(heads.len());
         for heads in heads.chunks(PAGE) {
             let mut pipe = Pipeline::with_capacity(heads.len() * 3);
@@ -99,7 +92,7 @@ impl Store {
                     finds.shelves.insert(name.clone());
                     continue;
                 }
-                if head_of(&answers[2]) != Some(*said) {
+                if head_of(&answers[2]) != *said {
                     finds.shelves.insert(name.clone());
                 }
                 shelves.push(Shelf { name: name.clone(), bundles: integer(&answers[1])?.max(0) as usize });

@@ -14,7 +14,7 @@ use crate::store::redis::{Store, scripts};
 use crate::store::{AuditReport, StoreError};
 
 /// The keys that each partition has, and their types.
-const KINDS: [(&str, &str); 14] = [
+const KINDS: [(&str, &str); 17] = [
     ("idx", "zset"),
     ("claims", "zset"),
     ("tokens", "hash"),
@@ -25,8 +25,11 @@ const KINDS: [(&str, &str); 14] = [
     ("names", "hash"),
     ("counts", "hash"),
     ("calls", "hash"),
+    ("heads", "zset"),
+    ("shelves", "zset"),
     ("delivered", "zset"),
     ("put_back", "zset"),
+    ("order", "hash"),
     ("sources", "hash"),
     ("rates", "hash"),
 ];

@@ -1,10 +1,10 @@
 -- audit: mends what a look from outside found suspicious; each is judged again here, where nothing moves.
 --
--- KEYS  1-10; then D due zsets; B blobs
+-- KEYS  the fixed ones; then D due zsets; B blobs
 -- ARGV  D B J N;
 --       D times: shelf
 --       B times: id, place of its due zset, its first due ms (needed only to bring it back)
---       J times: what does not belong there, place of the due zset it lies in (0: in claims or beside)
+--       J times: what does not belong there, place of the due zset it lies in (0: in claims, in `shelves` or beside)
 --       N times: name, place (the text), which of the B bundles it means (0: none that can be read)
 -- returns {s, us, 0, answer}: a letter a shelf: i index mended, n nothing
 --       a letter a bundle: l lost (its blob is not there): removed, r restored (a blob without an entry): due
@@ -85,13 +85,27 @@ local function judge(id, due, blob, first)
   end
   return drop_beside(id) > 0 and 's' or 'n', false
 end
+-- What the three indexes say of a shelf.
+local function indexed(shelf)
+  local score = redis.call('ZSCORE', IDX, shelf)
+  local placed = score and redis.call('ZSCORE', SHELVES, place_of(shelf, score)) and 'placed'
+  return (score or '') .. ' ' .. (placed or '') .. ' ' .. (redis.call('ZSCORE', HEADS, shelf) or '')
+end
 local function mend_indexes(tell)
+  local before = {}
   for i = 1, D do
-    local before = redis.call('ZSCORE', IDX, shelves[i])
+    before[i] = tell and indexed(shelves[i])
     reindex(KEYS[FIXED + i], shelves[i])
-    if tell then
-      letters[i] = before == redis.call('ZSCORE', IDX, shelves[i]) and 'n' or 'i'
+    local score = redis.call('ZSCORE', IDX, shelves[i])
+    if score then
+      redis.call('ZADD', SHELVES, 0, place_of(shelves[i], score))
     end
+  end
+  for i = 1, D do
+    lead(shelves[i])
+  end
+  for i = 1, tell and D or 0 do
+    letters[i] = before[i] == indexed(shelves[i]) and 'n' or 'i'
   end
 end
 mend_indexes(true)
@@ -103,6 +117,7 @@ for _ = 1, J do
   local junk, due = arg(), num()
   if due == 0 then
     redis.call('ZREM', CLAIMS, junk)
+    redis.call('ZREM', SHELVES, junk)
     drop_beside(junk)
   else
     -- A bundle on a shelf that is not its own may stand in the right place too: only this entry goes.

@@ -107,8 +107,11 @@ for s = 1, shelves do
       redis.call('HSET', TOKENS, unpack(tokens))
       redis.call('ZREMRANGEBYRANK', due, 0, taken - 1)
     end
-    -- Also where nothing was taken: an index entry without a due zset would be peeked at for ever.
     reindex(due, shelf)
+    if taken == 0 then
+      -- A head without its due zset, or with another score, would be peeked at for ever.
+      lead(shelf)
+    end
   end
   if ORDERED and not front then
     front = redis.call('ZRANGEBYSCORE', due, '-inf', until_ms, 'WITHSCORES', 'LIMIT', 0, 1)

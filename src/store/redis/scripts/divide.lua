@@ -2,7 +2,7 @@
 -- bundles; what is unresolved is held on in a bundle born claimed; what is hopeless becomes a dead letter.
 --
 -- KEYS  the fixed ones; the old blob; then D due zsets; B new blobs; X dead letters; G graves; put_back
--- ARGV  lane number answered; id, token, bitmap of what is confirmed; D B X G;
+-- ARGV  lane number answered; id, token, bitmap of what is confirmed, "1" if its blob was not there; D B X G;
 --       D times: shelf
 --       B times: id, place of its due zset, first due ms, blob, token or "", lease ms, expiries
 --       X times: dead id, place of its grave, blob
@@ -13,13 +13,13 @@
 --       from to" (a message of the key that would go before (due, from) goes behind (due, to)); the highest stamp given
 --       bundles that go back after they were due: count, then id, when they were to be delivered
 --       what to remember, see `remember`
--- returns {s, us, went_back, answer}: "o" done, "s" stale
+-- returns {s, us, went_back, answer}: "o" done, "s" stale, or the blob that was not there is there: its claim stays
 -- atomic: all of it. costs: the new blobs pass through here: the rare path. Runs at maxmemory.
 local before = repeated()
 if before then
   return before
 end
-local id, token, confirmed, D, B, X, G = arg(), arg(), arg(), num(), num(), num(), num()
+local id, token, confirmed, missing, D, B, X, G = arg(), arg(), arg(), arg() == '1', num(), num(), num(), num()
 local old, count = KEYS[FIXED + 1], count_of(id)
 local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, FIXED + 1, 'string')
   or wrong_kind(FIXED + 2, FIXED + 1 + D, 'zset') or wrong_kind(FIXED + 2 + D, #KEYS - G - 1, 'string')
@@ -27,7 +27,7 @@ local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, FIXED + 1, 'string')
 if wrong then
   return refuse(wrong)
 end
-if not held_by(id, token) then
+if not held_by(id, token) or (missing and redis.call('STRLEN', old) > 0) then
   if redis.call('EXISTS', old) == 1 and ones(confirmed) > 0 then
     redis.call('HSET', DONE, id, union(redis.call('HGET', DONE, id), confirmed))
   end

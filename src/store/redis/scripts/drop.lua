@@ -1,6 +1,6 @@
 -- drop: dead letters leave for good.
 --
--- KEYS  1-10; then G graves; one blob per dead letter
+-- KEYS  the fixed ones; then G graves; one blob per dead letter
 -- ARGV  lane number answered; G; G times: grave; then per dead letter: id, place of its grave
 -- returns {s, us, went_back, answer}: one letter each: o dropped, u unknown: not there (any more)
 -- atomic: all of it. costs: a few commands a dead letter.

@@ -1,7 +1,8 @@
 -- give_back: claims that their holder will not use are due again at once, not when they expire.
 --
 -- KEYS  the fixed ones; then one due zset per bundle
--- ARGV  bundles; per bundle: id, token, bitmap of what is confirmed or "";
+-- ARGV  "", or of bundles that their holder could not read: after how many ms they are due again, at least; bundles;
+--       per bundle: id, token, bitmap of what is confirmed or "";
 --       then what to remember, see `remember`
 -- returns {s, us, 0, answer}: one letter a bundle: o back, s stale
 -- atomic: all of it. costs: a few commands a bundle.
@@ -9,12 +10,20 @@ local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, #KEYS, 'zset')
 if wrong then
   return wrong
 end
-local results, back = {}, 0
+local results, back, wait = {}, 0, num()
 for i = 1, num() do
   local id, token, confirmed = arg(), arg(), arg()
   local score = held_by(id, token)
   if score then
-    redis.call('ZADD', KEYS[FIXED + i], int(tonumber(score) or now), id)
+    local due, opened = tonumber(score) or now, wait and redis.call('HGET', OPENED, id)
+    if wait and wait > 0 then
+      due = math.max(due, now + wait)
+    end
+    if opened then
+      -- It was counted when it was claimed, and was not opened.
+      redis.call('HSET', OPENED, id, int(math.max((tonumber(opened) or 0) - 1, 0)))
+    end
+    redis.call('ZADD', KEYS[FIXED + i], int(due), id)
     reindex(KEYS[FIXED + i], shelf_of(id))
     if confirmed ~= '' then
       redis.call('HSET', DONE, id, union(redis.call('HGET', DONE, id), confirmed))

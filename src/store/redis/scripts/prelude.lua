@@ -1,6 +1,6 @@
 -- Shared by every script: it stands before each of them. Reads nothing but TIME by itself.
 --
--- KEYS[1..10] are the same in every script:
+-- KEYS[1..12] are the same in every script:
 --   1 idx      zset: shelf (route/slice) -> its earliest due ms
 --   2 claims   zset: bundle id -> deadline ms
 --   3 tokens   hash: bundle id -> "token score": who may settle it, and where it lay in its due zset
@@ -12,8 +12,11 @@
 --   9 counts   hash: n:route messages, b:route bytes, d:grave dead letters, x:grave their bytes; moves: see
 --              `moved`. A grave is a route's failed (`route`) or invalid (`route/invalid`) dead letters
 --  10 calls    hash: lane -> "number seconds answer": the last answer of each caller
+--  11 heads    zset: of each route the shelf that is due first -> its score in `idx`: what a look reads
+--  12 shelves  zset, all scores 0: "route/due/slice" for each entry of `idx`, due with 16 digits: in this order
+--              the shelves of a route lie side by side, the earliest first
 -- and where the call concerns a route that remembers what it delivered (`REMEMBERS`):
---  11 delivered zset: route/name -> until when the name stays taken, ms
+--  13 delivered zset: route/name -> until when the name stays taken, ms
 -- and where it concerns a route whose keys leave in order (`ORDERED`), as the last of the fixed ones:
 --     order    hash: h:route -> "holder deadline": who alone may claim of it, see claim.lua;
 --              k:route/key -> "due from to": behind which messages of a held key go, see divide.lua;
@@ -21,8 +24,9 @@
 -- Bitmaps are texts of 0 and 1, one per message: short, and readable by whoever has to look.
 local IDX, CLAIMS, TOKENS, GONE, DONE, EXPIRIES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local OPENED, NAMES, COUNTS, CALLS = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local DELIVERED = REMEMBERS and KEYS[11]
-local FIXED = 10 + (REMEMBERS and 1 or 0) + (ORDERED and 1 or 0)
+local HEADS, SHELVES = KEYS[11], KEYS[12]
+local DELIVERED = REMEMBERS and KEYS[13]
+local FIXED = 12 + (REMEMBERS and 1 or 0) + (ORDERED and 1 or 0)
 local ORDER = ORDERED and KEYS[FIXED]
 
 local time = redis.call('TIME')
@@ -44,7 +48,8 @@ local function int(n)
 end
 
 -- Every key is checked before the first write: an error in the middle would keep half of a transition.
-local KINDS = { 'zset', 'zset', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash' }
+local KINDS = { 'zset', 'zset', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash', 'hash',
+  'zset', 'zset' }
 if REMEMBERS then
   KINDS[#KINDS + 1] = 'zset'
 end
@@ -136,14 +141,69 @@ local function is_covered(a, b, count)
   return not open and #a >= count
 end
 
+-- A shelf's member of `SHELVES`, and the shelf of a member; nil for what is none.
+local function place_of(shelf, due)
+  local route = route_of(shelf) or ''
+  return route .. '/' .. string.format('%016.0f', due) .. string.sub(shelf, #route + 1)
+end
+local function shelf_at(place)
+  local route, slice = string.match(place, '^([^/]*)/%-?%d+(.*)$')
+  return route and route .. slice
+end
+
+-- The two shelves of a route that are due first, each with its score. What `IDX` says otherwise about is removed from
+-- `SHELVES` on the way.
+local function earliest(route)
+  repeat
+    local found, stale = {}, false
+    for _, place in ipairs(
+      redis.call('ZRANGEBYLEX', SHELVES, '[' .. route .. '/', '(' .. route .. '0', 'LIMIT', 0, 2)) do
+      local shelf = shelf_at(place)
+      local score = shelf and redis.call('ZSCORE', IDX, shelf)
+      if score and place == place_of(shelf, score) then
+        found[#found + 1], found[#found + 2] = shelf, score
+      else
+        redis.call('ZREM', SHELVES, place)
+        stale = true
+      end
+    end
+    if not stale then
+      return unpack(found)
+    end
+  until false
+end
+
+-- Makes `HEADS` tell the truth about a route of which this shelf has changed: the head before was this one or is the
+-- second now.
+local function lead(shelf)
+  local first, score, second = earliest(route_of(shelf) or '')
+  if first then
+    redis.call('ZADD', HEADS, score, first)
+  end
+  if first ~= shelf then
+    redis.call('ZREM', HEADS, shelf)
+  end
+  if second then
+    redis.call('ZREM', HEADS, second)
+  end
+end
+
 -- Makes the index tell the truth about one shelf.
 local function reindex(due, shelf)
-  local head = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')
+  local head, was = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES'), redis.call('ZSCORE', IDX, shelf)
+  if (head[2] or false) == was then
+    return
+  end
   if head[1] then
     redis.call('ZADD', IDX, head[2], shelf)
+    redis.call('ZADD', SHELVES, 0, place_of(shelf, head[2]))
   else
     redis.call('ZREM', IDX, shelf)
   end
+  if was then
+    redis.call('ZREM', SHELVES, place_of(shelf, was))
+  end
+  lead(shelf)
 end
 
 -- These fields of a hash; nothing of one that was not there.

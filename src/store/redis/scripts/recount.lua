@@ -1,6 +1,6 @@
 -- recount: says how far callers' lanes have come and forgets what they need no more; corrects counts.
 --
--- KEYS  1-10; then one grave per G
+-- KEYS  the fixed ones; then one grave per G
 -- ARGV  "look", lanes; per lane: name, "1" if its process lives
 --       or "set", corrections so far, G, fields; G times: grave; per field: name, what is to be added to it
 -- returns {s, us, 0, answer}: look: {lanes whose answers were forgotten, corrections so far, moves, then a number a lane}
