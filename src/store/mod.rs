@@ -31,6 +31,7 @@ mod codec;
 pub mod config;
 mod dead;
 mod error;
+mod heads;
 mod late;
 mod members;
 mod order;
@@ -43,6 +44,7 @@ pub use codec::{CodecError, decode, encode};
 pub use config::Config;
 pub use dead::{DeadBody, DeadFilter, DeadId, DeadMark, DeadPage};
 pub use error::{PreflightError, StoreError};
+pub use heads::{Head, Looked};
 pub use late::{Late, Memory};
 pub use members::{Beaten, Known, Member, Presence};
 pub use order::{Hold, Ordered, OrderedRequest, Position, Taken};
@@ -54,6 +56,6 @@ pub use redis::{follow_clock, shift_clock};
 pub use room::{DeadRoom, Fullness};
 pub use types::{
     AuditReport, BrowseKey, BrowseQuery, Browsed, Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division,
-    Found, Fresh, Head, Held, Histogram, Looked, Meant, MessageState, PartitionView, Progress, Remainder,
-    Settlement, Swept, WriteOp, WriteResult,
+    Found, Fresh, Held, Histogram, Meant, MessageState, PartitionView, Progress, Remainder, Settlement,
+    Swept, WriteOp, WriteResult,
 };

@@ -1,6 +1,5 @@
 //! What the store's calls take and answer.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -205,40 +204,6 @@ pub struct PartitionView {
     pub claims: u64,
     /// The earliest due time of what is pending.
     pub head: Option<UnixMs>,
-}
-
-/// What a look at some partitions saw.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Looked {
-    /// Of each route and partition the earliest shelf; of what is open and due, the earliest shelves.
-    pub heads: Vec<Head>,
-    /// The partitions that answered.
-    pub partitions: BTreeSet<Partition>,
-    /// Where more of a route is due than is shown: from when on.
-    pub beyond: BTreeMap<(Partition, String), UnixMs>,
-}
-
-/// The earliest bundle of one route in one time slice of a partition.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Head {
-    /// Which slice of the store.
-    pub partition: Partition,
-    /// `route/slice`.
-    pub shelf: String,
-    /// Its first due time.
-    pub due: UnixMs,
-}
-
-impl Head {
-    /// The route, as text.
-    pub fn route(&self) -> &str {
-        self.shelf.split('/').next().unwrap_or_default()
-    }
-
-    /// The partition and the route.
-    pub fn line(&self) -> (Partition, String) {
-        (self.partition, self.route().to_owned())
-    }
 }
 
 /// What to claim from one partition.

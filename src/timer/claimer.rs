@@ -15,7 +15,7 @@ use tracing::warn;
 use super::Shard;
 use super::order::Look;
 use super::reading::{Reading, Wanted};
-use super::sight::{LOOK, Sight};
+use super::sight::{LOOK, Sight, is_open};
 use super::taking::{self, Taken};
 use crate::cluster::Cluster;
 use crate::domain::limits::BUNDLE_MESSAGES;
@@ -375,14 +375,6 @@ impl Claimer {
         let until_us = self.shard.store.clock().until_due_us(due).clamp(0, LOOK.as_micros() as i64);
         Some(Duration::from_micros(until_us as u64).max(PACE))
     }
-}
-
-/// Whether anything of what this head stands for can be claimed now: of all else its earliest shelf is enough.
-fn is_open(shard: &Shard, busy: &BTreeSet<Partition>, head: &Head, sight: &Sight) -> bool {
-    let Some(served) = shard.routes.get(head.route()) else { return false };
-    // Of an ordered route whoever holds it goes on looking, whoever's the partition is.
-    let ours = served.route.policy.ordered || (sight.takes(head) && !busy.contains(&head.partition));
-    ours && shard.store.pauses().may_publish(head.route()) && served.room(shard.mono_us()).is_some()
 }
 
 /// One partition's claim. Returns whether there may be more to take.

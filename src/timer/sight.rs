@@ -1,9 +1,10 @@
-//! What of all that is due falls to this replica. Pure.
+//! What of all that is due falls to this replica.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Shard;
 use crate::cluster::Owned;
 use crate::domain::{Partition, UnixMs};
 use crate::store::Head;
@@ -52,6 +53,14 @@ impl Sight {
             .min()
             .map_or(most, |due| ms(due.since(now) - lookahead_ms).clamp(part(1), most))
     }
+}
+
+/// Whether anything of what this head stands for can be claimed now: of all else its earliest shelf is enough.
+pub(super) fn is_open(shard: &Shard, busy: &BTreeSet<Partition>, head: &Head, sight: &Sight) -> bool {
+    let Some(served) = shard.routes.get(head.route()) else { return false };
+    // Of an ordered route whoever holds it goes on looking, whoever's the partition is.
+    let ours = served.route.policy.ordered || (sight.takes(head) && !busy.contains(&head.partition));
+    ours && shard.store.pauses().may_publish(head.route()) && served.room(shard.mono_us()).is_some()
 }
 
 #[cfg(test)]
