@@ -249,7 +249,7 @@ async fn bury_whole(
             error!(bundle = %claimed.claim.id, reason = reason.as_str(), error = why, "a bundle cannot be read");
         }
         _ => {
-            warn!(bundle = %claimed.claim.id, error = why, "a bundle could not be read, and is left to be claimed again")
+            warn!(bundle = %claimed.claim.id, error = why, "a bundle could not be read, and is left to be claimed again");
         }
     }
     taken

@@ -45,6 +45,19 @@ async fn a_blob_that_was_not_seen_is_not_destroyed_if_it_is_there_after_all() {
     assert_eq!(room.counts().await.dead, 1);
 }
 
+/// A blob without a byte is one that is not there: its holder says so, and is believed.
+#[tokio::test]
+async fn an_empty_blob_becomes_a_dead_letter_and_comes_back_no_more() {
+    let room = Room::shared().await;
+    room.keep(vec![unnamed(past(), "a")]).await;
+    let id = room.check().await.bundles.into_keys().next().expect("one");
+    room.command::<()>(&["SET", &room.key(&format!("b:{id}")), ""]).await;
+    let claimed = room.claim(LONG).await.remove(0);
+    assert_eq!(claimed.bundle, Err(None));
+    assert_eq!(room.divide(nothing_there(&claimed)).await, Held::Done(vec![]));
+    assert_eq!(room.counts().await.dead, 1);
+}
+
 #[tokio::test]
 async fn a_missing_blob_is_asked_for_again_before_it_is_called_missing() {
     let room = Room::shared().await;

@@ -52,10 +52,12 @@ impl Indexes {
             self.heads.keys().map(String::as_str).filter(|&shelf| !is_head(shelf) || !firsts.contains(shelf));
         found.shelves.extend(missing.chain(false_heads).map(str::to_owned));
         for place in self.shelves.keys() {
-            match shelf_at(place) {
-                Some((shelf, _)) if self.idx.get(&shelf).is_some_and(|due| place_of(&shelf, *due) == *place) => {}
-                Some((shelf, _)) => drop(found.shelves.insert(shelf)),
-                None => found.junk.push(place.clone()),
+            let Some((shelf, _)) = shelf_at(place) else {
+                found.junk.push(place.clone());
+                continue;
+            };
+            if self.idx.get(&shelf).is_none_or(|due| place_of(&shelf, *due) != *place) {
+                found.shelves.insert(shelf);
             }
         }
         found
@@ -104,6 +106,10 @@ mod tests {
         Indexes { idx, shelves, heads: heads.map(|(shelf, due)| (shelf.to_owned(), due)).into() }
     }
 
+    fn put(index: &mut BTreeMap<String, f64>, member: &str, score: f64) {
+        index.insert(member.to_owned(), score);
+    }
+
     fn wrong(damage: impl Fn(&mut Indexes)) -> (Vec<String>, Vec<String>) {
         let mut indexes = right();
         damage(&mut indexes);
@@ -119,14 +125,14 @@ mod tests {
         assert_eq!((all.len(), &junk[..]), (5, none), "what the others know is looked at");
         assert_eq!(wrong(|at| at.heads.clear()).0, ["a-b/1", "a/1", "b/0"]);
         assert_eq!(wrong(|at| at.shelves.clear()).0, ["a-b/1", "a/1", "a/2", "b/0", "b/1"]);
-        assert_eq!(wrong(|at| drop(at.heads.insert("a/2".to_owned(), 20.0))).0, ["a/2"], "not the first");
-        assert_eq!(wrong(|at| drop(at.heads.insert("a/1".to_owned(), 11.0))).0, ["a/1"]);
-        assert_eq!(wrong(|at| drop(at.heads.insert("gone".to_owned(), 1.0))).0, ["gone"]);
-        assert_eq!(wrong(|at| drop(at.idx.insert("a/2".to_owned(), 1.0))).0, ["a/1", "a/2"]);
+        assert_eq!(wrong(|at| put(&mut at.heads, "a/2", 20.0)).0, ["a/2"], "not the first");
+        assert_eq!(wrong(|at| put(&mut at.heads, "a/1", 11.0)).0, ["a/1"]);
+        assert_eq!(wrong(|at| put(&mut at.heads, "gone", 1.0)).0, ["gone"]);
+        assert_eq!(wrong(|at| put(&mut at.idx, "a/2", 1.0)).0, ["a/1", "a/2"]);
         let place = place_of("b/1", 15.0);
-        assert_eq!(wrong(|at| drop(at.shelves.remove(&place))).0, ["b/1"]);
-        assert_eq!(wrong(|at| drop(at.shelves.insert(place.clone(), 7.0))).0, ["b/1"], "out of order");
-        assert_eq!(wrong(|at| drop(at.shelves.insert(place_of("b/1", 3.0), 0.0))).0, ["b/1"]);
-        assert_eq!(wrong(|at| drop(at.shelves.insert("junk".to_owned(), 0.0))), (vec![], vec!["junk".to_owned()]));
+        assert_eq!(wrong(|at| at.shelves.retain(|one, _| *one != place)).0, ["b/1"]);
+        assert_eq!(wrong(|at| put(&mut at.shelves, &place, 7.0)).0, ["b/1"], "out of order");
+        assert_eq!(wrong(|at| put(&mut at.shelves, &place_of("b/1", 3.0), 0.0)).0, ["b/1"]);
+        assert_eq!(wrong(|at| put(&mut at.shelves, "junk", 0.0)), (vec![], vec!["junk".to_owned()]));
     }
 }

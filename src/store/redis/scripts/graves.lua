@@ -21,7 +21,7 @@ for i = 1, dead do
     add_count('d:' .. grave, -1)
     letters[i], changed = 'l', changed + 1
   elseif there and not kept and redis.call('PTTL', blob) == -1 then
-    bury(KEYS[FIXED + 1], grave, id, redis.call('STRLEN', blob))
+    bury(KEYS[FIXED + 1], grave, { id }, redis.call('STRLEN', blob))
     letters[i], changed = 'r', changed + 1
   end
 end
