@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::support::{Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, names, relay};
+use crate::support::{Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, eventually, names, relay};
 
 async fn send(url: &str, token: &str, args: &[&str]) -> Output {
     let mut command = Command::new(relay::binary());
@@ -101,6 +101,12 @@ async fn a_message_is_followed_whichever_replica_publishes_it() {
     for _ in 0..3 {
         relays.push(Relay::start(&config).await);
     }
+    // Who is asked knows the others: each has its share.
+    eventually("the partitions are shared", async || {
+        let owned = relays[0].metrics().await?.sum("postdate_partitions_owned", &[]);
+        if owned < 30.0 { Ok(()) } else { Err(anyhow::anyhow!("{owned} are its own")) }
+    })
+    .await;
     let url = relays[0].url();
     let sends = (0..12).map(|_| send(&url, "", &["--route", "mail", "--delay", "200ms", "--wait"]));
     for output in futures_util::future::join_all(sends).await {

@@ -20,7 +20,14 @@ impl Source {
     /// order; each record's receipt is entered in the ledger and resolved when it is done. Waits while the
     /// route's ingress is paused or has no room; `false` if shutting down began meanwhile, then the rest was not done.
     pub async fn again(&mut self, mut batch: Vec<(Again, Option<Step>)>, ledger: &Arc<Ledger>) -> bool {
-        while !batch.is_empty() {
+        loop {
+            let freely = batch.iter().take_while(|(_, step)| !needs_room(step.as_ref())).count();
+            let rest = batch.split_off(freely);
+            self.again_admitted(batch, None, ledger).await;
+            batch = rest;
+            if batch.is_empty() {
+                return true;
+            }
             tokio::select! {
                 biased;
                 () = self.until_open() => {}
@@ -28,24 +35,26 @@ impl Source {
             }
             let Some(granted) = self.gate.try_admit(batch.len()) else { continue };
             let rest = batch.split_off(granted.messages());
-            self.again_admitted(batch, granted, ledger).await;
+            self.again_admitted(batch, Some(granted), ledger).await;
             batch = rest;
         }
-        true
     }
 
-    /// The same for what the route has room for.
+    /// The same for what the route has room for, or what needs none.
     async fn again_admitted(
         &mut self,
         batch: Vec<(Again, Option<Step>)>,
-        granted: Granted,
+        granted: Option<Granted>,
         ledger: &Arc<Ledger>,
     ) {
         let now = self.intake.store.clock().now();
         let mut judged = Judged::new(&self.route, now);
-        for ((record, step), permit) in batch.into_iter().zip(granted) {
+        let mut permits = granted.into_iter().flatten();
+        for (record, step) in batch {
             let mut receipt = ledger.enter(record.position.1);
-            receipt.keep(permit);
+            if let Some(permit) = permits.next() {
+                receipt.keep(permit);
+            }
             match step {
                 Some(step) => self.step(record, step, (receipt, ledger), now, &mut judged),
                 None => receipt.resolve(),
@@ -99,4 +108,9 @@ impl Source {
             _ => receipt.resolve(),
         }
     }
+}
+
+/// Whether a step may add a message to the store.
+fn needs_room(step: Option<&Step>) -> bool {
+    !matches!(step, None | Some(Step::Cancel { .. }))
 }
