@@ -299,16 +299,19 @@ mod tests {
     async fn whoever_waits_is_seen_asks_for_a_count_and_goes_on_with_the_room_that_it_finds() {
         let count_now = Arc::new(Notify::new());
         let (control, gate) = AdmissionControl::new(&count_now);
-        let waits = tokio::spawn(async move {
+        let waits = async {
             gate.opened().await;
-            gate.try_admit(5).map(|g| g.messages())
-        });
-        count_now.notified().await;
-        assert!(!control.has_waiting(), "it waits for the gate to open, which no count does");
-        control.set_open(true);
-        assert!(control.has_waiting());
-        control.set_share(0, 2);
-        assert_eq!(waits.await.expect("runs"), Some(2));
+            gate.try_admit(5).map(|granted| granted.messages())
+        };
+        let counts = async {
+            count_now.notified().await;
+            assert!(!control.has_waiting(), "it waits for the gate to open, which no count does");
+            control.set_open(true);
+            assert!(control.has_waiting());
+            control.set_share(0, 2);
+        };
+        let (taken, ()) = tokio::join!(waits, counts);
+        assert_eq!(taken, Some(2));
         assert!(!control.has_waiting());
     }
 

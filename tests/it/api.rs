@@ -137,6 +137,12 @@ async fn tokens_from_a_file(relay: &Relay) {
     let run = tokio::task::spawn_blocking(move || command.output().expect("the binary runs"));
     let output = run.await.expect("no panic");
     assert!(output.status.success(), "{}", text(&output.stderr));
+    let unknown = cli(relay, &["cancel", "nobody"]).await;
+    assert!(
+        text(&unknown.stderr).contains("no message `nobody` waits on any route"),
+        "{}",
+        text(&unknown.stderr)
+    );
 }
 
 async fn cli(relay: &Relay, args: &[&str]) -> Output {
@@ -226,12 +232,6 @@ async fn messages_are_shown_moved_and_cancelled() {
     }
     racing_edits(&relay).await;
     tokens_from_a_file(&relay).await;
-    let unknown = cli(&relay, &["cancel", "nobody"]).await;
-    assert!(
-        text(&unknown.stderr).contains("no message `nobody` waits on any route"),
-        "{}",
-        text(&unknown.stderr)
-    );
     let (status, done) = write(&relay, "DELETE", "/routes/orders/messages/b%2F7", None).await;
     assert_eq!((status, done), (200, json!({ "id": "b/7", "route": "orders", "result": "cancelled" })));
     let (status, again) = write(&relay, "DELETE", "/routes/orders/messages/b%2F7", None).await;

@@ -71,6 +71,7 @@ fn place_of(shelf: &str, due: i64) -> String {
 }
 
 /// Reads a partition and asserts all that must be true of it.
+#[allow(clippy::too_many_lines, reason = "one invariant after another")]
 pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) -> Snapshot {
     let root = format!("{prefix}:{{{p}}}:");
     let keys: Vec<String> = redis::cmd("KEYS").arg(format!("{root}*")).query_async(raw).await.expect("keys");

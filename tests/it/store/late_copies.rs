@@ -225,9 +225,9 @@ async fn a_late_copy_of_a_divide_a_redrive_or_a_drop_changes_nothing_whatever_it
     assert!(redrive(&id).await.is_err());
     last(&at, "a redrive and damage", "WRONGTYPE").await;
     let id = dead().await;
-    assert_eq!(room.store.drop_dead(&[id.clone()]).await, Ok(vec![true]));
+    assert_eq!(room.store.drop_dead(std::slice::from_ref(&id)).await, Ok(vec![true]));
     last(&at, "dropped", &single("o")).await;
-    assert_eq!(room.store.drop_dead(&[id.clone()]).await, Ok(vec![false]));
+    assert_eq!(room.store.drop_dead(std::slice::from_ref(&id)).await, Ok(vec![false]));
     last(&at, "nothing to drop", &single("u")).await;
     spoil().await;
     assert!(room.store.drop_dead(&[id]).await.is_err());

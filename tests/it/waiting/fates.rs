@@ -86,9 +86,13 @@ impl World {
                 }
             }
             Fate::Stopped => {
-                rooms.iter_mut().for_each(|room| room.relay.signal(Signal::STOP));
+                for room in &mut *rooms {
+                    room.relay.signal(Signal::STOP);
+                }
                 tokio::time::sleep(SESSION).await;
-                rooms.iter_mut().for_each(|room| room.relay.signal(Signal::CONT));
+                for room in &mut *rooms {
+                    room.relay.signal(Signal::CONT);
+                }
             }
             Fate::Anew => join_all(rooms.iter_mut().map(|room| self.make_anew(room))).await.clear(),
             Fate::Broker => {
