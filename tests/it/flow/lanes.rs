@@ -201,7 +201,8 @@ async fn what_passes_through_waits_in_order_for_a_missing_target() {
     let mut config = config(&site);
     for path in &paths {
         site.make(path.from, &path.ingress).await;
-        config = configure(path, &[], PATIENT, config);
+        // The exchange is made a moment before its queue is bound to it.
+        config = configure(path, &[], &format!("{PATIENT}\non_refused = \"wait\""), config);
     }
     site.make(paths[2].to, &paths[2].target).await;
     site.collect(paths[2].to, &paths[2].target).await;

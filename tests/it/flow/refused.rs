@@ -106,7 +106,11 @@ async fn an_unroutable_passing_message_is_treated_by_on_refused_and_stops_nobody
     assert!(stamp.attempt.is_some_and(|n| n >= 2) && stamp.due_ms.is_some(), "{stamp:?}");
     assert_eq!(rest.case(), case(retry, "bad"));
     let [waited] = &arrived[&case(wait, "bad")][..] else { panic!("once: {arrived:?}") };
-    assert_eq!(waited.wire.clone().take_stamp().0, super::wire::Stamp::default(), "in place it passes byte for byte");
+    assert_eq!(
+        waited.wire.clone().take_stamp().0,
+        super::wire::Stamp::default(),
+        "in place it passes byte for byte"
+    );
     for path in [dead_letter, drop] {
         assert!(!arrived.contains_key(&case(path, "bad")));
     }
