@@ -34,8 +34,8 @@ impl Stages {
 const AFTER_FORCE: Duration = Duration::from_millis(500);
 
 /// When each stage's time is over, in sixteenths of the whole. What a stage does not use is left to those after it.
-const INGRESS: u32 = 9;
-const FLOW: u32 = 13;
+const INGRESS: u32 = 4;
+const FLOW: u32 = 12;
 const EGRESS: u32 = 15;
 const ADMIN: u32 = 16;
 
@@ -48,12 +48,17 @@ pub(super) async fn drain(
 ) -> Result<(), Vec<String>> {
     readiness.drain();
     let began = Instant::now();
-    let in_order: [(&Shutdown, &[&str], u32); 4] = [
-        (&stages.ingress, &["ingress", "cluster"], INGRESS),
-        (&stages.flow, &["timer", "direct"], FLOW),
-        (&stages.egress, &["egress"], EGRESS),
-        (&stages.admin, &["admin", "bursts"], ADMIN),
-    ];
+    let of_ingress = ["ingress", "cluster"];
+    stages.ingress.begin();
+    let unfinished = all_ended(tasks, &of_ingress, began + timeout * INGRESS / ADMIN).await;
+    if !unfinished.is_empty() {
+        stages.ingress.force();
+        let left = all_ended(tasks, &of_ingress, Instant::now() + AFTER_FORCE).await;
+        // Nothing is left behind: what was read and not stored is its source's, which delivers it again.
+        warn!(tasks = ?unfinished, still_ending = ?left, "ingress gave up what it had read and the store did not take in; it is read again");
+    }
+    let in_order: [(&Shutdown, &[&str], u32); 2] =
+        [(&stages.flow, &["timer", "direct"], FLOW), (&stages.egress, &["egress"], EGRESS)];
     let mut late = Vec::new();
     for (stage, names, share) in in_order {
         stage.begin();
@@ -62,15 +67,18 @@ pub(super) async fn drain(
             continue;
         }
         stage.force();
-        let stuck = all_ended(tasks, names, Instant::now() + AFTER_FORCE).await;
-        if share == INGRESS {
-            // Nothing is left behind: what was read and not stored is its source's, which delivers it again.
-            warn!(tasks = ?unfinished, "ingress gave up what it had read and the store did not take in; it is read again");
-            late.extend(stuck);
-        } else {
-            warn!(tasks = ?unfinished, "still busy when time ran out");
-            late.extend(unfinished);
-        }
+        all_ended(tasks, names, Instant::now() + AFTER_FORCE).await;
+        warn!(tasks = ?unfinished, "still busy when time ran out");
+        late.extend(unfinished);
+    }
+    // The last commit of a Kafka group waits for the end of a rebalance, beside the stages above.
+    late.extend(all_ended(tasks, &of_ingress, began + timeout * EGRESS / ADMIN).await);
+    stages.admin.begin();
+    let unfinished = all_ended(tasks, &["admin", "bursts"], began + timeout).await;
+    if !unfinished.is_empty() {
+        stages.admin.force();
+        warn!(tasks = ?unfinished, "still busy when time ran out");
+        late.extend(unfinished);
     }
     stages.whole.force();
     if tasks.ended("", AFTER_FORCE).await.is_ok() && late.is_empty() {

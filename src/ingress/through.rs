@@ -205,8 +205,12 @@ impl Through {
     fn tell_of_repeat(&self, route: &Route, entry: &Entry) {
         if let Some(cause) = entry.repeat_cause(0) {
             self.metrics.redelivered(cause, 1);
-            let position = format!("{:?}", entry.position);
-            self.bursts.note("this publish may repeat an earlier one", &route.name, cause.as_str(), position);
+            let place = entry.position.map_or_else(
+                || "a queue's delivery".to_owned(),
+                |(partition, offset)| format!("partition {partition}, offset {offset}"),
+            );
+            let what = "this publish may repeat an earlier one";
+            self.bursts.note_message(what, &route.name, cause.as_str(), place);
         }
     }
 

@@ -175,13 +175,13 @@ impl<S: Sink> Context<S> {
     }
 
     /// What the broker holds, for the last commit. While the group rebalances the coordinator answers only when that is
-    /// over, up to a session's time if a member has died: it is asked again until then, or until shutdown is forced.
+    /// over, up to a session's time if a member has died: it is asked again until then, while other stages end.
     fn held_at_last(&self, consumer: &GroupClient<S>, beliefs: &[Belief]) -> KafkaResult<Vec<(Key, Held)>> {
         let clock = self.fixed.around.clock;
         let end_us = clock.mono_us() + LAST_LOOK_US;
         loop {
             let found = held(consumer, beliefs, LAST_ANSWER);
-            if found.is_ok() || self.fixed.around.shutdown.is_forced() || clock.mono_us() >= end_us {
+            if found.is_ok() || clock.mono_us() >= end_us {
                 return found;
             }
         }
