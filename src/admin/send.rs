@@ -271,7 +271,7 @@ async fn follow(
     }
 }
 
-/// What is known to keep the route's messages from arriving, in words; empty where nothing is.
+/// Names the obstacles that are known to keep the route's messages from arriving; empty if there are none.
 pub(super) fn obstacles(admin: &Admin, route: &Route) -> String {
     let mut found = Vec::new();
     if let Some(metrics) = admin.state.metrics.route(&route.name) {

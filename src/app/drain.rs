@@ -34,10 +34,10 @@ impl Stages {
 const AFTER_FORCE: Duration = Duration::from_millis(500);
 
 /// When each stage's time is over, in sixteenths of the whole. What a stage does not use is left to those after it.
-const INGRESS: u32 = 4;
-const FLOW: u32 = 12;
-const EGRESS: u32 = 15;
-const ADMIN: u32 = 16;
+const INGRESS_SHARE: u32 = 4;
+const FLOW_SHARE: u32 = 12;
+const EGRESS_SHARE: u32 = 15;
+const ADMIN_SHARE: u32 = 16;
 
 /// Ends every stage, within this time in all. `Err` names the tasks that were late.
 pub(super) async fn drain(
@@ -50,7 +50,7 @@ pub(super) async fn drain(
     let began = Instant::now();
     let of_ingress = ["ingress", "cluster"];
     stages.ingress.begin();
-    let unfinished = all_ended(tasks, &of_ingress, began + timeout * INGRESS / ADMIN).await;
+    let unfinished = all_ended(tasks, &of_ingress, began + timeout * INGRESS_SHARE / ADMIN_SHARE).await;
     if !unfinished.is_empty() {
         stages.ingress.force();
         let left = all_ended(tasks, &of_ingress, Instant::now() + AFTER_FORCE).await;
@@ -58,11 +58,11 @@ pub(super) async fn drain(
         warn!(tasks = ?unfinished, still_ending = ?left, "ingress gave up what it had read and the store did not take in; it is read again");
     }
     let in_order: [(&Shutdown, &[&str], u32); 2] =
-        [(&stages.flow, &["timer", "direct"], FLOW), (&stages.egress, &["egress"], EGRESS)];
+        [(&stages.flow, &["timer", "direct"], FLOW_SHARE), (&stages.egress, &["egress"], EGRESS_SHARE)];
     let mut late = Vec::new();
     for (stage, names, share) in in_order {
         stage.begin();
-        let unfinished = all_ended(tasks, names, began + timeout * share / ADMIN).await;
+        let unfinished = all_ended(tasks, names, began + timeout * share / ADMIN_SHARE).await;
         if unfinished.is_empty() {
             continue;
         }
@@ -72,7 +72,7 @@ pub(super) async fn drain(
         late.extend(unfinished);
     }
     // The last commit of a Kafka group waits for the end of a rebalance, beside the stages above.
-    late.extend(all_ended(tasks, &of_ingress, began + timeout * EGRESS / ADMIN).await);
+    late.extend(all_ended(tasks, &of_ingress, began + timeout * EGRESS_SHARE / ADMIN_SHARE).await);
     stages.admin.begin();
     let unfinished = all_ended(tasks, &["admin", "bursts"], began + timeout).await;
     if !unfinished.is_empty() {
@@ -136,9 +136,12 @@ mod tests {
             let late: Vec<String> =
                 (1..4).filter(|n| slow(*n)).map(|n| of[n as usize].0.to_owned()).collect();
             assert_eq!(drained.err().unwrap_or_default(), late, "{case:04b}");
-            let last = (0..4).filter(|n| slow(*n)).map(|n| [INGRESS, FLOW, EGRESS, ADMIN][n as usize]).max();
+            let last = (0..4)
+                .filter(|n| slow(*n))
+                .map(|n| [INGRESS_SHARE, FLOW_SHARE, EGRESS_SHARE, ADMIN_SHARE][n as usize])
+                .max();
             let waited = began.elapsed();
-            let share = WHOLE * last.unwrap_or(0) / ADMIN;
+            let share = WHOLE * last.unwrap_or(0) / ADMIN_SHARE;
             assert!(waited >= share && waited <= share + AFTER_FORCE, "{case:04b}: {waited:?}");
             assert!(stages.whole.is_forced() && stages.ingress.is_forced() && stages.admin.is_forced());
         }

@@ -9,7 +9,7 @@ pub(super) fn is_terminal() -> bool {
     std::io::stdout().is_terminal()
 }
 
-/// Whether standard output takes colours and bold: a terminal, unless `NO_COLOR` is set (see no-color.org).
+/// Tells whether standard output takes colours and bold: a terminal, unless `NO_COLOR` is set (see no-color.org).
 pub(super) fn is_styled() -> bool {
     is_terminal() && config::variable("NO_COLOR").is_none_or(|value| value.is_empty())
 }

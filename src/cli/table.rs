@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 use super::output;
 
 /// Blanks between two columns.
-const GAP: u16 = 2;
+const COLUMN_GAP: u16 = 2;
 
 /// A table: its columns' names, and rows of cells. Columns of numbers stand to the right. On a terminal no line is
 /// wider than it: cells are cut, the widest first.
@@ -25,7 +25,7 @@ pub(super) fn table(names: &[&str], rows: &[Vec<String>]) -> String {
     };
     let last = names.len().saturating_sub(1);
     for (at, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, if at == last { 0 } else { GAP }));
+        column.set_padding((0, if at == last { 0 } else { COLUMN_GAP }));
         if is_number(at) {
             column.set_cell_alignment(CellAlignment::Right);
         }

@@ -52,7 +52,7 @@ pub struct Parts<'a> {
     pub readiness: &'a Readiness,
     /// Where it counts.
     pub metrics: Arc<Metrics>,
-    /// What replicas tell each other of followed messages.
+    /// News of followed messages, which replicas tell each other.
     pub watch: Arc<Watch>,
     /// Where its task runs.
     pub tasks: &'a Tasks,

@@ -97,7 +97,7 @@ pub fn files(files: &[(&str, &str)]) -> Vec<(String, String)> {
 
 /// Why no such container can be had here, if so: no right to make a mount namespace, or to mount in it. A container
 /// that CI itself runs in often has neither.
-pub fn missing() -> Option<String> {
+fn missing() -> Option<String> {
     let mut command = Command::new("unshare");
     command.arg("--mount");
     command.args((!rustix::process::geteuid().is_root()).then_some("--map-root-user"));

@@ -1,4 +1,4 @@
-//! Whether a route is late, and by whose fault as far as known. Pure but for the log lines.
+//! Lateness of a route, and its causes as far as known. Pure but for the log lines.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use crate::domain::{Route, RouteName, route};
 const LATE_S: f64 = 3.0;
 const IN_TIME_S: f64 = 1.0;
 
-/// Whether a route is late.
+/// Lateness of a route, with a little patience at both ends.
 #[derive(Debug, Default)]
 pub(super) struct Lateness {
     late: bool,
 }
 
-/// What has begun.
+/// A change of a route's lateness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     Late,

@@ -16,7 +16,7 @@ use super::{Connection, TopicState, log, look_up};
 const ANSWER: Duration = Duration::from_secs(2);
 /// Longest wait for a group's coordinator. A cluster that never had a group makes the topic of positions at the first
 /// question, and says meanwhile that nobody coordinates.
-const COORDINATOR: Duration = Duration::from_secs(10);
+const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two questions for it.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
 /// Turns of [`ANSWER`] / this that a first fetch is waited for.
@@ -112,7 +112,7 @@ fn positions(client: &BaseConsumer<Listener>, topics: &[String]) -> Result<(), (
                     | RDKafkaErrorCode::CoordinatorLoadInProgress
             )
         );
-        if !passing || waited >= COORDINATOR {
+        if !passing || waited >= COORDINATOR_TIMEOUT {
             let why = trouble(client).unwrap_or_else(|| describe(&error));
             let denied = error.rdkafka_error_code() == Some(RDKafkaErrorCode::GroupAuthorizationFailed)
                 || why.to_ascii_lowercase().contains("authorization failed");
