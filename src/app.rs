@@ -287,10 +287,17 @@ fn start_ingress(
         shutdown: &stages.ingress,
         direct_shutdown: &stages.flow,
     });
+    let parts = ingress::ReadParts::of(routes);
     for broker in brokers.values() {
-        ingress::rabbitmq::start(broker, routes, &intake, &house.metrics, tasks, &stages.ingress);
+        let surroundings = ingress::rabbitmq::Surroundings {
+            sink: intake.clone(),
+            metrics: &house.metrics,
+            parts: &parts,
+            tasks,
+            shutdown: &stages.ingress,
+        };
+        ingress::rabbitmq::start(broker, routes, &surroundings);
     }
-    let budget = Arc::new(ingress::ReadBudget::default());
     let mut groups: BTreeMap<(&str, &str), Vec<Arc<Route>>> = BTreeMap::new();
     for route in routes {
         if let Endpoint::Kafka { connection, group, .. } = &route.from {
@@ -302,7 +309,7 @@ fn start_ingress(
         let surroundings = ingress::kafka::Surroundings {
             sink: intake.clone(),
             metrics: house.metrics.clone(),
-            budget: budget.clone(),
+            budget: parts.kafka.clone(),
             part: house.readiness.part(format!("kafka:{}:{group}", connection.name), false),
             tasks: tasks.clone(),
             shutdown: stages.ingress.clone(),

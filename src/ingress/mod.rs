@@ -36,7 +36,7 @@ mod through;
 pub use admission::AdmissionGate;
 pub use intake::{Intake, Source};
 pub use ledger::{Ledger, Receipt, Released};
-pub use read_budget::{READ_BYTES, ReadBudget, ReadShare};
+pub use read_budget::{READ_BYTES, ReadBudget, ReadParts, ReadShare};
 pub use redrive::redrive;
 
 use std::sync::Arc;

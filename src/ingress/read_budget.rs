@@ -1,6 +1,10 @@
 //! Memory of what ingress has read and not resolved: one budget of the process, shared by all its sources.
 //!
-//! Half of it is parted equally, so a source that flows has its part whatever the others hold. The other half is
+//! A RabbitMQ queue hands over as many messages as its consumer allows, whatever their size, and takes none of them
+//! back without counting a delivery. So each queue has a fixed part, and is allowed as many messages of the route's
+//! `max_size` as fit into it.
+//!
+//! Kafka's sources can be paused at any record, and share the rest as they need it. Half of it is parted equally, so a source that flows has its part whatever the others hold. The other half is
 //! for who comes first: a source may have as much of it as is left then. Together they never exceed the budget, but
 //! by one record of each source: a source that holds nothing may always read one, so none waits for another.
 
@@ -9,10 +13,44 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
+use crate::domain::{Endpoint, Route};
+
 /// Bytes of the process, uncompressed, that ingress holds between reading and resolution.
 pub const READ_BYTES: usize = 96 << 20;
 
-/// The budget of all sources.
+/// How [`READ_BYTES`] are parted between Kafka's sources and RabbitMQ's.
+#[derive(Debug)]
+pub struct ReadParts {
+    /// What Kafka's partitions share.
+    pub kafka: Arc<ReadBudget>,
+    /// Bytes of each RabbitMQ queue.
+    queue_bytes: usize,
+}
+
+impl ReadParts {
+    /// The parts of a process with these routes: all is for the one technology that it reads from, or half for each.
+    pub fn of(routes: &[Arc<Route>]) -> Self {
+        let queues = routes.iter().filter(|route| matches!(route.from, Endpoint::Rabbitmq { .. })).count();
+        let rabbitmq_bytes = match queues {
+            0 => 0,
+            _ if queues == routes.len() => READ_BYTES,
+            _ => READ_BYTES / 2,
+        };
+        Self {
+            kafka: Arc::new(ReadBudget::new(READ_BYTES - rabbitmq_bytes)),
+            queue_bytes: rabbitmq_bytes / queues.max(1),
+        }
+    }
+
+    /// Unacknowledged messages that a queue may hand over: the route's `prefetch`, no more than fit into the queue's
+    /// part if each is as large as `max_size`, and one at least.
+    pub fn prefetch(&self, prefetch: u16, max_size: usize) -> u16 {
+        let fitting = self.queue_bytes / max_size.max(1);
+        u16::try_from(fitting).unwrap_or(u16::MAX).clamp(1, prefetch)
+    }
+}
+
+/// The budget of Kafka's sources.
 #[derive(Debug)]
 pub struct ReadBudget {
     most: usize,
@@ -28,12 +66,6 @@ pub struct ReadShare {
     /// The source's own limit.
     most: usize,
     held: AtomicUsize,
-}
-
-impl Default for ReadBudget {
-    fn default() -> Self {
-        Self::new(READ_BYTES)
-    }
 }
 
 impl ReadBudget {
@@ -119,8 +151,38 @@ impl Drop for ReadShare {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::testing;
 
     const RECORD: usize = 10;
+
+    fn route(from: Endpoint) -> Arc<Route> {
+        let mut route = Route::clone(&testing::route());
+        route.from = from;
+        Arc::new(route)
+    }
+
+    #[test]
+    fn queues_and_partitions_together_stay_within_the_budget_and_each_queue_hands_over_one_at_least() {
+        let topic =
+            || route(Endpoint::Kafka { connection: "k".into(), topic: "t".into(), group: "g".into() });
+        let queue = || route(Endpoint::Rabbitmq { connection: "r".into(), queue: "q".into(), prefetch: 500 });
+        let parts = |topics: usize, queues: usize| {
+            let routes = std::iter::repeat_with(topic).take(topics);
+            ReadParts::of(&routes.chain(std::iter::repeat_with(queue).take(queues)).collect::<Vec<_>>())
+        };
+        for (topics, queues) in [(0, 1), (0, 7), (3, 0), (3, 1), (3, 7), (1, 200)] {
+            let parts = parts(topics, queues);
+            let each = usize::from(parts.prefetch(500, 1 << 20));
+            assert!(
+                parts.kafka.most + queues * each * (1 << 20) <= READ_BYTES || each == 1,
+                "{topics} {queues}"
+            );
+            assert_eq!(parts.kafka.most > 0, topics > 0 || queues == 0);
+        }
+        assert_eq!(parts(0, 1).prefetch(500, 1 << 20), 96);
+        assert_eq!(parts(1, 1).prefetch(500, 64 << 10), 500);
+        assert_eq!(parts(1, 1).prefetch(500, 256 << 20), 1, "larger than the part");
+    }
 
     fn fill(share: &ReadShare) -> usize {
         while !share.is_full() {

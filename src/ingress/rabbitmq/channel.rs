@@ -37,7 +37,7 @@ const BROKER_HEADERS: [&str; 2] = [DELIVERY_COUNT, "x-acquired-count"];
 /// Earlier deliveries that are worth a warning: half of what RabbitMQ 4 allows by default.
 const MANY_DELIVERIES: i64 = 10;
 /// The least `prefetch` with which anything is gathered: a queue that lends few would wait for us.
-const MANY: usize = 100;
+const MANY: usize = 64;
 
 /// A channel on which a queue can be consumed.
 pub(super) struct Subscription {
@@ -308,7 +308,7 @@ mod tests {
         assert!(pace.is_gathering(start));
         pace.note(126, start);
         assert!(!pace.is_gathering(start), "four times as many are all that the queue lends");
-        let mut few = Pace::new(99);
+        let mut few = Pace::new(MANY - 1);
         few.note(1, start);
         assert!(!few.is_gathering(start));
     }

@@ -14,44 +14,58 @@ pub mod tail;
 
 use std::sync::Arc;
 
+use tracing::info;
+
 use self::consumer::{Consumer, Setup};
-use super::Sink;
+use super::{ReadParts, Sink};
 use crate::broker::rabbitmq::Broker;
 use crate::domain::{Endpoint, Route};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::telemetry::Metrics;
 
+/// What the consumers of a connection work with.
+pub struct Surroundings<'a, S> {
+    /// Where what they read goes.
+    pub sink: Arc<S>,
+    /// The routes' numbers.
+    pub metrics: &'a Metrics,
+    /// How much of the process's memory each queue may fill.
+    pub parts: &'a ReadParts,
+    /// Where they run.
+    pub tasks: &'a Tasks,
+    /// When they end.
+    pub shutdown: &'a Shutdown,
+}
+
 /// Starts a consumer for each of `routes` that reads from this connection. They run until `shutdown`
 /// drains: then they take nothing new, wait until what they took is resolved (or all is forced),
 /// acknowledge it and close. Tasks: `ingress:rabbitmq:...`.
-pub fn start<S: Sink>(
-    broker: &Arc<Broker>,
-    routes: &[Arc<Route>],
-    sink: &Arc<S>,
-    metrics: &Arc<Metrics>,
-    tasks: &Tasks,
-    shutdown: &Shutdown,
-) {
+pub fn start<S: Sink>(broker: &Arc<Broker>, routes: &[Arc<Route>], around: &Surroundings<'_, S>) {
     let task = format!("ingress:rabbitmq:{}", broker.name());
-    let links = broker.open("consume", &task, tasks, shutdown);
+    let links = broker.open("consume", &task, around.tasks, around.shutdown);
     for route in routes {
-        let Endpoint::Rabbitmq { connection, queue, prefetch } = &route.from else {
+        let Endpoint::Rabbitmq { connection, queue, prefetch: wanted } = &route.from else {
             continue;
         };
         if connection != broker.name() {
             continue;
         }
+        let prefetch = around.parts.prefetch(*wanted, route.policy.max_size);
+        if prefetch < *wanted {
+            let max_size = route.policy.max_size;
+            info!(route = %route.name, queue, prefetch, wanted, max_size, "prefetch is lowered to what fits into memory if each message is as large as max_size; a smaller max_size allows more");
+        }
         let consumer = Consumer::new(Setup {
             route: route.clone(),
             queue: queue.clone(),
-            prefetch: *prefetch,
+            prefetch,
             broker: broker.clone(),
             link: links.link(),
-            sink: sink.clone(),
-            metrics: metrics.route(&route.name).cloned(),
-            tasks: tasks.clone(),
-            shutdown: shutdown.clone(),
+            sink: around.sink.clone(),
+            metrics: around.metrics.route(&route.name).cloned(),
+            tasks: around.tasks.clone(),
+            shutdown: around.shutdown.clone(),
         });
-        tasks.spawn(&format!("{task}:{}", route.name), consumer.run());
+        around.tasks.spawn(&format!("{task}:{}", route.name), consumer.run());
     }
 }

@@ -15,7 +15,7 @@ use postdate::domain::{
 use postdate::egress::kafka::KafkaLanes;
 use postdate::egress::{Batch, Lane, Publication, Verdicts};
 use postdate::ingress::kafka::Surroundings;
-use postdate::ingress::{Delivery, Feed, ReadBudget, Receipt, Sink};
+use postdate::ingress::{Delivery, Feed, READ_BYTES, ReadBudget, Receipt, Sink};
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
 use postdate::telemetry::{Metrics, RouteMetrics};
 use rdkafka::client::ClientContext;
@@ -194,7 +194,7 @@ pub(super) struct Reader {
 
 impl Reader {
     pub(super) fn start<S: Sink>(kafka: &Kafka, group: &str, topics: &[&str], sink: &Arc<S>) -> Self {
-        Self::start_within(kafka, group, topics, sink, &Arc::default())
+        Self::start_within(kafka, group, topics, sink, &Arc::new(ReadBudget::new(READ_BYTES)))
     }
 
     /// With a budget for what is read and not resolved.

@@ -3,10 +3,12 @@
 
 #![allow(clippy::print_stdout, reason = "shown when the test fails")]
 
+mod back;
 mod brokers;
 mod bytes;
 mod disk;
 mod late;
+mod queued_bytes;
 mod redis;
 mod rereads;
 mod restarts;

@@ -66,15 +66,14 @@ impl Life {
             queues.iter().enumerate().map(|(n, queue)| route(&format!("r{n}"), queue, prefetch)).collect();
         let mut registry = Registry::default();
         let metrics = Metrics::new(&mut registry, routes.iter().map(|route| route.name.clone()));
-        let (tasks, shutdown) = (&self.tasks, &self.shutdown);
-        postdate::ingress::rabbitmq::start(
-            &self.broker,
-            &routes,
-            &Arc::new(catcher.clone()),
-            &metrics,
-            tasks,
-            shutdown,
-        );
+        let surroundings = postdate::ingress::rabbitmq::Surroundings {
+            sink: Arc::new(catcher.clone()),
+            metrics: &metrics,
+            parts: &postdate::ingress::ReadParts::of(&routes),
+            tasks: &self.tasks,
+            shutdown: &self.shutdown,
+        };
+        postdate::ingress::rabbitmq::start(&self.broker, &routes, &surroundings);
         registry
     }
 
@@ -102,7 +101,8 @@ fn route(name: &str, queue: &str, prefetch: u16) -> Arc<Route> {
             headers: HeaderNames::default(),
             delay_from: DelayFrom::Arrival,
             max_delay_ms: 1000,
-            max_size: 1 << 20,
+            // Small enough that each queue has its `prefetch`.
+            max_size: 1 << 12,
             max_headers: 1 << 16,
             max_pending: 1000,
             on_invalid: OnInvalid::DeadLetter,
