@@ -12,7 +12,7 @@ use tracing::{info, warn};
 
 use self::lateness::Lateness;
 use super::House;
-use crate::domain::{Clock, Route, Target, Text, route};
+use crate::domain::{Clock, Endpoint, Route, Target, Text, route};
 use crate::egress::Lanes;
 use crate::lifecycle::readiness::State;
 use crate::lifecycle::{Part, Readiness, Shutdown, tick};
@@ -43,6 +43,7 @@ pub(super) fn start(house: &House, lanes: Arc<dyn Lanes>, slot: &Arc<OnceLock<St
             .iter()
             .map(|route| Watched {
                 source: side(format!("source:{}", route.name)),
+                source_waits: false,
                 delivery: side(format!("route:{}", route.name)),
                 route: route.clone(),
                 lateness: Lateness::default(),
@@ -115,6 +116,8 @@ async fn look_for_late(store: &Store, metrics: &Metrics) {
 struct Watched {
     route: Arc<Route>,
     source: Part,
+    /// Whether the route itself was last seen to wait, its connection apart.
+    source_waits: bool,
     delivery: Part,
     lateness: Lateness,
 }
@@ -138,12 +141,13 @@ impl Parts {
         for (target, turn) in self.metrics.failing.look(now_us) {
             tell(&target, &turn);
         }
+        let trouble = trouble(&self.readiness);
         for (part, target) in &self.targets {
             let why = self.lanes.lane(target).trouble().or_else(|| self.metrics.failing.why(target, now_us));
-            show(part, why);
+            show(part, why.or_else(|| named(&trouble, &target_connection(target))));
         }
         self.look_at_room();
-        self.look_at_routes();
+        self.look_at_routes(&trouble);
         for (name, state) in self.readiness.parts() {
             self.metrics.part_up(name, state == State::Up);
         }
@@ -169,22 +173,23 @@ impl Parts {
         show(&self.room, why.or_else(|| nearly_full.then(|| format!("redis uses {percent} % of maxmemory"))));
     }
 
-    fn look_at_routes(&mut self) {
+    /// Shows each route's source and delivery. A source whose connection is away waits with it, without log lines of
+    /// its own: those of the connection say so for all its routes.
+    fn look_at_routes(&mut self, trouble: &BTreeMap<String, String>) {
         let now = self.slot.get().map(|store| store.clock().now());
-        let trouble = trouble(&self.readiness);
         for watched in &mut self.routes {
             let Some(metrics) = self.metrics.route(&watched.route.name) else { continue };
             let waits = metrics.source_waits();
             let name = &watched.route.name;
-            match (&waits, watched.source.is_up()) {
-                (Some(why), true) => warn!(route = %name, why, "nothing is read from the source"),
-                (None, false) => info!(route = %name, "the source is read again"),
+            match (&waits, std::mem::replace(&mut watched.source_waits, waits.is_some())) {
+                (Some(why), false) => warn!(route = %name, why, "nothing is read from the source"),
+                (None, true) => info!(route = %name, "the source is read again"),
                 _ => {}
             }
-            show(&watched.source, waits);
+            show(&watched.source, waits.or_else(|| named(trouble, &source_connection(&watched.route.from))));
             let late_s = now.map_or(0.0, |now| metrics.count_overdue(now));
             let paused = metrics.publishing_paused.get() != 0;
-            let causes = || lateness::causes(&watched.route, paused, &trouble);
+            let causes = || lateness::causes(&watched.route, paused, trouble);
             if let Some(turn) = watched.lateness.look(late_s) {
                 turn.tell(name, late_s, &causes());
             }
@@ -204,6 +209,27 @@ fn trouble(readiness: &Readiness) -> BTreeMap<String, String> {
         State::Waiting(why) | State::Degraded(why) => Some(why),
     };
     readiness.parts().into_iter().filter_map(|(name, state)| Some((name, why(state)?))).collect()
+}
+
+/// A part's trouble with the part's name, where it has any.
+fn named(trouble: &BTreeMap<String, String>, part: &str) -> Option<String> {
+    trouble.get(part).map(|why| format!("{part}: {why}"))
+}
+
+/// The part of the connection that a source is read over.
+fn source_connection(source: &Endpoint) -> String {
+    match source {
+        Endpoint::Kafka { connection, group, .. } => format!("kafka:{connection}:{group}"),
+        Endpoint::Rabbitmq { connection, .. } => format!("rabbitmq:{connection}"),
+    }
+}
+
+/// The part of the connection that a target is published over.
+fn target_connection(target: &Target) -> String {
+    match target {
+        Target::Kafka { connection, .. } => format!("kafka:{connection}"),
+        Target::Rabbitmq { connection, .. } => format!("rabbitmq:{connection}"),
+    }
 }
 
 fn show(part: &Part, why: Option<String>) {

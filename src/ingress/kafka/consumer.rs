@@ -46,6 +46,12 @@ pub(super) struct GroupConsumer<S> {
     config: ClientConfig,
 }
 
+/// How long a group may take to give its partitions before that is told.
+const JOINING_US: i64 = 3_000_000;
+/// What is told then.
+const NOT_JOINED: &str = "the group has given this consumer no partitions yet; a member that is gone, perhaps this \
+                          consumer's own former self, counts until its session of 10 s ends";
+
 /// Why a consumer's life ended.
 enum End {
     Stopped,
@@ -220,23 +226,42 @@ fn take<S: Sink>(consumer: &GroupClient<S>, message: &BorrowedMessage<'_>) {
 struct Contact {
     reached: bool,
     told: bool,
-    /// Some partitions cannot be taken up.
+    /// The group gives this consumer nothing yet, or some of its partitions cannot be taken up.
     stalled: bool,
+    /// Monotonic microseconds since which the brokers are reached and the group has given nothing.
+    joining_us: Option<i64>,
     next_us: i64,
 }
 
 impl Contact {
-    /// Tells of partitions that are this consumer's and cannot be read.
-    fn look_at_places<S: Sink>(&mut self, fixed: &Fixed<S>, consumer: &GroupClient<S>) {
+    /// Tells of a group that gives nothing, and of partitions that are this consumer's and cannot be read.
+    fn look_at_places<S: Sink>(&mut self, fixed: &Fixed<S>, consumer: &GroupClient<S>, now: i64) {
         if !self.reached {
+            self.joining_us = None;
             return;
         }
-        let first = consumer.context().state.lock().unplaced.first().cloned();
-        match first {
-            Some((topic, partition)) if !std::mem::replace(&mut self.stalled, true) => {
-                fixed.around.part.down(format!("{topic}/{partition} has no leader, or no known position"));
+        let (is_member, unplaced) = {
+            let state = consumer.context().state.lock();
+            (state.is_member, state.unplaced.first().cloned())
+        };
+        if is_member {
+            self.joining_us = None;
+        }
+        let is_joining = !is_member && now - *self.joining_us.get_or_insert(now) > JOINING_US;
+        let trouble = match unplaced {
+            Some((topic, partition)) => {
+                Some(format!("{topic}/{partition} has no leader, or no known position"))
+            }
+            None if is_joining => Some(NOT_JOINED.to_owned()),
+            None => None,
+        };
+        match trouble {
+            Some(why) if !std::mem::replace(&mut self.stalled, true) => {
+                warn!(consumer = %fixed.owner, why, "kafka consumer is given nothing to read, waiting");
+                fixed.around.part.down(why);
             }
             None if std::mem::take(&mut self.stalled) => {
+                info!(consumer = %fixed.owner, "kafka consumer reads its partitions again");
                 fixed.around.part.up();
             }
             _ => {}
@@ -248,7 +273,7 @@ impl Contact {
         if fixed.suspicion.take() {
             self.reached = false;
         }
-        self.look_at_places(fixed, consumer);
+        self.look_at_places(fixed, consumer, now);
         let Some(topic) = fixed.routes.keys().next() else { return };
         if self.reached || now < self.next_us {
             return;

@@ -40,6 +40,7 @@ impl<S: Sink> Context<S> {
             let mut state = self.state.lock();
             state.complaints.clear();
             state.verified_us = 0;
+            state.is_member = true;
         }
         if let Err(error) = self.take_up(consumer, partitions(offered), ANSWER) {
             self.state.lock().broken = Some(format!("partitions cannot be taken: {error}"));
@@ -52,7 +53,9 @@ impl<S: Sink> Context<S> {
 
     fn revoke(&self, consumer: &GroupClient<S>, revoked: &TopicPartitionList) {
         let keys = partitions(revoked);
-        if !consumer.assignment_lost() && !self.state.lock().closing {
+        if consumer.assignment_lost() {
+            self.state.lock().is_member = false;
+        } else if !self.state.lock().closing {
             self.settle(consumer, &keys, REVOKE);
         }
         let taken = {

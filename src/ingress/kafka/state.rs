@@ -51,6 +51,8 @@ pub(super) struct State {
     pub(super) assignments: Vec<Assignment>,
     /// Where the last record's assignment was.
     last: usize,
+    /// The group has given this consumer its partitions, perhaps none, and has not taken all of them back.
+    pub(super) is_member: bool,
     /// The consumer leaves: what it is still told about partitions no longer matters.
     pub(super) closing: bool,
     /// Partitions of this consumer whose place nobody has told yet.
