@@ -1,6 +1,7 @@
 //! Routes: where from, where to, under which policy, and how much of what.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State as Extract;
@@ -15,6 +16,9 @@ use super::router::Admin;
 use crate::domain::route::{DelayFrom, OnDuplicate};
 use crate::domain::{Endpoint, Policy, Route, RoutingKey, Target, route};
 use crate::lifecycle::readiness::State;
+
+/// Longest wait for the store's counts.
+const COUNT_DEADLINE: Duration = Duration::from_secs(1);
 
 /// A route, in the words of the configuration.
 #[derive(Serialize, ToSchema)]
@@ -60,6 +64,7 @@ pub(super) struct View {
     responses((status = 200, description = "The routes, all of them: `next` is always null.", body = Page<View>))
 )]
 pub(super) async fn list(Extract(admin): Extract<Arc<Admin>>) -> Json<Page<View>> {
+    count_anew(&admin).await;
     Json(Page { items: admin.routes().map(|route| view(&admin, route)).collect(), next: None })
 }
 
@@ -75,7 +80,19 @@ pub(super) async fn one(
     Extract(admin): Extract<Arc<Admin>>,
     OfRoute(route): OfRoute,
 ) -> Result<Json<View>, Problem> {
+    count_anew(&admin).await;
     Ok(Json(view(&admin, &route)))
+}
+
+/// Counts what the store holds now, so that an answer agrees with a histogram of the same moment. Without an answer of
+/// the store the last counts stand: what is away has a part in `/readyz`.
+async fn count_anew(admin: &Admin) {
+    let Ok(store) = admin.store() else { return };
+    let Ok(Ok(counts)) = tokio::time::timeout(COUNT_DEADLINE, store.counts()).await else { return };
+    for (name, metrics) in admin.state.metrics.routes() {
+        let counts = counts.get(name.as_str()).copied().unwrap_or_default();
+        metrics.show_counts(counts.messages, counts.dead);
+    }
 }
 
 fn view(admin: &Admin, route: &Route) -> View {

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
@@ -23,27 +23,26 @@ const STEP_US: i64 = 500_000;
 /// Clocks drift apart by less than one microsecond in so many: twice what a clock that is being slewed does.
 const DRIFT: i64 = 1000;
 
-/// This machine's clocks. Monotonic time counts microseconds since the process's first reading.
+/// This machine's clocks. Monotonic time counts microseconds since the process's first reading, and goes on while the
+/// machine is suspended: a deadline that passed meanwhile has passed, as it has for Redis.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    origin: Instant,
+    origin_us: i64,
 }
 
 impl Clock {
     /// Starts counting.
-    #[allow(clippy::disallowed_methods)] // the one place that reads clocks
     pub fn start() -> Self {
-        Self { origin: Instant::now() }
+        Self { origin_us: since_boot_us() }
     }
 
     /// Monotonic microseconds since the start.
-    #[allow(clippy::disallowed_methods)]
     pub fn mono_us(&self) -> i64 {
-        self.origin.elapsed().as_micros() as i64
+        since_boot_us() - self.origin_us
     }
 
     /// The wall clock, Unix microseconds.
-    #[allow(clippy::disallowed_methods)]
+    #[allow(clippy::disallowed_methods)] // the one place that reads clocks
     pub fn wall_us(&self) -> i64 {
         let us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as i64);
         us + shifted::us()
@@ -54,10 +53,25 @@ impl Clock {
         UnixMs(self.wall_us() / 1000)
     }
 
-    /// The instant of a monotonic reading.
-    pub fn instant(&self, mono_us: i64) -> Instant {
-        self.origin + Duration::from_micros(mono_us.max(0) as u64)
+    /// How long from now until a monotonic reading; nothing if it has passed.
+    pub fn until(&self, mono_us: i64) -> Duration {
+        Duration::from_micros((mono_us - self.mono_us()).max(0) as u64)
     }
+}
+
+/// Microseconds since the machine was started, those during which it was suspended included.
+#[cfg(target_os = "linux")]
+fn since_boot_us() -> i64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    time.tv_sec * 1_000_000 + time.tv_nsec / 1000
+}
+
+/// Microseconds since the first reading; elsewhere than on Linux, those of a suspended machine may be missing.
+#[cfg(not(target_os = "linux"))]
+#[allow(clippy::disallowed_methods)]
+fn since_boot_us() -> i64 {
+    static FIRST: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(std::time::Instant::now);
+    FIRST.elapsed().as_micros() as i64
 }
 
 #[cfg(not(feature = "test-util"))]

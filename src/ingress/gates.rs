@@ -293,8 +293,7 @@ impl Gates {
         for route in &self.routes {
             let Some(metrics) = self.metrics.route(&route.name) else { continue };
             let counts = counts.get(route.name.as_str()).copied().unwrap_or_default();
-            metrics.pending.set((counts.messages - metrics.in_flight.get()).max(0));
-            metrics.dead.set(counts.dead);
+            metrics.show_counts(counts.messages, counts.dead);
             let full = counts.messages > 0 && counts.messages as u64 >= route.policy.max_pending;
             metrics.ingress_paused("max_pending", full);
             let graves = self.room.counted(&route.name, &counts);

@@ -376,6 +376,13 @@ impl RouteMetrics {
         turns
     }
 
+    /// Shows what the store holds of the route: all its messages, of which this replica has some in flight, and its dead
+    /// letters.
+    pub fn show_counts(&self, messages: i64, dead: i64) {
+        self.pending.set((messages - self.in_flight.get()).max(0));
+        self.dead.set(dead);
+    }
+
     /// The reasons for which the route's ingress is paused now.
     pub fn paused(&self) -> Vec<&'static str> {
         self.paused.lock().iter().copied().collect()

@@ -156,7 +156,7 @@ impl Sender {
     async fn until(&self, at_us: i64) {
         let mut at_us = at_us;
         loop {
-            tokio::time::sleep_until(self.clock.instant(at_us).into()).await;
+            tokio::time::sleep(self.clock.until(at_us)).await;
             if self.sent.open() < UNCONFIRMED {
                 return;
             }
