@@ -188,7 +188,9 @@ impl Parts {
             let count = metrics.pending.get() + metrics.in_flight.get();
             let now_s = self.clock.mono_us() as f64 / 1e6;
             let catches_up = watched.lateness.catches_up(now_s, late_s, count);
-            let causes = || lateness::causes(&watched.route, paused, catches_up.then_some(count), &trouble);
+            let place = metrics.overdue.place();
+            let catching_up = catches_up.then_some(count);
+            let causes = || lateness::causes(&watched.route, paused, catching_up, place, &trouble);
             if let Some(turn) = turn {
                 turn.tell(name, late_s, &causes());
             }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tracing::{info, warn};
 
 use crate::domain::{Route, RouteName, route};
+use crate::telemetry::Place;
 
 /// A route is late from so many seconds on, and in time again below so few.
 const LATE_S: f64 = 3.0;
@@ -81,12 +82,13 @@ impl Turn {
     }
 }
 
-/// Why a route may be late: what of its way is in trouble, given all parts that are; and how many messages wait, if it
-/// catches up.
+/// Why a route may be late: what of its way is in trouble, given all parts that are; how many messages wait, if it
+/// catches up; where its oldest message is, if nothing else is known.
 pub(super) fn causes(
     route: &Route,
     paused: bool,
     waits: Option<i64>,
+    oldest: Option<Place>,
     trouble: &BTreeMap<String, String>,
 ) -> String {
     let mut causes = Vec::new();
@@ -101,7 +103,11 @@ pub(super) fn causes(
         causes.push("the route's rate is limited".to_owned());
     }
     causes.extend(waits.map(|waits| format!("it catches up: {waits} messages wait")));
-    if causes.is_empty() { "no trouble is known; see what waits".to_owned() } else { causes.join("; ") }
+    if causes.is_empty() {
+        let place = oldest.map_or("is delivered by now", Place::words);
+        return format!("no trouble is known; the oldest {place}");
+    }
+    causes.join("; ")
 }
 
 #[cfg(test)]
@@ -144,9 +150,11 @@ mod tests {
         let route = testing::route();
         let target = format!("target:{}", route::describe(&route.to));
         let trouble = |parts: &[&str]| parts.iter().map(|p| ((*p).to_owned(), "away".to_owned())).collect();
-        let none = causes(&route, false, None, &trouble(&["target:main:another", "kafka:main"]));
-        assert_eq!(none, "no trouble is known; see what waits");
-        let all = causes(&route, true, Some(7), &trouble(&["redis", &target]));
+        let none = causes(&route, false, None, None, &trouble(&["target:main:another", "kafka:main"]));
+        assert_eq!(none, "no trouble is known; the oldest is delivered by now");
+        let claimed = causes(&route, false, None, Some(Place::Claimed(1)), &BTreeMap::new());
+        assert_eq!(claimed, "no trouble is known; the oldest is claimed by this replica and not settled");
+        let all = causes(&route, true, Some(7), Some(Place::Waiting), &trouble(&["redis", &target]));
         let expected = format!("publishing is paused; redis: away; {target}: away");
         assert_eq!(all, format!("{expected}; it catches up: 7 messages wait"));
     }

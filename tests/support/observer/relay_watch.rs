@@ -51,7 +51,7 @@ struct Seen {
     metrics: Metrics,
     /// Since when each route is late by the relay's own gauge.
     late: BTreeMap<String, i64>,
-    /// What each route lags behind and has read, and since when these figures stand still.
+    /// What each route lags behind or has read and not resolved, all that it has read, and since when these figures stand still.
     lags: BTreeMap<String, (i64, (i64, i64))>,
     silences: Vec<String>,
 }
@@ -132,7 +132,7 @@ impl RelayWatch {
 
     /// What it kept silent; ends the watch.
     pub fn silences(&self) -> Vec<String> {
-        WATCHES.lock().expect("the watches").retain(|watch| !std::ptr::eq(&**watch, self));
+        WATCHES.lock().expect("the watches").retain(|watch| !std::ptr::eq(Arc::as_ptr(watch), self));
         let looks = self.looks.lock().expect("the looks").take();
         if let Some(mut looks) = looks {
             looks.end();
@@ -191,10 +191,11 @@ impl RelayWatch {
         let over = seen.over.iter().map(|(part, trouble, _)| format!("(over) {}", trouble.describe(part)));
         let parts: Vec<_> = parts.chain(over).collect();
         let sum = |name: &str| seen.metrics.sum(name, &[("route", &route.name)]);
-        let numbers: Vec<_> = ["pending", "in_flight", "dead", "oldest_overdue_seconds", "ingress_lag"]
-            .iter()
-            .map(|name| format!("{name} {}", sum(&format!("postdate_{name}"))))
-            .collect();
+        let numbers: Vec<_> =
+            ["pending", "in_flight", "dead", "oldest_overdue_seconds", "ingress_lag", "ingress_unresolved"]
+                .iter()
+                .map(|name| format!("{name} {}", sum(&format!("postdate_{name}"))))
+                .collect();
         format!("{} route {}: {}; {}", self.url, route.name, numbers.join(", "), parts.join("; "))
     }
 
@@ -317,7 +318,8 @@ impl Seen {
         }
         let sum = |name: &str| self.metrics.sum(name, &[("route", route)]);
         let late_ms = (sum("postdate_oldest_overdue_seconds") * 1e3) as i64;
-        let lag = (sum("postdate_ingress_lag") as i64, sum("postdate_admitted_total") as i64);
+        let unresolved = sum("postdate_ingress_unresolved");
+        let lag = (sum("postdate_ingress_lag").max(unresolved) as i64, sum("postdate_admitted_total") as i64);
         // What comes with a due time long ago is late when it comes.
         if late_ms < NOTED_MS {
             self.late.remove(route);
