@@ -189,8 +189,14 @@ impl Parts {
             show(&watched.source, waits.or_else(|| named(trouble, &source_connection(&watched.route.from))));
             let late_s = now.map_or(0.0, |now| metrics.count_overdue(now));
             let paused = metrics.publishing_paused.get() != 0;
-            let causes = || lateness::causes(&watched.route, paused, trouble);
-            if let Some(turn) = watched.lateness.look(late_s) {
+            let turn = watched.lateness.look(late_s);
+            let count = metrics.pending.get() + metrics.in_flight.get();
+            let now_s = self.clock.mono_us() as f64 / 1e6;
+            let catches_up = watched.lateness.catches_up(now_s, late_s, count);
+            let place = metrics.overdue.place();
+            let catching_up = catches_up.then_some(count);
+            let causes = || lateness::causes(&watched.route, paused, catching_up, place, trouble);
+            if let Some(turn) = turn {
                 turn.tell(name, late_s, &causes());
             }
             let why = watched

@@ -184,7 +184,7 @@ impl Families {
         r.register("oldest_overdue_seconds", "How long ago the oldest message that is not yet delivered was to be: waiting, put back after a failure, or claimed by any replica", self.oldest_overdue.clone());
         r.register("ingress_paused", "1 while the route's ingress is paused, by reason", self.ingress_paused.clone());
         r.register("ingress_lag", "Messages in the ingress topic that are not yet stored, published or dropped, those of open transactions apart", self.ingress_lag.clone());
-        r.register("ingress_unresolved", "Messages read from the ingress topic and not yet stored, published or dropped", self.ingress_unresolved.clone());
+        r.register("ingress_unresolved", "Messages read from the ingress topic or queue and not yet stored, published or dropped", self.ingress_unresolved.clone());
         r.register("source_lost", "Messages deleted from the ingress topic before they were read (an upper bound)", self.source_lost.clone());
         r.register("publishing_paused", "1 while the route's publishing is paused by hand", self.publishing_paused.clone());
     }

@@ -26,6 +26,18 @@ pub enum Place {
 #[derive(Debug, Default)]
 pub struct Overdue(Mutex<BTreeMap<Place, UnixMs>>);
 
+impl Place {
+    /// The place in a few words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Waiting => "waits in the store, unclaimed",
+            Self::PutBack => "was put back after a try, and waits for the next",
+            Self::Claimed(_) => "is claimed by this replica and not settled",
+            Self::Elsewhere => "is claimed by another replica",
+        }
+    }
+}
+
 impl Overdue {
     /// Reports one place: the earliest moment asked for there; `None`: nothing there is due.
     pub fn report(&self, place: Place, asked: Option<UnixMs>) {
@@ -39,6 +51,12 @@ impl Overdue {
     /// The earliest moment asked for, over all places; `None`: nothing is due.
     pub fn oldest(&self) -> Option<UnixMs> {
         self.0.lock().values().min().copied()
+    }
+
+    /// Where the message is that was asked for earliest; `None`: nothing is due.
+    pub fn place(&self) -> Option<Place> {
+        let places = self.0.lock();
+        places.iter().min_by_key(|(_, asked)| **asked).map(|(place, _)| *place)
     }
 
     /// The earliest moment asked for among what this replica has claimed.
@@ -60,6 +78,7 @@ mod tests {
         for (n, place) in (0..5_i32).zip(places) {
             overdue.report(place, Some(UnixMs(100 - i64::from(n))));
             assert_eq!(overdue.oldest(), Some(UnixMs(100 - i64::from(n))), "{place:?}");
+            assert_eq!(overdue.place(), Some(place));
         }
         assert_eq!(overdue.claimed(), Some(UnixMs(97)), "by this replica alone");
         for (n, place) in (0..5_i32).zip(places).rev() {

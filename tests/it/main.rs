@@ -15,6 +15,7 @@ mod flow;
 mod four;
 mod kafka;
 mod kubernetes;
+mod observer;
 mod order;
 mod outage;
 mod rabbitmq;

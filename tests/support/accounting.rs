@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -131,9 +132,19 @@ pub struct Ledger {
     pub(super) parked: BTreeSet<Id>,
     pub(super) stored: BTreeSet<Id>,
     seen: BTreeSet<Id>,
+    /// The topic or queue that each was produced to, where that is known.
+    sources: BTreeMap<Id, Arc<str>>,
+    /// Confirmed to their producer and found nowhere yet.
+    waiting: BTreeSet<Id>,
 }
 
 impl Ledger {
+    /// A message is about to be produced to this topic or queue; see [`Ledger::attempt`].
+    pub fn attempt_to(&mut self, source: &Arc<str>, stamp: Stamp) {
+        self.sources.insert(stamp.id.clone(), source.clone());
+        self.attempt(stamp);
+    }
+
     /// A message is about to be produced; until [`Ledger::resolve`] nobody knows how that ends.
     pub fn attempt(&mut self, stamp: Stamp) {
         let earlier = self.attempts.insert(stamp.id.clone(), (stamp, Outcome::Info));
@@ -143,21 +154,32 @@ impl Ledger {
     /// How producing it ended.
     pub fn resolve(&mut self, id: &Id, outcome: Outcome) {
         self.attempts.get_mut(id).expect("attempted before it is resolved").1 = outcome;
+        let found = self.seen.contains(id) || self.parked.contains(id) || self.stored.contains(id);
+        if outcome == Outcome::Ok && !found {
+            self.waiting.insert(id.clone());
+        } else {
+            self.waiting.remove(id);
+        }
     }
 
     /// Something arrived.
     pub fn deliver(&mut self, delivery: Delivery) {
-        self.seen.extend(Stamp::read(&delivery.body).map(|stamp| stamp.id));
+        if let Some(Stamp { id, .. }) = Stamp::read(&delivery.body) {
+            self.waiting.remove(&id);
+            self.seen.insert(id);
+        }
         self.deliveries.push(delivery);
     }
 
     /// It was found among the dead letters (or wherever the route's policy puts it).
     pub fn park(&mut self, id: Id) {
+        self.waiting.remove(&id);
         self.parked.insert(id);
     }
 
     /// It was found still in the store at the end.
     pub fn store(&mut self, id: Id) {
+        self.waiting.remove(&id);
         self.stored.insert(id);
     }
 
@@ -200,15 +222,20 @@ impl Ledger {
 
     /// The ids that are confirmed to their producer and have been found nowhere yet.
     pub fn missing(&self) -> Vec<Id> {
-        let found = |id: &Id| self.seen.contains(id) || self.parked.contains(id) || self.stored.contains(id);
-        let missing = self.attempts.iter().filter(|(id, (_, outcome))| *outcome == Outcome::Ok && !found(id));
-        missing.map(|(id, _)| id.clone()).collect()
+        self.waiting.iter().cloned().collect()
     }
 
-    /// The same and when each is due, Unix ms.
-    pub fn missing_due(&self) -> BTreeMap<Id, i64> {
-        let missing = self.missing().into_iter();
-        missing.map(|id| (id.clone(), self.attempts.get(&id).map_or(0, |(stamp, _)| stamp.due_ms))).collect()
+    /// Whether this id is one of those.
+    pub fn waits(&self, id: &Id) -> bool {
+        self.waiting.contains(id)
+    }
+
+    /// Each of those, its stamp, and the topic or queue that it was produced to, where that is known.
+    pub fn waiting(&self) -> impl Iterator<Item = (&Id, &Stamp, Option<&str>)> {
+        self.waiting.iter().filter_map(|id| {
+            let (stamp, _) = self.attempts.get(id)?;
+            Some((id, stamp, self.sources.get(id).map(|source| &**source)))
+        })
     }
 
     /// Compares; only meaningful after a full drain.

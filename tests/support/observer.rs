@@ -1,139 +1,205 @@
-//! The observer of a test with a fault: it fails the test when a message is late by five seconds and nothing says why.
+//! The observer of every test: it fails the test when a message is late, or lies unread in its source, for five
+//! seconds and nothing says why.
 //!
-//! What is late it knows from the accounting, not from the relay: what is confirmed to its producer, due and not
-//! arrived. Somebody must say why: a relay whose `/readyz` names a part that is not up (or that does not answer at
-//! all: its operator sees that), a metric of the same, and a warning in its log. What was said goes on explaining what
-//! is late for [`RECOVERY`]: clients that read the targets need that long to come back.
+//! Nobody starts it. Each [`Run`](super::Run) has one of its own and each [`Relay`](super::Relay) has a
+//! [`RelayWatch`]; both speak when they are dropped. The run knows what its producers had confirmed and what has
+//! arrived; the watches know what the relays say. A message finds its relays by the name of its source, which stands
+//! in their configuration; without such a relay nothing is judged. Three things must agree before a reason counts:
+//! `/readyz` names a part on the message's way that is not up, the metric of that part is 0, and a line of the log
+//! said so when it began. A reason goes on explaining what is late for [`RECOVERY`]: clients that read the targets
+//! need that long to come back.
 //!
-//! ```text
-//! let _observer = Observer::watch(&run, &[&relay]);
-//! ```
+//! A test that plants a fault in the relay itself (`POSTDATE_MUTANT`) is not observed. A test that asserts a silence
+//! says so: `run.unobserved("why")`, `relay.unobserved("why")`.
+
+mod log_lines;
+mod relay_watch;
+mod route_ends;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::accounting::Id;
-use super::relay::Metrics;
+pub use self::relay_watch::RelayWatch;
+use self::route_ends::RouteEnds;
+use super::accounting::{Id, Ledger};
 use super::run::now_ms;
-use super::{Relay, Run};
 
-/// A message is late by so much, and the time that a busy machine may take to notice.
+/// A message may be late by five seconds, and by what a busy machine needs to notice.
 const LATE_MS: i64 = 5000 + 3000;
 /// How long a reason goes on explaining what is late.
-const RECOVERY: Duration = Duration::from_secs(20);
+const RECOVERY_MS: i64 = 20_000;
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// The guard: its end is the test's verdict.
+/// The relays that run, or are to be restarted.
+static WATCHES: LazyLock<Mutex<Vec<Arc<RelayWatch>>>> = LazyLock::new(Mutex::default);
+
+fn watches() -> Vec<Arc<RelayWatch>> {
+    WATCHES.lock().expect("the watches").clone()
+}
+
+/// A thread that looks again and again until it is told to end.
 #[derive(Debug)]
-pub struct Observer {
+struct Looks {
     ends: Arc<AtomicBool>,
-    silent: Arc<Mutex<Vec<String>>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// One relay as its operator sees it.
-#[derive(Debug)]
-struct Watched {
-    url: String,
-    log: PathBuf,
+impl Looks {
+    fn start(mut look: impl FnMut() + Send + 'static) -> Self {
+        let ends = Arc::<AtomicBool>::default();
+        let until = ends.clone();
+        let thread = std::thread::spawn(move || {
+            while !until.load(Ordering::Acquire) {
+                look();
+                std::thread::park_timeout(LOOK);
+            }
+        });
+        Self { ends, thread: Some(thread) }
+    }
+
+    fn end(&mut self) {
+        self.ends.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let ended = thread.join();
+            assert!(ended.is_ok() || std::thread::panicking(), "an observer panicked");
+        }
+    }
 }
 
-/// What one relay says.
-#[derive(Debug, Default)]
-struct Said {
-    ready: bool,
-    metric: bool,
-    log: bool,
+/// The observer of a run's messages.
+#[derive(Debug)]
+pub struct Observer {
+    looks: Mutex<Looks>,
+    silences: Arc<Mutex<Vec<String>>>,
 }
 
 impl Observer {
-    /// Watches the messages of a run on their way through these relays, restarted ones included.
-    pub fn watch(run: &Run, relays: &[&Relay]) -> Self {
-        let watched: Vec<Watched> =
-            relays.iter().map(|relay| Watched { url: relay.url(), log: relay.log_file() }).collect();
-        let (ends, silent) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<String>>>::default());
-        let (run, until, found) = (run.clone(), ends.clone(), silent.clone());
-        let thread = std::thread::spawn(move || look_until(&until, &run, &watched, &found));
-        Self { ends, silent, thread: Some(thread) }
+    /// Watches the messages of a ledger on their way through whichever relays read them.
+    pub fn start(ledger: Arc<Mutex<Ledger>>) -> Self {
+        let silences = Arc::<Mutex<Vec<String>>>::default();
+        let found = silences.clone();
+        let mut confirmed = BTreeMap::new();
+        let looks = Looks::start(move || {
+            let mut silences = found.lock().expect("the silences");
+            // The first silence is the one to look at.
+            if silences.is_empty() {
+                silences.extend(look(&ledger, &mut confirmed));
+            }
+        });
+        Self { looks: Mutex::new(looks), silences }
     }
 
-    /// What was late while nothing said why; ends the watch.
-    pub fn silences(&mut self) -> Vec<String> {
-        self.ends.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.join().expect("the observer");
-        }
-        std::mem::take(&mut *self.silent.lock().expect("what was silent"))
+    /// What was found so far.
+    pub fn noticed(&self) -> Vec<String> {
+        self.silences.lock().expect("the silences").clone()
+    }
+
+    /// What was late or unread while nothing said why; ends the watch.
+    pub fn silences(&self) -> Vec<String> {
+        self.looks.lock().expect("the looks").end();
+        std::mem::take(&mut *self.silences.lock().expect("the silences"))
     }
 }
 
 impl Drop for Observer {
     fn drop(&mut self) {
-        let silences = self.silences();
-        if !std::thread::panicking() {
-            assert!(silences.is_empty(), "messages were late and nothing said why:\n{}", silences.join("\n"));
-        }
+        verdict(&self.silences());
     }
 }
 
-fn look_until(ends: &AtomicBool, run: &Run, relays: &[Watched], found: &Mutex<Vec<String>>) {
-    let (mut waits, mut told): (BTreeMap<Id, i64>, Option<(i64, Instant)>) = (BTreeMap::new(), None);
-    while !ends.load(Ordering::Relaxed) {
-        std::thread::sleep(LOOK);
-        let now = now_ms();
-        let late = late(run, &mut waits, now);
-        let said: Vec<Said> = relays.iter().map(Watched::look).collect();
-        if said.iter().any(|said| said.ready && said.metric && said.log) {
-            told = Some((now, Instant::now()));
-        }
-        let Some((id, since_ms)) = late else { continue };
-        let explained = told.is_some_and(|(at_ms, at)| at_ms >= since_ms && at.elapsed() < RECOVERY);
-        if !explained {
-            let late_ms = now - since_ms;
-            found.lock().expect("what was silent").push(format!("{id:?} is {late_ms} ms late: {said:?}"));
-            return;
-        }
+/// Fails the test; one that fails already is left its own reason.
+fn verdict(silences: &[String]) {
+    if !std::thread::panicking() {
+        assert!(silences.is_empty(), "something waited and nothing said why:\n{}", silences.join("\n"));
     }
 }
 
-/// The message that is late for longest, and since when; a message counts from when its producer knew of it.
-fn late(run: &Run, waits: &mut BTreeMap<Id, i64>, now: i64) -> Option<(Id, i64)> {
-    let missing = run.ledger().missing_due();
-    waits.retain(|id, _| missing.contains_key(id));
-    for (id, due_ms) in missing {
-        waits.entry(id).or_insert_with(|| due_ms.max(now));
-    }
-    let oldest = waits.iter().min_by_key(|(_, since)| **since)?;
-    (*oldest.1 + LATE_MS <= now).then(|| (oldest.0.clone(), *oldest.1))
+/// Messages of one source that wait for one target.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Those that are late, and since when.
+    late: BTreeMap<Id, i64>,
+    /// Those that are not yet due and whose producer has known for [`LATE_MS`] that they lie in their source.
+    to_be_stored: BTreeMap<Id, i64>,
 }
 
-impl Watched {
-    fn look(&self) -> Said {
-        let log = std::fs::read(&self.log).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log);
-        let log = log.contains("\"WARN\"") || log.contains("\"ERROR\"") || log.contains(" WARN ");
-        // One that is gone, or hangs, says enough: whoever runs it sees that.
-        let Some((status, body)) = self.get("/readyz") else {
-            return Said { ready: true, metric: true, log: true };
-        };
-        let ready = status != 200 || body.contains("\"degraded\"") || body.contains("\"waiting\"");
-        let metrics = self.get("/metrics").and_then(|(_, text)| Metrics::parse(&text).ok());
-        let metric = metrics.is_none_or(|metrics| metrics.has_zero("postdate_part_up"));
-        Said { ready, metric, log: log || status != 200 }
-    }
+fn look(ledger: &Mutex<Ledger>, confirmed: &mut BTreeMap<Id, i64>) -> Option<String> {
+    let now = now_ms();
+    let waiting = waiting(&ledger.lock().expect("the ledger"), confirmed, now);
+    waiting.into_iter().find_map(|((source, target), waiting)| {
+        let ways: Vec<_> = watches()
+            .into_iter()
+            .filter_map(|watch| {
+                let route = watch.route(source.as_deref(), &target)?.clone();
+                Some((watch, route))
+            })
+            .collect();
+        // Nobody reads it, or a fault is planted in who does.
+        if ways.is_empty() || ways.iter().any(|(watch, _)| !watch.is_judged()) {
+            return None;
+        }
+        judge(&ways, &waiting, now)
+    })
+}
 
-    fn get(&self, path: &str) -> Option<(u16, String)> {
-        let agent = ureq::Agent::config_builder()
-            .timeout_global(Some(Duration::from_secs(2)))
-            .http_status_as_error(false)
-            .build();
-        let mut answer =
-            ureq::Agent::new_with_config(agent).get(format!("{}{path}", self.url)).call().ok()?;
-        Some((answer.status().as_u16(), answer.body_mut().read_to_string().ok()?))
+/// What waits for longer than it may, by source and target. A message counts from when its producer knew of it.
+fn waiting(
+    ledger: &Ledger,
+    confirmed: &mut BTreeMap<Id, i64>,
+    now: i64,
+) -> BTreeMap<(Option<String>, String), Waiting> {
+    confirmed.retain(|id, _| ledger.waits(id));
+    let mut all = BTreeMap::<_, Waiting>::new();
+    for (id, stamp, source) in ledger.waiting() {
+        let since = *confirmed.entry(id.clone()).or_insert(now);
+        let late_since = since.max(stamp.due_ms);
+        if since + LATE_MS > now || (stamp.due_ms <= now && late_since + LATE_MS > now) {
+            continue;
+        }
+        let waiting = all.entry((source.map(str::to_owned), stamp.target.clone())).or_default();
+        if stamp.due_ms <= now {
+            waiting.late.insert(id.clone(), late_since);
+        } else {
+            waiting.to_be_stored.insert(id.clone(), since);
+        }
     }
+    all
+}
+
+fn judge(ways: &[(Arc<RelayWatch>, RouteEnds)], waiting: &Waiting, now: i64) -> Option<String> {
+    let kept = ways.iter().map(|(watch, route)| watch.kept(&route.name)).max().unwrap_or_default();
+    let oldest = |of: &BTreeMap<Id, i64>| {
+        of.iter().min_by_key(|(_, since)| **since).map(|(id, since)| (id.to_string(), *since))
+    };
+    let what = if waiting.late.len() as i64 > kept.dead {
+        let (id, since) = oldest(&waiting.late)?;
+        (format!("{id} and {} more are late for {} ms", waiting.late.len() - 1, now - since), since)
+    } else if waiting.to_be_stored.len() as i64 > kept.stored {
+        let (id, since) = oldest(&waiting.to_be_stored)?;
+        let count = waiting.to_be_stored.len();
+        let stored = kept.stored;
+        let lie = format!("{count} messages such as {id} are confirmed for {} ms", now - since);
+        (format!("{lie} and {stored} are in the store"), since)
+    } else {
+        return None;
+    };
+    explained(ways, what.1, now).is_none().then(|| {
+        let said: Vec<_> = ways.iter().map(|(watch, route)| watch.describe(route)).collect();
+        format!("{}:\n  {}", what.0, said.join("\n  "))
+    })
+}
+
+/// The reason that one of these relays gives for what waits on its route since then.
+fn explained(ways: &[(Arc<RelayWatch>, RouteEnds)], since: i64, now: i64) -> Option<String> {
+    let away = ways.iter().all(|(watch, _)| watch.is_away());
+    // Whoever runs a relay that is gone, or hangs, sees that.
+    if away {
+        return Some("no relay answers".to_owned());
+    }
+    ways.iter().find_map(|(watch, route)| watch.reason(route, since, now))
 }

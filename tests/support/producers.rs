@@ -1,6 +1,7 @@
 //! Producers of the accounting harness: each message is noted before it is sent, and again with what the
 //! broker said.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -25,8 +26,9 @@ impl Run {
 
     /// The same with a producer that the caller keeps.
     pub async fn send_kafka_by(&self, producer: &FutureProducer, topic: &str, messages: Vec<Message>) {
+        let source = Arc::<str>::from(topic);
         let sent = messages.iter().map(|message| async {
-            self.ledger().attempt(message.stamp.clone());
+            self.ledger().attempt_to(&source, message.stamp.clone());
             let (body, mut headers) = message.wire();
             match message.when {
                 When::Now => {}
@@ -82,7 +84,12 @@ impl Run {
     ) -> Vec<(Id, PublisherConfirm)> {
         let mut confirms = Vec::new();
         for message in &messages {
-            self.ledger().attempt(message.stamp.clone());
+            let key = routing_key.or(message.stamp.key.as_deref());
+            // Another exchange than the default one says nothing about the queue.
+            match key.filter(|_| exchange.is_empty()) {
+                Some(queue) => self.ledger().attempt_to(&Arc::from(queue), message.stamp.clone()),
+                None => self.ledger().attempt(message.stamp.clone()),
+            }
             match publish(channel, exchange, routing_key, message).await {
                 Ok(confirm) => confirms.push((message.id().clone(), confirm)),
                 // Its frames may have been written: it stays unknown.

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 
+use super::observer::RelayWatch;
 use super::process::{Process, Signal};
 use super::{Kafka, Rabbitmq, Redis, eventually, folders, names, ports};
 
@@ -16,6 +18,8 @@ const SHUTDOWN: Duration = Duration::from_secs(40);
 
 /// The variable that names a replica.
 pub const NAME: &str = "POSTDATE_CLUSTER__NAME";
+/// The variable that plants a fault.
+const MUTANT: &str = "POSTDATE_MUTANT";
 
 /// A configuration file in the making.
 #[derive(Clone, Debug, Default)]
@@ -106,6 +110,8 @@ pub struct Relay {
     process: Process,
     /// Counters of earlier lives, as they stood when each was ended by a call here.
     past: Metrics,
+    /// None of one that was started some other way.
+    watch: Option<Arc<RelayWatch>>,
 }
 
 impl Relay {
@@ -130,7 +136,8 @@ impl Relay {
     pub fn spawn_as(program: PathBuf, config: &Config, environment: &[(&str, &str)]) -> Self {
         let folder = folders::new("relay");
         let address = format!("127.0.0.1:{}", ports::free());
-        std::fs::write(folder.join("postdate.toml"), config.text(&address)).expect("a configuration file");
+        let text = config.text(&address);
+        std::fs::write(folder.join("postdate.toml"), &text).expect("a configuration file");
         let mut environment: Vec<_> =
             environment.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
         // Those of one machine would all have its name; one that is restarted keeps its own.
@@ -138,7 +145,30 @@ impl Relay {
             environment.push((NAME.to_owned(), names::unique("replica")));
         }
         let process = run(&program, &folder, &environment);
-        Self { program, folder, address, environment, process, past: Metrics::default() }
+        let watch = RelayWatch::start(format!("http://{address}"), process.log_file(), &text);
+        // A fault that is planted in the relay itself need not be told by it.
+        if environment.iter().any(|(name, _)| name == MUTANT) {
+            watch.excuse();
+        }
+        let past = Metrics::default();
+        Self { program, folder, address, environment, process, past, watch: Some(watch) }
+    }
+
+    /// Observes nothing of it, for this reason.
+    pub fn unobserved(&self, _why: &str) {
+        if let Some(watch) = &self.watch {
+            watch.excuse();
+        }
+    }
+
+    /// What it kept silent so far.
+    pub fn noticed(&self) -> Vec<String> {
+        self.watch.as_ref().map(|watch| watch.noticed()).unwrap_or_default()
+    }
+
+    /// What it kept silent; it is not observed from now on.
+    pub fn silences(&self) -> Vec<String> {
+        self.watch.as_ref().map(|watch| watch.silences()).unwrap_or_default()
     }
 
     /// One that was started some other way and listens at `address`. It cannot be restarted from here.
@@ -150,6 +180,7 @@ impl Relay {
             environment: Vec::new(),
             process,
             past: Metrics::default(),
+            watch: None,
         }
     }
 
@@ -214,6 +245,9 @@ impl Relay {
     /// Starts it again with the same file, without waiting; it has ended.
     pub fn spawn_again(&mut self) {
         self.process = run(&self.program, &self.folder, &self.environment);
+        if let Some(watch) = &self.watch {
+            watch.starts_again();
+        }
     }
 
     /// All that it has logged, over all its lives.
@@ -308,6 +342,9 @@ impl Drop for Relay {
         if std::thread::panicking() {
             println!("{}", self.process.log_tail());
         }
+        if let Some(watch) = self.watch.take() {
+            watch.end();
+        }
         self.process.signal(Signal::KILL);
     }
 }
@@ -331,11 +368,6 @@ impl Metrics {
         let has =
             |of: &BTreeMap<String, String>| labels.iter().all(|&(k, v)| of.get(k).is_some_and(|x| x == v));
         self.samples.iter().filter(|(n, l, _)| n == name && has(l)).map(|(_, _, value)| value).sum()
-    }
-
-    /// Whether any sample of this name is 0.
-    pub fn has_zero(&self, name: &str) -> bool {
-        self.samples.iter().any(|(n, _, value)| n == name && *value == 0.0)
     }
 }
 

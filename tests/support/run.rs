@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::accounting::{CRC, Headers, ID, Id, Ledger, Report, Stamp, checksum};
 use super::collectors::Collector;
 use super::eventually::PATIENCE;
-use super::{Relay, names};
+use super::{Observer, Relay, names};
 
 /// How long nothing more may arrive before a drain is over: twice what a replica reads, stores and
 /// publishes a message in that it has seen already.
@@ -33,13 +33,14 @@ pub enum When {
     At(u64),
 }
 
-/// One run; clones share it. Collectors end with its last clone.
+/// One run; clones share it. Collectors end with its last clone, and its observer fails the test then.
 #[derive(Clone, Debug)]
 pub struct Run {
     name: String,
     next: Arc<AtomicU64>,
     ledger: Arc<Mutex<Ledger>>,
     collectors: Arc<Mutex<Vec<Collector>>>,
+    observer: Arc<Observer>,
 }
 
 /// A message that is ready to be produced, once.
@@ -117,12 +118,29 @@ impl Message {
 impl Run {
     /// A new run, whose ids no other run has.
     pub fn new() -> Self {
+        let ledger = Arc::<Mutex<Ledger>>::default();
         Self {
             name: names::unique("run"),
             next: Arc::default(),
-            ledger: Arc::default(),
+            observer: Arc::new(Observer::start(ledger.clone())),
+            ledger,
             collectors: Arc::default(),
         }
+    }
+
+    /// What waited so far while nothing said why.
+    pub fn noticed(&self) -> Vec<String> {
+        self.observer.noticed()
+    }
+
+    /// What waited while nothing said why; nothing is observed from now on.
+    pub fn silences(&self) -> Vec<String> {
+        self.observer.silences()
+    }
+
+    /// Observes nothing from now on, for this reason.
+    pub fn unobserved(&self, _why: &str) {
+        self.observer.silences();
     }
 
     /// A message for the target with this label, due from now.

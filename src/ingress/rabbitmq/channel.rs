@@ -69,6 +69,11 @@ impl Subscription {
         Ok(Self { channel, queue, prefetch, ledger: Ledger::new(), told_of_count })
     }
 
+    /// What was delivered and is not resolved.
+    pub(super) fn ledger(&self) -> Arc<Ledger> {
+        self.ledger.clone()
+    }
+
     /// Starts the deliveries.
     pub(super) async fn consume(&self, tag: &str) -> Result<lapin::Consumer, Fault> {
         let tag = ShortString::try_new(tag).unwrap_or_default();

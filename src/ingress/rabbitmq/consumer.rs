@@ -3,7 +3,9 @@
 //! It subscribes only while the route's gate is open and the store takes messages in. A quorum queue counts each
 //! delivery, and drops what was delivered too often: nothing is delivered again and again only to wait here.
 
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tracing::{error, info, warn};
 
@@ -11,9 +13,12 @@ use super::channel::{self, Subscription};
 use crate::backoff::Backoff;
 use crate::broker::rabbitmq::{Broker, Fault, FaultKind, Link, Live};
 use crate::domain::Route;
-use crate::ingress::{Feed, Sink};
-use crate::lifecycle::{Shutdown, Tasks};
+use crate::ingress::{Feed, Ledger, Sink};
+use crate::lifecycle::{Shutdown, Tasks, tick};
 use crate::telemetry::RouteMetrics;
+
+/// How often `ingress_unresolved` is set.
+const UNRESOLVED_LOOK: Duration = Duration::from_secs(1);
 
 /// Connections lost to something undecodable before a route gets one of its own.
 const LOSSES: u32 = 2;
@@ -121,7 +126,7 @@ impl<S: Sink> Consumer<S> {
             () = shutdown.draining() => return End::Drained,
             begun = begin => begun,
         };
-        let (subscription, mut feed, mut consumer) = match begun {
+        let (subscription, feed, consumer) = match begun {
             Ok(Some(begun)) => begun,
             Ok(None) => return End::Drained,
             Err(fault) => return End::Refused(fault),
@@ -132,6 +137,35 @@ impl<S: Sink> Consumer<S> {
         if self.trouble.take().is_some() {
             info!(route = %route.name, queue, "consuming again");
         }
+        let ledger = subscription.ledger();
+        let end = tokio::select! {
+            end = self.serve(subscription, consumer, feed) => end,
+            never = self.show_unresolved(&ledger) => match never {},
+        };
+        if let Some(metrics) = &self.setup.metrics {
+            metrics.ingress_unresolved.set(0);
+        }
+        end
+    }
+
+    /// Shows how many deliveries are read and not resolved.
+    async fn show_unresolved(&self, ledger: &Ledger) -> Infallible {
+        loop {
+            if let Some(metrics) = &self.setup.metrics {
+                metrics.ingress_unresolved.set(ledger.outstanding() as i64);
+            }
+            tick(UNRESOLVED_LOOK).await;
+        }
+    }
+
+    /// Reads a subscription until its end, and ends it in order where it can be.
+    async fn serve(
+        &self,
+        subscription: Subscription,
+        mut consumer: lapin::Consumer,
+        mut feed: S::Feed,
+    ) -> End {
+        let Setup { route, queue, shutdown, .. } = &self.setup;
         let end = match subscription.read(&mut consumer, &mut feed, shutdown).await {
             Ok(end) => end,
             Err(fault) => return End::Lost(fault),

@@ -8,7 +8,7 @@ use super::{LOOKAHEAD_MS, Stage};
 use crate::outcome::Outcome;
 use crate::store;
 use crate::support::accounting::{Id, Report, Stamp};
-use crate::support::eventually;
+use crate::support::{Relay, eventually};
 
 /// Nothing more may arrive for this long before a drain is over.
 const QUIET: Duration = Duration::from_secs(2);
@@ -40,10 +40,11 @@ impl Stage {
         self.drain().await;
         eventually("the dead letters are listed", async || self.park_dead_letters().await).await;
         let report = self.run.report();
-        let silences = self.observer.take().map(|mut observer| observer.silences()).unwrap_or_default();
+        let mut silences = self.run.silences();
+        silences.extend(self.relays.iter().flat_map(Relay::silences));
         // What the fault itself has taken is late for ever, and others judge that.
         if report.lost.is_empty() {
-            let told = silences.iter().map(|what| format!("late, and nothing said why: {what}"));
+            let told = silences.iter().map(|what| format!("something waited, and nothing said why: {what}"));
             self.outcome.missed.extend(told);
         }
         let explained = self.total("postdate_redelivered_total", &[]).await as usize;

@@ -13,7 +13,7 @@ use crate::load::{Load, Way};
 use crate::outcome::Outcome;
 use crate::servers;
 use crate::support::run::now_ms;
-use crate::support::{Config, Kafka, Observer, Proxy, QueueKind, Rabbitmq, Redis, Relay, Run, names};
+use crate::support::{Config, Kafka, Proxy, QueueKind, Rabbitmq, Redis, Relay, Run, names};
 
 pub(crate) use setup::{Broker, Scale, Setup};
 
@@ -54,8 +54,6 @@ pub(crate) struct Stage {
     pub(crate) rabbitmq: Broker<Rabbitmq>,
     pub(crate) prefix: String,
     pub(crate) relays: Vec<Relay>,
-    /// Whether something is late and no replica says why; none while a fault is planted.
-    observer: Option<Observer>,
     load: Option<Load>,
     strikes: Vec<Strike>,
     pub(crate) outcome: Outcome,
@@ -96,7 +94,6 @@ impl Stage {
             prefix: names::unique("chaos"),
             outcome: Outcome { seed: scale.seed, cycles: 1, ..Outcome::default() },
             relays: Vec::new(),
-            observer: None,
             load: None,
             strikes: Vec::new(),
             scale,
@@ -118,10 +115,6 @@ impl Stage {
         let kafka = &stage.kafka.get().server;
         for way in stage.ways.iter().filter(|way| way.from_kafka) {
             kafka.shared_out(&way.source, &way.source, stage.setup.replicas.min(PARTITIONS)).await;
-        }
-        if stage.scale.mutant.is_none() {
-            let relays: Vec<&Relay> = stage.relays.iter().collect();
-            stage.observer = Some(Observer::watch(&stage.run, &relays));
         }
         stage
     }

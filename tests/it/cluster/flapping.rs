@@ -29,7 +29,6 @@ const STOPS_MS: [u64; 6] = [1000, 3800, 4000, 6000, 2500, 5000];
 async fn one_that_is_stopped_again_and_again_around_its_lease() {
     let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
     let mut crew = Crew::start(redis, rabbitmq, 3, "[timer]\nclaim = \"2s\"").await;
-    let _observer = crew.observe();
     let before: Vec<usize> = crew.relays.iter().map(changes).collect();
     let mut flapping = crew.relays.remove(2);
     let flaps = async {

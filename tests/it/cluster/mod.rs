@@ -13,7 +13,7 @@ mod takeover;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support::names::unique;
-use crate::support::{Config, Observer, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually};
+use crate::support::{Config, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually};
 
 /// Partitions of the store, by default.
 const PARTITIONS: usize = 64;
@@ -88,11 +88,6 @@ impl Crew {
             if since >= more { Ok(()) } else { Err(format!("{since} since")) }
         })
         .await;
-    }
-
-    /// Fails the test if something is late and none of these relays says why.
-    fn observe(&self) -> Observer {
-        Observer::watch(&self.run, &self.relays.iter().collect::<Vec<_>>())
     }
 
     /// Waits until each relay of these serves its share, and all of them everything.

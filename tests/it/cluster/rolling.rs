@@ -21,7 +21,6 @@ fn gap_ms(crew: &Crew) -> i64 {
 async fn a_rolling_restart_under_load_repeats_nothing_and_exits_in_order() {
     let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
     let mut crew = Crew::start(redis, rabbitmq, 3, "").await;
-    let _observer = crew.observe();
     let mut relays: Vec<Relay> = std::mem::take(&mut crew.relays);
     crew.send(rabbitmq, STORED, 8000, 20).await;
     eventually("they are stored", async || {

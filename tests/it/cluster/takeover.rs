@@ -10,7 +10,6 @@ use crate::support::{Rabbitmq, Redis, Relay, eventually};
 async fn a_dead_replicas_partitions_are_served_by_the_others() {
     let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
     let mut crew = Crew::start(redis, rabbitmq, 3, "[timer]\nclaim = \"2s\"").await;
-    let _observer = crew.observe();
     let mut dead = crew.relays.remove(1);
     let killed = crew.under_load(rabbitmq, 500, async {
         crew.flows(200).await;
@@ -28,7 +27,6 @@ async fn a_dead_replicas_partitions_are_served_by_the_others() {
 async fn a_replica_that_was_stopped_for_longer_than_its_lease_publishes_nothing_that_it_no_longer_holds() {
     let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
     let mut crew = Crew::start(redis, rabbitmq, 2, "[timer]\nclaim = \"2s\"\nlookahead = \"1500ms\"").await;
-    let _observer = crew.observe();
     let stopped = crew.relays.remove(1);
     let holds = async {
         eventually("it holds claims", async || {

@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 use super::{accounted, away, logged, readiness};
 use crate::four::four_routes;
 use crate::support::eventually::{PATIENCE, within};
-use crate::support::{
-    Config, Kafka, Observer, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names,
-};
+use crate::support::{Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names};
 
 /// The n-th message is due after n times this: three seconds of load.
 const STEP_MS: u64 = 30;
@@ -19,7 +17,6 @@ async fn kafka_not_there_at_start_and_killed_in_mid_flow() {
     let four = four_routes(redis, &kafka, rabbitmq).await;
     kafka.terminate().await;
     let mut relay = Relay::spawn(&four.config, &[]);
-    let _observer = Observer::watch(&four.run, &[&relay]);
     logged(&relay, &["kafka cannot be reached, waiting"]).await;
     readiness(&relay, 503).await;
     four.send_rabbitmq(rabbitmq, STEP_MS).await;
@@ -46,7 +43,6 @@ async fn rabbitmq_not_there_at_start_and_killed_in_mid_flow() {
     let four = four_routes(redis, kafka, &rabbitmq).await;
     rabbitmq.terminate().await;
     let mut relay = Relay::spawn(&four.config, &[]);
-    let _observer = Observer::watch(&four.run, &[&relay]);
     logged(&relay, &["rabbitmq is away"]).await;
     readiness(&relay, 503).await;
     four.send_kafka(kafka, STEP_MS).await;

@@ -9,9 +9,7 @@ use super::{accounted, logged};
 use crate::four::four_routes;
 use crate::support::eventually::within;
 use crate::support::run::now_ms;
-use crate::support::{
-    Config, Kafka, Observer, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names,
-};
+use crate::support::{Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names};
 
 /// Longest time until a reason is named, and what a busy machine may need on top.
 const NAMED: Duration = Duration::from_secs(5 + 10);
@@ -75,7 +73,6 @@ async fn a_message_that_fails_nine_times_counts_from_the_moment_it_was_asked_for
     let config = Config::new(redis).rabbitmq("main", rabbitmq).route("one", &from, &to, retry);
     let mut relay = Relay::start(&config).await;
     run.collect_rabbitmq(rabbitmq, &target);
-    let observer = Observer::watch(&run, &[&relay]);
     let due_ms = now_ms() + 500;
     let message = run.message(&format!("rabbitmq:{target}"), When::Delay(500)).key(&target);
     run.send_rabbitmq(rabbitmq, "", Some(&source), vec![message]).await;
@@ -123,7 +120,6 @@ async fn a_message_that_fails_nine_times_counts_from_the_moment_it_was_asked_for
     .await;
     let lines = relay.log().matches("publishing to a target fails").count();
     assert!(lines <= 2, "one line a life, not one a failure: {lines}");
-    drop(observer);
 }
 
 async fn accounted_one(run: &Run, relay: &Relay) {
@@ -137,7 +133,6 @@ async fn a_target_that_hangs_is_named_and_what_waits_for_it_is_late_from_its_due
     let (redis, mut kafka, mut rabbitmq) = tokio::join!(Redis::shared(), Kafka::start(), Rabbitmq::start());
     let four = four_routes(redis, &kafka, &rabbitmq).await;
     let relay = Relay::start(&four.config).await;
-    let observer = Observer::watch(&four.run, &[&relay]);
     tokio::join!(four.send_kafka(&kafka, 120), four.send_rabbitmq(&rabbitmq, 120));
     eventually("all of it is read", async || {
         let read = relay.total("postdate_admitted_total", &[]).await;
@@ -183,7 +178,6 @@ async fn a_target_that_hangs_is_named_and_what_waits_for_it_is_late_from_its_due
     }
     accounted(&four, &relay).await;
     logged(&relay, &["messages are late", "messages are in time again"]).await;
-    drop(observer);
 }
 
 #[tokio::test(flavor = "multi_thread")]

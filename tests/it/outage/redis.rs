@@ -2,7 +2,7 @@
 
 use super::{accounted, away, logged, readiness};
 use crate::four::four_routes;
-use crate::support::{Kafka, Observer, Rabbitmq, Redis, Relay};
+use crate::support::{Kafka, Rabbitmq, Redis, Relay};
 
 #[tokio::test]
 async fn redis_not_there_at_start_and_killed_in_mid_flow() {
@@ -12,7 +12,6 @@ async fn redis_not_there_at_start_and_killed_in_mid_flow() {
     let four = four_routes(&redis, kafka, rabbitmq).await;
     redis.terminate().await;
     let mut relay = Relay::spawn(&four.config, &[]);
-    let _observer = Observer::watch(&four.run, &[&relay]);
     logged(&relay, &["waiting for the store"]).await;
     readiness(&relay, 503).await;
     four.send(kafka, rabbitmq).await;
@@ -39,7 +38,6 @@ async fn redis_that_hangs_for_longer_than_claims_last() {
     let mut four = four_routes(&redis, kafka, rabbitmq).await;
     four.config = four.config.section("[timer]\nclaim = \"2s\"");
     let mut relay = Relay::start(&four.config).await;
-    let _observer = Observer::watch(&four.run, &[&relay]);
     four.send(kafka, rabbitmq).await;
     assert!(!four.run.ledger().missing().is_empty(), "it must hang in mid-flow");
     redis.stop();

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use postdate::domain::Flags;
+use prometheus_client::registry::Registry;
 
 use super::{Catcher, Gate, Life, OPEN, Submitter, bodies, body, message, resolve};
 use crate::support::{QueueKind, Rabbitmq, eventually, names};
@@ -20,6 +21,19 @@ async fn fill(server: &Rabbitmq, queue: &str, count: u64) {
     life.drain().await;
 }
 
+/// Waits until the gauge says that so many are read and not resolved.
+async fn unresolved(registry: &Registry, expected: u64) {
+    eventually(&format!("{expected} are not resolved"), async || {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, registry)?;
+        let line = text.lines().find(|line| line.starts_with("postdate_ingress_unresolved{"));
+        let line = line.unwrap_or_default();
+        anyhow::ensure!(line.ends_with(&format!(" {expected}")), "{line}");
+        anyhow::Ok(())
+    })
+    .await;
+}
+
 fn numbers(range: std::ops::Range<u64>) -> Vec<String> {
     range.map(|n| format!("{n:05}")).collect()
 }
@@ -33,9 +47,10 @@ async fn only_the_resolved_prefix_is_acknowledged_and_the_rest_comes_again_flagg
         fill(server, &queue, 20).await;
         let life = Life::new(server);
         let catcher = Catcher::default();
-        life.consume(&[&queue], 10, &catcher);
+        let registry = life.consume(&[&queue], 10, &catcher);
         let mut caught = catcher.catch(10).await;
         assert_eq!(bodies(&caught), numbers(0..10));
+        unresolved(&registry, 10).await;
         assert!(caught.iter().all(|delivery| delivery.flags == Flags::default()));
         // 0 to 4 and 6 to 9 are safe, 5 is not: five are released, so five more come.
         let fifth = caught.remove(5);
@@ -45,6 +60,7 @@ async fn only_the_resolved_prefix_is_acknowledged_and_the_rest_comes_again_flagg
         // An end by force: 5 and what came after it go back.
         life.shutdown.force();
         life.drain().await;
+        unresolved(&registry, 0).await;
         drop((fifth, more));
 
         let life = Life::new(server);

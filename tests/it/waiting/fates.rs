@@ -126,7 +126,9 @@ impl World {
     async fn make_anew(&self, room: &mut Room) {
         let (kafka, rabbitmq) = self.servers();
         let lost = room.run.ledger().missing();
-        room.excused.extend(lost);
+        for id in lost {
+            room.run.ledger().park(id);
+        }
         for path in room.paths.iter().filter(|path| path.source != Source::Kafka) {
             rabbitmq.delete_queue(&path.from).await;
             path.make_queue(rabbitmq).await;

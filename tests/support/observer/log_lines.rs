@@ -1,0 +1,124 @@
+//! Lines of a relay's log that say that a part's trouble begins, or that it is over.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::PathBuf;
+
+/// Lines for one kind of part: how its name begins, the lines that begin a trouble, the lines that end one.
+struct Words {
+    part: &'static str,
+    begin: &'static [&'static str],
+    end: &'static [&'static str],
+}
+
+/// The first entry that fits a part's name is its own.
+const WORDS: &[Words] = &[
+    Words {
+        part: "redis",
+        begin: &["redis is away; waiting for it", "waiting for the store"],
+        end: &["connected to redis"],
+    },
+    Words {
+        part: "store:",
+        begin: &["the store takes nothing in", "the store does not answer", "redis is nearly full"],
+        end: &["the store takes messages in again", "the store answers again", "redis has room again"],
+    },
+    Words {
+        part: "store",
+        begin: &["the store was wiped or replaced", "whether the store may be used"],
+        end: &["the store may be used"],
+    },
+    Words {
+        part: "kafka:",
+        begin: &[
+            "kafka cannot be reached, waiting",
+            "kafka consumer is given nothing to read, waiting",
+            "kafka consumer starts anew",
+            "starting another",
+        ],
+        end: &["kafka is reached again", "kafka consumer reads its partitions again"],
+    },
+    Words {
+        part: "rabbitmq:",
+        begin: &["rabbitmq is away", "rabbitmq has blocked publishing"],
+        end: &["rabbitmq is up"],
+    },
+    Words {
+        part: "source:",
+        begin: &["nothing is read from the source"],
+        end: &["the source is read again"],
+    },
+    Words {
+        part: "target:",
+        begin: &[
+            "publishing to a target fails",
+            "a target does not answer publishes",
+            "cannot publish to an exchange as it should be",
+            "kafka cannot be reached, waiting",
+        ],
+        end: &[
+            "publishing to a target works again",
+            "a target answers publishes again",
+            "publishing to an exchange again",
+            "kafka is reached again",
+        ],
+    },
+    Words { part: "route:", begin: &["messages are late"], end: &["messages are in time again"] },
+];
+
+/// The lines of a log, and when each was read.
+#[derive(Debug)]
+pub(super) struct LogLines {
+    file: PathBuf,
+    read: u64,
+    /// The end of the file, where its last line is not yet complete.
+    rest: Vec<u8>,
+    lines: Vec<(i64, String)>,
+}
+
+impl LogLines {
+    /// What will be written from now on.
+    pub(super) fn after(file: PathBuf) -> Self {
+        let read = std::fs::metadata(&file).map_or(0, |file| file.len());
+        Self { file, read, rest: Vec::new(), lines: Vec::new() }
+    }
+
+    /// Reads what is new, and keeps of it what begins or ends a trouble.
+    pub(super) fn read(&mut self, now: i64) {
+        let Ok(mut file) = File::open(&self.file) else { return };
+        let mut new = Vec::new();
+        if file.seek(SeekFrom::Start(self.read)).is_err() || file.read_to_end(&mut new).is_err() {
+            return;
+        }
+        self.read += new.len() as u64;
+        self.rest.extend(new);
+        let Some(end) = self.rest.iter().rposition(|&byte| byte == b'\n') else { return };
+        let whole: Vec<u8> = self.rest.drain(..=end).collect();
+        let known = |line: &&str| {
+            WORDS.iter().any(|words| words.begin.iter().chain(words.end).any(|text| line.contains(text)))
+        };
+        let text = String::from_utf8_lossy(&whole).into_owned();
+        self.lines.extend(text.lines().filter(known).map(|line| (now, line.to_owned())));
+    }
+
+    /// Whether a line read since then says that this part's trouble begins.
+    pub(super) fn begins(&self, part: &str, since: i64) -> bool {
+        self.has(part, since, |words| words.begin)
+    }
+
+    /// Whether a line read since then says that it is over.
+    pub(super) fn ends(&self, part: &str, since: i64) -> bool {
+        self.has(part, since, |words| words.end)
+    }
+
+    fn has(&self, part: &str, since: i64, of: impl Fn(&Words) -> &'static [&'static str]) -> bool {
+        let Some(words) = WORDS.iter().find(|words| part.starts_with(words.part)) else { return false };
+        let route = ["source:", "route:"].iter().find_map(|kind| part.strip_prefix(kind));
+        let named = route.map(|route| [format!("\"{route}\""), format!("={route}")]);
+        let later = self.lines.iter().filter(|(read, _)| *read >= since);
+        later.map(|(_, line)| line).any(|line| {
+            let names = named.as_ref().is_none_or(|names| names.iter().any(|name| line.contains(name)));
+            names && of(words).iter().any(|text| line.contains(text))
+        })
+    }
+}

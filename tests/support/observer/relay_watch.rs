@@ -1,0 +1,377 @@
+//! One relay as its operator sees it: `/readyz`, `/metrics` and the log, looked at from its start to its end.
+//!
+//! By itself it finds a part that is not up for five seconds and has no metric or no line in the log, a trouble that
+//! is over without a line that says so, and a route that is late by its own gauge while nothing names a reason.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::log_lines::LogLines;
+use super::route_ends::RouteEnds;
+use super::{LATE_MS, Looks, RECOVERY_MS, WATCHES, explained, verdict, watches};
+use crate::support::relay::Metrics;
+use crate::support::run::now_ms;
+
+/// A line of the log may be that much older than the look that finds its part down, or up again.
+const BEFORE_MS: i64 = 5000;
+/// A route counts as late from here on.
+const NOTED_MS: i64 = 3000;
+/// How often it is looked at.
+const ASK_MS: i64 = 500;
+/// The words of a route that is late for no reason that the relay knows.
+const UNKNOWN: &str = "no trouble is known";
+
+/// The watch of one relay over all its lives.
+#[derive(Debug)]
+pub struct RelayWatch {
+    url: String,
+    routes: Vec<RouteEnds>,
+    unobserved: AtomicBool,
+    lives: AtomicU64,
+    looks: Mutex<Option<Looks>>,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    log: LogLines,
+    life: u64,
+    asked_ms: i64,
+    /// Since when it does not answer, or drains; and when that was last so.
+    away_since: Option<i64>,
+    away_last: Option<i64>,
+    down: BTreeMap<String, Trouble>,
+    /// Those that are up again, and since when.
+    over: Vec<(String, Trouble, i64)>,
+    metrics: Metrics,
+    /// Since when each route is late by the relay's own gauge.
+    late: BTreeMap<String, i64>,
+    /// What each route lags behind or has read and not resolved, all that it has read, and since when these figures stand still.
+    lags: BTreeMap<String, (i64, (i64, i64))>,
+    silences: Vec<String>,
+}
+
+/// A part that is not up, or was not.
+#[derive(Debug, Default)]
+struct Trouble {
+    since: i64,
+    /// When it was last seen so, and what it said.
+    last: i64,
+    why: String,
+    /// The last reason that it gave, and when.
+    reason: Option<(i64, String)>,
+    metric: bool,
+    line: bool,
+    /// Whether what is missing was noted.
+    judged: bool,
+    /// Whether the log has said that it is over.
+    ended: bool,
+}
+
+/// What a route's messages have become, by the relay's own count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Kept {
+    pub(super) stored: i64,
+    pub(super) dead: i64,
+}
+
+impl RelayWatch {
+    /// Watches a relay that is about to start with this configuration.
+    pub fn start(url: String, log: PathBuf, config: &str) -> Arc<Self> {
+        let seen = Seen {
+            log: LogLines::after(log),
+            life: 0,
+            asked_ms: 0,
+            away_since: Some(now_ms()),
+            away_last: Some(now_ms()),
+            down: BTreeMap::new(),
+            over: Vec::new(),
+            metrics: Metrics::default(),
+            late: BTreeMap::new(),
+            lags: BTreeMap::new(),
+            silences: Vec::new(),
+        };
+        let watch = Arc::new(Self {
+            url,
+            routes: RouteEnds::read(config),
+            unobserved: AtomicBool::new(false),
+            lives: AtomicU64::new(0),
+            looks: Mutex::new(None),
+            seen: Mutex::new(seen),
+        });
+        WATCHES.lock().expect("the watches").push(watch.clone());
+        let looking = Arc::downgrade(&watch);
+        let looks = Looks::start(move || {
+            if let Some(watch) = looking.upgrade() {
+                watch.look();
+            }
+        });
+        *watch.looks.lock().expect("the looks") = Some(looks);
+        watch
+    }
+
+    /// Its process is another one from now on.
+    pub fn starts_again(&self) {
+        self.lives.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Judges nothing of it.
+    pub fn excuse(&self) {
+        self.unobserved.store(true, Ordering::Release);
+    }
+
+    /// What it kept silent so far.
+    pub fn noticed(&self) -> Vec<String> {
+        self.seen().silences.clone()
+    }
+
+    /// What it kept silent; ends the watch.
+    pub fn silences(&self) -> Vec<String> {
+        WATCHES.lock().expect("the watches").retain(|watch| !std::ptr::eq(Arc::as_ptr(watch), self));
+        let looks = self.looks.lock().expect("the looks").take();
+        if let Some(mut looks) = looks {
+            looks.end();
+        }
+        let silences = std::mem::take(&mut self.seen().silences);
+        if self.is_judged() { silences } else { Vec::new() }
+    }
+
+    /// Ends the watch, and fails the test if it kept something silent.
+    pub fn end(&self) {
+        verdict(&self.silences());
+    }
+
+    pub(super) fn is_judged(&self) -> bool {
+        !self.unobserved.load(Ordering::Acquire)
+    }
+
+    pub(super) fn route(&self, source: Option<&str>, target: &str) -> Option<&RouteEnds> {
+        self.routes.iter().find(|route| route.carries(source, target))
+    }
+
+    pub(super) fn is_away(&self) -> bool {
+        self.seen().away_since.is_some()
+    }
+
+    pub(super) fn kept(&self, route: &str) -> Kept {
+        let seen = self.seen();
+        let sum = |name: &str| seen.metrics.sum(name, &[("route", route)]) as i64;
+        Kept {
+            stored: sum("postdate_pending") + sum("postdate_in_flight") + sum("postdate_dead"),
+            dead: sum("postdate_dead"),
+        }
+    }
+
+    /// Why what waits on this route since then does so, if it says so.
+    pub(super) fn reason(&self, route: &RouteEnds, since: i64, now: i64) -> Option<String> {
+        let seen = self.seen();
+        let explains = |last: i64| last >= since && now - last < RECOVERY_MS;
+        // Others are to take over from one that is away for long.
+        let is_new = seen.away_since.is_some_and(|at| now - at < RECOVERY_MS);
+        if is_new || (seen.away_since.is_none() && seen.away_last.is_some_and(explains)) {
+            return Some("it was away".to_owned());
+        }
+        let over = seen.over.iter().map(|(part, trouble, _)| (part, trouble));
+        let mut troubles = seen.down.iter().chain(over).filter(|(part, _)| route.passes(part));
+        troubles.find_map(|(part, trouble)| {
+            let (last, reason) = trouble.reason.as_ref()?;
+            (explains(*last) && trouble.is_told()).then(|| format!("{part}: {reason}"))
+        })
+    }
+
+    /// All that it says about a route.
+    pub(super) fn describe(&self, route: &RouteEnds) -> String {
+        let seen = self.seen();
+        let parts = seen.down.iter().map(|(part, trouble)| trouble.describe(part));
+        let over = seen.over.iter().map(|(part, trouble, _)| format!("(over) {}", trouble.describe(part)));
+        let parts: Vec<_> = parts.chain(over).collect();
+        let sum = |name: &str| seen.metrics.sum(name, &[("route", &route.name)]);
+        let numbers: Vec<_> =
+            ["pending", "in_flight", "dead", "oldest_overdue_seconds", "ingress_lag", "ingress_unresolved"]
+                .iter()
+                .map(|name| format!("{name} {}", sum(&format!("postdate_{name}"))))
+                .collect();
+        format!("{} route {}: {}; {}", self.url, route.name, numbers.join(", "), parts.join("; "))
+    }
+
+    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
+        self.seen.lock().expect("what was seen")
+    }
+
+    fn look(self: &Arc<Self>) {
+        let asked_ms = now_ms();
+        if asked_ms - self.seen().asked_ms < ASK_MS {
+            return;
+        }
+        let life = self.lives.load(Ordering::Acquire);
+        let answers = self.ask();
+        let now = now_ms();
+        let mut seen = self.seen();
+        seen.asked_ms = asked_ms;
+        seen.log.read(now);
+        let same = std::mem::replace(&mut seen.life, life) == life;
+        if !same {
+            // What its predecessor said is over with it.
+            seen.down.clear();
+            seen.over.clear();
+        }
+        match answers {
+            Some((parts, metrics)) if same && life == self.lives.load(Ordering::Acquire) => {
+                seen.heard(parts, metrics, now);
+            }
+            _ => seen.away(now),
+        }
+        drop(seen);
+        self.judge(now);
+    }
+
+    /// The parts that are not up, and the metrics; `None` if it does not answer, or drains.
+    fn ask(&self) -> Option<(BTreeMap<String, String>, Metrics)> {
+        let ready: Value = serde_json::from_str(&self.get("/readyz")?).ok()?;
+        if ready["draining"] == true {
+            return None;
+        }
+        let parts = ready["parts"].as_array()?.iter().filter(|part| part["state"] != "up");
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let parts = parts.map(|part| (text(&part["name"]), text(&part["why"]))).collect();
+        Some((parts, Metrics::parse(&self.get("/metrics")?).ok()?))
+    }
+
+    fn get(&self, path: &str) -> Option<String> {
+        let agent = ureq::Agent::config_builder()
+            .timeout_global(Some(Duration::from_secs(2)))
+            .http_status_as_error(false)
+            .build();
+        let mut answer =
+            ureq::Agent::new_with_config(agent).get(format!("{}{path}", self.url)).call().ok()?;
+        answer.body_mut().read_to_string().ok()
+    }
+
+    /// What its own figures say is late, or stands still, for so long.
+    fn judge(self: &Arc<Self>, now: i64) {
+        for route in &self.routes {
+            let Some((since, what)) = self.seen().stands(&route.name, now) else { continue };
+            // Others may serve the same route: what one of them took with it is late for the rest.
+            let ways: Vec<_> = watches()
+                .into_iter()
+                .filter(|watch| watch.routes.iter().any(|other| other.shares(route)))
+                .map(|watch| (watch, route.clone()))
+                .collect();
+            if explained(&ways, since, now).is_none() {
+                let said = self.describe(route);
+                let mut seen = self.seen();
+                if seen.silences.is_empty() {
+                    seen.silences.push(format!("{what}:\n  {said}"));
+                }
+            }
+        }
+    }
+}
+
+impl Seen {
+    fn away(&mut self, now: i64) {
+        self.away_since.get_or_insert(now);
+        self.away_last = Some(now);
+        self.late.clear();
+        self.lags.clear();
+    }
+
+    fn heard(&mut self, parts: BTreeMap<String, String>, metrics: Metrics, now: i64) {
+        self.away_since = None;
+        let gone: Vec<_> = self.down.keys().filter(|part| !parts.contains_key(*part)).cloned().collect();
+        for part in gone {
+            if let Some(trouble) = self.down.remove(&part) {
+                self.over.push((part, trouble, now));
+            }
+        }
+        for (part, why) in parts {
+            let is_zero = metrics.sum("postdate_part_up", &[("part", &part)]) == 0.0;
+            let trouble = self.down.entry(part.clone()).or_insert_with(|| Trouble::begins(now));
+            trouble.metric |= is_zero;
+            let speaker = speaker(&part, &why);
+            trouble.line = trouble.line || self.log.begins(speaker, trouble.since - BEFORE_MS);
+            trouble.says(why, now);
+            if now - trouble.since >= LATE_MS && !trouble.is_told() && !trouble.judged {
+                trouble.judged = true;
+                self.silences.push(trouble.describe(&part));
+            }
+        }
+        for (part, trouble, since) in &mut self.over {
+            let speaker = speaker(part, &trouble.why);
+            trouble.ended = trouble.ended || self.log.ends(speaker, *since - BEFORE_MS);
+            if trouble.line && !trouble.ended && !trouble.judged && now - *since >= LATE_MS {
+                trouble.judged = true;
+                self.silences.push(format!("no line says that this is over: {}", trouble.describe(part)));
+            }
+        }
+        self.over.retain(|(_, _, since)| now - since < RECOVERY_MS);
+        self.metrics = metrics;
+    }
+
+    /// What stands still on a route for [`LATE_MS`], by the relay's own figures, and since when.
+    fn stands(&mut self, route: &str, now: i64) -> Option<(i64, String)> {
+        if self.away_since.is_some() {
+            return None;
+        }
+        let sum = |name: &str| self.metrics.sum(name, &[("route", route)]);
+        let late_ms = (sum("postdate_oldest_overdue_seconds") * 1e3) as i64;
+        let unresolved = sum("postdate_ingress_unresolved");
+        let lag = (sum("postdate_ingress_lag").max(unresolved) as i64, sum("postdate_admitted_total") as i64);
+        // What comes with a due time long ago is late when it comes.
+        if late_ms < NOTED_MS {
+            self.late.remove(route);
+        } else {
+            self.late.entry(route.to_owned()).or_insert(now);
+        }
+        if lag.0 == 0 {
+            self.lags.remove(route);
+        } else {
+            let standing = self.lags.entry(route.to_owned()).or_insert((now, lag));
+            if standing.1 != lag {
+                *standing = (now, lag);
+            }
+        }
+        let late = self.late.get(route).filter(|since| now - **since >= LATE_MS);
+        if let Some(since) = late {
+            return Some((*since, format!("route {route} is {late_ms} ms late by its own gauge")));
+        }
+        let (since, (lag, _)) = *self.lags.get(route)?;
+        (now - since >= LATE_MS).then(|| (since, format!("route {route} stands still, {lag} behind")))
+    }
+}
+
+/// The part whose lines of the log tell a part's trouble: the connection, where that is what waits.
+fn speaker<'a>(part: &'a str, why: &'a str) -> &'a str {
+    let of_connection = why.starts_with("kafka:") || why.starts_with("rabbitmq:");
+    if of_connection { why.split(": ").next().unwrap_or(part) } else { part }
+}
+
+impl Trouble {
+    fn begins(now: i64) -> Self {
+        Self { since: now, last: now, ..Self::default() }
+    }
+
+    fn says(&mut self, why: String, now: i64) {
+        self.last = now;
+        if !why.contains(UNKNOWN) {
+            self.reason = Some((now, why.clone()));
+        }
+        self.why = why;
+    }
+
+    /// Whether it is said everywhere.
+    fn is_told(&self) -> bool {
+        self.metric && self.line
+    }
+
+    fn describe(&self, part: &str) -> String {
+        let lasts = self.last - self.since;
+        let told = format!("metric {}, line of the log {}", self.metric, self.line);
+        format!("{part} is not up for {lasts} ms ({told}): {}", self.why)
+    }
+}
