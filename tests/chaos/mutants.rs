@@ -4,7 +4,7 @@
 use crate::arguments::Arguments;
 use crate::document::{Catch, Document};
 use crate::outcome::{Outcome, Verdict};
-use crate::rows::ROWS;
+use crate::rows;
 use crate::stage::Scale;
 
 /// A planted fault, the row that must catch it, which is not there for it alone, and how what it finds begins.
@@ -78,7 +78,7 @@ pub(crate) async fn all_caught(arguments: &Arguments) -> bool {
 
 async fn catch(planted: &Planted, arguments: &Arguments) -> Catch {
     let Planted { name, row: by, sign, .. } = planted;
-    let row = ROWS.iter().find(|row| row.id == *by).expect("a row");
+    let row = rows::all().find(|row| row.id == *by).expect("a row");
     let (mut passed, mut caught, mut found, mut last) = (false, false, String::new(), arguments.seed);
     for seed in arguments.seed..arguments.seed + TRIES {
         let play = async |mutant| {
