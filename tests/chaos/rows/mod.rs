@@ -12,7 +12,9 @@ mod long;
 mod redis;
 mod replicas;
 mod table;
+mod targets;
 mod topologies;
+mod waiting;
 
 use std::future::Future;
 use std::pin::Pin;

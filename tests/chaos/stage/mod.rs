@@ -7,6 +7,7 @@ mod setup;
 use std::time::Duration;
 
 use fastrand::Rng;
+use lapin::types::{AMQPValue, FieldTable};
 use tokio::time::Instant;
 
 use crate::load::{Load, Way};
@@ -85,7 +86,7 @@ impl Stage {
         }
         let (run, ways) = (Run::new(), Way::four());
         for way in &ways {
-            open(&run, way, &kafka.get().server, &rabbitmq.get().server).await;
+            open(&run, way, &setup, (&kafka.get().server, &rabbitmq.get().server)).await;
         }
         let options: Vec<_> = setup.redis.iter().map(String::as_str).collect();
         let redis = Redis::start_with(&setup.redis_program, &options).await;
@@ -136,18 +137,20 @@ impl Stage {
     /// The configuration of one replica.
     pub(crate) fn config(&self, number: usize) -> Config {
         let (kafka, rabbitmq) = (self.kafka.get(), self.rabbitmq.get());
+        let slow_url = format!("amqp://guest:guest@127.0.0.1:{}/%2f", rabbitmq.proxy.port());
         let (redis, brokers, url) = if self.setup.proxied {
-            let url = format!("amqp://guest:guest@127.0.0.1:{}/%2f", rabbitmq.proxy.port());
-            (self.redis_proxy.port(), format!("127.0.0.1:{}", kafka.proxy.port()), url)
+            (self.redis_proxy.port(), format!("127.0.0.1:{}", kafka.proxy.port()), slow_url.clone())
         } else {
             (self.redis.port(), kafka.server.bootstrap(), rabbitmq.server.url())
         };
+        let query = self.setup.rabbitmq_query;
         let alone = format!("url = \"redis://127.0.0.1:{redis}\"");
         let mut config = Config::under(self.setup.stored.as_ref().unwrap_or(&alone), &self.prefix)
             .redis(&self.setup.redis_lines)
             .section(&format!("[kafka.main]\nbrokers = \"{brokers}\"\n{IDLE}"))
             .section(&format!("[kafka.slow]\nbrokers = \"127.0.0.1:{}\"\n{IDLE}", kafka.proxy.port()))
-            .section(&format!("[rabbitmq.main]\nurl = \"{url}\""))
+            .section(&format!("[rabbitmq.main]\nurl = \"{url}{query}\""))
+            .section(&format!("[rabbitmq.slow]\nurl = \"{slow_url}\""))
             .section(&format!("[cluster]\nname = \"{}-{number}\"", self.prefix))
             .section(&format!(
                 "[timer]\nlookahead = \"{LOOKAHEAD_MS}ms\"\nclaim = \"{}s\"",
@@ -164,11 +167,12 @@ impl Stage {
             let to = if way.to_kafka {
                 format!(r#"{{ kafka = "{connection}", topic = "{}" }}"#, way.target)
             } else {
-                format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{}" }}"#, way.target)
+                format!(r#"{{ rabbitmq = "{connection}", exchange = "", routing_key = "{}" }}"#, way.target)
             };
             let allowed = if way.to_kafka { &self.setup.allow_topic } else { &self.setup.allow_queue };
-            let allowed = format!("allow_targets = [{allowed}]\n{}", self.setup.routes);
-            config = config.route(way.name, &from, &to, &allowed);
+            let of_source = if way.from_kafka { &self.setup.from_kafka } else { "" };
+            let more = format!("allow_targets = [{allowed}]\n{}\n{of_source}", self.setup.routes);
+            config = config.route(way.name, &from, &to, &more);
         }
         if self.setup.sections.is_empty() { config } else { config.section(&self.setup.sections) }
     }
@@ -298,14 +302,18 @@ impl Stage {
 }
 
 /// Makes a way's two ends, and collects what arrives.
-async fn open(run: &Run, way: &Way, kafka: &Kafka, rabbitmq: &Rabbitmq) {
+async fn open(run: &Run, way: &Way, setup: &Setup, (kafka, rabbitmq): (&Kafka, &Rabbitmq)) {
     if way.from_kafka {
         kafka.create_topic(&way.source, PARTITIONS).await;
     } else {
-        rabbitmq.declare_queue(&way.source, QueueKind::Quorum).await;
+        let mut arguments = FieldTable::default();
+        if let Some(limit) = setup.delivery_limit {
+            arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(limit));
+        }
+        rabbitmq.declare_queue_with(&way.source, QueueKind::Quorum, arguments).await;
     }
     if way.to_kafka {
-        kafka.create_topic(&way.target, PARTITIONS).await;
+        kafka.create_topic_with(&way.target, PARTITIONS, setup.target_settings).await;
         run.collect_kafka(kafka, &way.target, PARTITIONS);
     } else {
         rabbitmq.declare_queue(&way.target, QueueKind::Quorum).await;
