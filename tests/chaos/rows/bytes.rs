@@ -37,6 +37,7 @@ pub(super) async fn backlog(scale: Scale) -> Outcome {
     let patience = Duration::from_secs(300);
     let setup = Setup { replicas: 1, proxied: true, patience, ..Setup::default() };
     let mut stage = Stage::start(scale, setup).await;
+    stage.watch_no_more();
     let due = Instant::now() + AHEAD;
     for way in &stage.ways.clone() {
         for _ in 0..EACH / BATCH {

@@ -18,6 +18,8 @@ const SESSION: Duration = Duration::from_secs(13);
 const GIVEN_BACK: Duration = Duration::from_secs(3);
 /// A clean stop takes half of `shutdown_timeout` at most.
 const CLEAN: Duration = Duration::from_secs(15);
+/// `shutdown_timeout`, and the time that a busy machine takes to notice.
+const FORCED: Duration = Duration::from_secs(25);
 /// What fills the windows of a route's partitions, so that the client library pauses them.
 const FILLERS: usize = 450;
 const FILLER_BYTES: usize = 200_000;
@@ -46,14 +48,27 @@ async fn waits(stage: &Stage, ways: &[Way], reason: &str) {
     }
 }
 
-/// SIGTERM to all replicas at once: each ends cleanly, in seconds. They start again, ready or not.
-async fn terminate_all(stage: &mut Stage) {
+/// How a replica ends on SIGTERM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// With 0, in seconds.
+    Clean,
+    /// By itself before it would be killed: what it published and what it read cannot be told to a store that hangs,
+    /// and an exit code of 1 says so.
+    Unsettled,
+}
+
+/// SIGTERM to all replicas, one after the other. They start again, ready or not.
+async fn terminate_all(stage: &mut Stage, stop: Stop) {
     for replica in stage.all() {
         let began = std::time::Instant::now();
         let ended = stage.relays[replica].terminate().await;
         let took = began.elapsed();
-        let is_clean = ended.code() == Some(0) && took < CLEAN;
-        stage.bar(is_clean, format!("replica {replica} ended with {ended} after {took:?}"));
+        let is_held = match stop {
+            Stop::Clean => ended.code() == Some(0) && took < CLEAN,
+            Stop::Unsettled => matches!(ended.code(), Some(0 | 1)) && took < FORCED,
+        };
+        stage.bar(is_held, format!("replica {replica} ended with {ended} after {took:?}"));
         stage.relays[replica].spawn_again();
     }
     listen(stage).await;
@@ -81,7 +96,7 @@ pub(super) async fn delivery_limits(scale: Scale) -> Outcome {
     let (kafka, rabbitmq) = tokio::join!(servers::kafka(), servers::own_rabbitmq());
     let (kafka, rabbitmq) = (Broker::Shared(kafka), Broker::Own(rabbitmq));
     let patience = Duration::from_secs(90);
-    let setup = Setup { replicas: 2, delivery_limit: Some(3), patience, ..Setup::default() };
+    let setup = Setup { replicas: 2, claim_s: 10, delivery_limit: Some(3), patience, ..Setup::default() };
     let mut stage = Stage::start_on(scale, setup, kafka, rabbitmq).await;
     let sources: Vec<_> = stage.ways.iter().filter(|way| !way.from_kafka).cloned().collect();
     stage.under_load().await;
@@ -96,11 +111,13 @@ pub(super) async fn delivery_limits(scale: Scale) -> Outcome {
         waits(&stage, &sources, "paused").await;
     }
     sleep(GIVEN_BACK).await;
+    stage.quiet().await;
     let mut fates = ["SIGTERM", "SIGTERM", "SIGKILL", "SIGKILL", "broker"];
     stage.rng.shuffle(&mut fates);
+    let stop = if store_is_away { Stop::Unsettled } else { Stop::Clean };
     for fate in fates {
         match fate {
-            "SIGTERM" => terminate_all(&mut stage).await,
+            "SIGTERM" => terminate_all(&mut stage, stop).await,
             "SIGKILL" => kill_all(&mut stage).await,
             _ => stage.rabbitmq.own().restart().await,
         }
@@ -133,6 +150,7 @@ pub(super) async fn delivery_limits(scale: Scale) -> Outcome {
 pub(super) async fn gone_meanwhile(scale: Scale) -> Outcome {
     let setup = Setup {
         replicas: 2,
+        claim_s: 10,
         routes: "max_pending = 700".into(),
         rabbitmq_query: "?heartbeat=2",
         patience: Duration::from_secs(90),
@@ -153,6 +171,7 @@ pub(super) async fn gone_meanwhile(scale: Scale) -> Outcome {
         message.key(&format!("key-{}", n % 45)).size(FILLER_BYTES)
     };
     send(&stage, &ways[0], (0..FILLERS).map(filler).collect()).await;
+    stage.quiet().await;
     // Time to read what can be read.
     stage.moment(2000, 3000).await;
     let fate = ["rebalance", "session", "restart"][(scale.seed % 3) as usize];
@@ -168,7 +187,7 @@ pub(super) async fn gone_meanwhile(scale: Scale) -> Outcome {
             }
         }
         _ => {
-            terminate_all(&mut stage).await;
+            terminate_all(&mut stage, Stop::Clean).await;
             kill_all(&mut stage).await;
         }
     }

@@ -275,6 +275,14 @@ impl Stage {
         total
     }
 
+    /// Ends the watch for what is late without a reason: a row whose messages are late by their mere number has no
+    /// fault that could be named.
+    pub(crate) fn watch_no_more(&mut self) {
+        if let Some(mut observer) = self.observer.take() {
+            observer.silences();
+        }
+    }
+
     /// A connection to the store, past the proxy.
     pub(crate) async fn store(&self) -> redis::aio::MultiplexedConnection {
         self.redis.connection().await.expect("a Redis that is up")
