@@ -47,7 +47,7 @@ pub enum Mutant {
     StayPaused,
     /// What a broker says of a batch for one record's content is believed of each of its records.
     BlameBatch,
-    /// A message that was not handed over, for its target is away, counts as refused.
+    /// A message that waits for a Kafka target that is away counts as refused, again and again.
     OutageCounts,
 }
 

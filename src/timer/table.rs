@@ -7,7 +7,6 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::holding::{Heard, Holding, INDEX_BITS, LineId, Standing};
 use super::order::{Line, Place};
-use crate::domain::verdict::Refusal;
 use crate::domain::{Partition, UnixMs, Verdict};
 use crate::mutants::{self, Mutant};
 
@@ -47,10 +46,6 @@ impl Slots {
         if *standing == Standing::Open {
             *standing = match verdict {
                 Verdict::Unknown { .. } if mutants::is(Mutant::UnknownIsConfirmed) => Standing::Confirmed,
-                Verdict::NotTried if mutants::is(Mutant::OutageCounts) => {
-                    let error = "not tried".into();
-                    Standing::Failed(Verdict::Refused { reason: Refusal::Unavailable, error })
-                }
                 Verdict::Confirmed if holding.flight.dying => {
                     let flight = &holding.flight;
                     flight.served.metrics.failing.confirmed(&flight.batch.target, heard.mono_us);

@@ -93,7 +93,7 @@ pub(crate) const PLANTED: &[Planted] = &[
     },
     Planted {
         name: "outage_counts",
-        does: "counts an attempt where a message was not handed over because its target is away",
+        does: "counts an attempt where a message waits for a Kafka target that is away",
         row: "F43",
         sign: "became dead letters",
     },

@@ -169,6 +169,9 @@ impl TopicLane {
             return;
         }
         let now = self.link.clock.mono_us();
+        if mutants::is(Mutant::OutageCounts) && !self.link.is_reached() {
+            refuse_all(&mut state, Refusal::Unavailable);
+        }
         let in_vain = draining && !self.link.is_reached();
         state.retain(|publication| {
             let alive = !in_vain && !publication.is_late(now);
