@@ -151,7 +151,9 @@ pub(super) async fn gone_meanwhile(scale: Scale) -> Outcome {
     let setup = Setup {
         replicas: 2,
         claim_s: 10,
-        routes: "max_pending = 700".into(),
+        // What passes through would wait for publishing to go on, and hold up what is to reach `max_pending`.
+        least_ms: 1000,
+        routes: "max_pending = 500".into(),
         rabbitmq_query: "?heartbeat=2",
         patience: Duration::from_secs(90),
         ..Setup::default()

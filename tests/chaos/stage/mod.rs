@@ -182,9 +182,9 @@ impl Stage {
     pub(crate) async fn under_load(&mut self) {
         let client = self.kafka.get().server.client();
         let url = self.rabbitmq.get().server.url();
-        let (rate, longest_ms) = (self.scale.rate, self.setup.longest_ms);
+        let (rate, delays_ms) = (self.scale.rate, (self.setup.least_ms, self.setup.longest_ms));
         self.load =
-            Some(Load::start(&self.run, &self.ways, (client, url), rate, longest_ms, self.rng.u64(..)));
+            Some(Load::start(&self.run, &self.ways, (client, url), rate, delays_ms, self.rng.u64(..)));
         self.moment(2500, 5000).await;
     }
 

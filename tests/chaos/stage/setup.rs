@@ -20,6 +20,8 @@ pub(crate) struct Scale {
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) replicas: usize,
+    /// Shortest delay of the load; 0: some messages have none.
+    pub(crate) least_ms: u64,
     /// Longest delay of the load.
     pub(crate) longest_ms: u64,
     /// `timer.claim`, seconds.
@@ -61,6 +63,7 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             replicas: 3,
+            least_ms: 0,
             longest_ms: 6000,
             claim_s: 4,
             stored: None,
