@@ -222,6 +222,8 @@ mod tests {
         let behind = gives_up(&traffic, 200 * MIB);
         tokio::pin!(behind);
         let first = tokio::select! {
+            // Calls are sent in the order in which they are first polled.
+            biased;
             waited = oldest => waited,
             waited = &mut behind => waited,
         };
