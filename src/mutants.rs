@@ -6,7 +6,7 @@
 #[cfg(all(feature = "mutants", not(debug_assertions)))]
 compile_error!("the feature `mutants` plants faults: it is not for release builds");
 
-/// A planted fault. `tests/mutants` says by which accounts each is caught.
+/// A planted fault. `tests/mutants` and `tests/chaos/mutants.rs` say by which accounts each is caught.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
     /// One message in ten is settled without having been published.
@@ -35,6 +35,20 @@ pub enum Mutant {
     DeadlineAsToken,
     /// No tier waits for more than the master's answer.
     NoWait,
+    /// Any loss of Redis's clock against this one, however slow, counts as a step.
+    DriftIsAStep,
+    /// Claims are read whatever their bytes.
+    UnboundedClaims,
+    /// A call to Redis may take as long as a small one, whatever its bytes.
+    FixedDeadlines,
+    /// A queue is subscribed to while its route's ingress waits, and its deliveries are held all that time.
+    SubscribeWhileWaiting,
+    /// A partition that was paused when it was taken away stays paused when it comes back.
+    StayPaused,
+    /// What a broker says of a batch for one record's content is believed of each of its records.
+    BlameBatch,
+    /// A message that waits for a Kafka target that is away counts as refused, again and again.
+    OutageCounts,
 }
 
 /// Whether this process has this fault.
@@ -102,6 +116,13 @@ mod planted {
             "gone_cleared_by_claim" => Mutant::GoneClearedByClaim,
             "no_wait" => Mutant::NoWait,
             "deadline_as_token" => Mutant::DeadlineAsToken,
+            "drift_is_a_step" => Mutant::DriftIsAStep,
+            "unbounded_claims" => Mutant::UnboundedClaims,
+            "fixed_deadlines" => Mutant::FixedDeadlines,
+            "subscribe_while_waiting" => Mutant::SubscribeWhileWaiting,
+            "stay_paused" => Mutant::StayPaused,
+            "blame_batch" => Mutant::BlameBatch,
+            "outage_counts" => Mutant::OutageCounts,
             other => panic!("POSTDATE_MUTANT: there is no mutant {other}"),
         };
         tracing::warn!(mutant = name, "this process has a planted fault");

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use tokio::sync::Notify;
 
 use crate::domain::limits::BUNDLE_BYTES;
+use crate::mutants::{self, Mutant};
 
 /// Bytes of bundles up to [`LARGE`] that the process holds at most.
 const HELD_BYTES: i64 = 128 << 20;
@@ -86,7 +87,8 @@ impl Pool {
     fn take(&self, own: &AtomicI64, bytes: i64, must: bool) -> bool {
         let taken = |held: i64| {
             let fits = own.load(Ordering::Acquire) + bytes <= (self.limit - held).max(EACH);
-            (must || held == 0 || fits).then_some(held + bytes)
+            let is_unbounded = mutants::is(Mutant::UnboundedClaims);
+            (must || held == 0 || fits || is_unbounded).then_some(held + bytes)
         };
         let taken = self.held.fetch_update(Ordering::AcqRel, Ordering::Acquire, taken).is_ok();
         if taken {
@@ -128,6 +130,9 @@ impl Share {
     /// Messages and shelves that the next look may claim without exceeding what is free, by what those before them had;
     /// `None` until a quarter of that is free.
     pub(super) fn fits(&self, now_us: i64) -> Option<(i64, usize)> {
+        if mutants::is(Mutant::UnboundedClaims) {
+            return Some((HELD_BYTES, HELD_BYTES as usize));
+        }
         let rests = |own: &Own| now_us < own.rests_until_us.load(Ordering::Acquire);
         let left = self.left().filter(|_| !rests(&self.small) && !rests(&self.large));
         let Some(left) = left else {

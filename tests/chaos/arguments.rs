@@ -1,6 +1,6 @@
 //! What `scripts/chaos` was asked for.
 
-use crate::rows::{ROWS, Row};
+use crate::rows::{self, Row};
 
 /// Messages a second. Two cores that brokers, Redis, producers, collectors and three unoptimised replicas share are busy
 /// with a thousand: then all is late, whatever the fault.
@@ -27,6 +27,8 @@ pub(crate) struct Arguments {
     pub(crate) mutants: bool,
     /// Play nothing: write the page anew from the numbers.
     pub(crate) page: bool,
+    /// Forget what earlier runs found of these rows.
+    pub(crate) anew: bool,
     dry: bool,
 }
 
@@ -48,6 +50,7 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments
         short: false,
         mutants: false,
         page: false,
+        anew: false,
         dry: false,
     };
     let mut seed = None;
@@ -65,8 +68,9 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments
             "mutants" => parsed.mutants = true,
             "--page" => parsed.page = true,
             "--dry" => parsed.dry = true,
+            "--anew" => parsed.anew = true,
             name => {
-                let row = ROWS.iter().find(|row| row.id.eq_ignore_ascii_case(name));
+                let row = rows::all().find(|row| row.id.eq_ignore_ascii_case(name));
                 parsed
                     .rows
                     .push(row.ok_or_else(|| format!("there is no row {name}; there are {}", names()))?);
@@ -81,11 +85,11 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments
         if parsed.cycles.is_none() && !parsed.mutants {
             parsed.minutes.get_or_insert(FULL);
         }
-        parsed.rows = ROWS.iter().filter(|row| row.short || !parsed.short).collect();
+        parsed.rows = rows::all().filter(|row| row.short || !parsed.short).collect();
     }
     Ok(parsed)
 }
 
 fn names() -> String {
-    ROWS.iter().map(|row| row.id).collect::<Vec<_>>().join(" ")
+    rows::all().map(|row| row.id).collect::<Vec<_>>().join(" ")
 }

@@ -7,17 +7,16 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-use crate::arguments::Arguments;
 use crate::mutants::PLANTED;
 use crate::outcome::{self, Outcome, Sum};
-use crate::rows::{NOT_PLAYED, ROWS, Row};
+use crate::rows::{self, NOT_PLAYED, Row};
 
 /// What stands before the tables.
 const PREFACE: &str = include_str!("preface.md");
 /// Remarks that a row shows at most.
 const REMARKS: usize = 6;
 
-/// What was found of each row, by its id, when it was last played.
+/// What was found of each row, by its id, in all runs since it was begun anew.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Document {
     rows: BTreeMap<String, Found>,
@@ -56,12 +55,29 @@ impl fmt::Display for Catch {
     }
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct Found {
+/// When a cycle was played, of what, and how.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Played {
     commit: String,
     date: String,
     seed: u64,
     rate: u64,
+}
+
+impl fmt::Display for Played {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { commit, date, seed, rate } = self;
+        write!(f, "{date} at `{commit}` ({rate} messages a second, seed {seed})")
+    }
+}
+
+/// All cycles of a row since it was begun anew.
+#[derive(Debug, Serialize, Deserialize)]
+struct Found {
+    /// The row's version that was played.
+    version: u32,
+    first: Played,
+    last: Played,
     #[serde(flatten)]
     sum: Sum,
 }
@@ -74,15 +90,17 @@ impl Document {
             .unwrap_or_default()
     }
 
-    /// Takes a row's results in.
-    pub(crate) fn enter(&mut self, row: &Row, arguments: &Arguments, outcomes: &[Outcome]) {
-        let found = Found {
-            commit: commit(),
-            date: today(),
-            seed: arguments.seed,
-            rate: arguments.rate,
-            sum: outcome::sum(outcomes),
-        };
+    /// Adds a cycle to its row. The row begins anew if it was asked for, or if its definition has changed since.
+    pub(crate) fn enter(&mut self, row: &Row, rate: u64, outcome: &Outcome, anew: bool) {
+        let played = Played { commit: commit(), date: today(), seed: outcome.seed, rate };
+        let sum = outcome::sum(std::slice::from_ref(outcome));
+        let known = self.rows.get_mut(row.id).filter(|found| !anew && found.version == row.version);
+        if let Some(found) = known {
+            found.last = played;
+            found.sum.add(sum);
+            return;
+        }
+        let found = Found { version: row.version, first: played.clone(), last: played, sum };
         self.rows.insert(row.id.to_owned(), found);
     }
 
@@ -102,19 +120,19 @@ impl Document {
     pub(crate) fn page(&self) -> String {
         let mut page = PREFACE.to_owned();
         page.push_str(
-            "\n## What was found\n\n| row | cycles | messages | in flight at the fault | lost | early | otherwise \
-             wrong | duplicates: explained / unexplained | takeover | recovery | verdict |\n\
-             |---|---|---|---|---|---|---|---|---|---|---|\n",
+            "\n## What was found\n\n| row | n | messages | in flight at the fault | lost | early | otherwise wrong | \
+             duplicates explained | unexplained | takeover | recovery | verdict |\n\
+             |---|---|---|---|---|---|---|---|---|---|---|---|\n",
         );
-        for row in ROWS {
+        for row in rows::all() {
             match self.rows.get(row.id) {
                 Some(found) => page.push_str(&line(row, &found.sum)),
-                None => writeln!(page, "| {} | not yet played |||||||||| ", row.id).expect("a string grows"),
+                None => writeln!(page, "| {} | not yet played ||||||||||| ", row.id).expect("a string grows"),
             }
         }
         self.list_mutants(&mut page);
         page.push_str("\n## The rows\n");
-        for row in ROWS {
+        for row in rows::all() {
             self.describe(row, &mut page);
         }
         page.push_str("\n## Not played here\n\n| row | fault | what stands for it |\n|---|---|---|\n");
@@ -147,9 +165,13 @@ impl Document {
         if !differs.is_empty() {
             writeln!(page, "- Not as in the matrix: {differs}.").expect("a string grows");
         }
-        let Some(Found { commit, date, seed, rate, sum }) = self.rows.get(*id) else { return };
-        writeln!(page, "- Played on {date} at `{commit}`, {rate} messages a second, seed {seed}.")
-            .expect("a string grows");
+        let Some(Found { first, last, sum, .. }) = self.rows.get(*id) else { return };
+        let since = if sum.plays + sum.inconclusive > 1 {
+            format!("from {first} to {last}")
+        } else {
+            format!("on {last}")
+        };
+        writeln!(page, "- Played {since}.").expect("a string grows");
         for remark in sum.remarks.iter().take(REMARKS) {
             writeln!(page, "- Remark: {remark}.").expect("a string grows");
         }
@@ -161,12 +183,7 @@ impl Document {
 
 fn line(row: &Row, sum: &Sum) -> String {
     let Sum { cycles, inconclusive, messages, in_flight: (least, most), .. } = sum;
-    // With no failure in n cycles, 3/n is the upper end of what a cycle's chance of one may be (95 %).
-    let zero = |count: usize| match (count, *cycles) {
-        (0, 0) => "-".to_owned(),
-        (0, n) => format!("0 (n = {n}, < {:.0} %)", (300.0 / n as f64).min(100.0)),
-        (count, _) => format!("**{count}**"),
-    };
+    let bad = |count: usize| if count == 0 { "0".to_owned() } else { format!("**{count}**") };
     let taken = if sum.taken > 0 { format!("; {} by the fault itself", sum.taken) } else { String::new() };
     let seconds = |ms: Option<i64>| ms.map_or("-".into(), |ms| format!("{:.1} s", ms as f64 / 1e3));
     let not_held = match if sum.failed > 0 { sum.failed } else { sum.missed } {
@@ -174,14 +191,15 @@ fn line(row: &Row, sum: &Sum) -> String {
         n => format!(", {n} of {} plays", sum.plays),
     };
     let beside = if *inconclusive > 0 { format!(" (+{inconclusive} inconclusive)") } else { String::new() };
+    let range = if least == most { least.to_string() } else { format!("{least} to {most}") };
     format!(
-        "| {} | {cycles}{beside} | {messages} | {least} to {most} | {}{taken} | {} | {} | {} / {} | {} | {} | {:?}{not_held} |\n",
+        "| {} | {cycles}{beside} | {messages} | {range} | {}{taken} | {} | {} | {} | {} | {} | {} | {:?}{not_held} |\n",
         row.id,
-        zero(sum.lost),
-        zero(sum.early),
-        zero(sum.wrong),
+        bad(sum.lost),
+        bad(sum.early),
+        bad(sum.wrong),
         sum.explained,
-        zero(sum.unexplained),
+        bad(sum.unexplained),
         seconds(sum.takeover_ms),
         seconds(sum.recovery_ms),
         sum.verdict,

@@ -50,11 +50,11 @@ impl Way {
     }
 
     /// A message of this way. From RabbitMQ to Kafka it arrives with the routing key that it came by.
-    fn message(&self, run: &Run, rng: &mut Rng, longest_ms: u64) -> Message {
-        let delay = rng.u64(0..=longest_ms);
+    fn message(&self, run: &Run, rng: &mut Rng, (least_ms, longest_ms): (u64, u64)) -> Message {
+        let delay = rng.u64(least_ms..=longest_ms);
         let when = match rng.u8(0..20) {
-            0 => When::Now,
-            1 => When::Delay(0),
+            0 if least_ms == 0 => When::Now,
+            1 if least_ms == 0 => When::Delay(0),
             n if n % 2 == 0 => When::Delay(delay),
             _ => When::At(delay),
         };
@@ -80,13 +80,14 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Starts it: so many messages a second over all ways, delays up to `longest_ms`.
+    /// Starts it: so many messages a second over all ways, with delays of this range, ms. Where it begins at 0 some
+    /// have no delay at all, and pass through.
     pub(crate) fn start(
         run: &Run,
         ways: &[Way],
         (kafka, rabbitmq): (ClientConfig, String),
         rate: u64,
-        longest_ms: u64,
+        delays_ms: (u64, u64),
         seed: u64,
     ) -> Self {
         let (stop, mut producers) = (Arc::new(AtomicBool::new(false)), JoinSet::new());
@@ -96,7 +97,7 @@ impl Load {
                 (run.clone(), stop.clone(), Rng::with_seed(seed.wrapping_add(n as u64)));
             let batch = {
                 let (run, way) = (run.clone(), way.clone());
-                move || (0..each).map(|_| way.message(&run, &mut rng, longest_ms)).collect()
+                move || (0..each).map(|_| way.message(&run, &mut rng, delays_ms)).collect()
             };
             if way.from_kafka {
                 producers.spawn(to_kafka(run, kafka.clone(), way.source, stop, batch));

@@ -3,7 +3,7 @@
 //!
 //! A row is a function that plays one cycle of its fault on a [`stage::Stage`] and says, beside what the
 //! accounting finds by itself, whether the fault bit and which bars it held. Add a row: a function in `rows/`
-//! and an entry in `rows/table.rs`.
+//! and an entry in `rows/table/`.
 #![allow(
     clippy::expect_used,
     clippy::print_stdout,

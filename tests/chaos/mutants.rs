@@ -4,7 +4,7 @@
 use crate::arguments::Arguments;
 use crate::document::{Catch, Document};
 use crate::outcome::{Outcome, Verdict};
-use crate::rows::ROWS;
+use crate::rows;
 use crate::stage::Scale;
 
 /// A planted fault, the row that must catch it, which is not there for it alone, and how what it finds begins.
@@ -55,6 +55,48 @@ pub(crate) const PLANTED: &[Planted] = &[
         sign: LOST_CLAIM,
     },
     Planted { name: "no_wait", does: "waits for no replica, whatever the tier", row: "F13", sign: "lost" },
+    Planted {
+        name: "drift_is_a_step",
+        does: "takes any loss of Redis's clock for a step, however slow",
+        row: "F36",
+        sign: "say that the clock of Redis stepped",
+    },
+    Planted {
+        name: "unbounded_claims",
+        does: "claims and reads whatever is due, whatever its bytes",
+        row: "F38",
+        sign: "the replica had",
+    },
+    Planted {
+        name: "fixed_deadlines",
+        does: "gives a call to Redis the same time whatever its bytes",
+        row: "F39",
+        sign: "lost",
+    },
+    Planted {
+        name: "subscribe_while_waiting",
+        does: "subscribes to a queue while its ingress waits, and holds what is delivered",
+        row: "F40",
+        sign: "lost",
+    },
+    Planted {
+        name: "stay_paused",
+        does: "leaves a partition paused that was paused when it was taken away",
+        row: "F41",
+        sign: "lost",
+    },
+    Planted {
+        name: "blame_batch",
+        does: "believes of each record of a batch what the broker says of the batch",
+        row: "F42",
+        sign: "lost",
+    },
+    Planted {
+        name: "outage_counts",
+        does: "counts an attempt where a message waits for a Kafka target that is away",
+        row: "F43",
+        sign: "became dead letters",
+    },
 ];
 /// How rows say that a message was published by someone who had lost it.
 pub(crate) const LOST_CLAIM: &str = "published on a claim that was lost";
@@ -78,7 +120,7 @@ pub(crate) async fn all_caught(arguments: &Arguments) -> bool {
 
 async fn catch(planted: &Planted, arguments: &Arguments) -> Catch {
     let Planted { name, row: by, sign, .. } = planted;
-    let row = ROWS.iter().find(|row| row.id == *by).expect("a row");
+    let row = rows::all().find(|row| row.id == *by).expect("a row");
     let (mut passed, mut caught, mut found, mut last) = (false, false, String::new(), arguments.seed);
     for seed in arguments.seed..arguments.seed + TRIES {
         let play = async |mutant| {

@@ -177,6 +177,38 @@ pub(crate) fn sum(outcomes: &[Outcome]) -> Sum {
     }
 }
 
+impl Sum {
+    /// Adds later cycles: counts are summed up, ranges widened, the worst verdict stays.
+    pub(crate) fn add(&mut self, later: Self) {
+        if self.plays == 0 {
+            self.in_flight = later.in_flight;
+        } else if later.plays > 0 {
+            let (least, most) = later.in_flight;
+            self.in_flight = (self.in_flight.0.min(least), self.in_flight.1.max(most));
+        }
+        self.verdict = self.verdict.max(later.verdict);
+        self.takeover_ms = self.takeover_ms.max(later.takeover_ms);
+        self.recovery_ms = self.recovery_ms.max(later.recovery_ms);
+        self.remarks.extend(later.remarks);
+        for (count, more) in [
+            (&mut self.cycles, later.cycles),
+            (&mut self.inconclusive, later.inconclusive),
+            (&mut self.plays, later.plays),
+            (&mut self.missed, later.missed),
+            (&mut self.failed, later.failed),
+            (&mut self.messages, later.messages),
+            (&mut self.lost, later.lost),
+            (&mut self.taken, later.taken),
+            (&mut self.early, later.early),
+            (&mut self.wrong, later.wrong),
+            (&mut self.explained, later.explained),
+            (&mut self.unexplained, later.unexplained),
+        ] {
+            *count += more;
+        }
+    }
+}
+
 impl fmt::Display for Sum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {

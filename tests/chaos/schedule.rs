@@ -40,9 +40,13 @@ pub(crate) async fn play(arguments: &Arguments) -> bool {
             if ends.is_some_and(|ends| Instant::now() >= ends) {
                 return told(&courses, arguments);
             }
+            let is_first = course.played == 0;
             course.play(arguments).await;
-            if arguments.keeps() {
-                document.enter(course.row, arguments, &course.outcomes);
+            if arguments.keeps()
+                && let Some(outcome) = course.outcomes.last()
+            {
+                let anew = arguments.anew && is_first;
+                document.enter(course.row, arguments.rate, outcome, anew);
                 document.write();
             }
         }

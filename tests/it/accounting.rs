@@ -146,6 +146,27 @@ fn every_change_of_a_message_is_seen() {
 }
 
 #[test]
+fn a_change_of_a_long_body_is_seen_and_of_an_unchanged_one_the_stamp_is_kept() {
+    let lengthen = |delivery: &mut Delivery| {
+        delivery.body = stamp(7).body(1 << 20);
+        delivery.headers = headers(&stamp(7), &delivery.body);
+    };
+    let ledger = run(|seq, mut delivery| {
+        if seq == 7 {
+            lengthen(&mut delivery);
+        }
+        vec![delivery]
+    });
+    ledger.report().assert_accounted(0);
+    assert!(ledger.deliveries_from(7)[0].body.len() < 1000, "only its stamp is kept");
+    let spoilt = changed(|delivery| {
+        lengthen(delivery);
+        *delivery.body.last_mut().expect("a byte") ^= 1;
+    });
+    only_fault(&spoilt, "corrupt", "run/1/7: checksum");
+}
+
+#[test]
 fn what_nobody_produced_is_seen() {
     let mut ledger = run(|_, delivery| vec![delivery]);
     ledger.deliver(delivery(&stamp(COUNT)));

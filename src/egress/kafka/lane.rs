@@ -14,6 +14,7 @@ use crate::broker::kafka::TopicState;
 use crate::domain::Verdict;
 use crate::domain::verdict::Refusal;
 use crate::egress::{Lane, Publication};
+use crate::mutants::{self, Mutant};
 
 /// Most messages of one lane in the producer.
 const WINDOW_MESSAGES: usize = 20_000;
@@ -142,7 +143,7 @@ impl TopicLane {
             state.in_flight -= 1;
             state.bytes -= flight.bytes;
             match verdict {
-                Verdict::Refused { .. } if shared && !flight.alone => {
+                Verdict::Refused { .. } if shared && !flight.alone && !mutants::is(Mutant::BlameBatch) => {
                     state.suspects.refused(flight.publication);
                 }
                 verdict => {
@@ -168,6 +169,9 @@ impl TopicLane {
             return;
         }
         let now = self.link.clock.mono_us();
+        if mutants::is(Mutant::OutageCounts) && !self.link.is_reached() {
+            refuse_all(&mut state, Refusal::Unavailable);
+        }
         let in_vain = draining && !self.link.is_reached();
         state.retain(|publication| {
             let alive = !in_vain && !publication.is_late(now);

@@ -9,6 +9,7 @@ use crate::domain::RouteName;
 use crate::ingress::Source;
 use crate::ingress::admission::{AdmissionGate, Granted};
 use crate::lifecycle::tick;
+use crate::mutants::{self, Mutant};
 use crate::store::{Pauses, Store};
 
 /// How often a source that waits looks again.
@@ -53,6 +54,9 @@ impl Gate {
     }
 
     async fn until_closed(&self) {
+        if mutants::is(Mutant::SubscribeWhileWaiting) {
+            return std::future::pending().await;
+        }
         loop {
             self.admission.closed().await;
             let since = Instant::now();
@@ -76,6 +80,9 @@ impl Source {
     /// delivered in vain. A store that is full or read-only says so to a write only, so one is made: of the mark of
     /// this source, which a queue has no other use for. Cancel-safe.
     pub async fn until_ready(&self) {
+        if mutants::is(Mutant::SubscribeWhileWaiting) {
+            return;
+        }
         let store = &self.intake.store;
         loop {
             self.gate.admission.opened().await;

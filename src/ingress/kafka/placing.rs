@@ -16,6 +16,7 @@ use super::context::{Context, GroupClient};
 use super::edges::{SHORT_ANSWER, ask};
 use super::state::{Key, list};
 use crate::ingress::Sink;
+use crate::mutants::{self, Mutant};
 
 /// Shortest time between two looks for a place.
 const LOOK_AGAIN_US: i64 = 1_000_000;
@@ -45,7 +46,7 @@ impl<S: Sink> Context<S> {
             self.complain_of(topic, *partition);
         }
         consumer.incremental_assign(&taken)?;
-        if taken.count() > 0 {
+        if taken.count() > 0 && !mutants::is(Mutant::StayPaused) {
             // The client library keeps a partition paused beyond its assignment: one that was paused when it was
             // taken away would never be read again.
             consumer.resume(&taken)?;

@@ -15,6 +15,8 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Arg, Cmd, Pipeline, RedisError, RedisFuture, RedisResult, Value};
 use tokio::time::Instant;
 
+use crate::mutants::{self, Mutant};
+
 /// Slowest link that is not given up, bytes a second: a call may take so long for its bytes and for those before it,
 /// on top of the time that a small one may take.
 pub(super) const FLOOR_RATE: u64 = 1 << 20;
@@ -127,6 +129,9 @@ impl Patience {
 
 /// How long the bytes from what is answered to the end of a call may take.
 fn time_of(end: u64, answered: u64) -> Duration {
+    if mutants::is(Mutant::FixedDeadlines) {
+        return Duration::ZERO;
+    }
     Duration::from_micros(end.saturating_sub(answered).saturating_mul(1_000_000) / FLOOR_RATE)
 }
 
@@ -217,6 +222,8 @@ mod tests {
         let behind = gives_up(&traffic, 200 * MIB);
         tokio::pin!(behind);
         let first = tokio::select! {
+            // Calls are sent in the order in which they are first polled.
+            biased;
             waited = oldest => waited,
             waited = &mut behind => waited,
         };

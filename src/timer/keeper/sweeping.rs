@@ -34,6 +34,8 @@ pub(super) struct Sweeper {
     /// Whether it was said that a hold has lasted for too long.
     said_spent: bool,
     sweeps: u64,
+    /// Redis's microseconds minus monotonic ones at the last sweep; kept for [`Mutant::DriftIsAStep`] alone.
+    ahead_us: i64,
 }
 
 impl Duty for Sweeper {
@@ -51,6 +53,7 @@ impl Sweeper {
             away: BTreeMap::new(),
             said_spent: false,
             sweeps: 0,
+            ahead_us: i64::MIN,
             shard,
             refused,
         }
@@ -84,7 +87,12 @@ impl Sweeper {
 
     fn look_for_steps(&mut self) {
         let shard = &self.shard;
-        let (steps, changed) = (shard.store.clock().steps(), shard.store.changed());
+        let (mut steps, changed) = (shard.store.clock().steps(), shard.store.changed());
+        if mutants::is(Mutant::DriftIsAStep) {
+            let ahead_us = shard.store.clock().now_us().unwrap_or(0) - shard.mono_us();
+            steps = self.steps + u64::from(ahead_us < self.ahead_us);
+            self.ahead_us = ahead_us;
+        }
         if (steps, changed) != (self.steps, self.changed) {
             (self.steps, self.changed) = (steps, changed);
             info!(

@@ -16,8 +16,8 @@ use crate::support::proxy::Mode;
 /// Messages of each route, sent so many at a time.
 const EACH: usize = 2500;
 const BATCH: usize = 25;
-/// Bytes of each: what Kafka takes by default, with its headers.
-const SIZE: usize = 1_000_000;
+/// Bytes of each: with its headers and its frame less than the 1,000,000 that a producer to Kafka takes by default.
+const SIZE: usize = 995_000;
 /// When they are due: all are stored by then.
 const AHEAD: Duration = Duration::from_secs(420);
 /// The link to Redis, bytes a second, once they are stored.
@@ -37,6 +37,7 @@ pub(super) async fn backlog(scale: Scale) -> Outcome {
     let patience = Duration::from_secs(300);
     let setup = Setup { replicas: 1, proxied: true, patience, ..Setup::default() };
     let mut stage = Stage::start(scale, setup).await;
+    stage.watch_no_more();
     let due = Instant::now() + AHEAD;
     for way in &stage.ways.clone() {
         for _ in 0..EACH / BATCH {

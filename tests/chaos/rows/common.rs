@@ -2,6 +2,7 @@
 
 use crate::load::Way;
 use crate::stage::Stage;
+use crate::support::When;
 use crate::support::accounting::Delivery;
 use crate::support::producers::kafka_producer;
 use crate::support::run::Message;
@@ -44,6 +45,24 @@ pub(super) fn late(stage: &mut Stage) -> Vec<usize> {
         }
     }
     counts
+}
+
+/// The lateness that one in a hundred of what was due from the fault on exceeded, ms.
+pub(super) fn lateness_p99(stage: &Stage) -> i64 {
+    let struck = stage.struck_ms();
+    let arrivals = stage.run.ledger().arrivals();
+    let due_since = arrivals.iter().filter(|(stamp, _)| stamp.due_ms >= struck);
+    let mut lateness: Vec<i64> = due_since.map(|(stamp, came)| came - stamp.due_ms).collect();
+    lateness.sort_unstable();
+    lateness.get(lateness.len().saturating_sub(1) * 99 / 100).copied().unwrap_or(0)
+}
+
+/// A message by this way that its own id names, so that it is known among the dead letters.
+pub(super) fn named(stage: &Stage, way: &Way, when: When) -> Message {
+    let key = if way.from_kafka { "key" } else { &way.target };
+    let message = stage.run.message(&way.label(), when).key(key);
+    let name = message.id().to_string();
+    message.contract("x-delay-id", &name)
 }
 
 /// Sends by one way, whatever it comes from.

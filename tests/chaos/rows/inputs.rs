@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::common::{bar_no_duplicate, late, send};
+use super::common::{bar_no_duplicate, late, named, send};
 use crate::load::Way;
 use crate::outcome::Outcome;
 use crate::stage::{Scale, Setup, Stage};
 use crate::support::When;
 use crate::support::proxy::Mode;
-use crate::support::run::Message;
 
 /// Headers that must be refused, whatever carries them.
 const CORPUS: &[(&str, &str)] = &[
@@ -33,14 +32,6 @@ const CORPUS: &[(&str, &str)] = &[
     ("x-deliver-at", ""),
 ];
 
-/// A message by this way whose own id is its name, so that it is known among the dead letters.
-fn named(stage: &Stage, way: &Way) -> Message {
-    let key = if way.from_kafka { "key".to_owned() } else { way.target.clone() };
-    let message = stage.run.message(&way.label(), When::Now).key(&key);
-    let name = message.id().to_string();
-    message.contract("x-delay-id", &name)
-}
-
 pub(super) async fn corpus(scale: Scale) -> Outcome {
     let mut stage = Stage::start(scale, Setup::default()).await;
     stage.under_load().await;
@@ -48,7 +39,7 @@ pub(super) async fn corpus(scale: Scale) -> Outcome {
     let mut sent = 0;
     for _ in 0..5 {
         for way in [&stage.ways[0], &stage.ways[3]] {
-            let bad = CORPUS.iter().map(|(name, value)| named(&stage, way).contract(name, value));
+            let bad = CORPUS.iter().map(|(name, value)| named(&stage, way, When::Now).contract(name, value));
             let bad: Vec<_> = bad.collect();
             sent += bad.len();
             send(&stage, way, bad).await;
@@ -82,7 +73,9 @@ pub(super) async fn bad_targets(scale: Scale) -> Outcome {
         for (way, target) in [(0, "missing-topic"), (0, "forbidden"), (3, "/missing-queue"), (3, "forbidden")]
         {
             let way = &stage.ways[way];
-            let message = || named(&stage, way).contract("x-delay", "200").contract("x-delay-target", target);
+            let message = || {
+                named(&stage, way, When::Now).contract("x-delay", "200").contract("x-delay-target", target)
+            };
             let bad: Vec<_> = (0..2).map(|_| message()).collect();
             sent += bad.len();
             send(&stage, way, bad).await;

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::common::bar_recovery;
+use super::common::{bar_recovery, send};
 use crate::outcome::Outcome;
 use crate::stage::{Scale, Setup, Stage};
-use crate::support::Proxy;
 use crate::support::proxy::Mode;
+use crate::support::{Proxy, When};
 
 const WAYS_TO_BREAK: [&str; 7] = ["RST", "FIN", "cut reply", "silence", "trickle", "delay", "refused"];
 
@@ -79,5 +79,43 @@ pub(super) async fn flapping(scale: Scale) -> Outcome {
     stage.healed();
     stage.account().await;
     bar_recovery(&mut stage, 15_000);
+    stage.close().await
+}
+
+/// A link to another data centre: 5 ms there and back, 20 MiB/s.
+const FAR: Mode = Mode::Slow { by: Duration::from_micros(2500), rate: 20 << 20 };
+/// Bodies that cross it beside the load: each of the first takes the link for three seconds, the others together for
+/// four.
+const HUGE: (usize, usize) = (2, 60 << 20);
+const LARGE: (usize, usize) = (320, 256 << 10);
+
+pub(super) async fn far(scale: Scale) -> Outcome {
+    let routes = "max_size = \"64MiB\"\ndead_letters = { max_message = \"80MiB\" }".to_owned();
+    let mut stage = Stage::start(scale, Setup { proxied: true, routes, ..Setup::default() }).await;
+    let link = stage.redis_proxy.clone();
+    link.set(FAR);
+    // From RabbitMQ to RabbitMQ: no other way takes the huge ones.
+    let way = stage.ways[3].clone();
+    for (count, size) in [HUGE, LARGE] {
+        let message = |n: usize| {
+            let when = When::At(11_000 + n as u64 * 10);
+            stage.run.message(&way.label(), when).key(&way.target).size(size).random()
+        };
+        send(&stage, &way, (0..count).map(message).collect()).await;
+    }
+    stage.under_load().await;
+    let victim = [stage.rng.usize(0..3)];
+    stage.strike(&victim).await;
+    stage.bites_claims();
+    stage.relays[victim[0]].kill9().await;
+    stage.moment(1000, 6000).await;
+    stage.relays[victim[0]].restart().await;
+    stage.healed();
+    stage.moment(8000, 8000).await;
+    stage.account().await;
+    stage.bites(link.hits() > 0, "nothing went over the slow link");
+    let (takeover, limit) = (stage.outcome.takeover_ms.unwrap_or(0), 20_000);
+    stage.bar(takeover <= limit, format!("what was due waited for {takeover} ms, the bar is {limit}"));
+    bar_recovery(&mut stage, 30_000);
     stage.close().await
 }

@@ -12,7 +12,9 @@ mod long;
 mod redis;
 mod replicas;
 mod table;
+mod targets;
 mod topologies;
+mod waiting;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,7 +22,7 @@ use std::pin::Pin;
 use crate::outcome::Outcome;
 use crate::stage::Scale;
 
-pub(crate) use table::{NOT_PLAYED, ROWS};
+pub(crate) use table::{NOT_PLAYED, all};
 
 /// A cycle on its way.
 type Play = Pin<Box<dyn Future<Output = Outcome>>>;
@@ -28,6 +30,9 @@ type Play = Pin<Box<dyn Future<Output = Outcome>>>;
 /// A row: what happens, when that counts, and what must hold beyond the accounts.
 pub(crate) struct Row {
     pub(crate) id: &'static str,
+    /// Counts up when the row is no longer what it was: its fault, its conditions or its limits. What was found of an
+    /// earlier version counts no more.
+    pub(crate) version: u32,
     pub(crate) fault: &'static str,
     /// When a cycle counts.
     pub(crate) bites: &'static str,

@@ -105,6 +105,20 @@ impl Stage {
                 targets.len()
             ));
         }
+        self.tell_queues().await;
+    }
+
+    /// Notes what RabbitMQ's queues still hold: also what a consumer was lent and has not acknowledged.
+    async fn tell_queues(&mut self) {
+        let columns = ["name", "messages_ready", "messages_unacknowledged", "consumers"];
+        let asked = [&["-q", "list_queues"], &columns[..]].concat();
+        let queues = self.rabbitmq.get().server.ctl(&asked).await;
+        let is_ours = |line: &&str| {
+            let name = line.split_whitespace().next().unwrap_or_default();
+            self.ways.iter().any(|way| way.source == name || way.target == name)
+        };
+        let ours: Vec<_> = queues.lines().filter(is_ours).collect();
+        self.note(format!("queues ({}): {}", columns.join(", "), ours.join("; ")));
     }
 
     /// Notes the dead letters that have a name: ours are named by their ids.

@@ -7,6 +7,7 @@ mod setup;
 use std::time::Duration;
 
 use fastrand::Rng;
+use lapin::types::{AMQPValue, FieldTable};
 use tokio::time::Instant;
 
 use crate::load::{Load, Way};
@@ -83,7 +84,7 @@ impl Stage {
         }
         let (run, ways) = (Run::new(), Way::four());
         for way in &ways {
-            open(&run, way, &kafka.get().server, &rabbitmq.get().server).await;
+            open(&run, way, &setup, (&kafka.get().server, &rabbitmq.get().server)).await;
         }
         let options: Vec<_> = setup.redis.iter().map(String::as_str).collect();
         let redis = Redis::start_with(&setup.redis_program, &options).await;
@@ -129,18 +130,20 @@ impl Stage {
     /// The configuration of one replica.
     pub(crate) fn config(&self, number: usize) -> Config {
         let (kafka, rabbitmq) = (self.kafka.get(), self.rabbitmq.get());
+        let slow_url = format!("amqp://guest:guest@127.0.0.1:{}/%2f", rabbitmq.proxy.port());
         let (redis, brokers, url) = if self.setup.proxied {
-            let url = format!("amqp://guest:guest@127.0.0.1:{}/%2f", rabbitmq.proxy.port());
-            (self.redis_proxy.port(), format!("127.0.0.1:{}", kafka.proxy.port()), url)
+            (self.redis_proxy.port(), format!("127.0.0.1:{}", kafka.proxy.port()), slow_url.clone())
         } else {
             (self.redis.port(), kafka.server.bootstrap(), rabbitmq.server.url())
         };
+        let query = self.setup.rabbitmq_query;
         let alone = format!("url = \"redis://127.0.0.1:{redis}\"");
         let mut config = Config::under(self.setup.stored.as_ref().unwrap_or(&alone), &self.prefix)
             .redis(&self.setup.redis_lines)
             .section(&format!("[kafka.main]\nbrokers = \"{brokers}\"\n{IDLE}"))
             .section(&format!("[kafka.slow]\nbrokers = \"127.0.0.1:{}\"\n{IDLE}", kafka.proxy.port()))
-            .section(&format!("[rabbitmq.main]\nurl = \"{url}\""))
+            .section(&format!("[rabbitmq.main]\nurl = \"{url}{query}\""))
+            .section(&format!("[rabbitmq.slow]\nurl = \"{slow_url}\""))
             .section(&format!("[cluster]\nname = \"{}-{number}\"", self.prefix))
             .section(&format!(
                 "[timer]\nlookahead = \"{LOOKAHEAD_MS}ms\"\nclaim = \"{}s\"",
@@ -157,11 +160,12 @@ impl Stage {
             let to = if way.to_kafka {
                 format!(r#"{{ kafka = "{connection}", topic = "{}" }}"#, way.target)
             } else {
-                format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{}" }}"#, way.target)
+                format!(r#"{{ rabbitmq = "{connection}", exchange = "", routing_key = "{}" }}"#, way.target)
             };
             let allowed = if way.to_kafka { &self.setup.allow_topic } else { &self.setup.allow_queue };
-            let allowed = format!("allow_targets = [{allowed}]\n{}", self.setup.routes);
-            config = config.route(way.name, &from, &to, &allowed);
+            let of_source = if way.from_kafka { &self.setup.from_kafka } else { "" };
+            let more = format!("allow_targets = [{allowed}]\n{}\n{of_source}", self.setup.routes);
+            config = config.route(way.name, &from, &to, &more);
         }
         if self.setup.sections.is_empty() { config } else { config.section(&self.setup.sections) }
     }
@@ -171,9 +175,9 @@ impl Stage {
     pub(crate) async fn under_load(&mut self) {
         let client = self.kafka.get().server.client();
         let url = self.rabbitmq.get().server.url();
-        let (rate, longest_ms) = (self.scale.rate, self.setup.longest_ms);
+        let (rate, delays_ms) = (self.scale.rate, (self.setup.least_ms, self.setup.longest_ms));
         self.load =
-            Some(Load::start(&self.run, &self.ways, (client, url), rate, longest_ms, self.rng.u64(..)));
+            Some(Load::start(&self.run, &self.ways, (client, url), rate, delays_ms, self.rng.u64(..)));
         self.moment(2500, 5000).await;
     }
 
@@ -264,6 +268,14 @@ impl Stage {
         total
     }
 
+    /// Ends the watch for what is late without a reason: a row whose messages are late by their mere number has no
+    /// fault that could be named.
+    pub(crate) fn watch_no_more(&mut self) {
+        if let Some(mut observer) = self.observer.take() {
+            observer.silences();
+        }
+    }
+
     /// A connection to the store, past the proxy.
     pub(crate) async fn store(&self) -> redis::aio::MultiplexedConnection {
         self.redis.connection().await.expect("a Redis that is up")
@@ -291,14 +303,18 @@ impl Stage {
 }
 
 /// Makes a way's two ends, and collects what arrives.
-async fn open(run: &Run, way: &Way, kafka: &Kafka, rabbitmq: &Rabbitmq) {
+async fn open(run: &Run, way: &Way, setup: &Setup, (kafka, rabbitmq): (&Kafka, &Rabbitmq)) {
     if way.from_kafka {
         kafka.create_topic(&way.source, PARTITIONS).await;
     } else {
-        rabbitmq.declare_queue(&way.source, QueueKind::Quorum).await;
+        let mut arguments = FieldTable::default();
+        if let Some(limit) = setup.delivery_limit {
+            arguments.insert("x-delivery-limit".into(), AMQPValue::LongInt(limit));
+        }
+        rabbitmq.declare_queue_with(&way.source, QueueKind::Quorum, arguments).await;
     }
     if way.to_kafka {
-        kafka.create_topic(&way.target, PARTITIONS).await;
+        kafka.create_topic_with(&way.target, PARTITIONS, setup.target_settings).await;
         run.collect_kafka(kafka, &way.target, PARTITIONS);
     } else {
         rabbitmq.declare_queue(&way.target, QueueKind::Quorum).await;

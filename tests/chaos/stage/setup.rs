@@ -20,6 +20,8 @@ pub(crate) struct Scale {
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) replicas: usize,
+    /// Shortest delay of the load; 0: some messages have none.
+    pub(crate) least_ms: u64,
     /// Longest delay of the load.
     pub(crate) longest_ms: u64,
     /// `timer.claim`, seconds.
@@ -36,12 +38,20 @@ pub(crate) struct Setup {
     pub(crate) sections: String,
     /// Further lines of each route.
     pub(crate) routes: String,
+    /// Further lines of the routes from Kafka.
+    pub(crate) from_kafka: String,
+    /// The delivery limit of the queues that are sources; `None`: there is none.
+    pub(crate) delivery_limit: Option<i32>,
+    /// Settings of the topics that are targets.
+    pub(crate) target_settings: &'static [(&'static str, &'static str)],
+    /// What follows in RabbitMQ's URL, such as `?heartbeat=2`.
+    pub(crate) rabbitmq_query: &'static str,
     /// Environment variables of the replicas.
     pub(crate) environment: Vec<(String, String)>,
     /// Further targets of the routes to Kafka and of those to RabbitMQ, in quotes.
     pub(crate) allow_topic: &'static str,
     pub(crate) allow_queue: &'static str,
-    /// Ways to Kafka whose target is reached through its proxy, on a connection of its own.
+    /// Ways whose target is reached through its broker's proxy, on a connection of its own.
     pub(crate) slow_targets: &'static [&'static str],
     /// The replicas go to the servers through the proxies.
     pub(crate) proxied: bool,
@@ -53,6 +63,7 @@ impl Default for Setup {
     fn default() -> Self {
         Self {
             replicas: 3,
+            least_ms: 0,
             longest_ms: 6000,
             claim_s: 4,
             stored: None,
@@ -61,6 +72,10 @@ impl Default for Setup {
             redis_lines: String::new(),
             sections: String::new(),
             routes: String::new(),
+            from_kafka: String::new(),
+            delivery_limit: None,
+            target_settings: &[],
+            rabbitmq_query: "",
             environment: Vec::new(),
             allow_topic: "",
             allow_queue: "",

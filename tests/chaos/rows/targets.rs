@@ -1,0 +1,140 @@
+//! Targets that refuse single messages, and targets that are away for longer than anybody would try.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::common::{bar_recovery, late, lateness_p99, named, send};
+use crate::outcome::Outcome;
+use crate::stage::{Scale, Setup, Stage};
+use crate::support::When;
+use crate::support::accounting::Stamp;
+use crate::support::proxy::Mode;
+
+/// Bytes that a target's topic takes at most, a body above it, and headers above RabbitMQ's frame of 128 KiB.
+const TOPIC_LIMIT: &[(&str, &str)] = &[("max.message.bytes", "100000")];
+const LARGE_BODY: usize = 150_000;
+const LARGE_HEADER: usize = 140_000;
+/// Healthy messages beside each that is refused: of its key, and due with it.
+const NEIGHBOURS: usize = 12;
+/// How often some are sent that are refused.
+const ROUNDS: usize = 12;
+/// One in a hundred of all others may be later than this, ms.
+const LATE_P99_MS: i64 = 2000;
+
+/// Single messages that a target refuses for what they are, each among healthy ones.
+pub(super) async fn content(scale: Scale) -> Outcome {
+    let retry = "retry = { attempts = 3, initial = \"100ms\", max = \"200ms\" }";
+    let setup = Setup {
+        routes: format!("max_headers = \"256KiB\"\n{retry}"),
+        target_settings: TOPIC_LIMIT,
+        allow_queue: "\"/missing-queue\"",
+        ..Setup::default()
+    };
+    let mut stage = Stage::start(scale, setup).await;
+    stage.under_load().await;
+    stage.strike(&stage.all()).await;
+    let header = "x".repeat(LARGE_HEADER);
+    let mut sent = 0;
+    for _ in 0..ROUNDS {
+        for way in &stage.ways {
+            let when = When::At(800);
+            let bad = named(&stage, way, when);
+            let bad = match way.name {
+                "k-k" | "r-k" => bad.size(LARGE_BODY).random(),
+                "k-r" => bad.header("test-large", Some(header.as_bytes())),
+                _ => bad.contract("x-delay-target", "/missing-queue"),
+            };
+            let key = if way.from_kafka {
+                "key"
+            } else if way.to_kafka {
+                &way.source
+            } else {
+                &way.target
+            };
+            let good = || stage.run.message(&way.label(), when).key(key).size(300);
+            let mut messages: Vec<_> = (0..NEIGHBOURS).map(|_| good()).collect();
+            messages.insert(NEIGHBOURS / 2, bad);
+            sent += 1;
+            send(&stage, way, messages).await;
+        }
+        stage.moment(200, 400).await;
+    }
+    stage.healed();
+    let report = stage.account().await;
+    let refused = stage.total("postdate_publish_failures_total", &[]).await as usize;
+    stage.bites(refused >= sent, format!("{refused} publishes of {sent} were refused"));
+    stage.bar(report.parked == sent, format!("{} dead letters of {sent} that were refused", report.parked));
+    let p99 = lateness_p99(&stage);
+    stage.note(format!("{sent} refused, {} dead; lateness p99 of the others {p99} ms", report.parked));
+    stage.bar(p99 <= LATE_P99_MS, format!("lateness p99 is {p99} ms, the bar is {LATE_P99_MS}"));
+    stage.close().await
+}
+
+/// How long the targets are away: ten times what all attempts of a message together take.
+const OUTAGE: Duration = Duration::from_secs(30);
+/// Messages whose order is judged: due all through the outage, of so many keys.
+const ORDERED: u64 = 300;
+const KEYS: u64 = 8;
+
+/// All targets are away for longer than a message's attempts would last.
+pub(super) async fn outage(scale: Scale) -> Outcome {
+    let setup = Setup {
+        slow_targets: &["k-k", "k-r", "r-k", "r-r"],
+        routes: "retry = { attempts = 3, initial = \"100ms\", max = \"500ms\" }".into(),
+        from_kafka: "order = \"key\"".into(),
+        patience: Duration::from_secs(90),
+        ..Setup::default()
+    };
+    let mut stage = Stage::start(scale, setup).await;
+    let first = stage.run.made();
+    for way in stage.ways.iter().filter(|way| way.from_kafka) {
+        let message = |n: u64| {
+            let when = When::At(5000 + n * (OUTAGE.as_millis() as u64) / ORDERED);
+            stage.run.message(&way.label(), when).key(&format!("ordered-{}", n % KEYS))
+        };
+        send(&stage, way, (0..ORDERED).map(message).collect()).await;
+    }
+    let ordered = first..stage.run.made();
+    stage.under_load().await;
+    stage.strike(&stage.all()).await;
+    let proxies = [stage.kafka.get().proxy.clone(), stage.rabbitmq.get().proxy.clone()];
+    for proxy in &proxies {
+        proxy.set(Mode::Refuse);
+        proxy.reset();
+    }
+    sleep(OUTAGE).await;
+    for proxy in &proxies {
+        proxy.set(Mode::Pass);
+    }
+    stage.healed();
+    stage.moment(2000, 2000).await;
+    stage.account().await;
+    let counts = late(&mut stage);
+    stage.bites(counts.iter().all(|&count| count > 0), format!("late, by route: {counts:?}"));
+    let dead = stage.total("postdate_dead_letters_total", &[]).await;
+    stage.bar(dead < 1.0, format!("{dead} messages became dead letters while their targets were away"));
+    let (judged, overtaken) = overtaken(&stage, &ordered);
+    stage.bites(judged as u64 >= ORDERED, format!("only {judged} messages of ordered routes arrived"));
+    stage
+        .bar(overtaken == 0, format!("{overtaken} of {judged} messages came after a later one of their key"));
+    bar_recovery(&mut stage, 60_000);
+    stage.close().await
+}
+
+/// First deliveries of these messages, and those of them that came after a later one of their key.
+fn overtaken(stage: &Stage, numbers: &std::ops::Range<u64>) -> (usize, usize) {
+    let mut latest = BTreeMap::<(String, Option<String>), i64>::new();
+    let (mut seen, mut overtaken) = (std::collections::BTreeSet::new(), 0);
+    for delivery in stage.run.ledger().deliveries_from(0) {
+        let Some(stamp) = Stamp::read(&delivery.body) else { continue };
+        if !numbers.contains(&stamp.id.seq) || !seen.insert(stamp.id.seq) {
+            continue;
+        }
+        let last = latest.entry((stamp.target, stamp.key)).or_insert(i64::MIN);
+        overtaken += usize::from(stamp.due_ms < *last);
+        *last = stamp.due_ms.max(*last);
+    }
+    (seen.len(), overtaken)
+}
