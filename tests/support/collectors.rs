@@ -125,15 +125,27 @@ async fn consume(
     noted: &mut HashSet<String>,
 ) -> anyhow::Result<()> {
     // A broker that is starting may take a connection and answer nothing on it, ever.
+    let connect = Connection::connect(url, ConnectionProperties::default());
+    let connection = timeout(QUIET, connect).await??;
+    let noted = note_all(&connection, queue, ledger, noted).await;
+    // What it was lent goes back, however late the broker hears of it: a consumer that is left behind keeps its share.
+    tokio::spawn(async move { connection.close(200, "done".into()).await });
+    noted
+}
+
+async fn note_all(
+    connection: &Connection,
+    queue: &str,
+    ledger: &Mutex<Ledger>,
+    noted: &mut HashSet<String>,
+) -> anyhow::Result<()> {
     let begin = async {
-        let connection = Connection::connect(url, ConnectionProperties::default()).await?;
         let channel = connection.create_channel().await?;
         channel.basic_qos(500, BasicQosOptions::default()).await?;
         let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
-        let consumer = channel.basic_consume(queue.into(), "".into(), options, arguments).await?;
-        anyhow::Ok((connection, consumer))
+        channel.basic_consume(queue.into(), "".into(), options, arguments).await
     };
-    let (connection, mut consumer) = timeout(QUIET, begin).await??;
+    let mut consumer = timeout(QUIET, begin).await??;
     let label = format!("rabbitmq:{queue}");
     while let Ok(Some(delivery)) = timeout(QUIET, consumer.next()).await {
         let delivery = delivery?;
@@ -145,8 +157,6 @@ async fn consume(
         }
         timeout(QUIET, delivery.ack(BasicAckOptions::default())).await??;
     }
-    // What it was lent goes back; a connection that is dead cannot say so.
-    drop(timeout(QUIET, connection.close(200, "quiet".into())).await);
     Ok(())
 }
 

@@ -271,8 +271,9 @@ impl Stage {
     /// Ends the watch for what is late without a reason: a row whose messages are late by their mere number has no
     /// fault that could be named.
     pub(crate) fn watch_no_more(&mut self) {
-        if let Some(mut observer) = self.observer.take() {
-            observer.silences();
+        self.run.unobserved("late by their mere number");
+        for relay in &self.relays {
+            relay.unobserved("late by their mere number");
         }
     }
 
