@@ -2,6 +2,7 @@
 //! in, and whether each route delivers in time. None of them closes readiness: what is in trouble costs its own
 //! messages only. Each is a metric too, and its begin and end a line of the log.
 
+mod asking;
 mod lateness;
 
 use std::collections::BTreeMap;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use tracing::{info, warn};
 
+use self::asking::{LateLook, MemoryLook};
 use self::lateness::Lateness;
 use super::House;
 use crate::domain::{Clock, Endpoint, Route, Target, Text, route};
@@ -19,12 +21,6 @@ use crate::lifecycle::{Part, Readiness, Shutdown, tick};
 use crate::store::{Memory, Store};
 use crate::telemetry::{Metrics, Turn};
 
-/// How often everything is looked at.
-const LOOK: Duration = Duration::from_secs(1);
-/// How often Redis is asked how full it is.
-const MEMORY_LOOK: Duration = Duration::from_secs(5);
-/// Longest wait for what the store says is late.
-const DEADLINE: Duration = Duration::from_secs(3);
 /// A master is nearly full from this share of its `maxmemory` on.
 const NEARLY_FULL: f64 = 0.9;
 
@@ -37,7 +33,7 @@ pub(super) fn start(house: &House, lanes: Arc<dyn Lanes>, slot: &Arc<OnceLock<St
         .flat_map(|route| route.targets())
         .map(|target| (route::describe(target), target.clone()))
         .collect();
-    let mut parts = Parts {
+    let parts = Parts {
         targets: targets.into_iter().map(|(name, target)| (side(format!("target:{name}")), target)).collect(),
         routes: routes
             .iter()
@@ -57,58 +53,31 @@ pub(super) fn start(house: &House, lanes: Arc<dyn Lanes>, slot: &Arc<OnceLock<St
         clock: house.clock,
         nearly_full: false,
     };
-    let (slot, metrics, ending) = (slot.clone(), house.metrics.clone(), shutdown.clone());
-    house.tasks.spawn("parts:late", async move {
-        let looks = async {
-            loop {
-                tick(LOOK).await;
-                if let Some(store) = slot.get() {
-                    look_for_late(store, &metrics).await;
-                }
-            }
-        };
-        tokio::select! {
-            () = ending.draining() => {}
-            () = looks => {}
-        }
-    });
-    let (slot, metrics, ending) = (parts.slot.clone(), house.metrics.clone(), shutdown.clone());
-    house.tasks.spawn("parts:memory", async move {
-        let looks = async {
-            loop {
-                tick(MEMORY_LOOK).await;
-                // One that does not answer has a part of its own that says so.
-                if let Some(Ok(memory)) = match slot.get() {
-                    Some(store) => Some(store.memory().await),
-                    None => None,
-                } {
-                    metrics.store_memory.set(memory.used as i64);
-                    metrics.store_memory_limit.set(memory.limit as i64);
-                }
-            }
-        };
-        tokio::select! {
-            () = ending.draining() => {}
-            () = looks => {}
-        }
-    });
-    house.tasks.spawn("parts", async move {
-        loop {
-            tokio::select! {
-                () = shutdown.draining() => return,
-                () = tick(LOOK) => parts.look(),
-            }
-        }
-    });
+    let late = LateLook::new(slot.clone(), house.metrics.clone());
+    let memory = MemoryLook::new(slot.clone(), house.metrics.clone());
+    house.tasks.spawn("parts:late", at_each_tick(late, shutdown.clone()));
+    house.tasks.spawn("parts:memory", at_each_tick(memory, shutdown.clone()));
+    house.tasks.spawn("parts", at_each_tick(parts, shutdown));
 }
 
-/// Asks the store what is late in it. Without an answer what was late stays so.
-async fn look_for_late(store: &Store, metrics: &Metrics) {
-    use crate::telemetry::Place;
-    let Ok(Ok(late)) = tokio::time::timeout(DEADLINE, store.late()).await else { return };
-    for (name, metrics) in metrics.routes() {
-        metrics.overdue.report(Place::Waiting, late.waiting.get(name.as_str()).copied());
-        metrics.overdue.report(Place::PutBack, late.put_back.get(name.as_str()).copied());
+/// Something that is done at each tick of a period.
+trait Recurring: Send + 'static {
+    const PERIOD: Duration;
+
+    fn round(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+/// Runs until draining begins.
+async fn at_each_tick<R: Recurring>(mut recurring: R, shutdown: Shutdown) {
+    let rounds = async {
+        loop {
+            tick(R::PERIOD).await;
+            recurring.round().await;
+        }
+    };
+    tokio::select! {
+        () = shutdown.draining() => {}
+        () = rounds => {}
     }
 }
 
@@ -133,6 +102,14 @@ struct Parts {
     slot: Arc<OnceLock<Store>>,
     clock: Clock,
     nearly_full: bool,
+}
+
+impl Recurring for Parts {
+    const PERIOD: Duration = Duration::from_secs(1);
+
+    async fn round(&mut self) {
+        self.look();
+    }
 }
 
 impl Parts {
