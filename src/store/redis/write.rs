@@ -4,6 +4,7 @@
 //! Order is what makes names work: a named record or command is judged after every earlier one of its name,
 //! because both live in one partition, and a partition's calls are made one after another.
 
+mod cut;
 mod plan;
 mod reschedule;
 
@@ -24,7 +25,6 @@ use super::order::Order;
 use super::reply::{shape, text};
 use super::{Ids, Parts, Store, Wake};
 use crate::backoff::Backoff;
-use crate::domain::limits::CALL_NAMES;
 use crate::domain::{Entry, Flags, Partition, RouteName, Text};
 use crate::store::bundle::BundleId;
 use crate::store::{Bundle, DeadId, DeadLetter, StoreError, WriteOp, WriteResult, encode};
@@ -190,10 +190,20 @@ impl PartitionWriter {
         let mut results: Vec<Vec<WriteResult>> = Vec::with_capacity(all.len());
         let mut rest = &all[..];
         while !rest.is_empty() {
-            let alone = reads_first(rest[0]);
-            let run = if alone { 1 } else { run_length(rest) };
+            let run = if reads_first(rest[0]) { 1 } else { self.run_length(rest).await };
             let (now, later) = rest.split_at(run);
-            results.extend(self.until_done(&mut turn, now).await);
+            match now {
+                [WriteOp::Store { route, on_duplicate, bundle }] if self.touches_many(now).await => {
+                    let mut of_bundle = Vec::with_capacity(bundle.entries.len());
+                    for bundle in cut::pieces(bundle) {
+                        let (route, on_duplicate) = (route.clone(), *on_duplicate);
+                        let piece = WriteOp::Store { route, on_duplicate, bundle };
+                        of_bundle.extend(self.until_done(&mut turn, &[&piece]).await.concat());
+                    }
+                    results.push(of_bundle);
+                }
+                _ => results.extend(self.until_done(&mut turn, now).await),
+            }
             rest = later;
         }
         drop(turn);
@@ -298,30 +308,6 @@ fn never_settles() -> StoreError {
     StoreError::Damaged(format!("a name changed its meaning {LOOKS} times between a look and the call"))
 }
 
-/// How many operations may go in one call: up to the first that goes alone, a bound on bytes, one on names, and one on
-/// operations.
-fn run_length(ops: &[&WriteOp]) -> usize {
-    let (mut bytes, mut names, mut run) = (0, 0, 0);
-    for op in ops.iter().take(CALL_OPS) {
-        bytes += op_size(op);
-        names += named(op);
-        if reads_first(op) || (run > 0 && (bytes > CALL_BYTES || names > CALL_NAMES)) {
-            break;
-        }
-        run += 1;
-    }
-    run.max(1)
-}
-
-/// Names that it brings.
-fn named(op: &WriteOp) -> usize {
-    match op {
-        WriteOp::Store { bundle, .. } => bundle.entries.iter().filter(|e| e.flags.has(Flags::NAMED)).count(),
-        WriteOp::Cancel { .. } | WriteOp::Reschedule { .. } => 1,
-        WriteOp::Bury(_) => 0,
-    }
-}
-
 /// Cuts the letters of an answer back into results, one list an operation.
 fn split(ops: &[&WriteOp], letters: &str) -> Result<Vec<Vec<WriteResult>>, StoreError> {
     let mut letters = letters.chars();
@@ -416,6 +402,7 @@ pub(super) fn parse_place(place: &str) -> Option<(BundleId, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::limits::CALL_NAMES;
     use crate::domain::{OnDuplicate, UnixMs, testing};
 
     fn store(messages: usize, named: bool) -> WriteOp {
@@ -430,7 +417,7 @@ mod tests {
 
     #[test]
     fn a_call_is_bounded_in_operations_names_and_bytes() {
-        let run = |ops: Vec<WriteOp>| run_length(&ops.iter().collect::<Vec<_>>());
+        let run = |ops: Vec<WriteOp>| cut::run_length(&ops.iter().collect::<Vec<_>>(), CALL_NAMES);
         let many = |op: &dyn Fn() -> WriteOp| (0..100).map(|_| op()).collect::<Vec<_>>();
         assert_eq!(run(many(&|| store(10, false))), CALL_OPS);
         assert_eq!(run(many(&|| store(100, true))), CALL_NAMES / 100);
