@@ -44,12 +44,12 @@ pub use codec::{CodecError, decode, encode};
 pub use config::Config;
 pub use dead::{DeadBody, DeadFilter, DeadId, DeadMark, DeadPage};
 pub use error::{PreflightError, StoreError};
-pub use heads::{Head, Looked};
+pub use heads::{Head, Looked, Unserved};
 pub use late::{Late, Memory};
 pub use members::{Beaten, Known, Member, Presence};
 pub use order::{Hold, Ordered, OrderedRequest, Position, Taken};
 pub use redis::{
-    Lease, Measured, Parts, Pauses, Preflight, Standing, Store, TrailEntry, Wake, Written, preflight,
+    Lease, Looking, Measured, Parts, Pauses, Preflight, Standing, Store, TrailEntry, Wake, Written, preflight,
 };
 #[cfg(feature = "test-util")]
 pub use redis::{follow_clock, shift_clock};

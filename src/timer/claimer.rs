@@ -13,9 +13,10 @@ use futures_util::stream::FuturesUnordered;
 use tracing::warn;
 
 use super::Shard;
+use super::looking::Looks;
 use super::order::Look;
 use super::reading::{Reading, Wanted};
-use super::sight::{LOOK, Sight, is_open};
+use super::sight::{LOOK, Sight};
 use super::taking::{self, Taken};
 use crate::cluster::Cluster;
 use crate::domain::limits::BUNDLE_MESSAGES;
@@ -32,9 +33,8 @@ const MARGIN_MS: i64 = 20;
 /// Looks for the sake of what falls due of ordered routes are at least so far apart.
 const PACE: Duration = Duration::from_millis(1);
 /// What is overdue by this much is claimed by whoever sees it: a process that lives and a shard that hangs is no
-/// owner. All partitions are looked at for it this often (microseconds).
+/// owner.
 const OVERDUE_MS: i64 = 2000;
-const LOOK_AROUND_US: i64 = 1_000_000;
 /// Bundles that one claim takes of one partition at most.
 pub(super) const BUNDLES: usize = 200;
 /// Longest wait for the store on the way out: a claim whose answer nobody hears is published only after its
@@ -49,10 +49,9 @@ pub(super) async fn run(shard: Arc<Shard>) {
         claims: FuturesUnordered::new(),
         busy: BTreeSet::new(),
         failing: false,
-        unknown: 0,
+        looks: Looks::new(shard.store.pauses()),
         next_us: 0,
         starved: false,
-        around_us: i64::MIN,
         near: BTreeMap::new(),
     };
     let late = async {
@@ -82,15 +81,13 @@ pub(super) struct Claimer {
     /// Claims on their way. Those of a node that is away may take long; the others do not wait for them.
     pub(super) claims: FuturesUnordered<Claiming>,
     /// The partitions of the unordered ones: one claim each at a time.
-    busy: BTreeSet<Partition>,
+    pub(super) busy: BTreeSet<Partition>,
+    pub(super) looks: Looks,
     failing: bool,
-    unknown: usize,
     /// When all partitions are to be looked at again, monotonic microseconds.
     next_us: i64,
     /// A route's window left something out.
     starved: bool,
-    /// When the partitions of others were last looked at too, monotonic microseconds.
-    around_us: i64,
     /// Partitions in which this process stored something that is due before their owner is sure to look, and when
     /// that is due. Nobody wakes the owner; whoever stored it claims it.
     near: BTreeMap<Partition, UnixMs>,
@@ -202,25 +199,6 @@ impl Claimer {
         Ok(Next::In(sight.rest(&looked.heads, shard.store.clock().now(), lookahead)))
     }
 
-    /// The heads of these partitions; if these are all, of what falls to this replica, and now and then of all.
-    async fn heads(&mut self, partitions: &[Partition], sight: &Sight) -> Result<Looked, StoreError> {
-        let (of_shard, busy) = (self.shard.clone(), self.busy.clone());
-        let open = |head: &Head| is_open(&of_shard, &busy, head, sight);
-        let (shard, now_us) = (self.shard.clone(), self.shard.mono_us());
-        let all = partitions.len() == shard.partitions.len();
-        if all && now_us >= self.around_us.saturating_add(LOOK_AROUND_US) {
-            // Whatever is due when: also to find routes that nobody serves.
-            let looked = shard.store.look(partitions, sight.until, UnixMs(i64::MAX), &open).await?;
-            self.around_us = now_us;
-            self.count_unknown(&looked.heads);
-            return Ok(looked);
-        }
-        let held = shard.table.lock().partitions_held();
-        let looked_at = |p: &Partition| !all || sight.looks_at(*p) || held.contains(p);
-        let ours: Vec<Partition> = partitions.iter().copied().filter(looked_at).collect();
-        shard.store.look(&ours, sight.until, sight.until.plus(LOOK.as_millis() as i64), &open).await
-    }
-
     /// Waits for the claims on their way, some time at most. Answers whether there may be more.
     async fn claimed(&mut self) -> Result<bool, StoreError> {
         let (mut more, mut failed) = (false, None);
@@ -301,21 +279,6 @@ impl Claimer {
         }
     }
 
-    fn count_unknown(&mut self, heads: &[Head]) {
-        let mut unknown: Vec<&str> =
-            heads.iter().map(Head::route).filter(|r| !self.shard.routes.contains_key(*r)).collect();
-        unknown.sort_unstable();
-        unknown.dedup();
-        if unknown.len() > self.unknown {
-            warn!(
-                routes = unknown.join(", "),
-                "the store holds messages of routes that are not configured here"
-            );
-        }
-        self.unknown = unknown.len();
-        self.shard.metrics.unknown_routes.set(unknown.len() as i64);
-    }
-
     /// Waits for the next look; answers at which partitions.
     async fn rest(&mut self, next: Next) -> Vec<Partition> {
         let shard = self.shard.clone();
@@ -349,6 +312,11 @@ impl Claimer {
                 () = shard.store.wake().rung(shard.number) => {}
                 // What falls to this replica now may be overdue.
                 () = self.cluster.moved() => return shard.partitions.clone(),
+                // What waits of a route may be served now.
+                () = self.looks.pauses.changed() => {
+                    self.looks.forget();
+                    return shard.partitions.clone();
+                }
                 // What was claimed late: the next look takes what is left there.
                 Some((of, done)) = self.claims.next() => {
                     self.has_ended(&of);

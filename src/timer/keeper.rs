@@ -23,9 +23,13 @@ use crate::lifecycle::{Tasks, tick};
 /// How often each of the three looks whether there is something to do.
 const ROUND: Duration = Duration::from_secs(1);
 
-/// Partitions that refused to be swept: they are audited at once.
+/// Partitions that wait for nobody's turn: those that refused to be swept are audited at once, and lost indexes are
+/// made again before that.
 #[derive(Debug, Default)]
-struct Refused(Mutex<BTreeSet<Partition>>);
+struct Refused {
+    swept: Mutex<BTreeSet<Partition>>,
+    indexes: Mutex<BTreeSet<Partition>>,
+}
 
 /// What one of the three does once a round. It may be dropped in the middle.
 trait Duty: Send + 'static {
@@ -66,10 +70,18 @@ fn kept(shard: &Shard) -> Vec<Partition> {
 
 impl Refused {
     fn note(&self, p: Partition) {
-        self.0.lock().insert(p);
+        self.swept.lock().insert(p);
     }
 
     fn take(&self) -> Option<Partition> {
-        self.0.lock().pop_first()
+        self.swept.lock().pop_first()
+    }
+
+    fn note_indexes(&self, partitions: Vec<Partition>) {
+        self.indexes.lock().extend(partitions);
+    }
+
+    fn take_indexes(&self) -> BTreeSet<Partition> {
+        std::mem::take(&mut *self.indexes.lock())
     }
 }

@@ -20,6 +20,7 @@ mod holding;
 mod keeper;
 mod limit;
 mod lines;
+mod looking;
 mod order;
 mod ordered;
 mod reading;

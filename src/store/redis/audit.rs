@@ -40,6 +40,7 @@ use self::shelves::{Shelf, pages, start_of};
 use self::spoilt::Kind;
 use super::Store;
 use super::keys::Keys;
+use super::link::read;
 use super::reply::text;
 use crate::domain::{Partition, Partitions};
 use crate::store::bundle::BundleId;
@@ -97,8 +98,9 @@ impl Store {
         Ok(report)
     }
 
-    /// The same. What it has found stands in the report, however it ends and wherever it is dropped.
-    pub async fn audit_into(&self, p: Partition, report: &mut AuditReport) -> Result<(), StoreError> {
+    /// The same. What it has found stands in the report, however it ends and wherever it is dropped. Returns how many
+    /// shelves and entries it has looked at.
+    pub async fn audit_into(&self, p: Partition, report: &mut AuditReport) -> Result<usize, StoreError> {
         let place = self.0.audits.partitions[usize::from(p.0)].lock().clone();
         self.quarantine_fixed(p, report).await?;
         let mut finds = Finds::default();
@@ -127,7 +129,31 @@ impl Store {
         let names = self.walk_names(p, place.names, &mut finds).await?;
         self.mend(p, finds, report).await?;
         self.save(p, |places| places.names = names);
-        self.recount(p, &shelves, &graves, report).await
+        self.recount(p, &shelves, &graves, report).await?;
+        let entries: usize = shelves.iter().map(|shelf| shelf.bundles).sum();
+        Ok(shelves.len() + entries.min(ENTRIES))
+    }
+
+    /// Which of these partitions lack one of the indexes that stand or are absent together: `idx`, `heads`, `shelves`.
+    /// One trip a node; those of a node that is away are left out.
+    pub async fn lost_indexes(&self, partitions: &[Partition]) -> Vec<Partition> {
+        let commands = partitions.iter().map(|&p| {
+            let mut exists = redis::cmd("EXISTS");
+            exists.arg(["idx", "heads", "shelves"].map(|name| self.0.keys.of(p, name)).as_slice());
+            (Keys::slot(p), exists)
+        });
+        let found = self.0.side.gather(commands.collect()).await.into_iter();
+        let is_lost = |answer: Result<Value, StoreError>| {
+            answer.and_then(read::<usize>).is_ok_and(|indexes| indexes == 1 || indexes == 2)
+        };
+        partitions.iter().zip(found).filter_map(|(&p, answer)| is_lost(answer).then_some(p)).collect()
+    }
+
+    /// Mends the indexes of a partition alone: until then nothing, or not everything, of it is claimed.
+    pub async fn mend_indexes(&self, p: Partition, report: &mut AuditReport) -> Result<(), StoreError> {
+        let mut finds = Finds::default();
+        self.survey(p, &mut finds, report).await?;
+        self.mend(p, finds, report).await
     }
 
     /// Saves where this partition's next audit goes on.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use redis::Cmd;
 
 use super::Store;
@@ -17,14 +18,45 @@ const BUNDLES: usize = 256;
 /// Longest wait for a master's account of its memory.
 const DEADLINE: Duration = Duration::from_secs(2);
 
+/// Age from which on what a shard of the timer has reported is not relied on, microseconds.
+const FRESH_US: i64 = 2_500_000;
+
+/// What the shards of the timer saw waiting at their last looks at all of their partitions.
+#[derive(Debug, Default)]
+pub(super) struct Waiting(Mutex<BTreeMap<usize, Report>>);
+
+#[derive(Debug)]
+struct Report {
+    at_us: i64,
+    oldest: BTreeMap<String, UnixMs>,
+}
+
 impl Store {
+    /// Takes what a shard of the timer saw of all of its partitions: by route the earliest due time of what waits and
+    /// is overdue.
+    pub fn report_waiting(&self, shard: usize, oldest: BTreeMap<String, UnixMs>) {
+        let at_us = self.0.clock.local().mono_us();
+        self.0.waiting.0.lock().insert(shard, Report { at_us, oldest });
+    }
+
     /// By route, when the oldest message was to be delivered that waits in the store and is overdue: of those never
-    /// published, and of those put back. One trip a node, two where something was put back.
+    /// published, and of those put back. The first by the word of the timer's shards; the partitions of one that has
+    /// not looked for a while are looked at here.
     pub async fn late(&self) -> Result<Late, StoreError> {
         let now = self.0.clock.now();
-        let partitions: Vec<Partition> = self.0.partitions.all().collect();
-        let (heads, put_back) = tokio::try_join!(self.heads(&partitions, now), self.put_back())?;
-        let mut waiting: BTreeMap<String, UnixMs> = BTreeMap::new();
+        let (mut waiting, mut unseen) = (BTreeMap::new(), Vec::new());
+        {
+            let since_us = self.0.clock.local().mono_us() - FRESH_US;
+            let mut reports = self.0.waiting.0.lock();
+            reports.retain(|_, report| report.at_us >= since_us);
+            for (route, due) in reports.values().flat_map(|report| &report.oldest) {
+                earliest(&mut waiting, route, *due);
+            }
+            let is_unseen = |p: &Partition| !reports.contains_key(&self.0.wake.shard_of(*p));
+            unseen.extend(self.0.partitions.all().filter(is_unseen));
+        }
+        let heads = async { if unseen.is_empty() { Ok(Vec::new()) } else { self.heads(&unseen, now).await } };
+        let (heads, put_back) = tokio::try_join!(heads, self.put_back())?;
         for head in heads.iter().filter(|head| head.due <= now) {
             earliest(&mut waiting, head.route(), head.due);
         }

@@ -48,10 +48,12 @@ use tokio_util::sync::CancellationToken;
 use self::audit::Audits;
 pub use self::claims::Measured;
 use self::counts::Fields;
+pub use self::heads::Looking;
 use self::health::Health;
 use self::identity::Identity;
 use self::keys::Keys;
 use self::lane::{CallLane, WentBack};
+use self::late::Waiting;
 use self::link::Link;
 use self::memory::Memory;
 use self::node::Purpose;
@@ -101,6 +103,7 @@ struct Inner {
     audits: Audits,
     /// Each partition's counts as they were last seen.
     last_counts: Mutex<Vec<Option<Fields>>>,
+    waiting: Waiting,
 }
 
 /// Where unique names come from: a random nonce of this process and a counter.
@@ -199,6 +202,7 @@ impl Store {
             identity: Identity::default(),
             audits: Audits::new(config.partitions),
             last_counts: Mutex::new(config.partitions.all().map(|_| None).collect()),
+            waiting: Waiting::default(),
         })))
     }
 

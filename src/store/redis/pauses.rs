@@ -53,6 +53,14 @@ impl Pauses {
         }
     }
 
+    /// Whether something else is known than at the last call of this one or of `changed`.
+    pub fn has_changed(&mut self) -> bool {
+        // An error means that nothing will change any more.
+        let has_changed = self.0.has_changed().unwrap_or(false);
+        self.0.mark_unchanged();
+        has_changed
+    }
+
     /// Waits until something else is known than at the last call. Cancel-safe.
     pub async fn changed(&mut self) {
         if self.0.changed().await.is_err() {

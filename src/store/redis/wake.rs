@@ -36,6 +36,11 @@ impl Wake {
         }))
     }
 
+    /// How many shards there are.
+    pub fn shards(&self) -> usize {
+        self.0.bells.len()
+    }
+
     /// Which shard serves a partition.
     pub fn shard_of(&self, p: Partition) -> usize {
         usize::from(p.0) % self.0.bells.len()

@@ -3,17 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 use tracing::{debug, error, warn};
 
 use super::{Duty, Refused, kept};
 use crate::domain::Partition;
-use crate::store::AuditReport;
+use crate::store::{AuditReport, StoreError};
 use crate::telemetry::Metrics;
 use crate::timer::Shard;
 
 /// One round over all partitions of a shard, where the way to Redis lets it.
 const ROUND: Duration = Duration::from_secs(60);
+/// Time for each shelf and entry that an audit looks at, over all shards of the process (microseconds): each costs Redis
+/// about ten commands, and a store that lies on many slices has many.
+const LOOKED_AT_US: i64 = 1000;
 /// Longest time for one audit: it has saved its places on the way, and the next goes on from there.
 const DEADLINE: Duration = Duration::from_secs(300);
 
@@ -37,8 +41,11 @@ impl Auditor {
         Self { shard, refused, place: 0, due_us: 0 }
     }
 
-    /// Audits the partition that refused to be swept, and the one whose turn has come.
+    /// Makes lost indexes again; audits the partition that refused to be swept, and the one whose turn has come.
     async fn audit(&mut self) {
+        for p in self.refused.take_indexes() {
+            self.mend_indexes(p).await;
+        }
         if let Some(p) = self.refused.take() {
             self.audit_one(p).await;
         }
@@ -50,31 +57,54 @@ impl Auditor {
                 return;
             }
             self.place = (self.place + 1) % partitions.len();
-            self.audit_one(partitions[self.place]).await;
+            let looked_at = self.audit_one(partitions[self.place]).await;
             // At least half of the time is rest, however slow the way to Redis.
             let took_us = self.shard.mono_us() - began_us;
             let share_us = ROUND.as_micros() as i64 / partitions.len() as i64;
             let next_us = self.due_us.max(began_us - 1_000_000) + share_us;
-            self.due_us = next_us.max(began_us + 2 * took_us);
+            let worth_us = looked_at as i64 * LOOKED_AT_US * self.shard.store.wake().shards() as i64;
+            self.due_us = next_us.max(began_us + 2 * took_us).max(began_us + worth_us);
         }
     }
 
-    async fn audit_one(&self, p: Partition) {
+    async fn mend_indexes(&self, p: Partition) {
         let mut report = AuditReport::default();
-        match timeout(DEADLINE, self.shard.store.audit_into(p, &mut report)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(why)) => debug!(partition = p.0, error = %why, "an audit failed; trying on"),
+        let ended = timeout(DEADLINE, self.shard.store.mend_indexes(p, &mut report)).await;
+        self.note(p, &report, ended);
+    }
+
+    /// Returns how many shelves and entries were looked at.
+    async fn audit_one(&self, p: Partition) -> usize {
+        let mut report = AuditReport::default();
+        let ended = timeout(DEADLINE, self.shard.store.audit_into(p, &mut report)).await;
+        self.note(p, &report, ended).unwrap_or(0)
+    }
+
+    fn note<T>(
+        &self,
+        p: Partition,
+        report: &AuditReport,
+        ended: Result<Result<T, StoreError>, Elapsed>,
+    ) -> Option<T> {
+        let answer = match ended {
+            Ok(Ok(answer)) => Some(answer),
+            Ok(Err(why)) => {
+                debug!(partition = p.0, error = %why, "an audit failed; trying on");
+                None
+            }
             Err(_) => {
                 warn!(
                     partition = p.0,
                     "an audit did not come to its end in time; the next one goes on from there"
                 );
+                None
             }
-        }
+        };
         // What was found and mended before it failed is told all the same.
         if !report.is_clean() {
-            tell(&self.shard.metrics, p, &report);
+            tell(&self.shard.metrics, p, report);
         }
+        answer
     }
 }
 

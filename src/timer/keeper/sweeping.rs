@@ -74,6 +74,9 @@ impl Sweeper {
         swept.rotate_left(first);
         self.look_for_steps();
         let shard = self.shard.clone();
+        if around {
+            self.refused.note_indexes(shard.store.lost_indexes(&swept).await);
+        }
         let (now_us, lease_us) = (shard.mono_us(), shard.lease_us());
         let held = self.held(&swept, now_us, lease_us);
         // Deadlines that another clock wrote may be far ahead.
