@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use postdate::domain::{Partition, UnixMs};
-use postdate::store::{AuditReport, Held};
+use postdate::domain::{OnDuplicate, Partition, RouteName, UnixMs};
+use postdate::store::{AuditReport, Head, Held, Looking, Unserved, WriteOp};
 
 use super::room::*;
 use crate::support::proxy::{Mode, Proxy};
@@ -146,6 +146,45 @@ async fn interleaving_19_lost_counts_come_back_beside_a_partition_that_never_res
     // Bytes are counted with the messages, once nothing moves.
     while audit(&room).await.counts != Some(0) {}
     room.check().await;
+}
+
+#[tokio::test]
+async fn unserved_heads_are_read_once_and_whatever_comes_among_them_is_seen_at_the_next_look() {
+    let room = Room::shared().await;
+    let strangers = (0..40).map(|n| RouteName::new(&format!("stranger-{n}")).expect("a name"));
+    let of = |route: RouteName, due| WriteOp::Store {
+        route,
+        on_duplicate: OnDuplicate::Keep,
+        bundle: bundle(vec![unnamed(due, "x")]),
+    };
+    room.write(strangers.map(|route| of(route, past())).collect()).await;
+    let is_ours = |head: &Head| head.route() == route().as_str();
+    let now = past().plus(10 << 20);
+    let looking = Looking { until: now, later: now, past: now, open: &is_ours, served: &is_ours };
+    let mut unserved = Unserved::default();
+    let mut look = async || {
+        let looked = room.store.look_past(&[P], &looking, &mut unserved).await.expect("looked");
+        assert_eq!(looked.partitions, [P].into());
+        let ours = looked.heads.iter().filter(|head| is_ours(head)).map(|head| head.due).collect::<Vec<_>>();
+        (looked.heads.len(), ours)
+    };
+    assert_eq!(look().await, (40, vec![]), "all of them, for once");
+    assert_eq!(look().await, (0, vec![]), "nothing has changed");
+    let later = past().plus(3 << 20);
+    room.keep(vec![unnamed(later, "a")]).await;
+    assert_eq!(look().await, (41, vec![later]), "another head is there: all are read");
+    assert_eq!(look().await, (1, vec![later]));
+    // As many heads as before, and an earlier one among them.
+    room.keep(vec![unnamed(past(), "b")]).await;
+    assert_eq!(look().await, (2, vec![past(), later]));
+    room.command::<()>(&["DEL", &room.key("heads"), &room.key("shelves")]).await;
+    assert_eq!(room.store.lost_indexes(&[P]).await, [P]);
+    let mut report = AuditReport::default();
+    room.store.mend_indexes(P, &mut report).await.expect("mended");
+    assert_eq!((report.indexes, room.store.lost_indexes(&[P]).await), (42, vec![]));
+    assert_eq!(look().await, (2, vec![past(), later]));
+    assert_eq!(room.claim(LONG).await.len(), 42);
+    assert_eq!(look().await, (0, vec![]), "fewer than before");
 }
 
 #[tokio::test]
