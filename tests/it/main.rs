@@ -21,6 +21,7 @@ mod outage;
 mod rabbitmq;
 mod races;
 mod replay;
+mod scale;
 mod send;
 mod servers;
 mod store;

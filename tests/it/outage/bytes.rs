@@ -90,3 +90,81 @@ async fn a_route_whose_target_takes_nothing_holds_half_of_the_bytes_and_the_othe
     println!("{}", status.lines().find(|line| line.starts_with("VmHWM")).unwrap_or("no peak"));
     assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");
 }
+
+/// Partitions of a Kafka topic with a backlog, and messages of [`WIDE_SIZE`] in each: 5 MiB.
+const WIDE: usize = 100;
+const WIDE_MESSAGES: usize = 80;
+const WIDE_SIZE: usize = 64 << 10;
+/// Most that the relay may occupy while its ingress waits, kB.
+const MOST_KB: u64 = 400_000;
+/// Time in which a relay that read too much would have done so: a peak is no event.
+const READS: Duration = Duration::from_secs(15);
+
+/// The most that a relay's life has occupied so far, kB.
+fn peak_kb(relay: &Relay) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", relay.id())).expect("its status");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next());
+    peak.and_then(|kb| kb.parse().ok()).expect("a peak")
+}
+
+/// Waits until the relay knows of a backlog that it does not take in, and then for what it may read meanwhile.
+async fn waits(relay: &Relay) {
+    eventually("a backlog waits", async || {
+        let lag = metric(relay, "postdate_ingress_lag", "wide").await;
+        if lag >= (WIDE * WIDE_MESSAGES / 2) as f64 { Ok(()) } else { Err(anyhow::anyhow!("{lag}")) }
+    })
+    .await;
+    tokio::time::sleep(READS).await;
+}
+
+#[tokio::test]
+async fn a_backlog_in_a_hundred_partitions_fits_into_memory_while_ingress_waits() {
+    let (kafka, redis) = tokio::join!(Kafka::shared(), Redis::start());
+    let link = Proxy::before(redis.port()).await;
+    let (from, to) = (kafka.unique_topic("wide", WIDE).await, kafka.unique_topic("to", 1).await);
+    let source = format!("{{ kafka = \"main\", topic = \"{from}\", group = \"{from}\" }}");
+    let config = Config::new(&redis).through(&redis, link.port()).kafka("main", kafka).route(
+        "wide",
+        &source,
+        &format!("{{ kafka = \"main\", topic = \"{to}\" }}"),
+        "",
+    );
+    let mut relay = Relay::start(&config).await;
+    let run = Run::new();
+    eventually("it reads", async || {
+        let first = run.message(&format!("kafka:{to}"), When::Delay(3_600_000));
+        run.send_kafka(kafka, &from, vec![first]).await;
+        let stored = metric(&relay, "postdate_stored_total", "wide").await;
+        if stored >= 1.0 { Ok(()) } else { Err(anyhow::anyhow!("{stored}")) }
+    })
+    .await;
+    let answer = relay.request("POST", "/api/v1/routes/wide/pause", None, r#"{"only": "ingress"}"#).await;
+    assert_eq!(answer.expect("an answer").0, 200);
+    for n in 0..WIDE_MESSAGES {
+        let message = |p: usize| {
+            let message = run.message(&format!("kafka:{to}"), When::Delay(3_600_000));
+            message.key(&format!("{p}-{n}")).size(WIDE_SIZE)
+        };
+        run.send_kafka(kafka, &from, (0..WIDE).map(message).collect()).await;
+    }
+    waits(&relay).await;
+    let paused_kb = peak_kb(&relay);
+    // It begins anew and finds all of it, paused.
+    relay.restart().await;
+    waits(&relay).await;
+    let found_kb = peak_kb(&relay);
+    // The store goes away while all of it is read.
+    let answer = relay.request("POST", "/api/v1/routes/wide/resume", None, r#"{"only": "ingress"}"#).await;
+    assert_eq!(answer.expect("an answer").0, 200);
+    link.set(Mode::Hole);
+    tokio::time::sleep(READS).await;
+    let away_kb = peak_kb(&relay);
+    println!("peaks: {paused_kb} kB paused, {found_kb} kB found paused, {away_kb} kB with the store away");
+    assert!(paused_kb.max(found_kb).max(away_kb) <= MOST_KB, "{paused_kb}, {found_kb}, {away_kb} kB");
+    link.set(Mode::Pass);
+    eventually("it takes in what waited", async || {
+        let stored = metric(&relay, "postdate_stored_total", "wide").await;
+        if stored >= 100.0 { Ok(()) } else { Err(anyhow::anyhow!("{stored}")) }
+    })
+    .await;
+}

@@ -40,7 +40,11 @@ impl Holder {
     }
 
     async fn take(&mut self, lease_ms: u64) -> Option<Taken> {
-        match self.ask(lease_ms, &[]).await {
+        let answer = self.ask(lease_ms, &[]).await;
+        if lease_ms == 0 {
+            self.room.clock_moves().await;
+        }
+        match answer {
             Ordered::Taken(taken) => Some(taken),
             Ordered::Wait(_) | Ordered::Lost => None,
         }

@@ -42,6 +42,8 @@ struct Seen {
     log: LogLines,
     life: u64,
     asked_ms: i64,
+    /// When it last answered.
+    heard_ms: i64,
     /// Since when it does not answer, or drains; and when that was last so.
     away_since: Option<i64>,
     away_last: Option<i64>,
@@ -60,6 +62,8 @@ struct Seen {
 #[derive(Debug, Default)]
 struct Trouble {
     since: i64,
+    /// When the relay had last answered before that: it may have begun, and been told, at any time since.
+    unseen_since: i64,
     /// When it was last seen so, and what it said.
     last: i64,
     why: String,
@@ -87,6 +91,7 @@ impl RelayWatch {
             log: LogLines::after(log),
             life: 0,
             asked_ms: 0,
+            heard_ms: now_ms(),
             away_since: Some(now_ms()),
             away_last: Some(now_ms()),
             down: BTreeMap::new(),
@@ -283,6 +288,7 @@ impl Seen {
 
     fn heard(&mut self, parts: BTreeMap<String, String>, metrics: Metrics, now: i64) {
         self.away_since = None;
+        let unseen_since = std::mem::replace(&mut self.heard_ms, now).min(now);
         let gone: Vec<_> = self.down.keys().filter(|part| !parts.contains_key(*part)).cloned().collect();
         for part in gone {
             if let Some(trouble) = self.down.remove(&part) {
@@ -291,10 +297,10 @@ impl Seen {
         }
         for (part, why) in parts {
             let is_zero = metrics.sum("postdate_part_up", &[("part", &part)]) == 0.0;
-            let trouble = self.down.entry(part.clone()).or_insert_with(|| Trouble::begins(now));
+            let trouble = self.down.entry(part.clone()).or_insert_with(|| Trouble::begins(now, unseen_since));
             trouble.metric |= is_zero;
             let speaker = speaker(&part, &why);
-            trouble.line = trouble.line || self.log.begins(speaker, trouble.since - BEFORE_MS);
+            trouble.line = trouble.line || self.log.begins(speaker, trouble.unseen_since - BEFORE_MS);
             trouble.says(why, now);
             if now - trouble.since >= LATE_MS && !trouble.is_told() && !trouble.judged {
                 trouble.judged = true;
@@ -352,8 +358,8 @@ fn speaker<'a>(part: &'a str, why: &'a str) -> &'a str {
 }
 
 impl Trouble {
-    fn begins(now: i64) -> Self {
-        Self { since: now, last: now, ..Self::default() }
+    fn begins(now: i64, unseen_since: i64) -> Self {
+        Self { since: now, last: now, unseen_since, ..Self::default() }
     }
 
     fn says(&mut self, why: String, now: i64) {
