@@ -20,7 +20,7 @@ use anyhow::Context;
 use prometheus_client::registry::Registry;
 use tracing::{error, info};
 
-pub use self::check::{Finding, check_connections};
+pub use self::check::{Finding, check_connections, lowered_prefetches};
 use self::drain::Stages;
 use self::graves::StoreGraves;
 use self::inject::IngressInject;

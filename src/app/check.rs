@@ -11,7 +11,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use crate::config::Config;
-use crate::domain::Route;
+use crate::domain::{Endpoint, Route};
+use crate::ingress::ReadParts;
 use crate::store::{self, Preflight};
 use crate::telemetry;
 
@@ -35,6 +36,23 @@ impl Finding {
     fn bad(text: String) -> Self {
         Self { good: false, text }
     }
+}
+
+/// A sentence for each queue that hands over fewer messages at a time than its `prefetch` says.
+pub fn lowered_prefetches(routes: &[Arc<Route>]) -> Vec<String> {
+    let parts = ReadParts::of(routes);
+    let lowered = |route: &Arc<Route>| {
+        let Endpoint::Rabbitmq { prefetch, .. } = route.from else { return None };
+        let fitting = parts.prefetch(prefetch, route.policy.max_size);
+        (fitting < prefetch).then(|| {
+            format!(
+                "note: routes.{}: {fitting} messages at a time instead of prefetch = {prefetch}: more might not fit \
+                 into memory, each as large as max_size; a smaller max_size allows more",
+                route.name
+            )
+        })
+    };
+    routes.iter().filter_map(lowered).collect()
 }
 
 /// Tries all of it. Warnings of the rooms themselves go to the log, as text.

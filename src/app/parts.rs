@@ -146,7 +146,11 @@ impl Parts {
         }
         self.nearly_full = nearly_full;
         let waits = self.slot.get().and_then(Store::writes_wait);
-        let why = waits.map(|why| format!("the store takes nothing in: {why}"));
+        let unconfirmed = || {
+            let why = self.slot.get().and_then(Store::unconfirmed)?;
+            Some(format!("what is stored and claimed is not confirmed: {why}"))
+        };
+        let why = waits.map(|why| format!("the store takes nothing in: {why}")).or_else(unconfirmed);
         show(&self.room, why.or_else(|| nearly_full.then(|| format!("redis uses {percent} % of maxmemory"))));
     }
 

@@ -1,15 +1,12 @@
 //! `postdate check`
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::Args;
 
 use super::{ConfigArgs, output, refuse};
 use crate::app;
 use crate::config::Config;
-use crate::domain::{Endpoint, Route};
-use crate::ingress::ReadParts;
 
 /// Say whether the configuration is right, all errors at once
 #[derive(Debug, Args)]
@@ -62,23 +59,6 @@ fn summary(config: &Config) -> String {
     let right = format!(
         "the configuration is right: {routes} route(s), {kafka} Kafka and {rabbitmq} RabbitMQ connection(s)"
     );
-    let lowered = lowered_prefetches(&config.routes);
+    let lowered = app::lowered_prefetches(&config.routes);
     std::iter::once(right).chain(lowered).collect::<Vec<_>>().join("\n")
-}
-
-/// A line for each queue that hands over fewer messages than its `prefetch` says.
-fn lowered_prefetches(routes: &[Arc<Route>]) -> Vec<String> {
-    let parts = ReadParts::of(routes);
-    let lowered = |route: &Arc<Route>| {
-        let Endpoint::Rabbitmq { prefetch, .. } = route.from else { return None };
-        let fitting = parts.prefetch(prefetch, route.policy.max_size);
-        (fitting < prefetch).then(|| {
-            format!(
-                "note: routes.{}: {fitting} messages at a time instead of prefetch = {prefetch}: more might not fit \
-                 into memory, each as large as max_size; a smaller max_size allows more",
-                route.name
-            )
-        })
-    };
-    routes.iter().filter_map(lowered).collect()
 }

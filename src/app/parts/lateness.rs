@@ -96,7 +96,8 @@ pub(super) fn causes(
         causes.push("publishing is paused".to_owned());
     }
     let targets = route.targets().map(|target| format!("target:{}", route::describe(target)));
-    for part in ["redis".to_owned(), "store".to_owned()].into_iter().chain(targets) {
+    let store = ["redis", "store", "store:room"].map(str::to_owned);
+    for part in store.into_iter().chain(targets) {
         causes.extend(trouble.get(&part).map(|why| format!("{part}: {why}")));
     }
     if route.policy.rate.is_some() {

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use redis::cluster_routing::Slot;
 use redis::{Cmd, FromRedisValue, Pipeline, RedisError, Value};
 use tokio::sync::{Semaphore, watch};
@@ -30,8 +30,8 @@ struct Inner {
     purpose: Purpose,
     watched: Watched,
     routes: watch::Receiver<Routes>,
-    /// The last confirmation fell short.
-    short: AtomicBool,
+    /// Why the last confirmation fell short, if it did.
+    unconfirmed: Mutex<Option<String>>,
     /// Bounds what reads of blobs ask for at once, see [`super::blobs`].
     asked: Semaphore,
 }
@@ -96,9 +96,9 @@ impl Link {
                 publish.send_modify(|routes| *routes = starter.follow(routes, &map));
             }
         });
-        let (watched, short) = (watched.clone(), AtomicBool::new(false));
+        let (watched, unconfirmed) = (watched.clone(), Mutex::default());
         let asked = Semaphore::new(Self::asked_permits());
-        Self(Arc::new(Inner { purpose, watched, routes, short, asked }))
+        Self(Arc::new(Inner { purpose, watched, routes, unconfirmed, asked }))
     }
 
     /// What reads of blobs may still ask for.
@@ -233,13 +233,13 @@ impl Link {
         let role = self.0.purpose.role;
         match connected.confirms.confirm(&connected.connection).await {
             Ok(()) => {
-                if self.0.short.swap(false, Ordering::Relaxed) {
+                if self.0.unconfirmed.lock().take().is_some() {
                     info!(role, "what is stored is confirmed again");
                 }
                 Ok(())
             }
             Err(Short::Few(why)) => {
-                if !self.0.short.swap(true, Ordering::Relaxed) {
+                if self.0.unconfirmed.lock().replace(why.clone()).is_none() {
                     let tier = self.0.purpose.durability.name();
                     warn!(
                         role,
@@ -252,6 +252,11 @@ impl Link {
             }
             Err(Short::Failed(error)) => Err(self.judge(connected, &error)),
         }
+    }
+
+    /// Why the last call that was to be confirmed was not, if so.
+    pub(super) fn unconfirmed(&self) -> Option<String> {
+        self.0.unconfirmed.lock().clone()
     }
 
     /// Judges an error: one that speaks of the connection or the server's role has it replaced, one that speaks of

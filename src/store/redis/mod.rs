@@ -233,6 +233,12 @@ impl Store {
         self.0.writer.waits_for()
     }
 
+    /// Why what was written or claimed last does not count yet, if too few replicas or disks have confirmed it.
+    pub fn unconfirmed(&self) -> Option<String> {
+        let writes = self.0.writer.link().unconfirmed();
+        writes.or_else(|| self.0.claims.link().unconfirmed())
+    }
+
     /// Whether what is to be stored now would be, as far as is known: the connection is up, and nothing is being
     /// tried again.
     pub fn takes_in(&self) -> bool {

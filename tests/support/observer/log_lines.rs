@@ -20,8 +20,18 @@ const WORDS: &[Words] = &[
     },
     Words {
         part: "store:",
-        begin: &["the store takes nothing in", "the store does not answer", "redis is nearly full"],
-        end: &["the store takes messages in again", "the store answers again", "redis has room again"],
+        begin: &[
+            "the store takes nothing in",
+            "the store does not answer",
+            "redis is nearly full",
+            "not confirmed, so it does not count",
+        ],
+        end: &[
+            "the store takes messages in again",
+            "the store answers again",
+            "redis has room again",
+            "what is stored is confirmed again",
+        ],
     },
     Words {
         part: "store",
