@@ -1,5 +1,6 @@
 //! One relay, with or without a fault, between Kafka and RabbitMQ: what the scenarios share.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lapin::ExchangeKind;
@@ -78,6 +79,26 @@ impl Scenario {
         self.run.send_rabbitmq(rabbitmq, "", None, (0..Self::COUNT).map(message).collect()).await;
     }
 
+    /// Sends to that route again and again until the work is done.
+    pub(crate) async fn while_sending_rabbitmq(
+        &self,
+        rabbitmq: &Rabbitmq,
+        until_ms: u64,
+        work: impl Future<Output = ()>,
+    ) {
+        let is_done = AtomicBool::new(false);
+        let load = async {
+            while !is_done.load(Ordering::Acquire) {
+                self.send_rabbitmq(rabbitmq, until_ms).await;
+            }
+        };
+        let work = async {
+            work.await;
+            is_done.store(true, Ordering::Release);
+        };
+        tokio::join!(load, work);
+    }
+
     fn when(n: usize, until_ms: u64) -> When {
         When::At(until_ms - n as u64 % 50 * 10)
     }
@@ -99,6 +120,17 @@ impl Scenario {
     pub(crate) async fn counts(&self, name: &str, expected: usize) {
         eventually(&format!("{name} is {expected}"), async || {
             let found = self.relay.metrics().await?.sum(name, &[]);
+            if found >= expected as f64 { Ok(()) } else { Err(anyhow::anyhow!("{found}")) }
+        })
+        .await;
+    }
+
+    /// Waits until so many messages were admitted that the store has not taken.
+    pub(crate) async fn admits_unstored(&self, expected: usize) {
+        eventually(&format!("{expected} messages are admitted and not stored"), async || {
+            let metrics = self.relay.metrics().await?;
+            let of = |name| metrics.sum(name, &[]);
+            let found = of("postdate_admitted_total") - of("postdate_stored_total");
             if found >= expected as f64 { Ok(()) } else { Err(anyhow::anyhow!("{found}")) }
         })
         .await;

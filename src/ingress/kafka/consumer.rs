@@ -10,16 +10,17 @@ use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::BorrowedMessage;
 use tokio::runtime::Handle;
-use tracing::{debug, info, trace, warn};
+use tracing::{debug, trace, warn};
 
 use super::Surroundings;
 use super::assignment::Position;
+use super::contact::Contact;
 use super::context::{Context, GroupClient};
 use super::record;
 use super::room::Reading;
 use super::state::Fixed;
 use crate::backoff::Backoff;
-use crate::broker::kafka::{self, Connection, Suspicion};
+use crate::broker::kafka::{Connection, Suspicion};
 use crate::domain::{Endpoint, Flags, Route};
 use crate::ingress::{Delivery, Sink};
 
@@ -33,10 +34,6 @@ const POLL_PAUSED: Duration = Duration::from_millis(5);
 const TOGETHER: usize = 64;
 /// How often positions are committed.
 const COMMIT_US: i64 = 100_000;
-/// How often brokers that do not answer are asked.
-const ASK_US: i64 = 1_000_000;
-/// How long they may take then.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 /// How long the records of a consumer that must be made anew may take to resolve.
 const BROKEN: Duration = Duration::from_secs(2);
 
@@ -45,12 +42,6 @@ pub(super) struct GroupConsumer<S> {
     fixed: Arc<Fixed<S>>,
     config: ClientConfig,
 }
-
-/// How long a group may take to give its partitions before that is told.
-const JOINING_US: i64 = 3_000_000;
-/// What is told then.
-const NOT_JOINED: &str = "the group has given this consumer no partitions yet; a member that is gone, perhaps this \
-                          consumer's own former self, counts until its session of 10 s ends";
 
 /// Why a consumer's life ended.
 enum End {
@@ -86,12 +77,12 @@ impl<S: Sink> GroupConsumer<S> {
 
     pub(super) fn run(self) {
         let mut failures = 0;
+        let mut contact = Contact::default();
         loop {
-            let end = self.live().unwrap_or_else(|error| End::Broken(error.to_string()));
+            let end = self.live(&mut contact).unwrap_or_else(|error| End::Broken(error.to_string()));
             let End::Broken(why) = end else { return };
             failures += 1;
-            warn!(consumer = %self.fixed.owner, why, "kafka consumer starts anew");
-            self.fixed.around.part.down(why);
+            contact.breaks(&self.fixed, why);
             let shutdown = &self.fixed.around.shutdown;
             self.fixed.runtime.block_on(async {
                 tokio::select! {
@@ -103,12 +94,11 @@ impl<S: Sink> GroupConsumer<S> {
     }
 
     /// From joining the group to leaving it.
-    fn live(&self) -> KafkaResult<End> {
+    fn live(&self, contact: &mut Contact) -> KafkaResult<End> {
         let clock = self.fixed.around.clock;
         let consumer: GroupClient<S> = self.config.create_with_context(Context::new(self.fixed.clone()))?;
         let topics: Vec<&str> = self.fixed.routes.keys().map(|topic| &**topic).collect();
         consumer.subscribe(&topics)?;
-        let mut contact = Contact::default();
         let (mut next_tick, mut next_look, mut patience) = (0, 0, POLL);
         let end = loop {
             if self.fixed.around.shutdown.is_draining() {
@@ -218,83 +208,5 @@ fn take<S: Sink>(consumer: &GroupClient<S>, message: &BorrowedMessage<'_>) {
     drop(state);
     if full {
         context.relieve(consumer, message.topic(), partition);
-    }
-}
-
-/// Whether the brokers are there, as far as known.
-#[derive(Default)]
-struct Contact {
-    reached: bool,
-    told: bool,
-    /// The group gives this consumer nothing yet, or some of its partitions cannot be taken up.
-    stalled: bool,
-    /// Monotonic microseconds since which the brokers are reached and the group has given nothing.
-    joining_us: Option<i64>,
-    next_us: i64,
-}
-
-impl Contact {
-    /// Tells of a group that gives nothing, and of partitions that are this consumer's and cannot be read.
-    fn look_at_places<S: Sink>(&mut self, fixed: &Fixed<S>, consumer: &GroupClient<S>, now: i64) {
-        if !self.reached {
-            self.joining_us = None;
-            return;
-        }
-        let (is_member, unplaced) = {
-            let state = consumer.context().state.lock();
-            (state.is_member, state.unplaced.first().cloned())
-        };
-        if is_member {
-            self.joining_us = None;
-        }
-        let is_joining = !is_member && now - *self.joining_us.get_or_insert(now) > JOINING_US;
-        let trouble = match unplaced {
-            Some((topic, partition)) => {
-                Some(format!("{topic}/{partition} has no leader, or no known position"))
-            }
-            None if is_joining => Some(NOT_JOINED.to_owned()),
-            None => None,
-        };
-        match trouble {
-            Some(why) if !std::mem::replace(&mut self.stalled, true) => {
-                warn!(consumer = %fixed.owner, why, "kafka consumer is given nothing to read, waiting");
-                fixed.around.part.down(why);
-            }
-            None if std::mem::take(&mut self.stalled) => {
-                info!(consumer = %fixed.owner, "kafka consumer reads its partitions again");
-                fixed.around.part.up();
-            }
-            _ => {}
-        }
-    }
-
-    /// Asks them when there is a reason to.
-    fn look<S: Sink>(&mut self, fixed: &Fixed<S>, consumer: &GroupClient<S>, now: i64) {
-        if fixed.suspicion.take() {
-            self.reached = false;
-        }
-        self.look_at_places(fixed, consumer, now);
-        let Some(topic) = fixed.routes.keys().next() else { return };
-        if self.reached || now < self.next_us {
-            return;
-        }
-        match kafka::ask(consumer.client(), topic, SIGN_OF_LIFE) {
-            Ok(()) => {
-                self.reached = true;
-                if std::mem::take(&mut self.told) {
-                    info!(consumer = %fixed.owner, "kafka is reached again");
-                }
-                fixed.around.part.up();
-                self.stalled = false;
-            }
-            Err(error) => {
-                self.next_us = now + ASK_US;
-                let why = fixed.suspicion.explain(&error);
-                if !std::mem::replace(&mut self.told, true) {
-                    warn!(consumer = %fixed.owner, error = %why, "kafka cannot be reached, waiting");
-                }
-                fixed.around.part.down(why);
-            }
-        }
     }
 }

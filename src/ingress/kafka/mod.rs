@@ -11,6 +11,7 @@
 mod assignment;
 mod commits;
 mod consumer;
+mod contact;
 mod context;
 mod edges;
 mod placing;

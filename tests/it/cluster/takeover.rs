@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::{Crew, shared};
 use crate::support::process::Signal;
-use crate::support::{Rabbitmq, Redis, Relay, eventually};
+use crate::support::{Rabbitmq, Redis, Relay, When, eventually};
 
 #[tokio::test]
 async fn a_dead_replicas_partitions_are_served_by_the_others() {
@@ -28,14 +28,20 @@ async fn a_replica_that_was_stopped_for_longer_than_its_lease_publishes_nothing_
     let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
     let mut crew = Crew::start(redis, rabbitmq, 2, "[timer]\nclaim = \"2s\"\nlookahead = \"1500ms\"").await;
     let stopped = crew.relays.remove(1);
-    let holds = async {
-        eventually("it holds claims", async || {
-            let held = stopped.metrics().await?.sum("postdate_in_flight", &[]);
-            if held >= 50.0 { Ok(()) } else { Err(anyhow::anyhow!("{held}")) }
+    // What it had read and not stored would lie unacknowledged until its connection ends, after 30 s.
+    eventually("all that was sent is stored, and it holds claims", async || {
+        crew.send_when(rabbitmq, 100, |_| When::Delay(1500)).await;
+        let sent = crew.run.made() as f64;
+        eventually("all that was sent is stored", async || {
+            let (other, own) = (crew.relays[0].metrics().await?, stopped.metrics().await?);
+            let stored = other.sum("postdate_stored_total", &[]) + own.sum("postdate_stored_total", &[]);
+            if stored >= sent { Ok(()) } else { Err(anyhow::anyhow!("{stored} of {sent}")) }
         })
         .await;
-    };
-    crew.under_load(rabbitmq, 1500, holds).await;
+        let held = stopped.metrics().await?.sum("postdate_in_flight", &[]);
+        if held >= 50.0 { Ok(()) } else { Err(anyhow::anyhow!("it holds {held}")) }
+    })
+    .await;
     crew.relays.push(stopped);
     crew.relays[1].signal(Signal::STOP);
     shared(&crew.relays[..1]).await;

@@ -74,10 +74,11 @@ impl Path {
         Self { route: route.into(), from, to, ingress, target, other }
     }
 
-    /// `from`, as configured.
+    /// `from`, as configured. Its group is its own: a relay that another test kills would keep one of the default name
+    /// waiting until a session ends.
     pub(super) fn source_text(&self) -> String {
         match self.from {
-            Side::Kafka => format!("{{ kafka = \"a\", topic = \"{}\" }}", self.ingress),
+            Side::Kafka => format!("{{ kafka = \"a\", topic = \"{0}\", group = \"{0}\" }}", self.ingress),
             _ => format!("{{ rabbitmq = \"a\", queue = \"{}\" }}", self.ingress),
         }
     }
