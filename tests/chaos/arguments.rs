@@ -8,6 +8,8 @@ const RATE: u64 = 400;
 /// What a short run plays by, unless it is told otherwise: who changed something wants the verdict on that, so it is
 /// the same schedule each time. Full runs explore.
 const SHORT_SEED: u64 = 22;
+/// Rows that a short run plays at the same time: it judges no times, and most of a cycle is waiting.
+const SHORT_TOGETHER: usize = 3;
 /// How long a full run may go on beginning cycles, minutes.
 const FULL: u64 = 50;
 
@@ -21,6 +23,8 @@ pub(crate) struct Arguments {
     pub(crate) minutes: Option<u64>,
     /// Messages a second.
     pub(crate) rate: u64,
+    /// Rows that are played at the same time.
+    pub(crate) together: usize,
     /// One cycle of the most telling rows, in which times are told and not judged.
     pub(crate) short: bool,
     /// Planted faults, and whether they are caught.
@@ -47,6 +51,7 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments
         seed: 0,
         minutes: None,
         rate: RATE,
+        together: 1,
         short: false,
         mutants: false,
         page: false,
@@ -64,6 +69,7 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments
             "--minutes" => parsed.minutes = Some(number()?),
             "--seed" => seed = Some(number()?),
             "--rate" => parsed.rate = number()?.max(40),
+            "--together" => parsed.together = number()?.max(1) as usize,
             "--short" => parsed.short = true,
             "mutants" => parsed.mutants = true,
             "--page" => parsed.page = true,
@@ -80,6 +86,7 @@ pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments
     parsed.seed = seed.unwrap_or_else(|| if parsed.short { SHORT_SEED } else { fastrand::u64(..1 << 32) });
     if parsed.short {
         parsed.cycles.get_or_insert(1);
+        parsed.together = SHORT_TOGETHER;
     }
     if parsed.rows.is_empty() {
         if parsed.cycles.is_none() && !parsed.mutants {

@@ -1,9 +1,11 @@
 //! Which cycle comes next: in rounds, one of each row that still wants some, so that a run that ends early, or is
 //! stopped, has something of every row. What was found is written after each.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use crate::arguments::Arguments;
@@ -11,9 +13,6 @@ use crate::document::Document;
 use crate::outcome::{self, Outcome, Verdict};
 use crate::rows::Row;
 use crate::stage::Scale;
-
-/// Rows that a short run plays at the same time: it judges no times, and most of a cycle is waiting.
-const TOGETHER: usize = 3;
 
 /// A row on its way through the rounds.
 struct Course {
@@ -25,33 +24,51 @@ struct Course {
     outcomes: Vec<Outcome>,
 }
 
-/// Plays the rows that were asked for; whether all of them passed.
+/// Courses that wait for their next cycle, and those that are over.
+struct Rounds {
+    waiting: VecDeque<Course>,
+    over: Vec<Course>,
+    document: Document,
+}
+
+/// Plays the rows that were asked for, so many at a time; whether all of them passed.
 pub(crate) async fn play(arguments: &Arguments) -> bool {
-    let mut document = Document::read();
     let ends = arguments.minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
-    let mut courses: Vec<_> = arguments.rows.iter().map(|row| Course::new(row, arguments)).collect();
-    if arguments.short {
-        let all = courses.iter_mut().map(|course| course.play_all(arguments));
-        futures_util::stream::iter(all).buffer_unordered(TOGETHER).collect::<()>().await;
-        return told(&courses, arguments);
-    }
-    while courses.iter().any(Course::goes_on) {
-        for course in courses.iter_mut().filter(|course| course.goes_on()) {
-            if ends.is_some_and(|ends| Instant::now() >= ends) {
-                return told(&courses, arguments);
-            }
-            let is_first = course.played == 0;
-            course.play(arguments).await;
-            if arguments.keeps()
-                && let Some(outcome) = course.outcomes.last()
-            {
-                let anew = arguments.anew && is_first;
-                document.enter(course.row, arguments.rate, outcome, anew);
-                document.write();
+    let rounds = RefCell::new(Rounds {
+        waiting: arguments.rows.iter().map(|row| Course::new(row, arguments)).collect(),
+        over: Vec::new(),
+        document: Document::read(),
+    });
+    let players = (0..arguments.together).map(|_| async {
+        loop {
+            // Not in the `while let`, which would keep it borrowed over the cycle.
+            let next = rounds.borrow_mut().waiting.pop_front();
+            let Some(mut course) = next else { return };
+            let in_time = ends.is_none_or(|ends| Instant::now() < ends);
+            if in_time && course.goes_on() {
+                course.play(arguments).await;
+                rounds.borrow_mut().note(course, arguments);
+            } else {
+                rounds.borrow_mut().over.push(course);
             }
         }
+    });
+    join_all(players).await;
+    told(&rounds.into_inner().over, arguments)
+}
+
+impl Rounds {
+    /// Writes down what the last cycle found; the course's next one comes after those of all others.
+    fn note(&mut self, course: Course, arguments: &Arguments) {
+        if arguments.keeps()
+            && let Some(outcome) = course.outcomes.last()
+        {
+            let anew = arguments.anew && course.outcomes.len() == 1;
+            self.document.enter(course.row, arguments.rate, outcome, anew);
+            self.document.write();
+        }
+        self.waiting.push_back(course);
     }
-    told(&courses, arguments)
 }
 
 /// Says what came of each; whether all is well.
@@ -75,12 +92,6 @@ impl Course {
     /// A cycle in which the fault did not bite says nothing, so others take its place, as many again at most.
     fn goes_on(&self) -> bool {
         self.conclusive < self.wanted && self.played < 2 * self.wanted
-    }
-
-    async fn play_all(&mut self, arguments: &Arguments) {
-        while self.goes_on() {
-            self.play(arguments).await;
-        }
     }
 
     /// Plays one cycle, or as many on one stage as the row can.
