@@ -34,7 +34,7 @@ async fn no_fault_passes_and_dropped_early_and_misrouted_messages_are_caught() {
 #[tokio::test]
 async fn an_acknowledgement_before_the_store_has_answered_is_caught() {
     let (kafka, rabbitmq) = tokio::join!(Kafka::shared(), Rabbitmq::shared());
-    let crash = async |mutant| {
+    let crash = async |mutant: &str| {
         let mut redis = Redis::start().await;
         let mut scenario = Scenario::start(&redis, kafka, rabbitmq, mutant).await;
         // Its consumer asks the store where it stands before it reads.
@@ -43,9 +43,13 @@ async fn an_acknowledgement_before_the_store_has_answered_is_caught() {
         // It is sent to all the while: soon after Redis hangs the relay notices, and takes nothing more.
         scenario
             .while_sending_rabbitmq(rabbitmq, 10_000, async {
-                scenario.counts("postdate_stored_total", Scenario::COUNT + 1).await;
+                scenario.counts("postdate_admitted_total", Scenario::COUNT + 1).await;
                 redis.stop();
-                scenario.admits_unstored(10).await;
+                let before = scenario.admitted().await;
+                // What it takes from now on is not stored. A faithful relay may have its fill already.
+                if !mutant.is_empty() {
+                    scenario.counts("postdate_admitted_total", before + 10).await;
+                }
             })
             .await;
         // A false acknowledgement is on its way now; a faithful relay gives none that could be awaited.
