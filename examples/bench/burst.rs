@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
     let mut rows = Vec::new();
-    for count in scale.burst {
+    for &count in scale.burst {
         let what = number(count as f64);
         one_size(servers, scale, report, count, &what).await?;
         rows.push(what);

@@ -27,7 +27,9 @@ const SLOTS: usize = 16_384;
 const SPREAD: f64 = 0.2;
 
 /// Replicas and shards (none: one server without a cluster), and what it is called.
-const LAYOUTS: [(usize, usize, &str); 6] = [
+type Layout = (usize, usize, &'static str);
+
+const LAYOUTS: [Layout; 6] = [
     (1, 0, "1 replica, one Redis"),
     (2, 0, "2 replicas, one Redis"),
     (4, 0, "4 replicas, one Redis"),
@@ -35,11 +37,14 @@ const LAYOUTS: [(usize, usize, &str); 6] = [
     (2, 2, "2 replicas, 2 shards"),
     (2, 3, "2 replicas, 3 shards"),
 ];
+/// Those that show that the bench works: one of each kind.
+const QUICK_LAYOUTS: &[Layout] = &[LAYOUTS[1], LAYOUTS[4]];
 
 pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
     let kafka = servers.kafka().await?;
+    let layouts = if scale.quick { QUICK_LAYOUTS } else { &LAYOUTS };
     for _ in 0..scale.rounds {
-        for (replicas, shards, what) in LAYOUTS {
+        for &(replicas, shards, what) in layouts {
             let nodes = match shards {
                 0 => vec![servers.redis(false).await?],
                 _ => cluster(shards).await?,
@@ -48,7 +53,7 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
             used.tell(report, what);
         }
     }
-    let rows: Vec<(&str, &str)> = LAYOUTS.iter().map(|&(_, _, what)| (what, what)).collect();
+    let rows: Vec<(&str, &str)> = layouts.iter().map(|&(_, _, what)| (what, what)).collect();
     report.table(
         "a message, all together",
         &rows,
@@ -70,7 +75,7 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
             ("replica cpu", "CPU a replica"),
         ],
     );
-    for (replicas, shards, what) in LAYOUTS {
+    for &(replicas, shards, what) in layouts {
         let nodes = [("node commands", "Redis commands"), ("node cpu", "Redis CPU")];
         let relays = [("replica published", "messages published"), ("replica cpu", "CPU of replicas")];
         let columns =

@@ -26,7 +26,7 @@ pub struct Scale {
     /// Messages through RabbitMQ.
     pub rabbitmq: u64,
     /// Messages that are all due in one millisecond: a few, and many.
-    pub burst: [u64; 2],
+    pub burst: &'static [u64],
     /// Most messages pending while other things are measured.
     pub backlog: u64,
     /// What Redis must at least have room for, of each of them, bytes.
@@ -52,7 +52,7 @@ impl Scale {
             phase: 1_000_000,
             alone: 200_000,
             rabbitmq: 150_000,
-            burst: [100_000, 1_000_000],
+            burst: &[100_000, 1_000_000],
             backlog: 10_000_000,
             backlog_each: 900,
             idle: Duration::from_secs(10),
@@ -72,7 +72,7 @@ impl Scale {
             phase: 2_000,
             alone: 1_000,
             rabbitmq: 1_000,
-            burst: [1_000, 2_000],
+            burst: &[1_000],
             backlog: 2_000,
             backlog_each: 900,
             idle: Duration::from_millis(500),
