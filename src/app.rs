@@ -140,7 +140,7 @@ async fn live(house: &House, registry: Registry) -> anyhow::Result<()> {
     // on its connections: what is said of them here could be older, and nobody would take it back.
     let (redis, agreed) = (house.readiness.part("redis", true), house.readiness.part("store", true));
     admin::start(&house.config.admin, state, &house.tasks, house.stages.admin.clone()).await?;
-    preflight(&house.config.redis, &redis).await?;
+    preflight(&house.config.redis, &[&redis, &agreed]).await?;
     let store = Store::start(&store::Parts {
         config: &house.config.redis,
         clock: house.clock,
@@ -193,37 +193,47 @@ fn ordered(routes: &[Arc<Route>]) -> BTreeSet<RouteName> {
 }
 
 /// Waits until the store is there; ends if it may not be used.
-async fn preflight(config: &store::Config, part: &Part) -> anyhow::Result<()> {
-    let mut failures = 0;
-    loop {
-        match store::preflight(config, true).await {
-            Ok(()) => return Ok(()),
-            Err(Preflight::Refused(why)) => return Err(why).context("the store may not be used"),
-            Err(Preflight::Away(why)) => {
-                failures += 1;
-                part.down(&*why);
-                if failures == 1 {
-                    tracing::warn!(error = why, "waiting for the store");
-                }
-                tokio::time::sleep(Backoff::CLIENT.wait(failures)).await;
-            }
-        }
-    }
+async fn preflight(config: &store::Config, parts: &[&Part]) -> anyhow::Result<()> {
+    let checked = until_store_answers(parts, async || match store::preflight(config, true).await {
+        Ok(()) => Ok(Ok(())),
+        Err(Preflight::Refused(why)) => Ok(Err(why)),
+        Err(Preflight::Away(why)) => Err(why),
+    });
+    checked.await.context("the store may not be used")
 }
 
 /// Waits until the store has said whether it keeps messages that would be looked for elsewhere.
 async fn placement(store: &Store, routes: &[Arc<Route>], part: &Part) -> anyhow::Result<()> {
     let names: Vec<RouteName> = routes.iter().map(|route| route.name.clone()).collect();
+    let parts = [part];
+    let agreed = until_store_answers(&parts, async || {
+        store.agree_on_placement(&names).await.map_err(|why| why.to_string())
+    });
+    agreed.await.context("the store may not be used")
+}
+
+/// Asks the store until it answers, for as long as that takes. Each failure stands in these parts of readiness; the
+/// wait has a line of the log when it begins and one when it ends.
+async fn until_store_answers<T>(parts: &[&Part], mut ask: impl AsyncFnMut() -> Result<T, String>) -> T {
     let mut failures = 0;
     loop {
-        match store.agree_on_placement(&names).await {
-            Ok(agreed) => return agreed.context("the store may not be used"),
-            Err(why) => {
-                failures += 1;
-                part.down(why.to_string());
-                tokio::time::sleep(Backoff::CLIENT.wait(failures)).await;
+        let why = match ask().await {
+            Ok(answer) => {
+                if failures > 0 {
+                    info!(failures, "the store is reached");
+                }
+                return answer;
             }
+            Err(why) => why,
+        };
+        failures += 1;
+        for part in parts {
+            part.down(&*why);
         }
+        if failures == 1 {
+            tracing::warn!(error = why, "waiting for the store");
+        }
+        tokio::time::sleep(Backoff::CLIENT.wait(failures)).await;
     }
 }
 

@@ -47,6 +47,15 @@ async fn redis_that_hangs_for_longer_than_claims_last() {
     redis.cont();
     readiness(&relay, 200).await;
     logged(&relay, &["redis is away; waiting for it", "connected to redis"]).await;
+    // Also one that starts meanwhile says what it waits for.
+    redis.stop();
+    relay.kill9().await;
+    relay.spawn_again();
+    readiness(&relay, 503).await;
+    away().await;
+    redis.cont();
+    readiness(&relay, 200).await;
+    logged(&relay, &["waiting for the store", "the store is reached"]).await;
     accounted(&four, &relay).await;
     assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");
 }

@@ -35,8 +35,13 @@ const WORDS: &[Words] = &[
     },
     Words {
         part: "store",
-        begin: &["the store was wiped or replaced", "whether the store may be used"],
-        end: &["the store may be used"],
+        begin: &[
+            "the store was wiped or replaced",
+            "whether the store may be used",
+            "waiting for the store",
+            "redis is away; waiting for it",
+        ],
+        end: &["the store may be used", "the store is reached", "connected to redis"],
     },
     Words {
         part: "kafka:",
