@@ -5,14 +5,15 @@ use super::super::{Row, bytes, clocks, links, targets, waiting};
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "F36",
-        version: 1,
-        fault: "the clock of Redis loses 20, 100 or 500 us a second against those of the replicas, as the seed says, and kill -9 of \
-                one of three replicas, started again after 1 to 6 s",
+        version: 2,
+        fault: "the clock of Redis drifts against those of the replicas, by 20, 100 or 500 us a second, ahead or behind, as the \
+                seed says; meanwhile kill -9 of one of three replicas, started again after 1 to 6 s, again and again on one \
+                stage: twenty times in ten minutes",
         bites: "50 messages or more were claimed by the victim",
         bar: "no replica calls it a step; what was due waits no longer than `timer.claim` + 3 s",
         differs: "the clock of the process, as F28",
-        cycles: 3,
-        at_once: 1,
+        cycles: 20,
+        at_once: 20,
         short: false,
         play: |scale| Box::pin(clocks::drift(scale)),
     },
