@@ -1,5 +1,6 @@
-//! 100,000 overdue slices of routes that cannot be served: what they cost Redis and the relay, and whether another
-//! route is delivered in time beside them. `POSTDATE_SCALE_BINARY` names an optimised relay, for figures.
+//! Stores of 100,000 slices and more. Overdue ones of routes that cannot be served: what they cost Redis and the relay,
+//! and whether another route is delivered in time beside them. Far ones on a slow link: how soon claims of the dead come
+//! back and damage is found. `POSTDATE_SCALE_BINARY` names an optimised relay, for figures.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -34,20 +35,24 @@ const BESIDE: usize = 200;
 const APART: Duration = Duration::from_millis(30);
 /// Longest time until lost heads are made again: half of what a round of audits takes.
 const COME_BACK: Duration = Duration::from_secs(30);
+/// Longest time until claims of the dead are back beside audits of a large store.
+const SWEPT: Duration = Duration::from_secs(15);
+/// Longest time until all of a large store has been audited over a slow link (docs/store.md).
+const AUDITED: Duration = Duration::from_secs(600);
 /// Lateness that is no trouble on a busy machine, whatever it was before (ms).
 const NO_TROUBLE_MS: i64 = 20;
 
-/// Stores messages of these routes, each in a slice of its own among those of its route and partition, all overdue.
-async fn fill(room: &Room, routes: &[RouteName]) {
-    let newest = now_ms() - (1 << 20);
+/// Stores so many messages of these routes, each in a slice of its own among those of its route and partition: the
+/// first of them due at a moment, the further ones a slice earlier (-1) or later (1) each.
+async fn fill(room: &Room, routes: &[RouteName], slices: usize, (first, step): (UnixMs, i64)) {
     let fills = room.store.partitions().all().map(|p| {
         let room = room.at(p);
         async move {
-            let of_partition = (usize::from(p.0)..SLICES).step_by(PARTITIONS);
+            let of_partition = (usize::from(p.0)..slices).step_by(PARTITIONS);
             let ops: Vec<WriteOp> = of_partition
                 .map(|n| {
                     let at = n / PARTITIONS;
-                    let due = UnixMs(newest - (((at / routes.len()) as i64) << 20));
+                    let due = first.plus(step * (((at / routes.len()) as i64) << 20));
                     let bundle = bundle(vec![unnamed(due, "x")]);
                     let route = routes[at % routes.len()].clone();
                     WriteOp::Store { route, on_duplicate: OnDuplicate::Keep, bundle }
@@ -164,7 +169,7 @@ async fn unserved(strangers: usize) {
         .map(|name| RouteName::new(&name).expect("a name"))
         .collect();
     let began = Instant::now();
-    fill(&room, &routes).await;
+    fill(&room, &routes, SLICES, (UnixMs(now_ms() - (1 << 20)), -1)).await;
     let took = began.elapsed();
     // Rewriting the log of so many writes is not what is measured, nor is what begins with it.
     tokio::time::sleep(WINDOW).await;
@@ -215,6 +220,70 @@ async fn lost_heads_of_all_partitions_come_back_within_seconds() {
         if published == PARTITIONS { Ok(()) } else { Err(anyhow::anyhow!("{published} published")) }
     });
     all.await.unwrap_or_else(|last| panic!("within {COME_BACK:?}: {last}"));
+}
+
+/// 64 partitions of 2,000 slices each, Redis 5 ms away, and in every partition a claim of a dead holder, a lost message
+/// and lost counts: what comes back when, and whether the counts are right then.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement of minutes: cargo test --test it scale:: -- --ignored --nocapture"]
+async fn a_large_store_on_a_slow_link_is_swept_in_seconds_and_audited_in_minutes() {
+    const SLICES_EACH: usize = 2000;
+    let (rabbitmq, redis) = tokio::join!(Rabbitmq::shared(), Redis::start());
+    let link = Proxy::before(redis.port()).await;
+    let room = Room::on(&redis, PARTITIONS as u16).await;
+    let [from, to] = ["scale", "scale"].map(names::unique);
+    for queue in [&from, &to] {
+        rabbitmq.declare_queue(queue, QueueKind::Classic).await;
+    }
+    let source = format!("{{ rabbitmq = \"main\", queue = \"{from}\" }}");
+    let target = format!("{{ rabbitmq = \"main\", exchange = \"\", routing_key = \"{to}\" }}");
+    let config = Config::under(&format!("url = \"redis://127.0.0.1:{}\"", link.port()), &room.config.prefix)
+        .rabbitmq("main", rabbitmq)
+        .route("far", &source, &target, "");
+    let far = [RouteName::new("far").expect("a name")];
+    fill(&room, &far, PARTITIONS * SLICES_EACH, (UnixMs(now_ms() + 86_400_000), 1)).await;
+    link.set(Mode::Delay(Duration::from_micros(2500)));
+    let program = std::env::var_os("POSTDATE_SCALE_BINARY").map_or_else(binary, PathBuf::from);
+    let mut relay = Relay::spawn_as(program, &config, &[]);
+    relay.ready().await;
+    let began = Instant::now();
+    for p in room.store.partitions().all() {
+        let room = room.at(p);
+        // Of a route that is not configured: what comes back stays.
+        room.keep(vec![unnamed(UnixMs(now_ms()), "x")]).await;
+        assert_eq!(room.claim(0).await.len(), 1);
+        let blobs: Vec<String> = room.command(&["KEYS", &room.key("b:*")]).await;
+        let lost = blobs.iter().find(|key| key.contains("b:far/")).expect("a blob");
+        room.command::<()>(&["DEL", lost]).await;
+        room.command::<()>(&["DEL", &room.key("counts")]).await;
+    }
+    let expired = async {
+        let all = within(SWEPT, async || {
+            let mut left = 0;
+            for p in room.store.partitions().all() {
+                let room = room.at(p);
+                left += room.command::<i64>(&["ZCARD", &room.key("claims")]).await;
+            }
+            if left == 0 { Ok(began.elapsed()) } else { Err(format!("{left} are still claimed")) }
+        });
+        all.await.unwrap_or_else(|last| panic!("within {SWEPT:?}: {last}"))
+    };
+    let audited = async {
+        let all = within(AUDITED, async || {
+            let metrics = relay.metrics().await.map_err(|error| error.to_string())?;
+            let lost = metrics.sum("postdate_store_damage_total", &[("what", "lost")]) as usize;
+            let counted = room.store.counts().await.map_err(|error| error.to_string())?;
+            let counted = counted.get("far").map_or(0, |counts| counts.messages);
+            let is_right = lost == PARTITIONS && counted == (PARTITIONS * (SLICES_EACH - 1)) as i64;
+            if is_right { Ok(began.elapsed()) } else { Err(format!("{lost} lost, {counted} counted")) }
+        });
+        all.await.unwrap_or_else(|last| panic!("within {AUDITED:?}: {last}"))
+    };
+    let (expired, audited) = tokio::join!(expired, audited);
+    #[allow(clippy::print_stdout, reason = "figures for whoever looks")]
+    {
+        println!("| claims are back | {expired:.1?} |\n| all damage found, counts right | {audited:.0?} |");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
