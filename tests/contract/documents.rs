@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{read, repository};
+use super::{files, read, repository};
 
 #[test]
 fn configuration_is_fresh() {
@@ -53,4 +53,19 @@ fn configuration(reference: &str) -> String {
         page = page.replace("\n\n\n", "\n\n");
     }
     page.trim_end().to_owned() + "\n"
+}
+
+#[test]
+fn each_decision_has_a_status() {
+    for file in files("docs/adr") {
+        let text = read(&file);
+        let is_decision = file.file_name().is_some_and(|name| name != "README.md");
+        let status = text.lines().find_map(|line| line.strip_prefix("**Status.** "));
+        assert!(
+            !is_decision
+                || status.is_some_and(|is| is.starts_with("Accepted") || is.starts_with("Overtaken by [")),
+            "{}: {status:?}",
+            file.display()
+        );
+    }
 }
