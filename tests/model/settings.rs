@@ -213,9 +213,8 @@ pub fn waiting() -> Setting {
     setting
 }
 
-pub fn waiting_and_lost_replies() -> Setting {
-    let budget = Budget { crashes: 2, closings: 2, lost_replies: 1, ..NONE };
-    Setting { name: "a source that waits twice", wires: true, budget, ..waiting() }
+pub fn waiting_with_calls_on_their_way() -> Setting {
+    Setting { name: "a source that waits, with calls on their way", wires: true, ..waiting() }
 }
 
 /// Those of which everything is seen with every run of the tests.
@@ -254,7 +253,7 @@ pub fn deep() -> Vec<Setting> {
         cancel_and_crash(),
         two_crashes(),
         three_of_a_name(),
-        waiting_and_lost_replies(),
+        waiting_with_calls_on_their_way(),
     ]
 }
 
