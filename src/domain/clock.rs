@@ -53,6 +53,12 @@ impl Clock {
         UnixMs(self.wall_us() / 1000)
     }
 
+    /// Of a time that another's clock counts, in microseconds: what this clock may count and be done before, however
+    /// the two drift apart.
+    pub fn within(us: i64) -> i64 {
+        us - us / DRIFT
+    }
+
     /// How long from now until a monotonic reading; nothing if it has passed.
     pub fn until(&self, mono_us: i64) -> Duration {
         Duration::from_micros((mono_us - self.mono_us()).max(0) as u64)

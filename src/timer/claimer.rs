@@ -348,7 +348,7 @@ impl Claimer {
 /// One partition's claim. Returns whether there may be more to take.
 async fn claim(shard: &Arc<Shard>, request: &ClaimRequest) -> Result<bool, StoreError> {
     // Taken before the claim is sent: the deadline in the store can only be later.
-    let lease_until_us = shard.mono_us() + shard.lease_us();
+    let lease_until_us = shard.mono_us() + shard.relied_on_us();
     let measured = shard.store.claim_measured(request).await?;
     let messages: usize = measured.iter().map(|one| one.claimed.claim.id.count()).sum();
     let allowed: u32 = request.shelves.iter().map(|(_, messages)| messages).sum();

@@ -43,7 +43,7 @@ pub use config::Config;
 
 use crate::cluster::Cluster;
 use crate::domain::limits::BUNDLE_MESSAGES;
-use crate::domain::{Partition, Route};
+use crate::domain::{Clock, Partition, Route};
 use crate::egress::{Lanes, Verdicts};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{DeadRoom, Store};
@@ -217,6 +217,11 @@ impl Served {
 impl Shard {
     fn lease_us(&self) -> i64 {
         self.config.claim.as_micros() as i64
+    }
+
+    /// How long a holder relies on a claim, from before it is asked for: Redis's clock counts the lease, and may be faster.
+    fn relied_on_us(&self) -> i64 {
+        Clock::within(self.lease_us())
     }
 
     fn lease_ms(&self) -> u64 {

@@ -179,7 +179,7 @@ impl Claim {
     async fn make(self) -> Result<bool, StoreError> {
         let Some((request, wanted, mut claiming)) = self.begin() else { return Ok(false) };
         let shard = &self.shard;
-        let lease_until_us = shard.mono_us() + shard.lease_us();
+        let lease_until_us = shard.mono_us() + shard.relied_on_us();
         let taken = match shard.store.claim_in_order_measured(&request).await? {
             Ordered::Wait(ms) => {
                 let wait_us = (ms as i64).saturating_mul(1000).min(ASK_US);

@@ -130,7 +130,7 @@ impl<'a> Reading<'a> {
             let before_us = self.shard.mono_us();
             let held = store.extend(self.partition, self.shard.lease_ms(), claims).await;
             if held.is_ok_and(|held| held.iter().all(|held| matches!(held, Held::Done(_)))) {
-                self.lease_until_us.fetch_max(before_us + lease_us, Ordering::Relaxed);
+                self.lease_until_us.fetch_max(before_us + self.shard.relied_on_us(), Ordering::Relaxed);
             }
             tokio::time::sleep(micros(lease_us / 3)).await;
         }

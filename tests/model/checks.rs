@@ -28,6 +28,11 @@ impl World {
         if self.master.model.breached {
             return broken("fencing", "a call under a lost claim changed what another holds".into());
         }
+        for (source, ingress) in setting.sources.iter().zip(&self.ingress) {
+            if source.limit.is_some_and(|limit| ingress.returned > limit) {
+                return broken("spent", format!("one wait sent {} deliveries back", ingress.returned));
+            }
+        }
         for &record in &self.owed {
             self.accounted(setting, record)?;
         }

@@ -1,5 +1,6 @@
 //! What can happen in a world.
 
+use super::drift::LEASES;
 use super::store::Letter;
 use super::world::{Action, Fault, Op, Setting, Standing, Timer, World};
 
@@ -29,14 +30,19 @@ impl World {
         self.calls_go_on(setting, all);
         self.rest_goes_on(setting, all);
         let by_itself = all.len();
-        self.faults(all);
+        self.faults(setting, all);
         by_itself
     }
 
     fn ingresses_go_on(&self, setting: &Setting, all: &mut Vec<Action>) {
         for (s, ingress) in self.ingress.iter().enumerate() {
-            if ingress.actor.wire.is_none() && ingress.read < setting.sources[s].records.len() {
-                all.push(if ingress.marked > ingress.read { Action::Send(s) } else { Action::Read(s) });
+            let taken = ingress.marked > ingress.read;
+            let shut = ingress.closed && (taken || !setting.has(Fault::SubscribeWhileWaiting));
+            if !shut && ingress.actor.wire.is_none() && ingress.read < setting.sources[s].records.len() {
+                all.push(if taken { Action::Send(s) } else { Action::Read(s) });
+            }
+            if ingress.closed {
+                all.push(Action::Open(s));
             }
             if ingress.committed < ingress.answered {
                 all.push(Action::Commit(s));
@@ -52,7 +58,7 @@ impl World {
                 if model.has_due(self.now + setting.lookahead) {
                     all.push(Action::Claim(t));
                 }
-                let sweeps = !setting.has(Fault::SweepAtStart);
+                let sweeps = !setting.has(Fault::SweepAtStart) && !setting.holds_expiry(LEASES);
                 if sweeps && model.claims().any(|(_, _, expired)| expired) {
                     all.push(Action::Sweep(t));
                 }
@@ -68,7 +74,8 @@ impl World {
                     continue;
                 }
                 let next = hand.next_open().map(|i| hand.slots[i].0);
-                let goes = |letter: Letter| letter.due <= self.now || setting.has(Fault::Early);
+                let goes =
+                    |letter: Letter| letter.due <= setting.reached(self.now) || setting.has(Fault::Early);
                 if next.is_some_and(goes) {
                     all.push(Action::HandOver(t, h));
                 }
@@ -109,7 +116,8 @@ impl World {
             }
         }
         let held = self.timers.iter().flat_map(|t| &t.hands).flat_map(|h| &h.slots);
-        let open = held.filter(|(letter, s)| *s == Standing::Open && letter.due > self.now).count();
+        let open =
+            held.filter(|(letter, s)| *s == Standing::Open && letter.due > setting.reached(self.now)).count();
         let waits = self.master.model.next_due(self.now + setting.lookahead).is_some();
         if open > 0 || waits {
             all.push(Action::Tick);
@@ -121,7 +129,7 @@ impl World {
         }
     }
 
-    fn faults(&self, all: &mut Vec<Action>) {
+    fn faults(&self, setting: &Setting, all: &mut Vec<Action>) {
         let left = &self.left;
         for a in 0..self.actors() {
             let wire = self.actor(a).wire.as_ref();
@@ -143,6 +151,15 @@ impl World {
         }
         if self.late.is_some() {
             all.push(Action::Late);
+        }
+        for (s, ingress) in self.ingress.iter().enumerate() {
+            if left.closings > 0 && !ingress.closed {
+                all.push(Action::Close(s));
+            }
+            let told = ingress.actor.wire.is_none() && ingress.committed == ingress.answered;
+            if ingress.closed && told && ingress.marked > ingress.committed {
+                all.push(Action::Return(s));
+            }
         }
         for (t, timer) in self.timers.iter().enumerate() {
             if left.drains > 0 && !timer.draining {
@@ -173,6 +190,12 @@ impl World {
                 if !expired && self.is_held(bundle, nonce) {
                     all.push(Action::Lapse(bundle));
                 }
+            }
+        }
+        if left.pauses > 0 && setting.drift.gain != 0 {
+            for (t, timer) in self.timers.iter().enumerate() {
+                let hands = timer.hands.iter().enumerate().filter(|(_, hand)| !hand.lapsed && !hand.lost);
+                all.extend(hands.map(|(h, _)| Action::OwnDeadline(t, h)));
             }
         }
         if left.failovers > 0 {

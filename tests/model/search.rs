@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::{self, Display};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 
 use super::checks::Broken;
 use super::step::show;
-use super::world::{Action, Op, Setting, World, Write};
+use super::store::Parted;
+use super::world::{Action, Answer, Op, Setting, World, Write};
 
 /// What a search of everything saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +34,7 @@ pub fn everything(setting: &Setting, most: usize) -> Result<Seen, Box<Counterexa
     known.insert(fingerprint(&start));
     // Of each state how it was reached: by which action from which other.
     let mut ways: Vec<(u32, Action)> = vec![(0, Action::Tick)];
-    let mut frontier = vec![(0_u32, start)];
+    let mut frontier = vec![(0_u32, Box::new(start))];
     let mut seen = Seen { states: 1, rests: 0, depth: 0 };
     let mut actions = Vec::new();
     while !frontier.is_empty() {
@@ -55,7 +56,7 @@ pub fn everything(setting: &Setting, most: usize) -> Result<Seen, Box<Counterexa
                 world.at_rest(setting).map_err(|broken| fail(broken, None))?;
             }
             for &action in &actions {
-                let mut then = world.clone();
+                let mut then = Box::new(World::clone(&world));
                 then.step(setting, action).map_err(|broken| fail(broken, Some(action)))?;
                 if known.insert(fingerprint(&then)) {
                     next.push((action, from, then));
@@ -75,10 +76,46 @@ pub fn everything(setting: &Setting, most: usize) -> Result<Seen, Box<Counterexa
 }
 
 fn fingerprint(world: &World) -> u64 {
-    let mut hasher = DefaultHasher::new();
+    let mut hasher = Fingerprint::default();
     world.hash(&mut hasher);
     hasher.finish()
 }
+
+/// Sixty-four bits of a state, a word at a time: cheaper than the hasher of `std` in a build without an optimiser.
+#[derive(Default)]
+struct Fingerprint(u64);
+
+impl Hasher for Fingerprint {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(byte.into());
+        }
+    }
+
+    fn write_u8(&mut self, n: u8) {
+        self.write_u64(n.into());
+    }
+
+    fn write_u32(&mut self, n: u32) {
+        self.write_u64(n.into());
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        let mixed = (self.0 ^ n).wrapping_add(STEP).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+
+    fn write_usize(&mut self, n: usize) {
+        self.write_u64(n as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// The golden ratio in sixty-four bits.
+const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Dice: the same seed, the same throws, on any machine (splitmix64).
 #[derive(Clone, Debug)]
@@ -90,7 +127,7 @@ impl Dice {
     }
 
     pub fn throw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        self.0 = self.0.wrapping_add(STEP);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -104,7 +141,7 @@ impl Dice {
 }
 
 /// One history: dice decide what happens next, until the world has come to rest. Answers its length, and adds what
-/// kinds of things happened.
+/// kinds of things happened, and what kinds of calls came late.
 pub fn history(
     setting: &Setting,
     dice: &mut Dice,
@@ -128,6 +165,9 @@ pub fn history(
             if some > 0 && dice.below(8) == 0 { by_itself + dice.below(some) } else { dice.below(by_itself) };
         taken.push(actions[at]);
         kinds.insert(actions[at].kind());
+        if actions[at] == Action::Late {
+            kinds.extend(world.late_copy());
+        }
         if let Err(broken) = world.step(setting, actions[at]) {
             return Err(fail(broken, taken));
         }
@@ -181,7 +221,39 @@ impl Action {
             Self::Notice(_) => 26,
             Self::Redrive(_) => 27,
             Self::Resend(_) => 28,
+            Self::OwnDeadline(..) => 29,
+            Self::Close(_) => 30,
+            Self::Open(_) => 31,
+            Self::Return(_) => 32,
         }
+    }
+}
+
+impl World {
+    /// A number for each kind of late copy: by what its call was answered, or by its call where every copy runs.
+    fn late_copy(&self) -> Option<u8> {
+        let (lane, wire) = self.late.as_ref()?;
+        let known =
+            self.master.calls.iter().find(|(of, ..)| of == lane).filter(|(_, n, _)| *n >= wire.number);
+        Some(match (&wire.op, known) {
+            (Op::Hold(..), _) => 33,
+            (Op::GiveBack(_), _) => 34,
+            (Op::Sweep, _) => 35,
+            // The copy comes first after all.
+            (_, None) => 36,
+            (_, Some((_, number, _))) if *number > wire.number => 37,
+            (_, Some((_, _, answer))) => match answer {
+                Answer::Marked => 38,
+                Answer::Refused => 39,
+                Answer::Written(_) => 40,
+                Answer::Taken(_) => 41,
+                Answer::Parted(Parted::Stale) => 42,
+                Answer::Parted(Parted::Done(_)) => 43,
+                Answer::Held(false) => 44,
+                Answer::Held(true) => 45,
+                Answer::Overtaken | Answer::Swept => 46,
+            },
+        })
     }
 }
 
@@ -217,7 +289,7 @@ fn told(world: &World, action: Action) -> String {
         }
         Action::Late => "the copy that was still on its way arrives".to_owned(),
         Action::Claim(t) => format!("timer {t} sends a claim"),
-        Action::Sweep(t) => format!("timer {t} sends a sweep"),
+        Action::Sweep(t) => format!("timer {t} sweeps"),
         Action::HandOver(t, h) => format!("timer {t} hands over the next of {}", hand(t, h)),
         Action::Finish(t, h) => format!("timer {t} is finished with {}", hand(t, h)),
         Action::Split(t, h) => format!("timer {t} splits off what hangs of {}", hand(t, h)),
@@ -230,6 +302,12 @@ fn told(world: &World, action: Action) -> String {
         Action::Refuse(k) => format!("the broker refuses {}", sent(k)),
         Action::Reject(k) => format!("the broker refuses {} for good", sent(k)),
         Action::Lapse(bundle) => format!("the deadline of bundle {bundle} passes"),
+        Action::OwnDeadline(t, h) => {
+            format!("timer {t}: by its own clock the deadline of {} passes", hand(t, h))
+        }
+        Action::Close(s) => format!("ingress {s} is closed"),
+        Action::Open(s) => format!("ingress {s} is open again"),
+        Action::Return(s) => format!("ingress {s} gives back what it took"),
         Action::Tick => "time goes on".to_owned(),
         Action::Replicate => "the replica has everything".to_owned(),
         Action::FailOver => "the replica takes over".to_owned(),

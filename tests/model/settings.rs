@@ -1,5 +1,6 @@
 //! The settings that are searched: small ones, of which everything is seen, and large ones that chance makes.
 
+use super::drift::Drift;
 use super::search::Dice;
 use super::store::{Moment, Name};
 use super::world::{Budget, Fault, Record, Setting, Source};
@@ -16,16 +17,23 @@ const NONE: Budget = Budget {
     redrives: 0,
     notes: 0,
     splits: 0,
+    closings: 0,
 };
+
+const ALIKE: Drift = Drift { gain: 0, steps: false };
 
 const fn put(name: Option<Name>, due: Moment) -> Record {
     Record::Put { name, due }
 }
 
+fn one_by_one(records: Vec<Record>) -> Source {
+    Source { records, batch: 1, limit: None }
+}
+
 fn setting(name: &'static str, records: &[Record], batch: usize, timers: usize, budget: Budget) -> Setting {
     Setting {
         name,
-        sources: vec![Source { records: records.to_vec(), batch }],
+        sources: vec![Source { records: records.to_vec(), batch, limit: None }],
         timers,
         wires: false,
         replace: false,
@@ -33,6 +41,7 @@ fn setting(name: &'static str, records: &[Record], batch: usize, timers: usize, 
         ordered: false,
         replicated: false,
         lookahead: 0,
+        drift: ALIKE,
         budget,
         fault: None,
     }
@@ -83,7 +92,7 @@ pub fn command() -> Setting {
     let records = [put(Some("a"), 0), put(Some("b"), 0)];
     let budget = Budget { pauses: 1, ..NONE };
     let mut setting = setting("commands from elsewhere", &records, 2, 1, budget);
-    setting.sources.push(Source { records: vec![Record::Cancel("a"), Record::Move("b", 1)], batch: 1 });
+    setting.sources.push(one_by_one(vec![Record::Cancel("a"), Record::Move("b", 1)]));
     setting
 }
 
@@ -102,6 +111,14 @@ pub fn remembered() -> Setting {
 pub fn hanging() -> Setting {
     let budget = Budget { pauses: 1, splits: 1, notes: 1, unknowns: 1, ..NONE };
     setting("one of two hangs", &[put(Some("a"), 0), put(None, 0)], 2, 1, budget)
+}
+
+/// The division that holds on to what hangs is the only one whose answer is a claim.
+pub fn hanging_and_lost_reply() -> Setting {
+    let budget = Budget { splits: 1, lost_replies: 1, ..NONE };
+    let setting =
+        setting("one of two hangs, and a reply is lost", &[put(None, 0), put(None, 0)], 2, 1, budget);
+    Setting { wires: true, ..setting }
 }
 
 pub fn dead() -> Setting {
@@ -129,7 +146,7 @@ pub fn refusal() -> Setting {
     let records = [put(None, 0), put(Some("a"), 0)];
     let budget = Budget { lost_replies: 1, ..NONE };
     let mut setting = setting("a refused call that comes twice", &records, 2, 1, budget);
-    setting.sources.push(Source { records: vec![put(Some("a"), 0), Record::Cancel("a")], batch: 1 });
+    setting.sources.push(one_by_one(vec![put(Some("a"), 0), Record::Cancel("a")]));
     Setting { wires: true, ..setting }
 }
 
@@ -137,7 +154,7 @@ pub fn refusal() -> Setting {
 pub fn refused_order() -> Setting {
     let budget = Budget { lost_replies: 1, ..NONE };
     let mut setting = setting("a place in the order that comes too late", &[put(None, 0)], 1, 1, budget);
-    setting.sources.push(Source { records: vec![put(None, 0)], batch: 1 });
+    setting.sources.push(one_by_one(vec![put(None, 0)]));
     Setting { wires: true, ordered: true, ..setting }
 }
 
@@ -168,6 +185,38 @@ pub fn two_timers_and_a_failover() -> Setting {
     Setting { name: "a failover between two timers", timers: 2, ..failover() }
 }
 
+/// The store's clock loses against the timer's own, without an end.
+pub fn slow_store() -> Setting {
+    let drift = Drift { gain: 1, ..ALIKE };
+    let budget = Budget { crashes: 1, pauses: 1, ..NONE };
+    Setting { drift, lookahead: 1, ..setting("the store's clock is slower", &[put(None, 2)], 1, 1, budget) }
+}
+
+/// The holder's own clock loses against the store's.
+pub fn slow_holder() -> Setting {
+    let (drift, records) = (Drift { gain: -1, ..ALIKE }, [put(Some("a"), 0), Record::Cancel("a")]);
+    let budget = Budget { pauses: 2, ..NONE };
+    Setting { drift, ..setting("a holder's clock is slower", &records, 1, 1, budget) }
+}
+
+pub fn steps() -> Setting {
+    let drift = Drift { steps: true, ..ALIKE };
+    let budget = Budget { crashes: 1, ..NONE };
+    Setting { drift, ..setting("the store's clock steps for ever", &[put(None, 0)], 1, 1, budget) }
+}
+
+/// A queue that drops what comes back twice; while its ingress waits, its process dies or loses it twice.
+pub fn waiting() -> Setting {
+    let budget = Budget { crashes: 2, closings: 1, ..NONE };
+    let mut setting = setting("a source that waits", &[put(None, 0)], 1, 1, budget);
+    setting.sources[0].limit = Some(1);
+    setting
+}
+
+pub fn waiting_with_calls_on_their_way() -> Setting {
+    Setting { name: "a source that waits, with calls on their way", wires: true, ..waiting() }
+}
+
 /// Those of which everything is seen with every run of the tests.
 pub fn small() -> Vec<Setting> {
     vec![
@@ -180,6 +229,7 @@ pub fn small() -> Vec<Setting> {
         replace(),
         remembered(),
         hanging(),
+        hanging_and_lost_reply(),
         dead(),
         apart(),
         drain(),
@@ -188,6 +238,10 @@ pub fn small() -> Vec<Setting> {
         refused_order(),
         give_back(),
         failover(),
+        slow_store(),
+        slow_holder(),
+        steps(),
+        waiting(),
     ]
 }
 
@@ -199,6 +253,7 @@ pub fn deep() -> Vec<Setting> {
         cancel_and_crash(),
         two_crashes(),
         three_of_a_name(),
+        waiting_with_calls_on_their_way(),
     ]
 }
 
@@ -216,7 +271,8 @@ pub fn by_chance(dice: &mut Dice) -> Setting {
                 _ => put(name, due),
             }
         };
-        Source { records: (0..count).map(|_| record(dice)).collect(), batch: 1 + dice.below(3) }
+        let records = (0..count).map(|_| record(dice)).collect();
+        Source { records, batch: 1 + dice.below(3), limit: [None, Some(1)][dice.below(2)] }
     };
     let sources = (0..=dice.below(2)).map(|_| source(dice)).collect();
     let mut up_to = |most: usize| dice.below(most + 1) as u8;
@@ -232,8 +288,10 @@ pub fn by_chance(dice: &mut Dice) -> Setting {
         redrives: up_to(1),
         notes: up_to(3),
         splits: up_to(2),
+        closings: up_to(4).saturating_sub(2),
     };
     let timers = 1 + dice.below(3);
+    let drift = Drift { gain: [0, 0, -1, 1][dice.below(4)], steps: dice.below(6) == 0 };
     let (replace, remembers, ordered) = (dice.below(2) == 0, dice.below(3) == 0, dice.below(4) == 0);
     Setting {
         name: "by chance",
@@ -245,6 +303,7 @@ pub fn by_chance(dice: &mut Dice) -> Setting {
         ordered,
         replicated: true,
         lookahead: dice.below(3) as Moment,
+        drift,
         budget,
         fault: None,
     }

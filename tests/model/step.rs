@@ -10,7 +10,9 @@ impl World {
         match action {
             Action::Read(s) => self.read(setting, s),
             Action::Send(s) => self.send(setting, s),
-            Action::Commit(s) => self.ingress[s].committed = self.ingress[s].answered,
+            Action::Commit(s) | Action::Close(s) | Action::Open(s) | Action::Return(s) => {
+                self.gate(s, action);
+            }
             Action::Execute(a) => self.execute(a),
             Action::Hear(a) => self.hear(setting, a),
             Action::LoseReply(a) => {
@@ -34,7 +36,7 @@ impl World {
             Action::Claim(t) => {
                 self.timers[t].actor.send(Op::Claim(self.now + setting.lookahead));
             }
-            Action::Sweep(t) => self.timers[t].actor.send(Op::Sweep),
+            Action::Sweep(t) => self.timers[t].sweep(setting),
             Action::HandOver(t, h) => self.hand_over(setting, t, h)?,
             Action::Finish(t, h) => self.finish(setting, t, h),
             Action::Split(t, h) => {
@@ -56,7 +58,11 @@ impl World {
             | Action::Vanish(k)
             | Action::Refuse(k)
             | Action::Reject(k) => self.broker(k, action)?,
-            Action::Lapse(bundle) => self.lapse(bundle),
+            Action::Lapse(bundle) => self.lapse(setting, bundle),
+            Action::OwnDeadline(t, h) => {
+                self.left.pauses -= 1;
+                self.timers[t].hands[h].lapsed = true;
+            }
             Action::Tick => self.now += 1,
             Action::Replicate => self.replica = Some(Box::new(self.master.clone())),
             Action::FailOver => self.fail_over(),
@@ -106,6 +112,20 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// What an ingress does without the store.
+    fn gate(&mut self, s: usize, action: Action) {
+        let ingress = &mut self.ingress[s];
+        match action {
+            Action::Close(_) => {
+                self.left.closings -= 1;
+                (ingress.closed, ingress.returned) = (true, 0);
+            }
+            Action::Open(_) => ingress.closed = false,
+            Action::Return(_) => ingress.give_back(),
+            _ => ingress.committed = ingress.answered,
+        }
     }
 
     fn read(&mut self, setting: &Setting, s: usize) {
@@ -168,8 +188,8 @@ impl World {
         }
         let actor = Actor { life: life + 1, ..Actor::default() };
         if let Some(ingress) = self.ingress.get_mut(a) {
-            let (at, below) = (ingress.committed, self.master.marks[a]);
-            *ingress = Ingress { actor, read: at, answered: at, committed: at, marked: at, below };
+            ingress.give_back();
+            (ingress.actor, ingress.below) = (actor, self.master.marks[a]);
         } else {
             self.timers[a - self.ingress.len()] = Timer { actor, ..Timer::default() };
             if setting.has(Fault::SweepAtStart) {
@@ -212,7 +232,7 @@ impl World {
         true
     }
 
-    fn lapse(&mut self, bundle: usize) {
+    fn lapse(&mut self, setting: &Setting, bundle: usize) {
         let claims = self.master.model.claims();
         let nonce = claims.filter(|(b, ..)| *b == bundle).map(|(_, nonce, _)| nonce).next();
         let Some(nonce) = nonce else { return };
@@ -220,6 +240,9 @@ impl World {
             self.left.pauses -= 1;
         }
         self.master.model.lapse(bundle);
+        if setting.holder_is_late() {
+            return;
+        }
         let is = |grip: &Grip| grip.bundle == bundle && grip.nonce == nonce;
         let waiting: Vec<usize> = (0..self.actors()).filter(|&a| self.unheard(a).any(|g| is(&g))).collect();
         for a in waiting {
@@ -252,6 +275,14 @@ impl World {
         for a in 0..self.actors() {
             self.actor_mut(a).behind = true;
         }
+    }
+}
+
+impl Ingress {
+    /// What was taken and not acknowledged goes back to the source, which delivers it again.
+    fn give_back(&mut self) {
+        self.returned += u8::from(self.closed && self.marked > self.committed);
+        (self.read, self.answered, self.marked) = (self.committed, self.committed, self.committed);
     }
 }
 

@@ -4,6 +4,17 @@ use super::checks::{Broken, broken};
 use super::step::show;
 use super::world::*;
 
+impl Timer {
+    /// A lease goes by without an expiry, or what has expired comes back.
+    pub fn sweep(&mut self, setting: &Setting) {
+        if setting.holds_expiry(self.withheld) {
+            self.withheld += 1;
+        } else {
+            self.actor.send(Op::Sweep);
+        }
+    }
+}
+
 impl World {
     pub fn hand_over(&mut self, setting: &Setting, t: usize, h: usize) -> Result<(), Broken> {
         let timer = &mut self.timers[t];
@@ -14,7 +25,7 @@ impl World {
             *standing = Standing::NotTried;
             return Ok(());
         }
-        if letter.due > self.now {
+        if letter.due > self.now.min(setting.own_clock(self.now)) {
             return broken("early", format!("{} is due at {}", show(letter.body), letter.due));
         }
         if self.cancelled.contains(&letter.body) {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use super::drift::Drift;
 use super::store::{Flaw, Grip, Letter, Look, Model, Moment, Name, Parted, Said, Share, Taken};
 
 /// One record of a source.
@@ -18,6 +19,8 @@ pub enum Record {
 pub struct Source {
     pub records: Vec<Record>,
     pub batch: usize,
+    /// It drops what went back more often than this.
+    pub limit: Option<u8>,
 }
 
 /// What an actor of this world does wrong, or the store.
@@ -38,6 +41,16 @@ pub enum Fault {
     ForgetExpiry,
     /// The mark of what was read is not waited for.
     MarkWithoutWait,
+    /// Any loss of the store's clock counts as a step of it, and steps hold expiry back without an end.
+    DriftIsAStep,
+    /// A clock that steps for ever holds expiry back for ever.
+    HoldForEver,
+    /// A holder's own deadline does not allow for the drift of clocks.
+    NoAllowance,
+    /// What is due by the timer's own clock is due.
+    OwnClock,
+    /// A source is read while its ingress is closed.
+    SubscribeWhileWaiting,
 }
 
 /// How often each thing may happen that nothing forces to happen.
@@ -58,6 +71,8 @@ pub struct Budget {
     /// Times that a timer notes progress, or splits off what hangs.
     pub notes: u8,
     pub splits: u8,
+    /// Times that an ingress is closed: by hand, or because the store takes nothing in.
+    pub closings: u8,
 }
 
 /// One search's setting.
@@ -75,6 +90,7 @@ pub struct Setting {
     /// Answers wait for a replica (the tier `replicated`).
     pub replicated: bool,
     pub lookahead: Moment,
+    pub drift: Drift,
     pub budget: Budget,
     pub fault: Option<Fault>,
 }
@@ -169,6 +185,10 @@ pub struct Ingress {
     pub marked: usize,
     /// What lies below was read before this life.
     pub below: usize,
+    /// Nothing is to be read or stored.
+    pub closed: bool,
+    /// How often what was taken went back since it was closed.
+    pub returned: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -201,6 +221,8 @@ pub struct Timer {
     pub actor: Actor,
     pub hands: Vec<Hand>,
     pub draining: bool,
+    /// Leases in a row for which it let nothing expire.
+    pub withheld: u8,
 }
 
 /// A publication on its way to its broker.
@@ -285,6 +307,12 @@ pub enum Action {
     FailOver,
     Notice(usize),
     Redrive(u32),
+    /// A holder's own deadline passes; the store's may not have.
+    OwnDeadline(usize, usize),
+    Close(usize),
+    Open(usize),
+    /// An ingress that is closed for long gives back what it took.
+    Return(usize),
 }
 
 /// Bodies are numbered by record and by how often it was read.
@@ -353,11 +381,12 @@ impl World {
         in_hands || (0..self.actors()).any(|a| self.unheard(a).any(|grip| is(&grip)))
     }
 
-    /// Claims that an outstanding call of this actor has made.
+    /// Claims that an outstanding call of this actor has made: at its master, or by a late copy at the new one.
     pub fn unheard(&self, a: usize) -> impl Iterator<Item = Grip> + '_ {
         let actor = self.actor(a);
         let number = actor.wire.as_ref().map(|wire| wire.number);
-        let calls = self.master_of(a).calls.iter();
+        let old = self.old.iter().filter(|_| actor.behind).flat_map(|old| &old.calls);
+        let calls = self.master.calls.iter().chain(old);
         calls.filter(move |(lane, n, _)| *lane == (a, actor.life) && Some(*n) == number).flat_map(
             |(_, _, answer)| match answer {
                 Answer::Taken(taken) => taken.iter().map(|t| t.grip).collect(),

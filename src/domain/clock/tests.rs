@@ -167,3 +167,17 @@ fn interleaving_13_a_step_of_a_second_or_an_hour_is_seen_beside_any_drift() {
         assert_eq!(world.clock.steps(), 4, "{what}");
     }
 }
+
+#[test]
+fn a_holder_stops_before_the_lease_is_over_by_a_clock_that_is_faster() {
+    for lease_us in [1_000_000, 10_000_000, 600_000_000] {
+        let relied_on_us = Clock::within(lease_us);
+        // By the faster clock, a microsecond in a thousand.
+        let over_us = relied_on_us + relied_on_us / DRIFT;
+        assert!(over_us <= lease_us, "{over_us} of {lease_us}");
+        assert!(
+            lease_us - over_us <= lease_us / 100_000,
+            "and gives away no more than that: {over_us} of {lease_us}"
+        );
+    }
+}

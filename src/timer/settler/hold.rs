@@ -54,7 +54,7 @@ impl Settler {
                     std::mem::replace(&mut held, rest).into_iter().unzip();
                 self.extending += 1;
                 let store = shard.store.clone();
-                let (lease_ms, until) = (shard.lease_ms(), now_us + shard.lease_us());
+                let (lease_ms, until) = (shard.lease_ms(), now_us + shard.relied_on_us());
                 self.calls.push(Box::pin(async move {
                     let result = store.extend(p, lease_ms, &claims).await;
                     Done::Extended(until, slots, result)

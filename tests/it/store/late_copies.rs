@@ -1,5 +1,7 @@
 //! Copies of numbered calls that come late: a connection that timed out had sent its bytes all the same. Whatever the
-//! call was answered, a copy changes nothing, although what refused the call is gone by then.
+//! call was answered, a copy changes nothing, although what refused the call is gone by then. It writes all the same:
+//! whoever sends a call again may be waiting for replicas, and a wait after a call that wrote nothing confirms nothing
+//! (Valkey then says yes at once).
 
 use postdate::store::{DeadFilter, DeadId, Division, Fresh, Held, Remainder, WriteOp, WriteResult};
 
@@ -13,6 +15,9 @@ use WriteResult::{
     Cancelled, Duplicate, InFlight, Published, Replaced, Rescheduled, Stored, TooLate, Unknown,
 };
 
+/// What an answer is whose caller waits for no replica: it takes another number.
+const OVERTAKEN: &str = "OVERTAKEN";
+
 /// Plays a copy of a call on ground where it could be applied anew: what it was about is gone, and other messages wait
 /// under its names. The copy gets the answer of the call.
 async fn plays(at: &Behind, what: &str, call: &[u8], answer: &str) {
@@ -20,8 +25,11 @@ async fn plays(at: &Behind, what: &str, call: &[u8], answer: &str) {
     let other = at.room.another();
     other.keep(vec![named("n", past(), "other"), named("m", far(), "other"), unnamed(past(), "other")]).await;
     let before = all(&at.room).await;
+    at.room.watch("calls").await;
     let again = at.proxy.send_again(call).await;
+    let wrote = at.room.has_been_written().await;
     assert!(again.contains(answer), "{what}: {again}");
+    assert_eq!(wrote, answer != OVERTAKEN, "{what}: whether the copy wrote something that can be waited for");
     assert_eq!(all(&at.room).await, before, "{what}: the copy was applied");
     at.room.wipe().await;
 }
@@ -57,7 +65,7 @@ async fn between_tries(
 }
 
 #[tokio::test]
-async fn a_late_copy_of_a_write_changes_nothing_whatever_its_answer_was() {
+async fn interleaving_10_a_late_copy_of_a_write_changes_nothing_whatever_its_answer_was() {
     let redis = Redis::shared().await;
     let proxy = Proxy::before(redis).await;
     let room = proxy.room_with(redis, LONG as i64).await;
@@ -86,11 +94,11 @@ async fn a_late_copy_of_a_write_changes_nothing_whatever_its_answer_was() {
     assert_eq!(room.cancel("n").await, Published);
     last(&at, "published", &single("p")).await;
     // Overtaken by now.
-    plays(&at, "in flight", &in_flight, "OVERTAKEN").await;
+    plays(&at, "in flight", &in_flight, OVERTAKEN).await;
 }
 
 #[tokio::test]
-async fn a_late_copy_of_a_refused_write_is_not_applied_beside_its_second_try() {
+async fn interleaving_10_a_late_copy_of_a_refused_write_is_not_applied_beside_its_second_try() {
     let at = behind().await;
     at.room.keep(vec![named("n", past(), "n")]).await;
     assert_eq!(at.room.cancel("n").await, Cancelled);
@@ -121,7 +129,8 @@ async fn a_late_copy_of_a_refused_write_is_not_applied_beside_its_second_try() {
 }
 
 #[tokio::test]
-async fn a_late_copy_of_a_write_with_a_stamp_from_behind_is_not_applied_beside_its_second_try() {
+async fn interleaving_10_a_late_copy_of_a_write_with_a_stamp_from_behind_is_not_applied_beside_its_second_try()
+ {
     let redis = Redis::shared().await;
     let proxy = Proxy::before(redis).await;
     let room = proxy.ordered_room(redis).await;
@@ -136,7 +145,8 @@ async fn a_late_copy_of_a_write_with_a_stamp_from_behind_is_not_applied_beside_i
 }
 
 #[tokio::test]
-async fn a_late_copy_of_a_reschedule_a_claim_or_a_settle_changes_nothing_whatever_its_answer_was() {
+async fn interleaving_10_a_late_copy_of_a_reschedule_a_claim_or_a_settle_changes_nothing_whatever_its_answer_was()
+ {
     let at = behind().await;
     let room = &at.room;
     let single = |letter: &str| format!("$1\r\n{letter}\r\n");
@@ -158,7 +168,7 @@ async fn a_late_copy_of_a_reschedule_a_claim_or_a_settle_changes_nothing_whateve
     let claim = at.proxy.last_call();
     assert_eq!(room.store.claim(&request).await.expect("claimed").len(), 0);
     last(&at, "nothing to claim", "*0\r\n").await;
-    plays(&at, "claimed", &claim, "OVERTAKEN").await;
+    plays(&at, "claimed", &claim, OVERTAKEN).await;
     spoil().await;
     assert!(room.store.claim(&request).await.is_err());
     last(&at, "a claim and damage", "WRONGTYPE").await;
@@ -175,7 +185,8 @@ async fn a_late_copy_of_a_reschedule_a_claim_or_a_settle_changes_nothing_whateve
 }
 
 #[tokio::test]
-async fn a_late_copy_of_a_divide_a_redrive_or_a_drop_changes_nothing_whatever_its_answer_was() {
+async fn interleaving_10_a_late_copy_of_a_divide_a_redrive_or_a_drop_changes_nothing_whatever_its_answer_was()
+{
     let at = behind().await;
     let room = &at.room;
     let single = |letter: &str| format!("$1\r\n{letter}\r\n");
@@ -232,4 +243,14 @@ async fn a_late_copy_of_a_divide_a_redrive_or_a_drop_changes_nothing_whatever_it
     spoil().await;
     assert!(room.store.drop_dead(&[id]).await.is_err());
     last(&at, "a drop and damage", "WRONGTYPE").await;
+}
+
+#[tokio::test]
+async fn interleaving_10_a_mark_writes_also_where_it_raises_nothing() {
+    let room = Room::shared().await;
+    for (offset, before) in [(5, None), (5, Some(5)), (4, Some(5)), (6, Some(5))] {
+        room.watch("sources").await;
+        assert_eq!(room.store.raise_mark("s", offset).await, Ok(before));
+        assert!(room.has_been_written().await, "{offset}");
+    }
 }

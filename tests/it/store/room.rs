@@ -176,6 +176,17 @@ impl Room {
         }
     }
 
+    /// From here on, whether a key of the partition is written to: also with what it holds already.
+    pub async fn watch(&self, name: &str) {
+        self.command::<()>(&["WATCH", &self.key(name)]).await;
+    }
+
+    /// Whether what is watched was written to.
+    pub async fn has_been_written(&self) -> bool {
+        self.command::<()>(&["MULTI"]).await;
+        self.command::<redis::Value>(&["EXEC"]).await == redis::Value::Nil
+    }
+
     /// Another process on the same store.
     pub fn another(&self) -> Self {
         self.another_with(self.dedupe_ms)
