@@ -295,6 +295,13 @@ impl Kafka {
         .await;
     }
 
+    /// How many members a group counts now.
+    pub fn members(&self, group: &str) -> usize {
+        let consumer: BaseConsumer = self.client().create().expect("a consumer");
+        let groups = consumer.fetch_group_list(Some(group), Duration::from_secs(10)).expect("kafka answers");
+        groups.groups().first().map_or(0, |group| group.members().len())
+    }
+
     /// How many records of a topic a group has not committed yet.
     pub fn lag(&self, topic: &str, group: &str) -> anyhow::Result<u64> {
         let (limit, consumer) =
