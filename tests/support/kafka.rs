@@ -150,11 +150,24 @@ impl Kafka {
         for (key, value) in settings {
             topic = topic.set(key, value);
         }
+        self.create(topic).await;
+    }
+
+    async fn create(&self, topic: NewTopic<'_>) {
         let created = self.admin().create_topics([&topic], &options()).await.expect("kafka answers");
         for result in created {
             result.unwrap_or_else(|(topic, code)| panic!("create topic {topic}: {code}"));
         }
+        let (name, partitions) = (topic.name, topic.num_partitions as usize);
         eventually(&format!("topic {name} has leaders"), async || self.has_leaders(name, partitions)).await;
+    }
+
+    /// Creates a topic with a copy of each partition on every node, of which this node leads all.
+    pub async fn create_topic_led_by(&self, name: &str, partitions: usize, leader: usize) {
+        let others = (0..self.nodes.len()).filter(|&node| node != leader);
+        let ids: Vec<_> = std::iter::once(leader).chain(others).map(|node| node as i32 + 1).collect();
+        let copies = vec![&ids[..]; partitions];
+        self.create(NewTopic::new(name, partitions as i32, TopicReplication::Variable(&copies))).await;
     }
 
     /// A topic that no other test uses.
@@ -280,6 +293,13 @@ impl Kafka {
             anyhow::Ok(())
         })
         .await;
+    }
+
+    /// How many members a group counts now.
+    pub fn members(&self, group: &str) -> usize {
+        let consumer: BaseConsumer = self.client().create().expect("a consumer");
+        let groups = consumer.fetch_group_list(Some(group), Duration::from_secs(10)).expect("kafka answers");
+        groups.groups().first().map_or(0, |group| group.members().len())
     }
 
     /// How many records of a topic a group has not committed yet.

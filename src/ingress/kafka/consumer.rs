@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdkafka::ClientConfig;
 use rdkafka::Message as _;
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::BorrowedMessage;
+use rdkafka::{ClientConfig, TopicPartitionList};
 use tokio::runtime::Handle;
 use tracing::{debug, trace, warn};
 
@@ -34,6 +34,8 @@ const POLL_PAUSED: Duration = Duration::from_millis(5);
 const TOGETHER: usize = 64;
 /// How often positions are committed.
 const COMMIT_US: i64 = 100_000;
+/// How long a consumer that ends may take to give its partitions back.
+const RETURN_US: i64 = 2_000_000;
 /// How long the records of a consumer that must be made anew may take to resolve.
 const BROKEN: Duration = Duration::from_secs(2);
 
@@ -144,8 +146,29 @@ fn leave<S: Sink>(consumer: GroupClient<S>, end: &End) {
     state.closing = true;
     state.assignments.clear();
     drop(state);
+    unsubscribe(&consumer);
     drop(consumer);
     debug!(consumer = %context.fixed.owner, "kafka group left");
+}
+
+/// Gives all partitions back, upon which the client library leaves the group. Its close alone does not: a member with
+/// an instance id keeps its place until its session ends, and nobody reads its partitions meanwhile. The last question
+/// goes the way of the partitions' end, behind it: when it is answered, the close can no longer overtake the leaving.
+fn unsubscribe<S: Sink>(consumer: &GroupClient<S>) {
+    let clock = consumer.context().fixed.around.clock;
+    let end = clock.mono_us() + RETURN_US;
+    consumer.unsubscribe();
+    while has_partitions(consumer) && clock.mono_us() < end {
+        drop(consumer.poll(POLL_PAUSED));
+    }
+}
+
+/// Whether a consumer that has unsubscribed is still to be told that partitions are taken from it. During a rebalance
+/// the client library puts the end of the subscription off.
+fn has_partitions<S: Sink>(consumer: &GroupClient<S>) -> bool {
+    let some = |list: KafkaResult<TopicPartitionList>| list.is_ok_and(|list| list.count() > 0);
+    let unplaced = !consumer.context().state.lock().unplaced.is_empty();
+    unplaced || some(consumer.subscription()) || some(consumer.assignment())
 }
 
 /// Waits for a record, and takes what is there with it. Returns whether one came.

@@ -75,11 +75,20 @@ pub fn start<S: Sink>(
     routes: Vec<Arc<Route>>,
     surroundings: Surroundings<S>,
 ) -> Result<(), StartError> {
-    let config = connection.consumer_config(group)?;
+    let mut config = connection.consumer_config(group)?;
+    config.set("group.instance.id", instance_id());
     config.create_native_config().map_err(|error| connection.refused(error))?;
     let tasks = surroundings.tasks.clone();
     let consumer = consumer::GroupConsumer::new(connection, group, routes, surroundings, config);
     tasks
         .thread(&format!("ingress:kafka:{}:{group}", connection.name), move || consumer.run())
         .map_err(|error| StartError::Thread { group: group.to_owned(), error })
+}
+
+/// The id that a consumer keeps through all of its lives, and shares with no other. The client library joins the group as
+/// somebody new when no coordinator has answered for a session's time. By this id the group knows it again: it gives it
+/// the partitions of its former self at once, and does not wait for the end of that one's session. The id is random, for
+/// a second member with the same one would be thrown out for the first.
+fn instance_id() -> String {
+    format!("postdate-{:016x}", fastrand::u64(..))
 }

@@ -48,6 +48,23 @@ async fn a_partition_that_was_paused_when_it_was_taken_away_is_read_when_it_come
     first.stop().await;
 }
 
+/// A member that the group still counted would keep its partitions from the others until its session ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_that_has_stopped_has_left_its_group() {
+    let kafka = Kafka::shared().await;
+    let (topic, group) = (kafka.unique_topic("left", 6).await, names::unique("g"));
+    for round in 0..5 {
+        let memory = Arc::new(Memory::default());
+        let [first, second] = [0, 1].map(|_| Reader::start(kafka, &group, &[&topic], &memory));
+        kafka.shared_out(&group, &topic, 2).await;
+        first.stop().await;
+        assert_eq!(kafka.members(&group), 1, "round {round}");
+        // In the middle of the rebalance that the first one's end has caused.
+        second.stop().await;
+        assert_eq!(kafka.members(&group), 0, "round {round}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_partitions_that_wait_share_one_budget_and_leave_some_of_it_to_others() {
     let kafka = Kafka::shared().await;

@@ -6,9 +6,9 @@ use futures_util::future::join_all;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use super::left_out;
-use super::site::{COUNT, Cause, Path, Room, Source};
+use super::site::{COUNT, Cause, LEADER, PARTITIONS, Path, Room, Source};
 use crate::support::process::Signal;
-use crate::support::{Kafka, Rabbitmq};
+use crate::support::{Kafka, Rabbitmq, eventually};
 
 /// How often what spends a delivery each time happens: once more than the quorum queues allow.
 const OFTEN: usize = 4;
@@ -25,6 +25,8 @@ pub(super) enum Fate {
     Anew,
     /// The broker is killed and starts again.
     Broker,
+    /// Of three nodes of Kafka, the one that leads all partitions is killed and comes back.
+    Leader,
     /// The relay is stopped by SIGTERM and starts again.
     Terminated,
     /// The relay is killed and starts again.
@@ -32,8 +34,8 @@ pub(super) enum Fate {
 }
 
 impl Fate {
-    pub(super) const ALL: [Self; 6] =
-        [Self::Lost, Self::Stopped, Self::Anew, Self::Broker, Self::Terminated, Self::Killed];
+    pub(super) const ALL: [Self; 7] =
+        [Self::Lost, Self::Stopped, Self::Anew, Self::Broker, Self::Leader, Self::Terminated, Self::Killed];
 }
 
 /// One fate, with every cause and source.
@@ -57,21 +59,30 @@ pub(super) async fn play(fate: Fate) {
 enum World {
     Shared(&'static Kafka, &'static Rabbitmq),
     Own(Box<(Kafka, Rabbitmq)>),
+    /// Three nodes of Kafka.
+    Three(Box<Kafka>, &'static Rabbitmq),
 }
 
 impl World {
     async fn open(fate: Fate) -> Self {
-        if matches!(fate, Fate::Lost | Fate::Broker) {
-            return Self::Own(Box::new(tokio::join!(Kafka::start(), Rabbitmq::start())));
+        match fate {
+            Fate::Lost | Fate::Broker => Self::Own(Box::new(tokio::join!(Kafka::start(), Rabbitmq::start()))),
+            Fate::Leader => {
+                let (kafka, rabbitmq) = tokio::join!(Kafka::start_three(), Rabbitmq::shared());
+                Self::Three(Box::new(kafka), rabbitmq)
+            }
+            _ => {
+                let (kafka, rabbitmq) = tokio::join!(Kafka::shared(), Rabbitmq::shared());
+                Self::Shared(kafka, rabbitmq)
+            }
         }
-        let (kafka, rabbitmq) = tokio::join!(Kafka::shared(), Rabbitmq::shared());
-        Self::Shared(kafka, rabbitmq)
     }
 
     fn servers(&self) -> (&Kafka, &Rabbitmq) {
         match self {
             Self::Shared(kafka, rabbitmq) => (kafka, rabbitmq),
             Self::Own(own) => (&own.0, &own.1),
+            Self::Three(kafka, rabbitmq) => (kafka, rabbitmq),
         }
     }
 
@@ -98,6 +109,12 @@ impl World {
             Fate::Broker => {
                 let Self::Own(own) = self else { panic!("brokers of its own") };
                 tokio::join!(own.0.restart(), own.1.restart());
+            }
+            Fate::Leader => {
+                let Self::Three(kafka, _) = self else { panic!("three nodes") };
+                let topics: Vec<_> =
+                    rooms.iter().flat_map(|room| &room.paths).map(|path| &*path.from).collect();
+                lose_leader(kafka, &topics).await;
             }
             Fate::Terminated => join_all(rooms.iter_mut().map(terminate)).await.clear(),
             Fate::Killed => join_all(rooms.iter_mut().map(kill)).await.clear(),
@@ -137,6 +154,24 @@ impl World {
     }
 }
 
+/// Kills the node that leads all partitions, waits until others have taken all of them over, and starts it again.
+async fn lose_leader(kafka: &mut Kafka, topics: &[&str]) {
+    let partitions: Vec<_> =
+        topics.iter().flat_map(|topic| (0..PARTITIONS).map(move |partition| (*topic, partition))).collect();
+    for (topic, partition) in &partitions {
+        assert_eq!(kafka.leader(topic, *partition).await, LEADER, "{topic}/{partition}");
+    }
+    kafka.kill9_node(LEADER).await;
+    for (topic, partition) in &partitions {
+        eventually(&format!("{topic}/{partition} has another leader"), async || {
+            let leader = kafka.leader(topic, *partition).await;
+            if leader == LEADER { Err("the one that was killed still") } else { Ok(()) }
+        })
+        .await;
+    }
+    kafka.start_again().await;
+}
+
 /// What is refused must be delivered to be tried: each start spends one of it.
 fn starts(room: &Room) -> usize {
     if room.causes.contains(&Cause::Through) { 1 } else { OFTEN }
@@ -144,7 +179,7 @@ fn starts(room: &Room) -> usize {
 
 /// Waits until a relay that was started again can be told to stop, whether it is ready or not.
 async fn listens(room: &Room) {
-    crate::support::eventually("the relay listens", async || room.relay.get("/livez").await.map(drop)).await;
+    eventually("the relay listens", async || room.relay.get("/livez").await.map(drop)).await;
 }
 
 async fn terminate(room: &mut Room) {

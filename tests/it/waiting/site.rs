@@ -46,6 +46,10 @@ impl Source {
     pub(super) const ALL: [Self; 3] = [Self::Kafka, Self::Classic, Self::Quorum];
 }
 
+/// Partitions of each topic.
+pub(super) const PARTITIONS: usize = 2;
+/// The node of Kafka that leads them all at first; where there is one node only, it is that one.
+pub(super) const LEADER: usize = 0;
 /// Messages that wait in each source.
 pub(super) const COUNT: u64 = 20;
 
@@ -87,7 +91,7 @@ impl Path {
     async fn make(&self, kafka: &Kafka, rabbitmq: &Rabbitmq, run: &Run) {
         let source = async {
             match self.source {
-                Source::Kafka => kafka.create_topic(&self.from, 2).await,
+                Source::Kafka => kafka.create_topic_led_by(&self.from, PARTITIONS, LEADER).await,
                 _ => self.make_queue(rabbitmq).await,
             }
         };
