@@ -34,8 +34,10 @@ const POLL_PAUSED: Duration = Duration::from_millis(5);
 const TOGETHER: usize = 64;
 /// How often positions are committed.
 const COMMIT_US: i64 = 100_000;
-/// How long a consumer that ends may take to give its partitions back.
-const RETURN_US: i64 = 2_000_000;
+/// How long a consumer that ends may take to give its partitions back: a rebalance has to end first.
+const RETURN_US: i64 = 5_000_000;
+/// The same once time has run out for it.
+const FORCED_RETURN_US: i64 = 1_000_000;
 /// How long the records of a consumer that must be made anew may take to resolve.
 const BROKEN: Duration = Duration::from_secs(2);
 
@@ -155,10 +157,11 @@ fn leave<S: Sink>(consumer: GroupClient<S>, end: &End) {
 /// an instance id keeps its place until its session ends, and nobody reads its partitions meanwhile. The last question
 /// goes the way of the partitions' end, behind it: when it is answered, the close can no longer overtake the leaving.
 fn unsubscribe<S: Sink>(consumer: &GroupClient<S>) {
-    let clock = consumer.context().fixed.around.clock;
-    let end = clock.mono_us() + RETURN_US;
+    let around = &consumer.context().fixed.around;
+    let began_us = around.clock.mono_us();
+    let limit_us = || if around.shutdown.is_forced() { FORCED_RETURN_US } else { RETURN_US };
     consumer.unsubscribe();
-    while has_partitions(consumer) && clock.mono_us() < end {
+    while has_partitions(consumer) && around.clock.mono_us() - began_us < limit_us() {
         drop(consumer.poll(POLL_PAUSED));
     }
 }

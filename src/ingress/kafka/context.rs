@@ -38,16 +38,27 @@ impl<S: Sink> Context<S> {
     fn assign(&self, consumer: &GroupClient<S>, offered: &TopicPartitionList) {
         {
             let mut state = self.state.lock();
+            if state.closing {
+                // It leaves: what it is offered now is taken back soon, and nobody need ask where to begin.
+                state.unplaced.extend(partitions(offered));
+                drop(state);
+                self.take_nothing(consumer);
+                return;
+            }
             state.complaints.clear();
             state.verified_us = 0;
             state.is_member = true;
         }
         if let Err(error) = self.take_up(consumer, partitions(offered), ANSWER) {
             self.state.lock().broken = Some(format!("partitions cannot be taken: {error}"));
-            // The offer must be answered all the same.
-            if let Err(error) = consumer.incremental_assign(&TopicPartitionList::new()) {
-                debug!(%error, "kafka consumer takes not even nothing");
-            }
+            self.take_nothing(consumer);
+        }
+    }
+
+    /// Answers an offer of partitions, as every one must be, and takes none of them.
+    fn take_nothing(&self, consumer: &GroupClient<S>) {
+        if let Err(error) = consumer.incremental_assign(&TopicPartitionList::new()) {
+            debug!(consumer = %self.fixed.owner, %error, "an empty kafka assignment was rejected");
         }
     }
 
