@@ -346,7 +346,7 @@ pub struct AuditReport {
     /// Tokens, bitmaps and counters of bundles that stand nowhere, names that mean nothing, second entries, and what was
     /// no bundle at all: removed.
     pub leftovers: u32,
-    /// Names of bundles that have gone, freed. No damage: some transitions leave them behind.
+    /// Names of bundles that have gone and held keys of which nothing waits, freed. No damage: some transitions leave them behind.
     pub freed: u32,
     /// Counts that were wrong; `None` if they could not be checked this time (the partition was busy, or is large
     /// and was counted lately).

@@ -8,6 +8,7 @@ mod command;
 mod documents;
 mod examples;
 mod layout;
+mod races;
 
 use std::path::{Path, PathBuf};
 

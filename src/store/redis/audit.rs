@@ -9,7 +9,7 @@
 //! | a blob that no time to live removes, without an entry | due again, as if its claim had expired |
 //! | tokens, bitmaps, counters of what stands nowhere, names that mean nothing | removed |
 //! | counts | lowered with what is lost; corrected by what was counted: see `recount` |
-//! | names whose bundle has gone | freed; no damage: some transitions leave them |
+//! | names whose bundle has gone, held keys of routes that have nothing here | freed; no damage: some transitions leave them |
 //! | a dead letter without its blob, or a blob that no grave tells of | removed and named; in its grave again |
 //! | a key of the wrong type | moved to `quarantine:` and named; what was in it is lost, and mended as above |
 //! | a blob that was cut or flipped | named; it becomes a dead letter when it is due |
@@ -21,6 +21,7 @@
 mod beside;
 mod finds;
 mod graves;
+mod holds;
 mod indexes;
 mod keyspace;
 mod lanes;
@@ -73,6 +74,7 @@ struct Places {
     claims: usize,
     beside: [u64; BESIDE.len()],
     names: u64,
+    holds: u64,
     /// Audits until a large partition is counted again; `None`: it never was.
     counting: Option<usize>,
     /// Graves that a walk through the key space came by: the counts may not tell of them.
@@ -130,6 +132,8 @@ impl Store {
         self.mend(p, finds, report).await?;
         self.save(p, |places| places.names = names);
         self.recount(p, &shelves, &graves, report).await?;
+        let holds = self.walk_holds(p, place.holds, &shelves, report).await?;
+        self.save(p, |places| places.holds = holds);
         let entries: usize = shelves.iter().map(|shelf| shelf.bundles).sum();
         Ok(shelves.len() + entries.min(ENTRIES))
     }

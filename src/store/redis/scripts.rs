@@ -131,6 +131,7 @@ pub(super) static RESCHEDULE: LazyLock<Versions> = LazyLock::new(|| versions!("r
 pub(super) static MOVE: LazyLock<Versions> = LazyLock::new(|| versions!(allow_oom "reschedule.lua"));
 pub(super) static CLAIM: LazyLock<Versions> = LazyLock::new(|| versions!(allow_oom "claim.lua"));
 pub(super) static RELEASE: LazyLock<Script> = LazyLock::new(|| script!(bare "release.lua"));
+pub(super) static UNHOLD: LazyLock<Script> = LazyLock::new(|| script!(bare "unhold.lua"));
 pub(super) static SETTLE: LazyLock<Versions> = LazyLock::new(|| versions!(allow_oom "settle.lua"));
 pub(super) static DIVIDE: LazyLock<Versions> = LazyLock::new(|| versions!(allow_oom "divide.lua"));
 pub(super) static HOLD: LazyLock<Versions> = LazyLock::new(|| versions!(allow_oom "hold.lua"));

@@ -86,6 +86,8 @@ pub(super) async fn one_of_each(room: &Room) {
     assert_eq!(room.extend(&claimed.claim, LONG, None).await, Held::Done(Vec::new()));
     assert_eq!(holder.fail(&claimed, far()).await.0, Held::Done(Vec::new()));
     holder.room.store.release(room.p, &route(), &holder.name).await.expect("answered");
+    room.command::<i64>(&["HSET", &room.key("order"), "k:removed/k", "1 1 1"]).await;
+    assert_eq!(room.store.audit(room.p).await.expect("audited").freed, 1);
 }
 
 async fn room() -> Room {
@@ -163,6 +165,32 @@ async fn a_deadline_too_far_ahead_lets_nobody_in_before_it_was_brought_back() {
         second.take(LONG).await.map(drop).ok_or("not yet".to_owned())
     })
     .await;
+}
+
+/// The route may have left the configuration: no message of it will ever come and free them.
+#[tokio::test]
+async fn held_keys_are_forgotten_once_nothing_of_their_route_waits() {
+    let room = room().await;
+    let mut holder = Holder::new(&room);
+    let order = room.key("order");
+    let held = async || {
+        let fields: Vec<String> = room.command(&["HKEYS", &order]).await;
+        fields.into_iter().filter(|field| field.starts_with("k:")).collect::<Vec<_>>()
+    };
+    let freed = async || room.store.audit(room.p).await.expect("audited").freed;
+    room.keep(vec![of("k", past(), "1")]).await;
+    let claimed = holder.take(LONG).await.expect("it is the holder").claimed.remove(0);
+    assert_eq!(holder.fail(&claimed, past()).await.0, Held::Done(Vec::new()));
+    assert_eq!((freed().await, held().await.len()), (0, 1), "what failed waits");
+    let claimed = holder.take(LONG).await.expect("it is the holder").claimed.remove(0);
+    assert_eq!((freed().await, held().await.len()), (0, 1), "it is in flight");
+    room.settle(&claimed).await;
+    // Another route's messages, and a longer name that begins like it, are no reason to keep it.
+    room.command::<i64>(&["HSET", &order, &format!("k:{}-2/k", route()), "1 1 1"]).await;
+    assert_eq!(freed().await, 2);
+    assert_eq!(held().await, Vec::<String>::new());
+    room.keep(vec![of("k", past(), "2")]).await;
+    assert_eq!(holder.take(LONG).await.expect("it is the holder").claimed.len(), 1, "the key goes on");
 }
 
 #[tokio::test]

@@ -62,7 +62,7 @@ async fn each_hears_what_all_say_until_they_leave_or_were_silent_for_long() {
 }
 
 #[tokio::test]
-async fn an_older_copy_is_known_by_its_beats_and_everybody_hears_of_it() {
+async fn interleaving_25_an_older_copy_is_known_by_its_beats_and_everybody_hears_of_it() {
     let room = Room::shared().await;
     let other = room.another();
     let (here, there) = (presence("a", &[]), presence("b", &[]));

@@ -167,6 +167,46 @@ async fn a_relay_puts_what_a_later_version_wrote_off_and_delivers_all_else() {
     assert!(dead.is_empty(), "{dead:?}");
 }
 
+/// It may be what kills whoever decodes it: the third who has it in hand does not.
+#[tokio::test]
+async fn interleaving_26_a_bundle_that_was_opened_twice_is_buried_unopened() {
+    let rig = Rig::new(1, "").await;
+    let due = (now_ms() + 8000).to_string();
+    let bodies: Vec<String> = (0..20).map(|n| n.to_string()).collect();
+    let headers = [("x-deliver-at", due.as_str())];
+    rig.produce(&bodies.iter().map(|body| record(0, body, &headers)).collect::<Vec<_>>()).await;
+    rig.committed().await;
+    let mut raw = rig.redis.connection().await.expect("connected");
+    let blobs: Vec<String> = redis::cmd("KEYS").arg("*:b:*").query_async(&mut raw).await.expect("keys");
+    let (mut bundles, mut messages) = (0, 0);
+    for blob in &blobs {
+        let (partition, id) = blob.split_once(":b:").expect("a blob");
+        let count = postdate::store::BundleId::parse(id).expect("an id").count();
+        if count == 1 {
+            continue;
+        }
+        (bundles, messages) = (bundles + 1, messages + count);
+        for hash in ["expiries", "opened"] {
+            let mut set = redis::cmd("HSET");
+            set.arg(format!("{partition}:{hash}")).arg(id).arg(2);
+            set.query_async::<i64>(&mut raw).await.expect("set");
+        }
+    }
+    assert!(bundles > 0, "what is due together lies together: {blobs:?}");
+    assert!(now_ms() < due.parse().expect("a number"), "nothing was claimed before");
+    eventually("they are dead letters", async || {
+        let dead = rig.relay().metrics().await?.sum("postdate_dead_letters_total", &[("reason", "crashes")]);
+        anyhow::ensure!(dead as usize == bundles, "{dead} of {bundles}");
+        anyhow::Ok(())
+    })
+    .await;
+    eventually("the others arrive", async || {
+        let arrived = rig.arrivals().len();
+        if arrived == bodies.len() - messages { Ok(()) } else { Err(format!("{arrived}")) }
+    })
+    .await;
+}
+
 /// The keys that `docs/store.md` names: those of a partition, and those outside of them.
 fn documented() -> (Vec<&'static str>, Vec<&'static str>) {
     let text = include_str!("../../../docs/store.md");

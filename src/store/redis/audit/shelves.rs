@@ -20,6 +20,12 @@ pub(super) struct Shelf {
     pub(super) bundles: usize,
 }
 
+impl Shelf {
+    pub(super) fn is_of(&self, route: &str) -> bool {
+        self.name.strip_prefix(route).is_some_and(|rest| rest.starts_with('/'))
+    }
+}
+
 /// Entries of one due zset: the shelf's place, the first of them, and how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Range {
