@@ -69,8 +69,8 @@ pub(super) async fn live() -> Json<Live> {
 
 /// Whether it is willing to take work, and if not, why not
 ///
-/// Ready once Redis and every broker that a route uses has been reached; not while Redis is away or the
-/// process drains. A broker lost later shows as degraded, and ready stays.
+/// Ready once Redis and every broker that a route uses has been reached; not while Redis is away or the process
+/// drains. If a broker goes away later, it is reported as degraded and the replica stays ready.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readyz", security(()),
     responses(

@@ -231,7 +231,7 @@ impl Metrics {
     #[rustfmt::skip]
     fn register(&self, r: &mut Registry) {
         r.register("store_seconds", "Round trips to the store, by transition", self.store_seconds.clone());
-        r.register("stale_claims", "Answers to claims that were no longer this replica's", self.stale_claims.clone());
+        r.register("stale_claims", "Claims that another replica had taken over before this one finished; above 0 a replica was paused or slow", self.stale_claims.clone());
         r.register("store_damage", "Damage that the audit found: mended, restored, lost, unreadable, in quarantine", self.store_damage.clone());
         r.register("partitions_owned", "Partitions that this replica serves", self.partitions_owned.clone());
         r.register("store_changes", "Times the store was found to have gone back, or to have been wiped or replaced", self.store_changes.clone());
