@@ -296,6 +296,8 @@ impl Settler {
             }
             Ok(Held::Done(_)) => {
                 if let Some(holding) = slots.holdings.get_mut(&slot) {
+                    let asked = holding.oldest_overdue(shard.store.clock().now());
+                    asked.inspect(|asked| holding.flight.served.metrics.overdue.put_back(*asked));
                     holding.stored.clear();
                 }
                 slots.moved(slot);

@@ -216,7 +216,15 @@ async fn an_exchange_that_may_not_be_written_refuses_each_while_another_lane_flo
     );
     let not_allowed = |v: &Verdict| matches!(v, Verdict::Refused { reason: Refusal::NotAllowed, .. });
     assert!(refused.0.iter().all(not_allowed), "{:?}", refused.0);
-    assert!(confirmed.got.values().all(|verdict| *verdict == Verdict::Confirmed));
+    // The other lane has one message at a time on its way. A loss of the connection, which both share, makes that one
+    // unknown; a refusal, or a second one, would be the bad lane's doing.
+    let others: Vec<_> = confirmed.got.values().filter(|verdict| **verdict != Verdict::Confirmed).collect();
+    assert!(
+        others.len() <= 1 && others.iter().all(|verdict| matches!(verdict, Verdict::Unknown { .. })),
+        "{} of {}: {others:?}",
+        others.len(),
+        confirmed.got.len()
+    );
     assert!(bad.trouble().is_some_and(|trouble| trouble.contains("ACCESS_REFUSED")));
     life.drain().await;
 }

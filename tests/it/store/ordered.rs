@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use postdate::domain::{Partition, UnixMs};
 use postdate::store::{
-    Claimed, Division, Fresh, Held, Hold, Ordered, OrderedRequest, Position, Remainder, Taken, WriteResult,
+    BundleId, Claimed, Division, Fresh, Held, Hold, Ordered, OrderedRequest, Position, Remainder, Taken,
+    WriteResult,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -326,6 +327,8 @@ enum Where {
 #[derive(Default)]
 struct Model {
     messages: BTreeMap<usize, (&'static str, i64, usize, Where)>,
+    /// The bundle in which each was claimed last, until it goes back as another one.
+    bundles: BTreeMap<usize, BundleId>,
     published: BTreeSet<usize>,
     holder: Option<(usize, bool)>,
     holds: BTreeMap<&'static str, i64>,
@@ -341,6 +344,11 @@ impl Model {
             Some((holder, true)) if holder == who && has_claims => None,
             _ => (!lost).then_some(true),
         }
+    }
+
+    /// Whether a claim is of the bundle that its message is in.
+    fn is_of_now(&self, claimed: &Claimed) -> bool {
+        self.bundles.get(&number(claimed)) == Some(&claimed.claim.id)
     }
 
     fn cancel(&mut self, n: usize) -> WriteResult {
@@ -397,13 +405,13 @@ async fn play(room: &Room, history: &[Step]) {
             }
             Step::Settle(who) if !holders[who].claims.is_empty() => {
                 let claimed = holders[who].claims.remove(0);
-                let n = number(&claimed);
+                let (n, is_of_now) = (number(&claimed), model.is_of_now(&claimed));
                 let message = model.messages.get_mut(&n).expect("known");
-                let ours = matches!(message.3, Where::Claimed { by, .. } if by == who);
+                let ours = is_of_now && matches!(message.3, Where::Claimed { by, .. } if by == who);
                 assert_eq!(room.settle(&claimed).await != Held::Stale, ours);
                 if ours {
                     message.3 = Where::Gone;
-                } else {
+                } else if is_of_now {
                     model.published.insert(n);
                 }
             }
@@ -414,10 +422,12 @@ async fn play(room: &Room, history: &[Step]) {
                 let claimed = holders[who].claims.remove(0);
                 let later = 10 + place as i64;
                 let (held, _) = holders[who].fail(&claimed, past().plus(later)).await;
-                let message = model.messages.get_mut(&number(&claimed)).expect("known");
-                let ours = matches!(message.3, Where::Claimed { by, .. } if by == who);
+                let (n, is_of_now) = (number(&claimed), model.is_of_now(&claimed));
+                let message = model.messages.get_mut(&n).expect("known");
+                let ours = is_of_now && matches!(message.3, Where::Claimed { by, .. } if by == who);
                 assert_eq!(held != Held::Stale, ours);
                 if ours {
+                    model.bundles.remove(&n);
                     (message.1, message.2, message.3) = (later, place, Where::Due);
                     model.holds.insert(message.0, later);
                 }
@@ -463,8 +473,19 @@ async fn claim(model: &mut Model, holder: &mut Holder, who: usize) {
     for n in found {
         model.messages.get_mut(&n).expect("known").3 = Where::Claimed { by: who, ended: false };
     }
+    model.bundles.extend(taken.claimed.iter().map(|claimed| (number(claimed), claimed.claim.id.clone())));
     model.holder = Some((who, false));
     holder.claims.extend(taken.claimed);
+}
+
+#[tokio::test]
+async fn a_claim_of_a_message_that_has_gone_back_in_another_bundle_is_stale() {
+    let stores = [Step::Store(0, 0), Step::Store(0, 0), Step::Store(0, 0)];
+    let first = [Step::Claim(1), Step::End, Step::Sweep];
+    let second = [Step::Claim(0), Step::Fail(0), Step::End, Step::Sweep];
+    // Both claim the first message; the one that the first claim was of is gone.
+    let last = [Step::Claim(1), Step::Settle(1), Step::Cancel(0)];
+    play(&room().await, &[&stores[..], &first, &second, &last].concat()).await;
 }
 
 fn random_histories(runtime: &tokio::runtime::Runtime, room: &Room, cases: u32) {
