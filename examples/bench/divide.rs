@@ -37,7 +37,7 @@ const LAYOUTS: [Layout; 6] = [
     (2, 2, "2 replicas, 2 shards"),
     (2, 3, "2 replicas, 3 shards"),
 ];
-/// Those that show that the bench works: one of each kind.
+/// Layouts of a quick run: one without a cluster, one with.
 const QUICK_LAYOUTS: &[Layout] = &[LAYOUTS[1], LAYOUTS[4]];
 
 pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {

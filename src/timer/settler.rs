@@ -296,8 +296,9 @@ impl Settler {
             }
             Ok(Held::Done(_)) => {
                 if let Some(holding) = slots.holdings.get_mut(&slot) {
-                    let asked = holding.oldest_overdue(shard.store.clock().now());
-                    asked.inspect(|asked| holding.flight.served.metrics.overdue.put_back(*asked));
+                    if let Some(asked) = holding.oldest_overdue(shard.store.clock().now()) {
+                        holding.flight.served.metrics.overdue.put_back(asked);
+                    }
                     holding.stored.clear();
                 }
                 slots.moved(slot);

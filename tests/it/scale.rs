@@ -36,9 +36,9 @@ const APART: Duration = Duration::from_millis(30);
 /// Longest time until lost heads are made again: half of what a round of audits takes.
 const COME_BACK: Duration = Duration::from_secs(30);
 /// Longest time until claims of the dead are back beside audits of a large store.
-const SWEPT: Duration = Duration::from_secs(15);
+const SWEEP_LIMIT: Duration = Duration::from_secs(15);
 /// Longest time until all of a large store has been audited over a slow link (docs/store.md).
-const AUDITED: Duration = Duration::from_secs(600);
+const AUDIT_LIMIT: Duration = Duration::from_secs(600);
 /// Lateness that is no trouble on a busy machine, whatever it was before (ms).
 const NO_TROUBLE_MS: i64 = 20;
 
@@ -258,7 +258,7 @@ async fn a_large_store_on_a_slow_link_is_swept_in_seconds_and_audited_in_minutes
         room.command::<()>(&["DEL", &room.key("counts")]).await;
     }
     let expired = async {
-        let all = within(SWEPT, async || {
+        let all = within(SWEEP_LIMIT, async || {
             let mut left = 0;
             for p in room.store.partitions().all() {
                 let room = room.at(p);
@@ -266,10 +266,10 @@ async fn a_large_store_on_a_slow_link_is_swept_in_seconds_and_audited_in_minutes
             }
             if left == 0 { Ok(began.elapsed()) } else { Err(format!("{left} are still claimed")) }
         });
-        all.await.unwrap_or_else(|last| panic!("within {SWEPT:?}: {last}"))
+        all.await.unwrap_or_else(|last| panic!("within {SWEEP_LIMIT:?}: {last}"))
     };
     let audited = async {
-        let all = within(AUDITED, async || {
+        let all = within(AUDIT_LIMIT, async || {
             let metrics = relay.metrics().await.map_err(|error| error.to_string())?;
             let lost = metrics.sum("postdate_store_damage_total", &[("what", "lost")]) as usize;
             let counted = room.store.counts().await.map_err(|error| error.to_string())?;
@@ -277,7 +277,7 @@ async fn a_large_store_on_a_slow_link_is_swept_in_seconds_and_audited_in_minutes
             let is_right = lost == PARTITIONS && counted == (PARTITIONS * (SLICES_EACH - 1)) as i64;
             if is_right { Ok(began.elapsed()) } else { Err(format!("{lost} lost, {counted} counted")) }
         });
-        all.await.unwrap_or_else(|last| panic!("within {AUDITED:?}: {last}"))
+        all.await.unwrap_or_else(|last| panic!("within {AUDIT_LIMIT:?}: {last}"))
     };
     let (expired, audited) = tokio::join!(expired, audited);
     #[allow(clippy::print_stdout, reason = "figures for whoever looks")]

@@ -166,8 +166,8 @@ fn unsubscribe<S: Sink>(consumer: &GroupClient<S>) {
     }
 }
 
-/// Whether a consumer that has unsubscribed is still to be told that partitions are taken from it. During a rebalance
-/// the client library puts the end of the subscription off.
+/// True until a consumer that has unsubscribed has heard that all its partitions are taken from it. During a rebalance the
+/// client library puts the end of the subscription off.
 fn has_partitions<S: Sink>(consumer: &GroupClient<S>) -> bool {
     let some = |list: KafkaResult<TopicPartitionList>| list.is_ok_and(|list| list.count() > 0);
     let unplaced = !consumer.context().state.lock().unplaced.is_empty();

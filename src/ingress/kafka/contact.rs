@@ -1,5 +1,6 @@
-//! Whether a group's consumer can read: the brokers answer, the group has given it partitions, and each of them has a
-//! leader. Each trouble is a reason in `/readyz`, one line of the log when it begins, and one when it ends.
+//! A consumer's contact with its brokers and its group. The consumer can read if a broker answers, if the group has given
+//! it partitions, and if each of them has a leader. Each trouble is a reason in `/readyz`, one line of the log when it
+//! begins, and one when it ends.
 
 use std::time::Duration;
 
@@ -107,7 +108,8 @@ impl Contact {
         if self.told == now {
             return;
         }
-        let (consumer, part) = (&fixed.owner, &fixed.around.part);
+        let consumer = &fixed.owner;
+        let part = &fixed.around.part;
         let was = std::mem::replace(&mut self.told, now);
         let was_unreachable = matches!(was, Told::Trouble(Trouble::Unreachable(_)));
         match &self.told {

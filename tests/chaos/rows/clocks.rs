@@ -41,7 +41,7 @@ pub(super) async fn step(scale: Scale) -> Outcome {
     stage.close().await
 }
 
-/// How the clock of Redis drifts, millionths: as one that is slewed does, two oscillators do, and the best of these.
+/// Drifts of the clock of Redis, millionths: of a clock that is slewed, of two poor oscillators, of two good ones.
 const DRIFTS_PPM: [i64; 6] = [-500, 500, -100, 100, -20, 20];
 
 /// Several strikes on one stage: what drifts has to add up.
