@@ -10,6 +10,7 @@
 pub mod admin;
 pub mod app;
 pub mod backoff;
+pub mod bench;
 pub mod broker;
 pub mod cli;
 pub mod cluster;
@@ -19,6 +20,7 @@ pub mod egress;
 pub mod ingress;
 pub mod lifecycle;
 pub mod mutants;
+pub mod replay;
 pub mod store;
 pub mod telemetry;
 pub mod timer;

@@ -191,7 +191,7 @@ mod planted {
 
     #[test]
     fn the_scripts_hold_what_is_replaced_in_them() {
-        assert_eq!(include_str!("store/redis/scripts/claim.lua").matches(READ_GONE).count(), 1);
-        assert_eq!(include_str!("store/redis/scripts/prelude.lua").matches(HELD).count(), 1);
+        assert_eq!(include_str!("store/call/scripts/claim.lua").matches(READ_GONE).count(), 1);
+        assert_eq!(include_str!("store/call/scripts/prelude.lua").matches(HELD).count(), 1);
     }
 }

@@ -149,7 +149,8 @@ async fn stop(mut relay: Relay) -> bool {
 fn what_next(servers: &Servers, relay: &Relay) {
     let send = |route: &str, delay: &str| {
         let postdate = relay::binary();
-        let (url, postdate) = (relay.url(), postdate.display());
+        let url = relay.url();
+        let postdate = postdate.display();
         println!("  POSTDATE_URL={url} {postdate} send --route {route} --delay {delay} --body hello --wait");
     };
     println!("Everything keeps running. In another terminal, try:\n");

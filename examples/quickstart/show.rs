@@ -34,7 +34,8 @@ pub(super) async fn send(servers: &Servers, run: &Run) -> BTreeSet<Id> {
 
 /// Shows each as it arrives; returns whether all came, once, unharmed and on time.
 pub(super) async fn arrivals(run: &Run, ids: &BTreeSet<Id>) -> bool {
-    let (mut shown, mut on_time) = (0, true);
+    let mut shown = 0;
+    let mut on_time = true;
     let everything = async {
         while shown < ids.len() {
             let news = run.ledger().deliveries_from(shown);

@@ -59,7 +59,7 @@ mod auth;
 pub mod config;
 mod connection;
 mod dead;
-mod dead_acts;
+mod dead_actions;
 mod dead_letter;
 mod extract;
 mod graves;

@@ -21,7 +21,7 @@ use super::audit::Audited;
 use super::auth::{OPENAPI, Tokens};
 use super::openapi::{self, Base};
 use super::problem::Problem;
-use super::{State, audit, dead, dead_acts, health, messages, overview, pause, routes, send};
+use super::{State, audit, dead, dead_actions, health, messages, overview, pause, routes, send};
 use crate::domain::{Route, RouteName, nearest};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{Store, StoreError};
@@ -129,8 +129,8 @@ fn calls() -> OpenApiRouter<Arc<Admin>> {
         .routes(routes!(pause::resume))
         .routes(routes!(dead::list))
         .routes(routes!(dead::one))
-        .routes(routes!(dead_acts::redrive))
-        .routes(routes!(dead_acts::drop_dead))
+        .routes(routes!(dead_actions::redrive))
+        .routes(routes!(dead_actions::drop_dead))
 }
 
 /// The whole service.

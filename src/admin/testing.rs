@@ -351,7 +351,7 @@ impl Server {
     /// Ends the server; all its tasks must end.
     pub(crate) async fn end(self) {
         self.shutdown.begin();
-        assert_eq!(self.tasks.ended("", Duration::from_secs(30)).await, Ok(()));
+        assert_eq!(self.tasks.ended(Duration::from_secs(30)).await, Ok(()));
         assert!(!self.tasks.has_panicked());
     }
 }

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use super::runtime;
 use crate::config::Config;
 use crate::domain::{Endpoint, Route};
 use crate::ingress::ReadParts;
 use crate::store::{self, Preflight};
-use crate::telemetry;
 
 /// Longest wait for what does not answer.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -57,14 +57,8 @@ pub fn lowered_prefetches(routes: &[Arc<Route>]) -> Vec<String> {
 
 /// Tries all of it. Warnings of the rooms themselves go to the log, as text.
 pub fn check_connections(config: &Config) -> anyhow::Result<Vec<Finding>> {
-    let filter = config.log.filter.clone();
-    telemetry::init(&telemetry::Config { format: telemetry::Format::Text, filter })?;
-    super::choose_tls()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let findings = runtime.block_on(all(config));
-    // A client library may still wait for what is dead.
-    runtime.shutdown_background();
-    Ok(findings)
+    let findings = async { Ok(all(config).await) };
+    runtime::run_to_end(&runtime::log_as_text(config, None), findings)
 }
 
 async fn all(config: &Config) -> Vec<Finding> {
@@ -75,9 +69,9 @@ async fn all(config: &Config) -> Vec<Finding> {
 }
 
 /// What is wrong with the brokers that one route uses, and with what it names there.
-pub(super) async fn of_route(config: &Config, route: &Arc<Route>) -> Vec<Finding> {
+pub(crate) async fn of_route(config: &Config, route: &Arc<Route>) -> Vec<Finding> {
     let routes = std::slice::from_ref(route);
-    let used = super::used(routes);
+    let used = super::used_connections(routes);
     let kafka = config.kafka.values().filter(|c| used.contains(c.name.as_str()));
     let rabbitmq = config.rabbitmq.values().filter(|c| used.contains(c.name.as_str()));
     let kafka = kafka.map(|connection| kafka::check(connection, routes));

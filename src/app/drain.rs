@@ -1,45 +1,67 @@
-//! The end, in order: ingress stops reading and lets what it read be stored, and this replica leaves the others,
-//! so that they serve its partitions; then the timers stop claiming,
-//! settle what is confirmed and give the rest back; then the lanes; admin last, so that it can be seen. Each stage has
-//! a share of the time of its own: one that hangs takes none of the others'.
+//! The orderly end, stage by stage.
+//!
+//! Ingress stops reading and lets what it has read be stored, and this replica leaves the cluster, so that others serve
+//! its partitions. Then timers stop claiming, settle what is confirmed and return the rest. Then lanes close; the admin
+//! listener comes last, so that the end can be watched. Each stage has a share of the time of its own: a stage that hangs
+//! takes none of the others' time.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::lifecycle::{Readiness, Shutdown, Tasks};
+use crate::lifecycle::{Readiness, Shutdown, Stage, Tasks};
 
-/// The stages of the end; each is forced when its own time is over, all that is left with the whole.
+/// One shutdown signal a stage, and one for all of them.
 #[derive(Debug)]
 pub(super) struct Stages {
-    /// Outlives all stages: the store, which each of them needs.
-    pub(super) whole: Shutdown,
+    /// Outlives all stages: the store, which each of them needs. Forcing it forces every stage.
+    pub(super) process: Shutdown,
     pub(super) ingress: Shutdown,
-    /// Timers, and what went straight to its target.
-    pub(super) flow: Shutdown,
+    pub(super) publishing: Shutdown,
     pub(super) egress: Shutdown,
     pub(super) admin: Shutdown,
 }
 
 impl Stages {
     pub(super) fn new() -> Self {
-        let whole = Shutdown::default();
-        let (ingress, flow) = (whole.stage(), whole.stage());
-        Self { ingress, flow, egress: whole.stage(), admin: whole.stage(), whole }
+        let process = Shutdown::default();
+        Self {
+            ingress: process.stage(),
+            publishing: process.stage(),
+            egress: process.stage(),
+            admin: process.stage(),
+            process,
+        }
+    }
+
+    fn shutdown(&self, stage: Stage) -> &Shutdown {
+        match stage {
+            Stage::Ingress => &self.ingress,
+            Stage::Publishing => &self.publishing,
+            Stage::Egress => &self.egress,
+            Stage::Admin => &self.admin,
+        }
     }
 }
 
 /// Time for tasks to notice that they are forced.
-const AFTER_FORCE: Duration = Duration::from_millis(500);
+const FORCED_END: Duration = Duration::from_millis(500);
 
-/// When each stage's time is over, in sixteenths of the whole. What a stage does not use is left to those after it.
-const INGRESS_SHARE: u32 = 4;
-const FLOW_SHARE: u32 = 12;
-const EGRESS_SHARE: u32 = 15;
-const ADMIN_SHARE: u32 = 16;
+/// Parts that the time of the whole end is cut into.
+const SHARES: u32 = 16;
 
-/// Ends every stage, within this time in all. `Err` names the tasks that were late.
+/// The part at whose end the time of a stage is over. A stage leaves the time that it does not use to those after it.
+fn last_share(stage: Stage) -> u32 {
+    match stage {
+        Stage::Ingress => 4,
+        Stage::Publishing => 12,
+        Stage::Egress => 15,
+        Stage::Admin => SHARES,
+    }
+}
+
+/// Ends every stage, within `timeout` in all. `Err` names the tasks that were late.
 pub(super) async fn drain(
     stages: &Stages,
     tasks: &Tasks,
@@ -48,53 +70,46 @@ pub(super) async fn drain(
 ) -> Result<(), Vec<String>> {
     readiness.drain();
     let began = Instant::now();
-    let of_ingress = ["ingress", "cluster"];
+    let deadline = |stage| began + timeout * last_share(stage) / SHARES;
     stages.ingress.begin();
-    let unfinished = all_ended(tasks, &of_ingress, began + timeout * INGRESS_SHARE / ADMIN_SHARE).await;
+    let unfinished = ended_until(tasks, Stage::Ingress, deadline(Stage::Ingress)).await;
     if !unfinished.is_empty() {
         stages.ingress.force();
-        let left = all_ended(tasks, &of_ingress, Instant::now() + AFTER_FORCE).await;
-        // Nothing is left behind: what was read and not stored is its source's, which delivers it again.
+        let left = ended_until(tasks, Stage::Ingress, Instant::now() + FORCED_END).await;
+        // Nothing is lost: the source delivers again what was read and not stored.
         warn!(tasks = ?unfinished, still_ending = ?left, "ingress gave up what it had read and the store did not take in; it is read again");
     }
-    let in_order: [(&Shutdown, &[&str], u32); 2] =
-        [(&stages.flow, &["timer", "direct"], FLOW_SHARE), (&stages.egress, &["egress"], EGRESS_SHARE)];
     let mut late = Vec::new();
-    for (stage, names, share) in in_order {
-        stage.begin();
-        let unfinished = all_ended(tasks, names, began + timeout * share / ADMIN_SHARE).await;
-        if unfinished.is_empty() {
-            continue;
-        }
-        stage.force();
-        all_ended(tasks, names, Instant::now() + AFTER_FORCE).await;
-        warn!(tasks = ?unfinished, "still busy when time ran out");
-        late.extend(unfinished);
+    for stage in [Stage::Publishing, Stage::Egress] {
+        late.extend(end_stage(stages, tasks, stage, deadline(stage)).await);
     }
     // The last commit of a Kafka group waits for the end of a rebalance, beside the stages above.
-    late.extend(all_ended(tasks, &of_ingress, began + timeout * EGRESS_SHARE / ADMIN_SHARE).await);
-    stages.admin.begin();
-    let unfinished = all_ended(tasks, &["admin", "bursts"], began + timeout).await;
-    if !unfinished.is_empty() {
-        stages.admin.force();
-        warn!(tasks = ?unfinished, "still busy when time ran out");
-        late.extend(unfinished);
-    }
-    stages.whole.force();
-    if tasks.ended("", AFTER_FORCE).await.is_ok() && late.is_empty() {
+    late.extend(ended_until(tasks, Stage::Ingress, deadline(Stage::Egress)).await);
+    late.extend(end_stage(stages, tasks, Stage::Admin, deadline(Stage::Admin)).await);
+    stages.process.force();
+    if tasks.ended(FORCED_END).await.is_ok() && late.is_empty() {
         info!("drained");
     }
     if late.is_empty() { Ok(()) } else { Err(late) }
 }
 
-/// Waits until all tasks of these names have ended, until then at most; returns those that have not.
-async fn all_ended(tasks: &Tasks, names: &[&str], until: Instant) -> Vec<String> {
-    let mut late = Vec::new();
-    for name in names {
-        let left = until.saturating_duration_since(Instant::now());
-        late.extend(tasks.ended(name, left).await.err().unwrap_or_default());
+/// Drains one stage until its deadline and forces it then. Answers the tasks that were late.
+async fn end_stage(stages: &Stages, tasks: &Tasks, stage: Stage, deadline: Instant) -> Vec<String> {
+    let shutdown = stages.shutdown(stage);
+    shutdown.begin();
+    let unfinished = ended_until(tasks, stage, deadline).await;
+    if !unfinished.is_empty() {
+        shutdown.force();
+        ended_until(tasks, stage, Instant::now() + FORCED_END).await;
+        warn!(tasks = ?unfinished, "still busy when time ran out");
     }
-    late
+    unfinished
+}
+
+/// Waits until all tasks of a stage have ended, until `deadline` at most. Answers those that have not.
+async fn ended_until(tasks: &Tasks, stage: Stage, deadline: Instant) -> Vec<String> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    tasks.of(stage).ended(left).await.err().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -104,54 +119,47 @@ mod tests {
     const WHOLE: Duration = Duration::from_secs(16);
 
     /// A task of a stage that does not end before it is forced, or not even then.
-    fn stubborn(tasks: &Tasks, name: &str, stage: &Shutdown, even_then: bool) {
-        let stage = stage.clone();
-        tasks.spawn(name, async move {
-            stage.forced().await;
+    fn stubborn(tasks: &Tasks, stage: Stage, stages: &Stages, even_then: bool) {
+        let shutdown = stages.shutdown(stage).clone();
+        tasks.of(stage).spawn(&name(stage), async move {
+            shutdown.forced().await;
             if even_then {
                 std::future::pending::<()>().await;
             }
         });
     }
 
-    /// Which stages have a task that does not end in time: each combination.
+    fn name(stage: Stage) -> String {
+        format!("{stage:?}")
+    }
+
+    /// Every combination of stages that have a task which does not end in time.
     #[tokio::test(start_paused = true)]
     async fn each_stage_has_time_of_its_own_and_only_ingress_may_give_up() {
+        const ALL: [Stage; 4] = [Stage::Ingress, Stage::Publishing, Stage::Egress, Stage::Admin];
         for case in 0..16_u32 {
-            let slow = |n: u32| case & (1 << n) != 0;
+            let slow: Vec<Stage> = (0..4).filter(|n| case & (1 << n) != 0).map(|n| ALL[n]).collect();
             let (stages, tasks, readiness) = (Stages::new(), Tasks::default(), Readiness::default());
-            let of = [
-                ("ingress:a", &stages.ingress),
-                ("timer:0", &stages.flow),
-                ("egress:a", &stages.egress),
-                ("admin", &stages.admin),
-            ];
-            for (n, (name, stage)) in of.into_iter().enumerate() {
-                if slow(n as u32) {
-                    stubborn(&tasks, name, stage, false);
-                }
+            for &stage in &slow {
+                stubborn(&tasks, stage, &stages, false);
             }
             let began = Instant::now();
             let drained = drain(&stages, &tasks, &readiness, WHOLE).await;
-            let late: Vec<String> =
-                (1..4).filter(|n| slow(*n)).map(|n| of[n as usize].0.to_owned()).collect();
+            let late = slow.iter().filter(|stage| **stage != Stage::Ingress);
+            let late: Vec<String> = late.map(|stage| name(*stage)).collect();
             assert_eq!(drained.err().unwrap_or_default(), late, "{case:04b}");
-            let last = (0..4)
-                .filter(|n| slow(*n))
-                .map(|n| [INGRESS_SHARE, FLOW_SHARE, EGRESS_SHARE, ADMIN_SHARE][n as usize])
-                .max();
             let waited = began.elapsed();
-            let share = WHOLE * last.unwrap_or(0) / ADMIN_SHARE;
-            assert!(waited >= share && waited <= share + AFTER_FORCE, "{case:04b}: {waited:?}");
-            assert!(stages.whole.is_forced() && stages.ingress.is_forced() && stages.admin.is_forced());
+            let share = WHOLE * slow.last().map_or(0, |stage| last_share(*stage)) / SHARES;
+            assert!(waited >= share && waited <= share + FORCED_END, "{case:04b}: {waited:?}");
+            assert!(stages.process.is_forced() && stages.ingress.is_forced() && stages.admin.is_forced());
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_does_not_end_even_when_forced_is_named() {
         let (stages, tasks) = (Stages::new(), Tasks::default());
-        stubborn(&tasks, "ingress:a", &stages.ingress, true);
+        stubborn(&tasks, Stage::Ingress, &stages, true);
         let drained = drain(&stages, &tasks, &Readiness::default(), WHOLE).await;
-        assert_eq!(drained, Err(vec!["ingress:a".to_owned()]));
+        assert_eq!(drained, Err(vec![name(Stage::Ingress)]));
     }
 }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use super::ingress_target;
 use crate::admin::{Inject, InjectError, Unfit};
 use crate::domain::{Clock, Entry, Message, Route, UnixMs, Verdict};
 use crate::egress::{Lanes, Publication, Verdicts};
@@ -42,7 +41,7 @@ impl Inject for IngressInject {
         route: &'a Arc<Route>,
         message: Message,
     ) -> BoxFuture<'a, Result<(), InjectError>> {
-        let target = Arc::new(ingress_target(route));
+        let target = Arc::new(route.ingress_target());
         let due = self.clock.wall();
         let entry = Entry::new(due, message);
         let verdicts: Arc<Verdicts> = Arc::default();

@@ -11,7 +11,7 @@ use clap::builder::RangedU64ValueParser;
 
 use super::replay::named;
 use super::{ConfigArgs, USAGE, output, refuse};
-use crate::app::bench::{self, Outcome, Progress, Request, Watcher};
+use crate::bench::{self, Outcome, Progress, Request, Watcher};
 use crate::domain::duration;
 
 /// Most messages a second that can be asked for, and most bytes of a body.

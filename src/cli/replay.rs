@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 
 use super::table::{moment, table};
 use super::{ConfigArgs, USAGE, output, refuse, times};
-use crate::app::{self, Outcome, Overview, Request, Times, Watcher};
 use crate::config::Config;
 use crate::domain::{Clock, Endpoint, Route, UnixMs, nearest};
+use crate::replay::{Outcome, Overview, Request, Times, Watcher, replay};
 
 /// Between two lines of progress where there is no terminal, ms.
 const LINE_MS: i64 = 10_000;
@@ -82,7 +82,7 @@ pub(super) fn run(args: Replay) -> anyhow::Result<ExitCode> {
     };
     let teller = Teller { request: request.clone(), asks: asks && !yes, said: Mutex::default() };
     let watcher: Arc<dyn Watcher> = Arc::new(teller);
-    match app::replay(&config, &request, &watcher)? {
+    match replay(&config, &request, &watcher)? {
         Outcome::Left if request.dry_run => Ok(ExitCode::SUCCESS),
         Outcome::Left => {
             output::err("nothing was done");

@@ -9,17 +9,17 @@
 //! atomic, and a partition without one is served by anybody once its head is overdue: ownership only spares work.
 
 mod assignment;
-mod beats;
 pub mod config;
-mod generation;
+mod heartbeat;
 mod owned;
 #[cfg(feature = "test-util")]
-pub mod rehearsal;
+pub mod simulation;
 mod skew;
+mod store_identity;
 mod view;
 
-pub use beats::{Error, Parts, start};
 pub use config::Config;
+pub use heartbeat::{Error, Parts, start};
 pub use owned::Owned;
 pub use view::Refusal;
 

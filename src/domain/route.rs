@@ -63,6 +63,20 @@ impl Route {
         message.order_key().filter(|_| self.policy.ordered).cloned()
     }
 
+    /// The target that stands for its own ingress: where a message is published that is to go through the route.
+    pub fn ingress_target(&self) -> Target {
+        match &self.from {
+            Endpoint::Kafka { connection, topic, .. } => {
+                Target::Kafka { connection: connection.clone(), topic: topic.clone() }
+            }
+            Endpoint::Rabbitmq { connection, queue, .. } => Target::Rabbitmq {
+                connection: connection.clone(),
+                exchange: String::new(),
+                routing_key: RoutingKey::Fixed(queue.clone()),
+            },
+        }
+    }
+
     /// All that it may publish to.
     pub fn targets(&self) -> impl Iterator<Item = &Arc<Target>> {
         std::iter::once(&self.to).chain(&self.allow_targets).chain(&self.dead_letter_to)

@@ -9,9 +9,9 @@
 //! [`CONFIRM_DEADLINE`] of leaving the lane's queue; `Confirmed` means that the broker said it is
 //! stored *and* routed; publications of one lane from one submitter leave in the order submitted.
 
-mod all;
+mod bridge_headers;
 pub mod kafka;
-mod names;
+mod lanes;
 pub mod rabbitmq;
 mod verdicts;
 
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-pub use all::AllLanes;
+pub use lanes::AllLanes;
 pub use verdicts::Verdicts;
 
 use crate::domain::{Entry, Target, Text, UnixMs, Verdict};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::admission::PendingPermit;
+use super::permits::PendingPermit;
 
 /// The ledger of one channel or one partition assignment.
 #[derive(Debug, Default)]
@@ -93,6 +93,12 @@ impl Ledger {
     /// Records not yet released.
     pub fn outstanding(&self) -> usize {
         self.open.lock().entries.len()
+    }
+
+    /// The number of the oldest record that is not released, counted from the ledger's first; `None`: all are.
+    pub fn oldest(&self) -> Option<u64> {
+        let open = self.open.lock();
+        (!open.entries.is_empty()).then_some(open.base)
     }
 
     /// Whether a [`Self::release`] will never find anything more of what was entered so far: all of it was

@@ -12,30 +12,30 @@
 //! on by itself. What a consumer has read and not handed over when the process drains counts as not
 //! read: its receipts are dropped, and its broker delivers it again.
 
-mod admission;
+pub mod admission_control;
 pub mod admit;
-mod answers;
 mod bundling;
-mod bury;
-mod company;
-mod direct;
-pub mod gates;
+mod dead_letter;
+mod due_on_arrival;
 mod headers;
 pub mod intake;
 mod jitter;
 pub mod kafka;
 mod ledger;
+mod linger;
 mod loops;
+mod outcomes;
+mod pass_through;
+mod permits;
 pub mod rabbitmq;
 mod read_budget;
 mod redrive;
 pub mod replay;
 mod target_wait;
-mod through;
 
-pub use admission::AdmissionGate;
 pub use intake::{Intake, Source};
 pub use ledger::{Ledger, Receipt, Released};
+pub use permits::AdmissionGate;
 pub use read_budget::{READ_BYTES, ReadBudget, ReadParts, ReadShare};
 pub use redrive::redrive;
 

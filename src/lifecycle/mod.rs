@@ -6,5 +6,5 @@ mod tasks;
 mod ticks;
 
 pub use readiness::{Part, Readiness};
-pub use tasks::{Shutdown, Tasks};
+pub use tasks::{Shutdown, Stage, Tasks};
 pub use ticks::{tick, until_tick};

@@ -60,41 +60,69 @@ impl Shutdown {
     }
 }
 
-/// All tasks and threads of the process, by name. The only place that spawns.
+/// A stage of the end. Stages drain one after the other, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// Reading, storing what was read, and this replica's place in the cluster.
+    Ingress,
+    /// Timers, and publishes of messages that were due on arrival.
+    Publishing,
+    /// Lanes to the brokers.
+    Egress,
+    /// Probes, metrics and the API.
+    Admin,
+}
+
+/// All tasks and threads of the process, by stage and name. The only place that spawns.
+///
+/// A clone that is bound to a stage ([`Tasks::of`]) spawns for that stage and waits for that stage alone. Without a
+/// stage it spawns tasks that outlive all stages, as the store's do, and waits for all tasks there are.
 #[derive(Clone, Debug, Default)]
 pub struct Tasks {
-    running: Arc<Mutex<BTreeMap<String, usize>>>,
+    stage: Option<Stage>,
+    running: Arc<Mutex<BTreeMap<TaskKey, usize>>>,
     changed: Arc<Notify>,
     panicked: CancellationToken,
 }
 
+/// A task's stage and name; several tasks may share both.
+type TaskKey = (Option<Stage>, String);
+
+/// A task that runs; counts as ended when dropped.
 struct Running {
     tasks: Tasks,
-    name: String,
+    key: TaskKey,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         let mut running = self.tasks.running.lock();
-        if let Some(count) = running.get_mut(&self.name) {
+        if let Some(count) = running.get_mut(&self.key) {
             *count -= 1;
             if *count == 0 {
-                running.remove(&self.name);
+                running.remove(&self.key);
             }
         }
         drop(running);
         self.tasks.changed.notify_waiters();
         if std::thread::panicking() {
-            error!(task = %self.name, "a task panicked; the process will end");
+            error!(task = %self.key.1, "a task panicked; the process will end");
             self.tasks.panicked.cancel();
         }
     }
 }
 
 impl Tasks {
+    /// The same tasks, bound to a stage.
+    #[must_use]
+    pub fn of(&self, stage: Stage) -> Self {
+        Self { stage: Some(stage), ..self.clone() }
+    }
+
     fn enter(&self, name: &str) -> Running {
-        *self.running.lock().entry(name.to_owned()).or_default() += 1;
-        Running { tasks: self.clone(), name: name.to_owned() }
+        let key = (self.stage, name.to_owned());
+        *self.running.lock().entry(key.clone()).or_default() += 1;
+        Running { tasks: self.clone(), key }
     }
 
     /// Runs a future as a task of this name.
@@ -130,15 +158,15 @@ impl Tasks {
         self.panicked.is_cancelled()
     }
 
-    /// Waits until every task whose name begins with `prefix` has ended, at most so long. `Err` names
-    /// those that are late.
-    pub async fn ended(&self, prefix: &str, at_most: Duration) -> Result<(), Vec<String>> {
+    /// Waits until every task of this stage has ended, or without a stage every task; no longer than `at_most`. `Err`
+    /// names the tasks that still run.
+    pub async fn ended(&self, at_most: Duration) -> Result<(), Vec<String>> {
         let all_ended = async {
             loop {
                 let changed = self.changed.notified();
                 tokio::pin!(changed);
                 changed.as_mut().enable();
-                if self.late(prefix).is_empty() {
+                if self.late().is_empty() {
                     return;
                 }
                 changed.await;
@@ -146,12 +174,15 @@ impl Tasks {
         };
         match tokio::time::timeout(at_most, all_ended).await {
             Ok(()) => Ok(()),
-            Err(_) => Err(self.late(prefix)),
+            Err(_) => Err(self.late()),
         }
     }
 
-    fn late(&self, prefix: &str) -> Vec<String> {
-        self.running.lock().keys().filter(|name| name.starts_with(prefix)).cloned().collect()
+    /// Names of the tasks of this stage that run.
+    fn late(&self) -> Vec<String> {
+        let running = self.running.lock();
+        let own = running.keys().filter(|(stage, _)| self.stage.is_none() || *stage == self.stage);
+        own.map(|(_, name)| name.clone()).collect()
     }
 }
 
@@ -164,13 +195,14 @@ mod tests {
         let (tasks, shutdown) = (Tasks::default(), Shutdown::default());
         let stage = shutdown.stage();
         let (first, second) = (shutdown.clone(), stage.clone());
-        tasks.spawn("ingress:a", async move { first.draining().await });
-        tasks.spawn("timer:0", async move { second.draining().await });
+        let (ingress, publishing) = (tasks.of(Stage::Ingress), tasks.of(Stage::Publishing));
+        ingress.spawn("ingress:a", async move { first.draining().await });
+        publishing.spawn("timer:0", async move { second.draining().await });
         shutdown.begin();
-        assert_eq!(tasks.ended("ingress", Duration::from_secs(1)).await, Ok(()));
-        assert_eq!(tasks.ended("timer", Duration::from_secs(1)).await, Err(vec!["timer:0".to_owned()]));
+        assert_eq!(ingress.ended(Duration::from_secs(1)).await, Ok(()));
+        assert_eq!(publishing.ended(Duration::from_secs(1)).await, Err(vec!["timer:0".to_owned()]));
         stage.begin();
-        assert_eq!(tasks.ended("", Duration::from_secs(1)).await, Ok(()));
+        assert_eq!(tasks.ended(Duration::from_secs(1)).await, Ok(()));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! A *bundle* is the store's unit: messages of one route and one target that were stored together, in one
 //! partition, with due times within one span. Under load it holds hundreds, at a trickle one; the code
-//! path is the same. The message stays the unit of everything else. `redis/scripts/*.lua` hold the
+//! path is the same. The message stays the unit of everything else. `call/scripts/*.lua` hold the
 //! transitions, one atomic step on one partition each; this room calls them and nothing else writes keys.
 //!
 //! | call | who | what it does |
@@ -26,36 +26,45 @@
 //! calls, and the partition remembers each lane's last answer); a stale token changes nothing but the
 //! bitmap of what is confirmed; a call that answers has been applied.
 
-mod bundle;
-mod codec;
+mod call;
+mod claim;
 pub mod config;
-mod dead;
-mod error;
-mod heads;
-mod late;
-mod members;
-mod order;
-mod redis;
-mod room;
-mod types;
+mod connection;
+mod control;
+mod dead_letters;
+mod handle;
+mod model;
+mod query;
+mod scrub;
+mod write;
 
-pub use bundle::{Bundle, BundleId, slice_of};
-pub use codec::{CodecError, decode, encode};
-pub use config::Config;
-pub use dead::{DeadBody, DeadFilter, DeadId, DeadMark, DeadPage};
-pub use error::{PreflightError, StoreError};
-pub use heads::{Head, Looked, Unserved};
-pub use late::{Late, Memory};
-pub use members::{Beaten, Known, Member, Presence};
-pub use order::{Hold, Ordered, OrderedRequest, Position, Taken};
-pub use redis::{
-    Lease, Looking, Measured, Parts, Pauses, Preflight, Standing, Store, TrailEntry, Wake, Written, preflight,
-};
 #[cfg(feature = "test-util")]
-pub use redis::{follow_clock, shift_clock};
-pub use room::{DeadRoom, Fullness};
-pub use types::{
-    AuditReport, BrowseKey, BrowseQuery, Browsed, Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division,
-    Found, Fresh, Held, Histogram, Meant, MessageState, PartitionView, Progress, Remainder, Settlement,
-    Swept, WriteOp, WriteResult,
+pub use self::call::scripts::{follow_clock, shift_clock};
+pub use self::claim::claims::Measured;
+pub use self::claim::heads::Looking;
+pub use self::claim::rate_tokens::Lease;
+pub use self::config::Config;
+pub use self::connection::preflight::{Preflight, preflight};
+pub use self::control::audit_log::TrailEntry;
+pub use self::control::pauses::Pauses;
+pub use self::control::wake::Wake;
+pub use self::dead_letters::quota::{DeadRoom, Fullness};
+pub use self::handle::{Parts, Store};
+pub use self::model::bundle::{Bundle, BundleId, slice_of};
+pub use self::model::claim::{
+    Claim, ClaimRequest, Claimed, Division, Fresh, Held, Progress, Remainder, Settlement, Swept,
 };
+pub use self::model::codec::{CodecError, decode, encode};
+pub use self::model::condition::{Late, Memory};
+pub use self::model::dead_letter::{DeadBody, DeadFilter, DeadId, DeadLetter, DeadMark, DeadPage};
+pub use self::model::error::{PreflightError, StoreError};
+pub use self::model::heads::{Head, Looked, Unserved};
+pub use self::model::key_order::{Hold, Ordered, OrderedRequest, Position, Taken};
+pub use self::model::members::{Beaten, Known, Member, Presence};
+pub use self::model::scrub_report::AuditReport;
+pub use self::model::view::{
+    BrowseKey, BrowseQuery, Browsed, Counts, Found, Histogram, MessageState, PartitionView,
+};
+pub use self::model::write_op::{Meant, WriteOp, WriteResult};
+pub use self::query::scan::Standing;
+pub use self::write::Written;

@@ -113,7 +113,9 @@ pub struct RouteMetrics {
     pub in_flight: Count,
     pub dead: Count,
     pub ingress_lag: Count,
-    pub ingress_unresolved: Count,
+    ingress_unresolved: Count,
+    /// Of each partition of the source the oldest record that is read and not resolved, see [`Self::show_unresolved`].
+    oldest_unresolved: Mutex<BTreeMap<i32, u64>>,
     pub source_lost: Counter,
     pub publishing_paused: Count,
     pub oldest_overdue: Seconds,
@@ -296,6 +298,7 @@ impl RouteMetrics {
             dead: f.dead.get_or_create_owned(&label),
             ingress_lag: f.ingress_lag.get_or_create_owned(&label),
             ingress_unresolved: f.ingress_unresolved.get_or_create_owned(&label),
+            oldest_unresolved: Mutex::default(),
             source_lost: f.source_lost.get_or_create_owned(&label),
             publishing_paused: f.publishing_paused.get_or_create_owned(&label),
             oldest_overdue: f.oldest_overdue.get_or_create_owned(&label),
@@ -386,6 +389,23 @@ impl RouteMetrics {
     /// The reasons for which the route's ingress is paused now.
     pub fn paused(&self) -> Vec<&'static str> {
         self.paused.lock().iter().copied().collect()
+    }
+
+    /// Shows how many records of its source are read and not resolved, and the number of the oldest of each partition
+    /// (a queue has partition 0 alone). A number only tells whether that record is still the same one.
+    pub fn show_unresolved(&self, records: usize, oldest: BTreeMap<i32, u64>) {
+        self.ingress_unresolved.set(records as i64);
+        *self.oldest_unresolved.lock() = oldest;
+    }
+
+    /// How many records of its source are read and not resolved, as last shown.
+    pub fn unresolved(&self) -> i64 {
+        self.ingress_unresolved.get()
+    }
+
+    /// The number of the oldest record of each partition that is read and not resolved, as last shown.
+    pub fn oldest_unresolved(&self) -> BTreeMap<i32, u64> {
+        self.oldest_unresolved.lock().clone()
     }
 
     /// Says why its source cannot be read; `None`: it is read, or waits for a reason that `paused` has.

@@ -5,16 +5,16 @@
 
 pub mod burst;
 pub mod config;
-pub mod failing;
+pub mod follow;
 pub mod logging;
 pub mod metrics;
 pub mod overdue;
-pub mod watch;
+pub mod target_failures;
 
 pub use burst::Bursts;
 pub use config::{Config, Format};
-pub use failing::{Failing, Turn};
+pub use follow::{FollowNews, Follower, MAX_FOLLOWERS, Outcome, Watch};
 pub use logging::{LogError, init};
 pub use metrics::{Metrics, RouteMetrics};
 pub use overdue::{Overdue, Place};
-pub use watch::{FollowNews, Follower, MAX_FOLLOWERS, Outcome, Watch};
+pub use target_failures::{Failing, Turn};

@@ -13,11 +13,11 @@ use futures_util::stream::FuturesUnordered;
 use tracing::warn;
 
 use super::Shard;
-use super::looking::Looks;
-use super::order::Look;
-use super::reading::{Reading, Wanted};
-use super::sight::{LOOK, Sight};
-use super::taking::{self, Taken};
+use super::accept::{self, Taken};
+use super::claim_scope::{LOOK, Sight};
+use super::key_order::rules::Look;
+use super::polling::Looks;
+use super::read_claimed::{Reading, Wanted};
 use crate::cluster::Cluster;
 use crate::domain::limits::BUNDLE_MESSAGES;
 use crate::domain::{Partition, UnixMs};
@@ -358,7 +358,7 @@ async fn claim(shard: &Arc<Shard>, request: &ClaimRequest) -> Result<bool, Store
     while let Some(read) = reading.next().await {
         let mut items = Vec::new();
         for (one, room) in read? {
-            if let Taken::Held(item) = taking::take(shard, one, room, reading.lease_until_us()).await {
+            if let Taken::Held(item) = accept::take(shard, one, room, reading.lease_until_us()).await {
                 items.extend(item);
             }
         }

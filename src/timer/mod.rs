@@ -12,24 +12,22 @@
 //! may have passed to another (each hand-over checks a monotonic deadline taken before the claim was sent);
 //! a wake-up only shortens a wait; what is claimed but not published is given back on a clean stop.
 
+mod accept;
 mod budget;
+mod claim_scope;
+mod claim_table;
+mod claimed;
 mod claimer;
 pub mod config;
-mod division;
-mod holding;
-mod keeper;
-mod limit;
-mod lines;
-mod looking;
-mod order;
-mod ordered;
-mod reading;
-#[cfg(feature = "test-util")]
-pub mod rehearsal;
+mod key_order;
+mod maintenance;
+mod polling;
+mod rate_limit;
+mod read_claimed;
+mod resolve;
 mod settler;
-mod sight;
-mod table;
-mod taking;
+#[cfg(feature = "test-util")]
+pub mod simulation;
 mod wheel;
 
 use std::collections::BTreeMap;
@@ -50,8 +48,8 @@ use crate::store::{DeadRoom, Store};
 use crate::telemetry::{Bursts, Metrics, RouteMetrics, Watch};
 
 use self::budget::{Budget, Share};
-use self::limit::Limit;
-use self::table::Table;
+use self::claim_table::Table;
+use self::rate_limit::Limit;
 use self::wheel::Wheel;
 
 /// Messages of one route that this replica holds claimed at most; beyond it the route's next bundles wait
@@ -152,9 +150,10 @@ pub fn start(parts: &Parts<'_>) -> std::io::Result<()> {
         let Some(limit) = served.limit.clone() else { continue };
         let (name, store, shutdown) =
             (served.route.name.clone(), parts.store.clone(), parts.shutdown.clone());
-        parts
-            .tasks
-            .spawn(&format!("timer:limit:{name}"), limit::run(limit, name, store, wheel.clone(), shutdown));
+        parts.tasks.spawn(
+            &format!("timer:limit:{name}"),
+            rate_limit::run(limit, name, store, wheel.clone(), shutdown),
+        );
     }
     for (number, room) in bells.into_iter().enumerate() {
         let partitions =
@@ -179,7 +178,7 @@ pub fn start(parts: &Parts<'_>) -> std::io::Result<()> {
             shutdown: parts.shutdown.clone(),
         });
         parts.tasks.spawn(&format!("timer:claimer:{number}"), claimer::run(shard.clone()));
-        keeper::start(&shard, parts.tasks);
+        maintenance::start(&shard, parts.tasks);
         parts.tasks.spawn(&format!("timer:settler:{number}"), settler::run(shard));
     }
     Ok(())

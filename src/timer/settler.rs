@@ -4,9 +4,9 @@
 //! so they gather for some milliseconds first. Each quarter of a second claims are extended while anything of them
 //! is held, what is confirmed so far is noted, and what hangs a second after its bundle's last hand-over is split off.
 
-mod back;
-mod hold;
+mod extend;
 mod late;
+mod return_claims;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -19,10 +19,9 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::Shard;
-use super::division;
-use super::holding::{Heard, Holding, Standing};
-use super::table::Slots;
+use super::claim_table::Slots;
+use super::claimed::{Heard, Holding, Standing};
+use super::{Shard, resolve};
 use crate::cluster::Owned;
 use crate::domain::limits::CALL_NAMES;
 use crate::domain::{Partition, Verdict};
@@ -173,7 +172,7 @@ impl Settler {
             self.put_back(slot, p, back);
         } else {
             let held_on = holding.open_entries();
-            let division = division::of(&shard, holding, line, !held_on.is_empty());
+            let division = resolve::of(&shard, holding, line, !held_on.is_empty());
             drop(slots);
             self.divide(slot, held_on, division);
         }

@@ -15,8 +15,8 @@ use parking_lot::{Condvar, Mutex};
 use tracing::warn;
 
 use super::Served;
-use super::holding::Flight;
-use super::limit::Limit;
+use super::claimed::Flight;
+use super::rate_limit::Limit;
 use crate::domain::{Refusal, RouteName, StoreClock, UnixMs, Verdict};
 use crate::egress::Publication;
 use crate::lifecycle::{Shutdown, Tasks};

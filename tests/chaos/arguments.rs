@@ -1,11 +1,11 @@
-//! What `scripts/chaos` was asked for.
+//! Reads the arguments of `scripts/chaos`.
 
 use crate::rows::{self, Row};
 
 /// Messages a second. Two cores that brokers, Redis, producers, collectors and three unoptimised replicas share are busy
 /// with a thousand: then all is late, whatever the fault.
 const RATE: u64 = 400;
-/// What a short run plays by, unless it is told otherwise: who changed something wants the verdict on that, so it is
+/// Seed of a short run without `--seed`: a developer wants the verdict on a change, so it is
 /// the same schedule each time. Full runs explore.
 const SHORT_SEED: u64 = 22;
 /// Rows that a short run plays at the same time: it judges no times, and most of a cycle is waiting.
@@ -37,7 +37,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Whether the results are to be kept in the document.
+    /// Reports whether the results are to be kept in the document.
     pub(crate) fn keeps(&self) -> bool {
         !self.short && !self.dry
     }

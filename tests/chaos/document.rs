@@ -11,12 +11,12 @@ use crate::mutants::PLANTED;
 use crate::outcome::{self, Outcome, Sum};
 use crate::rows::{self, NOT_PLAYED, Row};
 
-/// What stands before the tables.
+/// Text before the tables.
 const PREFACE: &str = include_str!("preface.md");
 /// Remarks that a row shows at most.
 const REMARKS: usize = 6;
 
-/// What was found of each row, by its id, in all runs since it was begun anew.
+/// Findings of each row, by its id, in all runs since the row began anew.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Document {
     rows: BTreeMap<String, Found>,
@@ -25,17 +25,17 @@ pub(crate) struct Document {
     mutants: BTreeMap<String, Catch>,
 }
 
-/// What came of a planted fault.
+/// Result of a planted fault.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Catch {
     commit: String,
     date: String,
     seed: u64,
     rate: u64,
-    /// Whether its row passes without it.
+    /// Set where the row passes without the planted fault.
     passed: bool,
     pub(crate) caught: bool,
-    /// What the row said of it.
+    /// Finding of the row.
     found: String,
 }
 
@@ -83,7 +83,7 @@ struct Found {
 }
 
 impl Document {
-    /// What earlier runs left.
+    /// Reads the findings of earlier runs.
     pub(crate) fn read() -> Self {
         std::fs::read_to_string(path("chaos.json"))
             .map(|text| serde_json::from_str(&text).expect("docs/chaos.json is ours"))
@@ -160,8 +160,9 @@ impl Document {
     }
 
     fn describe(&self, row: &Row, page: &mut String) {
-        let Row { id, fault, bites, bar, differs, .. } = row;
-        write!(page, "\n**{id}**: {fault}.\n- Counts if {bites}.\n- Bar: {bar}.\n").expect("a string grows");
+        let Row { id, fault, precondition, limit, differs, .. } = row;
+        write!(page, "\n**{id}**: {fault}.\n- Counts if {precondition}.\n- Limit: {limit}.\n")
+            .expect("a string grows");
         if !differs.is_empty() {
             writeln!(page, "- Not as in the matrix: {differs}.").expect("a string grows");
         }

@@ -90,13 +90,16 @@ impl Load {
         delays_ms: (u64, u64),
         seed: u64,
     ) -> Self {
-        let (stop, mut producers) = (Arc::new(AtomicBool::new(false)), JoinSet::new());
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut producers = JoinSet::new();
         let each = (rate * TICK.as_millis() as u64 / 1000 / ways.len() as u64).max(1);
         for (n, way) in ways.iter().cloned().enumerate() {
-            let (run, stop, mut rng) =
-                (run.clone(), stop.clone(), Rng::with_seed(seed.wrapping_add(n as u64)));
+            let run = run.clone();
+            let stop = stop.clone();
+            let mut rng = Rng::with_seed(seed.wrapping_add(n as u64));
             let batch = {
-                let (run, way) = (run.clone(), way.clone());
+                let run = run.clone();
+                let way = way.clone();
                 move || (0..each).map(|_| way.message(&run, &mut rng, delays_ms)).collect()
             };
             if way.from_kafka {
@@ -125,11 +128,15 @@ async fn to_kafka(
     stop: Arc<AtomicBool>,
     mut batch: impl FnMut() -> Vec<Message>,
 ) {
-    let (producer, mut sends) = (kafka_producer(kafka), JoinSet::new());
+    let producer = kafka_producer(kafka);
+    let mut sends = JoinSet::new();
     let mut tick = tokio::time::interval(TICK);
     while !stop.load(Ordering::Relaxed) {
         tick.tick().await;
-        let (run, producer, topic, messages) = (run.clone(), producer.clone(), topic.clone(), batch());
+        let run = run.clone();
+        let producer = producer.clone();
+        let topic = topic.clone();
+        let messages = batch();
         sends.spawn(async move { run.send_kafka_by(&producer, &topic, messages).await });
     }
     sends.join_all().await;
@@ -142,7 +149,8 @@ async fn to_rabbitmq(
     stop: Arc<AtomicBool>,
     mut batch: impl FnMut() -> Vec<Message>,
 ) {
-    let (mut open, mut confirms) = (None, JoinSet::new());
+    let mut open = None;
+    let mut confirms = JoinSet::new();
     let mut tick = tokio::time::interval(TICK);
     while !stop.load(Ordering::Relaxed) {
         tick.tick().await;

@@ -1,8 +1,8 @@
 //! The chaos suite: each row of the fault matrix with real servers, real replicas and real signals, and the
 //! accounting over it. `scripts/chaos --help` says how it is called.
 //!
-//! A row is a function that plays one cycle of its fault on a [`stage::Stage`] and says, beside what the
-//! accounting finds by itself, whether the fault bit and which bars it held. Add a row: a function in `rows/`
+//! A row is a function that plays one cycle of its fault on a [`scenario::Scenario`] and says, beside what the
+//! accounting finds by itself, whether the preconditions were met and the limits kept. Add a row: a function in `rows/`
 //! and an entry in `rows/table/`.
 #![allow(
     clippy::expect_used,
@@ -21,9 +21,9 @@ mod mutants;
 mod outcome;
 mod preload;
 mod rows;
+mod scenario;
 mod schedule;
 mod servers;
-mod stage;
 mod store;
 
 use std::process::ExitCode;

@@ -5,12 +5,12 @@ use crate::arguments::Arguments;
 use crate::document::{Catch, Document};
 use crate::outcome::{Outcome, Verdict};
 use crate::rows;
-use crate::stage::Scale;
+use crate::scenario::Scale;
 
 /// A planted fault, the row that must catch it, which is not there for it alone, and how what it finds begins.
 pub(crate) struct Planted {
     pub(crate) name: &'static str,
-    /// What the relay does then.
+    /// Behaviour of a relay with the fault.
     pub(crate) does: &'static str,
     pub(crate) row: &'static str,
     sign: &'static str,
@@ -103,9 +103,10 @@ pub(crate) const LOST_CLAIM: &str = "published on a claim that was lost";
 /// A fault may need the right moment: so many seeds are tried.
 const TRIES: u64 = 3;
 
-/// Whether each was caught. With rows named, only those that these must catch.
+/// Plays the planted faults; answers whether each was caught. With rows named, only the faults that they must catch.
 pub(crate) async fn all_caught(arguments: &Arguments) -> bool {
-    let (mut all, mut document) = (true, Document::read());
+    let mut all = true;
+    let mut document = Document::read();
     for planted in PLANTED.iter().filter(|p| arguments.rows.iter().any(|row| row.id == p.row)) {
         let catch = catch(planted, arguments).await;
         println!("{}: {catch}", planted.name);
@@ -121,7 +122,10 @@ pub(crate) async fn all_caught(arguments: &Arguments) -> bool {
 async fn catch(planted: &Planted, arguments: &Arguments) -> Catch {
     let Planted { name, row: by, sign, .. } = planted;
     let row = rows::all().find(|row| row.id == *by).expect("a row");
-    let (mut passed, mut caught, mut found, mut last) = (false, false, String::new(), arguments.seed);
+    let mut passed = false;
+    let mut caught = false;
+    let mut found = String::new();
+    let mut last = arguments.seed;
     for seed in arguments.seed..arguments.seed + TRIES {
         let play = async |mutant| {
             let scale = Scale { seed, rate: arguments.rate, cycles: 1, mutant };

@@ -1,4 +1,4 @@
-//! What came of a cycle, and of all cycles of a row.
+//! Outcome of a cycle, and the sum of all cycles of a row.
 
 use std::fmt;
 
@@ -9,35 +9,35 @@ use tokio::task::JoinError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
-    /// The fault met nothing: it says nothing.
+    /// A precondition was not met: the cycle says nothing.
     Inconclusive,
-    /// All is accounted for and every bar was held.
+    /// All is accounted for and every limit was kept.
     Passed,
-    /// All is accounted for; a bar about time or amount was not held.
+    /// All is accounted for; a limit on time or amount was not kept.
     Missed,
     /// Something is not accounted for.
     Failed,
 }
 
 impl Verdict {
-    /// Whether a run with it counts as a success. In a short one only the accounts judge: how quick the machine is
+    /// Reports whether a run with this verdict is a success. In a short one only the accounts judge: how quick the machine is
     /// decides about times, and about how much a fault meets.
     pub(crate) fn is_good(self, short: bool) -> bool {
         self == Self::Passed || short && self != Self::Failed
     }
 }
 
-/// One cycle, or several on one stage.
+/// One cycle, or several in one scenario.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) seed: u64,
-    /// Cycles in which the fault bit, if it bit at all: more than one where a row strikes again on the same stage.
+    /// Cycles whose preconditions were met: more than one where a row injects its fault again into the same scenario.
     pub(crate) cycles: usize,
-    /// Further ones on the same stage in which it did not.
-    pub(crate) blunt: usize,
+    /// Further cycles of the same scenario whose preconditions were not met.
+    pub(crate) unmet_cycles: usize,
     /// Attempts to produce.
     pub(crate) messages: usize,
-    /// Messages claimed by those who were struck, just before; at each strike.
+    /// Messages that the victims had claimed just before each injection.
     pub(crate) in_flight: Vec<usize>,
     pub(crate) lost: usize,
     /// Lost as well, by a fault that takes just these.
@@ -46,19 +46,19 @@ pub(crate) struct Outcome {
     /// Misrouted, corrupt, unexpected, aborted, left behind in the store.
     pub(crate) wrong: usize,
     pub(crate) duplicates: usize,
-    /// Those of them that the relay's own counters of possible repeats do not cover.
+    /// Duplicates that the relay's own counters of possible repeats do not cover.
     pub(crate) unexplained: usize,
     /// The longest wait, from the fault on, of a message that was stored and due then or within the look-ahead, ms.
     pub(crate) takeover_ms: Option<i64>,
     /// From the healing to the last message that was over a second late, ms.
     pub(crate) recovery_ms: Option<i64>,
-    /// Why the fault met nothing.
-    pub(crate) toothless: Vec<String>,
-    /// Bars that were not held.
+    /// Preconditions that were not met.
+    pub(crate) unmet: Vec<String>,
+    /// Limits that were not kept.
     pub(crate) missed: Vec<String>,
-    /// What is not accounted for.
+    /// Messages and keys that are not accounted for.
     pub(crate) faults: Vec<String>,
-    /// What else is worth telling.
+    /// Other remarks.
     pub(crate) notes: Vec<String>,
 }
 
@@ -69,11 +69,11 @@ impl Outcome {
         Self { seed, cycles: 1, faults, ..Self::default() }
     }
 
-    /// What is not accounted for counts whether the fault bit or not.
+    /// Judges the cycle. A message that is not accounted for counts whether the preconditions were met or not.
     pub(crate) fn verdict(&self) -> Verdict {
         if !self.faults.is_empty() {
             Verdict::Failed
-        } else if !self.toothless.is_empty() {
+        } else if !self.unmet.is_empty() {
             Verdict::Inconclusive
         } else if self.missed.is_empty() {
             Verdict::Passed
@@ -103,8 +103,8 @@ impl fmt::Display for Outcome {
         )?;
         for (what, lines) in [
             ("NOT ACCOUNTED FOR", &self.faults),
-            ("did not bite", &self.toothless),
-            ("bar not held", &self.missed),
+            ("precondition not met", &self.unmet),
+            ("limit not kept", &self.missed),
             ("note", &self.notes),
         ] {
             for line in lines {
@@ -115,14 +115,14 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// All cycles of a row together. Counts are over those in which the fault bit.
+/// Sum of all cycles of a row. Counts cover the conclusive cycles, those whose preconditions were met.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Sum {
     pub(crate) verdict: Verdict,
-    /// Cycles in which the fault bit.
+    /// Conclusive cycles.
     pub(crate) cycles: usize,
     pub(crate) inconclusive: usize,
-    /// Stages on which they were played, and those of them whose bars were missed, or that failed.
+    /// Scenarios that were played, then those of them that missed a limit, then those that failed.
     #[serde(default)]
     pub(crate) plays: usize,
     #[serde(default)]
@@ -141,26 +141,26 @@ pub(crate) struct Sum {
     /// The longest of all cycles.
     pub(crate) takeover_ms: Option<i64>,
     pub(crate) recovery_ms: Option<i64>,
-    /// What was not held or not accounted for, or why nothing bit: each once, with the cycle's seed.
+    /// Limits not kept, faults, and preconditions not met: each once, with the seed of its cycle.
     pub(crate) remarks: Vec<String>,
 }
 
-/// Sums up. Without a cycle in which the fault bit the whole is inconclusive.
+/// Sums up outcomes. Without a conclusive one the sum is inconclusive.
 pub(crate) fn sum(outcomes: &[Outcome]) -> Sum {
-    let bit: Vec<_> = outcomes.iter().filter(|o| o.verdict() != Verdict::Inconclusive).collect();
-    let total = |count: fn(&Outcome) -> usize| bit.iter().map(|outcome| count(outcome)).sum();
+    let conclusive: Vec<_> = outcomes.iter().filter(|o| o.verdict() != Verdict::Inconclusive).collect();
+    let total = |count: fn(&Outcome) -> usize| conclusive.iter().map(|outcome| count(outcome)).sum();
     let (duplicates, unexplained): (usize, usize) = (total(|o| o.duplicates), total(|o| o.unexplained));
-    let in_flight = bit.iter().flat_map(|o| o.in_flight.iter().copied());
-    let ended = |verdict| bit.iter().filter(|o| o.verdict() == verdict).count();
+    let in_flight = conclusive.iter().flat_map(|o| o.in_flight.iter().copied());
+    let ended = |verdict| conclusive.iter().filter(|o| o.verdict() == verdict).count();
     let remarks = outcomes.iter().flat_map(|outcome| {
-        let lines = outcome.faults.iter().chain(&outcome.missed).chain(&outcome.toothless);
+        let lines = outcome.faults.iter().chain(&outcome.missed).chain(&outcome.unmet);
         lines.map(|line| format!("{line} (seed {})", outcome.seed))
     });
     Sum {
-        verdict: bit.iter().map(|o| o.verdict()).max().unwrap_or(Verdict::Inconclusive),
+        verdict: conclusive.iter().map(|o| o.verdict()).max().unwrap_or(Verdict::Inconclusive),
         cycles: total(|o| o.cycles),
-        inconclusive: outcomes.len() - bit.len() + total(|o| o.blunt),
-        plays: bit.len(),
+        inconclusive: outcomes.len() - conclusive.len() + total(|o| o.unmet_cycles),
+        plays: conclusive.len(),
         missed: ended(Verdict::Missed),
         failed: ended(Verdict::Failed),
         messages: total(|o| o.messages),
@@ -171,8 +171,8 @@ pub(crate) fn sum(outcomes: &[Outcome]) -> Sum {
         wrong: total(|o| o.wrong),
         explained: duplicates - unexplained,
         unexplained,
-        takeover_ms: bit.iter().filter_map(|o| o.takeover_ms).max(),
-        recovery_ms: bit.iter().filter_map(|o| o.recovery_ms).max(),
+        takeover_ms: conclusive.iter().filter_map(|o| o.takeover_ms).max(),
+        recovery_ms: conclusive.iter().filter_map(|o| o.recovery_ms).max(),
         remarks: remarks.collect(),
     }
 }

@@ -1,4 +1,4 @@
-//! What is loaded into other processes: a clock that can be stepped, and a note of what was synced to disk.
+//! Libraries that are loaded into other processes: a clock that can be stepped, and a note of what was synced to disk.
 
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ use crate::support::folders;
 /// The library, built once.
 static LIBRARY: LazyLock<PathBuf> = LazyLock::new(|| {
     let folder = folders::new("preload");
-    let (source, library) = (folder.join("preload.c"), folder.join("preload.so"));
+    let source = folder.join("preload.c");
+    let library = folder.join("preload.so");
     std::fs::write(&source, include_str!("preload.c")).expect("a file");
     let built = Command::new("cc")
         .args(["-shared", "-fPIC", "-O1", "-o"])

@@ -12,13 +12,13 @@ use crate::arguments::Arguments;
 use crate::document::Document;
 use crate::outcome::{self, Outcome, Verdict};
 use crate::rows::Row;
-use crate::stage::Scale;
+use crate::scenario::Scale;
 
 /// A row on its way through the rounds.
 struct Course {
     row: &'static Row,
     wanted: u64,
-    /// Cycles that were played, and those of them in which the fault bit.
+    /// Cycles that were played, and the conclusive ones among them.
     played: u64,
     conclusive: u64,
     outcomes: Vec<Outcome>,
@@ -89,12 +89,12 @@ impl Course {
         Self { row, wanted, played: 0, conclusive: 0, outcomes: Vec::new() }
     }
 
-    /// A cycle in which the fault did not bite says nothing, so others take its place, as many again at most.
+    /// Reports whether another cycle is wanted. An inconclusive cycle is replaced, as many again at most.
     fn goes_on(&self) -> bool {
         self.conclusive < self.wanted && self.played < 2 * self.wanted
     }
 
-    /// Plays one cycle, or as many on one stage as the row can.
+    /// Plays one cycle, or as many in one scenario as the row can.
     async fn play(&mut self, arguments: &Arguments) {
         let Row { id, fault, at_once, play, .. } = self.row;
         if self.played == 0 {
@@ -102,14 +102,15 @@ impl Course {
         }
         let seed = arguments.seed.wrapping_add(self.played);
         let cycles = (self.wanted - self.conclusive).min(*at_once);
-        let (began, scale) = (Instant::now(), Scale { seed, rate: arguments.rate, cycles, mutant: None });
+        let began = Instant::now();
+        let scale = Scale { seed, rate: arguments.rate, cycles, mutant: None };
         let outcome = tokio::task::spawn_local(play(scale)).await;
         let outcome = outcome.unwrap_or_else(|panic| Outcome::panicked(seed, &panic));
         let took = began.elapsed().as_secs();
         println!("{id} cycle {} of {}, seed {seed}, {took} s: {outcome}", self.played + 1, self.wanted);
-        let bit = if outcome.verdict() == Verdict::Inconclusive { 0 } else { outcome.cycles as u64 };
-        self.conclusive += bit;
-        self.played += (outcome.cycles + outcome.blunt) as u64;
+        let conclusive = if outcome.verdict() == Verdict::Inconclusive { 0 } else { outcome.cycles as u64 };
+        self.conclusive += conclusive;
+        self.played += (outcome.cycles + outcome.unmet_cycles) as u64;
         self.outcomes.push(outcome);
     }
 }

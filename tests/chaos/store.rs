@@ -1,8 +1,8 @@
-//! What is left in the store at the end of a cycle: nothing but what describes it.
+//! Finds keys that are left in the store at the end of a cycle: only its description may be.
 
 use redis::aio::MultiplexedConnection;
 
-/// What may stay when nothing waits: descriptions, counts, memory of calls and sources, and of replicas.
+/// Keys that may stay when nothing waits: descriptions, counts, call numbers, offset marks, delivered names, replicas.
 const STAYS: &[&str] = &["calls", "counts", "sources", "rates", "delivered", "order", "replicas", "store"];
 
 /// Keys of this prefix on these servers that should be gone; of each what it holds.
@@ -40,7 +40,8 @@ pub(crate) async fn keys(
     connection: &mut MultiplexedConnection,
     pattern: &str,
 ) -> Result<Vec<String>, redis::RedisError> {
-    let (mut cursor, mut all) = (0_u64, Vec::new());
+    let mut cursor = 0_u64;
+    let mut all = Vec::new();
     loop {
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(1000);

@@ -21,7 +21,7 @@ fn pod_of(deployment: &Value) -> &Value {
     &deployment["spec"]["template"]["spec"]
 }
 
-/// What the pods' next restart would read.
+/// Configuration that the pods would read at their next restart.
 async fn installed(cluster: &Cluster) -> (Value, Value) {
     let deployment = cluster.get("shop", "deployment", "rel-postdate").await.expect("a Deployment");
     let map = cluster.get("shop", "configmap", "rel-postdate").await.expect("a ConfigMap");
@@ -187,7 +187,8 @@ async fn every_case_is_taken_by_the_api() {
 async fn the_installed_pod_relays() {
     let (cluster, redis, kafka, rabbitmq) =
         tokio::join!(Cluster::start(), Redis::shared(), Kafka::shared(), Rabbitmq::shared());
-    let (from, target) = (kafka.unique_topic("from", 2).await, names::unique("to"));
+    let from = kafka.unique_topic("from", 2).await;
+    let target = names::unique("to");
     rabbitmq.declare_queue(&target, QueueKind::Quorum).await;
     cluster.namespace("shop").await;
     cluster.secret("shop", "redis", &[("url", &redis.url())]).await;

@@ -18,7 +18,7 @@ fn lint_finds_nothing() {
     }
 }
 
-/// What a user's Secrets would hold, by the path that the chart mounts them at.
+/// Contents of a user's Secrets, by the path that the chart mounts them at.
 fn secrets(pod: &Value) -> BTreeMap<String, BTreeMap<String, String>> {
     let mut all: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
     for source in list(&pod["volumes"]).flat_map(|volume| list(&volume["projected"]["sources"])) {
@@ -40,7 +40,7 @@ fn secrets(pod: &Value) -> BTreeMap<String, BTreeMap<String, String>> {
     all
 }
 
-/// What the pod of this Deployment or Job gets to see.
+/// Files and environment that the pod of this Deployment or Job gets to see.
 fn container(all: &[Value], pod: &Value, name: &str) -> Container {
     let secrets = secrets(pod);
     Container::of(pod, name, &|kind, name| match kind {
@@ -76,14 +76,15 @@ async fn every_rendered_configuration_is_right_by_the_binarys_own_check() {
             }
             let container = container(&all, &document["spec"]["template"]["spec"], "check");
             let output = pod::finish(&container.volumes, &container.environment, &container.args()).await;
-            let (out, error) = (text(&output.stdout), text(&output.stderr));
+            let out = text(&output.stdout);
+            let error = text(&output.stderr);
             assert_eq!(output.status.code(), Some(0), "{case}, {kind}: {error}");
             assert!(out.starts_with("the configuration is right"), "{out}");
         }
     }
 }
 
-/// What the binary says it has read of a case, on one line.
+/// Configuration that the binary has read of a case, on one line.
 async fn printed(case: &str, deployment: &str) -> String {
     let all = documents(&template(&[&chart().join("ci").join(case)], &[]));
     let pod = &find(&all, "Deployment", deployment)["spec"]["template"]["spec"];

@@ -29,7 +29,9 @@ impl Cluster {
     /// Starts them, and waits until the API is ready.
     pub(crate) async fn start() -> Self {
         let folder = folders::new("cluster");
-        let (client, peer, port) = (ports::free(), ports::free(), ports::free());
+        let client = ports::free();
+        let peer = ports::free();
+        let port = ports::free();
         let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
         let etcd = Process::start("etcd", &folder, "etcd", |command| {
             command.args(["--data-dir", "etcd", "--unsafe-no-fsync"]);
@@ -197,7 +199,8 @@ pub(crate) struct Kubelet {
 impl Kubelet {
     /// At work until this is dropped.
     pub(crate) fn start(cluster: &Arc<Cluster>, namespace: &str) -> Self {
-        let (cluster, namespace) = (cluster.clone(), namespace.to_owned());
+        let cluster = cluster.clone();
+        let namespace = namespace.to_owned();
         let works = Arc::new(AtomicBool::new(true));
         let working = works.clone();
         let task = tokio::spawn(async move {
@@ -211,7 +214,7 @@ impl Kubelet {
         Self { works, task }
     }
 
-    /// Whether it looks for Jobs.
+    /// Sets whether it looks for Jobs.
     pub(crate) fn works(&self, works: bool) {
         self.works.store(works, Ordering::Relaxed);
     }

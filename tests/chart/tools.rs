@@ -55,7 +55,7 @@ pub(crate) fn template(files: &[&Path], set: &[&str]) -> Output {
     command.output().expect("helm runs")
 }
 
-/// What was rendered, each document.
+/// Rendered documents, each parsed.
 pub(crate) fn documents(output: &Output) -> Vec<Value> {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let all: Vec<Value> = serde_saphyr::from_multiple(&text(&output.stdout)).expect("YAML");
@@ -68,7 +68,7 @@ pub(crate) fn find<'a>(all: &'a [Value], kind: &str, name: &str) -> &'a Value {
     all.iter().find(is).unwrap_or_else(|| panic!("no {kind} {name} in {all:#?}"))
 }
 
-/// What a process wrote.
+/// Output of a process, as text.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("UTF-8")
 }

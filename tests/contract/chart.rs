@@ -75,7 +75,8 @@ fn values_and_schema_know_the_same_keys() {
     let keys = |value: &Value| -> Vec<String> {
         value.as_object().expect("an object").keys().filter(|key| *key != "global").cloned().collect()
     };
-    let (values, properties) = (yaml("values.yaml"), &schema["properties"]);
+    let values = yaml("values.yaml");
+    let properties = &schema["properties"];
     let sorted = |mut keys: Vec<String>| {
         keys.sort();
         keys

@@ -105,7 +105,8 @@ fn the_reference_is_the_default_and_its_commented_keys_are_right() {
 #[test]
 fn routes_take_defaults_and_differ_where_they_say_so() {
     let config = check(example("many-routes.toml")).expect("right");
-    let (archive, jobs) = (route(&config, "archive"), route(&config, "jobs"));
+    let archive = route(&config, "archive");
+    let jobs = route(&config, "jobs");
     assert_eq!(archive.policy.max_delay_ms, 365 * 86_400_000);
     assert_eq!(jobs.policy.max_delay_ms, 14 * 86_400_000);
     assert_eq!(archive.policy.on_invalid, OnInvalid::Drop);

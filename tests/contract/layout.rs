@@ -38,9 +38,15 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "config",
         ],
     ),
-    ("cli", &["app", "config", "domain", "admin"]),
+    ("bench", BUILDS_ROOMS),
+    ("replay", BUILDS_ROOMS),
+    ("cli", &["app", "bench", "replay", "config", "domain", "admin"]),
     ("main", &["cli"]),
 ];
+
+/// Commands that build rooms of their own.
+const BUILDS_ROOMS: &[&str] =
+    &["domain", "lifecycle", "telemetry", "broker", "store", "egress", "ingress", "config", "app"];
 
 /// Of these rooms only the faces below may be used: `config` knows what the rooms take, not what they run.
 const CONFIG_FACES: &[&str] = &[
@@ -63,12 +69,12 @@ const CONFIG_FACES: &[&str] = &[
 /// A client library and the places (prefixes under `src/`) whose business it is. `config/clients.rs` only
 /// asks their parsers whether a URL or a property is one.
 const CLIENTS: &[(&str, &[&str])] = &[
-    ("redis", &["store/redis/", "config/clients.rs"]),
+    ("redis", &["store/", "config/clients.rs"]),
     ("rdkafka", &["broker/kafka", "ingress/kafka/", "egress/kafka/", "config/clients.rs"]),
     ("lapin", &["broker/rabbitmq", "ingress/rabbitmq/", "egress/rabbitmq/", "config/clients.rs"]),
     ("axum", &["admin/"]),
     ("utoipa", &["admin/"]),
-    ("anyhow", &["app", "cli/", "main.rs"]),
+    ("anyhow", &["app", "bench", "replay", "cli/", "main.rs"]),
     ("figment", &["config/"]),
     ("clap", &["cli/"]),
 ];
@@ -102,7 +108,7 @@ fn sources() -> Vec<Source> {
     found
 }
 
-/// What stands before the inline tests.
+/// The text before the inline tests.
 fn production(text: &str) -> &str {
     text.split("\n#[cfg(test)]\nmod ").next().unwrap_or(text)
 }
@@ -137,7 +143,9 @@ fn crate_paths(text: &str) -> Vec<String> {
 
 /// The items of a `{a, b::{c, d}}` list whose opening brace is behind us, nested ones by their first part.
 fn top_level(list: &str) -> Vec<&str> {
-    let (mut depth, mut start, mut items) = (0, 0, Vec::new());
+    let mut depth = 0;
+    let mut start = 0;
+    let mut items = Vec::new();
     for (at, char) in list.char_indices() {
         match char {
             '{' => depth += 1,

@@ -1,4 +1,4 @@
-//! What holds without any server: the configuration's examples and refusals, the command line's manners,
+//! Tests that need no server: the configuration's examples and refusals, the command line's manners,
 //! fresh documents, the layout of the source.
 
 #![allow(clippy::expect_used)] // a test that cannot go on should stop

@@ -233,8 +233,11 @@ fn metrics_are_read_and_summed_over_the_labels_not_named() {
 /// Straight into the targets: whatever the accounting finds here, its own producers or collectors made.
 #[tokio::test]
 async fn producers_and_collectors_raise_no_alarm_on_real_brokers() {
-    let (kafka, rabbitmq, run) = (Kafka::shared().await, Rabbitmq::shared().await, Run::new());
-    let (topic, queue) = (kafka.unique_topic("accounted", 3).await, names::unique("accounted"));
+    let kafka = Kafka::shared().await;
+    let rabbitmq = Rabbitmq::shared().await;
+    let run = Run::new();
+    let topic = kafka.unique_topic("accounted", 3).await;
+    let queue = names::unique("accounted");
     rabbitmq.declare_queue(&queue, QueueKind::Classic).await;
     run.collect_kafka(kafka, &topic, 3);
     run.collect_rabbitmq(rabbitmq, &queue);

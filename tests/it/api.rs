@@ -18,7 +18,8 @@ async fn start(kafka: &Kafka) -> Relay {
 
 /// The relay, and the topic that it reads.
 async fn start_on(kafka: &Kafka) -> (Relay, String) {
-    let (from, to) = (kafka.unique_topic("from", 1).await, kafka.unique_topic("to", 1).await);
+    let from = kafka.unique_topic("from", 1).await;
+    let to = kafka.unique_topic("to", 1).await;
     let route = |config: Config, name: &str| {
         config.route(
             name,
@@ -74,8 +75,9 @@ async fn call_if(
     body: Option<Value>,
     if_match: Option<&str>,
 ) -> (u16, Option<String>, Value) {
-    let (url, method, token) =
-        (format!("{}{path}", relay.url()), method.to_owned(), token.map(str::to_owned));
+    let url = format!("{}{path}", relay.url());
+    let method = method.to_owned();
+    let token = token.map(str::to_owned);
     let if_match = if_match.map(str::to_owned);
     let sent = tokio::task::spawn_blocking(move || {
         let mut request = ureq::http::Request::builder().method(&*method).uri(&url);

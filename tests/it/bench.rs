@@ -16,15 +16,15 @@ use crate::support::{
 /// How long an ended bench may take to clean up.
 const END: Duration = Duration::from_secs(60);
 
-/// What a bench said.
+/// Exit code and output of a bench.
 #[derive(Debug)]
-struct Said {
+struct BenchOutput {
     code: i32,
     out: String,
     err: String,
 }
 
-impl Said {
+impl BenchOutput {
     fn of(output: &Output) -> Self {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
         let code = output.status.code().expect("no signal");
@@ -37,11 +37,11 @@ impl Said {
 }
 
 /// `postdate bench --config FILE --route r ARGS`
-async fn bench(file: &Path, args: &[&str]) -> Said {
+async fn bench(file: &Path, args: &[&str]) -> BenchOutput {
     let mut command = Command::new(relay::binary());
     command.args(["bench", "--config"]).arg(file).args(["--route", "r"]).args(args).env_clear();
     let output = tokio::task::spawn_blocking(move || command.output().expect("the binary runs"));
-    Said::of(&output.await.expect("no panic"))
+    BenchOutput::of(&output.await.expect("no panic"))
 }
 
 /// The same, to be ended or disturbed.
@@ -70,7 +70,8 @@ async fn pending(relay: &Relay) -> usize {
 
 /// A route `r` between two topics of four partitions.
 async fn topics(kafka: &Kafka, redis: &Redis, more: &str) -> (Config, String, String) {
-    let (from, to) = (kafka.unique_topic("bench-in", 4).await, kafka.unique_topic("bench-out", 4).await);
+    let from = kafka.unique_topic("bench-in", 4).await;
+    let to = kafka.unique_topic("bench-out", 4).await;
     let config = Config::new(redis).kafka("main", kafka).route(
         "r",
         &format!("{{ kafka = \"main\", topic = \"{from}\", group = \"{from}\" }}"),
@@ -82,7 +83,9 @@ async fn topics(kafka: &Kafka, redis: &Redis, more: &str) -> (Config, String, St
 
 /// A route `r` from a queue to an exchange with a queue of somebody else behind it.
 async fn exchange(rabbitmq: &Rabbitmq, redis: &Redis, kind: ExchangeKind) -> (Config, String, String) {
-    let (from, to, theirs) = (names::unique("in"), names::unique("out"), names::unique("theirs"));
+    let from = names::unique("in");
+    let to = names::unique("out");
+    let theirs = names::unique("theirs");
     rabbitmq.declare_queue(&from, QueueKind::Classic).await;
     rabbitmq.declare_queue(&theirs, QueueKind::Classic).await;
     rabbitmq.declare_exchange(&to, kind).await;
@@ -96,10 +99,10 @@ async fn exchange(rabbitmq: &Rabbitmq, redis: &Redis, kind: ExchangeKind) -> (Co
     (config, to, theirs)
 }
 
-/// All that was sent came back, once, on time.
-fn whole(said: &Said) -> u64 {
-    let found = said.json();
-    assert_eq!((said.code, said.err.as_str()), (0, ""), "{said:?}");
+/// Checks that every message came back, once, on time; answers how many were sent.
+fn sent_all(output: &BenchOutput) -> u64 {
+    let found = output.json();
+    assert_eq!((output.code, output.err.as_str()), (0, ""), "{output:?}");
     let sent = found["sent"].as_u64().expect("a number");
     assert!(sent > 0, "{found}");
     for (key, expected) in
@@ -120,8 +123,8 @@ async fn a_kafka_route_is_measured_beside_others_and_nothing_stays_behind() {
     let (kafka, redis) = tokio::join!(Kafka::shared(), Redis::start());
     let (config, _, to) = topics(kafka, &redis, "").await;
     let mut relay = Relay::start(&config).await;
-    let said = bench(&relay.config_file(), &[&SHORT[..], &["--json"]].concat()).await;
-    whole(&said);
+    let output = bench(&relay.config_file(), &[&SHORT[..], &["--json"]].concat()).await;
+    sent_all(&output);
     assert_eq!(pending(&relay).await, 0);
     let groups: BaseConsumer = kafka.client().create().expect("a client");
     let groups = groups.fetch_group_list(None, Duration::from_secs(10)).expect("the groups");
@@ -145,8 +148,8 @@ async fn a_rabbitmq_route_is_measured_from_a_queue_of_its_own() {
     for kind in [ExchangeKind::Topic, ExchangeKind::Headers] {
         let (config, exchange, theirs) = exchange(rabbitmq, &redis, kind.clone()).await;
         let mut relay = Relay::start(&config).await;
-        let said = bench(&relay.config_file(), &[&SHORT[..], &["--json"]].concat()).await;
-        let sent = whole(&said);
+        let output = bench(&relay.config_file(), &[&SHORT[..], &["--json"]].concat()).await;
+        let sent = sent_all(&output);
         assert_eq!(pending(&relay).await, 0);
         // Theirs got what was tried first, too.
         let got = u64::from(rabbitmq.queue_len(&theirs).await);
@@ -226,9 +229,9 @@ async fn what_cannot_be_measured_is_said_before_anything_is_sent() {
         (&["--duration", "1ms", "--yes"], "between 100ms and 1d"),
     ];
     for (args, part) in usage {
-        let said = bench(&alone, args).await;
-        assert_eq!((said.code, said.out.as_str()), (64, ""), "{args:?}: {said:?}");
-        assert!(said.err.contains(part), "{args:?}: {said:?}");
+        let output = bench(&alone, args).await;
+        assert_eq!((output.code, output.out.as_str()), (64, ""), "{args:?}: {output:?}");
+        assert!(output.err.contains(part), "{args:?}: {output:?}");
     }
     let queue = Config::new(&redis).rabbitmq("main", rabbitmq).route(
         "r",
@@ -236,9 +239,9 @@ async fn what_cannot_be_measured_is_said_before_anything_is_sent() {
         "{ rabbitmq = \"main\", exchange = \"\", routing_key = \"out\" }",
         "",
     );
-    let said = bench(&file(&queue), &["--yes"]).await;
-    assert_eq!(said.code, 64, "{said:?}");
-    assert!(said.err.contains("to the default exchange, so to one queue"), "{said:?}");
+    let output = bench(&file(&queue), &["--yes"]).await;
+    assert_eq!(output.code, 64, "{output:?}");
+    assert!(output.err.contains("to the default exchange, so to one queue"), "{output:?}");
 
     let nobody = format!("127.0.0.1:{}", ports::free());
     let (brokers, store) = (format!("kafka.main.brokers={nobody}"), format!("redis.url=redis://{nobody}"));
@@ -251,20 +254,20 @@ async fn what_cannot_be_measured_is_said_before_anything_is_sent() {
         (&[], "no relay serves route r"),
     ];
     for (args, part) in away {
-        let said = bench(&alone, &[&["--rate", "50", "--yes"], *args].concat()).await;
-        assert_eq!((said.code, said.out.as_str()), (1, ""), "{args:?}: {said:?}");
-        assert!(said.err.contains(part), "{args:?}: {said:?}");
+        let output = bench(&alone, &[&["--rate", "50", "--yes"], *args].concat()).await;
+        assert_eq!((output.code, output.out.as_str()), (1, ""), "{args:?}: {output:?}");
+        assert!(output.err.contains(part), "{args:?}: {output:?}");
     }
 
     let relay = Relay::start(&config).await;
-    let said = bench(&relay.config_file(), &["--rate", "50", "--yes", "--partitions", "5"]).await;
-    assert_eq!((said.code, said.out.as_str()), (1, ""), "{said:?}");
-    assert!(said.err.contains(&format!("topic {from} has 4 partition(s), and 5 are wanted")), "{said:?}");
+    let output = bench(&relay.config_file(), &["--rate", "50", "--yes", "--partitions", "5"]).await;
+    assert_eq!((output.code, output.out.as_str()), (1, ""), "{output:?}");
+    assert!(output.err.contains(&format!("topic {from} has 4 partition(s), and 5 are wanted")), "{output:?}");
     let paused = relay.request("POST", "/api/v1/routes/r/pause", None, "{}").await.expect("an answer");
     assert_eq!(paused.0, 200, "{paused:?}");
-    let said = bench(&relay.config_file(), &["--rate", "50", "--yes"]).await;
-    assert_eq!((said.code, said.out.as_str()), (1, ""), "{said:?}");
-    assert!(said.err.contains("route r is paused"), "{said:?}");
+    let output = bench(&relay.config_file(), &["--rate", "50", "--yes"]).await;
+    assert_eq!((output.code, output.out.as_str()), (1, ""), "{output:?}");
+    assert!(output.err.contains("route r is paused"), "{output:?}");
     let consumer: BaseConsumer = kafka.client().create().expect("a client");
     for (topic, partition) in [&from, &to].into_iter().flat_map(|topic| (0..4).map(move |p| (topic, p))) {
         let ends = consumer.fetch_watermarks(topic, partition, Duration::from_secs(10)).expect("its ends");

@@ -31,8 +31,10 @@ async fn keys(redis: &Redis, prefix: &str) -> Vec<String> {
 #[tokio::test]
 async fn all_is_well_and_nothing_is_written() {
     let (redis, kafka, rabbitmq) = tokio::join!(Redis::start(), Kafka::shared(), Rabbitmq::shared());
-    let (from, to) = (kafka.unique_topic("from", 3).await, kafka.unique_topic("to", 1).await);
-    let (queue, direct) = (names::unique("from"), names::unique("to"));
+    let from = kafka.unique_topic("from", 3).await;
+    let to = kafka.unique_topic("to", 1).await;
+    let queue = names::unique("from");
+    let direct = names::unique("to");
     rabbitmq.declare_queue(&queue, QueueKind::Quorum).await;
     rabbitmq.declare_queue(&direct, QueueKind::Classic).await;
     let exchange = names::unique("exchange");
@@ -72,7 +74,9 @@ async fn all_is_well_and_nothing_is_written() {
 async fn everything_that_is_wrong_is_said_in_one_run() {
     let (kafka, rabbitmq) = tokio::join!(Kafka::shared(), Rabbitmq::shared());
     let there = kafka.unique_topic("there", 1).await;
-    let (topic, queue, exchange) = (names::unique("gone"), names::unique("gone"), names::unique("gone"));
+    let topic = names::unique("gone");
+    let queue = names::unique("gone");
+    let exchange = names::unique("gone");
     let locked = rabbitmq.url().replace("guest:guest", "guest:hunter2");
     let dead = ports::free();
     let text = format!(

@@ -27,8 +27,10 @@ async fn any_user_on_a_read_only_root_with_secrets_as_files_and_no_home() {
         return;
     }
     let (redis, kafka, rabbitmq) = tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
-    let (from, to) = (kafka.unique_topic("from", 3).await, kafka.unique_topic("to", 1).await);
-    let (queue, target) = (names::unique("from"), names::unique("to"));
+    let from = kafka.unique_topic("from", 3).await;
+    let to = kafka.unique_topic("to", 1).await;
+    let queue = names::unique("from");
+    let target = names::unique("to");
     rabbitmq.declare_queue(&queue, QueueKind::Quorum).await;
     rabbitmq.declare_queue(&target, QueueKind::Quorum).await;
     let address = format!("127.0.0.1:{}", ports::free());
@@ -79,8 +81,8 @@ async fn any_user_on_a_read_only_root_with_secrets_as_files_and_no_home() {
     let messages = |label: &str, key: &str| -> Vec<_> {
         (0..20).map(|n| run.message(label, When::Delay(n * 50)).key(key)).collect()
     };
-    let (records, publishes) =
-        (messages(&format!("kafka:{to}"), "k"), messages(&format!("rabbitmq:{target}"), &target));
+    let records = messages(&format!("kafka:{to}"), "k");
+    let publishes = messages(&format!("rabbitmq:{target}"), &target);
     tokio::join!(
         run.send_kafka(kafka, &from, records),
         run.send_rabbitmq(rabbitmq, "", Some(&queue), publishes)
@@ -137,7 +139,8 @@ async fn a_configmap_that_changes_is_read_at_the_next_start_and_refused_there() 
 #[tokio::test]
 async fn readiness_closes_before_the_drain_and_the_deadline_ends_it() {
     let (redis, mut rabbitmq) = tokio::join!(Redis::start(), Rabbitmq::start());
-    let (queue, target) = (names::unique("from"), names::unique("to"));
+    let queue = names::unique("from");
+    let target = names::unique("to");
     rabbitmq.declare_queue(&queue, QueueKind::Quorum).await;
     rabbitmq.declare_queue(&target, QueueKind::Quorum).await;
     let config = Config::new(&redis).top("shutdown_timeout = \"4s\"").rabbitmq("main", &rabbitmq).route(
@@ -194,7 +197,8 @@ async fn readiness_closes_before_the_drain_and_the_deadline_ends_it() {
 async fn what_waits_and_falls_due_at_once_stays_below_the_charts_memory_limit() {
     const LIMIT_KIB: u64 = 512 * 1024;
     let (redis, kafka) = tokio::join!(Redis::start(), Kafka::shared());
-    let (from, to) = (kafka.unique_topic("from", 3).await, kafka.unique_topic("to", 3).await);
+    let from = kafka.unique_topic("from", 3).await;
+    let to = kafka.unique_topic("to", 3).await;
     let config = Config::new(&redis).kafka("main", kafka).route(
         "orders",
         &format!("{{ kafka = \"main\", topic = \"{from}\", group = \"{from}\" }}"),

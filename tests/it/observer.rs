@@ -10,7 +10,9 @@ use crate::support::{Config, QueueKind, Rabbitmq, Redis, Relay, Run, When, event
 /// Plays one message that somebody beside the relay takes and holds; the trouble of another route is no reason for
 /// it. What the observer says of it.
 async fn stolen(when: When) -> String {
-    let (redis, rabbitmq, run) = (Redis::shared().await, Rabbitmq::shared().await, Run::new());
+    let redis = Redis::shared().await;
+    let rabbitmq = Rabbitmq::shared().await;
+    let run = Run::new();
     let [source, target, missing] = ["source", "target", "missing"].map(names::unique);
     rabbitmq.declare_queue(&source, QueueKind::Classic).await;
     rabbitmq.declare_queue(&target, QueueKind::Classic).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::replay::rig::{Rig, record};
+use crate::replay::fixture::{ReplayFixture, record};
 use crate::support::run::now_ms;
 
 /// Messages of one test, and how far apart they fall due, ms.
@@ -26,20 +26,21 @@ struct Race {
 }
 
 /// Messages that fall due one after another, each of which is asked about close to the moment of its claim.
-async fn races(rig: &Rig, method: &str, body: &str) -> Vec<Race> {
+async fn races(fixture: &ReplayFixture, method: &str, body: &str) -> Vec<Race> {
     let first = now_ms() + 4000;
     let dues = (0..RACES).map(|n| (format!("m{n}"), first + n * APART)).collect::<Vec<_>>();
     let records =
         dues.iter().map(|(id, due)| record(0, id, &[("x-delay-id", id), ("x-deliver-at", &due.to_string())]));
-    rig.produce(&records.collect::<Vec<_>>()).await;
-    rig.committed().await;
-    let (mut before, mut races) = (BEFORE, Vec::new());
+    fixture.produce(&records.collect::<Vec<_>>()).await;
+    fixture.committed().await;
+    let mut before = BEFORE;
+    let mut races = Vec::new();
     for (id, due) in dues {
         // One whose moment has gone by while the last was asked for is no race: where asking takes long, most are not.
         let Ok(wait) = u64::try_from(due - before - now_ms()) else { continue };
         tokio::time::sleep(Duration::from_millis(wait)).await;
         let path = format!("/api/v1/routes/r/messages/{id}");
-        let (status, answer) = rig.relay().request(method, &path, None, body).await.expect("an answer");
+        let (status, answer) = fixture.relay().request(method, &path, None, body).await.expect("an answer");
         let step = fastrand::i64(0..STEP);
         before += if status == 200 { -step } else { step };
         races.push(Race { id, due, status, answer: serde_json::from_str(&answer).expect("JSON") });
@@ -76,35 +77,36 @@ fn ids(races: &[Race]) -> Vec<String> {
 
 #[tokio::test]
 async fn what_is_cancelled_never_arrives_and_all_else_does() {
-    let rig = Rig::new(1, "").await;
-    let mut races = by_result(races(&rig, "DELETE", "").await);
+    let fixture = ReplayFixture::new(1, "").await;
+    let mut races = by_result(races(&fixture, "DELETE", "").await);
     races.remove("nobody knows");
     let cancelled = races.remove("cancelled").unwrap_or_default();
     many(&cancelled, &races);
     for (result, races) in &races {
         println!("{result}: {}", races.len());
-        rig.arrived_at_least(&ids(races)).await;
+        fixture.arrived_at_least(&ids(races)).await;
     }
     // One more, so that what was cancelled has had its time.
     let last = now_ms() + 500;
-    rig.produce(&[record(0, "last", &[("x-deliver-at", &last.to_string())])]).await;
-    rig.arrived_at_least(&["last".to_owned()]).await;
-    let (arrivals, cancelled) = (rig.arrivals(), ids(&cancelled));
+    fixture.produce(&[record(0, "last", &[("x-deliver-at", &last.to_string())])]).await;
+    fixture.arrived_at_least(&["last".to_owned()]).await;
+    let arrivals = fixture.arrivals();
+    let cancelled = ids(&cancelled);
     let lies: Vec<_> = cancelled.iter().filter(|id| arrivals.contains(id)).collect();
     assert!(lies.is_empty(), "cancelled, and published: {lies:?}");
 }
 
 #[tokio::test]
 async fn what_is_rescheduled_arrives_at_its_new_moment_and_all_else_at_its_old_one() {
-    let rig = Rig::new(1, "").await;
+    let fixture = ReplayFixture::new(1, "").await;
     let later = now_ms() + 4000 + RACES * APART + 2000;
-    let mut races = by_result(races(&rig, "PATCH", &format!("{{\"due_ms\":{later}}}")).await);
+    let mut races = by_result(races(&fixture, "PATCH", &format!("{{\"due_ms\":{later}}}")).await);
     races.remove("nobody knows");
     let moved = races.remove("rescheduled").unwrap_or_default();
     many(&moved, &races);
     let stayed: Vec<Race> = races.into_values().flatten().collect();
-    rig.arrived_at_least(&[ids(&moved), ids(&stayed)].concat()).await;
-    let arrivals = rig.arrivals_with_due();
+    fixture.arrived_at_least(&[ids(&moved), ids(&stayed)].concat()).await;
+    let arrivals = fixture.arrivals_with_due();
     let dues = |id: &str| -> Vec<i64> {
         arrivals.iter().filter(|(body, _)| body == id).map(|(_, due)| *due).collect()
     };

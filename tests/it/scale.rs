@@ -11,7 +11,7 @@ use postdate::domain::{OnDuplicate, RouteName, UnixMs};
 use postdate::store::WriteOp;
 use redis::aio::MultiplexedConnection;
 
-use crate::store::room::{Room, bundle, unnamed};
+use crate::store::fixture::{StoreFixture, bundle, unnamed};
 use crate::support::eventually::within;
 use crate::support::proxy::Mode;
 use crate::support::relay::binary;
@@ -44,9 +44,9 @@ const NO_TROUBLE_MS: i64 = 20;
 
 /// Stores so many messages of these routes, each in a slice of its own among those of its route and partition: the
 /// first of them due at a moment, the further ones a slice earlier (-1) or later (1) each.
-async fn fill(room: &Room, routes: &[RouteName], slices: usize, (first, step): (UnixMs, i64)) {
-    let fills = room.store.partitions().all().map(|p| {
-        let room = room.at(p);
+async fn fill(fixture: &StoreFixture, routes: &[RouteName], slices: usize, (first, step): (UnixMs, i64)) {
+    let fills = fixture.store.partitions().all().map(|p| {
+        let fixture = fixture.at(p);
         async move {
             let of_partition = (usize::from(p.0)..slices).step_by(PARTITIONS);
             let ops: Vec<WriteOp> = of_partition
@@ -59,7 +59,7 @@ async fn fill(room: &Room, routes: &[RouteName], slices: usize, (first, step): (
                 })
                 .collect();
             for call in ops.chunks(CALL) {
-                room.write(call.to_vec()).await;
+                fixture.write(call.to_vec()).await;
             }
         }
     });
@@ -79,9 +79,11 @@ async fn used(redis: &MultiplexedConnection, relay: &Relay) -> [f64; 2] {
 
 /// Shares of a core that both use over a while.
 async fn shares(redis: &MultiplexedConnection, relay: &Relay) -> [f64; 2] {
-    let (began, before) = (Instant::now(), used(redis, relay).await);
+    let began = Instant::now();
+    let before = used(redis, relay).await;
     tokio::time::sleep(WINDOW).await;
-    let (after, took) = (used(redis, relay).await, began.elapsed().as_secs_f64());
+    let after = used(redis, relay).await;
+    let took = began.elapsed().as_secs_f64();
     [(after[0] - before[0]) / took, (after[1] - before[1]) / took]
 }
 
@@ -133,7 +135,7 @@ async fn lateness_ms(rabbitmq: &Rabbitmq, from: &str, to: &str) -> i64 {
 async fn unserved(strangers: usize) {
     let (rabbitmq, redis) = tokio::join!(Rabbitmq::shared(), Redis::start());
     let far = Proxy::before(rabbitmq.port()).await;
-    let room = Room::on(&redis, PARTITIONS as u16).await;
+    let fixture = StoreFixture::on(&redis, PARTITIONS as u16).await;
     let raw = redis.connection().await.expect("connected");
     let queues = [(); 4].map(|()| names::unique("scale"));
     let [paused, away, from, to] = &queues;
@@ -146,7 +148,7 @@ async fn unserved(strangers: usize) {
         format!("{{ rabbitmq = \"{connection}\", exchange = \"\", routing_key = \"{queue}\" }}")
     };
     let url = format!("url = \"amqp://guest:guest@127.0.0.1:{}/%2f\"", far.port());
-    let config = Config::under(&lines, &room.config.prefix)
+    let config = Config::under(&lines, &fixture.config.prefix)
         .rabbitmq("main", rabbitmq)
         .section(&format!("[rabbitmq.far]\n{url}"))
         .route("paused", &source(paused), &target("main", to), "")
@@ -169,7 +171,7 @@ async fn unserved(strangers: usize) {
         .map(|name| RouteName::new(&name).expect("a name"))
         .collect();
     let began = Instant::now();
-    fill(&room, &routes, SLICES, (UnixMs(now_ms() - (1 << 20)), -1)).await;
+    fill(&fixture, &routes, SLICES, (UnixMs(now_ms() - (1 << 20)), -1)).await;
     let took = began.elapsed();
     // Rewriting the log of so many writes is not what is measured, nor is what begins with it.
     tokio::time::sleep(WINDOW).await;
@@ -199,11 +201,11 @@ async fn unserved(strangers: usize) {
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_heads_of_all_partitions_come_back_within_seconds() {
     let (rabbitmq, redis) = tokio::join!(Rabbitmq::shared(), Redis::start());
-    let room = Room::on(&redis, PARTITIONS as u16).await;
-    for p in room.store.partitions().all() {
-        room.at(p).keep(vec![unnamed(UnixMs(now_ms()), "x")]).await;
-        let heads = room.at(p).key("heads");
-        assert_eq!(room.command::<i64>(&["DEL", &heads]).await, 1);
+    let fixture = StoreFixture::on(&redis, PARTITIONS as u16).await;
+    for p in fixture.store.partitions().all() {
+        fixture.at(p).keep(vec![unnamed(UnixMs(now_ms()), "x")]).await;
+        let heads = fixture.at(p).key("heads");
+        assert_eq!(fixture.command::<i64>(&["DEL", &heads]).await, 1);
     }
     let queues = [(); 2].map(|()| names::unique("scale"));
     let [from, to] = &queues;
@@ -211,7 +213,7 @@ async fn lost_heads_of_all_partitions_come_back_within_seconds() {
         rabbitmq.declare_queue(queue, QueueKind::Classic).await;
     }
     let target = format!("{{ rabbitmq = \"main\", exchange = \"\", routing_key = \"{to}\" }}");
-    let config = Config::under(&format!("url = \"{}\"", redis.url()), &room.config.prefix)
+    let config = Config::under(&format!("url = \"{}\"", redis.url()), &fixture.config.prefix)
         .rabbitmq("main", rabbitmq)
         .route("orders", &format!("{{ rabbitmq = \"main\", queue = \"{from}\" }}"), &target, "");
     let relay = Relay::start(&config).await;
@@ -230,39 +232,40 @@ async fn a_large_store_on_a_slow_link_is_swept_in_seconds_and_audited_in_minutes
     const SLICES_EACH: usize = 2000;
     let (rabbitmq, redis) = tokio::join!(Rabbitmq::shared(), Redis::start());
     let link = Proxy::before(redis.port()).await;
-    let room = Room::on(&redis, PARTITIONS as u16).await;
+    let fixture = StoreFixture::on(&redis, PARTITIONS as u16).await;
     let [from, to] = ["scale", "scale"].map(names::unique);
     for queue in [&from, &to] {
         rabbitmq.declare_queue(queue, QueueKind::Classic).await;
     }
     let source = format!("{{ rabbitmq = \"main\", queue = \"{from}\" }}");
     let target = format!("{{ rabbitmq = \"main\", exchange = \"\", routing_key = \"{to}\" }}");
-    let config = Config::under(&format!("url = \"redis://127.0.0.1:{}\"", link.port()), &room.config.prefix)
-        .rabbitmq("main", rabbitmq)
-        .route("far", &source, &target, "");
+    let config =
+        Config::under(&format!("url = \"redis://127.0.0.1:{}\"", link.port()), &fixture.config.prefix)
+            .rabbitmq("main", rabbitmq)
+            .route("far", &source, &target, "");
     let far = [RouteName::new("far").expect("a name")];
-    fill(&room, &far, PARTITIONS * SLICES_EACH, (UnixMs(now_ms() + 86_400_000), 1)).await;
+    fill(&fixture, &far, PARTITIONS * SLICES_EACH, (UnixMs(now_ms() + 86_400_000), 1)).await;
     link.set(Mode::Delay(Duration::from_micros(2500)));
     let program = std::env::var_os("POSTDATE_SCALE_BINARY").map_or_else(binary, PathBuf::from);
     let mut relay = Relay::spawn_as(program, &config, &[]);
     relay.ready().await;
     let began = Instant::now();
-    for p in room.store.partitions().all() {
-        let room = room.at(p);
+    for p in fixture.store.partitions().all() {
+        let fixture = fixture.at(p);
         // Of a route that is not configured: what comes back stays.
-        room.keep(vec![unnamed(UnixMs(now_ms()), "x")]).await;
-        assert_eq!(room.claim(0).await.len(), 1);
-        let blobs: Vec<String> = room.command(&["KEYS", &room.key("b:*")]).await;
+        fixture.keep(vec![unnamed(UnixMs(now_ms()), "x")]).await;
+        assert_eq!(fixture.claim(0).await.len(), 1);
+        let blobs: Vec<String> = fixture.command(&["KEYS", &fixture.key("b:*")]).await;
         let lost = blobs.iter().find(|key| key.contains("b:far/")).expect("a blob");
-        room.command::<()>(&["DEL", lost]).await;
-        room.command::<()>(&["DEL", &room.key("counts")]).await;
+        fixture.command::<()>(&["DEL", lost]).await;
+        fixture.command::<()>(&["DEL", &fixture.key("counts")]).await;
     }
     let expired = async {
         let all = within(SWEEP_LIMIT, async || {
             let mut left = 0;
-            for p in room.store.partitions().all() {
-                let room = room.at(p);
-                left += room.command::<i64>(&["ZCARD", &room.key("claims")]).await;
+            for p in fixture.store.partitions().all() {
+                let fixture = fixture.at(p);
+                left += fixture.command::<i64>(&["ZCARD", &fixture.key("claims")]).await;
             }
             if left == 0 { Ok(began.elapsed()) } else { Err(format!("{left} are still claimed")) }
         });
@@ -272,7 +275,7 @@ async fn a_large_store_on_a_slow_link_is_swept_in_seconds_and_audited_in_minutes
         let all = within(AUDIT_LIMIT, async || {
             let metrics = relay.metrics().await.map_err(|error| error.to_string())?;
             let lost = metrics.sum("postdate_store_damage_total", &[("what", "lost")]) as usize;
-            let counted = room.store.counts().await.map_err(|error| error.to_string())?;
+            let counted = fixture.store.counts().await.map_err(|error| error.to_string())?;
             let counted = counted.get("far").map_or(0, |counts| counts.messages);
             let is_right = lost == PARTITIONS && counted == (PARTITIONS * (SLICES_EACH - 1)) as i64;
             if is_right { Ok(began.elapsed()) } else { Err(format!("{lost} lost, {counted} counted")) }

@@ -26,8 +26,10 @@ fn refused(output: &Output, code: i32, part: &str) {
 #[tokio::test]
 async fn a_message_is_followed_through_both_brokers() {
     let (redis, kafka, rabbitmq) = tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
-    let (from, to) = (kafka.unique_topic("from", 1).await, kafka.unique_topic("to", 1).await);
-    let (queue, target) = (names::unique("from"), names::unique("to"));
+    let from = kafka.unique_topic("from", 1).await;
+    let to = kafka.unique_topic("to", 1).await;
+    let queue = names::unique("from");
+    let target = names::unique("to");
     rabbitmq.declare_queue(&queue, QueueKind::Classic).await;
     rabbitmq.declare_queue(&target, QueueKind::Classic).await;
     let config = Config::new(redis)

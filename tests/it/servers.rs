@@ -62,7 +62,8 @@ async fn a_stopped_redis_hangs_and_a_continued_one_answers() {
 async fn rabbitmq_comes_back_with_its_queues_after_kill_9() {
     let mut rabbitmq = Rabbitmq::start().await;
     for kind in [QueueKind::Classic, QueueKind::Quorum] {
-        let (queue, exchange) = (names::unique("queue"), names::unique("exchange"));
+        let queue = names::unique("queue");
+        let exchange = names::unique("exchange");
         rabbitmq.declare_queue(&queue, kind).await;
         rabbitmq.declare_exchange(&exchange, ExchangeKind::Direct).await;
         rabbitmq.bind(&queue, &exchange, "key").await;

@@ -1,4 +1,4 @@
-//! What must be true: in every state, and of a world that has come to rest.
+//! Checks the rules: those of every state, and those of a world that has come to rest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ pub fn broken<T>(rule: &'static str, what: String) -> Result<T, Broken> {
 }
 
 impl World {
-    /// What must be true in every state; `early`, `cancelled` and `unexplained` are judged where they would happen.
+    /// Checks the rules of every state; `early`, `cancelled` and `unexplained` are judged where they would happen.
     pub fn check(&self, setting: &Setting) -> Result<(), Broken> {
         let mut live = BTreeSet::new();
         for body in self.master.model.live() {
@@ -51,20 +51,20 @@ impl World {
         broken("lost", format!("record {at} of source {source} was accepted and is nowhere"))
     }
 
-    /// Whether an ingress that lives still has it in a call: only one that acknowledges too early has what it
-    /// owes there.
+    /// Reports whether a live ingress still has the record in a call: only an ingress that acknowledges too early owes a
+    /// record that is still in one.
     fn is_on_its_way(&self, record: usize) -> bool {
         let wires = self.ingress.iter().filter_map(|ingress| ingress.actor.wire.as_ref());
         wires
             .filter_map(|wire| if let Op::Write(writes) = &wire.op { Some(writes) } else { None })
             .flatten()
             .any(|write| match write {
-                Write::Store(letters, _) => letters.iter().any(|l| record_of(l.body) == record),
+                Write::Store(messages, _) => messages.iter().any(|l| record_of(l.body) == record),
                 _ => false,
             })
     }
 
-    /// What must be true where nothing goes on by itself any more.
+    /// Checks the rules of a world in which nothing goes on by itself any more.
     pub fn at_rest(&self, setting: &Setting) -> Result<(), Broken> {
         if !self.master.model.is_empty() || !self.socket.is_empty() {
             return broken("stuck", "messages stand in the store and nobody will ever take them".into());
@@ -74,7 +74,7 @@ impl World {
                 return broken("stuck", format!("source {s} is not read to its end"));
             }
         }
-        if self.timers.iter().any(|timer| !timer.hands.is_empty()) {
+        if self.timers.iter().any(|timer| !timer.claimed_bundles.is_empty()) {
             return broken("stuck", "a timer holds what it will never finish".into());
         }
         // The name of what has died is free.

@@ -6,7 +6,7 @@ use super::world::{Fault, Setting};
 /// How the store's clock goes, as the timers' own clocks see it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drift {
-    /// What a timer's clock gains on the store's in one unit of time: -1, 0 or 1.
+    /// Gain of a timer's clock on the store's in one unit of time: -1, 0 or 1.
     pub gain: Moment,
     /// Each look at the store's clock sees it step back.
     pub steps: bool,
@@ -30,14 +30,14 @@ impl Setting {
         if self.has(Fault::OwnClock) { own } else { own.min(now) }
     }
 
-    /// Whether a timer that looks at the store's clock now finds a reason to let nothing expire for a lease.
-    pub fn holds_expiry(&self, withheld: u8) -> bool {
+    /// Reports whether a timer that reads the store's clock now suspends expiry for a lease.
+    pub fn suspends_expiry(&self, withheld: u8) -> bool {
         let cause = self.drift.steps || self.has(Fault::DriftIsAStep) && self.drift.gain > 0;
         let endless = self.has(Fault::DriftIsAStep) || self.has(Fault::HoldForEver);
         cause && (endless || withheld < LEASES)
     }
 
-    /// Whether a holder's own deadline can be later than the store's.
+    /// Reports whether the claimer's own deadline can be later than the store's.
     pub fn holder_is_late(&self) -> bool {
         self.drift.gain < 0 && self.has(Fault::NoAllowance)
     }

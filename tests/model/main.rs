@@ -1,9 +1,9 @@
-//! One message's life as a model: every history of small worlds, and millions of long ones by dice.
+//! Model of what becomes of a message: every history of small worlds, and millions of long ones by dice.
 //!
 //! `store.rs` is the pure model that `tests/it/store` compares with real Redis call by call; here it stands among
 //! actors: ingresses that read, store and acknowledge, timers that claim, publish, settle, divide, sweep and drain,
 //! a broker that confirms, refuses or keeps silent, a replica that takes over. They crash, their replies get lost,
-//! their calls arrive late, their deadlines pass while they hold what they hold. Of each world must be true:
+//! their calls arrive late, their deadlines pass while they have a claim. Of each world must be true:
 //!
 //! | rule | |
 //! |---|---|
@@ -19,14 +19,14 @@
 //!
 //! Each fault that can be planted must be found, by the search of everything and by dice.
 //! `scripts/chaos model` does the same with an optimiser and a million histories: nothing here needs a crate.
-#![allow(unreachable_pub, reason = "one binary, one room of tests")]
+#![allow(unreachable_pub, reason = "one binary, one module of tests")]
 #![allow(clippy::expect_used, reason = "a test that cannot go on panics")]
 #![allow(clippy::print_stdout, reason = "what was seen, for whoever asks with --nocapture")]
 #![allow(clippy::disallowed_methods, reason = "a test binary has no configuration")]
 
 mod checks;
+mod claimed_bundle;
 mod drift;
-mod hand;
 mod master;
 mod possible;
 mod search;
@@ -43,7 +43,7 @@ use std::collections::BTreeSet;
 use drift::Drift;
 use search::{Dice, everything, history};
 use settings::with;
-use store::Flaw;
+use store::StoreFault;
 use world::{Fault, Setting};
 
 /// Beyond this many states a world is too large to see all of.
@@ -88,17 +88,17 @@ fn no_history_of_a_larger_world_breaks_a_rule() {
 fn faults() -> Vec<(Fault, Setting, &'static str)> {
     vec![
         (Fault::SettleBeforeConfirm, settings::crash(), "lost"),
-        (Fault::Store(Flaw::NoFencing), settings::pause(), "fencing"),
+        (Fault::Store(StoreFault::NoFencing), settings::pause(), "fencing"),
         (Fault::SweepAtStart, settings::crash(), "stuck"),
         (Fault::CommitBeforeStore, settings::lost_reply(), "lost"),
-        (Fault::Store(Flaw::GoneCleared), settings::cancel(), "cancelled"),
-        (Fault::Store(Flaw::DeadlineToken), settings::give_back(), "fencing"),
+        (Fault::Store(StoreFault::GoneCleared), settings::cancel(), "cancelled"),
+        (Fault::Store(StoreFault::DeadlineToken), settings::give_back(), "fencing"),
         (Fault::NoWait, settings::failover(), "lost"),
         (Fault::Early, settings::lookahead(), "early"),
-        (Fault::Store(Flaw::Unnumbered), settings::lost_reply(), "two places"),
+        (Fault::Store(StoreFault::Unnumbered), settings::lost_reply(), "two places"),
         (Fault::ForgetExpiry, settings::crash_and_refusal(), "unexplained"),
-        (Fault::Store(Flaw::MoveForgets), settings::command(), "unexplained"),
-        (Fault::Store(Flaw::RefusalForgotten), settings::refusal(), "two places"),
+        (Fault::Store(StoreFault::MoveForgets), settings::command(), "unexplained"),
+        (Fault::Store(StoreFault::RefusalForgotten), settings::refusal(), "two places"),
         (Fault::MarkWithoutWait, settings::failover_and_crash(), "unexplained"),
         (Fault::DriftIsAStep, settings::slow_store(), "stuck"),
         (Fault::HoldForEver, settings::steps(), "stuck"),
@@ -128,9 +128,11 @@ fn the_tier_async_loses_in_a_failover_what_it_says_it_may() {
 /// `POSTDATE_MODEL_HISTORIES` of them, from the seed `POSTDATE_MODEL_SEED` on; history n has the seed S + n.
 #[test]
 fn no_history_by_dice_breaks_a_rule() {
-    let (seed, count) = (number("POSTDATE_MODEL_SEED", 1), number("POSTDATE_MODEL_HISTORIES", 2000));
+    let seed = number("POSTDATE_MODEL_SEED", 1);
+    let count = number("POSTDATE_MODEL_HISTORIES", 2000);
     println!("{count} histories from seed {seed} on");
-    let (mut steps, mut kinds) = (0, BTreeSet::new());
+    let mut steps = 0;
+    let mut kinds = BTreeSet::new();
     for seed in seed..seed + count {
         let mut dice = Dice::new(seed);
         let setting = settings::by_chance(&mut dice);

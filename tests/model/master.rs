@@ -1,14 +1,14 @@
-//! A master runs calls.
+//! Runs calls on a master of the store.
 
-use super::store::{Flaw, Moment, Said};
+use super::store::{Moment, StoreFault, WriteResult};
 use super::world::*;
 
 impl Master {
     /// Runs a call, or answers it as the first time.
-    pub fn run(&mut self, lane: Lane, wire: &Wire, now: Moment) -> Answer {
-        let numbered = !matches!(wire.op, Op::Hold(..) | Op::GiveBack(_) | Op::Sweep);
-        let unnumbered = self.model.flaw == Some(Flaw::Unnumbered) && !matches!(wire.op, Op::Mark(..));
-        let known = self.calls.iter().position(|(of, ..)| *of == lane);
+    pub fn run(&mut self, caller: Caller, wire: &Wire, now: Moment) -> Answer {
+        let numbered = !matches!(wire.op, Op::Extend(..) | Op::GiveBack(_) | Op::Sweep);
+        let unnumbered = self.model.fault == Some(StoreFault::Unnumbered) && !matches!(wire.op, Op::Mark(..));
+        let known = self.calls.iter().position(|(of, ..)| *of == caller);
         if let Some((_, number, answer)) = known.map(|at| &self.calls[at])
             && numbered
             && !unnumbered
@@ -19,12 +19,12 @@ impl Master {
         self.model.now = now;
         let refused = matches!(&wire.op, Op::Write(writes) if {
             let names: Vec<_> = writes.iter().flat_map(Write::names).collect();
-            !self.model.is_as_seen(&names, &wire.look)
+            !self.model.is_as_seen(&names, &wire.found)
         });
-        let answer = if refused { Answer::Refused } else { self.apply(lane, &wire.op) };
-        let forgets = refused && self.model.flaw == Some(Flaw::RefusalForgotten);
+        let answer = if refused { Answer::Refused } else { self.apply(caller, &wire.op) };
+        let forgets = refused && self.model.fault == Some(StoreFault::RefusalForgotten);
         if numbered && !forgets {
-            let entry = (lane, wire.number, answer.clone());
+            let entry = (caller, wire.number, answer.clone());
             match known {
                 Some(at) => self.calls[at] = entry,
                 None => self.calls.push(entry),
@@ -33,7 +33,7 @@ impl Master {
         answer
     }
 
-    pub fn apply(&mut self, lane: Lane, op: &Op) -> Answer {
+    pub fn apply(&mut self, caller: Caller, op: &Op) -> Answer {
         let model = &mut self.model;
         match op {
             Op::Mark(source, read) => {
@@ -42,27 +42,27 @@ impl Master {
             }
             Op::Write(writes) => Answer::Written(writes.iter().flat_map(|write| self.write(write)).collect()),
             Op::Claim(until) => {
-                let who = (lane.0 * 8 + usize::from(lane.1)) as u32;
-                Answer::Taken(model.claim(*until, false, who))
+                let who = (caller.0 * 8 + usize::from(caller.1)) as u32;
+                Answer::Claimed(model.claim(*until, false, who))
             }
-            Op::Settle(grip, delivered) => {
+            Op::Settle(claim, delivered) => {
                 model.remember(delivered.iter().copied());
-                Answer::Held(model.settle(*grip))
+                Answer::Settled(model.settle(*claim))
             }
-            Op::Divide(grip, shares, back_at, delivered) => {
+            Op::Divide(claim, shares, back_at, delivered) => {
                 model.remember(delivered.iter().copied());
-                Answer::Parted(model.divide(*grip, shares, *back_at))
+                Answer::Divided(model.divide(*claim, shares, *back_at))
             }
-            Op::Hold(grip, confirmed, delivered) => {
+            Op::Extend(claim, confirmed, delivered) => {
                 model.remember(delivered.iter().copied());
-                Answer::Held(model.extend(*grip, false, confirmed))
+                Answer::Settled(model.extend(*claim, false, confirmed))
             }
             Op::GiveBack(all) => {
-                for (grip, confirmed, delivered) in all {
+                for (claim, confirmed, delivered) in all {
                     model.remember(delivered.iter().copied());
-                    model.give_back(*grip, confirmed);
+                    model.give_back(*claim, confirmed);
                 }
-                Answer::Held(true)
+                Answer::Settled(true)
             }
             Op::Sweep => {
                 model.sweep();
@@ -71,16 +71,16 @@ impl Master {
         }
     }
 
-    pub fn write(&mut self, write: &Write) -> Vec<(Said, Option<u32>)> {
+    pub fn write(&mut self, write: &Write) -> Vec<(WriteResult, Option<u32>)> {
         let model = &mut self.model;
         match write {
-            Write::Store(letters, replace) => {
-                model.store(letters.clone(), *replace).into_iter().map(|said| (said, None)).collect()
+            Write::Store(messages, replace) => {
+                model.store(messages.clone(), *replace).into_iter().map(|result| (result, None)).collect()
             }
             Write::Cancel(name) => {
                 let meant = model.meanings().get(name).copied();
-                let said = model.cancel(name);
-                vec![(said, meant.filter(|_| said == Said::Cancelled))]
+                let result = model.cancel(name);
+                vec![(result, meant.filter(|_| result == WriteResult::Cancelled))]
             }
             Write::Move(name, due, fallback) => vec![(model.reschedule(name, *due, *fallback), None)],
         }

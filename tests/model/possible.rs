@@ -1,15 +1,15 @@
-//! What can happen in a world.
+//! Lists the actions that are possible in a world.
 
 use super::drift::LEASES;
-use super::store::Letter;
-use super::world::{Action, Fault, Op, Setting, Standing, Timer, World};
+use super::store::Message;
+use super::world::{Action, DeliveryState, Fault, Op, Setting, Timer, World};
 
 impl Setting {
     pub fn has(&self, fault: Fault) -> bool {
         self.fault == Some(fault)
     }
 
-    /// Whether the answer to this call waits for a replica.
+    /// Reports whether the answer to this call waits for a replica.
     fn waits(&self, op: &Op) -> bool {
         let waits = match op {
             Op::Mark(..) => !self.has(Fault::MarkWithoutWait),
@@ -58,28 +58,28 @@ impl World {
                 if model.has_due(self.now + setting.lookahead) {
                     all.push(Action::Claim(t));
                 }
-                let sweeps = !setting.has(Fault::SweepAtStart) && !setting.holds_expiry(LEASES);
+                let sweeps = !setting.has(Fault::SweepAtStart) && !setting.suspends_expiry(LEASES);
                 if sweeps && model.claims().any(|(_, _, expired)| expired) {
                     all.push(Action::Sweep(t));
                 }
             }
-            if free && timer.draining && timer.hands.is_empty() {
+            if free && timer.draining && timer.claimed_bundles.is_empty() {
                 all.push(Action::Leave(t));
             }
-            for (h, hand) in timer.hands.iter().enumerate() {
-                if hand.lost || hand.apart() {
-                    if free && !hand.has(Standing::Handed) {
+            for (h, claimed) in timer.claimed_bundles.iter().enumerate() {
+                if claimed.lost || claimed.apart() {
+                    if free && !claimed.has(DeliveryState::Handed) {
                         all.push(Action::Finish(t, h));
                     }
                     continue;
                 }
-                let next = hand.next_open().map(|i| hand.slots[i].0);
+                let next = claimed.next_open().map(|i| claimed.slots[i].0);
                 let goes =
-                    |letter: Letter| letter.due <= setting.reached(self.now) || setting.has(Fault::Early);
+                    |message: Message| message.due <= setting.reached(self.now) || setting.has(Fault::Early);
                 if next.is_some_and(goes) {
                     all.push(Action::HandOver(t, h));
                 }
-                if free && next.is_none() && !hand.has(Standing::Handed) {
+                if free && next.is_none() && !claimed.has(DeliveryState::Handed) {
                     all.push(Action::Finish(t, h));
                 }
             }
@@ -104,20 +104,21 @@ impl World {
     fn is_replicated(&self, a: usize, number: u8) -> bool {
         let actor = self.actor(a);
         let Some(replica) = &self.replica else { return !actor.behind };
-        let has = |(lane, n, _): &((usize, u8), u8, _)| *lane == (a, actor.life) && *n >= number;
+        let has = |(caller, n, _): &((usize, u8), u8, _)| *caller == (a, actor.incarnation) && *n >= number;
         !actor.behind && replica.calls.iter().any(has)
     }
 
     fn rest_goes_on(&self, setting: &Setting, all: &mut Vec<Action>) {
         all.extend((0..self.socket.len()).map(Action::Deliver));
         for (bundle, nonce, expired) in self.master.model.claims() {
-            if !expired && !self.is_held(bundle, nonce) {
+            if !expired && !self.has_holder(bundle, nonce) {
                 all.push(Action::Lapse(bundle));
             }
         }
-        let held = self.timers.iter().flat_map(|t| &t.hands).flat_map(|h| &h.slots);
-        let open =
-            held.filter(|(letter, s)| *s == Standing::Open && letter.due > setting.reached(self.now)).count();
+        let held = self.timers.iter().flat_map(|t| &t.claimed_bundles).flat_map(|h| &h.slots);
+        let open = held
+            .filter(|(message, s)| *s == DeliveryState::Open && message.due > setting.reached(self.now))
+            .count();
         let waits = self.master.model.next_due(self.now + setting.lookahead).is_some();
         if open > 0 || waits {
             all.push(Action::Tick);
@@ -156,8 +157,8 @@ impl World {
             if left.closings > 0 && !ingress.closed {
                 all.push(Action::Close(s));
             }
-            let told = ingress.actor.wire.is_none() && ingress.committed == ingress.answered;
-            if ingress.closed && told && ingress.marked > ingress.committed {
+            let idle = ingress.actor.wire.is_none() && ingress.committed == ingress.answered;
+            if ingress.closed && idle && ingress.marked > ingress.committed {
                 all.push(Action::Return(s));
             }
         }
@@ -171,7 +172,7 @@ impl World {
         }
         for (k, publication) in self.socket.iter().enumerate() {
             let owner = &self.timers[publication.timer];
-            let lives = owner.actor.life == publication.life;
+            let lives = owner.actor.incarnation == publication.incarnation;
             if !lives || left.unknowns > 0 {
                 all.push(Action::Vanish(k));
             }
@@ -187,15 +188,19 @@ impl World {
         }
         if left.pauses > 0 {
             for (bundle, nonce, expired) in self.master.model.claims() {
-                if !expired && self.is_held(bundle, nonce) {
+                if !expired && self.has_holder(bundle, nonce) {
                     all.push(Action::Lapse(bundle));
                 }
             }
         }
         if left.pauses > 0 && setting.drift.gain != 0 {
             for (t, timer) in self.timers.iter().enumerate() {
-                let hands = timer.hands.iter().enumerate().filter(|(_, hand)| !hand.lapsed && !hand.lost);
-                all.extend(hands.map(|(h, _)| Action::OwnDeadline(t, h)));
+                let claimed_bundles = timer
+                    .claimed_bundles
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, claimed)| !claimed.lapsed && !claimed.lost);
+                all.extend(claimed_bundles.map(|(h, _)| Action::OwnDeadline(t, h)));
             }
         }
         if left.failovers > 0 {
@@ -207,13 +212,14 @@ impl World {
     }
 
     fn optional_calls(&self, t: usize, timer: &Timer, all: &mut Vec<Action>) {
-        for (h, hand) in timer.hands.iter().enumerate().filter(|(_, hand)| !hand.lost) {
-            let handed = hand.has(Standing::Handed);
-            let resolved = hand.slots.iter().any(|(_, s)| !matches!(s, Standing::Skip | Standing::Handed));
-            if self.left.notes > 0 && hand.news && (handed || hand.has(Standing::Open)) {
+        for (h, claimed) in timer.claimed_bundles.iter().enumerate().filter(|(_, claimed)| !claimed.lost) {
+            let handed = claimed.has(DeliveryState::Handed);
+            let resolved =
+                claimed.slots.iter().any(|(_, s)| !matches!(s, DeliveryState::Skip | DeliveryState::Handed));
+            if self.left.notes > 0 && claimed.news && (handed || claimed.has(DeliveryState::Open)) {
                 all.push(Action::Note(t, h));
             }
-            if self.left.splits > 0 && handed && resolved && !hand.has(Standing::Open) {
+            if self.left.splits > 0 && handed && resolved && !claimed.has(DeliveryState::Open) {
                 all.push(Action::Split(t, h));
             }
         }

@@ -6,12 +6,12 @@ use std::hash::{Hash, Hasher};
 
 use super::checks::Broken;
 use super::step::show;
-use super::store::Parted;
+use super::store::SettleOutcome;
 use super::world::{Action, Answer, Op, Setting, World, Write};
 
-/// What a search of everything saw.
+/// Counts of a search of everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct SearchReport {
     pub states: usize,
     /// States in which nothing goes on by itself any more.
     pub rests: usize,
@@ -28,14 +28,14 @@ pub struct Counterexample {
 }
 
 /// Visits every state that can be reached, the nearest first, so that what it finds is as short as can be.
-pub fn everything(setting: &Setting, most: usize) -> Result<Seen, Box<Counterexample>> {
+pub fn everything(setting: &Setting, most: usize) -> Result<SearchReport, Box<Counterexample>> {
     let start = World::new(setting);
     let mut known: HashSet<u64> = HashSet::new();
     known.insert(fingerprint(&start));
     // Of each state how it was reached: by which action from which other.
     let mut ways: Vec<(u32, Action)> = vec![(0, Action::Tick)];
     let mut frontier = vec![(0_u32, Box::new(start))];
-    let mut seen = Seen { states: 1, rests: 0, depth: 0 };
+    let mut seen = SearchReport { states: 1, rests: 0, depth: 0 };
     let mut actions = Vec::new();
     while !frontier.is_empty() {
         let mut next = Vec::new();
@@ -179,7 +179,7 @@ impl Display for Counterexample {
         writeln!(f, "{}: {}: {}", self.setting.name, self.broken.rule, self.broken.what)?;
         let mut world = World::new(&self.setting);
         for (n, &action) in self.actions.iter().enumerate() {
-            writeln!(f, "{:4}  {}", n + 1, told(&world, action))?;
+            writeln!(f, "{:4}  {}", n + 1, described(&world, action))?;
             // The last of them is what must not be.
             if let Err(broken) = world.step(&self.setting, action) {
                 writeln!(f, "      {}: {}", broken.rule, broken.what)?;
@@ -232,11 +232,11 @@ impl Action {
 impl World {
     /// A number for each kind of late copy: by what its call was answered, or by its call where every copy runs.
     fn late_copy(&self) -> Option<u8> {
-        let (lane, wire) = self.late.as_ref()?;
+        let (caller, wire) = self.late.as_ref()?;
         let known =
-            self.master.calls.iter().find(|(of, ..)| of == lane).filter(|(_, n, _)| *n >= wire.number);
+            self.master.calls.iter().find(|(of, ..)| of == caller).filter(|(_, n, _)| *n >= wire.number);
         Some(match (&wire.op, known) {
-            (Op::Hold(..), _) => 33,
+            (Op::Extend(..), _) => 33,
             (Op::GiveBack(_), _) => 34,
             (Op::Sweep, _) => 35,
             // The copy comes first after all.
@@ -246,11 +246,11 @@ impl World {
                 Answer::Marked => 38,
                 Answer::Refused => 39,
                 Answer::Written(_) => 40,
-                Answer::Taken(_) => 41,
-                Answer::Parted(Parted::Stale) => 42,
-                Answer::Parted(Parted::Done(_)) => 43,
-                Answer::Held(false) => 44,
-                Answer::Held(true) => 45,
+                Answer::Claimed(_) => 41,
+                Answer::Divided(SettleOutcome::Stale) => 42,
+                Answer::Divided(SettleOutcome::Done(_)) => 43,
+                Answer::Settled(false) => 44,
+                Answer::Settled(true) => 45,
                 Answer::Overtaken | Answer::Swept => 46,
             },
         })
@@ -258,18 +258,19 @@ impl World {
 }
 
 /// An action in words.
-fn told(world: &World, action: Action) -> String {
+fn described(world: &World, action: Action) -> String {
     let who = |a: usize| match a.checked_sub(world.ingress.len()) {
         None => format!("ingress {a}"),
         Some(t) => format!("timer {t}"),
     };
     let call = |a: usize| world.actor(a).wire.as_ref().map_or_else(String::new, |wire| call(&wire.op));
-    let hand = |t: usize, h: usize| {
-        let hand = &world.timers[t].hands[h];
-        let slots: Vec<_> = hand.slots.iter().map(|(l, s)| format!("{} {s:?}", show(l.body))).collect();
-        format!("bundle {} ({})", hand.grip.bundle, slots.join(", "))
+    let claimed = |t: usize, h: usize| {
+        let claimed = &world.timers[t].claimed_bundles[h];
+        let slots: Vec<_> = claimed.slots.iter().map(|(l, s)| format!("{} {s:?}", show(l.body))).collect();
+        format!("bundle {} ({})", claimed.claim.bundle, slots.join(", "))
     };
-    let sent = |k: usize| format!("{} of timer {}", show(world.socket[k].letter.body), world.socket[k].timer);
+    let sent =
+        |k: usize| format!("{} of timer {}", show(world.socket[k].message.body), world.socket[k].timer);
     match action {
         Action::Read(s) => format!("ingress {s} reads on"),
         Action::Send(s) => format!("ingress {s} sends what it has read to the store"),
@@ -290,10 +291,10 @@ fn told(world: &World, action: Action) -> String {
         Action::Late => "the copy that was still on its way arrives".to_owned(),
         Action::Claim(t) => format!("timer {t} sends a claim"),
         Action::Sweep(t) => format!("timer {t} sweeps"),
-        Action::HandOver(t, h) => format!("timer {t} hands over the next of {}", hand(t, h)),
-        Action::Finish(t, h) => format!("timer {t} is finished with {}", hand(t, h)),
-        Action::Split(t, h) => format!("timer {t} splits off what hangs of {}", hand(t, h)),
-        Action::Note(t, h) => format!("timer {t} notes what is confirmed of {}", hand(t, h)),
+        Action::HandOver(t, h) => format!("timer {t} hands over the next of {}", claimed(t, h)),
+        Action::Finish(t, h) => format!("timer {t} is finished with {}", claimed(t, h)),
+        Action::Split(t, h) => format!("timer {t} splits off what hangs of {}", claimed(t, h)),
+        Action::Note(t, h) => format!("timer {t} notes what is confirmed of {}", claimed(t, h)),
         Action::Drain(t) => format!("timer {t} is told to end"),
         Action::Leave(t) => format!("timer {t} ends, and another begins"),
         Action::Deliver(k) => format!("the broker takes {} and confirms it", sent(k)),
@@ -303,7 +304,7 @@ fn told(world: &World, action: Action) -> String {
         Action::Reject(k) => format!("the broker refuses {} for good", sent(k)),
         Action::Lapse(bundle) => format!("the deadline of bundle {bundle} passes"),
         Action::OwnDeadline(t, h) => {
-            format!("timer {t}: by its own clock the deadline of {} passes", hand(t, h))
+            format!("timer {t}: by its own clock the deadline of {} passes", claimed(t, h))
         }
         Action::Close(s) => format!("ingress {s} is closed"),
         Action::Open(s) => format!("ingress {s} is open again"),
@@ -318,9 +319,9 @@ fn told(world: &World, action: Action) -> String {
 
 fn call(op: &Op) -> String {
     let one = |write: &Write| match write {
-        Write::Store(letters, _) => {
-            let letters: Vec<_> = letters.iter().map(|l| show(l.body)).collect();
-            format!("store {}", letters.join(" "))
+        Write::Store(messages, _) => {
+            let messages: Vec<_> = messages.iter().map(|l| show(l.body)).collect();
+            format!("store {}", messages.join(" "))
         }
         Write::Cancel(name) => format!("cancel {name}"),
         Write::Move(name, due, _) => format!("move {name} to {due}"),
@@ -329,9 +330,9 @@ fn call(op: &Op) -> String {
         Op::Mark(_, read) => format!("the mark {read}"),
         Op::Write(writes) => writes.iter().map(one).collect::<Vec<_>>().join(", "),
         Op::Claim(_) => "a claim".to_owned(),
-        Op::Settle(grip, _) => format!("the settle of bundle {}", grip.bundle),
-        Op::Divide(grip, shares, ..) => format!("the division of bundle {} {shares:?}", grip.bundle),
-        Op::Hold(grip, ..) => format!("the note about bundle {}", grip.bundle),
+        Op::Settle(claim, _) => format!("the settle of bundle {}", claim.bundle),
+        Op::Divide(claim, shares, ..) => format!("the division of bundle {} {shares:?}", claim.bundle),
+        Op::Extend(claim, ..) => format!("the note about bundle {}", claim.bundle),
         Op::GiveBack(all) => format!("the return of {} bundles", all.len()),
         Op::Sweep => "a sweep".to_owned(),
     }

@@ -194,7 +194,8 @@ pub fn slow_store() -> Setting {
 
 /// The holder's own clock loses against the store's.
 pub fn slow_holder() -> Setting {
-    let (drift, records) = (Drift { gain: -1, ..ALIKE }, [put(Some("a"), 0), Record::Cancel("a")]);
+    let drift = Drift { gain: -1, ..ALIKE };
+    let records = [put(Some("a"), 0), Record::Cancel("a")];
     let budget = Budget { pauses: 2, ..NONE };
     Setting { drift, ..setting("a holder's clock is slower", &records, 1, 1, budget) }
 }
@@ -217,7 +218,7 @@ pub fn waiting_with_calls_on_their_way() -> Setting {
     Setting { name: "a source that waits, with calls on their way", wires: true, ..waiting() }
 }
 
-/// Those of which everything is seen with every run of the tests.
+/// Settings that every run of the tests searches wholly.
 pub fn small() -> Vec<Setting> {
     vec![
         crash(),
@@ -245,7 +246,7 @@ pub fn small() -> Vec<Setting> {
     ]
 }
 
-/// Those for which an optimised build needs a minute.
+/// Settings for which an optimised build needs a minute.
 pub fn deep() -> Vec<Setting> {
     vec![
         failover_and_crash(),
@@ -263,7 +264,8 @@ pub fn by_chance(dice: &mut Dice) -> Setting {
     let source = |dice: &mut Dice| {
         let count = 1 + dice.below(6);
         let record = |dice: &mut Dice| {
-            let (name, due) = (names[1 + dice.below(3)], dice.below(4) as Moment);
+            let name = names[1 + dice.below(3)];
+            let due = dice.below(4) as Moment;
             match (dice.below(8), name) {
                 (0, Some(name)) => Record::Cancel(name),
                 (1, Some(name)) => Record::Move(name, due),
@@ -292,7 +294,9 @@ pub fn by_chance(dice: &mut Dice) -> Setting {
     };
     let timers = 1 + dice.below(3);
     let drift = Drift { gain: [0, 0, -1, 1][dice.below(4)], steps: dice.below(6) == 0 };
-    let (replace, remembers, ordered) = (dice.below(2) == 0, dice.below(3) == 0, dice.below(4) == 0);
+    let replace = dice.below(2) == 0;
+    let remembers = dice.below(3) == 0;
+    let ordered = dice.below(4) == 0;
     Setting {
         name: "by chance",
         sources,

@@ -1,7 +1,7 @@
-//! What an action does to a world.
+//! Applies an action to a world.
 
 use super::checks::{Broken, broken};
-use super::store::{Grip, Letter};
+use super::store::{Claim, Message};
 use super::world::*;
 
 impl World {
@@ -21,16 +21,16 @@ impl World {
             }
             Action::Resend(a) => {
                 self.left.lost_replies -= 1;
-                let lane = (a, self.actor(a).life);
-                self.late = self.actor(a).wire.clone().map(|wire| (lane, wire));
+                let caller = (a, self.actor(a).incarnation);
+                self.late = self.actor(a).wire.clone().map(|wire| (caller, wire));
             }
             Action::Crash(a, late) => {
                 self.left.crashes -= 1;
                 self.crash(setting, a, late);
             }
             Action::Late => {
-                if let Some((lane, wire)) = self.late.take() {
-                    self.master.run(lane, &wire, self.now);
+                if let Some((caller, wire)) = self.late.take() {
+                    self.master.run(caller, &wire, self.now);
                 }
             }
             Action::Claim(t) => {
@@ -50,7 +50,7 @@ impl World {
             Action::Drain(t) => {
                 self.left.drains -= 1;
                 self.timers[t].draining = true;
-                self.timers[t].hands.iter_mut().for_each(Hand::stop);
+                self.timers[t].claimed_bundles.iter_mut().for_each(ClaimedBundle::stop);
             }
             Action::Leave(t) => self.restart(setting, self.ingress.len() + t),
             Action::Deliver(k)
@@ -61,7 +61,7 @@ impl World {
             Action::Lapse(bundle) => self.lapse(setting, bundle),
             Action::OwnDeadline(t, h) => {
                 self.left.pauses -= 1;
-                self.timers[t].hands[h].lapsed = true;
+                self.timers[t].claimed_bundles[h].lapsed = true;
             }
             Action::Tick => self.now += 1,
             Action::Replicate => self.replica = Some(Box::new(self.master.clone())),
@@ -87,26 +87,26 @@ impl World {
         self.check(setting)
     }
 
-    /// What a broker does with a publication.
+    /// Applies an action of the broker to a publication.
     fn broker(&mut self, k: usize, action: Action) -> Result<(), Broken> {
         let publication = self.socket.remove(k);
         match action {
-            Action::Deliver(_) => return self.deliver(&publication, Standing::Confirmed),
+            Action::Deliver(_) => return self.deliver(&publication, DeliveryState::Confirmed),
             Action::DeliverUnheard(_) => {
                 self.left.unknowns -= 1;
-                return self.deliver(&publication, Standing::Unknown);
+                return self.deliver(&publication, DeliveryState::Unknown);
             }
             Action::Refuse(_) => {
                 self.left.refusals -= 1;
-                self.judge(&publication, Standing::Refused);
+                self.judge(&publication, DeliveryState::Refused);
             }
             Action::Reject(_) => {
                 self.left.rejections -= 1;
-                self.judge(&publication, Standing::Rejected);
+                self.judge(&publication, DeliveryState::Rejected);
             }
             _ => {
                 // What a dead one sent is lost for nothing.
-                if self.judge(&publication, Standing::Unknown) {
+                if self.judge(&publication, DeliveryState::Unknown) {
                     self.left.unknowns -= 1;
                 }
             }
@@ -114,7 +114,7 @@ impl World {
         Ok(())
     }
 
-    /// What an ingress does without the store.
+    /// Applies an action of an ingress that needs no store.
     fn gate(&mut self, s: usize, action: Action) {
         let ingress = &mut self.ingress[s];
         match action {
@@ -145,19 +145,19 @@ impl World {
             let ingress = &self.ingress[s];
             (ingress.read, ingress.marked, ingress.below)
         };
-        let life = u32::from(self.ingress[s].actor.life);
+        let incarnation = u32::from(self.ingress[s].actor.incarnation);
         let mut writes: Vec<Write> = Vec::new();
         for at in from..upto {
             let (number, record) = setting.record(s, at);
-            let body = number as u32 * READS + life;
-            let letter = |name, due| Letter { name, due, body, repeat: at < below };
+            let body = number as u32 * READS + incarnation;
+            let message = |name, due| Message { name, due, body, repeat: at < below };
             match record {
                 Record::Put { name, due } => match writes.last_mut() {
-                    Some(Write::Store(letters, _)) => letters.push(letter(name, due)),
-                    _ => writes.push(Write::Store(vec![letter(name, due)], setting.replace)),
+                    Some(Write::Store(messages, _)) => messages.push(message(name, due)),
+                    _ => writes.push(Write::Store(vec![message(name, due)], setting.replace)),
                 },
                 Record::Cancel(name) => writes.push(Write::Cancel(name)),
-                Record::Move(name, due) => writes.push(Write::Move(name, due, letter(Some(name), due))),
+                Record::Move(name, due) => writes.push(Write::Move(name, due, message(Some(name), due))),
             }
         }
         let ingress = &mut self.ingress[s];
@@ -172,21 +172,21 @@ impl World {
 
     /// A process dies and another takes its place, knowing nothing.
     fn crash(&mut self, setting: &Setting, a: usize, late: bool) {
-        let life = self.actor(a).life;
+        let incarnation = self.actor(a).incarnation;
         let wire = self.actor_mut(a).wire.take();
         if late {
-            self.late = wire.map(|wire| ((a, life), wire));
+            self.late = wire.map(|wire| ((a, incarnation), wire));
         }
         self.restart(setting, a);
     }
 
     fn restart(&mut self, setting: &Setting, a: usize) {
-        let life = self.actor(a).life;
-        if self.late.as_ref().is_none_or(|(lane, _)| *lane != (a, life)) {
+        let incarnation = self.actor(a).incarnation;
+        if self.late.as_ref().is_none_or(|(caller, _)| *caller != (a, incarnation)) {
             // Nobody will ever call as this one again.
-            self.master.calls.retain(|(lane, ..)| *lane != (a, life));
+            self.master.calls.retain(|(caller, ..)| *caller != (a, incarnation));
         }
-        let actor = Actor { life: life + 1, ..Actor::default() };
+        let actor = Actor { incarnation: incarnation + 1, ..Actor::default() };
         if let Some(ingress) = self.ingress.get_mut(a) {
             ingress.give_back();
             (ingress.actor, ingress.below) = (actor, self.master.marks[a]);
@@ -201,9 +201,10 @@ impl World {
         }
     }
 
-    fn deliver(&mut self, publication: &Publication, standing: Standing) -> Result<(), Broken> {
-        let (body, flagged) = (publication.letter.body, publication.flagged);
-        self.judge(publication, standing);
+    fn deliver(&mut self, publication: &Publication, state: DeliveryState) -> Result<(), Broken> {
+        let body = publication.message.body;
+        let flagged = publication.flagged;
+        self.judge(publication, state);
         let tally = &mut self.tally[record_of(body)];
         if flagged {
             tally.flagged = true;
@@ -217,18 +218,18 @@ impl World {
     }
 
     /// The verdict reaches its timer if that still lives and holds it; whether it did.
-    fn judge(&mut self, publication: &Publication, verdict: Standing) -> bool {
+    fn judge(&mut self, publication: &Publication, verdict: DeliveryState) -> bool {
         let timer = &mut self.timers[publication.timer];
-        if timer.actor.life != publication.life {
+        if timer.actor.incarnation != publication.incarnation {
             return false;
         }
-        let hand = timer.hands.iter_mut().find(|hand| hand.first == publication.first);
-        let Some(hand) = hand else { return false };
-        let body = publication.letter.body;
-        let slot = hand.slots.iter_mut().find(|(l, s)| l.body == body && *s == Standing::Handed);
-        let Some((_, standing)) = slot else { return false };
-        *standing = verdict;
-        hand.news |= verdict == Standing::Confirmed;
+        let claimed = timer.claimed_bundles.iter_mut().find(|claimed| claimed.first == publication.first);
+        let Some(claimed) = claimed else { return false };
+        let body = publication.message.body;
+        let slot = claimed.slots.iter_mut().find(|(l, s)| l.body == body && *s == DeliveryState::Handed);
+        let Some((_, state)) = slot else { return false };
+        *state = verdict;
+        claimed.news |= verdict == DeliveryState::Confirmed;
         true
     }
 
@@ -236,14 +237,14 @@ impl World {
         let claims = self.master.model.claims();
         let nonce = claims.filter(|(b, ..)| *b == bundle).map(|(_, nonce, _)| nonce).next();
         let Some(nonce) = nonce else { return };
-        if self.is_held(bundle, nonce) {
+        if self.has_holder(bundle, nonce) {
             self.left.pauses -= 1;
         }
         self.master.model.lapse(bundle);
         if setting.holder_is_late() {
             return;
         }
-        let is = |grip: &Grip| grip.bundle == bundle && grip.nonce == nonce;
+        let is = |claim: &Claim| claim.bundle == bundle && claim.nonce == nonce;
         let waiting: Vec<usize> = (0..self.actors()).filter(|&a| self.unheard(a).any(|g| is(&g))).collect();
         for a in waiting {
             if let Some(wire) = &mut self.actor_mut(a).wire {
@@ -251,9 +252,9 @@ impl World {
             }
         }
         for timer in &mut self.timers {
-            for hand in timer.hands.iter_mut().filter(|hand| is(&hand.grip)) {
-                hand.lapsed = true;
-                let about = |op: &Op| matches!(op, Op::Hold(grip, ..) if is(grip));
+            for claimed in timer.claimed_bundles.iter_mut().filter(|claimed| is(&claimed.claim)) {
+                claimed.lapsed = true;
+                let about = |op: &Op| matches!(op, Op::Extend(claim, ..) if is(claim));
                 if let Some(wire) = timer.actor.wire.as_mut().filter(|wire| about(&wire.op)) {
                     wire.lapsed = true;
                 }
@@ -279,7 +280,7 @@ impl World {
 }
 
 impl Ingress {
-    /// What was taken and not acknowledged goes back to the source, which delivers it again.
+    /// Returns the records that were taken and not acknowledged to the source, which delivers them again.
     fn give_back(&mut self) {
         self.returned += u8::from(self.closed && self.marked > self.committed);
         (self.read, self.answered, self.marked) = (self.committed, self.committed, self.committed);

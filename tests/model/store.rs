@@ -13,16 +13,16 @@ pub type Name = &'static str;
 /// A message of the model: its name, when it is due, the body that tells it apart, and whether it says of
 /// itself that it may repeat an earlier publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Letter {
+pub struct Message {
     pub name: Option<Name>,
     pub due: Moment,
     pub body: u32,
     pub repeat: bool,
 }
 
-/// What a write answers for one message or command.
+/// Answer of a write for one message or command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Said {
+pub enum WriteResult {
     Stored,
     Duplicate,
     Replaced,
@@ -36,7 +36,7 @@ pub enum Said {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Slot {
-    letter: Letter,
+    message: Message,
     /// Cancelled, moved or suppressed.
     gone: bool,
     /// Confirmed, while its bundle stands.
@@ -55,7 +55,7 @@ enum Place {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Kept {
+struct StoredBundle {
     slots: Vec<Slot>,
     place: Place,
     expiries: u32,
@@ -65,7 +65,7 @@ struct Kept {
 
 /// A claim in the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Grip {
+pub struct Claim {
     pub bundle: usize,
     pub nonce: u32,
     token: i64,
@@ -73,23 +73,23 @@ pub struct Grip {
 
 /// A claimed bundle: its messages, which of them are not to be published, and its expiries.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Taken {
-    pub grip: Grip,
-    pub letters: Vec<Letter>,
+pub struct Claimed {
+    pub claim: Claim,
+    pub messages: Vec<Message>,
     pub skip: Vec<bool>,
     pub expiries: u32,
 }
 
-/// What a divide answers: that it was stale, or the claim on what is held on.
+/// Answer of a divide: stale, or done with the claim on the messages that stay in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Parted {
+pub enum SettleOutcome {
     Stale,
-    Done(Option<Grip>),
+    Done(Option<Claim>),
 }
 
 /// A message as it can be seen from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Seen {
+pub struct MessageView {
     pub body: u32,
     pub due: Moment,
     pub repeat: bool,
@@ -99,7 +99,7 @@ pub struct Seen {
     pub expiries: u32,
 }
 
-/// What becomes of the live messages of a divided bundle, in their order.
+/// Share of one live message in a division.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Share {
     Confirmed,
@@ -109,8 +109,8 @@ pub enum Share {
     },
     /// Due again, in a bundle of its own that remembers how often claims on the old one expired.
     Alone,
-    /// Held on, under a new claim.
-    Held,
+    /// Stays in flight, under a new claim.
+    InFlight,
     Dead {
         repeat: bool,
     },
@@ -118,7 +118,7 @@ pub enum Share {
 
 /// A planted fault of the store; see `tests/model/world.rs` for those of the actors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Flaw {
+pub enum StoreFault {
     /// Any token holds any claim.
     NoFencing,
     /// The deadline is the token: two claims of one millisecond share it.
@@ -133,35 +133,35 @@ pub enum Flaw {
     RefusalForgotten,
 }
 
-/// What a caller saw when it looked, before it wrote.
+/// Bundles and sequence number that a caller found before its write.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Look {
-    /// The bundles behind the names that it speaks of.
+pub struct FindResult {
+    /// Bundles behind the names of the write.
     pub bundles: BTreeSet<usize>,
-    /// The place in the order that it gives what it stores, where the route's keys leave in order.
-    pub stamp: Option<u32>,
+    /// Sequence number of the messages to be stored, where the route's keys leave in order.
+    pub sequence: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Model {
-    bundles: BTreeMap<usize, Kept>,
+    bundles: BTreeMap<usize, StoredBundle>,
     /// The next bundle's number.
     pub next: usize,
     names: BTreeMap<Name, (usize, usize)>,
     /// By body.
-    dead: BTreeMap<u32, Letter>,
-    /// Whether the route remembers what it delivered.
+    dead: BTreeMap<u32, Message>,
+    /// Set where the route remembers delivered names.
     remembers: bool,
     pub remembered: BTreeSet<Name>,
     /// Bodies that were cancelled, replaced or suppressed: nobody owes them to anyone.
     pub let_go: BTreeSet<u32>,
-    pub flaw: Option<Flaw>,
-    /// What stands for a deadline where that is the token.
+    pub fault: Option<StoreFault>,
+    /// Stands for the deadline, where a planted fault makes the deadline the token.
     pub now: Moment,
     /// A claim that had been lost changed something all the same.
     pub breached: bool,
-    /// The highest place in the order that was given.
-    stamp: u32,
+    /// Highest sequence number given so far.
+    sequence: u32,
 }
 
 impl Model {
@@ -169,26 +169,27 @@ impl Model {
         Self { remembers, ..Self::default() }
     }
 
-    /// What was delivered, whoever held its claim.
+    /// Remembers delivered names, whoever had the claim.
     pub fn remember(&mut self, delivered: impl IntoIterator<Item = Name>) {
         if self.remembers {
             self.remembered.extend(delivered);
         }
     }
 
-    /// What a caller sees who is about to write under these names.
-    pub fn look(&self, names: &[Name], ordered: bool) -> Look {
+    /// Finds the bundles behind these names, for a caller about to write under them.
+    pub fn find(&self, names: &[Name], ordered: bool) -> FindResult {
         let bundles =
             names.iter().filter_map(|name| self.names.get(name)).map(|(bundle, _)| *bundle).collect();
-        Look { bundles, stamp: ordered.then_some(self.stamp + 1) }
+        FindResult { bundles, sequence: ordered.then_some(self.sequence + 1) }
     }
 
-    /// Whether all is still as that caller saw it; if so, its place in the order is taken.
-    pub fn is_as_seen(&mut self, names: &[Name], seen: &Look) -> bool {
-        let now = self.look(names, false).bundles;
-        let stands = now.is_subset(&seen.bundles) && seen.stamp.is_none_or(|stamp| stamp > self.stamp);
+    /// Reports whether all is still as the caller found it; if so, its sequence number is taken.
+    pub fn is_as_seen(&mut self, names: &[Name], seen: &FindResult) -> bool {
+        let now = self.find(names, false).bundles;
+        let stands =
+            now.is_subset(&seen.bundles) && seen.sequence.is_none_or(|sequence| sequence > self.sequence);
         if stands {
-            self.stamp = seen.stamp.unwrap_or(self.stamp);
+            self.sequence = seen.sequence.unwrap_or(self.sequence);
         }
         stands
     }
@@ -200,35 +201,35 @@ impl Model {
         (!slot.gone && !slot.done).then_some((bundle, index, kept.place))
     }
 
-    fn add(&mut self, letters: Vec<Letter>, place: Place, expiries: u32) -> usize {
-        let slots = letters.into_iter().map(|letter| Slot { letter, gone: false, done: false }).collect();
+    fn add(&mut self, messages: Vec<Message>, place: Place, expiries: u32) -> usize {
+        let slots = messages.into_iter().map(|message| Slot { message, gone: false, done: false }).collect();
         let claims = u32::from(place != Place::Due);
-        self.bundles.insert(self.next, Kept { slots, place, expiries, claims });
+        self.bundles.insert(self.next, StoredBundle { slots, place, expiries, claims });
         self.next += 1;
         self.next - 1
     }
 
-    fn bundle(&mut self, bundle: usize) -> &mut Kept {
+    fn bundle(&mut self, bundle: usize) -> &mut StoredBundle {
         self.bundles.get_mut(&bundle).expect("a bundle that stands")
     }
 
     /// Takes a message out of a bundle that is due; the bundle goes with its last.
-    fn take_out(&mut self, bundle: usize, index: usize) -> Letter {
+    fn take_out(&mut self, bundle: usize, index: usize) -> Message {
         let kept = self.bundle(bundle);
         kept.slots[index].gone = true;
-        let letter = kept.slots[index].letter;
+        let message = kept.slots[index].message;
         if kept.slots.iter().all(|s| s.gone || s.done) {
             self.bundles.remove(&bundle);
         }
-        letter
+        message
     }
 
-    pub fn store(&mut self, letters: Vec<Letter>, replace: bool) -> Vec<Said> {
-        let bundle = self.add(letters.clone(), Place::Due, 0);
+    pub fn store(&mut self, messages: Vec<Message>, replace: bool) -> Vec<WriteResult> {
+        let bundle = self.add(messages.clone(), Place::Due, 0);
         let mut results = Vec::new();
-        for (index, letter) in letters.into_iter().enumerate() {
-            let Some(name) = letter.name else {
-                results.push(Said::Stored);
+        for (index, message) in messages.into_iter().enumerate() {
+            let Some(name) = message.name else {
+                results.push(WriteResult::Stored);
                 continue;
             };
             let taken = match self.state(name) {
@@ -238,16 +239,16 @@ impl Model {
             };
             if taken {
                 self.bundle(bundle).slots[index].gone = true;
-                self.let_go.insert(letter.body);
-                results.push(Said::Duplicate);
+                self.let_go.insert(message.body);
+                results.push(WriteResult::Duplicate);
                 continue;
             }
             if let Some((old, at, Place::Due)) = self.state(name) {
                 let replaced = self.take_out(old, at);
                 self.let_go.insert(replaced.body);
-                results.push(Said::Replaced);
+                results.push(WriteResult::Replaced);
             } else {
-                results.push(Said::Stored);
+                results.push(WriteResult::Stored);
             }
             self.names.insert(name, (bundle, index));
         }
@@ -257,41 +258,41 @@ impl Model {
         results
     }
 
-    pub fn cancel(&mut self, name: Name) -> Said {
+    pub fn cancel(&mut self, name: Name) -> WriteResult {
         match self.state(name) {
             Some((bundle, index, Place::Due)) => {
                 let cancelled = self.take_out(bundle, index);
                 self.let_go.insert(cancelled.body);
                 self.names.remove(name);
-                Said::Cancelled
+                WriteResult::Cancelled
             }
-            Some(_) => Said::InFlight,
-            None if self.remembered.contains(name) => Said::Published,
-            None => Said::Unknown,
+            Some(_) => WriteResult::InFlight,
+            None if self.remembered.contains(name) => WriteResult::Published,
+            None => WriteResult::Unknown,
         }
     }
 
     /// Moves a pending message, or stores `fallback` under its own due time if the name is free.
-    pub fn reschedule(&mut self, name: Name, due: Moment, fallback: Letter) -> Said {
-        let (letter, expiries, result) = match self.state(name) {
+    pub fn reschedule(&mut self, name: Name, due: Moment, fallback: Message) -> WriteResult {
+        let (message, expiries, result) = match self.state(name) {
             Some((bundle, index, Place::Due)) => {
                 let expiries = self.bundles[&bundle].expiries;
                 // A holder of before may have published it: it goes on saying so.
-                let kept = if self.flaw == Some(Flaw::MoveForgets) { 0 } else { expiries };
-                (self.take_out(bundle, index), kept, Said::Rescheduled)
+                let kept = if self.fault == Some(StoreFault::MoveForgets) { 0 } else { expiries };
+                (self.take_out(bundle, index), kept, WriteResult::Rescheduled)
             }
-            Some(_) => return Said::TooLate,
-            None if self.remembered.contains(name) => return Said::TooLate,
-            None => (fallback, 0, Said::Stored),
+            Some(_) => return WriteResult::TooLate,
+            None if self.remembered.contains(name) => return WriteResult::TooLate,
+            None => (fallback, 0, WriteResult::Stored),
         };
-        let bundle = self.add(vec![Letter { due, ..letter }], Place::Due, expiries);
+        let bundle = self.add(vec![Message { due, ..message }], Place::Due, expiries);
         self.names.insert(name, (bundle, 0));
         result
     }
 
     /// Claims all that is due by `until`, in the order in which it was stored. `who` (below 64) makes the claim's
     /// token the claimer's own.
-    pub fn claim(&mut self, until: Moment, expires: bool, who: u32) -> Vec<Taken> {
+    pub fn claim(&mut self, until: Moment, expires: bool, who: u32) -> Vec<Claimed> {
         let mut taken = Vec::new();
         for (&bundle, kept) in &mut self.bundles {
             if !kept.is_due(until) {
@@ -299,25 +300,31 @@ impl Model {
             }
             kept.claims += 1;
             let nonce = kept.claims * 64 + who;
-            let token = if self.flaw == Some(Flaw::DeadlineToken) { self.now } else { i64::from(nonce) };
+            let token =
+                if self.fault == Some(StoreFault::DeadlineToken) { self.now } else { i64::from(nonce) };
             kept.place = Place::Claimed { token, nonce, expires };
-            let letters = kept.slots.iter().map(|s| s.letter).collect();
+            let messages = kept.slots.iter().map(|s| s.message).collect();
             let skip = kept.slots.iter().map(|s| s.gone || s.done).collect();
-            if self.flaw == Some(Flaw::GoneCleared) {
+            if self.fault == Some(StoreFault::GoneCleared) {
                 kept.slots.iter_mut().for_each(|s| s.gone = false);
             }
-            taken.push(Taken { grip: Grip { bundle, nonce, token }, letters, skip, expiries: kept.expiries });
+            taken.push(Claimed {
+                claim: Claim { bundle, nonce, token },
+                messages,
+                skip,
+                expiries: kept.expiries,
+            });
         }
         taken
     }
 
-    fn ours(&mut self, grip: Grip) -> bool {
-        let (ours, truly) = match self.bundles.get(&grip.bundle).map(|kept| kept.place) {
-            Some(Place::Claimed { token, nonce, .. }) => (token == grip.token, nonce == grip.nonce),
+    fn ours(&mut self, claim: Claim) -> bool {
+        let (ours, truly) = match self.bundles.get(&claim.bundle).map(|kept| kept.place) {
+            Some(Place::Claimed { token, nonce, .. }) => (token == claim.token, nonce == claim.nonce),
             Some(Place::Due) => (false, false),
             None => return false,
         };
-        let ours = ours || self.flaw == Some(Flaw::NoFencing);
+        let ours = ours || self.fault == Some(StoreFault::NoFencing);
         self.breached |= ours && !truly;
         ours
     }
@@ -333,87 +340,90 @@ impl Model {
         self.names.retain(|_, place| place.0 != bundle);
     }
 
-    pub fn settle(&mut self, grip: Grip) -> bool {
-        let ours = self.ours(grip);
+    pub fn settle(&mut self, claim: Claim) -> bool {
+        let ours = self.ours(claim);
         if ours {
-            self.bundles.remove(&grip.bundle);
-            self.free_names(grip.bundle);
+            self.bundles.remove(&claim.bundle);
+            self.free_names(claim.bundle);
         } else {
-            let count = self.bundles.get(&grip.bundle).map_or(0, |kept| kept.slots.len());
-            self.note(grip.bundle, &vec![true; count]);
+            let count = self.bundles.get(&claim.bundle).map_or(0, |kept| kept.slots.len());
+            self.note(claim.bundle, &vec![true; count]);
         }
         ours
     }
 
-    pub fn extend(&mut self, grip: Grip, expires: bool, confirmed: &[bool]) -> bool {
-        let ours = self.ours(grip);
+    pub fn extend(&mut self, claim: Claim, expires: bool, confirmed: &[bool]) -> bool {
+        let ours = self.ours(claim);
         if ours {
-            let moved = (self.flaw == Some(Flaw::DeadlineToken)).then_some(self.now);
-            if let Place::Claimed { token, expires: was, .. } = &mut self.bundle(grip.bundle).place {
+            let moved = (self.fault == Some(StoreFault::DeadlineToken)).then_some(self.now);
+            if let Place::Claimed { token, expires: was, .. } = &mut self.bundle(claim.bundle).place {
                 *token = moved.unwrap_or(*token);
                 *was = expires;
             }
         }
-        self.note(grip.bundle, confirmed);
+        self.note(claim.bundle, confirmed);
         ours
     }
 
-    pub fn give_back(&mut self, grip: Grip, confirmed: &[bool]) -> bool {
-        let ours = self.ours(grip);
+    pub fn give_back(&mut self, claim: Claim, confirmed: &[bool]) -> bool {
+        let ours = self.ours(claim);
         if ours {
-            self.note(grip.bundle, confirmed);
-            self.bundle(grip.bundle).place = Place::Due;
+            self.note(claim.bundle, confirmed);
+            self.bundle(claim.bundle).place = Place::Due;
         }
         ours
     }
 
     /// Divides by one share a message of the bundle (`None`: it was not to be published). Answers the claim
-    /// on what is held on, if the bundle was ours and something is.
-    pub fn divide(&mut self, grip: Grip, shares: &[Option<Share>], back_at: Moment) -> Parted {
-        if !self.ours(grip) {
+    /// on the messages that stay in flight, if the claim was valid and there are any.
+    pub fn divide(&mut self, claim: Claim, shares: &[Option<Share>], back_at: Moment) -> SettleOutcome {
+        if !self.ours(claim) {
             let confirmed: Vec<_> = shares.iter().map(|s| *s == Some(Share::Confirmed)).collect();
-            self.note(grip.bundle, &confirmed);
-            return Parted::Stale;
+            self.note(claim.bundle, &confirmed);
+            return SettleOutcome::Stale;
         }
-        let old = self.bundle(grip.bundle).clone();
-        let (mut back, mut held, mut alone) = (Vec::new(), Vec::new(), Vec::new());
+        let old = self.bundle(claim.bundle).clone();
+        let mut back = Vec::new();
+        let mut held = Vec::new();
+        let mut alone = Vec::new();
         for (index, share) in shares.iter().enumerate() {
-            let letter = old.slots[index].letter;
-            let now_repeat = |repeat: bool| Letter { repeat: letter.repeat || repeat, ..letter };
+            let message = old.slots[index].message;
+            let now_repeat = |repeat: bool| Message { repeat: message.repeat || repeat, ..message };
             match share {
                 Some(Share::Back { repeat }) => {
-                    back.push((index, Letter { due: back_at, ..now_repeat(*repeat) }));
+                    back.push((index, Message { due: back_at, ..now_repeat(*repeat) }));
                 }
-                Some(Share::Alone) => alone.push((index, Letter { due: back_at, ..letter })),
-                Some(Share::Held) => held.push((index, letter)),
+                Some(Share::Alone) => alone.push((index, Message { due: back_at, ..message })),
+                Some(Share::InFlight) => held.push((index, message)),
                 Some(Share::Dead { repeat }) => {
-                    self.dead.insert(letter.body, now_repeat(*repeat));
+                    self.dead.insert(message.body, now_repeat(*repeat));
                 }
                 Some(Share::Confirmed) | None => {}
             }
         }
         if !back.is_empty() {
-            self.part(grip.bundle, &back, Place::Due, 0);
+            self.part(claim.bundle, &back, Place::Due, 0);
         }
         for one in alone {
-            self.part(grip.bundle, &[one], Place::Due, old.expiries);
+            self.part(claim.bundle, &[one], Place::Due, old.expiries);
         }
         let mut kept = None;
         if !held.is_empty() {
-            let (token, nonce) = (if self.flaw == Some(Flaw::DeadlineToken) { self.now } else { 1 }, 1);
+            let token = if self.fault == Some(StoreFault::DeadlineToken) { self.now } else { 1 };
+            let nonce = 1;
             let place = Place::Claimed { token, nonce, expires: false };
-            kept = Some(Grip { bundle: self.part(grip.bundle, &held, place, old.expiries), nonce, token });
+            kept = Some(Claim { bundle: self.part(claim.bundle, &held, place, old.expiries), nonce, token });
         }
-        self.bundles.remove(&grip.bundle);
-        self.free_names(grip.bundle);
-        Parted::Done(kept)
+        self.bundles.remove(&claim.bundle);
+        self.free_names(claim.bundle);
+        SettleOutcome::Done(kept)
     }
 
     /// A new bundle of some messages of an old one, each with its place there.
-    fn part(&mut self, old: usize, messages: &[(usize, Letter)], place: Place, expiries: u32) -> usize {
-        let new = self.add(messages.iter().map(|(_, letter)| *letter).collect(), place, expiries);
-        for (to, (from, letter)) in messages.iter().enumerate() {
-            let Some(name) = letter.name else { continue };
+    fn part(&mut self, old: usize, messages: &[(usize, Message)], place: Place, expiries: u32) -> usize {
+        let new = self.add(messages.iter().map(|(_, message)| *message).collect(), place, expiries);
+        for (to, (from, message)) in messages.iter().enumerate() {
+            let Some(name) = message.name else { continue };
             // A name that another has taken stays with it.
             if self.names.get(name).is_none_or(|place| *place == (old, *from)) {
                 self.names.insert(name, (new, to));
@@ -427,9 +437,9 @@ impl Model {
     }
 
     pub fn redrive(&mut self, body: u32, due: Moment) -> bool {
-        let Some(letter) = self.dead.remove(&body) else { return false };
-        let bundle = self.add(vec![Letter { due, ..letter }], Place::Due, 0);
-        if let Some(name) = letter.name {
+        let Some(message) = self.dead.remove(&body) else { return false };
+        let bundle = self.add(vec![Message { due, ..message }], Place::Due, 0);
+        if let Some(name) = message.name {
             self.names.entry(name).or_insert((bundle, 0));
         }
         true
@@ -459,8 +469,8 @@ impl Model {
     }
 
     /// Every message of every standing bundle.
-    pub fn seen(&self) -> Vec<Seen> {
-        let mut seen: Vec<_> = self.bundles.values().flat_map(Kept::seen).collect();
+    pub fn seen(&self) -> Vec<MessageView> {
+        let mut seen: Vec<_> = self.bundles.values().flat_map(StoredBundle::seen).collect();
         seen.sort();
         seen
     }
@@ -469,7 +479,7 @@ impl Model {
     pub fn meanings(&self) -> BTreeMap<Name, u32> {
         let meant = |name: Name| {
             let (bundle, index, _) = self.state(name)?;
-            Some((name, self.bundles[&bundle].slots[index].letter.body))
+            Some((name, self.bundles[&bundle].slots[index].message.body))
         };
         self.names.keys().filter_map(|&name| meant(name)).collect()
     }
@@ -482,12 +492,12 @@ impl Model {
         })
     }
 
-    /// Whether something is due by then.
+    /// Reports whether a bundle is due by then.
     pub fn has_due(&self, until: Moment) -> bool {
         self.bundles.values().any(|kept| kept.is_due(until))
     }
 
-    /// Whether no bundle stands.
+    /// Reports whether the store has no bundle.
     pub fn is_empty(&self) -> bool {
         self.bundles.is_empty()
     }
@@ -495,26 +505,26 @@ impl Model {
     /// The bodies of all that is neither gone nor done, and of dead letters.
     pub fn live(&self) -> impl Iterator<Item = u32> {
         let slots = self.bundles.values().flat_map(|kept| &kept.slots);
-        slots.filter(|s| !s.gone && !s.done).map(|s| s.letter.body).chain(self.dead.keys().copied())
+        slots.filter(|s| !s.gone && !s.done).map(|s| s.message.body).chain(self.dead.keys().copied())
     }
 
     /// The earliest due time behind `now` of what waits.
     pub fn next_due(&self, now: Moment) -> Option<Moment> {
         let slots = self.bundles.values().flat_map(|kept| &kept.slots);
-        slots.map(|s| s.letter.due).filter(|due| *due > now).min()
+        slots.map(|s| s.message.due).filter(|due| *due > now).min()
     }
 }
 
-impl Kept {
+impl StoredBundle {
     fn is_due(&self, until: Moment) -> bool {
-        self.place == Place::Due && self.slots.iter().any(|s| s.letter.due <= until)
+        self.place == Place::Due && self.slots.iter().any(|s| s.message.due <= until)
     }
 
-    fn seen(&self) -> impl Iterator<Item = Seen> {
-        self.slots.iter().map(|slot| Seen {
-            body: slot.letter.body,
-            due: slot.letter.due,
-            repeat: slot.letter.repeat,
+    fn seen(&self) -> impl Iterator<Item = MessageView> {
+        self.slots.iter().map(|slot| MessageView {
+            body: slot.message.body,
+            due: slot.message.due,
+            repeat: slot.message.repeat,
             claimed: self.place != Place::Due,
             gone: slot.gone,
             done: slot.done,

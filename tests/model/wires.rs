@@ -1,37 +1,38 @@
-//! What an actor and its master say to each other: calls, answers, and what follows from them.
+//! Exchanges calls and answers between an actor and its master, and applies the answers.
 
-use super::store::{Grip, Look, Parted, Said, Share};
+use super::store::{Claim, FindResult, SettleOutcome, Share, WriteResult};
 use super::world::*;
 
 impl Actor {
     pub fn send(&mut self, op: Op) {
         self.number += 1;
         self.wire =
-            Some(Wire { op, number: self.number, look: Look::default(), answer: None, lapsed: false });
+            Some(Wire { op, number: self.number, found: FindResult::default(), answer: None, lapsed: false });
     }
 }
 
 impl World {
-    /// Looks at the names of these and sends them.
+    /// Finds the names of these writes and sends the writes.
     pub fn send_writes(&mut self, setting: &Setting, a: usize, writes: Vec<Write>) {
         let names: Vec<_> = writes.iter().flat_map(Write::names).collect();
-        let look = self.master_of(a).model.look(&names, setting.ordered);
+        let found = self.master_of(a).model.find(&names, setting.ordered);
         self.actor_mut(a).send(Op::Write(writes));
         if let Some(wire) = &mut self.actor_mut(a).wire {
-            wire.look = look;
+            wire.found = found;
         }
     }
 
     pub fn execute(&mut self, a: usize) {
         let actor = self.actor(a);
-        let (lane, behind) = ((a, actor.life), actor.behind);
+        let caller = (a, actor.incarnation);
+        let behind = actor.behind;
         let Some(wire) = actor.wire.clone() else { return };
         let now = self.now;
         let master = match &mut self.old {
             Some(old) if behind => old,
             _ => &mut self.master,
         };
-        let answer = master.run(lane, &wire, now);
+        let answer = master.run(caller, &wire, now);
         if let Some(wire) = &mut self.actor_mut(a).wire {
             wire.answer = Some(answer);
         }
@@ -46,12 +47,12 @@ impl World {
 
     pub fn hear(&mut self, setting: &Setting, a: usize) {
         let Some(wire) = self.actor_mut(a).wire.take() else { return };
-        let life = self.actor(a).life;
-        let is_late = self.late.as_ref().is_some_and(|(lane, _)| *lane == (a, life));
+        let incarnation = self.actor(a).incarnation;
+        let is_late = self.late.as_ref().is_some_and(|(caller, _)| *caller == (a, incarnation));
         if setting.budget.failovers == 0 && !is_late {
             // With one master a call that was answered is never asked for again: forgotten, so that histories
             // that differ in nothing else meet.
-            self.master.calls.retain(|(lane, ..)| *lane != (a, life));
+            self.master.calls.retain(|(caller, ..)| *caller != (a, incarnation));
             self.actor_mut(a).number = 0;
         }
         let lapsed = wire.lapsed;
@@ -60,35 +61,44 @@ impl World {
                 self.written(setting, a, &writes, &results);
             }
             (Op::Write(writes), Some(Answer::Refused)) => self.send_writes(setting, a, writes),
-            (Op::Claim(_), Some(Answer::Taken(taken))) => {
+            (Op::Claim(_), Some(Answer::Claimed(taken))) => {
                 let t = a - self.ingress.len();
                 let drains = self.timers[t].draining;
                 for one in taken {
-                    let standing = |skip| if skip { Standing::Skip } else { Standing::Open };
-                    let slots = one.letters.into_iter().zip(one.skip.into_iter().map(standing)).collect();
-                    let (grip, expiries) = (one.grip, one.expiries);
-                    let mut hand =
-                        Hand { grip, first: grip, slots, expiries, lapsed, lost: false, news: false };
+                    let state = |skip| if skip { DeliveryState::Skip } else { DeliveryState::Open };
+                    let slots = one.messages.into_iter().zip(one.skip.into_iter().map(state)).collect();
+                    let claim = one.claim;
+                    let expiries = one.expiries;
+                    let mut claimed = ClaimedBundle {
+                        claim,
+                        first: claim,
+                        slots,
+                        expiries,
+                        lapsed,
+                        lost: false,
+                        news: false,
+                    };
                     if drains {
-                        hand.stop();
+                        claimed.stop();
                     }
-                    self.timers[t].hands.push(hand);
+                    self.timers[t].claimed_bundles.push(claimed);
                 }
             }
-            (Op::Settle(grip, _), Some(Answer::Held(_))) => {
-                self.timers[a - self.ingress.len()].hands.retain(|hand| hand.grip != grip);
+            (Op::Settle(claim, _), Some(Answer::Settled(_))) => {
+                self.timers[a - self.ingress.len()].claimed_bundles.retain(|claimed| claimed.claim != claim);
             }
-            (Op::Divide(grip, shares, ..), Some(Answer::Parted(parted))) => {
-                self.divided(a - self.ingress.len(), grip, &shares, parted, lapsed);
+            (Op::Divide(claim, shares, ..), Some(Answer::Divided(outcome))) => {
+                self.divided(a - self.ingress.len(), claim, &shares, outcome, lapsed);
             }
-            (Op::Hold(grip, ..), Some(Answer::Held(held))) => {
+            (Op::Extend(claim, ..), Some(Answer::Settled(is_ours))) => {
                 let timer = &mut self.timers[a - self.ingress.len()];
-                if let Some(hand) = timer.hands.iter_mut().find(|hand| hand.grip == grip) {
-                    if held {
-                        hand.lapsed &= lapsed;
+                if let Some(claimed) = timer.claimed_bundles.iter_mut().find(|claimed| claimed.claim == claim)
+                {
+                    if is_ours {
+                        claimed.lapsed &= lapsed;
                     } else {
-                        hand.lost = true;
-                        hand.stop();
+                        claimed.lost = true;
+                        claimed.stop();
                     }
                 }
             }
@@ -101,21 +111,21 @@ impl World {
         setting: &Setting,
         s: usize,
         writes: &[Write],
-        results: &[(Said, Option<u32>)],
+        results: &[(WriteResult, Option<u32>)],
     ) {
         let mut results = results.iter();
         let mut result = || *results.next().expect("a result a message or command");
         for write in writes {
             match write {
-                Write::Store(letters, _) => {
-                    for letter in letters {
+                Write::Store(messages, _) => {
+                    for message in messages {
                         result();
-                        self.owed.insert(record_of(letter.body));
+                        self.owed.insert(record_of(message.body));
                     }
                 }
                 Write::Cancel(_) => self.cancelled.extend(result().1),
                 Write::Move(_, _, fallback) => {
-                    if result().0 == Said::Stored {
+                    if result().0 == WriteResult::Stored {
                         self.owed.insert(record_of(fallback.body));
                     }
                 }
@@ -128,23 +138,30 @@ impl World {
         }
     }
 
-    pub fn divided(&mut self, t: usize, grip: Grip, shares: &[Option<Share>], parted: Parted, lapsed: bool) {
-        let hands = &mut self.timers[t].hands;
-        let Some(at) = hands.iter().position(|hand| hand.grip == grip) else { return };
-        match parted {
-            Parted::Done(Some(held)) => {
-                let hand = &mut hands[at];
+    pub fn divided(
+        &mut self,
+        t: usize,
+        claim: Claim,
+        shares: &[Option<Share>],
+        outcome: SettleOutcome,
+        lapsed: bool,
+    ) {
+        let claimed_bundles = &mut self.timers[t].claimed_bundles;
+        let Some(at) = claimed_bundles.iter().position(|claimed| claimed.claim == claim) else { return };
+        match outcome {
+            SettleOutcome::Done(Some(in_flight)) => {
+                let claimed = &mut claimed_bundles[at];
                 let mut shares = shares.iter();
-                hand.slots.retain(|_| *shares.next().expect("a share each") == Some(Share::Held));
-                hand.grip = held;
-                hand.lapsed = lapsed;
+                claimed.slots.retain(|_| *shares.next().expect("a share each") == Some(Share::InFlight));
+                claimed.claim = in_flight;
+                claimed.lapsed = lapsed;
             }
-            Parted::Done(None) => {
-                hands.remove(at);
+            SettleOutcome::Done(None) => {
+                claimed_bundles.remove(at);
             }
-            Parted::Stale => {
-                hands[at].lost = true;
-                hands[at].stop();
+            SettleOutcome::Stale => {
+                claimed_bundles[at].lost = true;
+                claimed_bundles[at].stop();
             }
         }
     }

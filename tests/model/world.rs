@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 
 use super::drift::Drift;
-use super::store::{Flaw, Grip, Letter, Look, Model, Moment, Name, Parted, Said, Share, Taken};
+use super::store::{
+    Claim, Claimed, FindResult, Message, Model, Moment, Name, SettleOutcome, Share, StoreFault, WriteResult,
+};
 
 /// One record of a source.
 #[derive(Clone, Copy, Debug)]
@@ -23,10 +25,10 @@ pub struct Source {
     pub limit: Option<u8>,
 }
 
-/// What an actor of this world does wrong, or the store.
+/// A planted fault of an actor of this world, or of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    Store(Flaw),
+    Store(StoreFault),
     /// Handed over counts as confirmed.
     SettleBeforeConfirm,
     /// Expired claims are looked for when a timer starts, and not again.
@@ -37,7 +39,7 @@ pub enum Fault {
     NoWait,
     /// Messages go out when they are claimed.
     Early,
-    /// What goes back after its claim had expired forgets that it had.
+    /// A message that goes back after its claim expired forgets the expiry.
     ForgetExpiry,
     /// The mark of what was read is not waited for.
     MarkWithoutWait,
@@ -47,7 +49,7 @@ pub enum Fault {
     HoldForEver,
     /// A holder's own deadline does not allow for the drift of clocks.
     NoAllowance,
-    /// What is due by the timer's own clock is due.
+    /// A message counts as due by the timer's own clock.
     OwnClock,
     /// A source is read while its ingress is closed.
     SubscribeWhileWaiting,
@@ -111,26 +113,26 @@ pub enum Op {
     /// A bundle of each run of messages; commands between them. In order.
     Write(Vec<Write>),
     Claim(Moment),
-    Settle(Grip, Vec<Name>),
-    Divide(Grip, Vec<Option<Share>>, Moment, Vec<Name>),
-    Hold(Grip, Vec<bool>, Vec<Name>),
-    GiveBack(Vec<(Grip, Vec<bool>, Vec<Name>)>),
+    Settle(Claim, Vec<Name>),
+    Divide(Claim, Vec<Option<Share>>, Moment, Vec<Name>),
+    Extend(Claim, Vec<bool>, Vec<Name>),
+    GiveBack(Vec<(Claim, Vec<bool>, Vec<Name>)>),
     Sweep,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Write {
     /// And whether it replaces what is pending under a name.
-    Store(Vec<Letter>, bool),
+    Store(Vec<Message>, bool),
     Cancel(Name),
-    Move(Name, Moment, Letter),
+    Move(Name, Moment, Message),
 }
 
 impl Write {
     /// The names that it speaks of.
     pub fn names(&self) -> Vec<Name> {
         match self {
-            Self::Store(letters, _) => letters.iter().filter_map(|letter| letter.name).collect(),
+            Self::Store(messages, _) => messages.iter().filter_map(|message| message.name).collect(),
             Self::Cancel(name) | Self::Move(name, ..) => vec![name],
         }
     }
@@ -141,13 +143,13 @@ pub enum Answer {
     Marked,
     /// Nothing was changed: something is not as its caller saw it.
     Refused,
-    /// Nothing was changed: a later call of the same lane came first.
+    /// Nothing was changed: a later call of the same caller came first.
     Overtaken,
     /// And the body that a cancel took.
-    Written(Vec<(Said, Option<u32>)>),
-    Taken(Vec<Taken>),
-    Parted(Parted),
-    Held(bool),
+    Written(Vec<(WriteResult, Option<u32>)>),
+    Claimed(Vec<Claimed>),
+    Divided(SettleOutcome),
+    Settled(bool),
     Swept,
 }
 
@@ -156,18 +158,18 @@ pub enum Answer {
 pub struct Wire {
     pub op: Op,
     pub number: u8,
-    pub look: Look,
+    pub found: FindResult,
     /// The answer on its way back, once the call has run.
     pub answer: Option<Answer>,
     /// The deadline of what it claims or extends has passed since it was sent.
     pub lapsed: bool,
 }
 
-/// What every actor has.
+/// State that every actor has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Actor {
-    /// One process after another.
-    pub life: u8,
+    /// Number of the process: one after another.
+    pub incarnation: u8,
     pub number: u8,
     pub wire: Option<Wire>,
     /// It has not noticed yet that another master has taken over.
@@ -183,7 +185,7 @@ pub struct Ingress {
     pub committed: usize,
     /// Records up to here are marked as read.
     pub marked: usize,
-    /// What lies below was read before this life.
+    /// Records below this one were read by an earlier incarnation.
     pub below: usize,
     /// Nothing is to be read or stored.
     pub closed: bool,
@@ -192,7 +194,7 @@ pub struct Ingress {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Standing {
+pub enum DeliveryState {
     Skip,
     Open,
     Handed,
@@ -203,13 +205,13 @@ pub enum Standing {
     NotTried,
 }
 
-/// A claimed bundle in a timer's hands.
+/// A bundle that a timer has claimed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Hand {
-    pub grip: Grip,
+pub struct ClaimedBundle {
+    pub claim: Claim,
     /// The claim it began with.
-    pub first: Grip,
-    pub slots: Vec<(Letter, Standing)>,
+    pub first: Claim,
+    pub slots: Vec<(Message, DeliveryState)>,
     pub expiries: u32,
     pub lapsed: bool,
     pub lost: bool,
@@ -219,7 +221,7 @@ pub struct Hand {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Timer {
     pub actor: Actor,
-    pub hands: Vec<Hand>,
+    pub claimed_bundles: Vec<ClaimedBundle>,
     pub draining: bool,
     /// Leases in a row for which it let nothing expire.
     pub withheld: u8,
@@ -228,30 +230,30 @@ pub struct Timer {
 /// A publication on its way to its broker.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Publication {
-    pub letter: Letter,
+    pub message: Message,
     /// It says that it may be a repeat.
     pub flagged: bool,
     pub timer: usize,
-    pub life: u8,
-    pub first: Grip,
+    pub incarnation: u8,
+    pub first: Claim,
 }
 
-/// What a consumer has seen of one record.
+/// Deliveries of one record, as a consumer counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tally {
     pub plain: u8,
     pub flagged: bool,
 }
 
-/// A lane: actor and life.
-pub type Lane = (usize, u8);
+/// A numbered caller: actor and incarnation.
+pub type Caller = (usize, u8);
 
 /// The store as one master has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Master {
     pub model: Model,
-    /// Each lane's last call and what it was answered.
-    pub calls: Vec<(Lane, u8, Answer)>,
+    /// Each caller's last call and its answer.
+    pub calls: Vec<(Caller, u8, Answer)>,
     pub marks: Vec<usize>,
 }
 
@@ -266,7 +268,7 @@ pub struct World {
     pub timers: Vec<Timer>,
     pub socket: Vec<Publication>,
     /// A call that has not arrived yet, though its caller is dead or has sent it again.
-    pub late: Option<(Lane, Wire)>,
+    pub late: Option<(Caller, Wire)>,
     pub tally: Vec<Tally>,
     /// Bodies of which a cancel was answered.
     pub cancelled: BTreeSet<u32>,
@@ -275,7 +277,7 @@ pub struct World {
     pub left: Budget,
 }
 
-/// What can happen next. Actors: the ingresses, then the timers.
+/// An action that can happen next. Actors are numbered: the ingresses, then the timers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     Read(usize),
@@ -325,8 +327,8 @@ pub fn record_of(body: u32) -> usize {
 impl World {
     pub fn new(setting: &Setting) -> Self {
         let mut model = Model::new(setting.remembers);
-        if let Some(Fault::Store(flaw)) = setting.fault {
-            model.flaw = Some(flaw);
+        if let Some(Fault::Store(fault)) = setting.fault {
+            model.fault = Some(fault);
         }
         let marks = vec![0; setting.sources.len()];
         let master = Master { model, calls: Vec::new(), marks };
@@ -374,23 +376,23 @@ impl World {
         }
     }
 
-    /// Whether somebody alive holds this claim or has yet to hear that he does.
-    pub fn is_held(&self, bundle: usize, nonce: u32) -> bool {
-        let is = |grip: &Grip| grip.bundle == bundle && grip.nonce == nonce;
-        let in_hands = self.timers.iter().flat_map(|t| &t.hands).any(|hand| is(&hand.grip));
-        in_hands || (0..self.actors()).any(|a| self.unheard(a).any(|grip| is(&grip)))
+    /// Reports whether a live actor has this claim, or a call of his made it and its answer is yet to come.
+    pub fn has_holder(&self, bundle: usize, nonce: u32) -> bool {
+        let is = |claim: &Claim| claim.bundle == bundle && claim.nonce == nonce;
+        let in_hands = self.timers.iter().flat_map(|t| &t.claimed_bundles).any(|claimed| is(&claimed.claim));
+        in_hands || (0..self.actors()).any(|a| self.unheard(a).any(|claim| is(&claim)))
     }
 
     /// Claims that an outstanding call of this actor has made: at its master, or by a late copy at the new one.
-    pub fn unheard(&self, a: usize) -> impl Iterator<Item = Grip> + '_ {
+    pub fn unheard(&self, a: usize) -> impl Iterator<Item = Claim> + '_ {
         let actor = self.actor(a);
         let number = actor.wire.as_ref().map(|wire| wire.number);
         let old = self.old.iter().filter(|_| actor.behind).flat_map(|old| &old.calls);
         let calls = self.master.calls.iter().chain(old);
-        calls.filter(move |(lane, n, _)| *lane == (a, actor.life) && Some(*n) == number).flat_map(
+        calls.filter(move |(caller, n, _)| *caller == (a, actor.incarnation) && Some(*n) == number).flat_map(
             |(_, _, answer)| match answer {
-                Answer::Taken(taken) => taken.iter().map(|t| t.grip).collect(),
-                Answer::Parted(Parted::Done(Some(grip))) => vec![*grip],
+                Answer::Claimed(taken) => taken.iter().map(|t| t.claim).collect(),
+                Answer::Divided(SettleOutcome::Done(Some(claim))) => vec![*claim],
                 _ => Vec::new(),
             },
         )

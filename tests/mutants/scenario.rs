@@ -29,9 +29,10 @@ impl Scenario {
 
     /// Starts the relay with this fault; without one if it has no name.
     pub(crate) async fn start(redis: &Redis, kafka: &Kafka, rabbitmq: &Rabbitmq, mutant: &str) -> Self {
-        let (topic, to_topic) =
-            (kafka.unique_topic("source", 3).await, kafka.unique_topic("target", 3).await);
-        let (queue, to_queue) = (names::unique("source"), names::unique("target"));
+        let topic = kafka.unique_topic("source", 3).await;
+        let to_topic = kafka.unique_topic("target", 3).await;
+        let queue = names::unique("source");
+        let to_queue = names::unique("target");
         let exchange = names::unique("exchange");
         rabbitmq.declare_queue(&queue, QueueKind::Quorum).await;
         rabbitmq.declare_queue(&to_queue, QueueKind::Quorum).await;
@@ -107,7 +108,8 @@ impl Scenario {
     pub(crate) async fn unbind(&self, rabbitmq: &Rabbitmq) {
         let connection = rabbitmq.connect().await.expect("connected");
         let channel = connection.create_channel().await.expect("a channel");
-        let (queue, exchange) = (self.to_queue.as_str().into(), self.exchange.as_str().into());
+        let queue = self.to_queue.as_str().into();
+        let exchange = self.exchange.as_str().into();
         channel.queue_unbind(queue, exchange, "key".into(), FieldTable::default()).await.expect("unbound");
     }
 

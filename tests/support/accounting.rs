@@ -47,7 +47,7 @@ impl fmt::Display for Id {
     }
 }
 
-/// What a message says about itself: the first line of its body.
+/// Stamp of a message: the first line of its body.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
     /// Which message.
@@ -208,7 +208,7 @@ impl Ledger {
         self.stored.insert(id);
     }
 
-    /// Whether this id was ever produced.
+    /// Reports whether this id was ever produced.
     pub fn has_attempt(&self, id: &Id) -> bool {
         self.attempts.contains_key(id)
     }
@@ -219,7 +219,7 @@ impl Ledger {
         (stamp.target == target).then_some(stamp.due_ms)
     }
 
-    /// Whether this id has arrived somewhere.
+    /// Reports whether this id has arrived somewhere.
     pub fn has_seen(&self, id: &Id) -> bool {
         self.seen.contains(id)
     }
@@ -250,7 +250,7 @@ impl Ledger {
         self.waiting.iter().cloned().collect()
     }
 
-    /// Whether this id is one of those.
+    /// Reports whether this id is confirmed to its producer and found nowhere yet.
     pub fn waits(&self, id: &Id) -> bool {
         self.waiting.contains(id)
     }

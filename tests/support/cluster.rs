@@ -107,7 +107,7 @@ impl Cluster {
         &self.nodes[node]
     }
 
-    /// Who is a master now and serves slots, by the word of the first node that answers: node -> its id.
+    /// Masters that serve slots now, as the first node that answers has it: node -> its id.
     pub async fn masters(&self) -> anyhow::Result<BTreeMap<usize, String>> {
         let table = self.table().await?;
         let mut masters = BTreeMap::new();
@@ -143,7 +143,7 @@ impl Cluster {
         .await;
     }
 
-    /// Who serves a slot, as each node that answers has it.
+    /// Node that serves a slot, as each node that answers has it.
     async fn views(&self, slot: u16) -> anyhow::Result<Vec<Option<usize>>> {
         let mut views = Vec::new();
         for node in &self.nodes {
@@ -264,14 +264,17 @@ impl Cluster {
 
     /// The slot is importing and migrating: from here on its keys are in two places.
     pub async fn begin_migration(&self, slot: u16, from: usize, to: usize) -> redis::RedisResult<()> {
-        let (text, source, target) = (slot.to_string(), self.id(from).await?, self.id(to).await?);
+        let text = slot.to_string();
+        let source = self.id(from).await?;
+        let target = self.id(to).await?;
         self.nodes[to].command::<()>(&["CLUSTER", "SETSLOT", &text, "IMPORTING", &source]).await?;
         self.nodes[from].command::<()>(&["CLUSTER", "SETSLOT", &text, "MIGRATING", &target]).await
     }
 
     /// Moves its keys, ten at a time.
     pub async fn move_keys(&self, slot: u16, from: usize, to: usize) -> redis::RedisResult<()> {
-        let (text, port) = (slot.to_string(), self.nodes[to].port().to_string());
+        let text = slot.to_string();
+        let port = self.nodes[to].port().to_string();
         loop {
             let keys: Vec<String> =
                 self.nodes[from].command(&["CLUSTER", "GETKEYSINSLOT", &text, "10"]).await?;
@@ -286,7 +289,8 @@ impl Cluster {
 
     /// The slot is the target's.
     pub async fn end_migration(&self, slot: u16, from: usize, to: usize) -> redis::RedisResult<()> {
-        let (text, target) = (slot.to_string(), self.id(to).await?);
+        let text = slot.to_string();
+        let target = self.id(to).await?;
         // The target first: only it may raise its epoch for it.
         for node in [to, from] {
             self.nodes[node].command::<()>(&["CLUSTER", "SETSLOT", &text, "NODE", &target]).await?;

@@ -67,8 +67,10 @@ impl Run {
             all.add_partition_offset(topic, partition as i32, Offset::Beginning).expect("an offset");
         }
         consumer.assign(&all).expect("assigned");
-        let (ledger, stop) = (self.shared_ledger(), Arc::new(AtomicBool::new(false)));
-        let (ends, label) = (stop.clone(), format!("kafka:{topic}"));
+        let ledger = self.shared_ledger();
+        let stop = Arc::new(AtomicBool::new(false));
+        let ends = stop.clone();
+        let label = format!("kafka:{topic}");
         let thread = std::thread::spawn(move || {
             let mut said = Said::default();
             while !ends.load(Ordering::Relaxed) {
@@ -87,9 +89,13 @@ impl Run {
 
     /// Notes every message of a queue under the label `rabbitmq:QUEUE`. The queue exists already.
     pub fn collect_rabbitmq(&self, rabbitmq: &Rabbitmq, queue: &str) {
-        let (ledger, url, queue) = (self.shared_ledger(), rabbitmq.url(), queue.to_owned());
+        let ledger = self.shared_ledger();
+        let url = rabbitmq.url();
+        let queue = queue.to_owned();
         let task = tokio::spawn(async move {
-            let (label, mut noted, mut said) = (format!("rabbitmq:{queue}"), HashSet::new(), Said::default());
+            let label = format!("rabbitmq:{queue}");
+            let mut noted = HashSet::new();
+            let mut said = Said::default();
             loop {
                 if let Err(error) = consume(&url, &queue, &ledger, &mut noted).await {
                     said.say(&label, &error);
@@ -101,7 +107,7 @@ impl Run {
     }
 }
 
-/// What a collector said last: a broker that is away for a while would have it say the same all the time.
+/// Last error of a collector: a broker that is away for a while would have it print the same all the time.
 #[derive(Default)]
 struct Said(String);
 
@@ -142,7 +148,8 @@ async fn note_all(
     let begin = async {
         let channel = connection.create_channel().await?;
         channel.basic_qos(500, BasicQosOptions::default()).await?;
-        let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+        let options = BasicConsumeOptions::default();
+        let arguments = FieldTable::default();
         channel.basic_consume(queue.into(), "".into(), options, arguments).await
     };
     let mut consumer = timeout(QUIET, begin).await??;

@@ -58,7 +58,7 @@ impl Kafka {
         VERSION
     }
 
-    /// Whether its jars and a Java are there.
+    /// Reports whether Kafka's jars and a Java are there.
     pub fn installed() -> Result<(), String> {
         let jars = jars();
         if !jars.join(format!("kafka_2.13-{VERSION}.jar")).exists() {
@@ -103,7 +103,8 @@ impl Kafka {
         let controllers: Vec<u16> = (0..nodes).map(|_| ports::free()).collect();
         let mut started = Vec::new();
         for node in 0..nodes {
-            let (port, folder) = (ports::free(), folders::new("kafka"));
+            let port = ports::free();
+            let folder = folders::new("kafka");
             let properties = properties(node, &controllers, port, behind, &folder);
             std::fs::write(folder.join("kafka.properties"), properties).expect("a file");
             format(node, &folder).await;
@@ -158,7 +159,8 @@ impl Kafka {
         for result in created {
             result.unwrap_or_else(|(topic, code)| panic!("create topic {topic}: {code}"));
         }
-        let (name, partitions) = (topic.name, topic.num_partitions as usize);
+        let name = topic.name;
+        let partitions = topic.num_partitions as usize;
         eventually(&format!("topic {name} has leaders"), async || self.has_leaders(name, partitions)).await;
     }
 
@@ -304,8 +306,8 @@ impl Kafka {
 
     /// How many records of a topic a group has not committed yet.
     pub fn lag(&self, topic: &str, group: &str) -> anyhow::Result<u64> {
-        let (limit, consumer) =
-            (Duration::from_secs(5), self.client().set("group.id", group).create::<BaseConsumer>()?);
+        let limit = Duration::from_secs(5);
+        let consumer = self.client().set("group.id", group).create::<BaseConsumer>()?;
         let metadata = consumer.fetch_metadata(Some(topic), limit)?;
         let mut all = TopicPartitionList::new();
         for partition in metadata.topics().iter().flat_map(rdkafka::metadata::MetadataTopic::partitions) {

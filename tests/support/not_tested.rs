@@ -1,4 +1,4 @@
-//! What cannot be tested on this machine is told by name: a test that passes without having tested must not be silent.
+//! Notes by name what cannot be tested on this machine: a test that passes without having tested must not be silent.
 
 use std::fs::OpenOptions;
 use std::io::Write;

@@ -94,12 +94,12 @@ impl Observer {
         Self { looks: Mutex::new(looks), silences }
     }
 
-    /// What was found so far.
+    /// Silences found so far.
     pub fn noticed(&self) -> Vec<String> {
         self.silences.lock().expect("the silences").clone()
     }
 
-    /// What was late or unread while nothing said why; ends the watch.
+    /// Messages that were late or unread while no reason was reported; ends the watch.
     pub fn silences(&self) -> Vec<String> {
         self.looks.lock().expect("the looks").end();
         std::mem::take(&mut *self.silences.lock().expect("the silences"))
@@ -122,9 +122,9 @@ fn verdict(silences: &[String]) {
 /// Messages of one source that wait for one target.
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Those that are late, and since when.
+    /// Late messages, and since when.
     late: BTreeMap<Id, i64>,
-    /// Those that are not yet due and whose producer has known for [`LATE_MS`] that they lie in their source.
+    /// Messages that are not yet due and whose producer has known for [`LATE_MS`] that they lie in their source.
     to_be_stored: BTreeMap<Id, i64>,
 }
 
@@ -147,7 +147,7 @@ fn look(ledger: &Mutex<Ledger>, confirmed: &mut BTreeMap<Id, i64>) -> Option<Str
     })
 }
 
-/// What waits for longer than it may, by source and target. A message counts from when its producer knew of it.
+/// Messages that wait for too long, by source and target. A message counts from when its producer knew of it.
 fn waiting(
     ledger: &Ledger,
     confirmed: &mut BTreeMap<Id, i64>,

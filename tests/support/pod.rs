@@ -1,4 +1,4 @@
-//! What a kubelet and a container runtime do around a process, as far as a child process can have it.
+//! Runs a process as a kubelet and a container runtime would, as far as a child process can have it.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -109,7 +109,7 @@ fn missing() -> Option<String> {
     }
 }
 
-/// Whether such containers can be had; if not says so, in a line that `scripts/test` repeats at its end.
+/// Reports whether such containers can be had; if not, notes it in a line that `scripts/test` repeats at its end.
 pub fn available(test: &str) -> bool {
     let missing = missing();
     if let Some(why) = &missing {

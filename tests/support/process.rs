@@ -172,7 +172,7 @@ impl Drop for Process {
     }
 }
 
-/// Whether no thread of a process runs; one that has ended does not.
+/// Reports whether no thread of a process runs; a process that has ended has none.
 fn is_stopped(id: u32) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{id}/task")) else { return true };
     threads.flatten().all(|thread| {

@@ -36,7 +36,7 @@ pub enum Mode {
     Refuse,
 }
 
-/// What happens to all connections that stand.
+/// Fault that is done to all open connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stroke {
     Reset,
@@ -63,7 +63,7 @@ pub struct Proxy {
     state: Arc<State>,
 }
 
-/// What was read, and when it may be written.
+/// Bytes that were read, and when they may be written.
 type Chunk = (Instant, Vec<u8>);
 
 impl Proxy {
@@ -150,7 +150,8 @@ async fn carry(mut client: TcpStream, port: u16, state: Arc<State>) {
     };
     drop((client.set_nodelay(true), server.set_nodelay(true)));
     state.standing.fetch_add(1, Ordering::SeqCst);
-    let (cutting, active) = (AtomicBool::new(false), Mutex::new(Instant::now()));
+    let cutting = AtomicBool::new(false);
+    let active = Mutex::new(Instant::now());
     let reset = {
         let ((from_client, to_client), (from_server, to_server)) = (client.split(), server.split());
         tokio::select! {

@@ -70,7 +70,7 @@ impl Rabbitmq {
         SHARED.get_or_init(Self::start).await
     }
 
-    /// Whether it is there; if so, its version.
+    /// Version of the installed RabbitMQ, if there is one.
     pub fn installed() -> Result<String, String> {
         let script = script().ok_or("no rabbitmq-server below /usr/lib/rabbitmq/lib: run scripts/setup")?;
         let folder = script.ancestors().nth(2).and_then(Path::file_name).unwrap_or_default();
@@ -88,7 +88,8 @@ impl Rabbitmq {
     }
 
     async fn start_nodes(nodes: usize) -> Self {
-        let (folder, epmd_port) = (folders::new("rabbitmq"), ports::free());
+        let folder = folders::new("rabbitmq");
+        let epmd_port = ports::free();
         // Nodes that share a home share the secret that they know each other by.
         std::fs::create_dir(folder.join("home")).expect("home");
         // Started by hand in the foreground: the one that Erlang starts by itself would outlive us.
@@ -228,7 +229,8 @@ impl Rabbitmq {
         command.env("RABBITMQ_ENABLED_PLUGINS_FILE", self.nodes[0].folder.join("enabled_plugins"));
         let output = tokio::task::spawn_blocking(move || command.output()).await;
         let output = output.expect("rabbitmqctl does not panic").expect("rabbitmqctl starts");
-        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let out = String::from_utf8_lossy(&output.stdout);
+        let err = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "rabbitmqctl {arguments:?}: {out}{err}");
         out.into_owned()
     }
@@ -282,7 +284,8 @@ impl Rabbitmq {
     /// Binds a queue to an exchange.
     pub async fn bind(&self, queue: &str, exchange: &str, routing_key: &str) {
         self.admin(async |channel| {
-            let (options, arguments) = (QueueBindOptions::default(), FieldTable::default());
+            let options = QueueBindOptions::default();
+            let arguments = FieldTable::default();
             channel.queue_bind(queue.into(), exchange.into(), routing_key.into(), options, arguments).await
         })
         .await;
@@ -341,7 +344,8 @@ async fn confirmed_publish(connection: &Connection) -> anyhow::Result<()> {
     channel.confirm_select(ConfirmSelectOptions::default()).await?;
     let options = QueueDeclareOptions { exclusive: true, ..Default::default() };
     let queue = channel.queue_declare("".into(), options, FieldTable::default()).await?;
-    let (options, properties) = (BasicPublishOptions::default(), BasicProperties::default());
+    let options = BasicPublishOptions::default();
+    let properties = BasicProperties::default();
     let confirm =
         channel.basic_publish("".into(), queue.name().clone(), options, b"ready?", properties).await?;
     if !confirm.await?.is_ack() {

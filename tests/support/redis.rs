@@ -45,7 +45,8 @@ impl Redis {
 
     /// One with further options, as on the command line: `&["--maxmemory", "10mb"]`.
     pub async fn start_with(program: &str, options: &[&str]) -> Self {
-        let (port, folder) = (ports::free(), folders::new("redis"));
+        let port = ports::free();
+        let folder = folders::new("redis");
         let program = program.to_owned();
         let options: Vec<_> = options.iter().map(|&option| option.to_owned()).collect();
         let process = run(&program, port, &folder, &options);
@@ -85,7 +86,7 @@ impl Redis {
         self.port
     }
 
-    /// What it was started with besides the defaults.
+    /// Options of the start besides the defaults.
     pub fn options(&self) -> &[String] {
         &self.options
     }
@@ -224,7 +225,8 @@ impl Drop for Redis {
 
 fn copy_folder(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).expect("a folder").flatten() {
-        let (path, copy) = (entry.path(), to.join(entry.file_name()));
+        let path = entry.path();
+        let copy = to.join(entry.file_name());
         if path.is_dir() {
             std::fs::create_dir_all(&copy).expect("a folder");
             copy_folder(&path, &copy);

@@ -161,12 +161,12 @@ impl Relay {
         }
     }
 
-    /// What it kept silent so far.
+    /// Silences so far: messages that were late and no reason was reported.
     pub fn noticed(&self) -> Vec<String> {
         self.watch.as_ref().map(|watch| watch.noticed()).unwrap_or_default()
     }
 
-    /// What it kept silent; it is not observed from now on.
+    /// Silences so far; ends the observation.
     pub fn silences(&self) -> Vec<String> {
         self.watch.as_ref().map(|watch| watch.silences()).unwrap_or_default()
     }
@@ -291,7 +291,7 @@ impl Relay {
         answer.await?.with_context(|| format!("{method} {path}"))
     }
 
-    /// What `/metrics` says now.
+    /// Metrics of `/metrics` as they are now.
     pub async fn metrics(&self) -> anyhow::Result<Metrics> {
         match self.get("/metrics").await? {
             (200, text) => Metrics::parse(&text),

@@ -1,4 +1,4 @@
-//! What follows from a ledger.
+//! Report of a run, made from its ledger.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,21 +31,21 @@ pub struct Report {
     pub stored: usize,
     /// Confirmed ones that are nowhere.
     pub lost: Vec<Id>,
-    /// Those that arrived more than once, and how often.
+    /// Messages that arrived more than once, and how often.
     pub repeated: BTreeMap<Id, usize>,
-    /// Those that arrived, and were parked or are still stored as well.
+    /// Messages that arrived, and were parked or are still stored as well.
     pub both: Vec<Id>,
-    /// Those that arrived before they were due: where, when (Unix ms) and how many ms too early.
+    /// Messages that arrived before they were due: where, when (Unix ms) and how many ms too early.
     pub early: Vec<(Id, String, i64, i64)>,
-    /// Those that arrived at another target, and at which.
+    /// Messages that arrived at another target, and at which.
     pub misrouted: Vec<(Id, String)>,
-    /// What arrived changed: its id as far as it could be read, and what differs.
+    /// Messages that arrived changed: the id as far as it could be read, and the difference.
     pub corrupt: Vec<(String, &'static str)>,
-    /// What arrived and was never produced.
+    /// Messages that arrived and were never produced.
     pub unexpected: Vec<Id>,
-    /// Those whose producer was told no, and that arrived.
+    /// Messages whose producer was told no, and that arrived.
     pub aborted: Vec<Id>,
-    /// Those of unknown fate that arrived: fine.
+    /// Messages of unknown fate that arrived: fine.
     pub recovered: usize,
     /// Lateness of first deliveries, ms: p50, p99, max. Printed, never judged.
     pub lateness_ms: (u64, u64, u64),
@@ -79,7 +79,8 @@ impl Report {
         let (stamp, _) = attempt;
         let id = &stamp.id;
         if delivery.received_ms < stamp.due_ms {
-            let (at, by) = (delivery.received_ms, stamp.due_ms - delivery.received_ms);
+            let at = delivery.received_ms;
+            let by = stamp.due_ms - delivery.received_ms;
             self.early.push((id.clone(), delivery.target.clone(), at, by));
         }
         if delivery.target != stamp.target {
@@ -93,8 +94,9 @@ impl Report {
 
     fn fates(&mut self, ledger: &Ledger, arrived: &BTreeMap<&Id, Vec<i64>>) {
         for (id, (_, outcome)) in &ledger.attempts {
-            let (here, parked, stored) =
-                (arrived.contains_key(id), ledger.parked.contains(id), ledger.stored.contains(id));
+            let here = arrived.contains_key(id);
+            let parked = ledger.parked.contains(id);
+            let stored = ledger.stored.contains(id);
             match outcome {
                 Outcome::Ok => {
                     self.ok += 1;
@@ -225,7 +227,7 @@ fn header<'a>(delivery: &'a Delivery, name: &str) -> &'a [u8] {
     found.and_then(|(_, value)| value.as_deref()).unwrap_or_default()
 }
 
-/// What differs from what was produced, if anything does.
+/// Difference from the message as produced, if there is one.
 fn difference(stamp: &Stamp, read: &Stamp, delivery: &Delivery) -> Option<&'static str> {
     if read != stamp {
         Some("stamp")

@@ -128,12 +128,12 @@ impl Run {
         }
     }
 
-    /// What waited so far while nothing said why.
+    /// Messages that waited so far while no reason was reported.
     pub fn noticed(&self) -> Vec<String> {
         self.observer.noticed()
     }
 
-    /// What waited while nothing said why; nothing is observed from now on.
+    /// Messages that waited while no reason was reported; ends the observation.
     pub fn silences(&self) -> Vec<String> {
         self.observer.silences()
     }
@@ -161,7 +161,7 @@ impl Run {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// What was noted so far.
+    /// Ledger of the run so far.
     pub fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().expect("the ledger")
     }
@@ -188,7 +188,8 @@ impl Run {
 
     /// The same with other patience for what is missing: short where a loss is what a test expects.
     pub async fn drain_within(&self, relay: &Relay, patience: Duration) {
-        let (mut delivered, mut since) = (self.ledger().delivered(), Instant::now());
+        let mut delivered = self.ledger().delivered();
+        let mut since = Instant::now();
         let give_up = Instant::now() + patience;
         loop {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -213,7 +214,7 @@ impl Default for Run {
     }
 }
 
-/// Whether the relay has nothing pending or in flight; one that does not answer may have.
+/// Reports whether the relay has nothing pending or in flight; a relay that does not answer may have.
 async fn empty(relay: &Relay) -> bool {
     relay.metrics().await.is_ok_and(|metrics| {
         metrics.sum("postdate_pending", &[]) + metrics.sum("postdate_in_flight", &[]) < 0.5

@@ -11,7 +11,7 @@ use super::process::{Process, Signal};
 use super::redis::client;
 use super::{Redis, eventually, folders, ports};
 
-/// What the sentinels call the master.
+/// Name of the master in the sentinels' configuration.
 pub const NAME: &str = "orders";
 
 /// One master, two replicas, three sentinels with `down-after-milliseconds 1000` and a quorum of two.
@@ -64,7 +64,8 @@ impl Sentinel {
     /// The same as the store's own configuration has it.
     pub fn topology(&self) -> Topology {
         let nodes = self.addresses().iter().filter_map(|a| Address::parse(a)).collect();
-        let (login, sentinel_login) = (Login::default(), Login::default());
+        let login = Login::default();
+        let sentinel_login = Login::default();
         Topology::Sentinel { nodes, master: NAME.to_owned(), login, sentinel_login }
     }
 
@@ -195,7 +196,8 @@ impl Sentinel {
 
 impl Watcher {
     fn start(program: &str, master: &str, options: &[&str]) -> Self {
-        let (port, folder) = (ports::free(), folders::new("sentinel"));
+        let port = ports::free();
+        let folder = folders::new("sentinel");
         let tls: Vec<_> = options.chunks(2).filter(|option| option[0].starts_with("--tls")).collect();
         let listens = if tls.is_empty() { "port" } else { "port 0\ntls-port" };
         let tls = tls.iter().map(|option| format!("{} {}\n", &option[0][2..], option[1]));

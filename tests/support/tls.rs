@@ -67,7 +67,8 @@ impl Tls {
 
     /// Options of a redis-server that is to speak TLS with clients on a further port, `--tls-port`.
     pub fn beside(&self) -> Vec<String> {
-        let (certificate, key) = (self.path("server.crt"), self.path("server.key"));
+        let certificate = self.path("server.crt");
+        let key = self.path("server.key");
         let words = ["--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-auth-clients", "no"];
         words.map(str::to_owned).to_vec()
     }

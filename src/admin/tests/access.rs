@@ -125,7 +125,7 @@ async fn off_loopback_it_does_not_start_without_a_token() {
         start(&closed, state().0, &tasks, shutdown.clone()).await.expect("started");
     }
     shutdown.begin();
-    assert_eq!(tasks.ended("", std::time::Duration::from_secs(30)).await, Ok(()));
+    assert_eq!(tasks.ended(std::time::Duration::from_secs(30)).await, Ok(()));
 }
 
 #[tokio::test]

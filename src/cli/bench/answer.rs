@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::app::bench::{Progress, Request, Summary};
+use crate::bench::{Progress, Request, Summary};
 use crate::cli::table;
 
 /// Signs of the longest bar.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::link::{Link, Pace};
+use super::connection::{Link, Pace};
+use super::dispatch::{self, Rest, Run};
 use super::outcome::{self, Landing};
 use super::producer::Flight;
-use super::run::{self, Rest, Run};
-use super::suspects::Suspects;
+use super::quarantine::Suspects;
 use crate::broker::kafka::TopicState;
 use crate::domain::Verdict;
 use crate::domain::verdict::Refusal;
@@ -274,7 +274,7 @@ impl TopicLane {
     fn has_sent(&self, state: &mut State, rest: Rest) {
         state.is_sending = false;
         state.in_flight -= rest.answered + rest.back.len();
-        state.bytes -= rest.bytes + rest.back.iter().map(run::weight).sum::<usize>();
+        state.bytes -= rest.bytes + rest.back.iter().map(dispatch::weight).sum::<usize>();
         if rest.suspects {
             state.suspects.put_back(rest.back);
         } else {
@@ -365,12 +365,12 @@ impl State {
             let mut bytes = self.bytes;
             while taken.len() < most && bytes < WINDOW_BYTES {
                 let Some(next) = self.queue.pop_front() else { break };
-                bytes += run::weight(&next);
+                bytes += dispatch::weight(&next);
                 taken.push(next);
             }
             taken
         };
-        self.bytes += taken.iter().map(run::weight).sum::<usize>();
+        self.bytes += taken.iter().map(dispatch::weight).sum::<usize>();
         self.in_flight += taken.len();
         (!taken.is_empty()).then_some((taken, suspects))
     }

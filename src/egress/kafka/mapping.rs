@@ -10,7 +10,7 @@ use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 
 use crate::domain::message::stamped;
 use crate::domain::{Header, HeaderValue, Message, Origin, Properties, Text};
-use crate::egress::{Stamp, names};
+use crate::egress::{Stamp, bridge_headers};
 
 /// What is handed to a Kafka producer; the topic apart. What need not change is the message's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,10 +55,12 @@ fn from_amqp(message: &Message) -> KafkaRecord<'_> {
     let mut headers = Vec::with_capacity(message.headers.len() + 8);
     for Header { name, value: header } in &message.headers {
         match (name.as_str(), header) {
-            (names::KAFKA_KEY, header) => key = to_bytes(header),
+            (bridge_headers::KAFKA_KEY, header) => key = to_bytes(header),
             // Only as Postdate writes it: a body is never thrown away, and a Kafka header that
             // happened to have this name comes back as one.
-            (names::KAFKA_NULL_VALUE, HeaderValue::Bool(true)) if message.body_len() == 0 => value = None,
+            (bridge_headers::KAFKA_NULL_VALUE, HeaderValue::Bool(true)) if message.body_len() == 0 => {
+                value = None;
+            }
             _ => headers.push((name.as_str().into(), to_bytes(header))),
         }
     }
@@ -73,7 +75,7 @@ fn from_amqp(message: &Message) -> KafkaRecord<'_> {
 fn push_properties<'a>(headers: &mut Vec<KafkaHeader<'a>>, p: &'a Properties) {
     let mut push = |name: &str, value: Option<Cow<'a, [u8]>>| {
         if value.is_some() {
-            headers.push((format!("{}{name}", names::AMQP).into(), value));
+            headers.push((format!("{}{name}", bridge_headers::AMQP).into(), value));
         }
     };
     let own = |text: &'a Option<Text>| text.as_ref().map(|t| Cow::from(&t.bytes()[..]));

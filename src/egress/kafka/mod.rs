@@ -6,20 +6,20 @@
 //! a whole batch for one record: such batches are tried again in ever smaller groups, so the verdict meets only
 //! the record that deserves it.
 
+mod connection;
+mod dispatch;
 mod lane;
-mod link;
 pub(super) mod mapping;
 mod outcome;
 mod producer;
+mod quarantine;
 mod record;
-mod run;
-mod suspects;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use connection::Link;
 pub use lane::KafkaLane;
-use link::Link;
 
 use super::Lane;
 use crate::broker::kafka::{ConfigError, Connection};

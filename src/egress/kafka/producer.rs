@@ -14,8 +14,8 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext
 use tracing::{info, warn};
 
 use super::StartError;
+use super::connection::{Link, Pace};
 use super::lane::TopicLane;
-use super::link::{Link, Pace};
 use super::outcome::{self, Landing};
 use crate::backoff::Backoff;
 use crate::broker::kafka::{self, Connection, TopicState};
@@ -433,7 +433,7 @@ mod tests {
         let (ticket, verdict) = verdicts.take().await.remove(0);
         assert_eq!(ticket, 2);
         assert!(matches!(verdict, Verdict::Unknown { .. }), "{verdict:?}");
-        tasks.ended("egress", Duration::from_secs(60)).await.expect("ended");
+        tasks.ended(Duration::from_secs(60)).await.expect("ended");
         assert_eq!(lane.backlog(), 0);
     }
 

@@ -7,7 +7,7 @@ use tracing::{info, warn};
 
 use super::channel::ConfirmChannel;
 use super::lane::{ExchangeLane, refused};
-use super::suspects::Suspects;
+use super::quarantine::Suspects;
 use crate::backoff::Backoff;
 use crate::broker::rabbitmq::{Fault, FaultKind, Link, Live, look_for_exchange, within};
 use crate::domain::verdict::Refusal;

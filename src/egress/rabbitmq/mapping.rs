@@ -12,7 +12,7 @@ use bytes::Bytes;
 use crate::domain::message::stamped;
 use crate::domain::verdict::{DeadReason, Refusal};
 use crate::domain::{Header, HeaderValue, Message, Origin, Properties, RoutingKey, Text};
-use crate::egress::{Stamp, names};
+use crate::egress::{Stamp, bridge_headers};
 
 /// Longest short string: routing keys, header names, most properties.
 const SHORT: usize = 255;
@@ -108,16 +108,16 @@ fn from_kafka(message: &Message) -> Result<(Properties, Vec<Header>), Unfit> {
     let mut properties = Properties { delivery_mode: Some(PERSISTENT), ..Properties::default() };
     let mut headers = Vec::with_capacity(message.headers.len() + 2 + stamped::ALL.len());
     let mut seen = HashSet::with_capacity(message.headers.len() + 1);
-    seen.insert(names::KAFKA_KEY);
+    seen.insert(bridge_headers::KAFKA_KEY);
     if message.body.is_none() {
-        seen.insert(names::KAFKA_NULL_VALUE);
+        seen.insert(bridge_headers::KAFKA_NULL_VALUE);
     }
     for header in message.headers.iter().rev() {
         let name = header.name.as_str();
         if !seen.insert(name) || SENDER_SELECTED.contains(&name) {
             continue;
         }
-        let property = name.strip_prefix(names::AMQP).zip(text(&header.value));
+        let property = name.strip_prefix(bridge_headers::AMQP).zip(text(&header.value));
         if property.is_some_and(|(property, value)| set(&mut properties, property, &value)) {
             continue;
         }
@@ -126,9 +126,9 @@ fn from_kafka(message: &Message) -> Result<(Properties, Vec<Header>), Unfit> {
     }
     headers.reverse();
     let key = message.key.clone().map_or(HeaderValue::Null, HeaderValue::Bytes);
-    push(&mut headers, names::KAFKA_KEY, typed(key));
+    push(&mut headers, bridge_headers::KAFKA_KEY, typed(key));
     if message.body.is_none() {
-        push(&mut headers, names::KAFKA_NULL_VALUE, HeaderValue::Bool(true));
+        push(&mut headers, bridge_headers::KAFKA_NULL_VALUE, HeaderValue::Bool(true));
     }
     Ok((properties, headers))
 }

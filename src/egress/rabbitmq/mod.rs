@@ -11,12 +11,12 @@
 //! not count towards [`super::CONFIRM_DEADLINE`]: nothing is judged while nobody can answer.
 
 mod channel;
-mod checks;
 mod driver;
 mod lane;
 pub mod mapping;
 mod pump;
-mod suspects;
+mod quarantine;
+mod validate;
 mod window;
 
 use std::collections::BTreeMap;

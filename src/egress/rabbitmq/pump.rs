@@ -8,10 +8,10 @@ use lapin::{BasicProperties, Confirmation};
 use tokio::sync::watch;
 
 use super::channel::{Answer, ConfirmChannel};
-use super::checks::checked;
 use super::driver::{Driver, EXPIRE_EVERY};
 use super::lane::{refused, unknown};
 use super::mapping::{self, AmqpMessage, Unfit};
+use super::validate::checked;
 use super::window::{Returned, Window, Word};
 use crate::broker::rabbitmq::{Fault, FaultKind, Live, short_name};
 use crate::domain::verdict::{DeadReason, Refusal};

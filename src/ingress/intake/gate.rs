@@ -7,7 +7,7 @@ use tracing::debug;
 
 use crate::domain::RouteName;
 use crate::ingress::Source;
-use crate::ingress::admission::{AdmissionGate, Granted};
+use crate::ingress::permits::{AdmissionGate, Granted};
 use crate::lifecycle::tick;
 use crate::mutants::{self, Mutant};
 use crate::store::{Pauses, Store};

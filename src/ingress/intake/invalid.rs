@@ -2,8 +2,8 @@
 
 use super::{Judged, Source};
 use crate::domain::{DeadReason, Entry, InvalidReason, Message, OnInvalid, Route, Text, retry};
-use crate::ingress::through::Passing;
-use crate::ingress::{Receipt, bury, headers};
+use crate::ingress::pass_through::Passing;
+use crate::ingress::{Receipt, dead_letter, headers};
 use crate::telemetry::Outcome;
 
 impl Source {
@@ -50,7 +50,7 @@ impl Source {
                 let key = self.route.order_key(&entry.message);
                 let p = self.place(key.as_ref(), id.as_ref(), entry.position);
                 entry.id = id;
-                let Some(entry) = bury::keep(entry, &self.route.policy) else {
+                let Some(entry) = dead_letter::keep(entry, &self.route.policy) else {
                     let what = "a message over dead_letters.max_message goes back to its queue's own \
                         dead-letter exchange";
                     self.intake.bursts.note(what, &self.route.name, reason.as_str(), error);
@@ -60,7 +60,7 @@ impl Source {
                 if self.route.dead_letter_to.is_none() {
                     self.metrics.dead_letter(reason.as_str());
                 }
-                let op = bury::bury(&self.route, reason, Text::default(), entry, now);
+                let op = dead_letter::bury(&self.route, reason, Text::default(), entry, now);
                 judged.work.command(p, op, receipt);
             }
         }

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use super::{Intake, Judged, Source};
 use crate::domain::{DeadReason, Flags, Route, retry};
-use crate::ingress::bury;
+use crate::ingress::dead_letter;
 use crate::ingress::loops::Passage;
-use crate::ingress::through::{self, Passing, Through};
+use crate::ingress::pass_through::{self, Passing, Through};
 use crate::telemetry::RouteMetrics;
 
 impl Intake {
     /// One source's way past the store.
     pub(super) fn through(&self, route: &Route, metrics: &Arc<RouteMetrics>) -> Through {
-        let parts = through::Parts {
+        let parts = pass_through::Parts {
             lanes: self.lanes.clone(),
             submitter: self.submitter(metrics),
             metrics: metrics.clone(),
@@ -62,7 +62,7 @@ impl Source {
         }
         // Where no room is left it is kept all the same: the route's ingress pauses then.
         self.intake.room.take(&self.route.name, entry.stored_size());
-        let op = bury::bury(&self.route, reason, self.target_name(&target), entry, now);
+        let op = dead_letter::bury(&self.route, reason, self.target_name(&target), entry, now);
         judged.work.command(partition, op, receipt);
     }
 }

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use super::super::admission::Granted;
 use super::super::replay::{Again, Asks, Step};
 use super::super::{Ledger, Receipt};
 use super::{Judged, Source};
 use crate::domain::{Entry, Flags, UnixMs};
+use crate::ingress::permits::Granted;
 use crate::store::{Meant, WriteOp};
 
 impl Source {

@@ -6,8 +6,8 @@ use tracing::debug;
 
 use crate::domain::Partition;
 use crate::ingress::Receipt;
-use crate::ingress::answers::{answer, op_name};
 use crate::ingress::bundling::{PartitionWork, Work};
+use crate::ingress::outcomes::{answer, op_name};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::mutants::{self, Mutant};
 use crate::store::Store;

@@ -21,11 +21,11 @@ use rdkafka::{Offset, TopicPartitionList};
 use tracing::{debug, warn};
 
 use super::assignment::{Assignment, Position};
-use super::context::{ANSWER, Context, GroupClient};
-use super::edges::SHORT_ANSWER;
-use super::placing::REST;
-use super::room::resume;
-use super::state::{Key, State, list};
+use super::backpressure::resume;
+use super::group_state::{Key, State, list};
+use super::log_ends::SHORT_ANSWER;
+use super::rebalance::{ANSWER, Context, GroupClient};
+use super::start_positions::REST;
 use crate::ingress::Sink;
 
 /// How often a partition that commits nothing is looked at.

@@ -12,13 +12,12 @@ use rdkafka::{ClientConfig, TopicPartitionList};
 use tokio::runtime::Handle;
 use tracing::{debug, trace, warn};
 
-use super::Surroundings;
 use super::assignment::Position;
-use super::contact::Contact;
-use super::context::{Context, GroupClient};
-use super::record;
-use super::room::Reading;
-use super::state::Fixed;
+use super::backpressure::Reading;
+use super::group_contact::Contact;
+use super::group_state::Fixed;
+use super::rebalance::{Context, GroupClient};
+use super::{Surroundings, record};
 use crate::backoff::Backoff;
 use crate::broker::kafka::{Connection, Suspicion};
 use crate::domain::{Endpoint, Flags, Route};

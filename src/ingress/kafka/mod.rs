@@ -9,15 +9,15 @@
 //! the log that was read (see `commits`). Nothing else that librdkafka tells would show it.
 
 mod assignment;
+mod backpressure;
 mod commits;
 mod consumer;
-mod contact;
-mod context;
-mod edges;
-mod placing;
+mod group_contact;
+mod group_state;
+mod log_ends;
+mod rebalance;
 mod record;
-mod room;
-mod state;
+mod start_positions;
 pub mod tail;
 pub mod window;
 

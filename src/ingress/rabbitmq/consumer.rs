@@ -3,6 +3,7 @@
 //! It subscribes only while the route's gate is open and the store takes messages in. A quorum queue counts each
 //! delivery, and drops what was delivered too often: nothing is delivered again and again only to wait here.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -143,16 +144,17 @@ impl<S: Sink> Consumer<S> {
             never = self.show_unresolved(&ledger) => match never {},
         };
         if let Some(metrics) = &self.setup.metrics {
-            metrics.ingress_unresolved.set(0);
+            metrics.show_unresolved(0, BTreeMap::new());
         }
         end
     }
 
-    /// Shows how many deliveries are read and not resolved.
+    /// Shows how many deliveries are read and not resolved, and which is the oldest of them.
     async fn show_unresolved(&self, ledger: &Ledger) -> Infallible {
         loop {
             if let Some(metrics) = &self.setup.metrics {
-                metrics.ingress_unresolved.set(ledger.outstanding() as i64);
+                let oldest = ledger.oldest().map(|record| (0, record));
+                metrics.show_unresolved(ledger.outstanding(), oldest.into_iter().collect());
             }
             tick(UNRESOLVED_LOOK).await;
         }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use tokio::time::{Instant, sleep};
 
-use super::common::{bar_no_duplicate, send};
+use super::common::{limit_no_duplicate, send};
 use crate::outcome::Outcome;
-use crate::stage::{Scale, Setup, Stage};
+use crate::scenario::{Scale, Scenario, Setup};
 use crate::support::When;
 use crate::support::proxy::Mode;
 
@@ -36,24 +36,26 @@ async fn output(store: &mut MultiplexedConnection) -> u64 {
 pub(super) async fn backlog(scale: Scale) -> Outcome {
     let patience = Duration::from_secs(300);
     let setup = Setup { replicas: 1, proxied: true, patience, ..Setup::default() };
-    let mut stage = Stage::start(scale, setup).await;
-    stage.watch_no_more();
+    let mut scenario = Scenario::start(scale, setup).await;
+    scenario.watch_no_more();
     let due = Instant::now() + AHEAD;
-    for way in &stage.ways.clone() {
+    for way in &scenario.ways.clone() {
         for _ in 0..EACH / BATCH {
             let left = due.saturating_duration_since(Instant::now()).as_millis() as u64;
             let key = if way.to_kafka && !way.from_kafka { &way.source } else { &way.target };
             let message = |n: usize| {
                 let when = When::At(left + (n * 1000 / BATCH) as u64);
-                stage.run.message(&way.label(), when).key(key).size(SIZE).random()
+                scenario.run.message(&way.label(), when).key(key).size(SIZE).random()
             };
-            send(&stage, way, (0..BATCH).map(message).collect()).await;
+            send(&scenario, way, (0..BATCH).map(message).collect()).await;
         }
     }
-    stage.bites(Instant::now() < due, "they were due before all were sent");
-    stage.redis_proxy.set(Mode::Rate(LINK));
-    let (most, seen) = (Arc::new(AtomicU64::new(0)), stage.store().await);
-    let (peak, mut store) = (most.clone(), seen);
+    scenario.precondition(Instant::now() < due, "they were due before all were sent");
+    scenario.redis_proxy.set(Mode::Rate(LINK));
+    let most = Arc::new(AtomicU64::new(0));
+    let seen = scenario.store().await;
+    let peak = most.clone();
+    let mut store = seen;
     let watching = tokio::spawn(async move {
         loop {
             peak.fetch_max(output(&mut store).await, Ordering::Relaxed);
@@ -61,19 +63,20 @@ pub(super) async fn backlog(scale: Scale) -> Outcome {
         }
     });
     tokio::time::sleep_until(due.checked_sub(Duration::from_millis(1500)).expect("later than that")).await;
-    stage.strike(&stage.all()).await;
-    stage.healed();
-    stage.account().await;
+    scenario.inject(&scenario.all()).await;
+    scenario.healed();
+    scenario.account().await;
     watching.abort();
     let status =
-        std::fs::read_to_string(format!("/proc/{}/status", stage.relays[0].id())).unwrap_or_default();
+        std::fs::read_to_string(format!("/proc/{}/status", scenario.relays[0].id())).unwrap_or_default();
     let resident = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let resident = resident.and_then(|text| text.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    stage.bar(resident.is_some_and(|kib| kib <= RESIDENT_KIB), format!("the replica had {resident:?} KiB"));
+    scenario
+        .limit(resident.is_some_and(|kib| kib <= RESIDENT_KIB), format!("the replica had {resident:?} KiB"));
     let most = most.load(Ordering::Relaxed);
-    stage.bar(most <= OUTPUT, format!("Redis had {most} bytes in its output buffers"));
-    let expired = stage.total("postdate_redelivered_total", &[("cause", "claim_expired")]).await;
-    stage.bar(expired < 1.0, format!("{expired} messages of claims that expired"));
-    bar_no_duplicate(&mut stage);
-    stage.close().await
+    scenario.limit(most <= OUTPUT, format!("Redis had {most} bytes in its output buffers"));
+    let expired = scenario.total("postdate_redelivered_total", &[("cause", "claim_expired")]).await;
+    scenario.limit(expired < 1.0, format!("{expired} messages of claims that expired"));
+    limit_no_duplicate(&mut scenario);
+    scenario.close().await
 }

@@ -1,35 +1,39 @@
-//! What rows share: bars, and what is told of deliveries.
+//! Helpers that rows share: limits, and checks of deliveries.
 
 use crate::load::Way;
-use crate::stage::Stage;
+use crate::scenario::Scenario;
 use crate::support::When;
 use crate::support::accounting::Delivery;
 use crate::support::producers::kafka_producer;
 use crate::support::run::Message;
 
-/// Nothing is late for longer than this after the healing.
-pub(super) fn bar_recovery(stage: &mut Stage, limit_ms: i64) {
-    let recovery = stage.outcome.recovery_ms.unwrap_or(0);
-    stage.bar(recovery <= limit_ms, format!("something was late for {recovery} ms, the bar is {limit_ms}"));
+/// Limits the time from the healing to the last late message, ms.
+pub(super) fn limit_recovery(scenario: &mut Scenario, limit_ms: i64) {
+    let recovery = scenario.outcome.recovery_ms.unwrap_or(0);
+    scenario.limit(
+        recovery <= limit_ms,
+        format!("something was late for {recovery} ms, the limit is {limit_ms}"),
+    );
 }
 
-pub(super) fn bar_no_duplicate(stage: &mut Stage) {
-    let duplicates = stage.outcome.duplicates;
-    stage.bar(duplicates == 0, format!("{duplicates} duplicates, the bar is none"));
+pub(super) fn limit_no_duplicate(scenario: &mut Scenario) {
+    let duplicates = scenario.outcome.duplicates;
+    scenario.limit(duplicates == 0, format!("{duplicates} duplicates, the limit is none"));
 }
 
-/// Whether it says that it may have been published before.
+/// Reports whether the delivery says that it may have been published before.
 pub(super) fn says_again(delivery: &Delivery) -> bool {
     delivery.headers.iter().any(|(name, _)| name == "x-delay-attempt")
 }
 
 /// Messages that came more than a second late, by way: those that were due from the fault on.
-pub(super) fn late(stage: &mut Stage) -> Vec<usize> {
-    let struck = stage.struck_ms();
-    let arrivals = stage.run.ledger().arrivals();
+pub(super) fn late(scenario: &mut Scenario) -> Vec<usize> {
+    let struck = scenario.injected_ms();
+    let arrivals = scenario.run.ledger().arrivals();
     let mut counts = Vec::new();
-    for way in stage.ways.clone() {
-        let (label, mut late) = (way.label(), Vec::new());
+    for way in scenario.ways.clone() {
+        let label = way.label();
+        let mut late = Vec::new();
         for (stamp, came) in arrivals.iter().filter(|(stamp, _)| stamp.target == label) {
             if stamp.due_ms >= struck && came - stamp.due_ms > 1000 {
                 late.push((stamp.due_ms - struck, came - stamp.due_ms));
@@ -37,9 +41,11 @@ pub(super) fn late(stage: &mut Stage) -> Vec<usize> {
         }
         counts.push(late.len());
         if let (Some(first), Some(last)) = (late.iter().min(), late.iter().max()) {
-            let (name, most) = (way.name, late.iter().map(|(_, late)| late).max().unwrap_or(&0));
-            let (first, last) = (first.0, last.0);
-            stage.note(format!(
+            let name = way.name;
+            let most = late.iter().map(|(_, late)| late).max().unwrap_or(&0);
+            let first = first.0;
+            let last = last.0;
+            scenario.note(format!(
                 "{name}: late is what was due from {first} to {last} ms after the fault, by {most} ms at most"
             ));
         }
@@ -48,9 +54,9 @@ pub(super) fn late(stage: &mut Stage) -> Vec<usize> {
 }
 
 /// The lateness that one in a hundred of what was due from the fault on exceeded, ms.
-pub(super) fn lateness_p99(stage: &Stage) -> i64 {
-    let struck = stage.struck_ms();
-    let arrivals = stage.run.ledger().arrivals();
+pub(super) fn lateness_p99(scenario: &Scenario) -> i64 {
+    let struck = scenario.injected_ms();
+    let arrivals = scenario.run.ledger().arrivals();
     let due_since = arrivals.iter().filter(|(stamp, _)| stamp.due_ms >= struck);
     let mut lateness: Vec<i64> = due_since.map(|(stamp, came)| came - stamp.due_ms).collect();
     lateness.sort_unstable();
@@ -58,20 +64,20 @@ pub(super) fn lateness_p99(stage: &Stage) -> i64 {
 }
 
 /// A message by this way that its own id names, so that it is known among the dead letters.
-pub(super) fn named(stage: &Stage, way: &Way, when: When) -> Message {
+pub(super) fn named(scenario: &Scenario, way: &Way, when: When) -> Message {
     let key = if way.from_kafka { "key" } else { &way.target };
-    let message = stage.run.message(&way.label(), when).key(key);
+    let message = scenario.run.message(&way.label(), when).key(key);
     let name = message.id().to_string();
     message.contract("x-delay-id", &name)
 }
 
 /// Sends by one way, whatever it comes from.
-pub(super) async fn send(stage: &Stage, way: &Way, messages: Vec<Message>) {
+pub(super) async fn send(scenario: &Scenario, way: &Way, messages: Vec<Message>) {
     if way.from_kafka {
-        let producer = kafka_producer(stage.kafka.get().server.client());
-        stage.run.send_kafka_by(&producer, &way.source, messages).await;
+        let producer = kafka_producer(scenario.kafka.get().server.client());
+        scenario.run.send_kafka_by(&producer, &way.source, messages).await;
     } else {
-        let rabbitmq = &stage.rabbitmq.get().server;
-        stage.run.send_rabbitmq(rabbitmq, "", Some(&way.source), messages).await;
+        let rabbitmq = &scenario.rabbitmq.get().server;
+        scenario.run.send_rabbitmq(rabbitmq, "", Some(&way.source), messages).await;
     }
 }

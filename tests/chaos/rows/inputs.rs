@@ -1,13 +1,13 @@
-//! What producers send that cannot be, that goes nowhere, or that is too much.
+//! Messages of producers that are invalid, that go nowhere, or that are too many.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::common::{bar_no_duplicate, late, named, send};
+use super::common::{late, limit_no_duplicate, named, send};
 use crate::load::Way;
 use crate::outcome::Outcome;
-use crate::stage::{Scale, Setup, Stage};
+use crate::scenario::{Scale, Scenario, Setup};
 use crate::support::When;
 use crate::support::proxy::Mode;
 
@@ -33,154 +33,160 @@ const CORPUS: &[(&str, &str)] = &[
 ];
 
 pub(super) async fn corpus(scale: Scale) -> Outcome {
-    let mut stage = Stage::start(scale, Setup::default()).await;
-    stage.under_load().await;
-    stage.strike(&stage.all()).await;
+    let mut scenario = Scenario::start(scale, Setup::default()).await;
+    scenario.under_load().await;
+    scenario.inject(&scenario.all()).await;
     let mut sent = 0;
     for _ in 0..5 {
-        for way in [&stage.ways[0], &stage.ways[3]] {
-            let bad = CORPUS.iter().map(|(name, value)| named(&stage, way, When::Now).contract(name, value));
+        for way in [&scenario.ways[0], &scenario.ways[3]] {
+            let bad =
+                CORPUS.iter().map(|(name, value)| named(&scenario, way, When::Now).contract(name, value));
             let bad: Vec<_> = bad.collect();
             sent += bad.len();
-            send(&stage, way, bad).await;
+            send(&scenario, way, bad).await;
         }
         sleep(Duration::from_millis(500)).await;
     }
-    stage.healed();
-    let report = stage.account().await;
-    let invalid = stage.total("postdate_invalid_total", &[]).await as usize;
-    stage.bites(invalid > 0, "nothing was invalid");
-    stage.note(format!("{sent} bad messages, {} parked", report.parked));
-    stage.bar(report.parked == sent, format!("{} of {sent} bad messages were parked", report.parked));
-    stage.bar(!stage.logged("panicked"), "a replica panicked");
-    for replica in stage.all() {
-        let ended = stage.relays[replica].wait(Duration::ZERO).await;
-        stage.bar(ended.is_none(), format!("replica {replica} ended: {ended:?}"));
+    scenario.healed();
+    let report = scenario.account().await;
+    let invalid = scenario.total("postdate_invalid_total", &[]).await as usize;
+    scenario.precondition(invalid > 0, "nothing was invalid");
+    scenario.note(format!("{sent} bad messages, {} parked", report.parked));
+    scenario.limit(report.parked == sent, format!("{} of {sent} bad messages were parked", report.parked));
+    scenario.limit(!scenario.logged("panicked"), "a replica panicked");
+    for replica in scenario.all() {
+        let ended = scenario.relays[replica].wait(Duration::ZERO).await;
+        scenario.limit(ended.is_none(), format!("replica {replica} ended: {ended:?}"));
     }
-    bar_no_duplicate(&mut stage);
-    stage.close().await
+    limit_no_duplicate(&mut scenario);
+    scenario.close().await
 }
 
 pub(super) async fn bad_targets(scale: Scale) -> Outcome {
     let retry = "attempts = 3, initial = \"100ms\", max = \"200ms\"";
     let routes = format!("retry = {{ {retry} }}");
-    let (allow_topic, allow_queue) = ("\"missing-topic\"", "\"/missing-queue\"");
-    let mut stage = Stage::start(scale, Setup { routes, allow_topic, allow_queue, ..Setup::default() }).await;
-    stage.under_load().await;
-    stage.strike(&stage.all()).await;
+    let allow_topic = "\"missing-topic\"";
+    let allow_queue = "\"/missing-queue\"";
+    let mut scenario =
+        Scenario::start(scale, Setup { routes, allow_topic, allow_queue, ..Setup::default() }).await;
+    scenario.under_load().await;
+    scenario.inject(&scenario.all()).await;
     let mut sent = 0;
     for _ in 0..10 {
         for (way, target) in [(0, "missing-topic"), (0, "forbidden"), (3, "/missing-queue"), (3, "forbidden")]
         {
-            let way = &stage.ways[way];
+            let way = &scenario.ways[way];
             let message = || {
-                named(&stage, way, When::Now).contract("x-delay", "200").contract("x-delay-target", target)
+                named(&scenario, way, When::Now).contract("x-delay", "200").contract("x-delay-target", target)
             };
             let bad: Vec<_> = (0..2).map(|_| message()).collect();
             sent += bad.len();
-            send(&stage, way, bad).await;
+            send(&scenario, way, bad).await;
         }
         sleep(Duration::from_millis(300)).await;
     }
-    stage.healed();
-    let report = stage.account().await;
-    let failures = stage.total("postdate_publish_failures_total", &[]).await;
-    stage.bites(failures > 0.0, "no publish failed");
-    stage.bar(report.parked == sent, format!("{} of {sent} with a bad target were parked", report.parked));
-    bar_no_duplicate(&mut stage);
-    stage.close().await
+    scenario.healed();
+    let report = scenario.account().await;
+    let failures = scenario.total("postdate_publish_failures_total", &[]).await;
+    scenario.precondition(failures > 0.0, "no publish failed");
+    scenario
+        .limit(report.parked == sent, format!("{} of {sent} with a bad target were parked", report.parked));
+    limit_no_duplicate(&mut scenario);
+    scenario.close().await
 }
 
 /// Many due in one millisecond.
 pub(super) async fn burst(scale: Scale) -> Outcome {
     let setup = Setup { patience: Duration::from_secs(120), ..Setup::default() };
-    let mut stage = Stage::start(scale, setup).await;
-    let (each, ahead) = (scale.rate * 5, Duration::from_secs(20));
+    let mut scenario = Scenario::start(scale, setup).await;
+    let each = scale.rate * 5;
+    let ahead = Duration::from_secs(20);
     let due = Instant::now() + ahead;
-    for way in &stage.ways.clone() {
+    for way in &scenario.ways.clone() {
         for _ in 0..each.div_ceil(500) {
             let left = due.saturating_duration_since(Instant::now()).as_millis() as u64;
             let key = if way.to_kafka && !way.from_kafka { &way.source } else { &way.target };
-            let message = || stage.run.message(&way.label(), When::At(left)).key(key);
-            send(&stage, way, (0..500).map(|_| message()).collect()).await;
+            let message = || scenario.run.message(&way.label(), When::At(left)).key(key);
+            send(&scenario, way, (0..500).map(|_| message()).collect()).await;
         }
     }
     let in_time = due.saturating_duration_since(Instant::now());
-    stage.bites(!in_time.is_zero(), "they were due before all were sent");
+    scenario.precondition(!in_time.is_zero(), "they were due before all were sent");
     tokio::time::sleep_until(due.checked_sub(Duration::from_millis(1500)).expect("later than that")).await;
-    stage.strike(&stage.all()).await;
-    stage.healed();
-    stage.account().await;
+    scenario.inject(&scenario.all()).await;
+    scenario.healed();
+    scenario.account().await;
     let last = |way: &Way| {
-        let arrivals = stage.run.ledger().arrivals();
+        let arrivals = scenario.run.ledger().arrivals();
         let of_way = arrivals.iter().filter(|(stamp, _)| stamp.target == way.label());
         of_way.map(|(stamp, came)| came - stamp.due_ms).max().unwrap_or(0)
     };
-    let times: Vec<i64> = stage.ways.iter().map(last).collect();
-    stage.note(format!("{each} of each route due at once; its last one came after {times:?} ms"));
-    for relay in &stage.relays {
+    let times: Vec<i64> = scenario.ways.iter().map(last).collect();
+    scenario.note(format!("{each} of each route due at once; its last one came after {times:?} ms"));
+    for relay in &scenario.relays {
         let status = std::fs::read_to_string(format!("/proc/{}/status", relay.id())).unwrap_or_default();
         let peak = status.lines().find(|line| line.starts_with("VmHWM")).unwrap_or("unknown");
-        stage.outcome.notes.push(format!("memory of a replica: {peak}"));
+        scenario.outcome.notes.push(format!("memory of a replica: {peak}"));
     }
-    bar_no_duplicate(&mut stage);
-    stage.close().await
+    limit_no_duplicate(&mut scenario);
+    scenario.close().await
 }
 
 /// One target of four is slow.
 pub(super) async fn slow_target(scale: Scale) -> Outcome {
     let setup = Setup { slow_targets: &["k-k"], patience: Duration::from_secs(120), ..Setup::default() };
-    let mut stage = Stage::start(scale, setup).await;
-    stage.under_load().await;
-    stage.strike(&stage.all()).await;
-    let proxy = stage.kafka.get().proxy.clone();
+    let mut scenario = Scenario::start(scale, setup).await;
+    scenario.under_load().await;
+    scenario.inject(&scenario.all()).await;
+    let proxy = scenario.kafka.get().proxy.clone();
     let before = proxy.hits();
     proxy.set(Mode::Trickle);
     sleep(Duration::from_secs(15)).await;
     proxy.set(Mode::Pass);
-    stage.bites(proxy.hits() > before, "nothing went slowly");
-    stage.healed();
-    stage.account().await;
-    let counts = late(&mut stage);
-    stage.note(format!("late, by route: {counts:?}; the first is the slow one"));
-    stage.bites(counts[0] > 0, "nothing of the slow route was late");
+    scenario.precondition(proxy.hits() > before, "nothing went slowly");
+    scenario.healed();
+    scenario.account().await;
+    let counts = late(&mut scenario);
+    scenario.note(format!("late, by route: {counts:?}; the first is the slow one"));
+    scenario.precondition(counts[0] > 0, "nothing of the slow route was late");
     let others = counts[1..].iter().sum::<usize>();
-    stage.bar(others == 0, format!("{others} messages of the others were late"));
-    stage.close().await
+    scenario.limit(others == 0, format!("{others} messages of the others were late"));
+    scenario.close().await
 }
 
 /// A flood of bad and large messages on one route beside the others.
 pub(super) async fn flood(scale: Scale) -> Outcome {
     let routes = "on_invalid = \"drop\"".to_owned();
-    let mut stage = Stage::start(scale, Setup { routes, ..Setup::default() }).await;
-    stage.under_load().await;
-    stage.strike(&stage.all()).await;
-    let attacked = stage.ways[0].clone();
+    let mut scenario = Scenario::start(scale, Setup { routes, ..Setup::default() }).await;
+    scenario.under_load().await;
+    scenario.inject(&scenario.all()).await;
+    let attacked = scenario.ways[0].clone();
     let header = "x".repeat(60_000);
     let ends = Instant::now() + Duration::from_secs(10);
     let mut sent = 0;
     while Instant::now() < ends {
         let bad = |n: u64| {
-            let message = stage.run.message(&attacked.label(), When::Now).key("key").size(2000);
+            let message = scenario.run.message(&attacked.label(), When::Now).key("key").size(2000);
             let message = message.header("test-large", Some(header.as_bytes()));
             message.contract("x-delay", if n.is_multiple_of(2) { "bad" } else { "-1" })
         };
         let bad: Vec<_> = (0..200).map(bad).collect();
         let ids: Vec<_> = bad.iter().map(|message| message.id().clone()).collect();
         sent += bad.len();
-        send(&stage, &attacked, bad).await;
+        send(&scenario, &attacked, bad).await;
         // They are to be dropped: whatever arrives of them is wrong.
         for id in ids {
-            stage.run.ledger().resolve(&id, crate::support::accounting::Outcome::Fail);
+            scenario.run.ledger().resolve(&id, crate::support::accounting::Outcome::Fail);
         }
     }
-    stage.healed();
-    stage.account().await;
-    let dropped = stage.total("postdate_dropped_total", &[]).await as usize;
-    stage.bites(dropped >= sent && sent > 0, format!("{dropped} of {sent} bad messages were dropped"));
-    let counts = late(&mut stage);
-    stage.note(format!("{sent} bad messages; late, by route: {counts:?}; the first is the flooded one"));
+    scenario.healed();
+    scenario.account().await;
+    let dropped = scenario.total("postdate_dropped_total", &[]).await as usize;
+    scenario
+        .precondition(dropped >= sent && sent > 0, format!("{dropped} of {sent} bad messages were dropped"));
+    let counts = late(&mut scenario);
+    scenario.note(format!("{sent} bad messages; late, by route: {counts:?}; the first is the flooded one"));
     let others = counts[1..].iter().sum::<usize>();
-    stage.bar(others == 0, format!("{others} messages of the other routes were late"));
-    stage.close().await
+    scenario.limit(others == 0, format!("{others} messages of the other routes were late"));
+    scenario.close().await
 }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::common::{bar_recovery, send};
+use super::common::{limit_recovery, send};
 use crate::outcome::Outcome;
-use crate::stage::{Scale, Setup, Stage};
+use crate::scenario::{Scale, Scenario, Setup};
 use crate::support::proxy::Mode;
 use crate::support::{Proxy, When};
 
@@ -37,34 +37,35 @@ async fn hurt(proxy: &Proxy, way: &str) {
 }
 
 pub(super) async fn each(scale: Scale) -> Outcome {
-    let mut stage = Stage::start(scale, Setup { proxied: true, ..Setup::default() }).await;
-    stage.under_load().await;
-    stage.strike(&stage.all()).await;
+    let mut scenario = Scenario::start(scale, Setup { proxied: true, ..Setup::default() }).await;
+    scenario.under_load().await;
+    scenario.inject(&scenario.all()).await;
     let links = [
-        ("Redis", stage.redis_proxy.clone()),
-        ("Kafka", stage.kafka.get().proxy.clone()),
-        ("RabbitMQ", stage.rabbitmq.get().proxy.clone()),
+        ("Redis", scenario.redis_proxy.clone()),
+        ("Kafka", scenario.kafka.get().proxy.clone()),
+        ("RabbitMQ", scenario.rabbitmq.get().proxy.clone()),
     ];
     for (link, proxy) in links {
-        let way = WAYS_TO_BREAK[stage.rng.usize(..WAYS_TO_BREAK.len())];
+        let way = WAYS_TO_BREAK[scenario.rng.usize(..WAYS_TO_BREAK.len())];
         let before = proxy.hits();
         hurt(&proxy, way).await;
-        stage.moment(1000, 3000).await;
+        scenario.moment(1000, 3000).await;
         let hits = proxy.hits() - before;
-        stage.note(format!("{link}: {way}, met {hits} times"));
-        stage.bites(hits > 0, format!("{link}: {way} met nothing"));
+        scenario.note(format!("{link}: {way}, met {hits} times"));
+        scenario.precondition(hits > 0, format!("{link}: {way} met nothing"));
     }
-    stage.healed();
-    stage.account().await;
-    bar_recovery(&mut stage, 20_000);
-    stage.close().await
+    scenario.healed();
+    scenario.account().await;
+    limit_recovery(&mut scenario, 20_000);
+    scenario.close().await
 }
 
 pub(super) async fn flapping(scale: Scale) -> Outcome {
-    let mut stage = Stage::start(scale, Setup { proxied: true, ..Setup::default() }).await;
-    stage.under_load().await;
-    stage.strike(&stage.all()).await;
-    let (proxy, claim_ms) = (stage.redis_proxy.clone(), stage.setup.claim_s * 1000);
+    let mut scenario = Scenario::start(scale, Setup { proxied: true, ..Setup::default() }).await;
+    scenario.under_load().await;
+    scenario.inject(&scenario.all()).await;
+    let proxy = scenario.redis_proxy.clone();
+    let claim_ms = scenario.setup.claim_s * 1000;
     let away = [(claim_ms / 2, 3000), (claim_ms * 2, 3000)].into_iter().chain([(1000, 1000); 5]);
     for (off, on) in away {
         let before = proxy.hits();
@@ -73,13 +74,13 @@ pub(super) async fn flapping(scale: Scale) -> Outcome {
         sleep(Duration::from_millis(off)).await;
         proxy.set(Mode::Pass);
         let hits = proxy.hits() - before;
-        stage.bites(hits > 0, format!("{off} ms away met nothing"));
+        scenario.precondition(hits > 0, format!("{off} ms away met nothing"));
         sleep(Duration::from_millis(on)).await;
     }
-    stage.healed();
-    stage.account().await;
-    bar_recovery(&mut stage, 15_000);
-    stage.close().await
+    scenario.healed();
+    scenario.account().await;
+    limit_recovery(&mut scenario, 15_000);
+    scenario.close().await
 }
 
 /// A link to another data centre: 5 ms there and back, 20 MiB/s.
@@ -91,31 +92,32 @@ const LARGE: (usize, usize) = (320, 256 << 10);
 
 pub(super) async fn far(scale: Scale) -> Outcome {
     let routes = "max_size = \"64MiB\"\ndead_letters = { max_message = \"80MiB\" }".to_owned();
-    let mut stage = Stage::start(scale, Setup { proxied: true, routes, ..Setup::default() }).await;
-    let link = stage.redis_proxy.clone();
+    let mut scenario = Scenario::start(scale, Setup { proxied: true, routes, ..Setup::default() }).await;
+    let link = scenario.redis_proxy.clone();
     link.set(FAR);
     // From RabbitMQ to RabbitMQ: no other way takes the huge ones.
-    let way = stage.ways[3].clone();
+    let way = scenario.ways[3].clone();
     for (count, size) in [HUGE, LARGE] {
         let message = |n: usize| {
             let when = When::At(11_000 + n as u64 * 10);
-            stage.run.message(&way.label(), when).key(&way.target).size(size).random()
+            scenario.run.message(&way.label(), when).key(&way.target).size(size).random()
         };
-        send(&stage, &way, (0..count).map(message).collect()).await;
+        send(&scenario, &way, (0..count).map(message).collect()).await;
     }
-    stage.under_load().await;
-    let victim = [stage.rng.usize(0..3)];
-    stage.strike(&victim).await;
-    stage.bites_claims();
-    stage.relays[victim[0]].kill9().await;
-    stage.moment(1000, 6000).await;
-    stage.relays[victim[0]].restart().await;
-    stage.healed();
-    stage.moment(8000, 8000).await;
-    stage.account().await;
-    stage.bites(link.hits() > 0, "nothing went over the slow link");
-    let (takeover, limit) = (stage.outcome.takeover_ms.unwrap_or(0), 20_000);
-    stage.bar(takeover <= limit, format!("what was due waited for {takeover} ms, the bar is {limit}"));
-    bar_recovery(&mut stage, 30_000);
-    stage.close().await
+    scenario.under_load().await;
+    let victim = [scenario.rng.usize(0..3)];
+    scenario.inject(&victim).await;
+    scenario.precondition_claims();
+    scenario.relays[victim[0]].kill9().await;
+    scenario.moment(1000, 6000).await;
+    scenario.relays[victim[0]].restart().await;
+    scenario.healed();
+    scenario.moment(8000, 8000).await;
+    scenario.account().await;
+    scenario.precondition(link.hits() > 0, "nothing went over the slow link");
+    let takeover = scenario.outcome.takeover_ms.unwrap_or(0);
+    let limit = 20_000;
+    scenario.limit(takeover <= limit, format!("what was due waited for {takeover} ms, the limit is {limit}"));
+    limit_recovery(&mut scenario, 30_000);
+    scenario.close().await
 }

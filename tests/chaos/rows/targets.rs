@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::common::{bar_recovery, late, lateness_p99, named, send};
+use super::common::{late, lateness_p99, limit_recovery, named, send};
 use crate::outcome::Outcome;
-use crate::stage::{Scale, Setup, Stage};
+use crate::scenario::{Scale, Scenario, Setup};
 use crate::support::When;
 use crate::support::accounting::Stamp;
 use crate::support::proxy::Mode;
@@ -32,15 +32,15 @@ pub(super) async fn content(scale: Scale) -> Outcome {
         allow_queue: "\"/missing-queue\"",
         ..Setup::default()
     };
-    let mut stage = Stage::start(scale, setup).await;
-    stage.under_load().await;
-    stage.strike(&stage.all()).await;
+    let mut scenario = Scenario::start(scale, setup).await;
+    scenario.under_load().await;
+    scenario.inject(&scenario.all()).await;
     let header = "x".repeat(LARGE_HEADER);
     let mut sent = 0;
     for _ in 0..ROUNDS {
-        for way in &stage.ways {
+        for way in &scenario.ways {
             let when = When::At(800);
-            let bad = named(&stage, way, when);
+            let bad = named(&scenario, way, when);
             let bad = match way.name {
                 "k-k" | "r-k" => bad.size(LARGE_BODY).random(),
                 "k-r" => bad.header("test-large", Some(header.as_bytes())),
@@ -53,23 +53,24 @@ pub(super) async fn content(scale: Scale) -> Outcome {
             } else {
                 &way.target
             };
-            let good = || stage.run.message(&way.label(), when).key(key).size(300);
+            let good = || scenario.run.message(&way.label(), when).key(key).size(300);
             let mut messages: Vec<_> = (0..NEIGHBOURS).map(|_| good()).collect();
             messages.insert(NEIGHBOURS / 2, bad);
             sent += 1;
-            send(&stage, way, messages).await;
+            send(&scenario, way, messages).await;
         }
-        stage.moment(200, 400).await;
+        scenario.moment(200, 400).await;
     }
-    stage.healed();
-    let report = stage.account().await;
-    let refused = stage.total("postdate_publish_failures_total", &[]).await as usize;
-    stage.bites(refused >= sent, format!("{refused} publishes of {sent} were refused"));
-    stage.bar(report.parked == sent, format!("{} dead letters of {sent} that were refused", report.parked));
-    let p99 = lateness_p99(&stage);
-    stage.note(format!("{sent} refused, {} dead; lateness p99 of the others {p99} ms", report.parked));
-    stage.bar(p99 <= LATE_P99_MS, format!("lateness p99 is {p99} ms, the bar is {LATE_P99_MS}"));
-    stage.close().await
+    scenario.healed();
+    let report = scenario.account().await;
+    let refused = scenario.total("postdate_publish_failures_total", &[]).await as usize;
+    scenario.precondition(refused >= sent, format!("{refused} publishes of {sent} were refused"));
+    scenario
+        .limit(report.parked == sent, format!("{} dead letters of {sent} that were refused", report.parked));
+    let p99 = lateness_p99(&scenario);
+    scenario.note(format!("{sent} refused, {} dead; lateness p99 of the others {p99} ms", report.parked));
+    scenario.limit(p99 <= LATE_P99_MS, format!("lateness p99 is {p99} ms, the limit is {LATE_P99_MS}"));
+    scenario.close().await
 }
 
 /// How long the targets are away: ten times what all attempts of a message together take.
@@ -87,19 +88,19 @@ pub(super) async fn outage(scale: Scale) -> Outcome {
         patience: Duration::from_secs(90),
         ..Setup::default()
     };
-    let mut stage = Stage::start(scale, setup).await;
-    let first = stage.run.made();
-    for way in stage.ways.iter().filter(|way| way.from_kafka) {
+    let mut scenario = Scenario::start(scale, setup).await;
+    let first = scenario.run.made();
+    for way in scenario.ways.iter().filter(|way| way.from_kafka) {
         let message = |n: u64| {
             let when = When::At(5000 + n * (OUTAGE.as_millis() as u64) / ORDERED);
-            stage.run.message(&way.label(), when).key(&format!("ordered-{}", n % KEYS))
+            scenario.run.message(&way.label(), when).key(&format!("ordered-{}", n % KEYS))
         };
-        send(&stage, way, (0..ORDERED).map(message).collect()).await;
+        send(&scenario, way, (0..ORDERED).map(message).collect()).await;
     }
-    let ordered = first..stage.run.made();
-    stage.under_load().await;
-    stage.strike(&stage.all()).await;
-    let proxies = [stage.kafka.get().proxy.clone(), stage.rabbitmq.get().proxy.clone()];
+    let ordered = first..scenario.run.made();
+    scenario.under_load().await;
+    scenario.inject(&scenario.all()).await;
+    let proxies = [scenario.kafka.get().proxy.clone(), scenario.rabbitmq.get().proxy.clone()];
     for proxy in &proxies {
         proxy.set(Mode::Refuse);
         proxy.reset();
@@ -108,26 +109,30 @@ pub(super) async fn outage(scale: Scale) -> Outcome {
     for proxy in &proxies {
         proxy.set(Mode::Pass);
     }
-    stage.healed();
-    stage.moment(2000, 2000).await;
-    stage.account().await;
-    let counts = late(&mut stage);
-    stage.bites(counts.iter().all(|&count| count > 0), format!("late, by route: {counts:?}"));
-    let dead = stage.total("postdate_dead_letters_total", &[]).await;
-    stage.bar(dead < 1.0, format!("{dead} messages became dead letters while their targets were away"));
-    let (judged, overtaken) = overtaken(&stage, &ordered);
-    stage.bites(judged as u64 >= ORDERED, format!("only {judged} messages of ordered routes arrived"));
-    stage
-        .bar(overtaken == 0, format!("{overtaken} of {judged} messages came after a later one of their key"));
-    bar_recovery(&mut stage, 60_000);
-    stage.close().await
+    scenario.healed();
+    scenario.moment(2000, 2000).await;
+    scenario.account().await;
+    let counts = late(&mut scenario);
+    scenario.precondition(counts.iter().all(|&count| count > 0), format!("late, by route: {counts:?}"));
+    let dead = scenario.total("postdate_dead_letters_total", &[]).await;
+    scenario.limit(dead < 1.0, format!("{dead} messages became dead letters while their targets were away"));
+    let (judged, overtaken) = overtaken(&scenario, &ordered);
+    scenario
+        .precondition(judged as u64 >= ORDERED, format!("only {judged} messages of ordered routes arrived"));
+    scenario.limit(
+        overtaken == 0,
+        format!("{overtaken} of {judged} messages came after a later one of their key"),
+    );
+    limit_recovery(&mut scenario, 60_000);
+    scenario.close().await
 }
 
 /// First deliveries of these messages, and those of them that came after a later one of their key.
-fn overtaken(stage: &Stage, numbers: &std::ops::Range<u64>) -> (usize, usize) {
+fn overtaken(scenario: &Scenario, numbers: &std::ops::Range<u64>) -> (usize, usize) {
     let mut latest = BTreeMap::<(String, Option<String>), i64>::new();
-    let (mut seen, mut overtaken) = (std::collections::BTreeSet::new(), 0);
-    for delivery in stage.run.ledger().deliveries_from(0) {
+    let mut seen = std::collections::BTreeSet::new();
+    let mut overtaken = 0;
+    for delivery in scenario.run.ledger().deliveries_from(0) {
         let Some(stamp) = Stamp::read(&delivery.body) else { continue };
         if !numbers.contains(&stamp.id.seq) || !seen.insert(stamp.id.seq) {
             continue;

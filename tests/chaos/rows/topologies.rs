@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::common::{bar_recovery, says_again};
+use super::common::{limit_recovery, says_again};
 use crate::outcome::Outcome;
-use crate::stage::{Scale, Setup, Stage, WORTH};
+use crate::scenario::{MIN_IN_FLIGHT, Scale, Scenario, Setup};
 use crate::support::accounting::{Id, Stamp};
 use crate::support::eventually::within;
 use crate::support::{Cluster, Redis, Sentinel, eventually};
@@ -15,53 +15,57 @@ use crate::support::{Cluster, Redis, Sentinel, eventually};
 /// How long the replicas may take to follow their new master before the next is hurt.
 const SETTLES: Duration = Duration::from_secs(180);
 
-/// What a store of more than one node is told to wait for.
+/// Durability of a store of more than one node.
 const REPLICATED: &str = "durability = \"replicated\"";
 
-async fn with_sentinels(scale: Scale, durability: &str) -> (Stage, Sentinel) {
+async fn with_sentinels(scale: Scale, durability: &str) -> (Scenario, Sentinel) {
     let sentinel = Sentinel::start().await;
     let stored = Some(format!("{}\n{durability}", sentinel.lines()));
     let setup = Setup { stored, patience: Duration::from_secs(90), ..Setup::default() };
-    (Stage::start(scale, setup).await, sentinel)
+    (Scenario::start(scale, setup).await, sentinel)
 }
 
 pub(super) async fn kill_master(scale: Scale) -> Outcome {
-    let (mut stage, mut sentinel) = with_sentinels(scale, REPLICATED).await;
-    stage.under_load().await;
+    let (mut scenario, mut sentinel) = with_sentinels(scale, REPLICATED).await;
+    scenario.under_load().await;
     let old = settled(&sentinel).await.expect("a master");
-    stage.strike(&stage.all()).await;
-    stage.bites_claims();
+    scenario.inject(&scenario.all()).await;
+    scenario.precondition_claims();
     sentinel.kill9(old).await;
     let master = sentinel.promoted(old).await;
-    stage.healed();
-    stage.note(format!("node {master} took over"));
-    stage.moment(2000, 4000).await;
+    scenario.healed();
+    scenario.note(format!("node {master} took over"));
+    scenario.moment(2000, 4000).await;
     sentinel.restart(old).await;
-    stage.stores = vec![sentinel.node(master).url()];
-    stage.account().await;
-    bar_recovery(&mut stage, 20_000);
-    stage.close().await
+    scenario.stores = vec![sentinel.node(master).url()];
+    scenario.account().await;
+    limit_recovery(&mut scenario, 20_000);
+    scenario.close().await
 }
 
 /// The master hangs, is replaced, and goes on as if nothing had happened; then the same happens to the new one.
 pub(super) async fn stop_masters(scale: Scale) -> Outcome {
-    let (mut stage, mut sentinel) = with_sentinels(scale, REPLICATED).await;
-    stage.under_load().await;
+    let (mut scenario, mut sentinel) = with_sentinels(scale, REPLICATED).await;
+    scenario.under_load().await;
     let mut master = settled(&sentinel).await.expect("a master");
-    let (mut toothless, mut stale_ms, mut calls) = (Vec::new(), Vec::new(), 0);
+    let mut unmet = Vec::new();
+    let mut stale_ms = Vec::new();
+    let mut calls = 0;
     let mut switches = 0;
     for switch in 1..=scale.cycles {
         switches = switch as usize;
-        stage.strike(&stage.all()).await;
+        scenario.inject(&scenario.all()).await;
         let before = scripts_run(sentinel.node(master)).await;
         sentinel.stop(master);
         let heir = sentinel.promoted(master).await;
-        stage.moment(0, 5000).await;
+        scenario.moment(0, 5000).await;
         sentinel.cont(master);
-        stage.healed();
-        let (claimed, began) = (stage.in_flight(), Instant::now());
+        scenario.healed();
+        let claimed = scenario.in_flight();
+        let began = Instant::now();
         // The sentinels tell it some seconds later; until then it answers whoever still asks it.
-        let (mut said, mut after) = (None, before);
+        let mut said = None;
+        let mut after = before;
         while let Some(count) = as_a_master(sentinel.node(master)).await {
             (said, after) = (Some(began.elapsed()), count);
             // On a busy machine they may have made it the master again.
@@ -72,36 +76,37 @@ pub(super) async fn stop_masters(scale: Scale) -> Outcome {
         }
         println!("switch {switch}: {claimed} in flight, node {heir} took over, two masters for {said:?}");
         match said {
-            Some(said) if claimed >= WORTH => {
+            Some(said) if claimed >= MIN_IN_FLIGHT => {
                 stale_ms.push(said.as_millis());
                 calls += after.saturating_sub(before);
             }
-            Some(_) => toothless.push(format!("switch {switch}: only {claimed} messages were in flight")),
-            None => toothless.push(format!("switch {switch}: the old master never called itself one")),
+            Some(_) => unmet.push(format!("switch {switch}: only {claimed} messages were in flight")),
+            None => unmet.push(format!("switch {switch}: the old master never called itself one")),
         }
         match settled(&sentinel).await {
             Ok(now) => master = now,
             Err(missing) => {
-                stage.note(format!("no further switch, for the replicas do not follow: {missing}"));
+                scenario.note(format!("no further switch, for the replicas do not follow: {missing}"));
                 break;
             }
         }
     }
     if let Some(master) = sentinel.master().await {
-        stage.stores = vec![sentinel.node(master).url()];
+        scenario.stores = vec![sentinel.node(master).url()];
     }
-    stage.account().await;
-    stage.outcome.blunt = toothless.len().min(switches - 1);
-    stage.outcome.cycles = switches - stage.outcome.blunt;
-    stage.bites(!stale_ms.is_empty(), toothless.join("; "));
-    let (least, most) = (stale_ms.iter().min().unwrap_or(&0), stale_ms.iter().max().unwrap_or(&0));
-    stage.note(format!(
+    scenario.account().await;
+    scenario.outcome.unmet_cycles = unmet.len().min(switches - 1);
+    scenario.outcome.cycles = switches - scenario.outcome.unmet_cycles;
+    scenario.precondition(!stale_ms.is_empty(), unmet.join("; "));
+    let least = stale_ms.iter().min().unwrap_or(&0);
+    let most = stale_ms.iter().max().unwrap_or(&0);
+    scenario.note(format!(
         "{} times there were two masters, for {least} to {most} ms; the stale ones ran {calls} scripts meanwhile",
         stale_ms.len()
     ));
-    fault_of_two_masters(&mut stage);
-    bar_recovery(&mut stage, 20_000);
-    stage.close().await
+    fault_of_two_masters(&mut scenario);
+    limit_recovery(&mut scenario, 20_000);
+    scenario.close().await
 }
 
 /// The master that both others follow: not always the last that was promoted, for a busy machine looks like a dead
@@ -127,64 +132,67 @@ async fn as_a_master(node: &Redis) -> Option<u64> {
     if role.contains("role:master") { Some(scripts_run(node).await) } else { None }
 }
 
-/// What a server says of itself. The sentinels end all its connections when they change its role.
+/// Reads a section of a server's `INFO`. The sentinels end all its connections when they change its role.
 async fn info(node: &Redis, section: &str) -> String {
     eventually("a server answers INFO", async || node.command::<String>(&["INFO", section]).await).await
 }
 
 /// A message that came twice and neither time said that it may have been before was claimed of two masters, which
 /// knew nothing of each other.
-fn fault_of_two_masters(stage: &mut Stage) {
+fn fault_of_two_masters(scenario: &mut Scenario) {
     let mut plain: BTreeMap<Id, Vec<(Stamp, i64)>> = BTreeMap::new();
-    for delivery in stage.run.ledger().deliveries_from(0) {
+    for delivery in scenario.run.ledger().deliveries_from(0) {
         let Some(stamp) = Stamp::read(&delivery.body) else { continue };
         if !says_again(&delivery) {
             plain.entry(stamp.id.clone()).or_default().push((stamp, delivery.received_ms));
         }
     }
     plain.retain(|_, came| came.len() > 1);
-    stage.outcome.wrong += plain.len();
+    scenario.outcome.wrong += plain.len();
     if !plain.is_empty() {
-        let struck = stage.struck_ms();
+        let struck = scenario.injected_ms();
         let some: Vec<_> = plain
             .iter()
             .take(5)
             .map(|(id, came)| {
-                let (stamp, times) = (&came[0].0, came.iter().map(|(_, at)| at - struck));
-                let (due, times) = (stamp.due_ms - struck, times.collect::<Vec<_>>());
+                let stamp = &came[0].0;
+                let times = came.iter().map(|(_, at)| at - struck);
+                let due = stamp.due_ms - struck;
+                let times = times.collect::<Vec<_>>();
                 format!("{id} to {}, due {due} ms after the fault, came {times:?}", stamp.target)
             })
             .collect();
-        let (count, some) = (plain.len(), some.join("; "));
-        stage.outcome.faults.push(format!("published from a stale master: {count} ({some})"));
+        let count = plain.len();
+        let some = some.join("; ");
+        scenario.outcome.faults.push(format!("published from a stale master: {count} ({some})"));
     }
 }
 
 /// The master can no longer reach its replicas and answers as before; then a replica takes over.
 pub(super) async fn lagging_replicas(scale: Scale) -> Outcome {
-    let (mut stage, mut sentinel) = with_sentinels(scale, REPLICATED).await;
-    stage.under_load().await;
+    let (mut scenario, mut sentinel) = with_sentinels(scale, REPLICATED).await;
+    scenario.under_load().await;
     let old = settled(&sentinel).await.expect("a master");
-    stage.strike(&stage.all()).await;
-    stage.bites_claims();
+    scenario.inject(&scenario.all()).await;
+    scenario.precondition_claims();
     // What is written from now on reaches nobody else, and dies with the master.
     let others = hang_replicas(&mut sentinel, old).await;
     // What was sent to them already would still be in their sockets: they are cut off as well.
     let cut = sentinel.node(old).command::<u64>(&["CLIENT", "KILL", "TYPE", "replica"]).await;
-    stage.bites(cut.is_ok_and(|cut| cut == 2), "the replicas were not cut off");
-    stage.moment(1500, 3000).await;
+    scenario.precondition(cut.is_ok_and(|cut| cut == 2), "the replicas were not cut off");
+    scenario.moment(1500, 3000).await;
     sentinel.kill9(old).await;
     for other in others {
         sentinel.cont(other);
     }
     let master = sentinel.promoted(old).await;
-    stage.healed();
-    stage.moment(2000, 4000).await;
-    stage.stores = vec![sentinel.node(master).url()];
-    stage.account().await;
-    fault_of_two_masters(&mut stage);
-    bar_recovery(&mut stage, 20_000);
-    stage.close().await
+    scenario.healed();
+    scenario.moment(2000, 4000).await;
+    scenario.stores = vec![sentinel.node(master).url()];
+    scenario.account().await;
+    fault_of_two_masters(&mut scenario);
+    limit_recovery(&mut scenario, 20_000);
+    scenario.close().await
 }
 
 /// Stops both replicas at the same point of what the master wrote. One after the other they would differ by what the
@@ -195,8 +203,8 @@ async fn hang_replicas(sentinel: &mut Sentinel, master: usize) -> [usize; 2] {
     for _ in 0..20 {
         sentinel.stop(master);
         let reached = within(Duration::from_millis(500), async || {
-            let (one, other) =
-                (offset(sentinel.node(others[0])).await, offset(sentinel.node(others[1])).await);
+            let one = offset(sentinel.node(others[0])).await;
+            let other = offset(sentinel.node(others[1])).await;
             if one == other { Ok(one) } else { Err(format!("{one} and {other}")) }
         })
         .await;
@@ -229,25 +237,25 @@ pub(super) async fn cluster_failover(scale: Scale) -> Outcome {
     let mut cluster = Cluster::start().await;
     let stored = Some(format!("{}\n{REPLICATED}", cluster.lines()));
     let setup = Setup { stored, patience: Duration::from_secs(90), ..Setup::default() };
-    let mut stage = Stage::start(scale, setup).await;
-    stage.under_load().await;
-    stage.strike(&stage.all()).await;
-    stage.bites_claims();
+    let mut scenario = Scenario::start(scale, setup).await;
+    scenario.under_load().await;
+    scenario.inject(&scenario.all()).await;
+    scenario.precondition_claims();
     let handed = cluster.failover(0, None).await;
-    stage.moment(1000, 3000).await;
+    scenario.moment(1000, 3000).await;
     let heir = cluster.replica_of(1).await;
     cluster.kill9(1).await;
     cluster.promoted(heir).await;
-    stage.healed();
-    stage.note(format!("node {handed} took over in order, node {heir} from one that was killed"));
-    stage.moment(2000, 4000).await;
+    scenario.healed();
+    scenario.note(format!("node {handed} took over in order, node {heir} from one that was killed"));
+    scenario.moment(2000, 4000).await;
     cluster.restart(1).await;
-    stage.quiet().await;
+    scenario.quiet().await;
     let masters = cluster.masters().await.expect("the cluster's table");
-    stage.stores = masters.keys().map(|&node| cluster.node(node).url()).collect();
-    stage.account().await;
-    bar_recovery(&mut stage, 20_000);
-    stage.close().await
+    scenario.stores = masters.keys().map(|&node| cluster.node(node).url()).collect();
+    scenario.account().await;
+    limit_recovery(&mut scenario, 20_000);
+    scenario.close().await
 }
 
 pub(super) async fn moving_slots(scale: Scale) -> Outcome {
@@ -258,21 +266,21 @@ pub(super) async fn moving_slots(scale: Scale) -> Outcome {
         patience: Duration::from_secs(90),
         ..Setup::default()
     };
-    let mut stage = Stage::start(scale, setup).await;
-    stage.under_load().await;
-    stage.strike(&stage.all()).await;
-    stage.bites_claims();
+    let mut scenario = Scenario::start(scale, setup).await;
+    scenario.under_load().await;
+    scenario.inject(&scenario.all()).await;
+    scenario.precondition_claims();
     for partition in 0..16 {
         let slot = cluster.slot(&format!("{{{partition}}}")).await;
-        let to = stage.rng.usize(0..3);
+        let to = scenario.rng.usize(0..3);
         cluster.migrate(slot, to).await.expect("the slot moves");
         sleep(Duration::from_millis(200)).await;
     }
-    stage.healed();
-    stage.stores = (0..3).map(|node| cluster.node(node).url()).collect();
-    stage.account().await;
-    let duplicates = stage.outcome.duplicates;
-    stage.note(format!("16 slots moved, {duplicates} duplicates"));
-    bar_recovery(&mut stage, 20_000);
-    stage.close().await
+    scenario.healed();
+    scenario.stores = (0..3).map(|node| cluster.node(node).url()).collect();
+    scenario.account().await;
+    let duplicates = scenario.outcome.duplicates;
+    scenario.note(format!("16 slots moved, {duplicates} duplicates"));
+    limit_recovery(&mut scenario, 20_000);
+    scenario.close().await
 }

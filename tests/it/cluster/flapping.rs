@@ -46,7 +46,7 @@ async fn one_that_is_stopped_again_and_again_around_its_lease() {
     bounded(&crew.relays[..2], &before, STOPS_MS.len());
 }
 
-/// What is done to its link, and for how long.
+/// Fault of the link, and its length.
 const CUTS: [(Mode, u64); 6] = [
     (Mode::Pass, 0),
     (Mode::Hole, 3000),

@@ -36,7 +36,7 @@ async fn a_wiped_store_is_noticed_said_and_used_again_once_it_was_looked_at() {
     crew.accounted(0).await;
 }
 
-/// What is stored just before rings its shard's bell; a shard that may not answer it must not go round and round,
+/// A message stored just before wakes its shard; a shard that may not claim it must not go round and round,
 /// or on one thread nothing else would run, ever.
 #[tokio::test]
 async fn a_store_that_is_wiped_under_load_is_used_again() {

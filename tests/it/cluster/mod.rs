@@ -40,7 +40,9 @@ impl Crew {
 
     /// The same without a relay yet.
     async fn plan(redis: &Redis, rabbitmq: &Rabbitmq, more: &str) -> Self {
-        let (run, source, target) = (Run::new(), unique("source"), unique("target"));
+        let run = Run::new();
+        let source = unique("source");
+        let target = unique("target");
         rabbitmq.declare_queue(&source, QueueKind::Quorum).await;
         rabbitmq.declare_queue(&target, QueueKind::Classic).await;
         run.collect_rabbitmq(rabbitmq, &target);
@@ -131,7 +133,8 @@ async fn arrived(run: &Run) {
 
 /// Waits until each of these serves its share, and all of them everything.
 async fn shared(relays: &[Relay]) {
-    let (base, over) = (PARTITIONS / relays.len(), PARTITIONS % relays.len());
+    let base = PARTITIONS / relays.len();
+    let over = PARTITIONS % relays.len();
     eventually(&format!("{} relays share the partitions", relays.len()), async || {
         let mut owned = Vec::new();
         for relay in relays {

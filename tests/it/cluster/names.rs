@@ -13,7 +13,8 @@ const BEAT: &str = "[cluster]\nheartbeat = \"300ms\"";
 async fn the_second_of_a_name_is_refused_and_the_successor_of_a_dead_one_is_not() {
     let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
     let crew = Crew::plan(redis, rabbitmq, BEAT).await;
-    let (name, other) = (names::unique("replica"), names::unique("replica"));
+    let name = names::unique("replica");
+    let other = names::unique("replica");
     let mut first = Relay::start_with(&crew.config, &[(NAME, &name)]).await;
     let mut second = Relay::spawn(&crew.config, &[(NAME, &name)]);
     let ended = second.wait(Duration::from_secs(60)).await.expect("it ends by itself");

@@ -33,7 +33,8 @@ async fn a_replica_that_was_stopped_for_longer_than_its_lease_publishes_nothing_
         crew.send_when(rabbitmq, 100, |_| When::Delay(1500)).await;
         let sent = crew.run.made() as f64;
         eventually("all that was sent is stored", async || {
-            let (other, own) = (crew.relays[0].metrics().await?, stopped.metrics().await?);
+            let other = crew.relays[0].metrics().await?;
+            let own = stopped.metrics().await?;
             let stored = other.sum("postdate_stored_total", &[]) + own.sum("postdate_stored_total", &[]);
             if stored >= sent { Ok(()) } else { Err(anyhow::anyhow!("{stored} of {sent}")) }
         })

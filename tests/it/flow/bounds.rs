@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 
-use super::site::{Path, Side, Site, config};
+use super::fixture::{FlowFixture, Path, Side, config};
 use crate::support::run::now_ms;
 use crate::support::{Relay, eventually};
 
@@ -22,10 +22,10 @@ async fn stored(relay: &Relay) -> anyhow::Result<i64> {
 
 /// Sends all at once, and watches what stands in the store until all have arrived; the most that was seen.
 async fn most_stored(from: Side, replicas: usize) -> i64 {
-    let site = Site::new().await;
+    let fixture = FlowFixture::new().await;
     let path = Path::new("bounded", from, Side::Kafka);
-    site.open(std::slice::from_ref(&path)).await;
-    let config = path.configure(config(&site), &format!("max_pending = {LIMIT}"));
+    fixture.open(std::slice::from_ref(&path)).await;
+    let config = path.configure(config(&fixture), &format!("max_pending = {LIMIT}"));
     let mut relays = Vec::new();
     for _ in 0..replicas {
         relays.push(Relay::start(&config).await);
@@ -37,7 +37,7 @@ async fn most_stored(from: Side, replicas: usize) -> i64 {
     };
     let messages: Vec<_> = (0..SENT).map(message).collect();
     let cases: Vec<String> = (0..SENT).map(|n| format!("{from:?} {n}")).collect();
-    site.send(&path, &messages).await;
+    fixture.send(&path, &messages).await;
     let mut most = 0;
     eventually("the bound is reached", async || {
         most = most.max(stored(&relays[0]).await?);
@@ -54,9 +54,9 @@ async fn most_stored(from: Side, replicas: usize) -> i64 {
     };
     tokio::select! {
         () = watching => {}
-        () = site.await_cases(&cases) => {}
+        () = fixture.await_cases(&cases) => {}
     }
-    let arrived = site.arrived();
+    let arrived = fixture.arrived();
     assert!(cases.iter().all(|case| arrived[case].len() == 1), "each comes once");
     most
 }
@@ -75,7 +75,7 @@ async fn a_thousand_at_once_from_rabbitmq_never_stand_above_the_bound() {
     assert!(most <= LIMIT, "{most}");
 }
 
-/// What one replica has counted as free may be what the other is just storing: its share, and no more.
+/// Two replicas may go over the bound by one replica's share: each may count as free what the other is just using.
 #[tokio::test]
 async fn two_replicas_share_the_bound() {
     let most = most_stored(Side::Quorum, 2).await;

@@ -3,7 +3,7 @@
 
 use lapin::types::AMQPValue;
 
-use super::site::{Path, Side, Site, await_metric, config};
+use super::fixture::{FlowFixture, Path, Side, await_metric, config};
 use super::wire::{Amqp, Arrival, Record, Wire, bytes, table, text};
 use crate::support::Relay;
 use crate::support::run::now_ms;
@@ -44,7 +44,7 @@ const SCRIPT: [Step; 20] = [
     ("first", "i", &[("x-delay", "6s")]),
     ("second", "i", &[("x-delay", "7s")]),
 ];
-/// What must arrive, and when: ms after the base. `first` and `second` depend on the policy.
+/// Cases that must arrive, and when: ms after the base. `first` and `second` depend on the policy.
 const ARRIVES: [(&str, &str, i64); 7] = [
     ("the name is free again", "b", 1200),
     ("sooner", "c", 1000),
@@ -77,7 +77,7 @@ fn script(path: &Path, base_ms: i64) -> Vec<(Wire, i64)> {
     steps.chain([last]).map(|wire| (wire, base_ms)).collect()
 }
 
-/// What must arrive on one path: case, name, due.
+/// Arrivals that one path must have: case, name, due.
 fn expected(path: &Path, policy: &str) -> Vec<(String, String, i64)> {
     let twice = if policy == "keep" { ("first", "i", 6000) } else { ("second", "i", 7000) };
     let all = ARRIVES.iter().chain([&twice, &(SENTINEL, "z", 9000)]);
@@ -99,7 +99,7 @@ fn judge(path: &Path, name: &str, due_ms: i64, arrival: &Arrival) -> Option<Stri
 
 #[tokio::test]
 async fn commands_and_duplicates_in_order_of_delivery() {
-    let site = Site::new().await;
+    let fixture = FlowFixture::new().await;
     let mut paths = Vec::new();
     for policy in ["keep", "replace"] {
         for (from, to) in ENDS {
@@ -107,8 +107,8 @@ async fn commands_and_duplicates_in_order_of_delivery() {
             paths.push((policy, Path::new(name, from, to)));
         }
     }
-    site.open(&paths.iter().map(|(_, path)| path.clone()).collect::<Vec<_>>()).await;
-    let config = paths.iter().fold(config(&site), |config, (policy, path)| {
+    fixture.open(&paths.iter().map(|(_, path)| path.clone()).collect::<Vec<_>>()).await;
+    let config = paths.iter().fold(config(&fixture), |config, (policy, path)| {
         path.configure(config, &format!("on_duplicate = \"{policy}\""))
     });
     let mut relay = Relay::start(&config).await;
@@ -117,18 +117,18 @@ async fn commands_and_duplicates_in_order_of_delivery() {
     let joined = |path: &Path| format!("{} | joined", path.route);
     for (_, path) in &paths {
         // An id alone asks for nothing: it passes through.
-        site.send(path, &[(message(path.from, &joined(path), "k", &[]), now_ms())]).await;
+        fixture.send(path, &[(message(path.from, &joined(path), "k", &[]), now_ms())]).await;
     }
-    site.await_cases(&paths.iter().map(|(_, path)| joined(path)).collect::<Vec<_>>()).await;
+    fixture.await_cases(&paths.iter().map(|(_, path)| joined(path)).collect::<Vec<_>>()).await;
 
     let mut wanted = Vec::new();
     for (policy, path) in &paths {
         let base_ms = now_ms();
-        site.send(path, &script(path, base_ms)).await;
+        fixture.send(path, &script(path, base_ms)).await;
         let all = expected(path, policy).into_iter();
         wanted.extend(all.map(|(case, name, due)| (path, case, name, base_ms + due)));
     }
-    site.await_cases(&wanted.iter().map(|(_, case, ..)| case.clone()).collect::<Vec<_>>()).await;
+    fixture.await_cases(&wanted.iter().map(|(_, case, ..)| case.clone()).collect::<Vec<_>>()).await;
     for (_, path) in &paths {
         for (op, result, count) in RESULTS {
             let labels = [("route", path.route.as_str()), ("op", op), ("result", result)];
@@ -141,7 +141,7 @@ async fn commands_and_duplicates_in_order_of_delivery() {
     }
     assert!(relay.terminate().await.success(), "a clean end");
 
-    let arrived = site.arrived();
+    let arrived = fixture.arrived();
     let mut wrong = Vec::new();
     for (path, case, name, due_ms) in &wanted {
         let judged = judge(path, name, *due_ms, &arrived[case][0]);
@@ -159,13 +159,13 @@ async fn commands_and_duplicates_in_order_of_delivery() {
 
 #[tokio::test]
 async fn headers_by_other_names_and_delays_that_count_from_elsewhere() {
-    let site = Site::new().await;
+    let fixture = FlowFixture::new().await;
     let kafka = Path::new("from-arrival", Side::Kafka, Side::Kafka);
     let rabbitmq = Path::new("from-produced", Side::Classic, Side::Classic);
-    site.open(&[kafka.clone(), rabbitmq.clone()]).await;
+    fixture.open(&[kafka.clone(), rabbitmq.clone()]).await;
     let renamed =
         "headers = { delay = \"wait\", deliver_at = \"at\", id = \"name\", op = \"op\", target = \"to\" }";
-    let config = kafka.configure(config(&site), &format!("delay_from = \"arrival\"\n{renamed}"));
+    let config = kafka.configure(config(&fixture), &format!("delay_from = \"arrival\"\n{renamed}"));
     let config = rabbitmq.configure(config, &format!("delay_from = \"produced\"\n{renamed}"));
     let relay = Relay::start(&config).await;
 
@@ -176,16 +176,16 @@ async fn headers_by_other_names_and_delays_that_count_from_elsewhere() {
         .header("name", "order-7")
         .header("to", &kafka.other)
         .header("x-delay", "ordinary");
-    site.send(&kafka, &[(Wire::Kafka(old), base_ms - 3_600_000)]).await;
+    fixture.send(&kafka, &[(Wire::Kafka(old), base_ms - 3_600_000)]).await;
     // The whole second of its timestamp may have lasted 999 ms longer.
     let seconds = (base_ms / 1000) as u64 - 10;
     let mut old = Amqp { body: b"an old message".to_vec(), ..Amqp::default() };
     old.properties = old.properties.with_timestamp(seconds);
     old.headers = table([("wait", AMQPValue::LongInt(11_000)), ("x-delay", text("ordinary"))]);
-    site.send(&rabbitmq, &[(Wire::Amqp(old), 0)]).await;
-    site.await_cases(&["an old record".to_owned(), "an old message".to_owned()]).await;
+    fixture.send(&rabbitmq, &[(Wire::Amqp(old), 0)]).await;
+    fixture.await_cases(&["an old record".to_owned(), "an old message".to_owned()]).await;
 
-    let arrived = site.arrived();
+    let arrived = fixture.arrived();
     let record = &arrived["an old record"][0];
     let (stamp, wire) = record.wire.clone().take_stamp();
     let plain = Record { key: bytes("k"), value: bytes("an old record"), headers: vec![] };

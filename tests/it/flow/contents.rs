@@ -1,4 +1,4 @@
-//! What messages hold, and how each must look on either technology: written out by hand, as
+//! Contents of messages, and how each must look on either technology: written out by hand, as
 //! `docs/headers.md` says it.
 
 use lapin::BasicProperties;
@@ -21,7 +21,7 @@ pub(super) struct Content {
     pub(super) sender_selected: bool,
 }
 
-/// What a Kafka record may hold.
+/// Contents of a Kafka record.
 pub(super) fn on_kafka(case: &str) -> Vec<Content> {
     let null = Record { headers: vec![(CASE.into(), bytes(case))], ..Record::default() };
     let empty = Record { key: bytes(""), value: bytes(""), ..null.clone() };
@@ -97,7 +97,7 @@ fn kafka_headers(case: &str, of: &dyn Fn(&'static str, Record, Amqp) -> Content)
     of("headers", Record { key: bytes("k"), value: bytes("v"), headers }, across)
 }
 
-/// What looks like a property and does not fit it stays a header.
+/// Headers that look like a property and do not fit it: they stay headers.
 fn unfit_properties(
     case: &str,
     empty: &Record,
@@ -158,7 +158,7 @@ fn properties_as_headers(record: Record) -> Record {
     all.iter().fold(record, |record, (name, value)| record.header(&format!("amqp.{name}"), value))
 }
 
-/// What an AMQP message may hold.
+/// Contents of an AMQP message.
 pub(super) fn on_amqp(case: &str) -> Vec<Content> {
     let of = |name, amqp: Amqp, across: Record| Content {
         name,
@@ -177,7 +177,8 @@ pub(super) fn on_amqp(case: &str) -> Vec<Content> {
     let own_user = properties().with_user_id("guest".into());
     let kafka =
         [(CASE, text(case)), ("kafka.key", text("k")), ("kafka.null_value", AMQPValue::Boolean(true))];
-    let (null, not_null) = (amqp("r", table(kafka.clone())), amqp("r", table(kafka)));
+    let null = amqp("r", table(kafka.clone()));
+    let not_null = amqp("r", table(kafka));
     let cc = AMQPValue::FieldArray(FieldArray::from(vec![text("nobody")]));
     vec![
         of(

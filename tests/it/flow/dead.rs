@@ -4,7 +4,7 @@
 use lapin::ExchangeKind;
 use serde_json::{Value, json};
 
-use super::site::{Path, Side, Site, await_metric, config};
+use super::fixture::{FlowFixture, Path, Side, await_metric, config};
 use super::wire::{Stamp, Wire, table, text};
 use crate::support::relay::{Relay, binary};
 use crate::support::run::now_ms;
@@ -33,14 +33,14 @@ fn results(answer: &Value) -> Vec<&str> {
 
 #[tokio::test]
 async fn full_graves_pause_their_route_lose_nothing_and_redriven_ones_arrive() {
-    let site = Site::new().await;
+    let fixture = FlowFixture::new().await;
     for (from, to) in [(Side::Kafka, Side::Kafka), (Side::Quorum, Side::Classic)] {
         let path = Path::new(format!("full-{}-to-{}", from.word(), to.word()), from, to);
         let missing = names::unique("missing");
         let target = if to == Side::Kafka { missing.clone() } else { format!("{missing}/key") };
-        site.open(std::slice::from_ref(&path)).await;
+        fixture.open(std::slice::from_ref(&path)).await;
         let more = format!("allow_targets = [\"{target}\"]\n{HASTY}\ndead_letters = {{ max = 3 }}");
-        let config = config(&site).route(&path.route, &path.source_text(), &path.target_text(), &more);
+        let config = config(&fixture).route(&path.route, &path.source_text(), &path.target_text(), &more);
         let relay = Relay::start(&config).await;
 
         let message = |n: u32| {
@@ -49,7 +49,7 @@ async fn full_graves_pause_their_route_lose_nothing_and_redriven_ones_arrive() {
         };
         let hopeless: Vec<_> =
             (0..5).map(|n| (message(n).header("x-delay-target", &target), now_ms())).collect();
-        site.send(&path, &hopeless).await;
+        fixture.send(&path, &hopeless).await;
         let route = [("route", path.route.as_str())];
         let paused = [("route", path.route.as_str()), ("reason", "dead_letters")];
         await_metric(&relay, "dead", &route, 3).await;
@@ -62,7 +62,7 @@ async fn full_graves_pause_their_route_lose_nothing_and_redriven_ones_arrive() {
         })
         .await;
         await_metric(&relay, "dead", &route, 3).await;
-        site.send(&path, &[(message(5), now_ms())]).await;
+        fixture.send(&path, &[(message(5), now_ms())]).await;
 
         let letters = dead(&relay, &format!("route={}", path.route)).await;
         assert_eq!(letters.len(), 3);
@@ -71,14 +71,15 @@ async fn full_graves_pause_their_route_lose_nothing_and_redriven_ones_arrive() {
             assert_eq!((&letter["target"], &letter["size"]), (&json!(target), &json!(1)));
             assert_eq!(letter["history"].as_array().map(Vec::len), Some(2));
         }
-        let (first, second) = (&letters[0]["id"], &letters[1]["dead_id"]);
+        let first = &letters[0]["id"];
+        let second = &letters[1]["dead_id"];
         let answer = post(&relay, "redrive", json!({ "ids": [first], "target": "nowhere/else" })).await;
         assert_eq!(results(&answer), ["refused"]);
         let behind = format!("{} | 5", path.route);
-        assert!(!site.arrived().contains_key(&behind), "while it is full nothing of the route goes on");
+        assert!(!fixture.arrived().contains_key(&behind), "while it is full nothing of the route goes on");
 
-        site.make(to, &missing).await;
-        site.collect(to, &missing).await;
+        fixture.make(to, &missing).await;
+        fixture.collect(to, &missing).await;
         // While it is full those two cannot die; now they arrive, for they were not lost.
         await_metric(&relay, "published_total", &route, 2).await;
         let answer = post(&relay, "redrive", json!({ "ids": [first, second, "order-77"] })).await;
@@ -87,11 +88,11 @@ async fn full_graves_pause_their_route_lose_nothing_and_redriven_ones_arrive() {
         let rest = json!({ "filter": { "route": path.route, "reason": "unknown_target" } });
         assert_eq!(results(&post(&relay, "redrive", rest).await), ["redriven"]);
         let all: Vec<_> = (0..6).map(|n| format!("{} | {n}", path.route)).collect();
-        site.await_cases(&all).await;
+        fixture.await_cases(&all).await;
         await_metric(&relay, "dead", &route, 0).await;
         await_metric(&relay, "ingress_paused", &paused, 0).await;
         await_metric(&relay, "published_total", &route, 6).await;
-        let arrived = site.arrived();
+        let arrived = fixture.arrived();
         let attempts: Vec<i64> = letters
             .iter()
             .map(|letter| {
@@ -109,23 +110,23 @@ async fn full_graves_pause_their_route_lose_nothing_and_redriven_ones_arrive() {
 
 #[tokio::test]
 async fn invalid_ones_give_way_to_newer_ones_and_pause_nothing() {
-    let site = Site::new().await;
+    let fixture = FlowFixture::new().await;
     let path = Path::new("giving-way", Side::Kafka, Side::Kafka);
-    site.open(std::slice::from_ref(&path)).await;
-    let mut relay = Relay::start(&path.configure(config(&site), "dead_letters = { max = 4 }")).await;
+    fixture.open(std::slice::from_ref(&path)).await;
+    let mut relay = Relay::start(&path.configure(config(&fixture), "dead_letters = { max = 4 }")).await;
     let invalid = |n: u32| {
         let body = format!("body {n}");
         (path.from.plain("invalid", "k", body.as_bytes()).header("x-delay", "soon"), now_ms())
     };
-    site.send(&path, &(0..4).map(invalid).collect::<Vec<_>>()).await;
+    fixture.send(&path, &(0..4).map(invalid).collect::<Vec<_>>()).await;
     let route = [("route", path.route.as_str())];
     await_metric(&relay, "dead", &route, 4).await;
     let before = dead(&relay, "body=true").await;
     assert_eq!(before[0]["history"][0]["reason"], "bad_delay");
-    site.send(&path, &(4..10).map(invalid).collect::<Vec<_>>()).await;
+    fixture.send(&path, &(4..10).map(invalid).collect::<Vec<_>>()).await;
     let well = path.from.plain("well", "k", b"v").header("x-delay", "100");
-    site.send(&path, &[(well, now_ms())]).await;
-    site.await_cases(&["well".to_owned()]).await;
+    fixture.send(&path, &[(well, now_ms())]).await;
+    fixture.await_cases(&["well".to_owned()]).await;
     let dropped = [("route", path.route.as_str()), ("reason", "dead_letters_full")];
     await_metric(&relay, "dropped_total", &dropped, 6).await;
     await_metric(&relay, "dead", &route, 4).await;
@@ -147,7 +148,7 @@ async fn invalid_ones_give_way_to_newer_ones_and_pause_nothing() {
     let first: Value = serde_json::from_str(exported.lines().next().expect("a line")).expect("JSON");
     let (code, out) = postdate(&format!("dead redrive {}", first["dead_id"].as_str().expect("an id")));
     assert_eq!(code, Some(0), "{out}");
-    site.await_cases(&["invalid".to_owned()]).await;
+    fixture.await_cases(&["invalid".to_owned()]).await;
     assert_eq!(postdate("dead drop --all").0, Some(64), "not without --yes");
     assert_eq!(postdate("dead drop --all --yes").0, Some(0));
     assert_eq!(dead(&relay, "").await.len(), 0);
@@ -156,12 +157,12 @@ async fn invalid_ones_give_way_to_newer_ones_and_pause_nothing() {
 
 #[tokio::test]
 async fn dead_letters_end_when_they_were_kept_long_enough() {
-    let site = Site::new().await;
+    let fixture = FlowFixture::new().await;
     let path = Path::new("short-lived", Side::Kafka, Side::Kafka);
-    site.open(std::slice::from_ref(&path)).await;
-    let relay = Relay::start(&path.configure(config(&site), "dead_letters = { keep = \"1s\" }")).await;
+    fixture.open(std::slice::from_ref(&path)).await;
+    let relay = Relay::start(&path.configure(config(&fixture), "dead_letters = { keep = \"1s\" }")).await;
     let invalid = path.from.plain("invalid", "k", b"v").header("x-delay", "soon");
-    site.send(&path, &[(invalid.clone(), now_ms()), (invalid, now_ms())]).await;
+    fixture.send(&path, &[(invalid.clone(), now_ms()), (invalid, now_ms())]).await;
     let labels = [("route", path.route.as_str()), ("reason", "dead_letters_keep")];
     await_metric(&relay, "dropped_total", &labels, 2).await;
     await_metric(&relay, "dead", &[], 0).await;
@@ -169,23 +170,23 @@ async fn dead_letters_end_when_they_were_kept_long_enough() {
 
 #[tokio::test]
 async fn what_is_over_max_message_stays_in_its_topic_or_goes_back_to_its_queue() {
-    let site = Site::new().await;
+    let fixture = FlowFixture::new().await;
     let more = "max_size = \"1KiB\"\ndead_letters = { max_message = \"2KiB\" }";
     let kafka = Path::new("large-from-kafka", Side::Kafka, Side::Kafka);
     let queue = Path::new("large-from-queue", Side::Classic, Side::Kafka);
-    site.open(std::slice::from_ref(&kafka)).await;
+    fixture.open(std::slice::from_ref(&kafka)).await;
     // A queue with a dead-letter exchange of its own.
     let graveyard = names::unique("graveyard");
-    site.make(Side::Classic, &graveyard).await;
+    fixture.make(Side::Classic, &graveyard).await;
     let arguments = table([("x-dead-letter-exchange", text(&*graveyard))]);
-    site.rabbitmq.declare_queue_with(&queue.ingress, QueueKind::Classic, arguments).await;
-    site.rabbitmq.declare_exchange(&queue.ingress, ExchangeKind::Fanout).await;
-    site.rabbitmq.bind(&queue.ingress, &queue.ingress, "").await;
+    fixture.rabbitmq.declare_queue_with(&queue.ingress, QueueKind::Classic, arguments).await;
+    fixture.rabbitmq.declare_exchange(&queue.ingress, ExchangeKind::Fanout).await;
+    fixture.rabbitmq.bind(&queue.ingress, &queue.ingress, "").await;
     for name in [&queue.target, &queue.other] {
-        site.make(queue.to, name).await;
-        site.collect(queue.to, name).await;
+        fixture.make(queue.to, name).await;
+        fixture.collect(queue.to, name).await;
     }
-    let config = queue.configure(kafka.configure(config(&site), more), more);
+    let config = queue.configure(kafka.configure(config(&fixture), more), more);
     let mut relay = Relay::start(&config).await;
     for path in [&kafka, &queue] {
         let of = |case: &str, bytes| {
@@ -194,10 +195,10 @@ async fn what_is_over_max_message_stays_in_its_topic_or_goes_back_to_its_queue()
         };
         // Rejected ones at each end and between those that are kept.
         let messages = [of("a", 3000), of("b", 1), of("c", 3000), of("d", 1500), of("e", 1), of("f", 3000)];
-        site.send(path, &messages).await;
-        site.await_cases(&["b", "e"].map(|case| format!("{} | {case}", path.route))).await;
+        fixture.send(path, &messages).await;
+        fixture.await_cases(&["b", "e"].map(|case| format!("{} | {case}", path.route))).await;
     }
-    eventually("the queue has its own back", async || match site.rabbitmq.queue_len(&graveyard).await {
+    eventually("the queue has its own back", async || match fixture.rabbitmq.queue_len(&graveyard).await {
         3 => Ok(()),
         n => Err(anyhow::anyhow!("{n} of 3")),
     })
@@ -214,23 +215,23 @@ async fn what_is_over_max_message_stays_in_its_topic_or_goes_back_to_its_queue()
         assert_eq!(results(&answer), ["refused"], "its body is not there, or too large still");
     }
     assert!(relay.terminate().await.success());
-    assert_eq!(site.rabbitmq.queue_len(&queue.ingress).await, 0, "all of it was answered");
+    assert_eq!(fixture.rabbitmq.queue_len(&queue.ingress).await, 0, "all of it was answered");
 }
 
 #[tokio::test]
 async fn what_dies_is_confirmed_by_dead_letter_to_before_it_counts_as_dead() {
-    let site = Site::new().await;
+    let fixture = FlowFixture::new().await;
     for (from, to) in [(Side::Kafka, Side::Kafka), (Side::Quorum, Side::Classic)] {
         let path = Path::new(format!("told-{}-to-{}", from.word(), to.word()), from, to);
         let [missing, graveyard] = ["missing", "graveyard"].map(names::unique);
         let text = |name: &str| if to == Side::Kafka { name.to_owned() } else { format!("{name}/key") };
-        site.open(std::slice::from_ref(&path)).await;
+        fixture.open(std::slice::from_ref(&path)).await;
         let more = format!(
             "allow_targets = [\"{}\"]\ndead_letter_to = \"{}\"\n{HASTY}",
             text(&missing),
             text(&graveyard)
         );
-        let config = config(&site).route(&path.route, &path.source_text(), &path.target_text(), &more);
+        let config = config(&fixture).route(&path.route, &path.source_text(), &path.target_text(), &more);
         let mut relay = Relay::start(&config).await;
         let case = |what: &str| format!("{} | {what}", path.route);
         let plain = |what: &str| from.plain(&case(what), "k", b"v");
@@ -240,7 +241,7 @@ async fn what_dies_is_confirmed_by_dead_letter_to_before_it_counts_as_dead() {
             lost("at once").header("x-delay", "0"),
             plain("invalid").header("x-delay", "soon"),
         ];
-        site.send(&path, &messages.map(|wire| (wire, now_ms()))).await;
+        fixture.send(&path, &messages.map(|wire| (wire, now_ms()))).await;
         let route = [("route", path.route.as_str())];
         // All three wait for the graveyard, and none counts as dead.
         await_metric(&relay, "pending", &route, 3).await;
@@ -253,16 +254,16 @@ async fn what_dies_is_confirmed_by_dead_letter_to_before_it_counts_as_dead() {
         await_metric(&relay, "dead", &route, 0).await;
         // They are in the store: a crash loses none.
         relay.restart().await;
-        site.make(to, &graveyard).await;
-        site.collect(to, &graveyard).await;
-        site.await_cases(&["waited", "at once", "invalid"].map(case)).await;
+        fixture.make(to, &graveyard).await;
+        fixture.collect(to, &graveyard).await;
+        fixture.await_cases(&["waited", "at once", "invalid"].map(case)).await;
         await_metric(&relay, "dead", &route, 3).await;
         await_metric(&relay, "pending", &route, 0).await;
         await_metric(&relay, "published_total", &route, 0).await;
         for (what, reason) in
             [("waited", "unknown_target"), ("at once", "unknown_target"), ("invalid", "bad_delay")]
         {
-            let arrival = site.arrived().remove(&case(what)).expect("it arrived").remove(0);
+            let arrival = fixture.arrived().remove(&case(what)).expect("it arrived").remove(0);
             assert_eq!(arrival.at, graveyard);
             let (stamp, wire) = arrival.wire.take_stamp();
             let named = (what == "waited").then_some("order-7");
@@ -287,8 +288,8 @@ async fn what_dies_is_confirmed_by_dead_letter_to_before_it_counts_as_dead() {
             assert!(!letter["headers"].to_string().contains("x-delay-dead"), "kept as it came: {letter}");
         }
         // Its name is its own again, and what it was for is there now.
-        site.make(to, &missing).await;
-        site.collect(to, &missing).await;
+        fixture.make(to, &missing).await;
+        fixture.collect(to, &missing).await;
         let answer = post(&relay, "redrive", json!({ "ids": ["order-7"] })).await;
         assert_eq!(results(&answer), ["redriven"]);
         await_metric(&relay, "published_total", &route, 1).await;

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::contents::{self, Content};
+use super::fixture::{FlowFixture, Path, Side, await_metric, config};
 use super::forms::{Form, When};
-use super::site::{Path, Side, Site, await_metric, config};
 use super::wire::{Arrival, Stamp, Wire, table, text};
 use crate::support::Relay;
 use crate::support::run::now_ms;
 
-/// What must become of a message.
+/// Expected result of a message.
 #[derive(Clone, Debug)]
 struct Case {
     name: String,
@@ -21,7 +21,7 @@ struct Case {
     when: Option<When>,
     /// The producer's own id.
     id: Option<&'static str>,
-    /// Whether it goes to the other, allowed target.
+    /// Set where the message goes to the other, allowed target.
     other: bool,
     expected: Wire,
 }
@@ -149,7 +149,8 @@ fn judge(case: &Case, path: &Path, arrival: &Arrival) -> Option<String> {
         amqp.routing_key = if case.other { path.other.clone() } else { path.routing_key(&case.sent) };
     }
     let ordered = path.from == Side::Kafka;
-    let (got, wanted) = (wire.comparable(ordered), expected.comparable(ordered));
+    let got = wire.comparable(ordered);
+    let wanted = expected.comparable(ordered);
     if got != wanted {
         return Some(format!("came as {got:?}, not as {wanted:?}"));
     }
@@ -182,12 +183,12 @@ fn judge(case: &Case, path: &Path, arrival: &Arrival) -> Option<String> {
 
 #[tokio::test]
 async fn every_direction_form_and_content() {
-    let site = Site::new().await;
+    let fixture = FlowFixture::new().await;
     let pairs = Side::ALL.iter().flat_map(|&from| Side::ALL.map(|to| (from, to)));
     let paths: Vec<_> =
         pairs.map(|(from, to)| Path::new(format!("{}-to-{}", from.word(), to.word()), from, to)).collect();
-    site.open(&paths).await;
-    let config = paths.iter().fold(config(&site), |config, path| path.configure(config, ""));
+    fixture.open(&paths).await;
+    let config = paths.iter().fold(config(&fixture), |config, path| path.configure(config, ""));
     let mut relay = Relay::start(&config).await;
 
     let mut sent = BTreeMap::new();
@@ -198,13 +199,13 @@ async fn every_direction_form_and_content() {
         form_cases(at, path, now_ms() - if path.from == Side::Kafka { 150 } else { 0 }, &mut cases);
         content_cases(at, path, now_ms() - if path.from == Side::Kafka { 150 } else { 0 }, &mut cases);
         let messages: Vec<_> = cases.iter().map(|case| (case.sent.clone(), case.base_ms)).collect();
-        site.send(path, &messages).await;
+        fixture.send(path, &messages).await;
         sent.extend(cases.into_iter().map(|case| (case.expected.case(), case)));
     }
     println!("{} cases on {} routes", sent.len(), paths.len());
     assert_eq!(sent.len(), CASES);
 
-    site.await_cases(&sent.keys().cloned().collect::<Vec<_>>()).await;
+    fixture.await_cases(&sent.keys().cloned().collect::<Vec<_>>()).await;
     let delayed = sent.values().filter(|case| case.when.is_some()).count();
     await_metric(&relay, "published_total", &[], delayed as u32).await;
     await_metric(&relay, "passed_through_total", &[], (CASES - delayed) as u32).await;
@@ -214,7 +215,7 @@ async fn every_direction_form_and_content() {
     assert!(relay.terminate().await.success(), "a clean end");
 
     let mut wrong = Vec::new();
-    for (name, arrivals) in site.arrived() {
+    for (name, arrivals) in fixture.arrived() {
         match (sent.get(&name), &arrivals[..]) {
             (Some(case), [once]) => {
                 let judged = judge(case, &paths[case.path], once);

@@ -6,7 +6,7 @@ use lapin::types::{AMQPValue, DecimalValue};
 
 use super::wire::Wire;
 
-/// What a form means.
+/// Meaning of a form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
     /// So many ms after the message's base.

@@ -1,4 +1,4 @@
-//! What nobody can read, on either technology, and the reason it must be refused for.
+//! Invalid inputs on either technology, and the reason for which each must be refused.
 
 use lapin::types::{AMQPValue, DecimalValue, FieldArray};
 
@@ -96,7 +96,7 @@ const TOGETHER: [(&[(&str, &str)], &str); 14] = [
     (&[("x-delay-target", "/amq.rabbitmq.reply-to")], "forbidden_target"),
 ];
 
-/// What both technologies can say: `message` with these headers.
+/// Inputs that both technologies can express: `message` with these headers.
 fn on_both(message: &Wire) -> Vec<Bad> {
     let with = |headers: &[(&str, &str)], reason| {
         let sent = headers.iter().fold(message.clone(), |sent, (name, value)| sent.header(name, value));

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use lapin::types::FieldTable;
 use postdate::domain::{HeaderValue, Message};
 
+use super::fixture::{FlowFixture, Path, Side, await_metric, config};
 use super::inputs::{self, Bad, MAX_HEADERS, MAX_SIZE};
-use super::site::{Path, Side, Site, await_metric, config};
 use super::wire::{CASE, Wire};
 use crate::support::relay::{Config, Relay};
 use crate::support::run::now_ms;
@@ -38,7 +38,7 @@ fn healthy(from: Side, case: &str) -> Wire {
 
 #[tokio::test]
 async fn bad_inputs_under_each_policy_and_a_healthy_message_behind_each() {
-    let site = Site::new().await;
+    let fixture = FlowFixture::new().await;
     let mut paths = Vec::new();
     for policy in POLICIES {
         for (from, to) in ENDS {
@@ -46,17 +46,19 @@ async fn bad_inputs_under_each_policy_and_a_healthy_message_behind_each() {
             paths.push((policy, Path::new(name, from, to)));
         }
     }
-    site.open(&paths.iter().map(|(_, path)| path.clone()).collect::<Vec<_>>()).await;
-    let config = paths.iter().fold(config(&site), |config, (policy, path)| {
+    fixture.open(&paths.iter().map(|(_, path)| path.clone()).collect::<Vec<_>>()).await;
+    let config = paths.iter().fold(config(&fixture), |config, (policy, path)| {
         let limits =
             format!("max_delay = \"1h\"\nmax_size = \"{MAX_SIZE}B\"\nmax_headers = \"{MAX_HEADERS}B\"");
         path.configure(config, &format!("on_invalid = \"{policy}\"\n{limits}"))
     });
     let mut relay = Relay::start(&config).await;
 
-    let (mut sent, mut well) = (BTreeMap::new(), BTreeMap::new());
+    let mut sent = BTreeMap::new();
+    let mut well = BTreeMap::new();
     for (at, (policy, path)) in paths.iter().enumerate() {
-        let (mut messages, base_ms) = (Vec::new(), now_ms());
+        let mut messages = Vec::new();
+        let base_ms = now_ms();
         for n in 0..bad(path.from, "").len() {
             let name = format!("{} | {n}", path.route);
             let bad = bad(path.from, &name).swap_remove(n);
@@ -66,21 +68,21 @@ async fn bad_inputs_under_each_policy_and_a_healthy_message_behind_each() {
             well.insert(behind, (path.target.clone(), base_ms + 300));
             sent.insert(name, Case { path: at, policy, bad });
         }
-        site.send(path, &messages).await;
+        fixture.send(path, &messages).await;
     }
     println!("{} bad inputs on {} routes", sent.len(), paths.len());
     assert_eq!((sent.len(), well.len()), (CASES, CASES));
 
     let passes = sent.iter().filter(|(_, case)| case.policy == "pass_through").map(|(name, _)| name);
-    site.await_cases(&passes.chain(well.keys()).cloned().collect::<Vec<_>>()).await;
+    fixture.await_cases(&passes.chain(well.keys()).cloned().collect::<Vec<_>>()).await;
     await_metric(&relay, "admitted_total", &[], 2 * CASES as u32).await;
     counted(&relay, &paths, &sent).await;
     await_metric(&relay, "published_total", &[], CASES as u32).await;
     await_metric(&relay, "passed_through_total", &[], CASES as u32 / 3).await;
-    let kept = dead_letters(&site, &config).await;
+    let kept = dead_letters(&fixture, &config).await;
     assert!(relay.terminate().await.success(), "a clean end");
 
-    let mut wrong = arrivals(&site, &paths, &sent, &well);
+    let mut wrong = arrivals(&fixture, &paths, &sent, &well);
     for (name, case) in sent.iter().filter(|(_, case)| case.policy == "dead_letter") {
         let (_, path) = &paths[case.path];
         match kept.get(name).map(Vec::as_slice) {
@@ -119,16 +121,16 @@ async fn counted(relay: &Relay, paths: &[(&'static str, Path)], sent: &BTreeMap<
     }
 }
 
-/// What is wrong with what arrived: healthy ones once and on time, bad ones once and untouched where they
+/// Lists wrong arrivals: healthy messages must arrive once and on time, bad ones once and untouched where they
 /// pass through, and nowhere else.
 fn arrivals(
-    site: &Site,
+    fixture: &FlowFixture,
     paths: &[(&'static str, Path)],
     sent: &BTreeMap<String, Case>,
     well: &BTreeMap<String, (String, i64)>,
 ) -> Vec<String> {
     let mut wrong = Vec::new();
-    for (name, arrivals) in site.arrived() {
+    for (name, arrivals) in fixture.arrived() {
         let [arrival] = &arrivals[..] else {
             wrong.push(format!("{name}: arrived {} times", arrivals.len()));
             continue;
@@ -171,12 +173,12 @@ fn untouched(path: &Path, sent: &Wire, came: &Wire) -> bool {
     }
 }
 
-/// What the store keeps of dead letters, by case: the reason, and the message.
-async fn dead_letters(site: &Site, config: &Config) -> BTreeMap<String, Vec<(String, Message)>> {
+/// Dead letters in the store, by case: the reason, and the message.
+async fn dead_letters(fixture: &FlowFixture, config: &Config) -> BTreeMap<String, Vec<(String, Message)>> {
     let text = config.text("");
     let prefix =
         text.lines().find_map(|line| line.strip_prefix("prefix = ")).expect("a prefix").trim_matches('"');
-    let mut connection = site.redis.connection().await.expect("connected");
+    let mut connection = fixture.redis.connection().await.expect("connected");
     let keys: Vec<String> = redis::cmd("KEYS")
         .arg(format!("{prefix}:*:d:*"))
         .query_async(&mut connection)
@@ -201,7 +203,7 @@ async fn dead_letters(site: &Site, config: &Config) -> BTreeMap<String, Vec<(Str
     kept
 }
 
-/// Whether a dead letter holds what was sent, all its headers included.
+/// Reports whether a dead letter has the message as it was sent, all headers included.
 fn intact(kept: &Message, sent: &Wire) -> bool {
     let body = kept.body.as_deref();
     match sent {

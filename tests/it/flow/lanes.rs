@@ -3,7 +3,7 @@
 
 use lapin::ExchangeKind;
 
-use super::site::{Path, Side, Site, await_metric, config};
+use super::fixture::{FlowFixture, Path, Side, await_metric, config};
 use super::wire::{CASE, Record, Wire, bytes};
 use crate::support::relay::{Config, Relay};
 use crate::support::run::now_ms;
@@ -47,9 +47,9 @@ fn configure(path: &Path, missing: &[Missing], retry: &str, config: Config) -> C
 }
 
 /// Makes what the ones that are "unroutable" need to be only that.
-async fn half_there(site: &Site, missing: &[Missing]) {
+async fn half_there(fixture: &FlowFixture, missing: &[Missing]) {
     for m in missing.iter().filter(|m| m.reason == "unroutable") {
-        site.rabbitmq.declare_exchange(&m.name, ExchangeKind::Fanout).await;
+        fixture.rabbitmq.declare_exchange(&m.name, ExchangeKind::Fanout).await;
     }
 }
 
@@ -68,17 +68,18 @@ fn paths(kind: &str) -> Vec<(Path, Vec<Missing>)> {
 
 #[tokio::test]
 async fn a_missing_target_delays_only_its_own_messages_which_arrive_once_it_is_there() {
-    let site = Site::new().await;
+    let fixture = FlowFixture::new().await;
     let paths = paths("patient");
-    let mut config = config(&site);
+    let mut config = config(&fixture);
     for (path, missing) in &paths {
-        site.open(std::slice::from_ref(path)).await;
-        half_there(&site, missing).await;
+        fixture.open(std::slice::from_ref(path)).await;
+        half_there(&fixture, missing).await;
         config = configure(path, missing, PATIENT, config);
     }
     let mut relay = Relay::start(&config).await;
 
-    let (mut well, mut held) = (Vec::new(), Vec::new());
+    let mut well = Vec::new();
+    let mut held = Vec::new();
     for (path, missing) in &paths {
         let mut messages = Vec::new();
         for n in 0..EACH {
@@ -92,9 +93,9 @@ async fn a_missing_target_delays_only_its_own_messages_which_arrive_once_it_is_t
             messages.push((plain(path.from, &case).header("x-delay", "300"), now_ms()));
             well.push(case);
         }
-        site.send(path, &messages).await;
+        fixture.send(path, &messages).await;
     }
-    site.await_cases(&well).await;
+    fixture.await_cases(&well).await;
     // Tried and refused, more than once, while the others were delivered.
     for (path, missing) in &paths {
         for m in missing {
@@ -107,19 +108,19 @@ async fn a_missing_target_delays_only_its_own_messages_which_arrive_once_it_is_t
         }
         await_metric(&relay, "published_total", &[("route", &path.route)], EACH as u32).await;
     }
-    assert_eq!(site.arrived().len(), well.len(), "nothing goes where nothing is");
+    assert_eq!(fixture.arrived().len(), well.len(), "nothing goes where nothing is");
 
     for (path, missing) in &paths {
         for m in missing {
-            site.make(path.to, &m.name).await;
-            site.collect(path.to, &m.name).await;
+            fixture.make(path.to, &m.name).await;
+            fixture.collect(path.to, &m.name).await;
         }
     }
-    site.await_cases(&held.iter().map(|(case, _)| case.clone()).collect::<Vec<_>>()).await;
+    fixture.await_cases(&held.iter().map(|(case, _)| case.clone()).collect::<Vec<_>>()).await;
     await_metric(&relay, "published_total", &[], (well.len() + held.len()) as u32).await;
     await_metric(&relay, "dead", &[], 0).await;
     assert!(relay.terminate().await.success(), "a clean end");
-    let arrived = site.arrived();
+    let arrived = fixture.arrived();
     assert_eq!(arrived.len(), well.len() + held.len());
     for (case, at) in &held {
         let [once] = &arrived[case][..] else { panic!("{case}: {:?}", arrived[case]) };
@@ -132,12 +133,12 @@ async fn a_missing_target_delays_only_its_own_messages_which_arrive_once_it_is_t
 
 #[tokio::test]
 async fn out_of_attempts_or_hopeless_it_is_a_dead_letter_with_its_reason() {
-    let site = Site::new().await;
+    let fixture = FlowFixture::new().await;
     let paths = paths("hasty");
-    let mut config = config(&site);
+    let mut config = config(&fixture);
     for (path, missing) in &paths {
-        site.open(std::slice::from_ref(path)).await;
-        half_there(&site, missing).await;
+        fixture.open(std::slice::from_ref(path)).await;
+        half_there(&fixture, missing).await;
         config = configure(path, missing, HASTY, config);
     }
     let relay = Relay::start(&config).await;
@@ -165,9 +166,9 @@ async fn out_of_attempts_or_hopeless_it_is_a_dead_letter_with_its_reason() {
         }
         messages.push((plain(path.from, &case("healthy")).header("x-delay", "300"), now_ms()));
         well.push(case("healthy"));
-        site.send(path, &messages).await;
+        fixture.send(path, &messages).await;
     }
-    site.await_cases(&well).await;
+    fixture.await_cases(&well).await;
     for (path, missing) in &paths {
         let keys = (path.from, path.to) == (Side::Kafka, Side::Classic);
         let of = |reason: &str| {
@@ -179,7 +180,8 @@ async fn out_of_attempts_or_hopeless_it_is_a_dead_letter_with_its_reason() {
         let mut all = 0;
         for reason in ["unknown_target", "unroutable", "too_big_for_target"] {
             let labels = [("route", path.route.as_str()), ("reason", reason)];
-            let (failing, hopeless) = (of(reason), hopeless(reason));
+            let failing = of(reason);
+            let hopeless = hopeless(reason);
             await_metric(&relay, "dead_letters_total", &labels, failing + hopeless).await;
             await_metric(&relay, "publish_failures_total", &labels, failing * 2 + hopeless).await;
             all += failing + hopeless;
@@ -187,32 +189,32 @@ async fn out_of_attempts_or_hopeless_it_is_a_dead_letter_with_its_reason() {
         await_metric(&relay, "dead", &[("route", &path.route)], all).await;
         await_metric(&relay, "pending", &[("route", &path.route)], 0).await;
     }
-    assert_eq!(site.arrived().len(), well.len(), "a dead letter arrives nowhere");
+    assert_eq!(fixture.arrived().len(), well.len(), "a dead letter arrives nowhere");
 }
 
 #[tokio::test]
 async fn what_passes_through_waits_in_order_for_a_missing_target() {
-    let site = Site::new().await;
+    let fixture = FlowFixture::new().await;
     let paths = [
         Path::new("waiting-on-kafka", Side::Kafka, Side::Kafka),
         Path::new("waiting-on-rabbitmq", Side::Classic, Side::Classic),
         Path::new("others", Side::Kafka, Side::Classic),
     ];
-    let mut config = config(&site);
+    let mut config = config(&fixture);
     for path in &paths {
-        site.make(path.from, &path.ingress).await;
+        fixture.make(path.from, &path.ingress).await;
         // The exchange is made a moment before its queue is bound to it.
         config = configure(path, &[], &format!("{PATIENT}\non_refused = \"wait\""), config);
     }
-    site.make(paths[2].to, &paths[2].target).await;
-    site.collect(paths[2].to, &paths[2].target).await;
+    fixture.make(paths[2].to, &paths[2].target).await;
+    fixture.collect(paths[2].to, &paths[2].target).await;
     let relay = Relay::start(&config).await;
 
     let mut wanted = Vec::new();
     for path in &paths[..2] {
         let cases: Vec<_> = (10..10 + EACH).map(|n| format!("{} | {n}", path.route)).collect();
         let messages: Vec<_> = cases.iter().map(|case| (plain(path.from, case), now_ms())).collect();
-        site.send(path, &messages).await;
+        fixture.send(path, &messages).await;
         wanted.extend(cases);
         let labels = [("route", path.route.as_str())];
         eventually("they are refused", async || {
@@ -227,19 +229,19 @@ async fn what_passes_through_waits_in_order_for_a_missing_target() {
     let told = log.matches("a target does not take what passes through; its source waits").count();
     assert_eq!(told, 2, "once a route: {log}");
     let other = "others | passes".to_owned();
-    site.send(&paths[2], &[(plain(Side::Kafka, &other), now_ms())]).await;
-    site.await_cases(std::slice::from_ref(&other)).await;
-    assert_eq!(site.arrived().len(), 1, "the others wait");
+    fixture.send(&paths[2], &[(plain(Side::Kafka, &other), now_ms())]).await;
+    fixture.await_cases(std::slice::from_ref(&other)).await;
+    assert_eq!(fixture.arrived().len(), 1, "the others wait");
 
     for path in &paths[..2] {
-        site.make(path.to, &path.target).await;
-        site.collect(path.to, &path.target).await;
+        fixture.make(path.to, &path.target).await;
+        fixture.collect(path.to, &path.target).await;
     }
-    site.await_cases(&wanted).await;
+    fixture.await_cases(&wanted).await;
     await_metric(&relay, "passed_through_total", &[], wanted.len() as u32 + 1).await;
     await_metric(&relay, "ingress_paused", &[("reason", "target")], 0).await;
     for path in &paths[..2] {
-        let order: Vec<_> = site.order_at(&path.target);
+        let order: Vec<_> = fixture.order_at(&path.target);
         let sent: Vec<_> = wanted.iter().filter(|case| case.starts_with(&path.route)).cloned().collect();
         assert_eq!(order, sent, "in order, each once");
     }

@@ -3,7 +3,7 @@
 
 use anyhow::anyhow;
 
-use super::site::{Path, Side, Site, await_metric, config};
+use super::fixture::{FlowFixture, Path, Side, await_metric, config};
 use crate::support::eventually;
 use crate::support::relay::Relay;
 use crate::support::run::now_ms;
@@ -22,21 +22,21 @@ async fn await_log(relay: &Relay, part: &str) {
 
 #[tokio::test]
 async fn a_delayed_message_that_a_binding_brings_back_is_told_and_stopped() {
-    let site = Site::new().await;
+    let fixture = FlowFixture::new().await;
     let looping = Path::new("looping", Side::Classic, Side::Classic);
     let beside = Path::new("beside", Side::Quorum, Side::Classic);
-    site.open(&[looping.clone(), beside.clone()]).await;
-    site.rabbitmq.bind(&looping.ingress, &looping.target, "").await;
-    let config = beside.configure(looping.configure(config(&site), ""), "");
+    fixture.open(&[looping.clone(), beside.clone()]).await;
+    fixture.rabbitmq.bind(&looping.ingress, &looping.target, "").await;
+    let config = beside.configure(looping.configure(config(&fixture), ""), "");
     let mut relay = Relay::start(&config).await;
 
     for case in ["round", "and round"] {
         let wire = looping.from.plain(case, "k", case.as_bytes()).header("x-delay", "100");
-        site.send(&looping, &[(wire, now_ms())]).await;
+        fixture.send(&looping, &[(wire, now_ms())]).await;
     }
     // Equal messages in a row, which pass: nobody waits and nobody is told.
     let equal: Vec<_> = (0..300).map(|_| (beside.from.plain("equal", "k", b"v"), now_ms())).collect();
-    site.send(&beside, &equal).await;
+    fixture.send(&beside, &equal).await;
     let of = |reason| [("route", looping.route.as_str()), ("reason", reason)];
     await_metric(&relay, "dead_letters_total", &of("loop"), 2).await;
     await_metric(&relay, "dead", &[("route", &looping.route)], 2).await;
@@ -46,8 +46,8 @@ async fn a_delayed_message_that_a_binding_brings_back_is_told_and_stopped() {
     for part in [TOLD, STOPPED] {
         await_log(&relay, part).await;
     }
-    site.await_cases(&["round", "and round", "equal"].map(str::to_owned)).await;
-    let arrived = site.arrived();
+    fixture.await_cases(&["round", "and round", "equal"].map(str::to_owned)).await;
+    let arrived = fixture.arrived();
     for case in ["round", "and round"] {
         assert!(arrived[case].len() <= MOST_COPIES, "{case}: {}", arrived[case].len());
     }
@@ -55,14 +55,14 @@ async fn a_delayed_message_that_a_binding_brings_back_is_told_and_stopped() {
     // One that was never delayed goes round without a mark: it is told, and not stopped.
     let again = "the same content passes again and again: perhaps a loop";
     assert!(!relay.log().contains(again), "300 equal messages are none");
-    site.send(&looping, &[(looping.from.plain("unmarked", "k", b"v"), now_ms())]).await;
+    fixture.send(&looping, &[(looping.from.plain("unmarked", "k", b"v"), now_ms())]).await;
     await_log(&relay, again).await;
     assert!(relay.terminate().await.success(), "a clean end");
 }
 
 #[tokio::test]
 async fn a_delayed_message_between_two_relays_that_face_each_other_is_stopped() {
-    let site = Site::new().await;
+    let fixture = FlowFixture::new().await;
     let there = Path::new("there", Side::Kafka, Side::Kafka);
     let back = Path {
         route: "back".into(),
@@ -70,11 +70,11 @@ async fn a_delayed_message_between_two_relays_that_face_each_other_is_stopped() 
         target: there.ingress.clone(),
         ..there.clone()
     };
-    site.open(std::slice::from_ref(&there)).await;
-    let one = Relay::start(&there.configure(config(&site), "")).await;
-    let other = Relay::start(&back.configure(config(&site), "")).await;
+    fixture.open(std::slice::from_ref(&there)).await;
+    let one = Relay::start(&there.configure(config(&fixture), "")).await;
+    let other = Relay::start(&back.configure(config(&fixture), "")).await;
     let wire = there.from.plain("round", "k", b"v").header("x-delay", "100");
-    site.send(&there, &[(wire, now_ms())]).await;
+    fixture.send(&there, &[(wire, now_ms())]).await;
     eventually("one of them stops it", async || {
         let mut dead = 0.0;
         for relay in [&one, &other] {
@@ -85,7 +85,7 @@ async fn a_delayed_message_between_two_relays_that_face_each_other_is_stopped() 
     .await;
     assert!(one.log().contains(TOLD) || other.log().contains(TOLD), "it was told");
     // It went by both topics before it died; their collectors may come later.
-    site.await_cases(&["round".to_owned()]).await;
-    let copies = site.arrived()["round"].len();
+    fixture.await_cases(&["round".to_owned()]).await;
+    let copies = fixture.arrived()["round"].len();
     assert!(copies <= MOST_COPIES, "{copies}");
 }

@@ -1,16 +1,16 @@
-//! What holds a route's messages back or knows them again, over several replicas: pauses, rates, jitter, names
+//! Policies that delay a route's messages or recognise them, over several replicas: pauses, rates, jitter, names
 //! that are remembered.
 
 use std::process::Command;
 
 use anyhow::anyhow;
 
-use super::site::{Path, Side, Site, await_metric, config};
+use super::fixture::{FlowFixture, Path, Side, await_metric, config};
 use super::wire::Wire;
 use crate::support::run::now_ms;
 use crate::support::{Relay, eventually, relay};
 
-fn message(path: &Path, case: &str, headers: &[(&str, &str)]) -> (Wire, i64) {
+pub(crate) fn message(path: &Path, case: &str, headers: &[(&str, &str)]) -> (Wire, i64) {
     let plain = path.from.plain(case, "k", case.as_bytes());
     let wire = headers.iter().fold(plain, |message, (name, value)| message.header(name, value));
     (wire, now_ms())
@@ -43,19 +43,19 @@ async fn await_overdue(relay: &Relay, route: &str, seconds: f64) {
 
 #[tokio::test]
 async fn a_paused_route_stands_still_on_every_replica_and_goes_on_where_it_stood() {
-    let site = Site::new().await;
+    let fixture = FlowFixture::new().await;
     let paths = [
         Path::new("from-kafka", Side::Kafka, Side::Kafka),
         Path::new("from-rabbitmq", Side::Quorum, Side::Kafka),
         Path::new("beside", Side::Kafka, Side::Classic),
     ];
-    site.open(&paths).await;
-    let config = paths.iter().fold(config(&site), |config, path| path.configure(config, ""));
+    fixture.open(&paths).await;
+    let config = paths.iter().fold(config(&fixture), |config, path| path.configure(config, ""));
     let mut relays = [Relay::start(&config).await, Relay::start(&config).await];
     for path in &paths {
-        site.send(path, &[message(path, &format!("{} joined", path.route), &[])]).await;
+        fixture.send(path, &[message(path, &format!("{} joined", path.route), &[])]).await;
     }
-    site.await_cases(&paths.clone().map(|path| format!("{} joined", path.route))).await;
+    fixture.await_cases(&paths.clone().map(|path| format!("{} joined", path.route))).await;
 
     // Publishing, on one replica; the other one hears of it, and so does one that comes later.
     let held = &paths[..2];
@@ -71,7 +71,7 @@ async fn a_paused_route_stands_still_on_every_replica_and_goes_on_where_it_stood
         let delayed = message(path, &case("delayed"), &[("x-delay", "300")]);
         let due = message(path, &case("due already"), &[("x-delay", "0")]);
         let named = message(path, &case("named"), &[("x-delay", "200"), ("x-delay-id", "a")]);
-        site.send(path, &[delayed, due, named, message(path, &case("passing"), &[])]).await;
+        fixture.send(path, &[delayed, due, named, message(path, &case("passing"), &[])]).await;
         for relay in &relays {
             await_metric(relay, "pending", &[("route", &path.route)], 3).await;
         }
@@ -88,16 +88,16 @@ async fn a_paused_route_stands_still_on_every_replica_and_goes_on_where_it_stood
     await_overdue(&relays[0], "from-rabbitmq", 2.0).await;
     assert!((claims().await - before).abs() < 0.5, "nobody tries to claim what is paused");
     let beside = message(&paths[2], "beside goes on", &[("x-delay", "100")]);
-    site.send(&paths[2], &[beside]).await;
-    site.await_cases(&["beside goes on".to_owned()]).await;
+    fixture.send(&paths[2], &[beside]).await;
+    fixture.await_cases(&["beside goes on".to_owned()]).await;
     for path in held {
-        assert_eq!(site.order_at(&path.target), [format!("{} joined", path.route)], "nothing leaves");
+        assert_eq!(fixture.order_at(&path.target), [format!("{} joined", path.route)], "nothing leaves");
         postdate(&relays[1], &["resume", &path.route]).await;
     }
     let all = held.iter().flat_map(|path| {
         ["delayed", "due already", "named", "passing"].map(|what| format!("{} {what}", path.route))
     });
-    site.await_cases(&all.collect::<Vec<_>>()).await;
+    fixture.await_cases(&all.collect::<Vec<_>>()).await;
 
     // Ingress.
     for path in held {
@@ -110,18 +110,18 @@ async fn a_paused_route_stands_still_on_every_replica_and_goes_on_where_it_stood
             let labels = [("route", path.route.as_str()), ("reason", "paused")];
             await_metric(relay, "ingress_paused", &labels, 1).await;
         }
-        site.send(path, &[message(path, &format!("{} later", path.route), &[("x-delay", "1")])]).await;
+        fixture.send(path, &[message(path, &format!("{} later", path.route), &[("x-delay", "1")])]).await;
     }
-    site.send(&paths[2], &[message(&paths[2], "beside reads on", &[("x-delay", "1")])]).await;
-    site.await_cases(&["beside reads on".to_owned()]).await;
+    fixture.send(&paths[2], &[message(&paths[2], "beside reads on", &[("x-delay", "1")])]).await;
+    fixture.await_cases(&["beside reads on".to_owned()]).await;
     for path in held {
         let (_, body) = relays[0].get(&format!("/api/v1/routes/{}", path.route)).await.expect("a route");
         assert!(body.contains("\"paused\":[\"paused\"]"), "{body}");
-        assert_eq!(site.order_at(&path.target).len(), 5, "nothing is read");
+        assert_eq!(fixture.order_at(&path.target).len(), 5, "nothing is read");
         postdate(&relays[0], &["resume", &path.route, "--only", "ingress"]).await;
     }
-    site.await_cases(&held.iter().map(|path| format!("{} later", path.route)).collect::<Vec<_>>()).await;
-    for (case, arrivals) in site.arrived() {
+    fixture.await_cases(&held.iter().map(|path| format!("{} later", path.route)).collect::<Vec<_>>()).await;
+    for (case, arrivals) in fixture.arrived() {
         assert_eq!(arrivals.len(), 1, "{case}");
     }
     for relay in &mut relays {
@@ -130,8 +130,8 @@ async fn a_paused_route_stands_still_on_every_replica_and_goes_on_where_it_stood
 }
 
 /// Publish times on a path, ms, in order.
-fn created(site: &Site, path: &Path) -> Vec<i64> {
-    let arrived = site.arrived();
+fn created(fixture: &FlowFixture, path: &Path) -> Vec<i64> {
+    let arrived = fixture.arrived();
     let all = arrived.values().flatten().filter(|arrival| arrival.at == path.target);
     let mut created: Vec<i64> = all.map(|arrival| arrival.created_ms.expect("from Kafka")).collect();
     created.sort_unstable();
@@ -143,15 +143,15 @@ async fn a_limited_route_keeps_its_rate_over_all_replicas_and_its_queue_is_the_s
     const MESSAGES: usize = 1500;
     const RATE: i64 = 100;
     const BURST: i64 = 20;
-    let site = Site::new().await;
+    let fixture = FlowFixture::new().await;
     let paths = [
         Path::new("limited", Side::Kafka, Side::Kafka),
         Path::new("limited-from-rabbitmq", Side::Classic, Side::Kafka),
         Path::new("unlimited", Side::Kafka, Side::Kafka),
     ];
-    site.open(&paths).await;
+    fixture.open(&paths).await;
     let more = format!("rate = {RATE}\nburst = {BURST}");
-    let config = paths[..2].iter().fold(config(&site), |config, path| path.configure(config, &more));
+    let config = paths[..2].iter().fold(config(&fixture), |config, path| path.configure(config, &more));
     let config = paths[2].configure(config, "");
     let mut relays = [Relay::start(&config).await, Relay::start(&config).await];
     // All of them are due in one second; some, nameless ones, on arrival. All overdue messages of an hour's
@@ -171,7 +171,7 @@ async fn a_limited_route_keeps_its_rate_over_all_replicas_and_its_queue_is_the_s
                 message(path, &format!("{} {n}", path.route), &headers)
             })
             .collect();
-        site.send(path, &messages).await;
+        fixture.send(path, &messages).await;
     }
     for path in &paths[..2] {
         await_metric(&relays[0], "pending", &[("route", &path.route)], MESSAGES as u32).await;
@@ -179,13 +179,13 @@ async fn a_limited_route_keeps_its_rate_over_all_replicas_and_its_queue_is_the_s
     }
     for path in &paths[..2] {
         postdate(&relays[1], &["resume", &path.route]).await;
-        site.await_cases(&[format!("{} 0", path.route)]).await;
+        fixture.await_cases(&[format!("{} 0", path.route)]).await;
     }
     let free: Vec<_> =
         (0..50).map(|n| message(&paths[2], &format!("free {n}"), &[("x-delay", "100")])).collect();
-    site.send(&paths[2], &free).await;
-    site.await_cases(&(0..50).map(|n| format!("free {n}")).collect::<Vec<_>>()).await;
-    let waiting = paths[..2].iter().all(|path| created(&site, path).len() < MESSAGES);
+    fixture.send(&paths[2], &free).await;
+    fixture.await_cases(&(0..50).map(|n| format!("free {n}")).collect::<Vec<_>>()).await;
+    let waiting = paths[..2].iter().all(|path| created(&fixture, path).len() < MESSAGES);
     assert!(waiting, "what is not limited passes by what is");
     let shards = std::thread::available_parallelism().expect("a number of cores").get() as i64;
     for relay in &relays {
@@ -193,16 +193,17 @@ async fn a_limited_route_keeps_its_rate_over_all_replicas_and_its_queue_is_the_s
         assert!(held <= shards * 3 * RATE, "two seconds' worth and a bundle at each shard: {held}");
     }
     let cases = paths[..2].iter().flat_map(|p| (0..MESSAGES).map(move |n| format!("{} {n}", p.route)));
-    site.await_cases(&cases.collect::<Vec<_>>()).await;
+    fixture.await_cases(&cases.collect::<Vec<_>>()).await;
 
     for path in &paths[..2] {
-        let created = created(&site, path);
+        let created = created(&fixture, path);
         assert_eq!(created.len(), MESSAGES, "each once");
         // The bucket, and what each replica may have had in hand.
         let most = |window_ms: i64| BURST * 3 + (window_ms + 1) * RATE / 1000 + 1;
         for (from, first) in created.iter().enumerate() {
             for (to, last) in created.iter().enumerate().skip(from) {
-                let (n, window_ms) = ((to - from + 1) as i64, last - first);
+                let n = (to - from + 1) as i64;
+                let window_ms = last - first;
                 assert!(n <= most(window_ms), "{}: {n} within {window_ms} ms", path.route);
             }
         }
@@ -217,15 +218,15 @@ async fn a_limited_route_keeps_its_rate_over_all_replicas_and_its_queue_is_the_s
 #[tokio::test]
 async fn a_slow_route_whose_head_is_long_due_makes_nobody_spin() {
     const MESSAGES: usize = 6;
-    let site = Site::new().await;
+    let fixture = FlowFixture::new().await;
     let path = Path::new("slow", Side::Kafka, Side::Kafka);
-    site.open(std::slice::from_ref(&path)).await;
-    let mut relay = Relay::start(&path.configure(config(&site), "rate = 1")).await;
+    fixture.open(std::slice::from_ref(&path)).await;
+    let mut relay = Relay::start(&path.configure(config(&fixture), "rate = 1")).await;
     let case = |n: usize| format!("slow {n}");
     let all: Vec<_> = (0..MESSAGES).map(|n| message(&path, &case(n), &[("x-delay", "100")])).collect();
-    site.send(&path, &all).await;
+    fixture.send(&path, &all).await;
     await_overdue(&relay, "slow", 2.0).await;
-    site.await_cases(&(0..MESSAGES).map(case).collect::<Vec<_>>()).await;
+    fixture.await_cases(&(0..MESSAGES).map(case).collect::<Vec<_>>()).await;
     await_metric(&relay, "pending", &[("route", "slow")], 0).await;
     // A call each for a bundle, and for what two shards see at the same time; a spin makes thousands.
     let claims = sum(&relay, "store_seconds_count", &[("op", "claim")]).await;
@@ -238,63 +239,26 @@ async fn a_slow_route_whose_head_is_long_due_makes_nobody_spin() {
 #[tokio::test]
 async fn a_replica_that_dies_costs_a_limited_route_no_message_and_no_stop() {
     const MESSAGES: usize = 150;
-    let site = Site::new().await;
+    let fixture = FlowFixture::new().await;
     let path = Path::new("limited", Side::Kafka, Side::Kafka);
-    site.open(std::slice::from_ref(&path)).await;
-    let config = path.configure(config(&site).section("[timer]\nclaim = \"2s\""), "rate = 50");
+    fixture.open(std::slice::from_ref(&path)).await;
+    let config = path.configure(config(&fixture).section("[timer]\nclaim = \"2s\""), "rate = 50");
     let mut relays = [Relay::start(&config).await, Relay::start(&config).await];
     let case = |n: usize| format!("limited {n}");
     let all: Vec<_> = (0..MESSAGES).map(|n| message(&path, &case(n), &[("x-delay", "300")])).collect();
-    site.send(&path, &all).await;
-    site.await_cases(&(0..1).map(case).collect::<Vec<_>>()).await;
+    fixture.send(&path, &all).await;
+    fixture.await_cases(&(0..1).map(case).collect::<Vec<_>>()).await;
     for relay in &mut relays {
         relay.kill9().await;
     }
     relays[1].restart().await;
-    site.await_cases(&(0..MESSAGES).map(case).collect::<Vec<_>>()).await;
+    fixture.await_cases(&(0..MESSAGES).map(case).collect::<Vec<_>>()).await;
     await_metric(&relays[1], "pending", &[("route", "limited")], 0).await;
 }
 
 #[tokio::test]
-async fn jitter_spreads_what_falls_on_one_moment_and_is_never_early() {
-    const MESSAGES: usize = 300;
-    let site = Site::new().await;
-    let paths =
-        [Path::new("kafka", Side::Kafka, Side::Kafka), Path::new("rabbitmq", Side::Quorum, Side::Quorum)];
-    site.open(&paths).await;
-    let config = paths.iter().fold(config(&site), |config, path| path.configure(config, "jitter = \"2s\""));
-    let mut relay = Relay::start(&config).await;
-    let base = now_ms() + 1500;
-    let at = base.to_string();
-    for path in &paths {
-        let case = |n: usize| format!("{} {n}", path.route);
-        let mut all: Vec<_> =
-            (0..MESSAGES).map(|n| message(path, &case(n), &[("x-deliver-at", &at)])).collect();
-        all.push(message(path, &case(MESSAGES), &[("x-deliver-at", &at), ("x-delay-id", "a")]));
-        site.send(path, &all).await;
-    }
-    let cases = paths.iter().flat_map(|p| (0..=MESSAGES).map(move |n| format!("{} {n}", p.route)));
-    site.await_cases(&cases.collect::<Vec<_>>()).await;
-    for path in &paths {
-        let mut dues = Vec::new();
-        for n in 0..=MESSAGES {
-            let arrival = site.arrived()[&format!("{} {n}", path.route)][0].clone();
-            let due = arrival.wire.clone().take_stamp().0.due_ms.expect("a due time");
-            assert!((base..=base + 2000).contains(&due), "{due} is not within 2 s of {base}");
-            assert!(arrival.received_ms >= due, "{arrival:?}");
-            dues.push(due - base);
-        }
-        dues.sort_unstable();
-        let of = |quarter: i64| dues.iter().filter(|due| **due / 500 == quarter).count();
-        let quarters = [of(0), of(1), of(2), of(3)];
-        assert!(quarters.iter().all(|n| (30..130).contains(n)), "spread evenly: {quarters:?}");
-    }
-    assert!(relay.terminate().await.success(), "a clean end");
-}
-
-#[tokio::test]
 async fn a_name_is_remembered_after_its_delivery() {
-    let site = Site::new().await;
+    let fixture = FlowFixture::new().await;
     let paths: Vec<(&str, Path)> = [
         ("keep", Side::Kafka, Side::Kafka),
         ("keep", Side::Quorum, Side::Classic),
@@ -305,16 +269,16 @@ async fn a_name_is_remembered_after_its_delivery() {
         (policy, Path::new(format!("{}-{}-{policy}", from.word(), to.word()), from, to))
     })
     .collect();
-    site.open(&paths.iter().map(|(_, path)| path.clone()).collect::<Vec<_>>()).await;
-    let config = paths.iter().fold(config(&site), |config, (policy, path)| {
+    fixture.open(&paths.iter().map(|(_, path)| path.clone()).collect::<Vec<_>>()).await;
+    let config = paths.iter().fold(config(&fixture), |config, (policy, path)| {
         path.configure(config, &format!("dedupe = \"1h\"\non_duplicate = \"{policy}\""))
     });
     let mut relay = Relay::start(&config).await;
     for (_, path) in &paths {
         let case = |what: &str| format!("{} {what}", path.route);
         let first = message(path, &case("first"), &[("x-delay", "300"), ("x-delay-id", "a")]);
-        site.send(path, &[first]).await;
-        site.await_cases(&[case("first")]).await;
+        fixture.send(path, &[first]).await;
+        fixture.await_cases(&[case("first")]).await;
         await_metric(&relay, "pending", &[("route", &path.route)], 0).await;
         await_metric(&relay, "in_flight", &[("route", &path.route)], 0).await;
     }
@@ -331,8 +295,8 @@ async fn a_name_is_remembered_after_its_delivery() {
             ("another", &[("x-delay", "400"), ("x-delay-id", "b")]),
         ];
         let all: Vec<_> = again.iter().map(|(what, headers)| message(path, &case(what), headers)).collect();
-        site.send(path, &all).await;
-        site.await_cases(&[case("another")]).await;
+        fixture.send(path, &all).await;
+        fixture.await_cases(&[case("another")]).await;
         let of = |op, result| [("route", path.route.as_str()), ("op", op), ("result", result)];
         await_metric(&relay, "duplicates_total", &[("route", &path.route)], 3).await;
         await_metric(&relay, "commands_total", &of("cancel", "published"), 1).await;
@@ -341,7 +305,7 @@ async fn a_name_is_remembered_after_its_delivery() {
         await_metric(&relay, "pending", &[("route", &path.route)], 0).await;
     }
     assert!(relay.terminate().await.success(), "a clean end");
-    let arrived = site.arrived();
+    let arrived = fixture.arrived();
     let wanted =
         paths.iter().flat_map(|(_, path)| ["another", "first"].map(|w| format!("{} {w}", path.route)));
     let mut wanted: Vec<_> = wanted.collect();

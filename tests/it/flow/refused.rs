@@ -1,10 +1,10 @@
-//! What a target refuses of what passes through: it costs its neighbours nothing, is treated by `on_refused`, and
+//! Passing messages that a target refuses: each costs its neighbours nothing, is treated by `on_refused`, and
 //! while a source waits for it, that is said.
 
 use anyhow::anyhow;
 use lapin::ExchangeKind;
 
-use super::site::{Path, Side, Site, await_metric, config};
+use super::fixture::{FlowFixture, Path, Side, await_metric, config};
 use super::wire::{CASE, Record, Wire, bytes};
 use crate::support::relay::Relay;
 use crate::support::run::now_ms;
@@ -16,13 +16,13 @@ const BOUND: &str = "bound";
 const UNBOUND: &str = "unbound";
 
 /// A queue's route to a direct exchange of which the queue of the same name is bound under one key.
-async fn path(site: &Site, policy: &str) -> Path {
+async fn path(fixture: &FlowFixture, policy: &str) -> Path {
     let path = Path::new(policy.replace('_', "-"), Side::Quorum, Side::Classic);
-    site.make(path.from, &path.ingress).await;
-    site.rabbitmq.declare_exchange(&path.target, ExchangeKind::Direct).await;
-    site.rabbitmq.declare_queue(&path.target, QueueKind::Classic).await;
-    site.rabbitmq.bind(&path.target, &path.target, BOUND).await;
-    site.collect(path.to, &path.target).await;
+    fixture.make(path.from, &path.ingress).await;
+    fixture.rabbitmq.declare_exchange(&path.target, ExchangeKind::Direct).await;
+    fixture.rabbitmq.declare_queue(&path.target, QueueKind::Classic).await;
+    fixture.rabbitmq.bind(&path.target, &path.target, BOUND).await;
+    fixture.collect(path.to, &path.target).await;
     path
 }
 
@@ -35,11 +35,11 @@ async fn await_log(relay: &Relay, part: &str) {
 
 #[tokio::test]
 async fn an_unroutable_passing_message_is_treated_by_on_refused_and_stops_nobody_by_default() {
-    let site = Site::new().await;
-    let mut config = config(&site);
+    let fixture = FlowFixture::new().await;
+    let mut config = config(&fixture);
     let mut paths = Vec::new();
     for policy in ["retry", "wait", "dead_letter", "drop"] {
-        let path = path(&site, policy).await;
+        let path = path(&fixture, policy).await;
         let more = format!("on_refused = \"{policy}\"\n{PATIENT}");
         config = config.route(&path.route, &path.source_text(), &path.target_text(), &more);
         paths.push(path);
@@ -49,8 +49,9 @@ async fn an_unroutable_passing_message_is_treated_by_on_refused_and_stops_nobody
     for path in &paths {
         let plain = |what: &str, key: &str| path.from.plain(&case(path, what), key, b"v");
         let bad = plain("bad", UNBOUND);
-        let (passing, delayed) = (plain("passing", BOUND), plain("delayed", BOUND).header("x-delay", "100"));
-        site.send(path, &[(bad, now_ms())]).await;
+        let passing = plain("passing", BOUND);
+        let delayed = plain("delayed", BOUND).header("x-delay", "100");
+        fixture.send(path, &[(bad, now_ms())]).await;
         // What is on its way together with the first refused one may overtake it.
         let labels = [("route", path.route.as_str()), ("reason", "unroutable")];
         eventually("it is refused", async || {
@@ -58,11 +59,11 @@ async fn an_unroutable_passing_message_is_treated_by_on_refused_and_stops_nobody
             if failures > 0.5 { Ok(()) } else { Err(anyhow!("{failures}")) }
         })
         .await;
-        site.send(path, &[(passing, now_ms()), (delayed, now_ms())]).await;
+        fixture.send(path, &[(passing, now_ms()), (delayed, now_ms())]).await;
     }
     let [retry, wait, dead_letter, drop] = &paths[..] else { panic!("four routes") };
     for path in [retry, dead_letter, drop] {
-        site.await_cases(&["passing", "delayed"].map(|what| case(path, what))).await;
+        fixture.await_cases(&["passing", "delayed"].map(|what| case(path, what))).await;
     }
     // One that left the line is stored, and its source was released.
     for (path, name, value) in [
@@ -86,21 +87,21 @@ async fn an_unroutable_passing_message_is_treated_by_on_refused_and_stops_nobody
     await_log(&relay, "a target does not take what passes through; its source waits").await;
     let (_, body) = relay.get(&format!("/api/v1/routes/{}", wait.route)).await.expect("a route");
     assert!(body.contains("\"paused\":[\"target\"]"), "{body}");
-    assert!(!site.arrived().contains_key(&case(wait, "passing")), "the order stands");
+    assert!(!fixture.arrived().contains_key(&case(wait, "passing")), "the order stands");
     for path in [retry, dead_letter, drop] {
         await_metric(&relay, "ingress_paused", &[("route", &path.route), ("reason", "target")], 0).await;
     }
 
     for path in &paths {
-        site.rabbitmq.bind(&path.target, &path.target, UNBOUND).await;
+        fixture.rabbitmq.bind(&path.target, &path.target, UNBOUND).await;
     }
-    site.await_cases(&[case(retry, "bad"), case(wait, "bad")]).await;
-    site.await_cases(&["passing", "delayed"].map(|what| case(wait, what))).await;
+    fixture.await_cases(&[case(retry, "bad"), case(wait, "bad")]).await;
+    fixture.await_cases(&["passing", "delayed"].map(|what| case(wait, what))).await;
     await_metric(&relay, "ingress_paused", &paused, 0).await;
     await_log(&relay, "a source waits for its target no longer").await;
-    let order = site.order_at(&wait.target);
+    let order = fixture.order_at(&wait.target);
     assert_eq!(order[..2], [case(wait, "bad"), case(wait, "passing")], "{order:?}");
-    let arrived = site.arrived();
+    let arrived = fixture.arrived();
     let [late] = &arrived[&case(retry, "bad")][..] else { panic!("once: {arrived:?}") };
     let (stamp, rest) = late.wire.clone().take_stamp();
     assert!(stamp.attempt.is_some_and(|n| n >= 2) && stamp.due_ms.is_some(), "{stamp:?}");
@@ -116,19 +117,19 @@ async fn an_unroutable_passing_message_is_treated_by_on_refused_and_stops_nobody
     }
     assert!(relay.terminate().await.success(), "a clean end");
     for path in &paths {
-        assert_eq!(site.rabbitmq.queue_len(&path.ingress).await, 0, "all of it was answered");
+        assert_eq!(fixture.rabbitmq.queue_len(&path.ingress).await, 0, "all of it was answered");
     }
 }
 
 #[tokio::test]
 async fn what_can_never_be_published_is_dead_at_once_and_its_neighbours_pass() {
     const GOOD: usize = 20;
-    let site = Site::new().await;
+    let fixture = FlowFixture::new().await;
     let paths =
         ["retry", "wait", "drop"].map(|policy| (Path::new(policy, Side::Kafka, Side::Classic), policy));
-    let mut config = config(&site);
+    let mut config = config(&fixture);
     for (path, policy) in &paths {
-        site.open(std::slice::from_ref(path)).await;
+        fixture.open(std::slice::from_ref(path)).await;
         // The default `retry`: sixteen attempts would take half an hour.
         config = path.configure(config, &format!("on_refused = \"{policy}\""));
     }
@@ -141,26 +142,26 @@ async fn what_can_never_be_published_is_dead_at_once_and_its_neighbours_pass() {
             let plain = path.from.plain(&format!("{} | {n}", path.route), "k", b"v");
             messages.push((if n % 2 == 0 { plain } else { plain.header("x-delay", "100") }, now_ms()));
         }
-        site.send(path, &messages).await;
+        fixture.send(path, &messages).await;
     }
     for (path, _) in &paths {
         let all = (0..GOOD).map(|n| format!("{} | {n}", path.route));
-        site.await_cases(&all.collect::<Vec<_>>()).await;
+        fixture.await_cases(&all.collect::<Vec<_>>()).await;
         let labels = [("route", path.route.as_str()), ("reason", "unroutable")];
         await_metric(&relay, "dead_letters_total", &labels, 1).await;
         await_metric(&relay, "publish_failures_total", &labels, 1).await;
     }
-    assert_eq!(site.arrived().len(), GOOD * paths.len());
+    assert_eq!(fixture.arrived().len(), GOOD * paths.len());
     assert!(relay.terminate().await.success(), "a clean end");
 }
 
 #[tokio::test]
 async fn a_header_name_that_kafka_cannot_carry_is_bad_headers() {
-    let site = Site::new().await;
+    let fixture = FlowFixture::new().await;
     let path = Path::new("nul", Side::Classic, Side::Kafka);
     let elsewhere = Path::new("nul-elsewhere", Side::Classic, Side::Classic);
-    site.open(&[path.clone(), elsewhere.clone()]).await;
-    let config = elsewhere.configure(path.configure(config(&site), ""), "");
+    fixture.open(&[path.clone(), elsewhere.clone()]).await;
+    let config = elsewhere.configure(path.configure(config(&fixture), ""), "");
     let mut relay = Relay::start(&config).await;
     for path in [&path, &elsewhere] {
         let plain = |what: &str| path.from.plain(&format!("{} | {what}", path.route), "k", b"v");
@@ -169,14 +170,14 @@ async fn a_header_name_that_kafka_cannot_carry_is_bad_headers() {
             plain("delayed").header("a\0b", "v").header("x-delay", "100"),
             plain("good"),
         ];
-        site.send(path, &messages.map(|wire| (wire, now_ms()))).await;
+        fixture.send(path, &messages.map(|wire| (wire, now_ms()))).await;
     }
-    site.await_cases(&[format!("{} | good", path.route)]).await;
-    site.await_cases(&["passing", "delayed"].map(|what| format!("{} | {what}", elsewhere.route))).await;
+    fixture.await_cases(&[format!("{} | good", path.route)]).await;
+    fixture.await_cases(&["passing", "delayed"].map(|what| format!("{} | {what}", elsewhere.route))).await;
     let labels = [("route", path.route.as_str()), ("reason", "bad_headers")];
     await_metric(&relay, "invalid_total", &labels, 2).await;
     await_metric(&relay, "dead_letters_total", &labels, 2).await;
     await_metric(&relay, "pending", &[("route", &path.route)], 0).await;
-    assert_eq!(site.arrived().len(), 4, "{:?}", site.arrived().keys());
+    assert_eq!(fixture.arrived().len(), 4, "{:?}", fixture.arrived().keys());
     assert!(relay.terminate().await.success(), "a clean end");
 }

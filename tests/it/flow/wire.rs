@@ -4,59 +4,59 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 
 /// The header that names the case; what has none names it in its body.
-pub(super) const CASE: &str = "test-case";
-/// What Postdate sets on a delayed message.
+pub(crate) const CASE: &str = "test-case";
+/// Headers that Postdate sets on a delayed message.
 const STAMPS: [&str; 3] = ["x-delay-id", "x-delay-due", "x-delay-attempt"];
 
 /// A Kafka record, its topic and partition apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Record {
-    pub(super) key: Option<Vec<u8>>,
-    pub(super) value: Option<Vec<u8>>,
-    pub(super) headers: Vec<(String, Option<Vec<u8>>)>,
+pub(crate) struct Record {
+    pub(crate) key: Option<Vec<u8>>,
+    pub(crate) value: Option<Vec<u8>>,
+    pub(crate) headers: Vec<(String, Option<Vec<u8>>)>,
 }
 
 /// An AMQP message, its exchange apart; the header table apart from the other properties.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Amqp {
-    pub(super) routing_key: String,
-    pub(super) properties: BasicProperties,
-    pub(super) headers: FieldTable,
-    pub(super) body: Vec<u8>,
+pub(crate) struct Amqp {
+    pub(crate) routing_key: String,
+    pub(crate) properties: BasicProperties,
+    pub(crate) headers: FieldTable,
+    pub(crate) body: Vec<u8>,
 }
 
 /// Either.
 #[allow(clippy::large_enum_variant, reason = "a few thousand of them")]
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Wire {
+pub(crate) enum Wire {
     Kafka(Record),
     Amqp(Amqp),
 }
 
-/// What Postdate said on a message of when and what.
+/// Due time, id and attempt that Postdate set on a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Stamp {
-    pub(super) id: Option<String>,
-    pub(super) due_ms: Option<i64>,
-    pub(super) attempt: Option<i64>,
+pub(crate) struct Stamp {
+    pub(crate) id: Option<String>,
+    pub(crate) due_ms: Option<i64>,
+    pub(crate) attempt: Option<i64>,
 }
 
 /// A message on a target.
 #[derive(Clone, Debug)]
-pub(super) struct Arrival {
+pub(crate) struct Arrival {
     /// The topic or queue.
-    pub(super) at: String,
-    pub(super) received_ms: i64,
+    pub(crate) at: String,
+    pub(crate) received_ms: i64,
     /// Kafka's CreateTime.
-    pub(super) created_ms: Option<i64>,
-    pub(super) wire: Wire,
+    pub(crate) created_ms: Option<i64>,
+    pub(crate) wire: Wire,
 }
 
-pub(super) fn text(text: impl Into<String>) -> AMQPValue {
+pub(crate) fn text(text: impl Into<String>) -> AMQPValue {
     AMQPValue::LongString(text.into().into())
 }
 
-pub(super) fn table<const N: usize>(headers: [(&str, AMQPValue); N]) -> FieldTable {
+pub(crate) fn table<const N: usize>(headers: [(&str, AMQPValue); N]) -> FieldTable {
     let mut table = FieldTable::default();
     for (name, value) in headers {
         table.insert(name.into(), value);
@@ -66,13 +66,13 @@ pub(super) fn table<const N: usize>(headers: [(&str, AMQPValue); N]) -> FieldTab
 
 /// Bytes as Kafka has them: they could be null.
 #[allow(clippy::unnecessary_wraps, reason = "as every caller needs it")]
-pub(super) fn bytes(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn bytes(text: &str) -> Option<Vec<u8>> {
     Some(text.as_bytes().to_vec())
 }
 
 impl Record {
     /// A header behind the others.
-    pub(super) fn header(mut self, name: &str, value: &str) -> Self {
+    pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), bytes(value)));
         self
     }
@@ -80,7 +80,7 @@ impl Record {
 
 impl Wire {
     /// A header more, as text.
-    pub(super) fn header(self, name: &str, value: &str) -> Self {
+    pub(crate) fn header(self, name: &str, value: &str) -> Self {
         match self {
             Self::Kafka(record) => Self::Kafka(record.header(name, value)),
             Self::Amqp(mut amqp) => {
@@ -91,7 +91,7 @@ impl Wire {
     }
 
     /// Which case it belongs to.
-    pub(super) fn case(&self) -> String {
+    pub(crate) fn case(&self) -> String {
         let (named, body) = match self {
             Self::Kafka(record) => {
                 let named = record.headers.iter().find(|(name, _)| name == CASE);
@@ -109,7 +109,7 @@ impl Wire {
     }
 
     /// Takes the stamp out. Each of its headers is there once at most, in its documented type.
-    pub(super) fn take_stamp(self) -> (Stamp, Self) {
+    pub(crate) fn take_stamp(self) -> (Stamp, Self) {
         match self {
             Self::Kafka(mut record) => {
                 let (stamps, rest) = std::mem::take(&mut record.headers)
@@ -146,7 +146,7 @@ impl Wire {
 
     /// The same for comparison: no header table in the properties is an empty one. A table has no order,
     /// so nor have headers that were one.
-    pub(super) fn comparable(self, ordered: bool) -> Self {
+    pub(crate) fn comparable(self, ordered: bool) -> Self {
         match self {
             Self::Kafka(mut record) => {
                 if !ordered {

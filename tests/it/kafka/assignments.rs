@@ -9,7 +9,7 @@ use rdkafka::admin::{AdminOptions, NewTopic, TopicReplication};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::rig::{Memory, Reader, commits, committed, produce};
+use super::fixture::{IngressFixture, RecordingSink, commits, committed, produce};
 use crate::support::{Kafka, eventually, names};
 
 /// Deletes a partition's records before an offset, as retention would.
@@ -23,18 +23,20 @@ async fn delete_before(kafka: &Kafka, topic: &str, offset: i64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_partition_that_was_paused_when_it_was_taken_away_is_read_when_it_comes_back() {
     let kafka = Kafka::shared().await;
-    let (topic, group) = (kafka.unique_topic("paused", 2).await, names::unique("g"));
+    let topic = kafka.unique_topic("paused", 2).await;
+    let group = names::unique("g");
     produce(kafka, &topic, "m", 0..400);
-    let (memory, elsewhere) = (Arc::new(Memory::default()).keeping(), Arc::new(Memory::default()).keeping());
+    let memory = Arc::new(RecordingSink::default()).keeping();
+    let elsewhere = Arc::new(RecordingSink::default()).keeping();
     // Some thirty records fill each window.
     let budget = Arc::new(ReadBudget::new(30_000));
-    let first = Reader::start_within(kafka, &group, &[&topic], &memory, &budget);
+    let first = IngressFixture::start_within(kafka, &group, &[&topic], &memory, &budget);
     eventually("both windows are full", async || {
         let held = budget.held();
         if held >= 14_000 { Ok(()) } else { Err(held) }
     })
     .await;
-    let second = Reader::start(kafka, &group, &[&topic], &elsewhere);
+    let second = IngressFixture::start(kafka, &group, &[&topic], &elsewhere);
     kafka.shared_out(&group, &topic, 2).await;
     second.force().await;
     kafka.shared_out(&group, &topic, 1).await;
@@ -52,10 +54,11 @@ async fn a_partition_that_was_paused_when_it_was_taken_away_is_read_when_it_come
 #[tokio::test(flavor = "multi_thread")]
 async fn a_consumer_that_has_stopped_has_left_its_group() {
     let kafka = Kafka::shared().await;
-    let (topic, group) = (kafka.unique_topic("left", 6).await, names::unique("g"));
+    let topic = kafka.unique_topic("left", 6).await;
+    let group = names::unique("g");
     for round in 0..5 {
-        let memory = Arc::new(Memory::default());
-        let [first, second] = [0, 1].map(|_| Reader::start(kafka, &group, &[&topic], &memory));
+        let memory = Arc::new(RecordingSink::default());
+        let [first, second] = [0, 1].map(|_| IngressFixture::start(kafka, &group, &[&topic], &memory));
         kafka.shared_out(&group, &topic, 2).await;
         first.stop().await;
         assert_eq!(kafka.members(&group), 1, "round {round}");
@@ -68,12 +71,14 @@ async fn a_consumer_that_has_stopped_has_left_its_group() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_partitions_that_wait_share_one_budget_and_leave_some_of_it_to_others() {
     let kafka = Kafka::shared().await;
-    let (many, quick) = (kafka.unique_topic("many", 100).await, kafka.unique_topic("quick", 1).await);
+    let many = kafka.unique_topic("many", 100).await;
+    let quick = kafka.unique_topic("quick", 1).await;
     produce(kafka, &many, "m", 0..20_000);
-    let memory = Arc::new(Memory::default()).keeping();
-    let (most, one) = (2 << 20, 300);
+    let memory = Arc::new(RecordingSink::default()).keeping();
+    let most = 2 << 20;
+    let one = 300;
     let budget = Arc::new(ReadBudget::new(most));
-    let reader = Reader::start_within(kafka, &names::unique("g"), &[&many, &quick], &memory, &budget);
+    let reader = IngressFixture::start_within(kafka, &names::unique("g"), &[&many, &quick], &memory, &budget);
     eventually("the budget is used up", async || {
         let held = budget.held();
         if held >= most * 3 / 4 { Ok(()) } else { Err(held) }
@@ -91,19 +96,20 @@ async fn a_hundred_partitions_that_wait_share_one_budget_and_leave_some_of_it_to
 #[tokio::test(flavor = "multi_thread")]
 async fn records_deleted_before_they_were_read_are_told_and_counted() {
     let kafka = Kafka::shared().await;
-    let (topic, group) = (kafka.unique_topic("overtaken", 1).await, names::unique("g"));
+    let topic = kafka.unique_topic("overtaken", 1).await;
+    let group = names::unique("g");
     produce(kafka, &topic, "a", 0..100);
-    let memory = Arc::new(Memory::default());
-    let reader = Reader::start(kafka, &group, &[&topic], &memory);
+    let memory = Arc::new(RecordingSink::default());
+    let reader = IngressFixture::start(kafka, &group, &[&topic], &memory);
     commits(kafka, &group, &topic, 100).await;
     assert_eq!(reader.lost("r0"), 0);
     reader.stop().await;
     // While no relay ran.
     produce(kafka, &topic, "b", 0..100);
     delete_before(kafka, &topic, 150).await;
-    let memory = Arc::new(Memory::default()).keeping();
+    let memory = Arc::new(RecordingSink::default()).keeping();
     let budget = Arc::new(ReadBudget::new(10_000));
-    let reader = Reader::start_within(kafka, &group, &[&topic], &memory, &budget);
+    let reader = IngressFixture::start_within(kafka, &group, &[&topic], &memory, &budget);
     eventually("what is gone is counted", async || {
         let lost = reader.lost("r0");
         if lost == 50 { Ok(()) } else { Err(lost) }
@@ -132,12 +138,13 @@ async fn records_deleted_before_they_were_read_are_told_and_counted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn markers_of_transactions_leave_no_lag_behind() {
     let kafka = Kafka::shared().await;
-    let (topic, group) = (kafka.unique_topic("markers", 1).await, names::unique("g"));
+    let topic = kafka.unique_topic("markers", 1).await;
+    let group = names::unique("g");
     let producer: BaseProducer = kafka.client().set("transactional.id", &topic).create().expect("a producer");
     let patience = Duration::from_secs(30);
     producer.init_transactions(patience).expect("transactions");
-    let memory = Arc::new(Memory::default()).keeping();
-    let reader = Reader::start(kafka, &group, &[&topic], &memory);
+    let memory = Arc::new(RecordingSink::default()).keeping();
+    let reader = IngressFixture::start(kafka, &group, &[&topic], &memory);
     for kind in ["kept", "aborted", "aborted"] {
         producer.begin_transaction().expect("begun");
         for i in 0..10 {
@@ -151,14 +158,16 @@ async fn markers_of_transactions_leave_no_lag_behind() {
     }
     memory.has("kept", 10).await;
     eventually("what is read and waits is lag too", async || {
-        let (lag, unresolved) = (reader.lag("r0"), reader.unresolved("r0"));
+        let lag = reader.lag("r0");
+        let unresolved = reader.unresolved("r0");
         if (lag, unresolved) == (33, 10) { Ok(()) } else { Err(format!("{lag}, {unresolved}")) }
     })
     .await;
     memory.release();
     commits(kafka, &group, &topic, 33).await;
     eventually("no lag is left", async || {
-        let (lag, unresolved) = (reader.lag("r0"), reader.unresolved("r0"));
+        let lag = reader.lag("r0");
+        let unresolved = reader.unresolved("r0");
         if (lag, unresolved) == (0, 0) { Ok(()) } else { Err(format!("{lag}, {unresolved}")) }
     })
     .await;
@@ -169,7 +178,9 @@ async fn markers_of_transactions_leave_no_lag_behind() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_partition_without_a_leader_costs_its_own_route_only_and_is_told() {
     let mut kafka = Kafka::start_three().await;
-    let (good, bad, group) = (names::unique("good"), names::unique("bad"), names::unique("g"));
+    let good = names::unique("good");
+    let bad = names::unique("bad");
+    let group = names::unique("g");
     // Each lies on one node only.
     let topics = [(&good, &[&[1][..]][..]), (&bad, &[&[3][..]][..])];
     let topics = topics.map(|(name, nodes)| {
@@ -186,8 +197,8 @@ async fn a_partition_without_a_leader_costs_its_own_route_only_and_is_told() {
     );
     produce(&kafka, &bad, "bad", 0..10);
     kafka.kill9_node(2).await;
-    let memory = Arc::new(Memory::default());
-    let reader = Reader::start(&kafka, &group, &[&good, &bad], &memory);
+    let memory = Arc::new(RecordingSink::default());
+    let reader = IngressFixture::start(&kafka, &group, &[&good, &bad], &memory);
     produce(&kafka, &good, "good", 0..10);
     memory.has("good", 10).await;
     commits(&kafka, &group, &good, 10).await;

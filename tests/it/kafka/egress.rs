@@ -5,7 +5,7 @@ use postdate::domain::{Header, HeaderValue, Message, Text, Verdict};
 use rdkafka::Message as _;
 use rdkafka::message::Headers as _;
 
-use super::rig::{Writer, message, read_all, text};
+use super::fixture::{EgressFixture, message, read_all, text};
 use crate::support::{Kafka, eventually, names};
 
 fn refused_for(verdict: &Verdict) -> Option<Refusal> {
@@ -19,7 +19,7 @@ fn refused_for(verdict: &Verdict) -> Option<Refusal> {
 async fn a_stamped_message_keeps_its_bytes_and_gets_its_stamp() {
     let kafka = Kafka::shared().await;
     let topic = kafka.unique_topic("stamped", 1).await;
-    let writer = Writer::start(kafka);
+    let writer = EgressFixture::start(kafka);
     let header = |name: &str, value| Header::new(Text::from(name), value);
     let came = Message {
         key: Some("k".into()),
@@ -51,8 +51,9 @@ async fn a_stamped_message_keeps_its_bytes_and_gets_its_stamp() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_topic_refuses_while_another_flows_and_is_found_when_it_is_made() {
     let kafka = Kafka::shared().await;
-    let (there, missing) = (kafka.unique_topic("there", 3).await, names::unique("missing"));
-    let writer = Writer::start(kafka);
+    let there = kafka.unique_topic("there", 3).await;
+    let missing = names::unique("missing");
+    let writer = EgressFixture::start(kafka);
     for ticket in 0..200 {
         writer.submit(ticket, if ticket % 2 == 0 { &there } else { &missing }, message("x"));
     }
@@ -81,7 +82,7 @@ async fn a_missing_topic_refuses_while_another_flows_and_is_found_when_it_is_mad
 async fn a_topic_deleted_in_mid_flow_refuses_and_a_new_one_of_its_name_takes() {
     let kafka = Kafka::shared().await;
     let topic = kafka.unique_topic("deleted", 1).await;
-    let writer = Writer::start(kafka);
+    let writer = EgressFixture::start(kafka);
     writer.submit(0, &topic, message("first"));
     assert_eq!(writer.verdicts(1).await[&0], Verdict::Confirmed);
     kafka.delete_topic(&topic).await;
@@ -114,7 +115,7 @@ async fn only_what_is_too_large_itself_is_called_too_large() {
     let kafka = Kafka::shared().await;
     let topic = names::unique("small");
     kafka.create_topic_with(&topic, 1, &[("max.message.bytes", "2000")]).await;
-    let writer = Writer::start(kafka);
+    let writer = EgressFixture::start(kafka);
     // Together they make batches far beyond what the topic takes.
     for ticket in 0..300 {
         let length = if ticket == 150 { 5000 } else { 500 };
@@ -132,7 +133,7 @@ async fn only_what_is_too_large_itself_is_called_too_large() {
 async fn what_comes_too_late_or_cannot_be_carried_is_never_handed_over() {
     let kafka = Kafka::shared().await;
     let topic = kafka.unique_topic("late", 1).await;
-    let writer = Writer::start(kafka);
+    let writer = EgressFixture::start(kafka);
     let late = writer.publication(1, &topic, message("late"));
     late.batch.not_after_us.store(writer.clock.mono_us() - 1, std::sync::atomic::Ordering::Relaxed);
     writer.lane(&topic).submit(late);
@@ -154,12 +155,13 @@ async fn what_comes_too_late_or_cannot_be_carried_is_never_handed_over() {
 async fn one_lane_keeps_the_order_and_draining_waits_for_every_verdict() {
     let kafka = Kafka::shared().await;
     let topic = kafka.unique_topic("order", 1).await;
-    let writer = Writer::start(kafka);
+    let writer = EgressFixture::start(kafka);
     // More than the lane's window, so that part of them waits in its queue.
     for ticket in 0..30_000 {
         writer.submit(ticket, &topic, message(ticket.to_string()));
     }
-    let (lane, inbox) = (writer.lane(&topic), writer.verdicts.clone());
+    let lane = writer.lane(&topic);
+    let inbox = writer.verdicts.clone();
     writer.stop().await;
     assert_eq!(lane.backlog(), 0);
     let verdicts = inbox.take().await;
@@ -174,8 +176,9 @@ async fn one_lane_keeps_the_order_and_draining_waits_for_every_verdict() {
 async fn a_closed_lane_answers_at_once() {
     let kafka = Kafka::shared().await;
     let topic = kafka.unique_topic("closed", 1).await;
-    let writer = Writer::start(kafka);
-    let (lane, inbox) = (writer.lane(&topic), writer.verdicts.clone());
+    let writer = EgressFixture::start(kafka);
+    let lane = writer.lane(&topic);
+    let inbox = writer.verdicts.clone();
     let publication = writer.publication(1, &topic, message("x"));
     writer.stop().await;
     lane.submit(publication);
@@ -191,7 +194,7 @@ async fn a_record_refused_for_its_content_costs_its_neighbours_nothing() {
     for every in [1000, 100, 2] {
         let topic = names::unique("compacted");
         kafka.create_topic_with(&topic, 1, &[("cleanup.policy", "compact")]).await;
-        let writer = Writer::start(kafka);
+        let writer = EgressFixture::start(kafka);
         let bad = |ticket: u64| ticket % every == every - 1;
         for ticket in 0..1000 {
             let key = (!bad(ticket)).then(|| ticket.to_string().into());

@@ -11,8 +11,10 @@ use rdkafka::consumer::BaseConsumer;
 use rdkafka::message::{Header, Headers as _, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 
+use super::fixture::{
+    EgressFixture, IngressFixture, RecordingSink, commits, committed, committed_of, produce, read_all, rewind,
+};
 use super::raw::{self, RawRecord};
-use super::rig::{Memory, Reader, Writer, commits, committed, committed_of, produce, read_all, rewind};
 use crate::support::{Kafka, eventually, names};
 
 type Plain = (Option<Vec<u8>>, Option<Vec<u8>>, Vec<(&'static str, Option<Vec<u8>>)>);
@@ -32,7 +34,8 @@ fn awkward() -> Vec<Plain> {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_byte_survives_the_way_in_and_out() {
     let kafka = Kafka::shared().await;
-    let (from, to) = (kafka.unique_topic("from", 1).await, kafka.unique_topic("to", 1).await);
+    let from = kafka.unique_topic("from", 1).await;
+    let to = kafka.unique_topic("to", 1).await;
     let producer: BaseProducer = kafka.client().create().expect("a producer");
     for (i, (key, body, headers)) in awkward().iter().enumerate() {
         let mut record = BaseRecord::<[u8], [u8]>::to(&from).timestamp(1_000_000 + i as i64);
@@ -45,15 +48,15 @@ async fn every_byte_survives_the_way_in_and_out() {
     }
     producer.flush(Duration::from_secs(20)).expect("flushed");
 
-    let memory = Arc::new(Memory::default());
-    let reader = Reader::start(kafka, &names::unique("g"), &[&from], &memory);
+    let memory = Arc::new(RecordingSink::default());
+    let reader = IngressFixture::start(kafka, &names::unique("g"), &[&from], &memory);
     let count = awkward().len();
     eventually("all are read", async || {
         let found = memory.taken.lock().len();
         if found == count { Ok(()) } else { Err(found) }
     })
     .await;
-    let writer = Writer::start(kafka);
+    let writer = EgressFixture::start(kafka);
     for (i, taken) in memory.taken.lock().iter().enumerate() {
         assert_eq!((taken.offset, taken.produced), (i as i64, Some(UnixMs(1_000_000 + i as i64))));
         writer.submit(i as u64, &to, taken.message.clone());
@@ -83,9 +86,9 @@ async fn a_header_name_that_is_not_utf8_makes_one_record_malformed_and_stops_not
     let topic = kafka.unique_topic("malformed", 1).await;
     raw::produce(kafka, &topic, 5, &RawRecord { body: b"bad", header: (b"x-\xff", b"1") });
     raw::produce(kafka, &topic, -1, &RawRecord { body: b"good", header: (b"x-y", b"1") });
-    let memory = Arc::new(Memory::default());
+    let memory = Arc::new(RecordingSink::default());
     let group = names::unique("g");
-    let reader = Reader::start(kafka, &group, &[&topic], &memory);
+    let reader = IngressFixture::start(kafka, &group, &[&topic], &memory);
     commits(kafka, &group, &topic, 2).await;
     reader.stop().await;
     let taken = memory.taken.lock();
@@ -103,8 +106,8 @@ async fn only_the_resolved_prefix_is_committed_and_the_rest_is_read_again() {
     let topic = kafka.unique_topic("prefix", 1).await;
     let group = names::unique("g");
     produce(kafka, &topic, "m", 0..10);
-    let memory = Arc::new(Memory::default()).keeping();
-    let reader = Reader::start(kafka, &group, &[&topic], &memory);
+    let memory = Arc::new(RecordingSink::default()).keeping();
+    let reader = IngressFixture::start(kafka, &group, &[&topic], &memory);
     memory.has("m", 10).await;
     commits(kafka, &group, &topic, 0).await;
     memory.resolve(|offset| offset > 3);
@@ -115,8 +118,8 @@ async fn only_the_resolved_prefix_is_committed_and_the_rest_is_read_again() {
     // It dies with offset 3 unresolved: that one and all after it come again, none before.
     reader.force().await;
     assert_eq!(committed(kafka, &group, &topic, 0), Some(3));
-    let again = Arc::new(Memory::default());
-    let reader = Reader::start(kafka, &group, &[&topic], &again);
+    let again = Arc::new(RecordingSink::default());
+    let reader = IngressFixture::start(kafka, &group, &[&topic], &again);
     commits(kafka, &group, &topic, 10).await;
     let offsets: Vec<_> = again.taken.lock().iter().map(|t| t.offset).collect();
     assert_eq!(offsets, (3..10).collect::<Vec<_>>());
@@ -126,7 +129,8 @@ async fn only_the_resolved_prefix_is_committed_and_the_rest_is_read_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn gaps_in_the_offsets_stop_nothing_and_aborted_records_are_never_seen() {
     let kafka = Kafka::shared().await;
-    let (topic, group) = (kafka.unique_topic("gaps", 1).await, names::unique("g"));
+    let topic = kafka.unique_topic("gaps", 1).await;
+    let group = names::unique("g");
     let producer: BaseProducer = kafka.client().set("transactional.id", &topic).create().expect("a producer");
     let patience = Duration::from_secs(30);
     producer.init_transactions(patience).expect("transactions");
@@ -142,8 +146,8 @@ async fn gaps_in_the_offsets_stop_nothing_and_aborted_records_are_never_seen() {
             _ => producer.abort_transaction(patience).expect("aborted"),
         }
     }
-    let memory = Arc::new(Memory::default());
-    let reader = Reader::start(kafka, &group, &[&topic], &memory);
+    let memory = Arc::new(RecordingSink::default());
+    let reader = IngressFixture::start(kafka, &group, &[&topic], &memory);
     // Beyond the last marker.
     commits(kafka, &group, &topic, 33).await;
     reader.stop().await;
@@ -157,11 +161,11 @@ async fn a_clean_stop_waits_for_what_is_outstanding_and_repeats_nothing() {
     let topic = kafka.unique_topic("clean", 1).await;
     let group = names::unique("g");
     produce(kafka, &topic, "m", 0..50);
-    let memory = Arc::new(Memory::default()).keeping();
-    let reader = Reader::start(kafka, &group, &[&topic], &memory);
+    let memory = Arc::new(RecordingSink::default()).keeping();
+    let reader = IngressFixture::start(kafka, &group, &[&topic], &memory);
     memory.has("m", 50).await;
     reader.shutdown.begin();
-    let ended = reader.tasks.ended("ingress", Duration::from_millis(500)).await;
+    let ended = reader.tasks.ended(Duration::from_millis(500)).await;
     assert!(ended.is_err(), "it ended with records outstanding");
     memory.resolve(|_| true);
     reader.stop().await;
@@ -173,11 +177,11 @@ async fn consumers_that_join_and_leave_in_mid_flow_lose_and_repeat_nothing() {
     let kafka = Kafka::shared().await;
     let topic = kafka.unique_topic("rebalance", 6).await;
     let group = names::unique("g");
-    let memory = Arc::new(Memory::default());
-    let first = Reader::start(kafka, &group, &[&topic], &memory);
+    let memory = Arc::new(RecordingSink::default());
+    let first = IngressFixture::start(kafka, &group, &[&topic], &memory);
     produce(kafka, &topic, "m", 0..2000);
     memory.has("m", 100).await;
-    let second = Reader::start(kafka, &group, &[&topic], &memory);
+    let second = IngressFixture::start(kafka, &group, &[&topic], &memory);
     produce(kafka, &topic, "m", 2000..4000);
     // Each partition that moved was opened a second time.
     eventually("partitions move to the second", async || {
@@ -197,11 +201,12 @@ async fn consumers_that_join_and_leave_in_mid_flow_lose_and_repeat_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_sink_pauses_its_partition_only_and_everything_comes_in_order() {
     let kafka = Kafka::shared().await;
-    let (slow, quick) = (kafka.unique_topic("slow", 1).await, kafka.unique_topic("quick", 1).await);
+    let slow = kafka.unique_topic("slow", 1).await;
+    let quick = kafka.unique_topic("quick", 1).await;
     produce(kafka, &slow, "s", 0..100_000);
-    let memory = Arc::new(Memory::default()).keeping();
+    let memory = Arc::new(RecordingSink::default()).keeping();
     let group = names::unique("g");
-    let reader = Reader::start(kafka, &group, &[&slow, &quick], &memory);
+    let reader = IngressFixture::start(kafka, &group, &[&slow, &quick], &memory);
     memory.has("s", 65_536).await;
     produce(kafka, &quick, "q", 0..100);
     memory.has("q", 100).await;
@@ -233,8 +238,8 @@ async fn a_re_created_topic_is_read_from_its_first_record() {
     // Fewer records than the old one had, as many, and more: only the first makes Kafka complain.
     for count in [20, 50, 120] {
         let topic = kafka.unique_topic("recreated", 1).await;
-        let memory = Arc::new(Memory::default());
-        let reader = Reader::start(kafka, &group, &[&topic], &memory);
+        let memory = Arc::new(RecordingSink::default());
+        let reader = IngressFixture::start(kafka, &group, &[&topic], &memory);
         produce(kafka, &topic, "old", 0..50);
         commits(kafka, &group, &topic, 50).await;
         kafka.re_create_topic(&topic, 1).await;
@@ -252,8 +257,8 @@ async fn a_topic_re_created_with_unresolved_records_commits_none_of_the_old_ones
     let topic = kafka.unique_topic("unresolved", 1).await;
     let group = names::unique("g");
     produce(kafka, &topic, "old", 0..50);
-    let memory = Arc::new(Memory::default()).keeping();
-    let reader = Reader::start(kafka, &group, &[&topic], &memory);
+    let memory = Arc::new(RecordingSink::default()).keeping();
+    let reader = IngressFixture::start(kafka, &group, &[&topic], &memory);
     memory.has("old", 50).await;
     commits(kafka, &group, &topic, 0).await;
     kafka.re_create_topic(&topic, 1).await;
@@ -320,7 +325,7 @@ async fn where_reading_begins_is_committed_before_a_record_is_read() {
     let consumer: BaseConsumer = kafka.client().set("group.id", &group).create().expect("a consumer");
     assert_eq!(committed_of(&consumer, &topic, 0), None, "nothing yet; it is connected now");
     let asking = Arc::new(Asking { consumer, topic: topic.clone(), found: OnceLock::new() });
-    let reader = Reader::start(kafka, &group, &[&topic], &asking);
+    let reader = IngressFixture::start(kafka, &group, &[&topic], &asking);
     let found = eventually("records come", async || asking.found.get().copied().ok_or("none yet"));
     assert_eq!(found.await, Some(0));
     reader.stop().await;
@@ -331,14 +336,14 @@ async fn a_topic_re_created_while_nobody_reads_is_read_from_its_first_record() {
     let kafka = Kafka::shared().await;
     let topic = kafka.unique_topic("away", 1).await;
     let group = names::unique("g");
-    let memory = Arc::new(Memory::default());
+    let memory = Arc::new(RecordingSink::default());
     produce(kafka, &topic, "old", 0..50);
-    let reader = Reader::start(kafka, &group, &[&topic], &memory);
+    let reader = IngressFixture::start(kafka, &group, &[&topic], &memory);
     commits(kafka, &group, &topic, 50).await;
     reader.stop().await;
     kafka.re_create_topic(&topic, 1).await;
     produce(kafka, &topic, "new", 0..120);
-    let reader = Reader::start(kafka, &group, &[&topic], &memory);
+    let reader = IngressFixture::start(kafka, &group, &[&topic], &memory);
     memory.has("new", 120).await;
     reader.stop().await;
 }
@@ -349,13 +354,13 @@ async fn rewound_offsets_are_read_again() {
     let topic = kafka.unique_topic("rewound", 1).await;
     let group = names::unique("g");
     produce(kafka, &topic, "m", 0..30);
-    let memory = Arc::new(Memory::default());
-    let reader = Reader::start(kafka, &group, &[&topic], &memory);
+    let memory = Arc::new(RecordingSink::default());
+    let reader = IngressFixture::start(kafka, &group, &[&topic], &memory);
     commits(kafka, &group, &topic, 30).await;
     reader.stop().await;
     rewind(kafka, &group, &topic, 10);
-    let again = Arc::new(Memory::default());
-    let reader = Reader::start(kafka, &group, &[&topic], &again);
+    let again = Arc::new(RecordingSink::default());
+    let reader = IngressFixture::start(kafka, &group, &[&topic], &again);
     commits(kafka, &group, &topic, 30).await;
     let offsets: Vec<_> = again.taken.lock().iter().map(|t| t.offset).collect();
     assert_eq!(offsets, (10..30).collect::<Vec<_>>());
@@ -365,9 +370,10 @@ async fn rewound_offsets_are_read_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_topic_costs_its_own_route_only_and_is_found_when_it_is_made() {
     let kafka = Kafka::shared().await;
-    let (there, missing) = (kafka.unique_topic("there", 1).await, names::unique("absent"));
-    let memory = Arc::new(Memory::default());
-    let reader = Reader::start(kafka, &names::unique("g"), &[&there, &missing], &memory);
+    let there = kafka.unique_topic("there", 1).await;
+    let missing = names::unique("absent");
+    let memory = Arc::new(RecordingSink::default());
+    let reader = IngressFixture::start(kafka, &names::unique("g"), &[&there, &missing], &memory);
     produce(kafka, &there, "there", 0..10);
     memory.has("there", 10).await;
     kafka.create_topic(&missing, 2).await;

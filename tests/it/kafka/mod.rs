@@ -2,7 +2,7 @@
 
 mod assignments;
 mod egress;
+pub(crate) mod fixture;
 mod ingress;
 mod outage;
 mod raw;
-pub(crate) mod rig;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use postdate::domain::Verdict;
 use postdate::lifecycle::readiness::State;
 
-use super::rig::{Memory, Reader, Writer, commits, message, produce, read_all, text};
+use super::fixture::{
+    EgressFixture, IngressFixture, RecordingSink, commits, message, produce, read_all, text,
+};
 use crate::support::{Kafka, eventually, names};
 
 fn state(readiness: &postdate::lifecycle::Readiness) -> State {
@@ -18,10 +20,10 @@ async fn a_broker_that_is_not_there_at_start_is_waited_for() {
     let topic = kafka.unique_topic("early", 1).await;
     produce(&kafka, &topic, "m", 0..10);
     kafka.terminate().await;
-    let memory = Arc::new(Memory::default());
+    let memory = Arc::new(RecordingSink::default());
     let group = names::unique("g");
-    let reader = Reader::start(&kafka, &group, &[&topic], &memory);
-    let writer = Writer::start(&kafka);
+    let reader = IngressFixture::start(&kafka, &group, &[&topic], &memory);
+    let writer = EgressFixture::start(&kafka);
     writer.submit(1, &topic, message("m-10"));
     for readiness in [&reader.readiness, &writer.readiness] {
         eventually("it says that it waits", async || match state(readiness) {
@@ -54,12 +56,15 @@ async fn a_broker_that_is_not_there_at_start_is_waited_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_killed_in_mid_flow_loses_nothing() {
     let mut kafka = Kafka::start().await;
-    let (from, to) = (kafka.unique_topic("from", 3).await, kafka.unique_topic("to", 1).await);
-    let (memory, arrived) = (Arc::new(Memory::default()), Arc::new(Memory::default()));
-    let (group, out) = (names::unique("g"), names::unique("g"));
-    let reader = Reader::start(&kafka, &group, &[&from], &memory);
-    let check = Reader::start(&kafka, &out, &[&to], &arrived);
-    let writer = Writer::start(&kafka);
+    let from = kafka.unique_topic("from", 3).await;
+    let to = kafka.unique_topic("to", 1).await;
+    let memory = Arc::new(RecordingSink::default());
+    let arrived = Arc::new(RecordingSink::default());
+    let group = names::unique("g");
+    let out = names::unique("g");
+    let reader = IngressFixture::start(&kafka, &group, &[&from], &memory);
+    let check = IngressFixture::start(&kafka, &out, &[&to], &arrived);
+    let writer = EgressFixture::start(&kafka);
     produce(&kafka, &from, "m", 0..500);
     memory.has("m", 500).await;
     for i in 0..500 {
@@ -108,9 +113,9 @@ async fn a_broker_killed_in_mid_flow_loses_nothing() {
 async fn positions_are_committed_again_after_an_outage() {
     let mut kafka = Kafka::start().await;
     let topic = kafka.unique_topic("commits", 1).await;
-    let memory = Arc::new(Memory::default()).keeping();
+    let memory = Arc::new(RecordingSink::default()).keeping();
     let group = names::unique("g");
-    let reader = Reader::start(&kafka, &group, &[&topic], &memory);
+    let reader = IngressFixture::start(&kafka, &group, &[&topic], &memory);
     produce(&kafka, &topic, "m", 0..20);
     memory.has("m", 20).await;
     kafka.kill9().await;
@@ -118,7 +123,7 @@ async fn positions_are_committed_again_after_an_outage() {
     kafka.restart().await;
     eventually("committed, or read again and committed", async || {
         memory.resolve(|_| true);
-        let found = super::rig::committed(&kafka, &group, &topic, 0);
+        let found = super::fixture::committed(&kafka, &group, &topic, 0);
         if found == Some(20) { Ok(()) } else { Err(format!("{found:?}")) }
     })
     .await;
@@ -129,12 +134,12 @@ async fn positions_are_committed_again_after_an_outage() {
     reader.stop().await;
 }
 
-/// What falls due during an outage spends nothing: it is never handed over.
+/// A message that falls due during an outage spends no attempt: it is never given to the client library.
 #[tokio::test(flavor = "multi_thread")]
 async fn while_no_broker_is_reached_nothing_is_tried_and_then_all_goes_in_order() {
     let mut kafka = Kafka::start().await;
     let topic = kafka.unique_topic("away", 1).await;
-    let writer = Writer::start(&kafka);
+    let writer = EgressFixture::start(&kafka);
     writer.submit(0, &topic, message("0"));
     assert_eq!(writer.verdicts(1).await[&0], Verdict::Confirmed);
     kafka.kill9().await;

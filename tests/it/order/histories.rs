@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use postdate::domain::{Entry, UnixMs, Verdict};
 
-use super::world::{Replica, World, entry, refused};
+use super::fixture::{OrderFixture, Replica, entry, refused};
 use crate::support::eventually;
 use crate::support::run::now_ms;
 
@@ -31,7 +31,8 @@ pub(super) async fn store_random(
         let mut bundle: Vec<Entry> = Vec::new();
         for _ in 0..fastrand::usize(1..6) {
             let due = UnixMs((first / 64) * 64 + [0, 0, 20, 63][fastrand::usize(..4)]);
-            let (key, body) = (keys[fastrand::usize(..keys.len())], format!("m{at}@{}", due.0 % 100_000));
+            let key = keys[fastrand::usize(..keys.len())];
+            let body = format!("m{at}@{}", due.0 % 100_000);
             bundle.push(entry(key, &body, due));
             sent.entry(key.to_owned()).or_default().push((due, at, body));
             at += 1;
@@ -46,8 +47,8 @@ pub(super) async fn store_random(
 }
 
 /// Each key's first arrivals are these, in this order; else says what came of the first key that differs.
-pub(super) fn same_order(world: &World, expected: &BTreeMap<String, Vec<String>>) {
-    let found = world.broker.firsts();
+pub(super) fn same_order(fixture: &OrderFixture, expected: &BTreeMap<String, Vec<String>>) {
+    let found = fixture.broker.firsts();
     for (key, expected) in expected {
         let found = &found[key];
         let differs = expected.iter().zip(found).position(|(expected, found)| expected != found);
@@ -56,7 +57,7 @@ pub(super) fn same_order(world: &World, expected: &BTreeMap<String, Vec<String>>
             continue;
         };
         let around = |all: &[String]| all[at.saturating_sub(3)..(at + 8).min(all.len())].to_vec();
-        let log = world.broker.log(key);
+        let log = fixture.broker.log(key);
         panic!(
             "{key} at {at}: expected {:?}, found {:?}\n{}",
             around(expected),
@@ -66,26 +67,26 @@ pub(super) fn same_order(world: &World, expected: &BTreeMap<String, Vec<String>>
     }
 }
 
-pub(super) async fn arrived(world: &World, count: usize) {
-    eventually(&format!("{count} messages arrive"), async || match world.broker.count() {
+pub(super) async fn arrived(fixture: &OrderFixture, count: usize) {
+    eventually(&format!("{count} messages arrive"), async || match fixture.broker.count() {
         found if found >= count => Ok(()),
         found => Err(anyhow!("{found}")),
     })
     .await;
 }
 
-pub(super) fn every_third() -> super::world::Rule {
+pub(super) fn every_third() -> super::fixture::BrokerRule {
     Box::new(|number, _, _| if number % 3 == 0 { refused() } else { Verdict::Confirmed })
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_arrive_in_order_from_a_target_that_refuses_every_third() {
-    let world = World::new(2, every_third(), |_| ()).await;
-    let writers = [world.replica(), world.replica()];
+    let fixture = OrderFixture::new(2, every_third(), |_| ()).await;
+    let writers = [fixture.replica(), fixture.replica()];
     let expected = store_random(&[&writers[0], &writers[1]], 300, -1000..1500).await;
-    let replica = world.serve(CLAIM);
-    arrived(&world, expected.values().map(Vec::len).sum()).await;
-    same_order(&world, &expected);
+    let replica = fixture.serve(CLAIM);
+    arrived(&fixture, expected.values().map(Vec::len).sum()).await;
+    same_order(&fixture, &expected);
     replica.drain().await;
 }
 
@@ -101,49 +102,50 @@ async fn keys_arrive_in_order_though_holders_are_killed() {
         11 => unknown(),
         _ => Verdict::Confirmed,
     };
-    let world = World::new(2, Box::new(rule), |_| ()).await;
-    let writer = world.replica();
+    let fixture = OrderFixture::new(2, Box::new(rule), |_| ()).await;
+    let writer = fixture.replica();
     let expected = store_random(&[&writer], 240, -500..2000).await;
-    let mut serving = world.serve(CLAIM);
+    let mut serving = fixture.serve(CLAIM);
     for killed_after in [40, 110, 180] {
         // One is there already and waits for its turn; it must see all that the other held.
-        let next = world.serve(CLAIM);
-        arrived(&world, killed_after).await;
+        let next = fixture.serve(CLAIM);
+        arrived(&fixture, killed_after).await;
         std::mem::replace(&mut serving, next).kill();
     }
-    arrived(&world, expected.values().map(Vec::len).sum()).await;
-    same_order(&world, &expected);
+    arrived(&fixture, expected.values().map(Vec::len).sum()).await;
+    same_order(&fixture, &expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clean_stop_hands_keys_over_in_order() {
-    let world = World::new(2, every_third(), |_| ()).await;
-    let writer = world.replica();
+    let fixture = OrderFixture::new(2, every_third(), |_| ()).await;
+    let writer = fixture.replica();
     let expected = store_random(&[&writer], 200, -500..1500).await;
     // Claims that no test outlives: who waits for their end waits too long.
-    let mut serving = world.serve(Duration::from_secs(600));
+    let mut serving = fixture.serve(Duration::from_secs(600));
     for stopped_after in [30, 90, 150] {
-        arrived(&world, stopped_after).await;
+        arrived(&fixture, stopped_after).await;
         serving.drain().await;
-        serving = world.serve(Duration::from_secs(600));
+        serving = fixture.serve(Duration::from_secs(600));
     }
-    arrived(&world, expected.values().map(Vec::len).sum()).await;
-    same_order(&world, &expected);
+    arrived(&fixture, expected.values().map(Vec::len).sum()).await;
+    same_order(&fixture, &expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_comes_while_others_wait_takes_its_place() {
-    let world = World::new(1, Box::new(|_, _, _| Verdict::Confirmed), |_| ()).await;
-    let replica = world.serve(CLAIM);
+    let fixture = OrderFixture::new(1, Box::new(|_, _, _| Verdict::Confirmed), |_| ()).await;
+    let replica = fixture.serve(CLAIM);
     let mut expected = Vec::new();
     // Each comes after the one before and is due before it.
     let end = now_ms() + 4000;
     for n in 0..20 {
-        let (due, body) = (end - 100 * n, format!("m{n}"));
+        let due = end - 100 * n;
+        let body = format!("m{n}");
         replica.store("k0", vec![entry("k0", &body, UnixMs(due))]).await;
         assert!(now_ms() < due, "this machine is too slow for this test");
         expected.insert(0, body);
     }
-    arrived(&world, expected.len()).await;
-    same_order(&world, &[("k0".to_owned(), expected)].into());
+    arrived(&fixture, expected.len()).await;
+    same_order(&fixture, &[("k0".to_owned(), expected)].into());
 }

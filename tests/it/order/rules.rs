@@ -8,16 +8,16 @@ use anyhow::anyhow;
 use postdate::domain::{Entry, OnDuplicate, Paused, Rate, Retry, UnixMs, Verdict};
 use postdate::store::{DeadFilter, DeadId, WriteResult};
 
+use super::fixture::{BrokerRule, OrderFixture, Replica, entry, named, refused};
 use super::histories::{every_third, same_order, store_random};
 use super::keys::{arrived, await_pending, store_named};
-use super::world::{Replica, Rule, World, entry, named, refused};
 use crate::support::run::now_ms;
 use crate::support::{Redis, eventually};
 
 const CLAIM: Duration = Duration::from_secs(10);
 
 /// Refuses these bodies until it is mended.
-fn broken(bodies: &'static [&'static str]) -> (Rule, Arc<AtomicBool>) {
+fn broken(bodies: &'static [&'static str]) -> (BrokerRule, Arc<AtomicBool>) {
     let mended = Arc::new(AtomicBool::new(false));
     let is_mended = mended.clone();
     let rule = move |_: usize, _: &str, body: &str| {
@@ -36,13 +36,13 @@ fn with_body(key: &str, name: &str, body: &str, due: UnixMs) -> Entry {
     Entry { message: entry(key, body, due).message, ..named(key, name, due) }
 }
 
-async fn all_arrived(world: &World, count: usize) {
-    super::histories::arrived(world, count).await;
+async fn all_arrived(fixture: &OrderFixture, count: usize) {
+    super::histories::arrived(fixture, count).await;
 }
 
 /// The ids of the route's dead letters, once there are so many.
-async fn dead(replica: &Replica, world: &World, count: usize) -> Vec<DeadId> {
-    let filter = DeadFilter { route: Some(world.route.name.clone()), ..DeadFilter::default() };
+async fn dead(replica: &Replica, fixture: &OrderFixture, count: usize) -> Vec<DeadId> {
+    let filter = DeadFilter { route: Some(fixture.route.name.clone()), ..DeadFilter::default() };
     eventually(&format!("{count} are dead"), async || {
         let page = replica.store.dead_page(&filter, None, 10).await.map_err(|why| why.to_string())?;
         let ids: Vec<DeadId> = page.marks.into_iter().map(|mark| mark.id).collect();
@@ -63,33 +63,34 @@ async fn redrive(replica: &Replica, id: &DeadId) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limited_route_keeps_the_order_though_every_third_is_refused() {
-    let world = World::new(2, every_third(), |route| {
+    let fixture = OrderFixture::new(2, every_third(), |route| {
         // Far fewer than are due: each waits for its tokens, and so does each that is tried again.
         route.policy.rate = Some(Rate { per_second: 60, burst: 6 });
     })
     .await;
-    let writer = world.replica();
+    let writer = fixture.replica();
     let expected = store_random(&[&writer], 120, -1000..500).await;
     // Two who share the rate, one of them in the way of the other.
-    let (one, other) = (world.serve(CLAIM), world.serve(CLAIM));
-    all_arrived(&world, expected.values().map(Vec::len).sum()).await;
-    same_order(&world, &expected);
+    let one = fixture.serve(CLAIM);
+    let other = fixture.serve(CLAIM);
+    all_arrived(&fixture, expected.values().map(Vec::len).sum()).await;
+    same_order(&fixture, &expected);
     one.drain().await;
     other.drain().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_that_replaces_comes_last_and_a_remembered_name_does_not_come_again() {
-    let world = World::new(1, every_third(), |route| route.policy.dedupe_ms = 600_000).await;
-    let writer = world.replica();
+    let fixture = OrderFixture::new(1, every_third(), |route| route.policy.dedupe_ms = 600_000).await;
+    let writer = fixture.replica();
     let due = store_named(&writer, "k", &["a", "b", "c"]).await;
     let again = |name: &str, body: &str| vec![with_body("k", name, body, due)];
     assert_eq!(writer.store("k", again("b", "kept out")).await, [WriteResult::Duplicate]);
     let replaced = writer.store_as("k", again("a", "a2"), OnDuplicate::Replace).await;
     assert_eq!(replaced, [WriteResult::Replaced]);
-    writer.serve(&world.broker, CLAIM);
+    writer.serve(&fixture.broker, CLAIM);
     // Of one moment: its place is that of its own coming.
-    arrived(&world, "k", &["b", "c", "a2"]).await;
+    arrived(&fixture, "k", &["b", "c", "a2"]).await;
     eventually("all of them are remembered", async || {
         match &writer.store_as("k", again("c", "c2"), OnDuplicate::Replace).await[..] {
             [WriteResult::Duplicate] => Ok(()),
@@ -98,32 +99,32 @@ async fn one_that_replaces_comes_last_and_a_remembered_name_does_not_come_again(
     })
     .await;
     writer.store("k", vec![named("k", "d", due)]).await;
-    arrived(&world, "k", &["b", "c", "a2", "d"]).await;
+    arrived(&fixture, "k", &["b", "c", "a2", "d"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failing_message_that_is_replaced_frees_its_key_and_comes_last() {
     let (rule, _) = broken(&["a1"]);
-    let world = World::new(1, rule, |route| route.policy.retry = attempts(100, 1500)).await;
-    let replica = world.serve(CLAIM);
+    let fixture = OrderFixture::new(1, rule, |route| route.policy.retry = attempts(100, 1500)).await;
+    let replica = fixture.serve(CLAIM);
     let due = store_named(&replica, "a", &["a1", "a2", "a3"]).await;
-    await_pending(&replica, &world, "a1", due).await;
-    await_pending(&replica, &world, "a3", due).await;
+    await_pending(&replica, &fixture, "a1", due).await;
+    await_pending(&replica, &fixture, "a3", due).await;
     let instead = vec![with_body("a", "a1", "another", due)];
     assert_eq!(replica.store_as("a", instead, OnDuplicate::Replace).await, [WriteResult::Replaced]);
     // It is due before them, but they came while it was not here, and wait behind what was.
-    arrived(&world, "a", &["a2", "a3", "another"]).await;
+    arrived(&fixture, "a", &["a2", "a3", "another"]).await;
 }
 
 /// A bundle whose claims expired twice is taken apart, and what comes back of it keeps its place before what came
 /// later; a message whose claims expired fifty times is dead, and its followers go.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_taken_apart_or_buried_as_poison_keeps_its_keys_in_order() {
-    let world = World::new(1, every_third(), |_| ()).await;
-    let writer = world.replica();
+    let fixture = OrderFixture::new(1, every_third(), |_| ()).await;
+    let writer = fixture.replica();
     let mut redis = Redis::shared().await.connection().await.expect("connected");
     let due = UnixMs(now_ms() - 1000);
-    let of_partition = |key: &str| format!("{}:{{0}}:{key}", world.config.prefix);
+    let of_partition = |key: &str| format!("{}:{{0}}:{key}", fixture.config.prefix);
     for (first, expiries) in [("p", 50), ("a", 2)] {
         let bundle = match first {
             "p" => vec![entry("p", "poison", due)],
@@ -143,11 +144,11 @@ async fn what_is_taken_apart_or_buried_as_poison_keeps_its_keys_in_order() {
         }
     }
     writer.store("a", vec![entry("a", "a3", due), entry("b", "b2", due), entry("p", "after", due)]).await;
-    writer.serve(&world.broker, CLAIM);
-    arrived(&world, "a", &["a1", "a2", "a3"]).await;
-    arrived(&world, "b", &["b1", "b2"]).await;
-    arrived(&world, "p", &["after"]).await;
-    let [id] = &dead(&writer, &world, 1).await[..] else { panic!("one is dead") };
+    writer.serve(&fixture.broker, CLAIM);
+    arrived(&fixture, "a", &["a1", "a2", "a3"]).await;
+    arrived(&fixture, "b", &["b1", "b2"]).await;
+    arrived(&fixture, "p", &["after"]).await;
+    let [id] = &dead(&writer, &fixture, 1).await[..] else { panic!("one is dead") };
     assert_eq!(id.reason().as_str(), "crashes");
     writer.drain().await;
 }
@@ -155,25 +156,26 @@ async fn what_is_taken_apart_or_buried_as_poison_keeps_its_keys_in_order() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redriven_message_takes_its_place_as_one_that_has_just_come() {
     let (rule, mended) = broken(&["a1", "a3"]);
-    let world = World::new(1, rule, |route| route.policy.retry = attempts(2, 50)).await;
-    let replica = world.serve(CLAIM);
+    let fixture = OrderFixture::new(1, rule, |route| route.policy.retry = attempts(2, 50)).await;
+    let replica = fixture.serve(CLAIM);
     store_named(&replica, "a", &["a1", "a2"]).await;
-    arrived(&world, "a", &["a2"]).await;
-    let ids = dead(&replica, &world, 1).await;
+    arrived(&fixture, "a", &["a2"]).await;
+    let ids = dead(&replica, &fixture, 1).await;
     // One that is due later waits for its own moment; it is redriven while that is still to come.
     let later = UnixMs(now_ms() + 4000);
     replica.store("a", vec![named("a", "later", later)]).await;
     mended.store(true, Ordering::Release);
     redrive(&replica, &ids[0]).await;
     assert!(now_ms() < later.0, "this machine is too slow for this test");
-    arrived(&world, "a", &["a2", "a1", "later"]).await;
+    arrived(&fixture, "a", &["a2", "a1", "later"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redriven_message_waits_behind_one_of_its_key_that_fails() {
     let dies = Arc::new(AtomicBool::new(true));
     let fails = Arc::new(AtomicBool::new(true));
-    let (a1_dies, a2_fails) = (dies.clone(), fails.clone());
+    let a1_dies = dies.clone();
+    let a2_fails = fails.clone();
     let rule = move |_: usize, _: &str, body: &str| match body {
         "a1" if a1_dies.load(Ordering::Acquire) => {
             Verdict::Refused { reason: postdate::domain::Refusal::TooBig, error: "hopeless".into() }
@@ -181,29 +183,30 @@ async fn a_redriven_message_waits_behind_one_of_its_key_that_fails() {
         "a2" if a2_fails.load(Ordering::Acquire) => refused(),
         _ => Verdict::Confirmed,
     };
-    let world = World::new(1, Box::new(rule), |route| route.policy.retry = attempts(1000, 1000)).await;
-    let replica = world.serve(CLAIM);
+    let fixture =
+        OrderFixture::new(1, Box::new(rule), |route| route.policy.retry = attempts(1000, 1000)).await;
+    let replica = fixture.serve(CLAIM);
     let due = store_named(&replica, "a", &["a1", "a2"]).await;
-    let ids = dead(&replica, &world, 1).await;
-    await_pending(&replica, &world, "a2", due).await;
+    let ids = dead(&replica, &fixture, 1).await;
+    await_pending(&replica, &fixture, "a2", due).await;
     dies.store(false, Ordering::Release);
     redrive(&replica, &ids[0]).await;
     // Put behind the one that fails: pending again, under its next moment.
     let redriven = UnixMs(now_ms());
-    await_pending(&replica, &world, "a1", redriven).await;
+    await_pending(&replica, &fixture, "a1", redriven).await;
     fails.store(false, Ordering::Release);
-    arrived(&world, "a", &["a2", "a1"]).await;
+    arrived(&fixture, "a", &["a2", "a1"]).await;
     replica.drain().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_pause_catches_goes_on_in_order() {
-    let world = World::new(2, every_third(), |_| ()).await;
+    let fixture = OrderFixture::new(2, every_third(), |_| ()).await;
     let mut redis = Redis::shared().await.connection().await.expect("connected");
-    let writer = world.replica();
+    let writer = fixture.replica();
     let expected = store_random(&[&writer], 240, -500..2000).await;
-    let replica = world.serve(CLAIM);
-    let route = &world.route.name;
+    let replica = fixture.serve(CLAIM);
+    let route = &fixture.route.name;
     let what = Paused { publishing: true, ..Paused::default() };
     let seen = async |may: bool| {
         eventually("the pause or its end is seen", async || {
@@ -212,14 +215,14 @@ async fn what_a_pause_catches_goes_on_in_order() {
         .await;
     };
     for after in [30, 90, 150] {
-        all_arrived(&world, after).await;
+        all_arrived(&fixture, after).await;
         replica.store.pause(route, what).await.expect("paused");
         seen(false).await;
         // Nothing is held any more: what was claimed is done or in the store again.
         eventually("nothing is claimed", async || {
             let mut claimed = 0;
             for p in 0..2 {
-                let claims = format!("{}:{{{p}}}:claims", world.config.prefix);
+                let claims = format!("{}:{{{p}}}:claims", fixture.config.prefix);
                 claimed += redis::cmd("ZCARD").arg(claims).query_async::<i64>(&mut redis).await?;
             }
             if claimed == 0 { Ok(()) } else { Err(anyhow!("{claimed}")) }
@@ -228,7 +231,7 @@ async fn what_a_pause_catches_goes_on_in_order() {
         replica.store.resume(route, what).await.expect("resumed");
         seen(true).await;
     }
-    all_arrived(&world, expected.values().map(Vec::len).sum()).await;
-    same_order(&world, &expected);
+    all_arrived(&fixture, expected.values().map(Vec::len).sum()).await;
+    same_order(&fixture, &expected);
     replica.drain().await;
 }

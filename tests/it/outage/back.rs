@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::away;
-use crate::four::{Four, four_routes};
+use crate::fixture::{FourRoutesFixture, four_routes};
 use crate::support::eventually::within;
 use crate::support::{Kafka, Rabbitmq, Redis, Relay};
 
@@ -16,33 +16,33 @@ const ROUTES: [&str; 4] = ["k-k", "k-r", "r-k", "r-r"];
 async fn all_routes_flow_again_soon_after_kafka_is_back() {
     let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
     let mut kafka = Kafka::start().await;
-    let four = four_routes(redis, &kafka, rabbitmq).await;
-    let relay = Relay::start(&four.config).await;
-    four.send(&kafka, rabbitmq).await;
-    four.run.drain(&relay).await;
+    let fixture = four_routes(redis, &kafka, rabbitmq).await;
+    let relay = Relay::start(&fixture.config).await;
+    fixture.send(&kafka, rabbitmq).await;
+    fixture.run.drain(&relay).await;
     kafka.kill9().await;
     // For longer than the sessions of the consumers: they join their groups as new members, which know them again.
     away().await;
     kafka.restart().await;
-    assert_flows(&four, &relay, four.send(&kafka, rabbitmq)).await;
+    assert_flows(&fixture, &relay, fixture.send(&kafka, rabbitmq)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_routes_flow_again_soon_after_rabbitmq_is_back() {
     let (redis, kafka) = tokio::join!(Redis::shared(), Kafka::shared());
     let mut rabbitmq = Rabbitmq::start().await;
-    let four = four_routes(redis, kafka, &rabbitmq).await;
-    let relay = Relay::start(&four.config).await;
-    four.send(kafka, &rabbitmq).await;
-    four.run.drain(&relay).await;
+    let fixture = four_routes(redis, kafka, &rabbitmq).await;
+    let relay = Relay::start(&fixture.config).await;
+    fixture.send(kafka, &rabbitmq).await;
+    fixture.run.drain(&relay).await;
     rabbitmq.kill9().await;
     away().await;
     rabbitmq.restart().await;
-    assert_flows(&four, &relay, four.send(kafka, &rabbitmq)).await;
+    assert_flows(&fixture, &relay, fixture.send(kafka, &rabbitmq)).await;
 }
 
 /// Sends to all routes and measures, from now on, when each has let the first message through.
-async fn assert_flows(four: &Four, relay: &Relay, send: impl Future<Output = ()>) {
+async fn assert_flows(fixture: &FourRoutesFixture, relay: &Relay, send: impl Future<Output = ()>) {
     let passed = async |route: &str| {
         let metrics = relay.metrics().await.map_err(|error| error.to_string())?;
         Ok::<_, String>(metrics.sum("postdate_passed_through_total", &[("route", route)]))
@@ -61,5 +61,5 @@ async fn assert_flows(four: &Four, relay: &Relay, send: impl Future<Output = ()>
     let (found, ()) = tokio::join!(futures_util::future::join_all(first_passes), send);
     println!("flows again: {found:?}");
     assert!(found.iter().all(|(_, first)| first.is_ok()), "{found:?}");
-    super::accounted(four, relay).await;
+    super::accounted(fixture, relay).await;
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{accounted, away, logged, readiness};
-use crate::four::four_routes;
+use crate::fixture::four_routes;
 use crate::support::eventually::{PATIENCE, within};
 use crate::support::{Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names};
 
@@ -14,25 +14,25 @@ const STEP_MS: u64 = 30;
 async fn kafka_not_there_at_start_and_killed_in_mid_flow() {
     let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
     let mut kafka = Kafka::start().await;
-    let four = four_routes(redis, &kafka, rabbitmq).await;
+    let fixture = four_routes(redis, &kafka, rabbitmq).await;
     kafka.terminate().await;
-    let mut relay = Relay::spawn(&four.config, &[]);
+    let mut relay = Relay::spawn(&fixture.config, &[]);
     logged(&relay, &["kafka cannot be reached, waiting"]).await;
     readiness(&relay, 503).await;
-    four.send_rabbitmq(rabbitmq, STEP_MS).await;
+    fixture.send_rabbitmq(rabbitmq, STEP_MS).await;
     kafka.restart().await;
     relay.ready().await;
-    tokio::join!(four.send_kafka(&kafka, STEP_MS), four.send_rabbitmq(rabbitmq, STEP_MS));
-    assert!(!four.run.ledger().missing().is_empty(), "the kill must come in mid-flow");
+    tokio::join!(fixture.send_kafka(&kafka, STEP_MS), fixture.send_rabbitmq(rabbitmq, STEP_MS));
+    assert!(!fixture.run.ledger().missing().is_empty(), "the kill must come in mid-flow");
     kafka.kill9().await;
-    four.send_rabbitmq(rabbitmq, STEP_MS).await;
+    fixture.send_rabbitmq(rabbitmq, STEP_MS).await;
     let reached = "kafka is reached again";
     logged(&relay, &["kafka cannot be reached, waiting", reached, "kafka cannot be reached, waiting"]).await;
     readiness(&relay, 200).await;
     away().await;
     kafka.restart().await;
-    four.send_kafka(&kafka, STEP_MS).await;
-    accounted(&four, &relay).await;
+    fixture.send_kafka(&kafka, STEP_MS).await;
+    accounted(&fixture, &relay).await;
     assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");
 }
 
@@ -40,33 +40,35 @@ async fn kafka_not_there_at_start_and_killed_in_mid_flow() {
 async fn rabbitmq_not_there_at_start_and_killed_in_mid_flow() {
     let (redis, kafka) = tokio::join!(Redis::shared(), Kafka::shared());
     let mut rabbitmq = Rabbitmq::start().await;
-    let four = four_routes(redis, kafka, &rabbitmq).await;
+    let fixture = four_routes(redis, kafka, &rabbitmq).await;
     rabbitmq.terminate().await;
-    let mut relay = Relay::spawn(&four.config, &[]);
+    let mut relay = Relay::spawn(&fixture.config, &[]);
     logged(&relay, &["rabbitmq is away"]).await;
     readiness(&relay, 503).await;
-    four.send_kafka(kafka, STEP_MS).await;
+    fixture.send_kafka(kafka, STEP_MS).await;
     rabbitmq.restart().await;
     relay.ready().await;
-    tokio::join!(four.send_kafka(kafka, STEP_MS), four.send_rabbitmq(&rabbitmq, STEP_MS));
-    assert!(!four.run.ledger().missing().is_empty(), "the kill must come in mid-flow");
+    tokio::join!(fixture.send_kafka(kafka, STEP_MS), fixture.send_rabbitmq(&rabbitmq, STEP_MS));
+    assert!(!fixture.run.ledger().missing().is_empty(), "the kill must come in mid-flow");
     rabbitmq.kill9().await;
-    four.send_kafka(kafka, STEP_MS).await;
+    fixture.send_kafka(kafka, STEP_MS).await;
     logged(&relay, &["rabbitmq is away", "rabbitmq is up", "rabbitmq is away"]).await;
     readiness(&relay, 200).await;
     away().await;
     rabbitmq.restart().await;
-    four.send_rabbitmq(&rabbitmq, STEP_MS).await;
-    accounted(&four, &relay).await;
+    fixture.send_rabbitmq(&rabbitmq, STEP_MS).await;
+    accounted(&fixture, &relay).await;
     assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");
 }
 
-/// What hangs is split off from what is confirmed, and known by its `~` id from then on: until it is settled.
+/// A hanging message is split off from the confirmed ones, and known by its `~` id until it is settled.
 #[tokio::test]
 async fn what_was_split_off_leaves_no_name_behind() {
     let kafka = Kafka::shared().await;
     let (redis, mut rabbitmq) = tokio::join!(Redis::start(), Rabbitmq::start());
-    let (source, queue, run) = (kafka.unique_topic("source", 1).await, names::unique("queue"), Run::new());
+    let source = kafka.unique_topic("source", 1).await;
+    let queue = names::unique("queue");
+    let run = Run::new();
     rabbitmq.declare_queue(&queue, QueueKind::Classic).await;
     run.collect_rabbitmq(&rabbitmq, &queue);
     let from = format!(r#"{{ kafka = "main", topic = "{source}", group = "{source}" }}"#);

@@ -9,7 +9,7 @@ use crate::support::{Kafka, Proxy, QueueKind, Rabbitmq, Redis, Relay, Run, When,
 
 const SIZE: usize = 512 << 10;
 const LARGE: usize = 300;
-/// What one route may hold of the process's bytes, in messages of [`SIZE`]: half.
+/// Messages of [`SIZE`] that one route may have in memory: half of the process's bytes.
 const HALF: f64 = 128.0;
 
 async fn metric(relay: &Relay, name: &str, route: &str) -> f64 {
@@ -26,11 +26,9 @@ async fn publishing(relay: &Relay, command: &str) {
 async fn a_route_whose_target_takes_nothing_holds_half_of_the_bytes_and_the_others_go_on() {
     let (kafka, rabbitmq, redis) = tokio::join!(Kafka::shared(), Rabbitmq::shared(), Redis::start());
     let [redis_link, target_link] = [Proxy::before(redis.port()).await, Proxy::before(rabbitmq.port()).await];
-    let (from, beside, to) = (
-        kafka.unique_topic("large", 3).await,
-        kafka.unique_topic("beside", 1).await,
-        kafka.unique_topic("to", 1).await,
-    );
+    let from = kafka.unique_topic("large", 3).await;
+    let beside = kafka.unique_topic("beside", 1).await;
+    let to = kafka.unique_topic("to", 1).await;
     let queue = names::unique("large");
     rabbitmq.declare_queue(&queue, QueueKind::Classic).await;
     let source = |topic: &str| format!("{{ kafka = \"main\", topic = \"{topic}\", group = \"{topic}\" }}");
@@ -121,7 +119,8 @@ async fn waits(relay: &Relay) {
 async fn a_backlog_in_a_hundred_partitions_fits_into_memory_while_ingress_waits() {
     let (kafka, redis) = tokio::join!(Kafka::shared(), Redis::start());
     let link = Proxy::before(redis.port()).await;
-    let (from, to) = (kafka.unique_topic("wide", WIDE).await, kafka.unique_topic("to", 1).await);
+    let from = kafka.unique_topic("wide", WIDE).await;
+    let to = kafka.unique_topic("to", 1).await;
     let source = format!("{{ kafka = \"main\", topic = \"{from}\", group = \"{from}\" }}");
     let config = Config::new(&redis).through(&redis, link.port()).kafka("main", kafka).route(
         "wide",

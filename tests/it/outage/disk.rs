@@ -1,7 +1,7 @@
 //! Redis's disk full: it refuses every write (`MISCONF`) until there is room.
 
 use super::{accounted, away, logged, readiness};
-use crate::four::four_routes;
+use crate::fixture::four_routes;
 use crate::support::{Kafka, Rabbitmq, Redis, Relay, eventually};
 
 /// Waits until ingress is paused for the store's sake on every route, or on none.
@@ -20,28 +20,28 @@ async fn paused(relay: &Relay, expected: bool) {
 async fn fills_up_in_mid_flow(options: &[&str], refusal: &str) {
     let (kafka, rabbitmq) = tokio::join!(Kafka::shared(), Rabbitmq::shared());
     let redis = Redis::start_fillable(options).await;
-    let mut four = four_routes(&redis, kafka, rabbitmq).await;
-    four.config = four.config.section("[timer]\nclaim = \"2s\"");
-    let mut relay = Relay::start(&four.config).await;
-    four.send(kafka, rabbitmq).await;
-    assert!(!four.run.ledger().missing().is_empty(), "it must fill up in mid-flow");
+    let mut fixture = four_routes(&redis, kafka, rabbitmq).await;
+    fixture.config = fixture.config.section("[timer]\nclaim = \"2s\"");
+    let mut relay = Relay::start(&fixture.config).await;
+    fixture.send(kafka, rabbitmq).await;
+    assert!(!fixture.run.ledger().missing().is_empty(), "it must fill up in mid-flow");
     redis.fill_disk(true);
     eventually("redis refuses to write", async || match redis.command::<()>(&["SET", "probe", "1"]).await {
         Err(refused) if refused.to_string().contains(refusal) => Ok(()),
         other => Err(format!("{other:?}")),
     })
     .await;
-    four.send(kafka, rabbitmq).await;
+    fixture.send(kafka, rabbitmq).await;
     paused(&relay, true).await;
     logged(&relay, &["the store takes nothing in; ingress waits", "MISCONF"]).await;
     readiness(&relay, 200).await;
     away().await;
-    assert!(!four.run.ledger().missing().is_empty(), "what is to be stored waits in its source");
+    assert!(!fixture.run.ledger().missing().is_empty(), "what is to be stored waits in its source");
     redis.fill_disk(false);
     paused(&relay, false).await;
     logged(&relay, &["the store takes messages in again"]).await;
-    four.send(kafka, rabbitmq).await;
-    accounted(&four, &relay).await;
+    fixture.send(kafka, rabbitmq).await;
+    accounted(&fixture, &relay).await;
     assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");
 }
 

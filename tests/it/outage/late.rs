@@ -1,4 +1,4 @@
-//! What is late counts from the moment it was asked for, wherever it is, and something says why within seconds: a part
+//! A late message counts from the moment it was asked for, and the reason is reported within seconds: a part
 //! of `/readyz`, the same part as a metric, `status`, and one line of the log when it begins and one when it ends.
 
 use std::time::{Duration, Instant};
@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::{accounted, logged};
-use crate::four::four_routes;
+use crate::fixture::four_routes;
 use crate::support::eventually::within;
+use crate::support::proxy::Mode;
 use crate::support::run::now_ms;
-use crate::support::{Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names};
+use crate::support::{Config, Kafka, Proxy, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names};
 
 /// Longest time until a reason is named, and what a busy machine may need on top.
 const NAMED: Duration = Duration::from_secs(5 + 10);
@@ -62,8 +63,12 @@ async fn up_again(relay: &Relay, name: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_fails_nine_times_counts_from_the_moment_it_was_asked_for() {
-    let (redis, rabbitmq, run) = (Redis::shared().await, Rabbitmq::shared().await, Run::new());
-    let (source, target, exchange) = (names::unique("q"), names::unique("q"), names::unique("x"));
+    let redis = Redis::shared().await;
+    let rabbitmq = Rabbitmq::shared().await;
+    let run = Run::new();
+    let source = names::unique("q");
+    let target = names::unique("q");
+    let exchange = names::unique("x");
     rabbitmq.declare_queue(&source, QueueKind::Classic).await;
     rabbitmq.declare_queue(&target, QueueKind::Classic).await;
     rabbitmq.declare_exchange(&exchange, lapin::ExchangeKind::Direct).await;
@@ -96,7 +101,8 @@ async fn a_message_that_fails_nine_times_counts_from_the_moment_it_was_asked_for
     relay.terminate().await;
     relay.restart().await;
     eventually("it is as late as before", async || {
-        let (late, asked) = (late_ms(&relay, "one").await?, now_ms() - due_ms);
+        let late = late_ms(&relay, "one").await?;
+        let asked = now_ms() - due_ms;
         if late >= asked - BEHIND_MS { Ok(()) } else { Err(anyhow::anyhow!("{late} of {asked}")) }
     })
     .await;
@@ -122,6 +128,41 @@ async fn a_message_that_fails_nine_times_counts_from_the_moment_it_was_asked_for
     assert!(lines <= 2, "one line a life, not one a failure: {lines}");
 }
 
+/// A message of 12 MiB crosses a link of 1.5 MiB/s: nothing fails, and nothing of the route is in the store meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_is_read_and_does_not_get_into_the_store_is_named() {
+    let redis = Redis::start().await;
+    let rabbitmq = Rabbitmq::shared().await;
+    let run = Run::new();
+    let link = Proxy::before(redis.port()).await;
+    let source = names::unique("q");
+    let target = names::unique("q");
+    for queue in [&source, &target] {
+        rabbitmq.declare_queue(queue, QueueKind::Classic).await;
+    }
+    let from = format!(r#"{{ rabbitmq = "main", queue = "{source}" }}"#);
+    let to = format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{target}" }}"#);
+    let lines = format!("url = \"redis://127.0.0.1:{}\"", link.port());
+    let config = Config::under(&lines, &names::unique("late")).rabbitmq("main", rabbitmq).route(
+        "one",
+        &from,
+        &to,
+        "max_size = \"16MiB\"",
+    );
+    let relay = Relay::start(&config).await;
+    run.collect_rabbitmq(rabbitmq, &target);
+    link.set(Mode::Rate(3 << 19));
+    let label = format!("rabbitmq:{target}");
+    let large = run.message(&label, When::Delay(500)).size(12 << 20).random();
+    let small = run.message(&label, When::Delay(500));
+    run.send_rabbitmq(rabbitmq, "", Some(&source), vec![large, small]).await;
+    named(&relay, "source:one", "neither stored nor published").await;
+    link.set(Mode::Pass);
+    accounted_one(&run, &relay).await;
+    up_again(&relay, "source:one").await;
+    logged(&relay, &["the source waits", "the source is read again"]).await;
+}
+
 async fn accounted_one(run: &Run, relay: &Relay) {
     run.drain(relay).await;
     run.report().assert_accounted(super::repeats(relay).await);
@@ -131,9 +172,9 @@ async fn accounted_one(run: &Run, relay: &Relay) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_that_hangs_is_named_and_what_waits_for_it_is_late_from_its_due_time_on() {
     let (redis, mut kafka, mut rabbitmq) = tokio::join!(Redis::shared(), Kafka::start(), Rabbitmq::start());
-    let four = four_routes(redis, &kafka, &rabbitmq).await;
-    let relay = Relay::start(&four.config).await;
-    tokio::join!(four.send_kafka(&kafka, 120), four.send_rabbitmq(&rabbitmq, 120));
+    let fixture = four_routes(redis, &kafka, &rabbitmq).await;
+    let relay = Relay::start(&fixture.config).await;
+    tokio::join!(fixture.send_kafka(&kafka, 120), fixture.send_rabbitmq(&rabbitmq, 120));
     eventually("all of it is read", async || {
         let read = relay.total("postdate_admitted_total", &[]).await;
         if read >= 400.0 { Ok(()) } else { Err(format!("{read} of 400")) }
@@ -148,12 +189,13 @@ async fn a_target_that_hangs_is_named_and_what_waits_for_it_is_late_from_its_due
         let stopped = Instant::now();
         let routes = if hangs == "kafka" { ["k-k", "r-k"] } else { ["k-r", "r-r"] };
         if hangs == "rabbitmq" {
-            assert!(!four.run.ledger().missing().is_empty(), "the stop must come in mid-flow");
+            assert!(!fixture.run.ledger().missing().is_empty(), "the stop must come in mid-flow");
         }
         for route in routes {
             named(&relay, &format!("route:{route}"), "late: ").await;
             eventually(&format!("{route} is late since its due time"), async || {
-                let (late, least) = (late_ms(&relay, route).await?, stopped.elapsed().as_millis() as i64);
+                let late = late_ms(&relay, route).await?;
+                let least = stopped.elapsed().as_millis() as i64;
                 // Its first message was due within a second of the stop, or before.
                 if late >= least - 1000 - BEHIND_MS && late >= 6000 {
                     Ok(())
@@ -172,18 +214,20 @@ async fn a_target_that_hangs_is_named_and_what_waits_for_it_is_late_from_its_due
             up_again(&relay, &format!("route:{route}")).await;
         }
         if hangs == "kafka" {
-            four.send_rabbitmq(&rabbitmq, 120).await;
-            four.send_kafka(&kafka, 120).await;
+            fixture.send_rabbitmq(&rabbitmq, 120).await;
+            fixture.send_kafka(&kafka, 120).await;
         }
     }
-    accounted(&four, &relay).await;
+    accounted(&fixture, &relay).await;
     logged(&relay, &["messages are late", "messages are in time again"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sources_that_are_missing_and_publishing_that_is_paused_are_named() {
     let (redis, kafka, rabbitmq) = tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
-    let (topic, queue, target) = (names::unique("topic"), names::unique("queue"), names::unique("target"));
+    let topic = names::unique("topic");
+    let queue = names::unique("queue");
+    let target = names::unique("target");
     let run = Run::new();
     rabbitmq.declare_queue(&target, QueueKind::Classic).await;
     run.collect_rabbitmq(rabbitmq, &target);
@@ -215,7 +259,8 @@ async fn sources_that_are_missing_and_publishing_that_is_paused_are_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_fills_up_is_told_before_it_takes_nothing_in() {
     let (redis, rabbitmq) = tokio::join!(Redis::start(), Rabbitmq::shared());
-    let (source, target) = (names::unique("q"), names::unique("q"));
+    let source = names::unique("q");
+    let target = names::unique("q");
     rabbitmq.declare_queue(&source, QueueKind::Classic).await;
     rabbitmq.declare_queue(&target, QueueKind::Classic).await;
     let from = format!(r#"{{ rabbitmq = "main", queue = "{source}" }}"#);

@@ -15,7 +15,7 @@ mod restarts;
 
 use std::time::Duration;
 
-use crate::four::Four;
+use crate::fixture::FourRoutesFixture;
 use crate::support::{Relay, eventually};
 
 /// How long a server stays away in mid-flow: 10 s, or what `scripts/outage` says.
@@ -45,16 +45,16 @@ async fn logged(relay: &Relay, expected: &[&str]) {
     .await;
 }
 
-/// What this relay has published that may be a repeat, by its own count.
-async fn repeats(relay: &Relay) -> usize {
+/// Publishes of this relay that may be repeats, by its own count.
+pub(crate) async fn repeats(relay: &Relay) -> usize {
     relay.total("postdate_redelivered_total", &[]).await as usize
 }
 
 /// Drains, and compares: every duplicate must have its cause, and causes are no blank cheque.
-async fn accounted(four: &Four, relay: &Relay) {
-    four.run.drain(relay).await;
+async fn accounted(fixture: &FourRoutesFixture, relay: &Relay) {
+    fixture.run.drain(relay).await;
     let explained = repeats(relay).await;
-    let report = four.run.report();
+    let report = fixture.run.report();
     report.assert_accounted(explained);
     assert!(explained <= report.attempts, "{explained} repeats of {} messages", report.attempts);
 }

@@ -5,7 +5,7 @@ use crate::support::{Config, Proxy, QueueKind, Rabbitmq, Redis, Relay, Run, When
 
 const MESSAGES: u32 = 150;
 const SIZE: usize = 1 << 20;
-/// What one queue may hand over of `max_size = "1MiB"`, with no other source beside it.
+/// Deliveries that one queue may hand over at `max_size = "1MiB"`, with no other source beside it.
 const HANDED_OVER: u32 = 96;
 
 #[tokio::test(flavor = "multi_thread")]

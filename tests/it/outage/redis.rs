@@ -1,7 +1,7 @@
 //! Redis away.
 
 use super::{accounted, away, logged, readiness};
-use crate::four::four_routes;
+use crate::fixture::four_routes;
 use crate::support::{Kafka, Rabbitmq, Redis, Relay};
 
 #[tokio::test]
@@ -9,25 +9,25 @@ async fn redis_not_there_at_start_and_killed_in_mid_flow() {
     let (kafka, rabbitmq) = tokio::join!(Kafka::shared(), Rabbitmq::shared());
     // What a killed Redis has answered must be in its file: the tiers are not what is tested here.
     let mut redis = Redis::start_with("redis-server", &["--appendfsync", "always"]).await;
-    let four = four_routes(&redis, kafka, rabbitmq).await;
+    let fixture = four_routes(&redis, kafka, rabbitmq).await;
     redis.terminate().await;
-    let mut relay = Relay::spawn(&four.config, &[]);
+    let mut relay = Relay::spawn(&fixture.config, &[]);
     logged(&relay, &["waiting for the store"]).await;
     readiness(&relay, 503).await;
-    four.send(kafka, rabbitmq).await;
+    fixture.send(kafka, rabbitmq).await;
     redis.restart().await;
     relay.ready().await;
-    four.send(kafka, rabbitmq).await;
-    assert!(!four.run.ledger().missing().is_empty(), "the kill must come in mid-flow");
+    fixture.send(kafka, rabbitmq).await;
+    assert!(!fixture.run.ledger().missing().is_empty(), "the kill must come in mid-flow");
     redis.kill9().await;
     readiness(&relay, 503).await;
-    four.send(kafka, rabbitmq).await;
+    fixture.send(kafka, rabbitmq).await;
     away().await;
     redis.restart().await;
     readiness(&relay, 200).await;
-    four.send(kafka, rabbitmq).await;
+    fixture.send(kafka, rabbitmq).await;
     logged(&relay, &["redis is away; waiting for it", "connected to redis"]).await;
-    accounted(&four, &relay).await;
+    accounted(&fixture, &relay).await;
     assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");
 }
 
@@ -35,13 +35,13 @@ async fn redis_not_there_at_start_and_killed_in_mid_flow() {
 async fn redis_that_hangs_for_longer_than_claims_last() {
     let (kafka, rabbitmq) = tokio::join!(Kafka::shared(), Rabbitmq::shared());
     let mut redis = Redis::start().await;
-    let mut four = four_routes(&redis, kafka, rabbitmq).await;
-    four.config = four.config.section("[timer]\nclaim = \"2s\"");
-    let mut relay = Relay::start(&four.config).await;
-    four.send(kafka, rabbitmq).await;
-    assert!(!four.run.ledger().missing().is_empty(), "it must hang in mid-flow");
+    let mut fixture = four_routes(&redis, kafka, rabbitmq).await;
+    fixture.config = fixture.config.section("[timer]\nclaim = \"2s\"");
+    let mut relay = Relay::start(&fixture.config).await;
+    fixture.send(kafka, rabbitmq).await;
+    assert!(!fixture.run.ledger().missing().is_empty(), "it must hang in mid-flow");
     redis.stop();
-    four.send(kafka, rabbitmq).await;
+    fixture.send(kafka, rabbitmq).await;
     readiness(&relay, 503).await;
     away().await;
     redis.cont();
@@ -56,6 +56,6 @@ async fn redis_that_hangs_for_longer_than_claims_last() {
     redis.cont();
     readiness(&relay, 200).await;
     logged(&relay, &["waiting for the store", "the store is reached"]).await;
-    accounted(&four, &relay).await;
+    accounted(&fixture, &relay).await;
     assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");
 }

@@ -1,8 +1,8 @@
-//! What is read twice: flagged, never skipped, and what has a name is recognised.
+//! Records that are read twice: they are flagged, never skipped, and recognised by their name if they have one.
 
 use std::time::Duration;
 
-use crate::kafka::rig::rewind;
+use crate::kafka::fixture::rewind;
 use crate::support::accounting::Outcome;
 use crate::support::{Config, Kafka, Redis, Relay, Run, When, eventually, names};
 
@@ -16,7 +16,8 @@ struct One {
 
 impl One {
     async fn start(redis: &Redis, kafka: &Kafka) -> Self {
-        let (source, target) = (kafka.unique_topic("source", 1).await, kafka.unique_topic("target", 1).await);
+        let source = kafka.unique_topic("source", 1).await;
+        let target = kafka.unique_topic("target", 1).await;
         let from = format!(r#"{{ kafka = "main", topic = "{source}", group = "{source}" }}"#);
         let to = format!(r#"{{ kafka = "main", topic = "{target}" }}"#);
         let config = Config::new(redis).kafka("main", kafka).route("one", &from, &to, "");
@@ -70,8 +71,8 @@ async fn a_rewound_group_repeats_with_a_cause_and_recognises_pending_names() {
     assert_eq!(explained as usize, 50);
 }
 
-/// Who was stopped for longer than its session goes on with what it holds: what its successor has read
-/// meanwhile comes twice, and the successor does not know it.
+/// A consumer that was stopped for longer than its session goes on with its records: those that its successor has read
+/// meanwhile come twice, and the successor does not know it.
 #[tokio::test]
 async fn what_another_consumer_has_read_meanwhile_is_flagged() {
     let (redis, kafka) = tokio::join!(Redis::shared(), Kafka::shared());

@@ -10,7 +10,7 @@ use lapin::{BasicProperties, Channel};
 use postdate::domain::verdict::Refusal;
 use postdate::domain::{Flags, Message, Properties, Verdict};
 
-use super::{Catcher, Life, PATIENCE, Submitter, bodies, message, patiently, resolve, stamp};
+use super::{DeliverySink, PATIENCE, RabbitmqFixture, Submitter, bodies, message, patiently, resolve, stamp};
 use crate::support::{QueueKind, Rabbitmq, eventually, names};
 
 /// A channel of a connection that the test keeps.
@@ -77,12 +77,13 @@ fn everything() -> BasicProperties {
 async fn every_property_and_nested_header_comes_out_as_it_went_in() {
     let server = Rabbitmq::shared().await;
     for kind in [QueueKind::Classic, QueueKind::Quorum] {
-        let (from, to) = (names::unique("in"), names::unique("out"));
+        let from = names::unique("in");
+        let to = names::unique("out");
         server.declare_queue(&from, kind).await;
         server.declare_queue(&to, kind).await;
-        let life = Life::new(server);
-        let catcher = Catcher::default();
-        life.consume(&[&from], 10, &catcher);
+        let fixture = RabbitmqFixture::new(server);
+        let sink = DeliverySink::default();
+        fixture.consume(&[&from], 10, &sink);
         let connection = server.connect().await.expect("connects");
         let channel = channel(&connection).await;
         let sent = everything();
@@ -92,12 +93,12 @@ async fn every_property_and_nested_header_comes_out_as_it_went_in() {
                 channel.basic_publish("".into(), from.as_str().into(), options, body, properties).await;
             confirm.expect("sent").await.expect("confirmed");
         }
-        let [first, second] = <[_; 2]>::try_from(catcher.catch(2).await).expect("two");
+        let [first, second] = <[_; 2]>::try_from(sink.catch(2).await).expect("two");
         assert_eq!(first.message.key.as_deref(), Some(from.as_bytes()));
         assert_eq!(first.produced.map(|at| at.0), Some(1_700_000_000_999));
         assert_eq!((second.produced, second.flags), (None, Flags::default()));
 
-        let lanes = life.lanes();
+        let lanes = fixture.lanes();
         let lane = lanes.lane("");
         let mut submitter = Submitter::default();
         submitter.submit(&*lane, 1, &to, first.message.clone(), None);
@@ -125,7 +126,7 @@ async fn every_property_and_nested_header_comes_out_as_it_went_in() {
         stamped.insert("x-delay-attempt".into(), AMQPValue::LongLongInt(2));
         assert_eq!(got().await.properties, sent.clone().with_headers(stamped), "{kind:?}");
         connection.close(200, "done".into()).await.expect("closes");
-        life.drain().await;
+        fixture.drain().await;
     }
 }
 
@@ -135,12 +136,13 @@ async fn each_unroutable_message_gets_its_own_return_and_no_other() {
     let server = Rabbitmq::shared().await;
     // Transient messages are confirmed many at once, where the client library mixes the returns up.
     for (kind, delivery_mode) in [(QueueKind::Classic, 1), (QueueKind::Classic, 2), (QueueKind::Quorum, 2)] {
-        let (exchange, queue) = (names::unique("x"), names::unique("q"));
+        let exchange = names::unique("x");
+        let queue = names::unique("q");
         server.declare_exchange(&exchange, ExchangeKind::Direct).await;
         server.declare_queue(&queue, kind).await;
         server.bind(&queue, &exchange, "bound").await;
-        let life = Life::new(server);
-        let lanes = life.lanes();
+        let fixture = RabbitmqFixture::new(server);
+        let lanes = fixture.lanes();
         let lane = lanes.lane(&exchange);
         let mut submitter = Submitter::default();
         // Equal bodies, with and without a stamp: only the key or the id tells them apart.
@@ -168,7 +170,7 @@ async fn each_unroutable_message_gets_its_own_return_and_no_other() {
         })
         .await;
         assert_eq!(lane.backlog(), 0);
-        life.drain().await;
+        fixture.drain().await;
     }
 }
 
@@ -177,35 +179,38 @@ async fn one_lane_keeps_the_order_of_its_submitter() {
     let server = Rabbitmq::shared().await;
     let queue = names::unique("q");
     server.declare_queue(&queue, QueueKind::Classic).await;
-    let life = Life::new(server);
-    let lanes = life.lanes();
+    let fixture = RabbitmqFixture::new(server);
+    let lanes = fixture.lanes();
     let lane = lanes.lane("");
     let mut submitter = Submitter::default();
     for ticket in 0..3000 {
         submitter.submit(&*lane, ticket, &queue, message(format!("{ticket:05}")), None);
     }
     submitter.collect(3000).await;
-    let catcher = Catcher::default();
-    life.consume(&[&queue], 1000, &catcher);
+    let sink = DeliverySink::default();
+    fixture.consume(&[&queue], 1000, &sink);
     let mut seen = Vec::new();
     for _ in 0..3 {
-        let caught = catcher.catch(1000).await;
+        let caught = sink.catch(1000).await;
         seen.extend(bodies(&caught));
         resolve(caught);
     }
     assert!(seen.is_sorted(), "{seen:?}");
-    life.drain().await;
+    fixture.drain().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_exchange_refuses_at_once_while_another_lane_flows_and_is_found_when_it_is_there() {
     let server = Rabbitmq::shared().await;
-    let (missing, queue) = (names::unique("x"), names::unique("q"));
+    let missing = names::unique("x");
+    let queue = names::unique("q");
     server.declare_queue(&queue, QueueKind::Classic).await;
-    let life = Life::new(server);
-    let lanes = life.lanes();
-    let (bad, good) = (lanes.lane(&missing), lanes.lane(""));
-    let (mut refused, mut confirmed) = (Submitter::default(), Submitter::default());
+    let fixture = RabbitmqFixture::new(server);
+    let lanes = fixture.lanes();
+    let bad = lanes.lane(&missing);
+    let good = lanes.lane("");
+    let mut refused = Submitter::default();
+    let mut confirmed = Submitter::default();
     for ticket in 0..100 {
         refused.submit(&*bad, ticket, "k", message("m"), None);
         confirmed.submit(&*good, ticket, &queue, message("m"), None);
@@ -219,7 +224,7 @@ async fn a_missing_exchange_refuses_at_once_while_another_lane_flows_and_is_foun
     assert!(confirmed.collect(100).await.values().all(|verdict| *verdict == Verdict::Confirmed));
     assert!(bad.trouble().is_some_and(|trouble| trouble.contains("NOT_FOUND")));
     assert_eq!(good.trouble(), None);
-    assert!(life.readiness.is_ready(), "{:?}", life.readiness.parts());
+    assert!(fixture.readiness.is_ready(), "{:?}", fixture.readiness.parts());
 
     server.declare_exchange(&missing, ExchangeKind::Fanout).await;
     server.bind(&queue, &missing, "").await;
@@ -235,7 +240,7 @@ async fn a_missing_exchange_refuses_at_once_while_another_lane_flows_and_is_foun
     })
     .await;
     assert_eq!(bad.trouble(), None);
-    life.drain().await;
+    fixture.drain().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -243,15 +248,15 @@ async fn draining_answers_all_and_takes_nothing_more() {
     let server = Rabbitmq::shared().await;
     let queue = names::unique("q");
     server.declare_queue(&queue, QueueKind::Classic).await;
-    let life = Life::new(server);
-    let lanes = life.lanes();
+    let fixture = RabbitmqFixture::new(server);
+    let lanes = fixture.lanes();
     let lane = lanes.lane("");
     let mut submitter = Submitter::default();
     for ticket in 0..5000 {
         submitter.submit(&*lane, ticket, &queue, message("m"), None);
     }
     submitter.collect(1).await;
-    life.drain().await;
+    fixture.drain().await;
     submitter.submit(&*lane, 5000, &queue, message("late"), None);
     let verdicts = submitter.collect(5001).await;
     let confirmed = verdicts.values().filter(|verdict| **verdict == Verdict::Confirmed).count();
@@ -266,8 +271,8 @@ async fn what_is_past_its_deadline_is_not_tried() {
     let server = Rabbitmq::shared().await;
     let queue = names::unique("q");
     server.declare_queue(&queue, QueueKind::Classic).await;
-    let life = Life::new(server);
-    let lanes = life.lanes();
+    let fixture = RabbitmqFixture::new(server);
+    let lanes = fixture.lanes();
     let lane = lanes.lane("");
     let mut submitter = Submitter::default();
     for ticket in 0..10 {
@@ -279,15 +284,16 @@ async fn what_is_past_its_deadline_is_not_tried() {
         submitter.collect(10).await.iter().filter(|(_, v)| tried(v)).map(|(t, _)| *t).collect();
     assert_eq!(tried, (5..10).collect());
     assert_eq!(server.queue_len(&queue).await, 5);
-    life.drain().await;
+    fixture.drain().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_check_names_what_is_missing() {
     let server = Rabbitmq::shared().await;
-    let (there, missing) = (names::unique("q"), names::unique("gone"));
+    let there = names::unique("q");
+    let missing = names::unique("gone");
     server.declare_queue(&there, QueueKind::Quorum).await;
-    let life = Life::new(server);
+    let fixture = RabbitmqFixture::new(server);
     let things = vec![
         postdate::broker::rabbitmq::Thing::Queue(there.clone()),
         postdate::broker::rabbitmq::Thing::Queue(missing.clone()),
@@ -295,7 +301,7 @@ async fn a_check_names_what_is_missing() {
         postdate::broker::rabbitmq::Thing::Exchange("amq.topic".to_owned()),
         postdate::broker::rabbitmq::Thing::Exchange(missing.clone()),
     ];
-    let found = life.broker.look_for(things, PATIENCE).await.expect("it answers");
+    let found = fixture.broker.look_for(things, PATIENCE).await.expect("it answers");
     let wrong: Vec<_> =
         found.into_iter().filter_map(|(_, there)| there.err().map(|fault| fault.to_string())).collect();
     assert_eq!(wrong.len(), 2, "{wrong:?}");

@@ -10,23 +10,24 @@ use postdate::domain::verdict::{DeadReason, Refusal};
 use postdate::domain::{Header, HeaderValue, Message, Properties, Verdict};
 use postdate::egress::Lane;
 
-use super::{Life, Submitter, message, patiently, stamp, with_header};
+use super::{RabbitmqFixture, Submitter, message, patiently, stamp, with_header};
 use crate::support::{QueueKind, Rabbitmq, names};
 
-/// What no other try can change.
+/// A failure that no other try can change.
 const HOPELESS: Refusal = Refusal::Hopeless(DeadReason::NotAllowed);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_nack_is_of_its_own_message() {
     let server = Rabbitmq::shared().await;
-    let (full, free) = (names::unique("q"), names::unique("q"));
+    let full = names::unique("q");
+    let free = names::unique("q");
     let mut arguments = FieldTable::default();
     arguments.insert("x-max-length".into(), AMQPValue::LongInt(1));
     arguments.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
     server.declare_queue_with(&full, QueueKind::Classic, arguments).await;
     server.declare_queue(&free, QueueKind::Classic).await;
-    let life = Life::new(server);
-    let lanes = life.lanes();
+    let fixture = RabbitmqFixture::new(server);
+    let lanes = fixture.lanes();
     let lane = lanes.lane("");
     let mut submitter = Submitter::default();
     for ticket in 0..200 {
@@ -42,7 +43,7 @@ async fn a_nack_is_of_its_own_message() {
     let kept = server.queue_len(&full).await as usize;
     assert_eq!(nacks + kept, 100);
     assert!(nacks >= 90, "{nacks}");
-    life.drain().await;
+    fixture.drain().await;
 }
 
 /// A fanout to a queue that takes all and one that is full: the broker nacks what the other queue has.
@@ -59,8 +60,8 @@ async fn a_nack_of_one_queue_of_several_is_no_refusal() {
         server.declare_queue(&free, kind).await;
         server.bind(&full, &exchange, "").await;
         server.bind(&free, &exchange, "").await;
-        let life = Life::new(server);
-        let lanes = life.lanes();
+        let fixture = RabbitmqFixture::new(server);
+        let lanes = fixture.lanes();
         let lane = lanes.lane(&exchange);
         let mut submitter = Submitter::default();
         for ticket in 0..50 {
@@ -71,7 +72,7 @@ async fn a_nack_of_one_queue_of_several_is_no_refusal() {
         assert_eq!(refused, None, "{kind:?}: the other queue has it");
         assert!(verdicts.values().any(|v| matches!(v, Verdict::Unknown { .. })), "{kind:?}");
         assert_eq!(server.queue_len(&free).await, 50, "{kind:?}");
-        life.drain().await;
+        fixture.drain().await;
     }
 }
 
@@ -106,8 +107,8 @@ async fn what_closes_the_channel_takes_its_neighbours_with_it_once_only() {
     server.ctl(&["eval", "application:set_env(rabbit, max_message_size, 100000)."]).await;
     let queue = names::unique("q");
     server.declare_queue(&queue, QueueKind::Classic).await;
-    let life = Life::new(&server);
-    let lanes = life.lanes();
+    let fixture = RabbitmqFixture::new(&server);
+    let lanes = fixture.lanes();
     let lane = lanes.lane("");
     let mut messages: Vec<_> = (0..100).map(|n| message(format!("good {n}"))).collect();
     messages[30] = message(Bytes::from(vec![b'x'; 100_001]));
@@ -130,7 +131,7 @@ async fn what_closes_the_channel_takes_its_neighbours_with_it_once_only() {
         let (again, unknown) = settle(&*lane, &queue, &messages[at..=at]).await;
         assert_eq!((again.as_slice(), unknown), (&verdicts[at..=at], 0));
     }
-    life.drain().await;
+    fixture.drain().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -138,8 +139,8 @@ async fn what_is_known_to_kill_is_refused_before_it_does() {
     let server = Rabbitmq::shared().await;
     let queue = names::unique("q");
     server.declare_queue(&queue, QueueKind::Classic).await;
-    let life = Life::new(server);
-    let lanes = life.lanes();
+    let fixture = RabbitmqFixture::new(server);
+    let lanes = fixture.lanes();
     let lane = lanes.lane("");
     let with = |properties| Message { properties: Some(Box::new(properties)), ..message("m") };
     let huge = Header::new("h", HeaderValue::LongString(Bytes::from(vec![b'x'; 140_000])));
@@ -170,13 +171,14 @@ async fn what_is_known_to_kill_is_refused_before_it_does() {
             other => panic!("{ticket}: {other:?}"),
         }
     }
-    life.drain().await;
+    fixture.drain().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_exchange_that_may_not_be_written_refuses_each_while_another_lane_flows() {
     let server = Rabbitmq::shared().await;
-    let (exchange, queue) = (names::unique("x"), names::unique("q"));
+    let exchange = names::unique("x");
+    let queue = names::unique("q");
     server.declare_queue(&queue, QueueKind::Classic).await;
     let connection = server.connect().await.expect("connects");
     let channel = connection.create_channel().await.expect("a channel");
@@ -188,9 +190,10 @@ async fn an_exchange_that_may_not_be_written_refuses_each_while_another_lane_flo
         FieldTable::default(),
     );
     declared.await.expect("an internal exchange, which nobody may publish to");
-    let life = Life::new(server);
-    let lanes = life.lanes();
-    let (bad, good) = (lanes.lane(&exchange), lanes.lane(""));
+    let fixture = RabbitmqFixture::new(server);
+    let lanes = fixture.lanes();
+    let bad = lanes.lane(&exchange);
+    let good = lanes.lane("");
     let flow = Arc::new(tokio::sync::Notify::new());
     let messages: Vec<_> = (0..50).map(|n| message(format!("{n}"))).collect();
     let (refused, confirmed) = tokio::join!(
@@ -226,18 +229,19 @@ async fn an_exchange_that_may_not_be_written_refuses_each_while_another_lane_flo
         confirmed.got.len()
     );
     assert!(bad.trouble().is_some_and(|trouble| trouble.contains("ACCESS_REFUSED")));
-    life.drain().await;
+    fixture.drain().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_exchange_deleted_in_mid_flow_leaves_nothing_confirmed_that_is_not_there() {
     let server = Rabbitmq::shared().await;
-    let (exchange, queue) = (names::unique("x"), names::unique("q"));
+    let exchange = names::unique("x");
+    let queue = names::unique("q");
     server.declare_exchange(&exchange, ExchangeKind::Fanout).await;
     server.declare_queue(&queue, QueueKind::Classic).await;
     server.bind(&queue, &exchange, "").await;
-    let life = Life::new(server);
-    let lanes = life.lanes();
+    let fixture = RabbitmqFixture::new(server);
+    let lanes = fixture.lanes();
     let lane = lanes.lane(&exchange);
     let mut submitter = Submitter::default();
     for ticket in 0..20_000 {
@@ -261,5 +265,5 @@ async fn an_exchange_deleted_in_mid_flow_leaves_nothing_confirmed_that_is_not_th
     assert!(missing > 0, "the flow outlived the exchange");
     let there = server.queue_len(&queue).await as usize;
     assert!((confirmed..=confirmed + unknown).contains(&there), "{there}: {confirmed} + at most {unknown}");
-    life.drain().await;
+    fixture.drain().await;
 }

@@ -5,20 +5,20 @@ use std::sync::atomic::Ordering;
 use postdate::domain::Flags;
 use prometheus_client::registry::Registry;
 
-use super::{Catcher, Gate, Life, OPEN, Submitter, bodies, body, message, resolve};
+use super::{DeliverySink, Gate, OPEN, RabbitmqFixture, Submitter, bodies, body, message, resolve};
 use crate::support::{QueueKind, Rabbitmq, eventually, names};
 
 /// Puts numbered messages into a queue.
 async fn fill(server: &Rabbitmq, queue: &str, count: u64) {
-    let life = Life::new(server);
-    let lanes = life.lanes();
+    let fixture = RabbitmqFixture::new(server);
+    let lanes = fixture.lanes();
     let lane = lanes.lane("");
     let mut submitter = Submitter::default();
     for ticket in 0..count {
         submitter.submit(&*lane, ticket, queue, message(format!("{ticket:05}")), None);
     }
     submitter.collect(count as usize).await;
-    life.drain().await;
+    fixture.drain().await;
 }
 
 /// Waits until the gauge says that so many are read and not resolved.
@@ -45,28 +45,28 @@ async fn only_the_resolved_prefix_is_acknowledged_and_the_rest_comes_again_flagg
         let queue = names::unique("q");
         server.declare_queue(&queue, kind).await;
         fill(server, &queue, 20).await;
-        let life = Life::new(server);
-        let catcher = Catcher::default();
-        let registry = life.consume(&[&queue], 10, &catcher);
-        let mut caught = catcher.catch(10).await;
+        let fixture = RabbitmqFixture::new(server);
+        let sink = DeliverySink::default();
+        let registry = fixture.consume(&[&queue], 10, &sink);
+        let mut caught = sink.catch(10).await;
         assert_eq!(bodies(&caught), numbers(0..10));
         unresolved(&registry, 10).await;
         assert!(caught.iter().all(|delivery| delivery.flags == Flags::default()));
         // 0 to 4 and 6 to 9 are safe, 5 is not: five are released, so five more come.
         let fifth = caught.remove(5);
         resolve(caught);
-        let more = catcher.catch(5).await;
+        let more = sink.catch(5).await;
         assert_eq!(bodies(&more), numbers(10..15));
         // An end by force: 5 and what came after it go back.
-        life.shutdown.force();
-        life.drain().await;
+        fixture.shutdown.force();
+        fixture.drain().await;
         unresolved(&registry, 0).await;
         drop((fifth, more));
 
-        let life = Life::new(server);
-        let catcher = Catcher::default();
-        life.consume(&[&queue], 100, &catcher);
-        let mut again = catcher.catch(15).await;
+        let fixture = RabbitmqFixture::new(server);
+        let sink = DeliverySink::default();
+        fixture.consume(&[&queue], 100, &sink);
+        let mut again = sink.catch(15).await;
         again.sort_by_key(body);
         assert_eq!(bodies(&again), numbers(5..20), "{kind:?}");
         for delivery in again {
@@ -74,7 +74,7 @@ async fn only_the_resolved_prefix_is_acknowledged_and_the_rest_comes_again_flagg
             assert_eq!(redelivered, *body(&delivery) < *"00015", "{delivery:?}");
             delivery.receipt.resolve();
         }
-        life.drain().await;
+        fixture.drain().await;
         assert_eq!(server.queue_len(&queue).await, 0, "{kind:?}");
     }
 }
@@ -85,46 +85,47 @@ async fn draining_waits_for_what_was_taken_and_nothing_comes_twice() {
     let queue = names::unique("q");
     server.declare_queue(&queue, QueueKind::Quorum).await;
     fill(server, &queue, 1000).await;
-    let life = Life::new(server);
-    let catcher = Catcher::default();
-    life.consume(&[&queue], 50, &catcher);
-    let mut taken = catcher.catch(50).await;
-    taken.extend(catcher.0.deliveries.lock().drain(..));
+    let fixture = RabbitmqFixture::new(server);
+    let sink = DeliverySink::default();
+    fixture.consume(&[&queue], 50, &sink);
+    let mut taken = sink.catch(50).await;
+    taken.extend(sink.0.deliveries.lock().drain(..));
     let first = bodies(&taken);
-    life.shutdown.begin();
+    fixture.shutdown.begin();
     // Resolved in reverse, long after the drain has begun: only then may it end.
-    let late = life.tasks.ended("ingress", std::time::Duration::from_millis(300)).await;
+    let late = fixture.tasks.ended(std::time::Duration::from_millis(300)).await;
     assert!(late.is_err(), "it waits for what it took");
     resolve(taken.into_iter().rev());
-    life.drain().await;
-    assert!(catcher.is_empty(), "nothing was taken after the drain had begun");
+    fixture.drain().await;
+    assert!(sink.is_empty(), "nothing was taken after the drain had begun");
 
-    let life = Life::new(server);
-    let catcher = Catcher::default();
-    life.consume(&[&queue], 1000, &catcher);
-    let rest = catcher.catch(1000 - first.len()).await;
+    let fixture = RabbitmqFixture::new(server);
+    let sink = DeliverySink::default();
+    fixture.consume(&[&queue], 1000, &sink);
+    let rest = sink.catch(1000 - first.len()).await;
     let mut all: Vec<_> = first.into_iter().chain(bodies(&rest)).collect();
     all.sort();
     assert_eq!(all, numbers(0..1000), "each once");
     resolve(rest);
-    life.drain().await;
+    fixture.drain().await;
     assert_eq!(server.queue_len(&queue).await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_queue_costs_its_own_route_only_and_one_deleted_is_found_again() {
     let server = Rabbitmq::shared().await;
-    let (gone, there) = (names::unique("q"), names::unique("q"));
+    let gone = names::unique("q");
+    let there = names::unique("q");
     server.declare_queue(&there, QueueKind::Classic).await;
-    let life = Life::new(server);
-    let catcher = Catcher::default();
-    life.consume(&[&gone, &there], 10, &catcher);
+    let fixture = RabbitmqFixture::new(server);
+    let sink = DeliverySink::default();
+    fixture.consume(&[&gone, &there], 10, &sink);
     fill(server, &there, 1).await;
-    resolve(catcher.catch(1).await);
+    resolve(sink.catch(1).await);
     for round in 1..=3 {
         server.declare_queue(&gone, QueueKind::Classic).await;
         fill(server, &gone, 2).await;
-        let caught = catcher.catch(2).await;
+        let caught = sink.catch(2).await;
         assert_eq!(bodies(&caught), numbers(0..2), "round {round}");
         if round < 3 {
             // Its receipts outlive the channel: they resolve into a ledger that nobody reads.
@@ -138,10 +139,10 @@ async fn a_missing_queue_costs_its_own_route_only_and_one_deleted_is_found_again
     })
     .await;
     fill(server, &there, 1).await;
-    resolve(catcher.catch(1).await);
-    let opened = catcher.0.opened.lock().clone();
+    resolve(sink.catch(1).await);
+    let opened = sink.0.opened.lock().clone();
     assert!(opened.contains(&format!("rabbitmq/main/{gone}")), "{opened:?}");
-    life.drain().await;
+    fixture.drain().await;
     assert_eq!(server.queue_len(&gone).await, 0);
 }
 
@@ -152,17 +153,17 @@ async fn what_is_gathered_under_load_comes_once_and_in_order() {
     let queue = names::unique("q");
     server.declare_queue(&queue, QueueKind::Classic).await;
     fill(server, &queue, COUNT).await;
-    let life = Life::new(server);
-    let catcher = Catcher::default();
-    catcher.0.has_time.store(true, Ordering::Relaxed);
-    life.consume(&[&queue], 500, &catcher);
+    let fixture = RabbitmqFixture::new(server);
+    let sink = DeliverySink::default();
+    sink.0.has_time.store(true, Ordering::Relaxed);
+    fixture.consume(&[&queue], 500, &sink);
     for first in (0..COUNT).step_by(100) {
-        let caught = catcher.catch(100).await;
+        let caught = sink.catch(100).await;
         assert_eq!(bodies(&caught), numbers(first..first + 100));
         resolve(caught);
     }
-    life.drain().await;
-    assert!(catcher.is_empty());
+    fixture.drain().await;
+    assert!(sink.is_empty());
     assert_eq!(server.queue_len(&queue).await, 0);
 }
 
@@ -174,19 +175,19 @@ async fn a_queue_is_subscribed_to_only_while_its_route_is_open_and_the_store_tak
         let queue = names::unique("q");
         server.declare_queue(&queue, kind).await;
         fill(server, &queue, 20).await;
-        let life = Life::new(server);
-        let catcher = Catcher::default();
-        let gate = &catcher.0.gate;
+        let fixture = RabbitmqFixture::new(server);
+        let sink = DeliverySink::default();
+        let gate = &sink.0.gate;
         gate.send_replace(Gate { ready: false, ..OPEN });
-        life.consume(&[&queue], 10, &catcher);
-        eventually("it waits for the store", async || match catcher.0.opened.lock().len() {
+        fixture.consume(&[&queue], 10, &sink);
+        eventually("it waits for the store", async || match sink.0.opened.lock().len() {
             0 => Err("not yet"),
             _ => Ok(()),
         })
         .await;
         assert_eq!(server.queue_len(&queue).await, 20, "{kind:?}: nothing is delivered");
         gate.send_replace(OPEN);
-        let taken = catcher.catch(10).await;
+        let taken = sink.catch(10).await;
         // Closed for a moment: what was delivered waits with its channel, and is taken when it opens.
         gate.send_replace(Gate { open: false, ..OPEN });
         resolve(taken);
@@ -198,13 +199,13 @@ async fn a_queue_is_subscribed_to_only_while_its_route_is_open_and_the_store_tak
             .await;
         };
         left(0).await;
-        assert!(catcher.is_empty(), "{kind:?}");
+        assert!(sink.is_empty(), "{kind:?}");
         // Closed for long: all goes back, once.
         gate.send_replace(Gate { open: false, back: true, ..OPEN });
         left(10).await;
-        assert!(catcher.is_empty(), "{kind:?}");
+        assert!(sink.is_empty(), "{kind:?}");
         gate.send_replace(OPEN);
-        let again = catcher.catch(10).await;
+        let again = sink.catch(10).await;
         assert_eq!(bodies(&again), numbers(10..20), "{kind:?}");
         assert!(again.iter().all(|delivery| delivery.flags.has(Flags::SOURCE_REDELIVERY)));
         let counts = again.iter().flat_map(|delivery| &delivery.message.headers);
@@ -215,7 +216,7 @@ async fn a_queue_is_subscribed_to_only_while_its_route_is_open_and_the_store_tak
         left(0).await;
         fill(server, &queue, 5).await;
         left(0).await;
-        life.drain().await;
+        fixture.drain().await;
         left(5).await;
     }
 }

@@ -38,8 +38,8 @@ async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
     in_time.unwrap_or_else(|_| panic!("{what}: not within {PATIENCE:?}"))
 }
 
-/// The life of a process, as far as these tests need one.
-struct Life {
+/// Connection, readiness, tasks and shutdown of a process, as far as these tests need them.
+struct RabbitmqFixture {
     broker: Arc<Broker>,
     readiness: Readiness,
     tasks: Tasks,
@@ -47,12 +47,14 @@ struct Life {
     clock: Clock,
 }
 
-impl Life {
+impl RabbitmqFixture {
     fn new(server: &Rabbitmq) -> Self {
         let readiness = Readiness::default();
         let connection = Connection { name: "main".into(), url: Secret::new(server.url()) };
         let broker = Broker::new(connection, &readiness);
-        let (tasks, shutdown, clock) = (Tasks::default(), Shutdown::default(), Clock::start());
+        let tasks = Tasks::default();
+        let shutdown = Shutdown::default();
+        let clock = Clock::start();
         Self { broker, readiness, tasks, shutdown, clock }
     }
 
@@ -61,13 +63,13 @@ impl Life {
     }
 
     /// Consumes queues, one route each, named `r0`, `r1`, ...; metrics in the registry.
-    fn consume(&self, queues: &[&str], prefetch: u16, catcher: &Catcher) -> Registry {
+    fn consume(&self, queues: &[&str], prefetch: u16, sink: &DeliverySink) -> Registry {
         let routes: Vec<_> =
             queues.iter().enumerate().map(|(n, queue)| route(&format!("r{n}"), queue, prefetch)).collect();
         let mut registry = Registry::default();
         let metrics = Metrics::new(&mut registry, routes.iter().map(|route| route.name.clone()));
         let surroundings = postdate::ingress::rabbitmq::Surroundings {
-            sink: Arc::new(catcher.clone()),
+            sink: Arc::new(sink.clone()),
             metrics: &metrics,
             parts: &postdate::ingress::ReadParts::of(&routes),
             tasks: &self.tasks,
@@ -80,7 +82,7 @@ impl Life {
     /// Drains, and all tasks must end by themselves.
     async fn drain(&self) {
         self.shutdown.begin();
-        self.tasks.ended("", PATIENCE).await.expect("all tasks end");
+        self.tasks.ended(PATIENCE).await.expect("all tasks end");
         assert!(!self.tasks.has_panicked(), "a task panicked");
     }
 }
@@ -134,7 +136,7 @@ fn with_header(mut message: Message, header: Header) -> Message {
     message
 }
 
-/// What a delayed message is stamped with.
+/// Id, due time and attempt of a delayed message.
 struct Stamp {
     id: Text,
     due: UnixMs,
@@ -199,15 +201,15 @@ impl Submitter {
 
 /// A sink that keeps what it is given.
 #[derive(Clone, Default)]
-struct Catcher(Arc<Caught>);
+struct DeliverySink(Arc<TakenDeliveries>);
 
-/// What the sink says of its route's gate.
+/// State of the route's gate, as the sink reports it.
 #[derive(Clone, Copy)]
 struct Gate {
     open: bool,
-    /// Whether the store takes messages in.
+    /// Set while the store takes messages in.
     ready: bool,
-    /// Whether what waits at the closed gate is to go back.
+    /// Set while deliveries that wait at the closed gate are to go back.
     back: bool,
 }
 
@@ -230,16 +232,16 @@ impl std::ops::Deref for Gates {
 }
 
 #[derive(Default)]
-struct Caught {
+struct TakenDeliveries {
     gate: Gates,
     deliveries: Mutex<Vec<Delivery>>,
     arrived: Notify,
     opened: Mutex<Vec<String>>,
-    /// What it says of the urgency of what it takes.
+    /// Answer of the sink to `had_time`.
     has_time: AtomicBool,
 }
 
-impl Sink for Catcher {
+impl Sink for DeliverySink {
     type Feed = Self;
 
     async fn open(self: &Arc<Self>, _: &Arc<Route>, name: String) -> Option<Self> {
@@ -248,7 +250,7 @@ impl Sink for Catcher {
     }
 }
 
-impl Feed for Catcher {
+impl Feed for DeliverySink {
     async fn until_open(&self) {
         self.0.gate.subscribe().wait_for(|gate| gate.open).await.map(drop).expect("a gate");
     }
@@ -272,7 +274,7 @@ impl Feed for Catcher {
     }
 }
 
-impl Catcher {
+impl DeliverySink {
     /// Waits for so many deliveries and takes them.
     async fn catch(&self, count: usize) -> Vec<Delivery> {
         let all = async {

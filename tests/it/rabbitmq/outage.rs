@@ -8,7 +8,7 @@ use postdate::domain::verdict::Refusal;
 use postdate::domain::{Flags, Verdict};
 use postdate::lifecycle::readiness::State;
 
-use super::{Catcher, Life, Submitter, body, message, patiently, resolve};
+use super::{DeliverySink, RabbitmqFixture, Submitter, body, message, patiently, resolve};
 use crate::support::{QueueKind, Rabbitmq, eventually, names};
 
 /// Most publications that a lane has with the broker at a time.
@@ -33,8 +33,8 @@ async fn a_broker_killed_in_mid_flow_has_all_that_was_confirmed() {
     for kind in [QueueKind::Classic, QueueKind::Quorum] {
         let queue = names::unique("q");
         server.declare_queue(&queue, kind).await;
-        let life = Life::new(&server);
-        let lanes = life.lanes();
+        let fixture = RabbitmqFixture::new(&server);
+        let lanes = fixture.lanes();
         let lane = lanes.lane("");
         let mut submitter = Submitter::default();
         let submit = |submitter: &Submitter, tickets: Range<usize>| {
@@ -49,7 +49,7 @@ async fn a_broker_killed_in_mid_flow_has_all_that_was_confirmed() {
         submit(&submitter, COUNT - 2 * WINDOW..COUNT);
         server.kill9().await;
         eventually("the lane says so", async || lane.trouble().map(drop).ok_or("no trouble")).await;
-        let why = eventually("readiness says so", async || match life.readiness.parts().remove(0).1 {
+        let why = eventually("readiness says so", async || match fixture.readiness.parts().remove(0).1 {
             State::Degraded(why) => Ok(why),
             other => Err(format!("{other:?}")),
         })
@@ -70,20 +70,20 @@ async fn a_broker_killed_in_mid_flow_has_all_that_was_confirmed() {
         assert!(unknown <= WINDOW, "no more than the window: {unknown}");
 
         // Reading it all back: nothing confirmed is missing.
-        let reader = Life::new(&server);
-        let catcher = Catcher::default();
-        reader.consume(&[&queue], 1000, &catcher);
+        let reader = RabbitmqFixture::new(&server);
+        let sink = DeliverySink::default();
+        reader.consume(&[&queue], 1000, &sink);
         let mut missing: BTreeSet<String> =
             verdicts.iter().filter(|(_, v)| confirmed(v)).map(|(t, _)| t.to_string()).collect();
         while !missing.is_empty() {
-            for delivery in catcher.catch(1).await {
+            for delivery in sink.catch(1).await {
                 missing.remove(&body(&delivery));
                 delivery.receipt.resolve();
             }
         }
         assert_eq!(lane.trouble(), None);
         reader.drain().await;
-        life.drain().await;
+        fixture.drain().await;
     }
 }
 
@@ -94,21 +94,21 @@ async fn a_broker_killed_while_consuming_delivers_again_all_that_was_not_resolve
     for kind in [QueueKind::Classic, QueueKind::Quorum] {
         let queue = names::unique("q");
         server.declare_queue(&queue, kind).await;
-        let life = Life::new(&server);
-        let lanes = life.lanes();
+        let fixture = RabbitmqFixture::new(&server);
+        let lanes = fixture.lanes();
         let lane = lanes.lane("");
         let mut submitter = Submitter::default();
         for ticket in 0..COUNT {
             submitter.submit(&*lane, ticket as u64, &queue, message(format!("{ticket:05}")), None);
         }
         assert!(submitter.collect(COUNT).await.values().all(confirmed));
-        let catcher = Catcher::default();
-        life.consume(&[&queue], 500, &catcher);
+        let sink = DeliverySink::default();
+        fixture.consume(&[&queue], 500, &sink);
         // 0 to 999 are safe; of the next ones nothing is.
         for _ in 0..10 {
-            resolve(catcher.catch(100).await);
+            resolve(sink.catch(100).await);
         }
-        let held = catcher.catch(400).await;
+        let held = sink.catch(400).await;
         let known: BTreeSet<String> = held.iter().map(body).collect();
         server.kill9().await;
         server.restart().await;
@@ -116,7 +116,7 @@ async fn a_broker_killed_while_consuming_delivers_again_all_that_was_not_resolve
         resolve(held);
         let mut seen = BTreeSet::new();
         while seen.len() < COUNT - 1000 {
-            for delivery in catcher.catch(1).await {
+            for delivery in sink.catch(1).await {
                 let body = body(&delivery);
                 // No repeat without a cause: what was delivered before says so, and also what was acknowledged, where
                 // the broker did not get to it.
@@ -128,7 +128,7 @@ async fn a_broker_killed_while_consuming_delivers_again_all_that_was_not_resolve
                 delivery.receipt.resolve();
             }
         }
-        life.drain().await;
+        fixture.drain().await;
         assert_eq!(server.queue_len(&queue).await, 0);
     }
 }
@@ -139,30 +139,31 @@ async fn a_broker_that_is_not_there_at_start_is_waited_for() {
     let queue = names::unique("q");
     server.declare_queue(&queue, QueueKind::Classic).await;
     server.terminate().await;
-    let life = Life::new(&server);
-    let lanes = life.lanes();
+    let fixture = RabbitmqFixture::new(&server);
+    let lanes = fixture.lanes();
     let lane = lanes.lane("");
     let mut submitter = Submitter::default();
-    let soon = life.clock.mono_us() + 500_000;
+    let soon = fixture.clock.mono_us() + 500_000;
     submitter.submit_until(&*lane, 0, &queue, message("expires"), None, soon);
     submitter.submit(&*lane, 1, &queue, message("waits"), None);
     assert_eq!(submitter.collect(1).await[&0], Verdict::NotTried);
-    assert!(!life.readiness.is_ready());
-    assert!(matches!(life.readiness.parts().remove(0).1, State::Waiting(_)));
+    assert!(!fixture.readiness.is_ready());
+    assert!(matches!(fixture.readiness.parts().remove(0).1, State::Waiting(_)));
     server.restart().await;
     assert_eq!(submitter.collect(2).await[&1], Verdict::Confirmed);
-    assert!(life.readiness.is_ready());
-    life.drain().await;
+    assert!(fixture.readiness.is_ready());
+    fixture.drain().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_alarm_of_memory_pauses_publishing_and_judges_nothing() {
     let server = Rabbitmq::start().await;
-    let (from, to) = (names::unique("q"), names::unique("q"));
+    let from = names::unique("q");
+    let to = names::unique("q");
     server.declare_queue(&from, QueueKind::Classic).await;
     server.declare_queue(&to, QueueKind::Classic).await;
-    let life = Life::new(&server);
-    let lanes = life.lanes();
+    let fixture = RabbitmqFixture::new(&server);
+    let lanes = fixture.lanes();
     let lane = lanes.lane("");
     let mut submitter = Submitter::default();
     for ticket in 0..10 {
@@ -179,12 +180,12 @@ async fn an_alarm_of_memory_pauses_publishing_and_judges_nothing() {
     })
     .await;
     // Consuming and acknowledging goes on: it has a connection of its own.
-    let catcher = Catcher::default();
-    life.consume(&[&from], 5, &catcher);
+    let sink = DeliverySink::default();
+    fixture.consume(&[&from], 5, &sink);
     for _ in 0..2 {
-        resolve(catcher.catch(5).await);
+        resolve(sink.catch(5).await);
     }
-    let soon = life.clock.mono_us() + 300_000;
+    let soon = fixture.clock.mono_us() + 300_000;
     submitter.submit_until(&*lane, 5000, &to, message("expires"), None, soon);
     patiently("its deadline passes", async {
         while !submitter.got.contains_key(&5000) {
@@ -201,7 +202,7 @@ async fn an_alarm_of_memory_pauses_publishing_and_judges_nothing() {
     assert_eq!(sure, 5000, "all but the expired one");
     assert_eq!(lane.trouble(), None);
     assert_eq!(server.queue_len(&to).await, 4990, "each once");
-    life.drain().await;
+    fixture.drain().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -209,8 +210,8 @@ async fn a_broker_that_hangs_is_found_out_by_its_silence() {
     let mut server = Rabbitmq::start().await;
     let queue = names::unique("q");
     server.declare_queue(&queue, QueueKind::Classic).await;
-    let life = Life::new(&server);
-    let lanes = life.lanes();
+    let fixture = RabbitmqFixture::new(&server);
+    let lanes = fixture.lanes();
     let lane = lanes.lane("");
     let mut submitter = Submitter::default();
     submitter.submit(&*lane, 0, &queue, message("m"), None);
@@ -225,14 +226,14 @@ async fn a_broker_that_hangs_is_found_out_by_its_silence() {
     assert_eq!(submitter.got[&2], Verdict::Confirmed);
 
     // Told to end while it hangs: what is with the broker is unknown, and no task stays behind.
-    let catcher = Catcher::default();
-    life.consume(&[&queue], 10, &catcher);
-    let taken = catcher.catch(1).await;
+    let sink = DeliverySink::default();
+    fixture.consume(&[&queue], 10, &sink);
+    let taken = sink.catch(1).await;
     server.stop();
     submitter.submit(&*lane, 3, &queue, message("hangs"), None);
-    life.shutdown.begin();
-    life.shutdown.force();
-    life.drain().await;
+    fixture.shutdown.begin();
+    fixture.shutdown.force();
+    fixture.drain().await;
     let verdict = submitter.collect(4).await[&3].clone();
     assert!(matches!(verdict, Verdict::Unknown { .. } | Verdict::NotTried), "{verdict:?}");
     drop(taken);

@@ -3,7 +3,7 @@
 use postdate::lifecycle::readiness::State;
 use prometheus_client::encoding::text::encode;
 
-use super::{Catcher, Life, Submitter, bodies, message, resolve};
+use super::{DeliverySink, RabbitmqFixture, Submitter, bodies, message, resolve};
 use crate::support::{QueueKind, Rabbitmq, eventually, names};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -13,7 +13,7 @@ async fn a_header_name_that_is_not_text_stops_its_own_route_only() {
     for queue in &queues {
         server.declare_queue(queue, QueueKind::Classic).await;
     }
-    let feeder = Life::new(&server);
+    let feeder = RabbitmqFixture::new(&server);
     let lanes = feeder.lanes();
     let lane = lanes.lane("");
     let mut submitter = Submitter::default();
@@ -30,12 +30,12 @@ async fn a_header_name_that_is_not_text_stops_its_own_route_only() {
     server.ctl(&["eval", &poison]).await;
     assert_eq!(server.queue_len(&queues[1]).await, 6);
 
-    let life = Life::new(&server);
-    let catcher = Catcher::default();
-    let registry = life.consume(&queues.iter().map(String::as_str).collect::<Vec<_>>(), 100, &catcher);
+    let fixture = RabbitmqFixture::new(&server);
+    let sink = DeliverySink::default();
+    let registry = fixture.consume(&queues.iter().map(String::as_str).collect::<Vec<_>>(), 100, &sink);
     let resolver = async {
         loop {
-            for delivery in catcher.catch(1).await {
+            for delivery in sink.catch(1).await {
                 let seen = bodies(std::slice::from_ref(&delivery)).remove(0);
                 delivery.receipt.resolve();
                 if seen.starts_with("after") {
@@ -66,13 +66,13 @@ async fn a_header_name_that_is_not_text_stops_its_own_route_only() {
     };
     tokio::join!(paused, resolver);
     submitter.submit(&*lane, 101, &queues[2], message("after 2"), None);
-    let last = catcher.catch(1).await;
+    let last = sink.catch(1).await;
     assert_eq!(bodies(&last), ["after 2"]);
     resolve(last);
     submitter.collect(7).await;
     let text = metrics();
     assert!(!text.contains("route=\"r0\",reason=\"undecodable\""), "{text}");
-    assert_eq!(life.readiness.parts(), [("rabbitmq:main".to_owned(), State::Up)]);
-    life.drain().await;
+    assert_eq!(fixture.readiness.parts(), [("rabbitmq:main".to_owned(), State::Up)]);
+    fixture.drain().await;
     feeder.drain().await;
 }

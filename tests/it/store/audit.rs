@@ -2,7 +2,7 @@
 
 use postdate::store::{AuditReport, Swept, WriteResult};
 
-use super::room::*;
+use super::fixture::*;
 use crate::support::Redis;
 
 fn clean() -> AuditReport {
@@ -10,194 +10,197 @@ fn clean() -> AuditReport {
 }
 
 /// A store with something of everything, on a Redis of its own: the key space is small.
-async fn full() -> (Redis, Room) {
+async fn full() -> (Redis, StoreFixture) {
     let redis = Redis::start().await;
-    let room = Room::on(&redis, 1).await;
-    room.keep(vec![named("a", past(), "a1"), unnamed(past(), "a2")]).await;
-    room.keep(vec![named("b", past(), "b1"), unnamed(past(), "b2")]).await;
-    room.keep(vec![named("far", far(), "f1"), named("gone", far(), "f2")]).await;
-    room.cancel("gone").await;
-    room.write(vec![postdate::store::WriteOp::Bury(dead_letter(unnamed(past(), "d")))]).await;
-    assert_eq!(audit(&room).await, clean(), "nothing is wrong with a good store");
-    (redis, room)
+    let fixture = StoreFixture::on(&redis, 1).await;
+    fixture.keep(vec![named("a", past(), "a1"), unnamed(past(), "a2")]).await;
+    fixture.keep(vec![named("b", past(), "b1"), unnamed(past(), "b2")]).await;
+    fixture.keep(vec![named("far", far(), "f1"), named("gone", far(), "f2")]).await;
+    fixture.cancel("gone").await;
+    fixture.write(vec![postdate::store::WriteOp::Bury(dead_letter(unnamed(past(), "d")))]).await;
+    assert_eq!(audit(&fixture).await, clean(), "nothing is wrong with a good store");
+    (redis, fixture)
 }
 
-async fn audit(room: &Room) -> AuditReport {
-    room.store.audit(P).await.expect("audited")
+async fn audit(fixture: &StoreFixture) -> AuditReport {
+    fixture.store.audit(P).await.expect("audited")
 }
 
 /// The bundle that holds this name.
-async fn bundle_of(room: &Room, name: &str) -> String {
-    let place: String = room.command(&["HGET", &room.key("names"), &format!("orders/{name}")]).await;
+async fn bundle_of(fixture: &StoreFixture, name: &str) -> String {
+    let place: String = fixture.command(&["HGET", &fixture.key("names"), &format!("orders/{name}")]).await;
     place.split(' ').next().expect("a place").to_owned()
 }
 
 /// Audits to the end, and then there is nothing more to mend and nothing wrong.
-async fn mended(room: &Room) -> AuditReport {
-    let report = audit(room).await;
+async fn mended(fixture: &StoreFixture) -> AuditReport {
+    let report = audit(fixture).await;
     assert!(!report.is_clean());
-    assert_eq!(audit(room).await, clean(), "once is enough: {report:?}");
-    room.check().await;
+    assert_eq!(audit(fixture).await, clean(), "once is enough: {report:?}");
+    fixture.check().await;
     report
 }
 
 #[tokio::test]
 async fn interleaving_19_a_shelf_that_the_index_lacks_or_has_wrong_is_found() {
-    let (_redis, room) = full().await;
-    let shelf = room.heads().await.remove(0).shelf;
-    room.command::<i64>(&["ZREM", &room.key("idx"), &shelf]).await;
-    assert_eq!(mended(&room).await, AuditReport { indexes: 1, ..clean() });
-    room.command::<i64>(&["ZADD", &room.key("idx"), "77", &shelf]).await;
-    assert_eq!(mended(&room).await, AuditReport { indexes: 1, ..clean() });
-    room.command::<i64>(&["ZADD", &room.key("idx"), "77", "orders/none"]).await;
-    assert_eq!(mended(&room).await, AuditReport { indexes: 1, ..clean() });
-    assert_eq!(room.claim(LONG).await.len(), 2);
+    let (_redis, fixture) = full().await;
+    let shelf = fixture.heads().await.remove(0).shelf;
+    fixture.command::<i64>(&["ZREM", &fixture.key("idx"), &shelf]).await;
+    assert_eq!(mended(&fixture).await, AuditReport { indexes: 1, ..clean() });
+    fixture.command::<i64>(&["ZADD", &fixture.key("idx"), "77", &shelf]).await;
+    assert_eq!(mended(&fixture).await, AuditReport { indexes: 1, ..clean() });
+    fixture.command::<i64>(&["ZADD", &fixture.key("idx"), "77", "orders/none"]).await;
+    assert_eq!(mended(&fixture).await, AuditReport { indexes: 1, ..clean() });
+    assert_eq!(fixture.claim(LONG).await.len(), 2);
 }
 
 #[tokio::test]
 async fn interleaving_19_an_entry_without_its_blob_is_removed_and_named() {
-    let (_redis, room) = full().await;
-    let id = bundle_of(&room, "far").await;
-    room.command::<i64>(&["DEL", &room.key(&format!("b:{id}"))]).await;
-    let report = mended(&room).await;
+    let (_redis, fixture) = full().await;
+    let id = bundle_of(&fixture, "far").await;
+    fixture.command::<i64>(&["DEL", &fixture.key(&format!("b:{id}"))]).await;
+    let report = mended(&fixture).await;
     assert_eq!(report.lost.iter().map(ToString::to_string).collect::<Vec<_>>(), [id]);
     assert_eq!((report.indexes, report.counts), (0, Some(1)), "its bytes; its messages left with it");
     assert_eq!((report.leftovers, report.freed), (0, 1), "its name");
-    assert_eq!(room.keep(vec![named("far", far(), "f")]).await, [WriteResult::Stored]);
+    assert_eq!(fixture.keep(vec![named("far", far(), "f")]).await, [WriteResult::Stored]);
 }
 
 #[tokio::test]
 async fn a_live_claim_without_its_blob_is_its_holders_and_an_expired_one_is_removed() {
-    let (_redis, room) = full().await;
-    let claimed = room.claim(0).await;
+    let (_redis, fixture) = full().await;
+    let claimed = fixture.claim(0).await;
     let held = &claimed[0].claim;
-    room.extend(held, LONG, None).await;
+    fixture.extend(held, LONG, None).await;
     for c in &claimed {
-        room.command::<i64>(&["DEL", &room.key(&format!("b:{}", c.claim.id))]).await;
+        fixture.command::<i64>(&["DEL", &fixture.key(&format!("b:{}", c.claim.id))]).await;
     }
-    let report = audit(&room).await;
+    let report = audit(&fixture).await;
     assert_eq!(report.lost, [claimed[1].claim.id.clone()], "only the expired one");
-    let s: i64 = room.command(&["ZCARD", &room.key("claims")]).await;
+    let s: i64 = fixture.command(&["ZCARD", &fixture.key("claims")]).await;
     assert_eq!(s, 1);
-    assert_eq!(audit(&room).await.lost, []);
+    assert_eq!(audit(&fixture).await.lost, []);
 }
 
 #[tokio::test]
 async fn a_blob_that_lost_its_entry_is_due_again_at_its_time_and_says_that_it_may_be_a_repeat() {
-    let (_redis, room) = full().await;
-    let (far_one, near) = (bundle_of(&room, "far").await, bundle_of(&room, "a").await);
-    let claimed = room.claim(LONG).await;
+    let (_redis, fixture) = full().await;
+    let far_one = bundle_of(&fixture, "far").await;
+    let near = bundle_of(&fixture, "a").await;
+    let claimed = fixture.claim(LONG).await;
     for (key, id) in
         [("claims", &near), (&*format!("due:{}", &far_one[..far_one.rfind('/').expect("/")]), &far_one)]
     {
-        assert_eq!(room.command::<i64>(&["ZREM", &room.key(key), id]).await, 1);
+        assert_eq!(fixture.command::<i64>(&["ZREM", &fixture.key(key), id]).await, 1);
     }
-    let report = audit(&room).await;
+    let report = audit(&fixture).await;
     let mut restored: Vec<_> = report.restored.iter().map(ToString::to_string).collect();
     let mut expected = vec![far_one.clone(), near.clone()];
     restored.sort();
     expected.sort();
     assert_eq!(restored, expected);
-    let s = room.check().await;
+    let s = fixture.check().await;
     assert_eq!((s.due[&far_one], s.due[&near]), (far().0, past().0));
     assert_eq!(s.expiries[&near], 1);
     assert_eq!(s.gone.len(), 1, "what was cancelled stays so");
-    let again = room.claim(LONG).await;
+    let again = fixture.claim(LONG).await;
     assert_eq!((again.len(), live(&again[0])), (1, vec!["a1".to_owned(), "a2".to_owned()]));
     let holder = claimed.iter().find(|c| c.claim.id.as_str() == near).expect("claimed");
-    assert_eq!(room.settle(holder).await, postdate::store::Held::Stale);
-    room.check().await;
+    assert_eq!(fixture.settle(holder).await, postdate::store::Held::Stale);
+    fixture.check().await;
 }
 
 #[tokio::test]
 async fn what_stands_beside_a_bundle_that_lost_its_entry_waits_for_it_to_be_found() {
-    let (_redis, room) = full().await;
+    let (_redis, fixture) = full().await;
     // Too many keys for one audit to pass by all of them.
     for n in 0..20 {
         let mut mset = redis::cmd("MSET");
         for m in 0..1000 {
             mset.arg(format!("foreign:{n}:{m}")).arg("x");
         }
-        mset.query_async::<()>(&mut room.raw.clone()).await.expect("set");
+        mset.query_async::<()>(&mut fixture.raw.clone()).await.expect("set");
     }
-    let id = bundle_of(&room, "far").await;
-    let due = room.key(&format!("due:{}", &id[..id.rfind('/').expect("a shelf")]));
-    room.command::<i64>(&["ZREM", &due, &id]).await;
+    let id = bundle_of(&fixture, "far").await;
+    let due = fixture.key(&format!("due:{}", &id[..id.rfind('/').expect("a shelf")]));
+    fixture.command::<i64>(&["ZREM", &due, &id]).await;
     let mut audits = 0;
-    while audit(&room).await.restored.is_empty() {
+    while audit(&fixture).await.restored.is_empty() {
         audits += 1;
         assert!(audits < 30, "found within a round through the key space");
     }
-    let s = room.check().await;
+    let s = fixture.check().await;
     assert_eq!(s.gone[&id], "01", "what was cancelled stays so");
-    assert_eq!(room.cancel("far").await, WriteResult::Cancelled, "and its name means it");
-    audit(&room).await;
-    room.check().await;
+    assert_eq!(fixture.cancel("far").await, WriteResult::Cancelled, "and its name means it");
+    audit(&fixture).await;
+    fixture.check().await;
 }
 
 #[tokio::test]
 async fn a_blob_on_its_way_in_is_left_alone() {
-    let (_redis, room) = full().await;
-    let id = bundle_of(&room, "a").await;
+    let (_redis, fixture) = full().await;
+    let id = bundle_of(&fixture, "a").await;
     let other = id.replace('.', ".z");
-    let (from, to) = (room.key(&format!("b:{id}")), room.key(&format!("b:{other}")));
-    room.command::<i64>(&["COPY", &from, &to]).await;
-    room.command::<i64>(&["EXPIRE", &to, "100"]).await;
-    assert_eq!(audit(&room).await, clean());
-    assert_eq!(room.check().await.passing.len(), 1);
+    let from = fixture.key(&format!("b:{id}"));
+    let to = fixture.key(&format!("b:{other}"));
+    fixture.command::<i64>(&["COPY", &from, &to]).await;
+    fixture.command::<i64>(&["EXPIRE", &to, "100"]).await;
+    assert_eq!(audit(&fixture).await, clean());
+    assert_eq!(fixture.check().await.passing.len(), 1);
 }
 
 #[tokio::test]
 async fn what_stands_beside_nothing_is_removed() {
-    let (_redis, room) = full().await;
-    let nowhere = bundle_of(&room, "a").await.replace('.', ".z");
-    let standing = bundle_of(&room, "b").await;
+    let (_redis, fixture) = full().await;
+    let nowhere = bundle_of(&fixture, "a").await.replace('.', ".z");
+    let standing = bundle_of(&fixture, "b").await;
     for hash in ["gone", "done", "expiries", "opened", "tokens"] {
-        room.command::<i64>(&["HSET", &room.key(hash), &nowhere, "11"]).await;
+        fixture.command::<i64>(&["HSET", &fixture.key(hash), &nowhere, "11"]).await;
     }
     // A token of a bundle that nobody has claimed.
-    room.command::<i64>(&["HSET", &room.key("tokens"), &standing, "t 5"]).await;
-    let names = room.key("names");
-    room.command::<i64>(&["HSET", &names, "orders/x", &format!("{nowhere} 0"), "orders/y", "not a place"])
+    fixture.command::<i64>(&["HSET", &fixture.key("tokens"), &standing, "t 5"]).await;
+    let names = fixture.key("names");
+    fixture
+        .command::<i64>(&["HSET", &names, "orders/x", &format!("{nowhere} 0"), "orders/y", "not a place"])
         .await;
-    let report = mended(&room).await;
+    let report = mended(&fixture).await;
     assert_eq!(report, AuditReport { leftovers: 3, freed: 1, ..clean() });
-    let s = room.check().await;
+    let s = fixture.check().await;
     assert_eq!(s.names.len(), 3);
 }
 
 #[tokio::test]
 async fn what_is_no_bundle_or_stands_twice_is_removed_once() {
-    let (_redis, room) = full().await;
-    let far_one = bundle_of(&room, "far").await;
-    let due = room.key(&format!("due:{}", &far_one[..far_one.rfind('/').expect("a shelf")]));
+    let (_redis, fixture) = full().await;
+    let far_one = bundle_of(&fixture, "far").await;
+    let due = fixture.key(&format!("due:{}", &far_one[..far_one.rfind('/').expect("a shelf")]));
     let when = far().plus(1).0.to_string();
-    room.command::<i64>(&["ZADD", &due, &when, "no bundle", &when, "mail/x/n.1.1"]).await;
-    room.command::<i64>(&["ZADD", &room.key("claims"), "5", "no bundle either"]).await;
-    let claimed = room.claim(LONG).await;
+    fixture.command::<i64>(&["ZADD", &due, &when, "no bundle", &when, "mail/x/n.1.1"]).await;
+    fixture.command::<i64>(&["ZADD", &fixture.key("claims"), "5", "no bundle either"]).await;
+    let claimed = fixture.claim(LONG).await;
     // One claimed bundle is due as well.
     let claim = &claimed[0].claim;
-    let due = room.key(&format!("due:{}", claim.id.shelf()));
-    room.command::<i64>(&["ZADD", &due, &past().0.to_string(), claim.id.as_str()]).await;
-    assert_eq!(mended(&room).await, AuditReport { leftovers: 4, indexes: 1, ..clean() });
-    let s = room.check().await;
+    let due = fixture.key(&format!("due:{}", claim.id.shelf()));
+    fixture.command::<i64>(&["ZADD", &due, &past().0.to_string(), claim.id.as_str()]).await;
+    assert_eq!(mended(&fixture).await, AuditReport { leftovers: 4, indexes: 1, ..clean() });
+    let s = fixture.check().await;
     assert_eq!((s.due.len(), s.claims.len()), (1, 2));
-    assert_eq!(room.settle(&claimed[0]).await, postdate::store::Held::Done(vec![]), "it is its holder's");
-    room.check().await;
+    assert_eq!(fixture.settle(&claimed[0]).await, postdate::store::Held::Done(vec![]), "it is its holder's");
+    fixture.check().await;
 }
 
 #[tokio::test]
 async fn interleaving_19_counts_are_set_right_while_others_work() {
-    let (redis, room) = full().await;
-    let good = room.counts().await;
-    room.command::<i64>(&["HINCRBY", &room.key("counts"), "n:orders", "1000"]).await;
-    room.command::<i64>(&["HINCRBY", &room.key("counts"), "b:gone", "5"]).await;
-    room.command::<i64>(&["HDEL", &room.key("counts"), "d:orders"]).await;
-    assert_eq!(mended(&room).await, AuditReport { counts: Some(3), ..clean() });
-    assert_eq!(room.counts().await, good);
+    let (redis, fixture) = full().await;
+    let good = fixture.counts().await;
+    fixture.command::<i64>(&["HINCRBY", &fixture.key("counts"), "n:orders", "1000"]).await;
+    fixture.command::<i64>(&["HINCRBY", &fixture.key("counts"), "b:gone", "5"]).await;
+    fixture.command::<i64>(&["HDEL", &fixture.key("counts"), "d:orders"]).await;
+    assert_eq!(mended(&fixture).await, AuditReport { counts: Some(3), ..clean() });
+    assert_eq!(fixture.counts().await, good);
 
     // Beside a store that never rests, counts may stay unchecked but are never set wrong.
-    let busy = Room::through(&redis, &redis.url(), 1).await;
+    let busy = StoreFixture::through(&redis, &redis.url(), 1).await;
     let other = busy.another();
     let working = tokio::spawn(async move {
         for n in 0..150 {
@@ -225,37 +228,39 @@ async fn interleaving_19_counts_are_set_right_while_others_work() {
 #[tokio::test]
 async fn a_large_partition_is_audited_in_parts_until_all_of_it_was_seen() {
     let redis = Redis::start().await;
-    let room = Room::on(&redis, 1).await;
+    let fixture = StoreFixture::on(&redis, 1).await;
     let ops = |n: i64| (0..48).map(|m| keep(vec![unnamed(past().plus(n * 48 + m), "x")])).collect::<Vec<_>>();
     for n in 0..45 {
-        room.write(ops(n)).await;
+        fixture.write(ops(n)).await;
     }
     // The last of 2160 bundles: behind what one audit looks at.
-    let shelf = room.heads().await.remove(0).shelf;
-    let last: Vec<String> = room.command(&["ZRANGE", &room.key(&format!("due:{shelf}")), "-1", "-1"]).await;
-    room.command::<i64>(&["DEL", &room.key(&format!("b:{}", last[0]))]).await;
-    assert_eq!(audit(&room).await.lost.len(), 0, "too much for one audit");
-    let second = audit(&room).await;
+    let shelf = fixture.heads().await.remove(0).shelf;
+    let last: Vec<String> =
+        fixture.command(&["ZRANGE", &fixture.key(&format!("due:{shelf}")), "-1", "-1"]).await;
+    fixture.command::<i64>(&["DEL", &fixture.key(&format!("b:{}", last[0]))]).await;
+    assert_eq!(audit(&fixture).await.lost.len(), 0, "too much for one audit");
+    let second = audit(&fixture).await;
     assert_eq!(second.lost.iter().map(ToString::to_string).collect::<Vec<_>>(), last);
-    assert_eq!(sweep(&room.store, P, LONG, false).await, Ok(Swept::default()));
+    assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(Swept::default()));
 }
 
-/// What an audit costs its Redis, for docs/store.md: shown with --nocapture.
+/// Cost of a scrub for Redis, for docs/store.md: shown with --nocapture.
 #[tokio::test]
 async fn an_audit_is_a_few_commands_a_bundle() {
     let redis = Redis::start().await;
-    let room = Room::on(&redis, 1).await;
-    let (mut stored, ten) =
-        (0, |at: i64| (0..10).map(|n| unnamed(past().plus(at * 10 + n), "body")).collect());
+    let fixture = StoreFixture::on(&redis, 1).await;
+    let mut stored = 0;
+    let ten = |at: i64| (0..10).map(|n| unnamed(past().plus(at * 10 + n), "body")).collect();
     for bundles in [100, 1000, 2000] {
         while stored < bundles {
-            room.write((0..20).map(|n| keep(ten(stored + n))).collect()).await;
+            fixture.write((0..20).map(|n| keep(ten(stored + n))).collect()).await;
             stored += 20;
         }
-        room.command::<()>(&["CONFIG", "RESETSTAT"]).await;
-        assert!(audit(&room).await.is_clean());
-        let info: String = room.command(&["INFO", "commandstats"]).await;
-        let (mut calls, mut micros) = (0, 0);
+        fixture.command::<()>(&["CONFIG", "RESETSTAT"]).await;
+        assert!(audit(&fixture).await.is_clean());
+        let info: String = fixture.command(&["INFO", "commandstats"]).await;
+        let mut calls = 0;
+        let mut micros = 0;
         for line in info.lines().filter(|line| !line.contains("config") && !line.contains("info")) {
             let Some((_, rest)) = line.split_once(":calls=") else { continue };
             let (count, rest) = rest.split_once(",usec=").expect("microseconds");

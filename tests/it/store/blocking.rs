@@ -6,10 +6,10 @@ use postdate::store::{
 };
 use redis::Pipeline;
 
-use super::room::*;
+use super::fixture::*;
 use crate::support::Redis;
 
-/// What a script may take at most, microseconds: 10 ms are aimed at, the rest is for a machine that does much else.
+/// Longest time of a script, microseconds: 10 ms are aimed at, the rest is for a machine that does much else.
 const MOST_US: u64 = 30_000;
 /// Tries of each: the quickest is what the script takes by itself.
 const TRIES: usize = 4;
@@ -19,23 +19,28 @@ const MESSAGES: usize = 500;
 const BUNDLES: usize = 200;
 
 struct Bounds {
-    room: Room,
+    fixture: StoreFixture,
     worst: Vec<(&'static str, u64)>,
 }
 
 impl Bounds {
     /// Does something at its bound on fresh ground several times; what its longest script took, in the quickest try.
-    async fn measure(&mut self, what: &'static str, prepare: impl AsyncFn(&Room), call: impl AsyncFn(&Room)) {
+    async fn measure(
+        &mut self,
+        what: &'static str,
+        prepare: impl AsyncFn(&StoreFixture),
+        call: impl AsyncFn(&StoreFixture),
+    ) {
         let mut best = u64::MAX;
         for _ in 0..TRIES {
-            self.room.wipe().await;
-            prepare(&self.room).await;
-            self.room.command::<()>(&["SLOWLOG", "RESET"]).await;
-            let began = busy_us(&self.room).await;
-            call(&self.room).await;
+            self.fixture.wipe().await;
+            prepare(&self.fixture).await;
+            self.fixture.command::<()>(&["SLOWLOG", "RESET"]).await;
+            let began = busy_us(&self.fixture).await;
+            call(&self.fixture).await;
             // Where much else runs on the machine, the clock of the slow log runs on while the server does not.
-            let busy = busy_us(&self.room).await - began;
-            let log: Vec<redis::Value> = self.room.command(&["SLOWLOG", "GET", "-1"]).await;
+            let busy = busy_us(&self.fixture).await - began;
+            let log: Vec<redis::Value> = self.fixture.command(&["SLOWLOG", "GET", "-1"]).await;
             let took = log.iter().filter_map(script_us).max().map(|us| us.min(busy));
             best = best.min(took.unwrap_or_else(|| panic!("{what}: no script was seen")));
         }
@@ -48,8 +53,8 @@ impl Bounds {
 }
 
 /// Processor time of the thread that runs all commands, microseconds.
-async fn busy_us(room: &Room) -> u64 {
-    let info: String = room.command(&["INFO", "cpu"]).await;
+async fn busy_us(fixture: &StoreFixture) -> u64 {
+    let info: String = fixture.command(&["INFO", "cpu"]).await;
     let of_thread = |line: &str| line.split_once("_main_thread:")?.1.trim().parse::<f64>().ok();
     (info.lines().filter_map(of_thread).sum::<f64>() * 1e6) as u64
 }
@@ -82,30 +87,31 @@ fn bits(count: usize, is_set: impl Fn(usize) -> bool) -> String {
 
 /// Bundles as they stand after much was cancelled and confirmed of them: every third message each. `name` has the first
 /// message of each named.
-async fn bundles(room: &Room, count: usize, claimed: bool, name: bool) {
+async fn bundles(fixture: &StoreFixture, count: usize, claimed: bool, name: bool) {
     let first = BundleId::parse(&id(0, MESSAGES)).expect("an id");
-    let due = room.key(&format!("due:{}", first.shelf()));
-    let (gone, done) = (bits(MESSAGES, |n| n % 3 == 1), bits(MESSAGES, |n| n % 3 == 2));
+    let due = fixture.key(&format!("due:{}", first.shelf()));
+    let gone = bits(MESSAGES, |n| n % 3 == 1);
+    let done = bits(MESSAGES, |n| n % 3 == 2);
     let mut pipe = Pipeline::new();
     for n in 0..count {
         let id = id(n, MESSAGES);
-        pipe.cmd("SET").arg(room.key(&format!("b:{id}"))).arg("not read here").ignore();
-        pipe.cmd("HSET").arg(room.key("gone")).arg(&id).arg(&gone).ignore();
-        pipe.cmd("HSET").arg(room.key("done")).arg(&id).arg(&done).ignore();
-        pipe.cmd("HSET").arg(room.key("expiries")).arg(&id).arg(2).ignore();
+        pipe.cmd("SET").arg(fixture.key(&format!("b:{id}"))).arg("not read here").ignore();
+        pipe.cmd("HSET").arg(fixture.key("gone")).arg(&id).arg(&gone).ignore();
+        pipe.cmd("HSET").arg(fixture.key("done")).arg(&id).arg(&done).ignore();
+        pipe.cmd("HSET").arg(fixture.key("expiries")).arg(&id).arg(2).ignore();
         if claimed {
-            pipe.cmd("ZADD").arg(room.key("claims")).arg(far().0).arg(&id).ignore();
-            pipe.cmd("HSET").arg(room.key("tokens")).arg(&id).arg(format!("t {}", past().0)).ignore();
+            pipe.cmd("ZADD").arg(fixture.key("claims")).arg(far().0).arg(&id).ignore();
+            pipe.cmd("HSET").arg(fixture.key("tokens")).arg(&id).arg(format!("t {}", past().0)).ignore();
         } else {
             pipe.cmd("ZADD").arg(&due).arg(past().0).arg(&id).ignore();
         }
         if name {
             let place = format!("{id} 0");
-            pipe.cmd("HSET").arg(room.key("names")).arg(format!("orders/n{n}")).arg(place).ignore();
+            pipe.cmd("HSET").arg(fixture.key("names")).arg(format!("orders/n{n}")).arg(place).ignore();
         }
     }
-    pipe.cmd("ZADD").arg(room.key("idx")).arg(past().0).arg(first.shelf()).ignore();
-    pipe.query_async::<()>(&mut room.raw.clone()).await.expect("made");
+    pipe.cmd("ZADD").arg(fixture.key("idx")).arg(past().0).arg(first.shelf()).ignore();
+    pipe.query_async::<()>(&mut fixture.raw.clone()).await.expect("made");
 }
 
 fn claim_of(n: usize, messages: usize) -> Claim {
@@ -117,9 +123,9 @@ fn all_named() -> Vec<Entry> {
 }
 
 /// A bundle of named messages in flight.
-async fn one_claimed(room: &Room) {
-    bundles(room, 1, true, false).await;
-    room.command::<i64>(&["DEL", &room.key("gone"), &room.key("done")]).await;
+async fn one_claimed(fixture: &StoreFixture) {
+    bundles(fixture, 1, true, false).await;
+    fixture.command::<i64>(&["DEL", &fixture.key("gone"), &fixture.key("done")]).await;
 }
 
 fn division(remainders: Vec<Remainder>, dead: Vec<Entry>) -> Division {
@@ -148,66 +154,68 @@ fn large(name: &str) -> Entry {
 }
 
 async fn bundles_at_their_bounds(bounds: &mut Bounds) {
-    let nothing = async |_: &Room| {};
-    let replaced = async |room: &Room| bundles(room, MESSAGES, false, true).await;
-    let replacing = async |room: &Room| drop(room.write(vec![replace(all_named())]).await);
+    let nothing = async |_: &StoreFixture| {};
+    let replaced = async |fixture: &StoreFixture| bundles(fixture, MESSAGES, false, true).await;
+    let replacing = async |fixture: &StoreFixture| drop(fixture.write(vec![replace(all_named())]).await);
     bounds.measure("write: 500 names, each replaced in another bundle of 500", replaced, replacing).await;
-    let stored = async |room: &Room| drop(room.write(vec![keep(all_named())]).await);
+    let stored = async |fixture: &StoreFixture| drop(fixture.write(vec![keep(all_named())]).await);
     bounds.measure("write: 500 names, new", nothing, stored).await;
-    let claiming = async |room: &Room| {
+    let claiming = async |fixture: &StoreFixture| {
         let shelf = claim_of(0, MESSAGES).id.shelf().to_owned();
         let shelves = vec![(shelf, u32::MAX)];
         let request =
             ClaimRequest { partition: P, shelves, lookahead_ms: 0, lease_ms: LONG, max_bundles: BUNDLES };
-        assert_eq!(room.store.claim(&request).await.expect("claimed").len(), BUNDLES);
+        assert_eq!(fixture.store.claim(&request).await.expect("claimed").len(), BUNDLES);
     };
-    let waiting = async |room: &Room| bundles(room, BUNDLES, false, false).await;
+    let waiting = async |fixture: &StoreFixture| bundles(fixture, BUNDLES, false, false).await;
     bounds.measure("claim: 200 bundles of 500, expired", waiting, claiming).await;
-    let in_flight = async |room: &Room| bundles(room, BUNDLES, true, true).await;
-    let extending = async |room: &Room| {
+    let in_flight = async |fixture: &StoreFixture| bundles(fixture, BUNDLES, true, true).await;
+    let extending = async |fixture: &StoreFixture| {
         let progress = |n| Progress {
             claim: claim_of(n, MESSAGES),
             confirmed: Some((0..MESSAGES).map(|n| n % 2 == 0).collect()),
             delivered: vec![],
         };
         let all: Vec<_> = (0..BUNDLES).map(progress).collect();
-        drop(room.store.extend(P, LONG, &all).await.expect("extended"));
+        drop(fixture.store.extend(P, LONG, &all).await.expect("extended"));
     };
     bounds.measure("hold: 200 bundles of 500, bitmaps united", in_flight, extending).await;
-    let settling = async |room: &Room| {
+    let settling = async |fixture: &StoreFixture| {
         let settlement = |n: usize| Settlement {
             claim: claim_of(n, MESSAGES),
             names: vec![(format!("n{n}").as_str().into(), 0), (format!("m{n}").as_str().into(), 1)],
             delivered: vec![],
         };
         let all: Vec<_> = (0..BUNDLES).map(settlement).collect();
-        drop(room.store.settle(P, &all).await.expect("settled"));
+        drop(fixture.store.settle(P, &all).await.expect("settled"));
     };
     bounds.measure("settle: 200 bundles, 400 names", in_flight, settling).await;
 }
 
 async fn messages_at_their_bounds(bounds: &mut Bounds) {
-    let apart = async |room: &Room| {
+    let apart = async |fixture: &StoreFixture| {
         let remainders = all_named().into_iter().enumerate().map(alone).collect();
-        drop(room.divide(division(remainders, vec![])).await);
+        drop(fixture.divide(division(remainders, vec![])).await);
     };
     bounds.measure("divide: a bundle of 500 taken apart, names moved", one_claimed, apart).await;
-    let dead = async |room: &Room| drop(room.divide(division(vec![], all_named())).await);
+    let dead = async |fixture: &StoreFixture| drop(fixture.divide(division(vec![], all_named())).await);
     bounds.measure("divide: 500 dead letters", one_claimed, dead).await;
     let body = large("n");
-    let back = async |room: &Room| {
-        drop(room.divide(division(vec![alone((0, body.clone()))], vec![])).await);
+    let back = async |fixture: &StoreFixture| {
+        drop(fixture.divide(division(vec![alone((0, body.clone()))], vec![])).await);
     };
     bounds.measure("divide: a message of 1 MiB", one_claimed, back).await;
-    let stored = async |room: &Room| drop(room.keep(vec![body.clone()]).await);
-    let moved = async |room: &Room| {
-        room.reschedule("n", far(), "x").await;
+    let stored = async |fixture: &StoreFixture| drop(fixture.keep(vec![body.clone()]).await);
+    let moved = async |fixture: &StoreFixture| {
+        fixture.reschedule("n", far(), "x").await;
     };
     bounds.measure("reschedule: a message of 1 MiB", stored, moved).await;
-    let buried = async |room: &Room| drop(room.write(vec![WriteOp::Bury(dead_letter(body.clone()))]).await);
-    let redriven = async |room: &Room| {
-        let page = room.store.dead_page(&DeadFilter::default(), None, 1).await.expect("a page");
-        assert_eq!(room.store.redrive(&page.marks[0].id, &bundle(vec![body.clone()])).await, Ok(true));
+    let buried = async |fixture: &StoreFixture| {
+        drop(fixture.write(vec![WriteOp::Bury(dead_letter(body.clone()))]).await);
+    };
+    let redriven = async |fixture: &StoreFixture| {
+        let page = fixture.store.dead_page(&DeadFilter::default(), None, 1).await.expect("a page");
+        assert_eq!(fixture.store.redrive(&page.marks[0].id, &bundle(vec![body.clone()])).await, Ok(true));
     };
     bounds.measure("redrive: a message of 1 MiB", buried, redriven).await;
 }
@@ -215,11 +223,11 @@ async fn messages_at_their_bounds(bounds: &mut Bounds) {
 #[tokio::test]
 async fn no_script_keeps_redis_for_long_at_the_default_limits() {
     let redis = Redis::start().await;
-    let room = Room::on(&redis, 1).await;
+    let fixture = StoreFixture::on(&redis, 1).await;
     for (name, value) in [("slowlog-log-slower-than", "0"), ("slowlog-max-len", "100000")] {
-        room.command::<()>(&["CONFIG", "SET", name, value]).await;
+        fixture.command::<()>(&["CONFIG", "SET", name, value]).await;
     }
-    let mut bounds = Bounds { room, worst: Vec::new() };
+    let mut bounds = Bounds { fixture, worst: Vec::new() };
     Box::pin(bundles_at_their_bounds(&mut bounds)).await;
     Box::pin(messages_at_their_bounds(&mut bounds)).await;
     let slow: Vec<_> = bounds.worst.iter().filter(|(_, us)| *us > MOST_US).collect();

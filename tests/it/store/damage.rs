@@ -4,88 +4,96 @@ use std::collections::BTreeMap;
 
 use postdate::store::{DeadId, Division, Settlement, StoreError};
 
-use super::room::*;
+use super::fixture::*;
 use crate::support::{Redis, eventually};
 
 /// Every key of the partition, as it is on the wire, but for blobs that will pass and the answers of calls: a refusal is
 /// one of these.
-pub(super) async fn all(room: &Room) -> BTreeMap<String, Vec<u8>> {
-    let keys: Vec<String> = room.command(&["KEYS", &room.key("*")]).await;
+pub(super) async fn all(fixture: &StoreFixture) -> BTreeMap<String, Vec<u8>> {
+    let keys: Vec<String> = fixture.command(&["KEYS", &fixture.key("*")]).await;
     let mut all = BTreeMap::new();
     for key in keys.into_iter().filter(|key| !key.ends_with(":calls")) {
-        if room.command::<i64>(&["PTTL", &key]).await < 0 {
-            all.insert(key.clone(), room.command(&["DUMP", &key]).await);
+        if fixture.command::<i64>(&["PTTL", &key]).await < 0 {
+            all.insert(key.clone(), fixture.command(&["DUMP", &key]).await);
         }
     }
     all
 }
 
 async fn damaged<T: std::fmt::Debug>(
-    room: &Room,
+    fixture: &StoreFixture,
     what: &str,
     call: impl Future<Output = Result<T, StoreError>>,
 ) {
-    let before = all(room).await;
+    let before = all(fixture).await;
     let answer = call.await;
     assert!(matches!(answer, Err(StoreError::Damaged(_))), "{what}: {answer:?}");
-    assert_eq!(all(room).await, before, "{what}: nothing was written");
+    assert_eq!(all(fixture).await, before, "{what}: nothing was written");
 }
 
 /// A write waits and says so; it goes on when the key is as it should be.
-async fn waits(room: &Room, redis: &Redis, what: &str, op: postdate::store::WriteOp, spoilt: (&str, &str)) {
+async fn waits(
+    fixture: &StoreFixture,
+    redis: &Redis,
+    what: &str,
+    op: postdate::store::WriteOp,
+    spoilt: (&str, &str),
+) {
     let refused = async || {
         let mut raw = redis.connection().await.expect("connected");
         let info: String = redis::cmd("INFO").arg("errorstats").query_async(&mut raw).await.expect("info");
         let count = info.lines().find_map(|l| l.strip_prefix("errorstat_WRONGTYPE:count="));
         count.map_or(0, |n| n.trim().parse::<u64>().expect("a number"))
     };
-    let (before, had) = (all(room).await, refused().await);
+    let before = all(fixture).await;
+    let had = refused().await;
     let writing = tokio::spawn({
-        let room = room.at(P);
-        async move { room.write(vec![op]).await }
+        let fixture = fixture.at(P);
+        async move { fixture.write(vec![op]).await }
     });
     eventually(&format!("{what} refuses a write"), async || {
         if refused().await > had { Ok(()) } else { Err("not yet") }
     })
     .await;
-    assert_eq!(all(room).await, before, "{what}: nothing was written");
+    assert_eq!(all(fixture).await, before, "{what}: nothing was written");
     assert!(!writing.is_finished());
     let (bad, saved) = spoilt;
-    room.command::<i64>(&["DEL", bad]).await;
+    fixture.command::<i64>(&["DEL", bad]).await;
     if !saved.is_empty() {
-        room.command::<()>(&["RENAME", saved, bad]).await;
+        fixture.command::<()>(&["RENAME", saved, bad]).await;
     }
     writing.await.expect("runs");
-    room.check().await;
+    fixture.check().await;
 }
 
 #[tokio::test]
 async fn a_key_of_the_wrong_type_refuses_before_any_write() {
     let redis = Redis::start().await;
-    let room = Room::on(&redis, 1).await;
+    let fixture = StoreFixture::on(&redis, 1).await;
     let fixed = [
         "idx", "claims", "tokens", "gone", "done", "expiries", "opened", "names", "counts", "calls", "heads",
         "shelves",
     ];
     for spoilt in fixed {
-        room.wipe().await;
-        room.keep(vec![named("a", past(), "a"), unnamed(past(), "b")]).await;
-        let held = room.claim(0).await.remove(0);
-        room.keep(vec![named("b", past(), "b"), unnamed(past(), "b")]).await;
-        let request = room.request(LONG).await;
-        let (key, saved) = (room.key(spoilt), room.key(&format!("saved:{spoilt}")));
-        let there: i64 = room.command(&["EXISTS", &key]).await;
+        fixture.wipe().await;
+        fixture.keep(vec![named("a", past(), "a"), unnamed(past(), "b")]).await;
+        let held = fixture.claim(0).await.remove(0);
+        fixture.keep(vec![named("b", past(), "b"), unnamed(past(), "b")]).await;
+        let request = fixture.request(LONG).await;
+        let key = fixture.key(spoilt);
+        let saved = fixture.key(&format!("saved:{spoilt}"));
+        let there: i64 = fixture.command(&["EXISTS", &key]).await;
         if there == 1 {
-            room.command::<()>(&["RENAME", &key, &saved]).await;
+            fixture.command::<()>(&["RENAME", &key, &saved]).await;
         }
-        room.command::<()>(&["SET", &key, "not ours"]).await;
+        fixture.command::<()>(&["SET", &key, "not ours"]).await;
         let one = [progress(&held.claim, Some(vec![true, false]))];
-        damaged(&room, spoilt, room.store.claim(&request)).await;
+        damaged(&fixture, spoilt, fixture.store.claim(&request)).await;
         let settlement =
             Settlement { claim: held.claim.clone(), names: vec![("a".into(), 0)], delivered: vec![] };
-        damaged(&room, spoilt, room.store.settle(P, &[settlement])).await;
-        damaged(&room, spoilt, room.store.extend(P, LONG, &one)).await;
-        damaged(&room, spoilt, room.store.give_back(P, &one)).await;
+        damaged(&fixture, spoilt, fixture.store.settle(P, &[settlement])).await;
+        damaged(&fixture, spoilt, fixture.store.extend(P, LONG, &one)).await;
+        damaged(&fixture, spoilt, fixture.store.give_back(P, &one)).await;
         let division = Division {
             claim: held.claim.clone(),
             confirmed: vec![true, false],
@@ -95,76 +103,77 @@ async fn a_key_of_the_wrong_type_refuses_before_any_write() {
             dead: vec![dead_letter(unnamed(past(), "b"))],
             holds: Vec::new(),
         };
-        damaged(&room, spoilt, room.store.divide(&division)).await;
+        damaged(&fixture, spoilt, fixture.store.divide(&division)).await;
         // Whether they are there is not asked before all is as it should be.
         let id = DeadId::parse("orders.attempts.0.n.1").expect("an id");
-        damaged(&room, spoilt, room.store.redrive(&id, &bundle(vec![unnamed(past(), "d")]))).await;
-        damaged(&room, spoilt, room.store.drop_dead(&[id])).await;
+        damaged(&fixture, spoilt, fixture.store.redrive(&id, &bundle(vec![unnamed(past(), "d")]))).await;
+        damaged(&fixture, spoilt, fixture.store.drop_dead(&[id])).await;
         if spoilt != "claims" {
-            damaged(&room, spoilt, sweep(&room.store, P, LONG, false)).await;
+            damaged(&fixture, spoilt, sweep(&fixture.store, P, LONG, false)).await;
         }
         let saved = if there == 1 { saved } else { String::new() };
-        waits(&room, &redis, spoilt, keep(vec![named("c", past(), "c")]), (&key, &saved)).await;
+        waits(&fixture, &redis, spoilt, keep(vec![named("c", past(), "c")]), (&key, &saved)).await;
     }
 }
 
 #[tokio::test]
 async fn a_due_zset_or_a_blob_of_the_wrong_type_refuses_before_any_write() {
     let redis = Redis::start().await;
-    let room = Room::on(&redis, 1).await;
-    room.keep(vec![named("a", past(), "a")]).await;
-    let held = room.claim(0).await.remove(0);
-    room.keep(vec![named("b", past(), "b")]).await;
-    let request = room.request(LONG).await;
-    let due = room.key(&format!("due:{}", held.claim.id.shelf()));
-    room.command::<()>(&["RENAME", &due, &room.key("saved:due")]).await;
-    room.command::<()>(&["SET", &due, "not ours"]).await;
+    let fixture = StoreFixture::on(&redis, 1).await;
+    fixture.keep(vec![named("a", past(), "a")]).await;
+    let held = fixture.claim(0).await.remove(0);
+    fixture.keep(vec![named("b", past(), "b")]).await;
+    let request = fixture.request(LONG).await;
+    let due = fixture.key(&format!("due:{}", held.claim.id.shelf()));
+    fixture.command::<()>(&["RENAME", &due, &fixture.key("saved:due")]).await;
+    fixture.command::<()>(&["SET", &due, "not ours"]).await;
     let one = [progress(&held.claim, None)];
-    damaged(&room, "due", room.store.claim(&request)).await;
-    damaged(&room, "due", room.store.give_back(P, &one)).await;
-    damaged(&room, "due", sweep(&room.store, P, LONG, false)).await;
-    let saved = room.key("saved:due");
-    waits(&room, &redis, "due", reschedule("b", past(), "x"), (&due, &saved)).await;
+    damaged(&fixture, "due", fixture.store.claim(&request)).await;
+    damaged(&fixture, "due", fixture.store.give_back(P, &one)).await;
+    damaged(&fixture, "due", sweep(&fixture.store, P, LONG, false)).await;
+    let saved = fixture.key("saved:due");
+    waits(&fixture, &redis, "due", reschedule("b", past(), "x"), (&due, &saved)).await;
 
-    let blob = room.key(&format!("b:{}", held.claim.id));
-    room.command::<()>(&["RENAME", &blob, &room.key("saved:blob")]).await;
-    room.command::<()>(&["LPUSH", &blob, "not ours"]).await;
+    let blob = fixture.key(&format!("b:{}", held.claim.id));
+    fixture.command::<()>(&["RENAME", &blob, &fixture.key("saved:blob")]).await;
+    fixture.command::<()>(&["LPUSH", &blob, "not ours"]).await;
     let settlement =
         Settlement { claim: held.claim.clone(), names: vec![("a".into(), 0)], delivered: vec![] };
-    damaged(&room, "blob", room.store.settle(P, &[settlement])).await;
-    damaged(&room, "blob", room.store.extend(P, LONG, &[progress(&held.claim, None)])).await;
+    damaged(&fixture, "blob", fixture.store.settle(P, &[settlement])).await;
+    damaged(&fixture, "blob", fixture.store.extend(P, LONG, &[progress(&held.claim, None)])).await;
     // Whoever claims it learns that there is nothing to read.
-    sweep(&room.store, P, LONG, false).await.expect("swept");
-    let claimed = room.claim(LONG).await;
+    sweep(&fixture.store, P, LONG, false).await.expect("swept");
+    let claimed = fixture.claim(LONG).await;
     assert_eq!(claimed.iter().filter(|c| c.bundle == Err(None)).count(), 1);
 }
 
 #[tokio::test]
 async fn what_is_no_bundle_does_not_cost_the_others_their_claim() {
-    let room = Room::shared().await;
-    room.keep(vec![unnamed(past(), "a")]).await;
-    let shelf = room.heads().await.remove(0).shelf;
-    room.command::<i64>(&["ZADD", &room.key(&format!("due:{shelf}")), "5", "no bundle"]).await;
-    room.command::<i64>(&["ZADD", &room.key("idx"), "5", &shelf]).await;
-    assert_eq!(room.claim(LONG).await.iter().flat_map(live).collect::<Vec<_>>(), ["a"]);
+    let fixture = StoreFixture::shared().await;
+    fixture.keep(vec![unnamed(past(), "a")]).await;
+    let shelf = fixture.heads().await.remove(0).shelf;
+    fixture.command::<i64>(&["ZADD", &fixture.key(&format!("due:{shelf}")), "5", "no bundle"]).await;
+    fixture.command::<i64>(&["ZADD", &fixture.key("idx"), "5", &shelf]).await;
+    assert_eq!(fixture.claim(LONG).await.iter().flat_map(live).collect::<Vec<_>>(), ["a"]);
 }
 
 #[tokio::test]
 async fn a_bundle_that_cannot_be_read_does_not_stop_what_is_written_after_it() {
     use postdate::store::{CodecError, WriteResult};
-    let room = Room::shared().await;
-    room.keep(vec![named("a", past(), "a")]).await;
-    room.keep(vec![named("b", past(), "b")]).await;
+    let fixture = StoreFixture::shared().await;
+    fixture.keep(vec![named("a", past(), "a")]).await;
+    fixture.keep(vec![named("b", past(), "b")]).await;
     let blob = async |name: &str| {
-        let place: String = room.command(&["HGET", &room.key("names"), &format!("orders/{name}")]).await;
-        room.key(&format!("b:{}", place.split(' ').next().expect("a place")))
+        let place: String =
+            fixture.command(&["HGET", &fixture.key("names"), &format!("orders/{name}")]).await;
+        fixture.key(&format!("b:{}", place.split(' ').next().expect("a place")))
     };
-    room.command::<i64>(&["SETRANGE", &blob("a").await, "20", "?"]).await;
-    room.command::<i64>(&["DEL", &blob("b").await]).await;
-    assert_eq!(room.reschedule("a", far(), "x").await, WriteResult::TooLate);
-    assert_eq!(room.reschedule("b", far(), "x").await, WriteResult::TooLate);
+    fixture.command::<i64>(&["SETRANGE", &blob("a").await, "20", "?"]).await;
+    fixture.command::<i64>(&["DEL", &blob("b").await]).await;
+    assert_eq!(fixture.reschedule("a", far(), "x").await, WriteResult::TooLate);
+    assert_eq!(fixture.reschedule("b", far(), "x").await, WriteResult::TooLate);
     let mut why: Vec<_> =
-        room.claim(LONG).await.into_iter().map(|c| c.bundle.expect_err("unreadable")).collect();
+        fixture.claim(LONG).await.into_iter().map(|c| c.bundle.expect_err("unreadable")).collect();
     why.sort_by_key(Option::is_some);
     assert_eq!(why, [None, Some(CodecError::Checksum)]);
 }

@@ -7,8 +7,8 @@ use postdate::store::{
     CodecError, DeadFilter, DeadId, DeadLetter, DeadMark, StoreError, WriteOp, WriteResult,
 };
 
+use super::fixture::*;
 use super::proxy::Proxy;
-use super::room::*;
 use crate::support::Redis;
 
 fn letter(route: &str, reason: DeadReason, body: &str) -> WriteOp {
@@ -19,10 +19,10 @@ fn letter(route: &str, reason: DeadReason, body: &str) -> WriteOp {
 const INVALID: DeadReason = DeadReason::Invalid(InvalidReason::BadDelay);
 
 /// All that a filter means, by pages.
-async fn pages(room: &Room, filter: &DeadFilter, limit: usize) -> Vec<DeadMark> {
+async fn pages(fixture: &StoreFixture, filter: &DeadFilter, limit: usize) -> Vec<DeadMark> {
     let (mut all, mut after): (Vec<DeadMark>, _) = (Vec::new(), None);
     loop {
-        let page = room.store.dead_page(filter, after.as_ref(), limit).await.expect("a page");
+        let page = fixture.store.dead_page(filter, after.as_ref(), limit).await.expect("a page");
         assert!(page.marks.len() <= limit);
         all.extend(page.marks);
         after = page.next;
@@ -34,33 +34,33 @@ async fn pages(room: &Room, filter: &DeadFilter, limit: usize) -> Vec<DeadMark> 
     }
 }
 
-async fn only(room: &Room) -> DeadId {
-    let page = room.store.dead_page(&DeadFilter::default(), None, 10).await.expect("a page");
+async fn only(fixture: &StoreFixture) -> DeadId {
+    let page = fixture.store.dead_page(&DeadFilter::default(), None, 10).await.expect("a page");
     assert_eq!(page.marks.len(), 1);
     page.marks[0].id.clone()
 }
 
 #[tokio::test]
 async fn pages_are_in_order_over_all_partitions_and_routes_whatever_their_size() {
-    let room = Room::on(Redis::shared().await, 3).await;
+    let fixture = StoreFixture::on(Redis::shared().await, 3).await;
     for n in 0..20 {
-        for p in room.store.partitions().all() {
+        for p in fixture.store.partitions().all() {
             let ops = vec![
                 letter("orders", DeadReason::Attempts, &format!("a{n}")),
                 letter("orders", DeadReason::Unroutable, &format!("u{n}")),
                 letter("orders", INVALID, &format!("i{n}")),
                 letter("mail", INVALID, &format!("m{n}")),
             ];
-            room.store.write(p, ops).await.expect("written");
+            fixture.store.write(p, ops).await.expect("written");
         }
     }
     let all = DeadFilter::default();
-    let whole = pages(&room, &all, 1000).await;
+    let whole = pages(&fixture, &all, 1000).await;
     assert_eq!(whole.len(), 240);
     for limit in [1, 7, 100] {
-        assert_eq!(pages(&room, &all, limit).await, whole);
+        assert_eq!(pages(&fixture, &all, limit).await, whole);
     }
-    let of = async |filter: DeadFilter| pages(&room, &filter, 9).await.len();
+    let of = async |filter: DeadFilter| pages(&fixture, &filter, 9).await.len();
     let route = RouteName::new("orders");
     assert_eq!(of(DeadFilter { route: route.clone(), ..all.clone() }).await, 180);
     assert_eq!(of(DeadFilter { route, reason: Some(INVALID), ..all.clone() }).await, 60);
@@ -72,42 +72,42 @@ async fn pages_are_in_order_over_all_partitions_and_routes_whatever_their_size()
     let since = whole.iter().filter(|mark| mark.at >= at).count();
     assert_eq!(of(DeadFilter { from: Some(at), ..all.clone() }).await, since);
     assert_eq!(of(DeadFilter { to: Some(at), ..all.clone() }).await, 240 - since);
-    let counts = room.counts().await;
+    let counts = fixture.counts().await;
     assert_eq!((counts.dead, counts.invalid), (180, 60));
     assert!(counts.invalid_bytes > 0 && counts.dead_bytes > 2 * counts.invalid_bytes);
-    let dropped = room.store.drop_dead(&whole.into_iter().map(|m| m.id).collect::<Vec<_>>()).await;
+    let dropped = fixture.store.drop_dead(&whole.into_iter().map(|m| m.id).collect::<Vec<_>>()).await;
     assert_eq!(dropped, Ok(vec![true; 240]));
-    assert_eq!(pages(&room, &all, 10).await, []);
-    let counts = room.counts().await;
+    assert_eq!(pages(&fixture, &all, 10).await, []);
+    let counts = fixture.counts().await;
     assert_eq!((counts.dead, counts.dead_bytes, counts.invalid, counts.invalid_bytes), (0, 0, 0, 0));
 }
 
 #[tokio::test]
 async fn more_of_one_millisecond_than_a_page_holds_are_all_seen() {
-    let room = Room::shared().await;
+    let fixture = StoreFixture::shared().await;
     // One script has one time.
     let ops = (0..48).map(|n| letter("orders", DeadReason::Attempts, &format!("{n}"))).collect();
-    room.write(ops).await;
-    assert_eq!(pages(&room, &DeadFilter::default(), 1).await.len(), 48);
+    fixture.write(ops).await;
+    assert_eq!(pages(&fixture, &DeadFilter::default(), 1).await.len(), 48);
 }
 
 #[tokio::test]
 async fn a_redriven_name_is_its_own_again_unless_it_is_taken() {
-    let room = Room::shared().await;
+    let fixture = StoreFixture::shared().await;
     for taken in [false, true] {
-        room.wipe().await;
+        fixture.wipe().await;
         let dead = dead_letter(named("n", past(), "dead"));
-        room.write(vec![WriteOp::Bury(dead.clone())]).await;
+        fixture.write(vec![WriteOp::Bury(dead.clone())]).await;
         if taken {
-            room.keep(vec![named("n", far(), "new")]).await;
+            fixture.keep(vec![named("n", far(), "new")]).await;
         }
-        let id = only(&room).await;
-        assert_eq!(room.store.redrive(&id, &bundle(vec![named("n", far(), "dead")])).await, Ok(true));
-        let s = room.check().await;
+        let id = only(&fixture).await;
+        assert_eq!(fixture.store.redrive(&id, &bundle(vec![named("n", far(), "dead")])).await, Ok(true));
+        let s = fixture.check().await;
         assert_eq!((s.dead.len(), s.bundles.len()), (0, if taken { 2 } else { 1 }));
-        assert_eq!(room.store.redrive(&id, &dead.bundle).await, Ok(false), "it is not there any more");
-        assert_eq!(room.cancel("n").await, WriteResult::Cancelled);
-        let left = room.check().await;
+        assert_eq!(fixture.store.redrive(&id, &dead.bundle).await, Ok(false), "it is not there any more");
+        assert_eq!(fixture.cancel("n").await, WriteResult::Cancelled);
+        let left = fixture.check().await;
         let bodies: Vec<_> = left.bundles.values().map(|b| body(&b.entries[0])).collect();
         assert_eq!(bodies, if taken { vec!["dead"] } else { vec![] }, "the cancel meant the name's owner");
     }
@@ -115,13 +115,13 @@ async fn a_redriven_name_is_its_own_again_unless_it_is_taken() {
 
 #[tokio::test]
 async fn a_redrive_rings_and_is_claimed_at_once() {
-    let room = Room::shared().await;
-    room.write(vec![letter("orders", DeadReason::Attempts, "d")]).await;
-    room.store.wake().take(0);
-    let id = only(&room).await;
-    assert_eq!(room.store.redrive(&id, &bundle(vec![unnamed(past(), "d")])).await, Ok(true));
-    assert_eq!(room.store.wake().peek(0), Some(past()));
-    let claimed = room.claim(LONG).await;
+    let fixture = StoreFixture::shared().await;
+    fixture.write(vec![letter("orders", DeadReason::Attempts, "d")]).await;
+    fixture.store.wake().take(0);
+    let id = only(&fixture).await;
+    assert_eq!(fixture.store.redrive(&id, &bundle(vec![unnamed(past(), "d")])).await, Ok(true));
+    assert_eq!(fixture.store.wake().peek(0), Some(past()));
+    let claimed = fixture.claim(LONG).await;
     assert_eq!(claimed.iter().flat_map(live).collect::<Vec<_>>(), ["d"]);
 }
 
@@ -129,75 +129,76 @@ async fn a_redrive_rings_and_is_claimed_at_once() {
 async fn interleaving_33_a_redrive_or_a_drop_whose_reply_is_lost_is_applied_once_and_says_so() {
     let redis = Redis::shared().await;
     let proxy = Proxy::before(redis).await;
-    let room = proxy.room(redis).await;
-    let bury = async |body| room.write(vec![letter("orders", DeadReason::Attempts, body)]).await;
+    let fixture = proxy.fixture(redis).await;
+    let bury = async |body| fixture.write(vec![letter("orders", DeadReason::Attempts, body)]).await;
     bury("warm").await;
-    let id = only(&room).await;
-    room.store.redrive(&id, &bundle(vec![unnamed(far(), "warm")])).await.expect("redriven");
+    let id = only(&fixture).await;
+    fixture.store.redrive(&id, &bundle(vec![unnamed(far(), "warm")])).await.expect("redriven");
     bury("warm").await;
-    room.store.drop_dead(&[only(&room).await]).await.expect("dropped");
+    fixture.store.drop_dead(&[only(&fixture).await]).await.expect("dropped");
     bury("a").await;
-    let id = only(&room).await;
+    let id = only(&fixture).await;
     proxy.lose_next_reply();
-    assert_eq!(room.store.redrive(&id, &bundle(vec![unnamed(far(), "a")])).await, Ok(true));
+    assert_eq!(fixture.store.redrive(&id, &bundle(vec![unnamed(far(), "a")])).await, Ok(true));
     bury("b").await;
-    let id = only(&room).await;
+    let id = only(&fixture).await;
     proxy.lose_next_reply();
-    assert_eq!(room.store.drop_dead(&[id]).await, Ok(vec![true]));
+    assert_eq!(fixture.store.drop_dead(&[id]).await, Ok(vec![true]));
     assert_eq!(proxy.played(), 2);
-    let s = room.check().await;
+    let s = fixture.check().await;
     assert_eq!((s.bundles.len(), s.dead.len()), (2, 0));
 }
 
 #[tokio::test]
 async fn two_who_redrive_the_same_letter_publish_it_once() {
-    let room = Room::shared().await;
-    let other = room.another();
+    let fixture = StoreFixture::shared().await;
+    let other = fixture.another();
     for _ in 0..50 {
-        room.write(vec![letter("orders", DeadReason::Attempts, "d")]).await;
-        let id = only(&room).await;
+        fixture.write(vec![letter("orders", DeadReason::Attempts, "d")]).await;
+        let id = only(&fixture).await;
         let again = bundle(vec![unnamed(far(), "d")]);
-        let (a, b) = tokio::join!(room.store.redrive(&id, &again), other.store.redrive(&id, &again));
+        let (a, b) = tokio::join!(fixture.store.redrive(&id, &again), other.store.redrive(&id, &again));
         assert_ne!(a.expect("answered"), b.expect("answered"), "one of them");
     }
-    assert_eq!(room.check().await.bundles.len(), 50);
+    assert_eq!(fixture.check().await.bundles.len(), 50);
 }
 
 #[tokio::test]
 async fn what_cannot_be_read_is_shown_as_such_and_can_be_dropped() {
-    let room = Room::shared().await;
+    let fixture = StoreFixture::shared().await;
     let raw = Some(bytes::Bytes::from_static(b"not a bundle"));
     let reason = DeadReason::Corrupt;
     let corrupt = DeadLetter { route: route(), reason, bundle: bundle(vec![]), raw };
-    room.write(vec![WriteOp::Bury(corrupt)]).await;
-    let id = only(&room).await;
-    let found = room.store.dead_letters(std::slice::from_ref(&id)).await.expect("read").remove(0);
+    fixture.write(vec![WriteOp::Bury(corrupt)]).await;
+    let id = only(&fixture).await;
+    let found = fixture.store.dead_letters(std::slice::from_ref(&id)).await.expect("read").remove(0);
     let found = found.expect("it is there");
     assert_eq!((found.bytes, found.bundle.err()), (12, Some(CodecError::NotABundle)));
-    assert!(room.store.dead_at(&id).await.expect("asked").is_some());
-    assert_eq!(room.store.drop_dead(&[id.clone(), id.clone()]).await, Ok(vec![true, false]));
-    assert_eq!(room.store.dead_at(&id).await, Ok(None::<UnixMs>));
-    assert!(room.store.dead_letters(&[id]).await.expect("read")[0].is_none());
+    assert!(fixture.store.dead_at(&id).await.expect("asked").is_some());
+    assert_eq!(fixture.store.drop_dead(&[id.clone(), id.clone()]).await, Ok(vec![true, false]));
+    assert_eq!(fixture.store.dead_at(&id).await, Ok(None::<UnixMs>));
+    assert!(fixture.store.dead_letters(&[id]).await.expect("read")[0].is_none());
     let elsewhere = DeadId::parse("orders.attempts.zz.n.1").expect("an id");
-    assert_eq!(room.store.drop_dead(std::slice::from_ref(&elsewhere)).await, Ok(vec![false]));
-    assert_eq!(room.store.redrive(&elsewhere, &bundle(vec![unnamed(past(), "x")])).await, Ok(false));
+    assert_eq!(fixture.store.drop_dead(std::slice::from_ref(&elsewhere)).await, Ok(vec![false]));
+    assert_eq!(fixture.store.redrive(&elsewhere, &bundle(vec![unnamed(past(), "x")])).await, Ok(false));
 }
 
 #[tokio::test]
 async fn a_grave_or_a_blob_of_the_wrong_type_refuses_before_any_write() {
-    let room = Room::shared().await;
-    room.write(vec![letter("orders", DeadReason::Attempts, "d")]).await;
-    let id = only(&room).await;
+    let fixture = StoreFixture::shared().await;
+    fixture.write(vec![letter("orders", DeadReason::Attempts, "d")]).await;
+    let id = only(&fixture).await;
     let again = bundle(vec![unnamed(past(), "d")]);
     for spoilt in ["dead:orders".to_owned(), format!("d:{id}")] {
-        let (key, saved) = (room.key(&spoilt), room.key("saved"));
-        room.command::<()>(&["RENAME", &key, &saved]).await;
-        room.command::<i64>(&["HSET", &key, "not", "ours"]).await;
-        assert!(matches!(room.store.redrive(&id, &again).await, Err(StoreError::Damaged(_))), "{spoilt}");
-        let dropped = room.store.drop_dead(std::slice::from_ref(&id)).await;
+        let key = fixture.key(&spoilt);
+        let saved = fixture.key("saved");
+        fixture.command::<()>(&["RENAME", &key, &saved]).await;
+        fixture.command::<i64>(&["HSET", &key, "not", "ours"]).await;
+        assert!(matches!(fixture.store.redrive(&id, &again).await, Err(StoreError::Damaged(_))), "{spoilt}");
+        let dropped = fixture.store.drop_dead(std::slice::from_ref(&id)).await;
         assert!(matches!(dropped, Err(StoreError::Damaged(_))), "{spoilt}");
-        room.command::<()>(&["RENAME", &saved, &key]).await;
-        assert_eq!(room.check().await.dead.len(), 1);
+        fixture.command::<()>(&["RENAME", &saved, &key]).await;
+        assert_eq!(fixture.check().await.dead.len(), 1);
     }
-    assert_eq!(room.store.redrive(&id, &again).await, Ok(true));
+    assert_eq!(fixture.store.redrive(&id, &again).await, Ok(true));
 }

@@ -8,13 +8,16 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 use super::driver::{Driver, SharePlan, Step};
+use super::fixture::*;
 use super::ordered::one_of_each;
-use super::room::*;
 use crate::support::Redis;
 
 /// The quoted words of a line of MONITOR.
 fn words(line: &str) -> Vec<String> {
-    let (mut words, mut word, mut inside, mut escaped) = (Vec::new(), String::new(), false, false);
+    let mut words = Vec::new();
+    let mut word = String::new();
+    let mut inside = false;
+    let mut escaped = false;
     for c in line.chars() {
         match c {
             _ if escaped => {
@@ -65,21 +68,21 @@ async fn watched(redis: &Redis, work: impl Future<Output = ()>) -> Vec<String> {
 }
 
 /// Has a dead letter without its body and a key of the wrong type audited, beside a bundle that lost its place.
-async fn mend(room: &Room) {
-    room.write(vec![WriteOp::Bury(dead_letter(unnamed(past(), "f")))]).await;
-    let bodies: Vec<String> = room.command(&["KEYS", &room.key("d:*")]).await;
-    room.command::<i64>(&["DEL", &bodies[0]]).await;
-    room.command::<()>(&["SET", &room.key("rates"), "not ours"]).await;
-    let report = room.store.audit(P).await.expect("audited");
+async fn mend(fixture: &StoreFixture) {
+    fixture.write(vec![WriteOp::Bury(dead_letter(unnamed(past(), "f")))]).await;
+    let bodies: Vec<String> = fixture.command(&["KEYS", &fixture.key("d:*")]).await;
+    fixture.command::<i64>(&["DEL", &bodies[0]]).await;
+    fixture.command::<()>(&["SET", &fixture.key("rates"), "not ours"]).await;
+    let report = fixture.store.audit(P).await.expect("audited");
     let found = (report.restored.len(), report.dead_lost.len(), report.quarantined.len());
     assert_eq!(found, (1, 1, 1));
 }
 
 #[tokio::test]
 async fn interleaving_08_every_key_that_a_script_touches_is_declared() {
-    use SharePlan::{Back, Confirmed, Dead, Held};
+    use SharePlan::{Back, Confirmed, Dead, InFlight};
     let redis = Redis::start().await;
-    let room = Room::on(&redis, 1).await;
+    let fixture = StoreFixture::on(&redis, 1).await;
     let named = |names: &[&'static str]| Step::Store(names.iter().map(|n| Some(*n)).collect(), false, true);
     let claim = || Step::Claim { who: 0, expires: true };
     let steps = [
@@ -97,7 +100,7 @@ async fn interleaving_08_every_key_that_a_script_touches_is_declared() {
         claim(),
         Step::GiveBack { who: 0, first_confirmed: true },
         claim(),
-        Step::Divide { who: 0, shares: [Back, Held, Dead] },
+        Step::Divide { who: 0, shares: [Back, InFlight, Dead] },
         Step::Settle { who: 0 },
         Step::Sweep,
         Step::Redrive,
@@ -107,40 +110,41 @@ async fn interleaving_08_every_key_that_a_script_touches_is_declared() {
         claim(),
         Step::Divide { who: 0, shares: [Confirmed, Confirmed, Confirmed] },
     ];
-    let remembering = Room::with(&redis, &redis.url(), 1, LONG as i64).await;
-    let ordered = Room::ordered(&redis, 1).await;
+    let remembering = StoreFixture::with(&redis, &redis.url(), 1, LONG as i64).await;
+    let ordered = StoreFixture::ordered(&redis, 1).await;
     let rate = postdate::domain::Rate { per_second: 10, burst: 10 };
     let lines = watched(
         &redis,
         Box::pin(async {
-            for room in [&room, &remembering] {
-                let mut driver = Driver::new(room);
+            for fixture in [&fixture, &remembering] {
+                let mut driver = Driver::new(fixture);
                 for step in &steps {
                     driver.step(step).await;
                     driver.compare().await;
                 }
             }
             one_of_each(&ordered).await;
-            room.store.lease(&route(), rate, 1).await.expect("leased");
+            fixture.store.lease(&route(), rate, 1).await.expect("leased");
             remembering.store.trim(P).await.expect("trimmed");
-            room.store.beat(&Presence::default(), &Known::default()).await.expect("beaten");
-            room.write(vec![WriteOp::Bury(dead_letter(unnamed(past(), "d")))]).await;
-            room.write(vec![WriteOp::Bury(dead_letter(unnamed(past(), "e")))]).await;
-            let page = room.store.dead_page(&DeadFilter::default(), None, 2).await.expect("a page");
+            fixture.store.beat(&Presence::default(), &Known::default()).await.expect("beaten");
+            fixture.write(vec![WriteOp::Bury(dead_letter(unnamed(past(), "d")))]).await;
+            fixture.write(vec![WriteOp::Bury(dead_letter(unnamed(past(), "e")))]).await;
+            let page = fixture.store.dead_page(&DeadFilter::default(), None, 2).await.expect("a page");
             let again = bundle(vec![unnamed(far(), "d")]);
-            assert_eq!(room.store.redrive(&page.marks[0].id, &again).await, Ok(true));
-            assert_eq!(room.store.drop_dead(&[page.marks[1].id.clone()]).await, Ok(vec![true]));
-            room.store.raise_mark("s", 1).await.expect("raised");
-            room.keep(vec![unnamed(past(), "x")]).await;
-            let shelf = room.heads().await.remove(0).shelf;
-            let due = room.key(&format!("due:{shelf}"));
-            room.command::<i64>(&["DEL", &due]).await;
-            mend(&room).await;
+            assert_eq!(fixture.store.redrive(&page.marks[0].id, &again).await, Ok(true));
+            assert_eq!(fixture.store.drop_dead(&[page.marks[1].id.clone()]).await, Ok(vec![true]));
+            fixture.store.raise_mark("s", 1).await.expect("raised");
+            fixture.keep(vec![unnamed(past(), "x")]).await;
+            let shelf = fixture.heads().await.remove(0).shelf;
+            fixture.command::<i64>(&["DEL", &fixture.key(&format!("due:{shelf}"))]).await;
+            mend(&fixture).await;
         }),
     )
     .await;
 
-    let (mut declared, mut scripts, mut touched) = (BTreeSet::new(), BTreeSet::new(), 0);
+    let mut declared = BTreeSet::new();
+    let mut scripts = BTreeSet::new();
+    let mut touched = 0;
     for line in lines {
         let words = words(&line);
         let Some(command) = words.first().map(|w| w.to_ascii_uppercase()) else { continue };

@@ -4,70 +4,70 @@
 use anyhow::anyhow;
 use postdate::store::{Held, Progress, Swept, WriteResult};
 
+use super::fixture::*;
 use super::proxy::Proxy;
-use super::room::*;
 use crate::support::{Redis, eventually};
 
-async fn delivered(room: &Room) -> Vec<String> {
-    room.command(&["ZRANGE", &room.key("delivered"), "0", "-1"]).await
+async fn delivered(fixture: &StoreFixture) -> Vec<String> {
+    fixture.command(&["ZRANGE", &fixture.key("delivered"), "0", "-1"]).await
 }
 
 #[tokio::test]
 async fn a_name_is_taken_while_it_waits_in_flight_and_once_delivered() {
     for op in [keep, replace] {
-        let room = Room::remembering().await;
-        let again = async || room.write(vec![op(vec![named("a", past(), "second")])]).await[0][0];
-        room.keep(vec![named("a", past(), "first"), named("b", past(), "b")]).await;
-        let claimed = room.claim(LONG).await.remove(0);
+        let fixture = StoreFixture::remembering().await;
+        let again = async || fixture.write(vec![op(vec![named("a", past(), "second")])]).await[0][0];
+        fixture.keep(vec![named("a", past(), "first"), named("b", past(), "b")]).await;
+        let claimed = fixture.claim(LONG).await.remove(0);
         assert_eq!(again().await, WriteResult::Duplicate, "in flight");
-        assert_eq!(room.cancel("a").await, WriteResult::InFlight);
-        assert_eq!(room.reschedule("a", far(), "moved").await, WriteResult::TooLate);
-        room.settle(&claimed).await;
+        assert_eq!(fixture.cancel("a").await, WriteResult::InFlight);
+        assert_eq!(fixture.reschedule("a", far(), "moved").await, WriteResult::TooLate);
+        fixture.settle(&claimed).await;
         assert_eq!(again().await, WriteResult::Duplicate, "delivered");
-        assert_eq!(room.cancel("a").await, WriteResult::Published);
-        assert_eq!(room.reschedule("a", far(), "moved").await, WriteResult::TooLate);
-        assert_eq!(room.cancel("c").await, WriteResult::Unknown);
-        let left = room.check().await;
+        assert_eq!(fixture.cancel("a").await, WriteResult::Published);
+        assert_eq!(fixture.reschedule("a", far(), "moved").await, WriteResult::TooLate);
+        assert_eq!(fixture.cancel("c").await, WriteResult::Unknown);
+        let left = fixture.check().await;
         assert!(left.bundles.is_empty() && left.passing.is_empty(), "nothing was stored: {left:?}");
         assert_eq!(left.delivered.keys().collect::<Vec<_>>(), ["orders/a", "orders/b"]);
-        assert_eq!(room.counts().await.messages, 0);
+        assert_eq!(fixture.counts().await.messages, 0);
     }
 }
 
 #[tokio::test]
 async fn what_waits_goes_before_what_is_remembered() {
-    let room = Room::remembering().await;
-    room.keep(vec![named("a", far(), "first")]).await;
-    room.command::<i64>(&["ZADD", &room.key("delivered"), "9000000000000", "orders/a"]).await;
+    let fixture = StoreFixture::remembering().await;
+    fixture.keep(vec![named("a", far(), "first")]).await;
+    fixture.command::<i64>(&["ZADD", &fixture.key("delivered"), "9000000000000", "orders/a"]).await;
     let second = vec![replace(vec![named("a", far(), "second")])];
-    assert_eq!(room.write(second).await[0][0], WriteResult::Replaced);
-    assert_eq!(room.reschedule("a", far().plus(1), "moved").await, WriteResult::Rescheduled);
-    assert_eq!(room.cancel("a").await, WriteResult::Cancelled);
-    assert_eq!(room.cancel("a").await, WriteResult::Published);
+    assert_eq!(fixture.write(second).await[0][0], WriteResult::Replaced);
+    assert_eq!(fixture.reschedule("a", far().plus(1), "moved").await, WriteResult::Rescheduled);
+    assert_eq!(fixture.cancel("a").await, WriteResult::Cancelled);
+    assert_eq!(fixture.cancel("a").await, WriteResult::Published);
 }
 
 #[tokio::test]
 async fn a_route_that_does_not_remember_asks_nothing() {
-    let room = Room::shared().await;
-    room.command::<i64>(&["ZADD", &room.key("delivered"), "9000000000000", "orders/a"]).await;
-    assert_eq!(room.keep(vec![named("a", past(), "a")]).await, [WriteResult::Stored]);
-    let claimed = room.claim(LONG).await.remove(0);
+    let fixture = StoreFixture::shared().await;
+    fixture.command::<i64>(&["ZADD", &fixture.key("delivered"), "9000000000000", "orders/a"]).await;
+    assert_eq!(fixture.keep(vec![named("a", past(), "a")]).await, [WriteResult::Stored]);
+    let claimed = fixture.claim(LONG).await.remove(0);
     assert_eq!(
-        room.keep(vec![named("a", far(), "second")]).await,
+        fixture.keep(vec![named("a", far(), "second")]).await,
         [WriteResult::Stored],
         "in flight is free"
     );
-    room.settle(&claimed).await;
-    assert_eq!(delivered(&room).await, ["orders/a"], "as it was");
+    fixture.settle(&claimed).await;
+    assert_eq!(delivered(&fixture).await, ["orders/a"], "as it was");
 }
 
 #[tokio::test]
 async fn only_what_was_delivered_is_remembered() {
-    let room = Room::remembering().await;
+    let fixture = StoreFixture::remembering().await;
     let names = ["cancelled", "dead", "back", "delivered"];
-    room.keep(names.map(|name| named(name, past(), name)).to_vec()).await;
-    assert_eq!(room.cancel("cancelled").await, WriteResult::Cancelled);
-    let claimed = room.claim(LONG).await.remove(0);
+    fixture.keep(names.map(|name| named(name, past(), name)).to_vec()).await;
+    assert_eq!(fixture.cancel("cancelled").await, WriteResult::Cancelled);
+    let claimed = fixture.claim(LONG).await.remove(0);
     let all = entries(&claimed).to_vec();
     let back = bundle(vec![all[2].clone()]);
     let fresh = postdate::store::Fresh { route: route(), bundle: back };
@@ -86,153 +86,155 @@ async fn only_what_was_delivered_is_remembered() {
         dead: vec![dead_letter(all[1].clone())],
         holds: Vec::new(),
     };
-    assert_eq!(room.divide(division).await, Held::Done(vec![]));
-    assert_eq!(delivered(&room).await, ["orders/delivered"]);
+    assert_eq!(fixture.divide(division).await, Held::Done(vec![]));
+    assert_eq!(delivered(&fixture).await, ["orders/delivered"]);
     let again = names.map(|name| named(name, far(), name)).to_vec();
-    let (s, d) = (WriteResult::Stored, WriteResult::Duplicate);
-    assert_eq!(room.keep(again).await, [s, s, d, d]);
-    room.check().await;
+    let s = WriteResult::Stored;
+    let d = WriteResult::Duplicate;
+    assert_eq!(fixture.keep(again).await, [s, s, d, d]);
+    fixture.check().await;
 }
 
 #[tokio::test]
 async fn a_holder_that_dies_between_the_confirm_and_its_note_leaves_no_gap() {
-    let room = Room::remembering().await;
-    let again = async || room.keep(vec![named("a", past(), "again")]).await[0];
-    room.keep(vec![named("a", past(), "a")]).await;
-    let dead = room.claim(0).await.remove(0);
+    let fixture = StoreFixture::remembering().await;
+    let again = async || fixture.keep(vec![named("a", past(), "again")]).await[0];
+    fixture.keep(vec![named("a", past(), "a")]).await;
+    let dead = fixture.claim(0).await.remove(0);
     // Its broker has it; nobody else will ever hear so.
     assert_eq!(again().await, WriteResult::Duplicate);
-    assert_eq!(sweep(&room.store, P, LONG, false).await, Ok(Swept { expired: 1, clamped: 0 }));
+    assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(Swept { expired: 1, clamped: 0 }));
     assert_eq!(again().await, WriteResult::Duplicate);
-    let next = room.claim(LONG).await.remove(0);
+    let next = fixture.claim(LONG).await.remove(0);
     assert_eq!(live(&next), ["a"], "published once more, as a repeat with its cause");
     assert_eq!(again().await, WriteResult::Duplicate);
-    room.settle(&next).await;
+    fixture.settle(&next).await;
     assert_eq!(again().await, WriteResult::Duplicate);
     // The dead one was only slow.
-    assert_eq!(room.settle(&dead).await, Held::Stale);
-    room.check().await;
+    assert_eq!(fixture.settle(&dead).await, Held::Stale);
+    fixture.check().await;
 }
 
 #[tokio::test]
 async fn calls_whose_replies_are_lost_remember_and_answer_as_the_first_time() {
     let redis = Redis::shared().await;
     let proxy = Proxy::before(redis).await;
-    let room = proxy.room_with(redis, LONG as i64).await;
+    let fixture = proxy.fixture_with(redis, LONG as i64).await;
     let progress = |claimed: &postdate::store::Claimed| Progress {
         claim: claimed.claim.clone(),
         confirmed: Some(vec![true]),
         delivered: vec!["a".into()],
     };
     // Once without loss: the server knows the scripts then.
-    room.keep(vec![named("warm", past(), "warm")]).await;
-    let warm = room.claim(LONG).await.remove(0);
-    room.store
+    fixture.keep(vec![named("warm", past(), "warm")]).await;
+    let warm = fixture.claim(LONG).await.remove(0);
+    fixture
+        .store
         .extend(P, LONG, &[Progress { delivered: vec!["warm".into()], ..progress(&warm) }])
         .await
         .expect("held");
-    room.settle(&warm).await;
-    room.reschedule("warm", far(), "warm").await;
+    fixture.settle(&warm).await;
+    fixture.reschedule("warm", far(), "warm").await;
 
     proxy.lose_next_reply();
     assert_eq!(
-        room.keep(vec![named("a", past(), "a")]).await,
+        fixture.keep(vec![named("a", past(), "a")]).await,
         [WriteResult::Stored],
         "not a duplicate of itself"
     );
     let call = proxy.last_call();
-    let claimed = room.claim(LONG).await.remove(0);
+    let claimed = fixture.claim(LONG).await.remove(0);
     proxy.lose_next_reply();
-    let extended = room.store.extend(P, LONG, &[progress(&claimed)]).await;
+    let extended = fixture.store.extend(P, LONG, &[progress(&claimed)]).await;
     assert!(matches!(extended, Err(postdate::store::StoreError::Unavailable(_))), "{extended:?}");
     assert_eq!(
-        delivered(&room).await,
+        delivered(&fixture).await,
         ["orders/warm", "orders/a"],
         "applied all the same, the last to end last"
     );
-    assert_eq!(room.store.extend(P, LONG, &[progress(&claimed)]).await, Ok(vec![Held::Done(vec![])]));
+    assert_eq!(fixture.store.extend(P, LONG, &[progress(&claimed)]).await, Ok(vec![Held::Done(vec![])]));
     proxy.lose_next_reply();
-    assert_eq!(room.settle(&claimed).await, Held::Done(vec![]));
+    assert_eq!(fixture.settle(&claimed).await, Held::Done(vec![]));
     proxy.lose_next_reply();
-    assert_eq!(room.keep(vec![named("a", far(), "again")]).await, [WriteResult::Duplicate]);
+    assert_eq!(fixture.keep(vec![named("a", far(), "again")]).await, [WriteResult::Duplicate]);
     proxy.lose_next_reply();
-    assert_eq!(room.reschedule("a", far(), "moved").await, WriteResult::TooLate);
+    assert_eq!(fixture.reschedule("a", far(), "moved").await, WriteResult::TooLate);
     assert_eq!(proxy.played(), 5);
     // A store that comes once more after its message was delivered, to a server that has forgotten the call.
-    room.command::<i64>(&["DEL", &room.key("calls")]).await;
+    fixture.command::<i64>(&["DEL", &fixture.key("calls")]).await;
     assert!(proxy.send_again(&call).await.contains("$1\r\nd\r\n"), "known by its name");
-    let left = room.check().await;
+    let left = fixture.check().await;
     assert!(left.bundles.is_empty() && left.passing.is_empty(), "{left:?}");
 }
 
 #[tokio::test]
 async fn what_is_confirmed_of_an_open_bundle_is_noted_and_remembered_in_one_step() {
-    let room = Room::remembering().await;
-    room.keep(vec![named("a", past(), "a"), named("b", past(), "b")]).await;
-    let claimed = room.claim(0).await.remove(0);
+    let fixture = StoreFixture::remembering().await;
+    fixture.keep(vec![named("a", past(), "a"), named("b", past(), "b")]).await;
+    let claimed = fixture.claim(0).await.remove(0);
     let first = Progress {
         claim: claimed.claim.clone(),
         confirmed: Some(vec![true, false]),
         delivered: vec!["a".into()],
     };
-    assert_eq!(room.store.extend(P, 0, &[first]).await, Ok(vec![Held::Done(vec![])]));
-    let noted = room.check().await;
+    assert_eq!(fixture.store.extend(P, 0, &[first]).await, Ok(vec![Held::Done(vec![])]));
+    let noted = fixture.check().await;
     assert_eq!(noted.done.values().collect::<Vec<_>>(), ["10"]);
     assert_eq!(noted.delivered.keys().collect::<Vec<_>>(), ["orders/a"]);
-    assert_eq!(room.cancel("a").await, WriteResult::Published);
-    assert_eq!(room.cancel("b").await, WriteResult::InFlight);
+    assert_eq!(fixture.cancel("a").await, WriteResult::Published);
+    assert_eq!(fixture.cancel("b").await, WriteResult::InFlight);
     // Its holder dies; the next one gives the rest back and its news with it, the dead one's late word counts too.
-    sweep(&room.store, P, LONG, false).await.expect("swept");
-    let next = room.claim(LONG).await.remove(0);
+    sweep(&fixture.store, P, LONG, false).await.expect("swept");
+    let next = fixture.claim(LONG).await.remove(0);
     assert_eq!(live(&next), ["b"]);
     let late = Progress {
         claim: claimed.claim.clone(),
         confirmed: Some(vec![true, true]),
         delivered: vec!["a".into(), "b".into()],
     };
-    assert_eq!(room.store.extend(P, LONG, &[late]).await, Ok(vec![Held::Stale]));
-    assert_eq!(delivered(&room).await, ["orders/a", "orders/b"]);
-    assert_eq!(room.settle(&next).await, Held::Done(vec![]));
-    assert_eq!(room.keep(vec![named("b", far(), "again")]).await, [WriteResult::Duplicate]);
+    assert_eq!(fixture.store.extend(P, LONG, &[late]).await, Ok(vec![Held::Stale]));
+    assert_eq!(delivered(&fixture).await, ["orders/a", "orders/b"]);
+    assert_eq!(fixture.settle(&next).await, Held::Done(vec![]));
+    assert_eq!(fixture.keep(vec![named("b", far(), "again")]).await, [WriteResult::Duplicate]);
 }
 
 #[tokio::test]
 async fn a_name_is_free_once_its_time_is_over() {
-    let room = Room::remembering().await;
-    let short = room.another_with(1);
+    let fixture = StoreFixture::remembering().await;
+    let short = fixture.another_with(1);
     short.keep(vec![named("a", past(), "a")]).await;
     let claimed = short.claim(LONG).await.remove(0);
     short.settle(&claimed).await;
-    eventually("the name is free", async || match room.keep(vec![named("a", far(), "again")]).await[0] {
+    eventually("the name is free", async || match fixture.keep(vec![named("a", far(), "again")]).await[0] {
         WriteResult::Stored => Ok(()),
         other => Err(anyhow!("{other:?}")),
     })
     .await;
-    assert_eq!(delivered(&room).await, ["orders/a"], "it still takes memory");
-    sweep(&room.store, P, LONG, false).await.expect("swept");
-    assert!(delivered(&room).await.is_empty(), "until the next sweep");
+    assert_eq!(delivered(&fixture).await, ["orders/a"], "it still takes memory");
+    sweep(&fixture.store, P, LONG, false).await.expect("swept");
+    assert!(delivered(&fixture).await.is_empty(), "until the next sweep");
 }
 
 #[tokio::test]
 async fn trimming_takes_what_is_over_and_nothing_else() {
-    let room = Room::remembering().await;
-    let key = room.key("delivered");
+    let fixture = StoreFixture::remembering().await;
+    let key = fixture.key("delivered");
     let mut pipe = redis::pipe();
     for n in 0..4500 {
         pipe.cmd("ZADD").arg(&key).arg(1_700_000_000_000_i64 + n).arg(format!("orders/{n}")).ignore();
     }
     pipe.cmd("ZADD").arg(&key).arg(9_000_000_000_000_i64).arg("orders/stays").ignore();
-    pipe.exec_async(&mut room.raw.clone()).await.expect("added");
-    assert_eq!(room.store.trim(P).await, Ok(4500));
-    assert_eq!(delivered(&room).await, ["orders/stays"]);
-    assert_eq!(room.store.trim(P).await, Ok(0));
+    pipe.exec_async(&mut fixture.raw.clone()).await.expect("added");
+    assert_eq!(fixture.store.trim(P).await, Ok(4500));
+    assert_eq!(delivered(&fixture).await, ["orders/stays"]);
+    assert_eq!(fixture.store.trim(P).await, Ok(0));
 }
 
 #[tokio::test]
 async fn a_remembered_name_takes_what_the_reference_says() {
     const NAMES: usize = 100_000;
-    let room = Room::remembering().await;
-    let key = room.key("delivered");
+    let fixture = StoreFixture::remembering().await;
+    let key = fixture.key("delivered");
     for chunk in 0..100 {
         let mut zadd = redis::cmd("ZADD");
         zadd.arg(&key);
@@ -240,9 +242,9 @@ async fn a_remembered_name_takes_what_the_reference_says() {
             let n = chunk * (NAMES / 100) + n;
             zadd.arg(1_790_000_000_000_i64 + n as i64).arg(format!("orders/order-{n:012}"));
         }
-        zadd.query_async::<i64>(&mut room.raw.clone()).await.expect("added");
+        zadd.query_async::<i64>(&mut fixture.raw.clone()).await.expect("added");
     }
-    let bytes: usize = room.command(&["MEMORY", "USAGE", &key, "SAMPLES", "0"]).await;
+    let bytes: usize = fixture.command(&["MEMORY", "USAGE", &key, "SAMPLES", "0"]).await;
     println!("{} bytes a name of 18 bytes on a route of 6", bytes / NAMES);
     assert!(bytes / NAMES < 160, "{bytes} bytes for {NAMES} names");
 }

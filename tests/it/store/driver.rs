@@ -5,9 +5,9 @@ use postdate::store::{
     Claim, DeadFilter, DeadId, Division, Fresh, Held, Progress, Remainder, Settlement, Swept, WriteResult,
 };
 
+use super::fixture::*;
 use super::invariants::Snapshot;
-use super::model::{Grip, Letter, Model, Parted, Said, Seen, Share, Taken};
-use super::room::*;
+use super::model::{self, Claim as ModelClaim, Claimed, Message, MessageView, Model, Share};
 
 /// All names that steps speak of.
 pub const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -54,7 +54,7 @@ pub enum SharePlan {
     /// Back, and flagged: its publish went unanswered.
     Unsure,
     Alone,
-    Held,
+    InFlight,
     Dead,
 }
 
@@ -65,76 +65,83 @@ impl From<SharePlan> for Share {
             SharePlan::Back => Self::Back { repeat: false },
             SharePlan::Unsure => Self::Back { repeat: true },
             SharePlan::Alone => Self::Alone,
-            SharePlan::Held => Self::Held,
+            SharePlan::InFlight => Self::InFlight,
             SharePlan::Dead => Self::Dead { repeat: false },
         }
     }
 }
 
-/// A bundle in somebody's hands, also when the claim has been lost: stale calls are part of the game.
+/// A claimed bundle of one of the two holders, also when the claim has been lost: the histories have stale calls too.
 struct InHand {
     claim: Claim,
-    grip: Grip,
+    model_claim: ModelClaim,
     entries: Vec<postdate::domain::Entry>,
     skip: Vec<bool>,
     expiries: u32,
 }
 
 pub struct Driver<'a> {
-    room: &'a Room,
+    fixture: &'a StoreFixture,
     model: Model,
     hands: [Vec<InHand>; 2],
-    letters: u32,
+    messages: u32,
 }
 
 impl<'a> Driver<'a> {
-    pub fn new(room: &'a Room) -> Self {
-        Self { room, model: Model::new(room.dedupe_ms > 0), hands: [Vec::new(), Vec::new()], letters: 0 }
+    pub fn new(fixture: &'a StoreFixture) -> Self {
+        Self {
+            fixture,
+            model: Model::new(fixture.dedupe_ms > 0),
+            hands: [Vec::new(), Vec::new()],
+            messages: 0,
+        }
     }
 
-    fn letter(&mut self, name: Option<&'static str>, due: UnixMs) -> Letter {
-        self.letters += 1;
-        Letter { name, due: due.0, body: self.letters, repeat: false }
+    fn message(&mut self, name: Option<&'static str>, due: UnixMs) -> Message {
+        self.messages += 1;
+        Message { name, due: due.0, body: self.messages, repeat: false }
     }
 
     pub async fn step(&mut self, step: &Step) {
         match step {
             Step::Store(names, replace_it, due) => {
                 let when = if *due { past() } else { far() };
-                let mut letters: Vec<Letter> = Vec::new();
+                let mut messages: Vec<Message> = Vec::new();
                 for (n, name) in names.iter().enumerate() {
                     let due = when.plus(n as i64);
-                    letters.push(self.letter(*name, due));
+                    messages.push(self.message(*name, due));
                 }
-                let entries = letters.iter().map(entry).collect();
+                let entries = messages.iter().map(entry).collect();
                 let op = if *replace_it { replace(entries) } else { keep(entries) };
-                let results = self.room.write(vec![op]).await.remove(0);
-                let results: Vec<Said> = results.into_iter().map(said).collect();
-                assert_eq!(results, self.model.store(letters, *replace_it));
+                let results = self.fixture.write(vec![op]).await.remove(0);
+                let results: Vec<model::WriteResult> = results.into_iter().map(model_result).collect();
+                assert_eq!(results, self.model.store(messages, *replace_it));
             }
-            Step::Cancel(name) => assert_eq!(said(self.room.cancel(name).await), self.model.cancel(name)),
+            Step::Cancel(name) => {
+                assert_eq!(model_result(self.fixture.cancel(name).await), self.model.cancel(name));
+            }
             Step::Reschedule(name, due) => {
                 let when = if *due { past() } else { far() };
-                let letter = self.letter(Some(name), when);
-                let result = self.room.reschedule(name, when, &text_of(letter.body)).await;
-                assert_eq!(said(result), self.model.reschedule(name, when.0, letter));
+                let message = self.message(Some(name), when);
+                let result = self.fixture.reschedule(name, when, &text_of(message.body)).await;
+                assert_eq!(model_result(result), self.model.reschedule(name, when.0, message));
             }
             Step::Sweep => {
-                let swept = sweep(&self.room.store, self.room.p, LONG, false).await;
+                let swept = sweep(&self.fixture.store, self.fixture.p, LONG, false).await;
                 assert_eq!(swept, Ok(Swept { expired: self.model.sweep(), clamped: 0 }));
             }
             Step::Redrive => {
                 let Some((id, entry)) = self.first_dead().await else { return };
                 let again = bundle(vec![Entry { due: past(), ..entry.clone() }]);
                 for _ in 0..2 {
-                    let redriven = self.room.store.redrive(&id, &again).await;
+                    let redriven = self.fixture.store.redrive(&id, &again).await;
                     assert_eq!(redriven, Ok(self.model.redrive(number(&entry), past().0)));
                 }
             }
             Step::DropDead => {
                 let Some((id, entry)) = self.first_dead().await else { return };
                 for _ in 0..2 {
-                    let dropped = self.room.store.drop_dead(std::slice::from_ref(&id)).await;
+                    let dropped = self.fixture.store.drop_dead(std::slice::from_ref(&id)).await;
                     assert_eq!(dropped, Ok(vec![self.model.drop_dead(number(&entry))]));
                 }
             }
@@ -144,9 +151,14 @@ impl<'a> Driver<'a> {
                 for hand in &self.hands[*who] {
                     let confirmed = hand.confirmed(*first_confirmed);
                     let news = [hand.progress(&confirmed)];
-                    let held =
-                        self.room.store.give_back(self.room.p, &news).await.expect("answered").remove(0);
-                    assert_eq!(held != Held::Stale, self.model.give_back(hand.grip, &confirmed));
+                    let held = self
+                        .fixture
+                        .store
+                        .give_back(self.fixture.p, &news)
+                        .await
+                        .expect("answered")
+                        .remove(0);
+                    assert_eq!(held != Held::Stale, self.model.give_back(hand.model_claim, &confirmed));
                     self.model.remember(names_of(&news[0].delivered));
                 }
             }
@@ -155,9 +167,12 @@ impl<'a> Driver<'a> {
                     let confirmed = hand.confirmed(*first_confirmed);
                     let lease = if *expires { 0 } else { LONG };
                     let news = [hand.progress(&confirmed)];
-                    let held = self.room.store.extend(self.room.p, lease, &news).await;
+                    let held = self.fixture.store.extend(self.fixture.p, lease, &news).await;
                     let held = held.expect("answered").remove(0);
-                    assert_eq!(held != Held::Stale, self.model.extend(hand.grip, *expires, &confirmed));
+                    assert_eq!(
+                        held != Held::Stale,
+                        self.model.extend(hand.model_claim, *expires, &confirmed)
+                    );
                     self.model.remember(names_of(&news[0].delivered));
                 }
             }
@@ -167,49 +182,50 @@ impl<'a> Driver<'a> {
 
     /// The dead letter of the least body, found by pages; those are all there are.
     async fn first_dead(&self) -> Option<(DeadId, Entry)> {
-        let mut letters = Vec::new();
+        let mut messages = Vec::new();
         let mut after = None;
         loop {
-            let page = self.room.store.dead_page(&DeadFilter::default(), after.as_ref(), 2).await;
+            let page = self.fixture.store.dead_page(&DeadFilter::default(), after.as_ref(), 2).await;
             let page = page.expect("a page");
-            let here = page.marks.into_iter().map(|mark| mark.id).filter(|id| id.partition() == self.room.p);
+            let here =
+                page.marks.into_iter().map(|mark| mark.id).filter(|id| id.partition() == self.fixture.p);
             let ids: Vec<DeadId> = here.collect();
-            let bodies = self.room.store.dead_letters(&ids).await.expect("read");
+            let bodies = self.fixture.store.dead_letters(&ids).await.expect("read");
             for (id, body) in ids.into_iter().zip(bodies) {
-                letters.push((id, body.expect("it is there").bundle.expect("readable").entries[0].clone()));
+                messages.push((id, body.expect("it is there").bundle.expect("readable").entries[0].clone()));
             }
             after = page.next;
             if after.is_none() {
                 break;
             }
         }
-        let mut found: Vec<u32> = letters.iter().map(|(_, entry)| number(entry)).collect();
+        let mut found: Vec<u32> = messages.iter().map(|(_, entry)| number(entry)).collect();
         found.sort_unstable();
         assert_eq!(found, self.model.dead());
-        letters.into_iter().min_by_key(|(_, entry)| number(entry))
+        messages.into_iter().min_by_key(|(_, entry)| number(entry))
     }
 
     async fn claim(&mut self, who: usize, expires: bool) {
-        let claimed = self.room.claim(if expires { 0 } else { LONG }).await;
+        let claimed = self.fixture.claim(if expires { 0 } else { LONG }).await;
         let mut expected = self.model.claim(past().0 + 1_000_000, expires, 0);
         assert_eq!(claimed.len(), expected.len(), "as many bundles");
         for c in claimed {
             let bodies: Vec<_> = entries(&c).iter().map(number).collect();
-            let is = |t: &Taken| t.letters.iter().map(|l| l.body).eq(bodies.iter().copied());
+            let is = |t: &Claimed| t.messages.iter().map(|l| l.body).eq(bodies.iter().copied());
             let at = expected.iter().position(is);
-            let Taken { grip, skip, expiries, .. } =
+            let Claimed { claim: model_claim, skip, expiries, .. } =
                 expected.remove(at.unwrap_or_else(|| panic!("claimed {bodies:?}, expected {expected:?}")));
             assert_eq!((&c.skip, c.expiries), (&skip, expiries));
             let entries = entries(&c).to_vec();
-            self.hands[who].push(InHand { claim: c.claim, grip, entries, skip: c.skip, expiries });
+            self.hands[who].push(InHand { claim: c.claim, model_claim, entries, skip: c.skip, expiries });
         }
     }
 
     async fn settle(&mut self, who: usize) {
         let all: Vec<_> = self.hands[who].iter().map(InHand::settlement).collect();
-        let held = self.room.store.settle(self.room.p, &all).await.expect("settled");
+        let held = self.fixture.store.settle(self.fixture.p, &all).await.expect("settled");
         for (hand, held) in self.hands[who].iter().zip(held) {
-            assert_eq!(held != Held::Stale, self.model.settle(hand.grip));
+            assert_eq!(held != Held::Stale, self.model.settle(hand.model_claim));
             self.model.remember(names_of(&hand.settlement().delivered));
         }
     }
@@ -226,15 +242,16 @@ impl<'a> Driver<'a> {
             let back_at = past().plus(500);
             let division = hand.division(&shares, back_at);
             self.model.remember(names_of(&division.delivered));
-            let held_on: Vec<usize> = (0..shares.len()).filter(|&i| shares[i] == Some(Share::Held)).collect();
-            let answer = self.room.divide(division).await;
-            match (self.model.divide(hand.grip, &shares, back_at.0), answer) {
-                (Parted::Stale, Held::Stale) => {}
-                (Parted::Done(grip), Held::Done(claims)) => {
-                    assert_eq!(usize::from(grip.is_some()), claims.len());
-                    born.extend(grip.into_iter().zip(claims).map(|(grip, claim)| InHand {
+            let held_on: Vec<usize> =
+                (0..shares.len()).filter(|&i| shares[i] == Some(Share::InFlight)).collect();
+            let answer = self.fixture.divide(division).await;
+            match (self.model.divide(hand.model_claim, &shares, back_at.0), answer) {
+                (model::SettleOutcome::Stale, Held::Stale) => {}
+                (model::SettleOutcome::Done(model_claim), Held::Done(claims)) => {
+                    assert_eq!(usize::from(model_claim.is_some()), claims.len());
+                    born.extend(model_claim.into_iter().zip(claims).map(|(model_claim, claim)| InHand {
                         claim,
-                        grip,
+                        model_claim,
                         entries: held_on.iter().map(|&i| hand.entries[i].clone()).collect(),
                         skip: vec![false; held_on.len()],
                         expiries: hand.expiries,
@@ -248,7 +265,7 @@ impl<'a> Driver<'a> {
 
     /// All invariants, and the same messages and names as in the model.
     pub async fn compare(&self) {
-        let snapshot = self.room.check().await;
+        let snapshot = self.fixture.check().await;
         assert_eq!(seen(&snapshot), self.model.seen());
         assert_eq!(meanings(&snapshot), self.model.meanings());
         let delivered: Vec<_> = snapshot.delivered.keys().filter_map(|n| n.strip_prefix("orders/")).collect();
@@ -308,7 +325,7 @@ impl InHand {
         let mut remainders = vec![part(all(|share| matches!(share, Share::Back { .. })), None, 0)];
         let alone = all(|share| *share == Share::Alone).into_iter();
         remainders.extend(alone.map(|i| part(vec![i], None, self.expiries)));
-        remainders.push(part(all(|share| *share == Share::Held), Some(LONG), self.expiries));
+        remainders.push(part(all(|share| *share == Share::InFlight), Some(LONG), self.expiries));
         Division {
             claim: self.claim.clone(),
             confirmed: shares.iter().map(|s| *s == Some(Share::Confirmed)).collect(),
@@ -326,10 +343,10 @@ fn names_of(names: &[Text]) -> Vec<&'static str> {
     names.iter().filter_map(|name| NAMES.into_iter().find(|known| *known == name.as_str())).collect()
 }
 
-fn entry(letter: &Letter) -> Entry {
-    match letter.name {
-        Some(name) => named(name, UnixMs(letter.due), &text_of(letter.body)),
-        None => unnamed(UnixMs(letter.due), &text_of(letter.body)),
+fn entry(message: &Message) -> Entry {
+    match message.name {
+        Some(name) => named(name, UnixMs(message.due), &text_of(message.body)),
+        None => unnamed(UnixMs(message.due), &text_of(message.body)),
     }
 }
 
@@ -342,25 +359,25 @@ fn number(entry: &Entry) -> u32 {
     body(entry)[1..].parse().expect("a body of the driver's own")
 }
 
-fn said(result: WriteResult) -> Said {
+fn model_result(result: WriteResult) -> model::WriteResult {
     match result {
-        WriteResult::Stored => Said::Stored,
-        WriteResult::Duplicate => Said::Duplicate,
-        WriteResult::Replaced => Said::Replaced,
-        WriteResult::Cancelled => Said::Cancelled,
-        WriteResult::InFlight => Said::InFlight,
-        WriteResult::Unknown => Said::Unknown,
-        WriteResult::Published => Said::Published,
-        WriteResult::Rescheduled => Said::Rescheduled,
-        WriteResult::TooLate => Said::TooLate,
+        WriteResult::Stored => model::WriteResult::Stored,
+        WriteResult::Duplicate => model::WriteResult::Duplicate,
+        WriteResult::Replaced => model::WriteResult::Replaced,
+        WriteResult::Cancelled => model::WriteResult::Cancelled,
+        WriteResult::InFlight => model::WriteResult::InFlight,
+        WriteResult::Unknown => model::WriteResult::Unknown,
+        WriteResult::Published => model::WriteResult::Published,
+        WriteResult::Rescheduled => model::WriteResult::Rescheduled,
+        WriteResult::TooLate => model::WriteResult::TooLate,
     }
 }
 
-fn seen(s: &Snapshot) -> Vec<Seen> {
+fn seen(s: &Snapshot) -> Vec<MessageView> {
     let mut seen = Vec::new();
     for (id, bundle) in &s.bundles {
         for (index, entry) in bundle.entries.iter().enumerate() {
-            seen.push(Seen {
+            seen.push(MessageView {
                 body: number(entry),
                 due: entry.due.0,
                 repeat: entry.repeat_cause(0).is_some(),

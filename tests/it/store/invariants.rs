@@ -1,4 +1,4 @@
-//! What must be true of a partition's keys after every step, read raw.
+//! Checks the invariants of a partition's keys, read raw; they must hold after every step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -155,7 +155,7 @@ pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) 
     s
 }
 
-/// What stands beside bundles stands beside standing ones, and fits them.
+/// Checks that the keys beside bundles belong to bundles that exist, and fit them.
 fn beside(s: &Snapshot) {
     for (what, ids) in [
         ("gone", s.gone.keys().collect::<Vec<_>>()),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use postdate::domain::{OnDuplicate, Partition, RouteName, UnixMs};
 use postdate::store::{AuditReport, Head, Held, Looking, Unserved, WriteOp};
 
-use super::room::*;
+use super::fixture::*;
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::{Config, QueueKind, Rabbitmq, Redis, Relay, eventually, names};
 
@@ -22,101 +22,104 @@ fn slice(n: i64) -> UnixMs {
 }
 
 /// Stores bundles of one, each due when this says.
-async fn fill(room: &Room, count: i64, due: impl Fn(i64) -> UnixMs) {
+async fn fill(fixture: &StoreFixture, count: i64, due: impl Fn(i64) -> UnixMs) {
     for first in (0..count).step_by(48) {
         let ops = (first..count.min(first + 48)).map(|n| keep(vec![unnamed(due(n), "x")]));
-        room.write(ops.collect()).await;
+        fixture.write(ops.collect()).await;
     }
 }
 
 /// How often Redis has read from its clients: at least once a trip.
-async fn reads(room: &Room) -> u64 {
-    let info: String = room.command(&["INFO", "stats"]).await;
+async fn reads(fixture: &StoreFixture) -> u64 {
+    let info: String = fixture.command(&["INFO", "stats"]).await;
     let reads = info.lines().find_map(|line| line.strip_prefix("total_reads_processed:"));
     reads.expect("of redis 6.0 or later").trim().parse().expect("a number")
 }
 
 /// How often Redis was asked for a command since its figures were reset.
-async fn calls(room: &Room, command: &str) -> u64 {
-    let info: String = room.command(&["INFO", "commandstats"]).await;
+async fn calls(fixture: &StoreFixture, command: &str) -> u64 {
+    let info: String = fixture.command(&["INFO", "commandstats"]).await;
     let begin = format!("cmdstat_{command}:calls=");
     let line =
         info.lines().find_map(|line| line.strip_prefix(&begin)).and_then(|rest| rest.split(',').next());
     line.map_or(0, |calls| calls.parse().expect("a number"))
 }
 
-async fn audit(room: &Room) -> AuditReport {
-    room.store.audit(room.p).await.expect("audited")
+async fn audit(fixture: &StoreFixture) -> AuditReport {
+    fixture.store.audit(fixture.p).await.expect("audited")
 }
 
 #[tokio::test]
 async fn interleaving_19_two_thousand_slices_are_audited_in_seconds_over_five_ms() {
     let redis = Redis::start().await;
     let proxy = Proxy::before(redis.port()).await;
-    let room = Room::through(&redis, &format!("redis://127.0.0.1:{}", proxy.port()), 1).await;
-    fill(&room, 2000, slice).await;
+    let fixture = StoreFixture::through(&redis, &format!("redis://127.0.0.1:{}", proxy.port()), 1).await;
+    fill(&fixture, 2000, slice).await;
     proxy.set(SLOW);
     // The last of all slices: an audit looks at entries, however many slices they lie on.
-    let mut shelves: Vec<String> = room.command(&["ZRANGE", &room.key("idx"), "0", "-1"]).await;
+    let mut shelves: Vec<String> = fixture.command(&["ZRANGE", &fixture.key("idx"), "0", "-1"]).await;
     shelves.sort();
     let last: Vec<String> =
-        room.command(&["ZRANGE", &room.key(&format!("due:{}", shelves[1999])), "0", "0"]).await;
-    room.command::<i64>(&["DEL", &room.key(&format!("b:{}", last[0]))]).await;
-    let (began, before) = (Instant::now(), reads(&room).await);
-    let report = audit(&room).await;
-    let (took, reads) = (began.elapsed(), reads(&room).await - before);
+        fixture.command(&["ZRANGE", &fixture.key(&format!("due:{}", shelves[1999])), "0", "0"]).await;
+    fixture.command::<i64>(&["DEL", &fixture.key(&format!("b:{}", last[0]))]).await;
+    let began = Instant::now();
+    let before = reads(&fixture).await;
+    let report = audit(&fixture).await;
+    let took = began.elapsed();
+    let reads = reads(&fixture).await - before;
     println!("2000 slices at a round trip of 5 ms: {took:?}, redis read {reads} times");
     assert_eq!(report.lost.iter().map(ToString::to_string).collect::<Vec<_>>(), last);
     // A trip an entry would be 8000.
     assert!(reads < 2000, "redis read {reads} times");
     proxy.set(Mode::Pass);
-    assert_eq!(room.counts().await.messages, 1999);
-    room.check().await;
+    assert_eq!(fixture.counts().await.messages, 1999);
+    fixture.check().await;
 }
 
 #[tokio::test]
 async fn interleaving_19_lost_counts_of_a_large_partition_come_back_and_with_them_its_dead_letters() {
     let redis = Redis::start().await;
-    let room = Room::on(&redis, 1).await;
-    fill(&room, 2100, |n| past().plus(n)).await;
-    room.write(vec![postdate::store::WriteOp::Bury(dead_letter(unnamed(past(), "d")))]).await;
-    let good = room.counts().await;
-    room.command::<i64>(&["DEL", &room.key("counts")]).await;
+    let fixture = StoreFixture::on(&redis, 1).await;
+    fill(&fixture, 2100, |n| past().plus(n)).await;
+    fixture.write(vec![postdate::store::WriteOp::Bury(dead_letter(unnamed(past(), "d")))]).await;
+    let good = fixture.counts().await;
+    fixture.command::<i64>(&["DEL", &fixture.key("counts")]).await;
     eventually("the counts are back", async || {
-        audit(&room).await;
-        let counts = room.counts().await;
+        audit(&fixture).await;
+        let counts = fixture.counts().await;
         if counts == good { Ok(()) } else { Err(format!("{counts:?}")) }
     })
     .await;
-    room.check().await;
+    fixture.check().await;
 }
 
 #[tokio::test]
 async fn interleaving_19_what_is_lost_of_a_large_partition_leaves_the_counts_at_once() {
     let redis = Redis::start().await;
-    let room = Room::on(&redis, 1).await;
-    fill(&room, 2100, |n| past().plus(n)).await;
-    while audit(&room).await.counts.is_none() {}
-    let shelf = room.heads().await.remove(0).shelf;
-    let ids: Vec<String> = room.command(&["ZRANGE", &room.key(&format!("due:{shelf}")), "0", "99"]).await;
+    let fixture = StoreFixture::on(&redis, 1).await;
+    fill(&fixture, 2100, |n| past().plus(n)).await;
+    while audit(&fixture).await.counts.is_none() {}
+    let shelf = fixture.heads().await.remove(0).shelf;
+    let ids: Vec<String> =
+        fixture.command(&["ZRANGE", &fixture.key(&format!("due:{shelf}")), "0", "99"]).await;
     for id in &ids {
-        room.command::<i64>(&["DEL", &room.key(&format!("b:{id}"))]).await;
+        fixture.command::<i64>(&["DEL", &fixture.key(&format!("b:{id}"))]).await;
     }
     let mut lost = 0;
     while lost < 100 {
-        lost += audit(&room).await.lost.len();
+        lost += audit(&fixture).await.lost.len();
     }
-    assert_eq!(room.counts().await.messages, 2000);
-    room.check().await;
+    assert_eq!(fixture.counts().await.messages, 2000);
+    fixture.check().await;
 }
 
 #[tokio::test]
 async fn interleaving_19_lost_counts_come_back_beside_a_partition_that_never_rests() {
     let redis = Redis::start().await;
-    let room = Room::on(&redis, 1).await;
-    fill(&room, 3000, slice).await;
-    room.write(vec![postdate::store::WriteOp::Bury(dead_letter(unnamed(past(), "d")))]).await;
-    let other = room.another();
+    let fixture = StoreFixture::on(&redis, 1).await;
+    fill(&fixture, 3000, slice).await;
+    fixture.write(vec![postdate::store::WriteOp::Bury(dead_letter(unnamed(past(), "d")))]).await;
+    let other = fixture.another();
     let stop = tokio_util::sync::CancellationToken::new();
     let ends = stop.clone();
     let working = tokio::spawn(async move {
@@ -127,10 +130,10 @@ async fn interleaving_19_lost_counts_come_back_beside_a_partition_that_never_res
             }
         }
     });
-    room.command::<i64>(&["DEL", &room.key("counts")]).await;
+    fixture.command::<i64>(&["DEL", &fixture.key("counts")]).await;
     eventually("they are back, within what moves", async || {
-        audit(&room).await;
-        let counts = room.counts().await;
+        audit(&fixture).await;
+        let counts = fixture.counts().await;
         let near = (counts.messages - 3000).abs() < 500 && counts.dead == 1;
         if near { Ok(()) } else { Err(format!("{counts:?}")) }
     })
@@ -138,32 +141,32 @@ async fn interleaving_19_lost_counts_come_back_beside_a_partition_that_never_res
     stop.cancel();
     working.await.expect("worked");
     eventually("they are right", async || {
-        audit(&room).await;
-        let counts = room.counts().await;
+        audit(&fixture).await;
+        let counts = fixture.counts().await;
         if counts.messages == 3000 { Ok(()) } else { Err(format!("{counts:?}")) }
     })
     .await;
     // Bytes are counted with the messages, once nothing moves.
-    while audit(&room).await.counts != Some(0) {}
-    room.check().await;
+    while audit(&fixture).await.counts != Some(0) {}
+    fixture.check().await;
 }
 
 #[tokio::test]
 async fn unserved_heads_are_read_once_and_whatever_comes_among_them_is_seen_at_the_next_look() {
-    let room = Room::shared().await;
+    let fixture = StoreFixture::shared().await;
     let strangers = (0..40).map(|n| RouteName::new(&format!("stranger-{n}")).expect("a name"));
     let of = |route: RouteName, due| WriteOp::Store {
         route,
         on_duplicate: OnDuplicate::Keep,
         bundle: bundle(vec![unnamed(due, "x")]),
     };
-    room.write(strangers.map(|route| of(route, past())).collect()).await;
+    fixture.write(strangers.map(|route| of(route, past())).collect()).await;
     let is_ours = |head: &Head| head.route() == route().as_str();
     let now = past().plus(10 << 20);
     let looking = Looking { until: now, later: now, past: now, open: &is_ours, served: &is_ours };
     let mut unserved = Unserved::default();
     let mut look = async || {
-        let looked = room.store.look_past(&[P], &looking, &mut unserved).await.expect("looked");
+        let looked = fixture.store.look_past(&[P], &looking, &mut unserved).await.expect("looked");
         assert_eq!(looked.partitions, [P].into());
         let ours = looked.heads.iter().filter(|head| is_ours(head)).map(|head| head.due).collect::<Vec<_>>();
         (looked.heads.len(), ours)
@@ -171,86 +174,86 @@ async fn unserved_heads_are_read_once_and_whatever_comes_among_them_is_seen_at_t
     assert_eq!(look().await, (40, vec![]), "all of them, for once");
     assert_eq!(look().await, (0, vec![]), "nothing has changed");
     let later = past().plus(3 << 20);
-    room.keep(vec![unnamed(later, "a")]).await;
+    fixture.keep(vec![unnamed(later, "a")]).await;
     assert_eq!(look().await, (41, vec![later]), "another head is there: all are read");
     assert_eq!(look().await, (1, vec![later]));
     // As many heads as before, and an earlier one among them.
-    room.keep(vec![unnamed(past(), "b")]).await;
+    fixture.keep(vec![unnamed(past(), "b")]).await;
     assert_eq!(look().await, (2, vec![past(), later]));
-    room.command::<()>(&["DEL", &room.key("heads"), &room.key("shelves")]).await;
-    assert_eq!(room.store.lost_indexes(&[P]).await, [P]);
+    fixture.command::<()>(&["DEL", &fixture.key("heads"), &fixture.key("shelves")]).await;
+    assert_eq!(fixture.store.lost_indexes(&[P]).await, [P]);
     let mut report = AuditReport::default();
-    room.store.mend_indexes(P, &mut report).await.expect("mended");
-    assert_eq!((report.indexes, room.store.lost_indexes(&[P]).await), (42, vec![]));
+    fixture.store.mend_indexes(P, &mut report).await.expect("mended");
+    assert_eq!((report.indexes, fixture.store.lost_indexes(&[P]).await), (42, vec![]));
     assert_eq!(look().await, (2, vec![past(), later]));
-    assert_eq!(room.claim(LONG).await.len(), 42);
+    assert_eq!(fixture.claim(LONG).await.len(), 42);
     assert_eq!(look().await, (0, vec![]), "fewer than before");
 }
 
 #[tokio::test]
 async fn a_name_that_a_transition_left_behind_is_freed_and_is_no_damage() {
-    let room = Room::shared().await;
-    room.keep(vec![named("a", past(), "a"), named("b", past(), "b")]).await;
-    let claimed = room.claim(0).await.remove(0);
-    room.extend(&claimed.claim, 0, Some(vec![true, false])).await;
-    sweep(&room.store, P, LONG, false).await.expect("swept");
-    room.cancel("b").await;
-    let names = room.key("names");
-    assert_eq!(room.command::<Vec<String>>(&["HKEYS", &names]).await, ["orders/a"], "left behind");
-    let report = audit(&room).await;
+    let fixture = StoreFixture::shared().await;
+    fixture.keep(vec![named("a", past(), "a"), named("b", past(), "b")]).await;
+    let claimed = fixture.claim(0).await.remove(0);
+    fixture.extend(&claimed.claim, 0, Some(vec![true, false])).await;
+    sweep(&fixture.store, P, LONG, false).await.expect("swept");
+    fixture.cancel("b").await;
+    let names = fixture.key("names");
+    assert_eq!(fixture.command::<Vec<String>>(&["HKEYS", &names]).await, ["orders/a"], "left behind");
+    let report = audit(&fixture).await;
     assert!(report.is_clean(), "{report:?}");
     assert_eq!(report.freed, 1);
-    assert_eq!(room.command::<i64>(&["HLEN", &names]).await, 0);
-    room.check().await;
+    assert_eq!(fixture.command::<i64>(&["HLEN", &names]).await, 0);
+    fixture.check().await;
 }
 
 #[tokio::test]
 async fn answers_of_the_dead_are_forgotten_after_minutes_and_their_lanes_after_a_day() {
     let redis = Redis::start().await;
-    let room = Room::on(&redis, 1).await;
-    room.keep(vec![unnamed(past(), "x")]).await;
-    let calls = room.key("calls");
-    let fresh: i64 = room.command(&["HLEN", &calls]).await;
-    let now: Vec<String> = room.command(&["TIME"]).await;
+    let fixture = StoreFixture::on(&redis, 1).await;
+    fixture.keep(vec![unnamed(past(), "x")]).await;
+    let calls = fixture.key("calls");
+    let fresh: i64 = fixture.command(&["HLEN", &calls]).await;
+    let now: Vec<String> = fixture.command(&["TIME"]).await;
     let now: i64 = now[0].parse().expect("seconds");
     let long = "x".repeat(12_000);
     // As many as a crash loop leaves: more than one call may read.
     for n in 0..300 {
         let ago = [700, 90_000, 60][n % 3];
         let answer = format!("7 {} {long}", now - ago);
-        room.command::<i64>(&["HSET", &calls, &format!("dead{n}.c"), &answer]).await;
+        fixture.command::<i64>(&["HSET", &calls, &format!("dead{n}.c"), &answer]).await;
     }
-    room.command::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "10000"]).await;
-    assert_eq!(audit(&room).await.lanes, 200);
-    let slow: i64 = room.command(&["SLOWLOG", "LEN"]).await;
+    fixture.command::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "10000"]).await;
+    assert_eq!(audit(&fixture).await.lanes, 200);
+    let slow: i64 = fixture.command(&["SLOWLOG", "LEN"]).await;
     println!("{slow} commands took more than 10 ms, by the clock on the wall");
-    assert_eq!(room.command::<i64>(&["HLEN", &calls]).await, fresh + 200);
-    let kept: Vec<u8> = room.command(&["HGET", &calls, "dead0.c"]).await;
+    assert_eq!(fixture.command::<i64>(&["HLEN", &calls]).await, fresh + 200);
+    let kept: Vec<u8> = fixture.command(&["HGET", &calls, "dead0.c"]).await;
     assert!(kept.starts_with(format!("7 {} ", now - 700).as_bytes()) && kept.len() < 64, "{kept:?}");
-    let young: Vec<u8> = room.command(&["HGET", &calls, "dead2.c"]).await;
+    let young: Vec<u8> = fixture.command(&["HGET", &calls, "dead2.c"]).await;
     assert!(young.len() > 12_000, "it may be a replica that cannot be heard for a moment");
-    assert_eq!(audit(&room).await.lanes, 0, "once is enough");
+    assert_eq!(audit(&fixture).await.lanes, 0, "once is enough");
     // Its process was only away: it goes on.
-    room.keep(vec![unnamed(past(), "y")]).await;
-    assert_eq!(room.store.went_back(), 0);
+    fixture.keep(vec![unnamed(past(), "y")]).await;
+    assert_eq!(fixture.store.went_back(), 0);
 }
 
 #[tokio::test]
 async fn a_sweep_that_redis_does_not_answer_says_so_of_each_partition() {
     let redis = Redis::start().await;
     let proxy = Proxy::before(redis.port()).await;
-    let room = Room::through(&redis, &format!("redis://127.0.0.1:{}", proxy.port()), 2).await;
-    room.keep(vec![unnamed(past(), "x")]).await;
-    room.claim(0).await;
+    let fixture = StoreFixture::through(&redis, &format!("redis://127.0.0.1:{}", proxy.port()), 2).await;
+    fixture.keep(vec![unnamed(past(), "x")]).await;
+    fixture.claim(0).await;
     proxy.set(Mode::Hole);
-    let both = [room.p, Partition(1)];
-    let answers = room.store.sweep(&both, LONG, &std::collections::BTreeSet::new(), true).await;
+    let both = [fixture.p, Partition(1)];
+    let answers = fixture.store.sweep(&both, LONG, &std::collections::BTreeSet::new(), true).await;
     assert_eq!(answers.iter().map(|(p, _)| *p).collect::<Vec<_>>(), both);
     assert!(answers.iter().all(|(_, swept)| swept.is_err()), "{answers:?}");
     proxy.set(Mode::Pass);
     eventually("it is swept", async || {
-        sweep(&room.store, P, LONG, false).await.map_err(|why| why.to_string())?;
-        if room.check().await.claims.is_empty() { Ok(()) } else { Err("not yet".to_owned()) }
+        sweep(&fixture.store, P, LONG, false).await.map_err(|why| why.to_string())?;
+        if fixture.check().await.claims.is_empty() { Ok(()) } else { Err("not yet".to_owned()) }
     })
     .await;
 }
@@ -259,7 +262,8 @@ async fn a_sweep_that_redis_does_not_answer_says_so_of_each_partition() {
 async fn interleaving_16_claims_of_the_dead_come_back_while_audits_take_long() {
     let (redis, rabbitmq) = tokio::join!(Redis::start(), Rabbitmq::shared());
     let proxy = Proxy::before(redis.port()).await;
-    let (prefix, queue) = (names::unique("store"), names::unique("queue"));
+    let prefix = names::unique("store");
+    let queue = names::unique("queue");
     rabbitmq.declare_queue(&queue, QueueKind::Classic).await;
     let from = format!(r#"{{ rabbitmq = "main", queue = "{queue}" }}"#);
     let to = r#"{ rabbitmq = "main", exchange = "", routing_key = "nowhere" }"#;
@@ -271,10 +275,10 @@ async fn interleaving_16_claims_of_the_dead_come_back_while_audits_take_long() {
         .section("[timer]\nclaim = \"2s\"");
     let mut relay = Relay::start(&served).await;
     assert_eq!(relay.terminate().await.code(), Some(0));
-    let first = Room::of(config(&redis.url(), &prefix, 4), &redis, 0).await;
-    let rooms: Vec<Room> = (0..4).map(|p| first.at(Partition(p))).collect();
-    for room in &rooms {
-        fill(room, 1600, slice).await;
+    let first = StoreFixture::of(config(&redis.url(), &prefix, 4), &redis, 0).await;
+    let fixtures: Vec<StoreFixture> = (0..4).map(|p| first.at(Partition(p))).collect();
+    for fixture in &fixtures {
+        fill(fixture, 1600, slice).await;
     }
     first.command::<()>(&["CONFIG", "RESETSTAT"]).await;
     proxy.set(FAR);
@@ -286,14 +290,14 @@ async fn interleaving_16_claims_of_the_dead_come_back_while_audits_take_long() {
     })
     .await;
     let began = Instant::now();
-    for room in &rooms {
-        room.keep(vec![unnamed(past(), "x")]).await;
-        assert_eq!(room.claim(0).await.len(), 1);
+    for fixture in &fixtures {
+        fixture.keep(vec![unnamed(past(), "x")]).await;
+        assert_eq!(fixture.claim(0).await.len(), 1);
     }
     eventually("all come back", async || {
         let mut left = 0;
-        for room in &rooms {
-            left += room.command::<i64>(&["ZCARD", &room.key("claims")]).await;
+        for fixture in &fixtures {
+            left += fixture.command::<i64>(&["ZCARD", &fixture.key("claims")]).await;
         }
         if left == 0 { Ok(()) } else { Err(format!("{left} are still claimed")) }
     })

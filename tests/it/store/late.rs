@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use postdate::domain::UnixMs;
 use postdate::store::{Division, Held, Remainder, StoreError};
 
-use super::room::*;
+use super::fixture::*;
 
 fn of_route(asked: UnixMs) -> BTreeMap<String, UnixMs> {
     BTreeMap::from([(route().as_str().to_owned(), asked)])
 }
 
 /// Puts everything that is due back, to be tried again in an hour, and remembers since when it is late.
-async fn put_back(room: &Room, asked: UnixMs) -> Held {
-    let claimed = room.claim(LONG).await.remove(0);
-    let mut entry = unnamed(room.store.clock().now().plus(3_600_000), "again");
+async fn put_back(fixture: &StoreFixture, asked: UnixMs) -> Held {
+    let claimed = fixture.claim(LONG).await.remove(0);
+    let mut entry = unnamed(fixture.store.clock().now().plus(3_600_000), "again");
     entry.asked = Some(asked);
     entry.id = Some("~again".into());
     let fresh = postdate::store::Fresh { route: route(), bundle: bundle(vec![entry]) };
@@ -28,41 +28,41 @@ async fn put_back(room: &Room, asked: UnixMs) -> Held {
         dead: vec![],
         holds: Vec::new(),
     };
-    room.divide(division).await
+    fixture.divide(division).await
 }
 
 #[tokio::test]
 async fn what_was_put_back_is_late_from_the_moment_that_was_asked_for_until_it_has_left() {
-    let room = Room::shared().await;
-    assert_eq!(room.store.late().await.expect("asked").waiting, BTreeMap::new());
-    room.keep(vec![unnamed(past(), "a")]).await;
-    let late = room.store.late().await.expect("asked");
+    let fixture = StoreFixture::shared().await;
+    assert_eq!(fixture.store.late().await.expect("asked").waiting, BTreeMap::new());
+    fixture.keep(vec![unnamed(past(), "a")]).await;
+    let late = fixture.store.late().await.expect("asked");
     assert_eq!((late.waiting, late.put_back), (of_route(past()), BTreeMap::new()));
 
-    assert!(matches!(put_back(&room, past()).await, Held::Done(_)));
-    let late = room.store.late().await.expect("asked");
+    assert!(matches!(put_back(&fixture, past()).await, Held::Done(_)));
+    let late = fixture.store.late().await.expect("asked");
     assert_eq!(
         (late.waiting, late.put_back),
         (BTreeMap::new(), of_route(past())),
         "due in an hour, and late"
     );
-    let key = room.key("put_back");
-    assert_eq!(room.command::<i64>(&["ZCARD", &key]).await, 1);
+    let key = fixture.key("put_back");
+    assert_eq!(fixture.command::<i64>(&["ZCARD", &key]).await, 1);
 
     // It leaves by whatever way; here its blob is gone.
-    let blobs: Vec<String> = room.command(&["KEYS", &room.key("b:*")]).await;
-    room.command::<i64>(&["DEL", &blobs[0]]).await;
-    let late = room.store.late().await.expect("asked");
+    let blobs: Vec<String> = fixture.command(&["KEYS", &fixture.key("b:*")]).await;
+    fixture.command::<i64>(&["DEL", &blobs[0]]).await;
+    let late = fixture.store.late().await.expect("asked");
     assert_eq!(late.put_back, BTreeMap::new());
-    assert_eq!(room.command::<i64>(&["EXISTS", &key]).await, 0, "nothing is left of it");
+    assert_eq!(fixture.command::<i64>(&["EXISTS", &key]).await, 0, "nothing is left of it");
 }
 
 #[tokio::test]
 async fn put_back_of_another_type_refuses_the_call_and_hides_nothing_else() {
-    let room = Room::shared().await;
-    room.keep(vec![unnamed(past(), "a")]).await;
-    let claimed = room.claim(LONG).await.remove(0);
-    room.command::<()>(&["SET", &room.key("put_back"), "not ours"]).await;
+    let fixture = StoreFixture::shared().await;
+    fixture.keep(vec![unnamed(past(), "a")]).await;
+    let claimed = fixture.claim(LONG).await.remove(0);
+    fixture.command::<()>(&["SET", &fixture.key("put_back"), "not ours"]).await;
     let division = Division {
         claim: claimed.claim,
         confirmed: vec![true],
@@ -72,20 +72,20 @@ async fn put_back_of_another_type_refuses_the_call_and_hides_nothing_else() {
         dead: vec![],
         holds: Vec::new(),
     };
-    let refused = room.store.divide(&division).await;
+    let refused = fixture.store.divide(&division).await;
     assert!(matches!(refused, Err(StoreError::Damaged(_))), "{refused:?}");
-    room.keep(vec![unnamed(past(), "b")]).await;
-    let late = room.store.late().await.expect("asked");
+    fixture.keep(vec![unnamed(past(), "b")]).await;
+    let late = fixture.store.late().await.expect("asked");
     assert_eq!((late.waiting, late.put_back), (of_route(past()), BTreeMap::new()));
-    let report = room.store.audit(P).await.expect("audited");
+    let report = fixture.store.audit(P).await.expect("audited");
     assert_eq!(report.quarantined, ["put_back"]);
-    assert!(matches!(room.store.divide(&division).await, Ok(Held::Done(_))));
+    assert!(matches!(fixture.store.divide(&division).await, Ok(Held::Done(_))));
 }
 
 #[tokio::test]
 async fn the_memory_of_the_fullest_master_is_told() {
-    let room = Room::shared().await;
-    let memory = room.store.memory().await.expect("asked");
+    let fixture = StoreFixture::shared().await;
+    let memory = fixture.store.memory().await.expect("asked");
     assert!(memory.used > 100_000, "{memory:?}");
     assert_eq!(memory.limit, 0);
 }

@@ -6,32 +6,32 @@
 use postdate::store::{DeadFilter, DeadId, Division, Fresh, Held, Remainder, WriteOp, WriteResult};
 
 use super::damage::all;
+use super::fixture::*;
 use super::lost_replies::{Behind, behind};
 use super::proxy::Proxy;
-use super::room::*;
 use crate::support::Redis;
 
 use WriteResult::{
     Cancelled, Duplicate, InFlight, Published, Replaced, Rescheduled, Stored, TooLate, Unknown,
 };
 
-/// What an answer is whose caller waits for no replica: it takes another number.
+/// Answer to a call whose caller waits for no replica: the caller has used another number by then.
 const OVERTAKEN: &str = "OVERTAKEN";
 
 /// Plays a copy of a call on ground where it could be applied anew: what it was about is gone, and other messages wait
 /// under its names. The copy gets the answer of the call.
 async fn plays(at: &Behind, what: &str, call: &[u8], answer: &str) {
-    at.room.wipe().await;
-    let other = at.room.another();
+    at.fixture.wipe().await;
+    let other = at.fixture.another();
     other.keep(vec![named("n", past(), "other"), named("m", far(), "other"), unnamed(past(), "other")]).await;
-    let before = all(&at.room).await;
-    at.room.watch("calls").await;
+    let before = all(&at.fixture).await;
+    at.fixture.watch("calls").await;
     let again = at.proxy.send_again(call).await;
-    let wrote = at.room.has_been_written().await;
+    let wrote = at.fixture.has_been_written().await;
     assert!(again.contains(answer), "{what}: {again}");
     assert_eq!(wrote, answer != OVERTAKEN, "{what}: whether the copy wrote something that can be waited for");
-    assert_eq!(all(&at.room).await, before, "{what}: the copy was applied");
-    at.room.wipe().await;
+    assert_eq!(all(&at.fixture).await, before, "{what}: the copy was applied");
+    at.fixture.wipe().await;
 }
 
 /// The same of the call that was made last.
@@ -44,23 +44,23 @@ async fn between_tries(
     at: &Behind,
     what: &str,
     op: WriteOp,
-    meanwhile: impl AsyncFnOnce(&Room),
+    meanwhile: impl AsyncFnOnce(&StoreFixture),
     answer: &str,
 ) -> WriteResult {
-    let store = at.room.store.clone();
+    let store = at.fixture.store.clone();
     at.proxy.hold_next();
     let calling = tokio::spawn(async move { store.write(P, vec![op]).await.expect("written") });
     at.proxy.until_played().await;
     let call = at.proxy.last_call();
-    meanwhile(&at.room.another()).await;
+    meanwhile(&at.fixture.another()).await;
     at.proxy.hold_next();
     at.proxy.let_go();
     at.proxy.until_played().await;
     plays(at, what, &call, answer).await;
     at.proxy.let_go();
     let result = calling.await.expect("runs")[0][0];
-    at.room.check().await;
-    at.room.wipe().await;
+    at.fixture.check().await;
+    at.fixture.wipe().await;
     result
 }
 
@@ -68,30 +68,30 @@ async fn between_tries(
 async fn interleaving_10_a_late_copy_of_a_write_changes_nothing_whatever_its_answer_was() {
     let redis = Redis::shared().await;
     let proxy = Proxy::before(redis).await;
-    let room = proxy.room_with(redis, LONG as i64).await;
-    let at = Behind { proxy, room };
-    let room = &at.room;
+    let fixture = proxy.fixture_with(redis, LONG as i64).await;
+    let at = Behind { proxy, fixture };
+    let fixture = &at.fixture;
     let single = |letter: &str| format!("$1\r\n{letter}\r\n");
 
-    assert_eq!(room.keep(vec![named("n", past(), "n")]).await, [Stored]);
+    assert_eq!(fixture.keep(vec![named("n", past(), "n")]).await, [Stored]);
     last(&at, "stored", &single("s")).await;
-    room.keep(vec![named("n", past(), "n")]).await;
-    assert_eq!(room.keep(vec![named("n", past(), "again")]).await, [Duplicate]);
+    fixture.keep(vec![named("n", past(), "n")]).await;
+    assert_eq!(fixture.keep(vec![named("n", past(), "again")]).await, [Duplicate]);
     last(&at, "a duplicate", &single("d")).await;
-    room.keep(vec![named("n", past(), "n")]).await;
-    assert_eq!(room.write(vec![replace(vec![named("n", past(), "again")])]).await[0], [Replaced]);
+    fixture.keep(vec![named("n", past(), "n")]).await;
+    assert_eq!(fixture.write(vec![replace(vec![named("n", past(), "again")])]).await[0], [Replaced]);
     last(&at, "replaced", &single("r")).await;
-    room.keep(vec![named("n", past(), "n")]).await;
-    assert_eq!(room.cancel("n").await, Cancelled);
+    fixture.keep(vec![named("n", past(), "n")]).await;
+    assert_eq!(fixture.cancel("n").await, Cancelled);
     last(&at, "cancelled", &single("c")).await;
-    assert_eq!(room.cancel("n").await, Unknown);
+    assert_eq!(fixture.cancel("n").await, Unknown);
     last(&at, "unknown", &single("u")).await;
-    room.keep(vec![named("n", past(), "n")]).await;
-    let claimed = room.claim(LONG).await.remove(0);
-    assert_eq!(room.cancel("n").await, InFlight);
+    fixture.keep(vec![named("n", past(), "n")]).await;
+    let claimed = fixture.claim(LONG).await.remove(0);
+    assert_eq!(fixture.cancel("n").await, InFlight);
     let in_flight = at.proxy.last_call();
-    room.settle(&claimed).await;
-    assert_eq!(room.cancel("n").await, Published);
+    fixture.settle(&claimed).await;
+    assert_eq!(fixture.cancel("n").await, Published);
     last(&at, "published", &single("p")).await;
     // Overtaken by now.
     plays(&at, "in flight", &in_flight, OVERTAKEN).await;
@@ -100,32 +100,32 @@ async fn interleaving_10_a_late_copy_of_a_write_changes_nothing_whatever_its_ans
 #[tokio::test]
 async fn interleaving_10_a_late_copy_of_a_refused_write_is_not_applied_beside_its_second_try() {
     let at = behind().await;
-    at.room.keep(vec![named("n", past(), "n")]).await;
-    assert_eq!(at.room.cancel("n").await, Cancelled);
+    at.fixture.keep(vec![named("n", past(), "n")]).await;
+    assert_eq!(at.fixture.cancel("n").await, Cancelled);
     let two = || keep(vec![unnamed(past(), "u"), named("n", past(), "n")]);
-    let taken = async |other: &Room| {
+    let taken = async |other: &StoreFixture| {
         assert_eq!(other.keep(vec![named("n", past(), "theirs")]).await, [Stored]);
     };
     assert_eq!(between_tries(&at, "a name was taken", two(), taken, "CHANGED").await, Stored);
-    let appears = async |other: &Room| {
+    let appears = async |other: &StoreFixture| {
         assert_eq!(other.keep(vec![named("n", past(), "theirs")]).await, [Stored]);
     };
     assert_eq!(between_tries(&at, "a name to cancel", cancel("n"), appears, "CHANGED").await, Unknown);
-    let appears = async |other: &Room| {
+    let appears = async |other: &StoreFixture| {
         assert_eq!(other.keep(vec![named("n", past(), "theirs")]).await, [Stored]);
     };
     let moved = between_tries(&at, "a name to move", reschedule("n", far(), "n"), appears, "CHANGED").await;
     assert_eq!(moved, Stored);
-    let spoil = async |other: &Room| {
+    let spoil = async |other: &StoreFixture| {
         other.command::<()>(&["SET", &other.key("claims"), "not ours"]).await;
     };
     assert_eq!(between_tries(&at, "damage", two(), spoil, "WRONGTYPE").await, Stored);
-    let spoil = async |other: &Room| {
+    let spoil = async |other: &StoreFixture| {
         other.command::<()>(&["SET", &other.key("claims"), "not ours"]).await;
     };
     let moved = between_tries(&at, "damage", reschedule("n", far(), "n"), spoil, "WRONGTYPE").await;
     assert_eq!(moved, Stored);
-    assert_eq!(at.room.store.went_back(), 0);
+    assert_eq!(at.fixture.store.went_back(), 0);
 }
 
 #[tokio::test]
@@ -133,10 +133,10 @@ async fn interleaving_10_a_late_copy_of_a_write_with_a_stamp_from_behind_is_not_
  {
     let redis = Redis::shared().await;
     let proxy = Proxy::before(redis).await;
-    let room = proxy.ordered_room(redis).await;
-    let at = Behind { proxy, room };
-    at.room.keep(vec![unnamed(past(), "known to the server")]).await;
-    let ahead = async |other: &Room| {
+    let fixture = proxy.ordered_fixture(redis).await;
+    let at = Behind { proxy, fixture };
+    at.fixture.keep(vec![unnamed(past(), "known to the server")]).await;
+    let ahead = async |other: &StoreFixture| {
         // Microseconds, some centuries from now.
         other.command::<i64>(&["HSET", &other.key("order"), "stamp", "8000000000000000"]).await;
     };
@@ -148,39 +148,39 @@ async fn interleaving_10_a_late_copy_of_a_write_with_a_stamp_from_behind_is_not_
 async fn interleaving_10_a_late_copy_of_a_reschedule_a_claim_or_a_settle_changes_nothing_whatever_its_answer_was()
  {
     let at = behind().await;
-    let room = &at.room;
+    let fixture = &at.fixture;
     let single = |letter: &str| format!("$1\r\n{letter}\r\n");
-    let spoil = async || room.command::<()>(&["SET", &room.key("gone"), "not ours"]).await;
+    let spoil = async || fixture.command::<()>(&["SET", &fixture.key("gone"), "not ours"]).await;
 
-    room.keep(vec![named("n", past(), "n")]).await;
-    assert_eq!(room.reschedule("n", far(), "x").await, Rescheduled);
+    fixture.keep(vec![named("n", past(), "n")]).await;
+    assert_eq!(fixture.reschedule("n", far(), "x").await, Rescheduled);
     last(&at, "moved", &single("r")).await;
-    assert_eq!(room.reschedule("n", far(), "x").await, Stored);
+    assert_eq!(fixture.reschedule("n", far(), "x").await, Stored);
     last(&at, "stored by a reschedule", &single("s")).await;
-    room.keep(vec![named("n", past(), "n")]).await;
-    room.claim(LONG).await;
-    assert_eq!(room.reschedule("n", far(), "x").await, TooLate);
+    fixture.keep(vec![named("n", past(), "n")]).await;
+    fixture.claim(LONG).await;
+    assert_eq!(fixture.reschedule("n", far(), "x").await, TooLate);
     last(&at, "too late", &single("l")).await;
 
-    room.keep(vec![named("n", past(), "n"), unnamed(past(), "u")]).await;
-    let request = room.request(LONG).await;
-    let claimed = room.store.claim(&request).await.expect("claimed").remove(0);
+    fixture.keep(vec![named("n", past(), "n"), unnamed(past(), "u")]).await;
+    let request = fixture.request(LONG).await;
+    let claimed = fixture.store.claim(&request).await.expect("claimed").remove(0);
     let claim = at.proxy.last_call();
-    assert_eq!(room.store.claim(&request).await.expect("claimed").len(), 0);
+    assert_eq!(fixture.store.claim(&request).await.expect("claimed").len(), 0);
     last(&at, "nothing to claim", "*0\r\n").await;
     plays(&at, "claimed", &claim, OVERTAKEN).await;
     spoil().await;
-    assert!(room.store.claim(&request).await.is_err());
+    assert!(fixture.store.claim(&request).await.is_err());
     last(&at, "a claim and damage", "WRONGTYPE").await;
 
-    assert_eq!(room.settle(&claimed).await, Held::Stale);
+    assert_eq!(fixture.settle(&claimed).await, Held::Stale);
     last(&at, "a stale settle", &single("s")).await;
-    room.keep(vec![named("n", past(), "n"), unnamed(past(), "u")]).await;
-    let claimed = room.claim(LONG).await.remove(0);
-    assert_eq!(room.settle(&claimed).await, Held::Done(vec![]));
+    fixture.keep(vec![named("n", past(), "n"), unnamed(past(), "u")]).await;
+    let claimed = fixture.claim(LONG).await.remove(0);
+    assert_eq!(fixture.settle(&claimed).await, Held::Done(vec![]));
     last(&at, "settled", &single("o")).await;
     spoil().await;
-    assert!(room.store.settle(P, &[settlement(&claimed)]).await.is_err());
+    assert!(fixture.store.settle(P, &[settlement(&claimed)]).await.is_err());
     last(&at, "a settle and damage", "WRONGTYPE").await;
 }
 
@@ -188,9 +188,9 @@ async fn interleaving_10_a_late_copy_of_a_reschedule_a_claim_or_a_settle_changes
 async fn interleaving_10_a_late_copy_of_a_divide_a_redrive_or_a_drop_changes_nothing_whatever_its_answer_was()
 {
     let at = behind().await;
-    let room = &at.room;
+    let fixture = &at.fixture;
     let single = |letter: &str| format!("$1\r\n{letter}\r\n");
-    let spoil = async || room.command::<()>(&["SET", &room.key("gone"), "not ours"]).await;
+    let spoil = async || fixture.command::<()>(&["SET", &fixture.key("gone"), "not ours"]).await;
     let division = |claimed: &postdate::store::Claimed| Division {
         claim: claimed.claim.clone(),
         confirmed: vec![false, false],
@@ -207,25 +207,25 @@ async fn interleaving_10_a_late_copy_of_a_divide_a_redrive_or_a_drop_changes_not
         holds: Vec::new(),
     };
     let taken = async || {
-        room.keep(vec![named("n", past(), "n"), unnamed(past(), "u")]).await;
-        room.claim(LONG).await.remove(0)
+        fixture.keep(vec![named("n", past(), "n"), unnamed(past(), "u")]).await;
+        fixture.claim(LONG).await.remove(0)
     };
     let claimed = taken().await;
-    assert_eq!(room.divide(division(&claimed)).await, Held::Done(vec![]));
+    assert_eq!(fixture.divide(division(&claimed)).await, Held::Done(vec![]));
     last(&at, "divided", &single("o")).await;
-    assert_eq!(room.divide(division(&claimed)).await, Held::Stale);
+    assert_eq!(fixture.divide(division(&claimed)).await, Held::Stale);
     last(&at, "a stale division", &single("s")).await;
     spoil().await;
-    assert!(room.store.divide(&division(&claimed)).await.is_err());
+    assert!(fixture.store.divide(&division(&claimed)).await.is_err());
     last(&at, "a division and damage", "WRONGTYPE").await;
 
     let dead = async || {
-        room.write(vec![WriteOp::Bury(dead_letter(named("n", past(), "d")))]).await;
-        let page = room.store.dead_page(&DeadFilter::default(), None, 1).await.expect("a page");
+        fixture.write(vec![WriteOp::Bury(dead_letter(named("n", past(), "d")))]).await;
+        let page = fixture.store.dead_page(&DeadFilter::default(), None, 1).await.expect("a page");
         page.marks[0].id.clone()
     };
     let again = bundle(vec![named("n", past(), "d")]);
-    let redrive = async |id: &DeadId| room.store.redrive(id, &again).await;
+    let redrive = async |id: &DeadId| fixture.store.redrive(id, &again).await;
     let id = dead().await;
     assert_eq!(redrive(&id).await, Ok(true));
     last(&at, "redriven", &single("o")).await;
@@ -236,21 +236,21 @@ async fn interleaving_10_a_late_copy_of_a_divide_a_redrive_or_a_drop_changes_not
     assert!(redrive(&id).await.is_err());
     last(&at, "a redrive and damage", "WRONGTYPE").await;
     let id = dead().await;
-    assert_eq!(room.store.drop_dead(std::slice::from_ref(&id)).await, Ok(vec![true]));
+    assert_eq!(fixture.store.drop_dead(std::slice::from_ref(&id)).await, Ok(vec![true]));
     last(&at, "dropped", &single("o")).await;
-    assert_eq!(room.store.drop_dead(std::slice::from_ref(&id)).await, Ok(vec![false]));
+    assert_eq!(fixture.store.drop_dead(std::slice::from_ref(&id)).await, Ok(vec![false]));
     last(&at, "nothing to drop", &single("u")).await;
     spoil().await;
-    assert!(room.store.drop_dead(&[id]).await.is_err());
+    assert!(fixture.store.drop_dead(&[id]).await.is_err());
     last(&at, "a drop and damage", "WRONGTYPE").await;
 }
 
 #[tokio::test]
 async fn interleaving_10_a_mark_writes_also_where_it_raises_nothing() {
-    let room = Room::shared().await;
+    let fixture = StoreFixture::shared().await;
     for (offset, before) in [(5, None), (5, Some(5)), (4, Some(5)), (6, Some(5))] {
-        room.watch("sources").await;
-        assert_eq!(room.store.raise_mark("s", offset).await, Ok(before));
-        assert!(room.has_been_written().await, "{offset}");
+        fixture.watch("sources").await;
+        assert_eq!(fixture.store.raise_mark("s", offset).await, Ok(before));
+        assert!(fixture.has_been_written().await, "{offset}");
     }
 }

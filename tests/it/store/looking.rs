@@ -6,22 +6,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use postdate::domain::{Text, UnixMs};
 use postdate::store::{BrowseKey, BrowseQuery, Found, MessageState, WriteOp, WriteResult};
 
-use super::room::*;
+use super::fixture::*;
 use crate::support::Redis;
 
 use MessageState::{InFlight, Pending};
 
 fn all() -> BrowseQuery {
-    let (from, to) = (UnixMs(0), UnixMs(i64::MAX / 4));
+    let from = UnixMs(0);
+    let to = UnixMs(i64::MAX / 4);
     BrowseQuery { route: None, from, to, after: None, limit: 100 }
 }
 
 /// All pages of a query, each no longer than asked for.
-async fn pages(room: &Room, query: &BrowseQuery) -> Vec<Found> {
+async fn pages(fixture: &StoreFixture, query: &BrowseQuery) -> Vec<Found> {
     let (mut found, mut after): (_, Option<BrowseKey>) = (Vec::new(), None);
     loop {
         let query = BrowseQuery { after: after.clone(), ..query.clone() };
-        let page = room.store.browse(&query).await.expect("browsed");
+        let page = fixture.store.browse(&query).await.expect("browsed");
         assert!(page.found.len() <= query.limit);
         found.extend(page.found);
         assert!(page.next.is_none() || page.next > after, "no progress at {after:?}");
@@ -33,26 +34,26 @@ async fn pages(room: &Room, query: &BrowseQuery) -> Vec<Found> {
 }
 
 /// As the API moves a message: an unknown one is not stored.
-async fn move_to(room: &Room, id: &str, due: UnixMs) -> WriteResult {
+async fn move_to(fixture: &StoreFixture, id: &str, due: UnixMs) -> WriteResult {
     let op = WriteOp::Reschedule { route: route(), id: Text::from(id), due, fallback: None, of: None };
-    let p = room.store.home_of(&route(), id);
-    room.store.write(p, vec![op]).await.expect("written")[0][0]
+    let p = fixture.store.home_of(&route(), id);
+    fixture.store.write(p, vec![op]).await.expect("written")[0][0]
 }
 
-async fn cancel_at_home(room: &Room, id: &str) -> WriteResult {
+async fn cancel_at_home(fixture: &StoreFixture, id: &str) -> WriteResult {
     let op = WriteOp::Cancel { route: route(), id: Text::from(id), of: None };
-    let p = room.store.home_of(&route(), id);
-    room.store.write(p, vec![op]).await.expect("written")[0][0]
+    let p = fixture.store.home_of(&route(), id);
+    fixture.store.write(p, vec![op]).await.expect("written")[0][0]
 }
 
-async fn state(room: &Room, id: &str) -> Option<MessageState> {
-    room.store.find(&route(), id).await.expect("looked").map(|found| found.state)
+async fn state(fixture: &StoreFixture, id: &str) -> Option<MessageState> {
+    fixture.store.find(&route(), id).await.expect("looked").map(|found| found.state)
 }
 
 #[tokio::test]
 async fn every_waiting_message_is_shown_once_in_due_order_whatever_the_page() {
     let redis = Redis::shared().await;
-    let room = Room::on(redis, 8).await;
+    let fixture = StoreFixture::on(redis, 8).await;
     let base = far().0 & !((1 << 20) - 1);
     let mut expected = Vec::new();
     for n in 0..400_i64 {
@@ -69,102 +70,104 @@ async fn every_waiting_message_is_shown_once_in_due_order_whatever_the_page() {
         expected.extend(dues.map(|d| d.0));
         // One slice a bundle, as admission makes them.
         for entry in entries {
-            room.at(p).keep(vec![entry]).await;
+            fixture.at(p).keep(vec![entry]).await;
         }
     }
     for n in 0..40_i64 {
         let dues = [base + n, base + n + 2000, base + n + 4095].map(UnixMs);
         expected.extend(dues.map(|d| d.0));
         let p = postdate::domain::Partition((n % 8) as u16);
-        room.at(p).keep(dues.iter().map(|d| unnamed(*d, "together")).collect()).await;
+        fixture.at(p).keep(dues.iter().map(|d| unnamed(*d, "together")).collect()).await;
     }
     expected.sort_unstable();
     for limit in [1000, 100, 7] {
-        let found = pages(&room, &BrowseQuery { limit, ..all() }).await;
+        let found = pages(&fixture, &BrowseQuery { limit, ..all() }).await;
         let dues: Vec<i64> = found.iter().map(|f| f.entry.due.0).collect();
         assert_eq!(dues, expected, "limit {limit}");
         let ids: BTreeSet<_> = found.iter().map(|f| f.id.clone()).collect();
         assert_eq!(ids.len(), found.len(), "one came twice");
     }
-    let (from, to) = (UnixMs(base + 5), UnixMs(base + 4000));
-    let window = pages(&room, &BrowseQuery { from, to, limit: 50, ..all() }).await;
+    let from = UnixMs(base + 5);
+    let to = UnixMs(base + 4000);
+    let window = pages(&fixture, &BrowseQuery { from, to, limit: 50, ..all() }).await;
     let dues: Vec<i64> = window.iter().map(|f| f.entry.due.0).collect();
     let inside: Vec<i64> = expected.into_iter().filter(|d| (from.0..=to.0).contains(d)).collect();
     assert_eq!(dues, inside);
     let other = postdate::domain::RouteName::new("mail");
-    assert!(pages(&room, &BrowseQuery { route: other, ..all() }).await.is_empty());
+    assert!(pages(&fixture, &BrowseQuery { route: other, ..all() }).await.is_empty());
 }
 
 #[tokio::test]
 async fn a_tilde_id_finds_cancels_and_moves_its_message() {
-    let room = Room::shared().await;
-    room.keep(["a", "b", "c"].map(|b| unnamed(far(), b)).to_vec()).await;
-    let found = pages(&room, &all()).await;
+    let fixture = StoreFixture::shared().await;
+    fixture.keep(["a", "b", "c"].map(|b| unnamed(far(), b)).to_vec()).await;
+    let found = pages(&fixture, &all()).await;
     let ids: Vec<String> = found.iter().map(|f| f.id.to_string()).collect();
     assert!(ids.iter().all(|id| id.starts_with('~')), "{ids:?}");
     for id in &ids {
-        assert_eq!(state(&room, id).await, Some(Pending));
+        assert_eq!(state(&fixture, id).await, Some(Pending));
     }
-    assert_eq!(cancel_at_home(&room, &ids[0]).await, WriteResult::Cancelled);
-    assert_eq!(cancel_at_home(&room, &ids[0]).await, WriteResult::Unknown);
-    assert_eq!(move_to(&room, &ids[0], past()).await, WriteResult::Unknown);
+    assert_eq!(cancel_at_home(&fixture, &ids[0]).await, WriteResult::Cancelled);
+    assert_eq!(cancel_at_home(&fixture, &ids[0]).await, WriteResult::Unknown);
+    assert_eq!(move_to(&fixture, &ids[0], past()).await, WriteResult::Unknown);
     // It keeps its id when it leaves its place, and is found by it as often as it moves.
     for due in [far().plus(7), far().plus(9_999_999), past()] {
-        assert_eq!(move_to(&room, &ids[1], due).await, WriteResult::Rescheduled);
-        let moved = room.store.find(&route(), &ids[1]).await.expect("looked").expect("found");
+        assert_eq!(move_to(&fixture, &ids[1], due).await, WriteResult::Rescheduled);
+        let moved = fixture.store.find(&route(), &ids[1]).await.expect("looked").expect("found");
         assert_eq!((moved.entry.due, moved.id.as_str()), (due, ids[1].as_str()));
-        room.check().await;
+        fixture.check().await;
     }
-    let claimed = room.claim(LONG).await;
+    let claimed = fixture.claim(LONG).await;
     assert_eq!(claimed.len(), 1);
     assert_eq!(entries(&claimed[0])[0].id.as_ref().map(Text::as_str), Some(ids[1].as_str()));
-    assert_eq!(state(&room, &ids[1]).await, Some(InFlight));
-    assert_eq!(cancel_at_home(&room, &ids[1]).await, WriteResult::InFlight);
-    assert_eq!(move_to(&room, &ids[1], far()).await, WriteResult::TooLate);
-    assert_eq!(room.store.settle(P, &[settlement(&claimed[0])]).await.expect("settled").len(), 1);
-    assert_eq!(state(&room, &ids[1]).await, None);
-    assert_eq!(state(&room, &ids[2]).await, Some(Pending));
-    assert_eq!(cancel_at_home(&room, &ids[2]).await, WriteResult::Cancelled);
-    assert_eq!(room.counts().await.messages, 0);
+    assert_eq!(state(&fixture, &ids[1]).await, Some(InFlight));
+    assert_eq!(cancel_at_home(&fixture, &ids[1]).await, WriteResult::InFlight);
+    assert_eq!(move_to(&fixture, &ids[1], far()).await, WriteResult::TooLate);
+    assert_eq!(fixture.store.settle(P, &[settlement(&claimed[0])]).await.expect("settled").len(), 1);
+    assert_eq!(state(&fixture, &ids[1]).await, None);
+    assert_eq!(state(&fixture, &ids[2]).await, Some(Pending));
+    assert_eq!(cancel_at_home(&fixture, &ids[2]).await, WriteResult::Cancelled);
+    assert_eq!(fixture.counts().await.messages, 0);
     for nobody in ["~", "~x", "~1.0.n.1.1.0", "nobody", "~zzzzzzzzzzzzz.0.n.1.1.0"] {
-        assert_eq!(cancel_at_home(&room, nobody).await, WriteResult::Unknown, "{nobody}");
-        assert_eq!(move_to(&room, nobody, far()).await, WriteResult::Unknown, "{nobody}");
-        assert_eq!(state(&room, nobody).await, None, "{nobody}");
+        assert_eq!(cancel_at_home(&fixture, nobody).await, WriteResult::Unknown, "{nobody}");
+        assert_eq!(move_to(&fixture, nobody, far()).await, WriteResult::Unknown, "{nobody}");
+        assert_eq!(state(&fixture, nobody).await, None, "{nobody}");
     }
-    room.check().await;
+    fixture.check().await;
 }
 
 #[tokio::test]
 async fn looking_and_moving_work_at_maxmemory() {
     let redis = Redis::start_with("redis-server", &["--maxmemory", "12mb"]).await;
-    let room = Room::on(&redis, 1).await;
-    room.keep(vec![named("a", far(), "x"), unnamed(far(), "y")]).await;
-    let id = pages(&room, &all()).await.into_iter().map(|f| f.id.to_string()).find(|id| id.starts_with('~'));
+    let fixture = StoreFixture::on(&redis, 1).await;
+    fixture.keep(vec![named("a", far(), "x"), unnamed(far(), "y")]).await;
+    let id =
+        pages(&fixture, &all()).await.into_iter().map(|f| f.id.to_string()).find(|id| id.starts_with('~'));
     let id = id.expect("the nameless one");
-    let () = room.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
-    assert_eq!(pages(&room, &all()).await.len(), 2);
-    assert_eq!(state(&room, "a").await, Some(Pending));
-    assert_eq!(move_to(&room, "a", far().plus(1)).await, WriteResult::Rescheduled);
-    assert_eq!(move_to(&room, &id, far().plus(1)).await, WriteResult::Rescheduled);
-    assert_eq!(cancel_at_home(&room, &id).await, WriteResult::Cancelled);
+    let () = fixture.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    assert_eq!(pages(&fixture, &all()).await.len(), 2);
+    assert_eq!(state(&fixture, "a").await, Some(Pending));
+    assert_eq!(move_to(&fixture, "a", far().plus(1)).await, WriteResult::Rescheduled);
+    assert_eq!(move_to(&fixture, &id, far().plus(1)).await, WriteResult::Rescheduled);
+    assert_eq!(cancel_at_home(&fixture, &id).await, WriteResult::Cancelled);
 }
 
 #[tokio::test]
 async fn the_histogram_counts_what_waits() {
-    let room = Room::on(Redis::shared().await, 4).await;
-    let now = room.store.clock().now();
+    let fixture = StoreFixture::on(Redis::shared().await, 4).await;
+    let now = fixture.store.clock().now();
     for (n, ahead) in [1500_i64, 1600, 90_000, 7_200_500, -5000].into_iter().enumerate() {
         let p = postdate::domain::Partition((n % 4) as u16);
-        room.at(p).keep(vec![unnamed(now.plus(ahead), "a"), unnamed(now.plus(ahead), "b")]).await;
+        fixture.at(p).keep(vec![unnamed(now.plus(ahead), "a"), unnamed(now.plus(ahead), "b")]).await;
     }
-    let histogram = room.store.histogram(None).await.expect("read");
+    let histogram = fixture.store.histogram(None).await.expect("read");
     assert!(histogram.exact);
     assert_eq!(histogram.overdue, 2);
     let sums = [&histogram.minute, &histogram.hour, &histogram.day].map(|w| w.iter().sum::<u64>());
     assert_eq!(sums, [4, 6, 8], "{histogram:?}");
     let other = postdate::domain::RouteName::new("mail").expect("a name");
-    assert_eq!(room.store.histogram(Some(&other)).await.expect("read").day.iter().sum::<u64>(), 0);
-    let views = room.store.partition_views().await.expect("read");
+    assert_eq!(fixture.store.histogram(Some(&other)).await.expect("read").day.iter().sum::<u64>(), 0);
+    let views = fixture.store.partition_views().await.expect("read");
     assert_eq!(views.iter().map(|v| v.messages).collect::<Vec<_>>(), [4, 2, 2, 2]);
     assert!(views.iter().all(|v| v.head.is_some() && v.claims == 0));
 }
@@ -177,38 +180,39 @@ fn rounds() -> usize {
 /// Claims one side by side with the commands, and holds every answer against what was claimed: a message is
 /// claimed if and only if its command was not told that it was in time.
 async fn race(by_name: bool, reschedule: bool) -> [usize; 2] {
-    let room = &Room::shared().await;
-    let (late, in_time) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let fixture = &StoreFixture::shared().await;
+    let late = AtomicUsize::new(0);
+    let in_time = AtomicUsize::new(0);
     for batch in 0..rounds().div_ceil(20) {
         let names: Vec<String> = (0..20).map(|n| format!("r{batch}-{n}")).collect();
         let due = past().plus(batch as i64);
         for name in &names {
             let entry = if by_name { named(name, due, name) } else { unnamed(due, name) };
-            room.keep(vec![entry]).await;
+            fixture.keep(vec![entry]).await;
         }
-        let shown = pages(room, &BrowseQuery { from: due, to: due, ..all() }).await;
+        let shown = pages(fixture, &BrowseQuery { from: due, to: due, ..all() }).await;
         let ids: Vec<(String, String)> = shown.iter().map(|f| (f.id.to_string(), body(&f.entry))).collect();
         assert_eq!(ids.len(), names.len());
         let commands = async {
             let commands = ids.iter().enumerate().map(|(n, (id, _))| async move {
                 // Cancels that come together are one call; these come one after another.
                 for _ in 0..if reschedule { 0 } else { n } {
-                    room.heads().await;
+                    fixture.heads().await;
                 }
-                if reschedule { move_to(room, id, far()).await } else { cancel_at_home(room, id).await }
+                if reschedule { move_to(fixture, id, far()).await } else { cancel_at_home(fixture, id).await }
             });
             futures_util::future::join_all(commands).await
         };
         let claims = async {
             let mut claimed = Vec::new();
-            let request = room.request(LONG).await;
+            let request = fixture.request(LONG).await;
             for _ in 0..20 {
                 // Trips that change nothing, more in some batches: the claim comes early or late.
                 for _ in 0..if reschedule { batch % 4 } else { 0 } {
-                    room.heads().await;
+                    fixture.heads().await;
                 }
                 let one = postdate::store::ClaimRequest { max_bundles: 1, ..request.clone() };
-                claimed.extend(room.store.claim(&one).await.expect("claimed"));
+                claimed.extend(fixture.store.claim(&one).await.expect("claimed"));
             }
             claimed
         };
@@ -224,10 +228,10 @@ async fn race(by_name: bool, reschedule: bool) -> [usize; 2] {
             (if was_late { &late } else { &in_time }).fetch_add(1, Ordering::Relaxed);
         }
         for one in &claimed {
-            room.settle(one).await;
+            fixture.settle(one).await;
         }
     }
-    room.check().await;
+    fixture.check().await;
     [late, in_time].map(AtomicUsize::into_inner)
 }
 

@@ -2,100 +2,100 @@
 
 use postdate::store::{Held, WriteResult};
 
+use super::fixture::*;
 use super::proxy::Proxy;
-use super::room::*;
 use crate::support::{Redis, eventually};
 
 use WriteResult::{Cancelled, Duplicate, InFlight, Rescheduled, Stored, TooLate};
 
 pub(super) struct Behind {
     pub(super) proxy: Proxy,
-    pub(super) room: Room,
+    pub(super) fixture: StoreFixture,
 }
 
 /// A store behind a proxy, whose scripts the server knows already.
 pub(super) async fn behind() -> Behind {
     let redis = Redis::shared().await;
     let proxy = Proxy::before(redis).await;
-    let room = proxy.room(redis).await;
-    room.keep(vec![named("warm", past(), "warm")]).await;
-    room.reschedule("warm", past(), "warm").await;
-    let claimed = room.claim(0).await.remove(0);
-    room.extend(&claimed.claim, 0, None).await;
-    sweep(&room.store, P, LONG, false).await.expect("swept");
-    let claimed = room.claim(LONG).await.remove(0);
-    room.give_back(&claimed.claim, None).await;
-    let claimed = room.claim(LONG).await.remove(0);
-    room.settle(&claimed).await;
-    assert!(room.check().await.bundles.is_empty());
-    Behind { proxy, room }
+    let fixture = proxy.fixture(redis).await;
+    fixture.keep(vec![named("warm", past(), "warm")]).await;
+    fixture.reschedule("warm", past(), "warm").await;
+    let claimed = fixture.claim(0).await.remove(0);
+    fixture.extend(&claimed.claim, 0, None).await;
+    sweep(&fixture.store, P, LONG, false).await.expect("swept");
+    let claimed = fixture.claim(LONG).await.remove(0);
+    fixture.give_back(&claimed.claim, None).await;
+    let claimed = fixture.claim(LONG).await.remove(0);
+    fixture.settle(&claimed).await;
+    assert!(fixture.check().await.bundles.is_empty());
+    Behind { proxy, fixture }
 }
 
 #[tokio::test]
 async fn interleaving_24_a_store_whose_reply_is_lost_is_applied_once() {
-    let Behind { proxy, room, .. } = behind().await;
+    let Behind { proxy, fixture, .. } = behind().await;
     proxy.lose_next_reply();
     let letters = vec![unnamed(past(), "u"), named("n", past(), "n")];
-    assert_eq!(room.keep(letters).await, [Stored, Stored], "not a duplicate of itself");
+    assert_eq!(fixture.keep(letters).await, [Stored, Stored], "not a duplicate of itself");
     assert_eq!(proxy.played(), 1);
-    let s = room.check().await;
+    let s = fixture.check().await;
     assert_eq!((s.bundles.len(), s.passing.len()), (1, 0));
     proxy.lose_next_reply();
-    assert_eq!(room.cancel("n").await, Cancelled, "the answer of the first time");
-    room.check().await;
-    assert_eq!(room.store.went_back(), 0);
+    assert_eq!(fixture.cancel("n").await, Cancelled, "the answer of the first time");
+    fixture.check().await;
+    assert_eq!(fixture.store.went_back(), 0);
 }
 
 #[tokio::test]
 async fn interleaving_06_a_store_that_is_sent_again_after_its_bundle_left_brings_no_blob_back() {
-    let Behind { proxy, room, .. } = behind().await;
-    room.keep(vec![named("n", past(), "n")]).await;
+    let Behind { proxy, fixture, .. } = behind().await;
+    fixture.keep(vec![named("n", past(), "n")]).await;
     let call = proxy.last_call();
     // While it stands, the repeat leaves the blob as it is.
     let answer = proxy.send_again(&call).await;
-    let s = room.check().await;
+    let s = fixture.check().await;
     assert_eq!((s.bundles.len(), s.passing.len()), (1, 0), "{answer}");
     // In flight too.
-    let claimed = room.claim(LONG).await.remove(0);
+    let claimed = fixture.claim(LONG).await.remove(0);
     assert_eq!(proxy.send_again(&call).await.matches("$1\r\ns\r\n").count(), 1, "it answers the same");
-    assert_eq!(room.check().await.bundles.len(), 1);
-    room.settle(&claimed).await;
+    assert_eq!(fixture.check().await.bundles.len(), 1);
+    fixture.settle(&claimed).await;
     let answer = proxy.send_again(&call).await;
     assert_eq!(answer.matches("$1\r\ns\r\n").count(), 1, "{answer}");
-    let s = room.check().await;
+    let s = fixture.check().await;
     assert_eq!((s.bundles.len(), s.passing.len(), s.names.len()), (0, 0, 0));
 }
 
 #[tokio::test]
 async fn interleaving_06_an_overtaken_store_changes_nothing_and_leaves_no_blob() {
-    let Behind { proxy, room, .. } = behind().await;
+    let Behind { proxy, fixture, .. } = behind().await;
     proxy.withhold_next();
-    room.keep(vec![unnamed(past(), "first")]).await;
+    fixture.keep(vec![unnamed(past(), "first")]).await;
     let late = proxy.withheld();
-    room.keep(vec![unnamed(past(), "second")]).await;
-    let before = room.check().await;
+    fixture.keep(vec![unnamed(past(), "second")]).await;
+    let before = fixture.check().await;
     let answer = proxy.send_again(&late).await;
     assert!(answer.contains("OVERTAKEN"), "{answer}");
-    let after = room.check().await;
+    let after = fixture.check().await;
     assert_eq!((before.due, before.counts), (after.due, after.counts));
     assert!(after.passing.is_empty());
 }
 
 #[tokio::test]
 async fn interleaving_24_a_repeat_that_the_store_has_forgotten_does_not_suppress_itself() {
-    let Behind { proxy, room, .. } = behind().await;
+    let Behind { proxy, fixture, .. } = behind().await;
     for policy in [keep, replace] {
-        room.write(vec![policy(vec![named("n", past(), "n"), unnamed(past(), "u")])]).await;
+        fixture.write(vec![policy(vec![named("n", past(), "n"), unnamed(past(), "u")])]).await;
         let call = proxy.last_call();
         for claimed in [false, true] {
-            room.command::<i64>(&["DEL", &room.key("calls")]).await;
-            let held = if claimed { room.claim(LONG).await } else { vec![] };
+            fixture.command::<i64>(&["DEL", &fixture.key("calls")]).await;
+            let held = if claimed { fixture.claim(LONG).await } else { vec![] };
             assert!(proxy.send_again(&call).await.contains("$2\r\nss\r\n"));
-            let s = room.check().await;
+            let s = fixture.check().await;
             assert_eq!((s.bundles.len(), s.names.len(), s.counts["n:orders"], s.passing.len()), (1, 1, 2, 0));
             for held in held {
                 assert_eq!(live(&held), ["n", "u"]);
-                room.settle(&held).await;
+                fixture.settle(&held).await;
             }
         }
     }
@@ -103,38 +103,38 @@ async fn interleaving_24_a_repeat_that_the_store_has_forgotten_does_not_suppress
 
 #[tokio::test]
 async fn interleaving_25_a_claim_whose_reply_is_lost_answers_the_same_bundles() {
-    let Behind { proxy, room, .. } = behind().await;
-    room.keep(vec![unnamed(past(), "a")]).await;
-    room.keep(vec![unnamed(past(), "b")]).await;
-    let request = room.request(LONG).await;
+    let Behind { proxy, fixture, .. } = behind().await;
+    fixture.keep(vec![unnamed(past(), "a")]).await;
+    fixture.keep(vec![unnamed(past(), "b")]).await;
+    let request = fixture.request(LONG).await;
     proxy.lose_next_reply();
-    let claimed = room.store.claim(&request).await.expect("claimed");
+    let claimed = fixture.store.claim(&request).await.expect("claimed");
     assert_eq!(proxy.played(), 1);
     assert_eq!(claimed.len(), 2);
     assert!(claimed.iter().all(|c| c.expiries == 0 && c.opened == 0));
-    assert_eq!(room.check().await.claims.len(), 2);
+    assert_eq!(fixture.check().await.claims.len(), 2);
     for c in &claimed {
-        assert_eq!(room.settle(c).await, Held::Done(vec![]), "its token is the one that holds it");
+        assert_eq!(fixture.settle(c).await, Held::Done(vec![]), "its token is the one that holds it");
     }
 }
 
 #[tokio::test]
 async fn interleaving_25_blobs_that_did_not_come_are_asked_for_again() {
-    let Behind { proxy, room, .. } = behind().await;
-    room.keep(vec![unnamed(past(), "a")]).await;
-    let request = room.request(LONG).await;
+    let Behind { proxy, fixture, .. } = behind().await;
+    fixture.keep(vec![unnamed(past(), "a")]).await;
+    let request = fixture.request(LONG).await;
     proxy.cut_at_next_get();
-    let claimed = room.store.claim(&request).await.expect("claimed");
+    let claimed = fixture.store.claim(&request).await.expect("claimed");
     assert_eq!(proxy.played(), 1);
     assert_eq!(claimed.iter().flat_map(live).collect::<Vec<_>>(), ["a"]);
-    room.check().await;
+    fixture.check().await;
 }
 
 #[tokio::test]
 async fn a_settle_and_a_divide_whose_reply_is_lost_answer_that_they_were_theirs() {
-    let Behind { proxy, room, .. } = behind().await;
-    room.keep(vec![named("n", past(), "n"), unnamed(past(), "u")]).await;
-    let claimed = room.claim(LONG).await.remove(0);
+    let Behind { proxy, fixture, .. } = behind().await;
+    fixture.keep(vec![named("n", past(), "n"), unnamed(past(), "u")]).await;
+    let claimed = fixture.claim(LONG).await.remove(0);
     let held = postdate::store::Remainder {
         fresh: postdate::store::Fresh { route: route(), bundle: bundle(vec![named("n", past(), "n")]) },
         from: vec![0],
@@ -152,8 +152,8 @@ async fn a_settle_and_a_divide_whose_reply_is_lost_answer_that_they_were_theirs(
         holds: Vec::new(),
     };
     proxy.lose_next_reply();
-    let Held::Done(born) = room.divide(division).await else { panic!("it was ours") };
-    let s = room.check().await;
+    let Held::Done(born) = fixture.divide(division).await else { panic!("it was ours") };
+    let s = fixture.check().await;
     assert_eq!(s.claims.keys().collect::<Vec<_>>(), [born[0].id.as_str()]);
     let settled = postdate::store::Settlement {
         claim: born[0].clone(),
@@ -161,43 +161,43 @@ async fn a_settle_and_a_divide_whose_reply_is_lost_answer_that_they_were_theirs(
         delivered: vec![],
     };
     proxy.lose_next_reply();
-    assert_eq!(room.store.settle(P, &[settled]).await, Ok(vec![Held::Done(vec![])]));
+    assert_eq!(fixture.store.settle(P, &[settled]).await, Ok(vec![Held::Done(vec![])]));
     assert_eq!(proxy.played(), 2);
-    assert!(room.check().await.bundles.is_empty());
+    assert!(fixture.check().await.bundles.is_empty());
 }
 
 #[tokio::test]
 async fn interleaving_22_an_extend_whose_reply_is_lost_leaves_the_token() {
-    let Behind { proxy, room, .. } = behind().await;
-    room.keep(vec![unnamed(past(), "a")]).await;
-    let claimed = room.claim(0).await.remove(0);
+    let Behind { proxy, fixture, .. } = behind().await;
+    fixture.keep(vec![unnamed(past(), "a")]).await;
+    let claimed = fixture.claim(0).await.remove(0);
     proxy.lose_next_reply();
-    let extended = room.store.extend(P, LONG, &[progress(&claimed.claim, None)]).await;
+    let extended = fixture.store.extend(P, LONG, &[progress(&claimed.claim, None)]).await;
     assert!(extended.is_err(), "nobody told its holder");
-    assert_eq!(room.settle(&claimed).await, Held::Done(vec![]), "and yet it is the holder's");
-    assert!(room.check().await.bundles.is_empty());
+    assert_eq!(fixture.settle(&claimed).await, Held::Done(vec![]), "and yet it is the holder's");
+    assert!(fixture.check().await.bundles.is_empty());
 }
 
 #[tokio::test]
 async fn a_lost_reply_to_a_reschedule_moves_once() {
-    let Behind { proxy, room, .. } = behind().await;
-    room.keep(vec![named("n", past(), "n")]).await;
+    let Behind { proxy, fixture, .. } = behind().await;
+    fixture.keep(vec![named("n", past(), "n")]).await;
     proxy.lose_next_reply();
-    assert_eq!(room.reschedule("n", far(), "command").await, Rescheduled);
+    assert_eq!(fixture.reschedule("n", far(), "command").await, Rescheduled);
     proxy.lose_next_reply();
-    assert_eq!(room.reschedule("m", far(), "command").await, Stored);
+    assert_eq!(fixture.reschedule("m", far(), "command").await, Stored);
     assert_eq!(proxy.played(), 2);
-    assert_eq!(room.check().await.bundles.len(), 2);
+    assert_eq!(fixture.check().await.bundles.len(), 2);
 }
 
-/// What another does between a call's look at its names and the call itself.
+/// Play of another process between a call's lookup of its names and the call itself.
 async fn in_between(
     before: &str,
-    meanwhile: impl AsyncFn(&Room),
+    meanwhile: impl AsyncFn(&StoreFixture),
     call: impl Future<Output = Vec<Vec<WriteResult>>> + Send + 'static,
     at: &Behind,
 ) -> Vec<Vec<WriteResult>> {
-    let other = at.room.another();
+    let other = at.fixture.another();
     at.proxy.hold_next();
     let calling = tokio::spawn(call);
     at.proxy.until_played().await;
@@ -205,16 +205,16 @@ async fn in_between(
     meanwhile(&other).await;
     at.proxy.let_go();
     let results = calling.await.expect("runs");
-    let s = at.room.check().await;
+    let s = at.fixture.check().await;
     assert!(s.passing.is_empty(), "{before}: the refused call left no blob");
     results
 }
 
 fn writing(
-    room: &Room,
+    fixture: &StoreFixture,
     ops: Vec<postdate::store::WriteOp>,
 ) -> impl Future<Output = Vec<Vec<WriteResult>>> + use<> {
-    let store = room.store.clone();
+    let store = fixture.store.clone();
     async move { store.write(P, ops).await.expect("written") }
 }
 
@@ -222,7 +222,7 @@ fn writing(
 async fn interleaving_35_a_name_that_changed_since_the_look_refuses_the_call_and_it_is_looked_at_again() {
     let at = behind().await;
     // Taken meanwhile.
-    let call = writing(&at.room, vec![keep(vec![named("n", past(), "mine")])]);
+    let call = writing(&at.fixture, vec![keep(vec![named("n", past(), "mine")])]);
     let taken = in_between(
         "taken",
         async |other| assert_eq!(other.keep(vec![named("n", past(), "theirs")]).await, [Stored]),
@@ -231,7 +231,7 @@ async fn interleaving_35_a_name_that_changed_since_the_look_refuses_the_call_and
     );
     assert_eq!(taken.await, [[Duplicate]]);
     // Moved meanwhile: the cancel finds it where it is now.
-    let call = writing(&at.room, vec![cancel("n")]);
+    let call = writing(&at.fixture, vec![cancel("n")]);
     let moved = in_between(
         "moved",
         async |other| assert_eq!(other.reschedule("n", far(), "x").await, Rescheduled),
@@ -240,85 +240,85 @@ async fn interleaving_35_a_name_that_changed_since_the_look_refuses_the_call_and
     );
     assert_eq!(moved.await, [[Cancelled]]);
     // Claimed meanwhile: it is not moved.
-    at.room.keep(vec![named("n", past(), "n")]).await;
-    let call = writing(&at.room, vec![reschedule("n", far(), "x")]);
+    at.fixture.keep(vec![named("n", past(), "n")]).await;
+    let call = writing(&at.fixture, vec![reschedule("n", far(), "x")]);
     let claimed =
         in_between("claimed", async |other| assert_eq!(other.claim(LONG).await.len(), 1), call, &at);
     assert_eq!(claimed.await, [[TooLate]]);
-    assert_eq!(at.room.cancel("n").await, InFlight);
+    assert_eq!(at.fixture.cancel("n").await, InFlight);
     // Gone meanwhile: the command's own message is stored.
-    at.room.keep(vec![named("m", past(), "m")]).await;
-    let call = writing(&at.room, vec![reschedule("m", far(), "x")]);
+    at.fixture.keep(vec![named("m", past(), "m")]).await;
+    let call = writing(&at.fixture, vec![reschedule("m", far(), "x")]);
     let gone = in_between("gone", async |other| assert_eq!(other.cancel("m").await, Cancelled), call, &at);
     assert_eq!(gone.await, [[Stored]]);
-    assert_eq!(at.room.store.went_back(), 0);
+    assert_eq!(at.fixture.store.went_back(), 0);
 }
 
 #[tokio::test]
 async fn a_wiped_store_is_noticed_and_goes_on() {
-    let Behind { room, .. } = behind().await;
-    assert_eq!(room.store.went_back(), 0);
-    let keys: Vec<String> = room.command(&["KEYS", &room.key("*")]).await;
+    let Behind { fixture, .. } = behind().await;
+    assert_eq!(fixture.store.went_back(), 0);
+    let keys: Vec<String> = fixture.command(&["KEYS", &fixture.key("*")]).await;
     for key in keys {
-        room.command::<()>(&["DEL", &key]).await;
+        fixture.command::<()>(&["DEL", &key]).await;
     }
-    assert_eq!(room.keep(vec![unnamed(past(), "a")]).await, [Stored]);
-    assert_eq!(room.store.went_back(), 1, "the write lane's calls are forgotten");
-    assert_eq!(room.claim(LONG).await.len(), 1);
-    assert_eq!(room.store.went_back(), 2, "the claim lane's too");
-    room.keep(vec![unnamed(past(), "b")]).await;
-    assert_eq!(room.store.went_back(), 2, "it is said once");
-    assert!(room.check().await.due.values().all(|due| *due == past().0));
+    assert_eq!(fixture.keep(vec![unnamed(past(), "a")]).await, [Stored]);
+    assert_eq!(fixture.store.went_back(), 1, "the write lane's calls are forgotten");
+    assert_eq!(fixture.claim(LONG).await.len(), 1);
+    assert_eq!(fixture.store.went_back(), 2, "the claim lane's too");
+    fixture.keep(vec![unnamed(past(), "b")]).await;
+    assert_eq!(fixture.store.went_back(), 2, "it is said once");
+    assert!(fixture.check().await.due.values().all(|due| *due == past().0));
 }
 
 #[tokio::test]
 async fn scripts_that_the_server_has_forgotten_are_sent_again() {
     let redis = Redis::start().await;
-    let room = Room::on(&redis, 1).await;
-    let flush = async || room.command::<()>(&["SCRIPT", "FLUSH", "SYNC"]).await;
+    let fixture = StoreFixture::on(&redis, 1).await;
+    let flush = async || fixture.command::<()>(&["SCRIPT", "FLUSH", "SYNC"]).await;
     flush().await;
-    assert_eq!(room.keep(vec![named("n", past(), "n")]).await, [Stored]);
+    assert_eq!(fixture.keep(vec![named("n", past(), "n")]).await, [Stored]);
     flush().await;
-    assert_eq!(room.keep(vec![named("n", past(), "n")]).await, [Duplicate], "behind its blob in MULTI");
-    assert!(room.check().await.passing.is_empty());
+    assert_eq!(fixture.keep(vec![named("n", past(), "n")]).await, [Duplicate], "behind its blob in MULTI");
+    assert!(fixture.check().await.passing.is_empty());
     flush().await;
-    assert_eq!(room.reschedule("n", past(), "x").await, Rescheduled);
+    assert_eq!(fixture.reschedule("n", past(), "x").await, Rescheduled);
     flush().await;
-    let claimed = room.claim(0).await.remove(0);
+    let claimed = fixture.claim(0).await.remove(0);
     flush().await;
-    room.extend(&claimed.claim, 0, None).await;
+    fixture.extend(&claimed.claim, 0, None).await;
     flush().await;
-    assert_eq!(sweep(&room.store, P, LONG, false).await.expect("swept").expired, 1);
-    let claimed = room.claim(LONG).await.remove(0);
+    assert_eq!(sweep(&fixture.store, P, LONG, false).await.expect("swept").expired, 1);
+    let claimed = fixture.claim(LONG).await.remove(0);
     flush().await;
-    room.give_back(&claimed.claim, None).await;
+    fixture.give_back(&claimed.claim, None).await;
     flush().await;
-    assert_eq!(room.cancel("n").await, Cancelled);
+    assert_eq!(fixture.cancel("n").await, Cancelled);
     flush().await;
-    room.store.raise_mark("s", 4).await.expect("raised");
-    assert!(room.check().await.bundles.is_empty());
+    fixture.store.raise_mark("s", 4).await.expect("raised");
+    assert!(fixture.check().await.bundles.is_empty());
 }
 
 #[tokio::test]
 async fn a_server_that_dies_is_waited_for_and_nothing_is_done_twice() {
     let mut redis = Redis::start().await;
-    let room = Room::on(&redis, 1).await;
-    room.keep(vec![named("before", past(), "before")]).await;
+    let fixture = StoreFixture::on(&redis, 1).await;
+    fixture.keep(vec![named("before", past(), "before")]).await;
     redis.kill9().await;
     let writing = tokio::spawn({
-        let room = room.at(P);
-        async move { room.keep(vec![named("meanwhile", past(), "meanwhile")]).await }
+        let fixture = fixture.at(P);
+        async move { fixture.keep(vec![named("meanwhile", past(), "meanwhile")]).await }
     });
     redis.restart().await;
     assert_eq!(writing.await.expect("runs"), [Stored]);
-    assert_eq!(room.store.went_back(), 0, "the append-only file has all of it");
+    assert_eq!(fixture.store.went_back(), 0, "the append-only file has all of it");
     // The raw connection died with the server.
-    let mut room = room.at(P);
-    room.raw = redis.connection().await.expect("connected");
-    assert_eq!(room.check().await.bundles.len(), 2);
-    assert_eq!(room.cancel("before").await, Cancelled);
+    let mut fixture = fixture.at(P);
+    fixture.raw = redis.connection().await.expect("connected");
+    assert_eq!(fixture.check().await.bundles.len(), 2);
+    assert_eq!(fixture.cancel("before").await, Cancelled);
     // A look answers that the store is away once it has noticed; whoever looks tries again.
-    eventually("a look is answered", async || room.store.heads(&[P], past()).await.map(drop)).await;
-    assert_eq!(room.claim(LONG).await.iter().flat_map(live).collect::<Vec<_>>(), ["meanwhile"]);
-    room.check().await;
+    eventually("a look is answered", async || fixture.store.heads(&[P], past()).await.map(drop)).await;
+    assert_eq!(fixture.claim(LONG).await.iter().flat_map(live).collect::<Vec<_>>(), ["meanwhile"]);
+    fixture.check().await;
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use postdate::domain::Partition;
 use postdate::store::{AuditReport, Held, Settlement};
 
-use super::room::*;
+use super::fixture::*;
 use crate::support::Redis;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,14 +13,14 @@ enum Damage {
     Deleted,
     /// A key of another type stands in its place.
     Overwritten,
-    /// What it holds is not what we write: each field of a hash, a member more of a set.
+    /// Content that no transition writes: each field of a hash, a member more of a set.
     Garbage,
     Cut,
     Flipped,
 }
 use Damage::{Cut, Deleted, Flipped, Garbage, Overwritten};
 
-/// What the matrix is of: a partition's keys, by what stands before the first colon but one.
+/// Kinds of a partition's keys, by the text before the first colon but one.
 pub const KEYS: [&str; 22] = [
     "idx",
     "claims",
@@ -46,7 +46,7 @@ pub const KEYS: [&str; 22] = [
     "claimed",
 ];
 
-/// What nobody can see: a key that may as well never have been there, or holds what nobody else tells of.
+/// Reports whether nobody can see the damage: the key is optional, or its content is recorded nowhere else.
 fn is_silent(key: &str, damage: Damage) -> bool {
     match damage {
         Deleted => {
@@ -83,100 +83,100 @@ fn makes_sense(key: &str, damage: Damage) -> bool {
 }
 
 /// A partition with something under each key; the bodies that must not get lost.
-async fn fill(room: &Room) -> BTreeSet<String> {
-    room.keep(vec![named("expired", past(), "e1"), unnamed(past(), "e2")]).await;
-    room.claim(0).await;
-    sweep(&room.store, room.p, LONG, false).await.expect("swept");
-    let expired = bundle_of(room, "expired").await;
-    room.command::<i64>(&["HSET", &room.key("opened"), &expired, "1"]).await;
-    let held = room.claim(LONG).await.remove(0);
-    room.extend(&held.claim, LONG, Some(vec![false, true])).await;
-    room.keep(vec![named("a", past(), "a1"), unnamed(past(), "a2")]).await;
-    room.keep(vec![named("b", past(), "b1"), named("gone", past(), "b2")]).await;
-    room.cancel("gone").await;
-    room.write(vec![postdate::store::WriteOp::Bury(dead_letter(unnamed(past(), "d")))]).await;
-    room.command::<i64>(&["HSET", &room.key("sources"), "kafka/x", "7"]).await;
-    room.command::<i64>(&["HSET", &room.key("rates"), "orders", "7"]).await;
-    room.command::<i64>(&["HSET", &room.key("order"), "stamp", "7"]).await;
+async fn fill(fixture: &StoreFixture) -> BTreeSet<String> {
+    fixture.keep(vec![named("expired", past(), "e1"), unnamed(past(), "e2")]).await;
+    fixture.claim(0).await;
+    sweep(&fixture.store, fixture.p, LONG, false).await.expect("swept");
+    let expired = bundle_of(fixture, "expired").await;
+    fixture.command::<i64>(&["HSET", &fixture.key("opened"), &expired, "1"]).await;
+    let held = fixture.claim(LONG).await.remove(0);
+    fixture.extend(&held.claim, LONG, Some(vec![false, true])).await;
+    fixture.keep(vec![named("a", past(), "a1"), unnamed(past(), "a2")]).await;
+    fixture.keep(vec![named("b", past(), "b1"), named("gone", past(), "b2")]).await;
+    fixture.cancel("gone").await;
+    fixture.write(vec![postdate::store::WriteOp::Bury(dead_letter(unnamed(past(), "d")))]).await;
+    fixture.command::<i64>(&["HSET", &fixture.key("sources"), "kafka/x", "7"]).await;
+    fixture.command::<i64>(&["HSET", &fixture.key("rates"), "orders", "7"]).await;
+    fixture.command::<i64>(&["HSET", &fixture.key("order"), "stamp", "7"]).await;
     let ends = far().0.to_string();
-    room.command::<i64>(&["ZADD", &room.key("delivered"), &ends, "orders/old"]).await;
-    room.command::<i64>(&["ZADD", &room.key("put_back"), "7", &expired]).await;
+    fixture.command::<i64>(&["ZADD", &fixture.key("delivered"), &ends, "orders/old"]).await;
+    fixture.command::<i64>(&["ZADD", &fixture.key("put_back"), "7", &expired]).await;
     ["e1", "e2", "a1", "a2", "b1", "d"].map(str::to_owned).into()
 }
 
-async fn bundle_of(room: &Room, name: &str) -> String {
-    let place: String = room.command(&["HGET", &room.key("names"), &format!("orders/{name}")]).await;
+async fn bundle_of(fixture: &StoreFixture, name: &str) -> String {
+    let place: String = fixture.command(&["HGET", &fixture.key("names"), &format!("orders/{name}")]).await;
     place.split(' ').next().expect("a place").to_owned()
 }
 
 /// Every key of the partition, as it is on the wire.
-async fn all(room: &Room) -> BTreeMap<String, Vec<u8>> {
-    let keys: Vec<String> = room.command(&["KEYS", &room.key("*")]).await;
+async fn all(fixture: &StoreFixture) -> BTreeMap<String, Vec<u8>> {
+    let keys: Vec<String> = fixture.command(&["KEYS", &fixture.key("*")]).await;
     let mut all = BTreeMap::new();
     for key in keys {
-        all.insert(key.clone(), room.command(&["DUMP", &key]).await);
+        all.insert(key.clone(), fixture.command(&["DUMP", &key]).await);
     }
     all
 }
 
 /// The one key of this kind that is damaged, and the bodies that stand or fall with it.
-async fn chosen(room: &Room, key: &str) -> (String, Vec<&'static str>) {
+async fn chosen(fixture: &StoreFixture, key: &str) -> (String, Vec<&'static str>) {
     match key {
         "due:" => {
-            let id = bundle_of(room, "a").await;
-            (room.key(&format!("due:{}", &id[..id.rfind('/').expect("a shelf")])), vec![])
+            let id = bundle_of(fixture, "a").await;
+            (fixture.key(&format!("due:{}", &id[..id.rfind('/').expect("a shelf")])), vec![])
         }
-        "b:" => (room.key(&format!("b:{}", bundle_of(room, "a").await)), vec!["a1", "a2"]),
+        "b:" => (fixture.key(&format!("b:{}", bundle_of(fixture, "a").await)), vec!["a1", "a2"]),
         "claimed" => {
-            let id = bundle_of(room, "expired").await;
+            let id = bundle_of(fixture, "expired").await;
             // Its holder has died; a living one would keep it as a dead letter.
-            room.command::<i64>(&["ZADD", &room.key("claims"), "5", &id]).await;
-            (room.key(&format!("b:{id}")), vec!["e1", "e2"])
+            fixture.command::<i64>(&["ZADD", &fixture.key("claims"), "5", &id]).await;
+            (fixture.key(&format!("b:{id}")), vec!["e1", "e2"])
         }
-        "dead:" => (room.key("dead:orders"), vec![]),
+        "dead:" => (fixture.key("dead:orders"), vec![]),
         "d:" => {
-            let keys: Vec<String> = room.command(&["KEYS", &room.key("d:*")]).await;
+            let keys: Vec<String> = fixture.command(&["KEYS", &fixture.key("d:*")]).await;
             (keys[0].clone(), vec!["d"])
         }
-        fixed => (room.key(fixed), vec![]),
+        fixed => (fixture.key(fixed), vec![]),
     }
 }
 
-async fn damage(room: &Room, key: &str, how: Damage) {
+async fn damage(fixture: &StoreFixture, key: &str, how: Damage) {
     match how {
-        Deleted => assert_eq!(room.command::<i64>(&["DEL", key]).await, 1),
+        Deleted => assert_eq!(fixture.command::<i64>(&["DEL", key]).await, 1),
         Overwritten => {
-            room.command::<i64>(&["DEL", key]).await;
-            room.command::<i64>(&["LPUSH", key, "not ours"]).await;
+            fixture.command::<i64>(&["DEL", key]).await;
+            fixture.command::<i64>(&["LPUSH", key, "not ours"]).await;
         }
         Garbage => {
-            let kind: String = room.command(&["TYPE", key]).await;
+            let kind: String = fixture.command(&["TYPE", key]).await;
             if kind == "zset" {
-                room.command::<i64>(&["ZADD", key, "5", "not ours"]).await;
+                fixture.command::<i64>(&["ZADD", key, "5", "not ours"]).await;
                 return;
             }
-            let fields: Vec<String> = room.command(&["HKEYS", key]).await;
+            let fields: Vec<String> = fixture.command(&["HKEYS", key]).await;
             assert!(!fields.is_empty(), "there is something under {key}");
             for field in fields {
-                room.command::<i64>(&["HSET", key, &field, "?"]).await;
+                fixture.command::<i64>(&["HSET", key, &field, "?"]).await;
             }
         }
         Cut => {
-            let half: Vec<u8> = room.command(&["GETRANGE", key, "0", "30"]).await;
+            let half: Vec<u8> = fixture.command(&["GETRANGE", key, "0", "30"]).await;
             let mut set = redis::cmd("SET");
-            set.arg(key).arg(half).query_async::<()>(&mut room.raw.clone()).await.expect("set");
+            set.arg(key).arg(half).query_async::<()>(&mut fixture.raw.clone()).await.expect("set");
         }
         Flipped => {
-            room.command::<i64>(&["SETRANGE", key, "20", "?"]).await;
+            fixture.command::<i64>(&["SETRANGE", key, "20", "?"]).await;
         }
     }
 }
 
 /// Audits until nothing is found any more; all that was found.
-async fn audited(room: &Room) -> Vec<AuditReport> {
+async fn audited(fixture: &StoreFixture) -> Vec<AuditReport> {
     let mut reports = Vec::new();
     loop {
-        let report = room.store.audit(room.p).await.expect("audited");
+        let report = fixture.store.audit(fixture.p).await.expect("audited");
         let only_unreadable = AuditReport { unreadable: Vec::new(), ..report.clone() };
         if only_unreadable.is_clean() && (report.is_clean() || !reports.is_empty()) {
             return reports;
@@ -187,20 +187,20 @@ async fn audited(room: &Room) -> Vec<AuditReport> {
 }
 
 /// Takes all that is due, and reads the dead letters: every body that is still there.
-async fn bodies(room: &Room) -> BTreeSet<String> {
+async fn bodies(fixture: &StoreFixture) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    let blobs: Vec<String> = room.command(&["KEYS", &room.key("d:*")]).await;
+    let blobs: Vec<String> = fixture.command(&["KEYS", &fixture.key("d:*")]).await;
     for key in blobs {
-        let blob: Vec<u8> = room.command(&["GET", &key]).await;
+        let blob: Vec<u8> = fixture.command(&["GET", &key]).await;
         found.insert(body(&postdate::store::decode(&blob.into()).expect("a dead letter").entries[0]));
     }
-    for claimed in room.claim(LONG).await {
+    for claimed in fixture.claim(LONG).await {
         if claimed.bundle.is_ok() {
             let all = entries(&claimed).iter().map(body).zip(&claimed.skip);
             found.extend(all.map(|(body, _)| body));
         }
         let settlement = Settlement { claim: claimed.claim, names: Vec::new(), delivered: Vec::new() };
-        assert_eq!(room.store.settle(room.p, &[settlement]).await, Ok(vec![Held::Done(Vec::new())]));
+        assert_eq!(fixture.store.settle(fixture.p, &[settlement]).await, Ok(vec![Held::Done(Vec::new())]));
     }
     found
 }
@@ -221,18 +221,18 @@ async fn every_key_under_every_damage_is_mended_or_named_and_no_other_is_touched
 }
 
 async fn one(redis: &Redis, key: &str, how: Damage) {
-    let room = Room::with(redis, &redis.url(), 2, LONG as i64).await;
-    let neighbour = room.at(Partition(1));
-    let mut expected = fill(&room).await;
+    let fixture = StoreFixture::with(redis, &redis.url(), 2, LONG as i64).await;
+    let neighbour = fixture.at(Partition(1));
+    let mut expected = fill(&fixture).await;
     fill(&neighbour).await;
-    room.check().await;
-    assert_eq!(audited(&room).await, [], "nothing is wrong before");
+    fixture.check().await;
+    assert_eq!(audited(&fixture).await, [], "nothing is wrong before");
     let before = all(&neighbour).await;
-    let (target, stand) = chosen(&room, key).await;
-    damage(&room, &target, how).await;
+    let (target, stand) = chosen(&fixture, key).await;
+    damage(&fixture, &target, how).await;
 
     let what = format!("{key} {how:?}");
-    let reports = audited(&room).await;
+    let reports = audited(&fixture).await;
     assert_eq!(reports.is_empty(), is_silent(key, how), "{what}: {reports:?}");
     let quarantined: Vec<&String> = reports.iter().flat_map(|r| &r.quarantined).collect();
     assert_eq!(quarantined.len(), usize::from(how == Overwritten), "{what}: {quarantined:?}");
@@ -244,40 +244,40 @@ async fn one(redis: &Redis, key: &str, how: Damage) {
     assert_eq!(all(&neighbour).await, before, "{what}: the other partition is as it was");
 
     // Holders whose token was lost wait for their deadline.
-    let claimed: Vec<String> = room.command(&["ZRANGE", &room.key("claims"), "0", "-1"]).await;
+    let claimed: Vec<String> = fixture.command(&["ZRANGE", &fixture.key("claims"), "0", "-1"]).await;
     for id in claimed {
-        room.command::<i64>(&["ZADD", &room.key("claims"), "5", &id]).await;
+        fixture.command::<i64>(&["ZADD", &fixture.key("claims"), "5", &id]).await;
     }
-    sweep(&room.store, room.p, LONG, false).await.expect("swept");
+    sweep(&fixture.store, fixture.p, LONG, false).await.expect("swept");
     expected.retain(|body| !stand.contains(&body.as_str()));
-    let mut found = bodies(&room).await;
+    let mut found = bodies(&fixture).await;
     found.retain(|body| body != "b2");
     assert_eq!(found, expected, "{what}: all is there that was not named as lost");
     // And it goes on, as if nothing had been.
-    assert_eq!(room.keep(vec![named("new", past(), "n")]).await.len(), 1, "{what}");
-    audited(&room).await;
-    let s = room.check().await;
+    assert_eq!(fixture.keep(vec![named("new", past(), "n")]).await.len(), 1, "{what}");
+    audited(&fixture).await;
+    let s = fixture.check().await;
     assert_eq!(s.bundles.len(), 1, "{what}");
 }
 
 #[tokio::test]
 async fn one_partitions_damage_does_not_stand_before_the_others() {
     let redis = Redis::start().await;
-    let room = Room::on(&redis, 2).await;
-    let other = room.at(Partition(1));
-    room.keep(vec![unnamed(past(), "a")]).await;
+    let fixture = StoreFixture::on(&redis, 2).await;
+    let other = fixture.at(Partition(1));
+    fixture.keep(vec![unnamed(past(), "a")]).await;
     other.keep(vec![unnamed(past(), "b"), unnamed(past(), "c")]).await;
     for key in ["counts", "heads"] {
-        damage(&room, &room.key(key), Overwritten).await;
+        damage(&fixture, &fixture.key(key), Overwritten).await;
     }
-    let heads = room.store.heads(&[room.p, other.p], far()).await.expect("heads");
+    let heads = fixture.store.heads(&[fixture.p, other.p], far()).await.expect("heads");
     assert_eq!(heads.iter().map(|head| head.partition).collect::<Vec<_>>(), [other.p]);
-    assert_eq!(room.store.counts().await.expect("counts")["orders"].messages, 2);
+    assert_eq!(fixture.store.counts().await.expect("counts")["orders"].messages, 2);
     // The damaged one's audit mends it; the other's goes by.
     assert!(other.store.audit(other.p).await.is_ok());
-    let quarantined: Vec<String> = audited(&room).await.into_iter().flat_map(|r| r.quarantined).collect();
+    let quarantined: Vec<String> = audited(&fixture).await.into_iter().flat_map(|r| r.quarantined).collect();
     assert_eq!(quarantined, ["counts", "heads"]);
-    assert_eq!(room.store.counts().await.expect("counts")["orders"].messages, 3);
-    assert_eq!(room.heads().await.len(), 1);
-    room.check().await;
+    assert_eq!(fixture.store.counts().await.expect("counts")["orders"].messages, 3);
+    assert_eq!(fixture.heads().await.len(), 1);
+    fixture.check().await;
 }

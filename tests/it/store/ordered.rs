@@ -12,38 +12,38 @@ use postdate::store::{
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::room::*;
+use super::fixture::*;
 use crate::support::{Cluster, Redis, names};
 
 /// One who may hold the route.
 struct Holder {
-    room: Room,
+    fixture: StoreFixture,
     name: String,
     claims: Vec<Claimed>,
 }
 
 impl Holder {
-    fn new(room: &Room) -> Self {
-        let room = room.another();
-        Self { name: room.store.unique(), room, claims: Vec::new() }
+    fn new(fixture: &StoreFixture) -> Self {
+        let fixture = fixture.another();
+        Self { name: fixture.store.unique(), fixture, claims: Vec::new() }
     }
 
     async fn ask(&self, lease_ms: u64, freed: &[&'static str]) -> Ordered {
         let request = OrderedRequest {
-            claim: self.room.request(lease_ms).await,
+            claim: self.fixture.request(lease_ms).await,
             until: past(),
             route: route(),
             holder: self.name.clone(),
             may_take: self.claims.is_empty(),
             freed: freed.iter().map(|key| Bytes::from(*key)).collect(),
         };
-        self.room.store.claim_in_order(&request).await.expect("an answer")
+        self.fixture.store.claim_in_order(&request).await.expect("an answer")
     }
 
     async fn take(&mut self, lease_ms: u64) -> Option<Taken> {
         let answer = self.ask(lease_ms, &[]).await;
         if lease_ms == 0 {
-            self.room.clock_moves().await;
+            self.fixture.clock_moves().await;
         }
         match answer {
             Ordered::Taken(taken) => Some(taken),
@@ -54,7 +54,7 @@ impl Holder {
     /// The first of these goes back at a moment, and its key is held.
     async fn fail(&mut self, claimed: &Claimed, due: UnixMs) -> (Held, Hold) {
         let mut entries = entries(claimed).to_vec();
-        let stamp = self.room.store.stamps(1);
+        let stamp = self.fixture.store.stamps(1);
         let hold = Hold { due, from: stamp, to: stamp };
         entries[0].due = due;
         let key = entries[0].message.key.clone().expect("a key");
@@ -69,7 +69,7 @@ impl Holder {
             dead: Vec::new(),
             holds: vec![(key, hold)],
         };
-        (self.room.divide(division).await, hold)
+        (self.fixture.divide(division).await, hold)
     }
 }
 
@@ -80,36 +80,37 @@ fn of(key: &'static str, due: UnixMs, body: &str) -> postdate::domain::Entry {
 }
 
 /// One of each call that is another script for such a route.
-pub(super) async fn one_of_each(room: &Room) {
-    let mut holder = Holder::new(room);
-    room.keep(vec![of("k", past(), "1")]).await;
+pub(super) async fn one_of_each(fixture: &StoreFixture) {
+    let mut holder = Holder::new(fixture);
+    fixture.keep(vec![of("k", past(), "1")]).await;
     let claimed = holder.take(LONG).await.expect("it is the holder").claimed.remove(0);
-    assert_eq!(room.extend(&claimed.claim, LONG, None).await, Held::Done(Vec::new()));
+    assert_eq!(fixture.extend(&claimed.claim, LONG, None).await, Held::Done(Vec::new()));
     assert_eq!(holder.fail(&claimed, far()).await.0, Held::Done(Vec::new()));
-    holder.room.store.release(room.p, &route(), &holder.name).await.expect("answered");
-    room.command::<i64>(&["HSET", &room.key("order"), "k:removed/k", "1 1 1"]).await;
-    assert_eq!(room.store.audit(room.p).await.expect("audited").freed, 1);
+    holder.fixture.store.release(fixture.p, &route(), &holder.name).await.expect("answered");
+    fixture.command::<i64>(&["HSET", &fixture.key("order"), "k:removed/k", "1 1 1"]).await;
+    assert_eq!(fixture.store.audit(fixture.p).await.expect("audited").freed, 1);
 }
 
-async fn room() -> Room {
-    Room::ordered(Redis::shared().await, 1).await
+async fn fixture() -> StoreFixture {
+    StoreFixture::ordered(Redis::shared().await, 1).await
 }
 
 #[tokio::test]
 async fn nobody_else_claims_while_a_claim_stands_and_a_successor_sees_all() {
-    let room = room().await;
-    let (mut first, mut second) = (Holder::new(&room), Holder::new(&room));
+    let fixture = fixture().await;
+    let mut first = Holder::new(&fixture);
+    let mut second = Holder::new(&fixture);
     for body in ["1", "2"] {
-        room.keep(vec![of("k", past(), body)]).await;
+        fixture.keep(vec![of("k", past(), body)]).await;
     }
     // Its time is over at once, its claims with it.
     let taken = first.take(0).await.expect("it is the holder");
     assert_eq!(taken.holds, Some(Vec::new()), "nothing is held");
     let claimed: Vec<_> = taken.claimed.iter().map(live).collect();
     assert_eq!(claimed, [["1"], ["2"]]);
-    room.keep(vec![of("k", past(), "3")]).await;
+    fixture.keep(vec![of("k", past(), "3")]).await;
     assert!(second.take(LONG).await.is_none(), "what it held has not come back");
-    sweep(&room.store, room.p, LONG, false).await.expect("swept");
+    sweep(&fixture.store, fixture.p, LONG, false).await.expect("swept");
     let taken = second.take(LONG).await.expect("it is the holder now");
     assert_eq!(taken.claimed.iter().map(live).collect::<Vec<_>>(), [["1"], ["2"], ["3"]]);
     assert!(first.take(LONG).await.is_none(), "another one is");
@@ -117,33 +118,34 @@ async fn nobody_else_claims_while_a_claim_stands_and_a_successor_sees_all() {
     first.claims = taken.claimed;
     second.claims = std::mem::take(&mut first.claims);
     assert!(second.take(LONG).await.is_some_and(|taken| taken.holds.is_none()), "it still is");
-    room.check().await;
+    fixture.check().await;
 }
 
 #[tokio::test]
 async fn an_extended_claim_keeps_its_holder_and_one_that_gives_up_lets_the_next_in() {
-    let room = room().await;
-    let (mut first, mut second) = (Holder::new(&room), Holder::new(&room));
-    room.keep(vec![of("k", past(), "1")]).await;
+    let fixture = fixture().await;
+    let mut first = Holder::new(&fixture);
+    let mut second = Holder::new(&fixture);
+    fixture.keep(vec![of("k", past(), "1")]).await;
     let taken = first.take(0).await.expect("it is the holder");
     let claimed = &taken.claimed[0];
-    assert_eq!(room.extend(&claimed.claim, LONG, None).await, Held::Done(Vec::new()));
+    assert_eq!(fixture.extend(&claimed.claim, LONG, None).await, Held::Done(Vec::new()));
     assert!(second.take(LONG).await.is_none(), "its holder has it for as long");
-    room.settle(claimed).await;
-    first.room.store.release(room.p, &route(), &second.name).await.expect("answered");
+    fixture.settle(claimed).await;
+    first.fixture.store.release(fixture.p, &route(), &second.name).await.expect("answered");
     assert!(second.take(LONG).await.is_none(), "that was not its holder");
-    first.room.store.release(room.p, &route(), &first.name).await.expect("answered");
+    first.fixture.store.release(fixture.p, &route(), &first.name).await.expect("answered");
     assert!(second.take(LONG).await.is_some());
 }
 
 #[tokio::test]
 async fn a_holder_whose_time_ran_out_with_claims_in_hand_has_lost_them() {
-    let room = room().await;
-    let mut first = Holder::new(&room);
-    room.keep(vec![of("k", past(), "1")]).await;
+    let fixture = fixture().await;
+    let mut first = Holder::new(&fixture);
+    fixture.keep(vec![of("k", past(), "1")]).await;
     first.claims = first.take(0).await.expect("it is the holder").claimed;
     assert!(matches!(first.ask(LONG, &[]).await, Ordered::Lost));
-    sweep(&room.store, room.p, LONG, false).await.expect("swept");
+    sweep(&fixture.store, fixture.p, LONG, false).await.expect("swept");
     let claimed = first.claims.remove(0);
     assert_eq!(first.fail(&claimed, past()).await.0, Held::Stale);
     let taken = first.take(LONG).await.expect("it is the holder again");
@@ -153,16 +155,17 @@ async fn a_holder_whose_time_ran_out_with_claims_in_hand_has_lost_them() {
 
 #[tokio::test]
 async fn a_deadline_too_far_ahead_lets_nobody_in_before_it_was_brought_back() {
-    let room = room().await;
-    let (mut first, mut second) = (Holder::new(&room), Holder::new(&room));
-    room.keep(vec![of("k", past(), "1")]).await;
+    let fixture = fixture().await;
+    let mut first = Holder::new(&fixture);
+    let mut second = Holder::new(&fixture);
+    fixture.keep(vec![of("k", past(), "1")]).await;
     // As if the clock had stepped back since.
     first.take(10 * LONG).await.expect("it is the holder");
     assert!(second.take(1).await.is_none());
-    sweep(&room.store, room.p, 1, false).await.expect("swept");
+    sweep(&fixture.store, fixture.p, 1, false).await.expect("swept");
     assert!(second.take(1).await.is_none(), "now the holder's time is brought back too");
     crate::support::eventually("the claim has ended and come back", async || {
-        sweep(&room.store, room.p, 1, false).await.map_err(|why| why.to_string())?;
+        sweep(&fixture.store, fixture.p, 1, false).await.map_err(|why| why.to_string())?;
         second.take(LONG).await.map(drop).ok_or("not yet".to_owned())
     })
     .await;
@@ -171,39 +174,39 @@ async fn a_deadline_too_far_ahead_lets_nobody_in_before_it_was_brought_back() {
 /// The route may have left the configuration: no message of it will ever come and free them.
 #[tokio::test]
 async fn held_keys_are_forgotten_once_nothing_of_their_route_waits() {
-    let room = room().await;
-    let mut holder = Holder::new(&room);
-    let order = room.key("order");
+    let fixture = fixture().await;
+    let mut holder = Holder::new(&fixture);
+    let order = fixture.key("order");
     let held = async || {
-        let fields: Vec<String> = room.command(&["HKEYS", &order]).await;
+        let fields: Vec<String> = fixture.command(&["HKEYS", &order]).await;
         fields.into_iter().filter(|field| field.starts_with("k:")).collect::<Vec<_>>()
     };
-    let freed = async || room.store.audit(room.p).await.expect("audited").freed;
-    room.keep(vec![of("k", past(), "1")]).await;
+    let freed = async || fixture.store.audit(fixture.p).await.expect("audited").freed;
+    fixture.keep(vec![of("k", past(), "1")]).await;
     let claimed = holder.take(LONG).await.expect("it is the holder").claimed.remove(0);
     assert_eq!(holder.fail(&claimed, past()).await.0, Held::Done(Vec::new()));
     assert_eq!((freed().await, held().await.len()), (0, 1), "what failed waits");
     let claimed = holder.take(LONG).await.expect("it is the holder").claimed.remove(0);
     assert_eq!((freed().await, held().await.len()), (0, 1), "it is in flight");
-    room.settle(&claimed).await;
+    fixture.settle(&claimed).await;
     // Another route's messages, and a longer name that begins like it, are no reason to keep it.
-    room.command::<i64>(&["HSET", &order, &format!("k:{}-2/k", route()), "1 1 1"]).await;
+    fixture.command::<i64>(&["HSET", &order, &format!("k:{}-2/k", route()), "1 1 1"]).await;
     assert_eq!(freed().await, 2);
     assert_eq!(held().await, Vec::<String>::new());
-    room.keep(vec![of("k", past(), "2")]).await;
+    fixture.keep(vec![of("k", past(), "2")]).await;
     assert_eq!(holder.take(LONG).await.expect("it is the holder").claimed.len(), 1, "the key goes on");
 }
 
 #[tokio::test]
 async fn stamps_only_grow_whoever_gives_them() {
-    let room = room().await;
+    let fixture = fixture().await;
     let ahead = u64::MAX >> 12;
-    room.command::<i64>(&["HSET", &room.key("order"), "stamp", &ahead.to_string()]).await;
-    let another = room.another();
-    for (n, who) in [&room, &another, &room].into_iter().enumerate() {
+    fixture.command::<i64>(&["HSET", &fixture.key("order"), "stamp", &ahead.to_string()]).await;
+    let another = fixture.another();
+    for (n, who) in [&fixture, &another, &fixture].into_iter().enumerate() {
         who.keep(vec![of("k", past(), &n.to_string()), of("k", past(), "and")]).await;
     }
-    let mut holder = Holder::new(&room);
+    let mut holder = Holder::new(&fixture);
     let taken = holder.take(LONG).await.expect("it is the holder");
     let bodies: Vec<_> = taken.claimed.iter().map(|c| live(c)[0].clone()).collect();
     assert_eq!(bodies, ["0", "1", "2"], "of one moment, in the order they came");
@@ -213,12 +216,12 @@ async fn stamps_only_grow_whoever_gives_them() {
 
 #[tokio::test]
 async fn a_claim_that_has_not_room_for_all_says_what_it_left() {
-    let room = room().await;
+    let fixture = fixture().await;
     for n in 0..4 {
-        room.keep(vec![of("k", past().plus(n / 2), &n.to_string())]).await;
+        fixture.keep(vec![of("k", past().plus(n / 2), &n.to_string())]).await;
     }
-    let holder = Holder::new(&room);
-    let mut claim = room.request(LONG).await;
+    let holder = Holder::new(&fixture);
+    let mut claim = fixture.request(LONG).await;
     claim.max_bundles = 3;
     let request = OrderedRequest {
         claim,
@@ -228,7 +231,7 @@ async fn a_claim_that_has_not_room_for_all_says_what_it_left() {
         may_take: true,
         freed: Vec::new(),
     };
-    let Ordered::Taken(taken) = room.store.claim_in_order(&request).await.expect("an answer") else {
+    let Ordered::Taken(taken) = fixture.store.claim_in_order(&request).await.expect("an answer") else {
         panic!("it is free")
     };
     let left = taken.left.expect("one is left");
@@ -239,33 +242,33 @@ async fn a_claim_that_has_not_room_for_all_says_what_it_left() {
 
 #[tokio::test]
 async fn an_unordered_route_pays_nothing() {
-    let room = Room::shared().await;
-    room.keep(vec![of("k", past(), "1")]).await;
-    let claimed = room.claim(LONG).await.remove(0);
-    room.extend(&claimed.claim, LONG, None).await;
-    room.settle(&claimed).await;
-    assert_eq!(room.command::<i64>(&["EXISTS", &room.key("order")]).await, 0);
+    let fixture = StoreFixture::shared().await;
+    fixture.keep(vec![of("k", past(), "1")]).await;
+    let claimed = fixture.claim(LONG).await.remove(0);
+    fixture.extend(&claimed.claim, LONG, None).await;
+    fixture.settle(&claimed).await;
+    assert_eq!(fixture.command::<i64>(&["EXISTS", &fixture.key("order")]).await, 0);
 }
 
 #[tokio::test]
 async fn names_of_an_ordered_route_are_found_wherever_their_keys_are() {
-    let room = Room::ordered(Redis::shared().await, 8).await;
-    let home = room.store.home_of(&route(), "a");
+    let fixture = StoreFixture::ordered(Redis::shared().await, 8).await;
+    let home = fixture.store.home_of(&route(), "a");
     let elsewhere = Partition((home.0 + 3) % 8);
-    assert_eq!(room.store.whereabouts(&route(), "a", home).await, Ok(home), "it is nowhere");
-    room.at(elsewhere).keep(vec![named("a", far(), "1")]).await;
-    assert_eq!(room.store.whereabouts(&route(), "a", home).await, Ok(elsewhere));
-    assert!(room.store.find(&route(), "a").await.expect("an answer").is_some());
-    room.at(home).keep(vec![named("a", far(), "2")]).await;
-    assert_eq!(room.store.whereabouts(&route(), "a", home).await, Ok(home), "of two the nearest");
+    assert_eq!(fixture.store.whereabouts(&route(), "a", home).await, Ok(home), "it is nowhere");
+    fixture.at(elsewhere).keep(vec![named("a", far(), "1")]).await;
+    assert_eq!(fixture.store.whereabouts(&route(), "a", home).await, Ok(elsewhere));
+    assert!(fixture.store.find(&route(), "a").await.expect("an answer").is_some());
+    fixture.at(home).keep(vec![named("a", far(), "2")]).await;
+    assert_eq!(fixture.store.whereabouts(&route(), "a", home).await, Ok(home), "of two the nearest");
 }
 
 #[tokio::test]
 async fn a_route_cannot_change_its_order_while_messages_are_kept() {
-    let unordered = Room::shared().await;
-    let ordered = Room::ordered_like(&unordered);
-    let agree = async |room: &Room| {
-        let agreed = room.store.agree_on_placement(&[route()]).await.expect("an answer");
+    let unordered = StoreFixture::shared().await;
+    let ordered = StoreFixture::ordered_like(&unordered);
+    let agree = async |fixture: &StoreFixture| {
+        let agreed = fixture.store.agree_on_placement(&[route()]).await.expect("an answer");
         agreed.map_err(|why| why.to_string())
     };
     assert_eq!(agree(&unordered).await, Ok(()));
@@ -322,7 +325,7 @@ enum Where {
     Gone,
 }
 
-/// What must be true: where each message is and its place in the order, which of them somebody published whose claim
+/// Model of an ordered route: each message's place and sequence number, which of them somebody published whose claim
 /// was over, who holds, and which keys are held.
 #[derive(Default)]
 struct Model {
@@ -336,7 +339,7 @@ struct Model {
 }
 
 impl Model {
-    /// Whether a request succeeds, and whether it makes a new holder.
+    /// Reports whether a request succeeds, and whether it makes a new holder.
     fn may(&self, who: usize, has_claims: bool) -> Option<bool> {
         let lost = self.messages.values().any(|m| matches!(m.3, Where::Claimed { ended: true, .. }));
         match self.holder {
@@ -346,7 +349,7 @@ impl Model {
         }
     }
 
-    /// Whether a claim is of the bundle that its message is in.
+    /// Reports whether a claim is of the bundle that its message is in.
     fn is_of_now(&self, claimed: &Claimed) -> bool {
         self.bundles.get(&number(claimed)) == Some(&claimed.claim.id)
     }
@@ -371,44 +374,52 @@ impl Model {
 
 const KEYS: [&str; 2] = ["a", "b"];
 
-async fn play(room: &Room, history: &[Step]) {
-    let (mut model, mut holders) = (Model::default(), [Holder::new(room), Holder::new(room)]);
+/// Ends the claims of the route's holder, and its own: the deadlines of all of them are in the past from now on.
+async fn end_claims(fixture: &StoreFixture, model: &mut Model, holder: &str) {
+    let claims: Vec<String> = fixture.command(&["ZRANGE", &fixture.key("claims"), "0", "-1"]).await;
+    for id in claims {
+        fixture.command::<i64>(&["ZADD", &fixture.key("claims"), "1", &id]).await;
+    }
+    let entry = format!("{holder} 1");
+    fixture.command::<i64>(&["HSET", &fixture.key("order"), "h:orders", &entry]).await;
+    for message in model.messages.values_mut() {
+        if let Where::Claimed { ended, .. } = &mut message.3 {
+            *ended = true;
+        }
+    }
+}
+
+async fn play(fixture: &StoreFixture, history: &[Step]) {
+    let mut model = Model::default();
+    let mut holders = [Holder::new(fixture), Holder::new(fixture)];
     for holder in &holders {
-        holder.room.reached().await;
+        holder.fixture.reached().await;
     }
     for step in history {
         model.places += 1;
         let place = model.places;
         match *step {
             Step::Store(key, due) => {
-                let (n, key) = (model.messages.len(), KEYS[key]);
+                let n = model.messages.len();
+                let key = KEYS[key];
                 let entry = named(&n.to_string(), past().plus(due), &n.to_string());
                 let message = postdate::domain::Message { key: Some(key.into()), ..entry.message };
-                room.keep(vec![postdate::domain::Entry { message, ..entry }]).await;
+                fixture.keep(vec![postdate::domain::Entry { message, ..entry }]).await;
                 model.messages.insert(n, (key, due, place, Where::Due));
             }
             Step::Claim(who) => claim(&mut model, &mut holders[who], who).await,
             Step::End => {
                 let Some((who, _)) = model.holder else { continue };
-                let claims: Vec<String> = room.command(&["ZRANGE", &room.key("claims"), "0", "-1"]).await;
-                for id in claims {
-                    room.command::<i64>(&["ZADD", &room.key("claims"), "1", &id]).await;
-                }
-                let entry = format!("{} 1", holders[who].name);
-                room.command::<i64>(&["HSET", &room.key("order"), "h:orders", &entry]).await;
-                for message in model.messages.values_mut() {
-                    if let Where::Claimed { ended, .. } = &mut message.3 {
-                        *ended = true;
-                    }
-                }
+                end_claims(fixture, &mut model, &holders[who].name).await;
                 model.holder = Some((who, true));
             }
             Step::Settle(who) if !holders[who].claims.is_empty() => {
                 let claimed = holders[who].claims.remove(0);
-                let (n, is_of_now) = (number(&claimed), model.is_of_now(&claimed));
+                let n = number(&claimed);
+                let is_of_now = model.is_of_now(&claimed);
                 let message = model.messages.get_mut(&n).expect("known");
                 let ours = is_of_now && matches!(message.3, Where::Claimed { by, .. } if by == who);
-                assert_eq!(room.settle(&claimed).await != Held::Stale, ours);
+                assert_eq!(fixture.settle(&claimed).await != Held::Stale, ours);
                 if ours {
                     message.3 = Where::Gone;
                 } else if is_of_now {
@@ -422,7 +433,8 @@ async fn play(room: &Room, history: &[Step]) {
                 let claimed = holders[who].claims.remove(0);
                 let later = 10 + place as i64;
                 let (held, _) = holders[who].fail(&claimed, past().plus(later)).await;
-                let (n, is_of_now) = (number(&claimed), model.is_of_now(&claimed));
+                let n = number(&claimed);
+                let is_of_now = model.is_of_now(&claimed);
                 let message = model.messages.get_mut(&n).expect("known");
                 let ours = is_of_now && matches!(message.3, Where::Claimed { by, .. } if by == who);
                 assert_eq!(held != Held::Stale, ours);
@@ -433,23 +445,23 @@ async fn play(room: &Room, history: &[Step]) {
                 }
             }
             Step::Sweep => {
-                sweep(&room.store, room.p, LONG, false).await.expect("swept");
+                sweep(&fixture.store, fixture.p, LONG, false).await.expect("swept");
                 for message in model.messages.values_mut() {
                     if matches!(message.3, Where::Claimed { ended: true, .. }) {
                         message.3 = Where::Due;
                     }
                 }
             }
-            Step::Cancel(n) => assert_eq!(room.cancel(&n.to_string()).await, model.cancel(n)),
+            Step::Cancel(n) => assert_eq!(fixture.cancel(&n.to_string()).await, model.cancel(n)),
             Step::Release(who) if holders[who].claims.is_empty() => {
-                room.store.release(room.p, &route(), &holders[who].name).await.expect("answered");
+                fixture.store.release(fixture.p, &route(), &holders[who].name).await.expect("answered");
                 if model.holder.is_some_and(|(holder, _)| holder == who) {
                     model.holder = None;
                 }
             }
             Step::Settle(_) | Step::Fail(_) | Step::Release(_) => {}
         }
-        room.check().await;
+        fixture.check().await;
     }
 }
 
@@ -485,15 +497,15 @@ async fn a_claim_of_a_message_that_has_gone_back_in_another_bundle_is_stale() {
     let second = [Step::Claim(0), Step::Fail(0), Step::End, Step::Sweep];
     // Both claim the first message; the one that the first claim was of is gone.
     let last = [Step::Claim(1), Step::Settle(1), Step::Cancel(0)];
-    play(&room().await, &[&stores[..], &first, &second, &last].concat()).await;
+    play(&fixture().await, &[&stores[..], &first, &second, &last].concat()).await;
 }
 
-fn random_histories(runtime: &tokio::runtime::Runtime, room: &Room, cases: u32) {
+fn random_histories(runtime: &tokio::runtime::Runtime, fixture: &StoreFixture, cases: u32) {
     let config = Config { cases, max_shrink_iters: 300, failure_persistence: None, ..Config::default() };
     let result = TestRunner::new(config).run(&prop::collection::vec(step(), 1..30), |history| {
-        let run = std::panic::AssertUnwindSafe(|| runtime.block_on(play(room, &history)));
+        let run = std::panic::AssertUnwindSafe(|| runtime.block_on(play(fixture, &history)));
         let outcome = std::panic::catch_unwind(run);
-        runtime.block_on(room.wipe());
+        runtime.block_on(fixture.wipe());
         outcome.map_err(|_| TestCaseError::fail("it differs from the model; the panic above says where"))
     });
     if let Err(error) = result {
@@ -504,18 +516,18 @@ fn random_histories(runtime: &tokio::runtime::Runtime, room: &Room, cases: u32) 
 #[test]
 fn random_histories_of_two_keys_are_as_in_the_model() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let room = runtime.block_on(room());
-    random_histories(&runtime, &room, 80);
+    let fixture = runtime.block_on(fixture());
+    random_histories(&runtime, &fixture, 80);
 }
 
 #[test]
 fn random_histories_of_two_keys_on_a_cluster_are_as_in_the_model() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let cluster = runtime.block_on(Cluster::start_with("redis-server", 0));
-    let room = runtime.block_on(async {
+    let fixture = runtime.block_on(async {
         let node = cluster.master_of(cluster.slot("{0}").await).await;
         let config = config_of(cluster.topology(), &names::unique("store"), 1);
-        Room::ordered_of(config, cluster.node(node)).await
+        StoreFixture::ordered_of(config, cluster.node(node)).await
     });
-    random_histories(&runtime, &room, 40);
+    random_histories(&runtime, &fixture, 40);
 }

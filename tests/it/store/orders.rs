@@ -7,10 +7,10 @@ use futures_util::future::join_all;
 use postdate::domain::Partition;
 
 use super::driver::{Driver, SharePlan, Step};
-use super::room::{LONG, Room};
+use super::fixture::{LONG, StoreFixture};
 use crate::support::Redis;
 
-use SharePlan::{Back, Confirmed, Dead, Held};
+use SharePlan::{Back, Confirmed, Dead, InFlight};
 
 type Word = Vec<Step>;
 
@@ -31,7 +31,7 @@ fn retry(who: usize) -> Step {
 }
 
 fn split(who: usize) -> Step {
-    Step::Divide { who, shares: [Held, Confirmed, Dead] }
+    Step::Divide { who, shares: [InFlight, Confirmed, Dead] }
 }
 
 fn store() -> Step {
@@ -120,17 +120,18 @@ fn four_and_four() -> BTreeSet<Word> {
 async fn run(words: BTreeSet<Word>, dedupe_ms: i64) -> usize {
     const AT_ONCE: u16 = 8;
     let redis = Redis::start().await;
-    let room = Room::with(&redis, &redis.url(), AT_ONCE, dedupe_ms).await;
+    let fixture = StoreFixture::with(&redis, &redis.url(), AT_ONCE, dedupe_ms).await;
     let words: Arc<Vec<Word>> = Arc::new(words.into_iter().collect());
     let share = words.len().div_ceil(usize::from(AT_ONCE));
     let lines = (0..AT_ONCE).map(|p| {
-        let (words, room) = (words.clone(), room.at(Partition(p)));
+        let words = words.clone();
+        let fixture = fixture.at(Partition(p));
         tokio::spawn(async move {
             let mut before: &[Step] = &[];
             let mine = words.iter().skip(usize::from(p) * share).take(share);
             let mut done = 0;
             for word in mine {
-                let mut driver = Driver::new(&room);
+                let mut driver = Driver::new(&fixture);
                 driver.step(&store()).await;
                 let known = before.iter().zip(word).take_while(|(a, b)| a == b).count();
                 for (n, step) in word.iter().enumerate() {
@@ -139,7 +140,7 @@ async fn run(words: BTreeSet<Word>, dedupe_ms: i64) -> usize {
                         driver.compare().await;
                     }
                 }
-                room.wipe().await;
+                fixture.wipe().await;
                 before = word;
                 done += 1;
             }

@@ -4,7 +4,7 @@ use anyhow::anyhow;
 use postdate::domain::{Paused, RouteName};
 use postdate::store::Pauses;
 
-use super::room::{Room, route};
+use super::fixture::{StoreFixture, route};
 use crate::support::eventually;
 
 const INGRESS: Paused = Paused { ingress: true, publishing: false };
@@ -22,14 +22,15 @@ async fn knows(pauses: &Pauses, what: Paused) {
 
 #[tokio::test]
 async fn what_one_replica_pauses_every_other_knows_and_a_new_one_before_it_begins() {
-    let room = Room::shared().await;
-    let other = room.another();
-    let (here, there) = (room.store.pauses(), other.store.pauses());
+    let fixture = StoreFixture::shared().await;
+    let other = fixture.another();
+    let here = fixture.store.pauses();
+    let there = other.store.pauses();
     knows(&here, NOTHING).await;
     knows(&there, NOTHING).await;
     assert!(here.may_publish("orders"));
 
-    room.store.pause(&route(), INGRESS).await.expect("paused");
+    fixture.store.pause(&route(), INGRESS).await.expect("paused");
     knows(&there, INGRESS).await;
     assert!(there.may_publish("orders"), "only its ingress is");
     other.store.pause(&route(), PUBLISHING).await.expect("paused");
@@ -37,41 +38,41 @@ async fn what_one_replica_pauses_every_other_knows_and_a_new_one_before_it_begin
     assert!(!here.may_publish("orders"));
     assert_eq!(here.of("mail"), Some(NOTHING), "no other route is");
 
-    let late = room.another();
+    let late = fixture.another();
     let mut pauses = late.store.pauses();
     assert!(pauses.of("orders").is_none_or(|known| known == BOTH), "nothing is known, or the truth");
     knows(&pauses, BOTH).await;
     let mut opens = std::pin::pin!(pauses.until_publishing("orders"));
     assert!(futures_util::poll!(&mut opens).is_pending());
-    room.store.resume(&route(), PUBLISHING).await.expect("resumed");
+    fixture.store.resume(&route(), PUBLISHING).await.expect("resumed");
     opens.await;
-    assert_eq!(room.store.paused(&route()).await, Ok(INGRESS));
-    room.store.resume(&route(), BOTH).await.expect("resumed");
+    assert_eq!(fixture.store.paused(&route()).await, Ok(INGRESS));
+    fixture.store.resume(&route(), BOTH).await.expect("resumed");
     knows(&there, NOTHING).await;
 }
 
 #[tokio::test]
 async fn pausing_twice_keeps_the_first_moment_and_resuming_twice_is_nothing() {
-    let room = Room::shared().await;
-    let key = format!("{}:paused", room.config.prefix);
-    room.store.pause(&route(), BOTH).await.expect("paused");
-    let since: String = room.command(&["HGET", &key, "orders/ingress"]).await;
-    room.command::<i64>(&["HSET", &key, "orders/ingress", "5", "orders/something-later", "1"]).await;
-    room.store.pause(&route(), INGRESS).await.expect("paused");
-    let kept: String = room.command(&["HGET", &key, "orders/ingress"]).await;
+    let fixture = StoreFixture::shared().await;
+    let key = format!("{}:paused", fixture.config.prefix);
+    fixture.store.pause(&route(), BOTH).await.expect("paused");
+    let since: String = fixture.command(&["HGET", &key, "orders/ingress"]).await;
+    fixture.command::<i64>(&["HSET", &key, "orders/ingress", "5", "orders/something-later", "1"]).await;
+    fixture.store.pause(&route(), INGRESS).await.expect("paused");
+    let kept: String = fixture.command(&["HGET", &key, "orders/ingress"]).await;
     assert_eq!(kept, "5");
     assert!(since.parse::<i64>().expect("a moment") > 1_700_000_000_000);
-    room.store.resume(&route(), BOTH).await.expect("resumed");
-    room.store.resume(&route(), BOTH).await.expect("resumed");
-    assert_eq!(room.store.paused(&route()).await, Ok(NOTHING), "what is not known pauses nothing");
+    fixture.store.resume(&route(), BOTH).await.expect("resumed");
+    fixture.store.resume(&route(), BOTH).await.expect("resumed");
+    assert_eq!(fixture.store.paused(&route()).await, Ok(NOTHING), "what is not known pauses nothing");
 }
 
 #[tokio::test]
 async fn what_is_paused_outlives_every_process() {
-    let room = Room::shared().await;
+    let fixture = StoreFixture::shared().await;
     let mail = RouteName::new("mail").expect("a name");
-    room.store.pause(&mail, PUBLISHING).await.expect("paused");
-    let later = room.another();
-    drop(room);
+    fixture.store.pause(&mail, PUBLISHING).await.expect("paused");
+    let later = fixture.another();
+    drop(fixture);
     assert_eq!(later.store.paused(&mail).await, Ok(PUBLISHING));
 }

@@ -1,9 +1,9 @@
-//! What the store refuses to be built on, and by which name each refusal is overridden.
+//! Servers that the store refuses, and the name by which each refusal is overridden.
 
 use postdate::store::config::{Config, Overrides};
 use postdate::store::{Preflight, preflight};
 
-use super::room::config;
+use super::fixture::config;
 use crate::support::{Redis, names};
 
 async fn refusal(config: &Config) -> String {

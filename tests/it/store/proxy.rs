@@ -8,10 +8,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-use super::room::{Room, config};
+use super::fixture::{StoreFixture, config};
 use crate::support::{Redis, names};
 
-/// What happens to the next script call that passes.
+/// Treatment of the next script call that passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trick {
     /// It runs, and its reply is lost with the connection.
@@ -45,7 +45,8 @@ impl Proxy {
     pub async fn before(redis: &Redis) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
-        let (state, redis_port) = (Arc::new(State::default()), redis.port());
+        let state = Arc::new(State::default());
+        let redis_port = redis.port();
         let shared = state.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -56,19 +57,19 @@ impl Proxy {
     }
 
     /// A store behind it, all of its scripts known to the server.
-    pub async fn room(&self, redis: &Redis) -> Room {
-        self.room_with(redis, 0).await
+    pub async fn fixture(&self, redis: &Redis) -> StoreFixture {
+        self.fixture_with(redis, 0).await
     }
 
     /// The same, with a route that remembers what it delivered for so many ms.
-    pub async fn room_with(&self, redis: &Redis, dedupe_ms: i64) -> Room {
-        Room::with(redis, &format!("redis://127.0.0.1:{}", self.port), 1, dedupe_ms).await
+    pub async fn fixture_with(&self, redis: &Redis, dedupe_ms: i64) -> StoreFixture {
+        StoreFixture::with(redis, &format!("redis://127.0.0.1:{}", self.port), 1, dedupe_ms).await
     }
 
     /// A store behind it, with a route whose keys leave in order.
-    pub async fn ordered_room(&self, redis: &Redis) -> Room {
+    pub async fn ordered_fixture(&self, redis: &Redis) -> StoreFixture {
         let url = format!("redis://127.0.0.1:{}", self.port);
-        Room::ordered_of(config(&url, &names::unique("store"), 1), redis).await
+        StoreFixture::ordered_of(config(&url, &names::unique("store"), 1), redis).await
     }
 
     pub fn lose_next_reply(&self) {
@@ -132,7 +133,8 @@ fn holds(chunk: &[u8], word: &[u8]) -> bool {
 
 async fn carry(mut client: TcpStream, redis_port: u16, state: Arc<State>) {
     let Ok(mut redis) = TcpStream::connect(("127.0.0.1", redis_port)).await else { return };
-    let (mut sent, mut answered) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    let mut sent = vec![0; 1 << 20];
+    let mut answered = vec![0; 1 << 20];
     let mut losing = false;
     loop {
         tokio::select! {

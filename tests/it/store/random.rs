@@ -4,13 +4,13 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::driver::{Driver, SharePlan, Step};
+use super::fixture::{LONG, StoreFixture, config_of};
 use super::proxy::Proxy;
-use super::room::{LONG, Room, config_of};
 use crate::support::{Cluster, Redis, names};
 
 fn share() -> impl Strategy<Value = SharePlan> {
-    use SharePlan::{Alone, Back, Confirmed, Dead, Held, Unsure};
-    prop_oneof![Just(Confirmed), Just(Back), Just(Unsure), Just(Alone), Just(Held), Just(Dead)]
+    use SharePlan::{Alone, Back, Confirmed, Dead, InFlight, Unsure};
+    prop_oneof![Just(Confirmed), Just(Back), Just(Unsure), Just(Alone), Just(InFlight), Just(Dead)]
 }
 
 fn name() -> impl Strategy<Value = &'static str> {
@@ -38,13 +38,13 @@ fn step() -> impl Strategy<Value = Step> {
 
 #[test]
 fn random_histories_are_as_in_the_model() {
-    histories(150, async || Some(two_rooms(Redis::start().await).await));
+    histories(150, async || Some(two_fixtures(Redis::start().await).await));
 }
 
 /// Where `scripts/setup` could get it.
 #[test]
 fn random_histories_are_as_in_the_model_on_valkey() {
-    histories(50, async || Some(two_rooms(Redis::start_valkey().await?).await));
+    histories(50, async || Some(two_fixtures(Redis::start_valkey().await?).await));
 }
 
 /// A call whose reply is lost is sent again, and changes and answers what it would have at first: what the search in
@@ -54,18 +54,18 @@ fn random_histories_with_lost_replies_are_as_in_the_model() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let config = Config { cases: 12, max_shrink_iters: 0, failure_persistence: None, ..Config::default() };
     let history = prop::collection::vec((numbered(), prop::bool::weighted(0.2)), 5..20);
-    let (proxy, room) = runtime.block_on(async {
+    let (proxy, fixture) = runtime.block_on(async {
         let redis = &*Box::leak(Box::new(Redis::start().await));
         let proxy = Proxy::before(redis).await;
-        let room = proxy.room(redis).await;
+        let fixture = proxy.fixture(redis).await;
         // A script that the server does not know yet is refused first, and that reply would be the lost one.
-        known(&room).await;
-        (proxy, room)
+        known(&fixture).await;
+        (proxy, fixture)
     });
     let result = TestRunner::new(config).run(&history, |history| {
         let run = std::panic::AssertUnwindSafe(|| {
             runtime.block_on(async {
-                let mut driver = Driver::new(&room);
+                let mut driver = Driver::new(&fixture);
                 for (step, loses) in &history {
                     if *loses {
                         proxy.lose_next_reply();
@@ -76,7 +76,7 @@ fn random_histories_with_lost_replies_are_as_in_the_model() {
             });
         });
         let outcome = std::panic::catch_unwind(run);
-        runtime.block_on(room.wipe());
+        runtime.block_on(fixture.wipe());
         outcome.map_err(|_| TestCaseError::fail("it differs from the model; the panic above says where"))
     });
     if let Err(error) = result {
@@ -93,8 +93,8 @@ fn numbered() -> impl Strategy<Value = Step> {
 }
 
 /// One of each numbered call.
-async fn known(room: &Room) {
-    let mut driver = Driver::new(room);
+async fn known(fixture: &StoreFixture) {
+    let mut driver = Driver::new(fixture);
     let shares = [SharePlan::Dead, SharePlan::Confirmed, SharePlan::Back];
     for step in [
         Step::Store(vec![Some("a"), Some("b"), None], false, true),
@@ -109,7 +109,7 @@ async fn known(room: &Room) {
     ] {
         driver.step(&step).await;
     }
-    room.wipe().await;
+    fixture.wipe().await;
 }
 
 /// The partition's node is one of three, and what belongs to no partition is on any of them.
@@ -119,26 +119,26 @@ fn random_histories_are_as_in_the_model_on_a_cluster() {
         let cluster = &*Box::leak(Box::new(Cluster::start_with("redis-server", 0).await));
         let node = cluster.node(cluster.master_of(cluster.slot("{0}").await).await);
         let config = || config_of(cluster.topology(), &names::unique("store"), 1);
-        Some([Room::of(config(), node, 0).await, Room::of(config(), node, LONG as i64).await])
+        Some([StoreFixture::of(config(), node, 0).await, StoreFixture::of(config(), node, LONG as i64).await])
     });
 }
 
 /// One whose route remembers nothing, and one whose does.
-async fn two_rooms(server: Redis) -> [Room; 2] {
+async fn two_fixtures(server: Redis) -> [StoreFixture; 2] {
     let server = &*Box::leak(Box::new(server));
-    [Room::on(server, 1).await, Room::with(server, &server.url(), 1, LONG as i64).await]
+    [StoreFixture::on(server, 1).await, StoreFixture::with(server, &server.url(), 1, LONG as i64).await]
 }
 
-fn histories(cases: u32, rooms: impl AsyncFnOnce() -> Option<[Room; 2]>) {
+fn histories(cases: u32, fixtures: impl AsyncFnOnce() -> Option<[StoreFixture; 2]>) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let Some(rooms) = runtime.block_on(rooms()) else { return };
+    let Some(fixtures) = runtime.block_on(fixtures()) else { return };
     let config = Config { cases, max_shrink_iters: 400, failure_persistence: None, ..Config::default() };
     let history = (any::<bool>(), prop::collection::vec(step(), 1..30));
     let result = TestRunner::new(config).run(&history, |(remembers, history)| {
-        let room = &rooms[usize::from(remembers)];
+        let fixture = &fixtures[usize::from(remembers)];
         let run = std::panic::AssertUnwindSafe(|| {
             runtime.block_on(async {
-                let mut driver = Driver::new(room);
+                let mut driver = Driver::new(fixture);
                 for step in &history {
                     driver.step(step).await;
                     driver.compare().await;
@@ -146,7 +146,7 @@ fn histories(cases: u32, rooms: impl AsyncFnOnce() -> Option<[Room; 2]>) {
             });
         });
         let outcome = std::panic::catch_unwind(run);
-        runtime.block_on(room.wipe());
+        runtime.block_on(fixture.wipe());
         outcome.map_err(|_| TestCaseError::fail("it differs from the model; the panic above says where"))
     });
     if let Err(error) = result {

@@ -3,47 +3,48 @@
 use postdate::domain::Rate;
 use postdate::store::Lease;
 
-use super::room::{Room, route};
+use super::fixture::{StoreFixture, route};
 
 /// Redis's own clock, microseconds.
-async fn now_us(room: &Room) -> i64 {
-    let (seconds, micros): (i64, i64) = room.command(&["TIME"]).await;
+async fn now_us(fixture: &StoreFixture) -> i64 {
+    let (seconds, micros): (i64, i64) = fixture.command(&["TIME"]).await;
     seconds * 1_000_000 + micros
 }
 
-async fn lease(room: &Room, rate: Rate, wanted: u32) -> Lease {
-    room.store.lease(&route(), rate, wanted).await.expect("an answer")
+async fn lease(fixture: &StoreFixture, rate: Rate, wanted: u32) -> Lease {
+    fixture.store.lease(&route(), rate, wanted).await.expect("an answer")
 }
 
 #[tokio::test]
 async fn a_full_bucket_gives_its_burst_and_then_its_rate() {
-    let room = Room::shared().await;
+    let fixture = StoreFixture::shared().await;
     // So slow that nothing comes back while this test looks.
     let rate = Rate { per_second: 1, burst: 10_000 };
-    assert_eq!(lease(&room, rate, 4000).await.granted, 4000);
-    let rest = lease(&room, rate, u32::MAX).await.granted;
+    assert_eq!(lease(&fixture, rate, 4000).await.granted, 4000);
+    let rest = lease(&fixture, rate, u32::MAX).await.granted;
     assert!((6000..6600).contains(&rest), "what was left, and what came meanwhile: {rest}");
-    let empty = lease(&room, rate, 1).await;
+    let empty = lease(&fixture, rate, 1).await;
     assert!(empty.granted <= 1 && empty.wait_us > 0 && empty.wait_us <= 1_000_000, "{empty:?}");
     assert!(empty.until(3, rate) > empty.until(1, rate));
     let other = postdate::domain::RouteName::new("mail").expect("a name");
-    let full = room.store.lease(&other, rate, 5).await.expect("an answer");
+    let full = fixture.store.lease(&other, rate, 5).await.expect("an answer");
     assert_eq!(full.granted, 5, "each route has its own");
     assert!(full.wait_us <= 0, "and more is there: {full:?}");
 }
 
 #[tokio::test]
 async fn two_replicas_together_stay_under_the_line_and_use_it_up() {
-    let room = Room::shared().await;
-    let other = room.another();
+    let fixture = StoreFixture::shared().await;
+    let other = fixture.another();
     let rate = Rate { per_second: 2000, burst: 50 };
     assert_eq!(rate.capacity(), 200, "a tenth of a second's worth");
-    let started = now_us(&room).await;
-    let (mut granted, mut past_full) = (0u64, 0);
+    let started = now_us(&fixture).await;
+    let mut granted = 0u64;
+    let mut past_full = 0;
     while granted < 2000 {
-        let (a, b) = tokio::join!(lease(&room, rate, 30), lease(&other, rate, 50));
+        let (a, b) = tokio::join!(lease(&fixture, rate, 30), lease(&other, rate, 50));
         granted += u64::from(a.granted + b.granted);
-        let passed_us = now_us(&room).await - started;
+        let passed_us = now_us(&fixture).await - started;
         let line = 200 + passed_us as u64 * 2000 / 1_000_000 + 1;
         assert!(granted <= line, "{granted} granted, at most {line} by now");
         past_full += u64::from(a.granted + b.granted == 80);
@@ -53,16 +54,16 @@ async fn two_replicas_together_stay_under_the_line_and_use_it_up() {
 
 #[tokio::test]
 async fn a_clock_that_stepped_back_or_damage_costs_a_bucket_at_most() {
-    let room = Room::shared().await;
-    let key = format!("{}:{{0}}:rates", room.config.prefix);
+    let fixture = StoreFixture::shared().await;
+    let key = format!("{}:{{0}}:rates", fixture.config.prefix);
     let rate = Rate { per_second: 10, burst: 10 };
-    let far = (now_us(&room).await + 3_600_000_000).to_string();
-    room.command::<i64>(&["HSET", &key, "orders", &far]).await;
-    let lease_now = lease(&room, rate, 1).await;
+    let far = (now_us(&fixture).await + 3_600_000_000).to_string();
+    fixture.command::<i64>(&["HSET", &key, "orders", &far]).await;
+    let lease_now = lease(&fixture, rate, 1).await;
     assert!(lease_now.wait_us <= 100_000, "the next token is one interval away: {lease_now:?}");
-    room.command::<i64>(&["HSET", &key, "orders", "no number"]).await;
-    assert_eq!(lease(&room, rate, 10).await.granted, 10, "what cannot be read is a full bucket");
-    room.command::<i64>(&["DEL", &key]).await;
-    room.command::<String>(&["SET", &key, "x"]).await;
-    assert!(room.store.lease(&route(), rate, 1).await.is_err(), "a key that is not ours is not touched");
+    fixture.command::<i64>(&["HSET", &key, "orders", "no number"]).await;
+    assert_eq!(lease(&fixture, rate, 10).await.granted, 10, "what cannot be read is a full bucket");
+    fixture.command::<i64>(&["DEL", &key]).await;
+    fixture.command::<String>(&["SET", &key, "x"]).await;
+    assert!(fixture.store.lease(&route(), rate, 1).await.is_err(), "a key that is not ours is not touched");
 }

@@ -3,7 +3,7 @@
 use postdate::domain::{Partition, UnixMs};
 use postdate::store::{Beaten, Known, Member, Presence, StoreError};
 
-use super::room::Room;
+use super::fixture::StoreFixture;
 
 fn presence(name: &str, held: &[u16]) -> Presence {
     let held = held.iter().copied().map(Partition).collect();
@@ -11,110 +11,119 @@ fn presence(name: &str, held: &[u16]) -> Presence {
 }
 
 /// A beat that is answered by the store that it knows.
-async fn beat(room: &Room, presence: &Presence, known: &Known) -> (Known, Option<i64>, Vec<Member>) {
-    match room.store.beat(presence, known).await {
+async fn beat(
+    fixture: &StoreFixture,
+    presence: &Presence,
+    known: &Known,
+) -> (Known, Option<i64>, Vec<Member>) {
+    match fixture.store.beat(presence, known).await {
         Ok(Beaten::Here { known, silence_ms, members, .. }) => (known, silence_ms, members),
         other => panic!("{other:?}"),
     }
 }
 
-fn key(room: &Room, name: &str) -> String {
-    format!("{}:{{members}}:{name}", room.config.prefix)
+fn key(fixture: &StoreFixture, name: &str) -> String {
+    format!("{}:{{members}}:{name}", fixture.config.prefix)
 }
 
 #[tokio::test]
 async fn each_hears_what_all_say_until_they_leave_or_were_silent_for_long() {
-    let room = Room::shared().await;
-    let other = room.another();
-    let (here, there) = (presence("a", &[0, 1, 2, 7]), presence("b", &[]));
-    let (known, silence, members) = beat(&room, &here, &Known::default()).await;
+    let fixture = StoreFixture::shared().await;
+    let other = fixture.another();
+    let here = presence("a", &[0, 1, 2, 7]);
+    let there = presence("b", &[]);
+    let (known, silence, members) = beat(&fixture, &here, &Known::default()).await;
     assert_eq!((known.beat, silence, known.changed), (1, None, UnixMs(0)));
-    assert_eq!((members[0].nonce.as_str(), &members[0].presence), (room.store.nonce(), &here));
+    assert_eq!((members[0].nonce.as_str(), &members[0].presence), (fixture.store.nonce(), &here));
     let (of_other, _, members) = beat(&other, &there, &Known::default()).await;
     assert_eq!((of_other.beat, &of_other.generation), (2, &known.generation), "one store, one generation");
     assert_eq!(members.len(), 2);
     assert_eq!(other.store.replicas().await.expect("asked").len(), 2);
 
     // One that fell silent is heard of for a minute. The clock stepped back: it is not from the future.
-    let registry = key(&room, "replicas");
-    let now: Vec<i64> = room.command(&["TIME"]).await;
+    let registry = key(&fixture, "replicas");
+    let now: Vec<i64> = fixture.command(&["TIME"]).await;
     let at = |ms: i64| format!("2 {} {}", now[0] * 1000 + ms, serde_json::to_string(&there).expect("json"));
-    room.command::<i64>(&["HSET", &registry, other.store.nonce(), &at(-30_000)]).await;
-    let (known, silence, members) = beat(&room, &here, &known).await;
+    fixture.command::<i64>(&["HSET", &registry, other.store.nonce(), &at(-30_000)]).await;
+    let (known, silence, members) = beat(&fixture, &here, &known).await;
     assert!(silence.is_some_and(|ms| ms >= 0), "{silence:?}");
     let silent = members.iter().find(|m| m.nonce == other.store.nonce()).expect("it is there");
     assert!(!silent.is_alive() && silent.silent_ms >= 30_000, "{silent:?}");
-    room.command::<i64>(&["HSET", &registry, other.store.nonce(), &at(3_600_000)]).await;
-    let (known, _, members) = beat(&room, &here, &known).await;
+    fixture.command::<i64>(&["HSET", &registry, other.store.nonce(), &at(3_600_000)]).await;
+    let (known, _, members) = beat(&fixture, &here, &known).await;
     assert!(members.iter().all(Member::is_alive));
-    let entry: String = room.command(&["HGET", &registry, other.store.nonce()]).await;
+    let entry: String = fixture.command(&["HGET", &registry, other.store.nonce()]).await;
     let written: i64 = entry.split(' ').nth(1).and_then(|ms| ms.parse().ok()).expect("a moment");
     assert!(written < now[0] * 1000 + 3_000_000, "its silence counts from here: {entry}");
-    room.command::<i64>(&["HSET", &registry, other.store.nonce(), &at(-90_000)]).await;
-    room.command::<i64>(&["HSET", &registry, "whose", "nobody's"]).await;
-    let (known, _, members) = beat(&room, &here, &known).await;
+    fixture.command::<i64>(&["HSET", &registry, other.store.nonce(), &at(-90_000)]).await;
+    fixture.command::<i64>(&["HSET", &registry, "whose", "nobody's"]).await;
+    let (known, _, members) = beat(&fixture, &here, &known).await;
     assert_eq!(members.len(), 1, "{members:?}");
-    assert_eq!(room.command::<i64>(&["HLEN", &registry]).await, 1, "they are gone");
+    assert_eq!(fixture.command::<i64>(&["HLEN", &registry]).await, 1, "they are gone");
 
-    room.store.leave().await.expect("left");
-    assert_eq!(room.command::<i64>(&["EXISTS", &registry]).await, 0);
-    assert_eq!(beat(&room, &here, &known).await.1, None, "nobody knows it any more");
+    fixture.store.leave().await.expect("left");
+    assert_eq!(fixture.command::<i64>(&["EXISTS", &registry]).await, 0);
+    assert_eq!(beat(&fixture, &here, &known).await.1, None, "nobody knows it any more");
 }
 
 #[tokio::test]
 async fn interleaving_25_an_older_copy_is_known_by_its_beats_and_everybody_hears_of_it() {
-    let room = Room::shared().await;
-    let other = room.another();
-    let (here, there) = (presence("a", &[]), presence("b", &[]));
-    let (mut known, _, _) = beat(&room, &here, &Known::default()).await;
+    let fixture = StoreFixture::shared().await;
+    let other = fixture.another();
+    let here = presence("a", &[]);
+    let there = presence("b", &[]);
+    let (mut known, _, _) = beat(&fixture, &here, &Known::default()).await;
     let copies: Vec<(String, Vec<u8>)> = {
         let mut copies = Vec::new();
         for name in ["replicas", "store"] {
-            copies.push((key(&room, name), room.command(&["DUMP", &key(&room, name)]).await));
+            copies.push((key(&fixture, name), fixture.command(&["DUMP", &key(&fixture, name)]).await));
         }
         copies
     };
     for _ in 0..3 {
-        known = beat(&room, &here, &known).await.0;
+        known = beat(&fixture, &here, &known).await.0;
     }
     let (of_other, _, _) = beat(&other, &there, &Known::default()).await;
     assert_eq!((known.changed, of_other.changed), (UnixMs(0), UnixMs(0)));
     for (key, copy) in &copies {
         let mut restore = redis::cmd("RESTORE");
         restore.arg(key).arg(0).arg(copy).arg("REPLACE");
-        restore.exec_async(&mut room.raw.clone()).await.expect("restored");
+        restore.exec_async(&mut fixture.raw.clone()).await.expect("restored");
     }
     let (of_other, silence, _) = beat(&other, &there, &of_other).await;
     assert_eq!(silence, None, "the copy is from before it came");
     assert!(of_other.changed > UnixMs(0), "fewer beats than it was answered");
-    let (again, silence, _) = beat(&room, &here, &known).await;
+    let (again, silence, _) = beat(&fixture, &here, &known).await;
     assert!(again.changed >= of_other.changed && silence.is_some());
-    let (late, _, _) = beat(&room.another(), &there, &Known::default()).await;
+    let (late, _, _) = beat(&fixture.another(), &there, &Known::default()).await;
     assert_eq!(late.changed, again.changed, "one that comes later hears of it too");
-    assert_eq!(beat(&room, &here, &again).await.0.changed, again.changed, "once is enough");
+    assert_eq!(beat(&fixture, &here, &again).await.0.changed, again.changed, "once is enough");
 }
 
 #[tokio::test]
 async fn a_wiped_or_replaced_store_is_strange_and_nothing_is_written_to_it() {
-    let room = Room::shared().await;
+    let fixture = StoreFixture::shared().await;
     let here = presence("a", &[]);
-    let (known, _, _) = beat(&room, &here, &Known::default()).await;
+    let (known, _, _) = beat(&fixture, &here, &Known::default()).await;
     for name in ["replicas", "store"] {
-        room.command::<i64>(&["DEL", &key(&room, name)]).await;
+        fixture.command::<i64>(&["DEL", &key(&fixture, name)]).await;
     }
-    assert_eq!(room.store.beat(&here, &known).await, Ok(Beaten::Strange(None)));
-    assert_eq!(room.command::<i64>(&["EXISTS", &key(&room, "replicas"), &key(&room, "store")]).await, 0);
-    let (fresh, _, _) = beat(&room, &here, &Known { changed: UnixMs(5), ..Known::default() }).await;
+    assert_eq!(fixture.store.beat(&here, &known).await, Ok(Beaten::Strange(None)));
+    assert_eq!(
+        fixture.command::<i64>(&["EXISTS", &key(&fixture, "replicas"), &key(&fixture, "store")]).await,
+        0
+    );
+    let (fresh, _, _) = beat(&fixture, &here, &Known { changed: UnixMs(5), ..Known::default() }).await;
     assert_ne!(fresh.generation, known.generation);
     assert_eq!(fresh.changed, UnixMs(5), "what it noticed is kept");
-    assert_eq!(room.store.beat(&here, &known).await, Ok(Beaten::Strange(fresh.generation)));
+    assert_eq!(fixture.store.beat(&here, &known).await, Ok(Beaten::Strange(fresh.generation)));
 }
 
 #[tokio::test]
 async fn a_key_of_another_kind_is_refused_before_anything_is_written() {
-    let room = Room::shared().await;
-    room.command::<String>(&["SET", &key(&room, "store"), "another's"]).await;
-    let answer = room.store.beat(&presence("a", &[]), &Known::default()).await;
+    let fixture = StoreFixture::shared().await;
+    fixture.command::<String>(&["SET", &key(&fixture, "store"), "another's"]).await;
+    let answer = fixture.store.beat(&presence("a", &[]), &Known::default()).await;
     assert!(matches!(answer, Err(StoreError::Damaged(_))), "{answer:?}");
-    assert_eq!(room.command::<i64>(&["EXISTS", &key(&room, "replicas")]).await, 0);
+    assert_eq!(fixture.command::<i64>(&["EXISTS", &key(&fixture, "replicas")]).await, 0);
 }

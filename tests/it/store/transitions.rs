@@ -3,7 +3,7 @@
 use postdate::domain::{OnDuplicate, UnixMs};
 use postdate::store::{DeadLetter, Division, Fresh, Held, Remainder, Swept, WriteOp, WriteResult};
 
-use super::room::*;
+use super::fixture::*;
 
 use WriteResult::{Cancelled, Duplicate, InFlight, Replaced, Rescheduled, Stored, TooLate, Unknown};
 
@@ -13,130 +13,133 @@ fn letter(body: &str) -> DeadLetter {
 
 #[tokio::test]
 async fn what_is_stored_is_claimed_as_it_was_and_settled_leaves_nothing() {
-    let room = Room::shared().await;
+    let fixture = StoreFixture::shared().await;
     let stored = vec![unnamed(past().plus(7), "a"), unnamed(past(), "b"), unnamed(past().plus(3), "c")];
-    assert_eq!(room.keep(stored.clone()).await, [Stored; 3]);
-    let s = room.check().await;
+    assert_eq!(fixture.keep(stored.clone()).await, [Stored; 3]);
+    let s = fixture.check().await;
     assert_eq!((s.due.len(), s.claims.len()), (1, 0));
     assert_eq!(s.due.values().copied().collect::<Vec<_>>(), [past().0], "due when its first is");
-    assert_eq!(room.heads().await[0].due, past());
+    assert_eq!(fixture.heads().await[0].due, past());
 
-    let claimed = room.claim(LONG).await;
-    let s = room.check().await;
+    let claimed = fixture.claim(LONG).await;
+    let s = fixture.check().await;
     assert_eq!((s.due.len(), s.claims.len()), (0, 1));
     assert_eq!(entries(&claimed[0]), stored);
     assert_eq!((claimed[0].due, claimed[0].expiries, claimed[0].opened), (past(), 0, 0));
     assert_eq!(claimed[0].skip, [false; 3]);
-    assert_eq!(i64::try_from(claimed[0].blob.len()), Ok(room.counts().await.bytes));
-    assert!(room.claim(LONG).await.is_empty(), "what is claimed is nobody else's");
+    assert_eq!(i64::try_from(claimed[0].blob.len()), Ok(fixture.counts().await.bytes));
+    assert!(fixture.claim(LONG).await.is_empty(), "what is claimed is nobody else's");
 
-    assert_eq!(room.settle(&claimed[0]).await, Held::Done(vec![]));
-    let s = room.check().await;
+    assert_eq!(fixture.settle(&claimed[0]).await, Held::Done(vec![]));
+    let s = fixture.check().await;
     assert!(s.bundles.is_empty() && s.claims.is_empty() && s.passing.is_empty());
-    assert_eq!(room.settle(&claimed[0]).await, Held::Stale);
-    assert_eq!(room.check().await.counts.values().copied().max(), Some(0));
+    assert_eq!(fixture.settle(&claimed[0]).await, Held::Stale);
+    assert_eq!(fixture.check().await.counts.values().copied().max(), Some(0));
 }
 
 #[tokio::test]
 async fn nothing_is_claimed_before_its_look_ahead_nor_from_other_shelves() {
-    let room = Room::shared().await;
-    room.keep(vec![unnamed(far(), "later")]).await;
-    room.keep(vec![unnamed(past(), "now")]).await;
-    let mut request = room.request(LONG).await;
+    let fixture = StoreFixture::shared().await;
+    fixture.keep(vec![unnamed(far(), "later")]).await;
+    fixture.keep(vec![unnamed(past(), "now")]).await;
+    let mut request = fixture.request(LONG).await;
     assert_eq!(request.shelves.len(), 2);
     request.shelves.reverse();
-    let claimed = room.store.claim(&request).await.expect("claimed");
+    let claimed = fixture.store.claim(&request).await.expect("claimed");
     assert_eq!(claimed.iter().flat_map(live).collect::<Vec<_>>(), ["now"]);
-    room.check().await;
+    fixture.check().await;
     // Far enough ahead, it is claimed.
     request.lookahead_ms = far().0 - past().0;
-    assert_eq!(room.store.claim(&request).await.expect("claimed").len(), 1);
-    room.check().await;
+    assert_eq!(fixture.store.claim(&request).await.expect("claimed").len(), 1);
+    fixture.check().await;
 }
 
 #[tokio::test]
 async fn a_claim_takes_at_most_what_it_asks_for_and_always_the_first_of_a_shelf() {
-    let room = Room::shared().await;
+    let fixture = StoreFixture::shared().await;
     for n in 0..5 {
-        room.keep(vec![unnamed(past().plus(n), "x"), unnamed(past().plus(n), "y")]).await;
+        fixture.keep(vec![unnamed(past().plus(n), "x"), unnamed(past().plus(n), "y")]).await;
     }
-    let mut request = room.request(LONG).await;
+    let mut request = fixture.request(LONG).await;
     request.shelves[0].1 = 5;
-    assert_eq!(room.store.claim(&request).await.expect("claimed").len(), 2, "five messages at most");
+    assert_eq!(fixture.store.claim(&request).await.expect("claimed").len(), 2, "five messages at most");
     request.shelves[0].1 = 0;
-    assert_eq!(room.store.claim(&request).await.expect("claimed").len(), 1, "the first is always taken");
+    assert_eq!(fixture.store.claim(&request).await.expect("claimed").len(), 1, "the first is always taken");
     (request.shelves[0].1, request.max_bundles) = (1000, 1);
-    assert_eq!(room.store.claim(&request).await.expect("claimed").len(), 1, "one bundle at most");
+    assert_eq!(fixture.store.claim(&request).await.expect("claimed").len(), 1, "one bundle at most");
     request.max_bundles = 100_000;
-    assert_eq!(room.store.claim(&request).await.expect("claimed").len(), 1, "the rest");
-    assert!(room.heads().await.is_empty());
-    room.check().await;
+    assert_eq!(fixture.store.claim(&request).await.expect("claimed").len(), 1, "the rest");
+    assert!(fixture.heads().await.is_empty());
+    fixture.check().await;
 }
 
 #[tokio::test]
 async fn a_claim_of_many_bundles_takes_the_earliest_and_no_more_than_it_may() {
-    let room = Room::shared().await;
+    let fixture = StoreFixture::shared().await;
     for n in (0..100).rev() {
-        room.keep(vec![unnamed(past().plus(n), "x")]).await;
+        fixture.keep(vec![unnamed(past().plus(n), "x")]).await;
     }
-    let mut request = room.request(LONG).await;
+    let mut request = fixture.request(LONG).await;
     request.max_bundles = 1000;
     for (messages, expected) in [(16, 0..16), (70, 16..86), (70, 86..100)] {
         request.shelves[0].1 = messages;
-        let claimed = room.store.claim(&request).await.expect("claimed");
+        let claimed = fixture.store.claim(&request).await.expect("claimed");
         let dues: Vec<UnixMs> = claimed.iter().map(|c| entries(c)[0].due).collect();
         assert_eq!(dues, expected.map(|n| past().plus(n)).collect::<Vec<_>>());
-        room.check().await;
+        fixture.check().await;
     }
-    assert!(room.heads().await.is_empty());
+    assert!(fixture.heads().await.is_empty());
 }
 
 #[tokio::test]
 async fn names_suppress_replace_cancel_and_move() {
-    let room = Room::shared().await;
-    assert_eq!(room.keep(vec![named("a", past(), "a1"), named("b", past(), "b1")]).await, [Stored, Stored]);
+    let fixture = StoreFixture::shared().await;
     assert_eq!(
-        room.keep(vec![named("a", past(), "a2"), named("c", past(), "c1")]).await,
+        fixture.keep(vec![named("a", past(), "a1"), named("b", past(), "b1")]).await,
+        [Stored, Stored]
+    );
+    assert_eq!(
+        fixture.keep(vec![named("a", past(), "a2"), named("c", past(), "c1")]).await,
         [Duplicate, Stored]
     );
-    let s = room.check().await;
+    let s = fixture.check().await;
     assert_eq!((s.counts["n:orders"], s.gone.len()), (3, 1));
     // All of it suppressed: nothing is added.
     assert_eq!(
-        room.keep(vec![named("a", past(), "a3"), named("b", past(), "b3")]).await,
+        fixture.keep(vec![named("a", past(), "a3"), named("b", past(), "b3")]).await,
         [Duplicate, Duplicate]
     );
-    assert_eq!(room.check().await.bundles.len(), 2);
+    assert_eq!(fixture.check().await.bundles.len(), 2);
 
-    let results = room.write(vec![replace(vec![named("a", past(), "a4")])]).await;
+    let results = fixture.write(vec![replace(vec![named("a", past(), "a4")])]).await;
     assert_eq!(results, [[Replaced]]);
-    room.check().await;
+    fixture.check().await;
     assert_eq!(
-        (room.cancel("b").await, room.cancel("b").await, room.cancel("z").await),
+        (fixture.cancel("b").await, fixture.cancel("b").await, fixture.cancel("z").await),
         (Cancelled, Unknown, Unknown)
     );
-    let s = room.check().await;
+    let s = fixture.check().await;
     assert_eq!(s.bundles.len(), 2, "a bundle whose last message left is gone");
-    assert_eq!(room.reschedule("a", far(), "command").await, Rescheduled);
-    assert_eq!(room.reschedule("new", far(), "command").await, Stored);
-    let s = room.check().await;
+    assert_eq!(fixture.reschedule("a", far(), "command").await, Rescheduled);
+    assert_eq!(fixture.reschedule("new", far(), "command").await, Stored);
+    let s = fixture.check().await;
     let due: Vec<_> = s.bundles.values().map(|b| (body(&b.entries[0]), b.first_due() == far())).collect();
     assert_eq!(due.iter().filter(|(_, far)| *far).count(), 2, "{due:?}");
 
-    let claimed = room.claim(LONG).await;
+    let claimed = fixture.claim(LONG).await;
     assert_eq!(claimed.iter().flat_map(live).collect::<Vec<_>>(), ["c1"]);
-    assert_eq!(room.cancel("c").await, InFlight);
-    assert_eq!(room.reschedule("c", far(), "command").await, TooLate);
-    room.check().await;
-    room.settle(&claimed[0]).await;
-    assert_eq!(room.cancel("c").await, Unknown);
-    assert_eq!(room.check().await.names.len(), 2);
+    assert_eq!(fixture.cancel("c").await, InFlight);
+    assert_eq!(fixture.reschedule("c", far(), "command").await, TooLate);
+    fixture.check().await;
+    fixture.settle(&claimed[0]).await;
+    assert_eq!(fixture.cancel("c").await, Unknown);
+    assert_eq!(fixture.check().await.names.len(), 2);
 }
 
 #[tokio::test]
 async fn within_one_call_names_are_judged_in_order_of_delivery() {
-    let room = Room::shared().await;
-    let results = room
+    let fixture = StoreFixture::shared().await;
+    let results = fixture
         .write(vec![
             cancel("n"),
             keep(vec![named("n", past(), "1"), named("m", past(), "m"), named("n", past(), "2")]),
@@ -155,23 +158,23 @@ async fn within_one_call_names_are_judged_in_order_of_delivery() {
         &[Cancelled],
     ];
     assert_eq!(results, expected);
-    let s = room.check().await;
+    let s = fixture.check().await;
     assert_eq!((s.bundles.len(), s.counts["n:orders"]), (1, 1));
-    assert_eq!(room.claim(LONG).await.iter().flat_map(live).collect::<Vec<_>>(), ["5"]);
+    assert_eq!(fixture.claim(LONG).await.iter().flat_map(live).collect::<Vec<_>>(), ["5"]);
 }
 
 #[tokio::test]
 async fn unnamed_messages_beside_named_ones_are_no_duplicates_of_each_other() {
-    let room = Room::shared().await;
+    let fixture = StoreFixture::shared().await;
     let mixed = || vec![unnamed(past(), "u1"), named("n", past(), "n"), unnamed(past(), "u2")];
-    assert_eq!(room.keep(mixed()).await, [Stored, Stored, Stored]);
-    assert_eq!(room.keep(mixed()).await, [Stored, Duplicate, Stored]);
-    assert_eq!(room.check().await.counts["n:orders"], 5);
+    assert_eq!(fixture.keep(mixed()).await, [Stored, Stored, Stored]);
+    assert_eq!(fixture.keep(mixed()).await, [Stored, Duplicate, Stored]);
+    assert_eq!(fixture.check().await.counts["n:orders"], 5);
 }
 
 #[tokio::test]
 async fn a_batch_longer_than_a_call_is_cut_and_answered_in_order() {
-    let room = Room::shared().await;
+    let fixture = StoreFixture::shared().await;
     let mut ops = Vec::new();
     for n in 0..120 {
         ops.push(keep(vec![named(&format!("n{n}"), past().plus(n), "x")]));
@@ -180,32 +183,32 @@ async fn a_batch_longer_than_a_call_is_cut_and_answered_in_order() {
             ops.push(WriteOp::Bury(letter("z")));
         }
     }
-    let results = room.write(ops).await;
+    let results = fixture.write(ops).await;
     assert_eq!(results.len(), 126);
     assert_eq!(results.iter().filter(|r| **r == [Rescheduled]).count(), 3);
-    let s = room.check().await;
+    let s = fixture.check().await;
     assert_eq!((s.counts["n:orders"], s.dead.len()), (120, 3));
 }
 
 #[tokio::test]
 async fn a_buried_message_is_kept_with_its_reason_in_its_id() {
-    let room = Room::shared().await;
+    let fixture = StoreFixture::shared().await;
     assert_eq!(
-        room.write(vec![WriteOp::Bury(letter("x")), WriteOp::Bury(letter("x"))]).await,
+        fixture.write(vec![WriteOp::Bury(letter("x")), WriteOp::Bury(letter("x"))]).await,
         [[Stored], [Stored]]
     );
-    let s = room.check().await;
+    let s = fixture.check().await;
     assert_eq!(s.dead.len(), 2, "they never overwrite each other");
     assert!(s.dead.keys().all(|id| id.starts_with("orders.attempts.0.")));
-    assert_eq!(room.counts().await.dead, 2);
+    assert_eq!(fixture.counts().await.dead, 2);
 }
 
 #[tokio::test]
 async fn a_divided_bundle_leaves_its_parts_where_they_belong() {
-    let room = Room::shared().await;
+    let fixture = StoreFixture::shared().await;
     let stored: Vec<_> = ["confirmed", "back", "held", "dead"].iter().map(|n| named(n, past(), n)).collect();
-    room.keep(stored.clone()).await;
-    let claimed = room.claim(LONG).await.remove(0);
+    fixture.keep(stored.clone()).await;
+    let claimed = fixture.claim(LONG).await.remove(0);
     let back = Remainder {
         fresh: Fresh { route: route(), bundle: bundle(vec![named("back", past().plus(9), "back")]) },
         from: vec![1],
@@ -229,15 +232,15 @@ async fn a_divided_bundle_leaves_its_parts_where_they_belong() {
         dead: vec![letter("dead")],
         holds: Vec::new(),
     };
-    let Held::Done(born) = room.divide(division.clone()).await else { panic!("it was ours") };
-    let s = room.check().await;
+    let Held::Done(born) = fixture.divide(division.clone()).await else { panic!("it was ours") };
+    let s = fixture.check().await;
     assert_eq!((s.due.len(), s.claims.len(), s.dead.len(), s.names.len()), (1, 1, 1, 2));
     assert_eq!(s.due.values().copied().collect::<Vec<_>>(), [past().plus(9).0]);
     assert_eq!(s.claims.keys().collect::<Vec<_>>(), [born[0].id.as_str()]);
     assert_eq!(s.expiries.values().copied().collect::<Vec<_>>(), [2]);
-    assert_eq!((room.cancel("held").await, room.cancel("confirmed").await), (InFlight, Unknown));
-    assert_eq!(room.divide(division).await, Held::Stale, "it is nobody's any more");
-    room.check().await;
+    assert_eq!((fixture.cancel("held").await, fixture.cancel("confirmed").await), (InFlight, Unknown));
+    assert_eq!(fixture.divide(division).await, Held::Stale, "it is nobody's any more");
+    fixture.check().await;
 
     // What is born claimed is settled like any other.
     let settled = postdate::store::Settlement {
@@ -245,21 +248,21 @@ async fn a_divided_bundle_leaves_its_parts_where_they_belong() {
         names: vec![("held".into(), 0)],
         delivered: vec![],
     };
-    assert_eq!(room.store.settle(P, &[settled]).await, Ok(vec![Held::Done(vec![])]));
-    let again = room.claim(LONG).await.remove(0);
+    assert_eq!(fixture.store.settle(P, &[settled]).await, Ok(vec![Held::Done(vec![])]));
+    let again = fixture.claim(LONG).await.remove(0);
     assert_eq!((live(&again), again.expiries, again.opened), (vec!["back".to_owned()], 2, 0));
-    room.settle(&again).await;
-    let s = room.check().await;
+    fixture.settle(&again).await;
+    let s = fixture.check().await;
     assert!(s.bundles.is_empty() && s.names.is_empty());
 }
 
 #[tokio::test]
 async fn a_stale_token_only_notes_what_is_confirmed() {
-    let room = Room::shared().await;
-    room.keep(vec![unnamed(past(), "a"), unnamed(past(), "b"), unnamed(past(), "c")]).await;
-    let first = room.claim(0).await.remove(0);
-    assert_eq!(sweep(&room.store, P, LONG, false).await, Ok(Swept { expired: 1, clamped: 0 }));
-    room.check().await;
+    let fixture = StoreFixture::shared().await;
+    fixture.keep(vec![unnamed(past(), "a"), unnamed(past(), "b"), unnamed(past(), "c")]).await;
+    let first = fixture.claim(0).await.remove(0);
+    assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(Swept { expired: 1, clamped: 0 }));
+    fixture.check().await;
     let stale = Division {
         claim: first.claim.clone(),
         confirmed: vec![false, true, false],
@@ -269,70 +272,70 @@ async fn a_stale_token_only_notes_what_is_confirmed() {
         dead: vec![letter("b")],
         holds: Vec::new(),
     };
-    assert_eq!(room.divide(stale).await, Held::Stale);
-    assert_eq!(room.extend(&first.claim, LONG, Some(vec![true, false, false])).await, Held::Stale);
-    assert_eq!(room.give_back(&first.claim, None).await, Held::Stale);
-    let s = room.check().await;
+    assert_eq!(fixture.divide(stale).await, Held::Stale);
+    assert_eq!(fixture.extend(&first.claim, LONG, Some(vec![true, false, false])).await, Held::Stale);
+    assert_eq!(fixture.give_back(&first.claim, None).await, Held::Stale);
+    let s = fixture.check().await;
     assert!(s.dead.is_empty() && s.claims.is_empty());
-    let second = room.claim(LONG).await.remove(0);
+    let second = fixture.claim(LONG).await.remove(0);
     assert_eq!((live(&second), second.expiries), (vec!["c".to_owned()], 1));
     // A stale settle says that all of it is confirmed; the holder goes on undisturbed.
-    assert_eq!(room.settle(&first).await, Held::Stale);
-    assert_eq!(room.extend(&second.claim, LONG, None).await, Held::Done(vec![]));
-    assert_eq!(room.give_back(&second.claim, None).await, Held::Done(vec![]));
-    room.check().await;
-    let third = room.claim(LONG).await.remove(0);
+    assert_eq!(fixture.settle(&first).await, Held::Stale);
+    assert_eq!(fixture.extend(&second.claim, LONG, None).await, Held::Done(vec![]));
+    assert_eq!(fixture.give_back(&second.claim, None).await, Held::Done(vec![]));
+    fixture.check().await;
+    let third = fixture.claim(LONG).await.remove(0);
     assert_eq!(third.skip, [true; 3]);
-    room.settle(&third).await;
-    assert!(room.check().await.bundles.is_empty());
+    fixture.settle(&third).await;
+    assert!(fixture.check().await.bundles.is_empty());
 }
 
 #[tokio::test]
 async fn extend_moves_the_deadline_and_give_back_keeps_the_place_in_time() {
-    let room = Room::shared().await;
-    room.keep(vec![unnamed(past(), "a"), unnamed(past(), "b")]).await;
-    let claimed = room.claim(0).await.remove(0);
-    let before = room.check().await.claims[claimed.claim.id.as_str()];
-    assert_eq!(room.extend(&claimed.claim, LONG, Some(vec![true, false])).await, Held::Done(vec![]));
-    let s = room.check().await;
+    let fixture = StoreFixture::shared().await;
+    fixture.keep(vec![unnamed(past(), "a"), unnamed(past(), "b")]).await;
+    let claimed = fixture.claim(0).await.remove(0);
+    let before = fixture.check().await.claims[claimed.claim.id.as_str()];
+    assert_eq!(fixture.extend(&claimed.claim, LONG, Some(vec![true, false])).await, Held::Done(vec![]));
+    let s = fixture.check().await;
     assert!(s.claims[claimed.claim.id.as_str()] >= before + LONG as i64);
-    assert_eq!(sweep(&room.store, P, LONG, false).await, Ok(Swept::default()), "it was extended");
-    assert_eq!(room.give_back(&claimed.claim, Some(vec![true, false])).await, Held::Done(vec![]));
-    let s = room.check().await;
+    assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(Swept::default()), "it was extended");
+    assert_eq!(fixture.give_back(&claimed.claim, Some(vec![true, false])).await, Held::Done(vec![]));
+    let s = fixture.check().await;
     assert_eq!(s.due[claimed.claim.id.as_str()], past().0);
-    assert_eq!(live(&room.claim(LONG).await[0]), ["b"]);
+    assert_eq!(live(&fixture.claim(LONG).await[0]), ["b"]);
 }
 
 #[tokio::test]
 async fn a_bundle_that_expired_twice_is_marked_before_it_is_opened() {
-    let room = Room::shared().await;
-    room.keep(vec![unnamed(past(), "poison"), unnamed(past(), "innocent")]).await;
-    room.keep(vec![unnamed(past(), "alone")]).await;
+    let fixture = StoreFixture::shared().await;
+    fixture.keep(vec![unnamed(past(), "poison"), unnamed(past(), "innocent")]).await;
+    fixture.keep(vec![unnamed(past(), "alone")]).await;
     // A single message judges only itself: its expiries are enough.
     for (expiries, opened) in [(0, 0), (1, 0), (2, 1), (3, 2)] {
-        let claimed = room.claim(0).await;
+        let claimed = fixture.claim(0).await;
         let [alone, several] =
             [1, 2].map(|n| claimed.iter().find(|c| c.claim.id.count() == n).expect("claimed"));
         assert_eq!((several.expiries, several.opened), (expiries, opened));
         assert_eq!((alone.expiries, alone.opened), (expiries, 0));
-        assert_eq!(sweep(&room.store, P, LONG, false).await, Ok(Swept { expired: 2, clamped: 0 }));
-        room.check().await;
+        assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(Swept { expired: 2, clamped: 0 }));
+        fixture.check().await;
     }
 }
 
 #[tokio::test]
 async fn a_sweep_is_bounded_and_comes_to_an_end() {
-    let room = Room::shared().await;
+    let fixture = StoreFixture::shared().await;
     for _ in 0..130 {
-        room.keep(vec![unnamed(past(), "x")]).await;
+        fixture.keep(vec![unnamed(past(), "x")]).await;
     }
-    let mut request = room.request(0).await;
+    let mut request = fixture.request(0).await;
     request.max_bundles = 1000;
-    assert_eq!(room.store.claim(&request).await.expect("claimed").len(), 130);
+    assert_eq!(fixture.store.claim(&request).await.expect("claimed").len(), 130);
     let mut swept = Vec::new();
     for _ in 0..3 {
-        swept.push(sweep(&room.store, P, LONG, false).await.expect("swept").expired);
-        room.check().await;
+        swept.push(sweep(&fixture.store, P, LONG, false).await.expect("swept").expired);
+        fixture.check().await;
     }
     assert_eq!(swept, [100, 30, 0]);
 }
@@ -340,33 +343,33 @@ async fn a_sweep_is_bounded_and_comes_to_an_end() {
 #[tokio::test]
 async fn interleaving_23_marks_never_go_down_and_counts_are_of_all_partitions() {
     let redis = crate::support::Redis::shared().await;
-    let room = Room::on(redis, 3).await;
-    for p in room.store.partitions().all() {
+    let fixture = StoreFixture::on(redis, 3).await;
+    for p in fixture.store.partitions().all() {
         let two = bundle(vec![unnamed(past(), "a"), unnamed(past(), "b")]);
         let op = WriteOp::Store { route: route(), on_duplicate: OnDuplicate::Keep, bundle: two };
-        room.store.write(p, vec![op]).await.expect("written");
+        fixture.store.write(p, vec![op]).await.expect("written");
     }
-    let counts = room.counts().await;
+    let counts = fixture.counts().await;
     assert_eq!((counts.messages, counts.dead), (6, 0));
     assert!(counts.bytes > 0);
-    assert_eq!(room.store.mark("kafka:t:0").await, Ok(None));
+    assert_eq!(fixture.store.mark("kafka:t:0").await, Ok(None));
     let mut was = None;
     for (raised, is) in [(5, 5), (4, 5), (10_000_000_000, 10_000_000_000), (6, 10_000_000_000)] {
-        assert_eq!(room.store.raise_mark("kafka:t:0", raised).await, Ok(was));
+        assert_eq!(fixture.store.raise_mark("kafka:t:0", raised).await, Ok(was));
         was = Some(is);
-        assert_eq!(room.store.mark("kafka:t:0").await, Ok(Some(is)));
+        assert_eq!(fixture.store.mark("kafka:t:0").await, Ok(Some(is)));
     }
-    assert_eq!(room.store.mark("kafka:t:1").await, Ok(None));
+    assert_eq!(fixture.store.mark("kafka:t:1").await, Ok(None));
 }
 
 #[tokio::test]
 async fn a_store_rings_for_what_is_earlier_than_all_before() {
-    let room = Room::shared().await;
-    room.keep(vec![unnamed(far(), "x")]).await;
-    room.store.wake().rung(0).await;
-    assert_eq!(room.store.wake().peek(0), Some(far()));
-    room.keep(vec![unnamed(past(), "y")]).await;
-    room.store.wake().rung(0).await;
-    assert_eq!(room.store.wake().take(0), Some(past()));
-    assert_eq!(room.store.wake().take(0), None::<UnixMs>);
+    let fixture = StoreFixture::shared().await;
+    fixture.keep(vec![unnamed(far(), "x")]).await;
+    fixture.store.wake().rung(0).await;
+    assert_eq!(fixture.store.wake().peek(0), Some(far()));
+    fixture.keep(vec![unnamed(past(), "y")]).await;
+    fixture.store.wake().rung(0).await;
+    assert_eq!(fixture.store.wake().take(0), Some(past()));
+    assert_eq!(fixture.store.wake().take(0), None::<UnixMs>);
 }

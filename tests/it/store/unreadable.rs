@@ -1,18 +1,18 @@
-//! What cannot be read: blobs that were not seen, bundles of a later version, keys that are not ours. Nothing of it is
-//! destroyed, nothing stands in the way of anything else.
+//! Unreadable keys: blobs that were not seen, bundles of a later version, keys of another program. None of them is
+//! destroyed, and none blocks the others.
 
 use std::time::Duration;
 
 use postdate::domain::{DeadReason, Paused, UnixMs};
 use postdate::store::{CodecError, DeadLetter, Division, Held, Known, Presence};
 
+use super::fixture::*;
 use super::matrix;
-use super::room::*;
-use crate::replay::rig::{Rig, record};
+use crate::replay::fixture::{ReplayFixture, record};
 use crate::support::run::now_ms;
 use crate::support::{Redis, eventually};
 
-/// What a holder sends that found no blob.
+/// Division by a claimer that found no blob.
 fn nothing_there(claimed: &postdate::store::Claimed) -> Division {
     let letter =
         DeadLetter { route: route(), reason: DeadReason::Corrupt, bundle: bundle(Vec::new()), raw: None };
@@ -29,115 +29,116 @@ fn nothing_there(claimed: &postdate::store::Claimed) -> Division {
 
 #[tokio::test]
 async fn a_blob_that_was_not_seen_is_not_destroyed_if_it_is_there_after_all() {
-    let room = Room::shared().await;
-    room.keep(vec![named("a", past(), "a1"), unnamed(past(), "a2")]).await;
-    let claimed = room.claim(0).await.remove(0);
+    let fixture = StoreFixture::shared().await;
+    fixture.keep(vec![named("a", past(), "a1"), unnamed(past(), "a2")]).await;
+    let claimed = fixture.claim(0).await.remove(0);
     // A master that answered for a moment lacked it; this one has it.
-    assert_eq!(room.divide(nothing_there(&claimed)).await, Held::Stale);
-    let s = room.check().await;
+    assert_eq!(fixture.divide(nothing_there(&claimed)).await, Held::Stale);
+    let s = fixture.check().await;
     assert_eq!((s.bundles.len(), s.claims.len(), s.dead.len()), (1, 1, 0), "all is as it was");
-    sweep(&room.store, P, LONG, false).await.expect("swept");
-    let claimed = room.claim(LONG).await.remove(0);
+    sweep(&fixture.store, P, LONG, false).await.expect("swept");
+    let claimed = fixture.claim(LONG).await.remove(0);
     assert_eq!(live(&claimed), ["a1", "a2"]);
     // Where it is really gone the dead letter says so.
-    room.command::<i64>(&["DEL", &room.key(&format!("b:{}", claimed.claim.id))]).await;
-    assert_eq!(room.divide(nothing_there(&claimed)).await, Held::Done(vec![]));
-    assert_eq!(room.counts().await.dead, 1);
+    fixture.command::<i64>(&["DEL", &fixture.key(&format!("b:{}", claimed.claim.id))]).await;
+    assert_eq!(fixture.divide(nothing_there(&claimed)).await, Held::Done(vec![]));
+    assert_eq!(fixture.counts().await.dead, 1);
 }
 
 /// A blob without a byte is one that is not there: its holder says so, and is believed.
 #[tokio::test]
 async fn an_empty_blob_becomes_a_dead_letter_and_comes_back_no_more() {
-    let room = Room::shared().await;
-    room.keep(vec![unnamed(past(), "a")]).await;
-    let id = room.check().await.bundles.into_keys().next().expect("one");
-    room.command::<()>(&["SET", &room.key(&format!("b:{id}")), ""]).await;
-    let claimed = room.claim(LONG).await.remove(0);
+    let fixture = StoreFixture::shared().await;
+    fixture.keep(vec![unnamed(past(), "a")]).await;
+    let id = fixture.check().await.bundles.into_keys().next().expect("one");
+    fixture.command::<()>(&["SET", &fixture.key(&format!("b:{id}")), ""]).await;
+    let claimed = fixture.claim(LONG).await.remove(0);
     assert_eq!(claimed.bundle, Err(None));
-    assert_eq!(room.divide(nothing_there(&claimed)).await, Held::Done(vec![]));
-    assert_eq!(room.counts().await.dead, 1);
+    assert_eq!(fixture.divide(nothing_there(&claimed)).await, Held::Done(vec![]));
+    assert_eq!(fixture.counts().await.dead, 1);
 }
 
 #[tokio::test]
 async fn a_missing_blob_is_asked_for_again_before_it_is_called_missing() {
-    let room = Room::shared().await;
-    room.keep(vec![unnamed(past(), "a")]).await;
-    let id = room.check().await.bundles.into_keys().next().expect("one");
-    let (there, away) = (room.key(&format!("b:{id}")), room.key("away"));
-    room.command::<()>(&["RENAME", &there, &away]).await;
-    let request = room.request(LONG).await;
+    let fixture = StoreFixture::shared().await;
+    fixture.keep(vec![unnamed(past(), "a")]).await;
+    let id = fixture.check().await.bundles.into_keys().next().expect("one");
+    let there = fixture.key(&format!("b:{id}"));
+    let away = fixture.key("away");
+    fixture.command::<()>(&["RENAME", &there, &away]).await;
+    let request = fixture.request(LONG).await;
     let back = async {
         eventually("it is claimed", async || {
-            let claims: i64 = room.command(&["ZCARD", &room.key("claims")]).await;
+            let claims: i64 = fixture.command(&["ZCARD", &fixture.key("claims")]).await;
             if claims == 1 { Ok(()) } else { Err(claims) }
         })
         .await;
-        room.command::<()>(&["RENAME", &away, &there]).await;
+        fixture.command::<()>(&["RENAME", &away, &there]).await;
     };
-    let (claimed, ()) = tokio::join!(room.store.claim(&request), back);
+    let (claimed, ()) = tokio::join!(fixture.store.claim(&request), back);
     let claimed = claimed.expect("claimed").remove(0);
     // Seen or, on a slow machine, not: it is there for the next holder in any case.
     if claimed.bundle.is_err() {
-        assert_eq!(room.divide(nothing_there(&claimed)).await, Held::Stale);
+        assert_eq!(fixture.divide(nothing_there(&claimed)).await, Held::Stale);
     }
-    assert_eq!(room.check().await.bundles.len(), 1);
+    assert_eq!(fixture.check().await.bundles.len(), 1);
 }
 
 /// Makes a bundle one of a later version.
-async fn rewrite(room: &Room, id: &str, version: &str) {
-    room.command::<i64>(&["SETRANGE", &room.key(&format!("b:{id}")), "2", version]).await;
+async fn rewrite(fixture: &StoreFixture, id: &str, version: &str) {
+    fixture.command::<i64>(&["SETRANGE", &fixture.key(&format!("b:{id}")), "2", version]).await;
 }
 
 #[tokio::test]
 async fn a_bundle_of_a_later_version_waits_and_stands_before_nothing() {
     let redis = Redis::start().await;
-    let room = Room::on(&redis, 1).await;
+    let fixture = StoreFixture::on(&redis, 1).await;
     for n in 0..3 {
-        room.keep(vec![unnamed(past().plus(n), "a"), unnamed(past().plus(n), "b")]).await;
+        fixture.keep(vec![unnamed(past().plus(n), "a"), unnamed(past().plus(n), "b")]).await;
     }
-    let later = room.claim(0).await.remove(0).claim.id;
-    rewrite(&room, later.as_str(), "\u{2}").await;
+    let later = fixture.claim(0).await.remove(0).claim.id;
+    rewrite(&fixture, later.as_str(), "\u{2}").await;
     // Whoever claimed it and left it is no sign of poison, however often.
     for _ in 0..4 {
-        sweep(&room.store, P, LONG, false).await.expect("swept");
-        room.claim(0).await;
+        sweep(&fixture.store, P, LONG, false).await.expect("swept");
+        fixture.claim(0).await;
     }
-    sweep(&room.store, P, LONG, false).await.expect("swept");
-    let claimed = room.claim(LONG).await;
+    sweep(&fixture.store, P, LONG, false).await.expect("swept");
+    let claimed = fixture.claim(LONG).await;
     let (unread, read): (Vec<_>, Vec<_>) = claimed.into_iter().partition(|c| c.claim.id == later);
     assert_eq!(unread[0].bundle, Err(Some(CodecError::UnknownVersion(2))));
     assert_eq!(unread[0].opened, 4, "it was claimed, not opened");
     assert!(read.iter().all(|c| c.bundle == Err(Some(CodecError::Poison))), "these were left: they are");
     let now = UnixMs(now_ms());
-    room.store.put_off(P, &[unread[0].claim.clone()], 600_000).await.expect("put off");
-    room.store.put_off(P, &[unread[0].claim.clone()], 600_000).await.expect("twice is once");
+    fixture.store.put_off(P, &[unread[0].claim.clone()], 600_000).await.expect("put off");
+    fixture.store.put_off(P, &[unread[0].claim.clone()], 600_000).await.expect("twice is once");
     let due: f64 =
-        room.command(&["ZSCORE", &room.key(&format!("due:{}", later.shelf())), later.as_str()]).await;
+        fixture.command(&["ZSCORE", &fixture.key(&format!("due:{}", later.shelf())), later.as_str()]).await;
     assert!(due as i64 >= now.0 + 500_000, "{due}");
-    let opened: String = room.command(&["HGET", &room.key("opened"), later.as_str()]).await;
+    let opened: String = fixture.command(&["HGET", &fixture.key("opened"), later.as_str()]).await;
     assert_eq!(opened, "3");
     // It is the last of its shelf, and of its route: what is due later is not behind it.
-    room.keep(vec![unnamed(now.plus(-1000), "now")]).await;
-    let claimed = room.claim(LONG).await;
+    fixture.keep(vec![unnamed(now.plus(-1000), "now")]).await;
+    let claimed = fixture.claim(LONG).await;
     assert_eq!(claimed.iter().flat_map(live).collect::<Vec<_>>(), ["now"]);
     for held in &claimed {
-        assert_eq!(room.settle(held).await, Held::Done(vec![]));
+        assert_eq!(fixture.settle(held).await, Held::Done(vec![]));
     }
     // Whoever can read it finds it as it was.
-    rewrite(&room, later.as_str(), "\u{1}").await;
-    let request = postdate::store::ClaimRequest { lookahead_ms: 700_000, ..room.request(LONG).await };
-    let claimed = room.store.claim(&request).await.expect("claimed");
+    rewrite(&fixture, later.as_str(), "\u{1}").await;
+    let request = postdate::store::ClaimRequest { lookahead_ms: 700_000, ..fixture.request(LONG).await };
+    let claimed = fixture.store.claim(&request).await.expect("claimed");
     assert_eq!(claimed.iter().map(|c| c.claim.id.clone()).collect::<Vec<_>>(), [later]);
 }
 
 #[tokio::test]
 async fn a_relay_puts_what_a_later_version_wrote_off_and_delivers_all_else() {
-    let rig = Rig::new(1, "").await;
+    let replay = ReplayFixture::new(1, "").await;
     let due = (now_ms() + 4000).to_string();
     let headers = |id: &'static str| [("x-delay-id", id), ("x-deliver-at", due.as_str())];
-    rig.produce(&[record(0, "later", &headers("later"))]).await;
-    rig.committed().await;
-    let mut raw = rig.redis.connection().await.expect("connected");
+    replay.produce(&[record(0, "later", &headers("later"))]).await;
+    replay.committed().await;
+    let mut raw = replay.redis.connection().await.expect("connected");
     let blobs: Vec<String> = redis::cmd("KEYS").arg("*:b:*").query_async(&mut raw).await.expect("keys");
     redis::cmd("SETRANGE")
         .arg(&blobs[0])
@@ -146,9 +147,9 @@ async fn a_relay_puts_what_a_later_version_wrote_off_and_delivers_all_else() {
         .query_async::<i64>(&mut raw)
         .await
         .expect("set");
-    rig.produce(&[record(0, "other", &headers("other"))]).await;
-    rig.arrived_at_least(&["other".to_owned()]).await;
-    let relay = rig.relay();
+    replay.produce(&[record(0, "other", &headers("other"))]).await;
+    replay.arrived_at_least(&["other".to_owned()]).await;
+    let relay = replay.relay();
     eventually("it is put off", async || {
         let metrics = relay.request("GET", "/metrics", None, "").await?.1;
         let times = metrics.lines().find_map(|l| l.strip_prefix("postdate_unknown_versions_total "));
@@ -162,7 +163,7 @@ async fn a_relay_puts_what_a_later_version_wrote_off_and_delivers_all_else() {
     let metrics = relay.request("GET", "/metrics", None, "").await.expect("metrics").1;
     assert!(metrics.contains("postdate_unknown_versions_total 1\n"), "no look meets it again: {metrics}");
     assert_eq!(relay.log().matches("bundles of a later version").count(), 1);
-    assert!(!rig.arrivals().contains(&"later".to_owned()));
+    assert!(!replay.arrivals().contains(&"later".to_owned()));
     let dead: Vec<String> = redis::cmd("KEYS").arg("*:d:*").query_async(&mut raw).await.expect("keys");
     assert!(dead.is_empty(), "{dead:?}");
 }
@@ -170,15 +171,16 @@ async fn a_relay_puts_what_a_later_version_wrote_off_and_delivers_all_else() {
 /// It may be what kills whoever decodes it: the third who has it in hand does not.
 #[tokio::test]
 async fn interleaving_26_a_bundle_that_was_opened_twice_is_buried_unopened() {
-    let rig = Rig::new(1, "").await;
+    let replay = ReplayFixture::new(1, "").await;
     let due = (now_ms() + 8000).to_string();
     let bodies: Vec<String> = (0..20).map(|n| n.to_string()).collect();
     let headers = [("x-deliver-at", due.as_str())];
-    rig.produce(&bodies.iter().map(|body| record(0, body, &headers)).collect::<Vec<_>>()).await;
-    rig.committed().await;
-    let mut raw = rig.redis.connection().await.expect("connected");
+    replay.produce(&bodies.iter().map(|body| record(0, body, &headers)).collect::<Vec<_>>()).await;
+    replay.committed().await;
+    let mut raw = replay.redis.connection().await.expect("connected");
     let blobs: Vec<String> = redis::cmd("KEYS").arg("*:b:*").query_async(&mut raw).await.expect("keys");
-    let (mut bundles, mut messages) = (0, 0);
+    let mut bundles = 0;
+    let mut messages = 0;
     for blob in &blobs {
         let (partition, id) = blob.split_once(":b:").expect("a blob");
         let count = postdate::store::BundleId::parse(id).expect("an id").count();
@@ -195,13 +197,14 @@ async fn interleaving_26_a_bundle_that_was_opened_twice_is_buried_unopened() {
     assert!(bundles > 0, "what is due together lies together: {blobs:?}");
     assert!(now_ms() < due.parse().expect("a number"), "nothing was claimed before");
     eventually("they are dead letters", async || {
-        let dead = rig.relay().metrics().await?.sum("postdate_dead_letters_total", &[("reason", "crashes")]);
+        let dead =
+            replay.relay().metrics().await?.sum("postdate_dead_letters_total", &[("reason", "crashes")]);
         anyhow::ensure!(dead as usize == bundles, "{dead} of {bundles}");
         anyhow::Ok(())
     })
     .await;
     eventually("the others arrive", async || {
-        let arrived = rig.arrivals().len();
+        let arrived = replay.arrivals().len();
         if arrived == bodies.len() - messages { Ok(()) } else { Err(format!("{arrived}")) }
     })
     .await;
@@ -235,38 +238,42 @@ async fn a_key_outside_of_the_partitions_that_is_not_ours_gets_out_of_the_way_at
             continue;
         }
         let redis = Redis::start().await;
-        let room = Room::on(&redis, 1).await;
-        let key = format!("{}:{name}", room.config.prefix);
-        room.command::<()>(&["SET", &key, "not ours"]).await;
+        let fixture = StoreFixture::on(&redis, 1).await;
+        let key = format!("{}:{name}", fixture.config.prefix);
+        fixture.command::<()>(&["SET", &key, "not ours"]).await;
         let use_it = async || match name {
-            "audit" => room.store.append_to_trail(&[("who", "me")]).await,
-            "replays" => room.store.note_replay(&route(), Some("so far")).await,
-            "paused" => room.store.paused(&route()).await.map(|_: Paused| ()),
-            _ => room.store.beat(&Presence::default(), &Known::default()).await.map(drop),
+            "audit" => fixture.store.append_to_trail(&[("who", "me")]).await,
+            "replays" => fixture.store.note_replay(&route(), Some("so far")).await,
+            "paused" => fixture.store.paused(&route()).await.map(|_: Paused| ()),
+            _ => fixture.store.beat(&Presence::default(), &Known::default()).await.map(drop),
         };
         eventually(&format!("{name} can be used"), async || use_it().await).await;
-        let kind: String = room.command(&["TYPE", &key]).await;
+        let kind: String = fixture.command(&["TYPE", &key]).await;
         assert_ne!(kind, "string", "{name}");
-        let pattern = format!("{}:quarantine:*", room.config.prefix);
-        let aside: Vec<String> = room.command(&["KEYS", &pattern]).await;
+        let pattern = format!("{}:quarantine:*", fixture.config.prefix);
+        let aside: Vec<String> = fixture.command(&["KEYS", &pattern]).await;
         assert_eq!(aside.len(), 1, "{name}: {aside:?}");
-        assert_eq!(room.command::<String>(&["GET", &aside[0]]).await, "not ours");
+        assert_eq!(fixture.command::<String>(&["GET", &aside[0]]).await, "not ours");
     }
 }
 
 #[tokio::test]
 async fn a_relay_that_starts_beside_keys_that_are_not_ours_delivers() {
-    let mut rig = Rig::new(1, "").await;
-    rig.end().await;
-    let mut raw = rig.redis.connection().await.expect("connected");
+    let mut replay = ReplayFixture::new(1, "").await;
+    replay.end().await;
+    let mut raw = replay.redis.connection().await.expect("connected");
     let meta: Vec<String> = redis::cmd("KEYS").arg("*:meta").query_async(&mut raw).await.expect("keys");
     let prefix = meta[0].strip_suffix(":meta").expect("a prefix").to_owned();
     for key in ["paused", "{members}:replicas"] {
         let key = format!("{prefix}:{key}");
         redis::cmd("SET").arg(&key).arg("not ours").query_async::<()>(&mut raw).await.expect("set");
     }
-    rig.begin().await;
-    rig.produce(&[record(0, "a", &[("x-deliver-at", &(now_ms() + 1500).to_string())])]).await;
-    rig.arrived_at_least(&["a".to_owned()]).await;
-    assert!(rig.relay().log().contains("a key had another type than ours have"), "{}", rig.relay().log());
+    replay.begin().await;
+    replay.produce(&[record(0, "a", &[("x-deliver-at", &(now_ms() + 1500).to_string())])]).await;
+    replay.arrived_at_least(&["a".to_owned()]).await;
+    assert!(
+        replay.relay().log().contains("a key had another type than ours have"),
+        "{}",
+        replay.relay().log()
+    );
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use postdate::domain::{Partition, UnixMs};
 
 use super::flow::Flow;
-use crate::store::room::{Room, config_of, far, past, settlement, sweep, unnamed};
+use crate::store::fixture::{StoreFixture, config_of, far, past, settlement, sweep, unnamed};
 use crate::support::{Cluster, Kafka, eventually, names};
 
 const REPLICATED: &str = "durability = \"replicated\"\nwait_replicas = 1\nwait_timeout = \"500ms\"";
@@ -74,17 +74,18 @@ async fn an_uncovered_slot_costs_its_own_partitions_only() {
     let slot = cluster.slot("{3}").await;
     let node = cluster.master_of(slot).await;
     let config = config_of(cluster.topology(), &names::unique("store"), 8);
-    let room = Room::of(config, cluster.node(node), 0).await;
+    let fixture = StoreFixture::of(config, cluster.node(node), 0).await;
     let all: Vec<Partition> = (0..8).map(Partition).collect();
     for p in &all {
-        room.store
-            .write(*p, vec![crate::store::room::keep(vec![unnamed(past(), "a")])])
+        fixture
+            .store
+            .write(*p, vec![crate::store::fixture::keep(vec![unnamed(past(), "a")])])
             .await
             .expect("stored");
     }
-    let heads = async || room.store.heads(&all, UnixMs(i64::MAX / 4)).await.expect("heads");
+    let heads = async || fixture.store.heads(&all, UnixMs(i64::MAX / 4)).await.expect("heads");
     assert_eq!(heads().await.len(), 8);
-    assert_eq!(room.counts().await.messages, 8);
+    assert_eq!(fixture.counts().await.messages, 8);
     cluster.uncover(slot).await;
     eventually("the store sees the hole", async || {
         let seen: Vec<u16> = heads().await.into_iter().map(|head| head.partition.0).collect();
@@ -92,11 +93,11 @@ async fn an_uncovered_slot_costs_its_own_partitions_only() {
     })
     .await;
     // What was known of the others' counts stays.
-    assert_eq!(room.counts().await.messages, 8);
-    let hidden = room.at(Partition(3));
+    assert_eq!(fixture.counts().await.messages, 8);
+    let hidden = fixture.at(Partition(3));
     let waiting = tokio::spawn(async move { hidden.keep(vec![unnamed(far(), "b")]).await });
     for p in all.iter().filter(|p| p.0 != 3) {
-        let other = room.at(*p);
+        let other = fixture.at(*p);
         let claimed = other.claim(600_000).await;
         assert_eq!(claimed.len(), 1);
         other.keep(vec![unnamed(far(), "b")]).await;
@@ -105,12 +106,12 @@ async fn an_uncovered_slot_costs_its_own_partitions_only() {
         other.store.audit(*p).await.expect("audited");
     }
     assert!(!waiting.is_finished(), "its own partition waits");
-    assert!(sweep(&room.store, Partition(3), 600_000, false).await.is_err(), "and holds nobody up");
-    eventually("and that shows", async || if room.store.is_reachable() { Err("not yet") } else { Ok(()) })
+    assert!(sweep(&fixture.store, Partition(3), 600_000, false).await.is_err(), "and holds nobody up");
+    eventually("and that shows", async || if fixture.store.is_reachable() { Err("not yet") } else { Ok(()) })
         .await;
     cluster.cover(slot, node).await;
     waiting.await.expect("stored in the end");
-    let mine = room.at(Partition(3));
+    let mine = fixture.at(Partition(3));
     assert_eq!(mine.command::<i64>(&["ZCARD", &mine.key("idx")]).await, 2, "what was there and what waited");
     assert_eq!(heads().await.iter().filter(|head| head.partition.0 == 3).count(), 1, "the earlier one");
 }
@@ -122,11 +123,12 @@ async fn a_node_that_is_away_holds_up_nobody_elses_partitions() {
     let slot = cluster.slot("{0}").await;
     let node = cluster.master_of(slot).await;
     let config = config_of(cluster.topology(), &names::unique("store"), 8);
-    let room = Room::of(config, cluster.node(node), 0).await;
+    let fixture = StoreFixture::of(config, cluster.node(node), 0).await;
     let all: Vec<Partition> = (0..8).map(Partition).collect();
     for p in &all {
-        room.store
-            .write(*p, vec![crate::store::room::keep(vec![unnamed(past(), "a")])])
+        fixture
+            .store
+            .write(*p, vec![crate::store::fixture::keep(vec![unnamed(past(), "a")])])
             .await
             .expect("stored");
     }
@@ -139,18 +141,18 @@ async fn a_node_that_is_away_holds_up_nobody_elses_partitions() {
     assert!(!others.is_empty() && others.len() < 8, "{others:?}");
     cluster.stop(node);
     eventually("the others are seen", async || {
-        let heads = room.store.heads(&all, UnixMs(i64::MAX / 4)).await;
+        let heads = fixture.store.heads(&all, UnixMs(i64::MAX / 4)).await;
         let seen: Vec<u16> = heads.map_err(|e| e.to_string())?.iter().map(|head| head.partition.0).collect();
         if seen == others { Ok(()) } else { Err(format!("{seen:?}")) }
     })
     .await;
     for p in &others {
-        let other = room.at(Partition(*p));
+        let other = fixture.at(Partition(*p));
         let claimed = tokio::time::timeout(Duration::from_secs(30), other.claim(600_000)).await;
         assert_eq!(claimed.expect("not held up").len(), 1);
     }
     cluster.cont(node);
-    let mine = room.at(Partition(0));
+    let mine = fixture.at(Partition(0));
     eventually("it is back", async || match mine.store.heads(&all, UnixMs(i64::MAX / 4)).await {
         Ok(heads) if heads.iter().any(|head| head.partition.0 == 0) => Ok(()),
         other => Err(format!("{other:?}")),

@@ -29,7 +29,8 @@ impl Flow {
         environment: &[(&str, &str)],
         policy: &str,
     ) -> Self {
-        let (source, target) = (kafka.unique_topic("source", 3).await, kafka.unique_topic("target", 3).await);
+        let source = kafka.unique_topic("source", 3).await;
+        let target = kafka.unique_topic("target", 3).await;
         let from = format!(r#"{{ kafka = "main", topic = "{source}", group = "{source}" }}"#);
         let to = format!(r#"{{ kafka = "main", topic = "{target}" }}"#);
         let config = Config::stored(lines).redis("partitions = 16").section("[timer]\nclaim = \"3s\"");
@@ -74,7 +75,7 @@ impl Flow {
         .await;
     }
 
-    /// Whether anything is still to come.
+    /// Reports whether any message is still to come.
     pub(super) fn is_under_way(&self) -> bool {
         !self.run.ledger().missing().is_empty()
     }

@@ -14,7 +14,8 @@ const MESSAGES: u64 = 240;
 
 /// Each key's messages as they first arrived: when they were due, and the number under which they were made.
 fn firsts(flow: &Flow) -> BTreeMap<String, Vec<(i64, u64)>> {
-    let (mut seen, mut firsts) = (BTreeSet::new(), BTreeMap::<_, Vec<_>>::new());
+    let mut seen = BTreeSet::new();
+    let mut firsts = BTreeMap::<_, Vec<_>>::new();
     for delivery in flow.run.ledger().deliveries_from(0) {
         let stamp = Stamp::read(&delivery.body).expect("one of ours");
         if seen.insert(stamp.id.seq) {

@@ -4,7 +4,7 @@ use postdate::domain::Partition;
 use postdate::store::config::{Login, Topology};
 use postdate::store::{Preflight, preflight};
 
-use crate::store::room::{Room, config_of, far, keep, past, settlement, unnamed};
+use crate::store::fixture::{StoreFixture, config_of, far, keep, past, settlement, unnamed};
 use crate::support::{Cluster, Redis, Sentinel, eventually, names};
 
 /// One node of three is full: what is to be stored there waits, what is due there goes out, the others go on.
@@ -21,43 +21,43 @@ async fn a_full_node_takes_nothing_in_and_lets_everything_out() {
         other += 1;
     }
     let config = config_of(cluster.topology(), &names::unique("store"), 16);
-    let room = Room::of(config, cluster.node(full), 0).await;
-    room.keep(vec![unnamed(past(), "a")]).await;
+    let fixture = StoreFixture::of(config, cluster.node(full), 0).await;
+    fixture.keep(vec![unnamed(past(), "a")]).await;
     cluster.node(full).command::<()>(&["CONFIG", "SET", "maxmemory", "1mb"]).await.expect("set");
-    let second = room.at(room.p);
+    let second = fixture.at(fixture.p);
     let waiting = tokio::spawn(async move { second.keep(vec![unnamed(far(), "b")]).await });
-    eventually(
-        "the writer waits",
-        async || if room.store.writes_wait().is_some() { Ok(()) } else { Err("not yet") },
-    )
+    eventually("the writer waits", async || {
+        if fixture.store.writes_wait().is_some() { Ok(()) } else { Err("not yet") }
+    })
     .await;
-    let elsewhere = room.at(Partition(other));
+    let elsewhere = fixture.at(Partition(other));
     elsewhere.keep(vec![unnamed(past(), "c")]).await;
-    let claimed = room.claim(600_000).await;
+    let claimed = fixture.claim(600_000).await;
     assert_eq!(claimed.len(), 1, "what is due goes out");
-    room.store.settle(room.p, &[settlement(&claimed[0])]).await.expect("and is taken out");
+    fixture.store.settle(fixture.p, &[settlement(&claimed[0])]).await.expect("and is taken out");
     assert!(!waiting.is_finished());
     cluster.node(full).command::<()>(&["CONFIG", "SET", "maxmemory", "0"]).await.expect("set");
     waiting.await.expect("stored in the end");
-    assert_eq!(room.store.writes_wait(), None);
-    assert_eq!(room.check().await.bundles.len(), 1);
+    assert_eq!(fixture.store.writes_wait(), None);
+    assert_eq!(fixture.check().await.bundles.len(), 1);
 }
 
 /// As behind a managed service's one address.
 #[tokio::test]
 async fn a_server_that_becomes_a_replica_is_left_until_it_is_a_master_again() {
     let redis = Redis::start().await;
-    let room = Room::on(&redis, 1).await;
-    room.keep(vec![unnamed(past(), "a")]).await;
+    let fixture = StoreFixture::on(&redis, 1).await;
+    fixture.keep(vec![unnamed(past(), "a")]).await;
     redis.command::<()>(&["REPLICAOF", "127.0.0.1", "1"]).await.expect("said");
-    let second = room.at(room.p);
+    let second = fixture.at(fixture.p);
     let waiting = tokio::spawn(async move { second.keep(vec![unnamed(far(), "b")]).await });
-    eventually("it is left", async || if room.store.is_reachable() { Err("not yet") } else { Ok(()) }).await;
+    eventually("it is left", async || if fixture.store.is_reachable() { Err("not yet") } else { Ok(()) })
+        .await;
     assert!(!waiting.is_finished());
     redis.command::<()>(&["REPLICAOF", "NO", "ONE"]).await.expect("said");
     waiting.await.expect("stored in the end");
-    assert_eq!(room.claim(600_000).await.len(), 1);
-    assert_eq!(room.check().await.bundles.len(), 2);
+    assert_eq!(fixture.claim(600_000).await.len(), 1);
+    assert_eq!(fixture.check().await.bundles.len(), 2);
 }
 
 fn login(password: &str) -> Login {
@@ -91,8 +91,8 @@ async fn sentinels_and_the_master_are_logged_in_at() {
     }
     let config = with("hunter2");
     assert_eq!(preflight(&config, true).await, Ok(()));
-    let room = Room::of(config, sentinel.node(0), 0).await;
-    room.keep(vec![unnamed(far(), "a")]).await;
+    let fixture = StoreFixture::of(config, sentinel.node(0), 0).await;
+    fixture.keep(vec![unnamed(far(), "a")]).await;
     let ours = |list: String| list.lines().filter(|line| line.contains("user=relay")).count();
     assert!(ours(sentinel.node(0).command(&["CLIENT", "LIST"]).await.expect("a list")) >= 5);
     assert!(ours(sentinel.ask_sentinel(1, &["CLIENT", "LIST"]).await.expect("a list")) >= 1);
@@ -108,9 +108,9 @@ async fn every_node_of_a_cluster_is_logged_in_at() {
     let topology = Topology::Cluster { nodes, login: login("hunter2") };
     let config = config_of(topology, &names::unique("store"), 16);
     assert_eq!(preflight(&config, true).await, Ok(()));
-    let room = Room::of(config, cluster.node(0), 0).await;
+    let fixture = StoreFixture::of(config, cluster.node(0), 0).await;
     for p in (0..16).map(Partition) {
-        room.store.write(p, vec![keep(vec![unnamed(far(), "a")])]).await.expect("stored");
+        fixture.store.write(p, vec![keep(vec![unnamed(far(), "a")])]).await.expect("stored");
     }
     for node in 0..3 {
         let list: String = cluster.node(node).command(&["CLIENT", "LIST"]).await.expect("a list");

@@ -6,7 +6,7 @@ use postdate::store::config::Topology;
 
 use super::flow::Flow;
 use super::replicated;
-use crate::store::room::{Room, config_of, far, unnamed};
+use crate::store::fixture::{StoreFixture, config_of, far, unnamed};
 use crate::support::{Kafka, Sentinel, names};
 
 const REPLICATED: &str = "durability = \"replicated\"\nwait_replicas = 1\nwait_timeout = \"500ms\"";
@@ -107,10 +107,10 @@ async fn a_dead_sentinel_and_one_that_names_another_are_outvoted() {
     sentinel.kill9_sentinel(2).await;
     let mut config = config_of(nodes, &names::unique("store"), 1);
     config.durability = replicated(2, 1000);
-    let room = Room::of(config, sentinel.node(0), 0).await;
-    room.keep(vec![unnamed(far(), "a")]).await;
-    assert_eq!(room.counts().await.messages, 1);
-    assert_eq!(room.check().await.bundles.len(), 1, "it is where the majority says");
+    let fixture = StoreFixture::of(config, sentinel.node(0), 0).await;
+    fixture.keep(vec![unnamed(far(), "a")]).await;
+    assert_eq!(fixture.counts().await.messages, 1);
+    assert_eq!(fixture.check().await.bundles.len(), 1, "it is where the majority says");
     let elsewhere: usize = liar.node(0).command(&["DBSIZE"]).await.expect("asked");
     assert_eq!(elsewhere, 0);
 }

@@ -1,10 +1,10 @@
-//! What each tier waits for, and what it refuses.
+//! Durability tiers: each one's waits and refusals.
 
 use postdate::store::config::{Config, Durability, Topology};
 use postdate::store::{Preflight, preflight};
 
 use super::{fsynced, replicated};
-use crate::store::room::{Room, config, far, past, settlement, unnamed};
+use crate::store::fixture::{StoreFixture, config, far, past, settlement, unnamed};
 use crate::support::{Redis, Sentinel, eventually, names};
 
 /// A master and a replica of it, with these options both.
@@ -45,13 +45,14 @@ fn programs() -> Vec<String> {
 async fn interleaving_10_what_no_replica_has_is_neither_stored_nor_claimed() {
     for program in programs() {
         let (master, mut replica) = pair(&program, &[]).await;
-        let room = Room::of(tier(&master, replicated(1, 200)), &master, 0).await;
-        assert_eq!(preflight(&room.config, true).await, Ok(()));
-        room.keep(vec![unnamed(past(), "a")]).await;
+        let fixture = StoreFixture::of(tier(&master, replicated(1, 200)), &master, 0).await;
+        assert_eq!(preflight(&fixture.config, true).await, Ok(()));
+        fixture.keep(vec![unnamed(past(), "a")]).await;
         replica.stop();
         let before = calls(&master, "evalsha").await;
-        let store = room.store.clone();
-        let (request, second) = (room.request(600_000).await, room.at(room.p));
+        let store = fixture.store.clone();
+        let request = fixture.request(600_000).await;
+        let second = fixture.at(fixture.p);
         let claim = tokio::spawn(async move { store.claim(&request).await });
         let write = tokio::spawn(async move { second.keep(vec![unnamed(far(), "b")]).await });
         // Each has been applied and repeated, and still counts for nothing.
@@ -71,16 +72,16 @@ async fn interleaving_10_what_no_replica_has_is_neither_stored_nor_claimed() {
         })
         .await;
         assert!(!claim.is_finished() && !write.is_finished(), "{program}: no replica has it");
-        assert!(room.store.writes_wait().is_some(), "and ingress says so");
+        assert!(fixture.store.writes_wait().is_some(), "and ingress says so");
         replica.cont();
         let claimed = claim.await.expect("not cancelled").expect("claimed");
         assert_eq!(claimed.len(), 1, "{program}: once");
         write.await.expect("not cancelled");
-        let room = Room::of(room.config.clone(), &master, 0).await;
-        let snapshot = room.check().await;
+        let fixture = StoreFixture::of(fixture.config.clone(), &master, 0).await;
+        let snapshot = fixture.check().await;
         assert_eq!(snapshot.bundles.len(), 2, "once");
-        room.store.settle(room.p, &[settlement(&claimed[0])]).await.expect("settled");
-        assert_eq!(room.store.writes_wait(), None);
+        fixture.store.settle(fixture.p, &[settlement(&claimed[0])]).await.expect("settled");
+        assert_eq!(fixture.store.writes_wait(), None);
     }
 }
 
@@ -97,25 +98,24 @@ async fn too_few_replicas_are_waited_for_at_start_and_said() {
 async fn a_master_without_enough_replicas_refuses_and_is_asked_again() {
     let (master, mut replica) =
         pair("redis-server", &["--min-replicas-to-write", "1", "--min-replicas-max-lag", "2"]).await;
-    let room = Room::of(tier(&master, replicated(1, 200)), &master, 0).await;
-    room.keep(vec![unnamed(far(), "a")]).await;
+    let fixture = StoreFixture::of(tier(&master, replicated(1, 200)), &master, 0).await;
+    fixture.keep(vec![unnamed(far(), "a")]).await;
     replica.kill9().await;
     eventually("it refuses to write", async || match master.command::<()>(&["SET", "probe", "1"]).await {
         Err(error) if error.code() == Some("NOREPLICAS") => Ok(()),
         other => Err(format!("{other:?}")),
     })
     .await;
-    let second = room.at(room.p);
+    let second = fixture.at(fixture.p);
     let write = tokio::spawn(async move { second.keep(vec![unnamed(far(), "b")]).await });
-    eventually(
-        "the writer waits",
-        async || if room.store.writes_wait().is_some() { Ok(()) } else { Err("not yet") },
-    )
+    eventually("the writer waits", async || {
+        if fixture.store.writes_wait().is_some() { Ok(()) } else { Err("not yet") }
+    })
     .await;
     assert!(!write.is_finished());
     replica.restart().await;
     write.await.expect("stored in the end");
-    assert_eq!(room.check().await.bundles.len(), 2);
+    assert_eq!(fixture.check().await.bundles.len(), 2);
 }
 
 #[tokio::test]
@@ -125,26 +125,25 @@ async fn fsynced_waits_for_disks_where_the_server_can() {
         return;
     };
     let (master, mut replica) = pair(&program, &[]).await;
-    let room = Room::of(tier(&master, fsynced(1, 3000)), &master, 0).await;
-    assert_eq!(preflight(&room.config, true).await, Ok(()));
-    room.keep(vec![unnamed(past(), "a")]).await;
-    assert_eq!(room.claim(600_000).await.len(), 1);
+    let fixture = StoreFixture::of(tier(&master, fsynced(1, 3000)), &master, 0).await;
+    assert_eq!(preflight(&fixture.config, true).await, Ok(()));
+    fixture.keep(vec![unnamed(past(), "a")]).await;
+    assert_eq!(fixture.claim(600_000).await.len(), 1);
     // Once each asked whether it can, and once each waited.
     assert!(calls(&master, "waitaof").await >= 5);
     assert_eq!(calls(&master, "wait").await, 0);
     replica.kill9().await;
-    let second = room.at(room.p);
+    let second = fixture.at(fixture.p);
     let write = tokio::spawn(async move { second.keep(vec![unnamed(far(), "b")]).await });
-    eventually(
-        "the writer waits",
-        async || if room.store.writes_wait().is_some() { Ok(()) } else { Err("not yet") },
-    )
+    eventually("the writer waits", async || {
+        if fixture.store.writes_wait().is_some() { Ok(()) } else { Err("not yet") }
+    })
     .await;
     assert!(!write.is_finished(), "one disk is not enough");
     replica.restart().await;
     write.await.expect("stored in the end");
     // Without replicas the master's own disk is.
-    let alone = Room::of(tier(&master, fsynced(0, 3000)), &master, 0).await;
+    let alone = StoreFixture::of(tier(&master, fsynced(0, 3000)), &master, 0).await;
     replica.kill9().await;
     alone.keep(vec![unnamed(far(), "a")]).await;
 }
@@ -164,9 +163,9 @@ async fn fsynced_without_waitaof_needs_a_sync_of_each_write() {
     }
     redis.command::<()>(&["CONFIG", "SET", "appendfsync", "always"]).await.expect("set");
     assert_eq!(preflight(&config, true).await, Ok(()));
-    let room = Room::of(config, &redis, 0).await;
-    room.keep(vec![unnamed(past(), "a")]).await;
-    assert_eq!(room.claim(600_000).await.len(), 1);
+    let fixture = StoreFixture::of(config, &redis, 0).await;
+    fixture.keep(vec![unnamed(past(), "a")]).await;
+    assert_eq!(fixture.claim(600_000).await.len(), 1);
     assert_eq!(calls(&redis, "wait").await, 0, "its answer comes after its fsync");
 }
 
@@ -178,8 +177,8 @@ async fn a_promoted_master_without_the_tier_is_not_used() {
     config.topology = sentinel.topology();
     assert!(matches!(config.topology, Topology::Sentinel { .. }));
     config.durability = fsynced(0, 500);
-    let room = Room::of(config, sentinel.node(0), 0).await;
-    room.keep(vec![unnamed(far(), "a")]).await;
+    let fixture = StoreFixture::of(config, sentinel.node(0), 0).await;
+    fixture.keep(vec![unnamed(far(), "a")]).await;
     for node in [1, 2] {
         let set = sentinel.node(node).command::<()>(&["CONFIG", "SET", "appendfsync", "everysec"]).await;
         set.expect("set");
@@ -195,7 +194,7 @@ async fn a_promoted_master_without_the_tier_is_not_used() {
     };
     // From here on the store has left the old one.
     looked_at(1).await;
-    let second = room.at(room.p);
+    let second = fixture.at(fixture.p);
     let write = tokio::spawn(async move { second.keep(vec![unnamed(far(), "b")]).await });
     looked_at(6).await;
     assert!(!write.is_finished(), "it must not be stored there");

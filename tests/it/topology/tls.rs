@@ -13,7 +13,8 @@ fn strs(options: &[String]) -> Vec<&str> {
 
 #[tokio::test]
 async fn behind_sentinels_a_killed_master_costs_no_message() {
-    let (kafka, tls) = (Kafka::shared().await, Tls::new());
+    let kafka = Kafka::shared().await;
+    let tls = Tls::new();
     let mut sentinel = Sentinel::start_with("redis-server", &strs(&tls.options())).await;
     let lines = format!("{}\ntls = true\ndurability = \"replicated\"", sentinel.lines());
     let mut flow = Flow::start_with(kafka, &lines, &[("SSL_CERT_FILE", &tls.authority())]).await;
@@ -30,7 +31,8 @@ async fn behind_sentinels_a_killed_master_costs_no_message() {
 
 #[tokio::test]
 async fn in_a_cluster_a_failover_and_a_moved_slot_cost_no_message() {
-    let (kafka, tls) = (Kafka::shared().await, Tls::new());
+    let kafka = Kafka::shared().await;
+    let tls = Tls::new();
     let cluster = Cluster::start_as("redis-server", 1, &strs(&tls.options())).await;
     let lines = format!("{}\ntls = true\ndurability = \"replicated\"", cluster.lines());
     let mut flow = Flow::start_with(kafka, &lines, &[("SSL_CERT_FILE", &tls.authority())]).await;
@@ -46,9 +48,11 @@ async fn in_a_cluster_a_failover_and_a_moved_slot_cost_no_message() {
     flow.accounted().await;
 }
 
-/// What a relay says while it cannot start on this store.
+/// Log of a relay that cannot start on this store.
 async fn said(lines: &str, authority: Option<&str>) -> String {
-    let (rabbitmq, from, to) = (Rabbitmq::shared().await, names::unique("from"), names::unique("to"));
+    let rabbitmq = Rabbitmq::shared().await;
+    let from = names::unique("from");
+    let to = names::unique("to");
     for queue in [&from, &to] {
         rabbitmq.declare_queue(queue, QueueKind::Classic).await;
     }
@@ -76,7 +80,8 @@ fn ways(alone: &Redis, sentinel: &Sentinel, cluster: &Cluster) -> [String; 3] {
 
 #[tokio::test]
 async fn an_authority_that_is_not_trusted_is_said_in_a_sentence() {
-    let (tls, other) = (Tls::new(), Tls::new());
+    let tls = Tls::new();
+    let other = Tls::new();
     let sentinel = Sentinel::start_with("redis-server", &strs(&tls.options())).await;
     let cluster = Cluster::start_as("redis-server", 0, &strs(&tls.options())).await;
     for lines in ways(sentinel.node(0), &sentinel, &cluster) {
@@ -91,7 +96,8 @@ async fn an_authority_that_is_not_trusted_is_said_in_a_sentence() {
 
 #[tokio::test]
 async fn what_else_is_wrong_with_tls_is_said_too() {
-    let (tls, port) = (Tls::named("DNS:redis.example"), ports::free().to_string());
+    let tls = Tls::named("DNS:redis.example");
+    let port = ports::free().to_string();
     let options = [&tls.beside()[..], &["--tls-port".to_owned(), port.clone()]].concat();
     let _redis = Redis::start_with("redis-server", &strs(&options)).await;
     let log = said(&format!("url = \"rediss://127.0.0.1:{port}\""), Some(&tls.authority())).await;

@@ -1,12 +1,12 @@
-//! What becomes of a source while it waits.
+//! Plays the fates of a source while it waits.
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 
+use super::fixture::{COUNT, Cause, LEADER, PARTITIONS, Path, Source, WaitingFixture};
 use super::left_out;
-use super::site::{COUNT, Cause, LEADER, PARTITIONS, Path, Room, Source};
 use crate::support::process::Signal;
 use crate::support::{Kafka, Rabbitmq, eventually};
 
@@ -40,30 +40,30 @@ impl Fate {
 
 /// One fate, with every cause and source.
 pub(super) async fn play(fate: Fate) {
-    let mut world = World::open(fate).await;
-    let (kafka, rabbitmq) = world.servers();
+    let mut brokers = Brokers::open(fate).await;
+    let (kafka, rabbitmq) = brokers.servers();
     let open = Cause::GROUPS.map(|causes| {
         let wanted = move |cause, source| left_out(cause, fate, source).is_none();
-        Room::open(causes, wanted, (kafka, rabbitmq))
+        WaitingFixture::open(causes, wanted, (kafka, rabbitmq))
     });
-    let mut rooms = join_all(open).await;
-    join_all(rooms.iter_mut().map(|room| room.wait(kafka, rabbitmq))).await;
-    world.strike(fate, &mut rooms).await;
-    let (_, rabbitmq) = world.servers();
-    join_all(rooms.iter_mut().map(|room| room.go_on(rabbitmq))).await;
-    join_all(rooms.iter().map(Room::delivered)).await;
-    join_all(rooms.iter_mut().map(Room::terminate)).await;
+    let mut fixtures = join_all(open).await;
+    join_all(fixtures.iter_mut().map(|fixture| fixture.wait(kafka, rabbitmq))).await;
+    brokers.inject(fate, &mut fixtures).await;
+    let (_, rabbitmq) = brokers.servers();
+    join_all(fixtures.iter_mut().map(|fixture| fixture.go_on(rabbitmq))).await;
+    join_all(fixtures.iter().map(WaitingFixture::delivered)).await;
+    join_all(fixtures.iter_mut().map(WaitingFixture::terminate)).await;
 }
 
 /// The brokers: of the test's own where something is done to them.
-enum World {
+enum Brokers {
     Shared(&'static Kafka, &'static Rabbitmq),
     Own(Box<(Kafka, Rabbitmq)>),
     /// Three nodes of Kafka.
     Three(Box<Kafka>, &'static Rabbitmq),
 }
 
-impl World {
+impl Brokers {
     async fn open(fate: Fate) -> Self {
         match fate {
             Fate::Lost | Fate::Broker => Self::Own(Box::new(tokio::join!(Kafka::start(), Rabbitmq::start()))),
@@ -86,10 +86,10 @@ impl World {
         }
     }
 
-    async fn strike(&mut self, fate: Fate, rooms: &mut [Room]) {
+    async fn inject(&mut self, fate: Fate, fixtures: &mut [WaitingFixture]) {
         match fate {
             Fate::Lost => {
-                let paths = rooms.iter().flat_map(|room| &room.paths);
+                let paths = fixtures.iter().flat_map(|fixture| &fixture.paths);
                 let rebalances = paths.filter(|path| path.source == Source::Kafka);
                 join_all(rebalances.map(|path| self.rebalance(path))).await;
                 for _ in 0..OFTEN {
@@ -97,15 +97,15 @@ impl World {
                 }
             }
             Fate::Stopped => {
-                for room in &mut *rooms {
-                    room.relay.signal(Signal::STOP);
+                for fixture in &mut *fixtures {
+                    fixture.relay.signal(Signal::STOP);
                 }
                 tokio::time::sleep(SESSION).await;
-                for room in &mut *rooms {
-                    room.relay.signal(Signal::CONT);
+                for fixture in &mut *fixtures {
+                    fixture.relay.signal(Signal::CONT);
                 }
             }
-            Fate::Anew => join_all(rooms.iter_mut().map(|room| self.make_anew(room))).await.clear(),
+            Fate::Anew => join_all(fixtures.iter_mut().map(|fixture| self.make_anew(fixture))).await.clear(),
             Fate::Broker => {
                 let Self::Own(own) = self else { panic!("brokers of its own") };
                 tokio::join!(own.0.restart(), own.1.restart());
@@ -113,11 +113,11 @@ impl World {
             Fate::Leader => {
                 let Self::Three(kafka, _) = self else { panic!("three nodes") };
                 let topics: Vec<_> =
-                    rooms.iter().flat_map(|room| &room.paths).map(|path| &*path.from).collect();
+                    fixtures.iter().flat_map(|fixture| &fixture.paths).map(|path| &*path.from).collect();
                 lose_leader(kafka, &topics).await;
             }
-            Fate::Terminated => join_all(rooms.iter_mut().map(terminate)).await.clear(),
-            Fate::Killed => join_all(rooms.iter_mut().map(kill)).await.clear(),
+            Fate::Terminated => join_all(fixtures.iter_mut().map(terminate)).await.clear(),
+            Fate::Killed => join_all(fixtures.iter_mut().map(kill)).await.clear(),
         }
     }
 
@@ -125,7 +125,8 @@ impl World {
     async fn rebalance(&self, path: &Path) {
         let mut config = self.servers().0.client();
         config.set("group.id", &path.from).set("partition.assignment.strategy", "cooperative-sticky");
-        let (topic, name) = (path.from.clone(), path.from.clone());
+        let topic = path.from.clone();
+        let name = path.from.clone();
         let polling = tokio::task::spawn_blocking(move || {
             let consumer: BaseConsumer = config.create().expect("a consumer");
             consumer.subscribe(&[&topic]).expect("subscribed");
@@ -139,18 +140,18 @@ impl World {
         self.servers().0.shared_out(&path.from, &path.from, 1).await;
     }
 
-    /// What waits in a queue goes with it; what comes into the next one of its name is delivered.
-    async fn make_anew(&self, room: &mut Room) {
+    /// Deletes the queues and declares them anew. Messages in a queue go with it; later ones are delivered.
+    async fn make_anew(&self, fixture: &mut WaitingFixture) {
         let (kafka, rabbitmq) = self.servers();
-        let lost = room.run.ledger().missing();
+        let lost = fixture.run.ledger().missing();
         for id in lost {
-            room.run.ledger().park(id);
+            fixture.run.ledger().park(id);
         }
-        for path in room.paths.iter().filter(|path| path.source != Source::Kafka) {
+        for path in fixture.paths.iter().filter(|path| path.source != Source::Kafka) {
             rabbitmq.delete_queue(&path.from).await;
             path.make_queue(rabbitmq).await;
         }
-        join_all(room.paths.iter().map(|path| path.send(kafka, rabbitmq, &room.run, COUNT))).await;
+        join_all(fixture.paths.iter().map(|path| path.send(kafka, rabbitmq, &fixture.run, COUNT))).await;
     }
 }
 
@@ -172,28 +173,28 @@ async fn lose_leader(kafka: &mut Kafka, topics: &[&str]) {
     kafka.start_again().await;
 }
 
-/// What is refused must be delivered to be tried: each start spends one of it.
-fn starts(room: &Room) -> usize {
-    if room.causes.contains(&Cause::Through) { 1 } else { OFTEN }
+/// Starts that a fate may take: a refused message must be delivered to be tried, so each start spends one delivery.
+fn starts(fixture: &WaitingFixture) -> usize {
+    if fixture.causes.contains(&Cause::Through) { 1 } else { OFTEN }
 }
 
 /// Waits until a relay that was started again can be told to stop, whether it is ready or not.
-async fn listens(room: &Room) {
-    eventually("the relay listens", async || room.relay.get("/livez").await.map(drop)).await;
+async fn listens(fixture: &WaitingFixture) {
+    eventually("the relay listens", async || fixture.relay.get("/livez").await.map(drop)).await;
 }
 
-async fn terminate(room: &mut Room) {
-    for _ in 0..starts(room) {
-        listens(room).await;
-        room.terminate().await;
-        room.relay.spawn_again();
+async fn terminate(fixture: &mut WaitingFixture) {
+    for _ in 0..starts(fixture) {
+        listens(fixture).await;
+        fixture.terminate().await;
+        fixture.relay.spawn_again();
     }
 }
 
-async fn kill(room: &mut Room) {
-    for _ in 0..starts(room) {
-        listens(room).await;
-        room.relay.kill9().await;
-        room.relay.spawn_again();
+async fn kill(fixture: &mut WaitingFixture) {
+    for _ in 0..starts(fixture) {
+        listens(fixture).await;
+        fixture.relay.kill9().await;
+        fixture.relay.spawn_again();
     }
 }

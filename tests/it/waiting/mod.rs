@@ -3,10 +3,10 @@
 //! delivered more than four times.
 
 mod fates;
-mod site;
+mod fixture;
 
 use self::fates::Fate;
-use self::site::{Cause, Source};
+use self::fixture::{Cause, Source};
 
 /// Why a combination is not played.
 fn left_out(_: Cause, fate: Fate, source: Source) -> Option<&'static str> {

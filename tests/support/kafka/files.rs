@@ -21,7 +21,9 @@ pub(super) fn properties(
     let listener = |port| format!(",BEHIND://127.0.0.1:{port}");
     let (listens, advertised) =
         behind.map(|(listens, advertised)| (listener(listens), listener(advertised))).unwrap_or_default();
-    let (id, controller, copies) = (node + 1, controllers[node], controllers.len());
+    let id = node + 1;
+    let controller = controllers[node];
+    let copies = controllers.len();
     let voters: Vec<_> =
         controllers.iter().enumerate().map(|(n, port)| format!("{}@127.0.0.1:{port}", n + 1)).collect();
     let voters = voters.join(",");
@@ -59,7 +61,8 @@ socket.send.buffer.bytes=-1
 /// Formats the data folder: by Kafka's own tool the first time, from a copy of its work later, for that
 /// takes a JVM and two seconds.
 pub(super) async fn format(node: usize, folder: &Path) {
-    let (data, kept) = (folder.join("data"), folders::cache().join("kafka"));
+    let data = folder.join("data");
+    let kept = folders::cache().join("kafka");
     let number = if node == 0 { String::new() } else { format!("-{}", node + 1) };
     let copy = kept.join(format!("{VERSION}-formatted{number}"));
     if copy.exists() {

@@ -58,11 +58,7 @@ const WORDS: &[Words] = &[
         begin: &["rabbitmq is away", "rabbitmq has blocked publishing"],
         end: &["rabbitmq is up"],
     },
-    Words {
-        part: "source:",
-        begin: &["nothing is read from the source"],
-        end: &["the source is read again"],
-    },
+    Words { part: "source:", begin: &["the source waits"], end: &["the source is read again"] },
     Words {
         part: "target:",
         begin: &[
@@ -92,7 +88,7 @@ pub(super) struct LogLines {
 }
 
 impl LogLines {
-    /// What will be written from now on.
+    /// Reader of the lines that are written from now on.
     pub(super) fn after(file: PathBuf) -> Self {
         let read = std::fs::metadata(&file).map_or(0, |file| file.len());
         Self { file, read, rest: Vec::new(), lines: Vec::new() }
@@ -116,12 +112,12 @@ impl LogLines {
         self.lines.extend(text.lines().filter(known).map(|line| (now, line.to_owned())));
     }
 
-    /// Whether a line read since then says that this part's trouble begins.
+    /// Reports whether a line read since then says that this part's trouble begins.
     pub(super) fn begins(&self, part: &str, since: i64) -> bool {
         self.has(part, since, |words| words.begin)
     }
 
-    /// Whether a line read since then says that it is over.
+    /// Reports whether a line read since then says that this part's trouble is over.
     pub(super) fn ends(&self, part: &str, since: i64) -> bool {
         self.has(part, since, |words| words.end)
     }

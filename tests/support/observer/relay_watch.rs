@@ -48,12 +48,12 @@ struct Seen {
     away_since: Option<i64>,
     away_last: Option<i64>,
     down: BTreeMap<String, Trouble>,
-    /// Those that are up again, and since when.
+    /// Parts that are up again, and since when.
     over: Vec<(String, Trouble, i64)>,
     metrics: Metrics,
     /// Since when each route is late by the relay's own gauge.
     late: BTreeMap<String, i64>,
-    /// What each route lags behind or has read and not resolved, all that it has read, and since when these figures stand still.
+    /// Lag of each route, all that it has read, and since when these figures stand still.
     lags: BTreeMap<String, (i64, (i64, i64))>,
     silences: Vec<String>,
 }
@@ -71,13 +71,13 @@ struct Trouble {
     reason: Option<(i64, String)>,
     metric: bool,
     line: bool,
-    /// Whether what is missing was noted.
+    /// Set once a missing metric or log line was noted.
     judged: bool,
-    /// Whether the log has said that it is over.
+    /// Set once the log has said that the trouble is over.
     ended: bool,
 }
 
-/// What a route's messages have become, by the relay's own count.
+/// Counts of a route's messages, by the relay's own metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Kept {
     pub(super) stored: i64,
@@ -130,12 +130,12 @@ impl RelayWatch {
         self.unobserved.store(true, Ordering::Release);
     }
 
-    /// What it kept silent so far.
+    /// Silences so far.
     pub fn noticed(&self) -> Vec<String> {
         self.seen().silences.clone()
     }
 
-    /// What it kept silent; ends the watch.
+    /// Silences so far; ends the watch.
     pub fn silences(&self) -> Vec<String> {
         WATCHES.lock().expect("the watches").retain(|watch| !std::ptr::eq(Arc::as_ptr(watch), self));
         let looks = self.looks.lock().expect("the looks").take();
@@ -257,7 +257,7 @@ impl RelayWatch {
         answer.body_mut().read_to_string().ok()
     }
 
-    /// What its own figures say is late, or stands still, for so long.
+    /// Judges each route that is late or stands still by its own figures: without a reported reason it is a silence.
     fn judge(self: &Arc<Self>, now: i64) {
         for route in &self.routes {
             let Some((since, what)) = self.seen().stands(&route.name, now) else { continue };
@@ -319,7 +319,7 @@ impl Seen {
         self.metrics = metrics;
     }
 
-    /// What stands still on a route for [`LATE_MS`], by the relay's own figures, and since when.
+    /// Figure by which a route is late or stands still for [`LATE_MS`], and since when.
     fn stands(&mut self, route: &str, now: i64) -> Option<(i64, String)> {
         if self.away_since.is_some() {
             return None;
@@ -370,7 +370,7 @@ impl Trouble {
         self.why = why;
     }
 
-    /// Whether it is said everywhere.
+    /// Reports whether the reason is reported everywhere.
     fn is_told(&self) -> bool {
         self.metric && self.line
     }

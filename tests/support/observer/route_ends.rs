@@ -23,7 +23,8 @@ impl RouteEnds {
     }
 
     fn of(name: &str, route: &Value) -> Option<Self> {
-        let (from, to) = (route.get("from")?, route.get("to")?);
+        let from = route.get("from")?;
+        let to = route.get("to")?;
         let text = |end: &Value, key: &str| end.get(key).and_then(Value::as_str).map(str::to_owned);
         let connection = |end: &Value| {
             let kinds = ["kafka", "rabbitmq"];
@@ -43,18 +44,18 @@ impl RouteEnds {
         })
     }
 
-    /// Whether a message goes this way: one from this source, or, where that is not known, to this target.
+    /// Reports whether a message goes this way: from this source, or, where its source is not known, to this target.
     pub(super) fn carries(&self, source: Option<&str>, target: &str) -> bool {
         let target = target.split_once(':').map_or(target, |(_, name)| name);
         source.map_or_else(|| self.targets.iter().any(|name| name == target), |name| name == self.source)
     }
 
-    /// Whether another relay's route reads the same source.
+    /// Reports whether another relay's route reads the same source.
     pub(super) fn shares(&self, other: &Self) -> bool {
         self.name == other.name && self.source == other.source
     }
 
-    /// Whether a part of `/readyz` is on its way.
+    /// Reports whether a part of `/readyz` is on the way of these messages.
     pub(super) fn passes(&self, part: &str) -> bool {
         self.parts.iter().any(|own| part == own || (own.ends_with(':') && part.starts_with(own.as_str())))
     }

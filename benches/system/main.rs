@@ -1,0 +1,128 @@
+//! The benches behind `scripts/bench NAME...`: real servers, the relay's own binary, and a floor beside it
+//! in the same run, for a rate without one says more about the machine than about the relay.
+//!
+//! An example and not a bench target, so that the relay's binary is the one that users build, without the
+//! features that the tests' dependencies add. Add a bench: a function, a line in [`BENCHES`] and in
+//! [`measure_one`], and its marks in `docs/benchmarks.md`.
+#![allow(clippy::print_stdout, reason = "its output is its purpose")]
+#![allow(clippy::expect_used, clippy::disallowed_methods, reason = "shares the tests' support")]
+#![allow(unreachable_pub, reason = "the modules of one program see each other")]
+
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+mod backlog;
+mod browse;
+mod burst;
+mod commands;
+mod compare;
+mod divide;
+mod floor;
+mod idle;
+mod lateness;
+mod load;
+mod machine;
+mod measure;
+mod memory;
+mod mirror;
+mod phases;
+mod plot;
+mod rabbitmq;
+mod report;
+mod scale;
+mod servers;
+mod steady;
+
+use std::process::ExitCode;
+
+use report::Report;
+pub use scale::Scale;
+use servers::Servers;
+
+/// The relay's allocator, which mirrors need as much: librdkafka takes memory on one thread and gives it
+/// back on another.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// The names that can be asked for, in the order in which `all` runs them.
+const BENCHES: [&str; 16] = [
+    "steady",
+    "random",
+    "store-and-drain",
+    "pass",
+    "aof",
+    "order",
+    "tiers",
+    "divide",
+    "rabbitmq",
+    "lateness",
+    "lateness-high",
+    "burst",
+    "memory",
+    "idle",
+    "backlog",
+    "browse",
+];
+
+fn main() -> ExitCode {
+    if let Some(seconds) = std::env::var(servers::BEHIND).ok().and_then(|text| text.parse().ok()) {
+        postdate::store::shift_clock(seconds);
+        postdate::domain::clock::shift_wall(seconds * 1000);
+        return postdate::cli::main();
+    }
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(ended) = mirror::if_asked(&arguments) {
+        return ended;
+    }
+    if let Some(ended) = compare::if_asked(&arguments) {
+        return ended;
+    }
+    let (scale, names) = match scale::parse(&arguments, &BENCHES) {
+        Ok(parsed) => parsed,
+        Err(wrong) => {
+            println!("{wrong}");
+            return ExitCode::from(64);
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    let whole = runtime.block_on(async {
+        let servers = Servers::default();
+        let mut whole = true;
+        for name in names {
+            whole &= measure_one(name, &servers, &scale).await;
+        }
+        whole
+    });
+    if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs one bench and keeps what it found; if it cannot be measured, a sentence and no numbers.
+async fn measure_one(name: &'static str, servers: &Servers, scale: &Scale) -> bool {
+    println!("{name}:");
+    let mut report = Report::new(name, scale);
+    let report_to = &mut report;
+    let measured = match name {
+        "steady" => steady::bench(servers, scale, report_to).await,
+        "random" => phases::random(servers, scale, report_to).await,
+        "store-and-drain" => phases::equal(servers, scale, report_to).await,
+        "pass" => phases::pass(servers, scale, report_to).await,
+        "aof" => steady::aof(servers, scale, report_to).await,
+        "order" => phases::order(servers, scale, report_to).await,
+        "tiers" => phases::tiers(servers, scale, report_to).await,
+        "divide" => divide::bench(servers, scale, report_to).await,
+        "lateness" => lateness::bench(servers, scale, report_to).await,
+        "lateness-high" => lateness::high(servers, scale, report_to).await,
+        "rabbitmq" => rabbitmq::bench(servers, scale, report_to).await,
+        "burst" => burst::bench(servers, scale, report_to).await,
+        "memory" => memory::bench(servers, scale, report_to).await,
+        "idle" => idle::bench(servers, scale, report_to).await,
+        "backlog" => backlog::bench(servers, scale, report_to).await,
+        "browse" => browse::bench(servers, scale, report_to).await,
+        _ => unreachable!("the names are checked"),
+    };
+    match &measured {
+        Ok(()) => report.finish(&servers.versions()),
+        Err(why) => println!("{name}: not measured: {why:#}."),
+    }
+    measured.is_ok()
+}

@@ -1,0 +1,359 @@
+//! `replay`: a Kafka topic's past once more, into the store. Beside running relays or without any.
+
+mod types;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use prometheus_client::registry::Registry;
+use tokio::sync::mpsc;
+
+pub use self::types::{Outcome, Overview, Request, Times, Watcher};
+
+use self::types::Note;
+use crate::app::runtime;
+use crate::config::Config;
+use crate::domain::{Clock, Endpoint, OnDuplicate, Route, UnixMs};
+use crate::egress::AllLanes;
+use crate::egress::kafka::KafkaLanes;
+use crate::ingress::kafka::window::{Past, RereadError, Window};
+use crate::ingress::replay::{Again, Bounds, Gathering, Judge, Known, Plan, Planner, Step, Tally};
+use crate::ingress::{self, Intake, Ledger, Source};
+use crate::lifecycle::{Readiness, Shutdown, Tasks};
+use crate::store::{self, Preflight, Store};
+use crate::telemetry::{Bursts, Metrics, RouteMetrics};
+
+/// What is logged unless another filter is configured.
+const FILTER: &str = "warn,lapin=off,rdkafka=error,librdkafka=error";
+/// Longest wait for a store that does not answer at the beginning.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is noted how far the replay has come.
+const NOTE_US: i64 = 1_000_000;
+/// Records that are handed over at once, and batches that may be read ahead.
+const BATCH: usize = 500;
+const AHEAD: usize = 4;
+/// So many records and bytes may be on their way to the store; then all of them are waited for.
+const UNDERWAY: usize = 20_000;
+const UNDERWAY_BYTES: usize = 16 << 20;
+
+/// Replays a route.
+pub fn replay(config: &Config, request: &Request, watcher: &Arc<dyn Watcher>) -> anyhow::Result<Outcome> {
+    // The watcher tells how the replay goes; the rooms say only what is wrong.
+    runtime::run_to_end(&runtime::log_as_text(config, Some(FILTER)), whole(config, request, watcher))
+}
+
+/// All that the steps share.
+struct Replay {
+    route: Arc<Route>,
+    /// How the ingress calls its sources: what is read by partition comes behind it.
+    source: String,
+    store: Store,
+    past: Arc<Past>,
+    clock: Clock,
+    tasks: Tasks,
+    shutdown: Shutdown,
+    metrics: Arc<Metrics>,
+    watcher: Arc<dyn Watcher>,
+}
+
+async fn whole(config: &Config, request: &Request, watcher: &Arc<dyn Watcher>) -> anyhow::Result<Outcome> {
+    let times = request.times;
+    let replay = Replay::begin(config, request, watcher).await?;
+    let past = replay.past.clone();
+    // The group's positions first: what is stored below them is seen by the scan.
+    let mut windows = blocking(move || past.windows(times.since)).await??;
+    let note = replay.note().await?;
+    let resumed = note.as_ref().filter(|note| note.times() == times);
+    if let Some(note) = resumed {
+        for window in &mut windows {
+            // Where the first run would have ended, not where the relays are by now.
+            window.to = note.partitions.get(&window.partition).map_or(window.from, |(_, to)| *to);
+        }
+    }
+    let known = Arc::new(replay.scan().await?);
+    let bounds = Bounds { now: replay.store.clock().now(), until: times.until, due_after: times.due_after };
+    let (plans, tally) = replay.plan(&windows, &known, bounds).await?;
+    let next = |window: &Window| {
+        let noted = resumed.and_then(|note| note.partitions.get(&window.partition));
+        noted.map_or(window.from, |(next, _)| *next).max(window.from)
+    };
+    let done = windows.iter().map(|w| (next(w) - w.from).max(0) as u64).sum();
+    let overview = Overview {
+        tally,
+        known: known.len(),
+        done: resumed.map(|_| done),
+        forgets: note.as_ref().map(Note::times).filter(|other| *other != times),
+        windows: windows.clone(),
+    };
+    if !replay.watcher.goes_on(&overview) || request.dry_run {
+        return Ok(Outcome::Left);
+    }
+    let partitions = windows.iter().map(|w| (w.partition, (next(w), w.to))).collect();
+    let (since_ms, until_ms, due_after_ms) = (times.since.0, times.until.map(|t| t.0), times.due_after.0);
+    let note = Note { since_ms, until_ms, due_after_ms, partitions };
+    replay.store_all(config, &windows, plans, &known, (note, bounds)).await
+}
+
+async fn blocking<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> anyhow::Result<T> {
+    Ok(tokio::task::spawn_blocking(run).await?)
+}
+
+impl Replay {
+    async fn begin(config: &Config, request: &Request, watcher: &Arc<dyn Watcher>) -> anyhow::Result<Self> {
+        let route = &request.route;
+        let Endpoint::Kafka { connection, topic, group } = &route.from else {
+            bail!("route {} does not read from Kafka", route.name);
+        };
+        let (clock, tasks, shutdown) = (Clock::start(), Tasks::default(), Shutdown::default());
+        let preflight = store::preflight(&config.redis, !request.dry_run);
+        match tokio::time::timeout(PATIENCE, preflight).await {
+            Ok(Ok(())) => {}
+            Ok(Err(Preflight::Refused(why))) => return Err(why).context("the store may not be used"),
+            Ok(Err(Preflight::Away(why))) => bail!("the store cannot be used: {why}"),
+            Err(_) => bail!("the store did not answer within {} s", PATIENCE.as_secs()),
+        }
+        let metrics = Metrics::new(&mut Registry::default(), [route.name.clone()]);
+        let store = Store::start(&store::Parts {
+            config: &config.redis,
+            clock,
+            metrics: metrics.clone(),
+            readiness: &Readiness::default(),
+            tasks: &tasks,
+            shutdown: &shutdown,
+            remembers: [(route.name.clone(), route.policy.dedupe_ms)].into(),
+            ordered: route.policy.ordered.then(|| route.name.clone()).into_iter().collect(),
+            shards: 1,
+        })?;
+        let at = config.kafka.get(connection).context("an unknown kafka connection")?;
+        let past = Arc::new(Past::new(at, group, topic, clock)?);
+        let source = format!("kafka/{connection}/{group}/{topic}");
+        let (route, watcher) = (route.clone(), watcher.clone());
+        Ok(Self { route, source, store, past, clock, tasks, shutdown, metrics, watcher })
+    }
+
+    async fn note(&self) -> anyhow::Result<Option<Note>> {
+        let note = self.store.replay_note(&self.route.name).await?;
+        // One of another version says nothing: all is read again then.
+        Ok(note.and_then(|note| serde_json::from_str(&note).ok()))
+    }
+
+    async fn scan(&self) -> anyhow::Result<Known> {
+        let mut known = Gathering::default();
+        let progress = |done, of| self.watcher.scanned(u64::from(done), u64::from(of));
+        let add = |entry: &_, standing| known.add(entry, standing, &self.route);
+        self.store.scan(&self.route.name, add, progress).await?;
+        Ok(known.finish())
+    }
+
+    fn source_of(&self, partition: i32) -> String {
+        format!("{}/{partition}", self.source)
+    }
+
+    /// Reads all of it, and works out what is to be done.
+    async fn plan(
+        &self,
+        windows: &[Window],
+        known: &Arc<Known>,
+        bounds: Bounds,
+    ) -> anyhow::Result<(Vec<Plan>, Tally)> {
+        let total = windows.iter().map(Window::len).sum();
+        let (mut plans, mut tally, mut before) = (Vec::new(), Tally::default(), 0);
+        for window in windows {
+            let (past, known, watcher) = (self.past.clone(), known.clone(), self.watcher.clone());
+            let mut judge = Judge::new(&self.route, &self.source_of(window.partition), bounds.now);
+            let (policy, window) = (self.route.policy.clone(), window.clone());
+            let done = before;
+            before += window.len();
+            let plan = blocking(move || {
+                let mut planner = Planner::new(bounds, &policy, &known, (window.partition, window.from));
+                past.read(&window, window.from, |record| {
+                    watcher.read(done + (record.position.1 - window.from) as u64, total);
+                    planner.take(&judge.judge(record));
+                    true
+                })?;
+                Ok::<_, RereadError>(planner.finish())
+            });
+            let plan = plan.await??;
+            tally += plan.tally;
+            plans.push(plan);
+        }
+        self.watcher.read(total, total);
+        Ok((plans, tally))
+    }
+
+    /// Reads it once more, and does what is to be done.
+    async fn store_all(
+        &self,
+        config: &Config,
+        windows: &[Window],
+        plans: Vec<Plan>,
+        known: &Arc<Known>,
+        (mut note, bounds): (Note, Bounds),
+    ) -> anyhow::Result<Outcome> {
+        let intake = self.intake(config)?;
+        // A name that was taken meanwhile belongs to a later message.
+        let mut route = Route::clone(&self.route);
+        route.policy.on_duplicate = OnDuplicate::Keep;
+        let route = Arc::new(route);
+        self.keep(&note).await?;
+        let mut done = Done { before: 0, total: windows.iter().map(Window::len).sum() };
+        for (window, plan) in windows.iter().zip(plans) {
+            let source = self.source_of(window.partition);
+            let source =
+                intake.open(&route, source).await.ok_or_else(|| anyhow!("the route is not served"))?;
+            let (from, _) = note.partitions.get(&window.partition).copied().unwrap_or((window.to, window.to));
+            let records = self.records(window, from, (plan, known.clone()), bounds);
+            self.store_one((window, source), records, &mut note, &done).await?;
+            done.before += window.len();
+        }
+        self.watcher.stored(done.total, done.total, false);
+        self.store.note_replay(&self.route.name, None).await?;
+        let count = |of: fn(&RouteMetrics) -> u64| self.metrics.route(&route.name).map_or(0, |m| of(m));
+        let (stored, duplicates) = (count(|m| m.stored.get()), count(|m| m.duplicates.get()));
+        let later = self.later(windows, bounds.now).await;
+        let later = later.context("it is done, but what the relays have read meanwhile is not known")?;
+        Ok(Outcome::Done { stored, duplicates, later })
+    }
+
+    /// How many offsets the relays have read beyond these windows.
+    async fn later(&self, windows: &[Window], now: UnixMs) -> anyhow::Result<u64> {
+        let past = self.past.clone();
+        let read = blocking(move || past.windows(now)).await??;
+        let beyond = |w: &Window| read.iter().find(|r| r.partition == w.partition).map_or(0, |r| r.to - w.to);
+        Ok(windows.iter().map(|w| beyond(w).max(0) as u64).sum())
+    }
+
+    /// The ingress's own way into the store. Nothing is published from here: its lanes lead nowhere.
+    fn intake(&self, config: &Config) -> anyhow::Result<Arc<Intake>> {
+        let (routes, shutdown) = (std::slice::from_ref(&self.route), &self.shutdown);
+        let readiness = Readiness::default();
+        let room = store::DeadRoom::new(routes);
+        let skew = config.cluster.max_clock_skew;
+        let gates = ingress::admission_control::start(ingress::admission_control::Parts {
+            routes,
+            store: &self.store,
+            room: &room,
+            metrics: &self.metrics,
+            // A relay takes in beside it.
+            replicas: Box::new(|| 2),
+            max_skew: skew,
+            tasks: &self.tasks,
+            shutdown,
+        });
+        let kafka = KafkaLanes::start([], self.clock, &readiness, &self.tasks, shutdown)?;
+        Ok(Intake::start(ingress::intake::Parts {
+            store: self.store.clone(),
+            lanes: Arc::new(AllLanes::new(kafka, BTreeMap::new())),
+            metrics: self.metrics.clone(),
+            watch: Arc::default(),
+            bursts: Arc::new(Bursts::new(self.clock)),
+            room,
+            gates,
+            tasks: &self.tasks,
+            shutdown,
+            direct_shutdown: shutdown,
+        }))
+    }
+
+    /// A window's records from an offset on, each with what is to be done; read on a thread of its own.
+    fn records(
+        &self,
+        window: &Window,
+        from: i64,
+        (plan, known): (Plan, Arc<Known>),
+        bounds: Bounds,
+    ) -> Records {
+        let (sender, batches) = mpsc::channel(AHEAD);
+        let (past, window) = (self.past.clone(), window.clone());
+        let mut judge = Judge::new(&self.route, &self.source_of(window.partition), bounds.now);
+        let ended = tokio::task::spawn_blocking(move || {
+            let mut batch = Vec::new();
+            past.read(&window, from, |record| {
+                let record = judge.judge(record);
+                let step = plan.step(&record, &known);
+                batch.push((record, step));
+                batch.len() < BATCH || sender.blocking_send(std::mem::take(&mut batch)).is_ok()
+            })?;
+            // Nobody listens any more only when all has failed already.
+            drop(sender.blocking_send(batch));
+            Ok(())
+        });
+        Records { batches, ended }
+    }
+
+    async fn store_one(
+        &self,
+        (window, mut source): (&Window, Source),
+        mut records: Records,
+        note: &mut Note,
+        done: &Done,
+    ) -> anyhow::Result<()> {
+        let ledger = Ledger::new();
+        let (mut bytes, mut noted_us) = (0, self.clock.mono_us());
+        while let Some(batch) = records.batches.recv().await {
+            let Some(last) = batch.last().map(|(record, _)| record.position.1) else { continue };
+            bytes += batch.iter().map(|(record, _)| record.size()).sum::<usize>();
+            if !source.is_open() {
+                self.watcher.stored(done.at(window, last), done.total, true);
+            }
+            if !source.again(batch, &ledger).await {
+                bail!("ended before it was done");
+            }
+            Self::release(&ledger, window, note);
+            if ledger.outstanding() > UNDERWAY || bytes > UNDERWAY_BYTES {
+                self.settle(&ledger, window, note).await;
+                bytes = 0;
+            }
+            self.watcher.stored(done.at(window, last), done.total, false);
+            if self.clock.mono_us() - noted_us > NOTE_US {
+                self.keep(note).await?;
+                noted_us = self.clock.mono_us();
+            }
+        }
+        records.ended.await??;
+        self.settle(&ledger, window, note).await;
+        note.partitions.insert(window.partition, (window.to, window.to));
+        self.keep(note).await
+    }
+
+    /// Waits until all that is under way is stored.
+    async fn settle(&self, ledger: &Arc<Ledger>, window: &Window, note: &mut Note) {
+        Self::release(ledger, window, note);
+        while ledger.outstanding() > 0 {
+            ledger.advanced().await;
+            Self::release(ledger, window, note);
+        }
+    }
+
+    /// Takes in how far the resolved prefix reaches.
+    fn release(ledger: &Arc<Ledger>, window: &Window, note: &mut Note) {
+        if let Some(released) = ledger.release() {
+            let (next, _) = note.partitions.entry(window.partition).or_insert((window.from, window.to));
+            *next = released.last + 1;
+        }
+    }
+
+    async fn keep(&self, note: &Note) -> anyhow::Result<()> {
+        Ok(self.store.note_replay(&self.route.name, Some(&serde_json::to_string(note)?)).await?)
+    }
+}
+
+/// Records that are being read.
+struct Records {
+    batches: mpsc::Receiver<Vec<(Again, Option<Step>)>>,
+    ended: tokio::task::JoinHandle<Result<(), RereadError>>,
+}
+
+/// Offsets of the partitions that are done, and of all.
+struct Done {
+    before: u64,
+    total: u64,
+}
+
+impl Done {
+    fn at(&self, window: &Window, offset: i64) -> u64 {
+        self.before + (offset + 1 - window.from).max(0) as u64
+    }
+}

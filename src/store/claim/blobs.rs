@@ -1,0 +1,231 @@
+//! Reading blobs by their sizes: first how large each is, with its first bytes, in one trip; then the contents in
+//! steps, each with a deadline of its own and within what one role may ask of a process at once.
+
+use std::collections::BTreeMap;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::future::join_all;
+use redis::Value;
+use redis::cluster_routing::Slot;
+
+use crate::domain::Partition;
+use crate::store::StoreError;
+use crate::store::call::keys::Keys;
+use crate::store::call::reply::shape;
+use crate::store::connection::link::{Connected, Link};
+
+/// First bytes of a blob that come with its size. Blobs up to this need no second trip; the first bytes of the others
+/// say how large they are when opened.
+const HEAD: usize = 4096;
+/// Bytes that one step asks for at most. A larger blob is read in parts of this size.
+const STEP: usize = 4 << 20;
+/// Bytes that the reads of one role may ask for at once: they lie in Redis's output buffers.
+pub(in crate::store) const ASKED: usize = 16 << 20;
+/// Bytes of one permit of that.
+const PERMIT: usize = 1024;
+
+/// A blob that is there.
+#[derive(Clone, Debug)]
+pub(in crate::store) struct BlobHead {
+    /// Its length, bytes.
+    pub(in crate::store) len: usize,
+    /// All of it, if it is short, and otherwise its first bytes.
+    pub(in crate::store) head: Bytes,
+}
+
+/// What one trip asks for: whole blobs, or a part of one.
+#[derive(Debug, PartialEq)]
+enum Step {
+    /// The blobs at these places, so many bytes together.
+    Whole(Vec<usize>, usize),
+    /// Of the blob at this place so many bytes from an offset.
+    Part(usize, usize, usize),
+}
+
+impl Link {
+    /// The permits of [`ASKED`].
+    pub(in crate::store) fn asked_permits() -> usize {
+        ASKED / PERMIT
+    }
+
+    /// How large these blobs of one slot are; `None`: not there, or no blob.
+    pub(in crate::store) async fn measure_blobs(
+        &self,
+        slot: Slot,
+        keys: &[String],
+    ) -> Result<Vec<Option<BlobHead>>, StoreError> {
+        let mut measured = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(STEP / HEAD) {
+            let mut pipe = redis::Pipeline::with_capacity(2 * keys.len());
+            for key in keys {
+                pipe.cmd("STRLEN").arg(key).cmd("GETRANGE").arg(key).arg(0).arg(HEAD - 1);
+            }
+            let answers = self.ask_for(slot, pipe, keys.len() * HEAD).await?;
+            for pair in answers.chunks(2) {
+                measured.push(match pair {
+                    [Value::Int(len @ 1..), Value::BulkString(head)] => {
+                        Some(BlobHead { len: *len as usize, head: Bytes::copy_from_slice(head) })
+                    }
+                    [Value::Int(_) | Value::Nil, _] => None,
+                    _ => return Err(shape("the size of a blob")),
+                });
+            }
+        }
+        Ok(measured)
+    }
+
+    /// The contents of blobs that were measured; `None`: gone since.
+    pub(in crate::store) async fn read_blobs(
+        &self,
+        slot: Slot,
+        blobs: &[(String, BlobHead)],
+    ) -> Result<Vec<Option<Bytes>>, StoreError> {
+        let short = |(_, blob): &(String, BlobHead)| (blob.head.len() == blob.len).then(|| blob.head.clone());
+        let mut contents: Vec<Option<Bytes>> = blobs.iter().map(short).collect();
+        let long = blobs.iter().map(|(_, blob)| if blob.len > blob.head.len() { blob.len } else { 0 });
+        let mut parts = BytesMut::new();
+        for step in steps(long) {
+            let mut pipe = redis::Pipeline::new();
+            match step {
+                Step::Whole(places, bytes) => {
+                    for &at in &places {
+                        pipe.cmd("GET").arg(&blobs[at].0);
+                    }
+                    let answers = self.ask_for(slot, pipe, bytes).await?;
+                    for (at, answer) in places.into_iter().zip(answers) {
+                        contents[at] = bulk(answer);
+                    }
+                }
+                Step::Part(at, from, bytes) => {
+                    let (key, blob) = &blobs[at];
+                    pipe.cmd("GETRANGE").arg(key).arg(from).arg(from + bytes - 1);
+                    let part = self.ask_for(slot, pipe, bytes).await?.pop().and_then(bulk);
+                    if from == 0 {
+                        parts = BytesMut::with_capacity(blob.len);
+                    }
+                    parts.extend_from_slice(&part.unwrap_or_default());
+                    if from + bytes == blob.len {
+                        let whole = std::mem::take(&mut parts).freeze();
+                        contents[at] = Some(whole).filter(|whole| whole.len() == blob.len);
+                    }
+                }
+            }
+        }
+        Ok(contents)
+    }
+
+    /// Both at once, for blobs that are not bounded in another way.
+    pub(in crate::store) async fn get_blobs(
+        &self,
+        slot: Slot,
+        keys: Vec<String>,
+    ) -> Result<Vec<Option<Bytes>>, StoreError> {
+        let measured = self.measure_blobs(slot, &keys).await?;
+        let (places, there): (Vec<usize>, Vec<(String, BlobHead)>) = keys
+            .iter()
+            .zip(measured)
+            .enumerate()
+            .filter_map(|(at, (key, blob))| Some((at, (key.clone(), blob?))))
+            .unzip();
+        let mut contents = vec![None; keys.len()];
+        for (at, content) in places.into_iter().zip(self.read_blobs(slot, &there).await?) {
+            contents[at] = content;
+        }
+        Ok(contents)
+    }
+
+    /// The same for blobs of several partitions, in their order.
+    pub(in crate::store) async fn get_blobs_of(
+        &self,
+        keys: &[(Partition, String)],
+    ) -> Result<Vec<Option<Bytes>>, StoreError> {
+        let mut of: BTreeMap<Partition, Vec<usize>> = BTreeMap::new();
+        for (at, (p, _)) in keys.iter().enumerate() {
+            of.entry(*p).or_default().push(at);
+        }
+        let reads = of.into_iter().map(|(p, places)| async move {
+            let own = places.iter().map(|&at| keys[at].1.clone()).collect();
+            (self.get_blobs(Keys::slot(p), own).await, places)
+        });
+        let mut contents = vec![None; keys.len()];
+        for (answer, places) in join_all(reads).await {
+            for (at, content) in places.into_iter().zip(answer?) {
+                contents[at] = content;
+            }
+        }
+        Ok(contents)
+    }
+
+    /// One trip whose answers may have so many bytes. What is no string is answered as nil.
+    async fn ask_for(
+        &self,
+        slot: Slot,
+        mut pipe: redis::Pipeline,
+        bytes: usize,
+    ) -> Result<Vec<Value>, StoreError> {
+        let permits = (bytes / PERMIT).clamp(1, Self::asked_permits()) as u32;
+        let ended = |_| StoreError::Unavailable("shutting down".to_owned());
+        let _asked = self.asked().acquire_many(permits).await.map_err(ended)?;
+        let connected: Connected = self.reach(slot).await?;
+        pipe.ignore_errors();
+        let answers: Vec<Value> = pipe
+            .query_async(&mut connected.connection.asking(bytes as u64))
+            .await
+            .map_err(|error| self.judge(&connected, &error))?;
+        self.still_counts(&connected)?;
+        let nil_of_another_type = |answer| match answer {
+            Value::ServerError(error) if error.code() == "WRONGTYPE" => Ok(Value::Nil),
+            Value::ServerError(error) => Err(self.judge(&connected, &error.into())),
+            answer => Ok(answer),
+        };
+        answers.into_iter().map(nil_of_another_type).collect()
+    }
+}
+
+fn bulk(answer: Value) -> Option<Bytes> {
+    if let Value::BulkString(bytes) = answer { Some(Bytes::from(bytes)) } else { None }
+}
+
+/// Cuts blobs of these lengths into steps, in their order; those of length 0 are left out.
+fn steps(lengths: impl Iterator<Item = usize>) -> Vec<Step> {
+    let (mut steps, mut places, mut bytes) = (Vec::new(), Vec::new(), 0);
+    for (at, len) in lengths.enumerate().filter(|(_, len)| *len > 0) {
+        if len > STEP {
+            let part = |from| Step::Part(at, from, STEP.min(len - from));
+            steps.extend((0..len).step_by(STEP).map(part));
+            continue;
+        }
+        if bytes + len > STEP {
+            steps.push(Step::Whole(std::mem::take(&mut places), bytes));
+            bytes = 0;
+        }
+        places.push(at);
+        bytes += len;
+    }
+    if !places.is_empty() {
+        steps.push(Step::Whole(places, bytes));
+    }
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_asks_for_some_mebibytes_and_a_larger_blob_comes_in_parts() {
+        const MIB: usize = 1 << 20;
+        let steps_of = |lengths: &[usize]| steps(lengths.iter().copied());
+        assert_eq!(steps_of(&[]), []);
+        assert_eq!(steps_of(&[0, 10, 0, 20]), [Step::Whole(vec![1, 3], 30)]);
+        let (two, one) = (2 * MIB, MIB);
+        assert_eq!(
+            steps_of(&[two, two, one]),
+            [Step::Whole(vec![0, 1], 4 * MIB), Step::Whole(vec![2], one)],
+            "a step is filled and not exceeded"
+        );
+        let parts = [Step::Part(1, 0, STEP), Step::Part(1, STEP, 3), Step::Whole(vec![0, 2], 2)];
+        assert_eq!(steps_of(&[1, STEP + 3, 1]), parts);
+        assert_eq!(steps_of(&[STEP]), [Step::Whole(vec![0], STEP)]);
+    }
+}

@@ -1,0 +1,330 @@
+//! What the timer asks of the store on the way out: claims on what is due, and the sweep of claims whose holders
+//! died.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::{self, StreamExt};
+use redis::Value;
+use tokio::time::{Instant, timeout, timeout_at};
+use tracing::warn;
+
+use super::blobs::BlobHead;
+use crate::backoff::Backoff;
+use crate::domain::limits::SPLIT_EXPIRIES;
+use crate::domain::{Partition, UnixMs};
+use crate::store::call::keys::Keys;
+use crate::store::call::numbered::{Arg, Call};
+use crate::store::call::reply::{shape, text};
+use crate::store::call::scripts;
+use crate::store::call::scripts::With;
+use crate::store::connection::link::read;
+use crate::store::model::bundle::BundleId;
+use crate::store::model::codec::{later_version, plain_len};
+use crate::store::{Bundle, Claim, ClaimRequest, Claimed, CodecError, Store, StoreError, Swept, decode};
+
+/// Expired claims of one partition that one sweep takes at most.
+const SWEEP: usize = 100;
+/// Longest time for the sweeps of all partitions that were asked for, and least and longest for the look before them.
+const SWEEP_DEADLINE: Duration = Duration::from_secs(10);
+const SWEEP_LOOK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
+/// Sweeps on their way at once.
+const SWEEPS_AT_ONCE: usize = 16;
+
+/// A claimed bundle whose content was not read yet.
+#[derive(Debug)]
+pub struct Measured {
+    /// The bundle, without its content.
+    pub claimed: Claimed,
+    /// Bytes that it takes when opened; 0 if its blob is not there.
+    pub bytes: usize,
+    head: Option<BlobHead>,
+}
+
+impl Store {
+    /// Claims what is due within the look-ahead, with its content. What another holder has, or what is gone
+    /// by now, is simply not in the answer. A call whose answer was lost answers the same bundles again, however
+    /// long that took: the caller's own deadline counts from before this call.
+    pub async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
+        let until_us = self.lease_end(request);
+        let measured = self.claim_measured(request).await?;
+        self.open_claimed(request.partition, &measured, &until_us).await
+    }
+
+    /// Claims without reading the contents, which may be more than the caller has room for: of each bundle it is told
+    /// how many bytes it takes. Those that it wants it opens, the others it gives back.
+    pub async fn claim_measured(&self, request: &ClaimRequest) -> Result<Vec<Measured>, StoreError> {
+        let (token, values) = self.send_claim(request, Vec::new(), With::default()).await?;
+        self.measure(request, &token, &values).await
+    }
+
+    pub(in crate::store) fn lease_end(&self, request: &ClaimRequest) -> AtomicI64 {
+        let now_us = self.0.clock.local().mono_us();
+        now_us.saturating_add(request.lease_ms as i64 * 1000).into()
+    }
+
+    /// Makes the call; `head` are the arguments that come before those of every claim.
+    pub(in crate::store) async fn send_claim(
+        &self,
+        request: &ClaimRequest,
+        head: Vec<Arg>,
+        with: With,
+    ) -> Result<(Arc<str>, Vec<Value>), StoreError> {
+        let p = request.partition;
+        let token: Arc<str> = self.0.ids.unique().into();
+        let mut keys = self.0.keys.fixed_of(p, with);
+        keys.extend(request.shelves.iter().map(|(shelf, _)| self.0.keys.due(p, shelf)));
+        let mut args = head;
+        args.extend::<[Arg; 5]>([
+            token.as_ref().into(),
+            request.lookahead_ms.into(),
+            request.lease_ms.into(),
+            request.max_bundles.into(),
+            request.shelves.len().into(),
+        ]);
+        for (shelf, messages) in &request.shelves {
+            args.extend::<[Arg; 2]>([shelf.as_str().into(), (*messages).into()]);
+        }
+        let call = Call { script: scripts::CLAIM.of(with), op: "claim", keys, args, blobs: Vec::new() };
+        let answer = self.0.claims.run(p, call).await?;
+        let Value::Array(values) = answer else { return Err(shape("the answer to a claim")) };
+        Ok((token, values))
+    }
+
+    /// How large the bundles are that were claimed: one trip.
+    pub(in crate::store) async fn measure(
+        &self,
+        request: &ClaimRequest,
+        token: &Arc<str>,
+        rows: &[Value],
+    ) -> Result<Vec<Measured>, StoreError> {
+        let p = request.partition;
+        let mut taken = Vec::with_capacity(rows.len());
+        for row in rows {
+            taken.extend(read_claimed(p, token, row)?);
+        }
+        let keys: Vec<String> = taken.iter().map(|c| self.0.keys.blob(p, &c.claim.id)).collect();
+        let (link, until_us) = (self.0.claims.link(), self.lease_end(request));
+        let (mut failures, mut asked_again) = (0, false);
+        let heads = loop {
+            let answer = link.measure_blobs(Keys::slot(p), &keys).await;
+            if self.is_worth_another(answer.as_ref().err(), &until_us, &mut failures).await {
+                continue;
+            }
+            let heads = answer?;
+            if asked_again || heads.iter().all(Option::is_some) {
+                break heads;
+            }
+            // Somebody who answered for this partition for a moment only may have lacked them.
+            asked_again = true;
+            tokio::time::sleep(Backoff::CLIENT.wait(1)).await;
+        };
+        let measured = |(claimed, head): (Claimed, Option<BlobHead>)| {
+            let bytes = head.as_ref().map_or(0, |blob| blob.len.max(plain_len(&blob.head).unwrap_or(0)));
+            Measured { claimed, bytes, head }
+        };
+        Ok(taken.into_iter().zip(heads).map(measured).collect())
+    }
+
+    /// Reads and opens bundles of one partition that were claimed. Tries on until `until_us`, monotonic microseconds:
+    /// whoever extends the claims meanwhile moves it.
+    pub async fn open_claimed(
+        &self,
+        p: Partition,
+        measured: &[Measured],
+        until_us: &AtomicI64,
+    ) -> Result<Vec<Claimed>, StoreError> {
+        let wanted = |one: &Measured| Some((self.0.keys.blob(p, &one.claimed.claim.id), one.head.clone()?));
+        let wanted: Vec<(String, BlobHead)> = measured.iter().filter_map(wanted).collect();
+        let link = self.0.claims.link();
+        let mut failures = 0;
+        let mut blobs = loop {
+            let answer = link.read_blobs(Keys::slot(p), &wanted).await;
+            if !self.is_worth_another(answer.as_ref().err(), until_us, &mut failures).await {
+                break answer?.into_iter();
+            }
+        };
+        let opened = |one: &Measured| {
+            let mut claimed = one.claimed.clone();
+            if let Some(blob) = one.head.as_ref().and_then(|_| blobs.next()).flatten() {
+                claimed.blob = blob;
+                claimed.bundle = open(&claimed).map_err(Some);
+            }
+            claimed
+        };
+        Ok(measured.iter().map(opened).collect())
+    }
+
+    /// Waits before the next try, while claims are held: given up here, they would wait for their deadline.
+    async fn is_worth_another(
+        &self,
+        error: Option<&StoreError>,
+        until_us: &AtomicI64,
+        failures: &mut u32,
+    ) -> bool {
+        let held = self.0.clock.local().mono_us() < until_us.load(Ordering::Relaxed);
+        let again = held && matches!(error, Some(StoreError::Unavailable(_)));
+        if again {
+            *failures += 1;
+            tokio::time::sleep(Backoff::CLIENT.wait(*failures)).await;
+        }
+        again
+    }
+
+    /// Returns expired claims to their due zsets, at most a hundred a partition at a time, and brings back
+    /// deadlines that lie more than a lease ahead. Of the partitions in `held` nothing expires. Names that were
+    /// delivered long enough ago are forgotten. These two only if it is to be `thorough`: they do not press. Looks in
+    /// one trip a node; answers each partition by itself, those that cannot be swept in time with an error.
+    pub async fn sweep(
+        &self,
+        partitions: &[Partition],
+        lease_ms: u64,
+        held: &BTreeSet<Partition>,
+        thorough: bool,
+    ) -> Vec<(Partition, Result<Swept, StoreError>)> {
+        let late = |what| StoreError::Unavailable(format!("no answer to a {what} in time"));
+        let ends = Instant::now() + SWEEP_DEADLINE;
+        // A look that took longer says nothing of who could extend its claims meanwhile.
+        let patience = Duration::from_millis(lease_ms / 2).clamp(SWEEP_LOOK.0, SWEEP_LOOK.1);
+        let Ok(looks) = timeout(patience, self.sweep_looks(partitions, lease_ms, thorough)).await else {
+            return partitions.iter().map(|&p| (p, Err(late("look for expired claims")))).collect();
+        };
+        let looks: Vec<(Partition, Result<SweepLook, StoreError>)> =
+            partitions.iter().copied().zip(looks).collect();
+        let sweeps = stream::iter(looks).map(|(p, look)| async move {
+            match look {
+                Ok(look) => (p, self.sweep_found(p, look, lease_ms, held.contains(&p)).await),
+                Err(why) => (p, Err(why)),
+            }
+        });
+        let mut sweeps = std::pin::pin!(sweeps.buffered(SWEEPS_AT_ONCE));
+        let mut swept = Vec::with_capacity(partitions.len());
+        while let Ok(Some(one)) = timeout_at(ends, sweeps.next()).await {
+            swept.push(one);
+        }
+        swept.extend(partitions[swept.len()..].iter().map(|&p| (p, Err(late("sweep")))));
+        swept
+    }
+
+    /// What there is to sweep, by partition. Deadlines are judged by the clock of the master that wrote them.
+    async fn sweep_looks(
+        &self,
+        partitions: &[Partition],
+        lease_ms: u64,
+        thorough: bool,
+    ) -> Vec<Result<SweepLook, StoreError>> {
+        let claimed = |p, from: String, to: String| {
+            let mut claimed = redis::cmd("ZRANGEBYSCORE");
+            claimed.arg(self.0.keys.of(p, "claims")).arg(from).arg(to).arg("LIMIT").arg(0).arg(SWEEP);
+            claimed
+        };
+        let mut commands = Vec::with_capacity(partitions.len() * 3);
+        for &p in partitions {
+            let slot = Keys::slot(p);
+            let now = match self.0.side.reach(slot).await {
+                Ok(connected) => self.0.clock.now_of(connected.clock),
+                Err(_) => self.0.clock.now(),
+            };
+            commands.push((slot, claimed(p, "-inf".to_owned(), now.to_string())));
+            if thorough {
+                let far = now.plus(lease_ms as i64 + 1000);
+                commands.push((slot, claimed(p, far.to_string(), "+inf".to_owned())));
+                let mut over = redis::cmd("ZCOUNT");
+                over.arg(self.0.keys.delivered(p)).arg("-inf").arg(now.0);
+                commands.push((slot, over));
+            }
+        }
+        let mut seen = self.0.side.gather(commands).await.into_iter();
+        let mut looks = Vec::with_capacity(partitions.len());
+        for _ in partitions {
+            let found: Result<Vec<Value>, StoreError> =
+                seen.by_ref().take(if thorough { 3 } else { 1 }).collect();
+            looks.push(found.and_then(SweepLook::read));
+        }
+        looks
+    }
+
+    /// One partition's, by what a look has found there.
+    async fn sweep_found(
+        &self,
+        p: Partition,
+        look: SweepLook,
+        lease_ms: u64,
+        hold: bool,
+    ) -> Result<Swept, StoreError> {
+        if look.over > 0 {
+            self.trim(p).await?;
+        }
+        let ids: Vec<BundleId> = look.claims.iter().filter_map(|id| BundleId::parse(id)).collect();
+        if ids.is_empty() {
+            return Ok(Swept::default());
+        }
+        let mut keys = self.0.keys.fixed(p);
+        keys.extend(ids.iter().map(|id| self.0.keys.due(p, id.shelf())));
+        let mut args: Vec<Arg> =
+            vec![lease_ms.into(), (if hold { "1" } else { "0" }).into(), ids.len().into()];
+        args.extend(ids.iter().map(|id| Arg::from(id.as_str())));
+        let call = Call { script: &scripts::SWEEP, op: "sweep", keys, args, blobs: Vec::new() };
+        let letters = text(&self.0.settles.run_unnumbered(p, &call).await?)?;
+        let count = |letter| letters.chars().filter(|&l| l == letter).count() as u32;
+        Ok(Swept { expired: count('e'), clamped: count('c') })
+    }
+}
+
+/// What a sweep has found in one partition: claims whose deadline has passed or lies too far ahead, and how many names
+/// need not be remembered any longer.
+struct SweepLook {
+    claims: Vec<String>,
+    over: u64,
+}
+
+impl SweepLook {
+    fn read(found: Vec<Value>) -> Result<Self, StoreError> {
+        let mut found = found.into_iter();
+        let mut claims: Vec<String> = found.next().map_or(Ok(Vec::new()), read)?;
+        claims.extend(found.next().map_or(Ok(Vec::new()), read::<Vec<String>>)?);
+        Ok(Self { claims, over: found.next().map_or(Ok(0), read)? })
+    }
+}
+
+/// A bundle that was opened twice since it expired twice kills whoever decodes it: nobody does any more. One of a later
+/// version is not decoded, and never judged by that.
+fn open(claimed: &Claimed) -> Result<Bundle, CodecError> {
+    if let Some(version) = later_version(&claimed.blob) {
+        return Err(CodecError::UnknownVersion(version));
+    }
+    if claimed.opened > SPLIT_EXPIRIES { Err(CodecError::Poison) } else { decode(&claimed.blob) }
+}
+
+/// One claimed bundle; `None` if what stood in the due zset is no bundle's id: it must not cost the others.
+fn read_claimed(p: Partition, token: &Arc<str>, row: &Value) -> Result<Option<Claimed>, StoreError> {
+    let row = text(row)?;
+    let (due, said, id) = match row.strip_prefix("* ") {
+        None => row.split_once(' ').map(|(due, id)| (due, None, id)),
+        Some(row) => match row.splitn(6, ' ').collect::<Vec<_>>()[..] {
+            [due, expiries, opened, gone, done, id] => Some((due, Some((expiries, opened, gone, done)), id)),
+            _ => None,
+        },
+    }
+    .ok_or_else(|| shape("a claimed bundle"))?;
+    let Some(id) = BundleId::parse(id) else {
+        warn!(partition = p.0, id, "what was claimed is no bundle; the audit will remove it");
+        return Ok(None);
+    };
+    let (expiries, opened, gone, done) = said.unwrap_or(("0", "0", "", ""));
+    let number = |text: &str| text.parse::<i64>().map_err(|_| shape("a claimed bundle"));
+    let bit = |map: &str, index: usize| map.as_bytes().get(index) == Some(&b'1');
+    let skip = (0..id.count()).map(|index| bit(gone, index) || bit(done, index)).collect();
+    Ok(Some(Claimed {
+        claim: Claim { partition: p, id, token: token.clone() },
+        due: UnixMs(number(due)?),
+        expiries: number(expiries)? as u32,
+        opened: number(opened)? as u32,
+        skip,
+        bundle: Err(None),
+        blob: Bytes::new(),
+    }))
+}

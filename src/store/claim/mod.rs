@@ -1,0 +1,9 @@
+//! What timers ask of the store: which bundles are due, claiming and reading them, and settling them once verdicts are in.
+
+pub(super) mod blobs;
+pub(super) mod claims;
+pub(super) mod dedupe;
+pub(super) mod heads;
+pub(super) mod key_order;
+pub(super) mod rate_tokens;
+pub(super) mod settle;

@@ -1,0 +1,121 @@
+//! One readiness part, and one line of the log, for all connections to Redis.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+use tracing::{info, warn};
+
+use crate::lifecycle::{Part, Readiness};
+use crate::store::Config;
+
+/// A connection: its role, and the number of its node.
+type Which = (&'static str, u64);
+
+/// Stands for a role's way to the nodes as a whole: no node has this number.
+const WAY: u64 = 0;
+
+/// `redis`: up while every connection to every master is up.
+pub(in crate::store) struct Health {
+    part: Part,
+    place: String,
+    /// Each connection and what is wrong with it, if anything.
+    connections: Mutex<BTreeMap<Which, Option<String>>>,
+}
+
+impl Health {
+    /// Waits for a connection of each role.
+    pub(in crate::store) fn new(config: &Config, readiness: &Readiness, roles: &[&'static str]) -> Self {
+        let part = readiness.part("redis", true);
+        let waiting = roles.iter().map(|role| ((*role, WAY), Some("not reached yet".to_owned())));
+        Self { part, place: config.place(), connections: Mutex::new(waiting.collect()) }
+    }
+
+    /// A connection is about to be made: what it reports before its role follows it counts.
+    pub(in crate::store) fn expect(&self, which: Which) {
+        let waiting = || Some("not reached yet".to_owned());
+        self.connections.lock().entry(which).or_insert_with(waiting);
+    }
+
+    /// A role has connections to these nodes now, and to no others.
+    pub(in crate::store) fn follow(&self, role: &'static str, nodes: &[u64], trouble: Option<&str>) {
+        let mut connections = self.connections.lock();
+        connections.retain(|(of, node), _| *of != role || nodes.contains(node));
+        for node in nodes {
+            connections.entry((role, *node)).or_insert_with(|| Some("not reached yet".to_owned()));
+        }
+        let trouble = trouble.map(str::to_owned);
+        connections.insert((role, WAY), trouble.or_else(|| nodes.is_empty().then(|| "no master".to_owned())));
+        self.tell(&connections);
+    }
+
+    /// Notes how a connection stands; says so when that changes how Redis as a whole does.
+    pub(in crate::store) fn report(&self, which: Which, trouble: Option<&str>) {
+        let mut connections = self.connections.lock();
+        // One to a node that has been let go of meanwhile is no news.
+        if let Some(known) = connections.get_mut(&which) {
+            *known = trouble.map(str::to_owned);
+            self.tell(&connections);
+        }
+    }
+
+    fn tell(&self, connections: &BTreeMap<Which, Option<String>>) {
+        match connections.values().flatten().next() {
+            Some(why) => {
+                if self.part.down(why.as_str()) {
+                    warn!(redis = self.place, error = why, "redis is away; waiting for it");
+                }
+            }
+            None => {
+                if self.part.up() {
+                    info!(redis = self.place, "connected to redis");
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{Partitions, Secret};
+    use crate::store::config::{Durability, Overrides, Topology};
+
+    #[test]
+    fn redis_is_up_only_while_every_connection_to_every_master_is() {
+        let readiness = Readiness::default();
+        let config = Config {
+            topology: Topology::Standalone(Secret::new("redis://127.0.0.1:1")),
+            prefix: "postdate".into(),
+            partitions: Partitions::new(1).expect("a count"),
+            durability: Durability::Async,
+            overrides: Overrides::default(),
+        };
+        let health = Health::new(&config, &readiness, &["side", "claim"]);
+        health.expect(("side", 1));
+        health.report(("side", 1), None);
+        health.follow("side", &[1], None);
+        health.follow("claim", &[2], None);
+        assert!(!readiness.is_ready(), "one was never up");
+        health.report(("claim", 2), None);
+        assert!(readiness.is_ready());
+        health.report(("claim", 2), Some("refused"));
+        assert!(!readiness.is_ready(), "one is lost");
+        health.report(("side", 1), Some("refused"));
+        health.report(("claim", 2), None);
+        assert!(!readiness.is_ready(), "the other is");
+        health.report(("side", 1), None);
+        assert!(readiness.is_ready());
+        health.follow("claim", &[2, 3], None);
+        assert!(!readiness.is_ready(), "a new master is not reached yet");
+        health.follow("claim", &[3], None);
+        health.report(("claim", 2), Some("let go of"));
+        health.report(("claim", 3), None);
+        assert!(readiness.is_ready(), "the old one is nobody's concern");
+        health.expect(("claim", 4));
+        health.report(("claim", 4), None);
+        health.follow("claim", &[3, 4], None);
+        assert!(readiness.is_ready(), "it was up before it was followed");
+        health.follow("claim", &[], None);
+        assert!(!readiness.is_ready(), "nobody is the master");
+    }
+}

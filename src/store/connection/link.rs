@@ -1,0 +1,339 @@
+//! One role's way to the store: a supervised connection to every master, and for each call the one that serves its
+//! slot. Follows what the topology says: a node that is no longer a master is let go of at once, and what it
+//! answers after that does not count.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use redis::cluster_routing::Slot;
+use redis::{Cmd, FromRedisValue, Pipeline, RedisError, Value};
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::durability::Short;
+use super::health::Health;
+pub(in crate::store) use super::node::Connected;
+use super::node::{NodeLink, Purpose, is_broken};
+use super::topology::{Map, Node, Watched, client};
+use crate::domain::StoreClock;
+use crate::lifecycle::Tasks;
+use crate::store::{Config, StoreError};
+
+/// A role's connections. Cheap to clone.
+#[derive(Clone)]
+pub(in crate::store) struct Link(Arc<Inner>);
+
+struct Inner {
+    purpose: Purpose,
+    watched: Watched,
+    routes: watch::Receiver<Routes>,
+    /// Why the last confirmation fell short, if it did.
+    unconfirmed: Mutex<Option<String>>,
+    /// Bounds what reads of blobs ask for at once, see [`crate::store::claim::blobs`].
+    asked: Semaphore,
+}
+
+/// The map, and a connection to each of its nodes.
+#[derive(Clone, Default)]
+struct Routes {
+    map: Arc<Map>,
+    /// In the map's order; `None`: its address cannot be one.
+    nodes: Vec<Option<NodeLink>>,
+}
+
+impl Routes {
+    fn node_of(&self, slot: Slot) -> Option<&NodeLink> {
+        self.nodes.get(self.map.node_of(slot)?)?.as_ref()
+    }
+}
+
+/// Starts connections as the map asks for them.
+struct Starter {
+    config: Config,
+    purpose: Purpose,
+    health: Arc<Health>,
+    clock: Arc<StoreClock>,
+    tasks: Tasks,
+    force: CancellationToken,
+}
+
+impl Link {
+    pub(in crate::store) fn start(
+        config: &Config,
+        purpose: Purpose,
+        watched: &Watched,
+        health: &Arc<Health>,
+        clock: &Arc<StoreClock>,
+        tasks: &Tasks,
+        force: &CancellationToken,
+    ) -> Self {
+        let starter = Starter {
+            config: config.clone(),
+            purpose,
+            health: health.clone(),
+            clock: clock.clone(),
+            tasks: tasks.clone(),
+            force: force.clone(),
+        };
+        let mut map = watched.map.clone();
+        let first = starter.follow(&Routes::default(), &map.borrow_and_update().clone());
+        let (publish, routes) = watch::channel(first);
+        let force = force.clone();
+        tasks.spawn(&format!("store:routes:{}", purpose.role), async move {
+            loop {
+                tokio::select! {
+                    () = force.cancelled() => return,
+                    changed = map.changed() => if changed.is_err() {
+                        // It never changes: one server.
+                        force.cancelled().await;
+                        return;
+                    },
+                }
+                let map = map.borrow_and_update().clone();
+                publish.send_modify(|routes| *routes = starter.follow(routes, &map));
+            }
+        });
+        let (watched, unconfirmed) = (watched.clone(), Mutex::default());
+        let asked = Semaphore::new(Self::asked_permits());
+        Self(Arc::new(Inner { purpose, watched, routes, unconfirmed, asked }))
+    }
+
+    /// What reads of blobs may still ask for.
+    pub(in crate::store) fn asked(&self) -> &Semaphore {
+        &self.0.asked
+    }
+
+    /// The connection to the node that serves this slot, as soon as there is one. Waits for ever; callers have
+    /// their own deadline or are meant to wait. Cancel-safe.
+    pub(in crate::store) async fn to(&self, slot: Slot) -> Result<Connected, StoreError> {
+        let ended = || StoreError::Unavailable("shutting down".to_owned());
+        let mut routes = self.0.routes.clone();
+        loop {
+            let node = routes.borrow_and_update().node_of(slot).cloned();
+            let connected = async {
+                match node {
+                    Some(node) => node.get().await,
+                    None => None,
+                }
+            };
+            tokio::select! {
+                Some(connected) = connected => return Ok(connected.of(slot)),
+                changed = routes.changed() => changed.map_err(|_| ended())?,
+            }
+        }
+    }
+
+    /// The same without waiting, for what must not be held up by a node that is away. With one node only, there is
+    /// nothing that it could hold up, and this waits too.
+    pub(in crate::store) async fn reach(&self, slot: Slot) -> Result<Connected, StoreError> {
+        if !self.0.watched.split {
+            return self.to(slot).await;
+        }
+        let routes = self.0.routes.borrow();
+        let node = routes
+            .node_of(slot)
+            .ok_or_else(|| StoreError::Unavailable("nobody serves the partition's slot".to_owned()))?;
+        let connected = node.now().ok_or_else(|| StoreError::Unavailable("a node is away".to_owned()))?;
+        Ok(connected.of(slot))
+    }
+
+    /// A connection to each master that is there now.
+    pub(in crate::store) fn each(&self) -> Vec<Connected> {
+        self.0.routes.borrow().nodes.iter().flatten().filter_map(NodeLink::now).collect()
+    }
+
+    /// Whether every slot is served and every master can be reached.
+    pub(in crate::store) fn is_up(&self) -> bool {
+        let routes = self.0.routes.borrow();
+        let up = |node: &Option<NodeLink>| node.as_ref().is_some_and(|node| node.now().is_some());
+        routes.map.trouble.is_none() && !routes.nodes.is_empty() && routes.nodes.iter().all(up)
+    }
+
+    /// Whether what this connection answers still counts: its node serves what was asked for.
+    pub(in crate::store) fn still_counts(&self, connected: &Connected) -> Result<(), StoreError> {
+        let routes = self.0.routes.borrow();
+        let node = connected.slot.and_then(|slot| routes.node_of(slot)).map(|node| node.id);
+        if connected.slot.is_none() || node == Some(connected.node) {
+            return Ok(());
+        }
+        Err(StoreError::Unavailable("answered by a node that has been replaced".to_owned()))
+    }
+
+    /// Sends commands that belong together, all of one slot, in one trip.
+    pub(in crate::store) async fn pipe<T: FromRedisValue>(
+        &self,
+        slot: Slot,
+        pipe: &Pipeline,
+    ) -> Result<T, StoreError> {
+        let connected = self.reach(slot).await?;
+        let told = pipe.query_async(&mut connected.connection.clone()).await;
+        let told = told.map_err(|error| self.judge(&connected, &error))?;
+        self.still_counts(&connected)?;
+        Ok(told)
+    }
+
+    /// Sends commands to whoever serves them, one trip a node, all at once; answers each by itself.
+    pub(in crate::store) async fn gather(
+        &self,
+        commands: Vec<(Slot, Cmd)>,
+    ) -> Vec<Result<Value, StoreError>> {
+        let mut answers: Vec<Result<Value, StoreError>> = Vec::with_capacity(commands.len());
+        let mut trips: BTreeMap<u64, (Connected, Pipeline, Vec<usize>)> = BTreeMap::new();
+        let mut only: Option<Connected> = None;
+        for (at, (slot, command)) in commands.into_iter().enumerate() {
+            let reached = match &only {
+                Some(connected) => Ok(connected.clone()),
+                None => self.reach(slot).await,
+            };
+            if !self.0.watched.split {
+                only = reached.clone().ok();
+            }
+            match reached {
+                Ok(connected) => {
+                    let fresh = || (connected.clone(), redis::pipe(), Vec::new());
+                    let (_, pipe, places) = trips.entry(connected.node).or_insert_with(fresh);
+                    pipe.add_command(command);
+                    places.push(at);
+                    answers.push(Ok(Value::Nil));
+                }
+                Err(why) => answers.push(Err(why)),
+            }
+        }
+        let sent = trips.into_values().map(|(connected, mut pipe, places)| async move {
+            pipe.ignore_errors();
+            let told: Result<Vec<Value>, RedisError> =
+                pipe.query_async(&mut connected.connection.clone()).await;
+            (connected, places, told)
+        });
+        for (connected, places, told) in join_all(sent).await {
+            match told {
+                Ok(values) => {
+                    for (at, value) in places.into_iter().zip(values) {
+                        answers[at] = value.extract_error().map_err(|error| self.judge(&connected, &error));
+                    }
+                }
+                Err(error) => {
+                    let why = self.judge(&connected, &error);
+                    for at in places {
+                        answers[at] = Err(why.clone());
+                    }
+                }
+            }
+        }
+        answers
+    }
+
+    /// The same for what is of no use in part.
+    pub(in crate::store) async fn gather_all<T: FromRedisValue>(
+        &self,
+        commands: Vec<(Slot, Cmd)>,
+    ) -> Result<Vec<T>, StoreError> {
+        self.gather(commands).await.into_iter().map(|answer| read(answer?)).collect()
+    }
+
+    /// Waits until a call that this connection has just answered is where the tier wants it. Not confirmed, it is
+    /// to be made again.
+    pub(in crate::store) async fn confirm(&self, connected: &Connected) -> Result<(), StoreError> {
+        let role = self.0.purpose.role;
+        match connected.confirms.confirm(&connected.connection).await {
+            Ok(()) => {
+                if self.0.unconfirmed.lock().take().is_some() {
+                    info!(role, "what is stored is confirmed again");
+                }
+                Ok(())
+            }
+            Err(Short::Few(why)) => {
+                if self.0.unconfirmed.lock().replace(why.clone()).is_none() {
+                    let tier = self.0.purpose.durability.name();
+                    warn!(
+                        role,
+                        durability = tier,
+                        error = why,
+                        "not confirmed, so it does not count; trying on"
+                    );
+                }
+                Err(StoreError::Unavailable(why))
+            }
+            Err(Short::Failed(error)) => Err(self.judge(connected, &error)),
+        }
+    }
+
+    /// Why the last call that was to be confirmed was not, if so.
+    pub(in crate::store) fn unconfirmed(&self) -> Option<String> {
+        self.0.unconfirmed.lock().clone()
+    }
+
+    /// Judges an error: one that speaks of the connection or the server's role has it replaced, one that speaks of
+    /// who serves what has that looked at again.
+    pub(in crate::store) fn judge(&self, connected: &Connected, error: &RedisError) -> StoreError {
+        let broken = is_broken(error);
+        if broken {
+            connected.give_up();
+        }
+        let text = error.to_string();
+        let moved = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"];
+        let moved = moved.iter().any(|code| text.contains(code));
+        if broken || moved {
+            self.0.watched.look_now.notify_one();
+        }
+        sort(error, text)
+    }
+}
+
+/// An answer as what it should be.
+pub(in crate::store) fn read<T: FromRedisValue>(value: Value) -> Result<T, StoreError> {
+    T::from_redis_value(value).map_err(|error| StoreError::Damaged(error.to_string()))
+}
+
+impl Starter {
+    /// The same nodes keep their connections, new ones get theirs, and those of the others end.
+    fn follow(&self, had: &Routes, map: &Arc<Map>) -> Routes {
+        let find = |node: &Node| {
+            let at = had.map.nodes.iter().position(|old| old == node)?;
+            had.nodes.get(at)?.clone()
+        };
+        let nodes: Vec<Option<NodeLink>> =
+            map.nodes.iter().map(|node| find(node).or_else(|| self.node(node))).collect();
+        let ids: Vec<u64> = nodes.iter().flatten().map(|node| node.id).collect();
+        self.health.follow(self.purpose.role, &ids, map.trouble.as_deref());
+        if !map.nodes.is_empty() {
+            self.clock.follow(&map.nodes.iter().map(Node::clock).collect::<Vec<_>>());
+        }
+        Routes { map: map.clone(), nodes }
+    }
+
+    fn node(&self, node: &Node) -> Option<NodeLink> {
+        match client(&self.config, node) {
+            Ok(client) => Some(NodeLink::start(
+                client,
+                node.clock(),
+                self.purpose,
+                &self.health,
+                &self.tasks,
+                &self.force,
+            )),
+            Err(error) => {
+                // The configuration was checked: only an address that somebody named can be wrong.
+                warn!(%node, %error, "this is no address of a master");
+                None
+            }
+        }
+    }
+}
+
+/// Sorts a client's error by what is to be done about it.
+fn sort(error: &RedisError, text: String) -> StoreError {
+    match error.code().unwrap_or_default() {
+        "OOM" => StoreError::Full(text),
+        // Inside MULTI every command is refused at `maxmemory`, and EXEC says only that.
+        "EXECABORT" if text.contains("OOM") => StoreError::Full(text),
+        // A key that is not ours, or a script that fails of itself: asking again would fail again.
+        "WRONGTYPE" | "ERR" => StoreError::Damaged(text),
+        // A command of several: their error has no code of its own.
+        "" if text.contains("WRONGTYPE") => StoreError::Damaged(text),
+        _ => StoreError::Unavailable(text),
+    }
+}

@@ -1,0 +1,262 @@
+//! One supervised connection to one node: connect, check that it is a master, hand it out, and on the first
+//! sign of trouble replace it. While it is down, callers wait for the next one instead of failing one by
+//! one; each call has its own deadline all the same.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::deadline::Wire;
+use redis::cluster_routing::Slot;
+use redis::{AsyncConnectionConfig, Client, RedisError};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::durability::{Confirms, How};
+use super::health::Health;
+use crate::backoff::Backoff;
+use crate::lifecycle::{Tasks, tick};
+use crate::store::config::Durability;
+
+/// Longest wait for a small answer on an idle connection; what has many bytes may take longer, see [`super::deadline`].
+/// Redis's own slow scripts are bounded far below this.
+pub(in crate::store) const RESPONSE: Duration = Duration::from_secs(2);
+/// Longest wait for a connection to be made.
+pub(in crate::store) const CONNECT: Duration = Duration::from_secs(2);
+/// A quiet connection is asked whether it is still there, and still a master, this often.
+const PROBE: Duration = Duration::from_secs(1);
+
+/// Numbers of the nodes of one process, so that two lives of one address are told apart.
+static NODES: AtomicU64 = AtomicU64::new(1);
+
+/// A node's connection, kept up while anybody holds this. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(in crate::store) struct NodeLink {
+    pub(in crate::store) id: u64,
+    current: watch::Receiver<Option<Connected>>,
+}
+
+/// A connection as it is now.
+#[derive(Clone, Debug)]
+pub(in crate::store) struct Connected {
+    pub(in crate::store) connection: Wire,
+    /// Which node it leads to.
+    pub(in crate::store) node: u64,
+    /// Whose clock its answers show: the same for all connections to one server.
+    pub(in crate::store) clock: u64,
+    /// What was asked for; of a walk over all nodes none.
+    pub(in crate::store) slot: Option<Slot>,
+    /// Which of the node's connections it is.
+    generation: u64,
+    broken: watch::Sender<u64>,
+    pub(in crate::store) confirms: Arc<Confirms>,
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::store) struct Purpose {
+    /// A word for tasks and logs.
+    pub(in crate::store) role: &'static str,
+    /// What its calls wait for.
+    pub(in crate::store) durability: Durability,
+}
+
+struct Keeper {
+    client: Client,
+    purpose: Purpose,
+    node: u64,
+    clock: u64,
+    health: Arc<Health>,
+    publish: watch::Sender<Option<Connected>>,
+    broken: watch::Sender<u64>,
+    force: CancellationToken,
+}
+
+impl NodeLink {
+    pub(in crate::store) fn start(
+        client: Client,
+        clock: u64,
+        purpose: Purpose,
+        health: &Arc<Health>,
+        tasks: &Tasks,
+        force: &CancellationToken,
+    ) -> Self {
+        let (publish, current) = watch::channel(None);
+        let node = NODES.fetch_add(1, Ordering::Relaxed);
+        // Before it can report: it may be connected before its role hears of it.
+        health.expect((purpose.role, node));
+        let (health, force) = (health.clone(), force.clone());
+        let keeper =
+            Keeper { client, purpose, node, clock, health, publish, broken: watch::Sender::new(0), force };
+        tasks.spawn(&format!("store:link:{}", purpose.role), keeper.run());
+        Self { id: node, current }
+    }
+
+    /// The connection, as soon as there is one; `None` when its keeper has ended. Cancel-safe.
+    pub(in crate::store) async fn get(&self) -> Option<Connected> {
+        let mut current = self.current.clone();
+        let connected = current.wait_for(Option::is_some).await.ok()?;
+        connected.clone()
+    }
+
+    /// The connection, if there is one right now.
+    pub(in crate::store) fn now(&self) -> Option<Connected> {
+        self.current.borrow().clone()
+    }
+}
+
+impl Connected {
+    /// The same, asked for by this slot.
+    pub(in crate::store) fn of(self, slot: Slot) -> Self {
+        Self { slot: Some(slot), ..self }
+    }
+
+    /// Has the connection replaced.
+    pub(in crate::store) fn give_up(&self) {
+        self.broken.send_if_modified(|generation| {
+            let newer = self.generation > *generation;
+            *generation = (*generation).max(self.generation);
+            newer
+        });
+    }
+}
+
+/// Whether an error speaks of the connection, or of the role of the server behind it.
+pub(in crate::store) fn is_broken(error: &RedisError) -> bool {
+    let turned = matches!(error.code(), Some("READONLY" | "MASTERDOWN" | "LOADING" | "UNBLOCKED" | "NOAUTH"));
+    error.is_timeout() || error.is_io_error() || error.is_unrecoverable_error() || turned
+}
+
+/// Connects and checks the role, within a deadline.
+pub(in crate::store) async fn connect(client: &Client, response: Duration) -> Result<Wire, String> {
+    let mut connection = open(client, response).await?;
+    probe(&mut connection).await?;
+    Ok(connection)
+}
+
+/// Connects, whatever stands there, within a deadline.
+pub(in crate::store) async fn open(client: &Client, response: Duration) -> Result<Wire, String> {
+    // Deadlines are the wire's: the library's are blind to how much is on its way.
+    let settings =
+        AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(None);
+    let connecting = client.get_multiplexed_async_connection_with_config(&settings);
+    let connection = tokio::time::timeout(CONNECT * 2, connecting)
+        .await
+        .map_err(|_| "no answer in time".to_owned())?
+        .map_err(|error| explained(&error.to_string()))?;
+    Ok(Wire::new(connection, response))
+}
+
+/// What TLS libraries say in words for programmers, and what it means to whoever set the server up.
+const MEANINGS: [(&str, &str); 5] = [
+    ("certificate: UnknownIssuer", UNTRUSTED),
+    ("certificate: BadSignature", UNTRUSTED),
+    ("CaUsedAsEndEntity", "its certificate is that of an authority, not of a server"),
+    ("read PEM", "the list of trusted authorities, SSL_CERT_FILE, cannot be read"),
+    (
+        "CertificateRequired",
+        "it wants certificates of its clients, and Postdate has none: `tls-auth-clients no`",
+    ),
+];
+const UNTRUSTED: &str = "its certificate is not from an authority that is trusted here; SSL_CERT_FILE names a file of those that are";
+
+/// Why a connection cannot be made, for whoever set the server up.
+fn explained(error: &str) -> String {
+    let meaning = MEANINGS.iter().find(|(words, _)| error.contains(words));
+    meaning.map_or_else(|| error.to_owned(), |(_, meaning)| format!("{meaning} ({error})"))
+}
+
+async fn probe(connection: &mut Wire) -> Result<(), String> {
+    let role = redis::cmd("ROLE").query_async::<redis::Value>(connection).await;
+    match role {
+        Ok(redis::Value::Array(parts)) => match parts.first() {
+            Some(redis::Value::BulkString(role)) if role.as_slice() == b"master" => Ok(()),
+            _ => Err("it is a replica".to_owned()),
+        },
+        Ok(_) => Err("an unexpected answer to ROLE".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+impl Keeper {
+    async fn run(self) {
+        let mut generation = 0u64;
+        let mut failures = 0;
+        let role = self.purpose.role;
+        loop {
+            let connected = tokio::select! {
+                () = self.unwanted() => return,
+                connected = self.connect() => connected,
+            };
+            match connected {
+                Ok((connection, how)) => {
+                    failures = 0;
+                    generation += 1;
+                    self.publish.send_replace(Some(Connected {
+                        connection: connection.clone(),
+                        node: self.node,
+                        clock: self.clock,
+                        slot: None,
+                        generation,
+                        broken: self.broken.clone(),
+                        confirms: Arc::new(Confirms::new(how)),
+                    }));
+                    self.health.report((role, self.node), None);
+                    let why = tokio::select! {
+                        () = self.unwanted() => return,
+                        why = watch_over(connection, generation, self.broken.subscribe()) => why,
+                    };
+                    self.publish.send_replace(None);
+                    self.health.report((role, self.node), Some(&why));
+                }
+                Err(why) => {
+                    failures += 1;
+                    self.health.report((role, self.node), Some(&why));
+                    tokio::select! {
+                        () = self.unwanted() => return,
+                        () = tokio::time::sleep(Backoff::CLIENT.wait(failures)) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<(Wire, How), String> {
+        let Purpose { durability, .. } = self.purpose;
+        let response = RESPONSE + durability.wait().map(|wait| wait.timeout).unwrap_or_default();
+        let mut connection = connect(&self.client, response).await?;
+        // Asked of each connection: another master may be set up in another way.
+        let how = How::of(durability, &mut connection).await.map_err(|why| why.to_string())?;
+        Ok((connection, how))
+    }
+
+    /// Nobody uses the node any more, or the process ends.
+    async fn unwanted(&self) {
+        tokio::select! {
+            () = self.force.cancelled() => {}
+            () = self.publish.closed() => {}
+        }
+    }
+}
+
+/// Waits until somebody says that this connection is broken.
+async fn told(broken: &mut watch::Receiver<u64>, generation: u64) {
+    if broken.wait_for(|&broken| broken >= generation).await.is_err() {
+        // Nobody is left to say so, and the keeper ends.
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Returns why the connection is no longer good.
+async fn watch_over(mut connection: Wire, generation: u64, mut broken: watch::Receiver<u64>) -> String {
+    loop {
+        tokio::select! {
+            () = told(&mut broken, generation) => return "a call failed".to_owned(),
+            () = tick(PROBE) => {
+                if let Err(why) = probe(&mut connection).await {
+                    return why;
+                }
+            }
+        }
+    }
+}

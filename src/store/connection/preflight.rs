@@ -1,0 +1,196 @@
+//! Whether this Redis may be trusted with messages, asked once at start: an evicting policy would lose
+//! them, no persistence would lose all of them at the next restart, another partition count or format
+//! would not find them.
+
+use std::time::Duration;
+
+use super::deadline::Wire;
+use redis::RedisResult;
+use redis::cluster_routing::Slot;
+use tracing::warn;
+
+use super::durability::{How, NoTier};
+use super::node::{RESPONSE, connect};
+use super::topology::{Map, client, look_once};
+use crate::store::call::keys::Keys;
+use crate::store::config::Durability;
+use crate::store::{Config, PreflightError};
+
+/// Version of the layout of keys.
+const FORMAT: &str = "1";
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The end of a preflight that did not pass.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Preflight {
+    /// The store is not there (yet): try again.
+    #[error("{0}")]
+    Away(String),
+    /// It is there and may not be used.
+    #[error(transparent)]
+    Refused(#[from] PreflightError),
+}
+
+/// Asks the store, once. Writes its description if it has none and `claim_it` is set.
+pub async fn preflight(config: &Config, claim_it: bool) -> Result<(), Preflight> {
+    let away = |why: String| Preflight::Away(format!("redis at {}: {why}", config.place()));
+    let keys = Keys::new(&config.prefix);
+    let map = look_once(config, &keys.slots(config.partitions)).await?;
+    if let Some(why) = &map.trouble {
+        return Err(away(why.clone()));
+    }
+    let home = map.node_of(Slot::for_key(keys.meta()));
+    for at in 0..map.nodes.len() {
+        let checks = node(config, &map, at, home == Some(at) && claim_it, home == Some(at));
+        let checked = tokio::time::timeout(TIMEOUT, checks).await;
+        checked.unwrap_or_else(|_| Err(Preflight::Away("no answer in time".to_owned()))).map_err(|why| {
+            match why {
+                Preflight::Away(why) => away(why),
+                refused @ Preflight::Refused(_) => refused,
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// Asks one master; one of them has the store's description.
+async fn node(
+    config: &Config,
+    map: &Map,
+    at: usize,
+    claim_it: bool,
+    describes: bool,
+) -> Result<(), Preflight> {
+    let client = client(config, &map.nodes[at])?;
+    let mut connection = connect(&client, RESPONSE).await.map_err(Preflight::Away)?;
+    policy(config, &mut connection).await?;
+    tier(config.durability, &mut connection).await?;
+    if describes {
+        description(config, &mut connection, claim_it).await?;
+    }
+    Ok(())
+}
+
+/// Whether the tier can be had here: a server that cannot do it is refused, replicas that are not there (yet) are
+/// waited for.
+async fn tier(durability: Durability, connection: &mut Wire) -> Result<(), Preflight> {
+    How::of(durability, connection).await.map_err(|why| match why {
+        NoTier::Unable(why) => refused(why.to_owned()),
+        NoTier::Away(error) => Preflight::Away(error.to_string()),
+    })?;
+    let Some(wait) = durability.wait().filter(|wait| wait.replicas > 0) else { return Ok(()) };
+    let mut info = redis::cmd("INFO");
+    info.arg("replication");
+    let told: String =
+        info.query_async(connection).await.map_err(|error| Preflight::Away(error.to_string()))?;
+    let there =
+        told.lines().filter(|line| line.starts_with("slave") && line.contains("state=online")).count();
+    if there < wait.replicas as usize {
+        return Err(Preflight::Away(format!(
+            "{there} replicas follow this master, and durability = {:?} with wait_replicas = {} needs as many",
+            durability.name(),
+            wait.replicas
+        )));
+    }
+    Ok(())
+}
+
+async fn setting(connection: &mut Wire, name: &str) -> RedisResult<Option<String>> {
+    let found: Vec<String> = redis::cmd("CONFIG").arg("GET").arg(name).query_async(connection).await?;
+    Ok(found.into_iter().nth(1))
+}
+
+async fn policy(config: &Config, connection: &mut Wire) -> Result<(), Preflight> {
+    let settings = async {
+        let eviction = setting(connection, "maxmemory-policy").await?;
+        let aof = setting(connection, "appendonly").await?;
+        let rdb = setting(connection, "save").await?;
+        RedisResult::Ok((eviction, aof, rdb))
+    };
+    let (eviction, aof, rdb) = match settings.await {
+        Ok(found) => found,
+        // `NOPERM` and `ERR unknown command` speak of CONFIG; anything else of the server.
+        Err(why) if !matches!(why.code(), Some("NOPERM" | "ERR")) => {
+            return Err(Preflight::Away(why.to_string()));
+        }
+        Err(why) if config.overrides.unchecked => {
+            warn!(error = %why, "cannot check persistence and eviction of redis; unsafe = [\"unchecked\"]");
+            return Ok(());
+        }
+        Err(why) => {
+            return Err(refused(format!(
+                "CONFIG GET is denied ({why}), so neither eviction nor persistence can be checked; allow it, or \
+                 override with redis.unsafe = [\"unchecked\"]"
+            )));
+        }
+    };
+    let mut wrong = Vec::new();
+    let eviction = eviction.unwrap_or_default();
+    if eviction != "noeviction" && !config.overrides.eviction {
+        wrong.push(format!(
+            "maxmemory-policy is {eviction}: redis would evict messages; set noeviction, or override with \
+             redis.unsafe = [\"eviction\"]"
+        ));
+    }
+    let aof = aof.as_deref() == Some("yes");
+    let rdb = rdb.is_some_and(|save| !save.is_empty());
+    if !aof && !rdb && !config.overrides.no_persistence {
+        wrong.push(
+            "redis persists nothing: a restart would lose every message; set appendonly yes, or override with \
+             redis.unsafe = [\"no_persistence\"]"
+                .to_owned(),
+        );
+    }
+    if !wrong.is_empty() {
+        return Err(refused(wrong.join("; and ")));
+    }
+    if !aof && rdb {
+        warn!(
+            "redis persists by snapshots only: a crash loses all since the last one; appendonly yes is safer"
+        );
+    }
+    Ok(())
+}
+
+async fn description(config: &Config, connection: &mut Wire, claim_it: bool) -> Result<(), Preflight> {
+    let meta = Keys::new(&config.prefix).meta();
+    let away = |error: redis::RedisError| Preflight::Away(error.to_string());
+    let kind: String = redis::cmd("TYPE").arg(&meta).query_async(connection).await.map_err(away)?;
+    if kind != "hash" && kind != "none" {
+        return Err(refused(format!(
+            "prefix {:?} is in use by something else ({meta} is a {kind})",
+            config.prefix
+        )));
+    }
+    let ours = config.partitions.count().to_string();
+    if claim_it {
+        let mut pipe = redis::pipe();
+        pipe.cmd("HSETNX").arg(&meta).arg("format").arg(FORMAT).ignore();
+        pipe.cmd("HSETNX").arg(&meta).arg("partitions").arg(&ours).ignore();
+        pipe.exec_async(connection).await.map_err(away)?;
+    }
+    let (format, partitions): (Option<String>, Option<String>) = redis::cmd("HMGET")
+        .arg(&meta)
+        .arg("format")
+        .arg("partitions")
+        .query_async(connection)
+        .await
+        .map_err(away)?;
+    if let Some(format) = format.filter(|f| f != FORMAT) {
+        return Err(refused(format!(
+            "prefix {:?} holds a store of format {format}; this version reads format {FORMAT}",
+            config.prefix
+        )));
+    }
+    if let Some(partitions) = partitions.filter(|p| *p != ours) {
+        return Err(refused(format!(
+            "the store has {partitions} partitions, redis.partitions says {ours}: the count is fixed for a \
+             store's life"
+        )));
+    }
+    Ok(())
+}
+
+fn refused(why: String) -> Preflight {
+    Preflight::Refused(PreflightError(why))
+}

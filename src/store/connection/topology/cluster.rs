@@ -1,0 +1,219 @@
+//! Asking the nodes of a cluster who serves which slot.
+//!
+//! Those known, seeds and replicas included, are asked each second and at once after a `MOVED`; for each slot the
+//! owner that most of them name counts. A node that was paused and replaced, or cut off, has an old view and is
+//! outvoted. A slot that most call unserved is nobody's: its partitions wait, the others do not.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::store::connection::deadline::Wire;
+use futures_util::future::join_all;
+use redis::cluster_routing::Slot;
+use redis::{Client, Value};
+use tracing::debug;
+
+use super::{ANSWER, Map, Node, at};
+use crate::store::Config;
+use crate::store::config::{Address, Login, Topology};
+use crate::store::connection::node::open;
+
+/// Nodes that one look asks at most; a large cluster's are drawn by lot.
+const ASKED: usize = 9;
+/// Slots of every cluster.
+const SLOTS: u16 = 16384;
+
+pub(super) struct Nodes {
+    login: Login,
+    seeds: Vec<Address>,
+    /// What the store uses: only these are missed.
+    wanted: Vec<Slot>,
+    known: BTreeMap<Address, Option<Wire>>,
+}
+
+/// One node's view: ranges of slots and their masters, and all nodes that it named.
+#[derive(Debug, Default, PartialEq)]
+struct View {
+    ranges: Vec<(u16, u16, Address)>,
+    nodes: BTreeSet<Address>,
+}
+
+impl Nodes {
+    pub(super) fn new(seeds: &[Address], wanted: &[Slot], config: &Config) -> Self {
+        let login = match &config.topology {
+            Topology::Cluster { login, .. } => login.clone(),
+            _ => Login::default(),
+        };
+        let known = seeds.iter().map(|seed| (seed.clone(), None)).collect();
+        Self { login, seeds: seeds.to_vec(), wanted: wanted.to_vec(), known }
+    }
+
+    /// Who serves what; who did, while no node says anything.
+    pub(super) async fn look(&mut self, before: &Map) -> Map {
+        let mut lot: Vec<Address> = self.known.keys().cloned().collect();
+        fastrand::shuffle(&mut lot);
+        lot.truncate(ASKED);
+        let login = &self.login;
+        let asked = self.known.iter_mut().filter(|(address, _)| lot.contains(address));
+        let views = join_all(asked.map(|(address, connection)| ask(address, connection, login))).await;
+        let mut why = String::new();
+        let views = views.into_iter().filter_map(|view| view.map_err(|silent| why = silent).ok());
+        let views: Vec<View> = views.collect();
+        if views.is_empty() {
+            if before.nodes.is_empty() {
+                return Map::unknown(format!("no node of the cluster says who serves what; {why}"));
+            }
+            return before.clone();
+        }
+        let named: BTreeSet<Address> = views.iter().flat_map(|view| view.nodes.iter().cloned()).collect();
+        self.known.retain(|address, _| named.contains(address) || self.seeds.contains(address));
+        for address in named {
+            self.known.entry(address).or_default();
+        }
+        let mut map = merge(&views, before);
+        let missing = self.wanted.iter().filter(|slot| map.node_of(**slot).is_none()).count();
+        if missing > 0 {
+            map.trouble = Some(format!("{missing} slots that the store uses are not served"));
+        }
+        map
+    }
+}
+
+async fn ask(address: &Address, connection: &mut Option<Wire>, login: &Login) -> Result<View, String> {
+    let asked = async {
+        if connection.is_none() {
+            let client = at(address, login).and_then(Client::open).map_err(|error| error.to_string())?;
+            *connection = Some(open(&client, ANSWER).await?);
+        }
+        let connection = connection.as_mut().ok_or("not connected")?;
+        let mut slots = redis::cmd("CLUSTER");
+        slots.arg("SLOTS");
+        let told: Value = slots.query_async(connection).await.map_err(|error| error.to_string())?;
+        read(&told, address).ok_or_else(|| "an answer of another shape".to_owned())
+    };
+    let told = tokio::time::timeout(ANSWER, asked).await.unwrap_or_else(|_| Err("no answer".to_owned()));
+    told.map_err(|why| {
+        *connection = None;
+        debug!(node = %address, error = %why, "a node of the cluster does not say who serves what");
+        format!("{address}: {why}")
+    })
+}
+
+/// Reads `CLUSTER SLOTS`: per range its first and last slot, its master, its replicas.
+fn read(told: &Value, asked: &Address) -> Option<View> {
+    let Value::Array(rows) = told else { return None };
+    let mut view = View::default();
+    view.nodes.insert(asked.clone());
+    for row in rows {
+        let Value::Array(row) = row else { return None };
+        let [Value::Int(first), Value::Int(last), nodes @ ..] = row.as_slice() else { return None };
+        let nodes: Option<Vec<Address>> = nodes.iter().map(|node| node_at(node, asked)).collect();
+        let nodes = nodes?;
+        let fits = 0 <= *first && first <= last && *last < i64::from(SLOTS);
+        let master = nodes.first().filter(|_| fits)?;
+        view.ranges.push((*first as u16, *last as u16, master.clone()));
+        view.nodes.extend(nodes);
+    }
+    Some(view)
+}
+
+/// `[host, port, id, ...]`; without a host it is the one that was asked.
+fn node_at(node: &Value, asked: &Address) -> Option<Address> {
+    let Value::Array(node) = node else { return None };
+    let [host, Value::Int(port), ..] = node.as_slice() else { return None };
+    let host = match host {
+        Value::BulkString(host) => String::from_utf8(host.clone()).ok()?,
+        Value::SimpleString(host) => host.clone(),
+        Value::Nil => String::new(),
+        _ => return None,
+    };
+    let host = if host.is_empty() || host == "?" { asked.host.clone() } else { host };
+    Some(Address { host, port: u16::try_from(*port).ok()? })
+}
+
+/// For each slot the owner that most views name; among equals the one it had.
+fn merge(views: &[View], before: &Map) -> Map {
+    let ranges = || views.iter().flat_map(|view| &view.ranges);
+    let mut bounds: BTreeSet<u16> = ranges().flat_map(|(first, last, _)| [*first, last + 1]).collect();
+    bounds.insert(0);
+    bounds.insert(SLOTS);
+    let bounds: Vec<u16> = bounds.into_iter().collect();
+    let owners: BTreeSet<&Address> = ranges().map(|(.., owner)| owner).collect();
+    let mut nodes: Vec<Node> = owners.into_iter().map(|owner| Node::At(owner.clone())).collect();
+    let mut slots: HashMap<Slot, usize> = HashMap::new();
+    for piece in bounds.windows(2) {
+        let (from, to) = (piece[0], piece[1]);
+        let had = Slot::new(from).and_then(|slot| before.node_of(slot)).and_then(|at| before.nodes.get(at));
+        let mut votes: BTreeMap<Option<&Address>, usize> = BTreeMap::new();
+        for view in views {
+            let owner = view.ranges.iter().find(|(first, last, _)| *first <= from && from <= *last);
+            *votes.entry(owner.map(|(.., owner)| owner)).or_default() += 1;
+        }
+        let known = |owner: Option<&Address>| matches!((owner, had), (Some(o), Some(Node::At(h))) if o == h);
+        let most = votes.into_iter().max_by_key(|(owner, count)| (*count, known(*owner), *owner));
+        let Some((Some(owner), _)) = most else { continue };
+        let Some(at) = nodes.iter().position(|node| matches!(node, Node::At(a) if a == owner)) else {
+            continue;
+        };
+        slots.extend((from..to).filter_map(Slot::new).map(|slot| (slot, at)));
+    }
+    // Whom nobody but a minority calls a master needs no connection.
+    let used: BTreeSet<usize> = slots.values().copied().collect();
+    let places: HashMap<usize, usize> = used.iter().enumerate().map(|(new, old)| (*old, new)).collect();
+    nodes = used.iter().map(|at| nodes[*at].clone()).collect();
+    for at in slots.values_mut() {
+        *at = places[at];
+    }
+    Map { nodes, slots: Some(slots), trouble: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(port: u16) -> Address {
+        Address { host: "h".to_owned(), port }
+    }
+
+    fn view(ranges: &[(u16, u16, u16)]) -> View {
+        let ranges = ranges.iter().map(|(first, last, port)| (*first, *last, address(*port))).collect();
+        View { ranges, nodes: BTreeSet::new() }
+    }
+
+    fn owner(map: &Map, slot: u16) -> Option<u16> {
+        let at = map.node_of(Slot::new(slot).expect("a slot"))?;
+        let Node::At(address) = &map.nodes[at] else { panic!("an address") };
+        Some(address.port)
+    }
+
+    #[test]
+    fn each_slot_is_whose_most_say() {
+        let before = merge(&[view(&[(0, 8191, 1), (8192, 16383, 2)])], &Map::default());
+        assert_eq!((owner(&before, 0), owner(&before, 16383)), (Some(1), Some(2)));
+        // Node 1 was paused, and 3 took over: its own old view is outvoted.
+        let new = || view(&[(0, 8191, 3), (8192, 16383, 2)]);
+        let old = || view(&[(0, 8191, 1), (8192, 16383, 2)]);
+        let after = merge(&[old(), new(), new()], &before);
+        assert_eq!(owner(&after, 0), Some(3));
+        assert_eq!(after.nodes.len(), 2, "nobody needs node 1");
+        // Nobody has the majority: as it was.
+        assert_eq!(owner(&merge(&[old(), new()], &before), 0), Some(1));
+        assert_eq!(owner(&merge(&[old(), new()], &after), 0), Some(3));
+        // One slot unserved, its neighbours not.
+        let holed = || view(&[(0, 99, 1), (101, 8191, 1), (8192, 16383, 2)]);
+        let hole = merge(&[holed(), holed(), old()], &before);
+        assert_eq!((owner(&hole, 99), owner(&hole, 100), owner(&hole, 101)), (Some(1), None, Some(1)));
+    }
+
+    #[test]
+    fn a_view_is_read_and_an_unknown_host_is_the_one_asked() {
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let node = |host: Value, port| Value::Array(vec![host, Value::Int(port), text("id")]);
+        let row = |nodes: Vec<Value>| Value::Array([vec![Value::Int(0), Value::Int(16383)], nodes].concat());
+        let told = Value::Array(vec![row(vec![node(Value::Nil, 1), node(text("r"), 2)])]);
+        let view = read(&told, &address(7)).expect("a view");
+        assert_eq!(view.ranges, [(0, 16383, address(1))]);
+        assert_eq!(view.nodes.len(), 3);
+        assert_eq!(read(&Value::Array(vec![row(vec![])]), &address(7)), None, "a range without a node");
+        assert_eq!(read(&Value::Int(1), &address(7)), None);
+    }
+}

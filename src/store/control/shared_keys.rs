@@ -1,0 +1,46 @@
+//! Keys outside of the partitions that have another type than ours have: they get out of the way at their first use, as
+//! they are, for a person to look at. No audit walks by them, and what depends on them would wait for ever.
+
+use tracing::error;
+
+use crate::domain::UnixMs;
+use crate::store::call::keys::Keys;
+use crate::store::call::scripts;
+use crate::store::connection::link::Link;
+use crate::store::{Store, StoreError};
+
+/// Moves those of them out of the way whose type is wrong, and names them.
+pub(in crate::store) async fn quarantine_shared(
+    side: &Link,
+    keys: &Keys,
+    now: UnixMs,
+) -> Result<(), StoreError> {
+    for (name, key, slot, kind) in keys.shared() {
+        let connected = side.reach(slot).await?;
+        let mut connection = connected.connection.clone();
+        let aside = keys.aside(name, &key, now);
+        let mut call = scripts::QUARANTINE.prepare_invoke();
+        let moved: i64 = call
+            .key(&key)
+            .key(&aside)
+            .arg(kind)
+            .invoke_async(&mut connection)
+            .await
+            .map_err(|why| side.judge(&connected, &why))?;
+        if moved == 1 {
+            error!(key, quarantine = aside, "a key had another type than ours have; what it held is lost");
+        }
+    }
+    Ok(())
+}
+
+impl Store {
+    /// An answer as it came; one that speaks of damage has the keys outside of the partitions looked at first, so that
+    /// the next call finds them right.
+    pub(in crate::store) async fn mended<T>(&self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
+        if let Err(StoreError::Damaged(_)) = &answer {
+            quarantine_shared(&self.0.side, &self.0.keys, self.0.clock.now()).await?;
+        }
+        answer
+    }
+}

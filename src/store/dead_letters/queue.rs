@@ -1,0 +1,319 @@
+//! Dead letters: looking at them, bringing them back, dropping them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use redis::{Pipeline, Value};
+
+use crate::domain::{Flags, Partition, RouteName, UnixMs};
+use crate::store::call::keys::Keys;
+use crate::store::call::numbered::{Arg, Call};
+use crate::store::call::reply::{shape, text};
+use crate::store::call::scripts;
+use crate::store::model::bundle::from_base36;
+use crate::store::model::dead_letter::grave;
+use crate::store::write::{graves, name_key};
+use crate::store::{
+    Bundle, DeadBody, DeadFilter, DeadId, DeadMark, DeadPage, Store, StoreError, decode, encode,
+};
+
+/// Looks that one page takes at most: where few match, a page may be empty and not the last.
+const LOOKS: usize = 8;
+/// Bytes of dead letters that one read brings in; the first comes whatever its size.
+const READ_BYTES: i64 = 8 << 20;
+/// Dead letters that one drop takes at most.
+const DROPS: usize = 100;
+/// Dead letters of one partition that a recount looks at.
+const COUNTED: usize = 2000;
+
+impl Store {
+    /// Dead letters over all partitions, oldest first, after a mark: at most `limit`. Bounded: a page of a
+    /// narrow filter may have fewer, even none, and still not be the last.
+    pub async fn dead_page(
+        &self,
+        filter: &DeadFilter,
+        after: Option<&DeadMark>,
+        limit: usize,
+    ) -> Result<DeadPage, StoreError> {
+        let places = self.graves(filter).await?;
+        let mut page = DeadPage::default();
+        if places.is_empty() || limit == 0 {
+            return Ok(page);
+        }
+        let (mut after, mut window) = (after.cloned(), limit * 4 / places.len() + 8);
+        for _ in 0..LOOKS {
+            let look = self.look_at(&places, filter, after.as_ref(), window).await?;
+            if look.marks.is_empty() && !look.whole {
+                // More of one millisecond than the window shows.
+                window *= 4;
+                continue;
+            }
+            let mut seen = look.marks.into_iter();
+            for mark in seen.by_ref() {
+                after = Some(mark.clone());
+                if filter.reason.is_none_or(|reason| mark.id.reason() == reason) {
+                    page.marks.push(mark);
+                }
+                if page.marks.len() == limit {
+                    break;
+                }
+            }
+            if look.whole && seen.len() == 0 {
+                page.next = None;
+                return Ok(page);
+            }
+            page.next.clone_from(&after);
+            if page.marks.len() == limit {
+                return Ok(page);
+            }
+        }
+        Ok(page)
+    }
+
+    /// The graves that hold anything that the filter may mean.
+    async fn graves(&self, filter: &DeadFilter) -> Result<Vec<(Partition, String)>, StoreError> {
+        let found = self.0.side.gather_all::<Vec<(String, i64)>>(self.all_counts()).await?;
+        let mut places = Vec::new();
+        for (p, fields) in self.0.partitions.all().zip(found) {
+            let graves = fields.iter().filter(|(_, n)| *n > 0).filter_map(|(f, _)| f.strip_prefix("d:"));
+            places.extend(graves.filter(|g| filter.takes_grave(g)).map(|g| (p, g.to_owned())));
+        }
+        Ok(places)
+    }
+
+    /// What these graves hold next after a mark, in order, as far as it is surely all.
+    async fn look_at(
+        &self,
+        places: &[(Partition, String)],
+        filter: &DeadFilter,
+        after: Option<&DeadMark>,
+        window: usize,
+    ) -> Result<Look, StoreError> {
+        let from = filter.from.into_iter().chain(after.map(|mark| mark.at)).max();
+        let min = from.map_or("-inf".to_owned(), |at| at.to_string());
+        let max = filter.to.map_or("+inf".to_owned(), |at| format!("({at}"));
+        let commands = places.iter().map(|(p, grave)| {
+            let mut next = redis::cmd("ZRANGEBYSCORE");
+            next.arg(self.0.keys.grave(*p, grave)).arg(&min).arg(&max);
+            next.arg("WITHSCORES").arg("LIMIT").arg(0).arg(window);
+            (Keys::slot(*p), next)
+        });
+        let found: Vec<Vec<(String, f64)>> = self.0.side.gather_all(commands.collect()).await?;
+        let (mut marks, mut surely): (Vec<DeadMark>, Option<UnixMs>) = (Vec::new(), None);
+        for members in found {
+            if let Some((_, last)) = members.last().filter(|_| members.len() == window) {
+                // What comes behind the window is not before this moment.
+                let last = UnixMs(*last as i64);
+                surely = Some(surely.map_or(last, |at| at.min(last)));
+            }
+            marks.extend(members.into_iter().filter_map(|(id, at)| {
+                let mark = DeadMark { at: UnixMs(at as i64), id: DeadId::parse(&id)? };
+                after.is_none_or(|after| mark > *after).then_some(mark)
+            }));
+        }
+        if let Some(surely) = surely {
+            marks.retain(|mark| mark.at < surely);
+        }
+        marks.sort_unstable();
+        Ok(Look { marks, whole: surely.is_none() })
+    }
+
+    /// What is kept of these, in order: `None` for those that are not there (any more). Answers at least the
+    /// first; of the others as many as a few MiB hold.
+    pub async fn dead_letters(&self, ids: &[DeadId]) -> Result<Vec<Option<DeadBody>>, StoreError> {
+        let known = |id: &DeadId| id.partition().0 < self.0.partitions.count();
+        let sizes = ids.iter().map(|id| {
+            let mut strlen = redis::cmd("STRLEN");
+            strlen.arg(self.0.keys.dead(id));
+            (Keys::slot(id.partition()), strlen)
+        });
+        let sizes: Vec<i64> = self.0.side.gather_all(sizes.collect()).await?;
+        let (mut total, mut taken) = (0, 0);
+        for size in sizes {
+            total += size;
+            if taken > 0 && total > READ_BYTES {
+                break;
+            }
+            taken += 1;
+        }
+        let mut bodies = Vec::with_capacity(taken);
+        for ids in ids[..taken].chunks(DROPS) {
+            let scores = ids.iter().map(|id| {
+                let mut score = redis::cmd("ZSCORE");
+                score.arg(self.0.keys.grave(id.partition(), &id.grave())).arg(id.as_str());
+                (Keys::slot(id.partition()), score)
+            });
+            let keys: Vec<(Partition, String)> =
+                ids.iter().map(|id| (id.partition(), self.0.keys.dead(id))).collect();
+            let scores: Vec<Value> = self.0.side.gather_all(scores.collect()).await?;
+            let blobs = self.0.side.get_blobs_of(&keys).await?;
+            bodies.extend(ids.iter().zip(scores.iter().zip(blobs)).map(|(id, found)| match found {
+                (Value::BulkString(_) | Value::Double(_), Some(blob)) if known(id) => {
+                    Some(DeadBody { bytes: blob.len(), bundle: decode(&blob) })
+                }
+                _ => None,
+            }));
+        }
+        Ok(bodies)
+    }
+
+    /// Dead letters of one partition that became so before their route's moment, some at a time. Asks only for
+    /// those of which there were any when the counts were last read: mostly there are none.
+    pub async fn dead_before(
+        &self,
+        p: Partition,
+        routes: &[(RouteName, UnixMs)],
+    ) -> Result<Vec<DeadId>, StoreError> {
+        let mut pipe = Pipeline::with_capacity(routes.len() * 2);
+        for (route, before) in routes {
+            for grave in [false, true].map(|invalid| grave(route.as_str(), invalid)) {
+                if !self.counted_none(p, &format!("d:{grave}")) {
+                    pipe.cmd("ZRANGEBYSCORE").arg(self.0.keys.grave(p, &grave));
+                    pipe.arg("-inf").arg(format!("({before}")).arg("LIMIT").arg(0).arg(DROPS);
+                }
+            }
+        }
+        let found: Vec<Vec<String>> = if pipe.is_empty() { Vec::new() } else { self.ask(p, &pipe).await? };
+        Ok(found.iter().flatten().filter_map(|id| DeadId::parse(id)).collect())
+    }
+
+    /// The dead letters of a route whose message has this id, of those that lie where that id says. Looks at
+    /// so many letters at most.
+    pub async fn dead_of_message(&self, route: &RouteName, id: &str) -> Result<Vec<DeadId>, StoreError> {
+        let p = match id.strip_prefix('~') {
+            Some(made) => match made.split('.').nth(1).and_then(from_base36) {
+                Some(p) if p < u64::from(self.0.partitions.count()) => Partition(p as u16),
+                _ => return Ok(Vec::new()),
+            },
+            None if self.0.order.has(route.as_str()) => return self.dead_of_name(route, id).await,
+            None => self.home_of(route, id),
+        };
+        self.dead_in(p, route, id).await
+    }
+
+    /// The same of an ordered route, whose names live with their keys.
+    async fn dead_of_name(&self, route: &RouteName, id: &str) -> Result<Vec<DeadId>, StoreError> {
+        let filter = DeadFilter { route: Some(route.clone()), ..DeadFilter::default() };
+        let places: BTreeSet<Partition> = self.graves(&filter).await?.into_iter().map(|(p, _)| p).collect();
+        let mut found = Vec::new();
+        for p in places {
+            found.extend(self.dead_in(p, route, id).await?);
+        }
+        Ok(found)
+    }
+
+    /// The same, of one partition.
+    async fn dead_in(&self, p: Partition, route: &RouteName, id: &str) -> Result<Vec<DeadId>, StoreError> {
+        let mut found = Vec::new();
+        for invalid in [false, true] {
+            let mut pipe = redis::pipe();
+            pipe.cmd("ZRANGE").arg(self.0.keys.grave(p, &grave(route.as_str(), invalid))).arg(0).arg(COUNTED);
+            let (members,): (Vec<String>,) = self.ask(p, &pipe).await?;
+            let ids: Vec<DeadId> = members.iter().filter_map(|id| DeadId::parse(id)).collect();
+            let mut rest = &ids[..];
+            while !rest.is_empty() {
+                let bodies = self.dead_letters(&rest[..rest.len().min(DROPS)]).await?;
+                let (looked, later) = rest.split_at(bodies.len().max(1).min(rest.len()));
+                for (dead, body) in looked.iter().zip(bodies) {
+                    let bundle = body.and_then(|body| body.bundle.ok());
+                    let entry = bundle.as_ref().and_then(|b| b.entries.first());
+                    if entry.and_then(|e| e.id.as_ref()).is_some_and(|own| own.as_str() == id) {
+                        found.push(dead.clone());
+                    }
+                }
+                rest = later;
+            }
+        }
+        Ok(found)
+    }
+
+    /// When this became a dead letter; `None` if it is not there (any more).
+    pub async fn dead_at(&self, id: &DeadId) -> Result<Option<UnixMs>, StoreError> {
+        if id.partition().0 >= self.0.partitions.count() {
+            return Ok(None);
+        }
+        let mut pipe = redis::pipe();
+        pipe.cmd("ZSCORE").arg(self.0.keys.grave(id.partition(), &id.grave())).arg(id.as_str());
+        let (score,): (Option<f64>,) = self.ask(id.partition(), &pipe).await?;
+        Ok(score.map(|at| UnixMs(at as i64)))
+    }
+
+    /// A dead letter becomes a bundle of one, due at its first due time: this one, which its caller made of
+    /// what was kept. A name that is taken stays with its owner. `false`: it was not there (any more).
+    pub async fn redrive(&self, id: &DeadId, bundle: &Bundle) -> Result<bool, StoreError> {
+        let (p, keys) = (id.partition(), &self.0.keys);
+        let Some(entry) = bundle.entries.first().filter(|_| p.0 < self.0.partitions.count()) else {
+            return Ok(false);
+        };
+        let Some(route) = RouteName::new(id.route()) else { return Ok(false) };
+        let name = entry.id.as_ref().filter(|_| entry.flags.has(Flags::NAMED));
+        let name = name.map(|name| name_key(&route, name)).unwrap_or_default();
+        let fresh = self.0.order.id(&self.0.ids, &route, entry.due, 1, None);
+        let mut all = keys.fixed(p);
+        all.extend([
+            keys.grave(p, &id.grave()),
+            keys.dead(id),
+            keys.blob(p, &fresh),
+            keys.due(p, fresh.shelf()),
+        ]);
+        let args: Vec<Arg> = vec![
+            id.as_str().into(),
+            id.grave().into(),
+            name.into(),
+            fresh.as_str().into(),
+            entry.due.0.into(),
+            Arg::Blob(encode(bundle)),
+        ];
+        let call = Call { script: &scripts::REDRIVE, op: "redrive", keys: all, args, blobs: Vec::new() };
+        match text(&self.0.deads.run(p, call).await?)?.as_str() {
+            "o" => {
+                self.0.wake.stored(p, entry.due);
+                Ok(true)
+            }
+            "u" => Ok(false),
+            _ => Err(shape("the answer to a redrive")),
+        }
+    }
+
+    /// Drops dead letters of any partition for good; answers of each, in order, whether it was there.
+    pub async fn drop_dead(&self, ids: &[DeadId]) -> Result<Vec<bool>, StoreError> {
+        let mut of_partition: BTreeMap<Partition, Vec<usize>> = BTreeMap::new();
+        for (at, id) in ids.iter().enumerate() {
+            if id.partition().0 < self.0.partitions.count() {
+                of_partition.entry(id.partition()).or_default().push(at);
+            }
+        }
+        let mut dropped = vec![false; ids.len()];
+        for (p, places) in of_partition {
+            for places in places.chunks(DROPS) {
+                let some: Vec<DeadId> = places.iter().map(|&at| ids[at].clone()).collect();
+                let letters = self.drop_some(p, &some).await?;
+                if letters.len() != some.len() {
+                    return Err(shape("the answer to a drop"));
+                }
+                for (&at, letter) in places.iter().zip(letters.chars()) {
+                    dropped[at] = letter == 'o';
+                }
+            }
+        }
+        Ok(dropped)
+    }
+
+    async fn drop_some(&self, p: Partition, ids: &[DeadId]) -> Result<String, StoreError> {
+        let (graves, places) = graves(ids);
+        let mut keys = self.0.keys.fixed(p);
+        keys.extend(graves.iter().map(|grave| self.0.keys.grave(p, grave)));
+        keys.extend(ids.iter().map(|id| self.0.keys.dead(id)));
+        let mut args: Vec<Arg> = vec![graves.len().into()];
+        args.extend(graves.into_iter().map(Arg::Text));
+        args.extend(ids.iter().zip(places).flat_map(|(id, place)| [id.as_str().into(), place.into()]));
+        let call = Call { script: &scripts::DROP, op: "drop", keys, args, blobs: Vec::new() };
+        text(&self.0.deads.run(p, call).await?)
+    }
+}
+
+/// What a look at some graves showed.
+struct Look {
+    marks: Vec<DeadMark>,
+    /// Whether it was all there is.
+    whole: bool,
+}

@@ -1,0 +1,266 @@
+//! Bundles and their ids.
+//!
+//! An id reads `route/slice/nonce.counter.count`, the last four in base 36. It is unique per attempt (a
+//! replica's random nonce and a counter), never derived from content, and carries what scripts must know
+//! without opening the blob: the route, the time slice (so the key of its due zset), and how many messages
+//! it holds. A message without a name of its own is called after its bundle and its place in it:
+//! `~due.partition.nonce.counter.count.index`, from which the bundle's id can be made again.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::domain::{Entry, Partition, RouteName, Text, UnixMs};
+
+/// Width of a time slice: 2^20 ms, about 17 minutes. It bounds the size of every due zset.
+const SLICE_BITS: u32 = 20;
+
+/// Messages that a bundle may hold, as its id says it: far more than any is made of, and few enough to make room for.
+const MAX_COUNT: u64 = 1 << 20;
+
+/// Digits of a stamp, so that they sort as numbers do.
+const STAMP_DIGITS: usize = 13;
+
+/// The time slice that a due time lies in.
+pub fn slice_of(due: UnixMs) -> u64 {
+    (due.0.max(0) as u64) >> SLICE_BITS
+}
+
+/// When a time slice begins; the end of time for those behind it.
+pub(in crate::store) fn slice_start(slice: u64) -> UnixMs {
+    UnixMs(i64::try_from(slice.min(i64::MAX as u64 >> SLICE_BITS) << SLICE_BITS).unwrap_or(i64::MAX))
+}
+
+/// The entry of `shelves` that stands for a shelf whose first bundle is due then, ms.
+pub(in crate::store) fn place_of(shelf: &str, due: f64) -> String {
+    let (route, slice) = shelf.find('/').map_or((shelf, ""), |at| shelf.split_at(at));
+    format!("{route}/{due:016.0}{slice}")
+}
+
+/// The shelf that an entry of `shelves` stands for, `route/due/slice`, and when the first of it is due.
+pub(in crate::store) fn shelf_at(place: &str) -> Option<(String, UnixMs)> {
+    let (route, rest) = place.split_once('/')?;
+    let (due, slice) = rest.split_once('/')?;
+    Some((format!("{route}/{slice}"), UnixMs(due.parse().ok()?)))
+}
+
+/// The name of a bundle.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BundleId(Arc<str>);
+
+impl BundleId {
+    /// A new id; `unique` is `nonce.counter`.
+    pub(in crate::store) fn new(route: &RouteName, slice: u64, unique: &str, count: usize) -> Self {
+        Self(format!("{route}/{}/{unique}.{}", base36(slice), base36(count as u64)).into())
+    }
+
+    /// An id of an ordered route: of bundles that are due at one moment, the one of the lower stamp comes first in
+    /// their due zset too.
+    pub(in crate::store) fn stamped(route: &RouteName, slice: u64, stamp: u64, count: usize) -> Self {
+        let unique = base36(fastrand::u64(..1 << 52));
+        let (slice, stamp, count) = (base36(slice), base36(stamp), base36(count as u64));
+        Self(format!("{route}/{slice}/{stamp:0>STAMP_DIGITS$}.{unique}.{count}").into())
+    }
+
+    /// The stamp of its first message, if its route is an ordered one.
+    pub fn stamp(&self) -> u64 {
+        self.unique().split('.').next().and_then(from_base36).unwrap_or_default()
+    }
+
+    /// An id as it stands in the store; `None` if it is not of this form.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (shelf, unique) = text.rsplit_once('/')?;
+        let (route, slice) = shelf.split_once('/')?;
+        RouteName::new(route)?;
+        from_base36(slice)?;
+        let mut parts = unique.split('.');
+        let (nonce, counter, count) = (parts.next()?, parts.next()?, parts.next()?);
+        from_base36(nonce).and(from_base36(counter))?;
+        let whole = parts.next().is_none() && (1..=MAX_COUNT).contains(&from_base36(count)?);
+        whole.then(|| Self(text.into()))
+    }
+
+    /// The id itself.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The route, as text.
+    pub fn route(&self) -> &str {
+        self.0.split('/').next().unwrap_or_default()
+    }
+
+    /// `route/slice`: the member of the index, and the end of its due zset's key.
+    pub fn shelf(&self) -> &str {
+        self.0.rfind('/').map_or("", |at| &self.0[..at])
+    }
+
+    /// How many messages it holds, gone ones included.
+    pub fn count(&self) -> usize {
+        self.0.rsplit('.').next().and_then(from_base36).unwrap_or(0) as usize
+    }
+
+    fn unique(&self) -> &str {
+        self.0.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// The `~` id of the message at `index`, due at `due`.
+    pub fn message_id(&self, partition: Partition, index: usize, due: UnixMs) -> Text {
+        let mut id = Vec::with_capacity(40);
+        self.put_message_id(&mut id, partition, index, due);
+        Text::from_utf8(id.into()).unwrap_or_default()
+    }
+
+    /// Each message's name as it goes out: its own, or its `~` id. All of them share one allocation.
+    pub fn message_ids(&self, partition: Partition, entries: &[Entry]) -> Vec<Text> {
+        let mut made = Vec::with_capacity(40 * entries.len());
+        let put = |(index, entry): (usize, &Entry)| {
+            let start = made.len();
+            if entry.id.is_none() {
+                self.put_message_id(&mut made, partition, index, entry.due);
+            }
+            start..made.len()
+        };
+        let places: Vec<_> = entries.iter().enumerate().map(put).collect();
+        let made = Bytes::from(made);
+        let own = |(entry, place): (&Entry, Range<usize>)| {
+            entry.id.clone().or_else(|| Text::from_utf8(made.slice(place))).unwrap_or_default()
+        };
+        entries.iter().zip(places).map(own).collect()
+    }
+
+    fn put_message_id(&self, out: &mut Vec<u8>, partition: Partition, index: usize, due: UnixMs) {
+        out.push(b'~');
+        put_base36(out, due.0.max(0) as u64);
+        out.push(b'.');
+        put_base36(out, u64::from(partition.0));
+        out.push(b'.');
+        out.extend_from_slice(self.unique().as_bytes());
+        out.push(b'.');
+        put_base36(out, index as u64);
+    }
+}
+
+/// Where the message of a `~` id lay when it was first due: what [`BundleId::message_id`] wrote, read back.
+pub(in crate::store) fn place_in(route: &RouteName, id: &str) -> Option<(Partition, BundleId, u32)> {
+    let parts: Vec<&str> = id.strip_prefix('~')?.split('.').collect();
+    let [due, partition, nonce, counter, count, index] = parts[..] else { return None };
+    let due = i64::try_from(from_base36(due)?).ok()?;
+    let partition = Partition(u16::try_from(from_base36(partition)?).ok()?);
+    let index = u32::try_from(from_base36(index)?).ok()?;
+    let slice = base36(slice_of(UnixMs(due)));
+    let bundle = BundleId::parse(&format!("{route}/{slice}/{nonce}.{counter}.{count}"))?;
+    ((index as usize) < bundle.count()).then_some((partition, bundle, index))
+}
+
+impl fmt::Debug for BundleId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for BundleId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a blob holds: messages with one target.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bundle {
+    /// The target's name as `x-delay-target` wrote it; empty for the route's own.
+    pub target: Text,
+    /// The messages, in order of delivery. Shared: they are published from here.
+    pub entries: Arc<Vec<Entry>>,
+}
+
+impl Bundle {
+    /// The earliest due time in it.
+    pub fn first_due(&self) -> UnixMs {
+        self.entries.iter().map(|e| e.due).min().unwrap_or_default()
+    }
+}
+
+/// A number in base 36, lower case.
+pub(in crate::store) fn base36(n: u64) -> String {
+    let mut digits = Vec::with_capacity(13);
+    put_base36(&mut digits, n);
+    String::from_utf8(digits).unwrap_or_default()
+}
+
+pub(in crate::store) fn put_base36(out: &mut Vec<u8>, mut n: u64) {
+    let mut digits = [0u8; 13];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b"0123456789abcdefghijklmnopqrstuvwxyz"[(n % 36) as usize];
+        n /= 36;
+        if n == 0 {
+            return out.extend_from_slice(&digits[at..]);
+        }
+    }
+}
+
+/// Only what [`base36`] writes: lower case, no sign.
+pub(in crate::store) fn from_base36(text: &str) -> Option<u64> {
+    let plain = text.bytes().all(|b| b.is_ascii_digit() || b.is_ascii_lowercase());
+    plain.then(|| u64::from_str_radix(text, 36).ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever stands in the place of an id, it is refused or says a count that there is room for.
+    #[test]
+    fn no_id_says_a_count_that_there_is_no_room_for() {
+        let mut rng = fastrand::Rng::with_seed(5);
+        for _ in 0..20_000 {
+            let count = rng.u64(..) >> rng.u32(..64);
+            let text = format!("orders/{}/n.1.{}", base36(rng.u64(..1 << 30)), base36(count));
+            let counted = BundleId::parse(&text).map(|id| id.count() as u64);
+            assert_eq!(counted, (1..=MAX_COUNT).contains(&count).then_some(count), "{text}");
+            let mut junk = text.into_bytes();
+            for _ in 0..rng.usize(1..4) {
+                let at = rng.usize(..junk.len());
+                junk[at] = rng.u8(b' '..=b'~');
+            }
+            let junk = String::from_utf8(junk).expect("ASCII");
+            assert!(BundleId::parse(&junk).is_none_or(|id| (1..=1 << 20).contains(&id.count())), "{junk}");
+        }
+    }
+
+    #[test]
+    fn an_id_carries_route_shelf_and_count() {
+        let route = RouteName::new("orders-eu").expect("valid");
+        let id = BundleId::new(&route, slice_of(UnixMs(1_790_000_000_000)), "k3x.1z", 37);
+        assert_eq!(BundleId::parse(id.as_str()), Some(id.clone()));
+        assert_eq!((id.route(), id.count()), ("orders-eu", 37));
+        assert_eq!(id.shelf(), format!("orders-eu/{}", base36(1_790_000_000_000 >> 20)));
+        assert_eq!(BundleId::parse("orders/xyz"), None);
+        for not_an_id in [
+            "",
+            "Orders/0/n.1.1",
+            "orders/0/n.1.0",
+            "orders/0/n.1.mh35",
+            "orders/0/n.1.zzzzzzzzz",
+            "orders/0/n.1.3w5e11264sgsf",
+            "orders/0/n.1",
+            "orders/0/n.1.1.1",
+            "orders/0/N.1.1",
+            "orders//n.1.1",
+        ] {
+            assert_eq!(BundleId::parse(not_an_id), None, "{not_an_id}");
+        }
+        assert_eq!(id.message_id(Partition(35), 3, UnixMs(36)).as_str(), "~10.z.k3x.1z.11.3");
+        let due = UnixMs(1_790_000_000_007);
+        let message = id.message_id(Partition(35), 36, due);
+        assert_eq!(place_in(&route, message.as_str()), Some((Partition(35), id.clone(), 36)));
+        let behind_its_end = id.message_id(Partition(35), 37, due);
+        for not_a_place in ["", "~", "~1.2", "~k3x.1z", "order-7", behind_its_end.as_str(), "~Z.0.n.1.1.0"] {
+            assert_eq!(place_in(&route, not_a_place), None, "{not_a_place}");
+        }
+    }
+}

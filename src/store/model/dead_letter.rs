@@ -1,0 +1,199 @@
+//! Dead letters: their ids, and what is asked of them.
+//!
+//! An id reads `route.reason.partition.nonce.counter`, the last three in base 36: unique, says where it lies
+//! and why, and needs no quoting in a path or a shell. A route's dead letters of one partition lie in two
+//! *graves*: those that failed, and the invalid ones, which must never cost the others their place.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::bundle::{base36, from_base36};
+use crate::domain::{DeadReason, Partition, RouteName, UnixMs};
+use crate::store::{Bundle, CodecError};
+
+/// The name of a dead letter.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeadId {
+    text: Arc<str>,
+    partition: Partition,
+}
+
+impl DeadId {
+    /// A new id; `unique` is `nonce.counter`.
+    pub(in crate::store) fn new(
+        route: &RouteName,
+        reason: DeadReason,
+        partition: Partition,
+        unique: &str,
+    ) -> Self {
+        let place = base36(u64::from(partition.0));
+        Self { text: format!("{route}.{}.{place}.{unique}", reason.as_str()).into(), partition }
+    }
+
+    /// An id as it stands in the store; `None` if it is not of this form.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('.');
+        let (route, reason, place) = (parts.next()?, parts.next()?, parts.next()?);
+        RouteName::new(route)?;
+        DeadReason::parse(reason)?;
+        let partition = Partition(u16::try_from(from_base36(place)?).ok()?);
+        let unique = from_base36(parts.next()?).and(from_base36(parts.next()?));
+        (unique.is_some() && parts.next().is_none()).then(|| Self { text: text.into(), partition })
+    }
+
+    /// The id itself.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Where it lies.
+    pub fn partition(&self) -> Partition {
+        self.partition
+    }
+
+    /// The route, as text.
+    pub fn route(&self) -> &str {
+        self.text.split('.').next().unwrap_or_default()
+    }
+
+    /// Why the message is dead.
+    pub fn reason(&self) -> DeadReason {
+        let word = self.text.split('.').nth(1).unwrap_or_default();
+        DeadReason::parse(word).unwrap_or(DeadReason::Corrupt)
+    }
+
+    /// The grave it lies in.
+    pub(in crate::store) fn grave(&self) -> String {
+        grave(self.route(), matches!(self.reason(), DeadReason::Invalid(_)))
+    }
+}
+
+impl fmt::Display for DeadId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// A grave's name: `route`, or `route/invalid`.
+pub(in crate::store) fn grave(route: &str, invalid: bool) -> String {
+    if invalid { format!("{route}/invalid") } else { route.to_owned() }
+}
+
+/// A message for the dead letters.
+#[derive(Clone, Debug)]
+pub struct DeadLetter {
+    /// Its route.
+    pub route: RouteName,
+    /// Why.
+    pub reason: DeadReason,
+    /// The message; its history ends with the reason and the error.
+    pub bundle: Bundle,
+    /// A blob that nobody can or may open is kept as it is, instead.
+    pub raw: Option<Bytes>,
+}
+
+impl DeadLetter {
+    /// Whether nothing is kept of it: its blob was not there.
+    pub fn is_empty(&self) -> bool {
+        self.raw.is_none() && self.bundle.entries.is_empty()
+    }
+}
+
+/// Which dead letters are meant. All of it holds together; what is not set does not matter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeadFilter {
+    /// Of this route.
+    pub route: Option<RouteName>,
+    /// Only those of invalid messages, or only the others.
+    pub invalid: Option<bool>,
+    /// Dead for this reason.
+    pub reason: Option<DeadReason>,
+    /// Dead since this moment, inclusive.
+    pub from: Option<UnixMs>,
+    /// Dead before this moment.
+    pub to: Option<UnixMs>,
+}
+
+impl DeadFilter {
+    /// Whether a grave may hold what is meant.
+    pub(in crate::store) fn takes_grave(&self, grave: &str) -> bool {
+        let (route, invalid) = grave.strip_suffix("/invalid").map_or((grave, false), |route| (route, true));
+        let reason = self.reason.is_none_or(|r| matches!(r, DeadReason::Invalid(_)) == invalid);
+        let kind = self.invalid.is_none_or(|wanted| wanted == invalid);
+        reason && kind && self.route.as_ref().is_none_or(|r| r.as_str() == route)
+    }
+}
+
+/// A place in the order of dead letters: by the moment of death, then by id.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DeadMark {
+    /// When it became one.
+    pub at: UnixMs,
+    /// Which.
+    pub id: DeadId,
+}
+
+/// Some dead letters, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeadPage {
+    /// Them.
+    pub marks: Vec<DeadMark>,
+    /// After which the next page goes on; `None` if this was the last. There may be more although this page
+    /// has fewer than were asked for.
+    pub next: Option<DeadMark>,
+}
+
+/// What is kept of a dead letter.
+#[derive(Clone, Debug)]
+pub struct DeadBody {
+    /// Bytes that it takes in the store.
+    pub bytes: usize,
+    /// The message, a bundle of one (of none where its blob was missing), or why it cannot be read.
+    pub bundle: Result<Bundle, CodecError>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::InvalidReason;
+
+    #[test]
+    fn an_id_says_where_it_lies_and_why() {
+        let route = RouteName::new("orders-eu").expect("valid");
+        let id = DeadId::new(&route, DeadReason::Invalid(InvalidReason::TooBig), Partition(37), "k3x.1z");
+        assert_eq!(id.as_str(), "orders-eu.too_big.11.k3x.1z");
+        assert_eq!(DeadId::parse(id.as_str()), Some(id.clone()));
+        assert_eq!((id.partition(), id.grave()), (Partition(37), "orders-eu/invalid".to_owned()));
+        let failed = DeadId::new(&route, DeadReason::Attempts, Partition(0), "k3x.1z");
+        assert_eq!(failed.grave(), "orders-eu");
+        for none in [
+            "",
+            "orders",
+            "orders.attempts.0.k.",
+            "orders.attempts.0.k.1.1",
+            "orders.because.0.k.1",
+            "Orders.attempts.0.k.1",
+            "orders.attempts.zzzz.k.1",
+            "orders.attempts.0.K.1",
+        ] {
+            assert_eq!(DeadId::parse(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn a_filter_knows_the_graves_that_it_needs() {
+        let graves = |filter: &DeadFilter| {
+            let all = ["a", "a/invalid", "b", "b/invalid"];
+            all.into_iter().filter(|grave| filter.takes_grave(grave)).collect::<Vec<_>>()
+        };
+        let all = DeadFilter::default();
+        assert_eq!(graves(&all).len(), 4);
+        let route = RouteName::new("b");
+        assert_eq!(graves(&DeadFilter { route, ..all.clone() }), ["b", "b/invalid"]);
+        let reason = Some(DeadReason::Attempts);
+        assert_eq!(graves(&DeadFilter { reason, ..all.clone() }), ["a", "b"]);
+        assert_eq!(graves(&DeadFilter { invalid: Some(true), ..all }), ["a/invalid", "b/invalid"]);
+    }
+}

@@ -1,0 +1,14 @@
+//! The store's words: bundles and how they are encoded, what the calls take, and what they answer. No Redis in here.
+
+pub(super) mod bundle;
+pub(super) mod claim;
+pub(super) mod codec;
+pub(super) mod condition;
+pub(super) mod dead_letter;
+pub(super) mod error;
+pub(super) mod heads;
+pub(super) mod key_order;
+pub(super) mod members;
+pub(super) mod scrub_report;
+pub(super) mod view;
+pub(super) mod write_op;

@@ -1,0 +1,329 @@
+//! What waits, in due order over all partitions, a page at a time; in many small reads, so that nothing of
+//! the flow waits behind one.
+//!
+//! A page is made in rounds. Each takes the shelves that come next by the index, reads the entries of their
+//! due zsets, and knows from what it has *not* read up to which moment (the *horizon*) it has seen all: what
+//! is due before that is the page's, in order. A bundle's later messages are due within a span of its first,
+//! so a round looks that far back.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use redis::cluster_routing::Slot;
+
+use super::find::version;
+use crate::domain::{Partition, UnixMs};
+use crate::store::call::keys::Keys;
+use crate::store::model::bundle::BundleId;
+use crate::store::model::codec::read_dues;
+use crate::store::{BrowseKey, BrowseQuery, Browsed, Bundle, Found, MessageState, Store, StoreError, decode};
+
+/// How far behind its bundle's first due time a message may be: the longest span, and a retry's.
+const SPAN_MS: i64 = 8192;
+/// Commands of one trip: some 100 us of Redis.
+const TRIP: usize = 32;
+/// Shelves of one partition that one look at the index shows, besides those that have begun.
+const SHELVES: usize = 32;
+const BEGUN: usize = 1024;
+/// Shelves that one round reads, besides those that have begun.
+const ROUND_SHELVES: usize = 64;
+/// Entries of one shelf that one round reads; where all of them are due at once, so many more, in such steps.
+const ENTRIES: usize = 64;
+const MORE_ENTRIES: usize = 1 << 16;
+const STEP: usize = 1024;
+/// Rounds of one page: sparse shelves of other routes may fill them; then the page is short.
+const ROUNDS: usize = 8;
+/// Bytes of blobs that one page may cost, the first message aside.
+const PAGE_BYTES: usize = 4 << 20;
+
+/// A bundle that may have messages for the page.
+struct Candidate {
+    partition: Partition,
+    id: BundleId,
+    first: i64,
+}
+
+impl Store {
+    /// The next messages that wait, in the order of [`BrowseKey`]. A page may be short, even empty, while
+    /// there is more. What is claimed meanwhile is left out. Waits while the store is away.
+    pub async fn browse(&self, query: &BrowseQuery) -> Result<Browsed, StoreError> {
+        let mut from = query.after.clone().unwrap_or(BrowseKey::at(query.from));
+        let mut found: Vec<Found> = Vec::new();
+        let mut budget = PAGE_BYTES;
+        for _ in 0..ROUNDS {
+            let (candidates, horizon) = self.round(query, &from, query.limit - found.len()).await?;
+            let mut keys = self.messages(query, &from, horizon, candidates).await?;
+            let cut = keys.len() > query.limit - found.len();
+            keys.truncate(query.limit - found.len());
+            let taken = self.contents(&keys, &mut budget, &mut found).await?;
+            match (keys.get(taken.wrapping_sub(1)), horizon) {
+                (Some(last), _) if cut || taken < keys.len() => {
+                    return Ok(Browsed { found, next: Some(last.clone()) });
+                }
+                (_, None) => return Ok(Browsed { found, next: None }),
+                (_, Some(horizon)) => from = BrowseKey::at(UnixMs(horizon)),
+            }
+            if found.len() >= query.limit || budget == 0 {
+                break;
+            }
+        }
+        Ok(Browsed { found, next: Some(from) })
+    }
+
+    /// The bundles that come next, and the moment up to which they are all there are (`None`: for ever).
+    async fn round(
+        &self,
+        query: &BrowseQuery,
+        from: &BrowseKey,
+        wanted: usize,
+    ) -> Result<(Vec<Candidate>, Option<i64>), StoreError> {
+        let floor = from.due.0.saturating_sub(SPAN_MS).max(0);
+        let (shelves, mut horizon) = self.next_shelves(query, from.due.0, floor).await?;
+        let mut candidates = Vec::new();
+        let mut read = |horizon: &mut Option<i64>,
+                        shelf: &(Partition, String),
+                        entries: Vec<(String, f64)>,
+                        most| {
+            if let Some((_, last)) = entries.last().filter(|_| entries.len() == most) {
+                *horizon = Some(horizon.map_or(*last as i64, |h| h.min(*last as i64)));
+            }
+            candidates.extend(entries.into_iter().filter_map(|(id, first)| {
+                let (id, first) = (BundleId::parse(&id)?, first as i64);
+                // A message alone in its bundle is due when that is.
+                (first >= from.due.0 || id.count() > 1).then_some(Candidate { partition: shelf.0, id, first })
+            }));
+        };
+        let all = self.entries(&shelves, floor, query.to, ENTRIES).await?;
+        let mut crowded = Vec::new();
+        for (shelf, entries) in shelves.iter().zip(all) {
+            let stuck =
+                entries.len() == ENTRIES && entries.last().is_some_and(|(_, s)| *s as i64 <= from.due.0);
+            if stuck {
+                crowded.push(shelf.clone());
+            } else {
+                read(&mut horizon, shelf, entries, ENTRIES);
+            }
+        }
+        for shelf in &crowded {
+            let due = self.0.keys.due(shelf.0, &shelf.1);
+            for at in (0..MORE_ENTRIES).step_by(STEP) {
+                let command = (Keys::slot(shelf.0), range(&due, floor.to_string(), query.to.0, (at, STEP)));
+                let entries: Vec<(String, f64)> =
+                    self.trips(vec![command], 1).await?.pop().unwrap_or_default();
+                let (whole, last) = (entries.len() < STEP, at + STEP >= MORE_ENTRIES);
+                let past = entries.last().is_some_and(|(_, s)| *s as i64 > from.due.0);
+                // Only where reading stops may something have been left out.
+                read(&mut horizon, shelf, entries, if past || last { STEP } else { usize::MAX });
+                if whole || past {
+                    break;
+                }
+            }
+        }
+        candidates.sort_by(|a, b| (a.first, a.partition, &a.id).cmp(&(b.first, b.partition, &b.id)));
+        // So many messages are enough; those of the next bundle on come in the next round.
+        let mut messages = 0;
+        for at in 0..candidates.len() {
+            let first = candidates[at].first;
+            if messages >= wanted && first > from.due.0 && first > candidates[at - 1].first {
+                horizon = Some(horizon.map_or(first, |h| h.min(first)));
+                candidates.truncate(at);
+                break;
+            }
+            messages += if first >= from.due.0 { candidates[at].id.count() } else { 0 };
+        }
+        // A whole look of one shelf at one moment was not enough: go on all the same.
+        let horizon = horizon.map(|h| h.max(from.due.0 + 1));
+        Ok((candidates, horizon))
+    }
+
+    /// The shelves that come next, over all partitions, and the earliest moment of those left out.
+    async fn next_shelves(
+        &self,
+        query: &BrowseQuery,
+        due: i64,
+        floor: i64,
+    ) -> Result<(Vec<(Partition, String)>, Option<i64>), StoreError> {
+        let begin = (floor >> 20) << 20;
+        let mut commands = Vec::new();
+        for p in self.0.partitions.all() {
+            let idx = self.0.keys.of(p, "idx");
+            commands.push((Keys::slot(p), range(&idx, begin.to_string(), due, (0, BEGUN))));
+            commands.push((Keys::slot(p), range(&idx, format!("({due}"), query.to.0, (0, SHELVES))));
+        }
+        let answers: Vec<Vec<(String, f64)>> = self.trips(commands, TRIP).await?;
+        let of_route = |shelf: &str| match &query.route {
+            Some(route) => shelf.split_once('/').is_some_and(|(r, _)| r == route.as_str()),
+            None => true,
+        };
+        let (mut begun, mut coming, mut horizon) = (Vec::new(), Vec::new(), None::<i64>);
+        for (p, lists) in self.0.partitions.all().zip(answers.chunks(2)) {
+            let [now, later] = lists else { continue };
+            if let Some((_, last)) = later.last().filter(|_| later.len() == SHELVES) {
+                // Others of that very moment may have been cut off.
+                horizon = Some(horizon.map_or(*last as i64, |h| h.min(*last as i64)));
+            }
+            let mine = |list: &[(String, f64)]| {
+                list.iter()
+                    .filter(|(s, _)| of_route(s))
+                    .map(|(s, at)| (*at as i64, p, s.clone()))
+                    .collect::<Vec<_>>()
+            };
+            begun.extend(mine(now));
+            coming.extend(mine(later));
+        }
+        coming.sort();
+        if let Some((first, ..)) = coming.get(ROUND_SHELVES) {
+            horizon = Some(horizon.map_or(*first, |h| h.min(*first)));
+            coming.truncate(ROUND_SHELVES);
+        }
+        begun.extend(coming);
+        Ok((begun.into_iter().map(|(_, p, shelf)| (p, shelf)).collect(), horizon))
+    }
+
+    async fn entries(
+        &self,
+        shelves: &[(Partition, String)],
+        floor: i64,
+        to: UnixMs,
+        most: usize,
+    ) -> Result<Vec<Vec<(String, f64)>>, StoreError> {
+        let commands = shelves
+            .iter()
+            .map(|(p, shelf)| (*p, range(&self.0.keys.due(*p, shelf), floor.to_string(), to.0, (0, most))))
+            .map(|(p, command)| (Keys::slot(p), command));
+        self.trips(commands.collect(), TRIP).await
+    }
+
+    /// The messages of these bundles that are the page's, in order, those aside that are gone.
+    async fn messages(
+        &self,
+        query: &BrowseQuery,
+        from: &BrowseKey,
+        horizon: Option<i64>,
+        candidates: Vec<Candidate>,
+    ) -> Result<Vec<BrowseKey>, StoreError> {
+        let mut commands = Vec::new();
+        for c in &candidates {
+            let (keys, p, id) = (&self.0.keys, c.partition, c.id.as_str());
+            let slot = Keys::slot(p);
+            commands.push((slot, command("HGET", &keys.of(p, "gone"), id)));
+            commands.push((slot, command("HGET", &keys.of(p, "done"), id)));
+            let mut head = redis::cmd("GETRANGE");
+            // The index stands before the records, some bytes a message.
+            let end = if c.id.count() > 1 { 1024 + 31 * c.id.count() } else { 0 };
+            head.arg(keys.blob(p, &c.id)).arg(0).arg(end);
+            commands.push((slot, head));
+        }
+        let answers: Vec<Option<Vec<u8>>> = self.trips(commands, TRIP).await?;
+        let mut keys = Vec::new();
+        for (c, answer) in candidates.iter().zip(answers.chunks(3)) {
+            let [gone, done, head] = answer else { continue };
+            let is_set =
+                |map: &Option<Vec<u8>>, i: usize| map.as_ref().is_some_and(|m| m.get(i) == Some(&b'1'));
+            let dues = match (c.id.count(), head) {
+                (1, _) => vec![UnixMs(c.first)],
+                (_, Some(head)) => read_dues(&head.clone().into()).unwrap_or_default(),
+                (_, None) => Vec::new(),
+            };
+            keys.extend(
+                dues.into_iter().enumerate().filter(|(i, _)| !is_set(gone, *i) && !is_set(done, *i)).map(
+                    |(index, due)| BrowseKey {
+                        due,
+                        partition: c.partition,
+                        bundle: c.id.as_str().to_owned(),
+                        index: index as u32,
+                    },
+                ),
+            );
+        }
+        keys.retain(|key| {
+            let in_window = key.due >= query.from && key.due <= query.to;
+            in_window && horizon.is_none_or(|h| key.due.0 < h) && key > from
+        });
+        keys.sort();
+        Ok(keys)
+    }
+
+    /// Reads these messages, as many as the budget allows, at least one; answers how many it went through.
+    async fn contents(
+        &self,
+        keys: &[BrowseKey],
+        budget: &mut usize,
+        found: &mut Vec<Found>,
+    ) -> Result<usize, StoreError> {
+        let mut ids: Vec<(Partition, BundleId)> =
+            keys.iter().filter_map(|k| Some((k.partition, BundleId::parse(&k.bundle)?))).collect();
+        ids.sort();
+        ids.dedup();
+        let lengths = ids.iter().map(|(p, id)| {
+            let mut strlen = redis::cmd("STRLEN");
+            strlen.arg(self.0.keys.blob(*p, id));
+            (Keys::slot(*p), strlen)
+        });
+        let lengths: Vec<usize> = self.trips(lengths.collect(), TRIP).await?;
+        let sizes: BTreeMap<(Partition, &str), usize> =
+            ids.iter().zip(lengths).map(|((p, id), length)| ((*p, id.as_str()), length)).collect();
+        let (mut wanted, mut taken): (BTreeMap<_, Option<Bundle>>, usize) = (BTreeMap::new(), 0);
+        for key in keys {
+            let place = (key.partition, key.bundle.as_str());
+            let size = sizes.get(&place).copied().unwrap_or(0);
+            if let Entry::Vacant(fresh) = wanted.entry(place) {
+                if size > *budget && taken > 0 {
+                    *budget = 0;
+                    break;
+                }
+                *budget = budget.saturating_sub(size);
+                fresh.insert(None);
+            }
+            taken += 1;
+        }
+        let blob_key = |(p, id): &(Partition, &str)| Some((*p, self.0.keys.blob(*p, &BundleId::parse(id)?)));
+        let blob_keys: Vec<(Partition, String)> = wanted.keys().filter_map(blob_key).collect();
+        let blobs = self.0.browse.get_blobs_of(&blob_keys).await?;
+        for (bundle, blob) in wanted.values_mut().zip(blobs) {
+            // What cannot be read is shown by its audit and its claim; what has left meanwhile, not at all.
+            *bundle = blob.and_then(|blob| decode(&blob).ok());
+        }
+        for key in &keys[..taken] {
+            let Some(Some(bundle)) = wanted.get(&(key.partition, key.bundle.as_str())) else { continue };
+            let Some(id) = BundleId::parse(&key.bundle) else { continue };
+            let Some(entry) = bundle.entries.get(key.index as usize) else { continue };
+            let name = entry.id.clone();
+            found.push(Found {
+                route: id.route().to_owned(),
+                id: name.unwrap_or_else(|| id.message_id(key.partition, key.index as usize, entry.due)),
+                state: MessageState::Pending,
+                version: version(&id, key.index),
+                target: bundle.target.clone(),
+                entry: entry.clone(),
+            });
+        }
+        Ok(taken)
+    }
+
+    /// Sends commands so many at a time, and reads all answers.
+    pub(in crate::store) async fn trips<T: redis::FromRedisValue>(
+        &self,
+        commands: Vec<(Slot, redis::Cmd)>,
+        most: usize,
+    ) -> Result<Vec<T>, StoreError> {
+        let mut answers = Vec::with_capacity(commands.len());
+        for trip in commands.chunks(most) {
+            answers.extend(self.0.browse.gather_all::<T>(trip.to_vec()).await?);
+        }
+        Ok(answers)
+    }
+}
+
+fn command(name: &str, key: &str, field: &str) -> redis::Cmd {
+    let mut command = redis::cmd(name);
+    command.arg(key).arg(field);
+    command
+}
+
+/// `ZRANGEBYSCORE key min max WITHSCORES LIMIT at most`
+pub(in crate::store) fn range(key: &str, min: String, max: i64, (at, most): (usize, usize)) -> redis::Cmd {
+    let mut command = redis::cmd("ZRANGEBYSCORE");
+    command.arg(key).arg(min).arg(max).arg("WITHSCORES").arg("LIMIT").arg(at).arg(most);
+    command
+}

@@ -1,0 +1,154 @@
+//! One message by its name or its `~` id: where it is, in which state, with its content.
+
+use bytes::Bytes;
+
+use crate::domain::{Partition, RouteName, Text};
+use crate::store::call::keys::Keys;
+use crate::store::call::scripts;
+use crate::store::connection::link::Link;
+use crate::store::model::bundle::{BundleId, place_in};
+use crate::store::write::{name_key, parse_place};
+use crate::store::{Found, MessageState, Store, StoreError, decode};
+
+/// Looks at a name before it is given up: others move it too, but not this often.
+const LOOKS: usize = 50;
+/// Looks at a message whose blob is not there.
+const BLOB_LOOKS: usize = 3;
+
+/// Where a name says that its message is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::store) struct Place {
+    pub(in crate::store) bundle: BundleId,
+    pub(in crate::store) index: u32,
+    /// By its entry in `names`; else by what a `~` id says of itself.
+    pub(in crate::store) listed: bool,
+}
+
+impl Place {
+    /// Of a name (`route/id`) whose entry in this partition's `names` reads so.
+    pub(in crate::store) fn of(p: Partition, name: &str, listed: Option<&str>) -> Option<Self> {
+        if let Some(listed) = listed {
+            let (bundle, index) = parse_place(listed)?;
+            return Some(Self { bundle, index, listed: true });
+        }
+        let (route, id) = name.split_once('/')?;
+        let (partition, bundle, index) = place_in(&RouteName::new(route)?, id)?;
+        (partition == p).then_some(Self { bundle, index, listed: false })
+    }
+
+    /// The message's [`Found::version`].
+    pub(in crate::store) fn version(&self) -> Text {
+        version(&self.bundle, self.index)
+    }
+
+    /// As an entry of `names` reads.
+    pub(in crate::store) fn text(&self) -> String {
+        format!("{} {}", self.bundle, self.index)
+    }
+}
+
+/// What is changed of a message leaves its bundle, and no two bundles have one id.
+pub(in crate::store) fn version(bundle: &BundleId, index: u32) -> Text {
+    let own = bundle.as_str().rsplit('/').next().unwrap_or_default();
+    format!("{own}.{index}").as_str().into()
+}
+
+/// What one look at a place showed: the state of one moment, and the blob if it still stood right after.
+pub(in crate::store) struct Look {
+    pub(in crate::store) state: Option<MessageState>,
+    pub(in crate::store) blob: Option<Bytes>,
+}
+
+/// Looks at a place; `None` if the name means another one by now.
+pub(in crate::store) async fn look(
+    link: &Link,
+    keys: &Keys,
+    p: Partition,
+    name: &str,
+    place: &Place,
+) -> Result<Option<Look>, StoreError> {
+    let connected = link.reach(Keys::slot(p)).await?;
+    let mut connection = connected.connection.clone();
+    let judged = |error| link.judge(&connected, &error);
+    let mut script = scripts::LOOK.prepare_invoke();
+    for key in ["names", "claims", "gone", "done"] {
+        script.key(keys.of(p, key));
+    }
+    script.key(keys.due(p, place.bundle.shelf())).arg(name).arg(place.bundle.as_str());
+    let (listed, due, claimed, gone, done): (String, String, String, String, String) =
+        script.invoke_async(&mut connection).await.map_err(judged)?;
+    if Place::of(p, name, Some(&*listed).filter(|l| !l.is_empty())).as_ref() != Some(place) {
+        return Ok(None);
+    }
+    let blob = link.get_blobs(Keys::slot(p), vec![keys.blob(p, &place.bundle)]).await?.pop().flatten();
+    let is_set = |map: &str| map.as_bytes().get(place.index as usize) == Some(&b'1');
+    let state = match (!due.is_empty(), !claimed.is_empty()) {
+        (false, false) => None,
+        _ if is_set(&gone) => None,
+        _ if is_set(&done) => Some(MessageState::Published),
+        (true, _) => Some(MessageState::Pending),
+        (false, true) => Some(MessageState::InFlight),
+    };
+    Ok(Some(Look { state, blob }))
+}
+
+/// Where a name says that its message is, now.
+pub(in crate::store) async fn place_of(
+    link: &Link,
+    keys: &Keys,
+    p: Partition,
+    name: &str,
+) -> Result<Option<Place>, StoreError> {
+    let connected = link.reach(Keys::slot(p)).await?;
+    let mut connection = connected.connection.clone();
+    let mut hget = redis::cmd("HGET");
+    hget.arg(keys.of(p, "names")).arg(name);
+    let listed: Option<String> =
+        hget.query_async(&mut connection).await.map_err(|error| link.judge(&connected, &error))?;
+    Ok(Place::of(p, name, listed.as_deref()))
+}
+
+/// Looks until the name holds still for one look. `None`: it is not in the store.
+pub(in crate::store) async fn look_until_still(
+    link: &Link,
+    keys: &Keys,
+    p: Partition,
+    name: &str,
+) -> Result<Option<(Place, Look)>, StoreError> {
+    for n in 0..LOOKS {
+        let Some(place) = place_of(link, keys, p, name).await? else { return Ok(None) };
+        let Some(look) = look(link, keys, p, name, &place).await? else { continue };
+        // It may have left between the look and the blob; a blob that stays away is damage.
+        if look.state.is_none() || look.blob.is_some() || n >= BLOB_LOOKS {
+            return Ok(Some((place, look)));
+        }
+    }
+    Err(StoreError::Damaged(format!("a name changed its meaning {LOOKS} times between two looks")))
+}
+
+impl Store {
+    /// One message by its name, or by its `~` id. `None`: it is not in the store, or no longer; what its
+    /// target has confirmed is `Published` only until its bundle has left. Waits while the store is away.
+    pub async fn find(&self, route: &RouteName, id: &str) -> Result<Option<Found>, StoreError> {
+        let p = self.whereabouts(route, id, self.home_of(route, id)).await?;
+        let name = name_key(route, &id.into());
+        let found = look_until_still(&self.0.browse, &self.0.keys, p, &name).await?;
+        let Some((place, look)) = found else { return Ok(None) };
+        let Some(state) = look.state else { return Ok(None) };
+        let blob = look.blob.unwrap_or_default();
+        let bundle = decode(&blob).map_err(|why| {
+            StoreError::Damaged(format!("the bundle of `{}` cannot be read: {why}", id.escape_debug()))
+        })?;
+        let Some(entry) = bundle.entries.get(place.index as usize) else {
+            return Err(StoreError::Damaged("a name points behind the end of its bundle".to_owned()));
+        };
+        Ok(Some(Found {
+            route: route.as_str().to_owned(),
+            id: id.into(),
+            state,
+            version: place.version(),
+            target: bundle.target.clone(),
+            entry: entry.clone(),
+        }))
+    }
+}

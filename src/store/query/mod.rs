@@ -1,0 +1,8 @@
+//! Read-only queries for people and metrics: one message, pages of messages, counts, histograms, what is overdue.
+
+pub(super) mod browse;
+pub(super) mod counts;
+pub(super) mod find;
+pub(super) mod histogram;
+pub(super) mod overdue;
+pub(super) mod scan;

@@ -1,0 +1,149 @@
+//! What is late: when the oldest message of each route was to be delivered, and how full the masters are.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use redis::Cmd;
+
+use crate::domain::{Partition, UnixMs};
+use crate::store::call::keys::Keys;
+use crate::store::connection::link::read;
+use crate::store::model::bundle::BundleId;
+use crate::store::{Late, Memory, Store, StoreError};
+
+/// Bundles that were put back, of one partition, that one look shows; what is behind them is younger.
+const BUNDLES: usize = 256;
+/// Longest wait for a master's account of its memory.
+const DEADLINE: Duration = Duration::from_secs(2);
+
+/// Age from which on what a shard of the timer has reported is not relied on, microseconds.
+const FRESH_US: i64 = 2_500_000;
+
+/// What the shards of the timer saw waiting at their last looks at all of their partitions.
+#[derive(Debug, Default)]
+pub(in crate::store) struct Waiting(Mutex<BTreeMap<usize, Report>>);
+
+#[derive(Debug)]
+struct Report {
+    at_us: i64,
+    oldest: BTreeMap<String, UnixMs>,
+}
+
+impl Store {
+    /// Takes what a shard of the timer saw of all of its partitions: by route the earliest due time of what waits and
+    /// is overdue.
+    pub fn report_waiting(&self, shard: usize, oldest: BTreeMap<String, UnixMs>) {
+        let at_us = self.0.clock.local().mono_us();
+        self.0.waiting.0.lock().insert(shard, Report { at_us, oldest });
+    }
+
+    /// By route, when the oldest message was to be delivered that waits in the store and is overdue: of those never
+    /// published, and of those put back. The first by the word of the timer's shards; the partitions of one that has
+    /// not looked for a while are looked at here.
+    pub async fn late(&self) -> Result<Late, StoreError> {
+        let now = self.0.clock.now();
+        let (mut waiting, mut unseen) = (BTreeMap::new(), Vec::new());
+        {
+            let since_us = self.0.clock.local().mono_us() - FRESH_US;
+            let mut reports = self.0.waiting.0.lock();
+            reports.retain(|_, report| report.at_us >= since_us);
+            for (route, due) in reports.values().flat_map(|report| &report.oldest) {
+                earliest(&mut waiting, route, *due);
+            }
+            let is_unseen = |p: &Partition| !reports.contains_key(&self.0.wake.shard_of(*p));
+            unseen.extend(self.0.partitions.all().filter(is_unseen));
+        }
+        let heads = async { if unseen.is_empty() { Ok(Vec::new()) } else { self.heads(&unseen, now).await } };
+        let (heads, put_back) = tokio::try_join!(heads, self.put_back())?;
+        for head in heads.iter().filter(|head| head.due <= now) {
+            earliest(&mut waiting, head.route(), head.due);
+        }
+        Ok(Late { waiting, put_back })
+    }
+
+    /// Bundles that have left the store since are forgotten here: who settles them need not know.
+    async fn put_back(&self) -> Result<BTreeMap<String, UnixMs>, StoreError> {
+        let looks = self.0.partitions.all().map(|p| {
+            let mut look = redis::cmd("ZRANGE");
+            look.arg(self.0.keys.put_back(p)).arg(0).arg(BUNDLES - 1).arg("WITHSCORES");
+            (Keys::slot(p), look)
+        });
+        let looks = self.0.side.gather(looks.collect()).await;
+        let mut found: Vec<(Partition, String, f64)> = Vec::new();
+        for (p, list) in self.0.partitions.all().zip(looks) {
+            // A key of another type is the audit's business; a node that is away says so itself.
+            let Ok(list) = list.and_then(read::<Vec<(String, f64)>>) else { continue };
+            found.extend(list.into_iter().map(|(id, asked)| (p, id, asked)));
+        }
+        let exists = |(p, id, _): &(Partition, String, f64)| {
+            let mut exists = redis::cmd("EXISTS");
+            // What is no bundle's id has no blob either.
+            let blob = BundleId::parse(id).map(|id| self.0.keys.blob(*p, &id));
+            exists.arg(blob.unwrap_or_else(|| self.0.keys.of(*p, "b:")));
+            (Keys::slot(*p), exists)
+        };
+        let stand: Vec<bool> = self.0.side.gather_all(found.iter().map(exists).collect()).await?;
+        let (mut oldest, mut gone) = (BTreeMap::new(), Vec::new());
+        for ((p, id, asked), stands) in found.into_iter().zip(stand) {
+            if stands {
+                earliest(&mut oldest, id.split('/').next().unwrap_or_default(), UnixMs(asked as i64));
+            } else {
+                gone.push((Keys::slot(p), removal(&self.0.keys.put_back(p), &id)));
+            }
+        }
+        for removed in self.0.side.gather(gone).await {
+            removed?;
+        }
+        Ok(oldest)
+    }
+
+    /// How full the fullest master is, by its own account. Those that are away are left out.
+    pub async fn memory(&self) -> Result<Memory, StoreError> {
+        let mut fullest: Option<Memory> = None;
+        for connected in self.0.side.each() {
+            let mut info = redis::cmd("INFO");
+            info.arg("memory");
+            let mut connection = connected.connection.clone();
+            let told = tokio::time::timeout(DEADLINE, info.query_async::<String>(&mut connection)).await;
+            let told = told.map_err(|_| StoreError::Unavailable("no answer in time".to_owned()))?;
+            let told = told.map_err(|error| self.0.side.judge(&connected, &error))?;
+            let memory = Memory { used: field(&told, "used_memory:"), limit: field(&told, "maxmemory:") };
+            if fullest.as_ref().is_none_or(|fullest| memory.share() > fullest.share()) {
+                fullest = Some(memory);
+            }
+        }
+        fullest.ok_or_else(|| StoreError::Unavailable("no master can be reached".to_owned()))
+    }
+}
+
+fn earliest(oldest: &mut BTreeMap<String, UnixMs>, route: &str, asked: UnixMs) {
+    let first = oldest.entry(route.to_owned()).or_insert(asked);
+    *first = asked.min(*first);
+}
+
+fn removal(key: &str, id: &str) -> Cmd {
+    let mut removal = redis::cmd("ZREM");
+    removal.arg(key).arg(id);
+    removal
+}
+
+/// A number of `INFO`; 0 where it is not told.
+fn field(info: &str, name: &str) -> u64 {
+    info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fullest_is_the_one_with_the_largest_share_of_its_limit() {
+        let info = "# Memory\r\nused_memory:1048576\r\nused_memory_human:1.00M\r\nmaxmemory:4194304\r\n";
+        let memory = Memory { used: field(info, "used_memory:"), limit: field(info, "maxmemory:") };
+        assert_eq!(memory, Memory { used: 1 << 20, limit: 4 << 20 });
+        let without = Memory { used: 8 << 20, limit: 0 };
+        assert!(memory.share() > without.share());
+        assert!(Memory { used: 2, limit: 4 }.share() > memory.share());
+    }
+}

@@ -1,0 +1,169 @@
+//! All that the store holds of one route, whatever its state: for `postdate replay`, which must not store again
+//! what is here. In small reads, as all that is for people.
+
+use std::collections::BTreeMap;
+
+use redis::cluster_routing::Slot;
+
+use crate::domain::{Entry, Partition, RouteName};
+use crate::store::call::keys::Keys;
+use crate::store::model::bundle::BundleId;
+use crate::store::{DeadFilter, Store, StoreError, decode};
+
+/// Bundles of one trip: three reads each, one of them of up to 64 KiB.
+const BUNDLES: usize = 8;
+/// Members that one step of a scan looks at.
+const STEP: usize = 500;
+/// Dead letters of one page.
+const PAGE: usize = 200;
+
+/// How a message of the store stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Standing {
+    /// It is a dead letter, or nothing but a place in a bundle: cancelled, moved, suppressed or published.
+    Ended,
+    /// It is being published, or about to be.
+    InFlight,
+    /// It waits.
+    Pending,
+}
+
+impl Store {
+    /// Shows every message of a route that was there all the time, some of those that come or leave
+    /// meanwhile, and some of them twice. Bounded by nothing but what the route holds; no read is long.
+    /// What cannot be read is left out. Waits while the store is away.
+    ///
+    /// `progress` hears how many of how many partitions are done.
+    pub async fn scan(
+        &self,
+        route: &RouteName,
+        mut visit: impl FnMut(&Entry, Standing),
+        mut progress: impl FnMut(u16, u16),
+    ) -> Result<(), StoreError> {
+        for p in self.0.partitions.all() {
+            let bundles = self.bundles_of(p, route).await?;
+            let bundles: Vec<_> = bundles.into_iter().collect();
+            for some in bundles.chunks(BUNDLES) {
+                self.open(p, some, &mut visit).await?;
+            }
+            progress(p.0 + 1, self.0.partitions.count());
+        }
+        self.graves_of(route, &mut visit).await
+    }
+
+    /// A route's bundles of one partition. Claims are looked at before and after what is due, for a bundle
+    /// goes from one to the other and back.
+    async fn bundles_of(
+        &self,
+        p: Partition,
+        route: &RouteName,
+    ) -> Result<BTreeMap<BundleId, Standing>, StoreError> {
+        let own = |member: &String| member.split_once('/').is_some_and(|(r, _)| r == route.as_str());
+        let mut bundles = BTreeMap::new();
+        let mut add = |found: Vec<String>, standing| {
+            bundles.extend(
+                found.iter().filter(|id| own(id)).filter_map(|id| Some((BundleId::parse(id)?, standing))),
+            );
+        };
+        let claims = self.0.keys.of(p, "claims");
+        add(self.members(p, &claims).await?, Standing::InFlight);
+        let shelves = self.members(p, &self.0.keys.of(p, "idx")).await?;
+        for shelf in shelves.into_iter().filter(own) {
+            add(self.members(p, &self.0.keys.due(p, &shelf)).await?, Standing::Pending);
+        }
+        add(self.members(p, &claims).await?, Standing::InFlight);
+        Ok(bundles)
+    }
+
+    /// The members of a sorted set, a few at a time: each that is there all the time, once or more.
+    async fn members(&self, p: Partition, key: &str) -> Result<Vec<String>, StoreError> {
+        let (mut members, mut cursor) = (Vec::new(), 0u64);
+        loop {
+            let mut scan = redis::cmd("ZSCAN");
+            scan.arg(key).arg(cursor).arg("COUNT").arg(STEP);
+            let answers: Vec<(u64, Vec<(String, f64)>)> = self.trips(vec![(Keys::slot(p), scan)], 1).await?;
+            let Some((next, found)) = answers.into_iter().next() else { return Ok(members) };
+            members.extend(found.into_iter().map(|(member, _)| member));
+            if next == 0 {
+                return Ok(members);
+            }
+            cursor = next;
+        }
+    }
+
+    async fn open(
+        &self,
+        p: Partition,
+        bundles: &[(BundleId, Standing)],
+        visit: &mut impl FnMut(&Entry, Standing),
+    ) -> Result<(), StoreError> {
+        let mut commands = Vec::with_capacity(bundles.len() * 2);
+        for (id, _) in bundles {
+            for map in ["gone", "done"] {
+                let mut get = redis::cmd("HGET");
+                get.arg(self.0.keys.of(p, map)).arg(id.as_str());
+                commands.push((Keys::slot(p), get));
+            }
+        }
+        let maps: Vec<Option<Vec<u8>>> = self.trips(commands, BUNDLES * 2).await?;
+        let keys = bundles.iter().map(|(id, _)| self.0.keys.blob(p, id)).collect();
+        let blobs = self.0.browse.get_blobs(Keys::slot(p), keys).await?;
+        for (((_, standing), maps), blob) in bundles.iter().zip(maps.chunks(2)).zip(blobs) {
+            let ([gone, done], Some(blob)) = (maps, blob) else { continue };
+            let Ok(bundle) = decode(&blob) else { continue };
+            let is_set =
+                |map: &Option<Vec<u8>>, at: usize| map.as_ref().is_some_and(|m| m.get(at) == Some(&b'1'));
+            for (at, entry) in bundle.entries.iter().enumerate() {
+                let ended = is_set(gone, at) || is_set(done, at);
+                visit(entry, if ended { Standing::Ended } else { *standing });
+            }
+        }
+        Ok(())
+    }
+
+    async fn graves_of(
+        &self,
+        route: &RouteName,
+        visit: &mut impl FnMut(&Entry, Standing),
+    ) -> Result<(), StoreError> {
+        let filter = DeadFilter { route: Some(route.clone()), ..DeadFilter::default() };
+        let mut after = None;
+        loop {
+            let page = self.dead_page(&filter, after.as_ref(), PAGE).await?;
+            let ids: Vec<_> = page.marks.into_iter().map(|mark| mark.id).collect();
+            let mut rest = &ids[..];
+            while !rest.is_empty() {
+                let bodies = self.dead_letters(rest).await?;
+                // At least the first is answered.
+                rest = rest.get(bodies.len().max(1)..).unwrap_or_default();
+                for bundle in bodies.into_iter().flatten().filter_map(|body| body.bundle.ok()) {
+                    bundle.entries.iter().for_each(|entry| visit(entry, Standing::Ended));
+                }
+            }
+            after = page.next;
+            if after.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// How far a replay of this route has come, as [`Store::note_replay`] wrote it.
+    pub async fn replay_note(&self, route: &RouteName) -> Result<Option<String>, StoreError> {
+        let mut get = redis::cmd("HGET");
+        get.arg(self.0.keys.replays()).arg(route.as_str());
+        Ok(self.mended(self.trips(vec![(self.replays_slot(), get)], 1).await).await?.pop().flatten())
+    }
+
+    /// Notes how far a replay has come; `None` forgets it. It is kept beside what was stored: a store that
+    /// is lost again takes both with it.
+    pub async fn note_replay(&self, route: &RouteName, note: Option<&str>) -> Result<(), StoreError> {
+        let mut command = redis::cmd(if note.is_some() { "HSET" } else { "HDEL" });
+        command.arg(self.0.keys.replays()).arg(route.as_str()).arg(note.as_slice());
+        let told = self.trips::<redis::Value>(vec![(self.replays_slot(), command)], 1).await;
+        self.mended(told).await.map(drop)
+    }
+
+    fn replays_slot(&self) -> Slot {
+        Slot::for_key(self.0.keys.replays())
+    }
+}

@@ -1,0 +1,156 @@
+//! What is not what it should be: keys of the wrong type, which get out of the way, and blobs that were cut or
+//! flipped, which are named.
+
+use redis::{Pipeline, Value};
+
+use super::due_sets::{Shelf, pages, start_of};
+use super::{ENTRIES, PAGE, Place};
+use crate::domain::Partition;
+use crate::store::call::keys::Keys;
+use crate::store::call::reply::integer;
+use crate::store::call::scripts;
+use crate::store::model::bundle::BundleId;
+use crate::store::model::codec::is_whole;
+use crate::store::{AuditReport, Store, StoreError};
+
+/// The keys that each partition has, and their types.
+const KINDS: [(&str, &str); 17] = [
+    ("idx", "zset"),
+    ("claims", "zset"),
+    ("tokens", "hash"),
+    ("gone", "hash"),
+    ("done", "hash"),
+    ("expiries", "hash"),
+    ("opened", "hash"),
+    ("names", "hash"),
+    ("counts", "hash"),
+    ("calls", "hash"),
+    ("heads", "zset"),
+    ("shelves", "zset"),
+    ("delivered", "zset"),
+    ("put_back", "zset"),
+    ("order", "hash"),
+    ("sources", "hash"),
+    ("rates", "hash"),
+];
+/// Bytes of blobs that one audit reads to see whether they are what was written.
+const READ: usize = 1 << 20;
+/// Bytes of blobs that one trip reads at most, and of the largest blob that is read.
+const TRIP: usize = 1 << 18;
+const LARGE: usize = 1 << 22;
+
+/// A key's name within its partition, and the type it should have.
+pub(super) type Kind = (String, &'static str);
+
+impl Store {
+    /// Moves those keys that every partition has out of the way whose type is wrong.
+    pub(super) async fn quarantine_fixed(
+        &self,
+        p: Partition,
+        report: &mut AuditReport,
+    ) -> Result<(), StoreError> {
+        let keys = KINDS.map(|(name, kind)| (name.to_owned(), kind));
+        self.quarantine(p, &keys, report).await
+    }
+
+    /// Moves those of these keys out of the way whose type is wrong.
+    pub(super) async fn quarantine(
+        &self,
+        p: Partition,
+        keys: &[Kind],
+        report: &mut AuditReport,
+    ) -> Result<(), StoreError> {
+        for keys in keys.chunks(PAGE) {
+            let mut pipe = Pipeline::with_capacity(keys.len());
+            for (name, _) in keys {
+                pipe.cmd("TYPE").arg(self.0.keys.of(p, name));
+            }
+            let found: Vec<String> = self.ask(p, &pipe).await?;
+            let wrong = keys.iter().zip(found).filter(|((_, kind), found)| found != "none" && found != kind);
+            for ((name, kind), _) in wrong {
+                let connected = self.0.side.reach(Keys::slot(p)).await?;
+                let mut connection = connected.connection.clone();
+                let moved: i64 = scripts::QUARANTINE
+                    .key(self.0.keys.of(p, name))
+                    .key(self.0.keys.of(p, &format!("quarantine:{name}:{}", self.0.clock.now())))
+                    .arg(*kind)
+                    .invoke_async(&mut connection)
+                    .await
+                    .map_err(|error| self.0.side.judge(&connected, &error))?;
+                report.quarantined.extend((moved == 1).then(|| name.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads on through the contents of what is due, a mebibyte at most, and names what is not what was written.
+    /// What is claimed its holder reads, and what is larger than one trip may bring whoever claims it. Nothing is opened:
+    /// what kills its readers would kill this one.
+    pub(super) async fn read_contents(
+        &self,
+        p: Partition,
+        shelves: &[Shelf],
+        place: &Place,
+        report: &mut AuditReport,
+    ) -> Result<Place, StoreError> {
+        let (mut read, mut looked) = (0, 0);
+        for page in pages(shelves, place, PAGE) {
+            if read >= READ || looked >= ENTRIES {
+                return Ok(start_of(shelves, &page));
+            }
+            let members = self.page(p, shelves, &page).await?.into_iter().flat_map(|(_, members)| members);
+            let ids: Vec<BundleId> = members.filter_map(|id| BundleId::parse(&id)).collect();
+            looked += ids.len();
+            let lengths = self.lengths(p, &ids).await?;
+            let mut batch: Vec<BundleId> = Vec::new();
+            let mut bytes = 0;
+            for (id, length) in ids.into_iter().zip(lengths) {
+                if length > LARGE {
+                    continue;
+                }
+                if bytes + length > TRIP && !batch.is_empty() {
+                    self.read_blobs(p, std::mem::take(&mut batch), report).await?;
+                    bytes = 0;
+                }
+                bytes += length;
+                read += length;
+                batch.push(id);
+            }
+            self.read_blobs(p, batch, report).await?;
+        }
+        Ok(Place::default())
+    }
+
+    /// How long blobs are; 0 for what is not there, or no blob: the other walks' business.
+    async fn lengths(&self, p: Partition, ids: &[BundleId]) -> Result<Vec<usize>, StoreError> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut pipe = Pipeline::with_capacity(ids.len());
+        for id in ids {
+            pipe.cmd("STRLEN").arg(self.0.keys.blob(p, id));
+        }
+        pipe.ignore_errors();
+        let found: Vec<Value> = self.ask(p, &pipe).await?;
+        Ok(found.iter().map(|length| integer(length).map_or(0, |n| n.max(0) as usize)).collect())
+    }
+
+    async fn read_blobs(
+        &self,
+        p: Partition,
+        ids: Vec<BundleId>,
+        report: &mut AuditReport,
+    ) -> Result<(), StoreError> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let keys = ids.iter().map(|id| self.0.keys.blob(p, id)).collect();
+        let blobs = self.0.side.get_blobs(Keys::slot(p), keys).await?;
+        for (id, blob) in ids.into_iter().zip(blobs) {
+            if blob.is_some_and(|blob| !is_whole(&blob)) {
+                report.unreadable.push(id);
+            }
+        }
+        Ok(())
+    }
+}

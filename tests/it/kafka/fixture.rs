@@ -1,0 +1,425 @@
+//! Fixtures of the Kafka tests: routes, a recording sink, a consumer group, lanes, plain clients.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use postdate::broker::kafka::Connection;
+use postdate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, Retry};
+use postdate::domain::{
+    Clock, Endpoint, Entry, Message, Origin, Policy, Route, RouteName, Target, UnixMs, Verdict,
+};
+use postdate::egress::kafka::KafkaLanes;
+use postdate::egress::{Batch, Lane, Publication, Verdicts};
+use postdate::ingress::kafka::Surroundings;
+use postdate::ingress::{Delivery, Feed, READ_BYTES, ReadBudget, Receipt, Sink};
+use postdate::lifecycle::{Readiness, Shutdown, Tasks};
+use postdate::telemetry::{Metrics, RouteMetrics};
+use rdkafka::client::ClientContext;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::error::KafkaError;
+use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer, ProducerContext};
+use rdkafka::{Message as _, Offset, TopicPartitionList};
+
+use crate::support::eventually::PATIENCE;
+use crate::support::{Kafka, eventually};
+
+pub(super) fn connection(kafka: &Kafka) -> Connection {
+    Connection { name: "main".into(), brokers: kafka.bootstrap(), properties: BTreeMap::new() }
+}
+
+pub(super) fn route(name: &str, topic: &str, group: &str) -> Arc<Route> {
+    let policy = Policy {
+        headers: HeaderNames::default(),
+        delay_from: DelayFrom::Produced,
+        max_delay_ms: 1000,
+        max_size: 1 << 20,
+        max_headers: 64 << 10,
+        max_pending: 1000,
+        on_invalid: OnInvalid::DeadLetter,
+        on_refused: OnRefused::Retry,
+        on_duplicate: OnDuplicate::Keep,
+        dedupe_ms: 0,
+        rate: None,
+        jitter_ms: 0,
+        ordered: false,
+        retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 1000 },
+        dead_letters: postdate::domain::DeadLetters::default(),
+    };
+    let connection = "main".to_owned();
+    let topic = topic.to_owned();
+    let group = group.to_owned();
+    Arc::new(Route {
+        name: RouteName::new(name).expect("a route's name"),
+        from: Endpoint::Kafka { connection: connection.clone(), topic, group },
+        to: Arc::new(Target::Kafka { connection, topic: "elsewhere".into() }),
+        allow_targets: Vec::new(),
+        dead_letter_to: None,
+        policy,
+    })
+}
+
+/// A sink that remembers what it took and resolves it at once, or keeps it.
+#[derive(Default)]
+pub(super) struct RecordingSink {
+    pub(super) taken: Mutex<Vec<TakenRecord>>,
+    pub(super) sources: Mutex<Vec<String>>,
+    keeps: AtomicBool,
+}
+
+pub(super) struct TakenRecord {
+    pub(super) topic: String,
+    pub(super) offset: i64,
+    pub(super) produced: Option<UnixMs>,
+    pub(super) malformed: bool,
+    pub(super) message: Message,
+    pub(super) receipt: Option<Receipt>,
+}
+
+pub(super) struct RecordingFeed {
+    memory: Arc<RecordingSink>,
+    topic: String,
+}
+
+impl Sink for RecordingSink {
+    type Feed = RecordingFeed;
+
+    async fn open(self: &Arc<Self>, route: &Arc<Route>, name: String) -> Option<RecordingFeed> {
+        let Endpoint::Kafka { topic, .. } = &route.from else { panic!("a Kafka route") };
+        self.sources.lock().push(name);
+        Some(RecordingFeed { memory: self.clone(), topic: topic.clone() })
+    }
+}
+
+impl Feed for RecordingFeed {
+    async fn until_open(&self) {}
+
+    async fn until_ready(&self) {}
+
+    async fn until_closed(&self) {
+        std::future::pending::<()>().await;
+    }
+
+    async fn take(&mut self, batch: Vec<Delivery>) -> Vec<Delivery> {
+        for delivery in batch {
+            let (_, offset) = delivery.position.expect("a position");
+            let mut receipt = Some(delivery.receipt);
+            let mut taken = self.memory.taken.lock();
+            if !self.memory.keeps.load(Ordering::Relaxed) {
+                receipt.take().expect("just put in").resolve();
+            }
+            taken.push(TakenRecord {
+                topic: self.topic.clone(),
+                offset,
+                produced: delivery.produced,
+                malformed: delivery.malformed.is_some(),
+                message: delivery.message,
+                receipt,
+            });
+        }
+        Vec::new()
+    }
+
+    fn had_time(&self) -> bool {
+        false
+    }
+}
+
+impl RecordingSink {
+    /// From here on it resolves nothing by itself.
+    pub(super) fn keeping(self: Arc<Self>) -> Arc<Self> {
+        self.keeps.store(true, Ordering::Relaxed);
+        self
+    }
+
+    /// Resolves what it kept, and what comes.
+    pub(super) fn release(&self) {
+        let mut taken = self.taken.lock();
+        self.keeps.store(false, Ordering::Relaxed);
+        Receipt::resolve_all(taken.iter_mut().filter_map(|taken| taken.receipt.take()));
+    }
+
+    /// Resolves what it kept of these offsets.
+    pub(super) fn resolve(&self, which: impl Fn(i64) -> bool) {
+        for taken in self.taken.lock().iter_mut() {
+            if which(taken.offset)
+                && let Some(receipt) = taken.receipt.take()
+            {
+                receipt.resolve();
+            }
+        }
+    }
+
+    /// How often each body was taken.
+    pub(super) fn bodies(&self) -> BTreeMap<String, usize> {
+        let mut bodies = BTreeMap::new();
+        for taken in self.taken.lock().iter() {
+            let body = taken.message.body.clone().unwrap_or_default();
+            *bodies.entry(String::from_utf8_lossy(&body).into_owned()).or_default() += 1;
+        }
+        bodies
+    }
+
+    /// How many records have each body: one that was read twice (the reader too may read again after an outage)
+    /// counts once.
+    pub(super) fn records(&self) -> BTreeMap<String, usize> {
+        let mut offsets: BTreeMap<String, BTreeSet<i64>> = BTreeMap::new();
+        for taken in self.taken.lock().iter() {
+            let body = taken.message.body.clone().unwrap_or_default();
+            offsets.entry(String::from_utf8_lossy(&body).into_owned()).or_default().insert(taken.offset);
+        }
+        offsets.into_iter().map(|(body, offsets)| (body, offsets.len())).collect()
+    }
+
+    /// Waits until each of these bodies was taken.
+    pub(super) async fn has(&self, kind: &str, count: usize) {
+        eventually(&format!("{count} x {kind}"), async || {
+            let bodies = self.bodies();
+            let missing: Vec<_> =
+                (0..count).filter(|i| !bodies.contains_key(&format!("{kind}-{i}"))).collect();
+            if missing.is_empty() { Ok(()) } else { Err(format!("missing: {missing:?}")) }
+        })
+        .await;
+    }
+}
+
+/// One group's consumer with its own tasks and shutdown, as a process of its own would have.
+pub(super) struct IngressFixture {
+    pub(super) shutdown: Shutdown,
+    pub(super) tasks: Tasks,
+    pub(super) readiness: Readiness,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+impl IngressFixture {
+    pub(super) fn start<S: Sink>(kafka: &Kafka, group: &str, topics: &[&str], sink: &Arc<S>) -> Self {
+        Self::start_within(kafka, group, topics, sink, &Arc::new(ReadBudget::new(READ_BYTES)))
+    }
+
+    /// With a budget for what is read and not resolved.
+    pub(super) fn start_within<S: Sink>(
+        kafka: &Kafka,
+        group: &str,
+        topics: &[&str],
+        sink: &Arc<S>,
+        budget: &Arc<ReadBudget>,
+    ) -> Self {
+        let routes: Vec<_> =
+            topics.iter().enumerate().map(|(i, topic)| route(&format!("r{i}"), topic, group)).collect();
+        let tasks = Tasks::default();
+        let shutdown = Shutdown::default();
+        let readiness = Readiness::default();
+        let mut registry = prometheus_client::registry::Registry::default();
+        let metrics = Metrics::new(&mut registry, routes.iter().map(|r| r.name.clone()));
+        let surroundings = Surroundings {
+            sink: sink.clone(),
+            metrics: metrics.clone(),
+            budget: budget.clone(),
+            part: readiness.part("kafka:main", false),
+            tasks: tasks.clone(),
+            shutdown: shutdown.clone(),
+            clock: Clock::start(),
+        };
+        postdate::ingress::kafka::start(&connection(kafka), group, routes, surroundings).expect("started");
+        Self { shutdown, tasks, readiness, metrics }
+    }
+
+    /// SIGTERM: drains.
+    pub(super) async fn stop(self) {
+        self.shutdown.begin();
+        self.ended().await;
+    }
+
+    /// Out of time: what is outstanding stays outstanding.
+    pub(super) async fn force(self) {
+        self.shutdown.force();
+        self.ended().await;
+    }
+
+    /// Messages of a route that it has not resolved.
+    pub(super) fn lag(&self, route: &str) -> i64 {
+        self.of(route).ingress_lag.get()
+    }
+
+    /// Messages of a route that are read and not resolved.
+    pub(super) fn unresolved(&self, route: &str) -> i64 {
+        self.of(route).unresolved()
+    }
+
+    /// Messages of a route that were deleted before they were read.
+    pub(super) fn lost(&self, route: &str) -> u64 {
+        self.of(route).source_lost.get()
+    }
+
+    fn of(&self, route: &str) -> &RouteMetrics {
+        let name = RouteName::new(route).expect("a route's name");
+        self.metrics.route(&name).expect("its metrics")
+    }
+
+    async fn ended(&self) {
+        self.tasks.ended(PATIENCE).await.expect("the consumer ends");
+        assert!(!self.tasks.has_panicked());
+    }
+}
+
+/// Lanes with their own tasks and shutdown.
+pub(super) struct EgressFixture {
+    pub(super) lanes: KafkaLanes,
+    pub(super) verdicts: Arc<Verdicts>,
+    pub(super) shutdown: Shutdown,
+    pub(super) readiness: Readiness,
+    pub(super) clock: Clock,
+    tasks: Tasks,
+}
+
+impl EgressFixture {
+    pub(super) fn start(kafka: &Kafka) -> Self {
+        let tasks = Tasks::default();
+        let shutdown = Shutdown::default();
+        let readiness = Readiness::default();
+        let clock = Clock::start();
+        let lanes = KafkaLanes::start([&connection(kafka)], clock, &readiness, &tasks, &shutdown);
+        Self { lanes: lanes.expect("lanes"), verdicts: Arc::default(), shutdown, readiness, clock, tasks }
+    }
+
+    pub(super) fn lane(&self, topic: &str) -> Arc<dyn Lane> {
+        let target = Target::Kafka { connection: "main".into(), topic: topic.into() };
+        self.lanes.lane(&target).expect("a lane")
+    }
+
+    pub(super) fn publication(&self, ticket: u64, topic: &str, message: Message) -> Publication {
+        let target = Arc::new(Target::Kafka { connection: "main".into(), topic: topic.into() });
+        Publication::alone(Entry::new(UnixMs(7), message), target, ticket, &self.verdicts, i64::MAX)
+    }
+
+    /// The same delayed and named, for the attempt of its ticket.
+    pub(super) fn stamped(&self, ticket: u64, topic: &str, message: Message) -> Publication {
+        let batch = Batch {
+            entries: Arc::new(vec![Entry::new(UnixMs(1_700_000_000_000), message)]),
+            ids: vec!["order-7".into()],
+            expiries: ticket as u32 - 1,
+            target: Arc::new(Target::Kafka { connection: "main".into(), topic: topic.into() }),
+            first_ticket: ticket,
+            verdicts: self.verdicts.clone(),
+            not_after_us: i64::MAX.into(),
+        };
+        Publication { batch: Arc::new(batch), index: 0 }
+    }
+
+    pub(super) fn submit(&self, ticket: u64, topic: &str, message: Message) {
+        self.lane(topic).submit(self.publication(ticket, topic, message));
+    }
+
+    /// So many verdicts, by ticket; each ticket once.
+    pub(super) async fn verdicts(&self, count: usize) -> BTreeMap<u64, Verdict> {
+        let mut all = BTreeMap::new();
+        while all.len() < count {
+            let batch = tokio::time::timeout(PATIENCE, self.verdicts.take()).await;
+            for (ticket, verdict) in batch.unwrap_or_else(|_| panic!("{} of {count} verdicts", all.len())) {
+                assert_eq!(all.insert(ticket, verdict), None, "ticket {ticket} twice");
+            }
+        }
+        all
+    }
+
+    pub(super) async fn stop(self) {
+        self.shutdown.begin();
+        self.tasks.ended(PATIENCE).await.expect("the producer ends");
+        assert!(!self.tasks.has_panicked());
+    }
+}
+
+pub(super) fn message(body: impl Into<Bytes>) -> Message {
+    let body = Some(body.into());
+    Message { origin: Origin::Kafka, key: None, body, headers: Vec::new(), properties: None }
+}
+
+/// Remembers what was not delivered.
+#[derive(Default)]
+struct Refusals(Mutex<Vec<KafkaError>>);
+
+impl ClientContext for Refusals {}
+
+impl ProducerContext for Refusals {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, report: &DeliveryResult<'_>, (): ()) {
+        if let Err((error, _)) = report {
+            self.0.lock().push(error.clone());
+        }
+    }
+}
+
+/// Produces `KIND-0` .. with keys that spread them over all partitions, confirmed.
+pub(super) fn produce(kafka: &Kafka, topic: &str, kind: &str, range: std::ops::Range<usize>) {
+    let mut config = kafka.client();
+    config.set("linger.ms", "0");
+    let producer: BaseProducer<Refusals> =
+        config.create_with_context(Refusals::default()).expect("a producer");
+    for i in range {
+        let key = i.to_string();
+        let body = format!("{kind}-{i}");
+        producer.send(BaseRecord::to(topic).key(&key).payload(&body)).expect("room");
+    }
+    producer.flush(Duration::from_secs(20)).expect("flushed");
+    assert_eq!(producer.in_flight_count(), 0);
+    assert_eq!(*producer.context().0.lock(), []);
+}
+
+/// The group's committed position.
+pub(super) fn committed(kafka: &Kafka, group: &str, topic: &str, partition: i32) -> Option<i64> {
+    committed_of(&kafka.client().set("group.id", group).create().expect("a consumer"), topic, partition)
+}
+
+/// The same, asked through a consumer of the group that is there already.
+pub(super) fn committed_of(consumer: &BaseConsumer, topic: &str, partition: i32) -> Option<i64> {
+    let mut list = TopicPartitionList::new();
+    list.add_partition(topic, partition);
+    let answer = consumer.committed_offsets(list, Duration::from_secs(10)).expect("an answer");
+    match answer.elements()[0].offset() {
+        Offset::Offset(offset) => Some(offset),
+        _ => None,
+    }
+}
+
+/// Waits until the group has committed this.
+pub(super) async fn commits(kafka: &Kafka, group: &str, topic: &str, expected: i64) {
+    eventually(&format!("{group} commits {expected}"), async || {
+        let found = committed(kafka, group, topic, 0);
+        if found == Some(expected) { Ok(()) } else { Err(format!("{found:?}")) }
+    })
+    .await;
+}
+
+/// Sets the group's committed position, as an operator would while it is stopped.
+pub(crate) fn rewind(kafka: &Kafka, group: &str, topic: &str, to: i64) {
+    let consumer: BaseConsumer = kafka.client().set("group.id", group).create().expect("a consumer");
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset(topic, 0, Offset::Offset(to)).expect("an offset");
+    consumer.commit(&list, CommitMode::Sync).expect("rewound");
+}
+
+/// All records of a topic's partition 0 from its start, as bytes.
+pub(super) fn read_all(kafka: &Kafka, topic: &str, count: usize) -> Vec<rdkafka::message::OwnedMessage> {
+    let consumer: BaseConsumer = kafka.client().set("group.id", "reader").create().expect("a consumer");
+    let mut list = TopicPartitionList::new();
+    list.add_partition_offset(topic, 0, Offset::Beginning).expect("an offset");
+    consumer.assign(&list).expect("assigned");
+    let end = std::time::Instant::now() + PATIENCE;
+    let mut records = Vec::new();
+    while records.len() < count {
+        assert!(std::time::Instant::now() < end, "{} of {count} records of {topic}", records.len());
+        if let Some(record) = consumer.poll(Duration::from_millis(200)) {
+            records.push(record.expect("a record").detach());
+        }
+    }
+    records
+}
+
+/// A record's body as text.
+pub(super) fn text(record: &rdkafka::message::OwnedMessage) -> String {
+    String::from_utf8_lossy(record.payload().unwrap_or_default()).into_owned()
+}
