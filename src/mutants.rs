@@ -11,7 +11,7 @@ compile_error!("the feature `mutants` plants faults: it is not for release build
 pub enum Mutant {
     /// One message in ten is settled without having been published.
     Drop,
-    /// Every message is handed over 50 ms early.
+    /// Every message is handed over a second early: more than a busy machine makes it late.
     Early,
     /// A source is acknowledged before the store has answered.
     AckBeforeStore,
