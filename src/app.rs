@@ -34,7 +34,7 @@ use crate::egress::{AllLanes, Lanes};
 use crate::ingress::{self, Intake};
 use crate::lifecycle::signals::Signals;
 use crate::lifecycle::{Part, Readiness, Stage, Tasks};
-use crate::store::{self, Preflight, Store};
+use crate::store::{self, PreflightFailure, Store};
 use crate::telemetry::{Bursts, Metrics, Watch};
 use crate::{admin, cluster, timer};
 
@@ -117,7 +117,7 @@ async fn build_and_run(app: &App, registry: Registry) -> anyhow::Result<()> {
     let state = admin_state(app, registry, &lanes, &store_slot);
     admin::start(&app.config.admin, state, &admin_tasks, app.stages.admin.clone()).await?;
     preflight(&app.config.redis, &[&redis_part, &store_part]).await?;
-    let store = Store::start(&store::Parts {
+    let store = Store::start(&store::StoreDependencies {
         config: &app.config.redis,
         clock: app.clock,
         metrics: app.metrics.clone(),
@@ -131,7 +131,7 @@ async fn build_and_run(app: &App, registry: Registry) -> anyhow::Result<()> {
     agree_on_placement(&store, &app.config.routes, &store_part).await?;
     // From here on the API may use it.
     store_slot.get_or_init(|| store.clone());
-    let quota = store::DeadRoom::new(&app.config.routes);
+    let quota = store::DeadLetterQuota::new(&app.config.routes);
     let mut cluster = cluster::start(&cluster::Parts {
         config: &app.config.cluster,
         store: store.clone(),
@@ -194,8 +194,8 @@ fn ordered_routes(routes: &[Arc<Route>]) -> BTreeSet<RouteName> {
 async fn preflight(config: &store::Config, parts: &[&Part]) -> anyhow::Result<()> {
     let checked = until_store_answers(parts, async || match store::preflight(config, true).await {
         Ok(()) => Ok(Ok(())),
-        Err(Preflight::Refused(why)) => Ok(Err(why)),
-        Err(Preflight::Away(why)) => Err(why),
+        Err(PreflightFailure::Refused(why)) => Ok(Err(why)),
+        Err(PreflightFailure::Away(why)) => Err(why),
     });
     checked.await.context("the store may not be used")
 }
@@ -269,7 +269,7 @@ fn start_lanes(app: &App, brokers: &BTreeMap<String, Arc<Broker>>) -> anyhow::Re
 fn start_ingress(
     app: &App,
     store: Store,
-    quota: &Arc<store::DeadRoom>,
+    quota: &Arc<store::DeadLetterQuota>,
     lanes: Arc<dyn Lanes>,
     brokers: &BTreeMap<String, Arc<Broker>>,
     cluster: cluster::Cluster,

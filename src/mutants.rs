@@ -172,7 +172,7 @@ mod planted {
     /// Where a claim has read what is gone.
     const READ_GONE: &str = "local gone = fields(GONE, ids)\n";
     /// Where a token is compared with the one that holds the claim.
-    const HELD: &str = "if mark and string.sub(held, 1, mark - 1) == token then";
+    const TOKEN_CHECK: &str = "if space and string.sub(entry, 1, space - 1) == token then";
 
     /// The text of a script with the fault of this process, if it is one of the scripts'.
     pub fn script(text: &str) -> Cow<'_, str> {
@@ -182,7 +182,7 @@ mod planted {
             }
             Some(Mutant::DeadlineAsToken) => {
                 // Two claims can share a deadline; who says it is as good as the holder.
-                (HELD, "if mark then".to_owned())
+                (TOKEN_CHECK, "if space then".to_owned())
             }
             _ => return Cow::Borrowed(text),
         };
@@ -192,6 +192,6 @@ mod planted {
     #[test]
     fn the_scripts_hold_what_is_replaced_in_them() {
         assert_eq!(include_str!("store/call/scripts/claim.lua").matches(READ_GONE).count(), 1);
-        assert_eq!(include_str!("store/call/scripts/prelude.lua").matches(HELD).count(), 1);
+        assert_eq!(include_str!("store/call/scripts/prelude.lua").matches(TOKEN_CHECK).count(), 1);
     }
 }

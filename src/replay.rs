@@ -15,14 +15,14 @@ pub use self::types::{Outcome, Overview, Request, Times, Watcher};
 use self::types::Note;
 use crate::app::runtime;
 use crate::config::Config;
-use crate::domain::{Clock, Endpoint, OnDuplicate, Route, UnixMs};
+use crate::domain::{Clock, Endpoint, KafkaPosition, OnDuplicate, Route, UnixMs};
 use crate::egress::AllLanes;
 use crate::egress::kafka::KafkaLanes;
 use crate::ingress::kafka::window::{Past, RereadError, Window};
 use crate::ingress::replay::{Again, Bounds, Gathering, Judge, Known, Plan, Planner, Step, Tally};
 use crate::ingress::{self, Intake, Ledger, Source};
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
-use crate::store::{self, Preflight, Store};
+use crate::store::{self, PreflightFailure, Store};
 use crate::telemetry::{Bursts, Metrics, RouteMetrics};
 
 /// What is logged unless another filter is configured.
@@ -110,12 +110,12 @@ impl Replay {
         let preflight = store::preflight(&config.redis, !request.dry_run);
         match tokio::time::timeout(PATIENCE, preflight).await {
             Ok(Ok(())) => {}
-            Ok(Err(Preflight::Refused(why))) => return Err(why).context("the store may not be used"),
-            Ok(Err(Preflight::Away(why))) => bail!("the store cannot be used: {why}"),
+            Ok(Err(PreflightFailure::Refused(why))) => return Err(why).context("the store may not be used"),
+            Ok(Err(PreflightFailure::Away(why))) => bail!("the store cannot be used: {why}"),
             Err(_) => bail!("the store did not answer within {} s", PATIENCE.as_secs()),
         }
         let metrics = Metrics::new(&mut Registry::default(), [route.name.clone()]);
-        let store = Store::start(&store::Parts {
+        let store = Store::start(&store::StoreDependencies {
             config: &config.redis,
             clock,
             metrics: metrics.clone(),
@@ -167,9 +167,10 @@ impl Replay {
             let done = before;
             before += window.len();
             let plan = blocking(move || {
-                let mut planner = Planner::new(bounds, &policy, &known, (window.partition, window.from));
+                let first = KafkaPosition { partition: window.partition, offset: window.from };
+                let mut planner = Planner::new(bounds, &policy, &known, first);
                 past.read(&window, window.from, |record| {
-                    watcher.read(done + (record.position.1 - window.from) as u64, total);
+                    watcher.read(done + (record.position.offset - window.from) as u64, total);
                     planner.take(&judge.judge(record));
                     true
                 })?;
@@ -229,7 +230,7 @@ impl Replay {
     fn intake(&self, config: &Config) -> anyhow::Result<Arc<Intake>> {
         let (routes, shutdown) = (std::slice::from_ref(&self.route), &self.shutdown);
         let readiness = Readiness::default();
-        let room = store::DeadRoom::new(routes);
+        let room = store::DeadLetterQuota::new(routes);
         let skew = config.cluster.max_clock_skew;
         let gates = ingress::admission_control::start(ingress::admission_control::Parts {
             routes,
@@ -293,7 +294,7 @@ impl Replay {
         let ledger = Ledger::new();
         let (mut bytes, mut noted_us) = (0, self.clock.mono_us());
         while let Some(batch) = records.batches.recv().await {
-            let Some(last) = batch.last().map(|(record, _)| record.position.1) else { continue };
+            let Some(last) = batch.last().map(|(record, _)| record.position.offset) else { continue };
             bytes += batch.iter().map(|(record, _)| record.size()).sum::<usize>();
             if !source.is_open() {
                 self.watcher.stored(done.at(window, last), done.total, true);

@@ -22,7 +22,7 @@ use super::problem::Problem;
 use super::router::Admin;
 use super::times::rfc3339;
 use crate::domain::UnixMs;
-use crate::store::TrailEntry;
+use crate::store::AuditLogEntry;
 
 /// Longest text of an entry, bytes: callers choose paths and ids.
 const TEXT: usize = 512;
@@ -171,11 +171,11 @@ pub(super) async fn list(
     let (limit, query) = (limit(part.limit.as_deref())?, "audit".to_owned());
     let before = part.cursor.as_deref().map(|c| read_cursor::<_, (u64, u64)>(c, &query)).transpose()?;
     let before = before.map(|(ms, n)| format!("{ms}-{n}"));
-    let trail = admin.browse(admin.store()?.trail(before.as_deref(), limit)).await?;
+    let trail = admin.browse(admin.store()?.audit_log(before.as_deref(), limit)).await?;
     let at = |id: &str| id.split_once('-').and_then(|(ms, n)| Some((ms.parse().ok()?, n.parse().ok()?)));
     let more = trail.last().filter(|_| trail.len() == limit).and_then(|(id, _)| at(id));
     let next = more.map(|after: (u64, u64)| write_cursor(&query, after)).transpose()?;
-    let kept = |(id, fields): &TrailEntry| {
+    let kept = |(id, fields): &AuditLogEntry| {
         let field = |name| fields.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone()).unwrap_or_default();
         let at_ms = at(id).map_or(0, |(ms, _): (u64, u64)| ms as i64);
         Kept {

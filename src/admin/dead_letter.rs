@@ -165,7 +165,7 @@ fn known(entry: &Entry, target: &str, much: Much) -> Known {
         key: message.key.as_ref().map(|key| String::from_utf8_lossy(key).into_owned()),
         size: message.body_len(),
         left_out: entry.flags.has(Flags::LEFT_OUT),
-        position: entry.position.map(|(partition, offset)| Position { partition, offset }),
+        position: entry.position.map(|at| Position { partition: at.partition, offset: at.offset }),
         history: entry.history.iter().map(failed).collect(),
         headers: (much != Much::Outline).then(|| headers(message)),
         body_base64: wanted.filter(|_| body.is_none()).map(|bytes| STANDARD.encode(bytes)),

@@ -10,7 +10,7 @@ use super::problem::Problem;
 use super::router::Admin;
 use super::times::rfc3339;
 use crate::domain::{HeaderValue, Message as Sent, RouteName, Text};
-use crate::store::{Found, MessageState};
+use crate::store::{StoredMessage, StoredState};
 
 /// A message of the store, without its body.
 #[derive(Serialize, ToSchema)]
@@ -102,12 +102,13 @@ pub(super) async fn dead(admin: &Admin, route: &RouteName, id: &str) -> Result<O
     let Some(bundle) = body.and_then(|body| body.bundle.ok()) else { return Ok(None) };
     let Some(entry) = bundle.entries.first().cloned() else { return Ok(None) };
     let (route, id, target) = (route.as_str().to_owned(), id.into(), bundle.target.clone());
-    let found = Found { route, id, state: MessageState::Published, version: Text::default(), target, entry };
+    let found =
+        StoredMessage { route, id, state: StoredState::Published, version: Text::default(), target, entry };
     let shown = message(admin, &found);
     Ok(Some(Message { state: Standing::Dead, dead_id: Some(dead.to_string()), ..shown }))
 }
 
-pub(super) fn message(admin: &Admin, found: &Found) -> Message {
+pub(super) fn message(admin: &Admin, found: &StoredMessage) -> Message {
     let (entry, sent) = (&found.entry, &found.entry.message);
     let target = match admin.route(&found.route) {
         Ok(route) if found.target.is_empty() => route.to.name(),
@@ -125,9 +126,9 @@ pub(super) fn message(admin: &Admin, found: &Found) -> Message {
         asked_ms: entry.asked_due().0,
         asked: rfc3339(entry.asked_due()),
         state: match found.state {
-            MessageState::Pending => Standing::Pending,
-            MessageState::InFlight => Standing::InFlight,
-            MessageState::Published => Standing::Published,
+            StoredState::Pending => Standing::Pending,
+            StoredState::InFlight => Standing::InFlight,
+            StoredState::Published => Standing::Published,
         },
         attempt: entry.handouts + 1,
         failures: entry.failures,

@@ -17,7 +17,7 @@ use super::router::Admin;
 use super::times::{LAST, Moment, moment};
 use crate::domain::duration::{parse_header, render};
 use crate::domain::{InvalidReason, Partition, Route, RouteName, UnixMs, nearest};
-use crate::store::{BrowseKey, BrowseQuery, Meant, MessageState, WriteOp, WriteResult};
+use crate::store::{BrowseKey, BrowseQuery, IntendedMessage, StoredState, WriteOp, WriteResult};
 
 /// Which messages.
 #[derive(Deserialize, IntoParams)]
@@ -152,11 +152,11 @@ pub(super) async fn cancel(
     IfMatch(seen): IfMatch,
 ) -> Result<(Extension<Noted>, Json<Commanded>), Problem> {
     let (name, conditional) = (route.name.clone(), seen.is_some());
-    let op = WriteOp::Cancel { route: name, id: id.as_str().into(), of: seen.map(Meant::Seen) };
+    let op = WriteOp::Cancel { route: name, id: id.as_str().into(), of: seen.map(IntendedMessage::Seen) };
     let result = match command(&admin, &route.name, &id, op).await? {
         WriteResult::Unknown => match admin.browse(admin.store()?.find(&route.name, &id)).await? {
             // Confirmed already, while the rest of its bundle is still under way.
-            Some(found) if found.state == MessageState::Published => "published",
+            Some(found) if found.state == StoredState::Published => "published",
             Some(_) if conditional => "changed",
             _ => "unknown",
         },
@@ -229,7 +229,7 @@ pub(super) async fn reschedule(
         let detail = format!("that is further ahead than the route's `max_delay`, {max}");
         return Err(Problem::bad(detail).reason(InvalidReason::TooFar.as_str()));
     }
-    let (name, conditional, of) = (route.name.clone(), seen.is_some(), seen.map(Meant::Seen));
+    let (name, conditional, of) = (route.name.clone(), seen.is_some(), seen.map(IntendedMessage::Seen));
     let op = WriteOp::Reschedule { route: name, id: id.as_str().into(), due, fallback: None, of };
     let result = match command(&admin, &route.name, &id, op).await? {
         WriteResult::Unknown if conditional => {
@@ -253,7 +253,7 @@ pub(super) async fn reschedule(
 async fn command(admin: &Admin, route: &RouteName, id: &str, op: WriteOp) -> Result<WriteResult, Problem> {
     let store = admin.store()?;
     let home = store.home_of(route, id);
-    let done = async { store.command(store.whereabouts(route, id, home).await?, op).await };
+    let done = async { store.command(store.locate(route, id, home).await?, op).await };
     admin.ask(done).await.map_err(|problem| problem.id(id))
 }
 

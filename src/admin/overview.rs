@@ -12,7 +12,7 @@ use super::page::Page;
 use super::problem::Problem;
 use super::router::Admin;
 use super::times::rfc3339;
-use crate::store::{Member, Presence};
+use crate::store::{RegisteredReplica, ReplicaStatus};
 
 /// Of which route.
 #[derive(Deserialize, IntoParams)]
@@ -120,14 +120,14 @@ pub(super) async fn partitions(
     let views = admin.browse(store.partition_views()).await?;
     let members = admin.browse(store.replicas()).await?;
     let view = |v: crate::store::PartitionView| {
-        let owner = members.iter().find(|m| m.is_alive() && m.presence.held.contains(&v.partition));
+        let owner = members.iter().find(|m| m.is_alive() && m.status.partitions.contains(&v.partition));
         Partition {
             number: v.partition.0,
             messages: v.messages,
             bytes: v.bytes,
             dead: v.dead,
             claims: v.claims,
-            owner: owner.map(|m| m.presence.name.clone()),
+            owner: owner.map(|m| m.status.name.clone()),
             round_ms: owner.and_then(|m| m.round_ms(v.partition)),
             head_ms: v.head.map(|head| head.0),
             head: v.head.and_then(rfc3339),
@@ -168,18 +168,18 @@ pub(super) struct Replica {
 }
 
 impl Replica {
-    fn of(member: Member, this: bool) -> Self {
+    fn of(member: RegisteredReplica, this: bool) -> Self {
         Self {
             this,
             alive: member.is_alive(),
-            ready: member.presence.ready && member.is_alive(),
+            ready: member.status.ready && member.is_alive(),
             draining: false,
-            partitions: member.presence.held.len(),
+            partitions: member.status.partitions.len(),
             silent_ms: Some(member.silent_ms),
-            round_ms: member.presence.rounds.iter().copied().max(),
-            clock_skew_ms: Some(member.presence.skew_ms),
-            name: member.presence.name,
-            version: member.presence.version,
+            round_ms: member.status.rounds.iter().copied().max(),
+            clock_skew_ms: Some(member.status.skew_ms),
+            name: member.status.name,
+            version: member.status.version,
         }
     }
 }
@@ -204,12 +204,12 @@ pub(super) async fn replicas(Extract(admin): Extract<Arc<Admin>>) -> Json<Page<R
         }));
     }
     if !items.iter().any(|replica| replica.this) {
-        let presence = Presence {
+        let presence = ReplicaStatus {
             name: admin.state.replica.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            ..Presence::default()
+            ..ReplicaStatus::default()
         };
-        let alone = Member { nonce: String::new(), beat: 0, silent_ms: 0, presence };
+        let alone = RegisteredReplica { nonce: String::new(), heartbeat: 0, silent_ms: 0, status: presence };
         items.push(Replica { silent_ms: None, clock_skew_ms: None, ..Replica::of(alone, true) });
     }
     for this in items.iter_mut().filter(|replica| replica.this) {

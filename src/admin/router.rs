@@ -94,7 +94,7 @@ impl Admin {
     /// Keeps an entry of the audit; that it cannot be kept is logged, beside the entry's own line.
     pub(super) async fn keep(self: Arc<Self>, entry: audit::Entry) {
         let kept = match self.store() {
-            Ok(store) => self.ask(store.append_to_trail(&entry.fields())).await,
+            Ok(store) => self.ask(store.append_to_audit_log(&entry.fields())).await,
             Err(problem) => Err(problem),
         };
         if let Err(problem) = kept {

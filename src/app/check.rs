@@ -14,7 +14,7 @@ use super::runtime;
 use crate::config::Config;
 use crate::domain::{Endpoint, Route};
 use crate::ingress::ReadParts;
-use crate::store::{self, Preflight};
+use crate::store::{self, PreflightFailure};
 
 /// Longest wait for what does not answer.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -84,8 +84,10 @@ async fn redis(config: &store::Config) -> Finding {
     let (place, key) = (config.place(), config.place_key());
     match tokio::time::timeout(PATIENCE, store::preflight(config, false)).await {
         Ok(Ok(())) => Finding::good(format!("redis: {place} is there and may be used")),
-        Ok(Err(Preflight::Refused(why))) => Finding::bad(format!("redis: {place} may not be used: {why}")),
-        Ok(Err(Preflight::Away(why))) => Finding::bad(format!(
+        Ok(Err(PreflightFailure::Refused(why))) => {
+            Finding::bad(format!("redis: {place} may not be used: {why}"))
+        }
+        Ok(Err(PreflightFailure::Away(why))) => Finding::bad(format!(
             "redis: cannot be used: {why}; is it running, and is `{key}` right, user and password included?"
         )),
         Err(_) => Finding::bad(format!(

@@ -20,7 +20,7 @@ use crate::domain::{Clock, Endpoint, Route, Target, Text, route};
 use crate::egress::Lanes;
 use crate::lifecycle::readiness::State;
 use crate::lifecycle::{Part, Readiness, Shutdown, tick};
-use crate::store::{Memory, Store};
+use crate::store::{RedisMemory, Store};
 use crate::telemetry::{Metrics, Turn};
 
 /// A master is nearly full from this share of its `maxmemory` on.
@@ -137,7 +137,7 @@ impl Parts {
 
     fn look_at_room(&mut self) {
         let used = self.metrics.store_memory.get().max(0) as u64;
-        let memory = Memory { used, limit: self.metrics.store_memory_limit.get().max(0) as u64 };
+        let memory = RedisMemory { used, limit: self.metrics.store_memory_limit.get().max(0) as u64 };
         let nearly_full = memory.share() >= NEARLY_FULL;
         let percent = (memory.share() * 100.0) as u64;
         if nearly_full && !self.nearly_full {
@@ -150,7 +150,7 @@ impl Parts {
             info!(used = memory.used, limit = memory.limit, "redis has room again");
         }
         self.nearly_full = nearly_full;
-        let waits = self.slot.get().and_then(Store::writes_wait);
+        let waits = self.slot.get().and_then(Store::write_failure);
         let unconfirmed = || {
             let why = self.slot.get().and_then(Store::unconfirmed)?;
             Some(format!("what is stored and claimed is not confirmed: {why}"))

@@ -23,7 +23,8 @@ use crate::egress::{AllLanes, Lane, Lanes};
 use crate::ingress;
 use crate::lifecycle::{Readiness, Shutdown, Stage, Tasks};
 use crate::store::{
-    self, BrowseKey, BrowseQuery, Found, MessageState, Preflight, Store, StoreError, WriteOp, WriteResult,
+    self, BrowseKey, BrowseQuery, PreflightFailure, Store, StoreError, StoredMessage, StoredState, WriteOp,
+    WriteResult,
 };
 use crate::telemetry::Metrics;
 
@@ -196,13 +197,13 @@ impl Site {
 const LAST: Duration = Duration::from_secs(5);
 
 /// Whether a message that waits is one of a run.
-fn is_of(found: &Found, run: &str) -> bool {
+fn is_of(found: &StoredMessage, run: &str) -> bool {
     let mark = found.entry.message.headers.iter().find(|header| header.name.as_str() == MARK);
     let text = mark.and_then(|header| match &header.value {
         HeaderValue::Bytes(text) | HeaderValue::LongString(text) => Mark::read(text),
         _ => None,
     });
-    found.state == MessageState::Pending && text.is_some_and(|mark| mark.run == run)
+    found.state == StoredState::Pending && text.is_some_and(|mark| mark.run == run)
 }
 
 /// The route's store, which is there.
@@ -215,11 +216,11 @@ async fn store(
 ) -> anyhow::Result<Store> {
     match tokio::time::timeout(PATIENCE, store::preflight(&config.redis, false)).await {
         Ok(Ok(())) => {}
-        Ok(Err(Preflight::Refused(why))) => return Err(why).context("the store may not be used"),
-        Ok(Err(Preflight::Away(why))) => bail!("the store cannot be used: {why}"),
+        Ok(Err(PreflightFailure::Refused(why))) => return Err(why).context("the store may not be used"),
+        Ok(Err(PreflightFailure::Away(why))) => bail!("the store cannot be used: {why}"),
         Err(_) => bail!("the store did not answer within {} s", PATIENCE.as_secs()),
     }
-    Ok(Store::start(&store::Parts {
+    Ok(Store::start(&store::StoreDependencies {
         config: &config.redis,
         clock,
         metrics: Metrics::new(&mut Registry::default(), [route.name.clone()]),
@@ -249,7 +250,7 @@ async fn judge_relays(config: &Config, request: &Request, store: &Store) -> anyh
         skew_us / 1000
     );
     let alive = replicas.iter().filter(|member| member.is_alive());
-    let serving = alive.filter(|member| member.presence.routes.iter().any(|r| r == name.as_str())).count();
+    let serving = alive.filter(|member| member.status.routes.iter().any(|r| r == name.as_str())).count();
     ensure!(
         serving > 0,
         "no relay serves route {name} from the store at {}: start one (`postdate run`), with this configuration",

@@ -15,7 +15,9 @@ use super::{Cluster, Config, Owned, Rounds};
 use crate::domain::{Route, UnixMs};
 use crate::lifecycle::{Readiness, Shutdown, Tasks, until_tick};
 use crate::mutants;
-use crate::store::{self, Beaten, Known, Member, PreflightError, Presence, Store, StoreError};
+use crate::store::{
+    self, HeartbeatReply, KnownStore, PreflightError, RegisteredReplica, ReplicaStatus, Store, StoreError,
+};
 use crate::telemetry::{Metrics, Place, Watch};
 
 /// Longest time between two beats, half a heartbeat if that is less: who leaves is replaced within this.
@@ -68,13 +70,13 @@ pub async fn start(parts: &Parts<'_>) -> Result<Cluster, Error> {
     let (tell, owned) = watch::channel(Arc::default());
     let (tell_end, ended) = watch::channel(None);
     let mut beats = Beats {
-        presence: Presence {
+        presence: ReplicaStatus {
             name: parts.config.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             heartbeat_ms: parts.config.heartbeat.as_millis() as i64,
             routes: parts.routes.iter().map(|route| route.name.as_str().to_owned()).collect(),
-            probation: true,
-            ..Presence::default()
+            joining: true,
+            ..ReplicaStatus::default()
         },
         heartbeat: parts.config.heartbeat,
         store: parts.store.clone(),
@@ -84,16 +86,16 @@ pub async fn start(parts: &Parts<'_>) -> Result<Cluster, Error> {
         rounds: rounds.clone(),
         replicas: replicas.clone(),
         view: View::new(parts.config.max_clock_skew),
-        known: Known::default(),
+        known: KnownStore::default(),
         watcher: Watcher::new(parts.store_config, &parts.store, parts.readiness, &parts.metrics),
         skew: Skew::new(parts.config.max_clock_skew),
         joined_us: 0,
         failing: false,
         tell,
     };
-    while beats.known.beat == 0 {
+    while beats.known.heartbeat == 0 {
         beats.beat().await?;
-        if beats.known.beat == 0 {
+        if beats.known.heartbeat == 0 {
             tokio::time::sleep(LOOK).await;
         }
     }
@@ -109,7 +111,7 @@ pub async fn start(parts: &Parts<'_>) -> Result<Cluster, Error> {
 }
 
 struct Beats {
-    presence: Presence,
+    presence: ReplicaStatus,
     heartbeat: Duration,
     store: Store,
     readiness: Readiness,
@@ -117,7 +119,7 @@ struct Beats {
     watch: Arc<Watch>,
     rounds: Arc<Rounds>,
     view: View,
-    known: Known,
+    known: KnownStore,
     watcher: Watcher,
     skew: Skew,
     /// When it joined, monotonic microseconds.
@@ -158,22 +160,22 @@ impl Beats {
         self.presence.follow = self.watch.news();
         self.presence.skew_ms = clock.skew_us() / 1000;
         self.presence.overdue = overdue(&self.metrics);
-        self.presence.probation =
-            self.known.beat == 0 || now_us < self.joined_us + 3 * self.heartbeat.as_micros() as i64;
+        self.presence.joining =
+            self.known.heartbeat == 0 || now_us < self.joined_us + 3 * self.heartbeat.as_micros() as i64;
         // The numbered calls may have found it before: all replicas are to know.
-        self.known.changed = self.known.changed.max(self.store.changed());
-        let answer = tokio::time::timeout(DEADLINE, self.store.beat(&self.presence, &self.known));
+        self.known.rolled_back_at = self.known.rolled_back_at.max(self.store.rolled_back_at());
+        let answer = tokio::time::timeout(DEADLINE, self.store.heartbeat(&self.presence, &self.known));
         let answer =
             answer.await.unwrap_or_else(|_| Err(StoreError::Unavailable("no answer in time".into())));
         match answer {
-            Ok(Beaten::Here { known, now, silence_ms, members }) => {
+            Ok(HeartbeatReply::Same { known, now, silence_ms, replicas: members }) => {
                 self.failing = false;
                 let kept = silence_ms.map(|ms| now.plus(-ms));
                 self.watcher.compare(&self.known, &known, kept);
                 self.watcher.sound();
                 self.heard(known, silence_ms, members)
             }
-            Ok(Beaten::Strange(found)) => {
+            Ok(HeartbeatReply::Replaced(found)) => {
                 if let Some(known) = self.watcher.strange(&self.known, found.as_deref()).await? {
                     self.known = known;
                     self.presence.joined = 0;
@@ -190,30 +192,35 @@ impl Beats {
         }
     }
 
-    fn heard(&mut self, known: Known, silence_ms: Option<i64>, members: Vec<Member>) -> Result<(), Error> {
+    fn heard(
+        &mut self,
+        known: KnownStore,
+        silence_ms: Option<i64>,
+        members: Vec<RegisteredReplica>,
+    ) -> Result<(), Error> {
         let now_us = self.store.clock().local().mono_us();
-        if self.known.beat == 0 {
+        if self.known.heartbeat == 0 {
             self.joined_us = now_us;
-            self.presence.joined = known.beat;
+            self.presence.joined = known.heartbeat;
         }
         self.known = known;
         self.hear_overdue(&members);
-        let was: Vec<String> = self.view.alive().map(|m| m.presence.name.clone()).collect();
+        let was: Vec<String> = self.view.alive().map(|m| m.status.name.clone()).collect();
         self.view.hear(self.store.nonce(), News { members, silence_ms, now_us })?;
-        let is: Vec<String> = self.view.alive().map(|m| m.presence.name.clone()).collect();
+        let is: Vec<String> = self.view.alive().map(|m| m.status.name.clone()).collect();
         if was != is {
             info!(replicas = is.join(", "), "the replicas have changed");
         }
         let nonce = self.store.nonce();
         let others = self.view.alive().filter(|member| member.nonce != nonce);
-        self.watch.hear(others.map(|member| &member.presence.follow));
+        self.watch.hear(others.map(|member| &member.status.follow));
         self.replicas.store(is.len(), Ordering::Relaxed);
         self.skew.look(self.view.alive());
         let mut owned = self.view.owned(self.store.nonce(), self.store.partitions());
         if mutants::ownership_is_off() {
             owned = Owned::everything(self.store.partitions(), self.presence.routes.iter().cloned());
         }
-        self.presence.held = held(owned.kept());
+        self.presence.partitions = held(owned.kept());
         self.metrics.partitions_owned.set(owned.count() as i64);
         self.tell.send_if_modified(|told| {
             let news = **told != owned;
@@ -226,18 +233,18 @@ impl Beats {
     }
 
     /// Takes what the others say that they hold past its time; of a dead one for as long as its claims may last.
-    fn hear_overdue(&self, members: &[Member]) {
+    fn hear_overdue(&self, members: &[RegisteredReplica]) {
         let others = members.iter().filter(|member| member.nonce != self.store.nonce());
         let others: Vec<_> = others.filter(|m| m.silent_ms <= m.lifetime_ms() + CLAIM_MS).collect();
         for (name, metrics) in self.metrics.routes() {
-            let oldest = others.iter().filter_map(|m| m.presence.overdue.get(name.as_str())).min();
+            let oldest = others.iter().filter_map(|m| m.status.overdue.get(name.as_str())).min();
             metrics.overdue.report(Place::Elsewhere, oldest.copied().map(UnixMs));
         }
     }
 
     /// Says goodbye, so that the others need not wait for this replica's death.
     async fn leave(&self) {
-        match tokio::time::timeout(DEADLINE, self.store.leave()).await {
+        match tokio::time::timeout(DEADLINE, self.store.unregister()).await {
             Ok(Ok(())) => info!("left the other replicas"),
             Ok(Err(why)) => warn!(error = %why, "cannot leave the other replicas; they will notice"),
             Err(_) => warn!("no answer to leaving the other replicas; they will notice"),

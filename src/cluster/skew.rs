@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tracing::{info, warn};
 
-use crate::store::Member;
+use crate::store::RegisteredReplica;
 
 /// Says when two replicas' clocks differ by more than `cluster.max_clock_skew`, and when they agree again.
 #[derive(Debug)]
@@ -20,13 +20,13 @@ impl Skew {
     }
 
     /// Compares the clocks of those who live. A replica's own difference from Redis is told where it is measured.
-    pub(super) fn look<'a>(&mut self, alive: impl Iterator<Item = &'a Member> + Clone) {
-        let skew = |m: &&Member| m.presence.skew_ms;
+    pub(super) fn look<'a>(&mut self, alive: impl Iterator<Item = &'a RegisteredReplica> + Clone) {
+        let skew = |m: &&RegisteredReplica| m.status.skew_ms;
         let (Some(last), Some(first)) = (alive.clone().min_by_key(skew), alive.max_by_key(skew)) else {
             return;
         };
-        let apart_ms = first.presence.skew_ms - last.presence.skew_ms;
-        let (ahead, behind) = (&first.presence.name, &last.presence.name);
+        let apart_ms = first.status.skew_ms - last.status.skew_ms;
+        let (ahead, behind) = (&first.status.name, &last.status.name);
         if apart_ms > self.max_ms && !self.said {
             warn!(
                 ahead,

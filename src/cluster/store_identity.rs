@@ -13,7 +13,7 @@ use tracing::{error, info, warn};
 use super::Error;
 use crate::domain::UnixMs;
 use crate::lifecycle::{Part, Readiness};
-use crate::store::{self, Known, Preflight, Store, preflight};
+use crate::store::{self, KnownStore, PreflightFailure, Store, preflight};
 use crate::telemetry::Metrics;
 
 /// One change is found by many, one after another: within this (ms) they count as one.
@@ -55,20 +55,20 @@ impl Watcher {
 
     /// Compares what this replica knew with what a beat has answered. `kept`: the moment of the last beat that
     /// the store still knows.
-    pub(super) fn compare(&mut self, was: &Known, is: &Known, kept: Option<UnixMs>) {
-        self.store.set_changed(is.changed);
-        if was.beat == 0 {
+    pub(super) fn compare(&mut self, was: &KnownStore, is: &KnownStore, kept: Option<UnixMs>) {
+        self.store.note_rollback(is.rolled_back_at);
+        if was.heartbeat == 0 {
             // It joins, or has just said that this is another store.
-            self.told = self.told.max(is.changed);
+            self.told = self.told.max(is.rolled_back_at);
         }
-        if is.changed <= self.told.plus(SAID_AGAIN_MS) {
+        if is.rolled_back_at <= self.told.plus(SAID_AGAIN_MS) {
             return;
         }
-        self.told = is.changed;
+        self.told = is.rolled_back_at;
         self.metrics.store_changes.inc();
         let since = kept.map_or_else(|| "TIME".to_owned(), moment);
         error!(
-            generation = is.generation,
+            generation = is.identity,
             since,
             "the store went back: what was stored since then may be lost, and what was published since then may be \
              published again (redelivered_total, store_rollback); to read it again from a kafka source: \
@@ -77,16 +77,20 @@ impl Watcher {
     }
 
     /// The store is another one than it was, or an empty one. Returns what is known of it once it may be used.
-    pub(super) async fn strange(&mut self, was: &Known, found: Option<&str>) -> Result<Option<Known>, Error> {
+    pub(super) async fn strange(
+        &mut self,
+        was: &KnownStore,
+        found: Option<&str>,
+    ) -> Result<Option<KnownStore>, Error> {
         let now = self.store.clock().now();
-        self.store.set_strange(true);
+        self.store.set_replaced(true);
         if !self.said {
             self.said = true;
             self.metrics.store_changes.inc();
-            self.store.set_changed(now);
+            self.store.note_rollback(now);
             self.part.down("it was wiped or replaced; looking whether it may be used");
             error!(
-                generation = was.generation,
+                generation = was.identity,
                 found = found.unwrap_or("none"),
                 "the store was wiped or replaced: all that waited in it is lost, with its pauses, its dead letters and the names \
                  that it remembered; to read it again from a kafka source: postdate replay --route ROUTE --since \
@@ -96,8 +100,8 @@ impl Watcher {
         }
         match tokio::time::timeout(DEADLINE, preflight(&self.config, true)).await {
             Ok(Ok(())) => {}
-            Ok(Err(Preflight::Refused(why))) => return Err(Error::Store(why)),
-            Ok(Err(Preflight::Away(why))) => {
+            Ok(Err(PreflightFailure::Refused(why))) => return Err(Error::Store(why)),
+            Ok(Err(PreflightFailure::Away(why))) => {
                 warn!(error = why, "cannot look whether the store may be used; trying on");
                 return Ok(None);
             }
@@ -111,12 +115,12 @@ impl Watcher {
             "the store may be used; going on with what is stored from now on"
         );
         self.said = false;
-        Ok(Some(Known { changed: self.store.changed(), ..Known::default() }))
+        Ok(Some(KnownStore { rolled_back_at: self.store.rolled_back_at(), ..KnownStore::default() }))
     }
 
     /// A beat was answered by a store that may be used.
     pub(super) fn sound(&self) {
-        self.store.set_strange(false);
+        self.store.set_replaced(false);
         self.part.up();
     }
 }

@@ -7,13 +7,13 @@ use std::time::Duration;
 use super::assignment::{Candidate, assign};
 use super::owned::Owned;
 use crate::domain::{Partition, Partitions};
-use crate::store::Member;
+use crate::store::RegisteredReplica;
 
 /// The others and this replica, from its last beats.
 #[derive(Debug, Default)]
 pub(super) struct View {
     /// Who counts as alive, by nonce.
-    alive: BTreeMap<String, Member>,
+    alive: BTreeMap<String, RegisteredReplica>,
     /// Until when (monotonic microseconds) nobody is taken for dead.
     grace_until_us: i64,
     now_us: i64,
@@ -25,7 +25,7 @@ pub(super) struct View {
 #[derive(Clone, Debug)]
 pub(super) struct News {
     /// Everybody in the registry.
-    pub(super) members: Vec<Member>,
+    pub(super) members: Vec<RegisteredReplica>,
     /// How long this replica had been silent, ms; `None` where nobody knew of it.
     pub(super) silence_ms: Option<i64>,
     /// Monotonic microseconds of its arrival.
@@ -56,15 +56,15 @@ impl View {
         self.now_us = news.now_us;
         if let (Some(own), Some(silence_ms)) = (&own, news.silence_ms) {
             // What kept this one from being answered may have kept the others too: nobody is dead yet.
-            if silence_ms > 2 * own.presence.heartbeat_ms {
+            if silence_ms > 2 * own.status.heartbeat_ms {
                 self.grace_until_us = news.now_us + own.lifetime_ms() * 1000;
             }
         }
         if let Some(own) = &own {
             judge_name(own, news.silence_ms, &news.members)?;
         }
-        let living = news.members.into_iter().filter(Member::is_alive);
-        let mut alive: BTreeMap<String, Member> = living.map(|m| (m.nonce.clone(), m)).collect();
+        let living = news.members.into_iter().filter(RegisteredReplica::is_alive);
+        let mut alive: BTreeMap<String, RegisteredReplica> = living.map(|m| (m.nonce.clone(), m)).collect();
         if self.in_grace() {
             for (nonce, member) in std::mem::take(&mut self.alive) {
                 alive.entry(nonce).or_insert(member);
@@ -75,7 +75,7 @@ impl View {
     }
 
     /// Everybody who counts as alive.
-    pub(super) fn alive(&self) -> impl Iterator<Item = &Member> + Clone {
+    pub(super) fn alive(&self) -> impl Iterator<Item = &RegisteredReplica> + Clone {
         self.alive.values()
     }
 
@@ -89,12 +89,13 @@ impl View {
     pub(super) fn owned(&self, me: &str, partitions: Partitions) -> Owned {
         let candidates = self.candidates();
         let all = mine(me, &candidates, partitions);
-        let knows = |m: &Member, route: &String| m.presence.routes.contains(route);
-        let own_routes = self.alive.get(me).map(|m| m.presence.routes.clone()).unwrap_or_default();
+        let knows = |m: &RegisteredReplica, route: &String| m.status.routes.contains(route);
+        let own_routes = self.alive.get(me).map(|m| m.status.routes.clone()).unwrap_or_default();
         // Routes known to the same replicas are served alike.
         let mut groups: BTreeMap<Vec<&str>, Arc<Vec<bool>>> = BTreeMap::new();
         let routes = own_routes.into_iter().map(|route| {
-            let group: Vec<&Member> = candidates.iter().copied().filter(|m| knows(m, &route)).collect();
+            let group: Vec<&RegisteredReplica> =
+                candidates.iter().copied().filter(|m| knows(m, &route)).collect();
             if group.len() == candidates.len() {
                 return (route, all.clone());
             }
@@ -112,18 +113,19 @@ impl View {
 
     /// Who may serve: of each name the one that came last; none with a shard that hangs, and none whose clock is far
     /// behind (what is theirs would wait until it is overdue). Where that is nobody, everybody.
-    fn candidates(&self) -> Vec<&Member> {
-        let mut of_name: BTreeMap<&str, &Member> = BTreeMap::new();
+    fn candidates(&self) -> Vec<&RegisteredReplica> {
+        let mut of_name: BTreeMap<&str, &RegisteredReplica> = BTreeMap::new();
         for member in self.alive.values() {
-            let last = of_name.entry(&member.presence.name).or_insert(member);
+            let last = of_name.entry(&member.status.name).or_insert(member);
             if member.joined() > last.joined() {
                 *last = member;
             }
         }
-        let mut candidates: Vec<&Member> = of_name.into_values().collect();
+        let mut candidates: Vec<&RegisteredReplica> = of_name.into_values().collect();
         candidates.sort_by(|a, b| a.nonce.cmp(&b.nonce));
-        let turns =
-            |m: &&Member| m.slowest_round_ms() <= m.lifetime_ms() && m.presence.skew_ms >= -self.max_skew_ms;
+        let turns = |m: &&RegisteredReplica| {
+            m.slowest_round_ms() <= m.lifetime_ms() && m.status.skew_ms >= -self.max_skew_ms
+        };
         if !self.in_grace() && candidates.iter().any(turns) {
             candidates.retain(turns);
         }
@@ -133,26 +135,31 @@ impl View {
 
 /// Two processes of one name: the one that came later goes, if the earlier one has been heard of since; but one
 /// that was silent for so long that it counted as dead has lost its name to whoever took it.
-fn judge_name(own: &Member, silence_ms: Option<i64>, members: &[Member]) -> Result<(), Refusal> {
-    let rivals = || members.iter().filter(|m| m.nonce != own.nonce && m.presence.name == own.presence.name);
-    let name = || own.presence.name.clone();
+fn judge_name(
+    own: &RegisteredReplica,
+    silence_ms: Option<i64>,
+    members: &[RegisteredReplica],
+) -> Result<(), Refusal> {
+    let rivals = || members.iter().filter(|m| m.nonce != own.nonce && m.status.name == own.status.name);
+    let name = || own.status.name.clone();
     let lifetime_ms = own.lifetime_ms();
     if let Some(silence_ms) = silence_ms.filter(|&ms| ms > lifetime_ms)
         && rivals().any(|m| m.joined() > own.joined() && m.is_alive())
     {
         return Err(Refusal::Replaced(name(), silence_ms));
     }
-    let lives = |m: &Member| m.joined() < own.joined() && m.beat > own.joined() && m.is_alive();
-    if own.presence.probation && rivals().any(lives) {
+    let lives =
+        |m: &RegisteredReplica| m.joined() < own.joined() && m.heartbeat > own.joined() && m.is_alive();
+    if own.status.joining && rivals().any(lives) {
         return Err(Refusal::Taken(name()));
     }
     Ok(())
 }
 
 /// Which partitions fall to `me` among these.
-fn mine(me: &str, candidates: &[&Member], partitions: Partitions) -> Arc<Vec<bool>> {
+fn mine(me: &str, candidates: &[&RegisteredReplica], partitions: Partitions) -> Arc<Vec<bool>> {
     let candidates: Vec<Candidate<'_>> =
-        candidates.iter().map(|m| Candidate { id: &m.nonce, held: &m.presence.held }).collect();
+        candidates.iter().map(|m| Candidate { id: &m.nonce, held: &m.status.partitions }).collect();
     let owners = assign(partitions, &candidates);
     let mut mine: Vec<bool> = owners.into_iter().map(|c| candidates[c].id == me).collect();
     mine.resize(usize::from(partitions.count()), false);

@@ -8,7 +8,7 @@ use super::section::Section;
 use super::sources::read_secret;
 use crate::domain::{Partitions, Secret};
 use crate::store;
-use crate::store::config::{Address, Durability, Login, Overrides, Topology, Wait};
+use crate::store::config::{Address, Durability, Login, Overrides, ReplicaWait, Topology};
 
 /// Most replicas that anybody waits for.
 const REPLICAS: u64 = 16;
@@ -136,14 +136,14 @@ fn durability(section: &Section<'_>) -> Option<Durability> {
     let tier = section.choice("durability", &[("async", 0), ("replicated", 1), ("fsynced", 2)]);
     let replicas = section.integer("wait_replicas", 0..=REPLICAS);
     let timeout = section.duration("wait_timeout");
-    let wait = Wait { replicas: replicas? as u32, timeout: timeout? };
+    let wait = ReplicaWait { replicas: replicas? as u32, timeout: timeout? };
     let tier = match tier? {
         0 => Durability::Async,
         1 => Durability::Replicated(wait),
         _ => Durability::Fsynced(wait),
     };
     match tier {
-        Durability::Replicated(Wait { replicas: 0, .. }) => {
+        Durability::Replicated(ReplicaWait { replicas: 0, .. }) => {
             section.report("wait_replicas", "must be at least 1 with `durability = \"replicated\"`");
         }
         Durability::Async | Durability::Replicated(_) | Durability::Fsynced(_) => {}

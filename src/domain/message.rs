@@ -8,6 +8,7 @@ use bytes::Bytes;
 use bytestring::ByteString;
 
 use super::due::UnixMs;
+use super::kafka_position::KafkaPosition;
 use super::verdict::Cause;
 
 /// UTF-8 text over shared bytes.
@@ -236,7 +237,7 @@ pub struct Entry {
     /// What makes its next publish a possible repeat, and whether it has a producer's name.
     pub flags: Flags,
     /// Where a Kafka message was read: partition and offset.
-    pub position: Option<(i32, i64)>,
+    pub position: Option<KafkaPosition>,
     /// Its last failures, oldest first, at most [`super::limits::HISTORY`].
     pub history: Vec<Failure>,
     /// What the producer sent, without the delay headers.

@@ -14,7 +14,7 @@ use tracing::{debug, info, warn};
 use super::permits::{AdmissionControl, AdmissionGate, share_of};
 use crate::domain::{Route, RouteName};
 use crate::lifecycle::{Shutdown, Tasks, tick};
-use crate::store::{Counts, DeadFilter, DeadRoom, Pauses, Store, StoreError};
+use crate::store::{Counts, DeadFilter, DeadLetterQuota, RoutePauses, Store, StoreError};
 use crate::telemetry::Metrics;
 
 /// Counts are a second old at most.
@@ -31,14 +31,14 @@ const TRIM: usize = 1000;
 struct Gates {
     routes: Vec<Arc<Route>>,
     store: Store,
-    room: Arc<DeadRoom>,
+    room: Arc<DeadLetterQuota>,
     metrics: Arc<Metrics>,
     admission: BTreeMap<RouteName, AdmissionControl>,
     /// Told when a route wants to be counted anew.
     count_now: Arc<Notify>,
     /// How many replicas share the room.
     replicas: Box<dyn Fn() -> usize + Send + Sync>,
-    pauses: Pauses,
+    pauses: RoutePauses,
     /// Routes that have reached `max_pending`, or whose dead letters are full.
     full: BTreeSet<RouteName>,
     /// Those of the second kind.
@@ -57,7 +57,7 @@ pub struct Parts<'a> {
     /// Where their messages are counted.
     pub store: &'a Store,
     /// How much room the dead letters have left.
-    pub room: &'a Arc<DeadRoom>,
+    pub room: &'a Arc<DeadLetterQuota>,
     /// Where the counts are shown.
     pub metrics: &'a Arc<Metrics>,
     /// How many replicas take in, this one included.
@@ -189,7 +189,7 @@ impl Gates {
             }
             let open = paused.is_some_and(|paused| !paused.ingress)
                 && !self.dead_full.contains(&route.name)
-                && !self.store.is_strange();
+                && !self.store.is_replaced();
             if let Some(control) = self.admission.get(&route.name) {
                 control.set_open(open);
             }
@@ -198,7 +198,7 @@ impl Gates {
 
     async fn look(&mut self) {
         let seen = match tokio::time::timeout(DEADLINE, self.count()).await {
-            Ok(_) if self.store.is_strange() => {
+            Ok(_) if self.store.is_replaced() => {
                 Err(StoreError::Unavailable("it is another one than it was".to_owned()))
             }
             Ok(seen) => seen,
@@ -227,7 +227,7 @@ impl Gates {
 
     /// Whether the store refuses what is to be stored. Says so when that begins and ends, unless it is away.
     fn takes_nothing_in(&mut self) -> bool {
-        let why = self.store.writes_wait();
+        let why = self.store.write_failure();
         let refused = why.is_some();
         match why.filter(|_| !self.away) {
             Some(why) if !self.refused => warn!(error = why, "the store takes nothing in; ingress waits"),

@@ -23,7 +23,7 @@ pub(super) fn bury(
     if first {
         WriteOp::Store { route: name, on_duplicate: route.policy.on_duplicate, bundle }
     } else {
-        WriteOp::Bury(DeadLetter { route: name, reason, bundle, raw: None })
+        WriteOp::DeadLetter(DeadLetter { route: name, reason, bundle, raw: None })
     }
 }
 

@@ -14,7 +14,7 @@ use crate::domain::failure::{self, Decision, Failed, FailedPublish, Flow};
 use crate::domain::{Entry, Partition, Route, Target, Text, Verdict, retry};
 use crate::egress::{Batch, Lanes, Publication, Verdicts};
 use crate::lifecycle::{Shutdown, Stage, Tasks};
-use crate::store::{Bundle, DeadRoom, Store, WriteOp};
+use crate::store::{Bundle, DeadLetterQuota, Store, WriteOp};
 use crate::telemetry::{Bursts, RouteMetrics};
 
 /// A message that has not left its lane by then is stored instead.
@@ -28,7 +28,7 @@ pub(super) struct Direct(Arc<Inner>);
 struct Inner {
     store: Store,
     lanes: Arc<dyn Lanes>,
-    room: Arc<DeadRoom>,
+    room: Arc<DeadLetterQuota>,
     verdicts: Arc<Verdicts>,
     underway: Mutex<HashMap<u64, Underway>>,
     next: AtomicU64,
@@ -72,7 +72,7 @@ impl Direct {
         store: &Store,
         lanes: &Arc<dyn Lanes>,
         bursts: &Arc<Bursts>,
-        room: &Arc<DeadRoom>,
+        room: &Arc<DeadLetterQuota>,
         tasks: &Tasks,
         shutdown: &Shutdown,
     ) -> Self {

@@ -30,10 +30,12 @@ use super::loops::LoopWatch;
 use super::pass_through::{Passing, Through};
 use super::permits::AdmissionGate;
 use crate::backoff::Backoff;
-use crate::domain::{Arrival, Entry, Flags, Message, Partition, Route, RouteName, Target, Text, UnixMs};
+use crate::domain::{
+    Arrival, Entry, Flags, KafkaPosition, Message, Partition, Route, RouteName, Target, Text, UnixMs,
+};
 use crate::egress::Lanes;
 use crate::lifecycle::{Shutdown, Tasks};
-use crate::store::{Bundle, DeadRoom, Store, WriteOp};
+use crate::store::{Bundle, DeadLetterQuota, Store, WriteOp};
 use crate::telemetry::{Bursts, Metrics, RouteMetrics, Watch};
 
 /// Offsets that share a store partition: a batch makes few bundles, load spreads over all partitions.
@@ -51,7 +53,7 @@ pub struct Intake {
     watch: Arc<Watch>,
     bursts: Arc<Bursts>,
     direct: Direct,
-    room: Arc<DeadRoom>,
+    room: Arc<DeadLetterQuota>,
     gates: BTreeMap<RouteName, AdmissionGate>,
     companies: Mutex<BTreeMap<RouteName, Arc<Company>>>,
     loops: Mutex<BTreeMap<RouteName, Arc<LoopWatch>>>,
@@ -115,7 +117,7 @@ pub struct Parts<'a> {
     /// Where invalid messages are logged.
     pub bursts: Arc<Bursts>,
     /// How much room the dead letters have left.
-    pub room: Arc<DeadRoom>,
+    pub room: Arc<DeadLetterQuota>,
     /// How many messages of each route may be taken in.
     pub gates: BTreeMap<RouteName, AdmissionGate>,
     /// Where its tasks run.
@@ -155,7 +157,8 @@ impl Intake {
     /// `None` if it is away and shutting down begins, or the route is not served here.
     pub async fn open(self: &Arc<Self>, route: &Arc<Route>, name: String) -> Option<Source> {
         let metrics = self.metrics.route(&route.name)?.clone();
-        let reread_until = self.until_done("read a source's mark", || self.store.mark(&name)).await?;
+        let reread_until =
+            self.until_done("read a source's mark", || self.store.highest_offset(&name)).await?;
         Some(Source {
             intake: self.clone(),
             jitter: Jitter::new(route, &name),
@@ -281,11 +284,11 @@ impl Source {
     /// whatever a crash makes us read again is known by it. A mark that has risen since we wrote it is another
     /// consumer's, who took us for dead or whom we took for dead: what lies at or below it, it has read too.
     async fn mark(&mut self, batch: &mut [Delivery]) -> bool {
-        let offset = |delivery: &Delivery| delivery.position.map(|(_, offset)| offset);
+        let offset = |delivery: &Delivery| delivery.position.map(|position| position.offset);
         let highest = batch.iter().filter_map(offset).max();
         if let Some(highest) = highest.filter(|&h| self.marked.is_none_or(|marked| h > marked)) {
             let store = &self.intake.store;
-            let marking = || store.raise_mark(&self.name, highest);
+            let marking = || store.raise_offset(&self.name, highest);
             let marked = self.intake.until_done("note how far a source is read", marking).await;
             let Some(before) = marked else { return false };
             if before > self.marked {
@@ -360,12 +363,12 @@ impl Source {
 
     /// Where a message lives: with its key where keys leave in order; else with its name, or with its block of
     /// offsets (RabbitMQ: its batch).
-    fn place(&self, key: Option<&Bytes>, id: Option<&Text>, position: Option<(i32, i64)>) -> Partition {
+    fn place(&self, key: Option<&Bytes>, id: Option<&Text>, position: Option<KafkaPosition>) -> Partition {
         let partitions = self.intake.store.partitions();
         match (key, id, position) {
             (Some(key), ..) => partitions.of_key(&self.route.name, key),
             (_, Some(id), _) => partitions.of_name(&self.route.name, id.as_str()),
-            (_, None, Some((_, offset))) => partitions.of_block(&self.name, (offset / BLOCK) as u64),
+            (_, None, Some(position)) => partitions.of_block(&self.name, (position.offset / BLOCK) as u64),
             (_, None, None) => partitions.of_block(&self.name, self.batches),
         }
     }
@@ -378,7 +381,7 @@ impl Source {
             return Some(home);
         }
         let (store, route) = (&self.intake.store, &self.route.name);
-        self.intake.until_done("look for a name", || store.whereabouts(route, id.as_str(), home)).await
+        self.intake.until_done("look for a name", || store.locate(route, id.as_str(), home)).await
     }
 
     fn target_name(&self, target: &Arc<Target>) -> Text {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::domain::{Route, Text, UnixMs, jitter};
+use crate::domain::{KafkaPosition, Route, Text, UnixMs, jitter};
 
 /// One source's.
 pub(super) struct Jitter {
@@ -19,14 +19,19 @@ impl Jitter {
 
     /// A due time with its share: by the message's name or its place in Kafka, so that one that is read again
     /// falls on the same moment; from RabbitMQ, one after another.
-    pub(super) fn put_off(&mut self, due: UnixMs, id: Option<&Text>, position: Option<(i32, i64)>) -> UnixMs {
+    pub(super) fn put_off(
+        &mut self,
+        due: UnixMs,
+        id: Option<&Text>,
+        position: Option<KafkaPosition>,
+    ) -> UnixMs {
         let (most_ms, source) = (self.route.policy.jitter_ms, self.source.as_bytes());
         if most_ms == 0 {
             return due;
         }
         due.plus(match (id, position) {
             (Some(id), _) => jitter::of(most_ms, self.route.name.as_str().as_bytes(), id.as_str().as_bytes()),
-            (None, Some((_, offset))) => jitter::of(most_ms, source, &offset.to_be_bytes()),
+            (None, Some(position)) => jitter::of(most_ms, source, &position.offset.to_be_bytes()),
             (None, None) => {
                 self.nameless += 1;
                 jitter::of(most_ms, source, &self.nameless.to_be_bytes())
@@ -51,7 +56,7 @@ mod tests {
         let name = Text::from("order-7");
         let mut nameless = std::collections::BTreeSet::new();
         for offset in 0..100 {
-            let place = Some((3, offset));
+            let place = Some(KafkaPosition { partition: 3, offset });
             let at = once.put_off(due, None, place);
             assert!((0..=30_000).contains(&at.since(due)));
             assert_eq!(at, again.put_off(due, None, place));

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::Receipt;
 use super::bundling::{MAX_SPAN_MS, Work};
 use super::kafka::{OVERHEAD, WINDOW_BYTES, WINDOW_RECORDS};
-use crate::domain::{Entry, Partition, Partitions, Route, Text, UnixMs};
+use crate::domain::{Entry, KafkaPosition, Partition, Partitions, Route, Text, UnixMs};
 
 /// How long a message waits for company.
 pub(super) const PATIENCE: Duration = Duration::from_millis(250);
@@ -105,7 +105,9 @@ impl Company {
 
     /// Takes those of one source that came now: `now` by the store's clock, and by the monotonic one, us.
     pub(super) fn meet(&self, far: Vec<Far>, now: UnixMs, mono_us: i64) -> Met {
-        let Some((source, offset)) = far.first().and_then(|far| far.entry.position) else {
+        let Some(KafkaPosition { partition: source, offset }) =
+            far.first().and_then(|far| far.entry.position)
+        else {
             return Met::Wait;
         };
         let state = &mut *self.state.lock();
@@ -187,7 +189,7 @@ mod tests {
         let ledger = Ledger::new();
         let message = |n: i64| {
             let mut entry = testing::entry(UnixMs(3_600_000 + n % 10 * MAX_SPAN_MS), b"body");
-            entry.position = Some((source, n));
+            entry.position = Some(KafkaPosition { partition: source, offset: n });
             Far { target: Text::default(), entry, receipt: ledger.enter(n), home: Partition(63) }
         };
         (0..count).map(message).collect()

@@ -41,7 +41,7 @@ pub use redrive::redrive;
 
 use std::sync::Arc;
 
-use crate::domain::{Flags, Message, Route, Text, UnixMs};
+use crate::domain::{Flags, KafkaPosition, Message, Route, Text, UnixMs};
 
 /// A record as a consumer read it.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub struct Delivery {
     /// `SOURCE_REDELIVERY` where RabbitMQ says so. (`SOURCE_REREAD` is the intake's to set.)
     pub flags: Flags,
     /// Kafka: partition and offset.
-    pub position: Option<(i32, i64)>,
+    pub position: Option<KafkaPosition>,
     /// To be resolved once the record is safe.
     pub receipt: Receipt,
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tracing::warn;
 
 use super::Receipt;
-use crate::store::{WriteOp, WriteResult, Written};
+use crate::store::{PendingWrite, WriteOp, WriteResult};
 use crate::telemetry::RouteMetrics;
 
 /// A command's name; nothing for what is stored.
@@ -13,13 +13,13 @@ pub(super) fn op_name(op: &WriteOp) -> Option<&'static str> {
     match op {
         WriteOp::Cancel { .. } => Some("cancel"),
         WriteOp::Reschedule { .. } => Some("reschedule"),
-        WriteOp::Store { .. } | WriteOp::Bury(_) => None,
+        WriteOp::Store { .. } | WriteOp::DeadLetter(_) => None,
     }
 }
 
 /// Waits for a submission's answer, counts it, and resolves the receipts.
 pub(super) async fn answer(
-    written: Written,
+    written: PendingWrite,
     receipts: Vec<Vec<Receipt>>,
     commands: Vec<Option<&'static str>>,
     metrics: Arc<RouteMetrics>,

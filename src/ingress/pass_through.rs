@@ -15,10 +15,10 @@ use super::target_wait::TargetWait;
 use super::{Receipt, dead_letter};
 use crate::domain::failure::{self, Decision, Failed, FailedPublish, Flow};
 use crate::domain::message::stamped;
-use crate::domain::{Entry, Partition, Route, Target, Text, UnixMs, Verdict, retry};
+use crate::domain::{Entry, KafkaPosition, Partition, Route, Target, Text, UnixMs, Verdict, retry};
 use crate::egress::{Batch, Lanes, Publication, Verdicts};
 use crate::lifecycle::Shutdown;
-use crate::store::DeadRoom;
+use crate::store::DeadLetterQuota;
 use crate::telemetry::{Bursts, RouteMetrics};
 
 /// A target that has not answered for so long is waited for: the source says so.
@@ -30,7 +30,7 @@ pub(super) struct Through {
     submitter: Submitter,
     metrics: Arc<RouteMetrics>,
     bursts: Arc<Bursts>,
-    room: Arc<DeadRoom>,
+    room: Arc<DeadLetterQuota>,
     verdicts: Arc<Verdicts>,
     wait: TargetWait,
     next: u64,
@@ -43,7 +43,7 @@ pub(super) struct Parts {
     pub(super) submitter: Submitter,
     pub(super) metrics: Arc<RouteMetrics>,
     pub(super) bursts: Arc<Bursts>,
-    pub(super) room: Arc<DeadRoom>,
+    pub(super) room: Arc<DeadLetterQuota>,
 }
 
 /// One record on its way.
@@ -207,7 +207,7 @@ impl Through {
             self.metrics.redelivered(cause, 1);
             let place = entry.position.map_or_else(
                 || "a queue's delivery".to_owned(),
-                |(partition, offset)| format!("partition {partition}, offset {offset}"),
+                |KafkaPosition { partition, offset }| format!("partition {partition}, offset {offset}"),
             );
             let what = "this publish may repeat an earlier one";
             self.bursts.note_message(what, &route.name, cause.as_str(), place);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::admit::{is_ours, within_limits};
-use crate::domain::{DeadReason, Flags, InvalidReason, Route, Text, UnixMs};
+use crate::domain::{DeadReason, Flags, InvalidReason, KafkaPosition, Route, Text, UnixMs};
 use crate::store::Bundle;
 
 /// The bundle of one that a dead letter becomes: due now, without the delay headers, its attempts counted
@@ -21,7 +21,7 @@ pub fn redrive(
     };
     let mut entry = entry.clone();
     if entry.flags.has(Flags::LEFT_OUT) {
-        let place = entry.position.map_or_else(String::new, |(partition, offset)| {
+        let place = entry.position.map_or_else(String::new, |KafkaPosition { partition, offset }| {
             format!(": it is in its topic, partition {partition}, offset {offset}")
         });
         return Err(format!("its body was over dead_letters.max_message and was not kept{place}"));
@@ -116,7 +116,7 @@ mod tests {
         assert!(why(&letter(|e| e.message.body = Some(vec![0; 11].into()))).contains("max_size"));
         let left_out = letter(|e| {
             e.flags = Flags(Flags::LEFT_OUT);
-            e.position = Some((3, 42));
+            e.position = Some(KafkaPosition { partition: 3, offset: 42 });
         });
         assert!(why(&left_out).contains("partition 3, offset 42"));
         let empty = Bundle { target: Text::default(), entries: Arc::default() };

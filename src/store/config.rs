@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use crate::domain::{Partitions, Secret};
 
-/// Where the store is and what it may be.
+/// Where the store is, and how it is used.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where its masters are found.
+    /// How the masters are found.
     pub topology: Topology,
     /// First part of every key.
     pub prefix: String,
-    /// Fixed for a store's life.
+    /// Number of partitions, fixed for a store's life.
     pub partitions: Partitions,
-    /// What is waited for before something counts as stored.
+    /// The durability that a call waits for before it counts as stored.
     pub durability: Durability,
-    /// Refusals of the preflight that the operator has overridden, by name.
+    /// Preflight refusals that the operator has overridden, by name.
     pub overrides: Overrides,
 }
 
@@ -25,48 +25,48 @@ pub struct Config {
 pub enum Topology {
     /// One server at this URL: `redis://`, `rediss://` or `unix://`.
     Standalone(Secret),
-    /// The master of this name, as these sentinels say.
+    /// The master of this name, as these sentinels report it.
     Sentinel {
         /// Sentinels.
         nodes: Vec<Address>,
-        /// What they call the master.
+        /// The name by which the sentinels know the master.
         master: String,
-        /// How to log in at the master.
+        /// How to log in to the master.
         login: Login,
-        /// How to log in at the sentinels; they are asked over TLS where the master is.
+        /// How to log in to the sentinels. They are asked over TLS if the master is.
         sentinel_login: Login,
     },
-    /// The masters of a Redis Cluster that these nodes belong to.
+    /// The masters of the Redis Cluster that these nodes belong to.
     Cluster {
-        /// Some of its nodes.
+        /// Some of the cluster's nodes.
         nodes: Vec<Address>,
-        /// How to log in at any of them.
+        /// How to log in to any of them.
         login: Login,
     },
 }
 
-/// How to log in.
+/// Credentials for a Redis server.
 #[derive(Clone, Debug, Default)]
 pub struct Login {
-    /// The ACL user; `None`: the default one.
+    /// The ACL user. `None`: the default user.
     pub username: Option<String>,
-    /// Its password; `None`: none.
+    /// The user's password. `None`: no password.
     pub password: Option<Secret>,
-    /// Over TLS.
+    /// Connect over TLS.
     pub tls: bool,
 }
 
 /// Host and port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address {
-    /// A name or an IP address, without brackets.
+    /// A host name or an IP address, without brackets.
     pub host: String,
-    /// Its port.
+    /// The port.
     pub port: u16,
 }
 
 impl Address {
-    /// `host:port`; an IPv6 address stands in brackets. `None` if it is not that.
+    /// Parses `host:port`. An IPv6 address stands in brackets. `None` if the text has another form.
     pub fn parse(text: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
@@ -86,19 +86,19 @@ impl fmt::Display for Address {
     }
 }
 
-/// What is waited for before a call counts as done: the tier.
+/// The tier: what a call waits for before it counts as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// The server's answer.
     Async,
-    /// So many replicas have it, at least one (`WAIT`).
-    Replicated(Wait),
-    /// It is on the master's disk, and on those of so many replicas (`WAITAOF`).
-    Fsynced(Wait),
+    /// This many replicas have the data, at least one (`WAIT`).
+    Replicated(ReplicaWait),
+    /// The data is on the master's disk, and on those of this many replicas (`WAITAOF`).
+    Fsynced(ReplicaWait),
 }
 
 impl Durability {
-    /// What it is called.
+    /// The name of the tier.
     pub fn name(self) -> &'static str {
         match self {
             Self::Async => "async",
@@ -107,8 +107,8 @@ impl Durability {
         }
     }
 
-    /// How many replicas it needs and how long it waits for them; `None`: it waits for nothing.
-    pub fn wait(self) -> Option<Wait> {
+    /// The number of replicas the tier needs, and how long it waits for them. `None`: it waits for nothing.
+    pub fn wait(self) -> Option<ReplicaWait> {
         match self {
             Self::Async => None,
             Self::Replicated(wait) | Self::Fsynced(wait) => Some(wait),
@@ -116,16 +116,16 @@ impl Durability {
     }
 }
 
-/// How many replicas, and how long.
+/// A number of replicas, and how long to wait for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wait {
-    /// Replicas that must have it.
+pub struct ReplicaWait {
+    /// Replicas that must have the data.
     pub replicas: u32,
-    /// Longest wait for them; then the call is made again.
+    /// Longest wait for the replicas. After that the call is made again.
     pub timeout: Duration,
 }
 
-/// `redis.unsafe`: refusals overridden by name.
+/// `redis.unsafe`: refusals that are overridden by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
     /// `eviction`: an evicting `maxmemory-policy`.
@@ -137,7 +137,7 @@ pub struct Overrides {
 }
 
 impl Config {
-    /// Where it is, without a secret: for logs and messages.
+    /// The location of the store without a secret, for logs and messages.
     pub fn place(&self) -> String {
         let list = |nodes: &[Address]| nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         match &self.topology {
@@ -147,7 +147,7 @@ impl Config {
         }
     }
 
-    /// The key of the configuration that says where it is.
+    /// The configuration key that gives the location.
     pub fn place_key(&self) -> &'static str {
         match self.topology {
             Topology::Standalone(_) => "redis.url",

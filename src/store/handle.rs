@@ -1,4 +1,5 @@
-//! The handle to the store: what it is built from, its connections and numbered calls, and what every room asks of it.
+//! The handle to the store: its dependencies, its connections and numbered calls, and what every room asks of
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,57 +10,57 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::call::keys::Keys;
-use super::call::numbered::{CallLane, WentBack};
-use super::claim::dedupe::Memory;
-use super::claim::key_order::Order;
+use super::call::numbered::{NumberedCalls, Rollbacks};
+use super::claim::dedupe::DeliveredNames;
+use super::claim::key_order::KeyOrder;
 use super::config::Durability;
-use super::connection::health::Health;
-use super::connection::link::Link;
-use super::connection::node::Purpose;
+use super::connection::health::RedisHealth;
+use super::connection::link::StoreLink;
+use super::connection::node::LinkPurpose;
 use super::connection::topology;
-use super::control::identity::Identity;
-use super::control::pauses::Lookout;
+use super::control::identity::IdentityState;
+use super::control::pauses::PauseWatcher;
 use super::model::bundle::{base36, put_base36};
-use super::query::counts::Fields;
-use super::query::overdue::Waiting;
-use super::scrub::Audits;
-use super::write::Writer;
-use super::{Config, Wake};
+use super::query::counts::CountFields;
+use super::query::overdue::OverdueReports;
+use super::scrub::ScrubPositions;
+use super::write::StoreWriter;
+use super::{Config, WakeUps};
 use crate::domain::{Clock, Partition, Partitions, RouteName, StoreClock, Text};
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
 use crate::telemetry::Metrics;
 
-/// The store. Cheap to clone; its connections are kept up by tasks of their own.
+/// The store. Cheap to clone. Tasks of its own keep its connections up.
 #[derive(Clone)]
-pub struct Store(pub(super) Arc<Inner>);
+pub struct Store(pub(super) Arc<StoreInner>);
 
-pub(super) struct Inner {
+pub(super) struct StoreInner {
     pub(super) keys: Keys,
     pub(super) partitions: Partitions,
     pub(super) clock: Arc<StoreClock>,
     pub(super) ids: Ids,
-    /// For peeks, sweeps, marks and counts: nothing that anything waits behind.
-    pub(super) side: Link,
-    /// For people who look: what they read waits behind nothing of the flow, nor that behind them.
-    pub(super) browse: Link,
-    pub(super) claims: CallLane,
-    pub(super) settles: CallLane,
-    /// Redrives and drops: never before a settle.
-    pub(super) deads: CallLane,
-    pub(super) writer: Writer,
-    pub(super) wake: Wake,
-    pub(super) lookout: Lookout,
-    pub(super) memory: Memory,
-    pub(super) order: Order,
-    pub(super) went_back: Arc<WentBack>,
-    pub(super) identity: Identity,
-    pub(super) audits: Audits,
-    /// Each partition's counts as they were last seen.
-    pub(super) last_counts: Mutex<Vec<Option<Fields>>>,
-    pub(super) waiting: Waiting,
+    /// Connection for peeks, sweeps, offsets and counts. Nothing waits behind these.
+    pub(super) side: StoreLink,
+    /// Connection for people who look. Their reads and the flow do not wait for each other.
+    pub(super) browse: StoreLink,
+    pub(super) claims: NumberedCalls,
+    pub(super) settles: NumberedCalls,
+    /// Numbered calls of redrives and drops. They never delay a settle.
+    pub(super) deads: NumberedCalls,
+    pub(super) writer: StoreWriter,
+    pub(super) wake: WakeUps,
+    pub(super) pause_watcher: PauseWatcher,
+    pub(super) delivered_names: DeliveredNames,
+    pub(super) order: KeyOrder,
+    pub(super) rolled_back: Arc<Rollbacks>,
+    pub(super) identity: IdentityState,
+    pub(super) scrub_positions: ScrubPositions,
+    /// Each partition's counts as they were last read.
+    pub(super) last_counts: Mutex<Vec<Option<CountFields>>>,
+    pub(super) waiting: OverdueReports,
 }
 
-/// Where unique names come from: a random nonce of this process and a counter.
+/// The source of unique names: a random nonce of this process and a counter.
 #[derive(Debug)]
 pub(super) struct Ids {
     pub(super) nonce: String,
@@ -71,37 +72,37 @@ impl Ids {
         Self { nonce: base36(fastrand::u64(..1 << 52)), next: AtomicU64::new(1) }
     }
 
-    /// `nonce.counter`
+    /// A new name: `nonce.counter`.
     pub(super) fn unique(&self) -> String {
         format!("{}.{}", self.nonce, base36(self.next.fetch_add(1, Ordering::Relaxed)))
     }
 }
 
-/// What the store is built from.
-pub struct Parts<'a> {
-    /// Its configuration.
+/// Dependencies that the store is built from.
+pub struct StoreDependencies<'a> {
+    /// The store's configuration.
     pub config: &'a Config,
     /// The machine's clocks, the same as everywhere in the process.
     pub clock: Clock,
-    /// Where its round trips are measured.
+    /// Receives the duration of each round trip.
     pub metrics: Arc<Metrics>,
-    /// Where it says whether it is there.
+    /// Receives whether the store is there.
     pub readiness: &'a Readiness,
-    /// Where its connection keepers run.
+    /// Runs the tasks that keep connections up.
     pub tasks: &'a Tasks,
-    /// When to give up waiting for it.
+    /// Ends the wait for an unreachable store.
     pub shutdown: &'a Shutdown,
-    /// The routes that remember which names they delivered, and for how many ms.
+    /// The routes that remember delivered names, and for how many ms.
     pub remembers: BTreeMap<RouteName, i64>,
-    /// The routes whose keys leave in order.
+    /// The ordered routes.
     pub ordered: BTreeSet<RouteName>,
-    /// How many wake-up targets there are: the timer's shards.
+    /// The number of wake-up targets: the timer's shards.
     pub shards: usize,
 }
 
 impl Store {
     /// Starts to keep connections to the store up. Does not wait for it: see [`preflight()`].
-    pub fn start(parts: &Parts<'_>) -> Result<Self, super::PreflightError> {
+    pub fn start(parts: &StoreDependencies<'_>) -> Result<Self, super::PreflightError> {
         let clock = Arc::new(StoreClock::new(parts.clock));
         let (config, ids) = (parts.config, Ids::new());
         let force = CancellationToken::new();
@@ -110,35 +111,47 @@ impl Store {
             on_force.0.forced().await;
             on_force.1.cancel();
         });
-        let health =
-            Arc::new(Health::new(config, parts.readiness, &["side", "browse", "claim", "settle", "write"]));
+        let health = Arc::new(RedisHealth::new(
+            config,
+            parts.readiness,
+            &["side", "browse", "claim", "settle", "write"],
+        ));
         let keys = Keys::new(&config.prefix);
         let watched = topology::watch(config, &keys.slots(config.partitions), parts.tasks, &force)?;
         let link = |role, durability| {
-            Link::start(config, Purpose { role, durability }, &watched, &health, &clock, parts.tasks, &force)
+            StoreLink::start(
+                config,
+                LinkPurpose { role, durability },
+                &watched,
+                &health,
+                &clock,
+                parts.tasks,
+                &force,
+            )
         };
-        // What is lost of the others costs a repeat, not a message.
+        // Lost writes on the other connections cost a repeat, not a message.
         let (tier, plain) = (config.durability, Durability::Async);
-        let went_back = Arc::new(WentBack::new());
+        let rolled_back = Arc::new(Rollbacks::new());
         let lane = |role, link| {
             let name = format!("{}.{role}", ids.nonce);
-            CallLane::new(name, link, config.partitions, &clock, &parts.metrics, &went_back)
+            NumberedCalls::new(name, link, config.partitions, &clock, &parts.metrics, &rolled_back)
         };
         let (side, browse) = (link("side", plain), link("browse", plain));
         let (claims, settles) = (lane("c", link("claim", tier)), lane("s", link("settle", plain)));
         let deads = lane("d", side.clone());
         let writes = link("write", tier);
         let (commands, writes) = (Arc::new(lane("a", writes.clone())), Arc::new(lane("w", writes)));
-        let wake = Wake::new(parts.shards, config.partitions);
-        let memory = Memory::new(&parts.remembers);
-        let order = Order::new(&parts.ordered, &clock);
-        let writer = Writer::start((&writes, &commands), &keys, (&memory, &order), parts, &wake, &force);
+        let wake = WakeUps::new(parts.shards, config.partitions);
+        let delivered_names = DeliveredNames::new(&parts.remembers);
+        let order = KeyOrder::new(&parts.ordered, &clock);
+        let writer =
+            StoreWriter::start((&writes, &commands), &keys, (&delivered_names, &order), parts, &wake, &force);
 
-        let lookout = Lookout::start(&side, &keys, &clock, parts.tasks, &force);
+        let pause_watcher = PauseWatcher::start(&side, &keys, &clock, parts.tasks, &force);
 
-        Ok(Self(Arc::new(Inner {
-            lookout,
-            memory,
+        Ok(Self(Arc::new(StoreInner {
+            pause_watcher,
+            delivered_names,
             order,
             keys,
             partitions: config.partitions,
@@ -151,51 +164,51 @@ impl Store {
             deads,
             writer,
             wake,
-            went_back,
-            identity: Identity::default(),
-            audits: Audits::new(config.partitions),
+            rolled_back,
+            identity: IdentityState::default(),
+            scrub_positions: ScrubPositions::new(config.partitions),
             last_counts: Mutex::new(config.partitions.all().map(|_| None).collect()),
-            waiting: Waiting::default(),
+            waiting: OverdueReports::default(),
         })))
     }
 
-    /// Redis's time, as a lower bound; the clock that due times are judged by.
+    /// Redis's time, as a lower bound: the clock that judges due times.
     pub fn clock(&self) -> &Arc<StoreClock> {
         &self.0.clock
     }
 
-    /// How many partitions it has.
+    /// The number of partitions of the store.
     pub fn partitions(&self) -> Partitions {
         self.0.partitions
     }
 
-    /// Where a timer shard hears of new heads.
-    pub fn wake(&self) -> &Wake {
+    /// The wake-ups that tell a timer shard of new heads.
+    pub fn wake(&self) -> &WakeUps {
         &self.0.wake
     }
 
-    /// How often a partition was seen to have forgotten calls that it had answered: the store went back (a
-    /// failover, a restored backup) or was wiped, and what it held since may be lost.
-    pub fn went_back(&self) -> u64 {
-        self.0.went_back.times()
+    /// How often a partition was seen to have forgotten calls that it had answered. The store then rolled back
+    /// (a failover, a restored backup) or was wiped, and what it held since may be lost.
+    pub fn rollbacks(&self) -> u64 {
+        self.0.rolled_back.times()
     }
 
-    /// Why something that was to be stored was not, if it is being tried again: the store is full, read-only, or
-    /// too few replicas confirm.
-    pub fn writes_wait(&self) -> Option<String> {
+    /// Why a write failed, if one is being retried: the store is full, read-only, or too few replicas have the
+    /// data.
+    pub fn write_failure(&self) -> Option<String> {
         self.0.writer.waits_for()
     }
 
-    /// Why what was written or claimed last does not count yet, if too few replicas or disks have confirmed it.
+    /// Why what was written or claimed last does not count yet, if too few replicas or disks have it.
     pub fn unconfirmed(&self) -> Option<String> {
         let writes = self.0.writer.link().unconfirmed();
         writes.or_else(|| self.0.claims.link().unconfirmed())
     }
 
-    /// Whether what is to be stored now would be, as far as is known: the connection is up, and nothing is being
-    /// tried again.
-    pub fn takes_in(&self) -> bool {
-        self.0.writer.is_up() && self.writes_wait().is_none()
+    /// Reports whether a write would succeed now, as far as is known: the connection is up, and nothing is
+    /// being retried.
+    pub fn accepts_writes(&self) -> bool {
+        self.0.writer.is_up() && self.write_failure().is_none()
     }
 
     /// A name nobody else has: `nonce.counter`.
@@ -203,8 +216,8 @@ impl Store {
         self.0.ids.unique()
     }
 
-    /// A `~` id that nobody else has for a message of each of these partitions, which it tells again: see
-    /// [`Self::dead_of_message`]. All of them share one allocation.
+    /// A unique `~` id for one message of each of these partitions. The id names the partition, see
+    /// [`Self::dead_of_message`]. All ids share one allocation.
     pub fn unique_ids(&self, homes: impl ExactSizeIterator<Item = Partition>) -> Vec<Text> {
         let first = format!("~{}.", self.unique().replace('.', "-"));
         let mut made = Vec::with_capacity((first.len() + 8) * homes.len());

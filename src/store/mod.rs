@@ -8,19 +8,19 @@
 //! | call | who | what it does |
 //! |---|---|---|
 //! | [`Store::write`] | ingress | store, cancel, reschedule, dead-letter: in order, one call a partition at a time |
-//! | [`Store::look`], [`Store::claim`] | timer | due -> in flight, under a token and a deadline |
-//! | [`Store::claim_in_order`], [`Store::release`] | timer | the same where keys leave in order, as the only holder |
+//! | [`Store::due_heads`], [`Store::claim`] | timer | due -> in flight, under a token and a deadline |
+//! | [`Store::claim_in_order`], [`Store::release_route`] | timer | the same where keys leave in order, as the only holder |
 //! | [`Store::settle`], [`Store::divide`] | timer | confirmed -> gone; the rest back, split off, or dead |
 //! | [`Store::extend`], [`Store::give_back`], [`Store::sweep`] | timer | keep a claim, return it, recover a dead holder's |
 //! | [`Store::dead_page`], [`Store::dead_letters`] | admin, timer | look at dead letters |
 //! | [`Store::redrive`], [`Store::drop_dead`] | admin, timer | due again, or gone for good |
-//! | [`Store::audit`] | timer | find and mend what no transition could have made |
-//! | [`Store::beat`], [`Store::leave`] | cluster | who serves, and whether it is the store it was |
-//! | [`Store::lease`] | timer | tokens of a limited route |
+//! | [`Store::scrub`] | timer | find and mend what no transition could have made |
+//! | [`Store::heartbeat`], [`Store::unregister`] | cluster | who serves, and whether it is the store it was |
+//! | [`Store::take_tokens`] | timer | tokens of a limited route |
 //! | [`Store::pause`], [`Store::resume`], [`Store::pauses`] | people; ingress and timer | what of a route stands still, on every replica |
-//! | [`Store::late`], [`Store::memory`] | people | how late, and how full |
+//! | [`Store::oldest_overdue`], [`Store::redis_memory`] | people | how late, and how full |
 //! | [`Store::scan`] | replay | all that it holds of a route |
-//! | [`Store::mark`], [`Store::raise_mark`] | ingress | how far a source was ever read |
+//! | [`Store::highest_offset`], [`Store::raise_offset`] | ingress | how far a source was ever read |
 //!
 //! Guarantees: each call is applied at most once however often it is sent (a caller's lane numbers its
 //! calls, and the partition remembers each lane's last answer); a stale token changes nothing but the
@@ -40,31 +40,32 @@ mod write;
 
 #[cfg(feature = "test-util")]
 pub use self::call::scripts::{follow_clock, shift_clock};
-pub use self::claim::claims::Measured;
-pub use self::claim::heads::Looking;
-pub use self::claim::rate_tokens::Lease;
+pub use self::claim::claims::MeasuredClaim;
+pub use self::claim::heads::HeadsQuery;
+pub use self::claim::rate_tokens::RateGrant;
 pub use self::config::Config;
-pub use self::connection::preflight::{Preflight, preflight};
-pub use self::control::audit_log::TrailEntry;
-pub use self::control::pauses::Pauses;
-pub use self::control::wake::Wake;
-pub use self::dead_letters::quota::{DeadRoom, Fullness};
-pub use self::handle::{Parts, Store};
+pub use self::connection::preflight::{PreflightFailure, preflight};
+pub use self::control::audit_log::AuditLogEntry;
+pub use self::control::pauses::RoutePauses;
+pub use self::control::wake::WakeUps;
+pub use self::dead_letters::quota::{DeadLetterQuota, QuotaState};
+pub use self::handle::{Store, StoreDependencies};
 pub use self::model::bundle::{Bundle, BundleId, slice_of};
 pub use self::model::claim::{
-    Claim, ClaimRequest, Claimed, Division, Fresh, Held, Progress, Remainder, Settlement, Swept,
+    Claim, ClaimAnswer, ClaimProgress, ClaimRequest, Division, NewBundle, Remainder, SettleAnswer,
+    Settlement, SweepOutcome,
 };
 pub use self::model::codec::{CodecError, decode, encode};
-pub use self::model::condition::{Late, Memory};
+pub use self::model::condition::{OldestOverdue, RedisMemory};
 pub use self::model::dead_letter::{DeadBody, DeadFilter, DeadId, DeadLetter, DeadMark, DeadPage};
 pub use self::model::error::{PreflightError, StoreError};
-pub use self::model::heads::{Head, Looked, Unserved};
-pub use self::model::key_order::{Hold, Ordered, OrderedRequest, Position, Taken};
-pub use self::model::members::{Beaten, Known, Member, Presence};
-pub use self::model::scrub_report::AuditReport;
+pub use self::model::heads::{Head, HeadsSeen, UnservedHeads};
+pub use self::model::key_order::{HeldKey, OrderPosition, OrderedAnswer, OrderedClaims, OrderedRequest};
+pub use self::model::members::{HeartbeatReply, KnownStore, RegisteredReplica, ReplicaStatus};
+pub use self::model::scrub_report::ScrubReport;
 pub use self::model::view::{
-    BrowseKey, BrowseQuery, Browsed, Counts, Found, Histogram, MessageState, PartitionView,
+    BrowseKey, BrowseQuery, Counts, DueHistogram, MessagePage, PartitionView, StoredMessage, StoredState,
 };
-pub use self::model::write_op::{Meant, WriteOp, WriteResult};
-pub use self::query::scan::Standing;
-pub use self::write::Written;
+pub use self::model::write_op::{IntendedMessage, WriteOp, WriteResult};
+pub use self::query::scan::ScannedState;
+pub use self::write::PendingWrite;

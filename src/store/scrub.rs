@@ -1,22 +1,23 @@
-//! The audit: what no transition makes, found from outside in bounded steps and mended by one script that
-//! judges each find again.
+//! The scrub finds damage that no transition makes, from outside and in bounded steps. One script judges each
+//! find again and mends it.
 //!
 //! | damage | what becomes of it |
 //! |---|---|
-//! | an index lacks a shelf, or has a wrong head | mended |
+//! | an index lacks a due set, or has a wrong head | mended |
 //! | an entry in `due`, or an expired claim, without its blob | removed, counted, named: it is lost |
-//! | a live claim without its blob | left to its holder, who keeps a dead letter `corrupt` |
+//! | a live claim without its blob | left to its owner, who keeps a dead letter `corrupt` |
 //! | a blob that no time to live removes, without an entry | due again, as if its claim had expired |
-//! | tokens, bitmaps, counters of what stands nowhere, names that mean nothing | removed |
+//! | tokens, bitmaps, counters without a bundle, malformed names | removed |
 //! | counts | lowered with what is lost; corrected by what was counted: see `recount` |
-//! | names whose bundle has gone, held keys of routes that have nothing here | freed; no damage: some transitions leave them |
-//! | a dead letter without its blob, or a blob that no grave tells of | removed and named; in its grave again |
-//! | a key of the wrong type | moved to `quarantine:` and named; what was in it is lost, and mended as above |
+//! | names whose bundle has gone, held keys of routes that have nothing here | freed; no damage: some
+//! transitions leave them |
+//! | a dead letter without its blob, or a blob that no queue lists | removed and named; in its queue again |
+//! | a key of a wrong type | moved to `quarantine:` and named; its content is lost, and mended as above |
 //! | a blob that was cut or flipped | named; it becomes a dead letter when it is due |
 //!
-//! A blob without an entry is brought back and not unlinked: whatever ends a bundle unlinks its blob in the
-//! same script that removes its entry, and what is on its way in has a time to live, so such a blob is a
-//! bundle that lost its entry. Publishing it twice is the lesser evil, and its cause will be told.
+//! A blob without an entry is brought back and not unlinked. Whatever ends a bundle unlinks its blob in the
+//! same script that removes its entry, and a blob on its way in has a time to live. So such a blob belongs to a
+//! bundle that lost its entry. Publishing it twice is the lesser evil, and the cause of a repeat is reported.
 
 mod call_answers;
 mod corrupt;
@@ -34,53 +35,54 @@ use std::collections::BTreeSet;
 use parking_lot::Mutex;
 use redis::{FromRedisValue, Pipeline, Value};
 
-use self::corrupt::Kind;
-use self::due_sets::{Shelf, pages, start_of};
-use self::findings::Finds;
-use self::keyspace::Keyspace;
-use self::leftovers::BESIDE;
+use self::corrupt::KeyKind;
+use self::due_sets::{DueSet, pages, start_of};
+use self::findings::Findings;
+use self::keyspace::KeyspaceCursor;
+use self::leftovers::PER_BUNDLE_HASHES;
 use super::call::keys::Keys;
 use super::call::reply::text;
 use super::connection::link::read;
 use super::model::bundle::BundleId;
-use super::{AuditReport, Store, StoreError};
+use super::{ScrubReport, Store, StoreError};
 use crate::domain::{Partition, Partitions};
 
-/// Entries looked at in one trip.
+/// Entries read in one trip.
 const PAGE: usize = 200;
-/// Entries of one partition that one audit looks at; the next goes on behind them.
+/// Entries of one partition that one scrub reads. The next scrub goes on behind them.
 const ENTRIES: usize = 2000;
-/// Trips through each of the hashes beside the bundles, and through the whole key space, in one audit.
+/// Trips through each of the hashes with a field per bundle, and through the whole key space, in one scrub.
 const STEPS: usize = 10;
 
-/// Where audits go on.
-pub(super) struct Audits {
-    /// The walk through the key space. Of several audits that meet there one waits for the other: they would look at the
-    /// same keys.
-    keyspace: tokio::sync::Mutex<Keyspace>,
-    partitions: Vec<Mutex<Places>>,
+/// The positions at which the next scrubs go on.
+pub(super) struct ScrubPositions {
+    /// The walk through the key space. Of several scrubs that meet there one waits for the other, because they
+    /// would read the same keys.
+    keyspace: tokio::sync::Mutex<KeyspaceCursor>,
+    partitions: Vec<Mutex<PartitionPositions>>,
 }
 
-/// A shelf or a grave, and how many of its entries have been seen.
-type Place = (String, usize);
+/// A due set or a dead-letter queue, and how many of its entries have been read.
+type SetPosition = (String, usize);
 
-/// Saved walk by walk: an audit that does not come to its end was not for nothing.
+/// The positions in one partition. They are saved walk by walk: a scrub that does not come to its end was not
+/// for nothing.
 #[derive(Clone, Default)]
-struct Places {
-    due: Place,
-    contents: Place,
-    graves: Place,
+struct PartitionPositions {
+    due: SetPosition,
+    contents: SetPosition,
+    queues: SetPosition,
     claims: usize,
-    beside: [u64; BESIDE.len()],
+    beside: [u64; PER_BUNDLE_HASHES.len()],
     names: u64,
-    holds: u64,
-    /// Audits until a large partition is counted again; `None`: it never was.
+    held_keys: u64,
+    /// Scrubs until a large partition is counted again. `None`: it never was.
     counting: Option<usize>,
-    /// Graves that a walk through the key space came by: the counts may not tell of them.
-    found_graves: BTreeSet<String>,
+    /// Dead-letter queues that a walk through the key space found: the counts may not list them.
+    found_queues: BTreeSet<String>,
 }
 
-impl Audits {
+impl ScrubPositions {
     pub(super) fn new(partitions: Partitions) -> Self {
         Self {
             keyspace: tokio::sync::Mutex::default(),
@@ -90,55 +92,55 @@ impl Audits {
 }
 
 impl Store {
-    /// Looks through a partition, or through the next part of a large one, and mends what it finds; goes on
-    /// through the key space where the last audit of any partition stopped. Bounded; safe at any time, by
+    /// Reads through a partition, or through the next part of a large one, and mends what it finds. Goes on
+    /// through the key space where the last scrub of any partition stopped. Bounded, and safe at any time, by
     /// anyone, beside everything else.
-    pub async fn audit(&self, p: Partition) -> Result<AuditReport, StoreError> {
-        let mut report = AuditReport::default();
-        self.audit_into(p, &mut report).await?;
+    pub async fn scrub(&self, p: Partition) -> Result<ScrubReport, StoreError> {
+        let mut report = ScrubReport::default();
+        self.scrub_into(p, &mut report).await?;
         Ok(report)
     }
 
-    /// The same. What it has found stands in the report, however it ends and wherever it is dropped. Returns how many
-    /// shelves and entries it has looked at.
-    pub async fn audit_into(&self, p: Partition, report: &mut AuditReport) -> Result<usize, StoreError> {
-        let place = self.0.audits.partitions[usize::from(p.0)].lock().clone();
+    /// The same as [`Store::scrub`]. The finds stand in the report, however the scrub ends and wherever it is
+    /// dropped. Returns how many due sets and entries it has read.
+    pub async fn scrub_into(&self, p: Partition, report: &mut ScrubReport) -> Result<usize, StoreError> {
+        let place = self.0.scrub_positions.partitions[usize::from(p.0)].lock().clone();
         self.quarantine_fixed(p, report).await?;
-        let mut finds = Finds::default();
-        let shelves = self.survey(p, &mut finds, report).await?;
-        let claims = self.walk_claims(p, place.claims, &mut finds).await?;
-        self.mend(p, finds, report).await?;
+        let mut findings = Findings::default();
+        let due_sets = self.survey(p, &mut findings, report).await?;
+        let claims = self.walk_claims(p, place.claims, &mut findings).await?;
+        self.mend(p, findings, report).await?;
         self.save(p, |places| places.claims = claims);
-        let mut finds = Finds::default();
-        let due = self.walk_due(p, &shelves, &place.due, &mut finds).await?;
-        self.mend(p, finds, report).await?;
+        let mut findings = Findings::default();
+        let due = self.walk_due(p, &due_sets, &place.due, &mut findings).await?;
+        self.mend(p, findings, report).await?;
         self.save(p, |places| places.due = due);
-        let contents = self.read_contents(p, &shelves, &place.contents, report).await?;
+        let contents = self.read_contents(p, &due_sets, &place.contents, report).await?;
         self.save(p, |places| places.contents = contents);
-        let mut finds = Finds::default();
-        let beside = self.walk_beside(p, place.beside, &mut finds).await?;
-        self.mend(p, finds, report).await?;
+        let mut findings = Findings::default();
+        let beside = self.walk_per_bundle_hashes(p, place.beside, &mut findings).await?;
+        self.mend(p, findings, report).await?;
         self.save(p, |places| places.beside = beside);
         self.walk_keys(p, report).await?;
-        let mut finds = Finds::default();
-        let graves = self.known_graves(p, report).await?;
-        let at = self.walk_graves(p, place.graves, &graves, &mut finds.bones, report).await?;
-        self.mend(p, finds, report).await?;
-        self.save(p, |places| places.graves = at);
-        // Names last: those of what was found lost are free now.
-        let mut finds = Finds::default();
-        let names = self.walk_names(p, place.names, &mut finds).await?;
-        self.mend(p, finds, report).await?;
+        let mut findings = Findings::default();
+        let queues = self.known_queues(p, report).await?;
+        let at = self.walk_queues(p, place.queues, &queues, &mut findings.dead, report).await?;
+        self.mend(p, findings, report).await?;
+        self.save(p, |places| places.queues = at);
+        // Names last: names of lost bundles are free now.
+        let mut findings = Findings::default();
+        let names = self.walk_names(p, place.names, &mut findings).await?;
+        self.mend(p, findings, report).await?;
         self.save(p, |places| places.names = names);
-        self.recount(p, &shelves, &graves, report).await?;
-        let holds = self.walk_holds(p, place.holds, &shelves, report).await?;
-        self.save(p, |places| places.holds = holds);
-        let entries: usize = shelves.iter().map(|shelf| shelf.bundles).sum();
-        Ok(shelves.len() + entries.min(ENTRIES))
+        self.recount(p, &due_sets, &queues, report).await?;
+        let held_keys = self.walk_holds(p, place.held_keys, &due_sets, report).await?;
+        self.save(p, |places| places.held_keys = held_keys);
+        let entries: usize = due_sets.iter().map(|due_set| due_set.bundles).sum();
+        Ok(due_sets.len() + entries.min(ENTRIES))
     }
 
-    /// Which of these partitions lack one of the indexes that stand or are absent together: `idx`, `heads`, `shelves`.
-    /// One trip a node; those of a node that is away are left out.
+    /// The partitions that lack one of the indexes `idx`, `heads`, `shelves`, which exist together or not at
+    /// all. One trip a node. Partitions of a node that is away are left out.
     pub async fn lost_indexes(&self, partitions: &[Partition]) -> Vec<Partition> {
         let commands = partitions.iter().map(|&p| {
             let mut exists = redis::cmd("EXISTS");
@@ -152,16 +154,16 @@ impl Store {
         partitions.iter().zip(found).filter_map(|(&p, answer)| is_lost(answer).then_some(p)).collect()
     }
 
-    /// Mends the indexes of a partition alone: until then nothing, or not everything, of it is claimed.
-    pub async fn mend_indexes(&self, p: Partition, report: &mut AuditReport) -> Result<(), StoreError> {
-        let mut finds = Finds::default();
-        self.survey(p, &mut finds, report).await?;
-        self.mend(p, finds, report).await
+    /// Mends only the indexes of a partition. Until then some or all of its bundles are not claimed.
+    pub async fn mend_indexes(&self, p: Partition, report: &mut ScrubReport) -> Result<(), StoreError> {
+        let mut findings = Findings::default();
+        self.survey(p, &mut findings, report).await?;
+        self.mend(p, findings, report).await
     }
 
-    /// Saves where this partition's next audit goes on.
-    fn save(&self, p: Partition, set: impl FnOnce(&mut Places)) {
-        set(&mut self.0.audits.partitions[usize::from(p.0)].lock());
+    /// Saves where this partition's next scrub goes on.
+    fn save(&self, p: Partition, set: impl FnOnce(&mut PartitionPositions)) {
+        set(&mut self.0.scrub_positions.partitions[usize::from(p.0)].lock());
     }
 
     /// Asks one partition, in one trip.
@@ -173,7 +175,7 @@ impl Store {
         self.0.side.pipe(Keys::slot(p), pipe).await
     }
 
-    /// Some members of a sorted set, from this place on.
+    /// Members of a sorted set, `count` from this place on.
     async fn members_at(
         &self,
         p: Partition,
@@ -187,17 +189,17 @@ impl Store {
         Ok(members)
     }
 
-    /// Whether each of these stands in its due zset and in `claims`, and whether its blob is there; what stands
-    /// in a blob's place and is none is noted.
+    /// Reports for each bundle whether it stands in its due set and in `claims`, and whether its blob is there.
+    /// Blobs of a wrong type are noted.
     async fn where_are(
         &self,
         p: Partition,
         ids: &[BundleId],
-        spoilt: &mut Vec<Kind>,
+        wrong_type: &mut Vec<KeyKind>,
     ) -> Result<Vec<(bool, bool, bool)>, StoreError> {
         let mut pipe = Pipeline::with_capacity(ids.len() * 3);
         for id in ids {
-            pipe.cmd("ZSCORE").arg(self.0.keys.due(p, id.shelf())).arg(id.as_str());
+            pipe.cmd("ZSCORE").arg(self.0.keys.due(p, id.due_set())).arg(id.as_str());
             pipe.cmd("ZSCORE").arg(self.0.keys.of(p, "claims")).arg(id.as_str());
             pipe.cmd("TYPE").arg(self.0.keys.blob(p, id));
         }
@@ -210,23 +212,31 @@ impl Store {
         for (id, answers) in ids.iter().zip(found.chunks(3)) {
             let kind = text(&answers[2])?;
             if kind != "none" && kind != "string" {
-                spoilt.push((format!("b:{id}"), "string"));
+                wrong_type.push((format!("b:{id}"), "string"));
             }
-            // Where the place itself is spoilt nothing can be said of what should stand in it.
+            // If the due set or `claims` itself has a wrong type, nothing can be said of its members: they
+            // count as present.
             let stands = |answer: &Value| !matches!(answer, Value::Nil);
             places.push((stands(&answers[0]), stands(&answers[1]), kind == "string"));
         }
         Ok(places)
     }
 
-    async fn walk_claims(&self, p: Partition, from: usize, finds: &mut Finds) -> Result<usize, StoreError> {
+    async fn walk_claims(
+        &self,
+        p: Partition,
+        from: usize,
+        findings: &mut Findings,
+    ) -> Result<usize, StoreError> {
         let (mut at, claims) = (from, self.0.keys.of(p, "claims"));
         while at < from + ENTRIES {
             let members = self.members_at(p, &claims, at, PAGE).await?;
-            let ids = finds.ids(&members, None);
-            for (id, (due, _, blob)) in ids.iter().zip(self.where_are(p, &ids, &mut finds.spoilt).await?) {
+            let ids = findings.ids(&members, None);
+            for (id, (due, _, blob)) in
+                ids.iter().zip(self.where_are(p, &ids, &mut findings.wrong_type).await?)
+            {
                 if due || !blob {
-                    finds.bundle(id.clone(), None);
+                    findings.bundle(id.clone(), None);
                 }
             }
             if members.len() < PAGE {
@@ -240,27 +250,28 @@ impl Store {
     async fn walk_due(
         &self,
         p: Partition,
-        shelves: &[Shelf],
-        place: &Place,
-        finds: &mut Finds,
-    ) -> Result<Place, StoreError> {
+        due_sets: &[DueSet],
+        place: &SetPosition,
+        findings: &mut Findings,
+    ) -> Result<SetPosition, StoreError> {
         let mut seen = 0;
-        for page in pages(shelves, place, PAGE) {
+        for page in pages(due_sets, place, PAGE) {
             if seen >= ENTRIES {
-                return Ok(start_of(shelves, &page));
+                return Ok(start_of(due_sets, &page));
             }
             let mut ids = Vec::with_capacity(PAGE);
-            for (shelf, members) in self.page(p, shelves, &page).await? {
+            for (due_set, members) in self.page(p, due_sets, &page).await? {
                 seen += members.len();
-                ids.extend(finds.ids(&members, Some(&shelf.name)));
+                ids.extend(findings.ids(&members, Some(&due_set.name)));
             }
-            for (id, (_, claimed, blob)) in ids.iter().zip(self.where_are(p, &ids, &mut finds.spoilt).await?)
+            for (id, (_, claimed, blob)) in
+                ids.iter().zip(self.where_are(p, &ids, &mut findings.wrong_type).await?)
             {
                 if claimed || !blob {
-                    finds.bundle(id.clone(), None);
+                    findings.bundle(id.clone(), None);
                 }
             }
         }
-        Ok(Place::default())
+        Ok(SetPosition::default())
     }
 }

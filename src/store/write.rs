@@ -1,8 +1,8 @@
-//! What ingress asks of the store, in order: one call a partition at a time, each taking all that has come
+//! Writes of ingress, in order: one call of a partition at a time, each with everything that has come
 //! meanwhile. Batches grow with the load and wait for nothing when it is quiet.
 //!
-//! Order is what makes names work: a named record or command is judged after every earlier one of its name,
-//! because both live in one partition, and a partition's calls are made one after another.
+//! Names need this order: a named record or command is judged after every earlier one of its name. Both live in
+//! one partition, and a partition's calls are made one after another.
 
 mod cut;
 mod plan;
@@ -15,34 +15,36 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-use self::plan::Plan;
+use self::plan::WritePlan;
 use super::call::keys::Keys;
-use super::call::numbered::{CallLane, Turn};
+use super::call::numbered::{CallTurn, NumberedCalls};
 use super::call::reply::{shape, text};
-use super::claim::dedupe::Memory;
-use super::claim::key_order::Order;
-use super::connection::link::Link;
+use super::claim::dedupe::DeliveredNames;
+use super::claim::key_order::KeyOrder;
+use super::connection::link::StoreLink;
 use super::handle::Ids;
 use super::model::bundle::BundleId;
-use super::query::find::Place;
-use super::{Bundle, DeadId, DeadLetter, Parts, Store, StoreError, Wake, WriteOp, WriteResult, encode};
+use super::query::find::MessagePlace;
+use super::{
+    Bundle, DeadId, DeadLetter, Store, StoreDependencies, StoreError, WakeUps, WriteOp, WriteResult, encode,
+};
 use crate::backoff::Backoff;
 use crate::domain::{Entry, Flags, Partition, RouteName, Text};
 
-/// A call takes at most so many operations and bytes.
+/// Most operations and bytes of a call.
 const CALL_OPS: usize = 48;
 const CALL_BYTES: usize = 1 << 20;
-/// Looks at the names of a call before it is given up: others change them too, but not this often.
+/// Attempts to read the names of a call before giving up. Others change them too, but not this often.
 const LOOKS: usize = 50;
 /// Submissions that may wait for one partition.
 const QUEUE: usize = 64;
 
 /// One queue and one task per partition.
-pub(super) struct Writer {
+pub(super) struct StoreWriter {
     queues: Vec<mpsc::Sender<Submission>>,
-    lane: Arc<CallLane>,
-    /// For commands of people: they have no place in the order of what is stored, and what frees memory must not wait
-    /// behind what there is no memory for.
+    calls: Arc<NumberedCalls>,
+    /// For commands of people. They have no place in the order of what is stored. A command that frees memory
+    /// must not wait behind a write that lacks memory.
     commands: Vec<PartitionWriter>,
     force: CancellationToken,
 }
@@ -52,12 +54,12 @@ struct Submission {
     done: oneshot::Sender<Vec<Vec<WriteResult>>>,
 }
 
-/// The answer to come of operations that have their place in the order.
-pub struct Written(oneshot::Receiver<Vec<Vec<WriteResult>>>);
+/// The coming answer to operations that have their place in the order.
+pub struct PendingWrite(oneshot::Receiver<Vec<Vec<WriteResult>>>);
 
-impl Written {
-    /// Waits for it: one result a message or command of each operation. `Err` only when shutting down is
-    /// forced.
+impl PendingWrite {
+    /// Waits for the answer: one result for each message or command of each operation. `Err` only when shutdown
+    /// is forced.
     pub async fn results(self) -> Result<Vec<Vec<WriteResult>>, StoreError> {
         self.0.await.map_err(|_| stopped())
     }
@@ -67,34 +69,34 @@ fn stopped() -> StoreError {
     StoreError::Unavailable("shutting down".to_owned())
 }
 
-/// A partition's writing end: takes what has come, makes one call of it, answers all.
+/// The writing end of a partition: takes what has come, makes one call of it, answers all.
 struct PartitionWriter {
     partition: Partition,
-    lane: Arc<CallLane>,
+    calls: Arc<NumberedCalls>,
     keys: Keys,
     ids: Ids,
-    memory: Memory,
-    order: Order,
-    wake: Wake,
+    delivered_names: DeliveredNames,
+    order: KeyOrder,
+    wake: WakeUps,
 }
 
 impl Store {
-    /// Does these things, in order, in one partition; answers one result a message or command of each
-    /// operation once they are in the store. Waits while the store is away or full; `Err` only when
-    /// shutting down is forced. Dropped in the middle, it may still be applied.
+    /// Applies these operations, in order, in one partition. Answers one result for each message or command of
+    /// each operation once they are in the store. Waits while the store is away or full. `Err` only when
+    /// shutdown is forced. Dropped in the middle, the write may still be applied.
     pub async fn write(&self, p: Partition, ops: Vec<WriteOp>) -> Result<Vec<Vec<WriteResult>>, StoreError> {
         self.enqueue(p, ops).await?.results().await
     }
 
-    /// Cancels or moves a message for somebody who waits for the answer: beside what is being stored, not behind it.
-    /// Works at `maxmemory`. Waits while the store is away; `Err` if shutting down is forced. Dropped in the middle,
-    /// it may still be applied.
+    /// Cancels or moves a message for somebody who waits for the answer: beside the writes of ingress, not
+    /// behind them. Works at `maxmemory`. Waits while the store is away. `Err` if shutdown is forced. Dropped
+    /// in the middle, the command may still be applied.
     pub async fn command(&self, p: Partition, op: WriteOp) -> Result<WriteResult, StoreError> {
-        let Writer { commands, force, .. } = &self.0.writer;
+        let StoreWriter { commands, force, .. } = &self.0.writer;
         let writer = &commands[usize::from(p.0)];
         let ops = [&op];
         let done = async {
-            let mut turn = writer.lane.turn(p).await;
+            let mut turn = writer.calls.turn(p).await;
             writer.until_done(&mut turn, &ops).await
         };
         let results = tokio::select! {
@@ -104,37 +106,37 @@ impl Store {
         results.concat().pop().ok_or_else(|| shape("the answer to a command"))
     }
 
-    /// Takes its place in the partition's order and returns; the answer comes later. Waits only while too
-    /// much is waiting already.
-    pub async fn enqueue(&self, p: Partition, ops: Vec<WriteOp>) -> Result<Written, StoreError> {
+    /// Takes a place in the partition's order and returns. The answer comes later. Waits only while too much is
+    /// waiting already.
+    pub async fn enqueue(&self, p: Partition, ops: Vec<WriteOp>) -> Result<PendingWrite, StoreError> {
         let (done, answer) = oneshot::channel();
         let queue = &self.0.writer.queues[usize::from(p.0)];
         queue.send(Submission { ops, done }).await.map_err(|_| stopped())?;
-        Ok(Written(answer))
+        Ok(PendingWrite(answer))
     }
 }
 
-impl Writer {
+impl StoreWriter {
     pub(super) fn start(
-        (lane, command_lane): (&Arc<CallLane>, &Arc<CallLane>),
+        (calls, command_lane): (&Arc<NumberedCalls>, &Arc<NumberedCalls>),
         keys: &Keys,
-        (memory, order): (&Memory, &Order),
-        parts: &Parts<'_>,
-        wake: &Wake,
+        (delivered_names, order): (&DeliveredNames, &KeyOrder),
+        parts: &StoreDependencies<'_>,
+        wake: &WakeUps,
         force: &CancellationToken,
     ) -> Self {
-        let writer = |partition, lane: &Arc<CallLane>| PartitionWriter {
+        let writer = |partition, calls: &Arc<NumberedCalls>| PartitionWriter {
             partition,
-            lane: lane.clone(),
+            calls: calls.clone(),
             keys: keys.clone(),
             ids: Ids::new(),
-            memory: memory.clone(),
+            delivered_names: delivered_names.clone(),
             order: order.clone(),
             wake: wake.clone(),
         };
         let start = |partition| {
             let (queue, waiting) = mpsc::channel(QUEUE);
-            let (writer, force) = (writer(partition, lane), force.clone());
+            let (writer, force) = (writer(partition, calls), force.clone());
             parts.tasks.spawn("store:writer", async move {
                 tokio::select! {
                     () = force.cancelled() => {}
@@ -146,25 +148,25 @@ impl Writer {
         let partitions = parts.config.partitions;
         Self {
             queues: partitions.all().map(start).collect(),
-            lane: lane.clone(),
+            calls: calls.clone(),
             commands: partitions.all().map(|p| writer(p, command_lane)).collect(),
             force: force.clone(),
         }
     }
 
-    /// Whether its connection is there.
+    /// Reports whether the connection is up.
     pub(super) fn is_up(&self) -> bool {
-        self.lane.link().is_up()
+        self.calls.link().is_up()
     }
 
-    /// Why a call has failed, if one is being made again: the store is full, or not confirmed, or away.
+    /// Why a call has failed, if one is being retried: the store is full, away, or the write is not durable.
     pub(super) fn waits_for(&self) -> Option<String> {
-        self.lane.waits_for()
+        self.calls.waits_for()
     }
 
-    /// Its way to the store, on which what was written is waited for.
-    pub(super) fn link(&self) -> &Link {
-        self.lane.link()
+    /// The connection of the writes, which also waits for their durability.
+    pub(super) fn link(&self) -> &StoreLink {
+        self.calls.link()
     }
 }
 
@@ -185,7 +187,7 @@ impl PartitionWriter {
 
     /// Makes the calls of a batch and answers each submission when all of its operations are done.
     async fn serve(&self, batch: Vec<Submission>) {
-        let mut turn = self.lane.turn(self.partition).await;
+        let mut turn = self.calls.turn(self.partition).await;
         let all: Vec<&WriteOp> = batch.iter().flat_map(|s| &s.ops).collect();
         let mut results: Vec<Vec<WriteResult>> = Vec::with_capacity(all.len());
         let mut rest = &all[..];
@@ -210,12 +212,12 @@ impl PartitionWriter {
         let mut results = results.into_iter();
         for submission in batch {
             let own = results.by_ref().take(submission.ops.len()).collect();
-            // A caller that has gone away has dropped its receipts: nothing to tell it.
+            // A caller that has gone away has dropped its receipts: there is nobody to tell.
             drop(submission.done.send(own));
         }
     }
 
-    async fn until_done(&self, turn: &mut Turn<'_>, ops: &[&WriteOp]) -> Vec<Vec<WriteResult>> {
+    async fn until_done(&self, turn: &mut CallTurn<'_>, ops: &[&WriteOp]) -> Vec<Vec<WriteResult>> {
         let mut failures = 0;
         loop {
             let done = match ops {
@@ -234,7 +236,7 @@ impl PartitionWriter {
                 Err(why) => {
                     failures += 1;
                     let (p, away) = (self.partition.0, matches!(why, StoreError::Unavailable(_)));
-                    // That the store is away is said once, by its connection.
+                    // The connection itself reports once that the store is away.
                     if failures == 1 && !away {
                         error!(partition = p, error = %why, "cannot write to this partition; trying on");
                     }
@@ -246,12 +248,12 @@ impl PartitionWriter {
 
     async fn write(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut CallTurn<'_>,
         ops: &[&WriteOp],
     ) -> Result<Vec<Vec<WriteResult>>, StoreError> {
         for _ in 0..LOOKS {
             let meant = self.look_up(ops).await?;
-            let plan = Plan::new(self, ops, &meant);
+            let plan = WritePlan::new(self, ops, &meant);
             let answer = turn.run(self.partition, plan.call).await?;
             let letters = text(&answer)?;
             if letters == "CHANGED" {
@@ -269,7 +271,7 @@ impl PartitionWriter {
         Err(never_settles())
     }
 
-    /// What the names of these operations mean right now: only to declare the keys behind them.
+    /// The bundles that the names of these operations mean right now, only to declare their keys.
     async fn look_up(&self, ops: &[&WriteOp]) -> Result<Vec<BundleId>, StoreError> {
         let names: Vec<String> = ops.iter().flat_map(|op| names_of(op)).collect();
         if names.is_empty() {
@@ -282,33 +284,34 @@ impl PartitionWriter {
         Ok(ids)
     }
 
-    /// Where these names say that their messages are; a `~` id without an entry says so itself.
-    async fn places(&self, names: &[String]) -> Result<Vec<Option<Place>>, StoreError> {
-        let connected = self.lane.link().to(Keys::slot(self.partition)).await?;
+    /// The places of these names. A `~` id without an entry names its place itself.
+    async fn places(&self, names: &[String]) -> Result<Vec<Option<MessagePlace>>, StoreError> {
+        let connected = self.calls.link().to(Keys::slot(self.partition)).await?;
         let mut connection = connected.connection.clone();
         let mut hmget = redis::cmd("HMGET");
         hmget.arg(self.keys.of(self.partition, "names")).arg(names);
         let found: Vec<Option<String>> = hmget
             .query_async(&mut connection)
             .await
-            .map_err(|error| self.lane.link().judge(&connected, &error))?;
-        let place =
-            |(name, listed): (&String, Option<String>)| Place::of(self.partition, name, listed.as_deref());
+            .map_err(|error| self.calls.link().judge(&connected, &error))?;
+        let place = |(name, listed): (&String, Option<String>)| {
+            MessagePlace::of(self.partition, name, listed.as_deref())
+        };
         Ok(names.iter().zip(found).map(place).collect())
     }
 }
 
-/// What reads before it writes goes alone; the others go together.
+/// Reports whether an operation reads before it writes. Such an operation goes alone. The others go together.
 fn reads_first(op: &WriteOp) -> bool {
     matches!(op, WriteOp::Reschedule { .. } | WriteOp::Cancel { of: Some(_), .. })
 }
 
-/// A name that means something else at every look: only damage does that.
+/// The error for a name that means something else at every read: only damage does that.
 fn never_settles() -> StoreError {
     StoreError::Damaged(format!("a name changed its meaning {LOOKS} times between a look and the call"))
 }
 
-/// Cuts the letters of an answer back into results, one list an operation.
+/// Cuts the letters of an answer into results, one list for each operation.
 fn split(ops: &[&WriteOp], letters: &str) -> Result<Vec<Vec<WriteResult>>, StoreError> {
     let mut letters = letters.chars();
     let mut next = || match letters.next() {
@@ -331,7 +334,7 @@ fn split(ops: &[&WriteOp], letters: &str) -> Result<Vec<Vec<WriteResult>>, Store
                 }
             }
             WriteOp::Cancel { .. } => next().map(|result| vec![result]),
-            WriteOp::Bury(_) => Ok(vec![WriteResult::Stored]),
+            WriteOp::DeadLetter(_) => Ok(vec![WriteResult::Stored]),
             WriteOp::Reschedule { .. } => Err(shape("a batch with a reschedule")),
         })
         .collect()
@@ -346,7 +349,7 @@ fn names_of(op: &WriteOp) -> Vec<String> {
             .filter_map(|e| e.id.as_ref().map(|id| name_key(route, id)))
             .collect(),
         WriteOp::Cancel { route, id, .. } => vec![name_key(route, id)],
-        WriteOp::Reschedule { .. } | WriteOp::Bury(_) => Vec::new(),
+        WriteOp::Reschedule { .. } | WriteOp::DeadLetter(_) => Vec::new(),
     }
 }
 
@@ -358,40 +361,40 @@ fn op_size(op: &WriteOp) -> usize {
     let of = |bundle: &Bundle| bundle.entries.iter().map(Entry::stored_size).sum();
     match op {
         WriteOp::Store { bundle, .. } => of(bundle),
-        WriteOp::Bury(letter) => of(&letter.bundle),
+        WriteOp::DeadLetter(letter) => of(&letter.bundle),
         WriteOp::Reschedule { fallback, .. } => fallback.as_ref().map_or(64, of),
         WriteOp::Cancel { .. } => 64,
     }
 }
 
-/// A name's field in `names`: `route/id`. Routes hold no slash, so no two routes share one.
+/// A name's field in `names`: `route/id`. Routes contain no slash, so no two routes share a field.
 pub(super) fn name_key(route: &RouteName, id: &Text) -> String {
     format!("{route}/{id}")
 }
 
-/// What is kept of a dead letter.
+/// The blob that is kept of a dead letter.
 pub(super) fn dead_blob(letter: &DeadLetter) -> Bytes {
     letter.raw.clone().unwrap_or_else(|| encode(&letter.bundle))
 }
 
-/// A dead letter's own id, in the store: route and reason can be read without its body.
+/// A new id for a dead letter. Route and reason can be read from it without the body.
 pub(super) fn dead_id(letter: &DeadLetter, p: Partition, ids: &Ids) -> DeadId {
     DeadId::new(&letter.route, letter.reason, p, &ids.unique())
 }
 
-/// The graves of these, each once, and each one's place among them, from 1.
-pub(super) fn graves(ids: &[DeadId]) -> (Vec<String>, Vec<usize>) {
-    let mut graves: Vec<String> = Vec::new();
+/// The queues of these dead letters, each once, and the place of each dead letter's queue among them, from 1.
+pub(super) fn queues(ids: &[DeadId]) -> (Vec<String>, Vec<usize>) {
+    let mut queues: Vec<String> = Vec::new();
     let places = ids.iter().map(|id| {
-        let grave = id.grave();
-        let at = graves.iter().position(|g| *g == grave).unwrap_or_else(|| {
-            graves.push(grave);
-            graves.len() - 1
+        let queue = id.queue();
+        let at = queues.iter().position(|g| *g == queue).unwrap_or_else(|| {
+            queues.push(queue);
+            queues.len() - 1
         });
         at + 1
     });
     let places = places.collect();
-    (graves, places)
+    (queues, places)
 }
 
 pub(super) fn parse_place(place: &str) -> Option<(BundleId, u32)> {

@@ -13,7 +13,9 @@ use crate::domain::limits::{MAX_EXPIRIES, SPLIT_EXPIRIES};
 use crate::domain::{DeadReason, Entry, Flags, Text, Verdict, dying, retry};
 use crate::egress::Batch;
 use crate::mutants::{self, Mutant};
-use crate::store::{Bundle, Claim, Claimed, CodecError, DeadLetter, Division, Fresh, Held, Remainder};
+use crate::store::{
+    Bundle, Claim, ClaimAnswer, CodecError, DeadLetter, Division, NewBundle, Remainder, SettleAnswer,
+};
 
 /// A bundle of a later version is tried again after this, ms: by then a replica of that version may serve it.
 const UNREADABLE_MS: u64 = 30_000;
@@ -31,7 +33,7 @@ pub(super) enum Taken {
 }
 
 /// Enters one claimed bundle, or deals with one that cannot be published as it is.
-pub(super) async fn take(shard: &Shard, claimed: Claimed, room: Room, lease_until_us: i64) -> Taken {
+pub(super) async fn take(shard: &Shard, claimed: ClaimAnswer, room: Room, lease_until_us: i64) -> Taken {
     let Some(served) = shard.routes.get(claimed.claim.id.route()).cloned() else { return Taken::Left };
     let bundle = match &claimed.bundle {
         Ok(bundle) if bundle.entries.len() == claimed.skip.len() => bundle.clone(),
@@ -39,17 +41,17 @@ pub(super) async fn take(shard: &Shard, claimed: Claimed, room: Room, lease_unti
             let why = "it holds another number of messages";
             return bury_whole(shard, &claimed, &served, DeadReason::Corrupt, why).await;
         }
-        Err(None) => {
+        Err(CodecError::Missing) => {
             // Under a claim that is still ours nothing but damage takes a blob away.
             return bury_whole(shard, &claimed, &served, DeadReason::Corrupt, "its blob is not there").await;
         }
-        Err(Some(CodecError::UnknownVersion(version))) => {
+        Err(CodecError::UnknownVersion(version)) => {
             return put_off(shard, &claimed.claim, &served, *version).await;
         }
-        Err(Some(why @ CodecError::Poison)) => {
+        Err(why @ CodecError::Poison) => {
             return bury_whole(shard, &claimed, &served, DeadReason::Crashes, &why.to_string()).await;
         }
-        Err(Some(why)) => {
+        Err(why) => {
             return bury_whole(shard, &claimed, &served, DeadReason::Corrupt, &why.to_string()).await;
         }
     };
@@ -70,7 +72,7 @@ pub(super) async fn take(shard: &Shard, claimed: Claimed, room: Room, lease_unti
 /// What was due before the store was found to have gone back may have been published by whoever knew what the store
 /// has forgotten.
 fn doubted(shard: &Shard, mut bundle: Bundle) -> Bundle {
-    let changed = shard.store.changed();
+    let changed = shard.store.rolled_back_at();
     if bundle.entries.iter().any(|entry| entry.due <= changed) {
         for entry in Arc::make_mut(&mut bundle.entries).iter_mut().filter(|entry| entry.due <= changed) {
             entry.flags = entry.flags.with(Flags::STORE_ROLLBACK);
@@ -80,7 +82,7 @@ fn doubted(shard: &Shard, mut bundle: Bundle) -> Bundle {
 }
 
 /// What was on its way to a `dead_letter_to` that is not configured any more is a dead letter now.
-async fn bury_dying(shard: &Shard, claimed: &Claimed, served: &Arc<Served>, bundle: &Bundle) -> Taken {
+async fn bury_dying(shard: &Shard, claimed: &ClaimAnswer, served: &Arc<Served>, bundle: &Bundle) -> Taken {
     let letters = bundle.entries.iter().map(|entry| {
         let (reason, target) = (dying::reason(entry), bundle.target.clone());
         let bundle = Bundle { target, entries: Arc::new(vec![dying::ended(entry.clone())]) };
@@ -111,13 +113,13 @@ async fn put_off(shard: &Shard, claim: &Claim, served: &Served, version: u8) -> 
 
 fn enter(
     shard: &Shard,
-    claimed: Claimed,
+    claimed: ClaimAnswer,
     room: Room,
     served: &Arc<Served>,
     bundle: &Bundle,
     lease_until_us: i64,
 ) -> Option<Item> {
-    let Claimed { claim, expiries, skip, .. } = claimed;
+    let ClaimAnswer { claim, expiries, skip, .. } = claimed;
     let expiries = if mutants::is(Mutant::ForgetExpiry) { 0 } else { expiries };
     let slot = shard.table.slot();
     let dying = bundle.entries.iter().any(|entry| entry.flags.has(Flags::DYING));
@@ -153,7 +155,7 @@ fn enter(
         target_name: bundle.target.clone(),
         published_us: AtomicI64::new(i64::MAX),
         handed: AtomicU32::new(0),
-        first_stamp: claim.id.stamp(),
+        first_stamp: claim.id.sequence(),
         keyed,
         dying,
         order,
@@ -196,7 +198,7 @@ fn keyed(served: &Served, bundle: &Bundle, skip: &[bool]) -> Vec<Option<Keyed>> 
 
 /// A bundle whose claim expired twice may hold what kills its publisher: each message on its own from
 /// here on, so that it judges only itself.
-async fn take_apart(shard: &Shard, claimed: &Claimed, served: &Arc<Served>, bundle: &Bundle) -> Taken {
+async fn take_apart(shard: &Shard, claimed: &ClaimAnswer, served: &Arc<Served>, bundle: &Bundle) -> Taken {
     let claim = &claimed.claim;
     let live = (0..bundle.entries.len()).filter(|&i| !claimed.skip[i]);
     let remainders = live.map(|index| {
@@ -204,11 +206,11 @@ async fn take_apart(shard: &Shard, claimed: &Claimed, served: &Arc<Served>, bund
         entry.id.get_or_insert_with(|| claim.id.message_id(claim.partition, index, entry.due));
         let one = Bundle { target: bundle.target.clone(), entries: Arc::new(vec![entry]) };
         Remainder {
-            fresh: Fresh { route: served.route.name.clone(), bundle: one },
+            new_bundle: NewBundle { route: served.route.name.clone(), bundle: one },
             from: vec![index as u32],
             lease_ms: None,
             expiries: claimed.expiries,
-            stamp: None,
+            sequence: None,
         }
     });
     warn!(bundle = %claim.id, expiries = claimed.expiries, "its claims expire; taken apart into single messages");
@@ -216,7 +218,7 @@ async fn take_apart(shard: &Shard, claimed: &Claimed, served: &Arc<Served>, bund
     divide(shard, served, claim, (claimed.skip.len(), freed), remainders.collect(), Vec::new()).await
 }
 
-async fn bury_crashed(shard: &Shard, claimed: &Claimed, served: &Arc<Served>, bundle: &Bundle) -> Taken {
+async fn bury_crashed(shard: &Shard, claimed: &ClaimAnswer, served: &Arc<Served>, bundle: &Bundle) -> Taken {
     let mut bundle = bundle.clone();
     for entry in Arc::make_mut(&mut bundle.entries) {
         let now = shard.store.clock().now();
@@ -233,7 +235,7 @@ async fn bury_crashed(shard: &Shard, claimed: &Claimed, served: &Arc<Served>, bu
 /// Keeps a blob that nobody can or may open, as it is.
 async fn bury_whole(
     shard: &Shard,
-    claimed: &Claimed,
+    claimed: &ClaimAnswer,
     served: &Arc<Served>,
     reason: DeadReason,
     why: &str,
@@ -268,16 +270,17 @@ async fn divide(
     let confirmed = vec![false; count];
     let delivered = Vec::new();
     let (claim_of, holds) = (claim.clone(), Vec::new());
-    let division = Division { claim: claim_of, confirmed, delivered, freed, remainders, dead, holds };
+    let division =
+        Division { claim: claim_of, confirmed, delivered, freed, remainders, dead, held_keys: holds };
     match shard.store.divide(&division).await {
-        Ok(Held::Done(_)) => {
+        Ok(SettleAnswer::Applied(_)) => {
             for letter in &division.dead {
                 served.metrics.dead_letter(letter.reason.as_str());
             }
             taken
         }
         // Another holder has it, or will.
-        Ok(Held::Stale) => Taken::Left,
+        Ok(SettleAnswer::Stale) => Taken::Left,
         Err(why) => {
             // The claim expires and the next holder tries again.
             error!(bundle = %claim.id, error = %why, "cannot take a bundle apart");

@@ -76,7 +76,7 @@ mod tests {
         let sight = Sight { owned: Arc::new(owned), near: BTreeSet::new(), until, overdue };
         let head = |(n, due): (usize, &i64)| {
             let shelf = format!("one/{n}");
-            Head { partition: Partition(0), shelf, due: now.plus(*due) }
+            Head { partition: Partition(0), due_set: shelf, due: now.plus(*due) }
         };
         let heads: Vec<_> = dues.iter().enumerate().map(head).collect();
         sight.rest(&heads, now, lookahead_ms).as_millis()

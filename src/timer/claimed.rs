@@ -14,7 +14,7 @@ use super::budget::Room;
 use crate::domain::{Entry, Flags, Partition, RouteName, StoreClock, Text, UnixMs, Verdict};
 use crate::egress::{Batch, Lane};
 use crate::mutants::{self, Mutant};
-use crate::store::{Claim, Position};
+use crate::store::{Claim, OrderPosition};
 use crate::telemetry::Outcome;
 
 /// Bits of a ticket that name the entry.
@@ -177,7 +177,7 @@ pub(super) enum Standing {
     /// Its publish failed.
     Failed(Verdict),
     /// Its key is held back: it goes there.
-    Moved(Position),
+    Moved(OrderPosition),
 }
 
 /// One claimed bundle.
@@ -205,10 +205,10 @@ pub(super) struct Holding {
 
 impl Holding {
     /// An entry's place in the order of its key.
-    pub(super) fn position(&self, entry: u32) -> Position {
-        Position {
+    pub(super) fn position(&self, entry: u32) -> OrderPosition {
+        OrderPosition {
             due: self.flight.entries[entry as usize].due,
-            stamp: self.flight.first_stamp + u64::from(entry),
+            sequence: self.flight.first_stamp + u64::from(entry),
         }
     }
 

@@ -23,7 +23,7 @@ use crate::domain::limits::BUNDLE_MESSAGES;
 use crate::domain::{Partition, UnixMs};
 use crate::lifecycle::until_tick;
 use crate::mutants;
-use crate::store::{ClaimRequest, Head, Looked, StoreError};
+use crate::store::{ClaimRequest, Head, HeadsSeen, StoreError};
 
 /// Longest time between two looks after one that failed, and while a claim is on its way: one that hangs must not hold
 /// up the others for longer than they are claimed ahead.
@@ -169,7 +169,7 @@ impl Claimer {
             }
         }
         // Only now: a bell that nobody has answered would have the next look begin at once, for ever.
-        if shard.store.is_strange() {
+        if shard.store.is_replaced() {
             return Ok(Next::In(LOOK_AGAIN));
         }
         let near = self.near.keys().copied().collect();
@@ -229,7 +229,7 @@ impl Claimer {
 
     /// A claim per partition that has something due that may be served. What room a route has is shared among
     /// its shelves.
-    fn requests(&self, looked: &Looked, sight: &Sight) -> Requests {
+    fn requests(&self, looked: &HeadsSeen, sight: &Sight) -> Requests {
         let pauses = self.shard.store.pauses();
         let mut of_route: BTreeMap<&str, Vec<&Head>> = BTreeMap::new();
         for head in looked.heads.iter().filter(|h| sight.takes(h) && !self.busy.contains(&h.partition)) {
@@ -263,7 +263,7 @@ impl Claimer {
         }
         for (partition, mut shelves) in of_partition {
             shelves.sort_by_key(|(head, _)| head.due);
-            let shelves = shelves.into_iter().map(|(head, share)| (head.shelf.clone(), share)).collect();
+            let shelves = shelves.into_iter().map(|(head, share)| (head.due_set.clone(), share)).collect();
             requests.claims.push(self.request(partition, shelves));
         }
         requests
@@ -272,7 +272,7 @@ impl Claimer {
     fn request(&self, partition: Partition, shelves: Vec<(String, u32)>) -> ClaimRequest {
         ClaimRequest {
             partition,
-            shelves,
+            due_sets: shelves,
             lookahead_ms: self.shard.config.lookahead.as_millis() as i64 - self.shard.behind_ms(),
             lease_ms: self.shard.lease_ms(),
             max_bundles: BUNDLES,
@@ -351,7 +351,7 @@ async fn claim(shard: &Arc<Shard>, request: &ClaimRequest) -> Result<bool, Store
     let lease_until_us = shard.mono_us() + shard.relied_on_us();
     let measured = shard.store.claim_measured(request).await?;
     let messages: usize = measured.iter().map(|one| one.claimed.claim.id.count()).sum();
-    let allowed: u32 = request.shelves.iter().map(|(_, messages)| messages).sum();
+    let allowed: u32 = request.due_sets.iter().map(|(_, messages)| messages).sum();
     let full = measured.len() >= request.max_bundles || messages + BUNDLE_MESSAGES > allowed as usize;
     let mut reading =
         Reading::begin(shard, request.partition, measured, Wanted::WhatFits, lease_until_us).await;

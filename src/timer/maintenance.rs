@@ -50,7 +50,7 @@ pub(super) fn start(shard: &Arc<Shard>, tasks: &Tasks) {
 async fn run(shard: Arc<Shard>, mut duty: impl Duty) {
     let rounds = async {
         loop {
-            if !shard.store.is_strange() {
+            if !shard.store.is_replaced() {
                 duty.round().await;
             }
             tick(ROUND).await;

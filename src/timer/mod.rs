@@ -44,7 +44,7 @@ use crate::domain::limits::BUNDLE_MESSAGES;
 use crate::domain::{Clock, Partition, Route};
 use crate::egress::{Lanes, Verdicts};
 use crate::lifecycle::{Shutdown, Tasks};
-use crate::store::{DeadRoom, Store};
+use crate::store::{DeadLetterQuota, Store};
 use crate::telemetry::{Bursts, Metrics, RouteMetrics, Watch};
 
 use self::budget::{Budget, Share};
@@ -67,7 +67,7 @@ pub struct Parts<'a> {
     /// Where from.
     pub store: Store,
     /// How much room the dead letters have left.
-    pub room: Arc<DeadRoom>,
+    pub room: Arc<DeadLetterQuota>,
     /// Where to.
     pub lanes: Arc<dyn Lanes>,
     /// Which partitions fall to this replica.
@@ -110,7 +110,7 @@ struct Shard {
     partitions: Vec<Partition>,
     cluster: Cluster,
     store: Store,
-    dead_room: Arc<DeadRoom>,
+    dead_room: Arc<DeadLetterQuota>,
     lanes: Arc<dyn Lanes>,
     routes: Arc<BTreeMap<String, Arc<Served>>>,
     metrics: Arc<Metrics>,

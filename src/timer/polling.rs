@@ -9,7 +9,7 @@ use super::Shard;
 use super::claim_scope::{LOOK, Sight, is_open};
 use super::claimer::Claimer;
 use crate::domain::{Partition, UnixMs};
-use crate::store::{Head, Looked, Looking, Pauses, StoreError, Unserved};
+use crate::store::{Head, HeadsQuery, HeadsSeen, RoutePauses, StoreError, UnservedHeads};
 
 /// Time between two looks at the partitions of others too, for what is overdue there (microseconds).
 const LOOK_AROUND_US: i64 = 1_000_000;
@@ -19,8 +19,8 @@ const LOOK_AT_ALL_US: i64 = 10_000_000;
 
 /// What a claimer knows from its earlier looks.
 pub(super) struct Looks {
-    pub(super) pauses: Pauses,
-    unserved: Unserved,
+    pub(super) pauses: RoutePauses,
+    unserved: UnservedHeads,
     /// By route, the earliest due time of what was seen of paused routes.
     paused: BTreeMap<String, UnixMs>,
     /// When the partitions of others were last looked at too, monotonic microseconds.
@@ -32,10 +32,10 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    pub(super) fn new(pauses: Pauses) -> Self {
+    pub(super) fn new(pauses: RoutePauses) -> Self {
         Self {
             pauses,
-            unserved: Unserved::default(),
+            unserved: UnservedHeads::default(),
             paused: BTreeMap::new(),
             around_us: i64::MIN,
             all_us: i64::MIN,
@@ -57,7 +57,7 @@ impl Claimer {
         &mut self,
         partitions: &[Partition],
         sight: &Sight,
-    ) -> Result<Looked, StoreError> {
+    ) -> Result<HeadsSeen, StoreError> {
         let shard = self.shard.clone();
         let (busy, now_us) = (self.busy.clone(), shard.mono_us());
         let is_whole = partitions.len() == shard.partitions.len();
@@ -74,14 +74,14 @@ impl Claimer {
         let looks_at = |p: &Partition| is_around || !is_whole || sight.looks_at(*p) || held.contains(p);
         let looked_at: Vec<Partition> = partitions.iter().copied().filter(looks_at).collect();
         let later = if is_all { UnixMs(i64::MAX) } else { sight.until.plus(LOOK.as_millis() as i64) };
-        let looking = Looking {
+        let looking = HeadsQuery {
             until: sight.until,
             later,
             past: sight.overdue,
             open: &|head| is_open(&shard, &busy, head, sight),
             served: &|head| is_served(&shard, head),
         };
-        let mut looked = shard.store.look_past(&looked_at, &looking, &mut self.looks.unserved).await?;
+        let mut looked = shard.store.served_heads(&looked_at, &looking, &mut self.looks.unserved).await?;
         if is_all {
             self.looks.all_us = now_us;
             self.count_unknown(&looked.heads);

@@ -16,7 +16,7 @@ use tracing::debug;
 use super::wheel::Wheel;
 use crate::domain::{Clock, Rate, RouteName};
 use crate::lifecycle::Shutdown;
-use crate::store::{Lease, Store, StoreError};
+use crate::store::{RateGrant, Store, StoreError};
 
 /// Tokens that were not spent this long after they came are void, microseconds.
 const HOLD_US: i64 = 100_000;
@@ -96,10 +96,10 @@ pub(super) async fn run(limit: Arc<Limit>, route: RouteName, store: Store, wheel
             loop {
                 tokio::time::sleep_until(next).await;
                 let asked = limit.state.lock().asked;
-                let lease = store.lease(&route, limit.rate, asked).await;
+                let lease = store.take_tokens(&route, limit.rate, asked).await;
                 next = Instant::now() + pause_after(&lease, limit.rate, fastrand::f64());
                 match lease {
-                    Ok(Lease { granted: 0, .. }) => {}
+                    Ok(RateGrant { granted: 0, .. }) => {}
                     Ok(lease) => {
                         limit.granted(lease.granted);
                         wheel.tokens_came();
@@ -118,7 +118,7 @@ pub(super) async fn run(limit: Arc<Limit>, route: RouteName, store: Store, wheel
 
 /// When to ask again: once there is about a fiftieth of a second's worth, a little earlier or later, so that
 /// no replica is always the first.
-fn pause_after(lease: &Result<Lease, StoreError>, rate: Rate, chance: f64) -> Duration {
+fn pause_after(lease: &Result<RateGrant, StoreError>, rate: Rate, chance: f64) -> Duration {
     match lease {
         Ok(lease) => lease.until((rate.per_second / LEASES).max(1), rate).mul_f64(0.75 + chance / 2.0),
         Err(_) => AGAIN,
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn the_next_lease_waits_for_a_fiftieth_of_a_seconds_worth() {
-        let wait = |wait_us, rate, chance| pause_after(&Ok(Lease { granted: 1, wait_us }), rate, chance);
+        let wait = |wait_us, rate, chance| pause_after(&Ok(RateGrant { granted: 1, wait_us }), rate, chance);
         assert_eq!(wait(10_000, RATE, 0.5), Duration::from_millis(20), "two tokens");
         assert_eq!(wait(-5_000_000, RATE, 0.5), Duration::ZERO, "they are there");
         let slow = Rate { per_second: 1, burst: 0 };

@@ -13,7 +13,9 @@ use super::Shard;
 use super::budget::Room;
 use crate::backoff::Backoff;
 use crate::domain::Partition;
-use crate::store::{Claim, Claimed, Held, Measured, Position, Progress, StoreError};
+use crate::store::{
+    Claim, ClaimAnswer, ClaimProgress, MeasuredClaim, OrderPosition, SettleAnswer, StoreError,
+};
 
 /// Bytes of bundles that are read, entered and published before the next are read.
 const READ: usize = 4 << 20;
@@ -33,8 +35,8 @@ pub(super) enum Wanted {
 pub(super) struct Reading<'a> {
     shard: &'a Shard,
     partition: Partition,
-    rest: VecDeque<(Measured, Room)>,
-    left: Option<Position>,
+    rest: VecDeque<(MeasuredClaim, Room)>,
+    left: Option<OrderPosition>,
     /// Until when the claims surely hold, monotonic microseconds.
     lease_until_us: AtomicI64,
 }
@@ -44,7 +46,7 @@ impl<'a> Reading<'a> {
     pub(super) async fn begin(
         shard: &'a Shard,
         partition: Partition,
-        measured: Vec<Measured>,
+        measured: Vec<MeasuredClaim>,
         wanted: Wanted,
         lease_until_us: i64,
     ) -> Self {
@@ -68,8 +70,8 @@ impl<'a> Reading<'a> {
                 continue;
             }
             served.share.rest(one.bytes, shard.mono_us());
-            let Claimed { claim, due, .. } = one.claimed;
-            reading.left.get_or_insert(Position { due, stamp: claim.id.stamp() });
+            let ClaimAnswer { claim, due, .. } = one.claimed;
+            reading.left.get_or_insert(OrderPosition { due, sequence: claim.id.sequence() });
             back.push(claim);
         }
         reading.give_back(back).await;
@@ -77,7 +79,7 @@ impl<'a> Reading<'a> {
     }
 
     /// The first bundle that found no room.
-    pub(super) fn left(&self) -> Option<Position> {
+    pub(super) fn left(&self) -> Option<OrderPosition> {
         self.left
     }
 
@@ -87,7 +89,7 @@ impl<'a> Reading<'a> {
     }
 
     /// The next bundles; `None`: there are no more.
-    pub(super) async fn next(&mut self) -> Option<Result<Vec<(Claimed, Room)>, StoreError>> {
+    pub(super) async fn next(&mut self) -> Option<Result<Vec<(ClaimAnswer, Room)>, StoreError>> {
         if self.shard.shutdown.is_draining() {
             self.leave_rest().await;
         }
@@ -101,9 +103,9 @@ impl<'a> Reading<'a> {
         if some == 0 {
             return None;
         }
-        let (measured, rooms): (Vec<Measured>, Vec<Room>) = self.rest.drain(..some).unzip();
+        let (measured, rooms): (Vec<MeasuredClaim>, Vec<Room>) = self.rest.drain(..some).unzip();
         let claims = measured.iter().chain(self.rest.iter().map(|(one, _)| one));
-        let claims: Vec<Progress> = claims.map(|one| untold(one.claimed.claim.clone())).collect();
+        let claims: Vec<ClaimProgress> = claims.map(|one| untold(one.claimed.claim.clone())).collect();
         let opening = self.shard.store.open_claimed(self.partition, &measured, &self.lease_until_us);
         let opened = tokio::select! {
             opened = opening => opened,
@@ -114,22 +116,22 @@ impl<'a> Reading<'a> {
 
     /// Gives back what was not read yet.
     async fn leave_rest(&mut self) {
-        let rest: Vec<Claimed> = self.rest.drain(..).map(|(one, _)| one.claimed).collect();
+        let rest: Vec<ClaimAnswer> = self.rest.drain(..).map(|(one, _)| one.claimed).collect();
         if let Some(first) = rest.first() {
-            self.left.get_or_insert(Position { due: first.due, stamp: first.claim.id.stamp() });
+            self.left.get_or_insert(OrderPosition { due: first.due, sequence: first.claim.id.sequence() });
         }
         self.give_back(rest.into_iter().map(|one| one.claim).collect()).await;
     }
 
     /// Extends the claims each third of a lease, for ever. One that is lost is found so by whoever settles it.
-    async fn extend(&self, claims: &[Progress]) {
+    async fn extend(&self, claims: &[ClaimProgress]) {
         let (store, lease_us) = (&self.shard.store, self.shard.lease_us());
         let micros = |us: i64| Duration::from_micros(us.max(0) as u64);
         tokio::time::sleep(micros(self.lease_until_us() - lease_us * 2 / 3 - self.shard.mono_us())).await;
         loop {
             let before_us = self.shard.mono_us();
             let held = store.extend(self.partition, self.shard.lease_ms(), claims).await;
-            if held.is_ok_and(|held| held.iter().all(|held| matches!(held, Held::Done(_)))) {
+            if held.is_ok_and(|held| held.iter().all(|held| matches!(held, SettleAnswer::Applied(_)))) {
                 self.lease_until_us.fetch_max(before_us + self.shard.relied_on_us(), Ordering::Relaxed);
             }
             tokio::time::sleep(micros(lease_us / 3)).await;
@@ -138,7 +140,7 @@ impl<'a> Reading<'a> {
 
     /// Tries on while they are held: given up here, they would wait for their deadline and count as expired.
     async fn give_back(&self, claims: Vec<Claim>) {
-        let back: Vec<Progress> = claims.into_iter().map(untold).collect();
+        let back: Vec<ClaimProgress> = claims.into_iter().map(untold).collect();
         let mut failures = 0;
         while !back.is_empty() {
             let Err(why) = self.shard.store.give_back(self.partition, &back).await else { return };
@@ -153,12 +155,12 @@ impl<'a> Reading<'a> {
 }
 
 /// A claim of which there is nothing to tell.
-fn untold(claim: Claim) -> Progress {
-    Progress { claim, confirmed: None, delivered: Vec::new() }
+fn untold(claim: Claim) -> ClaimProgress {
+    ClaimProgress { claim, confirmed: None, delivered: Vec::new() }
 }
 
 /// Tells each route how large its messages are.
-fn learn(shard: &Shard, measured: &[Measured]) {
+fn learn(shard: &Shard, measured: &[MeasuredClaim]) {
     let mut of: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for one in measured {
         let id = &one.claimed.claim.id;

@@ -11,7 +11,7 @@ use super::claimed::{Flight, Holding, Standing};
 use super::key_order::rules::Line;
 use crate::domain::failure::{self, Decision, Failed, FailedPublish, Flow};
 use crate::domain::{DeadReason, Entry, Flags, Text, UnixMs, Verdict, dying, retry};
-use crate::store::{Bundle, DeadLetter, Division, Fresh, Hold, Remainder, slice_of};
+use crate::store::{Bundle, DeadLetter, Division, HeldKey, NewBundle, Remainder, slice_of};
 use crate::telemetry::Outcome;
 
 /// Failed messages due within this go back together.
@@ -44,7 +44,7 @@ pub(super) fn of(shard: &Shard, holding: &Holding, mut line: Option<&mut Line>, 
                 let mut entry = counted(&holding.flight, index);
                 entry.asked.get_or_insert(entry.due);
                 entry.due = to.due;
-                behind.push((position as u32, to.stamp, entry));
+                behind.push((position as u32, to.sequence, entry));
             }
             Standing::Failed(verdict) => {
                 let fate = if holding.flight.dying {
@@ -56,7 +56,7 @@ pub(super) fn of(shard: &Shard, holding: &Holding, mut line: Option<&mut Line>, 
                     Fate::Again(entry) => {
                         leaves[position] = false;
                         if let Some((line, keyed)) = line.as_mut().zip(holding.flight.keyed(index)) {
-                            let stamp = line.failed(&keyed.key, entry.due, shard.store.stamps(1));
+                            let stamp = line.failed(&keyed.key, entry.due, shard.store.next_sequence(1));
                             behind.push((position as u32, stamp, entry));
                             continue;
                         }
@@ -86,12 +86,12 @@ pub(super) fn of(shard: &Shard, holding: &Holding, mut line: Option<&mut Line>, 
         freed,
         remainders,
         dead,
-        holds: line.map(|line| holds(line, holding)).unwrap_or_default(),
+        held_keys: line.map(|line| holds(line, holding)).unwrap_or_default(),
     }
 }
 
 /// The keys of which something is put elsewhere, as they are held back now.
-fn holds(line: &Line, holding: &Holding) -> Vec<(Bytes, Hold)> {
+fn holds(line: &Line, holding: &Holding) -> Vec<(Bytes, HeldKey)> {
     let hold = |key: &Bytes| Some((key.clone(), line.hold_of(key)?));
     holding.moving.iter().filter_map(hold).collect()
 }
@@ -236,7 +236,7 @@ fn in_a_row(holding: &Holding, mut behind: Vec<(u32, u64, Entry)>) -> Vec<Remain
             None => rows.push((stamp, vec![(position, entry)])),
         }
     }
-    let stamped = |(stamp, row)| Remainder { stamp: Some(stamp), ..remainder(holding, row, None, 0) };
+    let stamped = |(stamp, row)| Remainder { sequence: Some(stamp), ..remainder(holding, row, None, 0) };
     rows.into_iter().map(stamped).collect()
 }
 
@@ -249,7 +249,7 @@ fn remainder(
     let (from, entries): (Vec<u32>, Vec<Entry>) = messages.into_iter().unzip();
     let bundle = Bundle { target: holding.flight.target_name.clone(), entries: Arc::new(entries) };
     let route = holding.flight.served.route.name.clone();
-    Remainder { fresh: Fresh { route, bundle }, from, lease_ms, expiries, stamp: None }
+    Remainder { new_bundle: NewBundle { route, bundle }, from, lease_ms, expiries, sequence: None }
 }
 
 #[cfg(all(test, feature = "test-util"))]

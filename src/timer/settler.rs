@@ -26,7 +26,7 @@ use crate::cluster::Owned;
 use crate::domain::limits::CALL_NAMES;
 use crate::domain::{Partition, Verdict};
 use crate::lifecycle::tick;
-use crate::store::{Division, Held, Progress, Settlement, StoreError};
+use crate::store::{ClaimProgress, Division, SettleAnswer, Settlement, StoreError};
 
 /// Confirmed indexes of open bundles are noted, and claims extended, this often.
 const TICK: Duration = Duration::from_millis(250);
@@ -39,12 +39,12 @@ pub(super) type Answer = Pin<Box<dyn Future<Output = Done> + Send>>;
 
 /// What came of a call.
 pub(super) enum Done {
-    Settled(Partition, Vec<u64>, Result<Vec<Held>, StoreError>),
-    Divided(u64, Vec<u32>, Result<Held, StoreError>),
-    Extended(i64, Vec<u64>, Result<Vec<Held>, StoreError>),
-    GivenBack(Partition, usize, Result<Vec<Held>, StoreError>),
+    Settled(Partition, Vec<u64>, Result<Vec<SettleAnswer>, StoreError>),
+    Divided(u64, Vec<u32>, Result<SettleAnswer, StoreError>),
+    Extended(i64, Vec<u64>, Result<Vec<SettleAnswer>, StoreError>),
+    GivenBack(Partition, usize, Result<Vec<SettleAnswer>, StoreError>),
     /// Bundles of an ordered route that were never handed over went back as they were.
-    Back(Vec<u64>, Result<Vec<Held>, StoreError>),
+    Back(Vec<u64>, Result<Vec<SettleAnswer>, StoreError>),
     /// An ordered route was given up.
     Released(Result<(), StoreError>),
 }
@@ -107,9 +107,9 @@ pub(super) async fn run(shard: Arc<Shard>) {
 }
 
 /// What the store is told of a holding: with `news`, what is confirmed.
-fn progress(holding: &Holding, news: bool) -> Progress {
+fn progress(holding: &Holding, news: bool) -> ClaimProgress {
     let delivered = if news { holding.delivered() } else { Vec::new() };
-    Progress { claim: holding.claim.clone(), confirmed: news.then(|| holding.confirmed()), delivered }
+    ClaimProgress { claim: holding.claim.clone(), confirmed: news.then(|| holding.confirmed()), delivered }
 }
 
 /// How many bundles go in one call, of these with so many names each.
@@ -255,10 +255,10 @@ impl Settler {
         }
     }
 
-    fn settled(&mut self, batch: &[u64], result: &Result<Vec<Held>, StoreError>) {
+    fn settled(&mut self, batch: &[u64], result: &Result<Vec<SettleAnswer>, StoreError>) {
         let mut stale: Vec<bool> = vec![result.is_err(); batch.len()];
         match result {
-            Ok(held) => stale = held.iter().map(|h| *h == Held::Stale).collect(),
+            Ok(held) => stale = held.iter().map(|h| *h == SettleAnswer::Stale).collect(),
             // The claims expire; what is confirmed was noted or is repeated with its cause.
             Err(why) => warn!(error = %why, bundles = batch.len(), "cannot settle"),
         }
@@ -277,11 +277,11 @@ impl Settler {
         self.go_on();
     }
 
-    fn divided(&mut self, slot: u64, held_on: &[u32], result: Result<Held, StoreError>) {
+    fn divided(&mut self, slot: u64, held_on: &[u32], result: Result<SettleAnswer, StoreError>) {
         let shard = self.shard.clone();
         let mut slots = shard.table.lock();
         match result {
-            Ok(Held::Done(mut claims)) if !held_on.is_empty() => {
+            Ok(SettleAnswer::Applied(mut claims)) if !held_on.is_empty() => {
                 let Some((holding, claim)) = slots.holdings.get_mut(&slot).zip(claims.pop()) else { return };
                 holding.claim = claim;
                 holding.stored = held_on.to_vec();
@@ -293,7 +293,7 @@ impl Settler {
                 drop(slots);
                 self.finish(slot);
             }
-            Ok(Held::Done(_)) => {
+            Ok(SettleAnswer::Applied(_)) => {
                 if let Some(holding) = slots.holdings.get_mut(&slot) {
                     if let Some(asked) = holding.oldest_overdue(shard.store.clock().now()) {
                         holding.flight.served.metrics.overdue.put_back(asked);
@@ -305,7 +305,7 @@ impl Settler {
                 drop(slots);
                 self.release(holding);
             }
-            Ok(Held::Stale) | Err(_) => {
+            Ok(SettleAnswer::Stale) | Err(_) => {
                 self.shard.metrics.stale_claims.inc();
                 if let Err(why) = &result {
                     warn!(error = %why, "cannot put the rest of a bundle back; its claim will expire");

@@ -58,7 +58,7 @@ impl Recurring for LateLook {
 
     async fn round(&mut self) {
         let Some(store) = self.slot.get() else { return };
-        let answer = tokio::time::timeout(DEADLINE, store.late()).await;
+        let answer = tokio::time::timeout(DEADLINE, store.oldest_overdue()).await;
         let answer = answer.unwrap_or_else(|_| Err(StoreError::Unavailable("no answer in time".to_owned())));
         let Some(late) = self.question.answered(answer) else { return };
         for (name, metrics) in self.metrics.routes() {
@@ -86,7 +86,7 @@ impl Recurring for MemoryLook {
 
     async fn round(&mut self) {
         let Some(store) = self.slot.get() else { return };
-        let Some(memory) = self.question.answered(store.memory().await) else { return };
+        let Some(memory) = self.question.answered(store.redis_memory().await) else { return };
         self.metrics.store_memory.set(memory.used as i64);
         self.metrics.store_memory_limit.set(memory.limit as i64);
     }

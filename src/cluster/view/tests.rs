@@ -1,7 +1,7 @@
 //! What follows from who is heard of.
 
 use super::*;
-use crate::store::Presence;
+use crate::store::ReplicaStatus;
 
 const BEAT_MS: i64 = 1000;
 
@@ -9,28 +9,28 @@ fn empty() -> View {
     View::new(Duration::from_millis(500))
 }
 
-fn member(nonce: &str, beat: u64) -> Member {
-    let presence = Presence {
+fn member(nonce: &str, heartbeat: u64) -> RegisteredReplica {
+    let presence = ReplicaStatus {
         name: format!("name-{nonce}"),
         heartbeat_ms: BEAT_MS,
-        joined: beat,
+        joined: heartbeat,
         routes: vec!["orders".to_owned()],
-        ..Presence::default()
+        ..ReplicaStatus::default()
     };
-    Member { nonce: nonce.to_owned(), beat, silent_ms: 0, presence }
+    RegisteredReplica { nonce: nonce.to_owned(), heartbeat, silent_ms: 0, status: presence }
 }
 
-fn silent(mut member: Member, ms: i64) -> Member {
+fn silent(mut member: RegisteredReplica, ms: i64) -> RegisteredReplica {
     member.silent_ms = ms;
     member
 }
 
-fn with(mut member: Member, change: impl FnOnce(&mut Presence)) -> Member {
-    change(&mut member.presence);
+fn with(mut member: RegisteredReplica, change: impl FnOnce(&mut ReplicaStatus)) -> RegisteredReplica {
+    change(&mut member.status);
     member
 }
 
-fn hear(view: &mut View, now_ms: i64, silence_ms: i64, members: &[Member]) -> Result<(), Refusal> {
+fn hear(view: &mut View, now_ms: i64, silence_ms: i64, members: &[RegisteredReplica]) -> Result<(), Refusal> {
     let news = News { members: members.to_vec(), silence_ms: Some(silence_ms), now_us: now_ms * 1000 };
     view.hear("a", news)
 }
@@ -70,7 +70,7 @@ fn who_was_not_answered_itself_takes_nobody_for_dead_at_once() {
 #[test]
 fn a_process_with_a_shard_that_hangs_or_a_slow_clock_is_no_owner_unless_all_are_such() {
     let mut view = empty();
-    let hangs = |p: &mut Presence| p.rounds = vec![10, 3001];
+    let hangs = |p: &mut ReplicaStatus| p.rounds = vec![10, 3001];
     let (a, b) = (member("a", 1), with(member("b", 2), hangs));
     assert_eq!(hear(&mut view, 0, 400, &[a.clone(), b.clone()]), Ok(()));
     assert_eq!(owned(&view).count(), 12);
@@ -86,7 +86,7 @@ fn a_process_with_a_shard_that_hangs_or_a_slow_clock_is_no_owner_unless_all_are_
 #[test]
 fn a_route_that_only_some_know_is_shared_among_those() {
     let mut view = empty();
-    let also = |p: &mut Presence| p.routes.push("mail".to_owned());
+    let also = |p: &mut ReplicaStatus| p.routes.push("mail".to_owned());
     let (a, b, c) = (with(member("a", 1), also), member("b", 2), with(member("c", 3), also));
     assert_eq!(hear(&mut view, 0, 400, &[a, b, c.clone()]), Ok(()));
     let (of_a, of_c) = (owned(&view), view.owned("c", Partitions::new(12).expect("some")));
@@ -99,19 +99,19 @@ fn a_route_that_only_some_know_is_shared_among_those() {
 
 #[test]
 fn of_two_with_one_name_the_later_goes_once_the_earlier_is_heard_of() {
-    let named = |member: Member| with(member, |p| p.name = "same".to_owned());
-    let newcomer = with(named(member("a", 5)), |p| p.probation = true);
+    let named = |member: RegisteredReplica| with(member, |p| p.name = "same".to_owned());
+    let newcomer = with(named(member("a", 5)), |p| p.joining = true);
     let mut view = empty();
     // Dead or not: nobody knows yet, and the newcomer serves in its place.
     assert_eq!(hear(&mut view, 0, 400, &[newcomer.clone(), named(member("b", 2))]), Ok(()));
     assert_eq!(owned(&view).count(), 12);
-    let heard = Member { beat: 6, ..named(member("b", 2)) };
+    let heard = RegisteredReplica { heartbeat: 6, ..named(member("b", 2)) };
     assert_eq!(
         hear(&mut view, 400, 400, &[newcomer.clone(), heard.clone()]),
         Err(Refusal::Taken("same".to_owned()))
     );
     // Past its probation it has the name, and the earlier one goes: it had been silent.
-    let settled = with(newcomer, |p| p.probation = false);
+    let settled = with(newcomer, |p| p.joining = false);
     assert_eq!(hear(&mut view, 400, 400, &[settled.clone(), heard.clone()]), Ok(()));
     let news = News { members: vec![settled, heard], silence_ms: Some(9000), now_us: 0 };
     assert_eq!(empty().hear("b", news), Err(Refusal::Replaced("same".to_owned(), 9000)));
@@ -119,9 +119,9 @@ fn of_two_with_one_name_the_later_goes_once_the_earlier_is_heard_of() {
 
 #[test]
 fn an_earlier_one_that_was_never_silent_for_long_stays() {
-    let named = |member: Member| with(member, |p| p.name = "same".to_owned());
+    let named = |member: RegisteredReplica| with(member, |p| p.name = "same".to_owned());
     let mut view = empty();
-    let newcomer = with(named(member("b", 5)), |p| p.probation = true);
+    let newcomer = with(named(member("b", 5)), |p| p.joining = true);
     assert_eq!(hear(&mut view, 0, 400, &[named(member("a", 1)), newcomer]), Ok(()));
     assert_eq!(owned(&view).count(), 0, "for as long as the newcomer is there");
 }

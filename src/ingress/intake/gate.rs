@@ -10,7 +10,7 @@ use crate::ingress::Source;
 use crate::ingress::permits::{AdmissionGate, Granted};
 use crate::lifecycle::tick;
 use crate::mutants::{self, Mutant};
-use crate::store::{Pauses, Store};
+use crate::store::{RoutePauses, Store};
 
 /// How often a source that waits looks again.
 const LOOK: Duration = Duration::from_millis(250);
@@ -27,7 +27,7 @@ const FULL: Duration = Duration::from_secs(10 * 60);
 /// A route's gate.
 pub(super) struct Gate {
     admission: AdmissionGate,
-    pauses: Pauses,
+    pauses: RoutePauses,
     route: RouteName,
 }
 
@@ -86,8 +86,8 @@ impl Source {
         let store = &self.intake.store;
         loop {
             self.gate.admission.opened().await;
-            if store.takes_in() {
-                match tokio::time::timeout(ANSWER, store.raise_mark(&self.name, 0)).await {
+            if store.accepts_writes() {
+                match tokio::time::timeout(ANSWER, store.raise_offset(&self.name, 0)).await {
                     Ok(Ok(_)) if self.gate.is_open() => return,
                     Ok(Ok(_)) => {}
                     Ok(Err(why)) => debug!(source = self.name, error = %why, "the store takes nothing in"),

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::super::replay::{Again, Asks, Step};
 use super::super::{Ledger, Receipt};
 use super::{Judged, Source};
-use crate::domain::{Entry, Flags, UnixMs};
+use crate::domain::{Entry, Flags, KafkaPosition, UnixMs};
 use crate::ingress::permits::Granted;
-use crate::store::{Meant, WriteOp};
+use crate::store::{IntendedMessage, WriteOp};
 
 impl Source {
     /// Whether the route's ingress is open right now.
@@ -51,7 +51,7 @@ impl Source {
         let mut judged = Judged::new(&self.route, now);
         let mut permits = granted.into_iter().flatten();
         for (record, step) in batch {
-            let mut receipt = ledger.enter(record.position.1);
+            let mut receipt = ledger.enter(record.position.offset);
             if let Some(permit) = permits.next() {
                 receipt.keep(permit);
             }
@@ -74,7 +74,7 @@ impl Source {
         let Again { position, asks, message, target, .. } = record;
         let route = self.route.name.clone();
         let key = self.route.order_key(&message);
-        let of = |offset| Some(Meant::ReadAt((position.0, offset)));
+        let of = |offset| Some(IntendedMessage::ReadAt(KafkaPosition { offset, ..position }));
         let flags = Flags(Flags::SOURCE_REREAD);
         let entry =
             |due, id, flags| Entry { id, flags, position: Some(position), ..Entry::new(due, message) };
@@ -88,7 +88,7 @@ impl Source {
             (Step::Store { due, named, instead_of }, id, _) => {
                 let Some(target) = target else { return receipt.resolve() };
                 if let (Some(offset), Some(id)) = (instead_of, id.clone()) {
-                    let receipt = ledger.enter(position.1);
+                    let receipt = ledger.enter(position.offset);
                     judged.work.command(p, WriteOp::Cancel { route, id, of: of(offset) }, receipt);
                 }
                 let flags = if named { flags.with(Flags::NAMED) } else { flags };

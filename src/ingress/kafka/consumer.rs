@@ -20,7 +20,7 @@ use super::rebalance::{Context, GroupClient};
 use super::{Surroundings, record};
 use crate::backoff::Backoff;
 use crate::broker::kafka::{Connection, Suspicion};
-use crate::domain::{Endpoint, Flags, Route};
+use crate::domain::{Endpoint, Flags, KafkaPosition, Route};
 use crate::ingress::{Delivery, Sink};
 
 /// How long one poll waits for a record.
@@ -226,7 +226,7 @@ fn take<S: Sink>(consumer: &GroupClient<S>, message: &BorrowedMessage<'_>) {
         malformed: copied.malformed,
         produced: copied.produced,
         flags: Flags::default(),
-        position: Some((partition, offset)),
+        position: Some(KafkaPosition { partition, offset }),
         receipt,
     };
     let full = assignment.read(offset, copied.size, delivery) && !assignment.paused;

@@ -12,7 +12,7 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::record;
 use crate::broker::kafka::{self, Connection, Suspicion};
-use crate::domain::{Clock, UnixMs};
+use crate::domain::{Clock, KafkaPosition, UnixMs};
 use crate::ingress::replay::Reread;
 
 /// How long the brokers may take for an answer.
@@ -172,7 +172,7 @@ impl Past {
                     heard_us = self.clock.mono_us();
                     next = message.offset() + 1;
                     let copied = record::copy(&message);
-                    let position = (window.partition, message.offset());
+                    let position = KafkaPosition { partition: window.partition, offset: message.offset() };
                     let record::Record { message, malformed, produced, .. } = copied;
                     if !each(Reread { position, message, malformed, produced }) || next >= window.to {
                         return Ok(());

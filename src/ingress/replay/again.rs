@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::known::content_of;
-use crate::domain::{InvalidReason, Message, OnInvalid, Origin, Route, Target, Text, UnixMs};
+use crate::domain::{InvalidReason, KafkaPosition, Message, OnInvalid, Origin, Route, Target, Text, UnixMs};
 use crate::ingress::admit::{Admitted, admit};
 use crate::ingress::jitter::Jitter;
 
@@ -11,7 +11,7 @@ use crate::ingress::jitter::Jitter;
 #[derive(Debug)]
 pub struct Reread {
     /// Partition and offset.
-    pub position: (i32, i64),
+    pub position: KafkaPosition,
     /// What the producer sent, all its headers included.
     pub message: Message,
     /// What the client library could not read of its headers.
@@ -24,7 +24,7 @@ pub struct Reread {
 #[derive(Debug)]
 pub struct Again {
     /// Partition and offset.
-    pub position: (i32, i64),
+    pub position: KafkaPosition,
     /// When it came, as far as its record says.
     pub at: Option<UnixMs>,
     pub(in crate::ingress) asks: Asks,

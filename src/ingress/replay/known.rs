@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::domain::{Entry, Flags, HeaderValue, Message, Route, UnixMs};
+use crate::domain::{Entry, Flags, HeaderValue, KafkaPosition, Message, Route, UnixMs};
 use crate::ingress::admit::is_ours;
-use crate::store::Standing;
+use crate::store::ScannedState;
 
 /// What is known of the message of one position. 48 bytes for each that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) offset: i64,
-    pub(super) standing: Standing,
+    pub(super) standing: ScannedState,
     /// When it was asked to leave.
     pub(super) due: UnixMs,
     /// `None`: its body was not kept, and its position must do.
@@ -34,8 +34,8 @@ pub struct Known {
 
 impl Gathering {
     /// Takes in a message of the store.
-    pub fn add(&mut self, entry: &Entry, standing: Standing, route: &Route) {
-        let Some((partition, offset)) = entry.position else { return };
+    pub fn add(&mut self, entry: &Entry, standing: ScannedState, route: &Route) {
+        let Some(KafkaPosition { partition, offset }) = entry.position else { return };
         let named = entry.id.as_ref().filter(|_| entry.flags.has(Flags::NAMED));
         let whole = !entry.flags.has(Flags::LEFT_OUT);
         self.0.entry(partition).or_default().push(Mark {
@@ -75,7 +75,8 @@ impl Known {
     }
 
     /// The message of this position, if it is the one of this content.
-    pub(super) fn find(&self, (partition, offset): (i32, i64), content: u32) -> Option<&Mark> {
+    pub(super) fn find(&self, position: KafkaPosition, content: u32) -> Option<&Mark> {
+        let KafkaPosition { partition, offset } = position;
         let marks = self.of(partition);
         let first = marks.partition_point(|mark| mark.offset < offset);
         let there = marks[first..].iter().take_while(|mark| mark.offset == offset);

@@ -11,8 +11,8 @@ use std::collections::HashMap;
 use super::again::{Again, Asks};
 use super::known::{Known, name_hash};
 use crate::domain::route::DelayFrom;
-use crate::domain::{OnDuplicate, Policy, UnixMs};
-use crate::store::Standing;
+use crate::domain::{KafkaPosition, OnDuplicate, Policy, UnixMs};
+use crate::store::ScannedState;
 
 /// Which records count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,12 +157,12 @@ pub struct Plan {
 }
 
 impl<'a> Planner<'a> {
-    /// Begins with what the store holds from before the records: of a partition, below `from`.
-    pub fn new(bounds: Bounds, policy: &Policy, known: &'a Known, (partition, from): (i32, i64)) -> Self {
-        let before = known
-            .of(partition)
-            .iter()
-            .filter(|mark| mark.name != 0 && mark.offset < from && mark.standing != Standing::Ended);
+    /// Begins with the messages that the store holds from before the records: those of the partition of `first`, below
+    /// its offset.
+    pub fn new(bounds: Bounds, policy: &Policy, known: &'a Known, first: KafkaPosition) -> Self {
+        let before = known.of(first.partition).iter().filter(|mark| {
+            mark.name != 0 && mark.offset < first.offset && mark.standing != ScannedState::Ended
+        });
         let names = before
             .map(|mark| (mark.name, Last { offset: mark.offset, due: mark.due, there: Some(mark.due) }));
         Self {
@@ -218,12 +218,12 @@ impl<'a> Planner<'a> {
         if let Some(mark) = self.known.find(record.position, record.content) {
             self.tally.there += 1;
             self.named -= 1;
-            if mark.standing == Standing::Ended {
+            if mark.standing == ScannedState::Ended {
                 return;
             }
             // The store gave it the name: it is the one message of that name by now.
             self.forget(last.filter(|last| last.due > self.clock));
-            self.names.insert(name, Last { offset: record.position.1, due, there: Some(mark.due) });
+            self.names.insert(name, Last { offset: record.position.offset, due, there: Some(mark.due) });
             return;
         }
         let mut instead_of = None;
@@ -240,7 +240,7 @@ impl<'a> Planner<'a> {
             }
         }
         self.plan(record, Step::Store { due, named: true, instead_of });
-        self.names.insert(name, Last { offset: record.position.1, due, there: None });
+        self.names.insert(name, Last { offset: record.position.offset, due, there: None });
     }
 
     /// A cancel that came too late is obeyed all the same: nobody waits for what was called off.
@@ -258,7 +258,7 @@ impl<'a> Planner<'a> {
             return self.store(name, due, record);
         };
         let own = self.known.find(record.position, record.content);
-        let own = own.filter(|mark| mark.standing != Standing::Ended).map(|_| record.position.1);
+        let own = own.filter(|mark| mark.standing != ScannedState::Ended).map(|_| record.position.offset);
         let mut moved = Last { due, ..last };
         match last.there {
             None => {
@@ -294,7 +294,7 @@ impl<'a> Planner<'a> {
     }
 
     fn plan(&mut self, record: &Again, step: Step) {
-        self.steps.insert(record.position.1, Planned { step, at: record.at });
+        self.steps.insert(record.position.offset, Planned { step, at: record.at });
     }
 
     /// What it comes to.
@@ -334,7 +334,7 @@ impl Plan {
     pub fn step(&self, record: &Again, known: &Known) -> Option<Step> {
         match &record.asks {
             Asks::Delayed { id: Some(_), .. } | Asks::Cancel { .. } | Asks::Reschedule { .. } => {
-                self.steps.get(&record.position.1).copied()
+                self.steps.get(&record.position.offset).copied()
             }
             _ => judge(record, &self.bounds, known).ok(),
         }

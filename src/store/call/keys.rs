@@ -1,13 +1,14 @@
-//! Key names, all of them. `{prefix}:{p}:...`: the partition's number is the hash tag, so that all keys of
-//! one partition live on one node and one script can touch them.
+//! Names of all Redis keys. A key of a partition reads `{prefix}:{p}:...`. The partition's number is the hash
+//! tag, so all keys of one partition live on one node and one script can touch them.
 
 use redis::cluster_routing::Slot;
 
-use super::scripts::With;
+use super::scripts::ScriptVariant;
 use crate::domain::{Partition, Partitions, UnixMs};
 use crate::store::{BundleId, DeadId};
 
-/// Names of the keys that every script gets, in the order that `prelude.lua` gives them.
+/// Names of the keys that every script gets, in the order of `prelude.lua`. `shelves` is the key that orders
+/// the due sets of a route.
 const FIXED: [&str; 12] = [
     "idx", "claims", "tokens", "gone", "done", "expiries", "opened", "names", "counts", "calls", "heads",
     "shelves",
@@ -23,69 +24,71 @@ impl Keys {
         Self { prefix: prefix.to_owned() }
     }
 
-    /// The store's own description: format and partition count.
+    /// Hash that describes the store: its format and its number of partitions.
     pub(in crate::store) fn meta(&self) -> String {
         format!("{}:meta", self.prefix)
     }
 
-    /// The audit's trail; it belongs to no partition.
-    pub(in crate::store) fn trail(&self) -> String {
+    /// Stream of the audit log. It belongs to no partition.
+    pub(in crate::store) fn audit_log(&self) -> String {
         format!("{}:audit", self.prefix)
     }
 
-    /// Who serves: a hash tag of its own, so that one script may touch both.
+    /// Hash of the registry of replicas. It shares the hash tag `members` with [`Self::store`], so one script
+    /// may touch both.
     pub(in crate::store) fn replicas(&self) -> String {
         format!("{}:{{members}}:replicas", self.prefix)
     }
 
-    /// What the store knows of itself as it lives: its generation, its beats.
+    /// Hash that tells whether this is the store that was used before: its identity, the number of heartbeats,
+    /// the last rollback.
     pub(in crate::store) fn store(&self) -> String {
         format!("{}:{{members}}:store", self.prefix)
     }
 
-    /// Which routes are paused, over all partitions.
+    /// Hash of the routes that are paused.
     pub(in crate::store) fn paused(&self) -> String {
         format!("{}:paused", self.prefix)
     }
 
-    /// All keys outside of the partitions but `meta`, which is checked at start: their names, where they live, their
-    /// types, and where one of another type goes, in the same slot.
+    /// All keys outside of the partitions, with their names, slots and types. `meta` is left out: the preflight
+    /// checks it.
     pub(in crate::store) fn shared(&self) -> [(&'static str, String, Slot, &'static str); 5] {
         let whole = |name, key: String, kind| (name, key.clone(), Slot::for_key(key), kind);
         [
             whole("paused", self.paused(), "hash"),
             whole("replays", self.replays(), "hash"),
-            whole("audit", self.trail(), "stream"),
+            whole("audit", self.audit_log(), "stream"),
             ("replicas", self.replicas(), Self::members(), "hash"),
             ("store", self.store(), Self::members(), "hash"),
         ]
     }
 
-    /// Where such a key goes whose type is wrong.
+    /// The key that a shared key of a wrong type is moved to, in the same slot.
     pub(in crate::store) fn aside(&self, name: &str, key: &str, now: UnixMs) -> String {
-        // The same slot: the hash tag of its key, or all of it.
+        // The hash tag is that of the key, or the whole key, so that the slot stays the same.
         let tag = if key.contains("{members}") { "members" } else { key };
         format!("{}:quarantine:{{{tag}}}:{name}:{now}", self.prefix)
     }
 
-    /// Where both of these live.
+    /// The slot of the registry and of the store's identity.
     pub(in crate::store) fn members() -> Slot {
         Slot::for_key("members")
     }
 
-    /// How far each route's replay has come, over all partitions.
+    /// Hash of how far each route's replay has come.
     pub(in crate::store) fn replays(&self) -> String {
         format!("{}:replays", self.prefix)
     }
 
-    /// Where a partition's keys live in a cluster: its number is their hash tag.
+    /// The slot of a partition's keys in a cluster. The partition's number is their hash tag.
     pub(in crate::store) fn slot(p: Partition) -> Slot {
         Slot::for_key(p.0.to_string())
     }
 
-    /// The slots of everything.
+    /// The slots of all keys.
     pub(in crate::store) fn slots(&self, partitions: Partitions) -> Vec<Slot> {
-        let whole = [self.meta(), self.trail(), self.paused(), self.replays()]
+        let whole = [self.meta(), self.audit_log(), self.paused(), self.replays()]
             .into_iter()
             .map(Slot::for_key)
             .chain([Self::members()]);
@@ -100,8 +103,8 @@ impl Keys {
         FIXED.iter().map(|name| self.of(p, name)).collect()
     }
 
-    /// The same and those for what a call concerns besides.
-    pub(in crate::store) fn fixed_of(&self, p: Partition, with: With) -> Vec<String> {
+    /// The keys of [`Self::fixed`], and those that this variant of a script needs besides.
+    pub(in crate::store) fn fixed_of(&self, p: Partition, with: ScriptVariant) -> Vec<String> {
         let mut keys = self.fixed(p);
         if with.remembers {
             keys.push(self.delivered(p));
@@ -112,30 +115,31 @@ impl Keys {
         keys
     }
 
-    /// Who holds the routes whose keys leave in order, and which keys are held back.
+    /// Hash of the key order: the owners of ordered routes, their held keys, and the highest sequence number.
     pub(in crate::store) fn order(&self, p: Partition) -> String {
         self.of(p, "order")
     }
 
-    /// Bundles that were put back after they were due, and when they were to be delivered.
+    /// Sorted set of the bundles that were put back after they were due, by the time when they were to be
+    /// delivered.
     pub(in crate::store) fn put_back(&self, p: Partition) -> String {
         self.of(p, "put_back")
     }
 
-    /// Names that were delivered, and until when they stay taken.
+    /// Sorted set of the delivered names, by the time until which they stay taken.
     pub(in crate::store) fn delivered(&self, p: Partition) -> String {
         self.of(p, "delivered")
     }
 
-    pub(in crate::store) fn due(&self, p: Partition, shelf: &str) -> String {
-        format!("{}:{{{p}}}:due:{shelf}", self.prefix)
+    pub(in crate::store) fn due(&self, p: Partition, due_set: &str) -> String {
+        format!("{}:{{{p}}}:due:{due_set}", self.prefix)
     }
 
     pub(in crate::store) fn blob(&self, p: Partition, id: &BundleId) -> String {
         format!("{}:{{{p}}}:b:{id}", self.prefix)
     }
 
-    /// A glob for all keys of all partitions.
+    /// A glob that matches all keys of all partitions.
     pub(in crate::store) fn every(&self) -> String {
         let mut glob = String::new();
         for c in self.prefix.chars() {
@@ -147,20 +151,20 @@ impl Keys {
         format!("{glob}:{{*}}:*")
     }
 
-    /// The partition of a key of ours, and its name there.
+    /// Splits a key of a partition into the partition and the name within it.
     pub(in crate::store) fn split<'a>(&self, key: &'a str) -> Option<(Partition, &'a str)> {
         let rest = key.strip_prefix(&self.prefix)?.strip_prefix(":{")?;
         let (p, name) = rest.split_once("}:")?;
         Some((Partition(p.parse().ok()?), name))
     }
 
-    /// A dead letter's blob; its id says where it lies.
+    /// The key of a dead letter's blob. The dead letter's id names its partition.
     pub(in crate::store) fn dead(&self, id: &DeadId) -> String {
         format!("{}:{{{}}}:d:{id}", self.prefix, id.partition())
     }
 
-    /// One route's dead letters of one kind.
-    pub(in crate::store) fn grave(&self, p: Partition, grave: &str) -> String {
-        format!("{}:{{{p}}}:dead:{grave}", self.prefix)
+    /// Sorted set of one dead-letter queue: one route's dead letters of one kind.
+    pub(in crate::store) fn queue(&self, p: Partition, queue: &str) -> String {
+        format!("{}:{{{p}}}:dead:{queue}", self.prefix)
     }
 }

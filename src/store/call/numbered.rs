@@ -1,5 +1,5 @@
-//! Call lanes: every call of one kind is numbered per partition, one outstanding at a time, and sent again
-//! under the same number until it is answered, so that it is applied once however often it arrives.
+//! Numbered calls. Each caller numbers its calls of a partition and has one outstanding at a time. It sends a
+//! call again under the same number until it is answered, so the call is applied once however often it arrives.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -10,45 +10,45 @@ use tokio::sync::{Mutex, MutexGuard};
 use tracing::{error, warn};
 
 use super::keys::Keys;
-use super::reply::Reply;
+use super::reply::ScriptReply;
 use crate::backoff::Backoff;
 use crate::domain::{Partition, Partitions, StoreClock};
 use crate::store::StoreError;
-use crate::store::connection::deadline::Wire;
-use crate::store::connection::link::{Connected, Link};
+use crate::store::connection::deadline::RedisWire;
+use crate::store::connection::link::{Connected, StoreLink};
 use crate::telemetry::Metrics;
 
-/// Seconds that a blob lives if the script after it never runs.
+/// Time to live of a blob whose script never runs, seconds.
 const ORPHAN_SECONDS: u64 = 120;
-/// A lane that was quiet for this long (microseconds) no longer insists that the store remembers it: the audit
-/// forgets lanes after a day.
+/// Quiet time (microseconds) after which a caller no longer insists that the store remembers its calls: a scrub
+/// forgets callers after a day.
 const INSISTS_US: i64 = 12 * 3600 * 1_000_000;
-/// The store's going back is said at most once in this time (microseconds).
+/// Minimum time between two log lines about a rollback (microseconds).
 const SAID_AGAIN_US: i64 = 60 * 1_000_000;
 
-/// A script call, ready to be sent as often as it takes.
-pub(in crate::store) struct Call {
+/// A call of a script, ready to be sent as often as necessary.
+pub(in crate::store) struct ScriptCall {
     pub(in crate::store) script: &'static Script,
     pub(in crate::store) op: &'static str,
     pub(in crate::store) keys: Vec<String>,
-    pub(in crate::store) args: Vec<Arg>,
-    /// Blobs that must be there when the script runs.
+    pub(in crate::store) args: Vec<ScriptArg>,
+    /// Blobs that must be in the store when the script runs.
     pub(in crate::store) blobs: Vec<(String, Bytes)>,
 }
 
-/// An argument: text or a blob.
-pub(in crate::store) enum Arg {
+/// An argument of a script: a text or a blob.
+pub(in crate::store) enum ScriptArg {
     Text(String),
     Blob(Bytes),
 }
 
-impl From<String> for Arg {
+impl From<String> for ScriptArg {
     fn from(text: String) -> Self {
         Self::Text(text)
     }
 }
 
-impl From<&str> for Arg {
+impl From<&str> for ScriptArg {
     fn from(text: &str) -> Self {
         Self::Text(text.to_owned())
     }
@@ -56,7 +56,7 @@ impl From<&str> for Arg {
 
 macro_rules! arg_from_number {
     ($($t:ty),+) => {$(
-        impl From<$t> for Arg {
+        impl From<$t> for ScriptArg {
             fn from(n: $t) -> Self {
                 Self::Text(n.to_string())
             }
@@ -65,22 +65,22 @@ macro_rules! arg_from_number {
 }
 arg_from_number!(i64, u64, u32, usize);
 
-/// A caller's numbering on one partition.
+/// One caller's numbering of its calls on one partition.
 #[derive(Debug, Default)]
-pub(in crate::store) struct Numbers {
+pub(in crate::store) struct CallNumbers {
     next: u64,
     answered: u64,
     answered_us: i64,
 }
 
-/// Whether the store was seen to have gone back: shared by all lanes.
+/// Counts how often the store was seen to have rolled back. All callers share it.
 #[derive(Debug)]
-pub(in crate::store) struct WentBack {
+pub(in crate::store) struct Rollbacks {
     times: AtomicU64,
     said_us: AtomicI64,
 }
 
-impl WentBack {
+impl Rollbacks {
     pub(in crate::store) fn new() -> Self {
         Self { times: AtomicU64::new(0), said_us: AtomicI64::new(i64::MIN) }
     }
@@ -103,73 +103,78 @@ impl WentBack {
     }
 }
 
-pub(in crate::store) struct CallLane {
+pub(in crate::store) struct NumberedCalls {
     name: String,
-    link: Link,
-    numbers: Vec<Mutex<Numbers>>,
+    link: StoreLink,
+    numbers: Vec<Mutex<CallNumbers>>,
     clock: Arc<StoreClock>,
     metrics: Arc<Metrics>,
-    went_back: Arc<WentBack>,
-    /// Calls that have failed and are being made again.
+    rolled_back: Arc<Rollbacks>,
+    /// Calls that have failed and are being retried.
     waiting: AtomicU64,
     /// Why the last of them failed.
     why: parking_lot::Mutex<String>,
 }
 
-/// The right to make the next call on one partition: nobody else's comes between.
-pub(in crate::store) struct Turn<'a> {
-    lane: &'a CallLane,
-    numbers: MutexGuard<'a, Numbers>,
+/// The right to make the next call on one partition. No other call of this caller comes between.
+pub(in crate::store) struct CallTurn<'a> {
+    calls: &'a NumberedCalls,
+    numbers: MutexGuard<'a, CallNumbers>,
 }
 
-impl CallLane {
+impl NumberedCalls {
     pub(in crate::store) fn new(
         name: String,
-        link: Link,
+        link: StoreLink,
         partitions: Partitions,
         clock: &Arc<StoreClock>,
         metrics: &Arc<Metrics>,
-        went_back: &Arc<WentBack>,
+        rolled_back: &Arc<Rollbacks>,
     ) -> Self {
         let numbers = partitions.all().map(|_| Mutex::default()).collect();
-        let (clock, metrics, went_back) = (clock.clone(), metrics.clone(), went_back.clone());
+        let (clock, metrics, rolled_back) = (clock.clone(), metrics.clone(), rolled_back.clone());
         Self {
             name,
             link,
             numbers,
             clock,
             metrics,
-            went_back,
+            rolled_back,
             waiting: AtomicU64::new(0),
             why: parking_lot::Mutex::default(),
         }
     }
 
-    pub(in crate::store) async fn turn(&self, p: Partition) -> Turn<'_> {
-        Turn { lane: self, numbers: self.numbers[usize::from(p.0)].lock().await }
+    pub(in crate::store) async fn turn(&self, p: Partition) -> CallTurn<'_> {
+        CallTurn { calls: self, numbers: self.numbers[usize::from(p.0)].lock().await }
     }
 
-    pub(in crate::store) fn link(&self) -> &Link {
+    pub(in crate::store) fn link(&self) -> &StoreLink {
         &self.link
     }
 
-    /// Makes one call, sent again under its number until it is answered. Dropped in the middle, it may or
-    /// may not have been applied; a later call of this lane overtakes it.
-    pub(in crate::store) async fn run(&self, p: Partition, call: Call) -> Result<Value, StoreError> {
+    /// Makes one call and sends it again under its number until it is answered. A call dropped in the middle
+    /// may or may not have been applied. A later call of this caller overtakes it.
+    pub(in crate::store) async fn run(&self, p: Partition, call: ScriptCall) -> Result<Value, StoreError> {
         self.turn(p).await.run(p, call).await
     }
 
-    /// Sends a call that needs no number: running it twice does what running it once does.
+    /// Sends a call that needs no number, because running it twice does the same as running it once.
     pub(in crate::store) async fn run_unnumbered(
         &self,
         p: Partition,
-        call: &Call,
+        call: &ScriptCall,
     ) -> Result<Value, StoreError> {
         let connected = self.link.reach(Keys::slot(p)).await?;
         self.once(&connected, p, call, &[]).await.map(|reply| reply.answer)
     }
 
-    async fn attempt(&self, p: Partition, call: &Call, head: &[Arg]) -> Result<Reply, StoreError> {
+    async fn attempt(
+        &self,
+        p: Partition,
+        call: &ScriptCall,
+        head: &[ScriptArg],
+    ) -> Result<ScriptReply, StoreError> {
         let connected = self.link.to(Keys::slot(p)).await?;
         let reply = self.once(&connected, p, call, head).await?;
         self.link.confirm(&connected).await?;
@@ -177,7 +182,7 @@ impl CallLane {
         Ok(reply)
     }
 
-    /// Why a call has failed, if one is being made again.
+    /// Why a call has failed, if one is being retried.
     pub(in crate::store) fn waits_for(&self) -> Option<String> {
         (self.waiting.load(Ordering::Relaxed) > 0).then(|| self.why.lock().clone())
     }
@@ -186,15 +191,15 @@ impl CallLane {
         &self,
         connected: &Connected,
         p: Partition,
-        call: &Call,
-        head: &[Arg],
-    ) -> Result<Reply, StoreError> {
+        call: &ScriptCall,
+        head: &[ScriptArg],
+    ) -> Result<ScriptReply, StoreError> {
         let sent = self.clock.sending(connected.clock);
         let started = self.clock.local().mono_us();
         let value = send(connected, call, head).await.map_err(|e| self.link.judge(connected, &e))?;
         // A master that was replaced while it was away may answer for a while.
         self.link.still_counts(connected)?;
-        let reply = Reply::read(value)?;
+        let reply = ScriptReply::read(value)?;
         if self.clock.observe(reply.time_us, sent) {
             warn!(partition = p.0, "the clock of redis stepped back");
         }
@@ -204,36 +209,41 @@ impl CallLane {
     }
 }
 
-/// Counts a call that waits for the store, for as long as it does.
-struct Waiting<'a>(&'a AtomicU64);
+/// Counts one call that waits for the store, for as long as this value lives.
+struct WaitingCall<'a>(&'a AtomicU64);
 
-impl<'a> Waiting<'a> {
+impl<'a> WaitingCall<'a> {
     fn new(waiting: &'a AtomicU64) -> Self {
         waiting.fetch_add(1, Ordering::Relaxed);
         Self(waiting)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingCall<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Turn<'_> {
-    pub(in crate::store) async fn run(&mut self, p: Partition, call: Call) -> Result<Value, StoreError> {
+impl CallTurn<'_> {
+    pub(in crate::store) async fn run(
+        &mut self,
+        p: Partition,
+        call: ScriptCall,
+    ) -> Result<Value, StoreError> {
         self.numbers.next += 1;
-        let quiet_us = self.lane.clock.local().mono_us() - self.numbers.answered_us;
+        let quiet_us = self.calls.clock.local().mono_us() - self.numbers.answered_us;
         let answered = if quiet_us < INSISTS_US { self.numbers.answered } else { 0 };
-        let head: [Arg; 3] = [self.lane.name.clone().into(), self.numbers.next.into(), answered.into()];
+        let head: [ScriptArg; 3] =
+            [self.calls.name.clone().into(), self.numbers.next.into(), answered.into()];
         let mut failures = 0;
         let mut waiting = None;
         loop {
-            match self.lane.attempt(p, &call, &head).await {
+            match self.calls.attempt(p, &call, &head).await {
                 Ok(reply) => {
-                    let now_us = self.lane.clock.local().mono_us();
-                    if reply.went_back {
-                        self.lane.went_back.saw(p, now_us);
+                    let now_us = self.calls.clock.local().mono_us();
+                    if reply.rolled_back {
+                        self.calls.rolled_back.saw(p, now_us);
                     }
                     return match &reply.answer {
                         Value::BulkString(text) if text.as_slice() == b"OVERTAKEN" => {
@@ -248,8 +258,8 @@ impl Turn<'_> {
                 }
                 Err(error @ (StoreError::Unavailable(_) | StoreError::Full(_))) => {
                     failures += 1;
-                    *self.lane.why.lock() = error.to_string();
-                    waiting.get_or_insert_with(|| Waiting::new(&self.lane.waiting));
+                    *self.calls.why.lock() = error.to_string();
+                    waiting.get_or_insert_with(|| WaitingCall::new(&self.calls.waiting));
                     if failures == 1 && matches!(error, StoreError::Full(_)) {
                         warn!(op = call.op, "redis is at maxmemory; ingress waits until there is room");
                     }
@@ -262,9 +272,9 @@ impl Turn<'_> {
     }
 }
 
-/// Sends a call once: alone, or behind its blobs in one transaction. A server that has not the script
-/// (new, promoted, flushed) gets it and is asked again.
-async fn send(connected: &Connected, call: &Call, head: &[Arg]) -> RedisResult<Value> {
+/// Sends a call once: alone, or behind its blobs in one transaction. A server that lacks the script (new,
+/// promoted, or flushed) gets it and is asked again.
+async fn send(connected: &Connected, call: &ScriptCall, head: &[ScriptArg]) -> RedisResult<Value> {
     let mut connection = connected.connection.clone();
     let evalsha = evalsha(call, head);
     let value = transact(&mut connection, call, &evalsha).await;
@@ -277,7 +287,7 @@ async fn send(connected: &Connected, call: &Call, head: &[Arg]) -> RedisResult<V
     }
 }
 
-async fn transact(connection: &mut Wire, call: &Call, evalsha: &Cmd) -> RedisResult<Value> {
+async fn transact(connection: &mut RedisWire, call: &ScriptCall, evalsha: &Cmd) -> RedisResult<Value> {
     if call.blobs.is_empty() {
         return evalsha.query_async(connection).await;
     }
@@ -287,12 +297,12 @@ async fn transact(connection: &mut Wire, call: &Call, evalsha: &Cmd) -> RedisRes
         pipe.cmd("SET").arg(key).arg(&blob[..]).arg("NX").arg("EX").arg(ORPHAN_SECONDS);
     }
     pipe.add_command(evalsha.clone());
-    // The script's own element is the answer; EXEC succeeds whatever it says.
+    // The last element is the script's own answer. EXEC succeeds whatever the script says.
     let mut answers: Vec<Value> = pipe.query_async(connection).await?;
     answers.pop().unwrap_or(Value::Nil).extract_error()
 }
 
-fn evalsha(call: &Call, head: &[Arg]) -> Cmd {
+fn evalsha(call: &ScriptCall, head: &[ScriptArg]) -> Cmd {
     let mut cmd = redis::cmd("EVALSHA");
     cmd.arg(call.script.get_hash()).arg(call.keys.len());
     for key in &call.keys {
@@ -300,8 +310,8 @@ fn evalsha(call: &Call, head: &[Arg]) -> Cmd {
     }
     for arg in head.iter().chain(&call.args) {
         match arg {
-            Arg::Text(text) => cmd.arg(text),
-            Arg::Blob(blob) => cmd.arg(&blob[..]),
+            ScriptArg::Text(text) => cmd.arg(text),
+            ScriptArg::Blob(blob) => cmd.arg(&blob[..]),
         };
     }
     cmd

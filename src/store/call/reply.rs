@@ -1,26 +1,26 @@
-//! Reading what scripts answer: `{seconds, microseconds, went_back, answer}`.
+//! Reads answers of scripts: `{seconds, microseconds, rolled_back, answer}`.
 
 use redis::Value;
 
 use crate::store::StoreError;
 
-/// A script's answer.
-pub(in crate::store) struct Reply {
+/// The answer of a script.
+pub(in crate::store) struct ScriptReply {
     /// Redis's time, Unix microseconds.
     pub(in crate::store) time_us: i64,
-    /// The store is behind what it had answered before.
-    pub(in crate::store) went_back: bool,
+    /// Set if the store is behind what it had answered before.
+    pub(in crate::store) rolled_back: bool,
     /// The script's own answer.
     pub(in crate::store) answer: Value,
 }
 
-impl Reply {
+impl ScriptReply {
     pub(in crate::store) fn read(value: Value) -> Result<Self, StoreError> {
         let Value::Array(parts) = value else { return Err(shape("a script's answer")) };
-        let [seconds, micros, went_back, answer] =
+        let [seconds, micros, rolled_back, answer] =
             <[Value; 4]>::try_from(parts).map_err(|_| shape("a script's answer"))?;
         let time_us = integer(&seconds)? * 1_000_000 + integer(&micros)?;
-        Ok(Self { time_us, went_back: integer(&went_back)? == 1, answer })
+        Ok(Self { time_us, rolled_back: integer(&rolled_back)? == 1, answer })
     }
 }
 
@@ -41,7 +41,7 @@ pub(in crate::store) fn integer(value: &Value) -> Result<i64, StoreError> {
     match value {
         Value::Int(n) => Ok(*n),
         Value::BulkString(bytes) => {
-            // Scores come as `1.79e12` only beyond 2^53; ours are whole milliseconds.
+            // Redis writes scores as `1.79e12` only beyond 2^53. These scores are whole milliseconds.
             std::str::from_utf8(bytes).ok().and_then(|t| t.parse().ok()).ok_or_else(|| shape("a number"))
         }
         _ => Err(shape("a number")),

@@ -1,24 +1,24 @@
-//! The scripts, as constants: each is the prelude and its own file under a shebang that says whether it
+//! The scripts as constants. Each is the prelude and its own file, under a shebang that says whether the script
 //! may run at `maxmemory`.
 
 use redis::Script;
 
-/// What a call concerns besides what all do: only such calls are given the keys for it, so that all others pay
-/// nothing.
+/// The features of a script that a call needs. Only such calls are given the keys for them, so all other calls
+/// pay nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::store) struct With {
-    /// A route that remembers what it delivered.
+pub(in crate::store) struct ScriptVariant {
+    /// The route remembers which names it delivered.
     pub(in crate::store) remembers: bool,
-    /// A route whose keys leave in order.
+    /// The messages of one key leave in order on this route.
     pub(in crate::store) ordered: bool,
 }
 
-/// A script for each of these.
-pub(in crate::store) struct Versions([Script; 4]);
+/// One script for each variant.
+pub(in crate::store) struct ScriptVariants([Script; 4]);
 
-impl Versions {
-    /// The one for a call.
-    pub(in crate::store) fn of(&self, with: With) -> &Script {
+impl ScriptVariants {
+    /// The script for a variant.
+    pub(in crate::store) fn of(&self, with: ScriptVariant) -> &Script {
         &self.0[usize::from(with.remembers) + 2 * usize::from(with.ordered)]
     }
 }
@@ -54,7 +54,7 @@ macro_rules! versions {
         versions!("" $file)
     };
     ($flags:literal $file:literal) => {
-        Versions([
+        ScriptVariants([
             whole!($flags "false" "false" $file),
             whole!($flags "true" "false" $file),
             whole!($flags "false" "true" $file),
@@ -75,7 +75,7 @@ use shifted::text;
 #[cfg(feature = "test-util")]
 pub use shifted::{follow_clock, shift_clock};
 
-/// A store whose clock is elsewhere than Redis's: what is due in an hour can be stored an hour ago.
+/// A store whose clock differs from that of Redis: a message due in an hour can be stored an hour ago.
 #[cfg(feature = "test-util")]
 mod shifted {
     use std::sync::OnceLock;
@@ -83,20 +83,20 @@ mod shifted {
 
     use redis::Script;
 
-    /// The line that reads it, in `prelude.lua` alone.
+    /// The line that reads the clock. It stands in `prelude.lua` alone.
     const READS: &str = "local time = redis.call('TIME')\n";
 
     static SECONDS: AtomicI64 = AtomicI64::new(0);
     static KEY: OnceLock<String> = OnceLock::new();
 
-    /// Moves the store's clock, as every script and every answer of this process has it, by so many
-    /// seconds. To be called before the store is first used.
+    /// Moves the store's clock by this many seconds, as every script and every answer of this process shows it.
+    /// Call this before the store is first used.
     pub fn shift_clock(seconds: i64) {
         SECONDS.store(seconds, Ordering::Release);
     }
 
-    /// From here on the store's clock shows as many seconds more as this key says, at each call. To be called
-    /// before the store is first used; not for a cluster, for the key is nobody's.
+    /// Moves the store's clock by as many seconds as this key says at each call. Call this before the store is
+    /// first used. This does not work on a cluster, because the key belongs to no partition.
     pub fn follow_clock(key: &str) {
         KEY.get_or_init(|| key.to_owned());
     }
@@ -121,32 +121,44 @@ mod shifted {
     }
 }
 
-/// Stores; refused at `maxmemory`.
-pub(in crate::store) static WRITE: LazyLock<Versions> = LazyLock::new(|| versions!("write.lua"));
-/// The same for a call that stores nothing: cancels free memory.
-pub(in crate::store) static CANCEL: LazyLock<Versions> = LazyLock::new(|| versions!(allow_oom "write.lua"));
-/// Stores the command's own message; refused at `maxmemory`.
-pub(in crate::store) static RESCHEDULE: LazyLock<Versions> = LazyLock::new(|| versions!("reschedule.lua"));
-/// Moves a message that is in the store already.
-pub(in crate::store) static MOVE: LazyLock<Versions> =
+/// Stores bundles. Refused at `maxmemory`.
+pub(in crate::store) static WRITE: LazyLock<ScriptVariants> = LazyLock::new(|| versions!("write.lua"));
+/// Runs `write.lua` for a call that stores nothing: a cancel frees memory.
+pub(in crate::store) static CANCEL: LazyLock<ScriptVariants> =
+    LazyLock::new(|| versions!(allow_oom "write.lua"));
+/// Stores the command's own message. Refused at `maxmemory`.
+pub(in crate::store) static RESCHEDULE: LazyLock<ScriptVariants> =
+    LazyLock::new(|| versions!("reschedule.lua"));
+/// Moves a message that is already in the store.
+pub(in crate::store) static MOVE: LazyLock<ScriptVariants> =
     LazyLock::new(|| versions!(allow_oom "reschedule.lua"));
-pub(in crate::store) static CLAIM: LazyLock<Versions> = LazyLock::new(|| versions!(allow_oom "claim.lua"));
-pub(in crate::store) static RELEASE: LazyLock<Script> = LazyLock::new(|| script!(bare "release.lua"));
-pub(in crate::store) static UNHOLD: LazyLock<Script> = LazyLock::new(|| script!(bare "unhold.lua"));
-pub(in crate::store) static SETTLE: LazyLock<Versions> = LazyLock::new(|| versions!(allow_oom "settle.lua"));
-pub(in crate::store) static DIVIDE: LazyLock<Versions> = LazyLock::new(|| versions!(allow_oom "divide.lua"));
-pub(in crate::store) static HOLD: LazyLock<Versions> = LazyLock::new(|| versions!(allow_oom "hold.lua"));
-pub(in crate::store) static GIVE_BACK: LazyLock<Versions> =
+pub(in crate::store) static CLAIM: LazyLock<ScriptVariants> =
+    LazyLock::new(|| versions!(allow_oom "claim.lua"));
+pub(in crate::store) static RELEASE_ROUTE: LazyLock<Script> =
+    LazyLock::new(|| script!(bare "release_route.lua"));
+pub(in crate::store) static FREE_HELD_KEYS: LazyLock<Script> =
+    LazyLock::new(|| script!(bare "free_held_keys.lua"));
+pub(in crate::store) static SETTLE: LazyLock<ScriptVariants> =
+    LazyLock::new(|| versions!(allow_oom "settle.lua"));
+pub(in crate::store) static DIVIDE: LazyLock<ScriptVariants> =
+    LazyLock::new(|| versions!(allow_oom "divide.lua"));
+pub(in crate::store) static EXTEND: LazyLock<ScriptVariants> =
+    LazyLock::new(|| versions!(allow_oom "extend.lua"));
+pub(in crate::store) static GIVE_BACK: LazyLock<ScriptVariants> =
     LazyLock::new(|| versions!(allow_oom "give_back.lua"));
 pub(in crate::store) static SWEEP: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "sweep.lua"));
-pub(in crate::store) static AUDIT: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "audit.lua"));
-pub(in crate::store) static GRAVES: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "graves.lua"));
+pub(in crate::store) static SCRUB: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "scrub.lua"));
+pub(in crate::store) static SCRUB_DEAD: LazyLock<Script> =
+    LazyLock::new(|| script!(allow_oom "scrub_dead.lua"));
 pub(in crate::store) static QUARANTINE: LazyLock<Script> = LazyLock::new(|| script!(bare "quarantine.lua"));
 pub(in crate::store) static RECOUNT: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "recount.lua"));
-pub(in crate::store) static LOOK: LazyLock<Script> = LazyLock::new(|| script!(bare "look.lua"));
-pub(in crate::store) static LEASE: LazyLock<Script> = LazyLock::new(|| script!(bare "lease.lua"));
-pub(in crate::store) static TRIM: LazyLock<Script> = LazyLock::new(|| script!(bare "trim.lua"));
+pub(in crate::store) static FIND: LazyLock<Script> = LazyLock::new(|| script!(bare "find.lua"));
+pub(in crate::store) static TAKE_TOKENS: LazyLock<Script> = LazyLock::new(|| script!(bare "take_tokens.lua"));
+pub(in crate::store) static FORGET_NAMES: LazyLock<Script> =
+    LazyLock::new(|| script!(bare "forget_names.lua"));
 pub(in crate::store) static REDRIVE: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "redrive.lua"));
-pub(in crate::store) static DROP: LazyLock<Script> = LazyLock::new(|| script!(allow_oom "drop.lua"));
-pub(in crate::store) static BEAT: LazyLock<Script> = LazyLock::new(|| script!(bare "beat.lua"));
-pub(in crate::store) static MARK: LazyLock<Script> = LazyLock::new(|| script!(bare "mark.lua"));
+pub(in crate::store) static DROP_DEAD: LazyLock<Script> =
+    LazyLock::new(|| script!(allow_oom "drop_dead.lua"));
+pub(in crate::store) static HEARTBEAT: LazyLock<Script> = LazyLock::new(|| script!(bare "heartbeat.lua"));
+pub(in crate::store) static RAISE_OFFSET: LazyLock<Script> =
+    LazyLock::new(|| script!(bare "raise_offset.lua"));

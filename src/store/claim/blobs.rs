@@ -1,5 +1,5 @@
-//! Reading blobs by their sizes: first how large each is, with its first bytes, in one trip; then the contents in
-//! steps, each with a deadline of its own and within what one role may ask of a process at once.
+//! Reads blobs by size. One trip asks for the sizes and the first bytes. The contents follow in steps, each
+//! with its own deadline and within the bytes that one role may ask for at once.
 
 use std::collections::BTreeMap;
 
@@ -12,43 +12,43 @@ use crate::domain::Partition;
 use crate::store::StoreError;
 use crate::store::call::keys::Keys;
 use crate::store::call::reply::shape;
-use crate::store::connection::link::{Connected, Link};
+use crate::store::connection::link::{Connected, StoreLink};
 
-/// First bytes of a blob that come with its size. Blobs up to this need no second trip; the first bytes of the others
-/// say how large they are when opened.
+/// First bytes of a blob that come with its size. A blob up to this size needs no second trip. The first bytes
+/// of a larger blob say how large it is when opened.
 const HEAD: usize = 4096;
-/// Bytes that one step asks for at most. A larger blob is read in parts of this size.
+/// Most bytes that one step asks for. A larger blob is read in parts of this size.
 const STEP: usize = 4 << 20;
 /// Bytes that the reads of one role may ask for at once: they lie in Redis's output buffers.
 pub(in crate::store) const ASKED: usize = 16 << 20;
-/// Bytes of one permit of that.
+/// Bytes that one permit stands for.
 const PERMIT: usize = 1024;
 
-/// A blob that is there.
+/// The size and the beginning of a blob.
 #[derive(Clone, Debug)]
 pub(in crate::store) struct BlobHead {
-    /// Its length, bytes.
+    /// Length of the blob, bytes.
     pub(in crate::store) len: usize,
-    /// All of it, if it is short, and otherwise its first bytes.
+    /// The whole blob if it is short, otherwise its first bytes.
     pub(in crate::store) head: Bytes,
 }
 
-/// What one trip asks for: whole blobs, or a part of one.
+/// One trip: it asks for whole blobs, or for a part of one.
 #[derive(Debug, PartialEq)]
-enum Step {
-    /// The blobs at these places, so many bytes together.
+enum ReadStep {
+    /// The places of the blobs, and their bytes together.
     Whole(Vec<usize>, usize),
-    /// Of the blob at this place so many bytes from an offset.
+    /// The place of the blob, the offset of the part, and its length.
     Part(usize, usize, usize),
 }
 
-impl Link {
-    /// The permits of [`ASKED`].
+impl StoreLink {
+    /// The number of permits of [`ASKED`].
     pub(in crate::store) fn asked_permits() -> usize {
         ASKED / PERMIT
     }
 
-    /// How large these blobs of one slot are; `None`: not there, or no blob.
+    /// Measures blobs of one slot. `None`: the blob is missing, or the key holds another type.
     pub(in crate::store) async fn measure_blobs(
         &self,
         slot: Slot,
@@ -74,7 +74,7 @@ impl Link {
         Ok(measured)
     }
 
-    /// The contents of blobs that were measured; `None`: gone since.
+    /// Reads the contents of measured blobs. `None`: the blob is gone meanwhile.
     pub(in crate::store) async fn read_blobs(
         &self,
         slot: Slot,
@@ -87,7 +87,7 @@ impl Link {
         for step in steps(long) {
             let mut pipe = redis::Pipeline::new();
             match step {
-                Step::Whole(places, bytes) => {
+                ReadStep::Whole(places, bytes) => {
                     for &at in &places {
                         pipe.cmd("GET").arg(&blobs[at].0);
                     }
@@ -96,7 +96,7 @@ impl Link {
                         contents[at] = bulk(answer);
                     }
                 }
-                Step::Part(at, from, bytes) => {
+                ReadStep::Part(at, from, bytes) => {
                     let (key, blob) = &blobs[at];
                     pipe.cmd("GETRANGE").arg(key).arg(from).arg(from + bytes - 1);
                     let part = self.ask_for(slot, pipe, bytes).await?.pop().and_then(bulk);
@@ -114,7 +114,7 @@ impl Link {
         Ok(contents)
     }
 
-    /// Both at once, for blobs that are not bounded in another way.
+    /// Measures and reads blobs whose total size is not bounded in another way.
     pub(in crate::store) async fn get_blobs(
         &self,
         slot: Slot,
@@ -134,7 +134,7 @@ impl Link {
         Ok(contents)
     }
 
-    /// The same for blobs of several partitions, in their order.
+    /// Measures and reads blobs of several partitions, in the order of the keys.
     pub(in crate::store) async fn get_blobs_of(
         &self,
         keys: &[(Partition, String)],
@@ -156,7 +156,7 @@ impl Link {
         Ok(contents)
     }
 
-    /// One trip whose answers may have so many bytes. What is no string is answered as nil.
+    /// Makes one trip whose answers may have this many bytes. A key of another type is answered as nil.
     async fn ask_for(
         &self,
         slot: Slot,
@@ -186,24 +186,24 @@ fn bulk(answer: Value) -> Option<Bytes> {
     if let Value::BulkString(bytes) = answer { Some(Bytes::from(bytes)) } else { None }
 }
 
-/// Cuts blobs of these lengths into steps, in their order; those of length 0 are left out.
-fn steps(lengths: impl Iterator<Item = usize>) -> Vec<Step> {
+/// Cuts blobs of these lengths into steps, in order. Lengths of 0 are left out.
+fn steps(lengths: impl Iterator<Item = usize>) -> Vec<ReadStep> {
     let (mut steps, mut places, mut bytes) = (Vec::new(), Vec::new(), 0);
     for (at, len) in lengths.enumerate().filter(|(_, len)| *len > 0) {
         if len > STEP {
-            let part = |from| Step::Part(at, from, STEP.min(len - from));
+            let part = |from| ReadStep::Part(at, from, STEP.min(len - from));
             steps.extend((0..len).step_by(STEP).map(part));
             continue;
         }
         if bytes + len > STEP {
-            steps.push(Step::Whole(std::mem::take(&mut places), bytes));
+            steps.push(ReadStep::Whole(std::mem::take(&mut places), bytes));
             bytes = 0;
         }
         places.push(at);
         bytes += len;
     }
     if !places.is_empty() {
-        steps.push(Step::Whole(places, bytes));
+        steps.push(ReadStep::Whole(places, bytes));
     }
     steps
 }
@@ -217,15 +217,15 @@ mod tests {
         const MIB: usize = 1 << 20;
         let steps_of = |lengths: &[usize]| steps(lengths.iter().copied());
         assert_eq!(steps_of(&[]), []);
-        assert_eq!(steps_of(&[0, 10, 0, 20]), [Step::Whole(vec![1, 3], 30)]);
+        assert_eq!(steps_of(&[0, 10, 0, 20]), [ReadStep::Whole(vec![1, 3], 30)]);
         let (two, one) = (2 * MIB, MIB);
         assert_eq!(
             steps_of(&[two, two, one]),
-            [Step::Whole(vec![0, 1], 4 * MIB), Step::Whole(vec![2], one)],
+            [ReadStep::Whole(vec![0, 1], 4 * MIB), ReadStep::Whole(vec![2], one)],
             "a step is filled and not exceeded"
         );
-        let parts = [Step::Part(1, 0, STEP), Step::Part(1, STEP, 3), Step::Whole(vec![0, 2], 2)];
+        let parts = [ReadStep::Part(1, 0, STEP), ReadStep::Part(1, STEP, 3), ReadStep::Whole(vec![0, 2], 2)];
         assert_eq!(steps_of(&[1, STEP + 3, 1]), parts);
-        assert_eq!(steps_of(&[STEP]), [Step::Whole(vec![0], STEP)]);
+        assert_eq!(steps_of(&[STEP]), [ReadStep::Whole(vec![0], STEP)]);
     }
 }

@@ -1,5 +1,4 @@
-//! What the timer asks of the store on the way out: claims on what is due, and the sweep of claims whose holders
-//! died.
+//! Calls of the timer on the way out: claiming due bundles, and sweeping claims whose owners died.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,47 +16,51 @@ use crate::backoff::Backoff;
 use crate::domain::limits::SPLIT_EXPIRIES;
 use crate::domain::{Partition, UnixMs};
 use crate::store::call::keys::Keys;
-use crate::store::call::numbered::{Arg, Call};
+use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::reply::{shape, text};
 use crate::store::call::scripts;
-use crate::store::call::scripts::With;
+use crate::store::call::scripts::ScriptVariant;
 use crate::store::connection::link::read;
 use crate::store::model::bundle::BundleId;
 use crate::store::model::codec::{later_version, plain_len};
-use crate::store::{Bundle, Claim, ClaimRequest, Claimed, CodecError, Store, StoreError, Swept, decode};
+use crate::store::{
+    Bundle, Claim, ClaimAnswer, ClaimRequest, CodecError, Store, StoreError, SweepOutcome, decode,
+};
 
-/// Expired claims of one partition that one sweep takes at most.
+/// Most expired claims of one partition that one sweep takes.
 const SWEEP: usize = 100;
-/// Longest time for the sweeps of all partitions that were asked for, and least and longest for the look before them.
+/// Longest time for the sweeps of all partitions, then the least and the longest time for the reads before
+/// them.
 const SWEEP_DEADLINE: Duration = Duration::from_secs(10);
 const SWEEP_LOOK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
-/// Sweeps on their way at once.
+/// Sweeps in flight at once.
 const SWEEPS_AT_ONCE: usize = 16;
 
 /// A claimed bundle whose content was not read yet.
 #[derive(Debug)]
-pub struct Measured {
+pub struct MeasuredClaim {
     /// The bundle, without its content.
-    pub claimed: Claimed,
-    /// Bytes that it takes when opened; 0 if its blob is not there.
+    pub claimed: ClaimAnswer,
+    /// Bytes of the bundle when opened. 0 if its blob is missing.
     pub bytes: usize,
     head: Option<BlobHead>,
 }
 
 impl Store {
-    /// Claims what is due within the look-ahead, with its content. What another holder has, or what is gone
-    /// by now, is simply not in the answer. A call whose answer was lost answers the same bundles again, however
-    /// long that took: the caller's own deadline counts from before this call.
-    pub async fn claim(&self, request: &ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
+    /// Claims bundles that are due within the lookahead, with their contents. Bundles that are gone or claimed
+    /// by somebody else are left out. A call whose answer was lost answers the same bundles again, however long
+    /// that took. The caller's own deadline counts from before this call.
+    pub async fn claim(&self, request: &ClaimRequest) -> Result<Vec<ClaimAnswer>, StoreError> {
         let until_us = self.lease_end(request);
         let measured = self.claim_measured(request).await?;
         self.open_claimed(request.partition, &measured, &until_us).await
     }
 
-    /// Claims without reading the contents, which may be more than the caller has room for: of each bundle it is told
-    /// how many bytes it takes. Those that it wants it opens, the others it gives back.
-    pub async fn claim_measured(&self, request: &ClaimRequest) -> Result<Vec<Measured>, StoreError> {
-        let (token, values) = self.send_claim(request, Vec::new(), With::default()).await?;
+    /// Claims bundles without reading their contents, which may exceed the caller's free memory. The answer
+    /// says how many bytes each bundle takes. The caller opens the bundles that it wants and gives the others
+    /// back.
+    pub async fn claim_measured(&self, request: &ClaimRequest) -> Result<Vec<MeasuredClaim>, StoreError> {
+        let (token, values) = self.send_claim(request, Vec::new(), ScriptVariant::default()).await?;
         self.measure(request, &token, &values).await
     }
 
@@ -66,41 +69,41 @@ impl Store {
         now_us.saturating_add(request.lease_ms as i64 * 1000).into()
     }
 
-    /// Makes the call; `head` are the arguments that come before those of every claim.
+    /// Makes the call. `head` holds the arguments that stand before those of every claim.
     pub(in crate::store) async fn send_claim(
         &self,
         request: &ClaimRequest,
-        head: Vec<Arg>,
-        with: With,
+        head: Vec<ScriptArg>,
+        with: ScriptVariant,
     ) -> Result<(Arc<str>, Vec<Value>), StoreError> {
         let p = request.partition;
         let token: Arc<str> = self.0.ids.unique().into();
         let mut keys = self.0.keys.fixed_of(p, with);
-        keys.extend(request.shelves.iter().map(|(shelf, _)| self.0.keys.due(p, shelf)));
+        keys.extend(request.due_sets.iter().map(|(due_set, _)| self.0.keys.due(p, due_set)));
         let mut args = head;
-        args.extend::<[Arg; 5]>([
+        args.extend::<[ScriptArg; 5]>([
             token.as_ref().into(),
             request.lookahead_ms.into(),
             request.lease_ms.into(),
             request.max_bundles.into(),
-            request.shelves.len().into(),
+            request.due_sets.len().into(),
         ]);
-        for (shelf, messages) in &request.shelves {
-            args.extend::<[Arg; 2]>([shelf.as_str().into(), (*messages).into()]);
+        for (due_set, messages) in &request.due_sets {
+            args.extend::<[ScriptArg; 2]>([due_set.as_str().into(), (*messages).into()]);
         }
-        let call = Call { script: scripts::CLAIM.of(with), op: "claim", keys, args, blobs: Vec::new() };
+        let call = ScriptCall { script: scripts::CLAIM.of(with), op: "claim", keys, args, blobs: Vec::new() };
         let answer = self.0.claims.run(p, call).await?;
         let Value::Array(values) = answer else { return Err(shape("the answer to a claim")) };
         Ok((token, values))
     }
 
-    /// How large the bundles are that were claimed: one trip.
+    /// Measures the claimed bundles in one trip.
     pub(in crate::store) async fn measure(
         &self,
         request: &ClaimRequest,
         token: &Arc<str>,
         rows: &[Value],
-    ) -> Result<Vec<Measured>, StoreError> {
+    ) -> Result<Vec<MeasuredClaim>, StoreError> {
         let p = request.partition;
         let mut taken = Vec::with_capacity(rows.len());
         for row in rows {
@@ -118,26 +121,27 @@ impl Store {
             if asked_again || heads.iter().all(Option::is_some) {
                 break heads;
             }
-            // Somebody who answered for this partition for a moment only may have lacked them.
+            // A node that answered for this partition only for a moment may have lacked the blobs.
             asked_again = true;
             tokio::time::sleep(Backoff::CLIENT.wait(1)).await;
         };
-        let measured = |(claimed, head): (Claimed, Option<BlobHead>)| {
+        let measured = |(claimed, head): (ClaimAnswer, Option<BlobHead>)| {
             let bytes = head.as_ref().map_or(0, |blob| blob.len.max(plain_len(&blob.head).unwrap_or(0)));
-            Measured { claimed, bytes, head }
+            MeasuredClaim { claimed, bytes, head }
         };
         Ok(taken.into_iter().zip(heads).map(measured).collect())
     }
 
-    /// Reads and opens bundles of one partition that were claimed. Tries on until `until_us`, monotonic microseconds:
-    /// whoever extends the claims meanwhile moves it.
+    /// Reads and opens claimed bundles of one partition. Retries until `until_us` (monotonic microseconds),
+    /// which moves when somebody extends the claims meanwhile.
     pub async fn open_claimed(
         &self,
         p: Partition,
-        measured: &[Measured],
+        measured: &[MeasuredClaim],
         until_us: &AtomicI64,
-    ) -> Result<Vec<Claimed>, StoreError> {
-        let wanted = |one: &Measured| Some((self.0.keys.blob(p, &one.claimed.claim.id), one.head.clone()?));
+    ) -> Result<Vec<ClaimAnswer>, StoreError> {
+        let wanted =
+            |one: &MeasuredClaim| Some((self.0.keys.blob(p, &one.claimed.claim.id), one.head.clone()?));
         let wanted: Vec<(String, BlobHead)> = measured.iter().filter_map(wanted).collect();
         let link = self.0.claims.link();
         let mut failures = 0;
@@ -147,18 +151,19 @@ impl Store {
                 break answer?.into_iter();
             }
         };
-        let opened = |one: &Measured| {
+        let opened = |one: &MeasuredClaim| {
             let mut claimed = one.claimed.clone();
             if let Some(blob) = one.head.as_ref().and_then(|_| blobs.next()).flatten() {
                 claimed.blob = blob;
-                claimed.bundle = open(&claimed).map_err(Some);
+                claimed.bundle = open(&claimed);
             }
             claimed
         };
         Ok(measured.iter().map(opened).collect())
     }
 
-    /// Waits before the next try, while claims are held: given up here, they would wait for their deadline.
+    /// Waits before the next attempt while the claims are valid. Bundles given up here would wait for their
+    /// claims' deadline.
     async fn is_worth_another(
         &self,
         error: Option<&StoreError>,
@@ -174,20 +179,21 @@ impl Store {
         again
     }
 
-    /// Returns expired claims to their due zsets, at most a hundred a partition at a time, and brings back
-    /// deadlines that lie more than a lease ahead. Of the partitions in `held` nothing expires. Names that were
-    /// delivered long enough ago are forgotten. These two only if it is to be `thorough`: they do not press. Looks in
-    /// one trip a node; answers each partition by itself, those that cannot be swept in time with an error.
+    /// Returns expired claims to their due sets and shortens deadlines that lie more than a lease ahead. Takes
+    /// at most a hundred claims of a partition at a time. Nothing expires in the partitions in `held`. With
+    /// `thorough` the sweep also shortens deadlines and forgets delivered names whose time is over: these two
+    /// are not urgent. Reads in one trip a node. Answers each partition on its own, with an error for those
+    /// that cannot be swept in time.
     pub async fn sweep(
         &self,
         partitions: &[Partition],
         lease_ms: u64,
         held: &BTreeSet<Partition>,
         thorough: bool,
-    ) -> Vec<(Partition, Result<Swept, StoreError>)> {
+    ) -> Vec<(Partition, Result<SweepOutcome, StoreError>)> {
         let late = |what| StoreError::Unavailable(format!("no answer to a {what} in time"));
         let ends = Instant::now() + SWEEP_DEADLINE;
-        // A look that took longer says nothing of who could extend its claims meanwhile.
+        // A read that took longer says nothing about who could extend claims meanwhile.
         let patience = Duration::from_millis(lease_ms / 2).clamp(SWEEP_LOOK.0, SWEEP_LOOK.1);
         let Ok(looks) = timeout(patience, self.sweep_looks(partitions, lease_ms, thorough)).await else {
             return partitions.iter().map(|&p| (p, Err(late("look for expired claims")))).collect();
@@ -209,7 +215,8 @@ impl Store {
         swept
     }
 
-    /// What there is to sweep, by partition. Deadlines are judged by the clock of the master that wrote them.
+    /// Reads what there is to sweep, by partition. Deadlines are judged by the clock of the master that wrote
+    /// them.
     async fn sweep_looks(
         &self,
         partitions: &[Partition],
@@ -247,35 +254,35 @@ impl Store {
         looks
     }
 
-    /// One partition's, by what a look has found there.
+    /// Sweeps one partition by what the read has found.
     async fn sweep_found(
         &self,
         p: Partition,
         look: SweepLook,
         lease_ms: u64,
         hold: bool,
-    ) -> Result<Swept, StoreError> {
+    ) -> Result<SweepOutcome, StoreError> {
         if look.over > 0 {
-            self.trim(p).await?;
+            self.forget_names(p).await?;
         }
         let ids: Vec<BundleId> = look.claims.iter().filter_map(|id| BundleId::parse(id)).collect();
         if ids.is_empty() {
-            return Ok(Swept::default());
+            return Ok(SweepOutcome::default());
         }
         let mut keys = self.0.keys.fixed(p);
-        keys.extend(ids.iter().map(|id| self.0.keys.due(p, id.shelf())));
-        let mut args: Vec<Arg> =
+        keys.extend(ids.iter().map(|id| self.0.keys.due(p, id.due_set())));
+        let mut args: Vec<ScriptArg> =
             vec![lease_ms.into(), (if hold { "1" } else { "0" }).into(), ids.len().into()];
-        args.extend(ids.iter().map(|id| Arg::from(id.as_str())));
-        let call = Call { script: &scripts::SWEEP, op: "sweep", keys, args, blobs: Vec::new() };
+        args.extend(ids.iter().map(|id| ScriptArg::from(id.as_str())));
+        let call = ScriptCall { script: &scripts::SWEEP, op: "sweep", keys, args, blobs: Vec::new() };
         let letters = text(&self.0.settles.run_unnumbered(p, &call).await?)?;
         let count = |letter| letters.chars().filter(|&l| l == letter).count() as u32;
-        Ok(Swept { expired: count('e'), clamped: count('c') })
+        Ok(SweepOutcome { expired: count('e'), clamped: count('c') })
     }
 }
 
-/// What a sweep has found in one partition: claims whose deadline has passed or lies too far ahead, and how many names
-/// need not be remembered any longer.
+/// The work that a sweep has found in one partition: claims whose deadline has passed or lies too far ahead,
+/// and the number of delivered names whose time is over.
 struct SweepLook {
     claims: Vec<String>,
     over: u64,
@@ -290,17 +297,18 @@ impl SweepLook {
     }
 }
 
-/// A bundle that was opened twice since it expired twice kills whoever decodes it: nobody does any more. One of a later
-/// version is not decoded, and never judged by that.
-fn open(claimed: &Claimed) -> Result<Bundle, CodecError> {
+/// Decodes a claimed bundle. A bundle that was opened twice since it expired twice kills whoever decodes it, so
+/// nobody decodes it any more. A bundle of a later version is not decoded, and never judged by that.
+fn open(claimed: &ClaimAnswer) -> Result<Bundle, CodecError> {
     if let Some(version) = later_version(&claimed.blob) {
         return Err(CodecError::UnknownVersion(version));
     }
     if claimed.opened > SPLIT_EXPIRIES { Err(CodecError::Poison) } else { decode(&claimed.blob) }
 }
 
-/// One claimed bundle; `None` if what stood in the due zset is no bundle's id: it must not cost the others.
-fn read_claimed(p: Partition, token: &Arc<str>, row: &Value) -> Result<Option<Claimed>, StoreError> {
+/// Reads one claimed bundle. `None`: the member of the due set is not a bundle id, which must not cost the
+/// other bundles.
+fn read_claimed(p: Partition, token: &Arc<str>, row: &Value) -> Result<Option<ClaimAnswer>, StoreError> {
     let row = text(row)?;
     let (due, said, id) = match row.strip_prefix("* ") {
         None => row.split_once(' ').map(|(due, id)| (due, None, id)),
@@ -318,13 +326,13 @@ fn read_claimed(p: Partition, token: &Arc<str>, row: &Value) -> Result<Option<Cl
     let number = |text: &str| text.parse::<i64>().map_err(|_| shape("a claimed bundle"));
     let bit = |map: &str, index: usize| map.as_bytes().get(index) == Some(&b'1');
     let skip = (0..id.count()).map(|index| bit(gone, index) || bit(done, index)).collect();
-    Ok(Some(Claimed {
+    Ok(Some(ClaimAnswer {
         claim: Claim { partition: p, id, token: token.clone() },
         due: UnixMs(number(due)?),
         expiries: number(expiries)? as u32,
         opened: number(opened)? as u32,
         skip,
-        bundle: Err(None),
+        bundle: Err(CodecError::Missing),
         blob: Bytes::new(),
     }))
 }

@@ -1,6 +1,6 @@
-//! Looks at what is due: of each route and partition the earliest shelf, and of routes that can be served the next
-//! ones. What a look costs grows with the routes that have something due, not with their shelves: a route that
-//! nobody serves shows one shelf a partition, however much of it is overdue.
+//! Reads what is due: the earliest due set of each route and partition, and for routes that can be served the
+//! following due sets. The cost grows with the number of routes that have something due, not with the number of
+//! due sets. A route that nobody serves shows one due set a partition, however much of it is overdue.
 
 use std::collections::BTreeMap;
 
@@ -10,54 +10,55 @@ use redis::{Cmd, Value};
 use crate::domain::{Partition, UnixMs};
 use crate::store::call::keys::Keys;
 use crate::store::connection::link::read;
-use crate::store::model::bundle::{shelf_at, slice_of, slice_start};
-use crate::store::model::heads::Past;
-use crate::store::{Head, Looked, Store, StoreError, Unserved};
+use crate::store::model::bundle::{due_set_at, slice_of, slice_start};
+use crate::store::model::heads::PastHeads;
+use crate::store::{Head, HeadsSeen, Store, StoreError, UnservedHeads};
 
-/// Shelves of one route and partition that one look shows at most: most of a day.
+/// Most due sets of one route and partition that one read shows: most of a day.
 const SHELVES: usize = 64;
 
-/// What a look shows.
-pub struct Looking<'a> {
-    /// Of an open route everything that is due by then, in a second trip where it has more than one slice by then.
+/// What a read of due sets shows.
+pub struct HeadsQuery<'a> {
+    /// Due sets of an open route that are due by this moment are all shown, in a second trip if there is more
+    /// than one.
     pub until: UnixMs,
-    /// Of each route the earliest shelf, if it is due by then.
+    /// The earliest due set of each route is shown if it is due by this moment.
     pub later: UnixMs,
-    /// Heads due before this moment are read again only when they have changed, where most are not served.
+    /// Heads due before this moment are read again only when they have changed, if most of them are not served.
     pub past: UnixMs,
-    /// Whether something of what a head stands for can be claimed now.
+    /// Reports whether anything behind a head can be claimed now.
     pub open: &'a (dyn Fn(&Head) -> bool + Sync),
-    /// Whether a look has to show a head.
+    /// Reports whether a read has to show a head.
     pub served: &'a (dyn Fn(&Head) -> bool + Sync),
 }
 
 impl Store {
-    /// The earliest shelf of every route in these partitions, if it is due by `until`: one trip a node for all of
-    /// them. In a cluster those of a node that is away are left out; `Err` if none can be had.
+    /// The earliest due set of every route in these partitions, if it is due by `until`. One trip a node. In a
+    /// cluster, partitions of a node that is away are left out. `Err` if no node answers.
     pub async fn heads(&self, partitions: &[Partition], until: UnixMs) -> Result<Vec<Head>, StoreError> {
-        self.look(partitions, until, until, &|_| false).await.map(|looked| looked.heads)
+        self.due_heads(partitions, until, until, &|_| false).await.map(|looked| looked.heads)
     }
 
-    /// The same of what is due by `later`; and what of an `open` route is due by `until`: its earliest shelves, in a
-    /// second trip where it has more than one slice by then.
-    pub async fn look(
+    /// The earliest due set of every route that is due by `later`. Of each `open` route also the following due
+    /// sets that are due by `until`, in a second trip if there is more than one.
+    pub async fn due_heads(
         &self,
         partitions: &[Partition],
         until: UnixMs,
         later: UnixMs,
         open: &(dyn Fn(&Head) -> bool + Sync),
-    ) -> Result<Looked, StoreError> {
-        let looking = Looking { until, later, past: UnixMs(i64::MIN), open, served: &|_| true };
-        self.look_past(partitions, &looking, &mut Unserved::default()).await
+    ) -> Result<HeadsSeen, StoreError> {
+        let looking = HeadsQuery { until, later, past: UnixMs(i64::MIN), open, served: &|_| true };
+        self.served_heads(partitions, &looking, &mut UnservedHeads::default()).await
     }
 
-    /// The same without what is `unserved` and has not changed.
-    pub async fn look_past(
+    /// The same as [`Store::due_heads`], without reading unserved heads that have not changed.
+    pub async fn served_heads(
         &self,
         partitions: &[Partition],
-        looking: &Looking<'_>,
-        unserved: &mut Unserved,
-    ) -> Result<Looked, StoreError> {
+        looking: &HeadsQuery<'_>,
+        unserved: &mut UnservedHeads,
+    ) -> Result<HeadsSeen, StoreError> {
         let mut seen = self.changed_heads(partitions, looking, unserved).await?;
         let again: Vec<Partition> =
             seen.iter().filter(|(_, heads)| heads.is_none()).map(|(p, _)| *p).collect();
@@ -73,7 +74,7 @@ impl Store {
                 seen.insert(p, Some(heads));
             }
         }
-        let (mut looked, mut longer) = (Looked::default(), Vec::new());
+        let (mut looked, mut longer) = (HeadsSeen::default(), Vec::new());
         for (partition, heads) in seen {
             looked.partitions.insert(partition);
             for head in heads.into_iter().flatten() {
@@ -93,18 +94,18 @@ impl Store {
         Ok(looked)
     }
 
-    /// By partition the heads that a look has to show, of those whose unserved heads are as they were; `None` for
-    /// those that have to be read as a whole. Those of a node that is away are left out.
+    /// The heads to show, by partition, where the unserved heads are unchanged. `None` for a partition that has
+    /// to be read as a whole. Partitions of a node that is away are left out.
     async fn changed_heads(
         &self,
         partitions: &[Partition],
-        looking: &Looking<'_>,
-        unserved: &Unserved,
+        looking: &HeadsQuery<'_>,
+        unserved: &UnservedHeads,
     ) -> Result<BTreeMap<Partition, Option<Vec<Head>>>, StoreError> {
         let (known, unknown): (Vec<Partition>, Vec<Partition>) =
             partitions.iter().partition(|&&p| unserved.of(p).is_some());
         let mut seen: BTreeMap<_, _> = unknown.into_iter().map(|p| (p, None)).collect();
-        let known: Vec<(Partition, &Past)> =
+        let known: Vec<(Partition, &PastHeads)> =
             known.into_iter().filter_map(|p| unserved.of(p).map(|past| (p, past))).collect();
         if known.is_empty() {
             return Ok(seen);
@@ -115,8 +116,8 @@ impl Store {
             count.arg(self.0.keys.of(*p, "heads")).arg("-inf").arg(format!("({}", past.until.0));
             commands.push((Keys::slot(*p), count));
             commands.push(self.heads_between(*p, Some(past.until), looking.later));
-            let served = past.served.iter().map(|head| self.shelves_of(head, past.until, 1));
-            commands.extend(served.map(|shelf| (Keys::slot(*p), shelf)));
+            let served = past.served.iter().map(|head| self.due_sets_of(head, past.until, 1));
+            commands.extend(served.map(|due_set| (Keys::slot(*p), due_set)));
         }
         let mut answers = in_part::<Value>(self.0.side.gather(commands).await)?.into_iter();
         for (p, past) in known {
@@ -135,61 +136,66 @@ impl Store {
         (Keys::slot(p), earliest)
     }
 
-    /// The shelves that are due by `until` of the routes and partitions of these heads.
-    async fn look_on(&self, heads: Vec<Head>, until: UnixMs, looked: &mut Looked) -> Result<(), StoreError> {
+    /// Adds the due sets that are due by `until` of the routes and partitions of these heads.
+    async fn look_on(
+        &self,
+        heads: Vec<Head>,
+        until: UnixMs,
+        looked: &mut HeadsSeen,
+    ) -> Result<(), StoreError> {
         let commands =
-            heads.iter().map(|head| (Keys::slot(head.partition), self.shelves_of(head, until, SHELVES + 1)));
+            heads.iter().map(|head| (Keys::slot(head.partition), self.due_sets_of(head, until, SHELVES + 1)));
         let found: Vec<Option<Vec<String>>> = in_part(self.0.side.gather(commands.collect()).await)?;
         for (head, places) in heads.into_iter().zip(found) {
             let Some(places) = places else {
-                // Its node has just gone away: nothing is known of what else is due there.
+                // The node has just gone away: nothing is known of what else is due there.
                 looked.partitions.remove(&head.partition);
                 continue;
             };
-            let mut shelves = places.iter().filter_map(|place| shelf_at(place));
-            let shown = shelves.by_ref().take(SHELVES);
-            looked.heads.extend(shown.map(|(shelf, due)| Head { shelf, due, ..head.clone() }));
-            if let Some((_, due)) = shelves.next() {
+            let mut due_sets = places.iter().filter_map(|place| due_set_at(place));
+            let shown = due_sets.by_ref().take(SHELVES);
+            looked.heads.extend(shown.map(|(due_set, due)| Head { due_set, due, ..head.clone() }));
+            if let Some((_, due)) = due_sets.next() {
                 looked.beyond.insert(head.line(), due);
             }
         }
         Ok(())
     }
 
-    /// The first shelves of a head's route and partition that are due by `until`.
-    fn shelves_of(&self, head: &Head, until: UnixMs, most: usize) -> Cmd {
-        let mut shelves = redis::cmd("ZRANGEBYLEX");
-        shelves.arg(self.0.keys.of(head.partition, "shelves"));
-        shelves.arg(format!("[{}/", head.route()));
-        shelves.arg(format!("({}/{:016}", head.route(), until.0.saturating_add(1)));
-        shelves.arg("LIMIT").arg(0).arg(most);
-        shelves
+    /// The command that reads the first due sets of a head's route and partition that are due by `until`.
+    fn due_sets_of(&self, head: &Head, until: UnixMs, most: usize) -> Cmd {
+        let mut due_sets = redis::cmd("ZRANGEBYLEX");
+        due_sets.arg(self.0.keys.of(head.partition, "shelves"));
+        due_sets.arg(format!("[{}/", head.route()));
+        due_sets.arg(format!("({}/{:016}", head.route(), until.0.saturating_add(1)));
+        due_sets.arg("LIMIT").arg(0).arg(most);
+        due_sets
     }
 }
 
 fn heads_of(partition: Partition, list: Vec<(String, f64)>) -> Vec<Head> {
-    let head = |(shelf, due)| Head { partition, shelf, due: UnixMs(due as i64) };
+    let head = |(due_set, due)| Head { partition, due_set, due: UnixMs(due as i64) };
     list.into_iter().map(head).collect()
 }
 
-/// What a look has to show of a partition by its answers: how many heads are due before the moment, those that are
-/// due later, and the first shelf of each served route that was due before. `None` if something has changed among
-/// what is due before.
-fn unchanged(p: Partition, past: &Past, answers: Vec<Value>) -> Result<Option<Vec<Head>>, StoreError> {
+/// The heads that a read has to show of a partition. The answers are: how many heads are due before the moment,
+/// the heads that are due later, and the first due set of each served route among the earlier ones. `None` if
+/// one of the earlier heads has changed.
+fn unchanged(p: Partition, past: &PastHeads, answers: Vec<Value>) -> Result<Option<Vec<Head>>, StoreError> {
     let mut answers = answers.into_iter();
     let mut next = || answers.next().unwrap_or(Value::Nil);
     let count: usize = read(next())?;
     let mut heads = heads_of(p, read(next())?);
     for head in &past.served {
         let places: Vec<String> = read(next())?;
-        let first = places.first().and_then(|place| shelf_at(place));
-        let Some((shelf, due)) = first.filter(|(_, due)| *due < past.until) else { return Ok(None) };
-        heads.push(Head { shelf, due, ..head.clone() });
+        let first = places.first().and_then(|place| due_set_at(place));
+        let Some((due_set, due)) = first.filter(|(_, due)| *due < past.until) else { return Ok(None) };
+        heads.push(Head { due_set, due, ..head.clone() });
     }
     Ok((count == past.count).then_some(heads))
 }
 
-/// Lists of those that could be asked; `Err` if nobody could.
+/// The answers of the nodes that could be asked. `Err` if none could.
 fn in_part<T: redis::FromRedisValue>(
     answers: Vec<Result<Value, StoreError>>,
 ) -> Result<Vec<Option<T>>, StoreError> {

@@ -1,4 +1,5 @@
-//! Routes whose keys leave in order: their stamps, their holders, and where their names are.
+//! Ordered routes, whose messages of one key leave in order: their sequence numbers, their owners, and the
+//! partitions of their names.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,91 +7,103 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::domain::{Partition, RouteName, StoreClock, UnixMs};
 use crate::store::call::keys::Keys;
-use crate::store::call::numbered::{Arg, Call};
+use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::reply::{integer, shape, text};
 use crate::store::call::scripts;
-use crate::store::call::scripts::With;
+use crate::store::call::scripts::ScriptVariant;
 use crate::store::handle::Ids;
 use crate::store::model::bundle::BundleId;
 use crate::store::write::name_key;
-use crate::store::{Hold, Measured, Ordered, OrderedRequest, Position, Store, StoreError, Taken, slice_of};
+use crate::store::{
+    HeldKey, MeasuredClaim, OrderPosition, OrderedAnswer, OrderedClaims, OrderedRequest, Store, StoreError,
+    slice_of,
+};
 use bytes::Bytes;
 
-/// An answer to HSCAN: the next cursor, fields and values.
-type Scanned = (u64, Vec<(Vec<u8>, String)>);
+/// The answer to HSCAN: the next cursor, and the fields with their values.
+type ScannedHeldKeys = (u64, Vec<(Vec<u8>, String)>);
 
 /// Held keys read in one trip.
 const PAGE: usize = 1000;
 
-/// The routes, and the stamps of this process. Cheap to clone.
+/// The ordered routes, and the sequence numbers that this process gave. Cheap to clone.
 #[derive(Clone)]
-pub(in crate::store) struct Order(Arc<Inner>);
+pub(in crate::store) struct KeyOrder(Arc<KeyOrderInner>);
 
-struct Inner {
+struct KeyOrderInner {
     routes: BTreeSet<RouteName>,
     clock: Arc<StoreClock>,
-    /// The highest stamp given or seen.
+    /// The highest sequence number that this process gave or saw.
     given: AtomicU64,
 }
 
-impl Order {
+impl KeyOrder {
     pub(in crate::store) fn new(routes: &BTreeSet<RouteName>, clock: &Arc<StoreClock>) -> Self {
-        Self(Arc::new(Inner { routes: routes.clone(), clock: clock.clone(), given: AtomicU64::new(0) }))
+        Self(Arc::new(KeyOrderInner {
+            routes: routes.clone(),
+            clock: clock.clone(),
+            given: AtomicU64::new(0),
+        }))
     }
 
-    /// Whether a route's keys leave in order.
+    /// Reports whether a route is an ordered one.
     pub(in crate::store) fn has(&self, route: &str) -> bool {
-        // Where there is no such route, as by default, nothing is compared.
+        // By default there is no ordered route, and nothing is compared.
         self.0.routes.iter().any(|name| name.as_str() == route)
     }
 
-    /// The first of so many stamps in a row, above all given so far. They follow Redis's clock, so that processes
-    /// hardly ever get into each other's way.
-    fn stamps(&self, count: usize) -> u64 {
+    /// Reserves `count` consecutive sequence numbers, above all that this process gave or saw, and returns the
+    /// first. The numbers follow Redis's clock, so processes hardly ever collide.
+    fn next_sequence(&self, count: usize) -> u64 {
         let now_us = self.0.clock.now_us().unwrap_or_default().max(0) as u64;
         let next = |given: u64| now_us.max(given + 1) + count as u64 - 1;
         let given = self.0.given.fetch_update(Ordering::AcqRel, Ordering::Acquire, |given| Some(next(given)));
         next(given.unwrap_or_default()) + 1 - count as u64
     }
 
-    /// Stamps up to this one were given by somebody.
-    pub(in crate::store) fn seen(&self, stamp: u64) {
-        self.0.given.fetch_max(stamp, Ordering::AcqRel);
+    /// Notes that somebody gave all sequence numbers up to this one.
+    pub(in crate::store) fn seen(&self, sequence: u64) {
+        self.0.given.fetch_max(sequence, Ordering::AcqRel);
     }
 
-    /// The id of a new bundle; `stamp` if it is known already.
+    /// The id of a new bundle. `sequence` is its sequence number if that is known already.
     pub(in crate::store) fn id(
         &self,
         ids: &Ids,
         route: &RouteName,
         first: UnixMs,
         count: usize,
-        stamp: Option<u64>,
+        sequence: Option<u64>,
     ) -> BundleId {
         if !self.has(route.as_str()) {
             return BundleId::new(route, slice_of(first), &ids.unique(), count);
         }
-        BundleId::stamped(route, slice_of(first), stamp.unwrap_or_else(|| self.stamps(count)), count)
+        BundleId::sequenced(
+            route,
+            slice_of(first),
+            sequence.unwrap_or_else(|| self.next_sequence(count)),
+            count,
+        )
     }
 }
 
 impl Store {
-    /// The first of so many stamps in a row, above all that this process gave so far.
-    pub fn stamps(&self, count: usize) -> u64 {
-        self.0.order.stamps(count)
+    /// Reserves `count` consecutive sequence numbers and returns the first.
+    pub fn next_sequence(&self, count: usize) -> u64 {
+        self.0.order.next_sequence(count)
     }
 
-    /// Claims of an ordered route in one partition, as its only holder. `Err` means that there may be claims which
-    /// the caller knows nothing of: it must give up its holder's name.
-    pub async fn claim_in_order(&self, request: &OrderedRequest) -> Result<Ordered, StoreError> {
+    /// Claims bundles of an ordered route in one partition, as its only owner. After an `Err` there may be
+    /// claims that the caller does not know: it must give up its owner name.
+    pub async fn claim_in_order(&self, request: &OrderedRequest) -> Result<OrderedAnswer, StoreError> {
         let until_us = self.lease_end(&request.claim);
         Ok(match self.claim_in_order_measured(request).await? {
-            Ordered::Taken(Taken { claimed, left, holds }) => {
+            OrderedAnswer::Claimed(OrderedClaims { claimed, left, held_keys }) => {
                 let claimed = self.open_claimed(request.claim.partition, &claimed, &until_us).await?;
-                Ordered::Taken(Taken { claimed, left, holds })
+                OrderedAnswer::Claimed(OrderedClaims { claimed, left, held_keys })
             }
-            Ordered::Wait(ms) => Ordered::Wait(ms),
-            Ordered::Lost => Ordered::Lost,
+            OrderedAnswer::Wait(ms) => OrderedAnswer::Wait(ms),
+            OrderedAnswer::Lost => OrderedAnswer::Lost,
         })
     }
 
@@ -98,72 +111,79 @@ impl Store {
     pub async fn claim_in_order_measured(
         &self,
         request: &OrderedRequest,
-    ) -> Result<Ordered<Measured>, StoreError> {
+    ) -> Result<OrderedAnswer<MeasuredClaim>, StoreError> {
         let p = request.claim.partition;
         let may_take = if request.may_take { "1" } else { "0" };
-        let mut head: Vec<Arg> = vec![
+        let mut head: Vec<ScriptArg> = vec![
             request.route.as_str().into(),
-            request.holder.as_str().into(),
+            request.owner.as_str().into(),
             may_take.into(),
             request.until.0.into(),
             request.freed.len().into(),
         ];
-        head.extend(request.freed.iter().cloned().map(Arg::Blob));
-        let (token, mut values) =
-            self.send_claim(&request.claim, head, With { ordered: true, ..With::default() }).await?;
+        head.extend(request.freed.iter().cloned().map(ScriptArg::Blob));
+        let (token, mut values) = self
+            .send_claim(&request.claim, head, ScriptVariant { ordered: true, ..ScriptVariant::default() })
+            .await?;
         let mode = values.first().map(text).transpose()?.unwrap_or_default();
         match (mode.as_str(), values.len()) {
-            ("h", 2) => return Ok(Ordered::Wait(integer(&values[1])?.max(0) as u64)),
-            ("l", 2) => return Ok(Ordered::Lost),
+            ("h", 2) => return Ok(OrderedAnswer::Wait(integer(&values[1])?.max(0) as u64)),
+            ("l", 2) => return Ok(OrderedAnswer::Lost),
             ("n" | "o", 3..) => {}
             _ => return Err(shape("the answer to an ordered claim")),
         }
         let rows = values.split_off(3);
         let (due, id) = (text(&values[1])?, text(&values[2])?);
         let left = match BundleId::parse(&id) {
-            Some(id) => Some(Position { due: UnixMs(integer(&values[1])?), stamp: id.stamp() }),
+            Some(id) => Some(OrderPosition { due: UnixMs(integer(&values[1])?), sequence: id.sequence() }),
             None if due.is_empty() => None,
-            // Junk that the audit will remove; what lies behind it is not known.
-            None => Some(Position { due: UnixMs(integer(&values[1])?), stamp: 0 }),
+            // A scrub will remove this malformed member. What lies behind it is not known.
+            None => Some(OrderPosition { due: UnixMs(integer(&values[1])?), sequence: 0 }),
         };
         let claimed = self.measure(&request.claim, &token, &rows).await?;
-        let holds = if mode == "n" { Some(self.holds(p, &request.route).await?) } else { None };
-        if let Some(highest) = holds.iter().flatten().map(|(_, hold)| hold.to).max() {
+        let held_keys = if mode == "n" { Some(self.held_keys(p, &request.route).await?) } else { None };
+        if let Some(highest) = held_keys.iter().flatten().map(|(_, hold)| hold.to).max() {
             self.0.order.seen(highest);
         }
-        Ok(Ordered::Taken(Taken { claimed, left, holds }))
+        Ok(OrderedAnswer::Claimed(OrderedClaims { claimed, left, held_keys }))
     }
 
-    /// Gives an ordered route up, which nothing is claimed of any more, so that its next holder need not wait.
-    pub async fn release(&self, p: Partition, route: &RouteName, holder: &str) -> Result<(), StoreError> {
-        let (keys, args) = (vec![self.0.keys.order(p)], vec![route.as_str().into(), holder.into()]);
-        let call = Call { script: &scripts::RELEASE, op: "release", keys, args, blobs: Vec::new() };
+    /// Gives up an ordered route of which nothing is claimed any more, so that its next owner need not wait.
+    pub async fn release_route(
+        &self,
+        p: Partition,
+        route: &RouteName,
+        owner: &str,
+    ) -> Result<(), StoreError> {
+        let (keys, args) = (vec![self.0.keys.order(p)], vec![route.as_str().into(), owner.into()]);
+        let call =
+            ScriptCall { script: &scripts::RELEASE_ROUTE, op: "release", keys, args, blobs: Vec::new() };
         self.0.settles.run_unnumbered(p, &call).await.map(drop)
     }
 
-    /// All keys of a route that are held back in a partition. Only its holder changes them.
-    async fn holds(&self, p: Partition, route: &RouteName) -> Result<Vec<(Bytes, Hold)>, StoreError> {
+    /// All held keys of a route in a partition. Only the route's owner changes them.
+    async fn held_keys(&self, p: Partition, route: &RouteName) -> Result<Vec<(Bytes, HeldKey)>, StoreError> {
         let prefix = format!("k:{route}/");
-        let (mut cursor, mut holds) = (0u64, Vec::new());
+        let (mut cursor, mut held_keys) = (0u64, Vec::new());
         loop {
             let mut pipe = redis::pipe();
             pipe.cmd("HSCAN").arg(self.0.keys.order(p)).arg(cursor);
             pipe.arg("MATCH").arg(format!("{prefix}*")).arg("COUNT").arg(PAGE);
-            let (found,): (Scanned,) = self.ask(p, &pipe).await?;
+            let (found,): (ScannedHeldKeys,) = self.ask(p, &pipe).await?;
             cursor = found.0;
-            holds.extend(found.1.into_iter().filter_map(|(field, value)| {
-                Some((Bytes::from(field).slice(prefix.len()..), Hold::parse(&value)?))
+            held_keys.extend(found.1.into_iter().filter_map(|(field, value)| {
+                Some((Bytes::from(field).slice(prefix.len()..), HeldKey::parse(&value)?))
             }));
             if cursor == 0 {
-                return Ok(holds);
+                return Ok(held_keys);
             }
         }
     }
 
-    /// The partition in which a message of this name or `~` id is to be looked for. Names of an ordered route live
-    /// with their keys: all partitions are asked, in one trip; `home` comes first, and is the answer where nothing is
-    /// found.
-    pub async fn whereabouts(
+    /// The partition in which to look for a message of this name or `~` id. Names of an ordered route live with
+    /// their keys, so all partitions are asked in one trip. `home` is preferred, and is the answer if nothing
+    /// is found.
+    pub async fn locate(
         &self,
         route: &RouteName,
         id: &str,

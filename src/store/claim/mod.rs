@@ -1,4 +1,4 @@
-//! What timers ask of the store: which bundles are due, claiming and reading them, and settling them once verdicts are in.
+//! Calls of the timers: finding due bundles, claiming and reading them, and settling them once verdicts are in.
 
 pub(super) mod blobs;
 pub(super) mod claims;

@@ -1,4 +1,4 @@
-//! What the timer asks of the store once verdicts are in: settle, divide, hold on, give back.
+//! Calls of the timer once verdicts are in: settle, divide, extend, give back.
 
 use std::sync::Arc;
 
@@ -6,106 +6,120 @@ use bytes::Bytes;
 use redis::Value;
 
 use crate::domain::{Flags, Partition};
-use crate::store::call::numbered::{Arg, Call};
+use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::reply::{shape, text};
 use crate::store::call::scripts;
-use crate::store::call::scripts::With;
+use crate::store::call::scripts::ScriptVariant;
 use crate::store::model::bundle::BundleId;
-use crate::store::write::{dead_blob, dead_id, graves, name_key};
+use crate::store::write::{dead_blob, dead_id, name_key, queues};
 use crate::store::{
-    Claim, DeadId, DeadLetter, Division, Held, Hold, Progress, Remainder, Settlement, Store, StoreError,
-    encode,
+    Claim, ClaimProgress, DeadId, DeadLetter, Division, HeldKey, Remainder, SettleAnswer, Settlement, Store,
+    StoreError, encode,
 };
 
 impl Store {
-    /// Takes wholly confirmed bundles of one partition out of the store. Answers each: `Done`, or `Stale`
-    /// if the claim was lost meanwhile (then what is confirmed was noted for its next holder).
-    pub async fn settle(&self, p: Partition, settled: &[Settlement]) -> Result<Vec<Held>, StoreError> {
+    /// Takes wholly confirmed bundles of one partition out of the store. Answers each bundle: `Applied`, or
+    /// `Stale` if the claim was lost meanwhile. For a stale claim the store notes what is confirmed, for the
+    /// next owner.
+    pub async fn settle(
+        &self,
+        p: Partition,
+        settled: &[Settlement],
+    ) -> Result<Vec<SettleAnswer>, StoreError> {
         let delivered = settled.iter().map(|s| (s.claim.id.route(), &s.delivered[..]));
-        let memory = self.0.memory.args(delivered);
-        let with = With { remembers: !memory.is_empty(), ..With::default() };
+        let delivered_names = self.0.delivered_names.args(delivered);
+        let with = ScriptVariant { remembers: !delivered_names.is_empty(), ..ScriptVariant::default() };
         let mut keys = self.0.keys.fixed_of(p, with);
         keys.extend(settled.iter().map(|s| self.0.keys.blob(p, &s.claim.id)));
-        let mut args: Vec<Arg> = vec![settled.len().into()];
+        let mut args: Vec<ScriptArg> = vec![settled.len().into()];
         for s in settled {
-            args.extend::<[Arg; 3]>([
+            args.extend::<[ScriptArg; 3]>([
                 s.claim.id.as_str().into(),
                 s.claim.token.as_ref().into(),
                 s.names.len().into(),
             ]);
             for (name, index) in &s.names {
-                args.extend::<[Arg; 2]>([format!("{}/{name}", s.claim.id.route()).into(), (*index).into()]);
+                args.extend::<[ScriptArg; 2]>([
+                    format!("{}/{name}", s.claim.id.route()).into(),
+                    (*index).into(),
+                ]);
             }
         }
-        args.extend(memory);
-        let call = Call { script: scripts::SETTLE.of(with), op: "settle", keys, args, blobs: Vec::new() };
+        args.extend(delivered_names);
+        let call =
+            ScriptCall { script: scripts::SETTLE.of(with), op: "settle", keys, args, blobs: Vec::new() };
         letters(&self.0.settles.run(p, call).await?, settled.len())
     }
 
-    /// Settles a bundle of which something remains. The remainders that were born claimed are answered with
-    /// their claims, in order.
-    pub async fn divide(&self, division: &Division) -> Result<Held, StoreError> {
+    /// Settles a bundle of which something remains. Returns the new claims of the remainders that stay in
+    /// flight, in order.
+    pub async fn divide(&self, division: &Division) -> Result<SettleAnswer, StoreError> {
         let p = division.claim.partition;
-        let fresh: Vec<(BundleId, &Remainder)> =
+        let new_bundles: Vec<(BundleId, &Remainder)> =
             division.remainders.iter().map(|r| (self.new_id(&division.claim.id, r), r)).collect();
-        let mut shelves: Vec<&str> =
-            fresh.iter().filter(|(_, r)| r.lease_ms.is_none()).map(|(id, _)| id.shelf()).collect();
-        shelves.sort_unstable();
-        shelves.dedup();
+        let mut due_sets: Vec<&str> =
+            new_bundles.iter().filter(|(_, r)| r.lease_ms.is_none()).map(|(id, _)| id.due_set()).collect();
+        due_sets.sort_unstable();
+        due_sets.dedup();
         let dead: Vec<DeadId> = division.dead.iter().map(|letter| dead_id(letter, p, &self.0.ids)).collect();
-        let (graves, places) = graves(&dead);
+        let (queues, places) = queues(&dead);
         let route = division.claim.id.route();
-        let memory = self.0.memory.args(std::iter::once((route, &division.delivered[..])));
-        let with = With { remembers: !memory.is_empty(), ordered: self.0.order.has(route) };
+        let delivered_names = self.0.delivered_names.args(std::iter::once((route, &division.delivered[..])));
+        let with = ScriptVariant { remembers: !delivered_names.is_empty(), ordered: self.0.order.has(route) };
         let mut keys = self.0.keys.fixed_of(p, with);
         keys.push(self.0.keys.blob(p, &division.claim.id));
-        keys.extend(shelves.iter().map(|shelf| self.0.keys.due(p, shelf)));
-        keys.extend(fresh.iter().map(|(id, _)| self.0.keys.blob(p, id)));
+        keys.extend(due_sets.iter().map(|due_set| self.0.keys.due(p, due_set)));
+        keys.extend(new_bundles.iter().map(|(id, _)| self.0.keys.blob(p, id)));
         keys.extend(dead.iter().map(|id| self.0.keys.dead(id)));
-        keys.extend(graves.iter().map(|grave| self.0.keys.grave(p, grave)));
+        keys.extend(queues.iter().map(|queue| self.0.keys.queue(p, queue)));
         keys.push(self.0.keys.put_back(p));
         let confirmed = bitmap(&division.confirmed);
-        let mut args: Vec<Arg> = vec![
+        let mut args: Vec<ScriptArg> = vec![
             division.claim.id.as_str().into(),
             division.claim.token.as_ref().into(),
             confirmed.into(),
             (if division.dead.iter().any(DeadLetter::is_empty) { "1" } else { "0" }).into(),
-            shelves.len().into(),
-            fresh.len().into(),
+            due_sets.len().into(),
+            new_bundles.len().into(),
             dead.len().into(),
-            graves.len().into(),
+            queues.len().into(),
         ];
-        args.extend(shelves.iter().map(|&shelf| Arg::from(shelf)));
+        args.extend(due_sets.iter().map(|&due_set| ScriptArg::from(due_set)));
         let mut held = Vec::new();
-        for (id, remainder) in &fresh {
+        for (id, remainder) in &new_bundles {
             let token: Arc<str> = self.0.ids.unique().into();
-            push_remainder(&mut args, id, remainder, &shelves, &token);
+            push_remainder(&mut args, id, remainder, &due_sets, &token);
             if remainder.lease_ms.is_some() {
                 held.push(Claim { partition: p, id: id.clone(), token });
             }
         }
         for ((id, place), letter) in dead.iter().zip(places).zip(&division.dead) {
-            args.extend::<[Arg; 3]>([id.as_str().into(), place.into(), Arg::Blob(dead_blob(letter))]);
+            args.extend::<[ScriptArg; 3]>([
+                id.as_str().into(),
+                place.into(),
+                ScriptArg::Blob(dead_blob(letter)),
+            ]);
         }
-        args.extend(graves.into_iter().map(Arg::Text));
+        args.extend(queues.into_iter().map(ScriptArg::Text));
         args.push(division.freed.len().into());
         for (name, index) in &division.freed {
-            args.extend::<[Arg; 2]>([
+            args.extend::<[ScriptArg; 2]>([
                 format!("{}/{name}", division.claim.id.route()).into(),
                 (*index).into(),
             ]);
         }
-        push_moves(&mut args, &fresh);
+        push_moves(&mut args, &new_bundles);
         if with.ordered {
-            push_holds(&mut args, &division.holds);
+            push_holds(&mut args, &division.held_keys);
         }
-        push_asked(&mut args, &fresh);
-        args.extend(memory);
-        let call = Call { script: scripts::DIVIDE.of(with), op: "divide", keys, args, blobs: Vec::new() };
+        push_asked(&mut args, &new_bundles);
+        args.extend(delivered_names);
+        let call =
+            ScriptCall { script: scripts::DIVIDE.of(with), op: "divide", keys, args, blobs: Vec::new() };
         let answer = text(&self.0.settles.run(p, call).await?)?;
         match answer.as_str() {
-            "o" => Ok(Held::Done(held)),
-            "s" => Ok(Held::Stale),
+            "o" => Ok(SettleAnswer::Applied(held)),
+            "s" => Ok(SettleAnswer::Stale),
             _ => Err(shape("the answer to a divide")),
         }
     }
@@ -115,93 +129,108 @@ impl Store {
         &self,
         p: Partition,
         lease_ms: u64,
-        held: &[Progress],
-    ) -> Result<Vec<Held>, StoreError> {
-        let memory = self.delivered(held);
+        held: &[ClaimProgress],
+    ) -> Result<Vec<SettleAnswer>, StoreError> {
+        let delivered_names = self.delivered(held);
         let ordered = held.iter().any(|h| self.0.order.has(h.claim.id.route()));
-        let with = With { remembers: !memory.is_empty(), ordered };
+        let with = ScriptVariant { remembers: !delivered_names.is_empty(), ordered };
         let mut keys = self.0.keys.fixed_of(p, with);
         keys.extend(held.iter().map(|h| self.0.keys.blob(p, &h.claim.id)));
-        let mut args: Vec<Arg> = vec![lease_ms.into(), held.len().into()];
+        let mut args: Vec<ScriptArg> = vec![lease_ms.into(), held.len().into()];
         push_claims(&mut args, held);
-        args.extend(memory);
-        let call = Call { script: scripts::HOLD.of(with), op: "extend", keys, args, blobs: Vec::new() };
-        letters(&self.0.settles.run_unnumbered(p, &call).await?, held.len())
-    }
-
-    /// Returns claims of one partition that will not be used; what of them is confirmed is noted.
-    pub async fn give_back(&self, p: Partition, held: &[Progress]) -> Result<Vec<Held>, StoreError> {
-        let memory = self.delivered(held);
-        let with = With { remembers: !memory.is_empty(), ..With::default() };
-        let mut keys = self.0.keys.fixed_of(p, with);
-        keys.extend(held.iter().map(|h| self.0.keys.due(p, h.claim.id.shelf())));
-        let mut args: Vec<Arg> = vec!["".into(), held.len().into()];
-        push_claims(&mut args, held);
-        args.extend(memory);
+        args.extend(delivered_names);
         let call =
-            Call { script: scripts::GIVE_BACK.of(with), op: "give_back", keys, args, blobs: Vec::new() };
+            ScriptCall { script: scripts::EXTEND.of(with), op: "extend", keys, args, blobs: Vec::new() };
         letters(&self.0.settles.run_unnumbered(p, &call).await?, held.len())
     }
 
-    /// Returns claims of one partition whose content this version cannot read, as if they had never been opened: due
-    /// again after `wait_ms`, so that they stand before nothing else; 0: in their places.
+    /// Returns claims of one partition that will not be used, and notes what of them is confirmed.
+    pub async fn give_back(
+        &self,
+        p: Partition,
+        held: &[ClaimProgress],
+    ) -> Result<Vec<SettleAnswer>, StoreError> {
+        let delivered_names = self.delivered(held);
+        let with = ScriptVariant { remembers: !delivered_names.is_empty(), ..ScriptVariant::default() };
+        let mut keys = self.0.keys.fixed_of(p, with);
+        keys.extend(held.iter().map(|h| self.0.keys.due(p, h.claim.id.due_set())));
+        let mut args: Vec<ScriptArg> = vec!["".into(), held.len().into()];
+        push_claims(&mut args, held);
+        args.extend(delivered_names);
+        let call = ScriptCall {
+            script: scripts::GIVE_BACK.of(with),
+            op: "give_back",
+            keys,
+            args,
+            blobs: Vec::new(),
+        };
+        letters(&self.0.settles.run_unnumbered(p, &call).await?, held.len())
+    }
+
+    /// Returns claims of one partition whose content this version cannot read, as if they had never been
+    /// opened. The bundles are due again after `wait_ms`, so that they block nothing else. With 0 they keep
+    /// their places.
     pub async fn put_off(&self, p: Partition, claims: &[Claim], wait_ms: u64) -> Result<(), StoreError> {
         let mut keys = self.0.keys.fixed(p);
-        keys.extend(claims.iter().map(|claim| self.0.keys.due(p, claim.id.shelf())));
-        let mut args: Vec<Arg> = vec![wait_ms.to_string().into(), claims.len().into()];
+        keys.extend(claims.iter().map(|claim| self.0.keys.due(p, claim.id.due_set())));
+        let mut args: Vec<ScriptArg> = vec![wait_ms.to_string().into(), claims.len().into()];
         for claim in claims {
-            args.extend::<[Arg; 3]>([claim.id.as_str().into(), claim.token.as_ref().into(), "".into()]);
+            args.extend::<[ScriptArg; 3]>([claim.id.as_str().into(), claim.token.as_ref().into(), "".into()]);
         }
-        let script = scripts::GIVE_BACK.of(With::default());
-        let call = Call { script, op: "put_off", keys, args, blobs: Vec::new() };
+        let script = scripts::GIVE_BACK.of(ScriptVariant::default());
+        let call = ScriptCall { script, op: "put_off", keys, args, blobs: Vec::new() };
         letters(&self.0.settles.run_unnumbered(p, &call).await?, claims.len()).map(drop)
     }
 
-    fn delivered(&self, held: &[Progress]) -> Vec<Arg> {
-        self.0.memory.args(held.iter().map(|h| (h.claim.id.route(), &h.delivered[..])))
+    fn delivered(&self, held: &[ClaimProgress]) -> Vec<ScriptArg> {
+        self.0.delivered_names.args(held.iter().map(|h| (h.claim.id.route(), &h.delivered[..])))
     }
 
     fn new_id(&self, old: &BundleId, remainder: &Remainder) -> BundleId {
-        let (route, bundle) = (&remainder.fresh.route, &remainder.fresh.bundle);
-        // As many stamps as it has messages belong to a bundle: what stays in its place takes of its own.
+        let (route, bundle) = (&remainder.new_bundle.route, &remainder.new_bundle.bundle);
+        // A bundle has as many sequence numbers as messages. A remainder that keeps its place takes those of
+        // its first message.
         let first = remainder.from.iter().min().copied().unwrap_or_default();
-        let stamp = remainder.stamp.unwrap_or(old.stamp() + u64::from(first));
-        self.0.order.id(&self.0.ids, route, bundle.first_due(), bundle.entries.len(), Some(stamp))
+        let sequence = remainder.sequence.unwrap_or(old.sequence() + u64::from(first));
+        self.0.order.id(&self.0.ids, route, bundle.first_due(), bundle.entries.len(), Some(sequence))
     }
 }
 
 fn push_remainder(
-    args: &mut Vec<Arg>,
+    args: &mut Vec<ScriptArg>,
     id: &BundleId,
     remainder: &Remainder,
-    shelves: &[&str],
+    due_sets: &[&str],
     token: &Arc<str>,
 ) {
-    let shelf = shelves.iter().position(|s| *s == id.shelf()).map_or(0, |at| at + 1);
+    let due_set = due_sets.iter().position(|s| *s == id.due_set()).map_or(0, |at| at + 1);
     let (token, lease) = match remainder.lease_ms {
         Some(lease) => (token.as_ref(), lease),
         None => ("", 0),
     };
-    args.extend::<[Arg; 7]>([
+    args.extend::<[ScriptArg; 7]>([
         id.as_str().into(),
-        shelf.into(),
-        remainder.fresh.bundle.first_due().0.into(),
-        Arg::Blob(encode(&remainder.fresh.bundle)),
+        due_set.into(),
+        remainder.new_bundle.bundle.first_due().0.into(),
+        ScriptArg::Blob(encode(&remainder.new_bundle.bundle)),
         token.into(),
         lease.into(),
         remainder.expiries.into(),
     ]);
 }
 
-/// Names follow their messages: the producer's own, and the `~` ids of those that have left the bundle and
-/// the due time which that id speaks of. What is on its way to the dead letters has given its name up.
-fn push_moves(args: &mut Vec<Arg>, fresh: &[(BundleId, &Remainder)]) {
-    let mut moves: Vec<Arg> = Vec::new();
-    for (place, (_, remainder)) in fresh.iter().enumerate() {
-        for (index, (entry, from)) in remainder.fresh.bundle.entries.iter().zip(&remainder.from).enumerate() {
+/// Appends the names that follow their messages: the producer's own names, and `~` ids of messages that have
+/// left the bundle and due time which the id names. A message on its way to the dead letters has given up its
+/// name.
+fn push_moves(args: &mut Vec<ScriptArg>, new_bundles: &[(BundleId, &Remainder)]) {
+    let mut moves: Vec<ScriptArg> = Vec::new();
+    for (place, (_, remainder)) in new_bundles.iter().enumerate() {
+        for (index, (entry, from)) in
+            remainder.new_bundle.bundle.entries.iter().zip(&remainder.from).enumerate()
+        {
             if let Some(id) = entry.id.as_ref().filter(|_| !entry.flags.has(Flags::DYING)) {
-                moves.extend::<[Arg; 4]>([
-                    name_key(&remainder.fresh.route, id).into(),
+                moves.extend::<[ScriptArg; 4]>([
+                    name_key(&remainder.new_bundle.route, id).into(),
                     (*from).into(),
                     (place + 1).into(),
                     index.into(),
@@ -213,27 +242,27 @@ fn push_moves(args: &mut Vec<Arg>, fresh: &[(BundleId, &Remainder)]) {
     args.extend(moves);
 }
 
-fn push_holds(args: &mut Vec<Arg>, holds: &[(Bytes, Hold)]) {
-    args.push(holds.len().into());
-    for (key, hold) in holds {
-        args.extend::<[Arg; 2]>([Arg::Blob(key.clone()), hold.text().into()]);
+fn push_holds(args: &mut Vec<ScriptArg>, held_keys: &[(Bytes, HeldKey)]) {
+    args.push(held_keys.len().into());
+    for (key, hold) in held_keys {
+        args.extend::<[ScriptArg; 2]>([ScriptArg::Blob(key.clone()), hold.text().into()]);
     }
-    args.push(holds.iter().map(|(_, hold)| hold.to).max().unwrap_or_default().into());
+    args.push(held_keys.iter().map(|(_, hold)| hold.to).max().unwrap_or_default().into());
 }
 
-/// When what goes back was to be delivered, by bundle: its due time says only when it is tried next.
-fn push_asked(args: &mut Vec<Arg>, fresh: &[(BundleId, &Remainder)]) {
-    let asked = |r: &Remainder| r.fresh.bundle.entries.iter().filter_map(|entry| entry.asked).min();
-    let late: Vec<_> = fresh.iter().filter_map(|(id, r)| Some((id, asked(r)?))).collect();
+/// Appends when the returned bundles were to be delivered. Their due time only says when they are tried next.
+fn push_asked(args: &mut Vec<ScriptArg>, new_bundles: &[(BundleId, &Remainder)]) {
+    let asked = |r: &Remainder| r.new_bundle.bundle.entries.iter().filter_map(|entry| entry.asked).min();
+    let late: Vec<_> = new_bundles.iter().filter_map(|(id, r)| Some((id, asked(r)?))).collect();
     args.push(late.len().into());
     for (id, asked) in late {
-        args.extend::<[Arg; 2]>([id.as_str().into(), asked.0.into()]);
+        args.extend::<[ScriptArg; 2]>([id.as_str().into(), asked.0.into()]);
     }
 }
 
-fn push_claims(args: &mut Vec<Arg>, held: &[Progress]) {
-    for Progress { claim, confirmed, .. } in held {
-        args.extend::<[Arg; 3]>([
+fn push_claims(args: &mut Vec<ScriptArg>, held: &[ClaimProgress]) {
+    for ClaimProgress { claim, confirmed, .. } in held {
+        args.extend::<[ScriptArg; 3]>([
             claim.id.as_str().into(),
             claim.token.as_ref().into(),
             confirmed.as_deref().map(bitmap).unwrap_or_default().into(),
@@ -245,10 +274,13 @@ fn bitmap(bits: &[bool]) -> String {
     bits.iter().map(|&bit| if bit { '1' } else { '0' }).collect()
 }
 
-fn letters(answer: &Value, expected: usize) -> Result<Vec<Held>, StoreError> {
+fn letters(answer: &Value, expected: usize) -> Result<Vec<SettleAnswer>, StoreError> {
     let letters = text(answer)?;
     if letters.len() != expected {
         return Err(shape("the answer about some claims"));
     }
-    Ok(letters.chars().map(|l| if l == 's' { Held::Stale } else { Held::Done(Vec::new()) }).collect())
+    Ok(letters
+        .chars()
+        .map(|l| if l == 's' { SettleAnswer::Stale } else { SettleAnswer::Applied(Vec::new()) })
+        .collect())
 }

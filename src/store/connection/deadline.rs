@@ -1,9 +1,9 @@
 //! A connection whose calls have deadlines that grow with their bytes.
 //!
-//! One connection carries all calls of a role, and answers them in their order. A call therefore waits for its own
-//! bytes and for those of the calls before it: [`Traffic`] counts both. Probes and small calls behind a large answer
-//! are given its time too. A connection on which nothing is answered for as long as the oldest call alone may take is
-//! dead, however much is queued on it.
+//! One connection carries all calls of a role and answers them in order. A call therefore waits for its own
+//! bytes and for those of the calls before it: [`WireTraffic`] counts both. Probes and small calls behind a
+//! large answer are given its time too. A connection is dead when nothing is answered on it for as long as the
+//! oldest call alone may take, however much is queued.
 
 use std::fmt;
 use std::pin::pin;
@@ -17,19 +17,19 @@ use tokio::time::Instant;
 
 use crate::mutants::{self, Mutant};
 
-/// Slowest link that is not given up, bytes a second: a call may take so long for its bytes and for those before it,
-/// on top of the time that a small one may take.
+/// Slowest link that is not given up, bytes a second. A call may take this long for its bytes and for those
+/// before it, on top of the time of a small call.
 pub(in crate::store) const FLOOR_RATE: u64 = 1 << 20;
-/// Silence is looked for this often while large calls are waited for.
+/// How often a waiting large call checks whether the connection has gone silent.
 const LISTEN: Duration = Duration::from_millis(250);
 /// Bytes of the protocol around an argument.
 const FRAME: usize = 16;
 
-/// A connection to one server. Cheap to clone; clones share their traffic.
+/// A connection to one server. Cheap to clone. Clones share their traffic.
 #[derive(Clone)]
-pub(in crate::store) struct Wire {
+pub(in crate::store) struct RedisWire {
     connection: MultiplexedConnection,
-    traffic: Arc<Traffic>,
+    traffic: Arc<WireTraffic>,
     /// Longest wait for the answer to a small call on an idle connection.
     response: Duration,
     /// Bytes that the answers to this clone's next calls may have.
@@ -38,33 +38,33 @@ pub(in crate::store) struct Wire {
 
 /// Bytes on a connection, both ways, in the order of its calls.
 #[derive(Debug, Default)]
-struct Traffic {
-    /// All that was ever sent or asked for.
+struct WireTraffic {
+    /// Bytes that were ever sent or asked for.
     begun: AtomicU64,
-    /// That much of it is answered: answers come in the order of the calls.
+    /// How many of these bytes are answered. Answers come in the order of the calls.
     answered: AtomicU64,
 }
 
-impl fmt::Debug for Wire {
+impl fmt::Debug for RedisWire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wire").field("traffic", &self.traffic).finish_non_exhaustive()
     }
 }
 
-impl Wire {
-    /// `connection` must have no response timeout of its own.
+impl RedisWire {
+    /// Wraps a connection, which must have no response timeout of its own.
     pub(in crate::store) fn new(connection: MultiplexedConnection, response: Duration) -> Self {
         Self { connection, traffic: Arc::default(), response, asked: 0 }
     }
 
-    /// The same connection for calls whose answers may have so many bytes.
+    /// The same connection, for calls whose answers may have this many bytes.
     pub(in crate::store) fn asking(&self, bytes: u64) -> Self {
         Self { asked: bytes, ..self.clone() }
     }
 }
 
-impl Traffic {
-    /// Waits for the answer to a call of so many bytes, as long as it may take.
+impl WireTraffic {
+    /// Waits for the answer to a call of this many bytes, as long as it may take.
     async fn carry<T>(
         &self,
         bytes: u64,
@@ -72,7 +72,7 @@ impl Traffic {
         call: impl Future<Output = RedisResult<T>>,
     ) -> RedisResult<T> {
         let end = self.begun.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let mut patience = Patience::new(end, self.answered.load(Ordering::Relaxed), response);
+        let mut patience = CallDeadline::new(end, self.answered.load(Ordering::Relaxed), response);
         let mut call = pin!(call);
         loop {
             match tokio::time::timeout_at(patience.next(), &mut call).await {
@@ -89,30 +89,30 @@ impl Traffic {
     }
 }
 
-/// How long one call waits.
-struct Patience {
+/// The deadline of one call.
+struct CallDeadline {
     /// Where the call's bytes end in its connection's traffic.
     end: u64,
     response: Duration,
-    /// Not one moment longer, whatever is answered meanwhile.
+    /// The hard limit, whatever is answered meanwhile.
     latest: Instant,
-    /// What was answered, as last seen, and since when.
+    /// The bytes that were answered when last seen, and since when.
     answered: u64,
     since: Instant,
 }
 
-impl Patience {
+impl CallDeadline {
     fn new(end: u64, answered: u64, response: Duration) -> Self {
         let since = Instant::now();
         Self { end, response, latest: since + response + time_of(end, answered), answered, since }
     }
 
-    /// When nothing must have been answered since, for the connection to be dead.
+    /// The moment at which the connection is dead, if nothing more is answered until then.
     fn silent_at(&self) -> Instant {
         self.since + self.response + time_of(self.end, self.answered)
     }
 
-    /// When to look again.
+    /// The next moment to check.
     fn next(&self) -> Instant {
         let due = self.latest.min(self.silent_at());
         if time_of(self.end, self.answered) > LISTEN { due.min(Instant::now() + LISTEN) } else { due }
@@ -127,7 +127,7 @@ impl Patience {
     }
 }
 
-/// How long the bytes from what is answered to the end of a call may take.
+/// How long the bytes between the answered ones and the end of a call may take.
 fn time_of(end: u64, answered: u64) -> Duration {
     if mutants::is(Mutant::FixedDeadlines) {
         return Duration::ZERO;
@@ -135,13 +135,13 @@ fn time_of(end: u64, answered: u64) -> Duration {
     Duration::from_micros(end.saturating_sub(answered).saturating_mul(1_000_000) / FLOOR_RATE)
 }
 
-/// What a command takes on the wire.
+/// The bytes of a command on the wire.
 fn size(command: &Cmd) -> u64 {
     let of = |arg: Arg<&[u8]>| FRAME + if let Arg::Simple(bytes) = arg { bytes.len() } else { 0 };
     command.args_iter().map(of).sum::<usize>() as u64
 }
 
-impl ConnectionLike for Wire {
+impl ConnectionLike for RedisWire {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         let bytes = size(cmd) + self.asked;
         let call = self.connection.req_packed_command(cmd);
@@ -175,15 +175,15 @@ mod tests {
     const RESPONSE: Duration = Duration::from_secs(2);
     const MIB: u64 = 1 << 20;
 
-    /// Seconds after which a call of so many bytes gives up if it is never answered.
-    async fn gives_up(traffic: &Traffic, bytes: u64) -> f64 {
+    /// Seconds after which a call of this many bytes gives up if it is never answered.
+    async fn gives_up(traffic: &WireTraffic, bytes: u64) -> f64 {
         let start = Instant::now();
         let error = traffic.carry(bytes, RESPONSE, pending::<RedisResult<()>>()).await.unwrap_err();
         assert!(error.is_timeout(), "{error}");
         start.elapsed().as_secs_f64()
     }
 
-    async fn answers(traffic: &Traffic, bytes: u64, seconds: f64) -> RedisResult<()> {
+    async fn answers(traffic: &WireTraffic, bytes: u64, seconds: f64) -> RedisResult<()> {
         let call = async {
             sleep(Duration::from_secs_f64(seconds)).await;
             Ok(())
@@ -193,22 +193,22 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_small_call_waits_as_long_as_ever() {
-        let waited = gives_up(&Traffic::default(), 100).await;
+        let waited = gives_up(&WireTraffic::default(), 100).await;
         assert!((2.0..2.1).contains(&waited), "{waited}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_call_waits_for_its_bytes_at_the_floor_rate() {
         for mib in [1, 4, 64, 256] {
-            answers(&Traffic::default(), mib * MIB, mib as f64 + 1.9).await.expect("in time");
-            let waited = gives_up(&Traffic::default(), mib * MIB).await;
+            answers(&WireTraffic::default(), mib * MIB, mib as f64 + 1.9).await.expect("in time");
+            let waited = gives_up(&WireTraffic::default(), mib * MIB).await;
             assert!((mib as f64 + 2.0..mib as f64 + 2.3).contains(&waited), "{mib} MiB: {waited}");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_probe_waits_for_what_is_before_it_and_not_for_what_is_answered() {
-        let traffic = Traffic::default();
+        let traffic = WireTraffic::default();
         let (large, probe) = tokio::join!(answers(&traffic, 8 * MIB, 9.0), answers(&traffic, 10, 9.5));
         large.and(probe).expect("in time");
         let waited = gives_up(&traffic, 10).await;
@@ -217,7 +217,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_dead_connection_is_noticed_by_its_oldest_call_however_much_is_queued() {
-        let traffic = Traffic::default();
+        let traffic = WireTraffic::default();
         let oldest = gives_up(&traffic, MIB);
         let behind = gives_up(&traffic, 200 * MIB);
         tokio::pin!(behind);
@@ -232,7 +232,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_fell_silent_is_noticed_before_the_whole_queue_had_its_time() {
-        let traffic = Traffic::default();
+        let traffic = WireTraffic::default();
         let calls = async { tokio::join!(answers(&traffic, 100 * MIB, 1.0), gives_up(&traffic, MIB)).1 };
         let waited = calls.await;
         assert!((4.0..4.6).contains(&waited), "{waited}: answered up to it after 1 s, then silence");

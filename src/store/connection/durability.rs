@@ -1,45 +1,48 @@
-//! Waiting until what a connection has written is where its tier wants it: `WAIT`, `WAITAOF`.
+//! Waits until the writes of a connection are where its tier wants them: `WAIT`, `WAITAOF`.
 //!
-//! Both speak of the last write of *their own connection*, so they are sent on the connection of the calls that
-//! they confirm, and only after those were answered there. One confirms all calls answered before it was sent:
-//! callers that come meanwhile share the next. What is not confirmed is no failure of the call: it is made again
-//! under its number, and a script that is waited for writes on each of its paths, for a wait after a call that
-//! wrote nothing confirms nothing (Valkey then says yes at once).
+//! Both commands speak of the last write of their own connection. They are sent on the connection of the calls
+//! that they cover, after those calls were answered there. One wait covers all calls answered before it was
+//! sent, so callers that come meanwhile share the next one. A call that is not covered has not failed: it is
+//! made again under its number. A script that is waited for writes on each of its paths, because a wait after a
+//! call that wrote nothing proves nothing (Valkey then answers at once).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::deadline::Wire;
+use super::deadline::RedisWire;
 use redis::RedisError;
 use tokio::sync::Mutex;
 
 use crate::mutants::{self, Mutant};
-use crate::store::config::{Durability, Wait};
+use crate::store::config::{Durability, ReplicaWait};
 
 /// What a connection's calls wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::store) enum How {
-    /// Nothing more than their answer.
+pub(in crate::store) enum DurabilityWait {
+    /// The answer alone.
     Answered,
-    /// `WAIT`: so many replicas have it.
-    Replicas(Wait),
-    /// `WAITAOF`: the master's disk and those of so many replicas.
-    Disks(Wait),
+    /// `WAIT`: this many replicas have the write.
+    Replicas(ReplicaWait),
+    /// `WAITAOF`: the write is on the master's disk and on those of this many replicas.
+    Disks(ReplicaWait),
 }
 
-/// Why a tier cannot be had of a server.
+/// Why a server cannot provide a tier.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::store) enum NoTier {
-    /// It cannot do it.
+pub(in crate::store) enum TierError {
+    /// The server lacks the ability.
     #[error("{0}")]
     Unable(&'static str),
-    /// It did not answer.
+    /// The server did not answer.
     #[error("{0}")]
     Away(RedisError),
 }
 
-impl How {
-    /// What this server can do for the tier.
-    pub(in crate::store) async fn of(durability: Durability, connection: &mut Wire) -> Result<Self, NoTier> {
+impl DurabilityWait {
+    /// The way in which this server can provide the tier.
+    pub(in crate::store) async fn of(
+        durability: Durability,
+        connection: &mut RedisWire,
+    ) -> Result<Self, TierError> {
         let wait = match durability {
             Durability::Async => return Ok(Self::Answered),
             Durability::Replicated(wait) => return Ok(Self::Replicas(wait)),
@@ -50,27 +53,27 @@ impl How {
         match asked.query_async::<(u32, u32)>(connection).await {
             Ok(_) => return Ok(Self::Disks(wait)),
             Err(error) if matches!(error.code(), Some("ERR" | "NOPERM")) => {}
-            Err(error) => return Err(NoTier::Away(error)),
+            Err(error) => return Err(TierError::Away(error)),
         }
         let mut asked = redis::cmd("CONFIG");
         asked.arg("GET").arg("append*");
         let found: Vec<String> = match asked.query_async(connection).await {
             Ok(found) => found,
             Err(error) if matches!(error.code(), Some("ERR" | "NOPERM")) => Vec::new(),
-            Err(error) => return Err(NoTier::Away(error)),
+            Err(error) => return Err(TierError::Away(error)),
         };
         let is = |name: &str, value: &str| found.chunks(2).any(|pair| pair == [name, value]);
         if !is("appendonly", "yes") || !is("appendfsync", "always") {
-            return Err(NoTier::Unable(
+            return Err(TierError::Unable(
                 "durability = \"fsynced\" needs WAITAOF, which this server does not have (Redis 7.2 and later and \
                  Valkey do), or appendonly yes with appendfsync always, which it does not say",
             ));
         }
-        // Its answer comes after its fsync; only the replicas are still to be waited for.
+        // The server answers after its fsync. Only the replicas are still to be waited for.
         Ok(if wait.replicas == 0 { Self::Answered } else { Self::Replicas(wait) })
     }
 
-    async fn wait(self, connection: &mut Wire) -> Result<(), Short> {
+    async fn wait(self, connection: &mut RedisWire) -> Result<(), WaitFailure> {
         let (wait, disks) = match self {
             Self::Answered => return Ok(()),
             Self::Replicas(wait) => (wait, false),
@@ -91,20 +94,20 @@ impl How {
         }
         let of = format!("{replicas} of {} replicas", wait.replicas);
         let own = if local == 0 { ", and its own disk did not" } else { "" };
-        Err(Short::Few(format!("{of} confirmed within {:?}{own}", wait.timeout)))
+        Err(WaitFailure::Few(format!("{of} confirmed within {:?}{own}", wait.timeout)))
     }
 }
 
-/// Why something is not confirmed.
+/// Why a write is not durable yet.
 #[derive(Clone, Debug)]
-pub(in crate::store) enum Short {
-    /// Too few have it, so far.
+pub(in crate::store) enum WaitFailure {
+    /// Too few servers have the write so far.
     Few(String),
     /// The connection failed.
     Failed(RedisError),
 }
 
-impl From<RedisError> for Short {
+impl From<RedisError> for WaitFailure {
     fn from(error: RedisError) -> Self {
         Self::Failed(error)
     }
@@ -112,29 +115,29 @@ impl From<RedisError> for Short {
 
 /// The waits of one connection.
 #[derive(Debug)]
-pub(in crate::store) struct Confirms {
-    how: How,
+pub(in crate::store) struct DurabilityWaits {
+    how: DurabilityWait,
     /// Calls answered on this connection.
     answered: AtomicU64,
-    /// The last wait. Held while one is under way: there is one at a time.
-    last: Mutex<Last>,
+    /// The last wait. The lock is held while a wait is under way, so there is one at a time.
+    last: Mutex<LastWait>,
 }
 
 #[derive(Debug)]
-struct Last {
-    /// The calls that it spoke of: all up to this.
+struct LastWait {
+    /// The last call that the wait covers. It covers all calls up to this one.
     upto: u64,
-    outcome: Result<(), Short>,
+    outcome: Result<(), WaitFailure>,
 }
 
-impl Confirms {
-    pub(in crate::store) fn new(how: How) -> Self {
-        Self { how, answered: AtomicU64::new(0), last: Mutex::new(Last { upto: 0, outcome: Ok(()) }) }
+impl DurabilityWaits {
+    pub(in crate::store) fn new(how: DurabilityWait) -> Self {
+        Self { how, answered: AtomicU64::new(0), last: Mutex::new(LastWait { upto: 0, outcome: Ok(()) }) }
     }
 
-    /// Waits until a call that was answered on this connection just now is where the tier wants it.
-    pub(in crate::store) async fn confirm(&self, connection: &Wire) -> Result<(), Short> {
-        if self.how == How::Answered || mutants::is(Mutant::NoWait) {
+    /// Waits until a call that was just answered on this connection is where the tier wants it.
+    pub(in crate::store) async fn confirm(&self, connection: &RedisWire) -> Result<(), WaitFailure> {
+        if self.how == DurabilityWait::Answered || mutants::is(Mutant::NoWait) {
             return Ok(());
         }
         let mine = self.answered.fetch_add(1, Ordering::SeqCst) + 1;
@@ -142,7 +145,7 @@ impl Confirms {
         if last.upto < mine {
             let upto = self.answered.load(Ordering::SeqCst);
             let outcome = self.how.wait(&mut connection.clone()).await;
-            *last = Last { upto, outcome };
+            *last = LastWait { upto, outcome };
         }
         last.outcome.clone()
     }

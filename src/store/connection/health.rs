@@ -9,20 +9,20 @@ use crate::lifecycle::{Part, Readiness};
 use crate::store::Config;
 
 /// A connection: its role, and the number of its node.
-type Which = (&'static str, u64);
+type ConnectionKey = (&'static str, u64);
 
-/// Stands for a role's way to the nodes as a whole: no node has this number.
+/// The key of a role's way to all nodes. No node has this number.
 const WAY: u64 = 0;
 
-/// `redis`: up while every connection to every master is up.
-pub(in crate::store) struct Health {
+/// Readiness part `redis`: up while every connection to every master is up.
+pub(in crate::store) struct RedisHealth {
     part: Part,
     place: String,
-    /// Each connection and what is wrong with it, if anything.
-    connections: Mutex<BTreeMap<Which, Option<String>>>,
+    /// Each connection and its trouble, if any.
+    connections: Mutex<BTreeMap<ConnectionKey, Option<String>>>,
 }
 
-impl Health {
+impl RedisHealth {
     /// Waits for a connection of each role.
     pub(in crate::store) fn new(config: &Config, readiness: &Readiness, roles: &[&'static str]) -> Self {
         let part = readiness.part("redis", true);
@@ -30,13 +30,14 @@ impl Health {
         Self { part, place: config.place(), connections: Mutex::new(waiting.collect()) }
     }
 
-    /// A connection is about to be made: what it reports before its role follows it counts.
-    pub(in crate::store) fn expect(&self, which: Which) {
+    /// Announces a connection that is about to be made, so that its reports count even before its role follows
+    /// it.
+    pub(in crate::store) fn expect(&self, which: ConnectionKey) {
         let waiting = || Some("not reached yet".to_owned());
         self.connections.lock().entry(which).or_insert_with(waiting);
     }
 
-    /// A role has connections to these nodes now, and to no others.
+    /// Notes that a role now has connections to these nodes, and to no others.
     pub(in crate::store) fn follow(&self, role: &'static str, nodes: &[u64], trouble: Option<&str>) {
         let mut connections = self.connections.lock();
         connections.retain(|(of, node), _| *of != role || nodes.contains(node));
@@ -48,17 +49,17 @@ impl Health {
         self.tell(&connections);
     }
 
-    /// Notes how a connection stands; says so when that changes how Redis as a whole does.
-    pub(in crate::store) fn report(&self, which: Which, trouble: Option<&str>) {
+    /// Notes the state of a connection, and reports it when that changes the state of Redis as a whole.
+    pub(in crate::store) fn report(&self, which: ConnectionKey, trouble: Option<&str>) {
         let mut connections = self.connections.lock();
-        // One to a node that has been let go of meanwhile is no news.
+        // A report about a node that was let go of meanwhile is no news.
         if let Some(known) = connections.get_mut(&which) {
             *known = trouble.map(str::to_owned);
             self.tell(&connections);
         }
     }
 
-    fn tell(&self, connections: &BTreeMap<Which, Option<String>>) {
+    fn tell(&self, connections: &BTreeMap<ConnectionKey, Option<String>>) {
         match connections.values().flatten().next() {
             Some(why) => {
                 if self.part.down(why.as_str()) {
@@ -90,7 +91,7 @@ mod tests {
             durability: Durability::Async,
             overrides: Overrides::default(),
         };
-        let health = Health::new(&config, &readiness, &["side", "claim"]);
+        let health = RedisHealth::new(&config, &readiness, &["side", "claim"]);
         health.expect(("side", 1));
         health.report(("side", 1), None);
         health.follow("side", &[1], None);

@@ -1,6 +1,6 @@
-//! One role's way to the store: a supervised connection to every master, and for each call the one that serves its
-//! slot. Follows what the topology says: a node that is no longer a master is let go of at once, and what it
-//! answers after that does not count.
+//! One role's way to the store: a supervised connection to every master, and for each call the one that serves
+//! its slot. Follows the topology: a node that is no longer a master is let go of at once, and its later
+//! answers do not count.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,64 +13,64 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::durability::Short;
-use super::health::Health;
+use super::durability::WaitFailure;
+use super::health::RedisHealth;
 pub(in crate::store) use super::node::Connected;
-use super::node::{NodeLink, Purpose, is_broken};
-use super::topology::{Map, Node, Watched, client};
+use super::node::{LinkPurpose, NodeLink, is_broken};
+use super::topology::{RedisNode, SlotMap, WatchedTopology, client};
 use crate::domain::StoreClock;
 use crate::lifecycle::Tasks;
 use crate::store::{Config, StoreError};
 
-/// A role's connections. Cheap to clone.
+/// One role's connections. Cheap to clone.
 #[derive(Clone)]
-pub(in crate::store) struct Link(Arc<Inner>);
+pub(in crate::store) struct StoreLink(Arc<LinkInner>);
 
-struct Inner {
-    purpose: Purpose,
-    watched: Watched,
-    routes: watch::Receiver<Routes>,
-    /// Why the last confirmation fell short, if it did.
+struct LinkInner {
+    purpose: LinkPurpose,
+    watched: WatchedTopology,
+    routes: watch::Receiver<NodeRoutes>,
+    /// Why the last wait for durability fell short, if it did.
     unconfirmed: Mutex<Option<String>>,
-    /// Bounds what reads of blobs ask for at once, see [`crate::store::claim::blobs`].
+    /// Bounds the bytes that reads of blobs ask for at once, see [`crate::store::claim::blobs`].
     asked: Semaphore,
 }
 
-/// The map, and a connection to each of its nodes.
+/// The slot map, and a connection to each of its nodes.
 #[derive(Clone, Default)]
-struct Routes {
-    map: Arc<Map>,
-    /// In the map's order; `None`: its address cannot be one.
+struct NodeRoutes {
+    map: Arc<SlotMap>,
+    /// Connections in the map's order. `None`: the address is invalid.
     nodes: Vec<Option<NodeLink>>,
 }
 
-impl Routes {
+impl NodeRoutes {
     fn node_of(&self, slot: Slot) -> Option<&NodeLink> {
         self.nodes.get(self.map.node_of(slot)?)?.as_ref()
     }
 }
 
 /// Starts connections as the map asks for them.
-struct Starter {
+struct LinkStarter {
     config: Config,
-    purpose: Purpose,
-    health: Arc<Health>,
+    purpose: LinkPurpose,
+    health: Arc<RedisHealth>,
     clock: Arc<StoreClock>,
     tasks: Tasks,
     force: CancellationToken,
 }
 
-impl Link {
+impl StoreLink {
     pub(in crate::store) fn start(
         config: &Config,
-        purpose: Purpose,
-        watched: &Watched,
-        health: &Arc<Health>,
+        purpose: LinkPurpose,
+        watched: &WatchedTopology,
+        health: &Arc<RedisHealth>,
         clock: &Arc<StoreClock>,
         tasks: &Tasks,
         force: &CancellationToken,
     ) -> Self {
-        let starter = Starter {
+        let starter = LinkStarter {
             config: config.clone(),
             purpose,
             health: health.clone(),
@@ -79,7 +79,7 @@ impl Link {
             force: force.clone(),
         };
         let mut map = watched.map.clone();
-        let first = starter.follow(&Routes::default(), &map.borrow_and_update().clone());
+        let first = starter.follow(&NodeRoutes::default(), &map.borrow_and_update().clone());
         let (publish, routes) = watch::channel(first);
         let force = force.clone();
         tasks.spawn(&format!("store:routes:{}", purpose.role), async move {
@@ -87,7 +87,7 @@ impl Link {
                 tokio::select! {
                     () = force.cancelled() => return,
                     changed = map.changed() => if changed.is_err() {
-                        // It never changes: one server.
+                        // The map never changes: there is one server.
                         force.cancelled().await;
                         return;
                     },
@@ -98,15 +98,15 @@ impl Link {
         });
         let (watched, unconfirmed) = (watched.clone(), Mutex::default());
         let asked = Semaphore::new(Self::asked_permits());
-        Self(Arc::new(Inner { purpose, watched, routes, unconfirmed, asked }))
+        Self(Arc::new(LinkInner { purpose, watched, routes, unconfirmed, asked }))
     }
 
-    /// What reads of blobs may still ask for.
+    /// The permits for bytes that reads of blobs may still ask for.
     pub(in crate::store) fn asked(&self) -> &Semaphore {
         &self.0.asked
     }
 
-    /// The connection to the node that serves this slot, as soon as there is one. Waits for ever; callers have
+    /// The connection to the node that serves this slot, as soon as there is one. Waits for ever: callers have
     /// their own deadline or are meant to wait. Cancel-safe.
     pub(in crate::store) async fn to(&self, slot: Slot) -> Result<Connected, StoreError> {
         let ended = || StoreError::Unavailable("shutting down".to_owned());
@@ -126,8 +126,8 @@ impl Link {
         }
     }
 
-    /// The same without waiting, for what must not be held up by a node that is away. With one node only, there is
-    /// nothing that it could hold up, and this waits too.
+    /// The same as [`Self::to`] without waiting, for callers that must not be held up by a node that is away.
+    /// With one node only there is nothing to hold up, and this waits too.
     pub(in crate::store) async fn reach(&self, slot: Slot) -> Result<Connected, StoreError> {
         if !self.0.watched.split {
             return self.to(slot).await;
@@ -140,19 +140,19 @@ impl Link {
         Ok(connected.of(slot))
     }
 
-    /// A connection to each master that is there now.
+    /// A connection to each master that is reachable now.
     pub(in crate::store) fn each(&self) -> Vec<Connected> {
         self.0.routes.borrow().nodes.iter().flatten().filter_map(NodeLink::now).collect()
     }
 
-    /// Whether every slot is served and every master can be reached.
+    /// Reports whether every slot is served and every master can be reached.
     pub(in crate::store) fn is_up(&self) -> bool {
         let routes = self.0.routes.borrow();
         let up = |node: &Option<NodeLink>| node.as_ref().is_some_and(|node| node.now().is_some());
         routes.map.trouble.is_none() && !routes.nodes.is_empty() && routes.nodes.iter().all(up)
     }
 
-    /// Whether what this connection answers still counts: its node serves what was asked for.
+    /// Reports whether the answers of this connection still count: its node serves the slot that was asked for.
     pub(in crate::store) fn still_counts(&self, connected: &Connected) -> Result<(), StoreError> {
         let routes = self.0.routes.borrow();
         let node = connected.slot.and_then(|slot| routes.node_of(slot)).map(|node| node.id);
@@ -175,7 +175,8 @@ impl Link {
         Ok(told)
     }
 
-    /// Sends commands to whoever serves them, one trip a node, all at once; answers each by itself.
+    /// Sends each command to the node that serves it, one trip a node, all at once. Answers each command on its
+    /// own.
     pub(in crate::store) async fn gather(
         &self,
         commands: Vec<(Slot, Cmd)>,
@@ -226,7 +227,7 @@ impl Link {
         answers
     }
 
-    /// The same for what is of no use in part.
+    /// The same as [`Self::gather`], for answers that are of no use in part.
     pub(in crate::store) async fn gather_all<T: FromRedisValue>(
         &self,
         commands: Vec<(Slot, Cmd)>,
@@ -234,8 +235,8 @@ impl Link {
         self.gather(commands).await.into_iter().map(|answer| read(answer?)).collect()
     }
 
-    /// Waits until a call that this connection has just answered is where the tier wants it. Not confirmed, it is
-    /// to be made again.
+    /// Waits until a call that this connection has just answered is where the tier wants it. A call that is not
+    /// must be made again.
     pub(in crate::store) async fn confirm(&self, connected: &Connected) -> Result<(), StoreError> {
         let role = self.0.purpose.role;
         match connected.confirms.confirm(&connected.connection).await {
@@ -245,7 +246,7 @@ impl Link {
                 }
                 Ok(())
             }
-            Err(Short::Few(why)) => {
+            Err(WaitFailure::Few(why)) => {
                 if self.0.unconfirmed.lock().replace(why.clone()).is_none() {
                     let tier = self.0.purpose.durability.name();
                     warn!(
@@ -257,17 +258,17 @@ impl Link {
                 }
                 Err(StoreError::Unavailable(why))
             }
-            Err(Short::Failed(error)) => Err(self.judge(connected, &error)),
+            Err(WaitFailure::Failed(error)) => Err(self.judge(connected, &error)),
         }
     }
 
-    /// Why the last call that was to be confirmed was not, if so.
+    /// Why the last call that was waited for is not durable, if so.
     pub(in crate::store) fn unconfirmed(&self) -> Option<String> {
         self.0.unconfirmed.lock().clone()
     }
 
-    /// Judges an error: one that speaks of the connection or the server's role has it replaced, one that speaks of
-    /// who serves what has that looked at again.
+    /// Judges an error. An error of the connection or of the server's role has the connection replaced. An
+    /// error about who serves a slot has the topology read again.
     pub(in crate::store) fn judge(&self, connected: &Connected, error: &RedisError) -> StoreError {
         let broken = is_broken(error);
         if broken {
@@ -283,15 +284,16 @@ impl Link {
     }
 }
 
-/// An answer as what it should be.
+/// Converts an answer to the expected type.
 pub(in crate::store) fn read<T: FromRedisValue>(value: Value) -> Result<T, StoreError> {
     T::from_redis_value(value).map_err(|error| StoreError::Damaged(error.to_string()))
 }
 
-impl Starter {
-    /// The same nodes keep their connections, new ones get theirs, and those of the others end.
-    fn follow(&self, had: &Routes, map: &Arc<Map>) -> Routes {
-        let find = |node: &Node| {
+impl LinkStarter {
+    /// Follows a new map: known nodes keep their connections, new nodes get theirs, and the others' connections
+    /// end.
+    fn follow(&self, had: &NodeRoutes, map: &Arc<SlotMap>) -> NodeRoutes {
+        let find = |node: &RedisNode| {
             let at = had.map.nodes.iter().position(|old| old == node)?;
             had.nodes.get(at)?.clone()
         };
@@ -300,12 +302,12 @@ impl Starter {
         let ids: Vec<u64> = nodes.iter().flatten().map(|node| node.id).collect();
         self.health.follow(self.purpose.role, &ids, map.trouble.as_deref());
         if !map.nodes.is_empty() {
-            self.clock.follow(&map.nodes.iter().map(Node::clock).collect::<Vec<_>>());
+            self.clock.follow(&map.nodes.iter().map(RedisNode::clock).collect::<Vec<_>>());
         }
-        Routes { map: map.clone(), nodes }
+        NodeRoutes { map: map.clone(), nodes }
     }
 
-    fn node(&self, node: &Node) -> Option<NodeLink> {
+    fn node(&self, node: &RedisNode) -> Option<NodeLink> {
         match client(&self.config, node) {
             Ok(client) => Some(NodeLink::start(
                 client,
@@ -316,7 +318,7 @@ impl Starter {
                 &self.force,
             )),
             Err(error) => {
-                // The configuration was checked: only an address that somebody named can be wrong.
+                // The configuration was checked, so only an address that a server named can be wrong.
                 warn!(%node, %error, "this is no address of a master");
                 None
             }
@@ -330,9 +332,9 @@ fn sort(error: &RedisError, text: String) -> StoreError {
         "OOM" => StoreError::Full(text),
         // Inside MULTI every command is refused at `maxmemory`, and EXEC says only that.
         "EXECABORT" if text.contains("OOM") => StoreError::Full(text),
-        // A key that is not ours, or a script that fails of itself: asking again would fail again.
+        // A foreign key, or a script that fails by itself: asking again would fail again.
         "WRONGTYPE" | "ERR" => StoreError::Damaged(text),
-        // A command of several: their error has no code of its own.
+        // A command of several: its error has no code of its own.
         "" if text.contains("WRONGTYPE") => StoreError::Damaged(text),
         _ => StoreError::Unavailable(text),
     }

@@ -1,32 +1,32 @@
-//! One supervised connection to one node: connect, check that it is a master, hand it out, and on the first
-//! sign of trouble replace it. While it is down, callers wait for the next one instead of failing one by
-//! one; each call has its own deadline all the same.
+//! One supervised connection to one node: connect, check that the node is a master, publish the connection, and
+//! replace it at the first sign of trouble. While it is down, callers wait for the next one instead of failing
+//! one by one. Each call still has its own deadline.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::deadline::Wire;
+use super::deadline::RedisWire;
 use redis::cluster_routing::Slot;
 use redis::{AsyncConnectionConfig, Client, RedisError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::durability::{Confirms, How};
-use super::health::Health;
+use super::durability::{DurabilityWait, DurabilityWaits};
+use super::health::RedisHealth;
 use crate::backoff::Backoff;
 use crate::lifecycle::{Tasks, tick};
 use crate::store::config::Durability;
 
-/// Longest wait for a small answer on an idle connection; what has many bytes may take longer, see [`super::deadline`].
-/// Redis's own slow scripts are bounded far below this.
+/// Longest wait for a small answer on an idle connection. A large answer may take longer, see
+/// [`super::deadline`]. Redis's own slow scripts are bounded far below this.
 pub(in crate::store) const RESPONSE: Duration = Duration::from_secs(2);
 /// Longest wait for a connection to be made.
 pub(in crate::store) const CONNECT: Duration = Duration::from_secs(2);
-/// A quiet connection is asked whether it is still there, and still a master, this often.
+/// How often a quiet connection is asked whether it is still there, and still to a master.
 const PROBE: Duration = Duration::from_secs(1);
 
-/// Numbers of the nodes of one process, so that two lives of one address are told apart.
+/// Numbers the nodes of one process, so that two lives of one address are told apart.
 static NODES: AtomicU64 = AtomicU64::new(1);
 
 /// A node's connection, kept up while anybody holds this. Cheap to clone.
@@ -39,34 +39,34 @@ pub(in crate::store) struct NodeLink {
 /// A connection as it is now.
 #[derive(Clone, Debug)]
 pub(in crate::store) struct Connected {
-    pub(in crate::store) connection: Wire,
-    /// Which node it leads to.
+    pub(in crate::store) connection: RedisWire,
+    /// The number of the node it leads to.
     pub(in crate::store) node: u64,
-    /// Whose clock its answers show: the same for all connections to one server.
+    /// The clock that its answers show: the same for all connections to one server.
     pub(in crate::store) clock: u64,
-    /// What was asked for; of a walk over all nodes none.
+    /// The slot that was asked for. None for a walk over all nodes.
     pub(in crate::store) slot: Option<Slot>,
-    /// Which of the node's connections it is.
+    /// The number of this connection among those of the node.
     generation: u64,
     broken: watch::Sender<u64>,
-    pub(in crate::store) confirms: Arc<Confirms>,
+    pub(in crate::store) confirms: Arc<DurabilityWaits>,
 }
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::store) struct Purpose {
+pub(in crate::store) struct LinkPurpose {
     /// A word for tasks and logs.
     pub(in crate::store) role: &'static str,
-    /// What its calls wait for.
+    /// The durability that its calls wait for.
     pub(in crate::store) durability: Durability,
 }
 
-struct Keeper {
+struct ConnectionSupervisor {
     client: Client,
-    purpose: Purpose,
+    purpose: LinkPurpose,
     node: u64,
     clock: u64,
-    health: Arc<Health>,
+    health: Arc<RedisHealth>,
     publish: watch::Sender<Option<Connected>>,
     broken: watch::Sender<u64>,
     force: CancellationToken,
@@ -76,23 +76,31 @@ impl NodeLink {
     pub(in crate::store) fn start(
         client: Client,
         clock: u64,
-        purpose: Purpose,
-        health: &Arc<Health>,
+        purpose: LinkPurpose,
+        health: &Arc<RedisHealth>,
         tasks: &Tasks,
         force: &CancellationToken,
     ) -> Self {
         let (publish, current) = watch::channel(None);
         let node = NODES.fetch_add(1, Ordering::Relaxed);
-        // Before it can report: it may be connected before its role hears of it.
+        // Announce it before it can report: it may be connected before its role hears of it.
         health.expect((purpose.role, node));
         let (health, force) = (health.clone(), force.clone());
-        let keeper =
-            Keeper { client, purpose, node, clock, health, publish, broken: watch::Sender::new(0), force };
+        let keeper = ConnectionSupervisor {
+            client,
+            purpose,
+            node,
+            clock,
+            health,
+            publish,
+            broken: watch::Sender::new(0),
+            force,
+        };
         tasks.spawn(&format!("store:link:{}", purpose.role), keeper.run());
         Self { id: node, current }
     }
 
-    /// The connection, as soon as there is one; `None` when its keeper has ended. Cancel-safe.
+    /// The connection, as soon as there is one. `None` when its supervisor has ended. Cancel-safe.
     pub(in crate::store) async fn get(&self) -> Option<Connected> {
         let mut current = self.current.clone();
         let connected = current.wait_for(Option::is_some).await.ok()?;
@@ -106,7 +114,7 @@ impl NodeLink {
 }
 
 impl Connected {
-    /// The same, asked for by this slot.
+    /// The same connection, asked for by this slot.
     pub(in crate::store) fn of(self, slot: Slot) -> Self {
         Self { slot: Some(slot), ..self }
     }
@@ -121,22 +129,22 @@ impl Connected {
     }
 }
 
-/// Whether an error speaks of the connection, or of the role of the server behind it.
+/// Reports whether an error speaks of the connection, or of the role of the server behind it.
 pub(in crate::store) fn is_broken(error: &RedisError) -> bool {
     let turned = matches!(error.code(), Some("READONLY" | "MASTERDOWN" | "LOADING" | "UNBLOCKED" | "NOAUTH"));
     error.is_timeout() || error.is_io_error() || error.is_unrecoverable_error() || turned
 }
 
 /// Connects and checks the role, within a deadline.
-pub(in crate::store) async fn connect(client: &Client, response: Duration) -> Result<Wire, String> {
+pub(in crate::store) async fn connect(client: &Client, response: Duration) -> Result<RedisWire, String> {
     let mut connection = open(client, response).await?;
     probe(&mut connection).await?;
     Ok(connection)
 }
 
-/// Connects, whatever stands there, within a deadline.
-pub(in crate::store) async fn open(client: &Client, response: Duration) -> Result<Wire, String> {
-    // Deadlines are the wire's: the library's are blind to how much is on its way.
+/// Connects to whatever server is there, within a deadline.
+pub(in crate::store) async fn open(client: &Client, response: Duration) -> Result<RedisWire, String> {
+    // The wire sets deadlines. Those of the library ignore how many bytes are on their way.
     let settings =
         AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(None);
     let connecting = client.get_multiplexed_async_connection_with_config(&settings);
@@ -144,10 +152,10 @@ pub(in crate::store) async fn open(client: &Client, response: Duration) -> Resul
         .await
         .map_err(|_| "no answer in time".to_owned())?
         .map_err(|error| explained(&error.to_string()))?;
-    Ok(Wire::new(connection, response))
+    Ok(RedisWire::new(connection, response))
 }
 
-/// What TLS libraries say in words for programmers, and what it means to whoever set the server up.
+/// Errors of TLS libraries, and what they mean to whoever set the server up.
 const MEANINGS: [(&str, &str); 5] = [
     ("certificate: UnknownIssuer", UNTRUSTED),
     ("certificate: BadSignature", UNTRUSTED),
@@ -160,13 +168,13 @@ const MEANINGS: [(&str, &str); 5] = [
 ];
 const UNTRUSTED: &str = "its certificate is not from an authority that is trusted here; SSL_CERT_FILE names a file of those that are";
 
-/// Why a connection cannot be made, for whoever set the server up.
+/// Why a connection cannot be made, in words for whoever set the server up.
 fn explained(error: &str) -> String {
     let meaning = MEANINGS.iter().find(|(words, _)| error.contains(words));
     meaning.map_or_else(|| error.to_owned(), |(_, meaning)| format!("{meaning} ({error})"))
 }
 
-async fn probe(connection: &mut Wire) -> Result<(), String> {
+async fn probe(connection: &mut RedisWire) -> Result<(), String> {
     let role = redis::cmd("ROLE").query_async::<redis::Value>(connection).await;
     match role {
         Ok(redis::Value::Array(parts)) => match parts.first() {
@@ -178,7 +186,7 @@ async fn probe(connection: &mut Wire) -> Result<(), String> {
     }
 }
 
-impl Keeper {
+impl ConnectionSupervisor {
     async fn run(self) {
         let mut generation = 0u64;
         let mut failures = 0;
@@ -199,7 +207,7 @@ impl Keeper {
                         slot: None,
                         generation,
                         broken: self.broken.clone(),
-                        confirms: Arc::new(Confirms::new(how)),
+                        confirms: Arc::new(DurabilityWaits::new(how)),
                     }));
                     self.health.report((role, self.node), None);
                     let why = tokio::select! {
@@ -221,16 +229,16 @@ impl Keeper {
         }
     }
 
-    async fn connect(&self) -> Result<(Wire, How), String> {
-        let Purpose { durability, .. } = self.purpose;
+    async fn connect(&self) -> Result<(RedisWire, DurabilityWait), String> {
+        let LinkPurpose { durability, .. } = self.purpose;
         let response = RESPONSE + durability.wait().map(|wait| wait.timeout).unwrap_or_default();
         let mut connection = connect(&self.client, response).await?;
-        // Asked of each connection: another master may be set up in another way.
-        let how = How::of(durability, &mut connection).await.map_err(|why| why.to_string())?;
+        // Ask each connection: another master may be set up in another way.
+        let how = DurabilityWait::of(durability, &mut connection).await.map_err(|why| why.to_string())?;
         Ok((connection, how))
     }
 
-    /// Nobody uses the node any more, or the process ends.
+    /// Waits until nobody uses the node any more, or the process ends.
     async fn unwanted(&self) {
         tokio::select! {
             () = self.force.cancelled() => {}
@@ -239,16 +247,16 @@ impl Keeper {
     }
 }
 
-/// Waits until somebody says that this connection is broken.
+/// Waits until a caller reports this connection as broken.
 async fn told(broken: &mut watch::Receiver<u64>, generation: u64) {
     if broken.wait_for(|&broken| broken >= generation).await.is_err() {
-        // Nobody is left to say so, and the keeper ends.
+        // Nobody is left to report, and the supervisor ends.
         std::future::pending::<()>().await;
     }
 }
 
-/// Returns why the connection is no longer good.
-async fn watch_over(mut connection: Wire, generation: u64, mut broken: watch::Receiver<u64>) -> String {
+/// Watches a connection, and returns why it is no longer good.
+async fn watch_over(mut connection: RedisWire, generation: u64, mut broken: watch::Receiver<u64>) -> String {
     loop {
         tokio::select! {
             () = told(&mut broken, generation) => return "a call failed".to_owned(),

@@ -1,17 +1,17 @@
-//! Whether this Redis may be trusted with messages, asked once at start: an evicting policy would lose
-//! them, no persistence would lose all of them at the next restart, another partition count or format
-//! would not find them.
+//! Checks once at start whether this Redis may be trusted with messages. An evicting policy would lose some of
+//! them. Without persistence the next restart would lose all of them. With another partition count or format
+//! they would not be found.
 
 use std::time::Duration;
 
-use super::deadline::Wire;
+use super::deadline::RedisWire;
 use redis::RedisResult;
 use redis::cluster_routing::Slot;
 use tracing::warn;
 
-use super::durability::{How, NoTier};
+use super::durability::{DurabilityWait, TierError};
 use super::node::{RESPONSE, connect};
-use super::topology::{Map, client, look_once};
+use super::topology::{SlotMap, client, look_once};
 use crate::store::call::keys::Keys;
 use crate::store::config::Durability;
 use crate::store::{Config, PreflightError};
@@ -20,20 +20,20 @@ use crate::store::{Config, PreflightError};
 const FORMAT: &str = "1";
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The end of a preflight that did not pass.
+/// Why a preflight did not pass.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-pub enum Preflight {
-    /// The store is not there (yet): try again.
+pub enum PreflightFailure {
+    /// The store is not reachable (yet): try again.
     #[error("{0}")]
     Away(String),
-    /// It is there and may not be used.
+    /// The store is reachable and may not be used.
     #[error(transparent)]
     Refused(#[from] PreflightError),
 }
 
-/// Asks the store, once. Writes its description if it has none and `claim_it` is set.
-pub async fn preflight(config: &Config, claim_it: bool) -> Result<(), Preflight> {
-    let away = |why: String| Preflight::Away(format!("redis at {}: {why}", config.place()));
+/// Checks the store once. Writes its description if it has none and `claim_it` is set.
+pub async fn preflight(config: &Config, claim_it: bool) -> Result<(), PreflightFailure> {
+    let away = |why: String| PreflightFailure::Away(format!("redis at {}: {why}", config.place()));
     let keys = Keys::new(&config.prefix);
     let map = look_once(config, &keys.slots(config.partitions)).await?;
     if let Some(why) = &map.trouble {
@@ -43,26 +43,26 @@ pub async fn preflight(config: &Config, claim_it: bool) -> Result<(), Preflight>
     for at in 0..map.nodes.len() {
         let checks = node(config, &map, at, home == Some(at) && claim_it, home == Some(at));
         let checked = tokio::time::timeout(TIMEOUT, checks).await;
-        checked.unwrap_or_else(|_| Err(Preflight::Away("no answer in time".to_owned()))).map_err(|why| {
-            match why {
-                Preflight::Away(why) => away(why),
-                refused @ Preflight::Refused(_) => refused,
-            }
-        })?;
+        checked.unwrap_or_else(|_| Err(PreflightFailure::Away("no answer in time".to_owned()))).map_err(
+            |why| match why {
+                PreflightFailure::Away(why) => away(why),
+                refused @ PreflightFailure::Refused(_) => refused,
+            },
+        )?;
     }
     Ok(())
 }
 
-/// Asks one master; one of them has the store's description.
+/// Checks one master. One of the masters has the store's description.
 async fn node(
     config: &Config,
-    map: &Map,
+    map: &SlotMap,
     at: usize,
     claim_it: bool,
     describes: bool,
-) -> Result<(), Preflight> {
+) -> Result<(), PreflightFailure> {
     let client = client(config, &map.nodes[at])?;
-    let mut connection = connect(&client, RESPONSE).await.map_err(Preflight::Away)?;
+    let mut connection = connect(&client, RESPONSE).await.map_err(PreflightFailure::Away)?;
     policy(config, &mut connection).await?;
     tier(config.durability, &mut connection).await?;
     if describes {
@@ -71,22 +71,22 @@ async fn node(
     Ok(())
 }
 
-/// Whether the tier can be had here: a server that cannot do it is refused, replicas that are not there (yet) are
+/// Checks whether the tier is available here. A server without the ability is refused. Missing replicas are
 /// waited for.
-async fn tier(durability: Durability, connection: &mut Wire) -> Result<(), Preflight> {
-    How::of(durability, connection).await.map_err(|why| match why {
-        NoTier::Unable(why) => refused(why.to_owned()),
-        NoTier::Away(error) => Preflight::Away(error.to_string()),
+async fn tier(durability: Durability, connection: &mut RedisWire) -> Result<(), PreflightFailure> {
+    DurabilityWait::of(durability, connection).await.map_err(|why| match why {
+        TierError::Unable(why) => refused(why.to_owned()),
+        TierError::Away(error) => PreflightFailure::Away(error.to_string()),
     })?;
     let Some(wait) = durability.wait().filter(|wait| wait.replicas > 0) else { return Ok(()) };
     let mut info = redis::cmd("INFO");
     info.arg("replication");
     let told: String =
-        info.query_async(connection).await.map_err(|error| Preflight::Away(error.to_string()))?;
+        info.query_async(connection).await.map_err(|error| PreflightFailure::Away(error.to_string()))?;
     let there =
         told.lines().filter(|line| line.starts_with("slave") && line.contains("state=online")).count();
     if there < wait.replicas as usize {
-        return Err(Preflight::Away(format!(
+        return Err(PreflightFailure::Away(format!(
             "{there} replicas follow this master, and durability = {:?} with wait_replicas = {} needs as many",
             durability.name(),
             wait.replicas
@@ -95,12 +95,12 @@ async fn tier(durability: Durability, connection: &mut Wire) -> Result<(), Prefl
     Ok(())
 }
 
-async fn setting(connection: &mut Wire, name: &str) -> RedisResult<Option<String>> {
+async fn setting(connection: &mut RedisWire, name: &str) -> RedisResult<Option<String>> {
     let found: Vec<String> = redis::cmd("CONFIG").arg("GET").arg(name).query_async(connection).await?;
     Ok(found.into_iter().nth(1))
 }
 
-async fn policy(config: &Config, connection: &mut Wire) -> Result<(), Preflight> {
+async fn policy(config: &Config, connection: &mut RedisWire) -> Result<(), PreflightFailure> {
     let settings = async {
         let eviction = setting(connection, "maxmemory-policy").await?;
         let aof = setting(connection, "appendonly").await?;
@@ -109,9 +109,9 @@ async fn policy(config: &Config, connection: &mut Wire) -> Result<(), Preflight>
     };
     let (eviction, aof, rdb) = match settings.await {
         Ok(found) => found,
-        // `NOPERM` and `ERR unknown command` speak of CONFIG; anything else of the server.
+        // `NOPERM` and `ERR unknown command` speak of CONFIG. Any other error speaks of the server.
         Err(why) if !matches!(why.code(), Some("NOPERM" | "ERR")) => {
-            return Err(Preflight::Away(why.to_string()));
+            return Err(PreflightFailure::Away(why.to_string()));
         }
         Err(why) if config.overrides.unchecked => {
             warn!(error = %why, "cannot check persistence and eviction of redis; unsafe = [\"unchecked\"]");
@@ -152,9 +152,13 @@ async fn policy(config: &Config, connection: &mut Wire) -> Result<(), Preflight>
     Ok(())
 }
 
-async fn description(config: &Config, connection: &mut Wire, claim_it: bool) -> Result<(), Preflight> {
+async fn description(
+    config: &Config,
+    connection: &mut RedisWire,
+    claim_it: bool,
+) -> Result<(), PreflightFailure> {
     let meta = Keys::new(&config.prefix).meta();
-    let away = |error: redis::RedisError| Preflight::Away(error.to_string());
+    let away = |error: redis::RedisError| PreflightFailure::Away(error.to_string());
     let kind: String = redis::cmd("TYPE").arg(&meta).query_async(connection).await.map_err(away)?;
     if kind != "hash" && kind != "none" {
         return Err(refused(format!(
@@ -191,6 +195,6 @@ async fn description(config: &Config, connection: &mut Wire, claim_it: bool) -> 
     Ok(())
 }
 
-fn refused(why: String) -> Preflight {
-    Preflight::Refused(PreflightError(why))
+fn refused(why: String) -> PreflightFailure {
+    PreflightFailure::Refused(PreflightError(why))
 }

@@ -1,5 +1,5 @@
-//! Which node serves what: one server, the master that the sentinels name, or the masters of a cluster. Those who
-//! watch say so in a [`Map`]; links follow it.
+//! Which node serves what: one server, the master that the sentinels name, or the masters of a cluster. A
+//! watcher publishes it as a [`SlotMap`], and links follow it.
 
 mod cluster;
 mod sentinel;
@@ -15,28 +15,28 @@ use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisCon
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::cluster::Nodes;
+use self::cluster::ClusterNodes;
 use self::sentinel::Sentinels;
 use super::node::{CONNECT, RESPONSE};
 use crate::lifecycle::Tasks;
 use crate::store::config::{Address, Login, Topology};
 use crate::store::{Config, PreflightError};
 
-/// Who serves what is asked this often, and at once when a call says that it has changed.
+/// How often the topology is read. It is read at once when a call finds that it has changed.
 const LOOK: Duration = Duration::from_secs(1);
-/// Longest wait for one of those that are asked: one that hangs must not put the next look off.
+/// Longest wait for one answer: a server that hangs must not delay the next read.
 const ANSWER: Duration = Duration::from_millis(800);
 
-/// Where a node is.
+/// The location of a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::store) enum Node {
-    /// Where the URL says.
+pub(in crate::store) enum RedisNode {
+    /// The location in the configured URL.
     Configured,
-    /// Where somebody said.
+    /// An address that a server named.
     At(Address),
 }
 
-impl fmt::Display for Node {
+impl fmt::Display for RedisNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Configured => f.write_str("as configured"),
@@ -45,8 +45,8 @@ impl fmt::Display for Node {
     }
 }
 
-impl Node {
-    /// A number for its clock, the same for everybody who knows the node.
+impl RedisNode {
+    /// A number for the node's clock, the same for everybody who knows the node.
     pub(in crate::store) fn clock(&self) -> u64 {
         match self {
             Self::Configured => 0,
@@ -55,19 +55,19 @@ impl Node {
     }
 }
 
-/// Who serves what, now.
+/// The nodes that serve the slots, as of now.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(in crate::store) struct Map {
+pub(in crate::store) struct SlotMap {
     /// The masters.
-    pub(in crate::store) nodes: Vec<Node>,
-    /// In a cluster: each slot that is served, and by which of them. `None`: the first serves all.
+    pub(in crate::store) nodes: Vec<RedisNode>,
+    /// In a cluster: each served slot, and the place of its node. `None`: the first node serves all slots.
     pub(in crate::store) slots: Option<HashMap<Slot, usize>>,
-    /// What is not as it should be.
+    /// What is wrong with the topology, if anything.
     pub(in crate::store) trouble: Option<String>,
 }
 
-impl Map {
-    fn of_one(node: Node) -> Self {
+impl SlotMap {
+    fn of_one(node: RedisNode) -> Self {
         Self { nodes: vec![node], slots: None, trouble: None }
     }
 
@@ -75,7 +75,7 @@ impl Map {
         Self { trouble: Some(why.into()), ..Self::default() }
     }
 
-    /// The place among the nodes of the one that serves this slot.
+    /// The place of the node that serves this slot.
     pub(in crate::store) fn node_of(&self, slot: Slot) -> Option<usize> {
         match &self.slots {
             None => (!self.nodes.is_empty()).then_some(0),
@@ -84,68 +84,72 @@ impl Map {
     }
 }
 
-/// The map, kept up to date. Cheap to clone.
+/// The slot map, kept up to date. Cheap to clone.
 #[derive(Clone)]
-pub(in crate::store) struct Watched {
-    pub(in crate::store) map: watch::Receiver<Arc<Map>>,
-    /// Has it looked at again at once.
+pub(in crate::store) struct WatchedTopology {
+    pub(in crate::store) map: watch::Receiver<Arc<SlotMap>>,
+    /// Has the topology read at once.
     pub(in crate::store) look_now: Arc<Notify>,
-    /// Whether there may be several nodes.
+    /// Set if there may be several nodes.
     pub(in crate::store) split: bool,
 }
 
-/// Those who are asked.
-enum Watcher {
+/// The servers that are asked for the topology.
+enum TopologyWatcher {
     Nobody,
     Sentinels(Sentinels),
-    Nodes(Nodes),
+    Nodes(ClusterNodes),
 }
 
-impl Watcher {
+impl TopologyWatcher {
     fn new(config: &Config, wanted: &[Slot]) -> Result<Self, PreflightError> {
         Ok(match &config.topology {
             Topology::Standalone(_) => {
-                client(config, &Node::Configured)?;
+                client(config, &RedisNode::Configured)?;
                 Self::Nobody
             }
             Topology::Sentinel { nodes, master, sentinel_login, .. } => {
                 Self::Sentinels(Sentinels::new(nodes, master, sentinel_login, config)?)
             }
-            Topology::Cluster { nodes, .. } => Self::Nodes(Nodes::new(nodes, wanted, config)),
+            Topology::Cluster { nodes, .. } => Self::Nodes(ClusterNodes::new(nodes, wanted, config)),
         })
     }
 
-    /// Asks once.
-    async fn look(&mut self, before: &Map) -> Map {
+    /// Reads the topology once.
+    async fn look(&mut self, before: &SlotMap) -> SlotMap {
         match self {
-            Self::Nobody => Map::of_one(Node::Configured),
+            Self::Nobody => SlotMap::of_one(RedisNode::Configured),
             Self::Sentinels(sentinels) => sentinels.look(before).await,
             Self::Nodes(nodes) => nodes.look(before).await,
         }
     }
 }
 
-/// Who serves what, asked once.
-pub(in crate::store) async fn look_once(config: &Config, wanted: &[Slot]) -> Result<Map, PreflightError> {
-    Ok(Watcher::new(config, wanted)?.look(&Map::default()).await)
+/// Reads the topology once, without keeping it up to date.
+pub(in crate::store) async fn look_once(config: &Config, wanted: &[Slot]) -> Result<SlotMap, PreflightError> {
+    Ok(TopologyWatcher::new(config, wanted)?.look(&SlotMap::default()).await)
 }
 
-/// Starts to watch who serves what. `wanted` are the slots that this store uses.
+/// Starts to watch the topology. `wanted` are the slots that this store uses.
 pub(in crate::store) fn watch(
     config: &Config,
     wanted: &[Slot],
     tasks: &Tasks,
     force: &CancellationToken,
-) -> Result<Watched, PreflightError> {
-    let mut watcher = Watcher::new(config, wanted)?;
+) -> Result<WatchedTopology, PreflightError> {
+    let mut watcher = TopologyWatcher::new(config, wanted)?;
     let start = match watcher {
-        Watcher::Nobody => Map::of_one(Node::Configured),
-        _ => Map::unknown("not asked yet"),
+        TopologyWatcher::Nobody => SlotMap::of_one(RedisNode::Configured),
+        _ => SlotMap::unknown("not asked yet"),
     };
     let (publish, map) = watch::channel(Arc::new(start));
     let look_now = Arc::new(Notify::new());
-    let watched = Watched { map, look_now: look_now.clone(), split: matches!(watcher, Watcher::Nodes(_)) };
-    if matches!(watcher, Watcher::Nobody) {
+    let watched = WatchedTopology {
+        map,
+        look_now: look_now.clone(),
+        split: matches!(watcher, TopologyWatcher::Nodes(_)),
+    };
+    if matches!(watcher, TopologyWatcher::Nobody) {
         return Ok(watched);
     }
     let force = force.clone();
@@ -173,16 +177,16 @@ pub(in crate::store) fn watch(
     Ok(watched)
 }
 
-/// A client for a node; what is configured is checked here, the connection comes later.
-pub(in crate::store) fn client(config: &Config, node: &Node) -> Result<Client, PreflightError> {
+/// Makes a client for a node. The configuration is checked here. The connection comes later.
+pub(in crate::store) fn client(config: &Config, node: &RedisNode) -> Result<Client, PreflightError> {
     let refused =
         |error: RedisError| PreflightError(format!("{} {}: {error}", config.place_key(), config.place()));
     let info = match (&config.topology, node) {
         (Topology::Standalone(url), _) => url.expose().into_connection_info().map(told).map_err(refused)?,
-        (Topology::Sentinel { login, .. } | Topology::Cluster { login, .. }, Node::At(address)) => {
+        (Topology::Sentinel { login, .. } | Topology::Cluster { login, .. }, RedisNode::At(address)) => {
             at(address, login).map_err(refused)?
         }
-        (_, Node::Configured) => return Err(PreflightError("a node without an address".to_owned())),
+        (_, RedisNode::Configured) => return Err(PreflightError("a node without an address".to_owned())),
     };
     Client::open(info).map_err(refused)
 }
@@ -204,8 +208,8 @@ fn at(address: &Address, login: &Login) -> Result<ConnectionInfo, RedisError> {
     Ok(told(place.into_connection_info()?.set_redis_settings(settings)))
 }
 
-/// Nagle's wait for more and the other side's delayed acknowledgement add up to 40 ms; a peer that is gone
-/// without a word is noticed by the probe's deadline or by this one.
+/// Sets TCP options. Nagle's algorithm and the other side's delayed acknowledgement together would add up to 40
+/// ms. A peer that is gone without a word is noticed by the probe's deadline or by the user timeout.
 fn told(info: ConnectionInfo) -> ConnectionInfo {
     info.set_tcp_settings(TcpSettings::default().set_nodelay(true).set_user_timeout(RESPONSE + CONNECT))
 }

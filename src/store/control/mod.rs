@@ -1,5 +1,5 @@
-//! What replicas tell each other through the store: who is alive, what is paused, who did what, and whether the store
-//! is still the one it was.
+//! Data that replicas share through the store: who is alive, what is paused, who did what, and whether the
+//! store is still the one it was.
 
 pub(super) mod audit_log;
 pub(super) mod identity;

@@ -1,6 +1,6 @@
-//! Which routes were paused by hand: one hash for the whole store, `ROUTE/ingress` and `ROUTE/publishing` ->
-//! since when (Unix ms). Every replica reads it twice a second and keeps what it knew last while the store is
-//! away. Until it was first read nothing is known, and whoever asks must do nothing of what may be paused.
+//! Routes that were paused by hand: one hash for the whole store, `ROUTE/ingress` and `ROUTE/publishing` ->
+//! since when (Unix ms). Every replica reads it twice a second and keeps its last knowledge while the store is
+//! away. Until the first read nothing is known, and callers must not do anything that may be paused.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,43 +16,43 @@ use super::shared_keys::quarantine_shared;
 use crate::domain::{Paused, RouteName, StoreClock};
 use crate::lifecycle::{Tasks, tick};
 use crate::store::call::keys::Keys;
-use crate::store::connection::link::Link;
+use crate::store::connection::link::StoreLink;
 use crate::store::{Store, StoreError};
 
-/// Every replica knows of a change after this and a round trip.
+/// How often the pauses are read: every replica knows of a change after this time and a round trip.
 const LOOK: Duration = Duration::from_millis(400);
-/// Longest wait for one look; then the next one tries again.
+/// Longest wait for one read. Then the next one tries again.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-type Known = Option<Arc<BTreeMap<String, Paused>>>;
+type KnownPauses = Option<Arc<BTreeMap<String, Paused>>>;
 
-/// What is paused, as this replica knows it. Cheap to clone.
+/// The pauses of all routes, as this replica knows them. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Pauses(watch::Receiver<Known>);
+pub struct RoutePauses(watch::Receiver<KnownPauses>);
 
-impl Pauses {
-    /// What of a route is paused; `None` until the store was first asked.
+impl RoutePauses {
+    /// The paused parts of a route. `None` until the store was first asked.
     pub fn of(&self, route: &str) -> Option<Paused> {
         self.0.borrow().as_ref().map(|known| known.get(route).copied().unwrap_or_default())
     }
 
-    /// Whether a route's messages may be published: known, and not paused.
+    /// Reports whether a route's messages may be published: known, and not paused.
     pub fn may_publish(&self, route: &str) -> bool {
         self.of(route).is_some_and(|paused| !paused.publishing)
     }
 
-    /// Waits until they may be. Cancel-safe.
+    /// Waits until the route's messages may be published. Cancel-safe.
     pub async fn until_publishing(&mut self, route: &str) {
-        let open = |known: &Known| {
+        let open = |known: &KnownPauses| {
             known.as_ref().is_some_and(|known| known.get(route).is_none_or(|paused| !paused.publishing))
         };
         if self.0.wait_for(open).await.is_err() {
-            // The store's tasks have ended: nothing will open any more, and its callers end too.
+            // The store's tasks have ended: nothing will resume any more, and the callers end too.
             std::future::pending::<()>().await;
         }
     }
 
-    /// Whether something else is known than at the last call of this one or of `changed`.
+    /// Reports whether the pauses have changed since the last call of this or of `changed`.
     pub fn has_changed(&mut self) -> bool {
         // An error means that nothing will change any more.
         let has_changed = self.0.has_changed().unwrap_or(false);
@@ -60,7 +60,7 @@ impl Pauses {
         has_changed
     }
 
-    /// Waits until something else is known than at the last call. Cancel-safe.
+    /// Waits until the pauses have changed since the last call. Cancel-safe.
     pub async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending::<()>().await;
@@ -68,15 +68,15 @@ impl Pauses {
     }
 }
 
-/// What keeps [`Pauses`] fresh.
-pub(in crate::store) struct Lookout {
-    hears: watch::Receiver<Known>,
+/// Keeps [`RoutePauses`] up to date.
+pub(in crate::store) struct PauseWatcher {
+    hears: watch::Receiver<KnownPauses>,
     look_now: Arc<Notify>,
 }
 
-impl Lookout {
+impl PauseWatcher {
     pub(in crate::store) fn start(
-        side: &Link,
+        side: &StoreLink,
         keys: &Keys,
         clock: &Arc<StoreClock>,
         tasks: &Tasks,
@@ -108,9 +108,9 @@ impl Lookout {
     }
 }
 
-/// A key of another type is in nobody's way for longer than a look: else no route would publish, for ever.
+/// Reads the pauses. Moves a key of another type out of the way, because otherwise no route would ever publish.
 async fn look_or_mend(
-    side: &Link,
+    side: &StoreLink,
     keys: &Keys,
     clock: &StoreClock,
 ) -> Result<BTreeMap<String, Paused>, StoreError> {
@@ -121,7 +121,7 @@ async fn look_or_mend(
     seen
 }
 
-async fn look(side: &Link, key: &str) -> Result<BTreeMap<String, Paused>, StoreError> {
+async fn look(side: &StoreLink, key: &str) -> Result<BTreeMap<String, Paused>, StoreError> {
     let mut pipe = redis::pipe();
     pipe.cmd("HGETALL").arg(key);
     let (found,): (Vec<(String, String)>,) = side.pipe(Slot::for_key(key), &pipe).await?;
@@ -137,7 +137,7 @@ async fn look(side: &Link, key: &str) -> Result<BTreeMap<String, Paused>, StoreE
     Ok(seen)
 }
 
-fn tell_of(tell: &watch::Sender<Known>, seen: BTreeMap<String, Paused>) {
+fn tell_of(tell: &watch::Sender<KnownPauses>, seen: BTreeMap<String, Paused>) {
     tell.send_if_modified(|known| {
         if known.as_deref() == Some(&seen) {
             return false;
@@ -157,8 +157,8 @@ fn tell_of(tell: &watch::Sender<Known>, seen: BTreeMap<String, Paused>) {
 }
 
 impl Store {
-    /// Pauses these parts of a route for all replicas, from `now` on; what is paused already stays as it is.
-    /// Each replica knows within half a second, this one as soon as the answer is there.
+    /// Pauses these parts of a route for all replicas, from now on. A part that is paused already stays as it
+    /// is. Each replica knows within half a second, this one as soon as the answer is there.
     pub async fn pause(&self, route: &RouteName, what: Paused) -> Result<(), StoreError> {
         let now = self.0.clock.now();
         self.set_pauses(route, what, |pipe, key, field| {
@@ -167,7 +167,7 @@ impl Store {
         .await
     }
 
-    /// Resumes these parts of a route; what is not paused stays as it is.
+    /// Resumes these parts of a route. A part that is not paused stays as it is.
     pub async fn resume(&self, route: &RouteName, what: Paused) -> Result<(), StoreError> {
         self.set_pauses(route, what, |pipe, key, field| {
             pipe.cmd("HDEL").arg(key).arg(field).ignore();
@@ -175,15 +175,15 @@ impl Store {
         .await
     }
 
-    /// What of a route is paused, asked of the store itself.
+    /// The paused parts of a route, read from the store itself.
     pub async fn paused(&self, route: &RouteName) -> Result<Paused, StoreError> {
         let paused = look(&self.0.side, &self.0.keys.paused()).await?;
         Ok(paused.get(route.as_str()).copied().unwrap_or_default())
     }
 
-    /// What is paused, as this replica knows it.
-    pub fn pauses(&self) -> Pauses {
-        Pauses(self.0.lookout.hears.clone())
+    /// The pauses of all routes, as this replica knows them.
+    pub fn pauses(&self) -> RoutePauses {
+        RoutePauses(self.0.pause_watcher.hears.clone())
     }
 
     async fn set_pauses(
@@ -201,7 +201,7 @@ impl Store {
             }
         }
         let done = self.mended(self.0.side.pipe::<()>(Slot::for_key(&key), &pipe).await).await;
-        self.0.lookout.look_now.notify_one();
+        self.0.pause_watcher.look_now.notify_one();
         done
     }
 }

@@ -1,5 +1,5 @@
-//! Where a route's messages live is a function of its `order`: the store remembers it, so that nobody looks for what
-//! is kept there in other places.
+//! The placement of a route's messages is a function of its `order`. The store remembers it, so that nobody
+//! looks for stored messages in the wrong partitions.
 
 use redis::cluster_routing::Slot;
 
@@ -7,9 +7,9 @@ use crate::domain::RouteName;
 use crate::store::{PreflightError, Store, StoreError};
 
 impl Store {
-    /// Compares each route's placement (with its key where keys leave in order) with the one that its messages were
-    /// stored under, and notes it for those that have none. The inner `Err`: messages or dead letters are kept that
-    /// would not be found.
+    /// Compares each route's placement (with its key where keys leave in order) with the one that its messages
+    /// were stored under, and notes it for routes that have none. The inner `Err`: the store holds messages or
+    /// dead letters that would not be found.
     pub async fn agree_on_placement(
         &self,
         routes: &[RouteName],
@@ -31,7 +31,7 @@ impl Store {
         if changed.is_empty() {
             return Ok(Ok(()));
         }
-        // All of them, or none: what a node that is away keeps must not be missed.
+        // All counts, or none: messages on a node that is away must not be missed.
         let counts = self.0.side.gather_all::<Vec<(String, i64)>>(self.all_counts()).await?;
         let sum = |field: String| -> i64 {
             counts.iter().flatten().filter(|(name, _)| *name == field).map(|(_, n)| n).sum()

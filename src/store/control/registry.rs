@@ -1,26 +1,30 @@
-//! The registry of replicas: one hash of entries, and beside it what the store knows of itself.
+//! The registry of replicas: one hash of entries, and beside it the store's identity.
 
 use redis::Value;
 use tracing::warn;
 
 use crate::domain::UnixMs;
 use crate::store::call::keys::Keys;
-use crate::store::call::reply::{Reply, integer, shape, text};
+use crate::store::call::reply::{ScriptReply, integer, shape, text};
 use crate::store::call::scripts;
-use crate::store::{Beaten, Known, Member, Presence, Store, StoreError};
+use crate::store::{HeartbeatReply, KnownStore, RegisteredReplica, ReplicaStatus, Store, StoreError};
 
-/// Entries that were silent for this long (ms) are removed.
+/// Silence (ms) after which an entry is removed.
 const KEEP_MS: u64 = 60_000;
 
 impl Store {
-    /// Says that this replica lives, and hears who else does. Where the store has no generation and `known` has
-    /// none, this call makes it.
-    pub async fn beat(&self, presence: &Presence, known: &Known) -> Result<Beaten, StoreError> {
-        let presence = serde_json::to_string(presence).map_err(|_| shape("a replica's presence"))?;
-        let mut call = scripts::BEAT.prepare_invoke();
+    /// Reports that this replica is alive, and returns all registered replicas. If neither the store nor
+    /// `known` has an identity, this call makes one.
+    pub async fn heartbeat(
+        &self,
+        status: &ReplicaStatus,
+        known: &KnownStore,
+    ) -> Result<HeartbeatReply, StoreError> {
+        let status = serde_json::to_string(status).map_err(|_| shape("a replica's status"))?;
+        let mut call = scripts::HEARTBEAT.prepare_invoke();
         call.key(self.0.keys.replicas()).key(self.0.keys.store());
-        call.arg(&self.0.ids.nonce).arg(known.generation.as_deref().unwrap_or_default());
-        call.arg(self.unique()).arg(known.beat).arg(known.changed.0).arg(presence).arg(KEEP_MS);
+        call.arg(&self.0.ids.nonce).arg(known.identity.as_deref().unwrap_or_default());
+        call.arg(self.unique()).arg(known.heartbeat).arg(known.rolled_back_at.0).arg(status).arg(KEEP_MS);
         let connected = self.0.side.reach(Keys::members()).await?;
         let mut connection = connected.connection.clone();
         let sent = self.0.clock.sending(connected.clock);
@@ -28,36 +32,36 @@ impl Store {
         let value = self.mended(value.map_err(|error| self.0.side.judge(&connected, &error))).await?;
         // A master that was replaced while it was away may answer for a while.
         self.0.side.still_counts(&connected)?;
-        let reply = Reply::read(value)?;
+        let reply = ScriptReply::read(value)?;
         if self.0.clock.observe(reply.time_us, sent) {
             warn!("the clock of redis stepped back");
         }
         read_answer(&reply)
     }
 
-    /// This process's nonce: its field in the registry.
+    /// The nonce of this process: its field in the registry.
     pub fn nonce(&self) -> &str {
         &self.0.ids.nonce
     }
 
-    /// Takes this replica out of the registry: the others serve its partitions as soon as they look.
-    pub async fn leave(&self) -> Result<(), StoreError> {
+    /// Takes this replica out of the registry. The others serve its partitions after their next heartbeat.
+    pub async fn unregister(&self) -> Result<(), StoreError> {
         let mut pipe = redis::pipe();
         pipe.cmd("HDEL").arg(self.0.keys.replicas()).arg(&self.0.ids.nonce).ignore();
         self.0.side.pipe(Keys::members(), &pipe).await
     }
 
-    /// Everybody in the registry, the dead of the last minute too, for people who look.
-    pub async fn replicas(&self) -> Result<Vec<Member>, StoreError> {
+    /// All registered replicas for display, with those that died within the last minute.
+    pub async fn replicas(&self) -> Result<Vec<RegisteredReplica>, StoreError> {
         let mut pipe = redis::pipe();
         pipe.cmd("HGETALL").arg(self.0.keys.replicas());
         let (found,): (Vec<(String, String)>,) = self.0.browse.pipe(Keys::members(), &pipe).await?;
         let now = self.0.clock.now();
-        Ok(found.iter().filter_map(|(nonce, entry)| member(nonce, entry, now)).collect())
+        Ok(found.iter().filter_map(|(nonce, entry)| registered_replica(nonce, entry, now)).collect())
     }
 
-    /// This machine's wall clock minus that of the master that keeps the registry, microseconds: right to half a
-    /// round trip.
+    /// This machine's wall clock minus that of the master that keeps the registry, microseconds. Exact to half
+    /// a round trip.
     pub async fn skew_us(&self) -> Result<i64, StoreError> {
         let mut pipe = redis::pipe();
         pipe.cmd("TIME");
@@ -68,31 +72,36 @@ impl Store {
     }
 }
 
-fn read_answer(reply: &Reply) -> Result<Beaten, StoreError> {
+fn read_answer(reply: &ScriptReply) -> Result<HeartbeatReply, StoreError> {
     let now = UnixMs(reply.time_us.div_euclid(1000));
-    let Value::Array(parts) = &reply.answer else { return Err(shape("the answer to a beat")) };
-    let [word, generation, rest @ ..] = &parts[..] else { return Err(shape("the answer to a beat")) };
-    let generation = Some(text(generation)?).filter(|generation| !generation.is_empty());
+    let Value::Array(parts) = &reply.answer else { return Err(shape("the answer to a heartbeat")) };
+    let [word, identity, rest @ ..] = &parts[..] else { return Err(shape("the answer to a heartbeat")) };
+    let identity = Some(text(identity)?).filter(|identity| !identity.is_empty());
     if text(word)? == "strange" {
-        return Ok(Beaten::Strange(generation));
+        return Ok(HeartbeatReply::Replaced(identity));
     }
-    let [beat, changed, silence, entries @ ..] = rest else { return Err(shape("the answer to a beat")) };
-    let mut members = Vec::with_capacity(entries.len() / 2);
+    let [beat, changed, silence, entries @ ..] = rest else { return Err(shape("the answer to a heartbeat")) };
+    let mut replicas = Vec::with_capacity(entries.len() / 2);
     for pair in entries.chunks_exact(2) {
-        members.extend(member(&text(&pair[0])?, &text(&pair[1])?, now));
+        replicas.extend(registered_replica(&text(&pair[0])?, &text(&pair[1])?, now));
     }
-    Ok(Beaten::Here {
-        known: Known { generation, beat: integer(beat)? as u64, changed: UnixMs(integer(changed)?) },
+    Ok(HeartbeatReply::Same {
+        known: KnownStore {
+            identity,
+            heartbeat: integer(beat)? as u64,
+            rolled_back_at: UnixMs(integer(changed)?),
+        },
         now,
         silence_ms: Some(integer(silence)?).filter(|&ms| ms >= 0),
-        members,
+        replicas,
     })
 }
 
-/// One entry; `None` for what no version of ours has written.
-fn member(nonce: &str, entry: &str, now: UnixMs) -> Option<Member> {
+/// Reads one entry. `None` for an entry that no version of Postdate has written.
+fn registered_replica(nonce: &str, entry: &str, now: UnixMs) -> Option<RegisteredReplica> {
     let mut parts = entry.splitn(3, ' ');
-    let (beat, at) = (parts.next()?.parse().ok()?, UnixMs(parts.next()?.parse().ok()?));
-    let presence = serde_json::from_str(parts.next()?).ok()?;
-    Some(Member { nonce: nonce.to_owned(), beat, silent_ms: now.since(at).max(0), presence })
+    let heartbeat = parts.next()?.parse().ok()?;
+    let at = UnixMs(parts.next()?.parse().ok()?);
+    let status = serde_json::from_str(parts.next()?).ok()?;
+    Some(RegisteredReplica { nonce: nonce.to_owned(), heartbeat, silent_ms: now.since(at).max(0), status })
 }

@@ -1,17 +1,18 @@
-//! Keys outside of the partitions that have another type than ours have: they get out of the way at their first use, as
-//! they are, for a person to look at. No audit walks by them, and what depends on them would wait for ever.
+//! Keys outside of the partitions that have a wrong type. They are moved out of the way at their first use, as
+//! they are, for a person to inspect. No scrub reads them, and features that depend on them would wait for
+//! ever.
 
 use tracing::error;
 
 use crate::domain::UnixMs;
 use crate::store::call::keys::Keys;
 use crate::store::call::scripts;
-use crate::store::connection::link::Link;
+use crate::store::connection::link::StoreLink;
 use crate::store::{Store, StoreError};
 
-/// Moves those of them out of the way whose type is wrong, and names them.
+/// Moves shared keys of a wrong type out of the way, and logs their names.
 pub(in crate::store) async fn quarantine_shared(
-    side: &Link,
+    side: &StoreLink,
     keys: &Keys,
     now: UnixMs,
 ) -> Result<(), StoreError> {
@@ -35,8 +36,8 @@ pub(in crate::store) async fn quarantine_shared(
 }
 
 impl Store {
-    /// An answer as it came; one that speaks of damage has the keys outside of the partitions looked at first, so that
-    /// the next call finds them right.
+    /// Passes an answer on. An answer that speaks of damage has the shared keys checked first, so that the next
+    /// call finds them right.
     pub(in crate::store) async fn mended<T>(&self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
         if let Err(StoreError::Damaged(_)) = &answer {
             quarantine_shared(&self.0.side, &self.0.keys, self.0.clock.now()).await?;

@@ -1,6 +1,5 @@
-//! New-head wake-ups inside one process: ingress stores something due soon, the shard that serves its
-//! partition need not sleep until its next look. A wake-up only shortens a wait; the bounded look alone
-//! delivers everything.
+//! Wake-ups inside one process. When ingress stores something due soon, the shard that serves its partition
+//! need not wait for its next poll. A wake-up only shortens a wait: the regular poll alone delivers everything.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -9,39 +8,39 @@ use tokio::sync::Notify;
 
 use crate::domain::{Partition, Partitions, UnixMs};
 
-/// One bell per timer shard. Cheap to clone.
+/// One bell for each timer shard. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Wake(Arc<Inner>);
+pub struct WakeUps(Arc<WakeInner>);
 
 #[derive(Debug)]
-struct Inner {
-    bells: Vec<Bell>,
+struct WakeInner {
+    bells: Vec<ShardBell>,
     /// Per partition, the earliest due time stored since its shard last asked.
     earliest: Vec<AtomicI64>,
 }
 
 #[derive(Debug)]
-struct Bell {
+struct ShardBell {
     /// The earliest due time stored since the shard last looked.
     earliest: AtomicI64,
     rung: Notify,
 }
 
-impl Wake {
+impl WakeUps {
     pub(in crate::store) fn new(shards: usize, partitions: Partitions) -> Self {
-        let bell = || Bell { earliest: AtomicI64::new(i64::MAX), rung: Notify::new() };
-        Self(Arc::new(Inner {
+        let bell = || ShardBell { earliest: AtomicI64::new(i64::MAX), rung: Notify::new() };
+        Self(Arc::new(WakeInner {
             bells: (0..shards.max(1)).map(|_| bell()).collect(),
             earliest: partitions.all().map(|_| AtomicI64::new(i64::MAX)).collect(),
         }))
     }
 
-    /// How many shards there are.
+    /// The number of shards.
     pub fn shards(&self) -> usize {
         self.0.bells.len()
     }
 
-    /// Which shard serves a partition.
+    /// The shard that serves a partition.
     pub fn shard_of(&self, p: Partition) -> usize {
         usize::from(p.0) % self.0.bells.len()
     }
@@ -56,20 +55,20 @@ impl Wake {
         }
     }
 
-    /// The earliest due time stored since the last call; `None` if nothing was.
+    /// Takes the earliest due time stored since the last call. `None` if nothing was stored.
     pub fn take(&self, shard: usize) -> Option<UnixMs> {
         let due = self.0.bells[shard].earliest.swap(i64::MAX, Ordering::AcqRel);
         (due != i64::MAX).then_some(UnixMs(due))
     }
 
-    /// The earliest due time stored since the last `take`, left standing.
+    /// The earliest due time stored since the last `take`, without taking it.
     pub fn peek(&self, shard: usize) -> Option<UnixMs> {
         let due = self.0.bells[shard].earliest.load(Ordering::Acquire);
         (due != i64::MAX).then_some(UnixMs(due))
     }
 
-    /// The earliest due time that this process stored in a partition since the last call, if it is not later than
-    /// `until`. What is later is forgotten: whoever serves the partition sees it in time.
+    /// Takes the earliest due time that this process stored in a partition since the last call, if it is not
+    /// later than `until`. A later one is forgotten: the server of the partition sees it in time.
     pub fn soon(&self, p: Partition, until: UnixMs) -> Option<UnixMs> {
         let due = self.0.earliest.get(usize::from(p.0))?.swap(i64::MAX, Ordering::AcqRel);
         (due <= until.0).then_some(UnixMs(due))
@@ -87,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_partition_says_once_what_is_due_soon_and_forgets_what_is_not() {
-        let wake = Wake::new(2, Partitions::new(4).expect("some"));
+        let wake = WakeUps::new(2, Partitions::new(4).expect("some"));
         wake.stored(Partition(3), UnixMs(500));
         wake.stored(Partition(3), UnixMs(300));
         assert_eq!(wake.peek(1), Some(UnixMs(300)));

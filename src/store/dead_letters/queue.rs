@@ -1,4 +1,4 @@
-//! Dead letters: looking at them, bringing them back, dropping them.
+//! Listing, redriving and dropping dead letters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,35 +6,35 @@ use redis::{Pipeline, Value};
 
 use crate::domain::{Flags, Partition, RouteName, UnixMs};
 use crate::store::call::keys::Keys;
-use crate::store::call::numbered::{Arg, Call};
+use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::reply::{shape, text};
 use crate::store::call::scripts;
 use crate::store::model::bundle::from_base36;
-use crate::store::model::dead_letter::grave;
-use crate::store::write::{graves, name_key};
+use crate::store::model::dead_letter::queue;
+use crate::store::write::{name_key, queues};
 use crate::store::{
     Bundle, DeadBody, DeadFilter, DeadId, DeadMark, DeadPage, Store, StoreError, decode, encode,
 };
 
-/// Looks that one page takes at most: where few match, a page may be empty and not the last.
+/// Most reads that one page takes. Where few dead letters match, a page may be empty and not the last.
 const LOOKS: usize = 8;
-/// Bytes of dead letters that one read brings in; the first comes whatever its size.
+/// Bytes of dead letters that one read returns. The first dead letter comes whatever its size.
 const READ_BYTES: i64 = 8 << 20;
-/// Dead letters that one drop takes at most.
+/// Most dead letters that one drop takes.
 const DROPS: usize = 100;
-/// Dead letters of one partition that a recount looks at.
+/// Most dead letters of one queue that a search by message id looks at.
 const COUNTED: usize = 2000;
 
 impl Store {
-    /// Dead letters over all partitions, oldest first, after a mark: at most `limit`. Bounded: a page of a
-    /// narrow filter may have fewer, even none, and still not be the last.
+    /// Dead letters over all partitions after a mark, oldest first: at most `limit`. The work is bounded, so a
+    /// page of a narrow filter may have fewer, even none, and still not be the last.
     pub async fn dead_page(
         &self,
         filter: &DeadFilter,
         after: Option<&DeadMark>,
         limit: usize,
     ) -> Result<DeadPage, StoreError> {
-        let places = self.graves(filter).await?;
+        let places = self.queues(filter).await?;
         let mut page = DeadPage::default();
         if places.is_empty() || limit == 0 {
             return Ok(page);
@@ -43,7 +43,7 @@ impl Store {
         for _ in 0..LOOKS {
             let look = self.look_at(&places, filter, after.as_ref(), window).await?;
             if look.marks.is_empty() && !look.whole {
-                // More of one millisecond than the window shows.
+                // The window shows only dead letters of one millisecond: widen it.
                 window *= 4;
                 continue;
             }
@@ -69,31 +69,31 @@ impl Store {
         Ok(page)
     }
 
-    /// The graves that hold anything that the filter may mean.
-    async fn graves(&self, filter: &DeadFilter) -> Result<Vec<(Partition, String)>, StoreError> {
+    /// The dead-letter queues that hold anything which the filter may select.
+    async fn queues(&self, filter: &DeadFilter) -> Result<Vec<(Partition, String)>, StoreError> {
         let found = self.0.side.gather_all::<Vec<(String, i64)>>(self.all_counts()).await?;
         let mut places = Vec::new();
         for (p, fields) in self.0.partitions.all().zip(found) {
-            let graves = fields.iter().filter(|(_, n)| *n > 0).filter_map(|(f, _)| f.strip_prefix("d:"));
-            places.extend(graves.filter(|g| filter.takes_grave(g)).map(|g| (p, g.to_owned())));
+            let queues = fields.iter().filter(|(_, n)| *n > 0).filter_map(|(f, _)| f.strip_prefix("d:"));
+            places.extend(queues.filter(|g| filter.includes_queue(g)).map(|g| (p, g.to_owned())));
         }
         Ok(places)
     }
 
-    /// What these graves hold next after a mark, in order, as far as it is surely all.
+    /// Reads what these queues hold next after a mark, in order, as far as the result is surely complete.
     async fn look_at(
         &self,
         places: &[(Partition, String)],
         filter: &DeadFilter,
         after: Option<&DeadMark>,
         window: usize,
-    ) -> Result<Look, StoreError> {
+    ) -> Result<DeadReading, StoreError> {
         let from = filter.from.into_iter().chain(after.map(|mark| mark.at)).max();
         let min = from.map_or("-inf".to_owned(), |at| at.to_string());
         let max = filter.to.map_or("+inf".to_owned(), |at| format!("({at}"));
-        let commands = places.iter().map(|(p, grave)| {
+        let commands = places.iter().map(|(p, queue)| {
             let mut next = redis::cmd("ZRANGEBYSCORE");
-            next.arg(self.0.keys.grave(*p, grave)).arg(&min).arg(&max);
+            next.arg(self.0.keys.queue(*p, queue)).arg(&min).arg(&max);
             next.arg("WITHSCORES").arg("LIMIT").arg(0).arg(window);
             (Keys::slot(*p), next)
         });
@@ -101,7 +101,7 @@ impl Store {
         let (mut marks, mut surely): (Vec<DeadMark>, Option<UnixMs>) = (Vec::new(), None);
         for members in found {
             if let Some((_, last)) = members.last().filter(|_| members.len() == window) {
-                // What comes behind the window is not before this moment.
+                // Dead letters behind the window are not before this moment.
                 let last = UnixMs(*last as i64);
                 surely = Some(surely.map_or(last, |at| at.min(last)));
             }
@@ -114,11 +114,11 @@ impl Store {
             marks.retain(|mark| mark.at < surely);
         }
         marks.sort_unstable();
-        Ok(Look { marks, whole: surely.is_none() })
+        Ok(DeadReading { marks, whole: surely.is_none() })
     }
 
-    /// What is kept of these, in order: `None` for those that are not there (any more). Answers at least the
-    /// first; of the others as many as a few MiB hold.
+    /// The contents of these dead letters, in order. `None` for one that is not there (any more). Answers at
+    /// least the first, and as many of the others as a few MiB hold.
     pub async fn dead_letters(&self, ids: &[DeadId]) -> Result<Vec<Option<DeadBody>>, StoreError> {
         let known = |id: &DeadId| id.partition().0 < self.0.partitions.count();
         let sizes = ids.iter().map(|id| {
@@ -139,7 +139,7 @@ impl Store {
         for ids in ids[..taken].chunks(DROPS) {
             let scores = ids.iter().map(|id| {
                 let mut score = redis::cmd("ZSCORE");
-                score.arg(self.0.keys.grave(id.partition(), &id.grave())).arg(id.as_str());
+                score.arg(self.0.keys.queue(id.partition(), &id.queue())).arg(id.as_str());
                 (Keys::slot(id.partition()), score)
             });
             let keys: Vec<(Partition, String)> =
@@ -156,8 +156,8 @@ impl Store {
         Ok(bodies)
     }
 
-    /// Dead letters of one partition that became so before their route's moment, some at a time. Asks only for
-    /// those of which there were any when the counts were last read: mostly there are none.
+    /// Dead letters of one partition that died before their route's moment, some at a time. Reads only queues
+    /// that had any when the counts were last read: mostly there are none.
     pub async fn dead_before(
         &self,
         p: Partition,
@@ -165,9 +165,9 @@ impl Store {
     ) -> Result<Vec<DeadId>, StoreError> {
         let mut pipe = Pipeline::with_capacity(routes.len() * 2);
         for (route, before) in routes {
-            for grave in [false, true].map(|invalid| grave(route.as_str(), invalid)) {
-                if !self.counted_none(p, &format!("d:{grave}")) {
-                    pipe.cmd("ZRANGEBYSCORE").arg(self.0.keys.grave(p, &grave));
+            for queue in [false, true].map(|invalid| queue(route.as_str(), invalid)) {
+                if !self.counted_none(p, &format!("d:{queue}")) {
+                    pipe.cmd("ZRANGEBYSCORE").arg(self.0.keys.queue(p, &queue));
                     pipe.arg("-inf").arg(format!("({before}")).arg("LIMIT").arg(0).arg(DROPS);
                 }
             }
@@ -176,8 +176,8 @@ impl Store {
         Ok(found.iter().flatten().filter_map(|id| DeadId::parse(id)).collect())
     }
 
-    /// The dead letters of a route whose message has this id, of those that lie where that id says. Looks at
-    /// so many letters at most.
+    /// The dead letters of a route whose message has this id, among those in the partition that the id names.
+    /// Looks at a bounded number of dead letters.
     pub async fn dead_of_message(&self, route: &RouteName, id: &str) -> Result<Vec<DeadId>, StoreError> {
         let p = match id.strip_prefix('~') {
             Some(made) => match made.split('.').nth(1).and_then(from_base36) {
@@ -190,10 +190,10 @@ impl Store {
         self.dead_in(p, route, id).await
     }
 
-    /// The same of an ordered route, whose names live with their keys.
+    /// The same for an ordered route, whose names live with their keys.
     async fn dead_of_name(&self, route: &RouteName, id: &str) -> Result<Vec<DeadId>, StoreError> {
         let filter = DeadFilter { route: Some(route.clone()), ..DeadFilter::default() };
-        let places: BTreeSet<Partition> = self.graves(&filter).await?.into_iter().map(|(p, _)| p).collect();
+        let places: BTreeSet<Partition> = self.queues(&filter).await?.into_iter().map(|(p, _)| p).collect();
         let mut found = Vec::new();
         for p in places {
             found.extend(self.dead_in(p, route, id).await?);
@@ -201,12 +201,12 @@ impl Store {
         Ok(found)
     }
 
-    /// The same, of one partition.
+    /// The same for one partition.
     async fn dead_in(&self, p: Partition, route: &RouteName, id: &str) -> Result<Vec<DeadId>, StoreError> {
         let mut found = Vec::new();
         for invalid in [false, true] {
             let mut pipe = redis::pipe();
-            pipe.cmd("ZRANGE").arg(self.0.keys.grave(p, &grave(route.as_str(), invalid))).arg(0).arg(COUNTED);
+            pipe.cmd("ZRANGE").arg(self.0.keys.queue(p, &queue(route.as_str(), invalid))).arg(0).arg(COUNTED);
             let (members,): (Vec<String>,) = self.ask(p, &pipe).await?;
             let ids: Vec<DeadId> = members.iter().filter_map(|id| DeadId::parse(id)).collect();
             let mut rest = &ids[..];
@@ -226,19 +226,20 @@ impl Store {
         Ok(found)
     }
 
-    /// When this became a dead letter; `None` if it is not there (any more).
+    /// The time when this became a dead letter. `None` if it is not there (any more).
     pub async fn dead_at(&self, id: &DeadId) -> Result<Option<UnixMs>, StoreError> {
         if id.partition().0 >= self.0.partitions.count() {
             return Ok(None);
         }
         let mut pipe = redis::pipe();
-        pipe.cmd("ZSCORE").arg(self.0.keys.grave(id.partition(), &id.grave())).arg(id.as_str());
+        pipe.cmd("ZSCORE").arg(self.0.keys.queue(id.partition(), &id.queue())).arg(id.as_str());
         let (score,): (Option<f64>,) = self.ask(id.partition(), &pipe).await?;
         Ok(score.map(|at| UnixMs(at as i64)))
     }
 
-    /// A dead letter becomes a bundle of one, due at its first due time: this one, which its caller made of
-    /// what was kept. A name that is taken stays with its owner. `false`: it was not there (any more).
+    /// Turns a dead letter into a bundle of one, due at that bundle's due time. The caller made the bundle from
+    /// the kept message. A name that is taken stays with its owner. `false`: the dead letter was not there (any
+    /// more).
     pub async fn redrive(&self, id: &DeadId, bundle: &Bundle) -> Result<bool, StoreError> {
         let (p, keys) = (id.partition(), &self.0.keys);
         let Some(entry) = bundle.entries.first().filter(|_| p.0 < self.0.partitions.count()) else {
@@ -250,20 +251,21 @@ impl Store {
         let fresh = self.0.order.id(&self.0.ids, &route, entry.due, 1, None);
         let mut all = keys.fixed(p);
         all.extend([
-            keys.grave(p, &id.grave()),
+            keys.queue(p, &id.queue()),
             keys.dead(id),
             keys.blob(p, &fresh),
-            keys.due(p, fresh.shelf()),
+            keys.due(p, fresh.due_set()),
         ]);
-        let args: Vec<Arg> = vec![
+        let args: Vec<ScriptArg> = vec![
             id.as_str().into(),
-            id.grave().into(),
+            id.queue().into(),
             name.into(),
             fresh.as_str().into(),
             entry.due.0.into(),
-            Arg::Blob(encode(bundle)),
+            ScriptArg::Blob(encode(bundle)),
         ];
-        let call = Call { script: &scripts::REDRIVE, op: "redrive", keys: all, args, blobs: Vec::new() };
+        let call =
+            ScriptCall { script: &scripts::REDRIVE, op: "redrive", keys: all, args, blobs: Vec::new() };
         match text(&self.0.deads.run(p, call).await?)?.as_str() {
             "o" => {
                 self.0.wake.stored(p, entry.due);
@@ -274,7 +276,7 @@ impl Store {
         }
     }
 
-    /// Drops dead letters of any partition for good; answers of each, in order, whether it was there.
+    /// Drops dead letters of any partition for good. Answers for each, in order, whether it was there.
     pub async fn drop_dead(&self, ids: &[DeadId]) -> Result<Vec<bool>, StoreError> {
         let mut of_partition: BTreeMap<Partition, Vec<usize>> = BTreeMap::new();
         for (at, id) in ids.iter().enumerate() {
@@ -299,21 +301,21 @@ impl Store {
     }
 
     async fn drop_some(&self, p: Partition, ids: &[DeadId]) -> Result<String, StoreError> {
-        let (graves, places) = graves(ids);
+        let (queues, places) = queues(ids);
         let mut keys = self.0.keys.fixed(p);
-        keys.extend(graves.iter().map(|grave| self.0.keys.grave(p, grave)));
+        keys.extend(queues.iter().map(|queue| self.0.keys.queue(p, queue)));
         keys.extend(ids.iter().map(|id| self.0.keys.dead(id)));
-        let mut args: Vec<Arg> = vec![graves.len().into()];
-        args.extend(graves.into_iter().map(Arg::Text));
+        let mut args: Vec<ScriptArg> = vec![queues.len().into()];
+        args.extend(queues.into_iter().map(ScriptArg::Text));
         args.extend(ids.iter().zip(places).flat_map(|(id, place)| [id.as_str().into(), place.into()]));
-        let call = Call { script: &scripts::DROP, op: "drop", keys, args, blobs: Vec::new() };
+        let call = ScriptCall { script: &scripts::DROP_DEAD, op: "drop", keys, args, blobs: Vec::new() };
         text(&self.0.deads.run(p, call).await?)
     }
 }
 
-/// What a look at some graves showed.
-struct Look {
+/// One read of some dead-letter queues.
+struct DeadReading {
     marks: Vec<DeadMark>,
-    /// Whether it was all there is.
+    /// Set if the read showed everything.
     whole: bool,
 }

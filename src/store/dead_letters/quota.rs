@@ -1,6 +1,6 @@
-//! How much room each route's dead letters have left: counted once a second over all partitions, and between
-//! two counts by what this process keeps itself. So the limits may be overshot by what other replicas keep in
-//! a second, and by no more.
+//! Free quota of each route's dead letters. It is counted once a second over all partitions, and between two
+//! counts reduced by what this process keeps itself. The limits may therefore be exceeded by what other
+//! replicas keep in a second, and by no more.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,51 +9,51 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use crate::domain::{DeadLetters, Route, RouteName};
 use crate::store::Counts;
 
-/// The room of all routes.
+/// The dead-letter quota of all routes.
 #[derive(Debug)]
-pub struct DeadRoom(BTreeMap<RouteName, Room>);
+pub struct DeadLetterQuota(BTreeMap<RouteName, RouteQuota>);
 
 #[derive(Debug)]
-struct Room {
+struct RouteQuota {
     limits: DeadLetters,
     letters: AtomicI64,
     bytes: AtomicI64,
 }
 
-/// How full a route's dead letters are.
+/// How far a route's dead-letter quota is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fullness {
-    /// Failed messages alone have reached a limit: no other may become one.
+pub struct QuotaState {
+    /// Failed messages alone have reached a limit: no other may become a dead letter.
     pub full: bool,
-    /// So many invalid ones must go, the oldest first, to be within the limits.
+    /// Number of invalid dead letters that must go, the oldest first, to be within the limits.
     pub excess: u64,
 }
 
-impl DeadRoom {
-    /// Empty graves, until the first count.
+impl DeadLetterQuota {
+    /// The full quota, until the first count.
     pub fn new(routes: &[Arc<Route>]) -> Arc<Self> {
         let room = |route: &Arc<Route>| {
             let limits = route.policy.dead_letters;
             let (letters, bytes) =
                 (AtomicI64::new(whole(limits.max)), AtomicI64::new(whole(limits.max_bytes)));
-            (route.name.clone(), Room { limits, letters, bytes })
+            (route.name.clone(), RouteQuota { limits, letters, bytes })
         };
         Arc::new(Self(routes.iter().map(room).collect()))
     }
 
     /// Takes note of a count.
-    pub fn counted(&self, route: &RouteName, counts: &Counts) -> Fullness {
-        let Some(room) = self.0.get(route) else { return Fullness { full: false, excess: 0 } };
+    pub fn counted(&self, route: &RouteName, counts: &Counts) -> QuotaState {
+        let Some(room) = self.0.get(route) else { return QuotaState { full: false, excess: 0 } };
         let (max, max_bytes) = (whole(room.limits.max), whole(room.limits.max_bytes));
         let letters = max - (counts.dead - counts.invalid);
         let bytes = max_bytes - (counts.dead_bytes - counts.invalid_bytes);
         room.letters.store(letters, Ordering::Relaxed);
         room.bytes.store(bytes, Ordering::Relaxed);
         let over = (counts.dead - max).clamp(0, counts.invalid.max(0)) as u64;
-        Fullness { full: letters <= 0 || bytes <= 0, excess: over.max(excess_by_bytes(counts, max_bytes)) }
+        QuotaState { full: letters <= 0 || bytes <= 0, excess: over.max(excess_by_bytes(counts, max_bytes)) }
     }
 
-    /// Takes room for one failed message of this size; `false` if there is none.
+    /// Takes quota for one failed message of this size. `false` if there is none left.
     pub fn take(&self, route: &RouteName, bytes: usize) -> bool {
         let Some(room) = self.0.get(route) else { return true };
         if room.letters.load(Ordering::Relaxed) <= 0 || room.bytes.load(Ordering::Relaxed) <= 0 {
@@ -65,7 +65,7 @@ impl DeadRoom {
     }
 }
 
-/// How many invalid ones of average size make up for the bytes that are too many.
+/// How many invalid dead letters of average size make up for the bytes above the limit.
 fn excess_by_bytes(counts: &Counts, max_bytes: i64) -> u64 {
     let over = counts.dead_bytes - max_bytes;
     if over <= 0 || counts.invalid <= 0 {
@@ -84,11 +84,11 @@ mod tests {
     use super::*;
     use crate::domain::testing;
 
-    fn room() -> (Arc<DeadRoom>, RouteName) {
+    fn room() -> (Arc<DeadLetterQuota>, RouteName) {
         let mut route = Route::clone(&testing::route());
         route.policy.dead_letters = DeadLetters { max: 10, max_bytes: 1000, ..DeadLetters::default() };
         let name = route.name.clone();
-        (DeadRoom::new(&[Arc::new(route)]), name)
+        (DeadLetterQuota::new(&[Arc::new(route)]), name)
     }
 
     fn counts(dead: i64, dead_bytes: i64, invalid: i64, invalid_bytes: i64) -> Counts {
@@ -108,7 +108,7 @@ mod tests {
             (counts(5, 1100, 4, 400), false, 2),
             (counts(5, 9000, 4, 400), true, 4),
         ] {
-            assert_eq!(room.counted(&name, &counts), Fullness { full, excess }, "{counts:?}");
+            assert_eq!(room.counted(&name, &counts), QuotaState { full, excess }, "{counts:?}");
         }
     }
 

@@ -1,10 +1,10 @@
 //! Bundles and their ids.
 //!
-//! An id reads `route/slice/nonce.counter.count`, the last four in base 36. It is unique per attempt (a
-//! replica's random nonce and a counter), never derived from content, and carries what scripts must know
-//! without opening the blob: the route, the time slice (so the key of its due zset), and how many messages
-//! it holds. A message without a name of its own is called after its bundle and its place in it:
-//! `~due.partition.nonce.counter.count.index`, from which the bundle's id can be made again.
+//! An id reads `route/slice/nonce.counter.count`, the last four in base 36. It is unique for each attempt (a
+//! replica's random nonce and a counter) and never derived from content. It carries what scripts must know
+//! without opening the blob: the route, the time slice (and so the key of the due set), and the number of
+//! messages. A message without a name of its own is named after its bundle and its place in it:
+//! `~due.partition.nonce.counter.count.index`. The bundle's id can be made again from that.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,33 +14,33 @@ use bytes::Bytes;
 
 use crate::domain::{Entry, Partition, RouteName, Text, UnixMs};
 
-/// Width of a time slice: 2^20 ms, about 17 minutes. It bounds the size of every due zset.
+/// Width of a time slice: 2^20 ms, about 17 minutes. It bounds the size of every due set.
 const SLICE_BITS: u32 = 20;
 
-/// Messages that a bundle may hold, as its id says it: far more than any is made of, and few enough to make room for.
+/// Most messages of a bundle, as its id says it: far more than any bundle has, and few enough to allocate.
 const MAX_COUNT: u64 = 1 << 20;
 
-/// Digits of a stamp, so that they sort as numbers do.
-const STAMP_DIGITS: usize = 13;
+/// Digits of a sequence number, so that the texts sort as the numbers do.
+const SEQUENCE_DIGITS: usize = 13;
 
 /// The time slice that a due time lies in.
 pub fn slice_of(due: UnixMs) -> u64 {
     (due.0.max(0) as u64) >> SLICE_BITS
 }
 
-/// When a time slice begins; the end of time for those behind it.
+/// The beginning of a time slice. The end of time for slices beyond it.
 pub(in crate::store) fn slice_start(slice: u64) -> UnixMs {
     UnixMs(i64::try_from(slice.min(i64::MAX as u64 >> SLICE_BITS) << SLICE_BITS).unwrap_or(i64::MAX))
 }
 
-/// The entry of `shelves` that stands for a shelf whose first bundle is due then, ms.
-pub(in crate::store) fn place_of(shelf: &str, due: f64) -> String {
-    let (route, slice) = shelf.find('/').map_or((shelf, ""), |at| shelf.split_at(at));
+/// The entry of the key `shelves` for a due set whose first bundle is due at this time, ms.
+pub(in crate::store) fn place_of(due_set: &str, due: f64) -> String {
+    let (route, slice) = due_set.find('/').map_or((due_set, ""), |at| due_set.split_at(at));
     format!("{route}/{due:016.0}{slice}")
 }
 
-/// The shelf that an entry of `shelves` stands for, `route/due/slice`, and when the first of it is due.
-pub(in crate::store) fn shelf_at(place: &str) -> Option<(String, UnixMs)> {
+/// Reads an entry of the key `shelves`, `route/due/slice`: the due set, and when its first bundle is due.
+pub(in crate::store) fn due_set_at(place: &str) -> Option<(String, UnixMs)> {
     let (route, rest) = place.split_once('/')?;
     let (due, slice) = rest.split_once('/')?;
     Some((format!("{route}/{slice}"), UnixMs(due.parse().ok()?)))
@@ -51,28 +51,28 @@ pub(in crate::store) fn shelf_at(place: &str) -> Option<(String, UnixMs)> {
 pub struct BundleId(Arc<str>);
 
 impl BundleId {
-    /// A new id; `unique` is `nonce.counter`.
+    /// A new id. `unique` is `nonce.counter`.
     pub(in crate::store) fn new(route: &RouteName, slice: u64, unique: &str, count: usize) -> Self {
         Self(format!("{route}/{}/{unique}.{}", base36(slice), base36(count as u64)).into())
     }
 
-    /// An id of an ordered route: of bundles that are due at one moment, the one of the lower stamp comes first in
-    /// their due zset too.
-    pub(in crate::store) fn stamped(route: &RouteName, slice: u64, stamp: u64, count: usize) -> Self {
+    /// A new id on an ordered route. Among bundles that are due at one moment, the one with the lower sequence
+    /// number comes first in the due set too.
+    pub(in crate::store) fn sequenced(route: &RouteName, slice: u64, sequence: u64, count: usize) -> Self {
         let unique = base36(fastrand::u64(..1 << 52));
-        let (slice, stamp, count) = (base36(slice), base36(stamp), base36(count as u64));
-        Self(format!("{route}/{slice}/{stamp:0>STAMP_DIGITS$}.{unique}.{count}").into())
+        let (slice, sequence, count) = (base36(slice), base36(sequence), base36(count as u64));
+        Self(format!("{route}/{slice}/{sequence:0>SEQUENCE_DIGITS$}.{unique}.{count}").into())
     }
 
-    /// The stamp of its first message, if its route is an ordered one.
-    pub fn stamp(&self) -> u64 {
+    /// The sequence number of the first message, if the route is an ordered one.
+    pub fn sequence(&self) -> u64 {
         self.unique().split('.').next().and_then(from_base36).unwrap_or_default()
     }
 
-    /// An id as it stands in the store; `None` if it is not of this form.
+    /// Parses an id of the store. `None` if the text has another form.
     pub fn parse(text: &str) -> Option<Self> {
-        let (shelf, unique) = text.rsplit_once('/')?;
-        let (route, slice) = shelf.split_once('/')?;
+        let (due_set, unique) = text.rsplit_once('/')?;
+        let (route, slice) = due_set.split_once('/')?;
         RouteName::new(route)?;
         from_base36(slice)?;
         let mut parts = unique.split('.');
@@ -82,7 +82,7 @@ impl BundleId {
         whole.then(|| Self(text.into()))
     }
 
-    /// The id itself.
+    /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -92,12 +92,12 @@ impl BundleId {
         self.0.split('/').next().unwrap_or_default()
     }
 
-    /// `route/slice`: the member of the index, and the end of its due zset's key.
-    pub fn shelf(&self) -> &str {
+    /// `route/slice`: the member of the index, and the end of the due set's key.
+    pub fn due_set(&self) -> &str {
         self.0.rfind('/').map_or("", |at| &self.0[..at])
     }
 
-    /// How many messages it holds, gone ones included.
+    /// The number of messages in the bundle, gone ones included.
     pub fn count(&self) -> usize {
         self.0.rsplit('.').next().and_then(from_base36).unwrap_or(0) as usize
     }
@@ -113,7 +113,7 @@ impl BundleId {
         Text::from_utf8(id.into()).unwrap_or_default()
     }
 
-    /// Each message's name as it goes out: its own, or its `~` id. All of them share one allocation.
+    /// The name under which each message is published: its own, or its `~` id. All names share one allocation.
     pub fn message_ids(&self, partition: Partition, entries: &[Entry]) -> Vec<Text> {
         let mut made = Vec::with_capacity(40 * entries.len());
         let put = |(index, entry): (usize, &Entry)| {
@@ -143,7 +143,7 @@ impl BundleId {
     }
 }
 
-/// Where the message of a `~` id lay when it was first due: what [`BundleId::message_id`] wrote, read back.
+/// The first place of the message with this `~` id: the inverse of [`BundleId::message_id`].
 pub(in crate::store) fn place_in(route: &RouteName, id: &str) -> Option<(Partition, BundleId, u32)> {
     let parts: Vec<&str> = id.strip_prefix('~')?.split('.').collect();
     let [due, partition, nonce, counter, count, index] = parts[..] else { return None };
@@ -167,17 +167,17 @@ impl fmt::Display for BundleId {
     }
 }
 
-/// What a blob holds: messages with one target.
+/// The content of a blob: messages with one target.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bundle {
-    /// The target's name as `x-delay-target` wrote it; empty for the route's own.
+    /// The target's name as `x-delay-target` wrote it. Empty for the route's own target.
     pub target: Text,
-    /// The messages, in order of delivery. Shared: they are published from here.
+    /// The messages, in order of delivery. Shared, because they are published from here.
     pub entries: Arc<Vec<Entry>>,
 }
 
 impl Bundle {
-    /// The earliest due time in it.
+    /// The earliest due time of its messages.
     pub fn first_due(&self) -> UnixMs {
         self.entries.iter().map(|e| e.due).min().unwrap_or_default()
     }
@@ -203,7 +203,7 @@ pub(in crate::store) fn put_base36(out: &mut Vec<u8>, mut n: u64) {
     }
 }
 
-/// Only what [`base36`] writes: lower case, no sign.
+/// Parses the output of [`base36`]: lower case, no sign.
 pub(in crate::store) fn from_base36(text: &str) -> Option<u64> {
     let plain = text.bytes().all(|b| b.is_ascii_digit() || b.is_ascii_lowercase());
     plain.then(|| u64::from_str_radix(text, 36).ok()).flatten()
@@ -213,7 +213,7 @@ pub(in crate::store) fn from_base36(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Whatever stands in the place of an id, it is refused or says a count that there is room for.
+    /// Any text in the place of an id is refused, or names a count that can be allocated.
     #[test]
     fn no_id_says_a_count_that_there_is_no_room_for() {
         let mut rng = fastrand::Rng::with_seed(5);
@@ -238,7 +238,7 @@ mod tests {
         let id = BundleId::new(&route, slice_of(UnixMs(1_790_000_000_000)), "k3x.1z", 37);
         assert_eq!(BundleId::parse(id.as_str()), Some(id.clone()));
         assert_eq!((id.route(), id.count()), ("orders-eu", 37));
-        assert_eq!(id.shelf(), format!("orders-eu/{}", base36(1_790_000_000_000 >> 20)));
+        assert_eq!(id.due_set(), format!("orders-eu/{}", base36(1_790_000_000_000 >> 20)));
         assert_eq!(BundleId::parse("orders/xyz"), None);
         for not_an_id in [
             "",

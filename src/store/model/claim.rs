@@ -1,4 +1,4 @@
-//! Claiming and settling: what timers ask for, what they are given, and what they answer.
+//! Claiming and settling: the requests of the timers, the store's answers, and the verdicts that come back.
 
 use std::sync::Arc;
 
@@ -7,133 +7,134 @@ use bytes::Bytes;
 use super::bundle::{Bundle, BundleId};
 use super::codec::CodecError;
 use super::dead_letter::DeadLetter;
-use super::key_order::Hold;
+use super::key_order::HeldKey;
 use crate::domain::{Partition, RouteName, Text, UnixMs};
 
-/// What to claim from one partition.
+/// A request to claim bundles of one partition.
 #[derive(Clone, Debug)]
 pub struct ClaimRequest {
-    /// Which slice of the store.
+    /// The partition of the store.
     pub partition: Partition,
-    /// `route/slice` and how many messages at most of it, in the order to be served.
-    pub shelves: Vec<(String, u32)>,
-    /// How far ahead of Redis's time.
+    /// The due sets (`route/slice`) in the order to be served, and how many messages to take of each at most.
+    pub due_sets: Vec<(String, u32)>,
+    /// How far ahead of Redis's time to claim.
     pub lookahead_ms: i64,
-    /// How long the claim holds.
+    /// How long the claim lasts, ms.
     pub lease_ms: u64,
-    /// Bundles at most, over all shelves.
+    /// Most bundles over all due sets.
     pub max_bundles: usize,
 }
 
-/// A claim's right: the token that settles it.
+/// The right to settle a claimed bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Which slice of the store.
+    /// The partition of the store.
     pub partition: Partition,
-    /// Which bundle.
+    /// The bundle.
     pub id: BundleId,
-    /// Its holder's nonce and counter: unique, never a time.
+    /// Unique proof of ownership: the owner's nonce and a counter, never a time.
     pub token: Arc<str>,
 }
 
-/// A claimed bundle.
+/// A bundle that a claim call answered.
 #[derive(Clone, Debug)]
-pub struct Claimed {
+pub struct ClaimAnswer {
     /// The right to settle it.
     pub claim: Claim,
-    /// When it fell due, by its entry.
+    /// The due time of the bundle, by its entry.
     pub due: UnixMs,
     /// How often a claim on it expired.
     pub expiries: u32,
-    /// How often it was opened since it expired twice, this time included; 0 if it never did.
+    /// How often it was opened since it expired twice, this time included. 0 if it did not expire twice.
     pub opened: u32,
-    /// Indexes that are not to be published: cancelled, moved, suppressed, or confirmed already.
+    /// By index, the messages that are not to be published: cancelled, moved, suppressed, or already confirmed.
     pub skip: Vec<bool>,
-    /// The messages, or why they cannot be read. `Err(None)`: the blob is not there.
-    pub bundle: Result<Bundle, Option<CodecError>>,
-    /// The blob, as it lay in the store; empty if it was not there.
+    /// The messages, or why they cannot be read.
+    pub bundle: Result<Bundle, CodecError>,
+    /// The blob, as it lay in the store. Empty if it was missing.
     pub blob: Bytes,
 }
 
 /// A bundle of which every message is confirmed or gone.
 #[derive(Clone, Debug)]
 pub struct Settlement {
-    /// The right to it.
+    /// The right to settle it.
     pub claim: Claim,
-    /// The names in it and their places, to be freed.
+    /// The names in the bundle and their places, to be freed.
     pub names: Vec<(Text, u32)>,
     /// The producers' names that are confirmed, to be remembered if the route does so.
     pub delivered: Vec<Text>,
 }
 
-/// What became of a claimed bundle so far.
+/// The confirmed part of a claimed bundle so far.
 #[derive(Clone, Debug)]
-pub struct Progress {
-    /// The right to it.
+pub struct ClaimProgress {
+    /// The right to settle it.
     pub claim: Claim,
-    /// Which of its messages are confirmed; `None`: no more than the store was told already.
+    /// The messages that are confirmed, by place. `None`: no more than the store already knows.
     pub confirmed: Option<Vec<bool>>,
-    /// The producers' names among these, to be remembered if the route does so.
+    /// The producers' names among the confirmed messages, to be remembered if the route does so.
     pub delivered: Vec<Text>,
 }
 
 /// A bundle of which something remains.
 #[derive(Clone, Debug)]
 pub struct Division {
-    /// The right to it.
+    /// The right to settle it.
     pub claim: Claim,
-    /// Which messages are confirmed.
+    /// The messages that are confirmed, by place.
     pub confirmed: Vec<bool>,
-    /// The producers' names among these, to be remembered if the route does so.
+    /// The producers' names among the confirmed messages, to be remembered if the route does so.
     pub delivered: Vec<Text>,
-    /// Names of what is confirmed, gone or dead, and their places: to be freed.
+    /// The names of messages that are confirmed, gone or dead, and their places: to be freed.
     pub freed: Vec<(Text, u32)>,
-    /// What goes back, or is held on.
+    /// Messages that go back, or stay in flight in a new bundle.
     pub remainders: Vec<Remainder>,
-    /// What nobody will publish any more.
+    /// Messages that will not be published any more.
     pub dead: Vec<DeadLetter>,
-    /// Keys that are held back from here on: of an ordered route only.
-    pub holds: Vec<(Bytes, Hold)>,
+    /// The keys that are held from here on. Only on an ordered route.
+    pub held_keys: Vec<(Bytes, HeldKey)>,
 }
 
 /// Messages that leave their bundle for a new one.
 #[derive(Clone, Debug)]
 pub struct Remainder {
     /// The new bundle.
-    pub fresh: Fresh,
-    /// Their places in the old bundle, in the order of the new one.
+    pub new_bundle: NewBundle,
+    /// The messages' places in the old bundle, in the order of the new one.
     pub from: Vec<u32>,
-    /// `Some`: born claimed, under this lease in ms; `None`: due again at its first due time.
+    /// `Some`: stays in flight, under this lease in ms. `None`: due again at its first due time.
     pub lease_ms: Option<u64>,
-    /// Expiries it inherits.
+    /// Expiries that the new bundle inherits.
     pub expiries: u32,
-    /// On an ordered route the stamp of its first message; `None`: they keep their places in the order.
-    pub stamp: Option<u64>,
+    /// On an ordered route the sequence number of its first message. `None`: the messages keep their places in
+    /// the order.
+    pub sequence: Option<u64>,
 }
 
 /// A bundle that is not in the store yet.
 #[derive(Clone, Debug)]
-pub struct Fresh {
-    /// Its route.
+pub struct NewBundle {
+    /// The route of the messages.
     pub route: RouteName,
-    /// What it holds.
+    /// The messages.
     pub bundle: Bundle,
 }
 
-/// The answer to a settle or a divide.
+/// The answer to a settle, a divide, an extension or a return of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Held {
-    /// It was ours and is done. The claims of those remainders that were born claimed, in order.
-    Done(Vec<Claim>),
-    /// It was no longer ours, or a blob that was thought missing is there: only what is confirmed was noted.
+pub enum SettleAnswer {
+    /// Applied. A divide returns the new claims of the remainders that stay in flight, in order.
+    Applied(Vec<Claim>),
+    /// The claim was lost, or a blob that was thought missing is there. Only what is confirmed was noted.
     Stale,
 }
 
-/// What a sweep did.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
-    /// Claims that had expired and are due again.
+pub struct SweepOutcome {
+    /// Claims that had expired: their bundles are due again.
     pub expired: u32,
-    /// Deadlines too far ahead that were brought back.
+    /// Deadlines too far ahead that were shortened.
     pub clamped: u32,
 }

@@ -8,10 +8,10 @@
 //! | heads, bodies, compressed where that pays
 //! head: shape | id? | position? | asked due time? | history? | message without its body
 //! ```
-//! Heads are much alike and nearly always compress; bodies may be encrypted or compressed already, and
-//! are spared the try where their beginning says so.
-//! All numbers are LEB128 varints; texts and bytes are length, bytes. A blob is immutable; a reader that
-//! does not know its version leaves it alone. Golden files in `tests/golden` hold the format still.
+//! Heads are much alike and nearly always compress. Bodies may be encrypted or compressed already: they are not
+//! tried if their beginning does not compress. All numbers are LEB128 varints. Texts and bytes are their length
+//! and their bytes. A blob is immutable. A reader that does not know its version leaves it alone. Golden files
+//! in `tests/golden` pin the format.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -31,20 +31,20 @@ mod varint;
 use varint::{Reader, put_bytes, put_signed, put_unsigned};
 
 const MAGIC: &[u8; 2] = b"PB";
-/// The version written.
+/// The version that is written.
 const VERSION: u8 = 1;
 const PLAIN: u8 = 0;
 const ZSTD: u8 = 1;
 const ZSTD_HEADS: u8 = 2;
 const PREFIX: usize = 8;
-/// Less than this is never worth compressing.
+/// Fewer bytes are never worth compressing.
 const COMPRESS_FROM: usize = 512;
-/// So many bytes of the bodies are tried first, at least and at most.
+/// Least and most bytes of the bodies that are tried first.
 const SAMPLE: (usize, usize) = (1024, 4096);
-/// zstd's level for bodies: what the higher ones save more is not worth their time.
+/// zstd's level for bodies: higher levels save too little for their time.
 const LEVEL: i32 = 1;
-/// And for heads alone: they repeat each other, and what is left is random, so the code for single bytes that level 1
-/// tries to make, a third to two thirds of its time, saves nothing.
+/// zstd's level for heads alone. They repeat each other, and the rest is random. Level 1 spends a third to two
+/// thirds of its time on a code for single bytes, which saves nothing here.
 const HEADS_LEVEL: i32 = -1;
 /// Most bytes that records may decompress to: a bomb is refused.
 const MAX_PLAIN: usize = 256 << 20;
@@ -52,19 +52,22 @@ const MAX_PLAIN: usize = 256 << 20;
 /// Why a blob cannot be read.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum CodecError {
-    /// Not a bundle at all.
+    /// The blob is not there.
+    #[error("its blob is missing")]
+    Missing,
+    /// The bytes are not a bundle at all.
     #[error("not a bundle")]
     NotABundle,
-    /// Written by a later version.
+    /// A later version wrote the bundle.
     #[error("bundle format {0} is not known to this version")]
     UnknownVersion(u8),
-    /// Cut or flipped.
+    /// The blob was cut or flipped.
     #[error("the checksum does not match")]
     Checksum,
-    /// Whoever opened it died, twice: it is not opened any more.
+    /// Whoever opened the bundle died, twice. It is not opened any more.
     #[error("opening it has killed its readers")]
     Poison,
-    /// The checksum matches, the content does not parse.
+    /// The checksum matches, but the content does not parse.
     #[error("malformed at byte {0}")]
     Malformed(usize),
 }
@@ -89,7 +92,7 @@ pub fn encode(bundle: &Bundle) -> Bytes {
     }
     let heads_len = heads.len();
     let bodies = || bundle.entries.iter().filter_map(|entry| entry.message.body.as_deref());
-    let Payload { codec, begin, bodies_follow } = compress(heads, bodies, bodies_len);
+    let BlobPayload { codec, begin, bodies_follow } = compress(heads, bodies, bodies_len);
     let payload = begin.len() + if bodies_follow { bodies_len } else { 0 };
     let mut blob = BytesMut::with_capacity(PREFIX + 32 + bundle.target.len() + index.len() + payload);
     blob.put_slice(MAGIC);
@@ -112,7 +115,7 @@ pub fn encode(bundle: &Bundle) -> Bytes {
     blob.freeze()
 }
 
-/// Version and codec count too: everything but the checksum itself.
+/// The checksum covers version and codec too: everything but itself.
 fn checksum(blob: &[u8]) -> u32 {
     let mut hash = crc32fast::Hasher::new();
     hash.update(&blob[..4]);
@@ -122,43 +125,43 @@ fn checksum(blob: &[u8]) -> u32 {
 
 thread_local! {
     // Making a context costs more than most bundles do.
-    static COMPRESSOR: Context = RefCell::new(Compressor::new(LEVEL).ok());
-    static HEADS_COMPRESSOR: Context = RefCell::new(Compressor::new(HEADS_LEVEL).ok());
+    static COMPRESSOR: ZstdContext = RefCell::new(Compressor::new(LEVEL).ok());
+    static HEADS_COMPRESSOR: ZstdContext = RefCell::new(Compressor::new(HEADS_LEVEL).ok());
     static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = RefCell::new(Decompressor::new().ok());
 }
 
-type Context = RefCell<Option<Compressor<'static>>>;
+type ZstdContext = RefCell<Option<Compressor<'static>>>;
 
-/// What comes after the index: these bytes, and the bodies as they are unless they are among them.
-struct Payload {
+/// The bytes after the index, and whether the uncompressed bodies follow them.
+struct BlobPayload {
     codec: u8,
     begin: Vec<u8>,
     bodies_follow: bool,
 }
 
-/// Heads and bodies, as far as it pays compressed, and as far as possible together.
+/// Heads and bodies, compressed as far as it pays, and together if possible.
 fn compress<'a, B: Iterator<Item = &'a [u8]>>(
     mut heads: Vec<u8>,
     bodies: impl Fn() -> B,
     bodies_len: usize,
-) -> Payload {
+) -> BlobPayload {
     let sample_len = (bodies_len / 8).clamp(SAMPLE.0, SAMPLE.1);
     if bodies_len < 2 * sample_len || smaller(&COMPRESSOR, &first(bodies(), sample_len)).is_some() {
         let heads_len = heads.len();
         heads.reserve_exact(bodies_len);
         bodies().for_each(|body| heads.extend_from_slice(body));
         if let Some(begin) = smaller(&COMPRESSOR, &heads) {
-            return Payload { codec: ZSTD, begin, bodies_follow: false };
+            return BlobPayload { codec: ZSTD, begin, bodies_follow: false };
         }
         heads.truncate(heads_len);
     }
     match smaller(&HEADS_COMPRESSOR, &heads) {
-        Some(begin) => Payload { codec: ZSTD_HEADS, begin, bodies_follow: true },
-        None => Payload { codec: PLAIN, begin: heads, bodies_follow: true },
+        Some(begin) => BlobPayload { codec: ZSTD_HEADS, begin, bodies_follow: true },
+        None => BlobPayload { codec: PLAIN, begin: heads, bodies_follow: true },
     }
 }
 
-/// The first so many bytes of these.
+/// The first `len` bytes of the bodies.
 fn first<'a>(bodies: impl Iterator<Item = &'a [u8]>, len: usize) -> Vec<u8> {
     let mut sample = Vec::with_capacity(len);
     for body in bodies {
@@ -170,8 +173,8 @@ fn first<'a>(bodies: impl Iterator<Item = &'a [u8]>, len: usize) -> Vec<u8> {
     sample
 }
 
-/// These bytes compressed, where that pays: an eighth saved is worth the time it takes to undo.
-fn smaller(by: &'static LocalKey<Context>, plain: &[u8]) -> Option<Vec<u8>> {
+/// Compresses these bytes if that pays: an eighth saved is worth the time it takes to undo.
+fn smaller(by: &'static LocalKey<ZstdContext>, plain: &[u8]) -> Option<Vec<u8>> {
     if plain.len() < COMPRESS_FROM {
         return None;
     }
@@ -193,14 +196,14 @@ struct IndexEntry {
     failures: u32,
 }
 
-/// Whether this is what was written, without opening it: safe for what kills its readers. What is of a later
-/// version is not ours to judge.
+/// Reports whether the blob is what was written, without opening it: safe for blobs that kill their readers. A
+/// blob of a later version is not judged.
 pub(in crate::store) fn is_whole(blob: &[u8]) -> bool {
     let Some(prefix) = blob.get(..PREFIX).filter(|prefix| &prefix[..2] == MAGIC) else { return false };
     prefix[2] != VERSION || checksum(blob).to_le_bytes() == prefix[4..8]
 }
 
-/// The version of a bundle that was written by a later one than this; opens nothing.
+/// The version of a bundle that a later version wrote. Opens nothing.
 pub(in crate::store) fn later_version(blob: &[u8]) -> Option<u8> {
     let prefix = blob.get(..PREFIX).filter(|prefix| &prefix[..2] == MAGIC)?;
     (prefix[2] > VERSION).then_some(prefix[2])
@@ -250,7 +253,7 @@ pub fn decode(blob: &Bytes) -> Result<Bundle, CodecError> {
     Ok(Bundle { target, entries: Arc::new(entries) })
 }
 
-/// Heads and bodies as they were, each of the length that is said.
+/// Heads and bodies decompressed, each of the stated length.
 fn plain(codec: u8, payload: &Bytes, (heads, bodies): (usize, usize)) -> Result<(Bytes, Bytes), CodecError> {
     let malformed = CodecError::Malformed(PREFIX);
     let whole = match codec {
@@ -272,8 +275,8 @@ fn plain(codec: u8, payload: &Bytes, (heads, bodies): (usize, usize)) -> Result<
     Ok((whole.slice(..heads), whole.slice(heads..)))
 }
 
-/// When each message of a bundle is due, from the first bytes of its blob: its index stands before its
-/// records. The checksum is not asked.
+/// The due time of each message, from the first bytes of a blob: the index stands before the records. The
+/// checksum is not verified.
 pub(in crate::store) fn read_dues(head: &Bytes) -> Result<Vec<UnixMs>, CodecError> {
     if head.len() < PREFIX || &head[..2] != MAGIC {
         return Err(CodecError::NotABundle);
@@ -288,8 +291,8 @@ pub(in crate::store) fn read_dues(head: &Bytes) -> Result<Vec<UnixMs>, CodecErro
     Ok(read_index(&mut reader, count)?.into_iter().map(|item| UnixMs(item.due)).collect())
 }
 
-/// How many bytes a bundle's records have when opened, from the first bytes of its blob; `None` if they do not say. The
-/// checksum is not asked.
+/// The decompressed size of a bundle's records, from the first bytes of its blob. `None` if they do not say.
+/// The checksum is not verified.
 pub(in crate::store) fn plain_len(head: &Bytes) -> Option<usize> {
     if head.len() < PREFIX || &head[..2] != MAGIC || head[2] != VERSION {
         return None;
@@ -333,5 +336,5 @@ fn read_history(reader: &mut Reader) -> Result<Vec<Failure>, CodecError> {
         .collect()
 }
 
-/// A text or nothing, as the record's shape byte says.
-type Maybe = Option<Text>;
+/// An optional text, as the record's shape byte says.
+type MaybeText = Option<Text>;

@@ -1,29 +1,29 @@
-//! What the store says of its own state: what is late in it, and how full it is.
+//! The store's account of its own state: its oldest overdue messages, and the memory of Redis.
 
 use std::collections::BTreeMap;
 
 use crate::domain::UnixMs;
 
-/// By route, when the oldest message was to be delivered that waits in the store and is overdue.
+/// By route, the due time of the oldest overdue message that waits in the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Late {
-    /// Of those that were not put back.
+pub struct OldestOverdue {
+    /// Among messages that were not put back.
     pub waiting: BTreeMap<String, UnixMs>,
-    /// Of those that were put back after they were due.
+    /// Among messages that were put back after they were due.
     pub put_back: BTreeMap<String, UnixMs>,
 }
 
-/// A master's memory, in bytes.
+/// The memory of a Redis master, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
-    /// What it uses.
+pub struct RedisMemory {
+    /// Memory in use.
     pub used: u64,
-    /// Its `maxmemory`; 0: it has none.
+    /// The master's `maxmemory`. 0: no limit.
     pub limit: u64,
 }
 
-impl Memory {
-    /// How much of its limit it uses; 0 without one.
+impl RedisMemory {
+    /// The used share of the limit. 0 without a limit.
     pub fn share(&self) -> f64 {
         if self.limit == 0 { 0.0 } else { self.used as f64 / self.limit as f64 }
     }

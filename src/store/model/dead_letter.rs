@@ -1,8 +1,9 @@
-//! Dead letters: their ids, and what is asked of them.
+//! Dead letters: their ids, and the filters and pages to list them.
 //!
-//! An id reads `route.reason.partition.nonce.counter`, the last three in base 36: unique, says where it lies
-//! and why, and needs no quoting in a path or a shell. A route's dead letters of one partition lie in two
-//! *graves*: those that failed, and the invalid ones, which must never cost the others their place.
+//! An id reads `route.reason.partition.nonce.counter`, the last three in base 36. It is unique, names the
+//! partition and the reason, and needs no quoting in a path or a shell. A route's dead letters of one partition
+//! lie in two dead-letter queues: failed messages, and invalid ones, which must never cost the others their
+//! place.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ pub struct DeadId {
 }
 
 impl DeadId {
-    /// A new id; `unique` is `nonce.counter`.
+    /// A new id. `unique` is `nonce.counter`.
     pub(in crate::store) fn new(
         route: &RouteName,
         reason: DeadReason,
@@ -32,7 +33,7 @@ impl DeadId {
         Self { text: format!("{route}.{}.{place}.{unique}", reason.as_str()).into(), partition }
     }
 
-    /// An id as it stands in the store; `None` if it is not of this form.
+    /// Parses an id of the store. `None` if the text has another form.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('.');
         let (route, reason, place) = (parts.next()?, parts.next()?, parts.next()?);
@@ -43,12 +44,12 @@ impl DeadId {
         (unique.is_some() && parts.next().is_none()).then(|| Self { text: text.into(), partition })
     }
 
-    /// The id itself.
+    /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Where it lies.
+    /// The partition that holds the dead letter.
     pub fn partition(&self) -> Partition {
         self.partition
     }
@@ -64,9 +65,9 @@ impl DeadId {
         DeadReason::parse(word).unwrap_or(DeadReason::Corrupt)
     }
 
-    /// The grave it lies in.
-    pub(in crate::store) fn grave(&self) -> String {
-        grave(self.route(), matches!(self.reason(), DeadReason::Invalid(_)))
+    /// The name of its dead-letter queue.
+    pub(in crate::store) fn queue(&self) -> String {
+        queue(self.route(), matches!(self.reason(), DeadReason::Invalid(_)))
     }
 }
 
@@ -76,39 +77,39 @@ impl fmt::Display for DeadId {
     }
 }
 
-/// A grave's name: `route`, or `route/invalid`.
-pub(in crate::store) fn grave(route: &str, invalid: bool) -> String {
+/// The name of a dead-letter queue: `route`, or `route/invalid`.
+pub(in crate::store) fn queue(route: &str, invalid: bool) -> String {
     if invalid { format!("{route}/invalid") } else { route.to_owned() }
 }
 
 /// A message for the dead letters.
 #[derive(Clone, Debug)]
 pub struct DeadLetter {
-    /// Its route.
+    /// The route of the message.
     pub route: RouteName,
-    /// Why.
+    /// Why the message is dead.
     pub reason: DeadReason,
-    /// The message; its history ends with the reason and the error.
+    /// The message. Its history ends with the reason and the error.
     pub bundle: Bundle,
-    /// A blob that nobody can or may open is kept as it is, instead.
+    /// The blob to keep instead of the message, if nobody can or may open it.
     pub raw: Option<Bytes>,
 }
 
 impl DeadLetter {
-    /// Whether nothing is kept of it: its blob was not there.
+    /// Reports whether nothing is kept of the message: its blob was missing.
     pub fn is_empty(&self) -> bool {
         self.raw.is_none() && self.bundle.entries.is_empty()
     }
 }
 
-/// Which dead letters are meant. All of it holds together; what is not set does not matter.
+/// Selects dead letters. All conditions must hold. An unset condition does not matter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadFilter {
-    /// Of this route.
+    /// Dead letters of this route.
     pub route: Option<RouteName>,
     /// Only those of invalid messages, or only the others.
     pub invalid: Option<bool>,
-    /// Dead for this reason.
+    /// Dead letters with this reason.
     pub reason: Option<DeadReason>,
     /// Dead since this moment, inclusive.
     pub from: Option<UnixMs>,
@@ -117,9 +118,9 @@ pub struct DeadFilter {
 }
 
 impl DeadFilter {
-    /// Whether a grave may hold what is meant.
-    pub(in crate::store) fn takes_grave(&self, grave: &str) -> bool {
-        let (route, invalid) = grave.strip_suffix("/invalid").map_or((grave, false), |route| (route, true));
+    /// Reports whether a dead-letter queue may hold selected dead letters.
+    pub(in crate::store) fn includes_queue(&self, queue: &str) -> bool {
+        let (route, invalid) = queue.strip_suffix("/invalid").map_or((queue, false), |route| (route, true));
         let reason = self.reason.is_none_or(|r| matches!(r, DeadReason::Invalid(_)) == invalid);
         let kind = self.invalid.is_none_or(|wanted| wanted == invalid);
         reason && kind && self.route.as_ref().is_none_or(|r| r.as_str() == route)
@@ -129,28 +130,28 @@ impl DeadFilter {
 /// A place in the order of dead letters: by the moment of death, then by id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeadMark {
-    /// When it became one.
+    /// When it became a dead letter.
     pub at: UnixMs,
-    /// Which.
+    /// The dead letter.
     pub id: DeadId,
 }
 
 /// Some dead letters, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeadPage {
-    /// Them.
+    /// Their ids and times.
     pub marks: Vec<DeadMark>,
-    /// After which the next page goes on; `None` if this was the last. There may be more although this page
-    /// has fewer than were asked for.
+    /// The mark after which the next page continues. `None` if this was the last page. There may be more
+    /// although this page has fewer than were asked for.
     pub next: Option<DeadMark>,
 }
 
-/// What is kept of a dead letter.
+/// The kept content of a dead letter.
 #[derive(Clone, Debug)]
 pub struct DeadBody {
     /// Bytes that it takes in the store.
     pub bytes: usize,
-    /// The message, a bundle of one (of none where its blob was missing), or why it cannot be read.
+    /// The message, as a bundle of one (of none if its blob was missing), or why it cannot be read.
     pub bundle: Result<Bundle, CodecError>,
 }
 
@@ -165,9 +166,9 @@ mod tests {
         let id = DeadId::new(&route, DeadReason::Invalid(InvalidReason::TooBig), Partition(37), "k3x.1z");
         assert_eq!(id.as_str(), "orders-eu.too_big.11.k3x.1z");
         assert_eq!(DeadId::parse(id.as_str()), Some(id.clone()));
-        assert_eq!((id.partition(), id.grave()), (Partition(37), "orders-eu/invalid".to_owned()));
+        assert_eq!((id.partition(), id.queue()), (Partition(37), "orders-eu/invalid".to_owned()));
         let failed = DeadId::new(&route, DeadReason::Attempts, Partition(0), "k3x.1z");
-        assert_eq!(failed.grave(), "orders-eu");
+        assert_eq!(failed.queue(), "orders-eu");
         for none in [
             "",
             "orders",
@@ -184,16 +185,16 @@ mod tests {
 
     #[test]
     fn a_filter_knows_the_graves_that_it_needs() {
-        let graves = |filter: &DeadFilter| {
+        let queues = |filter: &DeadFilter| {
             let all = ["a", "a/invalid", "b", "b/invalid"];
-            all.into_iter().filter(|grave| filter.takes_grave(grave)).collect::<Vec<_>>()
+            all.into_iter().filter(|queue| filter.includes_queue(queue)).collect::<Vec<_>>()
         };
         let all = DeadFilter::default();
-        assert_eq!(graves(&all).len(), 4);
+        assert_eq!(queues(&all).len(), 4);
         let route = RouteName::new("b");
-        assert_eq!(graves(&DeadFilter { route, ..all.clone() }), ["b", "b/invalid"]);
+        assert_eq!(queues(&DeadFilter { route, ..all.clone() }), ["b", "b/invalid"]);
         let reason = Some(DeadReason::Attempts);
-        assert_eq!(graves(&DeadFilter { reason, ..all.clone() }), ["a", "b"]);
-        assert_eq!(graves(&DeadFilter { invalid: Some(true), ..all }), ["a/invalid", "b/invalid"]);
+        assert_eq!(queues(&DeadFilter { reason, ..all.clone() }), ["a", "b"]);
+        assert_eq!(queues(&DeadFilter { invalid: Some(true), ..all }), ["a/invalid", "b/invalid"]);
     }
 }

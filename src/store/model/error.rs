@@ -1,20 +1,19 @@
-//! What can go wrong with the store, by what a caller does about it.
+//! Errors of the store, by what a caller does about them.
 
 /// Why a call was not answered, or not as it should be.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum StoreError {
-    /// Redis is away, loading, read-only, or did not answer in time. The call may have been applied.
-    /// Try the same call again: it is applied once.
+    /// Redis is away, loading, read-only, or did not answer in time. The call may have been applied. Try the
+    /// same call again: it is applied once.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
-    /// Redis is at `maxmemory`. Nothing was applied. What frees memory still works.
+    /// Redis is at `maxmemory`. Nothing was applied. A call that frees memory still works.
     #[error("the store is full: {0}")]
     Full(String),
-    /// A key has a type that Postdate never gave it, or an answer has not the shape it should have.
-    /// Nothing was applied.
+    /// A key has a type that Postdate never gave it, or an answer has an unexpected shape. Nothing was applied.
     #[error("the store is damaged: {0}")]
     Damaged(String),
-    /// The call was overtaken by a later one of the same lane. Nothing was applied.
+    /// A later call of the same caller overtook this one. Nothing was applied.
     #[error("the call was overtaken by a later one")]
     Overtaken,
 }

@@ -1,35 +1,35 @@
-//! What a look at the store sees, and what of it need not be read again at each look.
+//! The answer to a read of due sets, and the heads that need not be read again each time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::domain::{Partition, UnixMs};
 
-/// What a look at some partitions saw.
+/// The due sets that a read of some partitions found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Looked {
-    /// Of each route and partition the earliest shelf; of what is open and due, the earliest shelves.
+pub struct HeadsSeen {
+    /// The earliest due set of each route and partition, and for open routes the following due sets.
     pub heads: Vec<Head>,
     /// The partitions that answered.
     pub partitions: BTreeSet<Partition>,
-    /// Where more of a route is due than is shown: from when on.
+    /// By partition and route, the time from which more is due than `heads` shows.
     pub beyond: BTreeMap<(Partition, String), UnixMs>,
 }
 
 /// The earliest bundle of one route in one time slice of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Which slice of the store.
+    /// The partition of the store.
     pub partition: Partition,
-    /// `route/slice`.
-    pub shelf: String,
-    /// Its first due time.
+    /// The due set: `route/slice`.
+    pub due_set: String,
+    /// The first due time of the due set.
     pub due: UnixMs,
 }
 
 impl Head {
     /// The route, as text.
     pub fn route(&self) -> &str {
-        self.shelf.split('/').next().unwrap_or_default()
+        self.due_set.split('/').next().unwrap_or_default()
     }
 
     /// The partition and the route.
@@ -38,30 +38,30 @@ impl Head {
     }
 }
 
-/// Fewer heads of unserved routes in a partition than this are read at each look.
+/// With fewer unserved heads than this in a partition, every read shows them all.
 const MANY: usize = 16;
 
-/// Heads of routes that a caller does not serve. While nothing changes among them, a look reads none of them: it asks
-/// how many heads are due before some moment, and reads those that are due later. Where that number has changed, or a
-/// served head among them has left, the look reads all heads of the partition.
+/// Heads of routes that a caller does not serve. While nothing changes among them, a read leaves them out: it
+/// asks how many heads are due before some moment, and reads the later ones. If that number has changed, or a
+/// served head among the earlier ones has left, it reads all heads of the partition.
 ///
-/// One change is not seen: an unserved head leaves and a served one of another route comes, both due before that
-/// moment, between two looks. So a caller forgets what it knows every few seconds.
+/// One change is not seen: between two reads an unserved head leaves and a served one of another route comes,
+/// both due before that moment. A caller therefore forgets what it knows every few seconds.
 #[derive(Debug, Default)]
-pub struct Unserved(BTreeMap<Partition, Past>);
+pub struct UnservedHeads(BTreeMap<Partition, PastHeads>);
 
 /// Heads of one partition that are due before a moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::store) struct Past {
+pub(in crate::store) struct PastHeads {
     pub(in crate::store) until: UnixMs,
-    /// How many they are.
+    /// The number of these heads.
     pub(in crate::store) count: usize,
-    /// Those of them that a look has to show.
+    /// The served ones among them, which a read has to show.
     pub(in crate::store) served: Vec<Head>,
 }
 
-impl Unserved {
-    /// Forgets everything: the next look reads all heads.
+impl UnservedHeads {
+    /// Forgets everything: the next read shows all heads.
     pub fn forget(&mut self) {
         self.0.clear();
     }
@@ -71,12 +71,12 @@ impl Unserved {
         self.0.remove(&p);
     }
 
-    pub(in crate::store) fn of(&self, p: Partition) -> Option<&Past> {
+    pub(in crate::store) fn of(&self, p: Partition) -> Option<&PastHeads> {
         self.0.get(&p)
     }
 
-    /// Takes all heads of a partition that are due before a moment, and by `is_served` which of them a look has to
-    /// show.
+    /// Takes note of the heads of a partition that are due before a moment. `is_served` tells which of them a
+    /// read has to show.
     pub(in crate::store) fn learn(
         &mut self,
         p: Partition,
@@ -91,7 +91,7 @@ impl Unserved {
             return;
         }
         let count = served.len() + unserved.len();
-        self.0.insert(p, Past { until, count, served: served.into_iter().cloned().collect() });
+        self.0.insert(p, PastHeads { until, count, served: served.into_iter().cloned().collect() });
     }
 }
 
@@ -104,7 +104,7 @@ mod tests {
     fn heads(routes: impl IntoIterator<Item = (&'static str, usize)>) -> Vec<Head> {
         let head = |(route, due): (&str, usize)| Head {
             partition: P,
-            shelf: format!("{route}/{due}"),
+            due_set: format!("{route}/{due}"),
             due: UnixMs(due as i64),
         };
         routes.into_iter().map(head).collect()
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn many_unserved_heads_are_counted_and_the_served_among_them_are_kept() {
-        let mut unserved = Unserved::default();
+        let mut unserved = UnservedHeads::default();
         let all =
             heads((0..MANY).map(|n| ("stranger", n)).chain([("ours", 5), ("ours", 90), ("stranger", 91)]));
         unserved.learn(P, &all, UnixMs(90), |head| head.route() == "ours");

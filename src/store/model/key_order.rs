@@ -1,47 +1,48 @@
-//! What the calls about routes whose keys leave in order take and answer.
+//! Requests and answers of the calls about ordered routes, whose messages of one key leave in order.
 //!
-//! Every bundle of such a route carries a *stamp* in its id: a number above all that were given before in its
-//! partition, so stamps are the order in which messages came. A message's stamp is its bundle's and its place in
-//! it; as many stamps as a bundle has messages belong to it.
+//! The id of every bundle of such a route carries a *sequence number*, which is above all that were given
+//! before in its partition. The sequence numbers are therefore the order in which messages came. A message's
+//! sequence number is that of its bundle plus its place in it. A bundle owns as many sequence numbers as it has
+//! messages.
 
 use bytes::Bytes;
 
 use crate::domain::{RouteName, UnixMs};
-use crate::store::{ClaimRequest, Claimed};
+use crate::store::{ClaimAnswer, ClaimRequest};
 
-/// A message's place in the order of its key: by due time, then as they came.
+/// A message's place in the order of its key: by due time, then by sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position {
-    /// When it is due.
+pub struct OrderPosition {
+    /// The due time of the message.
     pub due: UnixMs,
-    /// Its stamp.
-    pub stamp: u64,
+    /// The sequence number of the message.
+    pub sequence: u64,
 }
 
-/// A key that is held back since a message of it failed: what of it would go before the first of these goes behind
-/// the last, so that the order in the store is the one in which it is to leave.
+/// A key whose message failed. A later message of the key that would go before the failed one goes behind the
+/// last one instead. So the order in the store is the order in which the messages are to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hold {
-    /// When what failed is due again, and what was put behind it too.
+pub struct HeldKey {
+    /// When the failed message is due again, and the messages that were put behind it.
     pub due: UnixMs,
-    /// The stamp of what failed.
+    /// The sequence number of the failed message.
     pub from: u64,
-    /// The stamp of the last message that was put behind it.
+    /// The sequence number of the last message that was put behind it.
     pub to: u64,
 }
 
-impl Hold {
-    /// The place of what failed.
-    pub fn first(&self) -> Position {
-        Position { due: self.due, stamp: self.from }
+impl HeldKey {
+    /// The place of the failed message.
+    pub fn first(&self) -> OrderPosition {
+        OrderPosition { due: self.due, sequence: self.from }
     }
 
     /// The place of the last message behind it.
-    pub fn last(&self) -> Position {
-        Position { due: self.due, stamp: self.to }
+    pub fn last(&self) -> OrderPosition {
+        OrderPosition { due: self.due, sequence: self.to }
     }
 
-    /// As it stands in the store: `due from to`.
+    /// The stored form: `due from to`.
     pub(in crate::store) fn text(&self) -> String {
         format!("{} {} {}", self.due.0, self.from, self.to)
     }
@@ -54,43 +55,44 @@ impl Hold {
     }
 }
 
-/// What to claim of an ordered route in one partition.
+/// A request to claim bundles of an ordered route in one partition.
 #[derive(Clone, Debug)]
 pub struct OrderedRequest {
-    /// Its shelves in the order of their slices, all of them that hold something due.
+    /// The due sets of the route in the order of their slices: all that hold something due.
     pub claim: ClaimRequest,
-    /// The look that found them went up to this moment: so must the claim, whatever the clock of its node says.
+    /// The moment up to which the due sets were read. The claim must reach as far, whatever the clock of its
+    /// node says.
     pub until: UnixMs,
     /// The route.
     pub route: RouteName,
-    /// The holder's own name: unique, and never taken up again once it may have lost a claim.
-    pub holder: String,
-    /// Whether it may become the holder; not while it has claims from before.
+    /// The owner's name: unique, and never used again once the owner may have lost a claim.
+    pub owner: String,
+    /// Whether the caller may become the owner. Not while it has claims from before.
     pub may_take: bool,
-    /// Keys that are held back no more.
+    /// Keys that are no longer held.
     pub freed: Vec<Bytes>,
 }
 
-/// The answer to an [`OrderedRequest`]: bundles with their contents, or without.
+/// The answer to an [`OrderedRequest`]: bundles with or without their contents.
 #[derive(Debug)]
-pub enum Ordered<C = Claimed> {
-    /// It is the holder.
-    Taken(Taken<C>),
-    /// Another one is, or what it held is not due again yet: nothing can be claimed before so many ms, about.
+pub enum OrderedAnswer<C = ClaimAnswer> {
+    /// The caller is the owner, and these are its claims.
+    Claimed(OrderedClaims<C>),
+    /// Another one is the owner, or its bundles are not due again yet: retry after about this many ms.
     Wait(u64),
-    /// It was the holder, and its time ran out.
+    /// The caller was the owner, and its time ran out.
     Lost,
 }
 
-/// What a holder claimed.
+/// Bundles that the owner of an ordered route claimed.
 #[derive(Debug)]
-pub struct Taken<C = Claimed> {
-    /// In the order of their due times and stamps.
+pub struct OrderedClaims<C = ClaimAnswer> {
+    /// The bundles, in the order of their due times and sequence numbers.
     pub claimed: Vec<C>,
-    /// The first bundle that was due within the look-ahead and is left: nothing before it is.
-    pub left: Option<Position>,
-    /// `Some` if it has just become the holder: all keys of the route that are held back here.
-    pub holds: Option<Vec<(Bytes, Hold)>>,
+    /// The first bundle that was due within the lookahead and is left. Nothing before it is left.
+    pub left: Option<OrderPosition>,
+    /// `Some` if the caller has just become the owner: all held keys of the route in this partition.
+    pub held_keys: Option<Vec<(Bytes, HeldKey)>>,
 }
 
 #[cfg(test)]
@@ -99,13 +101,18 @@ mod tests {
 
     #[test]
     fn a_hold_is_read_as_it_was_written() {
-        let hold =
-            Hold { due: UnixMs(1_790_000_000_000), from: 1_790_000_000_000_123, to: 1_790_000_000_000_200 };
-        assert_eq!(Hold::parse(&hold.text()), Some(hold));
+        let hold = HeldKey {
+            due: UnixMs(1_790_000_000_000),
+            from: 1_790_000_000_000_123,
+            to: 1_790_000_000_000_200,
+        };
+        assert_eq!(HeldKey::parse(&hold.text()), Some(hold));
         for text in ["", "1 2", "1 2 3 4", "1 2 x"] {
-            assert_eq!(Hold::parse(text), None, "{text:?}");
+            assert_eq!(HeldKey::parse(text), None, "{text:?}");
         }
         assert!(hold.first() < hold.last());
-        assert!(Position { due: UnixMs(1), stamp: 9 } < Position { due: UnixMs(2), stamp: 1 });
+        assert!(
+            OrderPosition { due: UnixMs(1), sequence: 9 } < OrderPosition { due: UnixMs(2), sequence: 1 }
+        );
     }
 }

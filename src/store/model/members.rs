@@ -1,4 +1,4 @@
-//! What replicas say of themselves, and what the store says of itself to them.
+//! The status that replicas report, and what the store answers.
 
 use std::collections::BTreeMap;
 
@@ -7,113 +7,116 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::domain::{Partition, UnixMs};
 use crate::telemetry::FollowNews;
 
-/// Beats that a replica may miss before it counts as dead.
+/// Heartbeats that a replica may miss before it counts as dead.
 const MISSED: i64 = 3;
 
-/// What a replica says of itself with each beat.
+/// The status that a replica reports with each heartbeat.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Presence {
-    /// Its name: `cluster.name`.
+pub struct ReplicaStatus {
+    /// The replica's name: `cluster.name`.
     pub name: String,
-    /// Its version of Postdate.
+    /// The replica's version of Postdate.
     pub version: String,
-    /// Its `cluster.heartbeat`, ms.
+    /// The replica's `cluster.heartbeat`, ms.
     pub heartbeat_ms: i64,
-    /// The number of its first beat; 0 in that one.
+    /// The number of its first heartbeat. 0 in that one.
     pub joined: u64,
-    /// Whether it has joined so lately that its name is not surely its own.
-    pub probation: bool,
-    /// Whether it is willing to take work.
+    /// Set if it has joined so lately that its name is not surely its own.
+    #[serde(rename = "probation")]
+    pub joining: bool,
+    /// Set if it is willing to take work.
     pub ready: bool,
     /// The routes that it knows.
     pub routes: Vec<String>,
     /// The partitions that it serves, ascending.
-    #[serde(serialize_with = "write_ranges", deserialize_with = "read_ranges")]
-    pub held: Vec<Partition>,
+    #[serde(rename = "held", serialize_with = "write_ranges", deserialize_with = "read_ranges")]
+    pub partitions: Vec<Partition>,
     /// For each of its timer shards, how long ago it last finished a claim round, ms. Partition `p` is in shard
-    /// `p` modulo their number.
+    /// `p` modulo the number of shards.
     pub rounds: Vec<i64>,
     /// Its wall clock minus Redis's, ms.
     pub skew_ms: i64,
-    /// What it follows, watches and saw ending for `send --wait`; mostly nothing.
+    /// Message ids that it follows, watches and saw ending for `send --wait`. Mostly empty.
     #[serde(skip_serializing_if = "FollowNews::is_empty")]
     pub follow: FollowNews,
-    /// By route, when the oldest message was to be delivered that it has claimed and that is overdue, Unix ms.
+    /// By route, the due time of the oldest overdue message that it has claimed, Unix ms.
     pub overdue: BTreeMap<String, i64>,
 }
 
 /// A replica as the store knows it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Member {
-    /// Which process it is: names come again, this does not.
+pub struct RegisteredReplica {
+    /// The process. Names are used again, a nonce is not.
     pub nonce: String,
-    /// The number of its last beat: all replicas' are counted together.
-    pub beat: u64,
+    /// The number of its last heartbeat. The heartbeats of all replicas are counted together.
+    pub heartbeat: u64,
     /// How long ago that was, by Redis's clock, ms.
     pub silent_ms: i64,
-    /// What it said.
-    pub presence: Presence,
+    /// The status that it reported.
+    pub status: ReplicaStatus,
 }
 
-impl Member {
+impl RegisteredReplica {
     /// How long it may be silent, ms.
     pub fn lifetime_ms(&self) -> i64 {
-        self.presence.heartbeat_ms * MISSED
+        self.status.heartbeat_ms * MISSED
     }
 
-    /// Whether it was heard of lately enough.
+    /// Reports whether its last heartbeat is recent enough.
     pub fn is_alive(&self) -> bool {
         self.silent_ms <= self.lifetime_ms()
     }
 
-    /// The number of its first beat: of two replicas with one name the one with the higher number came later.
+    /// The number of its first heartbeat. Of two replicas with one name the one with the higher number came
+    /// later.
     pub fn joined(&self) -> u64 {
-        if self.presence.joined == 0 { self.beat } else { self.presence.joined }
+        if self.status.joined == 0 { self.heartbeat } else { self.status.joined }
     }
 
-    /// How long ago the timer shard that serves a partition finished a claim round, ms, as of the last beat.
+    /// How long ago the timer shard that serves a partition finished a claim round, ms, as of the last
+    /// heartbeat.
     pub fn round_ms(&self, p: Partition) -> Option<i64> {
-        let rounds = &self.presence.rounds;
+        let rounds = &self.status.rounds;
         rounds.get(usize::from(p.0).checked_rem(rounds.len())?).copied()
     }
 
-    /// How long ago the slowest of its timer shards finished a claim round, ms, as of its last beat.
+    /// How long ago the slowest of its timer shards finished a claim round, ms, as of its last heartbeat.
     pub fn slowest_round_ms(&self) -> i64 {
-        self.presence.rounds.iter().copied().max().unwrap_or(0)
+        self.status.rounds.iter().copied().max().unwrap_or(0)
     }
 }
 
-/// What a replica knows of the store from its last beat; at first nothing.
+/// A replica's knowledge of the store from its last heartbeat. At first nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Known {
-    /// The store's generation, made once, when the store was first used.
-    pub generation: Option<String>,
-    /// The number of its last beat.
-    pub beat: u64,
-    /// When the store was last found to have gone back.
-    pub changed: UnixMs,
+pub struct KnownStore {
+    /// The store's identity, made once, when the store was first used.
+    pub identity: Option<String>,
+    /// The number of its last heartbeat.
+    pub heartbeat: u64,
+    /// When the store was last found to have rolled back.
+    pub rolled_back_at: UnixMs,
 }
 
-/// The answer to a beat.
+/// The answer to a heartbeat.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Beaten {
-    /// It is the store that it was, or an older copy of it, which `known.changed` says.
-    Here {
-        /// What is to be known from here on.
-        known: Known,
+pub enum HeartbeatReply {
+    /// The store is the one that it was, or an older copy of it. `known.rolled_back_at` tells them apart.
+    Same {
+        /// The knowledge for the next heartbeat.
+        known: KnownStore,
         /// Redis's time, ms.
         now: UnixMs,
-        /// How long the caller had been silent, ms; `None` if nobody knew of it (any more).
+        /// How long the caller had been silent, ms. `None` if it was not registered (any more).
         silence_ms: Option<i64>,
-        /// Everybody, the caller included, the dead of the last minute too.
-        members: Vec<Member>,
+        /// All registered replicas, with the caller and those that died within the last minute.
+        replicas: Vec<RegisteredReplica>,
     },
-    /// Another one, whose generation this is, or an empty one. Nothing was written.
-    Strange(Option<String>),
+    /// Another store, with this identity, or an empty one. Nothing was written.
+    Replaced(Option<String>),
 }
 
-/// `0-20,33`
+/// Writes partitions as ranges: `0-20,33`.
 fn write_ranges<S: Serializer>(held: &[Partition], to: S) -> Result<S::Ok, S::Error> {
     let mut ranges: Vec<(u16, u16)> = Vec::new();
     for &Partition(p) in held {
@@ -151,12 +154,14 @@ mod tests {
         for (held, text) in
             [(vec![], ""), (vec![3], "3"), (vec![0, 1, 2], "0-2"), (vec![0, 1, 5, 7, 8], "0-1,5,7-8")]
         {
-            let presence =
-                Presence { held: held.into_iter().map(Partition).collect(), ..Presence::default() };
+            let presence = ReplicaStatus {
+                partitions: held.into_iter().map(Partition).collect(),
+                ..ReplicaStatus::default()
+            };
             let json = serde_json::to_value(&presence).expect("json");
             assert_eq!(json["held"], text);
-            assert_eq!(serde_json::from_value::<Presence>(json).expect("read"), presence);
+            assert_eq!(serde_json::from_value::<ReplicaStatus>(json).expect("read"), presence);
         }
-        assert!(serde_json::from_str::<Presence>(r#"{"held":"a-b"}"#).is_err());
+        assert!(serde_json::from_str::<ReplicaStatus>(r#"{"held":"a-b"}"#).is_err());
     }
 }

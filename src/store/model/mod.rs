@@ -1,4 +1,4 @@
-//! The store's words: bundles and how they are encoded, what the calls take, and what they answer. No Redis in here.
+//! The store's words: bundles and their encoding, the requests of calls and their answers. No Redis in here.
 
 pub(super) mod bundle;
 pub(super) mod claim;

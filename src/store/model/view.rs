@@ -2,85 +2,85 @@
 
 use crate::domain::{Entry, Partition, RouteName, Text, UnixMs};
 
-/// Where a message of the store stands.
+/// The state of a message in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MessageState {
-    /// It waits for its due time.
+pub enum StoredState {
+    /// The message waits for its due time.
     Pending,
-    /// It is claimed: being published, or about to be.
+    /// The message is claimed: being published, or about to be.
     InFlight,
-    /// Its target has confirmed it; the rest of its bundle is still here.
+    /// The target has confirmed the message. The rest of its bundle is still here.
     Published,
 }
 
 /// A message of the store.
 #[derive(Clone, Debug)]
-pub struct Found {
-    /// Its route's name; it may be one that is no longer configured.
+pub struct StoredMessage {
+    /// The name of the route. It may be one that is no longer configured.
     pub route: String,
-    /// Its name, or its `~` id.
+    /// The message's name, or its `~` id.
     pub id: Text,
-    /// Where it stands.
-    pub state: MessageState,
-    /// Which message it is, as it is now: another text once it was moved, replaced, or failed and waits anew.
-    /// ASCII without spaces or quotes.
+    /// The state of the message.
+    pub state: StoredState,
+    /// Identifies this very message: the text changes when the message is moved, replaced, or failed and waits
+    /// anew. ASCII without spaces or quotes.
     pub version: Text,
-    /// Its target as `x-delay-target` wrote it; empty for the route's own.
+    /// The target as `x-delay-target` wrote it. Empty for the route's own target.
     pub target: Text,
     /// The message.
     pub entry: Entry,
 }
 
-/// A place in the order of what waits: by due time, then by where it lies.
+/// A place in the order of waiting messages: by due time, then by location.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BrowseKey {
-    /// When it is due.
+    /// The due time of the message.
     pub due: UnixMs,
-    /// Which slice of the store.
+    /// The partition of the store.
     pub partition: Partition,
-    /// Its bundle's id; before all of a partition: empty.
+    /// The bundle's id. Empty: before all bundles of the partition.
     pub bundle: String,
-    /// Its place in the bundle.
+    /// The place in the bundle.
     pub index: u32,
 }
 
 impl BrowseKey {
-    /// Before all that is due at a moment.
+    /// The place before everything that is due at a moment.
     pub fn at(due: UnixMs) -> Self {
         Self { due, partition: Partition(0), bundle: String::new(), index: 0 }
     }
 }
 
-/// Which messages to browse.
+/// Selects the messages to browse.
 #[derive(Clone, Debug)]
 pub struct BrowseQuery {
-    /// Of this route only.
+    /// Only messages of this route.
     pub route: Option<RouteName>,
     /// Due at this moment or later.
     pub from: UnixMs,
     /// Due at this moment or earlier.
     pub to: UnixMs,
-    /// Behind this one.
+    /// Only messages behind this place.
     pub after: Option<BrowseKey>,
-    /// So many at most; at least 1.
+    /// Most messages to return. At least 1.
     pub limit: usize,
 }
 
-/// A part of what waits.
+/// A page of waiting messages.
 #[derive(Clone, Debug)]
-pub struct Browsed {
-    /// In due order.
-    pub found: Vec<Found>,
-    /// Where to go on; `None`: there is no more.
+pub struct MessagePage {
+    /// The messages, in due order.
+    pub found: Vec<StoredMessage>,
+    /// Where the next page begins. `None`: there is no more.
     pub next: Option<BrowseKey>,
 }
 
-/// How much falls due when. Bundles are counted whole, by their first due time.
+/// How many messages fall due when. Bundles are counted whole, by their first due time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Histogram {
-    /// When it was taken, by Redis's clock; the windows begin here.
+pub struct DueHistogram {
+    /// The time of the count, by Redis's clock. The windows begin here.
     pub now: UnixMs,
-    /// Whether all was read; else it is an estimate from some partitions.
+    /// Set if everything was read. Otherwise the numbers are estimated from some partitions.
     pub exact: bool,
     /// Messages whose due time has passed.
     pub overdue: u64,
@@ -92,10 +92,10 @@ pub struct Histogram {
     pub day: Vec<u64>,
 }
 
-/// How one partition stands.
+/// The numbers of one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionView {
-    /// Which slice of the store.
+    /// The partition of the store.
     pub partition: Partition,
     /// Messages pending and in flight.
     pub messages: i64,
@@ -105,7 +105,7 @@ pub struct PartitionView {
     pub dead: i64,
     /// Bundles that are claimed.
     pub claims: u64,
-    /// The earliest due time of what is pending.
+    /// The earliest due time of the pending bundles.
     pub head: Option<UnixMs>,
 }
 
@@ -118,10 +118,10 @@ pub struct Counts {
     pub bytes: i64,
     /// Dead letters, invalid ones included.
     pub dead: i64,
-    /// Their bytes.
+    /// Bytes of the dead letters.
     pub dead_bytes: i64,
-    /// Those of them whose message was invalid.
+    /// Dead letters whose message was invalid.
     pub invalid: i64,
-    /// Their bytes.
+    /// Bytes of the invalid ones.
     pub invalid_bytes: i64,
 }

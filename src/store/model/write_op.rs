@@ -2,75 +2,76 @@
 
 use super::bundle::Bundle;
 use super::dead_letter::DeadLetter;
-use crate::domain::{OnDuplicate, RouteName, Text, UnixMs};
+use crate::domain::{KafkaPosition, OnDuplicate, RouteName, Text, UnixMs};
 
-/// One thing for the store to do, in order of delivery.
+/// One operation of the store, in order of delivery.
 #[derive(Clone, Debug)]
 pub enum WriteOp {
-    /// Keep these until they are due. All of one partition, one target, and one time slice; named
-    /// messages live where their names do.
+    /// Keeps messages until they are due. All are of one partition, one target, and one time slice. Named
+    /// messages live in the partition of their names.
     Store {
-        /// Their route.
+        /// The route of the messages.
         route: RouteName,
-        /// What becomes of a name that is pending already.
+        /// The policy for a name that is pending already.
         on_duplicate: OnDuplicate,
         /// The messages.
         bundle: Bundle,
     },
-    /// Cancel a pending message by its name, or by its `~` id.
+    /// Cancels a pending message by its name, or by its `~` id.
     Cancel {
-        /// Its route.
+        /// The route of the message.
         route: RouteName,
-        /// Its name.
+        /// The name of the message.
         id: Text,
-        /// Only this message; another one of the same name is left alone: `Unknown`.
-        of: Option<Meant>,
+        /// Only this message. Another message of the same name is left alone: `Unknown`.
+        of: Option<IntendedMessage>,
     },
-    /// Move a pending message to another moment.
+    /// Moves a pending message to another moment.
     Reschedule {
-        /// Its route.
+        /// The route of the message.
         route: RouteName,
-        /// Its name.
+        /// The name of the message.
         id: Text,
-        /// The new moment.
+        /// The new due time.
         due: UnixMs,
-        /// One entry: the message to be stored if the name is unknown. `None`: then nothing is stored.
+        /// One entry: the message to be stored if the name is unknown. `None`: nothing is stored then.
         fallback: Option<Bundle>,
         /// Only this message, as with [`WriteOp::Cancel`].
-        of: Option<Meant>,
+        of: Option<IntendedMessage>,
     },
-    /// Keep a message for a person.
-    Bury(DeadLetter),
+    /// Keeps a message for a person.
+    DeadLetter(DeadLetter),
 }
 
-/// Which message of a name a command is for.
+/// Tells which message of a name a command is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Meant {
-    /// The one that was read there: partition and offset in Kafka.
-    ReadAt((i32, i64)),
-    /// The one that was found so, unchanged: [`Found::version`](super::view::Found::version).
+pub enum IntendedMessage {
+    /// The message that was read at this place in Kafka.
+    ReadAt(KafkaPosition),
+    /// The message that was found with this [`StoredMessage::version`](super::view::StoredMessage::version),
+    /// unchanged.
     Seen(Text),
 }
 
-/// What became of one message or command of a [`WriteOp`].
+/// The result for one message or command of a [`WriteOp`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WriteResult {
-    /// It is in the store.
+    /// The message is in the store.
     Stored,
-    /// It is in the store, in the place of the pending one of its name.
+    /// The message is in the store, in the place of the pending one of its name.
     Replaced,
-    /// One of its name is pending, or, where the route remembers, in flight or delivered: that one stays.
+    /// The name is pending or, if the route remembers names, in flight or delivered. That message stays.
     Duplicate,
     /// The message will not be published.
     Cancelled,
     /// The message is being published right now.
     InFlight,
-    /// The message has its new moment.
+    /// The message has its new due time.
     Rescheduled,
-    /// Too late to move it; nothing was stored.
+    /// Too late to move the message. Nothing was stored.
     TooLate,
     /// No pending message has this name.
     Unknown,
-    /// The message was published; its name is remembered.
+    /// The message was published, and its name is remembered.
     Published,
 }

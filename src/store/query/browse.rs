@@ -1,10 +1,10 @@
-//! What waits, in due order over all partitions, a page at a time; in many small reads, so that nothing of
-//! the flow waits behind one.
+//! Waiting messages in due order over all partitions, a page at a time. Many small reads make a page, so that
+//! nothing of the flow waits behind one.
 //!
-//! A page is made in rounds. Each takes the shelves that come next by the index, reads the entries of their
-//! due zsets, and knows from what it has *not* read up to which moment (the *horizon*) it has seen all: what
-//! is due before that is the page's, in order. A bundle's later messages are due within a span of its first,
-//! so a round looks that far back.
+//! A page is made in rounds. Each round takes the due sets that come next by the index and reads their entries.
+//! From what it has not read it knows the moment (the *horizon*) up to which it has seen everything. Messages
+//! due before the horizon belong to the page, in order. Later messages of a bundle are due within a span of its
+//! first, so a round looks that far back.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -16,24 +16,27 @@ use crate::domain::{Partition, UnixMs};
 use crate::store::call::keys::Keys;
 use crate::store::model::bundle::BundleId;
 use crate::store::model::codec::read_dues;
-use crate::store::{BrowseKey, BrowseQuery, Browsed, Bundle, Found, MessageState, Store, StoreError, decode};
+use crate::store::{
+    BrowseKey, BrowseQuery, Bundle, MessagePage, Store, StoreError, StoredMessage, StoredState, decode,
+};
 
-/// How far behind its bundle's first due time a message may be: the longest span, and a retry's.
+/// How far behind its bundle's first due time a message may be: the longest span, and that of a retry.
 const SPAN_MS: i64 = 8192;
 /// Commands of one trip: some 100 us of Redis.
 const TRIP: usize = 32;
-/// Shelves of one partition that one look at the index shows, besides those that have begun.
+/// Due sets of one partition that one read of the index shows, besides those that have begun.
 const SHELVES: usize = 32;
 const BEGUN: usize = 1024;
-/// Shelves that one round reads, besides those that have begun.
+/// Due sets that one round reads, besides those that have begun.
 const ROUND_SHELVES: usize = 64;
-/// Entries of one shelf that one round reads; where all of them are due at once, so many more, in such steps.
+/// Entries of one due set that one round reads. If all of them are due at once, it reads up to `MORE_ENTRIES`
+/// more in steps of `STEP`.
 const ENTRIES: usize = 64;
 const MORE_ENTRIES: usize = 1 << 16;
 const STEP: usize = 1024;
-/// Rounds of one page: sparse shelves of other routes may fill them; then the page is short.
+/// Rounds of one page. Sparse due sets of other routes may use them up. Then the page is short.
 const ROUNDS: usize = 8;
-/// Bytes of blobs that one page may cost, the first message aside.
+/// Bytes of blobs that one page may read, the first message aside.
 const PAGE_BYTES: usize = 4 << 20;
 
 /// A bundle that may have messages for the page.
@@ -44,11 +47,11 @@ struct Candidate {
 }
 
 impl Store {
-    /// The next messages that wait, in the order of [`BrowseKey`]. A page may be short, even empty, while
-    /// there is more. What is claimed meanwhile is left out. Waits while the store is away.
-    pub async fn browse(&self, query: &BrowseQuery) -> Result<Browsed, StoreError> {
+    /// The next waiting messages, in the order of [`BrowseKey`]. A page may be short, even empty, while there
+    /// is more. Messages that are claimed meanwhile are left out. Waits while the store is away.
+    pub async fn browse(&self, query: &BrowseQuery) -> Result<MessagePage, StoreError> {
         let mut from = query.after.clone().unwrap_or(BrowseKey::at(query.from));
-        let mut found: Vec<Found> = Vec::new();
+        let mut found: Vec<StoredMessage> = Vec::new();
         let mut budget = PAGE_BYTES;
         for _ in 0..ROUNDS {
             let (candidates, horizon) = self.round(query, &from, query.limit - found.len()).await?;
@@ -58,19 +61,19 @@ impl Store {
             let taken = self.contents(&keys, &mut budget, &mut found).await?;
             match (keys.get(taken.wrapping_sub(1)), horizon) {
                 (Some(last), _) if cut || taken < keys.len() => {
-                    return Ok(Browsed { found, next: Some(last.clone()) });
+                    return Ok(MessagePage { found, next: Some(last.clone()) });
                 }
-                (_, None) => return Ok(Browsed { found, next: None }),
+                (_, None) => return Ok(MessagePage { found, next: None }),
                 (_, Some(horizon)) => from = BrowseKey::at(UnixMs(horizon)),
             }
             if found.len() >= query.limit || budget == 0 {
                 break;
             }
         }
-        Ok(Browsed { found, next: Some(from) })
+        Ok(MessagePage { found, next: Some(from) })
     }
 
-    /// The bundles that come next, and the moment up to which they are all there are (`None`: for ever).
+    /// The next bundles, and the moment up to which they are complete (`None`: for ever).
     async fn round(
         &self,
         query: &BrowseQuery,
@@ -78,49 +81,51 @@ impl Store {
         wanted: usize,
     ) -> Result<(Vec<Candidate>, Option<i64>), StoreError> {
         let floor = from.due.0.saturating_sub(SPAN_MS).max(0);
-        let (shelves, mut horizon) = self.next_shelves(query, from.due.0, floor).await?;
+        let (due_sets, mut horizon) = self.next_due_sets(query, from.due.0, floor).await?;
         let mut candidates = Vec::new();
-        let mut read = |horizon: &mut Option<i64>,
-                        shelf: &(Partition, String),
-                        entries: Vec<(String, f64)>,
-                        most| {
-            if let Some((_, last)) = entries.last().filter(|_| entries.len() == most) {
-                *horizon = Some(horizon.map_or(*last as i64, |h| h.min(*last as i64)));
-            }
-            candidates.extend(entries.into_iter().filter_map(|(id, first)| {
-                let (id, first) = (BundleId::parse(&id)?, first as i64);
-                // A message alone in its bundle is due when that is.
-                (first >= from.due.0 || id.count() > 1).then_some(Candidate { partition: shelf.0, id, first })
-            }));
-        };
-        let all = self.entries(&shelves, floor, query.to, ENTRIES).await?;
+        let mut read =
+            |horizon: &mut Option<i64>, due_set: &(Partition, String), entries: Vec<(String, f64)>, most| {
+                if let Some((_, last)) = entries.last().filter(|_| entries.len() == most) {
+                    *horizon = Some(horizon.map_or(*last as i64, |h| h.min(*last as i64)));
+                }
+                candidates.extend(entries.into_iter().filter_map(|(id, first)| {
+                    let (id, first) = (BundleId::parse(&id)?, first as i64);
+                    // A message alone in its bundle is due when the bundle is.
+                    (first >= from.due.0 || id.count() > 1).then_some(Candidate {
+                        partition: due_set.0,
+                        id,
+                        first,
+                    })
+                }));
+            };
+        let all = self.entries(&due_sets, floor, query.to, ENTRIES).await?;
         let mut crowded = Vec::new();
-        for (shelf, entries) in shelves.iter().zip(all) {
+        for (due_set, entries) in due_sets.iter().zip(all) {
             let stuck =
                 entries.len() == ENTRIES && entries.last().is_some_and(|(_, s)| *s as i64 <= from.due.0);
             if stuck {
-                crowded.push(shelf.clone());
+                crowded.push(due_set.clone());
             } else {
-                read(&mut horizon, shelf, entries, ENTRIES);
+                read(&mut horizon, due_set, entries, ENTRIES);
             }
         }
-        for shelf in &crowded {
-            let due = self.0.keys.due(shelf.0, &shelf.1);
+        for due_set in &crowded {
+            let due = self.0.keys.due(due_set.0, &due_set.1);
             for at in (0..MORE_ENTRIES).step_by(STEP) {
-                let command = (Keys::slot(shelf.0), range(&due, floor.to_string(), query.to.0, (at, STEP)));
+                let command = (Keys::slot(due_set.0), range(&due, floor.to_string(), query.to.0, (at, STEP)));
                 let entries: Vec<(String, f64)> =
                     self.trips(vec![command], 1).await?.pop().unwrap_or_default();
                 let (whole, last) = (entries.len() < STEP, at + STEP >= MORE_ENTRIES);
                 let past = entries.last().is_some_and(|(_, s)| *s as i64 > from.due.0);
-                // Only where reading stops may something have been left out.
-                read(&mut horizon, shelf, entries, if past || last { STEP } else { usize::MAX });
+                // An entry can have been left out only where reading stops.
+                read(&mut horizon, due_set, entries, if past || last { STEP } else { usize::MAX });
                 if whole || past {
                     break;
                 }
             }
         }
         candidates.sort_by(|a, b| (a.first, a.partition, &a.id).cmp(&(b.first, b.partition, &b.id)));
-        // So many messages are enough; those of the next bundle on come in the next round.
+        // Enough messages: bundles from the next one on come in the next round.
         let mut messages = 0;
         for at in 0..candidates.len() {
             let first = candidates[at].first;
@@ -131,13 +136,13 @@ impl Store {
             }
             messages += if first >= from.due.0 { candidates[at].id.count() } else { 0 };
         }
-        // A whole look of one shelf at one moment was not enough: go on all the same.
+        // A whole read of one due set at one moment was not enough. Go on all the same.
         let horizon = horizon.map(|h| h.max(from.due.0 + 1));
         Ok((candidates, horizon))
     }
 
-    /// The shelves that come next, over all partitions, and the earliest moment of those left out.
-    async fn next_shelves(
+    /// The next due sets over all partitions, and the earliest moment of those left out.
+    async fn next_due_sets(
         &self,
         query: &BrowseQuery,
         due: i64,
@@ -151,15 +156,15 @@ impl Store {
             commands.push((Keys::slot(p), range(&idx, format!("({due}"), query.to.0, (0, SHELVES))));
         }
         let answers: Vec<Vec<(String, f64)>> = self.trips(commands, TRIP).await?;
-        let of_route = |shelf: &str| match &query.route {
-            Some(route) => shelf.split_once('/').is_some_and(|(r, _)| r == route.as_str()),
+        let of_route = |due_set: &str| match &query.route {
+            Some(route) => due_set.split_once('/').is_some_and(|(r, _)| r == route.as_str()),
             None => true,
         };
         let (mut begun, mut coming, mut horizon) = (Vec::new(), Vec::new(), None::<i64>);
         for (p, lists) in self.0.partitions.all().zip(answers.chunks(2)) {
             let [now, later] = lists else { continue };
             if let Some((_, last)) = later.last().filter(|_| later.len() == SHELVES) {
-                // Others of that very moment may have been cut off.
+                // Other due sets of that very moment may have been cut off.
                 horizon = Some(horizon.map_or(*last as i64, |h| h.min(*last as i64)));
             }
             let mine = |list: &[(String, f64)]| {
@@ -177,24 +182,26 @@ impl Store {
             coming.truncate(ROUND_SHELVES);
         }
         begun.extend(coming);
-        Ok((begun.into_iter().map(|(_, p, shelf)| (p, shelf)).collect(), horizon))
+        Ok((begun.into_iter().map(|(_, p, due_set)| (p, due_set)).collect(), horizon))
     }
 
     async fn entries(
         &self,
-        shelves: &[(Partition, String)],
+        due_sets: &[(Partition, String)],
         floor: i64,
         to: UnixMs,
         most: usize,
     ) -> Result<Vec<Vec<(String, f64)>>, StoreError> {
-        let commands = shelves
+        let commands = due_sets
             .iter()
-            .map(|(p, shelf)| (*p, range(&self.0.keys.due(*p, shelf), floor.to_string(), to.0, (0, most))))
+            .map(|(p, due_set)| {
+                (*p, range(&self.0.keys.due(*p, due_set), floor.to_string(), to.0, (0, most)))
+            })
             .map(|(p, command)| (Keys::slot(p), command));
         self.trips(commands.collect(), TRIP).await
     }
 
-    /// The messages of these bundles that are the page's, in order, those aside that are gone.
+    /// The messages of these bundles that belong to the page, in order, without those that are gone.
     async fn messages(
         &self,
         query: &BrowseQuery,
@@ -209,7 +216,7 @@ impl Store {
             commands.push((slot, command("HGET", &keys.of(p, "gone"), id)));
             commands.push((slot, command("HGET", &keys.of(p, "done"), id)));
             let mut head = redis::cmd("GETRANGE");
-            // The index stands before the records, some bytes a message.
+            // The index stands before the records, with some bytes for each message.
             let end = if c.id.count() > 1 { 1024 + 31 * c.id.count() } else { 0 };
             head.arg(keys.blob(p, &c.id)).arg(0).arg(end);
             commands.push((slot, head));
@@ -244,12 +251,12 @@ impl Store {
         Ok(keys)
     }
 
-    /// Reads these messages, as many as the budget allows, at least one; answers how many it went through.
+    /// Reads these messages, as many as the budget allows, at least one. Returns how many it went through.
     async fn contents(
         &self,
         keys: &[BrowseKey],
         budget: &mut usize,
-        found: &mut Vec<Found>,
+        found: &mut Vec<StoredMessage>,
     ) -> Result<usize, StoreError> {
         let mut ids: Vec<(Partition, BundleId)> =
             keys.iter().filter_map(|k| Some((k.partition, BundleId::parse(&k.bundle)?))).collect();
@@ -281,7 +288,8 @@ impl Store {
         let blob_keys: Vec<(Partition, String)> = wanted.keys().filter_map(blob_key).collect();
         let blobs = self.0.browse.get_blobs_of(&blob_keys).await?;
         for (bundle, blob) in wanted.values_mut().zip(blobs) {
-            // What cannot be read is shown by its audit and its claim; what has left meanwhile, not at all.
+            // An unreadable bundle is reported by its scrub and its claim. A bundle that has left meanwhile is
+            // not shown.
             *bundle = blob.and_then(|blob| decode(&blob).ok());
         }
         for key in &keys[..taken] {
@@ -289,10 +297,10 @@ impl Store {
             let Some(id) = BundleId::parse(&key.bundle) else { continue };
             let Some(entry) = bundle.entries.get(key.index as usize) else { continue };
             let name = entry.id.clone();
-            found.push(Found {
+            found.push(StoredMessage {
                 route: id.route().to_owned(),
                 id: name.unwrap_or_else(|| id.message_id(key.partition, key.index as usize, entry.due)),
-                state: MessageState::Pending,
+                state: StoredState::Pending,
                 version: version(&id, key.index),
                 target: bundle.target.clone(),
                 entry: entry.clone(),
@@ -301,7 +309,7 @@ impl Store {
         Ok(taken)
     }
 
-    /// Sends commands so many at a time, and reads all answers.
+    /// Sends commands, `most` at a time, and reads all answers.
     pub(in crate::store) async fn trips<T: redis::FromRedisValue>(
         &self,
         commands: Vec<(Slot, redis::Cmd)>,

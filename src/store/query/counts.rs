@@ -1,4 +1,4 @@
-//! What is asked beside the flow: counts per route, and how far each source was ever read.
+//! Questions beside the flow: counts per route, and the highest offset that was ever read of each source.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use crate::store::connection::link::read;
 use crate::store::model::bundle::place_in;
 use crate::store::{Counts, Store, StoreError};
 
-/// A partition's counts, as they stand there.
-pub(in crate::store) type Fields = Vec<(String, i64)>;
+/// A partition's counts by their fields, as they stand in Redis.
+pub(in crate::store) type CountFields = Vec<(String, i64)>;
 
 impl Store {
-    /// Reads each partition's counts.
+    /// The commands that read each partition's counts.
     pub(in crate::store) fn all_counts(&self) -> Vec<(Slot, Cmd)> {
         let counts = self.0.partitions.all().map(|p| {
             let mut counts = redis::cmd("HGETALL");
@@ -27,12 +27,12 @@ impl Store {
     }
 
     /// Messages, bytes and dead letters of every route that has any, over all partitions: one trip a node. In a
-    /// cluster those of a node that is away are as they were last seen; `Err` if they never were, or none can be
-    /// had.
+    /// cluster, partitions of a node that is away keep the counts that were last read. `Err` if they were never
+    /// read, or no node answers.
     pub async fn counts(&self) -> Result<BTreeMap<String, Counts>, StoreError> {
         let answers = self.0.side.gather(self.all_counts()).await;
         let nobody = answers.iter().all(Result::is_err);
-        let mut found: Vec<Fields> = Vec::with_capacity(answers.len());
+        let mut found: Vec<CountFields> = Vec::with_capacity(answers.len());
         for (answer, last) in answers.into_iter().zip(self.0.last_counts.lock().iter_mut()) {
             match (answer, &*last) {
                 (Ok(value), _) => {
@@ -40,7 +40,7 @@ impl Store {
                     *last = Some(fields.clone());
                     found.push(fields);
                 }
-                // Until its audit has mended it, and in nobody else's way.
+                // Until a scrub has mended this partition, it does not get in the way of the others.
                 (Err(StoreError::Damaged(_)), fields) => found.push(fields.clone().unwrap_or_default()),
                 (Err(_), Some(fields)) if !nobody => found.push(fields.clone()),
                 (Err(why), _) => return Err(why),
@@ -53,30 +53,31 @@ impl Store {
         Ok(counts)
     }
 
-    /// Whether a partition's count was nothing when it was last read; one never read may be anything.
+    /// Reports whether a count of a partition was zero when it was last read. A partition that was never read
+    /// may hold anything.
     pub(in crate::store) fn counted_none(&self, p: Partition, field: &str) -> bool {
         let last = self.0.last_counts.lock();
         let counts = last.get(usize::from(p.0)).and_then(Option::as_ref);
         counts.is_some_and(|fields| !fields.iter().any(|(name, n)| name == field && *n != 0))
     }
 
-    /// The highest offset ever read of a source; `None` if it was never read.
-    pub async fn mark(&self, source: &str) -> Result<Option<i64>, StoreError> {
+    /// The highest offset ever read of a source. `None` if it was never read.
+    pub async fn highest_offset(&self, source: &str) -> Result<Option<i64>, StoreError> {
         let home = self.home(source);
         let mut pipe = redis::pipe();
         pipe.cmd("HGET").arg(self.0.keys.of(home, "sources")).arg(source);
         let (mark,): (Option<String>,) = self.0.side.pipe(Keys::slot(home), &pipe).await?;
-        // One that is no number any more is none: it is raised again, and what was read before goes unflagged.
+        // A malformed offset counts as none. It is raised again, and records read before are not flagged.
         Ok(mark.and_then(|mark| mark.parse().ok()))
     }
 
-    /// Raises that mark; never lowers it. Returns it as it was before.
-    pub async fn raise_mark(&self, source: &str, offset: i64) -> Result<Option<i64>, StoreError> {
+    /// Raises the highest offset of a source, and never lowers it. Returns the offset before.
+    pub async fn raise_offset(&self, source: &str, offset: i64) -> Result<Option<i64>, StoreError> {
         let (home, link) = (self.home(source), self.0.writer.link());
         let connected = link.to(Keys::slot(home)).await?;
         let mut connection = connected.connection.clone();
         let key = self.0.keys.of(home, "sources");
-        let before = scripts::MARK
+        let before = scripts::RAISE_OFFSET
             .prepare_invoke()
             .key(key)
             .arg(source)
@@ -84,34 +85,35 @@ impl Store {
             .invoke_async(&mut connection)
             .await
             .map_err(|error| link.judge(&connected, &error))?;
-        // A re-read must find it where it finds what was stored behind it.
+        // A re-read must find the offset wherever it finds messages that were stored after it.
         link.confirm(&connected).await?;
         link.still_counts(&connected)?;
         Ok(before)
     }
 
-    /// The partition that keeps a source's mark.
+    /// The partition that keeps a source's highest offset.
     fn home(&self, source: &str) -> Partition {
         self.0.partitions.of_block(source, u64::MAX)
     }
 
-    /// Where a message of a route lives, or where nobody will find it: a name hashes there, a `~` id says so.
+    /// The partition of a message of a route: the one that its name hashes to, or the one that its `~` id
+    /// names. An unknown message is looked for there too.
     pub fn home_of(&self, route: &RouteName, id: &str) -> Partition {
         let said = place_in(route, id).map(|(p, _, _)| p).filter(|p| p.0 < self.0.partitions.count());
         said.unwrap_or_else(|| self.0.partitions.of_name(route, id))
     }
 }
 
-/// Numbers as far as they are; the audit counts the others anew.
-fn numbers(fields: Vec<(String, String)>) -> Fields {
+/// Parses the counts. A malformed one is zero until a scrub counts anew.
+fn numbers(fields: Vec<(String, String)>) -> CountFields {
     fields.into_iter().map(|(field, n)| (field, n.parse().unwrap_or_default())).collect()
 }
 
 /// Adds one field of one partition's counts.
 fn add(counts: &mut BTreeMap<String, Counts>, field: &str, n: i64) {
     // Fields without a route are not counts.
-    let Some((kind, grave)) = field.split_once(':') else { return };
-    let (route, invalid) = grave.split_once('/').map_or((grave, false), |(route, _)| (route, true));
+    let Some((kind, queue)) = field.split_once(':') else { return };
+    let (route, invalid) = queue.split_once('/').map_or((queue, false), |(route, _)| (route, true));
     let of_route = counts.entry(route.to_owned()).or_default();
     match kind {
         "n" => of_route.messages += n,

@@ -1,31 +1,31 @@
-//! One message by its name or its `~` id: where it is, in which state, with its content.
+//! One message by its name or its `~` id: its place, its state, and its content.
 
 use bytes::Bytes;
 
 use crate::domain::{Partition, RouteName, Text};
 use crate::store::call::keys::Keys;
 use crate::store::call::scripts;
-use crate::store::connection::link::Link;
+use crate::store::connection::link::StoreLink;
 use crate::store::model::bundle::{BundleId, place_in};
 use crate::store::write::{name_key, parse_place};
-use crate::store::{Found, MessageState, Store, StoreError, decode};
+use crate::store::{Store, StoreError, StoredMessage, StoredState, decode};
 
-/// Looks at a name before it is given up: others move it too, but not this often.
+/// Reads of a name before giving up. Others move the name too, but not this often.
 const LOOKS: usize = 50;
-/// Looks at a message whose blob is not there.
+/// Reads of a message whose blob is missing.
 const BLOB_LOOKS: usize = 3;
 
-/// Where a name says that its message is.
+/// The place of a message, as its name gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::store) struct Place {
+pub(in crate::store) struct MessagePlace {
     pub(in crate::store) bundle: BundleId,
     pub(in crate::store) index: u32,
-    /// By its entry in `names`; else by what a `~` id says of itself.
+    /// Set if `names` has an entry for it. Otherwise the `~` id itself names the place.
     pub(in crate::store) listed: bool,
 }
 
-impl Place {
-    /// Of a name (`route/id`) whose entry in this partition's `names` reads so.
+impl MessagePlace {
+    /// The place of a name (`route/id`). `listed` is its entry in this partition's `names`.
     pub(in crate::store) fn of(p: Partition, name: &str, listed: Option<&str>) -> Option<Self> {
         if let Some(listed) = listed {
             let (bundle, index) = parse_place(listed)?;
@@ -36,48 +36,48 @@ impl Place {
         (partition == p).then_some(Self { bundle, index, listed: false })
     }
 
-    /// The message's [`Found::version`].
+    /// The message's [`StoredMessage::version`].
     pub(in crate::store) fn version(&self) -> Text {
         version(&self.bundle, self.index)
     }
 
-    /// As an entry of `names` reads.
+    /// The place as an entry of `names`.
     pub(in crate::store) fn text(&self) -> String {
         format!("{} {}", self.bundle, self.index)
     }
 }
 
-/// What is changed of a message leaves its bundle, and no two bundles have one id.
+/// A message that changes leaves its bundle, and no two bundles have one id.
 pub(in crate::store) fn version(bundle: &BundleId, index: u32) -> Text {
     let own = bundle.as_str().rsplit('/').next().unwrap_or_default();
     format!("{own}.{index}").as_str().into()
 }
 
-/// What one look at a place showed: the state of one moment, and the blob if it still stood right after.
-pub(in crate::store) struct Look {
-    pub(in crate::store) state: Option<MessageState>,
+/// One read of a place: the state at one moment, and the blob if it was still there right after.
+pub(in crate::store) struct PlaceReading {
+    pub(in crate::store) state: Option<StoredState>,
     pub(in crate::store) blob: Option<Bytes>,
 }
 
-/// Looks at a place; `None` if the name means another one by now.
+/// Reads a place. `None` if the name means another place by now.
 pub(in crate::store) async fn look(
-    link: &Link,
+    link: &StoreLink,
     keys: &Keys,
     p: Partition,
     name: &str,
-    place: &Place,
-) -> Result<Option<Look>, StoreError> {
+    place: &MessagePlace,
+) -> Result<Option<PlaceReading>, StoreError> {
     let connected = link.reach(Keys::slot(p)).await?;
     let mut connection = connected.connection.clone();
     let judged = |error| link.judge(&connected, &error);
-    let mut script = scripts::LOOK.prepare_invoke();
+    let mut script = scripts::FIND.prepare_invoke();
     for key in ["names", "claims", "gone", "done"] {
         script.key(keys.of(p, key));
     }
-    script.key(keys.due(p, place.bundle.shelf())).arg(name).arg(place.bundle.as_str());
+    script.key(keys.due(p, place.bundle.due_set())).arg(name).arg(place.bundle.as_str());
     let (listed, due, claimed, gone, done): (String, String, String, String, String) =
         script.invoke_async(&mut connection).await.map_err(judged)?;
-    if Place::of(p, name, Some(&*listed).filter(|l| !l.is_empty())).as_ref() != Some(place) {
+    if MessagePlace::of(p, name, Some(&*listed).filter(|l| !l.is_empty())).as_ref() != Some(place) {
         return Ok(None);
     }
     let blob = link.get_blobs(Keys::slot(p), vec![keys.blob(p, &place.bundle)]).await?.pop().flatten();
@@ -85,40 +85,40 @@ pub(in crate::store) async fn look(
     let state = match (!due.is_empty(), !claimed.is_empty()) {
         (false, false) => None,
         _ if is_set(&gone) => None,
-        _ if is_set(&done) => Some(MessageState::Published),
-        (true, _) => Some(MessageState::Pending),
-        (false, true) => Some(MessageState::InFlight),
+        _ if is_set(&done) => Some(StoredState::Published),
+        (true, _) => Some(StoredState::Pending),
+        (false, true) => Some(StoredState::InFlight),
     };
-    Ok(Some(Look { state, blob }))
+    Ok(Some(PlaceReading { state, blob }))
 }
 
-/// Where a name says that its message is, now.
+/// The current place of a name's message.
 pub(in crate::store) async fn place_of(
-    link: &Link,
+    link: &StoreLink,
     keys: &Keys,
     p: Partition,
     name: &str,
-) -> Result<Option<Place>, StoreError> {
+) -> Result<Option<MessagePlace>, StoreError> {
     let connected = link.reach(Keys::slot(p)).await?;
     let mut connection = connected.connection.clone();
     let mut hget = redis::cmd("HGET");
     hget.arg(keys.of(p, "names")).arg(name);
     let listed: Option<String> =
         hget.query_async(&mut connection).await.map_err(|error| link.judge(&connected, &error))?;
-    Ok(Place::of(p, name, listed.as_deref()))
+    Ok(MessagePlace::of(p, name, listed.as_deref()))
 }
 
-/// Looks until the name holds still for one look. `None`: it is not in the store.
+/// Reads until the name does not change during one read. `None`: the message is not in the store.
 pub(in crate::store) async fn look_until_still(
-    link: &Link,
+    link: &StoreLink,
     keys: &Keys,
     p: Partition,
     name: &str,
-) -> Result<Option<(Place, Look)>, StoreError> {
+) -> Result<Option<(MessagePlace, PlaceReading)>, StoreError> {
     for n in 0..LOOKS {
         let Some(place) = place_of(link, keys, p, name).await? else { return Ok(None) };
         let Some(look) = look(link, keys, p, name, &place).await? else { continue };
-        // It may have left between the look and the blob; a blob that stays away is damage.
+        // The message may have left between the state and the blob. A blob that stays away is damage.
         if look.state.is_none() || look.blob.is_some() || n >= BLOB_LOOKS {
             return Ok(Some((place, look)));
         }
@@ -127,10 +127,10 @@ pub(in crate::store) async fn look_until_still(
 }
 
 impl Store {
-    /// One message by its name, or by its `~` id. `None`: it is not in the store, or no longer; what its
-    /// target has confirmed is `Published` only until its bundle has left. Waits while the store is away.
-    pub async fn find(&self, route: &RouteName, id: &str) -> Result<Option<Found>, StoreError> {
-        let p = self.whereabouts(route, id, self.home_of(route, id)).await?;
+    /// One message by its name, or by its `~` id. `None`: it is not in the store (any more). A confirmed
+    /// message is `Published` only until its bundle has left. Waits while the store is away.
+    pub async fn find(&self, route: &RouteName, id: &str) -> Result<Option<StoredMessage>, StoreError> {
+        let p = self.locate(route, id, self.home_of(route, id)).await?;
         let name = name_key(route, &id.into());
         let found = look_until_still(&self.0.browse, &self.0.keys, p, &name).await?;
         let Some((place, look)) = found else { return Ok(None) };
@@ -142,7 +142,7 @@ impl Store {
         let Some(entry) = bundle.entries.get(place.index as usize) else {
             return Err(StoreError::Damaged("a name points behind the end of its bundle".to_owned()));
         };
-        Ok(Some(Found {
+        Ok(Some(StoredMessage {
             route: route.as_str().to_owned(),
             id: id.into(),
             state,

@@ -1,18 +1,18 @@
-//! How much falls due when, and how each partition stands: read from the index and the entries' ids alone,
-//! in small trips.
+//! How many messages fall due when, and the numbers of each partition. Both are read from the index and the
+//! entries' ids alone, in small trips.
 
 use super::browse::range;
 use crate::domain::{Partition, RouteName, UnixMs};
 use crate::store::call::keys::Keys;
 use crate::store::model::bundle::BundleId;
-use crate::store::{Histogram, PartitionView, Store, StoreError};
+use crate::store::{DueHistogram, PartitionView, Store, StoreError};
 
 /// Commands of one trip.
 const TRIP: usize = 16;
-/// Entries of one shelf that are read at most, and of all shelves together until the rest is estimated.
+/// Most entries read of one due set, and of all due sets before the rest is estimated.
 const ENTRIES: usize = 1000;
 const BUDGET: usize = 20_000;
-/// Shelves of one partition in the window: a day's 84 slices of a dozen routes.
+/// Due sets of one partition in the window: a day's 84 slices of a dozen routes.
 const SHELVES: usize = 1024;
 
 const SECOND: i64 = 1000;
@@ -21,12 +21,12 @@ const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 
 impl Store {
-    /// Messages that wait, by when their bundles fall due: the next minute by second, the next hour by
-    /// minute, the next day by hour. Partitions are read one after another until [`BUDGET`] entries are
-    /// read; what the others hold is then estimated from those. Waits while the store is away.
-    pub async fn histogram(&self, route: Option<&RouteName>) -> Result<Histogram, StoreError> {
+    /// Waiting messages, by when their bundles fall due: the next minute by second, the next hour by minute,
+    /// the next day by hour. Partitions are read one after another until [`ENTRY_BUDGET`] entries are read. The
+    /// rest is estimated from those. Waits while the store is away.
+    pub async fn histogram(&self, route: Option<&RouteName>) -> Result<DueHistogram, StoreError> {
         let now = self.0.clock.now();
-        let mut sums = Sums::new(now);
+        let mut sums = HistogramSums::new(now);
         let count = usize::from(self.0.partitions.count());
         let begin = fastrand::usize(..count);
         let (mut read, mut entries, mut whole) = (0, 0, true);
@@ -40,7 +40,7 @@ impl Store {
         }
         let scale = |sum: u64| sum * count as u64 / read.max(1) as u64;
         let scaled = |sums: &[u64]| sums.iter().copied().map(scale).collect();
-        Ok(Histogram {
+        Ok(DueHistogram {
             now,
             exact: whole && read == count,
             overdue: scale(sums.overdue),
@@ -50,24 +50,25 @@ impl Store {
         })
     }
 
-    /// Adds what waits in one partition; answers how many entries that took, and whether they were all.
+    /// Adds what waits in one partition. Returns how many entries were read, and whether they were all.
     async fn sum_up(
         &self,
         p: Partition,
         route: Option<&RouteName>,
-        sums: &mut Sums,
+        sums: &mut HistogramSums,
     ) -> Result<(usize, bool), StoreError> {
         let until = sums.now.0 + DAY;
         let index = range(&self.0.keys.of(p, "idx"), "-inf".to_owned(), until, (0, SHELVES));
-        let shelves: Vec<(String, f64)> =
+        let due_sets: Vec<(String, f64)> =
             self.trips(vec![(Keys::slot(p), index)], 1).await?.pop().unwrap_or_default();
-        let (mut read, mut whole) = (0, shelves.len() < SHELVES);
-        let of_route =
-            |shelf: &str| route.is_none_or(|r| shelf.split_once('/').is_some_and(|(s, _)| s == r.as_str()));
-        let commands = shelves
+        let (mut read, mut whole) = (0, due_sets.len() < SHELVES);
+        let of_route = |due_set: &str| {
+            route.is_none_or(|r| due_set.split_once('/').is_some_and(|(s, _)| s == r.as_str()))
+        };
+        let commands = due_sets
             .iter()
-            .filter(|(shelf, _)| of_route(shelf))
-            .map(|(shelf, _)| range(&self.0.keys.due(p, shelf), "-inf".to_owned(), until, (0, ENTRIES)))
+            .filter(|(due_set, _)| of_route(due_set))
+            .map(|(due_set, _)| range(&self.0.keys.due(p, due_set), "-inf".to_owned(), until, (0, ENTRIES)))
             .map(|command| (Keys::slot(p), command));
         let commands: Vec<_> = commands.collect();
         for trip in commands.chunks(TRIP) {
@@ -84,7 +85,7 @@ impl Store {
         Ok((read, whole))
     }
 
-    /// How each partition stands: three small reads each.
+    /// The numbers of each partition: three small reads each.
     pub async fn partition_views(&self) -> Result<Vec<PartitionView>, StoreError> {
         let command = |name: &str, p, key| {
             let mut command = redis::cmd(name);
@@ -119,8 +120,8 @@ impl Store {
     }
 }
 
-/// The buckets, from now on.
-struct Sums {
+/// The sums of each window, from now on.
+struct HistogramSums {
     now: UnixMs,
     overdue: u64,
     minute: Vec<u64>,
@@ -128,7 +129,7 @@ struct Sums {
     day: Vec<u64>,
 }
 
-impl Sums {
+impl HistogramSums {
     fn new(now: UnixMs) -> Self {
         Self { now, overdue: 0, minute: vec![0; 60], hour: vec![0; 60], day: vec![0; 24] }
     }
@@ -153,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_message_counts_in_every_window_that_it_lies_in() {
-        let mut sums = Sums::new(UnixMs(1_000_000));
+        let mut sums = HistogramSums::new(UnixMs(1_000_000));
         for (ahead, messages) in
             [(-1, 1), (0, 2), (59_999, 4), (60_000, 8), (HOUR, 16), (DAY - 1, 32), (DAY, 64)]
         {

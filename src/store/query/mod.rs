@@ -1,4 +1,5 @@
-//! Read-only queries for people and metrics: one message, pages of messages, counts, histograms, what is overdue.
+//! Read-only queries for people and metrics: one message, pages of messages, counts, histograms, overdue
+//! messages.
 
 pub(super) mod browse;
 pub(super) mod counts;

@@ -1,4 +1,4 @@
-//! What is late: when the oldest message of each route was to be delivered, and how full the masters are.
+//! The oldest overdue message of each route, and the memory of the masters.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,38 +10,38 @@ use crate::domain::{Partition, UnixMs};
 use crate::store::call::keys::Keys;
 use crate::store::connection::link::read;
 use crate::store::model::bundle::BundleId;
-use crate::store::{Late, Memory, Store, StoreError};
+use crate::store::{OldestOverdue, RedisMemory, Store, StoreError};
 
-/// Bundles that were put back, of one partition, that one look shows; what is behind them is younger.
+/// Returned bundles of one partition that one read shows. The others are younger.
 const BUNDLES: usize = 256;
-/// Longest wait for a master's account of its memory.
+/// Longest wait for a master's report of its memory.
 const DEADLINE: Duration = Duration::from_secs(2);
 
-/// Age from which on what a shard of the timer has reported is not relied on, microseconds.
+/// Age from which on a report of a timer shard is not used, microseconds.
 const FRESH_US: i64 = 2_500_000;
 
-/// What the shards of the timer saw waiting at their last looks at all of their partitions.
+/// The oldest overdue messages that each timer shard saw at its last read of all of its partitions.
 #[derive(Debug, Default)]
-pub(in crate::store) struct Waiting(Mutex<BTreeMap<usize, Report>>);
+pub(in crate::store) struct OverdueReports(Mutex<BTreeMap<usize, ShardReport>>);
 
 #[derive(Debug)]
-struct Report {
+struct ShardReport {
     at_us: i64,
     oldest: BTreeMap<String, UnixMs>,
 }
 
 impl Store {
-    /// Takes what a shard of the timer saw of all of its partitions: by route the earliest due time of what waits and
-    /// is overdue.
+    /// Takes the report of a timer shard on all of its partitions: by route the earliest due time that waits
+    /// and is overdue.
     pub fn report_waiting(&self, shard: usize, oldest: BTreeMap<String, UnixMs>) {
         let at_us = self.0.clock.local().mono_us();
-        self.0.waiting.0.lock().insert(shard, Report { at_us, oldest });
+        self.0.waiting.0.lock().insert(shard, ShardReport { at_us, oldest });
     }
 
-    /// By route, when the oldest message was to be delivered that waits in the store and is overdue: of those never
-    /// published, and of those put back. The first by the word of the timer's shards; the partitions of one that has
-    /// not looked for a while are looked at here.
-    pub async fn late(&self) -> Result<Late, StoreError> {
+    /// By route, the due time of the oldest overdue message that waits in the store: among those never
+    /// published, and among those put back. The former come from the reports of the timer shards. Partitions of
+    /// a shard without a recent report are read here.
+    pub async fn oldest_overdue(&self) -> Result<OldestOverdue, StoreError> {
         let now = self.0.clock.now();
         let (mut waiting, mut unseen) = (BTreeMap::new(), Vec::new());
         {
@@ -59,10 +59,11 @@ impl Store {
         for head in heads.iter().filter(|head| head.due <= now) {
             earliest(&mut waiting, head.route(), head.due);
         }
-        Ok(Late { waiting, put_back })
+        Ok(OldestOverdue { waiting, put_back })
     }
 
-    /// Bundles that have left the store since are forgotten here: who settles them need not know.
+    /// By route, the oldest message among the bundles that were put back. Removes bundles that have left the
+    /// store from the set, so that a settle need not do it.
     async fn put_back(&self) -> Result<BTreeMap<String, UnixMs>, StoreError> {
         let looks = self.0.partitions.all().map(|p| {
             let mut look = redis::cmd("ZRANGE");
@@ -72,13 +73,13 @@ impl Store {
         let looks = self.0.side.gather(looks.collect()).await;
         let mut found: Vec<(Partition, String, f64)> = Vec::new();
         for (p, list) in self.0.partitions.all().zip(looks) {
-            // A key of another type is the audit's business; a node that is away says so itself.
+            // A scrub mends a key of another type. A node that is away reports itself.
             let Ok(list) = list.and_then(read::<Vec<(String, f64)>>) else { continue };
             found.extend(list.into_iter().map(|(id, asked)| (p, id, asked)));
         }
         let exists = |(p, id, _): &(Partition, String, f64)| {
             let mut exists = redis::cmd("EXISTS");
-            // What is no bundle's id has no blob either.
+            // A malformed id has no blob either.
             let blob = BundleId::parse(id).map(|id| self.0.keys.blob(*p, &id));
             exists.arg(blob.unwrap_or_else(|| self.0.keys.of(*p, "b:")));
             (Keys::slot(*p), exists)
@@ -98,9 +99,9 @@ impl Store {
         Ok(oldest)
     }
 
-    /// How full the fullest master is, by its own account. Those that are away are left out.
-    pub async fn memory(&self) -> Result<Memory, StoreError> {
-        let mut fullest: Option<Memory> = None;
+    /// The memory of the fullest master, by its own report. Masters that are away are left out.
+    pub async fn redis_memory(&self) -> Result<RedisMemory, StoreError> {
+        let mut fullest: Option<RedisMemory> = None;
         for connected in self.0.side.each() {
             let mut info = redis::cmd("INFO");
             info.arg("memory");
@@ -108,7 +109,8 @@ impl Store {
             let told = tokio::time::timeout(DEADLINE, info.query_async::<String>(&mut connection)).await;
             let told = told.map_err(|_| StoreError::Unavailable("no answer in time".to_owned()))?;
             let told = told.map_err(|error| self.0.side.judge(&connected, &error))?;
-            let memory = Memory { used: field(&told, "used_memory:"), limit: field(&told, "maxmemory:") };
+            let memory =
+                RedisMemory { used: field(&told, "used_memory:"), limit: field(&told, "maxmemory:") };
             if fullest.as_ref().is_none_or(|fullest| memory.share() > fullest.share()) {
                 fullest = Some(memory);
             }
@@ -128,7 +130,7 @@ fn removal(key: &str, id: &str) -> Cmd {
     removal
 }
 
-/// A number of `INFO`; 0 where it is not told.
+/// A number of `INFO`. 0 if it is missing.
 fn field(info: &str, name: &str) -> u64 {
     info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0)
 }
@@ -140,10 +142,10 @@ mod tests {
     #[test]
     fn the_fullest_is_the_one_with_the_largest_share_of_its_limit() {
         let info = "# Memory\r\nused_memory:1048576\r\nused_memory_human:1.00M\r\nmaxmemory:4194304\r\n";
-        let memory = Memory { used: field(info, "used_memory:"), limit: field(info, "maxmemory:") };
-        assert_eq!(memory, Memory { used: 1 << 20, limit: 4 << 20 });
-        let without = Memory { used: 8 << 20, limit: 0 };
+        let memory = RedisMemory { used: field(info, "used_memory:"), limit: field(info, "maxmemory:") };
+        assert_eq!(memory, RedisMemory { used: 1 << 20, limit: 4 << 20 });
+        let without = RedisMemory { used: 8 << 20, limit: 0 };
         assert!(memory.share() > without.share());
-        assert!(Memory { used: 2, limit: 4 }.share() > memory.share());
+        assert!(RedisMemory { used: 2, limit: 4 }.share() > memory.share());
     }
 }

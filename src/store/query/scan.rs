@@ -1,5 +1,5 @@
-//! All that the store holds of one route, whatever its state: for `postdate replay`, which must not store again
-//! what is here. In small reads, as all that is for people.
+//! All messages of one route, whatever their state: for `postdate replay`, which must not store them again.
+//! Small reads, as for all queries of people.
 
 use std::collections::BTreeMap;
 
@@ -12,32 +12,32 @@ use crate::store::{DeadFilter, Store, StoreError, decode};
 
 /// Bundles of one trip: three reads each, one of them of up to 64 KiB.
 const BUNDLES: usize = 8;
-/// Members that one step of a scan looks at.
+/// Members that one step of a scan reads.
 const STEP: usize = 500;
 /// Dead letters of one page.
 const PAGE: usize = 200;
 
-/// How a message of the store stands.
+/// The state of a scanned message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Standing {
-    /// It is a dead letter, or nothing but a place in a bundle: cancelled, moved, suppressed or published.
+pub enum ScannedState {
+    /// A dead letter, or only a place in a bundle: cancelled, moved, suppressed or published.
     Ended,
-    /// It is being published, or about to be.
+    /// The message is being published, or about to be.
     InFlight,
-    /// It waits.
+    /// The message waits.
     Pending,
 }
 
 impl Store {
-    /// Shows every message of a route that was there all the time, some of those that come or leave
-    /// meanwhile, and some of them twice. Bounded by nothing but what the route holds; no read is long.
-    /// What cannot be read is left out. Waits while the store is away.
+    /// Visits every message of a route that is there all the time, some of those that come or leave meanwhile,
+    /// and some of them twice. The scan is bounded only by what the route holds, but no read is long.
+    /// Unreadable messages are left out. Waits while the store is away.
     ///
     /// `progress` hears how many of how many partitions are done.
     pub async fn scan(
         &self,
         route: &RouteName,
-        mut visit: impl FnMut(&Entry, Standing),
+        mut visit: impl FnMut(&Entry, ScannedState),
         mut progress: impl FnMut(u16, u16),
     ) -> Result<(), StoreError> {
         for p in self.0.partitions.all() {
@@ -48,16 +48,16 @@ impl Store {
             }
             progress(p.0 + 1, self.0.partitions.count());
         }
-        self.graves_of(route, &mut visit).await
+        self.scan_dead_letters(route, &mut visit).await
     }
 
-    /// A route's bundles of one partition. Claims are looked at before and after what is due, for a bundle
-    /// goes from one to the other and back.
+    /// A route's bundles of one partition. Claims are read before and after the due sets, because bundles move
+    /// between the two.
     async fn bundles_of(
         &self,
         p: Partition,
         route: &RouteName,
-    ) -> Result<BTreeMap<BundleId, Standing>, StoreError> {
+    ) -> Result<BTreeMap<BundleId, ScannedState>, StoreError> {
         let own = |member: &String| member.split_once('/').is_some_and(|(r, _)| r == route.as_str());
         let mut bundles = BTreeMap::new();
         let mut add = |found: Vec<String>, standing| {
@@ -66,16 +66,16 @@ impl Store {
             );
         };
         let claims = self.0.keys.of(p, "claims");
-        add(self.members(p, &claims).await?, Standing::InFlight);
-        let shelves = self.members(p, &self.0.keys.of(p, "idx")).await?;
-        for shelf in shelves.into_iter().filter(own) {
-            add(self.members(p, &self.0.keys.due(p, &shelf)).await?, Standing::Pending);
+        add(self.members(p, &claims).await?, ScannedState::InFlight);
+        let due_sets = self.members(p, &self.0.keys.of(p, "idx")).await?;
+        for due_set in due_sets.into_iter().filter(own) {
+            add(self.members(p, &self.0.keys.due(p, &due_set)).await?, ScannedState::Pending);
         }
-        add(self.members(p, &claims).await?, Standing::InFlight);
+        add(self.members(p, &claims).await?, ScannedState::InFlight);
         Ok(bundles)
     }
 
-    /// The members of a sorted set, a few at a time: each that is there all the time, once or more.
+    /// The members of a sorted set, a few at a time. A member that is there all the time appears once or more.
     async fn members(&self, p: Partition, key: &str) -> Result<Vec<String>, StoreError> {
         let (mut members, mut cursor) = (Vec::new(), 0u64);
         loop {
@@ -94,8 +94,8 @@ impl Store {
     async fn open(
         &self,
         p: Partition,
-        bundles: &[(BundleId, Standing)],
-        visit: &mut impl FnMut(&Entry, Standing),
+        bundles: &[(BundleId, ScannedState)],
+        visit: &mut impl FnMut(&Entry, ScannedState),
     ) -> Result<(), StoreError> {
         let mut commands = Vec::with_capacity(bundles.len() * 2);
         for (id, _) in bundles {
@@ -115,16 +115,16 @@ impl Store {
                 |map: &Option<Vec<u8>>, at: usize| map.as_ref().is_some_and(|m| m.get(at) == Some(&b'1'));
             for (at, entry) in bundle.entries.iter().enumerate() {
                 let ended = is_set(gone, at) || is_set(done, at);
-                visit(entry, if ended { Standing::Ended } else { *standing });
+                visit(entry, if ended { ScannedState::Ended } else { *standing });
             }
         }
         Ok(())
     }
 
-    async fn graves_of(
+    async fn scan_dead_letters(
         &self,
         route: &RouteName,
-        visit: &mut impl FnMut(&Entry, Standing),
+        visit: &mut impl FnMut(&Entry, ScannedState),
     ) -> Result<(), StoreError> {
         let filter = DeadFilter { route: Some(route.clone()), ..DeadFilter::default() };
         let mut after = None;
@@ -137,7 +137,7 @@ impl Store {
                 // At least the first is answered.
                 rest = rest.get(bodies.len().max(1)..).unwrap_or_default();
                 for bundle in bodies.into_iter().flatten().filter_map(|body| body.bundle.ok()) {
-                    bundle.entries.iter().for_each(|entry| visit(entry, Standing::Ended));
+                    bundle.entries.iter().for_each(|entry| visit(entry, ScannedState::Ended));
                 }
             }
             after = page.next;
@@ -147,15 +147,15 @@ impl Store {
         }
     }
 
-    /// How far a replay of this route has come, as [`Store::note_replay`] wrote it.
+    /// The progress of a replay of this route, as [`Store::note_replay`] wrote it.
     pub async fn replay_note(&self, route: &RouteName) -> Result<Option<String>, StoreError> {
         let mut get = redis::cmd("HGET");
         get.arg(self.0.keys.replays()).arg(route.as_str());
         Ok(self.mended(self.trips(vec![(self.replays_slot(), get)], 1).await).await?.pop().flatten())
     }
 
-    /// Notes how far a replay has come; `None` forgets it. It is kept beside what was stored: a store that
-    /// is lost again takes both with it.
+    /// Notes the progress of a replay. `None` forgets it. The note is kept beside what the replay stores: a
+    /// store that is lost again takes both with it.
     pub async fn note_replay(&self, route: &RouteName, note: Option<&str>) -> Result<(), StoreError> {
         let mut command = redis::cmd(if note.is_some() { "HSET" } else { "HDEL" });
         command.arg(self.0.keys.replays()).arg(route.as_str()).arg(note.as_slice());

@@ -1,4 +1,4 @@
-//! Callers' lanes: how far each has come, and which answers nobody will ask for again.
+//! Callers of numbered calls: how far each has come, and which answers nobody will ask for again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,17 +7,17 @@ use redis::{Pipeline, Value};
 use super::PAGE;
 use crate::domain::Partition;
 use crate::store::call::keys::Keys;
-use crate::store::call::numbered::{Arg, Call};
+use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::reply::{integer, shape};
 use crate::store::call::scripts;
-use crate::store::{AuditReport, Store, StoreError};
+use crate::store::{ScrubReport, Store, StoreError};
 
 /// Bytes of answers that one call has the script read: about 2 ms of Redis.
 const BYTES: usize = 1 << 18;
 
-/// How far a partition has come: while none of it changes, nothing that counts does.
+/// How far a partition has come. While this does not change, no count changes.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Progress {
+pub(super) struct CallProgress {
     lanes: BTreeMap<String, i64>,
     moves: i64,
     /// How often counts were corrected.
@@ -25,7 +25,7 @@ pub(super) struct Progress {
 }
 
 impl Store {
-    /// The processes that live; `None` if nobody can tell now.
+    /// The living processes. `None` if the registry cannot be read now.
     pub(super) async fn living(&self) -> Option<BTreeSet<String>> {
         let mut pipe = redis::pipe();
         pipe.cmd("HKEYS").arg(self.0.keys.replicas());
@@ -34,24 +34,24 @@ impl Store {
         Some(living)
     }
 
-    /// Reads how far each lane has come. Of processes that live no more the answers are forgotten after minutes, the
-    /// lanes after a day.
+    /// Reads how far each caller has come. The answers of dead processes are forgotten after minutes, their
+    /// callers after a day.
     pub(super) async fn progress(
         &self,
         p: Partition,
         living: Option<&BTreeSet<String>>,
-        report: &mut AuditReport,
-    ) -> Result<Progress, StoreError> {
-        let mut progress = Progress::default();
+        report: &mut ScrubReport,
+    ) -> Result<CallProgress, StoreError> {
+        let mut progress = CallProgress::default();
         for lanes in self.lanes(p).await? {
-            let mut args: Vec<Arg> = vec!["look".into(), lanes.len().into()];
+            let mut args: Vec<ScriptArg> = vec!["look".into(), lanes.len().into()];
             for lane in &lanes {
                 let nonce = lane.split_once('.').map_or(lane.as_str(), |(nonce, _)| nonce);
                 let lives = living.is_none_or(|living| living.contains(nonce));
-                args.extend::<[Arg; 2]>([lane.as_str().into(), (if lives { "1" } else { "0" }).into()]);
+                args.extend::<[ScriptArg; 2]>([lane.as_str().into(), (if lives { "1" } else { "0" }).into()]);
             }
             let keys = self.0.keys.fixed(p);
-            let call = Call { script: &scripts::RECOUNT, op: "recount", keys, args, blobs: Vec::new() };
+            let call = ScriptCall { script: &scripts::RECOUNT, op: "recount", keys, args, blobs: Vec::new() };
             let Value::Array(answer) = self.0.settles.run_unnumbered(p, &call).await? else {
                 return Err(shape("the answer to a recount"));
             };
@@ -67,7 +67,8 @@ impl Store {
         Ok(progress)
     }
 
-    /// All lanes, so many at a time that reading them holds Redis up by a few ms at most. At least one portion.
+    /// All callers in portions, so that reading one portion holds Redis up by a few ms at most. At least one
+    /// portion.
     async fn lanes(&self, p: Partition) -> Result<Vec<Vec<String>>, StoreError> {
         let calls = self.0.keys.of(p, "calls");
         let mut pipe = redis::pipe();

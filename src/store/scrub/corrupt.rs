@@ -1,17 +1,16 @@
-//! What is not what it should be: keys of the wrong type, which get out of the way, and blobs that were cut or
-//! flipped, which are named.
+//! Keys of a wrong type, which are moved out of the way, and blobs that were cut or flipped, which are named.
 
 use redis::{Pipeline, Value};
 
-use super::due_sets::{Shelf, pages, start_of};
-use super::{ENTRIES, PAGE, Place};
+use super::due_sets::{DueSet, pages, start_of};
+use super::{ENTRIES, PAGE, SetPosition};
 use crate::domain::Partition;
 use crate::store::call::keys::Keys;
 use crate::store::call::reply::integer;
 use crate::store::call::scripts;
 use crate::store::model::bundle::BundleId;
 use crate::store::model::codec::is_whole;
-use crate::store::{AuditReport, Store, StoreError};
+use crate::store::{ScrubReport, Store, StoreError};
 
 /// The keys that each partition has, and their types.
 const KINDS: [(&str, &str); 17] = [
@@ -33,32 +32,32 @@ const KINDS: [(&str, &str); 17] = [
     ("sources", "hash"),
     ("rates", "hash"),
 ];
-/// Bytes of blobs that one audit reads to see whether they are what was written.
+/// Bytes of blobs that one scrub verifies.
 const READ: usize = 1 << 20;
-/// Bytes of blobs that one trip reads at most, and of the largest blob that is read.
+/// Most bytes of blobs that one trip reads, and of the largest blob that is verified.
 const TRIP: usize = 1 << 18;
 const LARGE: usize = 1 << 22;
 
 /// A key's name within its partition, and the type it should have.
-pub(super) type Kind = (String, &'static str);
+pub(super) type KeyKind = (String, &'static str);
 
 impl Store {
-    /// Moves those keys that every partition has out of the way whose type is wrong.
+    /// Moves fixed keys of a partition out of the way if their type is wrong.
     pub(super) async fn quarantine_fixed(
         &self,
         p: Partition,
-        report: &mut AuditReport,
+        report: &mut ScrubReport,
     ) -> Result<(), StoreError> {
         let keys = KINDS.map(|(name, kind)| (name.to_owned(), kind));
         self.quarantine(p, &keys, report).await
     }
 
-    /// Moves those of these keys out of the way whose type is wrong.
+    /// Moves keys out of the way if their type is wrong.
     pub(super) async fn quarantine(
         &self,
         p: Partition,
-        keys: &[Kind],
-        report: &mut AuditReport,
+        keys: &[KeyKind],
+        report: &mut ScrubReport,
     ) -> Result<(), StoreError> {
         for keys in keys.chunks(PAGE) {
             let mut pipe = Pipeline::with_capacity(keys.len());
@@ -83,22 +82,22 @@ impl Store {
         Ok(())
     }
 
-    /// Reads on through the contents of what is due, a mebibyte at most, and names what is not what was written.
-    /// What is claimed its holder reads, and what is larger than one trip may bring whoever claims it. Nothing is opened:
-    /// what kills its readers would kill this one.
+    /// Verifies the contents of due bundles, a mebibyte at most, and names the corrupt ones. The owner of a
+    /// claim verifies claimed bundles, and whoever claims a bundle those that are larger than one trip. Nothing
+    /// is opened: a bundle that kills its readers would kill this one too.
     pub(super) async fn read_contents(
         &self,
         p: Partition,
-        shelves: &[Shelf],
-        place: &Place,
-        report: &mut AuditReport,
-    ) -> Result<Place, StoreError> {
+        due_sets: &[DueSet],
+        place: &SetPosition,
+        report: &mut ScrubReport,
+    ) -> Result<SetPosition, StoreError> {
         let (mut read, mut looked) = (0, 0);
-        for page in pages(shelves, place, PAGE) {
+        for page in pages(due_sets, place, PAGE) {
             if read >= READ || looked >= ENTRIES {
-                return Ok(start_of(shelves, &page));
+                return Ok(start_of(due_sets, &page));
             }
-            let members = self.page(p, shelves, &page).await?.into_iter().flat_map(|(_, members)| members);
+            let members = self.page(p, due_sets, &page).await?.into_iter().flat_map(|(_, members)| members);
             let ids: Vec<BundleId> = members.filter_map(|id| BundleId::parse(&id)).collect();
             looked += ids.len();
             let lengths = self.lengths(p, &ids).await?;
@@ -118,10 +117,10 @@ impl Store {
             }
             self.read_blobs(p, batch, report).await?;
         }
-        Ok(Place::default())
+        Ok(SetPosition::default())
     }
 
-    /// How long blobs are; 0 for what is not there, or no blob: the other walks' business.
+    /// The lengths of blobs. 0 for a missing blob, or a key of another type: other walks handle those.
     async fn lengths(&self, p: Partition, ids: &[BundleId]) -> Result<Vec<usize>, StoreError> {
         if ids.is_empty() {
             return Ok(Vec::new());
@@ -139,7 +138,7 @@ impl Store {
         &self,
         p: Partition,
         ids: Vec<BundleId>,
-        report: &mut AuditReport,
+        report: &mut ScrubReport,
     ) -> Result<(), StoreError> {
         if ids.is_empty() {
             return Ok(());

@@ -1,46 +1,47 @@
-//! What an audit found suspicious, and the calls that mend.
+//! Suspicious finds of a scrub, and the calls that mend them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::corrupt::Kind;
-use super::dead_letters::Bones;
+use super::corrupt::KeyKind;
+use super::dead_letters::DeadFindings;
 use crate::domain::Partition;
-use crate::store::call::numbered::{Arg, Call};
+use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::reply::{shape, text};
 use crate::store::call::scripts;
 use crate::store::model::bundle::BundleId;
-use crate::store::{AuditReport, Store, StoreError};
+use crate::store::{ScrubReport, Store, StoreError};
 
 /// Finds that one call mends.
 const MEND: usize = 100;
 
-/// What looked wrong in one partition.
+/// Suspicious finds in one partition.
 #[derive(Default)]
-pub(super) struct Finds {
-    pub(super) shelves: BTreeSet<String>,
-    /// With their first due time where it is known.
+pub(super) struct Findings {
+    pub(super) due_sets: BTreeSet<String>,
+    /// Bundles, with their first due time if it is known.
     bundles: BTreeMap<BundleId, Option<i64>>,
-    /// What is no bundle, and the shelf it lies on (`None`: in `claims`).
+    /// Members that are no bundle, and the due set they lie in (`None`: in `claims`).
     pub(super) junk: Vec<(String, Option<String>)>,
     pub(super) names: Vec<(String, String, Option<BundleId>)>,
-    /// Keys whose type is wrong.
-    pub(super) spoilt: Vec<Kind>,
-    pub(super) bones: Bones,
+    /// Keys of a wrong type.
+    pub(super) wrong_type: Vec<KeyKind>,
+    pub(super) dead: DeadFindings,
 }
 
-impl Finds {
+impl Findings {
     pub(super) fn bundle(&mut self, id: BundleId, first: Option<i64>) {
         let known = self.bundles.entry(id).or_default();
         *known = known.or(first);
     }
 
-    /// The ids among these members; what is none, or lies on a shelf that is not its own, is noted.
-    pub(super) fn ids(&mut self, members: &[String], shelf: Option<&str>) -> Vec<BundleId> {
+    /// The bundle ids among these members. Other members, and bundles in a due set that is not their own, are
+    /// noted.
+    pub(super) fn ids(&mut self, members: &[String], due_set: Option<&str>) -> Vec<BundleId> {
         let mut ids = Vec::with_capacity(members.len());
         for member in members {
             match BundleId::parse(member) {
-                Some(id) if shelf.is_none_or(|shelf| shelf == id.shelf()) => ids.push(id),
-                _ => self.junk.push((member.clone(), shelf.map(str::to_owned))),
+                Some(id) if due_set.is_none_or(|due_set| due_set == id.due_set()) => ids.push(id),
+                _ => self.junk.push((member.clone(), due_set.map(str::to_owned))),
             }
         }
         ids
@@ -52,13 +53,13 @@ impl Store {
     pub(super) async fn mend(
         &self,
         p: Partition,
-        finds: Finds,
-        report: &mut AuditReport,
+        findings: Findings,
+        report: &mut ScrubReport,
     ) -> Result<(), StoreError> {
-        let Finds { shelves, bundles, junk, names, spoilt, bones } = finds;
-        self.quarantine(p, &spoilt, report).await?;
-        self.mend_graves(p, bones, report).await?;
-        // Names go with their bundle, so that the script knows whether it stands.
+        let Findings { due_sets, bundles, junk, names, wrong_type, dead } = findings;
+        self.quarantine(p, &wrong_type, report).await?;
+        self.mend_queues(p, dead, report).await?;
+        // Names go with their bundle, so that the script knows whether it exists.
         let mut of_bundle: BTreeMap<BundleId, Vec<(String, String)>> = BTreeMap::new();
         let mut of_none = Vec::new();
         for (name, place, meant) in names {
@@ -67,30 +68,30 @@ impl Store {
                 None => of_none.push((name, place)),
             }
         }
-        let shelves: Vec<String> = shelves.into_iter().collect();
-        for shelves in shelves.chunks(MEND) {
-            let mut batch = Batch::default();
-            batch.shelves.extend_from_slice(shelves);
+        let due_sets: Vec<String> = due_sets.into_iter().collect();
+        for due_sets in due_sets.chunks(MEND) {
+            let mut batch = MendBatch::default();
+            batch.due_sets.extend_from_slice(due_sets);
             self.mend_batch(p, batch, report).await?;
         }
         let bundles: Vec<(BundleId, Option<i64>)> = bundles.into_iter().collect();
         for bundles in bundles.chunks(MEND) {
-            let mut batch = Batch::default();
+            let mut batch = MendBatch::default();
             for (id, first) in bundles {
                 batch.bundle(id, *first, of_bundle.remove(id).unwrap_or_default());
             }
             self.mend_batch(p, batch, report).await?;
         }
         for junk in junk.chunks(MEND) {
-            let mut batch = Batch::default();
-            for (member, shelf) in junk {
-                batch.junk(member, shelf.as_deref());
+            let mut batch = MendBatch::default();
+            for (member, due_set) in junk {
+                batch.junk(member, due_set.as_deref());
             }
             report.leftovers += junk.len() as u32;
             self.mend_batch(p, batch, report).await?;
         }
         for names in of_none.chunks(MEND) {
-            let mut batch = Batch::default();
+            let mut batch = MendBatch::default();
             for (name, place) in names {
                 batch.names.push((name.clone(), place.clone(), 0));
             }
@@ -102,17 +103,17 @@ impl Store {
     async fn mend_batch(
         &self,
         p: Partition,
-        batch: Batch,
-        report: &mut AuditReport,
+        batch: MendBatch,
+        report: &mut ScrubReport,
     ) -> Result<(), StoreError> {
         let call = batch.call(self, p);
         let letters = text(&self.0.settles.run_unnumbered(p, &call).await?)?;
-        let (shelves, bundles) = (batch.shelves.len(), batch.bundles.len());
-        if letters.len() != shelves + bundles + batch.names.len() {
+        let (due_sets, bundles) = (batch.due_sets.len(), batch.bundles.len());
+        if letters.len() != due_sets + bundles + batch.names.len() {
             return Err(shape("the answer to an audit"));
         }
-        report.indexes += letters[..shelves].matches('i').count() as u32;
-        for ((id, ..), letter) in batch.bundles.iter().zip(letters[shelves..].chars()) {
+        report.indexes += letters[..due_sets].matches('i').count() as u32;
+        for ((id, ..), letter) in batch.bundles.iter().zip(letters[due_sets..].chars()) {
             match letter {
                 'l' => report.lost.push(id.clone()),
                 'r' => report.restored.push(id.clone()),
@@ -120,8 +121,8 @@ impl Store {
                 _ => {}
             }
         }
-        for ((.., means), letter) in batch.names.iter().zip(letters[shelves + bundles..].chars()) {
-            // Transitions may leave a name behind when its bundle goes; one that means nothing is no work of theirs.
+        for ((.., means), letter) in batch.names.iter().zip(letters[due_sets + bundles..].chars()) {
+            // Transitions may leave a name behind when its bundle goes. They never make a malformed name.
             match (letter, means) {
                 ('f', 0) => report.leftovers += 1,
                 ('f', _) => report.freed += 1,
@@ -132,58 +133,58 @@ impl Store {
     }
 }
 
-/// One call's worth.
+/// The finds of one call.
 #[derive(Default)]
-struct Batch {
-    shelves: Vec<String>,
+struct MendBatch {
+    due_sets: Vec<String>,
     bundles: Vec<(BundleId, usize, Option<i64>)>,
     junk: Vec<(String, usize)>,
     names: Vec<(String, String, usize)>,
 }
 
-impl Batch {
-    /// The shelf's place, from 1.
-    fn shelf(&mut self, shelf: &str) -> usize {
-        let at = self.shelves.iter().position(|s| s == shelf).unwrap_or_else(|| {
-            self.shelves.push(shelf.to_owned());
-            self.shelves.len() - 1
+impl MendBatch {
+    /// The place of a due set in the call, from 1.
+    fn due_set(&mut self, due_set: &str) -> usize {
+        let at = self.due_sets.iter().position(|s| s == due_set).unwrap_or_else(|| {
+            self.due_sets.push(due_set.to_owned());
+            self.due_sets.len() - 1
         });
         at + 1
     }
 
     fn bundle(&mut self, id: &BundleId, first: Option<i64>, names: Vec<(String, String)>) {
-        let shelf = self.shelf(id.shelf());
-        self.bundles.push((id.clone(), shelf, first));
+        let due_set = self.due_set(id.due_set());
+        self.bundles.push((id.clone(), due_set, first));
         let means = self.bundles.len();
         self.names.extend(names.into_iter().map(|(name, place)| (name, place, means)));
     }
 
-    fn junk(&mut self, member: &str, shelf: Option<&str>) {
-        let shelf = shelf.map_or(0, |shelf| self.shelf(shelf));
-        self.junk.push((member.to_owned(), shelf));
+    fn junk(&mut self, member: &str, due_set: Option<&str>) {
+        let due_set = due_set.map_or(0, |due_set| self.due_set(due_set));
+        self.junk.push((member.to_owned(), due_set));
     }
 
-    fn call(&self, store: &Store, p: Partition) -> Call {
+    fn call(&self, store: &Store, p: Partition) -> ScriptCall {
         let mut keys = store.0.keys.fixed(p);
-        keys.extend(self.shelves.iter().map(|shelf| store.0.keys.due(p, shelf)));
+        keys.extend(self.due_sets.iter().map(|due_set| store.0.keys.due(p, due_set)));
         keys.extend(self.bundles.iter().map(|(id, ..)| store.0.keys.blob(p, id)));
-        let mut args: Vec<Arg> = vec![
-            self.shelves.len().into(),
+        let mut args: Vec<ScriptArg> = vec![
+            self.due_sets.len().into(),
             self.bundles.len().into(),
             self.junk.len().into(),
             self.names.len().into(),
         ];
-        args.extend(self.shelves.iter().map(|shelf| Arg::from(shelf.as_str())));
-        for (id, shelf, first) in &self.bundles {
+        args.extend(self.due_sets.iter().map(|due_set| ScriptArg::from(due_set.as_str())));
+        for (id, due_set, first) in &self.bundles {
             let first = first.map(|ms| ms.to_string()).unwrap_or_default();
-            args.extend::<[Arg; 3]>([id.as_str().into(), (*shelf).into(), first.into()]);
+            args.extend::<[ScriptArg; 3]>([id.as_str().into(), (*due_set).into(), first.into()]);
         }
-        for (member, shelf) in &self.junk {
-            args.extend::<[Arg; 2]>([member.as_str().into(), (*shelf).into()]);
+        for (member, due_set) in &self.junk {
+            args.extend::<[ScriptArg; 2]>([member.as_str().into(), (*due_set).into()]);
         }
         for (name, place, means) in &self.names {
-            args.extend::<[Arg; 3]>([name.as_str().into(), place.as_str().into(), (*means).into()]);
+            args.extend::<[ScriptArg; 3]>([name.as_str().into(), place.as_str().into(), (*means).into()]);
         }
-        Call { script: &scripts::AUDIT, op: "audit", keys, args, blobs: Vec::new() }
+        ScriptCall { script: &scripts::SCRUB, op: "audit", keys, args, blobs: Vec::new() }
     }
 }

@@ -1,5 +1,5 @@
-//! The walk through the key space: due zsets that no index tells of, blobs that no entry tells of, graves that no
-//! count tells of. The only way to find any of them; a few thousand keys a time, by cursor.
+//! The walk through the key space, a few thousand keys at a time, by cursor. Only this walk finds due sets that
+//! no index lists, blobs without an entry, and dead-letter queues that no count lists.
 
 use std::collections::BTreeMap;
 
@@ -7,43 +7,43 @@ use redis::cluster_routing::Slot;
 use redis::{Cmd, Pipeline, Value};
 
 use super::STEPS;
-use super::corrupt::Kind;
+use super::corrupt::KeyKind;
 use super::due_sets::head_of;
-use super::findings::Finds;
+use super::findings::Findings;
 use crate::domain::Partition;
 use crate::store::call::keys::Keys;
 use crate::store::connection::link::read;
 use crate::store::model::bundle::BundleId;
-use crate::store::{AuditReport, DeadId, Store, StoreError, decode};
+use crate::store::{DeadId, ScrubReport, Store, StoreError, decode};
 
-/// Keys looked at in one trip.
+/// Keys read in one trip.
 const KEYS: usize = 500;
 
-/// Where the walk goes on: the node's place, and the cursor in it.
+/// Where the walk goes on: the place of the node, and the cursor in it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Keyspace {
+pub(super) struct KeyspaceCursor {
     node: usize,
     cursor: u64,
 }
 
-type Answer = Result<Value, StoreError>;
+type KeyAnswer = Result<Value, StoreError>;
 
-/// What has to be looked at again: keys of the wrong type, and blobs that stand nowhere.
+/// Keys to be read again: keys of a wrong type, and blobs without an entry.
 #[derive(Default)]
-struct Odd {
-    spoilt: BTreeMap<Partition, Vec<Kind>>,
+struct SuspectKeys {
+    wrong_type: BTreeMap<Partition, Vec<KeyKind>>,
     orphans: Vec<(Partition, BundleId)>,
 }
 
-/// What a key should be, by its name.
-enum Meant {
+/// The meaning of a key, by its name.
+enum KeyMeaning {
     Due(String),
     Grave(String),
     Blob(BundleId),
     Letter(DeadId),
 }
 
-impl Meant {
+impl KeyMeaning {
     fn of(name: &str) -> Option<Self> {
         let (kind, rest) = name.split_once(':')?;
         match kind {
@@ -57,16 +57,16 @@ impl Meant {
 }
 
 impl Store {
-    /// Goes on through the key space, node by node, and has what it finds mended, whosever it is.
-    pub(super) async fn walk_keys(&self, own: Partition, report: &mut AuditReport) -> Result<(), StoreError> {
-        let mut place = self.0.audits.keyspace.lock().await;
+    /// Walks on through the key space, node by node, and has the finds of all partitions mended.
+    pub(super) async fn walk_keys(&self, own: Partition, report: &mut ScrubReport) -> Result<(), StoreError> {
+        let mut place = self.0.scrub_positions.keyspace.lock().await;
         let mut at = *place;
         let nodes = self.0.side.each();
         if at.node >= nodes.len() {
-            at = Keyspace::default();
+            at = KeyspaceCursor::default();
         }
         let Some(node) = nodes.get(at.node) else { return Ok(()) };
-        let mut all: BTreeMap<Partition, Finds> = BTreeMap::new();
+        let mut all: BTreeMap<Partition, Findings> = BTreeMap::new();
         for _ in 0..STEPS {
             let mut pipe = redis::pipe();
             pipe.cmd("SCAN").arg(at.cursor).arg("MATCH").arg(self.0.keys.every()).arg("COUNT").arg(KEYS);
@@ -79,20 +79,20 @@ impl Store {
                 break;
             }
         }
-        for (p, finds) in all {
-            passing_by(own, p, self.mend(p, finds, report).await)?;
+        for (p, findings) in all {
+            passing_by(own, p, self.mend(p, findings, report).await)?;
         }
         *place = at;
         Ok(())
     }
 
-    /// Looks at what a trip through the key space found, of all partitions in one more.
+    /// Checks the keys of one trip. One more trip reads their state, in all partitions.
     async fn look_at_keys(
         &self,
         own: Partition,
         keys: &[String],
-        all: &mut BTreeMap<Partition, Finds>,
-        report: &mut AuditReport,
+        all: &mut BTreeMap<Partition, Findings>,
+        report: &mut ScrubReport,
     ) -> Result<(), StoreError> {
         let (mut meant, mut commands) = (Vec::new(), Vec::with_capacity(keys.len() * 3));
         for key in keys {
@@ -100,23 +100,23 @@ impl Store {
             else {
                 continue;
             };
-            let Some(key) = Meant::of(name) else { continue };
+            let Some(key) = KeyMeaning::of(name) else { continue };
             let before = commands.len();
             self.ask_of(p, &key, &mut commands);
             meant.push((p, key, commands.len() - before));
         }
         let mut answers = self.0.side.gather(commands).await.into_iter();
-        let mut odd = Odd::default();
+        let mut odd = SuspectKeys::default();
         for (p, key, count) in meant {
-            let of_key: Vec<Answer> = answers.by_ref().take(count).collect();
-            let is_away = |answer: &&Answer| matches!(answer, Err(StoreError::Unavailable(_)));
+            let of_key: Vec<KeyAnswer> = answers.by_ref().take(count).collect();
+            let is_away = |answer: &&KeyAnswer| matches!(answer, Err(StoreError::Unavailable(_)));
             if let Some(Err(why)) = of_key.iter().find(is_away) {
                 passing_by(own, p, Err(why.clone()))?;
                 continue;
             }
             self.note(p, key, &of_key, all.entry(p).or_default(), &mut odd);
         }
-        for (p, kinds) in odd.spoilt {
+        for (p, kinds) in odd.wrong_type {
             passing_by(own, p, self.quarantine(p, &kinds, report).await)?;
         }
         for (p, id) in &odd.orphans {
@@ -125,45 +125,52 @@ impl Store {
         Ok(())
     }
 
-    /// Notes what is wrong with one key.
-    fn note(&self, p: Partition, key: Meant, answers: &[Answer], finds: &mut Finds, odd: &mut Odd) {
+    /// Notes the finds about one key.
+    fn note(
+        &self,
+        p: Partition,
+        key: KeyMeaning,
+        answers: &[KeyAnswer],
+        findings: &mut Findings,
+        odd: &mut SuspectKeys,
+    ) {
         match key {
-            Meant::Due(shelf) => {
+            KeyMeaning::Due(due_set) => {
                 if is(&answers[0], "zset") {
                     let head = answers[1].as_ref().ok().and_then(head_of);
                     let said = answers[2].as_ref().ok().and_then(|v| read::<Option<f64>>(v.clone()).ok());
                     if said.is_some_and(|said| said != head) {
-                        finds.shelves.insert(shelf);
+                        findings.due_sets.insert(due_set);
                     }
                 } else if !is(&answers[0], "none") {
-                    odd.spoilt.entry(p).or_default().push((format!("due:{shelf}"), "zset"));
-                    finds.shelves.insert(shelf);
+                    odd.wrong_type.entry(p).or_default().push((format!("due:{due_set}"), "zset"));
+                    findings.due_sets.insert(due_set);
                 }
             }
-            Meant::Grave(grave) => {
+            KeyMeaning::Grave(queue) => {
                 if is(&answers[0], "zset") {
-                    self.save(p, |places| places.found_graves.extend([grave]));
+                    self.save(p, |places| places.found_queues.extend([queue]));
                 } else if !is(&answers[0], "none") {
-                    odd.spoilt.entry(p).or_default().push((format!("dead:{grave}"), "zset"));
+                    odd.wrong_type.entry(p).or_default().push((format!("dead:{queue}"), "zset"));
                 }
             }
-            Meant::Blob(id) => {
-                let spoilt = !is(&answers[2], "string") && !is(&answers[2], "none");
-                finds.spoilt.extend(spoilt.then(|| (format!("b:{id}"), "string")));
-                // Where the place itself is spoilt nothing can be said of what should stand in it.
+            KeyMeaning::Blob(id) => {
+                let wrong_type = !is(&answers[2], "string") && !is(&answers[2], "none");
+                findings.wrong_type.extend(wrong_type.then(|| (format!("b:{id}"), "string")));
+                // If the due set or `claims` itself has a wrong type, nothing can be said of its members.
                 let nowhere = answers[..2].iter().all(is_nil);
                 odd.orphans.extend((nowhere && is(&answers[2], "string")).then_some((p, id)));
             }
-            Meant::Letter(id) => {
+            KeyMeaning::Letter(id) => {
                 if is_nil(&answers[0]) {
-                    finds.bones.letter(id);
+                    findings.dead.letter(id);
                 }
             }
         }
     }
 
-    /// What is asked about one key.
-    fn ask_of(&self, p: Partition, key: &Meant, commands: &mut Vec<(Slot, Cmd)>) {
+    /// Adds the questions about one key.
+    fn ask_of(&self, p: Partition, key: &KeyMeaning, commands: &mut Vec<(Slot, Cmd)>) {
         let (keys, slot) = (&self.0.keys, Keys::slot(p));
         let mut ask = |name: &str, args: &[&str]| {
             let mut command = redis::cmd(name);
@@ -171,24 +178,29 @@ impl Store {
             commands.push((slot, command));
         };
         match key {
-            Meant::Due(shelf) => {
-                let due = keys.due(p, shelf);
+            KeyMeaning::Due(due_set) => {
+                let due = keys.due(p, due_set);
                 ask("TYPE", &[&due]);
                 ask("ZRANGE", &[&due, "0", "0", "WITHSCORES"]);
-                ask("ZSCORE", &[&keys.of(p, "idx"), shelf]);
+                ask("ZSCORE", &[&keys.of(p, "idx"), due_set]);
             }
-            Meant::Grave(grave) => ask("TYPE", &[&keys.grave(p, grave)]),
-            Meant::Blob(id) => {
-                ask("ZSCORE", &[&keys.due(p, id.shelf()), id.as_str()]);
+            KeyMeaning::Grave(queue) => ask("TYPE", &[&keys.queue(p, queue)]),
+            KeyMeaning::Blob(id) => {
+                ask("ZSCORE", &[&keys.due(p, id.due_set()), id.as_str()]);
                 ask("ZSCORE", &[&keys.of(p, "claims"), id.as_str()]);
                 ask("TYPE", &[&keys.blob(p, id)]);
             }
-            Meant::Letter(id) => ask("ZSCORE", &[&keys.grave(p, &id.grave()), id.as_str()]),
+            KeyMeaning::Letter(id) => ask("ZSCORE", &[&keys.queue(p, &id.queue()), id.as_str()]),
         }
     }
 
-    /// Notes a blob that stands nowhere, unless it will pass, with the due time that it says.
-    async fn look_at_orphan(&self, p: Partition, id: &BundleId, finds: &mut Finds) -> Result<(), StoreError> {
+    /// Notes a blob without an entry and its due time, unless the blob has a time to live.
+    async fn look_at_orphan(
+        &self,
+        p: Partition,
+        id: &BundleId,
+        findings: &mut Findings,
+    ) -> Result<(), StoreError> {
         let key = self.0.keys.blob(p, id);
         let mut pipe = Pipeline::with_capacity(1);
         pipe.cmd("PTTL").arg(&key);
@@ -197,15 +209,16 @@ impl Store {
             return Ok(());
         }
         if let Some(blob) = self.0.side.get_blobs(Keys::slot(p), vec![key]).await?.pop().flatten() {
-            // One that cannot be read is due at once, and found out by whoever claims it.
+            // An unreadable bundle is due at once. Whoever claims it finds it out.
             let first = decode(&blob).map_or(self.0.clock.now(), |bundle| bundle.first_due());
-            finds.bundle(id.clone(), Some(first.0));
+            findings.bundle(id.clone(), Some(first.0));
         }
         Ok(())
     }
 }
 
-/// What fails at another's partition is left to its own audit, and to a later walk once its node is back.
+/// Ignores a failure in another partition. That partition's own scrub handles it, or a later walk once its node
+/// is back.
 fn passing_by(own: Partition, p: Partition, done: Result<(), StoreError>) -> Result<(), StoreError> {
     match done {
         Err(StoreError::Damaged(_) | StoreError::Unavailable(_)) if p != own => Ok(()),
@@ -213,11 +226,11 @@ fn passing_by(own: Partition, p: Partition, done: Result<(), StoreError>) -> Res
     }
 }
 
-fn is_nil(answer: &Answer) -> bool {
+fn is_nil(answer: &KeyAnswer) -> bool {
     matches!(answer, Ok(Value::Nil))
 }
 
-/// Whether this is the answer to `TYPE`.
-fn is(answer: &Answer, kind: &str) -> bool {
+/// Reports whether `TYPE` answered this.
+fn is(answer: &KeyAnswer, kind: &str) -> bool {
     matches!(answer, Ok(Value::SimpleString(found)) if found == kind)
 }

@@ -1,29 +1,31 @@
-//! Counting what stands, and correcting the counts by it.
+//! Counts messages and bytes, and corrects the counts.
 //!
-//! The counts' error is what they say less what stands; no transition changes it. So it may be corrected at any time,
-//! by as much as a count showed, once: what others do meanwhile changes both sides. If nothing moved while it was
-//! counted the error is exact. If something did, again and again, it is only trusted where it is far larger than
-//! what moves in that time can be: lost counts come back in a partition that never rests, within what moved; the rest
-//! is corrected when it does. How many dead letters there are is exact at any time.
+//! The error of a count is its value minus what exists. No transition changes it, because transitions change
+//! both sides. So it may be corrected at any time, once, by as much as a recount showed. If nothing moved
+//! during the recount, the error is exact. If something moved, three times in a row, the error is only trusted
+//! where it is far larger than what can move in that time. So lost counts come back in a partition that never
+//! rests, to within what moved. The rest is corrected when it rests. The number of dead letters is exact at any
+//! time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use redis::{Pipeline, Value};
 
-use super::call_answers::Progress;
-use super::due_sets::{Shelf, pages};
-use super::findings::Finds;
-use super::{ENTRIES, PAGE, Place};
+use super::call_answers::CallProgress;
+use super::due_sets::{DueSet, pages};
+use super::findings::Findings;
+use super::{ENTRIES, PAGE, SetPosition};
 use crate::domain::Partition;
-use crate::store::call::numbered::{Arg, Call};
+use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::reply::integer;
 use crate::store::call::scripts;
 use crate::store::model::bundle::BundleId;
-use crate::store::{AuditReport, DeadId, Store, StoreError};
+use crate::store::{DeadId, ScrubReport, Store, StoreError};
 
-/// Tries to count while nothing moves.
+/// Attempts to count while nothing moves.
 const COUNTS: usize = 3;
-/// What moves while a partition is counted is less than so many messages or bytes, or than this part of what stands.
+/// Most messages and bytes that move while a partition is counted, unless the given part of what exists is
+/// more.
 const FAR: (i64, i64) = (1000, 1 << 20);
 const FAR_PART: i64 = 8;
 
@@ -31,32 +33,33 @@ const FAR_PART: i64 = 8;
 type Counted = BTreeMap<String, i64>;
 
 impl Store {
-    /// Counts what stands, and corrects the counts. What is larger than one audit should look at is counted as many
-    /// audits later as it would have taken, or at once if something was lost or the counts are plainly not there.
+    /// Counts what exists, and corrects the counts. A partition that is larger than one scrub should read is
+    /// counted once in as many scrubs as it has parts. It is counted at once if something was lost or counts
+    /// are plainly missing.
     pub(super) async fn recount(
         &self,
         p: Partition,
-        shelves: &[Shelf],
-        graves: &BTreeSet<String>,
-        report: &mut AuditReport,
+        due_sets: &[DueSet],
+        queues: &BTreeSet<String>,
+        report: &mut ScrubReport,
     ) -> Result<(), StoreError> {
         let living = self.living().await;
         let mut before = self.progress(p, living.as_ref(), report).await?;
         let said = self.said(p).await?;
         let urgent =
-            is_missing(&said, shelves, graves) || !report.lost.is_empty() || !report.dead_lost.is_empty();
-        if !self.is_counted_now(p, shelves, &said, urgent) {
+            is_missing(&said, due_sets, queues) || !report.lost.is_empty() || !report.dead_lost.is_empty();
+        if !self.is_counted_now(p, due_sets, &said, urgent) {
             return Ok(());
         }
         let (mut said, mut errors) = (said, Vec::new());
         for _ in 0..COUNTS {
-            let counted = self.count(p, graves).await?;
+            let counted = self.count(p, queues).await?;
             let after = self.progress(p, living.as_ref(), report).await?;
             let said_after = self.said(p).await?;
             let error = error_of(&counted, &said, &said_after);
             let rested = before == after && said == said_after;
             if rested {
-                report.counts = self.correct(p, &after, graves, error, report).await?;
+                report.counts = self.correct(p, &after, queues, error, report).await?;
                 return Ok(());
             }
             errors.push((error, counted));
@@ -64,26 +67,26 @@ impl Store {
         }
         let far = far_in_all(&errors);
         let some = !far.is_empty();
-        let corrected = self.correct(p, &before, graves, far, report).await?;
+        let corrected = self.correct(p, &before, queues, far, report).await?;
         report.counts = corrected.filter(|&n| some || n > 0);
         Ok(())
     }
 
-    /// Whether a partition's turn to be counted has come: a small one's always, a large one's after as many audits as
-    /// it has parts.
+    /// Reports whether a partition is to be counted now: a small one always, a large one after as many scrubs
+    /// as it has parts.
     fn is_counted_now(
         &self,
         p: Partition,
-        shelves: &[Shelf],
+        due_sets: &[DueSet],
         said: &BTreeMap<String, String>,
         urgent: bool,
     ) -> bool {
         let dead = said.iter().filter(|(field, _)| field.starts_with("d:"));
         let dead: usize = dead.map(|(_, n)| n.parse::<usize>().unwrap_or(0)).sum();
-        let parts = (shelves.iter().map(|shelf| shelf.bundles).sum::<usize>() + dead) / ENTRIES;
+        let parts = (due_sets.iter().map(|due_set| due_set.bundles).sum::<usize>() + dead) / ENTRIES;
         let mut now = true;
         self.save(p, |places| {
-            // Not all of them at once after a start.
+            // Large partitions are not all counted at once after a start.
             let left =
                 places.counting.unwrap_or_else(|| if parts == 0 { 0 } else { fastrand::usize(..=parts) });
             now = urgent || parts == 0 || left == 0;
@@ -100,10 +103,10 @@ impl Store {
     }
 
     /// What the counts should be: messages and bytes of bundles, and bytes of dead letters.
-    async fn count(&self, p: Partition, graves: &BTreeSet<String>) -> Result<Counted, StoreError> {
+    async fn count(&self, p: Partition, queues: &BTreeSet<String>) -> Result<Counted, StoreError> {
         let mut counted = Counted::new();
         let claims = self.0.keys.of(p, "claims");
-        // Claims first: what is claimed meanwhile is missed at worst, and not counted twice.
+        // Claims first: a bundle that is claimed meanwhile may be missed, but is not counted twice.
         let mut claimed: BTreeSet<BundleId> = BTreeSet::new();
         for at in (0..).step_by(PAGE) {
             let members = self.members_at(p, &claims, at, PAGE).await?;
@@ -114,15 +117,15 @@ impl Store {
                 break;
             }
         }
-        let shelves = self.survey(p, &mut Finds::default(), &mut AuditReport::default()).await?;
-        for page in pages(&shelves, &Place::default(), PAGE) {
-            let members = self.page(p, &shelves, &page).await?.into_iter().flat_map(|(_, members)| members);
+        let due_sets = self.survey(p, &mut Findings::default(), &mut ScrubReport::default()).await?;
+        for page in pages(&due_sets, &SetPosition::default(), PAGE) {
+            let members = self.page(p, &due_sets, &page).await?.into_iter().flat_map(|(_, members)| members);
             let ids = members.filter_map(|id| BundleId::parse(&id)).filter(|id| !claimed.contains(id));
             self.count_bundles(p, &ids.collect::<Vec<_>>(), &mut counted).await?;
         }
-        for grave in graves {
+        for queue in queues {
             for at in (0..).step_by(PAGE) {
-                let members = self.members_at(p, &self.0.keys.grave(p, grave), at, PAGE).await?;
+                let members = self.members_at(p, &self.0.keys.queue(p, queue), at, PAGE).await?;
                 let ids: Vec<DeadId> = members.iter().filter_map(|id| DeadId::parse(id)).collect();
                 if !ids.is_empty() {
                     let mut pipe = Pipeline::with_capacity(ids.len());
@@ -130,7 +133,7 @@ impl Store {
                         pipe.cmd("STRLEN").arg(self.0.keys.dead(id));
                     }
                     let lengths: Vec<i64> = self.ask(p, &pipe).await?;
-                    *counted.entry(format!("x:{grave}")).or_default() += lengths.iter().sum::<i64>();
+                    *counted.entry(format!("x:{queue}")).or_default() += lengths.iter().sum::<i64>();
                 }
                 if members.len() < PAGE {
                     break;
@@ -167,40 +170,41 @@ impl Store {
         Ok(())
     }
 
-    /// Has the counts corrected by these; how many were wrong, `None` if another corrected them meanwhile.
+    /// Has the counts corrected by these errors. Returns how many were wrong. `None` if somebody else corrected
+    /// them meanwhile.
     async fn correct(
         &self,
         p: Partition,
-        progress: &Progress,
-        graves: &BTreeSet<String>,
+        progress: &CallProgress,
+        queues: &BTreeSet<String>,
         by: Counted,
-        report: &AuditReport,
+        report: &ScrubReport,
     ) -> Result<Option<u32>, StoreError> {
         let mut keys = self.0.keys.fixed(p);
-        keys.extend(graves.iter().map(|grave| self.0.keys.grave(p, grave)));
-        let mut args: Vec<Arg> =
-            vec!["set".into(), progress.corrections.into(), graves.len().into(), by.len().into()];
-        args.extend(graves.iter().map(|grave| Arg::from(grave.as_str())));
+        keys.extend(queues.iter().map(|queue| self.0.keys.queue(p, queue)));
+        let mut args: Vec<ScriptArg> =
+            vec!["set".into(), progress.corrections.into(), queues.len().into(), by.len().into()];
+        args.extend(queues.iter().map(|queue| ScriptArg::from(queue.as_str())));
         for (field, n) in by {
-            args.extend::<[Arg; 2]>([field.into(), n.into()]);
+            args.extend::<[ScriptArg; 2]>([field.into(), n.into()]);
         }
-        let call = Call { script: &scripts::RECOUNT, op: "recount", keys, args, blobs: Vec::new() };
+        let call = ScriptCall { script: &scripts::RECOUNT, op: "recount", keys, args, blobs: Vec::new() };
         let mended = integer(&self.0.settles.run_unnumbered(p, &call).await?)?;
         let before = report.counts.unwrap_or(0);
         Ok(u32::try_from(mended).ok().map(|mended| mended + before))
     }
 }
 
-/// Whether counts are plainly missing beside what stands.
-fn is_missing(said: &BTreeMap<String, String>, shelves: &[Shelf], graves: &BTreeSet<String>) -> bool {
-    let route = |shelf: &Shelf| shelf.name.split('/').next().unwrap_or_default().to_owned();
-    let routes: BTreeSet<String> = shelves.iter().filter(|shelf| shelf.bundles > 0).map(route).collect();
+/// Reports whether counts are plainly missing beside what exists.
+fn is_missing(said: &BTreeMap<String, String>, due_sets: &[DueSet], queues: &BTreeSet<String>) -> bool {
+    let route = |due_set: &DueSet| due_set.name.split('/').next().unwrap_or_default().to_owned();
+    let routes: BTreeSet<String> = due_sets.iter().filter(|due_set| due_set.bundles > 0).map(route).collect();
     routes.iter().any(|route| !said.contains_key(&format!("n:{route}")))
-        || graves.iter().any(|grave| !said.contains_key(&format!("d:{grave}")))
+        || queues.iter().any(|queue| !said.contains_key(&format!("d:{queue}")))
 }
 
-/// By how much each count is wrong: what was counted against what the counts said before and after. Those of dead
-/// letters the script sees for itself. A count that is no number is there to be corrected, by what was counted.
+/// The error of each count: the recount against the values before and after. The script itself sees those of
+/// dead letters. A malformed count is always corrected, by what was counted.
 fn error_of(
     counted: &Counted,
     before: &BTreeMap<String, String>,
@@ -217,15 +221,15 @@ fn error_of(
         let (one, other) = (number(before, field), number(after, field));
         let stands = counted.get(field).copied().unwrap_or(0);
         let error = stands - stands.clamp(one.min(other), one.max(other));
-        let spoilt = after.get(field).is_some_and(|n| n.parse::<i64>().is_err());
-        if error != 0 || spoilt {
+        let wrong_type = after.get(field).is_some_and(|n| n.parse::<i64>().is_err());
+        if error != 0 || wrong_type {
             errors.insert(field.clone(), error);
         }
     }
     errors
 }
 
-/// What is far too wrong to have moved, each time that it was counted, by the least of it.
+/// The errors that are too large in every recount to have come from movement, each by its smallest value.
 fn far_in_all(errors: &[(Counted, Counted)]) -> Counted {
     let Some((first, _)) = errors.first() else { return Counted::new() };
     let mut far = Counted::new();

@@ -1,4 +1,4 @@
-//! Cuts what was submitted into calls, so that no script keeps Redis for long.
+//! Cuts submissions into calls, so that no script keeps Redis busy for long.
 
 use std::sync::Arc;
 
@@ -7,33 +7,33 @@ use crate::domain::Flags;
 use crate::domain::limits::CALL_NAMES;
 use crate::store::{Bundle, WriteOp};
 
-/// Bundles that one call may change by their messages' names, but for those of a few operations: each costs a script
-/// some 30 microseconds.
+/// Bundles that one call may change by their messages' names, if it has more than a few operations. Each bundle
+/// costs a script some 30 microseconds.
 const CALL_TOUCHED: usize = 100;
 
 impl PartitionWriter {
-    /// How many operations may go in one call.
+    /// The number of operations that may go in one call.
     pub(super) async fn run_length(&self, ops: &[&WriteOp]) -> usize {
         let run = run_length(ops, CALL_NAMES);
         if run > 1 && self.touches_many(&ops[..run]).await { run_length(ops, CALL_TOUCHED) } else { run }
     }
 
-    /// Whether the names of these operations mean messages in more bundles than one call should change. Without an
-    /// answer they do not: the call itself asks again.
+    /// Reports whether the names of these operations mean messages in more bundles than one call should change.
+    /// Without an answer it says no: the call itself asks again.
     pub(super) async fn touches_many(&self, ops: &[&WriteOp]) -> bool {
         let names: usize = ops.iter().copied().map(named).sum();
         names > CALL_TOUCHED && self.look_up(ops).await.is_ok_and(|touched| touched.len() > CALL_TOUCHED)
     }
 }
 
-/// A bundle as several, none of which changes too many others.
+/// Cuts a bundle into several, none of which changes too many others.
 pub(super) fn pieces(bundle: &Bundle) -> impl Iterator<Item = Bundle> {
     let entries = bundle.entries.chunks(CALL_TOUCHED);
     entries.map(|entries| Bundle { target: bundle.target.clone(), entries: Arc::new(entries.to_vec()) })
 }
 
-/// How many operations may go in one call: up to the first that goes alone, a bound on bytes, one on names, and one on
-/// operations.
+/// The number of operations that may go in one call: up to the first that goes alone, the limit on bytes, on
+/// names, or on operations.
 pub(super) fn run_length(ops: &[&WriteOp], most_names: usize) -> usize {
     let (mut bytes, mut names, mut run) = (0, 0, 0);
     for op in ops.iter().take(CALL_OPS) {
@@ -47,11 +47,11 @@ pub(super) fn run_length(ops: &[&WriteOp], most_names: usize) -> usize {
     run.max(1)
 }
 
-/// Names that it brings.
+/// The number of names in an operation.
 fn named(op: &WriteOp) -> usize {
     match op {
         WriteOp::Store { bundle, .. } => bundle.entries.iter().filter(|e| e.flags.has(Flags::NAMED)).count(),
         WriteOp::Cancel { .. } | WriteOp::Reschedule { .. } => 1,
-        WriteOp::Bury(_) => 0,
+        WriteOp::DeadLetter(_) => 0,
     }
 }

@@ -1,34 +1,34 @@
-//! From operations to one call of the script: keys in their order, arguments in theirs, blobs beside them.
+//! Turns operations into one call of the script: keys in their order, arguments in theirs, blobs beside them.
 
-use super::{PartitionWriter, dead_blob, dead_id, graves, name_key};
+use super::{PartitionWriter, dead_blob, dead_id, name_key, queues};
 use crate::domain::{Entry, Flags, OnDuplicate, Partition, RouteName, UnixMs};
-use crate::store::call::numbered::{Arg, Call};
-use crate::store::call::scripts::{self, With};
+use crate::store::call::numbered::{ScriptArg, ScriptCall};
+use crate::store::call::scripts::{self, ScriptVariant};
 use crate::store::model::bundle::BundleId;
-use crate::store::query::find::Place;
+use crate::store::query::find::MessagePlace;
 use crate::store::{Bundle, WriteOp, encode};
 
-/// A call and what it will have stored.
-pub(super) struct Plan {
-    pub(super) call: Call,
+/// A call, and the due times that it will have stored.
+pub(super) struct WritePlan {
+    pub(super) call: ScriptCall,
     pub(super) dues: Vec<UnixMs>,
 }
 
-impl Plan {
+impl WritePlan {
     pub(super) fn new(writer: &PartitionWriter, ops: &[&WriteOp], meant: &[BundleId]) -> Self {
         let (p, keys) = (writer.partition, &writer.keys);
-        let mut with = With::default();
+        let mut with = ScriptVariant::default();
         let mut stamps: Option<(u64, u64)> = None;
-        let mut shelves: Vec<String> = Vec::new();
-        let mut place = |shelf: &str| {
-            let at = shelves.iter().position(|s| s == shelf).unwrap_or_else(|| {
-                shelves.push(shelf.to_owned());
-                shelves.len() - 1
+        let mut due_sets: Vec<String> = Vec::new();
+        let mut place = |due_set: &str| {
+            let at = due_sets.iter().position(|s| s == due_set).unwrap_or_else(|| {
+                due_sets.push(due_set.to_owned());
+                due_sets.len() - 1
             });
             at + 1
         };
         let (mut fresh, mut fresh_keys, mut buried, mut script_ops) =
-            (Vec::new(), Vec::new(), Vec::new(), Ops::default());
+            (Vec::new(), Vec::new(), Vec::new(), ScriptOps::default());
         let (mut blobs, mut dues, mut bundles) = (Vec::new(), Vec::new(), 0usize);
         for op in ops {
             match op {
@@ -37,26 +37,26 @@ impl Plan {
                     let id = fresh_id(writer, route, bundle, &mut stamps);
                     let blob = encode(bundle);
                     bundles += 1;
-                    fresh.extend::<[Arg; 4]>([
+                    fresh.extend::<[ScriptArg; 4]>([
                         id.as_str().into(),
-                        place(id.shelf()).into(),
+                        place(id.due_set()).into(),
                         first.0.into(),
                         blob.len().into(),
                     ]);
                     fresh_keys.push(keys.blob(p, &id));
                     blobs.push((keys.blob(p, &id), blob));
-                    let own = writer.memory.has(route.as_str());
+                    let own = writer.delivered_names.has(route.as_str());
                     with.remembers |= own;
                     let policy = policy(*on_duplicate, own);
                     store_ops(&mut script_ops, bundles, route, policy, &bundle.entries);
                     dues.push(first);
                 }
                 WriteOp::Cancel { route, id, .. } => {
-                    let own = writer.memory.has(route.as_str());
+                    let own = writer.delivered_names.has(route.as_str());
                     with.remembers |= own;
                     cancel_op(&mut script_ops, p, &name_key(route, id), own);
                 }
-                WriteOp::Bury(letter) => {
+                WriteOp::DeadLetter(letter) => {
                     let id = dead_id(letter, p, &writer.ids);
                     blobs.push((keys.dead(&id), dead_blob(letter)));
                     buried.push(id);
@@ -64,40 +64,40 @@ impl Plan {
                 WriteOp::Reschedule { .. } => unreachable!("a reschedule goes alone"),
             }
         }
-        let mut behind: Vec<Arg> = Vec::with_capacity(meant.len() * 2);
+        let mut behind: Vec<ScriptArg> = Vec::with_capacity(meant.len() * 2);
         for id in meant {
-            behind.extend::<[Arg; 2]>([id.as_str().into(), place(id.shelf()).into()]);
+            behind.extend::<[ScriptArg; 2]>([id.as_str().into(), place(id.due_set()).into()]);
         }
         with.ordered = stamps.is_some();
         let mut all_keys = keys.fixed_of(p, with);
-        all_keys.extend(shelves.iter().map(|shelf| keys.due(p, shelf)));
+        all_keys.extend(due_sets.iter().map(|due_set| keys.due(p, due_set)));
         all_keys.extend(fresh_keys);
         all_keys.extend(meant.iter().map(|id| keys.blob(p, id)));
-        let (graves, places) = graves(&buried);
+        let (queues, places) = queues(&buried);
         all_keys.extend(buried.iter().map(|id| keys.dead(id)));
-        all_keys.extend(graves.iter().map(|grave| keys.grave(p, grave)));
-        let mut args: Vec<Arg> = vec![
-            shelves.len().into(),
+        all_keys.extend(queues.iter().map(|queue| keys.queue(p, queue)));
+        let mut args: Vec<ScriptArg> = vec![
+            due_sets.len().into(),
             bundles.into(),
             meant.len().into(),
             buried.len().into(),
-            graves.len().into(),
+            queues.len().into(),
         ];
         if let Some((lowest, highest)) = stamps {
-            args.extend::<[Arg; 2]>([lowest.into(), highest.into()]);
+            args.extend::<[ScriptArg; 2]>([lowest.into(), highest.into()]);
         }
         let bury = buried.iter().zip(places).flat_map(|(id, place)| [id.as_str().into(), place.into()]);
-        let bury: Vec<Arg> = bury.chain(graves.into_iter().map(Arg::Text)).collect();
-        args.extend(shelves.into_iter().map(Arg::Text));
+        let bury: Vec<ScriptArg> = bury.chain(queues.into_iter().map(ScriptArg::Text)).collect();
+        args.extend(due_sets.into_iter().map(ScriptArg::Text));
         args.extend(fresh.into_iter().chain(behind).chain(bury).chain(script_ops.finish()));
         let (script, op) =
             if blobs.is_empty() { (&scripts::CANCEL, "cancel") } else { (&scripts::WRITE, "store") };
         let script = script.of(with);
-        Self { call: Call { script, op, keys: all_keys, args, blobs }, dues }
+        Self { call: ScriptCall { script, op, keys: all_keys, args, blobs }, dues }
     }
 }
 
-/// The id of a new bundle; on an ordered route its stamps are noted.
+/// A new bundle's id. On an ordered route its sequence numbers are added to the range.
 fn fresh_id(
     writer: &PartitionWriter,
     route: &RouteName,
@@ -107,15 +107,16 @@ fn fresh_id(
     let count = bundle.entries.len();
     let id = writer.order.id(&writer.ids, route, bundle.first_due(), count, None);
     if writer.order.has(route.as_str()) {
-        let (lowest, _) = stamps.unwrap_or((id.stamp(), 0));
-        *stamps = Some((lowest, id.stamp() + count as u64 - 1));
+        let (lowest, _) = stamps.unwrap_or((id.sequence(), 0));
+        *stamps = Some((lowest, id.sequence() + count as u64 - 1));
     }
     id
 }
 
-/// A `~` id brings the place that it speaks of: it has an entry in `names` only if its message has left that.
-fn cancel_op(ops: &mut Ops, p: Partition, name: &str, remembers: bool) {
-    match Place::of(p, name, None) {
+/// Adds a cancel. A `~` id brings the place that it names, because it has an entry in `names` only if its
+/// message has left that place.
+fn cancel_op(ops: &mut ScriptOps, p: Partition, name: &str, remembers: bool) {
+    match MessagePlace::of(p, name, None) {
         Some(place) => {
             let (bundle, index) = (place.bundle.as_str(), place.index);
             ops.push(["P".into(), name.into(), bundle.into(), index.into()]);
@@ -133,29 +134,30 @@ fn policy(policy: OnDuplicate, remembers: bool) -> &'static str {
     }
 }
 
-/// What the script is to do, in order. Those without a name only have their place in it: they are counted.
+/// The script's operations, in order. Operations without a name only have a place in the order: they are
+/// counted.
 #[derive(Default)]
-struct Ops {
-    args: Vec<Arg>,
+struct ScriptOps {
+    args: Vec<ScriptArg>,
     nameless: usize,
 }
 
-impl Ops {
-    fn push<const N: usize>(&mut self, op: [Arg; N]) {
+impl ScriptOps {
+    fn push<const N: usize>(&mut self, op: [ScriptArg; N]) {
         if self.nameless > 0 {
             let nameless = std::mem::take(&mut self.nameless);
-            self.args.extend::<[Arg; 2]>(["B".into(), nameless.into()]);
+            self.args.extend::<[ScriptArg; 2]>(["B".into(), nameless.into()]);
         }
         self.args.extend(op);
     }
 
-    fn finish(mut self) -> Vec<Arg> {
+    fn finish(mut self) -> Vec<ScriptArg> {
         self.push([]);
         self.args
     }
 }
 
-fn store_ops(ops: &mut Ops, bundle: usize, route: &RouteName, policy: &str, entries: &[Entry]) {
+fn store_ops(ops: &mut ScriptOps, bundle: usize, route: &RouteName, policy: &str, entries: &[Entry]) {
     let named = entries.iter().any(|e| e.flags.has(Flags::NAMED));
     if !named {
         ops.nameless += 1;

@@ -1,49 +1,50 @@
-//! What reads before it writes: moving a pending message to another moment, for it leaves its bundle for one
-//! of its own; and cancelling one only if it is the message that was meant.
+//! Operations that read before they write. A pending message moves to another moment by leaving its bundle for
+//! one of its own. A cancel with a condition cancels a message only if it is the intended one.
 
 use std::sync::Arc;
 
 use tracing::error;
 
-use super::plan::Plan;
+use super::plan::WritePlan;
 use super::{LOOKS, PartitionWriter, name_key, never_settles, split};
 use crate::domain::{RouteName, Text, UnixMs};
-use crate::store::call::numbered::{Arg, Call, Turn};
+use crate::store::call::numbered::{CallTurn, ScriptArg, ScriptCall};
 use crate::store::call::reply::{shape, text};
-use crate::store::call::scripts::{self, With};
-use crate::store::query::find::{Look, Place, look_until_still};
-use crate::store::{Bundle, Meant, MessageState, StoreError, WriteOp, WriteResult, decode, encode};
+use crate::store::call::scripts::{self, ScriptVariant};
+use crate::store::query::find::{MessagePlace, PlaceReading, look_until_still};
+use crate::store::{Bundle, IntendedMessage, StoreError, StoredState, WriteOp, WriteResult, decode, encode};
 
 impl PartitionWriter {
     pub(super) async fn reschedule(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut CallTurn<'_>,
         (route, id): (&RouteName, &Text),
-        of: Option<&Meant>,
+        of: Option<&IntendedMessage>,
         due: UnixMs,
         fallback: Option<&Bundle>,
     ) -> Result<WriteResult, StoreError> {
         let (p, name) = (self.partition, name_key(route, id));
-        let with = With { remembers: self.memory.has(route.as_str()), ..With::default() };
+        let with =
+            ScriptVariant { remembers: self.delivered_names.has(route.as_str()), ..ScriptVariant::default() };
         for _ in 0..LOOKS {
-            let found = look_until_still(self.lane.link(), &self.keys, p, &name).await?;
+            let found = look_until_still(self.calls.link(), &self.keys, p, &name).await?;
             let (place, pending) = match found {
                 Some((place, look)) => {
                     let pending = pending(&place, &look);
                     (Some(place), pending)
                 }
-                None => (None, Pending::No(None)),
+                None => (None, PendingMessage::No(None)),
             };
             let is_other = |bundle: &Bundle| {
                 of.zip(place.as_ref()).is_some_and(|(of, place)| !is_meant(place, bundle, of))
             };
             let (script, mode, mut entry) = match (pending, fallback) {
-                (Pending::Yes(other), _) if is_other(&other) => return Ok(WriteResult::Unknown),
-                (Pending::Yes(moved), _) => (&scripts::MOVE, "m", moved),
-                (Pending::No(_), Some(fallback)) => (&scripts::RESCHEDULE, "n", fallback.clone()),
-                (Pending::No(None), None) => return Ok(WriteResult::Unknown),
-                (Pending::No(Some(_)), None) => return Ok(WriteResult::TooLate),
-                (Pending::Unreadable(why), _) => {
+                (PendingMessage::Yes(other), _) if is_other(&other) => return Ok(WriteResult::Unknown),
+                (PendingMessage::Yes(moved), _) => (&scripts::MOVE, "m", moved),
+                (PendingMessage::No(_), Some(fallback)) => (&scripts::RESCHEDULE, "n", fallback.clone()),
+                (PendingMessage::No(None), None) => return Ok(WriteResult::Unknown),
+                (PendingMessage::No(Some(_)), None) => return Ok(WriteResult::TooLate),
+                (PendingMessage::Unreadable(why), _) => {
                     error!(%route, %id, error = why, "a message cannot be moved: its bundle cannot be read");
                     return Ok(WriteResult::TooLate);
                 }
@@ -52,24 +53,24 @@ impl PartitionWriter {
             let fresh = self.order.id(&self.ids, route, due, 1, None);
             let mut keys = self.keys.fixed_of(p, with);
             keys.push(self.keys.blob(p, &fresh));
-            keys.push(self.keys.due(p, fresh.shelf()));
+            keys.push(self.keys.due(p, fresh.due_set()));
             let (mut saw, mut said) = (String::new(), String::new());
             if let Some(place) = &place {
                 keys.push(self.keys.blob(p, &place.bundle));
-                keys.push(self.keys.due(p, place.bundle.shelf()));
+                keys.push(self.keys.due(p, place.bundle.due_set()));
                 *(if place.listed { &mut saw } else { &mut said }) = place.text();
             }
-            let args: Vec<Arg> = vec![
+            let args: Vec<ScriptArg> = vec![
                 name.clone().into(),
                 saw.into(),
                 mode.into(),
                 fresh.as_str().into(),
                 due.0.into(),
-                Arg::Blob(encode(&entry)),
+                ScriptArg::Blob(encode(&entry)),
                 said.into(),
             ];
             let script = script.of(with);
-            let call = Call { script, op: "reschedule", keys, args, blobs: Vec::new() };
+            let call = ScriptCall { script, op: "reschedule", keys, args, blobs: Vec::new() };
             let answer = text(&turn.run(self.partition, call).await?)?;
             let result = match answer.as_str() {
                 "CHANGED" => continue,
@@ -86,29 +87,29 @@ impl PartitionWriter {
 }
 
 impl PartitionWriter {
-    /// Cancels a name while its message is the one that is meant: `ops` is the cancel alone. The call
-    /// is refused if the name means another bundle by then.
+    /// Cancels a name while its message is the intended one. `ops` is the cancel alone. The script refuses the
+    /// call if the name means another bundle by then.
     pub(super) async fn cancel_of(
         &self,
-        turn: &mut Turn<'_>,
+        turn: &mut CallTurn<'_>,
         (route, id): (&RouteName, &Text),
-        of: &Meant,
+        of: &IntendedMessage,
         ops: &[&WriteOp],
     ) -> Result<WriteResult, StoreError> {
         let (p, name) = (self.partition, name_key(route, id));
         for _ in 0..LOOKS {
-            let found = look_until_still(self.lane.link(), &self.keys, p, &name).await?;
+            let found = look_until_still(self.calls.link(), &self.keys, p, &name).await?;
             let Some((place, look)) = found else { return Ok(WriteResult::Unknown) };
             match pending(&place, &look) {
-                Pending::Yes(bundle) if is_meant(&place, &bundle, of) => {}
-                Pending::Yes(_) | Pending::No(None) => return Ok(WriteResult::Unknown),
-                Pending::No(Some(_)) => return Ok(WriteResult::InFlight),
-                Pending::Unreadable(why) => {
+                PendingMessage::Yes(bundle) if is_meant(&place, &bundle, of) => {}
+                PendingMessage::Yes(_) | PendingMessage::No(None) => return Ok(WriteResult::Unknown),
+                PendingMessage::No(Some(_)) => return Ok(WriteResult::InFlight),
+                PendingMessage::Unreadable(why) => {
                     error!(%route, %id, error = why, "a message cannot be cancelled: its bundle cannot be read");
                     return Ok(WriteResult::Unknown);
                 }
             }
-            let plan = Plan::new(self, ops, &[place.bundle]);
+            let plan = WritePlan::new(self, ops, &[place.bundle]);
             let letters = text(&turn.run(p, plan.call).await?)?;
             if letters != "CHANGED" {
                 return split(ops, &letters)?.concat().pop().ok_or_else(|| shape("the answer to a cancel"));
@@ -118,43 +119,49 @@ impl PartitionWriter {
     }
 }
 
-/// Whether the bundle of one that lies at this place is the message that is meant.
-fn is_meant(place: &Place, bundle: &Bundle, of: &Meant) -> bool {
+/// Reports whether the bundle of one from this place is the intended message.
+fn is_meant(place: &MessagePlace, bundle: &Bundle, of: &IntendedMessage) -> bool {
     match of {
-        Meant::ReadAt(position) => bundle.entries.first().is_some_and(|e| e.position == Some(*position)),
-        Meant::Seen(version) => place.version() == *version,
+        IntendedMessage::ReadAt(position) => {
+            bundle.entries.first().is_some_and(|e| e.position == Some(*position))
+        }
+        IntendedMessage::Seen(version) => place.version() == *version,
     }
 }
 
-/// What a look at a name's message showed.
-enum Pending {
-    /// It is due some time: this is it.
+/// The message of a name, as one read showed it.
+enum PendingMessage {
+    /// The message is due some time.
     Yes(Bundle),
-    /// It is not (any more); where it stands instead, if anywhere.
-    No(Option<MessageState>),
-    /// It is, and cannot be read; the claim will find out and keep it for a person.
+    /// The message is not pending (any more). Its state, if it still exists.
+    No(Option<StoredState>),
+    /// The message is pending, and cannot be read. Its claim will find out and keep it for a person.
     Unreadable(String),
 }
 
-/// The message at a place, as a bundle of one, if it is due some time (the script judges for good).
-fn pending(place: &Place, look: &Look) -> Pending {
-    if look.state != Some(MessageState::Pending) {
-        return Pending::No(look.state);
+/// The message at a place, as a bundle of one, if it is pending. The script judges finally.
+fn pending(place: &MessagePlace, look: &PlaceReading) -> PendingMessage {
+    if look.state != Some(StoredState::Pending) {
+        return PendingMessage::No(look.state);
     }
-    let Some(blob) = &look.blob else { return Pending::Unreadable("its blob is not there".to_owned()) };
+    let Some(blob) = &look.blob else {
+        return PendingMessage::Unreadable("its blob is not there".to_owned());
+    };
     let bundle = match decode(blob) {
         Ok(bundle) => bundle,
-        Err(why) => return Pending::Unreadable(why.to_string()),
+        Err(why) => return PendingMessage::Unreadable(why.to_string()),
     };
     match bundle.entries.get(place.index as usize) {
-        Some(entry) => {
-            Pending::Yes(Bundle { target: bundle.target.clone(), entries: Arc::new(vec![entry.clone()]) })
-        }
-        None => Pending::Unreadable("its name points behind the end of its bundle".to_owned()),
+        Some(entry) => PendingMessage::Yes(Bundle {
+            target: bundle.target.clone(),
+            entries: Arc::new(vec![entry.clone()]),
+        }),
+        None => PendingMessage::Unreadable("its name points behind the end of its bundle".to_owned()),
     }
 }
 
-/// Under the id that it is known by: a `~` id stays with its message when that leaves its bundle.
+/// Sets the new due time and the id by which the message is known: a `~` id stays with its message when that
+/// leaves its bundle.
 fn move_to(bundle: &mut Bundle, id: &Text, due: UnixMs) {
     for entry in Arc::make_mut(&mut bundle.entries) {
         entry.id.get_or_insert_with(|| id.clone());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::rules::{Line, Look};
 use crate::domain::{Partition, RouteName, UnixMs};
-use crate::store::{ClaimRequest, Head, Looked, Ordered, OrderedRequest, Position, StoreError};
+use crate::store::{ClaimRequest, Head, HeadsSeen, OrderPosition, OrderedAnswer, OrderedRequest, StoreError};
 use crate::timer::accept::{self, Taken};
 use crate::timer::claim_scope::Sight;
 use crate::timer::claim_table::Slots;
@@ -48,7 +48,7 @@ impl Due<'_> {
     /// Nothing of it is claimed for want of room: what would go before the first of it still may.
     fn left_alone<'s>(&self, slots: &'s mut Slots, look: Look) -> Option<&'s mut Line> {
         let line = slots.lines.get_mut(&self.id)?;
-        line.looked(look, Some(Position { due: self.first(), stamp: 0 }));
+        line.looked(look, Some(OrderPosition { due: self.first(), sequence: 0 }));
         Some(line)
     }
 }
@@ -56,7 +56,12 @@ impl Due<'_> {
 impl Claimer {
     /// Begins the claims of what is due of ordered routes, and lets the lines of the partitions that answered know how
     /// far they have been looked at.
-    pub(in crate::timer) fn claim_in_order(&mut self, looked: &Looked, look: Look, sight: &Sight) -> Outcome {
+    pub(in crate::timer) fn claim_in_order(
+        &mut self,
+        looked: &HeadsSeen,
+        look: Look,
+        sight: &Sight,
+    ) -> Outcome {
         let mut outcome = Outcome::default();
         let shard = self.shard.clone();
         for served in shard.routes.values().filter(|served| served.route.policy.ordered) {
@@ -76,7 +81,7 @@ impl Claimer {
     fn due<'a>(
         &self,
         served: &'a Arc<Served>,
-        looked: &'a Looked,
+        looked: &'a HeadsSeen,
         look: Look,
         sight: &Sight,
     ) -> Vec<Due<'a>> {
@@ -156,18 +161,18 @@ struct Claim {
     look: Look,
     until: UnixMs,
     /// See [`Due::beyond`].
-    beyond: Option<Position>,
+    beyond: Option<OrderPosition>,
     request: ClaimRequest,
 }
 
 impl Claim {
     fn new(shard: &Arc<Shard>, due: Due<'_>, share: u32, (look, until): (Look, UnixMs)) -> Self {
         let Due { served, id, mut shelves, beyond } = due;
-        let beyond = beyond.map(|due| Position { due, stamp: 0 });
+        let beyond = beyond.map(|due| OrderPosition { due, sequence: 0 });
         shelves.sort_by_key(|head| head.due);
         let request = ClaimRequest {
             partition: id.1,
-            shelves: shelves.into_iter().map(|head| (head.shelf.clone(), share)).collect(),
+            due_sets: shelves.into_iter().map(|head| (head.due_set.clone(), share)).collect(),
             lookahead_ms: shard.config.lookahead.as_millis() as i64 - shard.behind_ms(),
             lease_ms: shard.lease_ms(),
             max_bundles: BUNDLES,
@@ -181,16 +186,16 @@ impl Claim {
         let shard = &self.shard;
         let lease_until_us = shard.mono_us() + shard.relied_on_us();
         let taken = match shard.store.claim_in_order_measured(&request).await? {
-            Ordered::Wait(ms) => {
+            OrderedAnswer::Wait(ms) => {
                 let wait_us = (ms as i64).saturating_mul(1000).min(ASK_US);
                 claiming.end(|line| line.waits_until_us = shard.mono_us() + wait_us);
                 return Ok(false);
             }
-            Ordered::Lost => {
+            OrderedAnswer::Lost => {
                 claiming.end(|line| line.closing = true);
                 return Ok(false);
             }
-            Ordered::Taken(taken) => taken,
+            OrderedAnswer::Claimed(taken) => taken,
         };
         let mut reading = Reading::begin(shard, self.id.1, taken.claimed, wanted, lease_until_us).await;
         let mut claimed = Vec::new();
@@ -198,7 +203,7 @@ impl Claim {
             claimed.extend(read?);
         }
         // The line knows what is held back no sooner than it has what was claimed: nothing waits in between.
-        if let Some(holds) = taken.holds {
+        if let Some(holds) = taken.held_keys {
             claiming.line(|line| line.took_over(holds));
         }
         let (mut items, mut whole, mut known) = (Vec::new(), true, true);
@@ -241,7 +246,7 @@ impl Claim {
             claim: self.request.clone(),
             until: self.until,
             route: self.route.clone(),
-            holder: line.holder.clone(),
+            owner: line.holder.clone(),
             may_take: line.holdings == 0,
             freed: line.take_freed(),
         };

@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use bytes::Bytes;
 
 use crate::domain::UnixMs;
-use crate::store::{Hold, Position};
+use crate::store::{HeldKey, OrderPosition};
 
 /// Freed keys that one claim tells the store: a target that comes back may free tens of thousands at once.
 const FREED: usize = 500;
@@ -34,7 +34,7 @@ pub(in crate::timer) enum Turn {
     /// Hand this one over; its verdict is awaited.
     Hand(Place),
     /// Put these, all of one holding, behind what failed: there.
-    Behind(u64, Vec<(u32, Position)>),
+    Behind(u64, Vec<(u32, OrderPosition)>),
 }
 
 /// One look at the store: it sees all that was there before it began.
@@ -56,14 +56,14 @@ pub(in crate::timer) struct Surroundings<'a> {
 
 #[derive(Debug, Default)]
 struct Key {
-    waiting: BTreeSet<(Position, Place)>,
+    waiting: BTreeSet<(OrderPosition, Place)>,
     /// One is on its way, or the store is being told of one.
     busy: bool,
 }
 
 impl Key {
     /// The first message here of what is held.
-    fn first_within(&self, hold: &Hold) -> Option<(Position, Place)> {
+    fn first_within(&self, hold: &HeldKey) -> Option<(OrderPosition, Place)> {
         let from = (hold.first(), Place { slot: 0, entry: 0 });
         self.waiting.range(from..).next().copied().filter(|(position, _)| *position <= hold.last())
     }
@@ -71,7 +71,7 @@ impl Key {
 
 #[derive(Clone, Copy, Debug)]
 struct Held {
-    hold: Hold,
+    hold: HeldKey,
     /// The look that was the latest when the store was told last: only a later one sees all of it.
     since: u64,
 }
@@ -96,12 +96,12 @@ pub(in crate::timer) struct Line {
     seen: Seen,
     keys: HashMap<Bytes, Key>,
     /// The place at which each idle key is to be looked at again, of those that need no other look at the store.
-    turns: BTreeSet<(Position, Bytes)>,
+    turns: BTreeSet<(OrderPosition, Bytes)>,
     /// Idle keys that need one which begins at this moment or later.
     blocked: BTreeSet<(UnixMs, Bytes)>,
     holds: HashMap<Bytes, Held>,
     /// The last place of each held key of which nothing is here.
-    ends: BTreeSet<(Position, Bytes)>,
+    ends: BTreeSet<(OrderPosition, Bytes)>,
     freed: HashSet<Bytes>,
     /// Moments at which something here has to be looked for.
     dues: BTreeSet<UnixMs>,
@@ -113,12 +113,12 @@ struct Seen {
     /// The look that claimed all that was due when it began.
     look: Option<Look>,
     /// The first place of what it left in the store.
-    left: Option<Position>,
+    left: Option<OrderPosition>,
 }
 
 impl Seen {
     /// Whether nothing before this place can be in the store.
-    fn up_to(&self, position: Position) -> bool {
+    fn up_to(&self, position: OrderPosition) -> bool {
         self.look.is_some_and(|look| position.due <= look.began)
             && self.left.is_none_or(|left| position < left)
     }
@@ -150,7 +150,7 @@ impl Line {
     }
 
     /// It has just become the holder: these keys are held, and nothing of the store is known yet.
-    pub(in crate::timer) fn took_over(&mut self, holds: Vec<(Bytes, Hold)>) {
+    pub(in crate::timer) fn took_over(&mut self, holds: Vec<(Bytes, HeldKey)>) {
         self.seen = Seen::default();
         self.ends = holds.iter().map(|(key, hold)| (hold.last(), key.clone())).collect();
         self.holds = holds.into_iter().map(|(key, hold)| (key, Held { hold, since: 0 })).collect();
@@ -164,7 +164,7 @@ impl Line {
     }
 
     /// A claimed message.
-    pub(in crate::timer) fn enter(&mut self, key: Bytes, position: Position, place: Place) {
+    pub(in crate::timer) fn enter(&mut self, key: Bytes, position: OrderPosition, place: Place) {
         self.dues.insert(position.due);
         let entry = self.keys.entry(key.clone()).or_default();
         entry.waiting.insert((position, place));
@@ -179,12 +179,12 @@ impl Line {
     }
 
     /// A look claimed all that was due when it began, but for what is at this place or behind.
-    pub(in crate::timer) fn looked(&mut self, look: Look, left: Option<Position>) {
+    pub(in crate::timer) fn looked(&mut self, look: Look, left: Option<OrderPosition>) {
         self.seen = Seen { look: Some(look), left };
         self.dues = self.dues.split_off(&look.began.plus(1));
         while self.blocked.first().is_some_and(|(at, _)| *at <= look.began) {
             let Some((due, key)) = self.blocked.pop_first() else { break };
-            self.turns.insert((Position { due, stamp: 0 }, key));
+            self.turns.insert((OrderPosition { due, sequence: 0 }, key));
         }
         while self.ends.first().is_some_and(|(end, _)| self.seen.up_to(*end)) {
             let Some((end, key)) = self.ends.pop_first() else { break };
@@ -273,7 +273,7 @@ impl Line {
     }
 
     /// The first messages of a held key that lie in one bundle go behind what failed.
-    fn put_behind(&mut self, name: &Bytes, hold: Hold, surroundings: &Surroundings<'_>) -> Turn {
+    fn put_behind(&mut self, name: &Bytes, hold: HeldKey, surroundings: &Surroundings<'_>) -> Turn {
         let (seen, key) = (self.seen, self.keys.entry(name.clone()).or_default());
         let (mut slot, mut entries) = (0, Vec::new());
         while let Some(&(position, place)) = key.waiting.first() {
@@ -287,8 +287,8 @@ impl Line {
         }
         key.busy = true;
         let stamp = (surroundings.stamps)(entries.len()).max(hold.to + 1);
-        self.hold(name, Hold { to: stamp + entries.len() as u64 - 1, ..hold });
-        let there = (stamp..).map(|stamp| Position { due: hold.due, stamp });
+        self.hold(name, HeldKey { to: stamp + entries.len() as u64 - 1, ..hold });
+        let there = (stamp..).map(|stamp| OrderPosition { due: hold.due, sequence: stamp });
         Turn::Behind(slot, entries.into_iter().zip(there).collect())
     }
 
@@ -296,12 +296,12 @@ impl Line {
     /// back.
     pub(in crate::timer) fn failed(&mut self, key: &Bytes, due: UnixMs, fresh: u64) -> u64 {
         let stamp = self.holds.get(key).map_or(fresh, |held| fresh.max(held.hold.to + 1));
-        self.hold(key, Hold { due, from: stamp, to: stamp });
+        self.hold(key, HeldKey { due, from: stamp, to: stamp });
         stamp
     }
 
     /// How a key is held, if it is.
-    pub(in crate::timer) fn hold_of(&self, key: &Bytes) -> Option<Hold> {
+    pub(in crate::timer) fn hold_of(&self, key: &Bytes) -> Option<HeldKey> {
         self.holds.get(key).map(|held| held.hold)
     }
 
@@ -311,8 +311,8 @@ impl Line {
         entry.busy = false;
         if let Some((first, _)) = entry.waiting.first() {
             // Its turn is found out whatever its place: of a held key another one may go first.
-            let first = Position {
-                stamp: 0,
+            let first = OrderPosition {
+                sequence: 0,
                 due: self.seen.look.map_or(first.due, |look| first.due.min(look.began)),
             };
             self.turns.insert((first, key.clone()));
@@ -333,14 +333,14 @@ impl Line {
     }
 
     /// What was handed over was not tried: it waits again, in its place.
-    pub(in crate::timer) fn undo(&mut self, key: &Bytes, position: Position, place: Place) {
+    pub(in crate::timer) fn undo(&mut self, key: &Bytes, position: OrderPosition, place: Place) {
         if let Some(entry) = self.keys.get_mut(key) {
             entry.waiting.insert((position, place));
         }
         self.done(key);
     }
 
-    fn hold(&mut self, key: &Bytes, hold: Hold) {
+    fn hold(&mut self, key: &Bytes, hold: HeldKey) {
         self.freed.remove(key);
         if let Some(old) = self.holds.insert(key.clone(), Held { hold, since: u64::MAX }) {
             self.ends.remove(&(old.hold.last(), key.clone()));

@@ -2,7 +2,7 @@
 
 use super::rules::{Surroundings, Turn};
 use crate::domain::Partition;
-use crate::store::{Position, Progress};
+use crate::store::{ClaimProgress, OrderPosition};
 use crate::timer::claim_table::Slots;
 use crate::timer::claimed::{Holding, Standing};
 use crate::timer::settler::{Done, Settler};
@@ -18,7 +18,7 @@ impl Settler {
         }
         let mut touched = slots.drop_closing();
         let soon = shard.store.clock().now().plus(shard.config.lookahead.as_millis() as i64);
-        let surroundings = Surroundings { soon, stamps: &|count| shard.store.stamps(count) };
+        let surroundings = Surroundings { soon, stamps: &|count| shard.store.next_sequence(count) };
         let (mut items, Slots { holdings, lines, .. }) = (Vec::new(), &mut *slots);
         for line in lines.values_mut() {
             while let Some(turn) = line.next(&surroundings) {
@@ -45,14 +45,15 @@ impl Settler {
         }
         for ((route, p), holder) in ended {
             let store = shard.store.clone();
-            self.calls.push(Box::pin(async move { Done::Released(store.release(p, &route, &holder).await) }));
+            self.calls
+                .push(Box::pin(async move { Done::Released(store.release_route(p, &route, &holder).await) }));
         }
     }
 }
 
 impl Settler {
     /// A bundle of which nothing was handed over goes back as it was.
-    pub(in crate::timer) fn put_back(&mut self, slot: u64, p: Partition, back: Progress) {
+    pub(in crate::timer) fn put_back(&mut self, slot: u64, p: Partition, back: ClaimProgress) {
         let store = self.shard.store.clone();
         self.calls.push(Box::pin(async move {
             let result = store.give_back(p, &[back]).await;
@@ -87,7 +88,7 @@ impl Slots {
 
 impl Holding {
     /// An entry's key is held back: it goes there.
-    fn move_to(&mut self, entry: u32, to: Position) {
+    fn move_to(&mut self, entry: u32, to: OrderPosition) {
         let Some(keyed) = self.flight.keyed(entry) else { return };
         if !self.flight.take(entry) || self.standing[entry as usize] != Standing::Open {
             return;

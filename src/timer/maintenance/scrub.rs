@@ -9,7 +9,7 @@ use tracing::{debug, error, warn};
 
 use super::{Duty, Refused, kept};
 use crate::domain::Partition;
-use crate::store::{AuditReport, StoreError};
+use crate::store::{ScrubReport, StoreError};
 use crate::telemetry::Metrics;
 use crate::timer::Shard;
 
@@ -68,22 +68,22 @@ impl Auditor {
     }
 
     async fn mend_indexes(&self, p: Partition) {
-        let mut report = AuditReport::default();
+        let mut report = ScrubReport::default();
         let ended = timeout(DEADLINE, self.shard.store.mend_indexes(p, &mut report)).await;
         self.note(p, &report, ended);
     }
 
     /// Returns how many shelves and entries were looked at.
     async fn audit_one(&self, p: Partition) -> usize {
-        let mut report = AuditReport::default();
-        let ended = timeout(DEADLINE, self.shard.store.audit_into(p, &mut report)).await;
+        let mut report = ScrubReport::default();
+        let ended = timeout(DEADLINE, self.shard.store.scrub_into(p, &mut report)).await;
         self.note(p, &report, ended).unwrap_or(0)
     }
 
     fn note<T>(
         &self,
         p: Partition,
-        report: &AuditReport,
+        report: &ScrubReport,
         ended: Result<Result<T, StoreError>, Elapsed>,
     ) -> Option<T> {
         let answer = match ended {
@@ -108,7 +108,7 @@ impl Auditor {
     }
 }
 
-fn tell(metrics: &Metrics, p: Partition, report: &AuditReport) {
+fn tell(metrics: &Metrics, p: Partition, report: &ScrubReport) {
     let counts = report.counts.unwrap_or(0);
     for (what, found) in [
         ("mended", (report.indexes + report.leftovers + counts) as usize),
@@ -136,7 +136,7 @@ fn tell(metrics: &Metrics, p: Partition, report: &AuditReport) {
 }
 
 /// Names what is lost, what came back, and what a person should look at.
-fn name_each(p: Partition, report: &AuditReport) {
+fn name_each(p: Partition, report: &ScrubReport) {
     let p = p.0;
     for id in &report.lost {
         error!(partition = p, %id, messages = id.count(), "a bundle is lost: its content is not in the store");

@@ -13,7 +13,7 @@ use super::expiry_pause::ExpiryHold;
 use super::{Duty, Refused, kept};
 use crate::domain::{Partition, UnixMs};
 use crate::mutants::{self, Mutant};
-use crate::store::{StoreError, Swept};
+use crate::store::{StoreError, SweepOutcome};
 use crate::timer::Shard;
 
 /// Of the partitions that fall to others too, once in so many sweeps: their keeper may hang. Then also what does not
@@ -48,7 +48,7 @@ impl Sweeper {
     pub(super) fn new(shard: Arc<Shard>, refused: Arc<Refused>) -> Self {
         Self {
             steps: shard.store.clock().steps(),
-            changed: shard.store.changed(),
+            changed: shard.store.rolled_back_at(),
             stepped: ExpiryHold::default(),
             away: BTreeMap::new(),
             said_spent: false,
@@ -90,7 +90,7 @@ impl Sweeper {
 
     fn look_for_steps(&mut self) {
         let shard = &self.shard;
-        let (mut steps, changed) = (shard.store.clock().steps(), shard.store.changed());
+        let (mut steps, changed) = (shard.store.clock().steps(), shard.store.rolled_back_at());
         if mutants::is(Mutant::DriftIsAStep) {
             let ahead_us = shard.store.clock().now_us().unwrap_or(0) - shard.mono_us();
             steps = self.steps + u64::from(ahead_us < self.ahead_us);
@@ -124,7 +124,12 @@ impl Sweeper {
         swept.iter().copied().filter(is_held).collect()
     }
 
-    fn note(&mut self, answers: Vec<(Partition, Result<Swept, StoreError>)>, began_us: i64, lease_us: i64) {
+    fn note(
+        &mut self,
+        answers: Vec<(Partition, Result<SweepOutcome, StoreError>)>,
+        began_us: i64,
+        lease_us: i64,
+    ) {
         let (number, now_us, all_were_here) = (self.shard.number, self.shard.mono_us(), self.away.is_empty());
         let mut failed = None;
         for (p, swept) in answers {

@@ -8,7 +8,7 @@ use tracing::debug;
 
 use super::{Done, Settler, one_call, progress};
 use crate::domain::Partition;
-use crate::store::{Held, Progress, StoreError};
+use crate::store::{ClaimProgress, SettleAnswer, StoreError};
 use crate::timer::claim_table::Slots;
 use crate::timer::resolve;
 
@@ -20,7 +20,7 @@ impl Settler {
     pub(super) fn tick(&mut self) {
         let shard = self.shard.clone();
         let now_us = shard.mono_us();
-        let mut extend: BTreeMap<Partition, Vec<(u64, Progress)>> = BTreeMap::new();
+        let mut extend: BTreeMap<Partition, Vec<(u64, ClaimProgress)>> = BTreeMap::new();
         let mut splits = Vec::new();
         let mut slots = shard.table.lock();
         let Slots { holdings, lines, .. } = &mut *slots;
@@ -50,7 +50,7 @@ impl Settler {
         for (p, mut held) in extend {
             while !held.is_empty() {
                 let rest = held.split_off(one_call(held.iter().map(|(_, of)| of.delivered.len())));
-                let (slots, claims): (Vec<u64>, Vec<Progress>) =
+                let (slots, claims): (Vec<u64>, Vec<ClaimProgress>) =
                     std::mem::replace(&mut held, rest).into_iter().unzip();
                 self.extending += 1;
                 let store = shard.store.clone();
@@ -63,7 +63,12 @@ impl Settler {
         }
     }
 
-    pub(super) fn extended(&mut self, until: i64, batch: &[u64], result: Result<Vec<Held>, StoreError>) {
+    pub(super) fn extended(
+        &mut self,
+        until: i64,
+        batch: &[u64],
+        result: Result<Vec<SettleAnswer>, StoreError>,
+    ) {
         self.extending -= 1;
         let shard = self.shard.clone();
         let mut finished = Vec::new();
@@ -71,11 +76,11 @@ impl Settler {
         match result {
             Ok(held) => {
                 for (slot, held) in batch.iter().zip(held) {
-                    if held == Held::Stale {
+                    if held == SettleAnswer::Stale {
                         slots.lose(*slot, false);
                     }
                     let Some(holding) = slots.holdings.get_mut(slot) else { continue };
-                    if held == Held::Stale {
+                    if held == SettleAnswer::Stale {
                         shard.metrics.stale_claims.inc();
                         holding.lost = true;
                         holding.drop_unpublished();

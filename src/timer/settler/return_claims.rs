@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Done, Settler, one_call, progress};
 use crate::domain::Partition;
-use crate::store::{Progress, StoreError};
+use crate::store::{ClaimProgress, StoreError};
 use crate::timer::claim_table::Slots;
 use crate::timer::claimed::Holding;
 
@@ -55,7 +55,7 @@ impl Settler {
 
     /// Gives back the claims of which nothing was handed over.
     fn give_back(&mut self) {
-        let mut back: BTreeMap<Partition, Vec<Progress>> = BTreeMap::new();
+        let mut back: BTreeMap<Partition, Vec<ClaimProgress>> = BTreeMap::new();
         let mut slots = self.shard.table.lock();
         let untried = |(_, h): &(&u64, &Holding)| {
             // An ordered route's bundles go back one by one: its holder gives it up only behind the last of them.

@@ -105,7 +105,7 @@ impl Feed for RecordingFeed {
 
     async fn take(&mut self, batch: Vec<Delivery>) -> Vec<Delivery> {
         for delivery in batch {
-            let (_, offset) = delivery.position.expect("a position");
+            let offset = delivery.position.expect("a position").offset;
             let mut receipt = Some(delivery.receipt);
             let mut taken = self.memory.taken.lock();
             if !self.memory.keeps.load(Ordering::Relaxed) {

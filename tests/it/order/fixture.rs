@@ -15,7 +15,7 @@ use postdate::domain::{
 use postdate::egress::{Lane, Lanes, Publication};
 use postdate::lifecycle::{Readiness, Shutdown, Stage, Tasks};
 use postdate::store::config::{Config, Durability, Overrides, Topology};
-use postdate::store::{Bundle, DeadRoom, Store, WriteOp, WriteResult};
+use postdate::store::{Bundle, DeadLetterQuota, Store, WriteOp, WriteResult};
 use postdate::telemetry::{Bursts, Metrics, Watch};
 use postdate::timer;
 use prometheus_client::registry::Registry;
@@ -194,7 +194,7 @@ impl OrderFixture {
         let readiness = Readiness::default();
         let metrics = Metrics::new(&mut Registry::default(), [self.route.name.clone()]);
         let ordered = self.route.policy.ordered.then(|| self.route.name.clone());
-        let store = Store::start(&postdate::store::Parts {
+        let store = Store::start(&postdate::store::StoreDependencies {
             config: &self.config,
             clock: Clock::start(),
             metrics: metrics.clone(),
@@ -232,7 +232,7 @@ impl Replica {
         timer::start(&timer::Parts {
             config: timer::Config { lookahead: Duration::from_millis(250), claim },
             store: self.store.clone(),
-            room: DeadRoom::new(&routes),
+            room: DeadLetterQuota::new(&routes),
             lanes: Arc::new(BrokerLanes(broker.clone())),
             cluster: Cluster::alone(self.store.partitions(), own),
             routes: &routes,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use postdate::domain::{Entry, UnixMs, Verdict};
-use postdate::store::{MessageState, WriteOp, WriteResult};
+use postdate::store::{StoredState, WriteOp, WriteResult};
 
 use super::fixture::{BrokerRule, OrderFixture, Replica, entry, named, refused};
 use crate::support::run::now_ms;
@@ -31,7 +31,7 @@ pub(super) async fn arrived(fixture: &OrderFixture, key: &str, expected: &[&str]
 pub(super) async fn await_pending(replica: &Replica, fixture: &OrderFixture, name: &str, after: UnixMs) {
     eventually(&format!("{name} is put off"), async || {
         match replica.store.find(&fixture.route.name, name).await.expect("an answer") {
-            Some(found) if found.state == MessageState::Pending && found.entry.due > after => Ok(()),
+            Some(found) if found.state == StoredState::Pending && found.entry.due > after => Ok(()),
             found => Err(anyhow!("{:?}", found.map(|f| (f.state, f.entry.due)))),
         }
     })

@@ -1,12 +1,12 @@
 //! Planted damage of each kind: found, mended, told; and nothing else touched.
 
-use postdate::store::{AuditReport, Swept, WriteResult};
+use postdate::store::{ScrubReport, SweepOutcome, WriteResult};
 
 use super::fixture::*;
 use crate::support::Redis;
 
-fn clean() -> AuditReport {
-    AuditReport { counts: Some(0), ..AuditReport::default() }
+fn clean() -> ScrubReport {
+    ScrubReport { counts: Some(0), ..ScrubReport::default() }
 }
 
 /// A store with something of everything, on a Redis of its own: the key space is small.
@@ -17,13 +17,13 @@ async fn full() -> (Redis, StoreFixture) {
     fixture.keep(vec![named("b", past(), "b1"), unnamed(past(), "b2")]).await;
     fixture.keep(vec![named("far", far(), "f1"), named("gone", far(), "f2")]).await;
     fixture.cancel("gone").await;
-    fixture.write(vec![postdate::store::WriteOp::Bury(dead_letter(unnamed(past(), "d")))]).await;
+    fixture.write(vec![postdate::store::WriteOp::DeadLetter(dead_letter(unnamed(past(), "d")))]).await;
     assert_eq!(audit(&fixture).await, clean(), "nothing is wrong with a good store");
     (redis, fixture)
 }
 
-async fn audit(fixture: &StoreFixture) -> AuditReport {
-    fixture.store.audit(P).await.expect("audited")
+async fn audit(fixture: &StoreFixture) -> ScrubReport {
+    fixture.store.scrub(P).await.expect("audited")
 }
 
 /// The bundle that holds this name.
@@ -33,7 +33,7 @@ async fn bundle_of(fixture: &StoreFixture, name: &str) -> String {
 }
 
 /// Audits to the end, and then there is nothing more to mend and nothing wrong.
-async fn mended(fixture: &StoreFixture) -> AuditReport {
+async fn mended(fixture: &StoreFixture) -> ScrubReport {
     let report = audit(fixture).await;
     assert!(!report.is_clean());
     assert_eq!(audit(fixture).await, clean(), "once is enough: {report:?}");
@@ -44,13 +44,13 @@ async fn mended(fixture: &StoreFixture) -> AuditReport {
 #[tokio::test]
 async fn interleaving_19_a_shelf_that_the_index_lacks_or_has_wrong_is_found() {
     let (_redis, fixture) = full().await;
-    let shelf = fixture.heads().await.remove(0).shelf;
+    let shelf = fixture.heads().await.remove(0).due_set;
     fixture.command::<i64>(&["ZREM", &fixture.key("idx"), &shelf]).await;
-    assert_eq!(mended(&fixture).await, AuditReport { indexes: 1, ..clean() });
+    assert_eq!(mended(&fixture).await, ScrubReport { indexes: 1, ..clean() });
     fixture.command::<i64>(&["ZADD", &fixture.key("idx"), "77", &shelf]).await;
-    assert_eq!(mended(&fixture).await, AuditReport { indexes: 1, ..clean() });
+    assert_eq!(mended(&fixture).await, ScrubReport { indexes: 1, ..clean() });
     fixture.command::<i64>(&["ZADD", &fixture.key("idx"), "77", "orders/none"]).await;
-    assert_eq!(mended(&fixture).await, AuditReport { indexes: 1, ..clean() });
+    assert_eq!(mended(&fixture).await, ScrubReport { indexes: 1, ..clean() });
     assert_eq!(fixture.claim(LONG).await.len(), 2);
 }
 
@@ -106,7 +106,7 @@ async fn a_blob_that_lost_its_entry_is_due_again_at_its_time_and_says_that_it_ma
     let again = fixture.claim(LONG).await;
     assert_eq!((again.len(), live(&again[0])), (1, vec!["a1".to_owned(), "a2".to_owned()]));
     let holder = claimed.iter().find(|c| c.claim.id.as_str() == near).expect("claimed");
-    assert_eq!(fixture.settle(holder).await, postdate::store::Held::Stale);
+    assert_eq!(fixture.settle(holder).await, postdate::store::SettleAnswer::Stale);
     fixture.check().await;
 }
 
@@ -164,7 +164,7 @@ async fn what_stands_beside_nothing_is_removed() {
         .command::<i64>(&["HSET", &names, "orders/x", &format!("{nowhere} 0"), "orders/y", "not a place"])
         .await;
     let report = mended(&fixture).await;
-    assert_eq!(report, AuditReport { leftovers: 3, freed: 1, ..clean() });
+    assert_eq!(report, ScrubReport { leftovers: 3, freed: 1, ..clean() });
     let s = fixture.check().await;
     assert_eq!(s.names.len(), 3);
 }
@@ -180,12 +180,16 @@ async fn what_is_no_bundle_or_stands_twice_is_removed_once() {
     let claimed = fixture.claim(LONG).await;
     // One claimed bundle is due as well.
     let claim = &claimed[0].claim;
-    let due = fixture.key(&format!("due:{}", claim.id.shelf()));
+    let due = fixture.key(&format!("due:{}", claim.id.due_set()));
     fixture.command::<i64>(&["ZADD", &due, &past().0.to_string(), claim.id.as_str()]).await;
-    assert_eq!(mended(&fixture).await, AuditReport { leftovers: 4, indexes: 1, ..clean() });
+    assert_eq!(mended(&fixture).await, ScrubReport { leftovers: 4, indexes: 1, ..clean() });
     let s = fixture.check().await;
     assert_eq!((s.due.len(), s.claims.len()), (1, 2));
-    assert_eq!(fixture.settle(&claimed[0]).await, postdate::store::Held::Done(vec![]), "it is its holder's");
+    assert_eq!(
+        fixture.settle(&claimed[0]).await,
+        postdate::store::SettleAnswer::Done(vec![]),
+        "it is its holder's"
+    );
     fixture.check().await;
 }
 
@@ -196,7 +200,7 @@ async fn interleaving_19_counts_are_set_right_while_others_work() {
     fixture.command::<i64>(&["HINCRBY", &fixture.key("counts"), "n:orders", "1000"]).await;
     fixture.command::<i64>(&["HINCRBY", &fixture.key("counts"), "b:gone", "5"]).await;
     fixture.command::<i64>(&["HDEL", &fixture.key("counts"), "d:orders"]).await;
-    assert_eq!(mended(&fixture).await, AuditReport { counts: Some(3), ..clean() });
+    assert_eq!(mended(&fixture).await, ScrubReport { counts: Some(3), ..clean() });
     assert_eq!(fixture.counts().await, good);
 
     // Beside a store that never rests, counts may stay unchecked but are never set wrong.
@@ -234,14 +238,14 @@ async fn a_large_partition_is_audited_in_parts_until_all_of_it_was_seen() {
         fixture.write(ops(n)).await;
     }
     // The last of 2160 bundles: behind what one audit looks at.
-    let shelf = fixture.heads().await.remove(0).shelf;
+    let shelf = fixture.heads().await.remove(0).due_set;
     let last: Vec<String> =
         fixture.command(&["ZRANGE", &fixture.key(&format!("due:{shelf}")), "-1", "-1"]).await;
     fixture.command::<i64>(&["DEL", &fixture.key(&format!("b:{}", last[0]))]).await;
     assert_eq!(audit(&fixture).await.lost.len(), 0, "too much for one audit");
     let second = audit(&fixture).await;
     assert_eq!(second.lost.iter().map(ToString::to_string).collect::<Vec<_>>(), last);
-    assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(Swept::default()));
+    assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(SweepOutcome::default()));
 }
 
 /// Cost of a scrub for Redis, for docs/store.md: shown with --nocapture.

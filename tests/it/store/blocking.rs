@@ -2,7 +2,8 @@
 
 use postdate::domain::Entry;
 use postdate::store::{
-    BundleId, Claim, ClaimRequest, DeadFilter, Division, Fresh, Progress, Remainder, Settlement, WriteOp,
+    BundleId, Claim, ClaimProgress, ClaimRequest, DeadFilter, Division, NewBundle, Remainder, Settlement,
+    WriteOp,
 };
 use redis::Pipeline;
 
@@ -89,7 +90,7 @@ fn bits(count: usize, is_set: impl Fn(usize) -> bool) -> String {
 /// message of each named.
 async fn bundles(fixture: &StoreFixture, count: usize, claimed: bool, name: bool) {
     let first = BundleId::parse(&id(0, MESSAGES)).expect("an id");
-    let due = fixture.key(&format!("due:{}", first.shelf()));
+    let due = fixture.key(&format!("due:{}", first.due_set()));
     let gone = bits(MESSAGES, |n| n % 3 == 1);
     let done = bits(MESSAGES, |n| n % 3 == 2);
     let mut pipe = Pipeline::new();
@@ -110,7 +111,7 @@ async fn bundles(fixture: &StoreFixture, count: usize, claimed: bool, name: bool
             pipe.cmd("HSET").arg(fixture.key("names")).arg(format!("orders/n{n}")).arg(place).ignore();
         }
     }
-    pipe.cmd("ZADD").arg(fixture.key("idx")).arg(past().0).arg(first.shelf()).ignore();
+    pipe.cmd("ZADD").arg(fixture.key("idx")).arg(past().0).arg(first.due_set()).ignore();
     pipe.query_async::<()>(&mut fixture.raw.clone()).await.expect("made");
 }
 
@@ -136,13 +137,13 @@ fn division(remainders: Vec<Remainder>, dead: Vec<Entry>) -> Division {
         freed: vec![],
         remainders,
         dead: dead.into_iter().map(dead_letter).collect(),
-        holds: Vec::new(),
+        held_keys: Vec::new(),
     }
 }
 
 fn alone((n, entry): (usize, Entry)) -> Remainder {
-    let fresh = Fresh { route: route(), bundle: bundle(vec![entry]) };
-    Remainder { fresh, from: vec![n as u32], lease_ms: None, expiries: 2, stamp: None }
+    let fresh = NewBundle { route: route(), bundle: bundle(vec![entry]) };
+    Remainder { new_bundle: fresh, from: vec![n as u32], lease_ms: None, expiries: 2, stamp: None }
 }
 
 /// The largest message by default, which no codec makes smaller.
@@ -161,7 +162,7 @@ async fn bundles_at_their_bounds(bounds: &mut Bounds) {
     let stored = async |fixture: &StoreFixture| drop(fixture.write(vec![keep(all_named())]).await);
     bounds.measure("write: 500 names, new", nothing, stored).await;
     let claiming = async |fixture: &StoreFixture| {
-        let shelf = claim_of(0, MESSAGES).id.shelf().to_owned();
+        let shelf = claim_of(0, MESSAGES).id.due_set().to_owned();
         let shelves = vec![(shelf, u32::MAX)];
         let request =
             ClaimRequest { partition: P, shelves, lookahead_ms: 0, lease_ms: LONG, max_bundles: BUNDLES };
@@ -171,7 +172,7 @@ async fn bundles_at_their_bounds(bounds: &mut Bounds) {
     bounds.measure("claim: 200 bundles of 500, expired", waiting, claiming).await;
     let in_flight = async |fixture: &StoreFixture| bundles(fixture, BUNDLES, true, true).await;
     let extending = async |fixture: &StoreFixture| {
-        let progress = |n| Progress {
+        let progress = |n| ClaimProgress {
             claim: claim_of(n, MESSAGES),
             confirmed: Some((0..MESSAGES).map(|n| n % 2 == 0).collect()),
             delivered: vec![],
@@ -211,7 +212,7 @@ async fn messages_at_their_bounds(bounds: &mut Bounds) {
     };
     bounds.measure("reschedule: a message of 1 MiB", stored, moved).await;
     let buried = async |fixture: &StoreFixture| {
-        drop(fixture.write(vec![WriteOp::Bury(dead_letter(body.clone()))]).await);
+        drop(fixture.write(vec![WriteOp::DeadLetter(dead_letter(body.clone()))]).await);
     };
     let redriven = async |fixture: &StoreFixture| {
         let page = fixture.store.dead_page(&DeadFilter::default(), None, 1).await.expect("a page");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use postdate::domain::Entry;
-use postdate::store::{Held, WriteResult};
+use postdate::store::{SettleAnswer, WriteResult};
 
 use super::fixture::{LONG, StoreFixture, named, past, route, unnamed};
 use crate::support::proxy::Mode;
@@ -47,7 +47,7 @@ async fn a_message_that_takes_longer_than_a_small_call_may_is_stored_found_and_c
     let claimed = fixture.claim(LONG).await.remove(0);
     let bundle = claimed.bundle.as_ref().expect("it can be read");
     assert_eq!(bundle.entries[0].message.body, entry.message.body);
-    assert_eq!(fixture.settle(&claimed).await, Held::Done(vec![]));
+    assert_eq!(fixture.settle(&claimed).await, SettleAnswer::Applied(vec![]));
     assert_eq!(proxy.standing(), connections, "no connection was given up");
     fixture.check().await;
 }
@@ -85,7 +85,7 @@ async fn a_claim_says_how_large_its_bundles_are_when_opened_before_they_are_read
     mebibytes.sort_unstable();
     assert_eq!(mebibytes, [0, 2, 3], "three MiB of zeros are three MiB, however few lie in the store");
     for one in &measured {
-        assert_eq!(fixture.give_back(&one.claimed.claim, None).await, Held::Done(vec![]));
+        assert_eq!(fixture.give_back(&one.claimed.claim, None).await, SettleAnswer::Applied(vec![]));
     }
     let again = fixture.claim(LONG).await;
     assert!(again.iter().all(|c| c.bundle.is_ok() && c.expiries == 0), "what was given back comes whole");

@@ -13,7 +13,7 @@ use crate::support::Redis;
 
 fn letter(route: &str, reason: DeadReason, body: &str) -> WriteOp {
     let route = RouteName::new(route).expect("a name");
-    WriteOp::Bury(DeadLetter { route, reason, bundle: bundle(vec![unnamed(past(), body)]), raw: None })
+    WriteOp::DeadLetter(DeadLetter { route, reason, bundle: bundle(vec![unnamed(past(), body)]), raw: None })
 }
 
 const INVALID: DeadReason = DeadReason::Invalid(InvalidReason::BadDelay);
@@ -97,7 +97,7 @@ async fn a_redriven_name_is_its_own_again_unless_it_is_taken() {
     for taken in [false, true] {
         fixture.wipe().await;
         let dead = dead_letter(named("n", past(), "dead"));
-        fixture.write(vec![WriteOp::Bury(dead.clone())]).await;
+        fixture.write(vec![WriteOp::DeadLetter(dead.clone())]).await;
         if taken {
             fixture.keep(vec![named("n", far(), "new")]).await;
         }
@@ -169,7 +169,7 @@ async fn what_cannot_be_read_is_shown_as_such_and_can_be_dropped() {
     let raw = Some(bytes::Bytes::from_static(b"not a bundle"));
     let reason = DeadReason::Corrupt;
     let corrupt = DeadLetter { route: route(), reason, bundle: bundle(vec![]), raw };
-    fixture.write(vec![WriteOp::Bury(corrupt)]).await;
+    fixture.write(vec![WriteOp::DeadLetter(corrupt)]).await;
     let id = only(&fixture).await;
     let found = fixture.store.dead_letters(std::slice::from_ref(&id)).await.expect("read").remove(0);
     let found = found.expect("it is there");

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use postdate::store::{DeadFilter, Known, Presence, WriteOp};
+use postdate::store::{DeadFilter, KnownStore, ReplicaStatus, WriteOp};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
@@ -69,11 +69,11 @@ async fn watched(redis: &Redis, work: impl Future<Output = ()>) -> Vec<String> {
 
 /// Has a dead letter without its body and a key of the wrong type audited, beside a bundle that lost its place.
 async fn mend(fixture: &StoreFixture) {
-    fixture.write(vec![WriteOp::Bury(dead_letter(unnamed(past(), "f")))]).await;
+    fixture.write(vec![WriteOp::DeadLetter(dead_letter(unnamed(past(), "f")))]).await;
     let bodies: Vec<String> = fixture.command(&["KEYS", &fixture.key("d:*")]).await;
     fixture.command::<i64>(&["DEL", &bodies[0]]).await;
     fixture.command::<()>(&["SET", &fixture.key("rates"), "not ours"]).await;
-    let report = fixture.store.audit(P).await.expect("audited");
+    let report = fixture.store.scrub(P).await.expect("audited");
     let found = (report.restored.len(), report.dead_lost.len(), report.quarantined.len());
     assert_eq!(found, (1, 1, 1));
 }
@@ -124,18 +124,18 @@ async fn interleaving_08_every_key_that_a_script_touches_is_declared() {
                 }
             }
             one_of_each(&ordered).await;
-            fixture.store.lease(&route(), rate, 1).await.expect("leased");
-            remembering.store.trim(P).await.expect("trimmed");
-            fixture.store.beat(&Presence::default(), &Known::default()).await.expect("beaten");
-            fixture.write(vec![WriteOp::Bury(dead_letter(unnamed(past(), "d")))]).await;
-            fixture.write(vec![WriteOp::Bury(dead_letter(unnamed(past(), "e")))]).await;
+            fixture.store.take_tokens(&route(), rate, 1).await.expect("leased");
+            remembering.store.forget_names(P).await.expect("trimmed");
+            fixture.store.heartbeat(&ReplicaStatus::default(), &KnownStore::default()).await.expect("beaten");
+            fixture.write(vec![WriteOp::DeadLetter(dead_letter(unnamed(past(), "d")))]).await;
+            fixture.write(vec![WriteOp::DeadLetter(dead_letter(unnamed(past(), "e")))]).await;
             let page = fixture.store.dead_page(&DeadFilter::default(), None, 2).await.expect("a page");
             let again = bundle(vec![unnamed(far(), "d")]);
             assert_eq!(fixture.store.redrive(&page.marks[0].id, &again).await, Ok(true));
             assert_eq!(fixture.store.drop_dead(&[page.marks[1].id.clone()]).await, Ok(vec![true]));
-            fixture.store.raise_mark("s", 1).await.expect("raised");
+            fixture.store.raise_offset("s", 1).await.expect("raised");
             fixture.keep(vec![unnamed(past(), "x")]).await;
-            let shelf = fixture.heads().await.remove(0).shelf;
+            let shelf = fixture.heads().await.remove(0).due_set;
             fixture.command::<i64>(&["DEL", &fixture.key(&format!("due:{shelf}"))]).await;
             mend(&fixture).await;
         }),

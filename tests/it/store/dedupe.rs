@@ -2,7 +2,7 @@
 //! time after the confirm, without a gap.
 
 use anyhow::anyhow;
-use postdate::store::{Held, Progress, Swept, WriteResult};
+use postdate::store::{ClaimProgress, SettleAnswer, SweepOutcome, WriteResult};
 
 use super::fixture::*;
 use super::proxy::Proxy;
@@ -70,7 +70,7 @@ async fn only_what_was_delivered_is_remembered() {
     let claimed = fixture.claim(LONG).await.remove(0);
     let all = entries(&claimed).to_vec();
     let back = bundle(vec![all[2].clone()]);
-    let fresh = postdate::store::Fresh { route: route(), bundle: back };
+    let fresh = postdate::store::NewBundle { route: route(), bundle: back };
     let division = postdate::store::Division {
         claim: claimed.claim.clone(),
         confirmed: vec![false, false, false, true],
@@ -81,12 +81,12 @@ async fn only_what_was_delivered_is_remembered() {
             from: vec![2],
             lease_ms: None,
             expiries: 0,
-            stamp: None,
+            sequence: None,
         }],
         dead: vec![dead_letter(all[1].clone())],
-        holds: Vec::new(),
+        held_keys: Vec::new(),
     };
-    assert_eq!(fixture.divide(division).await, Held::Done(vec![]));
+    assert_eq!(fixture.divide(division).await, SettleAnswer::Applied(vec![]));
     assert_eq!(delivered(&fixture).await, ["orders/delivered"]);
     let again = names.map(|name| named(name, far(), name)).to_vec();
     let s = WriteResult::Stored;
@@ -103,7 +103,7 @@ async fn a_holder_that_dies_between_the_confirm_and_its_note_leaves_no_gap() {
     let dead = fixture.claim(0).await.remove(0);
     // Its broker has it; nobody else will ever hear so.
     assert_eq!(again().await, WriteResult::Duplicate);
-    assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(Swept { expired: 1, clamped: 0 }));
+    assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(SweepOutcome { expired: 1, clamped: 0 }));
     assert_eq!(again().await, WriteResult::Duplicate);
     let next = fixture.claim(LONG).await.remove(0);
     assert_eq!(live(&next), ["a"], "published once more, as a repeat with its cause");
@@ -111,7 +111,7 @@ async fn a_holder_that_dies_between_the_confirm_and_its_note_leaves_no_gap() {
     fixture.settle(&next).await;
     assert_eq!(again().await, WriteResult::Duplicate);
     // The dead one was only slow.
-    assert_eq!(fixture.settle(&dead).await, Held::Stale);
+    assert_eq!(fixture.settle(&dead).await, SettleAnswer::Stale);
     fixture.check().await;
 }
 
@@ -120,7 +120,7 @@ async fn calls_whose_replies_are_lost_remember_and_answer_as_the_first_time() {
     let redis = Redis::shared().await;
     let proxy = Proxy::before(redis).await;
     let fixture = proxy.fixture_with(redis, LONG as i64).await;
-    let progress = |claimed: &postdate::store::Claimed| Progress {
+    let progress = |claimed: &postdate::store::ClaimAnswer| ClaimProgress {
         claim: claimed.claim.clone(),
         confirmed: Some(vec![true]),
         delivered: vec!["a".into()],
@@ -130,7 +130,7 @@ async fn calls_whose_replies_are_lost_remember_and_answer_as_the_first_time() {
     let warm = fixture.claim(LONG).await.remove(0);
     fixture
         .store
-        .extend(P, LONG, &[Progress { delivered: vec!["warm".into()], ..progress(&warm) }])
+        .extend(P, LONG, &[ClaimProgress { delivered: vec!["warm".into()], ..progress(&warm) }])
         .await
         .expect("held");
     fixture.settle(&warm).await;
@@ -152,9 +152,12 @@ async fn calls_whose_replies_are_lost_remember_and_answer_as_the_first_time() {
         ["orders/warm", "orders/a"],
         "applied all the same, the last to end last"
     );
-    assert_eq!(fixture.store.extend(P, LONG, &[progress(&claimed)]).await, Ok(vec![Held::Done(vec![])]));
+    assert_eq!(
+        fixture.store.extend(P, LONG, &[progress(&claimed)]).await,
+        Ok(vec![SettleAnswer::Applied(vec![])])
+    );
     proxy.lose_next_reply();
-    assert_eq!(fixture.settle(&claimed).await, Held::Done(vec![]));
+    assert_eq!(fixture.settle(&claimed).await, SettleAnswer::Applied(vec![]));
     proxy.lose_next_reply();
     assert_eq!(fixture.keep(vec![named("a", far(), "again")]).await, [WriteResult::Duplicate]);
     proxy.lose_next_reply();
@@ -172,12 +175,12 @@ async fn what_is_confirmed_of_an_open_bundle_is_noted_and_remembered_in_one_step
     let fixture = StoreFixture::remembering().await;
     fixture.keep(vec![named("a", past(), "a"), named("b", past(), "b")]).await;
     let claimed = fixture.claim(0).await.remove(0);
-    let first = Progress {
+    let first = ClaimProgress {
         claim: claimed.claim.clone(),
         confirmed: Some(vec![true, false]),
         delivered: vec!["a".into()],
     };
-    assert_eq!(fixture.store.extend(P, 0, &[first]).await, Ok(vec![Held::Done(vec![])]));
+    assert_eq!(fixture.store.extend(P, 0, &[first]).await, Ok(vec![SettleAnswer::Applied(vec![])]));
     let noted = fixture.check().await;
     assert_eq!(noted.done.values().collect::<Vec<_>>(), ["10"]);
     assert_eq!(noted.delivered.keys().collect::<Vec<_>>(), ["orders/a"]);
@@ -187,14 +190,14 @@ async fn what_is_confirmed_of_an_open_bundle_is_noted_and_remembered_in_one_step
     sweep(&fixture.store, P, LONG, false).await.expect("swept");
     let next = fixture.claim(LONG).await.remove(0);
     assert_eq!(live(&next), ["b"]);
-    let late = Progress {
+    let late = ClaimProgress {
         claim: claimed.claim.clone(),
         confirmed: Some(vec![true, true]),
         delivered: vec!["a".into(), "b".into()],
     };
-    assert_eq!(fixture.store.extend(P, LONG, &[late]).await, Ok(vec![Held::Stale]));
+    assert_eq!(fixture.store.extend(P, LONG, &[late]).await, Ok(vec![SettleAnswer::Stale]));
     assert_eq!(delivered(&fixture).await, ["orders/a", "orders/b"]);
-    assert_eq!(fixture.settle(&next).await, Held::Done(vec![]));
+    assert_eq!(fixture.settle(&next).await, SettleAnswer::Applied(vec![]));
     assert_eq!(fixture.keep(vec![named("b", far(), "again")]).await, [WriteResult::Duplicate]);
 }
 
@@ -225,9 +228,9 @@ async fn trimming_takes_what_is_over_and_nothing_else() {
     }
     pipe.cmd("ZADD").arg(&key).arg(9_000_000_000_000_i64).arg("orders/stays").ignore();
     pipe.exec_async(&mut fixture.raw.clone()).await.expect("added");
-    assert_eq!(fixture.store.trim(P).await, Ok(4500));
+    assert_eq!(fixture.store.forget_names(P).await, Ok(4500));
     assert_eq!(delivered(&fixture).await, ["orders/stays"]);
-    assert_eq!(fixture.store.trim(P).await, Ok(0));
+    assert_eq!(fixture.store.forget_names(P).await, Ok(0));
 }
 
 #[tokio::test]

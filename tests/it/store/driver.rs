@@ -2,7 +2,8 @@
 
 use postdate::domain::{Entry, Flags, Text, UnixMs};
 use postdate::store::{
-    Claim, DeadFilter, DeadId, Division, Fresh, Held, Progress, Remainder, Settlement, Swept, WriteResult,
+    Claim, ClaimProgress, DeadFilter, DeadId, Division, NewBundle, Remainder, SettleAnswer, Settlement,
+    SweepOutcome, WriteResult,
 };
 
 use super::fixture::*;
@@ -128,7 +129,7 @@ impl<'a> Driver<'a> {
             }
             Step::Sweep => {
                 let swept = sweep(&self.fixture.store, self.fixture.p, LONG, false).await;
-                assert_eq!(swept, Ok(Swept { expired: self.model.sweep(), clamped: 0 }));
+                assert_eq!(swept, Ok(SweepOutcome { expired: self.model.sweep(), clamped: 0 }));
             }
             Step::Redrive => {
                 let Some((id, entry)) = self.first_dead().await else { return };
@@ -158,7 +159,10 @@ impl<'a> Driver<'a> {
                         .await
                         .expect("answered")
                         .remove(0);
-                    assert_eq!(held != Held::Stale, self.model.give_back(hand.model_claim, &confirmed));
+                    assert_eq!(
+                        held != SettleAnswer::Stale,
+                        self.model.give_back(hand.model_claim, &confirmed)
+                    );
                     self.model.remember(names_of(&news[0].delivered));
                 }
             }
@@ -170,7 +174,7 @@ impl<'a> Driver<'a> {
                     let held = self.fixture.store.extend(self.fixture.p, lease, &news).await;
                     let held = held.expect("answered").remove(0);
                     assert_eq!(
-                        held != Held::Stale,
+                        held != SettleAnswer::Stale,
                         self.model.extend(hand.model_claim, *expires, &confirmed)
                     );
                     self.model.remember(names_of(&news[0].delivered));
@@ -225,7 +229,7 @@ impl<'a> Driver<'a> {
         let all: Vec<_> = self.hands[who].iter().map(InHand::settlement).collect();
         let held = self.fixture.store.settle(self.fixture.p, &all).await.expect("settled");
         for (hand, held) in self.hands[who].iter().zip(held) {
-            assert_eq!(held != Held::Stale, self.model.settle(hand.model_claim));
+            assert_eq!(held != SettleAnswer::Stale, self.model.settle(hand.model_claim));
             self.model.remember(names_of(&hand.settlement().delivered));
         }
     }
@@ -246,8 +250,8 @@ impl<'a> Driver<'a> {
                 (0..shares.len()).filter(|&i| shares[i] == Some(Share::InFlight)).collect();
             let answer = self.fixture.divide(division).await;
             match (self.model.divide(hand.model_claim, &shares, back_at.0), answer) {
-                (model::SettleOutcome::Stale, Held::Stale) => {}
-                (model::SettleOutcome::Done(model_claim), Held::Done(claims)) => {
+                (model::SettleOutcome::Stale, SettleAnswer::Stale) => {}
+                (model::SettleOutcome::Done(model_claim), SettleAnswer::Applied(claims)) => {
                     assert_eq!(usize::from(model_claim.is_some()), claims.len());
                     born.extend(model_claim.into_iter().zip(claims).map(|(model_claim, claim)| InHand {
                         claim,
@@ -296,9 +300,9 @@ impl InHand {
         self.names(confirmed).into_iter().map(|(name, _)| name).collect()
     }
 
-    fn progress(&self, confirmed: &[bool]) -> Progress {
+    fn progress(&self, confirmed: &[bool]) -> ClaimProgress {
         let delivered = self.delivered(|i| confirmed[i]);
-        Progress { claim: self.claim.clone(), confirmed: Some(confirmed.to_vec()), delivered }
+        ClaimProgress { claim: self.claim.clone(), confirmed: Some(confirmed.to_vec()), delivered }
     }
 
     fn division(&self, shares: &[Option<Share>], back_at: UnixMs) -> Division {
@@ -314,8 +318,14 @@ impl InHand {
                 entry
             };
             let entries = from.iter().map(entry).collect();
-            let fresh = Fresh { route: route(), bundle: bundle(entries) };
-            (!from.is_empty()).then_some(Remainder { fresh, from, lease_ms, expiries, stamp: None })
+            let fresh = NewBundle { route: route(), bundle: bundle(entries) };
+            (!from.is_empty()).then_some(Remainder {
+                new_bundle: fresh,
+                from,
+                lease_ms,
+                expiries,
+                sequence: None,
+            })
         };
         let all = |wanted: fn(&Share) -> bool| -> Vec<u32> {
             (0..shares.len() as u32).filter(|&i| shares[i as usize].as_ref().is_some_and(wanted)).collect()
@@ -333,7 +343,7 @@ impl InHand {
             freed: self.names(|i| matches!(shares[i], None | Some(Share::Confirmed | Share::Dead { .. }))),
             remainders: remainders.into_iter().flatten().collect(),
             dead,
-            holds: Vec::new(),
+            held_keys: Vec::new(),
         }
     }
 }

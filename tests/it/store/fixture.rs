@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use postdate::domain::{
-    Clock, DeadReason, Entry, Flags, Message, OnDuplicate, Origin, Partition, Partitions, RouteName, Secret,
-    Text, UnixMs,
+    Clock, DeadReason, Entry, Flags, KafkaPosition, Message, OnDuplicate, Origin, Partition, Partitions,
+    RouteName, Secret, Text, UnixMs,
 };
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
 use postdate::store::config::{Config, Durability, Overrides, Topology};
 use postdate::store::{
-    Bundle, Claim, ClaimRequest, Claimed, Counts, DeadLetter, Division, Head, Held, Looked, Progress,
-    Settlement, Store, StoreError, Swept, WriteOp, WriteResult,
+    Bundle, Claim, ClaimAnswer, ClaimProgress, ClaimRequest, Counts, DeadLetter, Division, Head, HeadsSeen,
+    SettleAnswer, Settlement, Store, StoreError, SweepOutcome, WriteOp, WriteResult,
 };
 use postdate::telemetry::Metrics;
 use redis::aio::MultiplexedConnection;
@@ -52,7 +52,12 @@ impl Drop for End {
 }
 
 /// A thorough sweep of one partition.
-pub async fn sweep(store: &Store, p: Partition, lease_ms: u64, hold: bool) -> Result<Swept, StoreError> {
+pub async fn sweep(
+    store: &Store,
+    p: Partition,
+    lease_ms: u64,
+    hold: bool,
+) -> Result<SweepOutcome, StoreError> {
     let held = BTreeSet::from_iter(hold.then_some(p));
     store.sweep(&[p], lease_ms, &held, true).await.remove(0).1
 }
@@ -80,7 +85,7 @@ pub fn start(config: &Config, dedupe_ms: i64, ordered: bool) -> (Store, Readines
     let shutdown = Shutdown::default();
     let readiness = Readiness::default();
     let metrics = Metrics::new(&mut prometheus_client::registry::Registry::default(), [route()]);
-    let parts = postdate::store::Parts {
+    let parts = postdate::store::StoreDependencies {
         config,
         clock: Clock::start(),
         metrics,
@@ -241,12 +246,12 @@ impl StoreFixture {
     }
 
     /// Due heads, with every route taken for one that can be served.
-    pub async fn look(&self, until: UnixMs) -> Looked {
-        self.store.look(&[self.p], until, until, &|_| true).await.expect("looked")
+    pub async fn look(&self, until: UnixMs) -> HeadsSeen {
+        self.store.due_heads(&[self.p], until, until, &|_| true).await.expect("looked")
     }
 
     /// Claims all that is due from every shelf. A claim of no length has expired when this returns.
-    pub async fn claim(&self, lease_ms: u64) -> Vec<Claimed> {
+    pub async fn claim(&self, lease_ms: u64) -> Vec<ClaimAnswer> {
         let claimed = self.store.claim(&self.request(lease_ms).await).await.expect("claimed");
         if lease_ms == 0 {
             self.clock_moves().await;
@@ -264,29 +269,32 @@ impl StoreFixture {
     }
 
     /// Claims what a look has shown, with a lease that no test outlives.
-    pub async fn claim_of(&self, looked: &Looked) -> Vec<Claimed> {
-        let shelves = looked.heads.iter().map(|head| (head.shelf.clone(), 1000)).collect();
-        self.store.claim(&ClaimRequest { shelves, ..self.request(LONG).await }).await.expect("claimed")
+    pub async fn claim_of(&self, looked: &HeadsSeen) -> Vec<ClaimAnswer> {
+        let shelves = looked.heads.iter().map(|head| (head.due_set.clone(), 1000)).collect();
+        self.store
+            .claim(&ClaimRequest { due_sets: shelves, ..self.request(LONG).await })
+            .await
+            .expect("claimed")
     }
 
     pub async fn request(&self, lease_ms: u64) -> ClaimRequest {
-        let shelves = self.heads().await.into_iter().map(|head| (head.shelf, 1000)).collect();
-        ClaimRequest { partition: self.p, shelves, lookahead_ms: 250, lease_ms, max_bundles: 100 }
+        let shelves = self.heads().await.into_iter().map(|head| (head.due_set, 1000)).collect();
+        ClaimRequest { partition: self.p, due_sets: shelves, lookahead_ms: 250, lease_ms, max_bundles: 100 }
     }
 
-    pub async fn settle(&self, claimed: &Claimed) -> Held {
+    pub async fn settle(&self, claimed: &ClaimAnswer) -> SettleAnswer {
         self.store.settle(self.p, &[settlement(claimed)]).await.expect("settled").remove(0)
     }
 
-    pub async fn give_back(&self, claim: &Claim, confirmed: Option<Vec<bool>>) -> Held {
+    pub async fn give_back(&self, claim: &Claim, confirmed: Option<Vec<bool>>) -> SettleAnswer {
         self.store.give_back(self.p, &[progress(claim, confirmed)]).await.expect("answered").remove(0)
     }
 
-    pub async fn extend(&self, claim: &Claim, lease_ms: u64, confirmed: Option<Vec<bool>>) -> Held {
+    pub async fn extend(&self, claim: &Claim, lease_ms: u64, confirmed: Option<Vec<bool>>) -> SettleAnswer {
         self.store.extend(self.p, lease_ms, &[progress(claim, confirmed)]).await.expect("answered").remove(0)
     }
 
-    pub async fn divide(&self, division: Division) -> Held {
+    pub async fn divide(&self, division: Division) -> SettleAnswer {
         self.store.divide(&division).await.expect("divided")
     }
 
@@ -312,7 +320,7 @@ pub fn unnamed(due: UnixMs, body: &str) -> Entry {
         handouts: 0,
         failures: 0,
         flags: Flags::default(),
-        position: Some((3, 42)),
+        position: Some(KafkaPosition { partition: 3, offset: 42 }),
         asked: None,
         history: Vec::new(),
         message: Message {
@@ -351,7 +359,7 @@ pub fn reschedule(name: &str, due: UnixMs, body: &str) -> WriteOp {
     WriteOp::Reschedule { route: route(), id: Text::from(name), due, fallback, of: None }
 }
 
-pub fn entries(claimed: &Claimed) -> &[Entry] {
+pub fn entries(claimed: &ClaimAnswer) -> &[Entry] {
     &claimed.bundle.as_ref().expect("readable").entries
 }
 
@@ -360,27 +368,27 @@ pub fn body(entry: &Entry) -> String {
 }
 
 /// The bodies of a claimed bundle that are to be published.
-pub fn live(claimed: &Claimed) -> Vec<String> {
+pub fn live(claimed: &ClaimAnswer) -> Vec<String> {
     entries(claimed).iter().zip(&claimed.skip).filter(|(_, skip)| !**skip).map(|(e, _)| body(e)).collect()
 }
 
-pub fn names_in(claimed: &Claimed) -> Vec<(Text, u32)> {
+pub fn names_in(claimed: &ClaimAnswer) -> Vec<(Text, u32)> {
     entries(claimed).iter().enumerate().filter_map(|(i, e)| Some((e.id.clone()?, i as u32))).collect()
 }
 
-pub fn settlement(claimed: &Claimed) -> Settlement {
+pub fn settlement(claimed: &ClaimAnswer) -> Settlement {
     Settlement { claim: claimed.claim.clone(), names: names_in(claimed), delivered: delivered(claimed) }
 }
 
 /// The names of what was to be published of a claimed bundle, and now is.
-pub fn delivered(claimed: &Claimed) -> Vec<Text> {
+pub fn delivered(claimed: &ClaimAnswer) -> Vec<Text> {
     let live = entries(claimed).iter().zip(&claimed.skip).filter(|(_, skip)| !**skip);
     live.filter_map(|(entry, _)| entry.id.clone()).collect()
 }
 
 /// Confirms of a claim so far, without a name to remember.
-pub fn progress(claim: &Claim, confirmed: Option<Vec<bool>>) -> Progress {
-    Progress { claim: claim.clone(), confirmed, delivered: Vec::new() }
+pub fn progress(claim: &Claim, confirmed: Option<Vec<bool>>) -> ClaimProgress {
+    ClaimProgress { claim: claim.clone(), confirmed, delivered: Vec::new() }
 }
 
 pub fn dead_letter(entry: Entry) -> DeadLetter {

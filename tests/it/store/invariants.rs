@@ -99,7 +99,7 @@ pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) 
             heads.insert(shelf.to_owned(), first);
             for (id, score) in entries {
                 let parsed = BundleId::parse(&id).unwrap_or_else(|| panic!("{id} is no bundle's id"));
-                assert_eq!(parsed.shelf(), shelf, "{id} lies on the wrong shelf");
+                assert_eq!(parsed.due_set(), shelf, "{id} lies on the wrong shelf");
                 assert!(s.due.insert(id.clone(), score).is_none(), "{id} is due twice");
             }
         } else if let Some(id) = name.strip_prefix("b:") {

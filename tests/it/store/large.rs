@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use postdate::domain::{OnDuplicate, Partition, RouteName, UnixMs};
-use postdate::store::{AuditReport, Head, Held, Looking, Unserved, WriteOp};
+use postdate::store::{Head, HeadsQuery, ScrubReport, SettleAnswer, UnservedHeads, WriteOp};
 
 use super::fixture::*;
 use crate::support::proxy::{Mode, Proxy};
@@ -45,8 +45,8 @@ async fn calls(fixture: &StoreFixture, command: &str) -> u64 {
     line.map_or(0, |calls| calls.parse().expect("a number"))
 }
 
-async fn audit(fixture: &StoreFixture) -> AuditReport {
-    fixture.store.audit(fixture.p).await.expect("audited")
+async fn audit(fixture: &StoreFixture) -> ScrubReport {
+    fixture.store.scrub(fixture.p).await.expect("audited")
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn interleaving_19_lost_counts_of_a_large_partition_come_back_and_with_the
     let redis = Redis::start().await;
     let fixture = StoreFixture::on(&redis, 1).await;
     fill(&fixture, 2100, |n| past().plus(n)).await;
-    fixture.write(vec![postdate::store::WriteOp::Bury(dead_letter(unnamed(past(), "d")))]).await;
+    fixture.write(vec![postdate::store::WriteOp::DeadLetter(dead_letter(unnamed(past(), "d")))]).await;
     let good = fixture.counts().await;
     fixture.command::<i64>(&["DEL", &fixture.key("counts")]).await;
     eventually("the counts are back", async || {
@@ -99,7 +99,7 @@ async fn interleaving_19_what_is_lost_of_a_large_partition_leaves_the_counts_at_
     let fixture = StoreFixture::on(&redis, 1).await;
     fill(&fixture, 2100, |n| past().plus(n)).await;
     while audit(&fixture).await.counts.is_none() {}
-    let shelf = fixture.heads().await.remove(0).shelf;
+    let shelf = fixture.heads().await.remove(0).due_set;
     let ids: Vec<String> =
         fixture.command(&["ZRANGE", &fixture.key(&format!("due:{shelf}")), "0", "99"]).await;
     for id in &ids {
@@ -118,7 +118,7 @@ async fn interleaving_19_lost_counts_come_back_beside_a_partition_that_never_res
     let redis = Redis::start().await;
     let fixture = StoreFixture::on(&redis, 1).await;
     fill(&fixture, 3000, slice).await;
-    fixture.write(vec![postdate::store::WriteOp::Bury(dead_letter(unnamed(past(), "d")))]).await;
+    fixture.write(vec![postdate::store::WriteOp::DeadLetter(dead_letter(unnamed(past(), "d")))]).await;
     let other = fixture.another();
     let stop = tokio_util::sync::CancellationToken::new();
     let ends = stop.clone();
@@ -126,7 +126,7 @@ async fn interleaving_19_lost_counts_come_back_beside_a_partition_that_never_res
         while !ends.is_cancelled() {
             other.keep(vec![unnamed(past(), "x"), unnamed(past(), "y")]).await;
             for claimed in other.claim(LONG).await {
-                assert_eq!(other.settle(&claimed).await, Held::Done(Vec::new()));
+                assert_eq!(other.settle(&claimed).await, SettleAnswer::Applied(Vec::new()));
             }
         }
     });
@@ -163,10 +163,10 @@ async fn unserved_heads_are_read_once_and_whatever_comes_among_them_is_seen_at_t
     fixture.write(strangers.map(|route| of(route, past())).collect()).await;
     let is_ours = |head: &Head| head.route() == route().as_str();
     let now = past().plus(10 << 20);
-    let looking = Looking { until: now, later: now, past: now, open: &is_ours, served: &is_ours };
-    let mut unserved = Unserved::default();
+    let looking = HeadsQuery { until: now, later: now, past: now, open: &is_ours, served: &is_ours };
+    let mut unserved = UnservedHeads::default();
     let mut look = async || {
-        let looked = fixture.store.look_past(&[P], &looking, &mut unserved).await.expect("looked");
+        let looked = fixture.store.served_heads(&[P], &looking, &mut unserved).await.expect("looked");
         assert_eq!(looked.partitions, [P].into());
         let ours = looked.heads.iter().filter(|head| is_ours(head)).map(|head| head.due).collect::<Vec<_>>();
         (looked.heads.len(), ours)
@@ -182,7 +182,7 @@ async fn unserved_heads_are_read_once_and_whatever_comes_among_them_is_seen_at_t
     assert_eq!(look().await, (2, vec![past(), later]));
     fixture.command::<()>(&["DEL", &fixture.key("heads"), &fixture.key("shelves")]).await;
     assert_eq!(fixture.store.lost_indexes(&[P]).await, [P]);
-    let mut report = AuditReport::default();
+    let mut report = ScrubReport::default();
     fixture.store.mend_indexes(P, &mut report).await.expect("mended");
     assert_eq!((report.indexes, fixture.store.lost_indexes(&[P]).await), (42, vec![]));
     assert_eq!(look().await, (2, vec![past(), later]));
@@ -235,7 +235,7 @@ async fn answers_of_the_dead_are_forgotten_after_minutes_and_their_lanes_after_a
     assert_eq!(audit(&fixture).await.lanes, 0, "once is enough");
     // Its process was only away: it goes on.
     fixture.keep(vec![unnamed(past(), "y")]).await;
-    assert_eq!(fixture.store.went_back(), 0);
+    assert_eq!(fixture.store.rollbacks(), 0);
 }
 
 #[tokio::test]

@@ -3,7 +3,9 @@
 //! whoever sends a call again may be waiting for replicas, and a wait after a call that wrote nothing confirms nothing
 //! (Valkey then says yes at once).
 
-use postdate::store::{DeadFilter, DeadId, Division, Fresh, Held, Remainder, WriteOp, WriteResult};
+use postdate::store::{
+    DeadFilter, DeadId, Division, NewBundle, Remainder, SettleAnswer, WriteOp, WriteResult,
+};
 
 use super::damage::all;
 use super::fixture::*;
@@ -125,7 +127,7 @@ async fn interleaving_10_a_late_copy_of_a_refused_write_is_not_applied_beside_it
     };
     let moved = between_tries(&at, "damage", reschedule("n", far(), "n"), spoil, "WRONGTYPE").await;
     assert_eq!(moved, Stored);
-    assert_eq!(at.fixture.store.went_back(), 0);
+    assert_eq!(at.fixture.store.rollbacks(), 0);
 }
 
 #[tokio::test]
@@ -173,11 +175,11 @@ async fn interleaving_10_a_late_copy_of_a_reschedule_a_claim_or_a_settle_changes
     assert!(fixture.store.claim(&request).await.is_err());
     last(&at, "a claim and damage", "WRONGTYPE").await;
 
-    assert_eq!(fixture.settle(&claimed).await, Held::Stale);
+    assert_eq!(fixture.settle(&claimed).await, SettleAnswer::Stale);
     last(&at, "a stale settle", &single("s")).await;
     fixture.keep(vec![named("n", past(), "n"), unnamed(past(), "u")]).await;
     let claimed = fixture.claim(LONG).await.remove(0);
-    assert_eq!(fixture.settle(&claimed).await, Held::Done(vec![]));
+    assert_eq!(fixture.settle(&claimed).await, SettleAnswer::Applied(vec![]));
     last(&at, "settled", &single("o")).await;
     spoil().await;
     assert!(fixture.store.settle(P, &[settlement(&claimed)]).await.is_err());
@@ -191,36 +193,36 @@ async fn interleaving_10_a_late_copy_of_a_divide_a_redrive_or_a_drop_changes_not
     let fixture = &at.fixture;
     let single = |letter: &str| format!("$1\r\n{letter}\r\n");
     let spoil = async || fixture.command::<()>(&["SET", &fixture.key("gone"), "not ours"]).await;
-    let division = |claimed: &postdate::store::Claimed| Division {
+    let division = |claimed: &postdate::store::ClaimAnswer| Division {
         claim: claimed.claim.clone(),
         confirmed: vec![false, false],
         delivered: vec![],
         freed: vec![],
         remainders: vec![Remainder {
-            fresh: Fresh { route: route(), bundle: bundle(vec![named("n", past(), "n")]) },
+            new_bundle: NewBundle { route: route(), bundle: bundle(vec![named("n", past(), "n")]) },
             from: vec![0],
             lease_ms: None,
             expiries: 0,
-            stamp: None,
+            sequence: None,
         }],
         dead: vec![dead_letter(unnamed(past(), "u"))],
-        holds: Vec::new(),
+        held_keys: Vec::new(),
     };
     let taken = async || {
         fixture.keep(vec![named("n", past(), "n"), unnamed(past(), "u")]).await;
         fixture.claim(LONG).await.remove(0)
     };
     let claimed = taken().await;
-    assert_eq!(fixture.divide(division(&claimed)).await, Held::Done(vec![]));
+    assert_eq!(fixture.divide(division(&claimed)).await, SettleAnswer::Applied(vec![]));
     last(&at, "divided", &single("o")).await;
-    assert_eq!(fixture.divide(division(&claimed)).await, Held::Stale);
+    assert_eq!(fixture.divide(division(&claimed)).await, SettleAnswer::Stale);
     last(&at, "a stale division", &single("s")).await;
     spoil().await;
     assert!(fixture.store.divide(&division(&claimed)).await.is_err());
     last(&at, "a division and damage", "WRONGTYPE").await;
 
     let dead = async || {
-        fixture.write(vec![WriteOp::Bury(dead_letter(named("n", past(), "d")))]).await;
+        fixture.write(vec![WriteOp::DeadLetter(dead_letter(named("n", past(), "d")))]).await;
         let page = fixture.store.dead_page(&DeadFilter::default(), None, 1).await.expect("a page");
         page.marks[0].id.clone()
     };
@@ -250,7 +252,7 @@ async fn interleaving_10_a_mark_writes_also_where_it_raises_nothing() {
     let fixture = StoreFixture::shared().await;
     for (offset, before) in [(5, None), (5, Some(5)), (4, Some(5)), (6, Some(5))] {
         fixture.watch("sources").await;
-        assert_eq!(fixture.store.raise_mark("s", offset).await, Ok(before));
+        assert_eq!(fixture.store.raise_offset("s", offset).await, Ok(before));
         assert!(fixture.has_been_written().await, "{offset}");
     }
 }

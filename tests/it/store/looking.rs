@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use postdate::domain::{Text, UnixMs};
-use postdate::store::{BrowseKey, BrowseQuery, Found, MessageState, WriteOp, WriteResult};
+use postdate::store::{BrowseKey, BrowseQuery, StoredMessage, StoredState, WriteOp, WriteResult};
 
 use super::fixture::*;
 use crate::support::Redis;
 
-use MessageState::{InFlight, Pending};
+use StoredState::{InFlight, Pending};
 
 fn all() -> BrowseQuery {
     let from = UnixMs(0);
@@ -18,7 +18,7 @@ fn all() -> BrowseQuery {
 }
 
 /// All pages of a query, each no longer than asked for.
-async fn pages(fixture: &StoreFixture, query: &BrowseQuery) -> Vec<Found> {
+async fn pages(fixture: &StoreFixture, query: &BrowseQuery) -> Vec<StoredMessage> {
     let (mut found, mut after): (_, Option<BrowseKey>) = (Vec::new(), None);
     loop {
         let query = BrowseQuery { after: after.clone(), ..query.clone() };
@@ -46,7 +46,7 @@ async fn cancel_at_home(fixture: &StoreFixture, id: &str) -> WriteResult {
     fixture.store.write(p, vec![op]).await.expect("written")[0][0]
 }
 
-async fn state(fixture: &StoreFixture, id: &str) -> Option<MessageState> {
+async fn state(fixture: &StoreFixture, id: &str) -> Option<StoredState> {
     fixture.store.find(&route(), id).await.expect("looked").map(|found| found.state)
 }
 

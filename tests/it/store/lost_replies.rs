@@ -1,6 +1,6 @@
 //! Calls whose reply is lost, that come late, or that meet another's call in between.
 
-use postdate::store::{Held, WriteResult};
+use postdate::store::{SettleAnswer, WriteResult};
 
 use super::fixture::*;
 use super::proxy::Proxy;
@@ -43,7 +43,7 @@ async fn interleaving_24_a_store_whose_reply_is_lost_is_applied_once() {
     proxy.lose_next_reply();
     assert_eq!(fixture.cancel("n").await, Cancelled, "the answer of the first time");
     fixture.check().await;
-    assert_eq!(fixture.store.went_back(), 0);
+    assert_eq!(fixture.store.rollbacks(), 0);
 }
 
 #[tokio::test]
@@ -114,7 +114,11 @@ async fn interleaving_25_a_claim_whose_reply_is_lost_answers_the_same_bundles() 
     assert!(claimed.iter().all(|c| c.expiries == 0 && c.opened == 0));
     assert_eq!(fixture.check().await.claims.len(), 2);
     for c in &claimed {
-        assert_eq!(fixture.settle(c).await, Held::Done(vec![]), "its token is the one that holds it");
+        assert_eq!(
+            fixture.settle(c).await,
+            SettleAnswer::Applied(vec![]),
+            "its token is the one that holds it"
+        );
     }
 }
 
@@ -136,11 +140,11 @@ async fn a_settle_and_a_divide_whose_reply_is_lost_answer_that_they_were_theirs(
     fixture.keep(vec![named("n", past(), "n"), unnamed(past(), "u")]).await;
     let claimed = fixture.claim(LONG).await.remove(0);
     let held = postdate::store::Remainder {
-        fresh: postdate::store::Fresh { route: route(), bundle: bundle(vec![named("n", past(), "n")]) },
+        fresh: postdate::store::NewBundle { route: route(), bundle: bundle(vec![named("n", past(), "n")]) },
         from: vec![0],
         lease_ms: Some(LONG),
         expiries: 0,
-        stamp: None,
+        sequence: None,
     };
     let division = postdate::store::Division {
         claim: claimed.claim,
@@ -149,10 +153,10 @@ async fn a_settle_and_a_divide_whose_reply_is_lost_answer_that_they_were_theirs(
         freed: vec![],
         remainders: vec![held],
         dead: vec![],
-        holds: Vec::new(),
+        held_keys: Vec::new(),
     };
     proxy.lose_next_reply();
-    let Held::Done(born) = fixture.divide(division).await else { panic!("it was ours") };
+    let SettleAnswer::Applied(born) = fixture.divide(division).await else { panic!("it was ours") };
     let s = fixture.check().await;
     assert_eq!(s.claims.keys().collect::<Vec<_>>(), [born[0].id.as_str()]);
     let settled = postdate::store::Settlement {
@@ -161,7 +165,7 @@ async fn a_settle_and_a_divide_whose_reply_is_lost_answer_that_they_were_theirs(
         delivered: vec![],
     };
     proxy.lose_next_reply();
-    assert_eq!(fixture.store.settle(P, &[settled]).await, Ok(vec![Held::Done(vec![])]));
+    assert_eq!(fixture.store.settle(P, &[settled]).await, Ok(vec![SettleAnswer::Applied(vec![])]));
     assert_eq!(proxy.played(), 2);
     assert!(fixture.check().await.bundles.is_empty());
 }
@@ -174,7 +178,7 @@ async fn interleaving_22_an_extend_whose_reply_is_lost_leaves_the_token() {
     proxy.lose_next_reply();
     let extended = fixture.store.extend(P, LONG, &[progress(&claimed.claim, None)]).await;
     assert!(extended.is_err(), "nobody told its holder");
-    assert_eq!(fixture.settle(&claimed).await, Held::Done(vec![]), "and yet it is the holder's");
+    assert_eq!(fixture.settle(&claimed).await, SettleAnswer::Applied(vec![]), "and yet it is the holder's");
     assert!(fixture.check().await.bundles.is_empty());
 }
 
@@ -251,23 +255,23 @@ async fn interleaving_35_a_name_that_changed_since_the_look_refuses_the_call_and
     let call = writing(&at.fixture, vec![reschedule("m", far(), "x")]);
     let gone = in_between("gone", async |other| assert_eq!(other.cancel("m").await, Cancelled), call, &at);
     assert_eq!(gone.await, [[Stored]]);
-    assert_eq!(at.fixture.store.went_back(), 0);
+    assert_eq!(at.fixture.store.rollbacks(), 0);
 }
 
 #[tokio::test]
 async fn a_wiped_store_is_noticed_and_goes_on() {
     let Behind { fixture, .. } = behind().await;
-    assert_eq!(fixture.store.went_back(), 0);
+    assert_eq!(fixture.store.rollbacks(), 0);
     let keys: Vec<String> = fixture.command(&["KEYS", &fixture.key("*")]).await;
     for key in keys {
         fixture.command::<()>(&["DEL", &key]).await;
     }
     assert_eq!(fixture.keep(vec![unnamed(past(), "a")]).await, [Stored]);
-    assert_eq!(fixture.store.went_back(), 1, "the write lane's calls are forgotten");
+    assert_eq!(fixture.store.rollbacks(), 1, "the write lane's calls are forgotten");
     assert_eq!(fixture.claim(LONG).await.len(), 1);
-    assert_eq!(fixture.store.went_back(), 2, "the claim lane's too");
+    assert_eq!(fixture.store.rollbacks(), 2, "the claim lane's too");
     fixture.keep(vec![unnamed(past(), "b")]).await;
-    assert_eq!(fixture.store.went_back(), 2, "it is said once");
+    assert_eq!(fixture.store.rollbacks(), 2, "it is said once");
     assert!(fixture.check().await.due.values().all(|due| *due == past().0));
 }
 
@@ -295,7 +299,7 @@ async fn scripts_that_the_server_has_forgotten_are_sent_again() {
     flush().await;
     assert_eq!(fixture.cancel("n").await, Cancelled);
     flush().await;
-    fixture.store.raise_mark("s", 4).await.expect("raised");
+    fixture.store.raise_offset("s", 4).await.expect("raised");
     assert!(fixture.check().await.bundles.is_empty());
 }
 
@@ -311,7 +315,7 @@ async fn a_server_that_dies_is_waited_for_and_nothing_is_done_twice() {
     });
     redis.restart().await;
     assert_eq!(writing.await.expect("runs"), [Stored]);
-    assert_eq!(fixture.store.went_back(), 0, "the append-only file has all of it");
+    assert_eq!(fixture.store.rollbacks(), 0, "the append-only file has all of it");
     // The raw connection died with the server.
     let mut fixture = fixture.at(P);
     fixture.raw = redis.connection().await.expect("connected");

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use postdate::domain::Partition;
-use postdate::store::{AuditReport, Held, Settlement};
+use postdate::store::{ScrubReport, SettleAnswer, Settlement};
 
 use super::fixture::*;
 use crate::support::Redis;
@@ -94,7 +94,7 @@ async fn fill(fixture: &StoreFixture) -> BTreeSet<String> {
     fixture.keep(vec![named("a", past(), "a1"), unnamed(past(), "a2")]).await;
     fixture.keep(vec![named("b", past(), "b1"), named("gone", past(), "b2")]).await;
     fixture.cancel("gone").await;
-    fixture.write(vec![postdate::store::WriteOp::Bury(dead_letter(unnamed(past(), "d")))]).await;
+    fixture.write(vec![postdate::store::WriteOp::DeadLetter(dead_letter(unnamed(past(), "d")))]).await;
     fixture.command::<i64>(&["HSET", &fixture.key("sources"), "kafka/x", "7"]).await;
     fixture.command::<i64>(&["HSET", &fixture.key("rates"), "orders", "7"]).await;
     fixture.command::<i64>(&["HSET", &fixture.key("order"), "stamp", "7"]).await;
@@ -173,11 +173,11 @@ async fn damage(fixture: &StoreFixture, key: &str, how: Damage) {
 }
 
 /// Audits until nothing is found any more; all that was found.
-async fn audited(fixture: &StoreFixture) -> Vec<AuditReport> {
+async fn audited(fixture: &StoreFixture) -> Vec<ScrubReport> {
     let mut reports = Vec::new();
     loop {
-        let report = fixture.store.audit(fixture.p).await.expect("audited");
-        let only_unreadable = AuditReport { unreadable: Vec::new(), ..report.clone() };
+        let report = fixture.store.scrub(fixture.p).await.expect("audited");
+        let only_unreadable = ScrubReport { unreadable: Vec::new(), ..report.clone() };
         if only_unreadable.is_clean() && (report.is_clean() || !reports.is_empty()) {
             return reports;
         }
@@ -200,7 +200,10 @@ async fn bodies(fixture: &StoreFixture) -> BTreeSet<String> {
             found.extend(all.map(|(body, _)| body));
         }
         let settlement = Settlement { claim: claimed.claim, names: Vec::new(), delivered: Vec::new() };
-        assert_eq!(fixture.store.settle(fixture.p, &[settlement]).await, Ok(vec![Held::Done(Vec::new())]));
+        assert_eq!(
+            fixture.store.settle(fixture.p, &[settlement]).await,
+            Ok(vec![SettleAnswer::Applied(Vec::new())])
+        );
     }
     found
 }
@@ -274,7 +277,7 @@ async fn one_partitions_damage_does_not_stand_before_the_others() {
     assert_eq!(heads.iter().map(|head| head.partition).collect::<Vec<_>>(), [other.p]);
     assert_eq!(fixture.store.counts().await.expect("counts")["orders"].messages, 2);
     // The damaged one's audit mends it; the other's goes by.
-    assert!(other.store.audit(other.p).await.is_ok());
+    assert!(other.store.scrub(other.p).await.is_ok());
     let quarantined: Vec<String> = audited(&fixture).await.into_iter().flat_map(|r| r.quarantined).collect();
     assert_eq!(quarantined, ["counts", "heads"]);
     assert_eq!(fixture.store.counts().await.expect("counts")["orders"].messages, 3);

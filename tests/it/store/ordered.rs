@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use postdate::domain::{Partition, UnixMs};
 use postdate::store::{
-    BundleId, Claimed, Division, Fresh, Held, Hold, Ordered, OrderedRequest, Position, Remainder, Taken,
-    WriteResult,
+    BundleId, ClaimAnswer, Division, HeldKey, NewBundle, OrderPosition, OrderedAnswer, OrderedClaims,
+    OrderedRequest, Remainder, SettleAnswer, WriteResult,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -19,7 +19,7 @@ use crate::support::{Cluster, Redis, names};
 struct Holder {
     fixture: StoreFixture,
     name: String,
-    claims: Vec<Claimed>,
+    claims: Vec<ClaimAnswer>,
 }
 
 impl Holder {
@@ -28,38 +28,44 @@ impl Holder {
         Self { name: fixture.store.unique(), fixture, claims: Vec::new() }
     }
 
-    async fn ask(&self, lease_ms: u64, freed: &[&'static str]) -> Ordered {
+    async fn ask(&self, lease_ms: u64, freed: &[&'static str]) -> OrderedAnswer {
         let request = OrderedRequest {
             claim: self.fixture.request(lease_ms).await,
             until: past(),
             route: route(),
-            holder: self.name.clone(),
+            owner: self.name.clone(),
             may_take: self.claims.is_empty(),
             freed: freed.iter().map(|key| Bytes::from(*key)).collect(),
         };
         self.fixture.store.claim_in_order(&request).await.expect("an answer")
     }
 
-    async fn take(&mut self, lease_ms: u64) -> Option<Taken> {
+    async fn take(&mut self, lease_ms: u64) -> Option<OrderedClaims> {
         let answer = self.ask(lease_ms, &[]).await;
         if lease_ms == 0 {
             self.fixture.clock_moves().await;
         }
         match answer {
-            Ordered::Taken(taken) => Some(taken),
-            Ordered::Wait(_) | Ordered::Lost => None,
+            OrderedAnswer::Claimed(taken) => Some(taken),
+            OrderedAnswer::Wait(_) | OrderedAnswer::Lost => None,
         }
     }
 
     /// The first of these goes back at a moment, and its key is held.
-    async fn fail(&mut self, claimed: &Claimed, due: UnixMs) -> (Held, Hold) {
+    async fn fail(&mut self, claimed: &ClaimAnswer, due: UnixMs) -> (SettleAnswer, HeldKey) {
         let mut entries = entries(claimed).to_vec();
-        let stamp = self.fixture.store.stamps(1);
-        let hold = Hold { due, from: stamp, to: stamp };
+        let stamp = self.fixture.store.next_sequence(1);
+        let hold = HeldKey { due, from: stamp, to: stamp };
         entries[0].due = due;
         let key = entries[0].message.key.clone().expect("a key");
-        let fresh = Fresh { route: route(), bundle: bundle(entries) };
-        let back = Remainder { fresh, from: vec![0], lease_ms: None, expiries: 0, stamp: Some(stamp) };
+        let fresh = NewBundle { route: route(), bundle: bundle(entries) };
+        let back = Remainder {
+            new_bundle: fresh,
+            from: vec![0],
+            lease_ms: None,
+            expiries: 0,
+            sequence: Some(stamp),
+        };
         let division = Division {
             claim: claimed.claim.clone(),
             confirmed: vec![false],
@@ -67,7 +73,7 @@ impl Holder {
             freed: Vec::new(),
             remainders: vec![back],
             dead: Vec::new(),
-            holds: vec![(key, hold)],
+            held_keys: vec![(key, hold)],
         };
         (self.fixture.divide(division).await, hold)
     }
@@ -84,11 +90,11 @@ pub(super) async fn one_of_each(fixture: &StoreFixture) {
     let mut holder = Holder::new(fixture);
     fixture.keep(vec![of("k", past(), "1")]).await;
     let claimed = holder.take(LONG).await.expect("it is the holder").claimed.remove(0);
-    assert_eq!(fixture.extend(&claimed.claim, LONG, None).await, Held::Done(Vec::new()));
-    assert_eq!(holder.fail(&claimed, far()).await.0, Held::Done(Vec::new()));
-    holder.fixture.store.release(fixture.p, &route(), &holder.name).await.expect("answered");
+    assert_eq!(fixture.extend(&claimed.claim, LONG, None).await, SettleAnswer::Applied(Vec::new()));
+    assert_eq!(holder.fail(&claimed, far()).await.0, SettleAnswer::Applied(Vec::new()));
+    holder.fixture.store.release_route(fixture.p, &route(), &holder.name).await.expect("answered");
     fixture.command::<i64>(&["HSET", &fixture.key("order"), "k:removed/k", "1 1 1"]).await;
-    assert_eq!(fixture.store.audit(fixture.p).await.expect("audited").freed, 1);
+    assert_eq!(fixture.store.scrub(fixture.p).await.expect("audited").freed, 1);
 }
 
 async fn fixture() -> StoreFixture {
@@ -105,7 +111,7 @@ async fn nobody_else_claims_while_a_claim_stands_and_a_successor_sees_all() {
     }
     // Its time is over at once, its claims with it.
     let taken = first.take(0).await.expect("it is the holder");
-    assert_eq!(taken.holds, Some(Vec::new()), "nothing is held");
+    assert_eq!(taken.held_keys, Some(Vec::new()), "nothing is held");
     let claimed: Vec<_> = taken.claimed.iter().map(live).collect();
     assert_eq!(claimed, [["1"], ["2"]]);
     fixture.keep(vec![of("k", past(), "3")]).await;
@@ -117,7 +123,7 @@ async fn nobody_else_claims_while_a_claim_stands_and_a_successor_sees_all() {
     // With claims of its own it may not begin anew.
     first.claims = taken.claimed;
     second.claims = std::mem::take(&mut first.claims);
-    assert!(second.take(LONG).await.is_some_and(|taken| taken.holds.is_none()), "it still is");
+    assert!(second.take(LONG).await.is_some_and(|taken| taken.held_keys.is_none()), "it still is");
     fixture.check().await;
 }
 
@@ -129,12 +135,12 @@ async fn an_extended_claim_keeps_its_holder_and_one_that_gives_up_lets_the_next_
     fixture.keep(vec![of("k", past(), "1")]).await;
     let taken = first.take(0).await.expect("it is the holder");
     let claimed = &taken.claimed[0];
-    assert_eq!(fixture.extend(&claimed.claim, LONG, None).await, Held::Done(Vec::new()));
+    assert_eq!(fixture.extend(&claimed.claim, LONG, None).await, SettleAnswer::Applied(Vec::new()));
     assert!(second.take(LONG).await.is_none(), "its holder has it for as long");
     fixture.settle(claimed).await;
-    first.fixture.store.release(fixture.p, &route(), &second.name).await.expect("answered");
+    first.fixture.store.release_route(fixture.p, &route(), &second.name).await.expect("answered");
     assert!(second.take(LONG).await.is_none(), "that was not its holder");
-    first.fixture.store.release(fixture.p, &route(), &first.name).await.expect("answered");
+    first.fixture.store.release_route(fixture.p, &route(), &first.name).await.expect("answered");
     assert!(second.take(LONG).await.is_some());
 }
 
@@ -144,12 +150,12 @@ async fn a_holder_whose_time_ran_out_with_claims_in_hand_has_lost_them() {
     let mut first = Holder::new(&fixture);
     fixture.keep(vec![of("k", past(), "1")]).await;
     first.claims = first.take(0).await.expect("it is the holder").claimed;
-    assert!(matches!(first.ask(LONG, &[]).await, Ordered::Lost));
+    assert!(matches!(first.ask(LONG, &[]).await, OrderedAnswer::Lost));
     sweep(&fixture.store, fixture.p, LONG, false).await.expect("swept");
     let claimed = first.claims.remove(0);
-    assert_eq!(first.fail(&claimed, past()).await.0, Held::Stale);
+    assert_eq!(first.fail(&claimed, past()).await.0, SettleAnswer::Stale);
     let taken = first.take(LONG).await.expect("it is the holder again");
-    assert_eq!(taken.holds, Some(Vec::new()), "what is stale holds no key");
+    assert_eq!(taken.held_keys, Some(Vec::new()), "what is stale holds no key");
     assert_eq!(taken.claimed.len(), 1);
 }
 
@@ -181,10 +187,10 @@ async fn held_keys_are_forgotten_once_nothing_of_their_route_waits() {
         let fields: Vec<String> = fixture.command(&["HKEYS", &order]).await;
         fields.into_iter().filter(|field| field.starts_with("k:")).collect::<Vec<_>>()
     };
-    let freed = async || fixture.store.audit(fixture.p).await.expect("audited").freed;
+    let freed = async || fixture.store.scrub(fixture.p).await.expect("audited").freed;
     fixture.keep(vec![of("k", past(), "1")]).await;
     let claimed = holder.take(LONG).await.expect("it is the holder").claimed.remove(0);
-    assert_eq!(holder.fail(&claimed, past()).await.0, Held::Done(Vec::new()));
+    assert_eq!(holder.fail(&claimed, past()).await.0, SettleAnswer::Applied(Vec::new()));
     assert_eq!((freed().await, held().await.len()), (0, 1), "what failed waits");
     let claimed = holder.take(LONG).await.expect("it is the holder").claimed.remove(0);
     assert_eq!((freed().await, held().await.len()), (0, 1), "it is in flight");
@@ -210,7 +216,7 @@ async fn stamps_only_grow_whoever_gives_them() {
     let taken = holder.take(LONG).await.expect("it is the holder");
     let bodies: Vec<_> = taken.claimed.iter().map(|c| live(c)[0].clone()).collect();
     assert_eq!(bodies, ["0", "1", "2"], "of one moment, in the order they came");
-    let stamps: Vec<_> = taken.claimed.iter().map(|c| c.claim.id.stamp()).collect();
+    let stamps: Vec<_> = taken.claimed.iter().map(|c| c.claim.id.sequence()).collect();
     assert!(stamps[0] > ahead && stamps.windows(2).all(|pair| pair[0] + 1 < pair[1]), "{stamps:?}");
 }
 
@@ -227,16 +233,17 @@ async fn a_claim_that_has_not_room_for_all_says_what_it_left() {
         claim,
         until: past(),
         route: route(),
-        holder: holder.name,
+        owner: holder.name,
         may_take: true,
         freed: Vec::new(),
     };
-    let Ordered::Taken(taken) = fixture.store.claim_in_order(&request).await.expect("an answer") else {
+    let OrderedAnswer::Claimed(taken) = fixture.store.claim_in_order(&request).await.expect("an answer")
+    else {
         panic!("it is free")
     };
     let left = taken.left.expect("one is left");
     let last = taken.claimed.last().expect("three");
-    let third = Position { due: last.due, stamp: last.claim.id.stamp() };
+    let third = OrderPosition { due: last.due, sequence: last.claim.id.sequence() };
     assert!(third < left && left.due == past().plus(1), "{third:?} {left:?}");
 }
 
@@ -255,12 +262,12 @@ async fn names_of_an_ordered_route_are_found_wherever_their_keys_are() {
     let fixture = StoreFixture::ordered(Redis::shared().await, 8).await;
     let home = fixture.store.home_of(&route(), "a");
     let elsewhere = Partition((home.0 + 3) % 8);
-    assert_eq!(fixture.store.whereabouts(&route(), "a", home).await, Ok(home), "it is nowhere");
+    assert_eq!(fixture.store.locate(&route(), "a", home).await, Ok(home), "it is nowhere");
     fixture.at(elsewhere).keep(vec![named("a", far(), "1")]).await;
-    assert_eq!(fixture.store.whereabouts(&route(), "a", home).await, Ok(elsewhere));
+    assert_eq!(fixture.store.locate(&route(), "a", home).await, Ok(elsewhere));
     assert!(fixture.store.find(&route(), "a").await.expect("an answer").is_some());
     fixture.at(home).keep(vec![named("a", far(), "2")]).await;
-    assert_eq!(fixture.store.whereabouts(&route(), "a", home).await, Ok(home), "of two the nearest");
+    assert_eq!(fixture.store.locate(&route(), "a", home).await, Ok(home), "of two the nearest");
 }
 
 #[tokio::test]
@@ -350,7 +357,7 @@ impl Model {
     }
 
     /// Reports whether a claim is of the bundle that its message is in.
-    fn is_of_now(&self, claimed: &Claimed) -> bool {
+    fn is_of_now(&self, claimed: &ClaimAnswer) -> bool {
         self.bundles.get(&number(claimed)) == Some(&claimed.claim.id)
     }
 
@@ -419,7 +426,7 @@ async fn play(fixture: &StoreFixture, history: &[Step]) {
                 let is_of_now = model.is_of_now(&claimed);
                 let message = model.messages.get_mut(&n).expect("known");
                 let ours = is_of_now && matches!(message.3, Where::Claimed { by, .. } if by == who);
-                assert_eq!(fixture.settle(&claimed).await != Held::Stale, ours);
+                assert_eq!(fixture.settle(&claimed).await != SettleAnswer::Stale, ours);
                 if ours {
                     message.3 = Where::Gone;
                 } else if is_of_now {
@@ -437,7 +444,7 @@ async fn play(fixture: &StoreFixture, history: &[Step]) {
                 let is_of_now = model.is_of_now(&claimed);
                 let message = model.messages.get_mut(&n).expect("known");
                 let ours = is_of_now && matches!(message.3, Where::Claimed { by, .. } if by == who);
-                assert_eq!(held != Held::Stale, ours);
+                assert_eq!(held != SettleAnswer::Stale, ours);
                 if ours {
                     model.bundles.remove(&n);
                     (message.1, message.2, message.3) = (later, place, Where::Due);
@@ -454,7 +461,7 @@ async fn play(fixture: &StoreFixture, history: &[Step]) {
             }
             Step::Cancel(n) => assert_eq!(fixture.cancel(&n.to_string()).await, model.cancel(n)),
             Step::Release(who) if holders[who].claims.is_empty() => {
-                fixture.store.release(fixture.p, &route(), &holders[who].name).await.expect("answered");
+                fixture.store.release_route(fixture.p, &route(), &holders[who].name).await.expect("answered");
                 if model.holder.is_some_and(|(holder, _)| holder == who) {
                     model.holder = None;
                 }
@@ -465,19 +472,19 @@ async fn play(fixture: &StoreFixture, history: &[Step]) {
     }
 }
 
-fn number(claimed: &Claimed) -> usize {
+fn number(claimed: &ClaimAnswer) -> usize {
     body(&entries(claimed)[0]).parse().expect("a number")
 }
 
 async fn claim(model: &mut Model, holder: &mut Holder, who: usize) {
     let may = model.may(who, !holder.claims.is_empty());
     let taken = holder.take(LONG).await;
-    assert_eq!(taken.as_ref().map(|taken| taken.holds.is_some()), may);
+    assert_eq!(taken.as_ref().map(|taken| taken.held_keys.is_some()), may);
     let Some(taken) = taken else { return };
     let found: Vec<usize> = taken.claimed.iter().map(number).collect();
     assert_eq!(found, model.due_in_order(), "all that is due, in the order in which it is to leave");
     assert_eq!(taken.left, None);
-    if let Some(holds) = taken.holds {
+    if let Some(holds) = taken.held_keys {
         let found: BTreeMap<_, _> = holds.into_iter().map(|(key, hold)| (key, hold.due)).collect();
         let expected = model.holds.iter().map(|(key, due)| (Bytes::from(*key), past().plus(*due)));
         assert_eq!(found, expected.collect(), "a successor knows which keys are held");

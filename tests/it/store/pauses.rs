@@ -2,7 +2,7 @@
 
 use anyhow::anyhow;
 use postdate::domain::{Paused, RouteName};
-use postdate::store::Pauses;
+use postdate::store::RoutePauses;
 
 use super::fixture::{StoreFixture, route};
 use crate::support::eventually;
@@ -12,7 +12,7 @@ const PUBLISHING: Paused = Paused { ingress: false, publishing: true };
 const BOTH: Paused = Paused { ingress: true, publishing: true };
 const NOTHING: Paused = Paused { ingress: false, publishing: false };
 
-async fn knows(pauses: &Pauses, what: Paused) {
+async fn knows(pauses: &RoutePauses, what: Paused) {
     eventually(&format!("a replica knows {what:?}"), async || match pauses.of("orders") {
         Some(known) if known == what => Ok(()),
         other => Err(anyhow!("it knows {other:?}")),

@@ -1,14 +1,14 @@
 //! Servers that the store refuses, and the name by which each refusal is overridden.
 
 use postdate::store::config::{Config, Overrides};
-use postdate::store::{Preflight, preflight};
+use postdate::store::{PreflightFailure, preflight};
 
 use super::fixture::config;
 use crate::support::{Redis, names};
 
 async fn refusal(config: &Config) -> String {
     match preflight(config, true).await {
-        Err(Preflight::Refused(why)) => why.to_string(),
+        Err(PreflightFailure::Refused(why)) => why.to_string(),
         other => panic!("expected a refusal, got {other:?}"),
     }
 }
@@ -102,9 +102,9 @@ async fn a_store_that_is_not_there_is_away_and_not_refused() {
     let mut redis = Redis::start().await;
     let config = config(&redis.url(), "pre", 1);
     redis.kill9().await;
-    assert!(matches!(preflight(&config, true).await, Err(Preflight::Away(_))));
+    assert!(matches!(preflight(&config, true).await, Err(PreflightFailure::Away(_))));
     redis.restart().await;
     set(&redis, &["REPLICAOF", "127.0.0.1", "1"]).await;
     let answer = preflight(&config, true).await;
-    assert!(matches!(&answer, Err(Preflight::Away(why)) if why.contains("replica")), "{answer:?}");
+    assert!(matches!(&answer, Err(PreflightFailure::Away(why)) if why.contains("replica")), "{answer:?}");
 }

@@ -1,7 +1,9 @@
 //! The races of one process against another's death, clock or memory, by their numbers.
 
 use postdate::domain::{Flags, RouteName};
-use postdate::store::{Claimed, Division, Fresh, Held, Remainder, Swept, WriteOp, WriteResult};
+use postdate::store::{
+    ClaimAnswer, Division, NewBundle, Remainder, SettleAnswer, SweepOutcome, WriteOp, WriteResult,
+};
 
 use super::fixture::*;
 use crate::support::{Redis, eventually};
@@ -9,7 +11,7 @@ use crate::support::{Redis, eventually};
 use WriteResult::{Cancelled, Duplicate, InFlight, Rescheduled, Stored, TooLate, Unknown};
 
 /// Everything of it goes back, a second later.
-fn all_back(claimed: &Claimed) -> Division {
+fn all_back(claimed: &ClaimAnswer) -> Division {
     let due = past().plus(1000);
     let entries: Vec<_> =
         entries(claimed).iter().cloned().map(|e| postdate::domain::Entry { due, ..e }).collect();
@@ -20,18 +22,18 @@ fn all_back(claimed: &Claimed) -> Division {
         freed: vec![],
         remainders: vec![Remainder {
             from: (0..entries.len() as u32).collect(),
-            fresh: Fresh { route: route(), bundle: bundle(entries) },
+            new_bundle: NewBundle { route: route(), bundle: bundle(entries) },
             lease_ms: None,
             expiries: claimed.expiries,
-            stamp: None,
+            sequence: None,
         }],
         dead: vec![],
-        holds: Vec::new(),
+        held_keys: Vec::new(),
     }
 }
 
 async fn expire(fixture: &StoreFixture) {
-    assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(Swept { expired: 1, clamped: 0 }));
+    assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(SweepOutcome { expired: 1, clamped: 0 }));
 }
 
 #[tokio::test]
@@ -97,10 +99,13 @@ async fn interleaving_14_all_but_storing_works_at_maxmemory() {
         }
     })
     .await;
-    assert_eq!(fixture.settle(&settle).await, Held::Done(vec![]));
-    assert_eq!(fixture.divide(all_back(&divide)).await, Held::Done(vec![]));
-    assert_eq!(fixture.extend(&back.claim, LONG, Some(vec![true, false])).await, Held::Done(vec![]));
-    assert_eq!(fixture.give_back(&back.claim, None).await, Held::Done(vec![]));
+    assert_eq!(fixture.settle(&settle).await, SettleAnswer::Applied(vec![]));
+    assert_eq!(fixture.divide(all_back(&divide)).await, SettleAnswer::Applied(vec![]));
+    assert_eq!(
+        fixture.extend(&back.claim, LONG, Some(vec![true, false])).await,
+        SettleAnswer::Applied(vec![])
+    );
+    assert_eq!(fixture.give_back(&back.claim, None).await, SettleAnswer::Applied(vec![]));
     let grave = Division {
         claim: dead.claim.clone(),
         confirmed: vec![true, false],
@@ -108,12 +113,12 @@ async fn interleaving_14_all_but_storing_works_at_maxmemory() {
         freed: vec![("dead".into(), 0)],
         remainders: vec![],
         dead: vec![dead_letter(entries(&dead)[1].clone())],
-        holds: Vec::new(),
+        held_keys: Vec::new(),
     };
-    assert_eq!(fixture.divide(grave).await, Held::Done(vec![]));
-    assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(Swept { expired: 1, clamped: 0 }));
+    assert_eq!(fixture.divide(grave).await, SettleAnswer::Applied(vec![]));
+    assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(SweepOutcome { expired: 1, clamped: 0 }));
     assert_eq!(fixture.claim(LONG).await.len(), 5);
-    fixture.store.raise_mark("source", 7).await.expect("raised");
+    fixture.store.raise_offset("source", 7).await.expect("raised");
     assert!(!storing.is_finished(), "it still waits");
     fixture.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]).await;
     assert_eq!(storing.await.expect("runs"), [Stored], "and goes on by itself");
@@ -143,7 +148,8 @@ async fn interleaving_14_commands_do_not_wait_behind_what_there_is_no_memory_for
         tokio::spawn(async move { fixture.keep(vec![unnamed(past(), body)]).await })
     };
     let waiting: Vec<_> = ["c", "d", "e"].into_iter().map(storing).collect();
-    eventually("the store is refused", async || fixture.store.writes_wait().map(drop).ok_or("not yet")).await;
+    eventually("the store is refused", async || fixture.store.write_failure().map(drop).ok_or("not yet"))
+        .await;
     let moving = WriteOp::Reschedule { route: route(), id: "b".into(), due: far(), fallback: None, of: None };
     assert_eq!(fixture.store.command(P, moving).await, Ok(Rescheduled));
     for name in ["a", "b"] {
@@ -156,7 +162,7 @@ async fn interleaving_14_commands_do_not_wait_behind_what_there_is_no_memory_for
         assert_eq!(storing.await.expect("runs"), [Stored]);
     }
     assert_eq!(fixture.check().await.bundles.values().map(|b| b.entries.len()).sum::<usize>(), 3);
-    assert_eq!(fixture.store.went_back(), 0);
+    assert_eq!(fixture.store.rollbacks(), 0);
 }
 
 #[tokio::test]
@@ -170,15 +176,15 @@ async fn interleaving_16_a_deadline_too_far_ahead_is_brought_back_and_after_a_ju
     // The master before had a clock that was an hour ahead.
     let id = ahead.claim.id.as_str();
     fixture.command::<()>(&["ZINCRBY", &fixture.key("claims"), "3600000", id]).await;
-    assert_eq!(sweep(&fixture.store, P, 10_000, true).await, Ok(Swept { expired: 0, clamped: 1 }));
+    assert_eq!(sweep(&fixture.store, P, 10_000, true).await, Ok(SweepOutcome { expired: 0, clamped: 1 }));
     let s = fixture.check().await;
     let now: (i64, i64) = fixture.command(&["TIME"]).await;
     assert!(s.claims[id] <= (now.0 * 1000 + now.1 / 1000 + 10_000), "at most a lease from now");
     assert_eq!(s.claims.len(), 2, "nothing expires while the clock is not trusted");
-    assert_eq!(sweep(&fixture.store, P, 10_000, false).await, Ok(Swept { expired: 1, clamped: 0 }));
+    assert_eq!(sweep(&fixture.store, P, 10_000, false).await, Ok(SweepOutcome { expired: 1, clamped: 0 }));
     assert_eq!(
         fixture.extend(&ahead.claim, LONG, None).await,
-        Held::Done(vec![]),
+        SettleAnswer::Applied(vec![]),
         "it is still the holder's"
     );
 }
@@ -206,7 +212,8 @@ async fn interleaving_17_a_claim_takes_only_what_its_caller_serves_and_no_backlo
     let heads = fixture.store.heads(&[P], past()).await.expect("heads");
     assert_eq!(heads.len(), 5, "a shelf a route");
     let mut request = fixture.request(LONG).await;
-    request.shelves = heads.iter().filter(|h| h.route() == "mail").map(|h| (h.shelf.clone(), 10)).collect();
+    request.due_sets =
+        heads.iter().filter(|h| h.route() == "mail").map(|h| (h.due_set.clone(), 10)).collect();
     let claimed = fixture.store.claim(&request).await.expect("claimed");
     assert_eq!(claimed.iter().flat_map(live).collect::<Vec<_>>(), ["mail"]);
     assert_eq!(fixture.store.heads(&[P], past()).await.expect("heads").len(), 4);
@@ -222,7 +229,7 @@ async fn a_look_shows_the_earliest_shelves_of_what_is_open_and_says_where_there_
     for n in (0..150).rev() {
         fixture.keep(vec![unnamed(due(n), &n.to_string())]).await;
     }
-    let closed = fixture.store.look(&[P], due(149), far(), &|_| false).await.expect("looked");
+    let closed = fixture.store.due_heads(&[P], due(149), far(), &|_| false).await.expect("looked");
     assert_eq!(closed.heads.iter().map(|head| head.due).collect::<Vec<_>>(), [due(0)]);
     assert_eq!(closed.heads[0].line(), (P, "orders".to_owned()));
     let beyond = closed.beyond[&closed.heads[0].line()];
@@ -256,22 +263,22 @@ async fn an_index_that_is_wrong_is_set_right_by_a_claim_of_it_or_an_audit() {
     let fixture = StoreFixture::on(&redis, 1).await;
     fixture.keep(vec![unnamed(far(), "far")]).await;
     let late = fixture.heads().await.remove(0);
-    let place = format!("orders/{:016}/{}", late.due.0, late.shelf.split_once('/').expect("a shelf").1);
+    let place = format!("orders/{:016}/{}", late.due.0, late.due_set.split_once('/').expect("a shelf").1);
     let none = "orders/0000000000000077/none";
     for (key, score, member) in
-        [("heads", "77", late.shelf.as_str()), ("heads", "77", "orders/none"), ("idx", "77", "orders/none")]
+        [("heads", "77", late.due_set.as_str()), ("heads", "77", "orders/none"), ("idx", "77", "orders/none")]
     {
         fixture.command::<i64>(&["ZADD", &fixture.key(key), score, member]).await;
-        let looked = fixture.store.look(&[P], past(), past(), &|_| false).await.expect("looked");
+        let looked = fixture.store.due_heads(&[P], past(), past(), &|_| false).await.expect("looked");
         assert_eq!(fixture.claim_of(&looked).await.len(), 0, "{key} {member}");
         if key == "heads" {
             fixture.check().await;
         }
-        fixture.store.audit(P).await.expect("audited");
+        fixture.store.scrub(P).await.expect("audited");
         fixture.check().await;
     }
     for wrong in [
-        vec!["ZREM", "heads", &late.shelf],
+        vec!["ZREM", "heads", &late.due_set],
         vec!["ZREM", "shelves", &place],
         vec!["ZADD", "shelves", "0", "not ours"],
         vec!["ZADD", "shelves", "0", none],
@@ -280,7 +287,7 @@ async fn an_index_that_is_wrong_is_set_right_by_a_claim_of_it_or_an_audit() {
         let key = fixture.key(wrong[1]);
         command[1] = &key;
         fixture.command::<i64>(&command).await;
-        let report = fixture.store.audit(P).await.expect("audited");
+        let report = fixture.store.scrub(P).await.expect("audited");
         assert_eq!(wrong.last() == Some(&none), report.is_clean(), "{wrong:?}: {report:?}");
         fixture.check().await;
     }
@@ -291,17 +298,17 @@ async fn interleaving_22_two_claims_of_one_millisecond_have_two_tokens() {
     let fixture = StoreFixture::shared().await;
     fixture.keep(vec![unnamed(past(), "a")]).await;
     let first = fixture.claim(LONG).await.remove(0);
-    assert_eq!(fixture.give_back(&first.claim, None).await, Held::Done(vec![]));
+    assert_eq!(fixture.give_back(&first.claim, None).await, SettleAnswer::Applied(vec![]));
     let second = fixture.another().claim(LONG).await.remove(0);
     // The same deadline, as if in the same millisecond.
     assert_ne!(first.claim.token, second.claim.token);
     let deadline = fixture.check().await.claims;
-    assert_eq!(fixture.give_back(&first.claim, None).await, Held::Stale);
-    assert_eq!(fixture.extend(&first.claim, 0, None).await, Held::Stale);
-    assert_eq!(fixture.divide(all_back(&first)).await, Held::Stale);
+    assert_eq!(fixture.give_back(&first.claim, None).await, SettleAnswer::Stale);
+    assert_eq!(fixture.extend(&first.claim, 0, None).await, SettleAnswer::Stale);
+    assert_eq!(fixture.divide(all_back(&first)).await, SettleAnswer::Stale);
     let s = fixture.check().await;
     assert_eq!((s.claims, s.due.len()), (deadline, 0), "the second claim is as it was");
-    assert_eq!(fixture.settle(&second).await, Held::Done(vec![]));
+    assert_eq!(fixture.settle(&second).await, SettleAnswer::Applied(vec![]));
 }
 
 #[tokio::test]
@@ -318,14 +325,17 @@ async fn interleaving_26_expiries_go_with_the_parts_of_a_bundle() {
     let mut apart = all_back(&claimed);
     apart.remainders = (0..2u32)
         .map(|i| Remainder {
-            fresh: Fresh { route: route(), bundle: bundle(vec![entries(&claimed)[i as usize].clone()]) },
+            new_bundle: NewBundle {
+                route: route(),
+                bundle: bundle(vec![entries(&claimed)[i as usize].clone()]),
+            },
             from: vec![i],
             lease_ms: None,
             expiries: claimed.expiries,
-            stamp: None,
+            sequence: None,
         })
         .collect();
-    assert_eq!(fixture.divide(apart).await, Held::Done(vec![]));
+    assert_eq!(fixture.divide(apart).await, SettleAnswer::Applied(vec![]));
     fixture.check().await;
     let mut singles = fixture.claim(0).await;
     assert!(singles.iter().all(|c| (c.expiries, c.opened, entries(c).len()) == (2, 0, 1)));
@@ -370,8 +380,10 @@ async fn interleaving_28_who_comes_back_and_finds_its_name_taken_goes_on_nameles
         let old = fixture.claim(0).await.remove(0);
         assert_eq!(fixture.keep(vec![named("a", past().plus(5), "new")]).await, [Stored], "in flight: free");
         match way {
-            "give back" => assert_eq!(fixture.give_back(&old.claim, None).await, Held::Done(vec![])),
-            "retry" => assert_eq!(fixture.divide(all_back(&old)).await, Held::Done(vec![])),
+            "give back" => {
+                assert_eq!(fixture.give_back(&old.claim, None).await, SettleAnswer::Applied(vec![]))
+            }
+            "retry" => assert_eq!(fixture.divide(all_back(&old)).await, SettleAnswer::Applied(vec![])),
             _ => expire(&fixture).await,
         }
         fixture.check().await;
@@ -379,7 +391,7 @@ async fn interleaving_28_who_comes_back_and_finds_its_name_taken_goes_on_nameles
         let mut both = fixture.claim(LONG).await;
         assert_eq!(both.len(), 2, "{way}");
         let at = both.iter().position(|c| live(c) == ["old"]).expect("claimed");
-        assert_eq!(fixture.settle(&both.remove(at)).await, Held::Done(vec![]));
+        assert_eq!(fixture.settle(&both.remove(at)).await, SettleAnswer::Applied(vec![]));
         assert_eq!(fixture.cancel("a").await, InFlight, "{way}");
         fixture.give_back(&both[0].claim, None).await;
         assert_eq!(fixture.cancel("a").await, Cancelled, "{way}");
@@ -396,10 +408,11 @@ async fn interleaving_29_a_made_up_id_follows_its_message_through_a_retry() {
     let mut division = all_back(&claimed);
     let mut retried = entries(&claimed)[1].clone();
     (retried.id, retried.due) = (Some(id.clone()), far());
-    let fresh = Fresh { route: route(), bundle: bundle(vec![retried]) };
-    division.remainders = vec![Remainder { fresh, from: vec![1], lease_ms: None, expiries: 0, stamp: None }];
+    let fresh = NewBundle { route: route(), bundle: bundle(vec![retried]) };
+    division.remainders =
+        vec![Remainder { new_bundle: fresh, from: vec![1], lease_ms: None, expiries: 0, sequence: None }];
     division.confirmed = vec![true, false];
-    assert_eq!(fixture.divide(division).await, Held::Done(vec![]));
+    assert_eq!(fixture.divide(division).await, SettleAnswer::Applied(vec![]));
     let s = fixture.check().await;
     let entry = &s.bundles.values().next().expect("one").entries[0];
     assert!(!entry.flags.has(Flags::NAMED), "it is not the producer's own");

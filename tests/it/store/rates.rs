@@ -1,7 +1,7 @@
 //! Token buckets: what all replicas together are granted stays under the line, and nothing but use empties one.
 
 use postdate::domain::Rate;
-use postdate::store::Lease;
+use postdate::store::RateGrant;
 
 use super::fixture::{StoreFixture, route};
 
@@ -11,8 +11,8 @@ async fn now_us(fixture: &StoreFixture) -> i64 {
     seconds * 1_000_000 + micros
 }
 
-async fn lease(fixture: &StoreFixture, rate: Rate, wanted: u32) -> Lease {
-    fixture.store.lease(&route(), rate, wanted).await.expect("an answer")
+async fn lease(fixture: &StoreFixture, rate: Rate, wanted: u32) -> RateGrant {
+    fixture.store.take_tokens(&route(), rate, wanted).await.expect("an answer")
 }
 
 #[tokio::test]
@@ -27,7 +27,7 @@ async fn a_full_bucket_gives_its_burst_and_then_its_rate() {
     assert!(empty.granted <= 1 && empty.wait_us > 0 && empty.wait_us <= 1_000_000, "{empty:?}");
     assert!(empty.until(3, rate) > empty.until(1, rate));
     let other = postdate::domain::RouteName::new("mail").expect("a name");
-    let full = fixture.store.lease(&other, rate, 5).await.expect("an answer");
+    let full = fixture.store.take_tokens(&other, rate, 5).await.expect("an answer");
     assert_eq!(full.granted, 5, "each route has its own");
     assert!(full.wait_us <= 0, "and more is there: {full:?}");
 }
@@ -65,5 +65,8 @@ async fn a_clock_that_stepped_back_or_damage_costs_a_bucket_at_most() {
     assert_eq!(lease(&fixture, rate, 10).await.granted, 10, "what cannot be read is a full bucket");
     fixture.command::<i64>(&["DEL", &key]).await;
     fixture.command::<String>(&["SET", &key, "x"]).await;
-    assert!(fixture.store.lease(&route(), rate, 1).await.is_err(), "a key that is not ours is not touched");
+    assert!(
+        fixture.store.take_tokens(&route(), rate, 1).await.is_err(),
+        "a key that is not ours is not touched"
+    );
 }

@@ -1,23 +1,23 @@
 //! The registry: who beats, and what a beat tells of the store.
 
 use postdate::domain::{Partition, UnixMs};
-use postdate::store::{Beaten, Known, Member, Presence, StoreError};
+use postdate::store::{HeartbeatReply, KnownStore, RegisteredReplica, ReplicaStatus, StoreError};
 
 use super::fixture::StoreFixture;
 
-fn presence(name: &str, held: &[u16]) -> Presence {
+fn presence(name: &str, held: &[u16]) -> ReplicaStatus {
     let held = held.iter().copied().map(Partition).collect();
-    Presence { name: name.to_owned(), heartbeat_ms: 1000, held, ..Presence::default() }
+    ReplicaStatus { name: name.to_owned(), heartbeat_ms: 1000, held, ..ReplicaStatus::default() }
 }
 
 /// A beat that is answered by the store that it knows.
 async fn beat(
     fixture: &StoreFixture,
-    presence: &Presence,
-    known: &Known,
-) -> (Known, Option<i64>, Vec<Member>) {
-    match fixture.store.beat(presence, known).await {
-        Ok(Beaten::Here { known, silence_ms, members, .. }) => (known, silence_ms, members),
+    presence: &ReplicaStatus,
+    known: &KnownStore,
+) -> (KnownStore, Option<i64>, Vec<RegisteredReplica>) {
+    match fixture.store.heartbeat(presence, known).await {
+        Ok(HeartbeatReply::Same { known, silence_ms, replicas: members, .. }) => (known, silence_ms, members),
         other => panic!("{other:?}"),
     }
 }
@@ -32,11 +32,11 @@ async fn each_hears_what_all_say_until_they_leave_or_were_silent_for_long() {
     let other = fixture.another();
     let here = presence("a", &[0, 1, 2, 7]);
     let there = presence("b", &[]);
-    let (known, silence, members) = beat(&fixture, &here, &Known::default()).await;
-    assert_eq!((known.beat, silence, known.changed), (1, None, UnixMs(0)));
-    assert_eq!((members[0].nonce.as_str(), &members[0].presence), (fixture.store.nonce(), &here));
-    let (of_other, _, members) = beat(&other, &there, &Known::default()).await;
-    assert_eq!((of_other.beat, &of_other.generation), (2, &known.generation), "one store, one generation");
+    let (known, silence, members) = beat(&fixture, &here, &KnownStore::default()).await;
+    assert_eq!((known.heartbeat, silence, known.rolled_back_at), (1, None, UnixMs(0)));
+    assert_eq!((members[0].nonce.as_str(), &members[0].status), (fixture.store.nonce(), &here));
+    let (of_other, _, members) = beat(&other, &there, &KnownStore::default()).await;
+    assert_eq!((of_other.heartbeat, &of_other.identity), (2, &known.identity), "one store, one generation");
     assert_eq!(members.len(), 2);
     assert_eq!(other.store.replicas().await.expect("asked").len(), 2);
 
@@ -51,7 +51,7 @@ async fn each_hears_what_all_say_until_they_leave_or_were_silent_for_long() {
     assert!(!silent.is_alive() && silent.silent_ms >= 30_000, "{silent:?}");
     fixture.command::<i64>(&["HSET", &registry, other.store.nonce(), &at(3_600_000)]).await;
     let (known, _, members) = beat(&fixture, &here, &known).await;
-    assert!(members.iter().all(Member::is_alive));
+    assert!(members.iter().all(RegisteredReplica::is_alive));
     let entry: String = fixture.command(&["HGET", &registry, other.store.nonce()]).await;
     let written: i64 = entry.split(' ').nth(1).and_then(|ms| ms.parse().ok()).expect("a moment");
     assert!(written < now[0] * 1000 + 3_000_000, "its silence counts from here: {entry}");
@@ -61,7 +61,7 @@ async fn each_hears_what_all_say_until_they_leave_or_were_silent_for_long() {
     assert_eq!(members.len(), 1, "{members:?}");
     assert_eq!(fixture.command::<i64>(&["HLEN", &registry]).await, 1, "they are gone");
 
-    fixture.store.leave().await.expect("left");
+    fixture.store.unregister().await.expect("left");
     assert_eq!(fixture.command::<i64>(&["EXISTS", &registry]).await, 0);
     assert_eq!(beat(&fixture, &here, &known).await.1, None, "nobody knows it any more");
 }
@@ -72,7 +72,7 @@ async fn interleaving_25_an_older_copy_is_known_by_its_beats_and_everybody_hears
     let other = fixture.another();
     let here = presence("a", &[]);
     let there = presence("b", &[]);
-    let (mut known, _, _) = beat(&fixture, &here, &Known::default()).await;
+    let (mut known, _, _) = beat(&fixture, &here, &KnownStore::default()).await;
     let copies: Vec<(String, Vec<u8>)> = {
         let mut copies = Vec::new();
         for name in ["replicas", "store"] {
@@ -83,8 +83,8 @@ async fn interleaving_25_an_older_copy_is_known_by_its_beats_and_everybody_hears
     for _ in 0..3 {
         known = beat(&fixture, &here, &known).await.0;
     }
-    let (of_other, _, _) = beat(&other, &there, &Known::default()).await;
-    assert_eq!((known.changed, of_other.changed), (UnixMs(0), UnixMs(0)));
+    let (of_other, _, _) = beat(&other, &there, &KnownStore::default()).await;
+    assert_eq!((known.rolled_back_at, of_other.rolled_back_at), (UnixMs(0), UnixMs(0)));
     for (key, copy) in &copies {
         let mut restore = redis::cmd("RESTORE");
         restore.arg(key).arg(0).arg(copy).arg("REPLACE");
@@ -92,38 +92,39 @@ async fn interleaving_25_an_older_copy_is_known_by_its_beats_and_everybody_hears
     }
     let (of_other, silence, _) = beat(&other, &there, &of_other).await;
     assert_eq!(silence, None, "the copy is from before it came");
-    assert!(of_other.changed > UnixMs(0), "fewer beats than it was answered");
+    assert!(of_other.rolled_back_at > UnixMs(0), "fewer beats than it was answered");
     let (again, silence, _) = beat(&fixture, &here, &known).await;
-    assert!(again.changed >= of_other.changed && silence.is_some());
-    let (late, _, _) = beat(&fixture.another(), &there, &Known::default()).await;
-    assert_eq!(late.changed, again.changed, "one that comes later hears of it too");
-    assert_eq!(beat(&fixture, &here, &again).await.0.changed, again.changed, "once is enough");
+    assert!(again.rolled_back_at >= of_other.rolled_back_at && silence.is_some());
+    let (late, _, _) = beat(&fixture.another(), &there, &KnownStore::default()).await;
+    assert_eq!(late.changed, again.rolled_back_at, "one that comes later hears of it too");
+    assert_eq!(beat(&fixture, &here, &again).await.0.changed, again.rolled_back_at, "once is enough");
 }
 
 #[tokio::test]
 async fn a_wiped_or_replaced_store_is_strange_and_nothing_is_written_to_it() {
     let fixture = StoreFixture::shared().await;
     let here = presence("a", &[]);
-    let (known, _, _) = beat(&fixture, &here, &Known::default()).await;
+    let (known, _, _) = beat(&fixture, &here, &KnownStore::default()).await;
     for name in ["replicas", "store"] {
         fixture.command::<i64>(&["DEL", &key(&fixture, name)]).await;
     }
-    assert_eq!(fixture.store.beat(&here, &known).await, Ok(Beaten::Strange(None)));
+    assert_eq!(fixture.store.heartbeat(&here, &known).await, Ok(HeartbeatReply::Replaced(None)));
     assert_eq!(
         fixture.command::<i64>(&["EXISTS", &key(&fixture, "replicas"), &key(&fixture, "store")]).await,
         0
     );
-    let (fresh, _, _) = beat(&fixture, &here, &Known { changed: UnixMs(5), ..Known::default() }).await;
-    assert_ne!(fresh.generation, known.generation);
-    assert_eq!(fresh.changed, UnixMs(5), "what it noticed is kept");
-    assert_eq!(fixture.store.beat(&here, &known).await, Ok(Beaten::Strange(fresh.generation)));
+    let (fresh, _, _) =
+        beat(&fixture, &here, &KnownStore { rolled_back_at: UnixMs(5), ..KnownStore::default() }).await;
+    assert_ne!(fresh.identity, known.identity);
+    assert_eq!(fresh.rolled_back_at, UnixMs(5), "what it noticed is kept");
+    assert_eq!(fixture.store.heartbeat(&here, &known).await, Ok(HeartbeatReply::Replaced(fresh.identity)));
 }
 
 #[tokio::test]
 async fn a_key_of_another_kind_is_refused_before_anything_is_written() {
     let fixture = StoreFixture::shared().await;
     fixture.command::<String>(&["SET", &key(&fixture, "store"), "another's"]).await;
-    let answer = fixture.store.beat(&presence("a", &[]), &Known::default()).await;
+    let answer = fixture.store.heartbeat(&presence("a", &[]), &KnownStore::default()).await;
     assert!(matches!(answer, Err(StoreError::Damaged(_))), "{answer:?}");
     assert_eq!(fixture.command::<i64>(&["EXISTS", &key(&fixture, "replicas")]).await, 0);
 }

@@ -1,7 +1,9 @@
 //! Every transition with its refusals, and all invariants after each step.
 
 use postdate::domain::{OnDuplicate, UnixMs};
-use postdate::store::{DeadLetter, Division, Fresh, Held, Remainder, Swept, WriteOp, WriteResult};
+use postdate::store::{
+    DeadLetter, Division, NewBundle, Remainder, SettleAnswer, SweepOutcome, WriteOp, WriteResult,
+};
 
 use super::fixture::*;
 
@@ -30,10 +32,10 @@ async fn what_is_stored_is_claimed_as_it_was_and_settled_leaves_nothing() {
     assert_eq!(i64::try_from(claimed[0].blob.len()), Ok(fixture.counts().await.bytes));
     assert!(fixture.claim(LONG).await.is_empty(), "what is claimed is nobody else's");
 
-    assert_eq!(fixture.settle(&claimed[0]).await, Held::Done(vec![]));
+    assert_eq!(fixture.settle(&claimed[0]).await, SettleAnswer::Applied(vec![]));
     let s = fixture.check().await;
     assert!(s.bundles.is_empty() && s.claims.is_empty() && s.passing.is_empty());
-    assert_eq!(fixture.settle(&claimed[0]).await, Held::Stale);
+    assert_eq!(fixture.settle(&claimed[0]).await, SettleAnswer::Stale);
     assert_eq!(fixture.check().await.counts.values().copied().max(), Some(0));
 }
 
@@ -43,8 +45,8 @@ async fn nothing_is_claimed_before_its_look_ahead_nor_from_other_shelves() {
     fixture.keep(vec![unnamed(far(), "later")]).await;
     fixture.keep(vec![unnamed(past(), "now")]).await;
     let mut request = fixture.request(LONG).await;
-    assert_eq!(request.shelves.len(), 2);
-    request.shelves.reverse();
+    assert_eq!(request.due_sets.len(), 2);
+    request.due_sets.reverse();
     let claimed = fixture.store.claim(&request).await.expect("claimed");
     assert_eq!(claimed.iter().flat_map(live).collect::<Vec<_>>(), ["now"]);
     fixture.check().await;
@@ -61,11 +63,11 @@ async fn a_claim_takes_at_most_what_it_asks_for_and_always_the_first_of_a_shelf(
         fixture.keep(vec![unnamed(past().plus(n), "x"), unnamed(past().plus(n), "y")]).await;
     }
     let mut request = fixture.request(LONG).await;
-    request.shelves[0].1 = 5;
+    request.due_sets[0].1 = 5;
     assert_eq!(fixture.store.claim(&request).await.expect("claimed").len(), 2, "five messages at most");
-    request.shelves[0].1 = 0;
+    request.due_sets[0].1 = 0;
     assert_eq!(fixture.store.claim(&request).await.expect("claimed").len(), 1, "the first is always taken");
-    (request.shelves[0].1, request.max_bundles) = (1000, 1);
+    (request.due_sets[0].1, request.max_bundles) = (1000, 1);
     assert_eq!(fixture.store.claim(&request).await.expect("claimed").len(), 1, "one bundle at most");
     request.max_bundles = 100_000;
     assert_eq!(fixture.store.claim(&request).await.expect("claimed").len(), 1, "the rest");
@@ -82,7 +84,7 @@ async fn a_claim_of_many_bundles_takes_the_earliest_and_no_more_than_it_may() {
     let mut request = fixture.request(LONG).await;
     request.max_bundles = 1000;
     for (messages, expected) in [(16, 0..16), (70, 16..86), (70, 86..100)] {
-        request.shelves[0].1 = messages;
+        request.due_sets[0].1 = messages;
         let claimed = fixture.store.claim(&request).await.expect("claimed");
         let dues: Vec<UnixMs> = claimed.iter().map(|c| entries(c)[0].due).collect();
         assert_eq!(dues, expected.map(|n| past().plus(n)).collect::<Vec<_>>());
@@ -180,7 +182,7 @@ async fn a_batch_longer_than_a_call_is_cut_and_answered_in_order() {
         ops.push(keep(vec![named(&format!("n{n}"), past().plus(n), "x")]));
         if n % 40 == 7 {
             ops.push(reschedule(&format!("n{n}"), far(), "y"));
-            ops.push(WriteOp::Bury(letter("z")));
+            ops.push(WriteOp::DeadLetter(letter("z")));
         }
     }
     let results = fixture.write(ops).await;
@@ -194,7 +196,7 @@ async fn a_batch_longer_than_a_call_is_cut_and_answered_in_order() {
 async fn a_buried_message_is_kept_with_its_reason_in_its_id() {
     let fixture = StoreFixture::shared().await;
     assert_eq!(
-        fixture.write(vec![WriteOp::Bury(letter("x")), WriteOp::Bury(letter("x"))]).await,
+        fixture.write(vec![WriteOp::DeadLetter(letter("x")), WriteOp::DeadLetter(letter("x"))]).await,
         [[Stored], [Stored]]
     );
     let s = fixture.check().await;
@@ -210,18 +212,18 @@ async fn a_divided_bundle_leaves_its_parts_where_they_belong() {
     fixture.keep(stored.clone()).await;
     let claimed = fixture.claim(LONG).await.remove(0);
     let back = Remainder {
-        fresh: Fresh { route: route(), bundle: bundle(vec![named("back", past().plus(9), "back")]) },
+        new_bundle: NewBundle { route: route(), bundle: bundle(vec![named("back", past().plus(9), "back")]) },
         from: vec![1],
         lease_ms: None,
         expiries: 2,
-        stamp: None,
+        sequence: None,
     };
     let held = Remainder {
-        fresh: Fresh { route: route(), bundle: bundle(vec![stored[2].clone()]) },
+        new_bundle: NewBundle { route: route(), bundle: bundle(vec![stored[2].clone()]) },
         from: vec![2],
         lease_ms: Some(LONG),
         expiries: 0,
-        stamp: None,
+        sequence: None,
     };
     let division = Division {
         claim: claimed.claim.clone(),
@@ -230,16 +232,16 @@ async fn a_divided_bundle_leaves_its_parts_where_they_belong() {
         freed: vec![("confirmed".into(), 0), ("dead".into(), 3)],
         remainders: vec![back, held],
         dead: vec![letter("dead")],
-        holds: Vec::new(),
+        held_keys: Vec::new(),
     };
-    let Held::Done(born) = fixture.divide(division.clone()).await else { panic!("it was ours") };
+    let SettleAnswer::Applied(born) = fixture.divide(division.clone()).await else { panic!("it was ours") };
     let s = fixture.check().await;
     assert_eq!((s.due.len(), s.claims.len(), s.dead.len(), s.names.len()), (1, 1, 1, 2));
     assert_eq!(s.due.values().copied().collect::<Vec<_>>(), [past().plus(9).0]);
     assert_eq!(s.claims.keys().collect::<Vec<_>>(), [born[0].id.as_str()]);
     assert_eq!(s.expiries.values().copied().collect::<Vec<_>>(), [2]);
     assert_eq!((fixture.cancel("held").await, fixture.cancel("confirmed").await), (InFlight, Unknown));
-    assert_eq!(fixture.divide(division).await, Held::Stale, "it is nobody's any more");
+    assert_eq!(fixture.divide(division).await, SettleAnswer::Stale, "it is nobody's any more");
     fixture.check().await;
 
     // What is born claimed is settled like any other.
@@ -248,7 +250,7 @@ async fn a_divided_bundle_leaves_its_parts_where_they_belong() {
         names: vec![("held".into(), 0)],
         delivered: vec![],
     };
-    assert_eq!(fixture.store.settle(P, &[settled]).await, Ok(vec![Held::Done(vec![])]));
+    assert_eq!(fixture.store.settle(P, &[settled]).await, Ok(vec![SettleAnswer::Applied(vec![])]));
     let again = fixture.claim(LONG).await.remove(0);
     assert_eq!((live(&again), again.expiries, again.opened), (vec!["back".to_owned()], 2, 0));
     fixture.settle(&again).await;
@@ -261,7 +263,7 @@ async fn a_stale_token_only_notes_what_is_confirmed() {
     let fixture = StoreFixture::shared().await;
     fixture.keep(vec![unnamed(past(), "a"), unnamed(past(), "b"), unnamed(past(), "c")]).await;
     let first = fixture.claim(0).await.remove(0);
-    assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(Swept { expired: 1, clamped: 0 }));
+    assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(SweepOutcome { expired: 1, clamped: 0 }));
     fixture.check().await;
     let stale = Division {
         claim: first.claim.clone(),
@@ -270,19 +272,19 @@ async fn a_stale_token_only_notes_what_is_confirmed() {
         freed: vec![],
         remainders: vec![],
         dead: vec![letter("b")],
-        holds: Vec::new(),
+        held_keys: Vec::new(),
     };
-    assert_eq!(fixture.divide(stale).await, Held::Stale);
-    assert_eq!(fixture.extend(&first.claim, LONG, Some(vec![true, false, false])).await, Held::Stale);
-    assert_eq!(fixture.give_back(&first.claim, None).await, Held::Stale);
+    assert_eq!(fixture.divide(stale).await, SettleAnswer::Stale);
+    assert_eq!(fixture.extend(&first.claim, LONG, Some(vec![true, false, false])).await, SettleAnswer::Stale);
+    assert_eq!(fixture.give_back(&first.claim, None).await, SettleAnswer::Stale);
     let s = fixture.check().await;
     assert!(s.dead.is_empty() && s.claims.is_empty());
     let second = fixture.claim(LONG).await.remove(0);
     assert_eq!((live(&second), second.expiries), (vec!["c".to_owned()], 1));
     // A stale settle says that all of it is confirmed; the holder goes on undisturbed.
-    assert_eq!(fixture.settle(&first).await, Held::Stale);
-    assert_eq!(fixture.extend(&second.claim, LONG, None).await, Held::Done(vec![]));
-    assert_eq!(fixture.give_back(&second.claim, None).await, Held::Done(vec![]));
+    assert_eq!(fixture.settle(&first).await, SettleAnswer::Stale);
+    assert_eq!(fixture.extend(&second.claim, LONG, None).await, SettleAnswer::Applied(vec![]));
+    assert_eq!(fixture.give_back(&second.claim, None).await, SettleAnswer::Applied(vec![]));
     fixture.check().await;
     let third = fixture.claim(LONG).await.remove(0);
     assert_eq!(third.skip, [true; 3]);
@@ -296,11 +298,17 @@ async fn extend_moves_the_deadline_and_give_back_keeps_the_place_in_time() {
     fixture.keep(vec![unnamed(past(), "a"), unnamed(past(), "b")]).await;
     let claimed = fixture.claim(0).await.remove(0);
     let before = fixture.check().await.claims[claimed.claim.id.as_str()];
-    assert_eq!(fixture.extend(&claimed.claim, LONG, Some(vec![true, false])).await, Held::Done(vec![]));
+    assert_eq!(
+        fixture.extend(&claimed.claim, LONG, Some(vec![true, false])).await,
+        SettleAnswer::Applied(vec![])
+    );
     let s = fixture.check().await;
     assert!(s.claims[claimed.claim.id.as_str()] >= before + LONG as i64);
-    assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(Swept::default()), "it was extended");
-    assert_eq!(fixture.give_back(&claimed.claim, Some(vec![true, false])).await, Held::Done(vec![]));
+    assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(SweepOutcome::default()), "it was extended");
+    assert_eq!(
+        fixture.give_back(&claimed.claim, Some(vec![true, false])).await,
+        SettleAnswer::Applied(vec![])
+    );
     let s = fixture.check().await;
     assert_eq!(s.due[claimed.claim.id.as_str()], past().0);
     assert_eq!(live(&fixture.claim(LONG).await[0]), ["b"]);
@@ -318,7 +326,7 @@ async fn a_bundle_that_expired_twice_is_marked_before_it_is_opened() {
             [1, 2].map(|n| claimed.iter().find(|c| c.claim.id.count() == n).expect("claimed"));
         assert_eq!((several.expiries, several.opened), (expiries, opened));
         assert_eq!((alone.expiries, alone.opened), (expiries, 0));
-        assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(Swept { expired: 2, clamped: 0 }));
+        assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(SweepOutcome { expired: 2, clamped: 0 }));
         fixture.check().await;
     }
 }
@@ -352,14 +360,14 @@ async fn interleaving_23_marks_never_go_down_and_counts_are_of_all_partitions() 
     let counts = fixture.counts().await;
     assert_eq!((counts.messages, counts.dead), (6, 0));
     assert!(counts.bytes > 0);
-    assert_eq!(fixture.store.mark("kafka:t:0").await, Ok(None));
+    assert_eq!(fixture.store.highest_offset("kafka:t:0").await, Ok(None));
     let mut was = None;
     for (raised, is) in [(5, 5), (4, 5), (10_000_000_000, 10_000_000_000), (6, 10_000_000_000)] {
-        assert_eq!(fixture.store.raise_mark("kafka:t:0", raised).await, Ok(was));
+        assert_eq!(fixture.store.raise_offset("kafka:t:0", raised).await, Ok(was));
         was = Some(is);
-        assert_eq!(fixture.store.mark("kafka:t:0").await, Ok(Some(is)));
+        assert_eq!(fixture.store.highest_offset("kafka:t:0").await, Ok(Some(is)));
     }
-    assert_eq!(fixture.store.mark("kafka:t:1").await, Ok(None));
+    assert_eq!(fixture.store.highest_offset("kafka:t:1").await, Ok(None));
 }
 
 #[tokio::test]

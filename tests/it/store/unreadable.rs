@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use postdate::domain::{DeadReason, Paused, UnixMs};
-use postdate::store::{CodecError, DeadLetter, Division, Held, Known, Presence};
+use postdate::store::{CodecError, DeadLetter, Division, KnownStore, ReplicaStatus, SettleAnswer};
 
 use super::fixture::*;
 use super::matrix;
@@ -13,7 +13,7 @@ use crate::support::run::now_ms;
 use crate::support::{Redis, eventually};
 
 /// Division by a claimer that found no blob.
-fn nothing_there(claimed: &postdate::store::Claimed) -> Division {
+fn nothing_there(claimed: &postdate::store::ClaimAnswer) -> Division {
     let letter =
         DeadLetter { route: route(), reason: DeadReason::Corrupt, bundle: bundle(Vec::new()), raw: None };
     Division {
@@ -23,7 +23,7 @@ fn nothing_there(claimed: &postdate::store::Claimed) -> Division {
         freed: vec![],
         remainders: vec![],
         dead: vec![letter],
-        holds: Vec::new(),
+        held_keys: Vec::new(),
     }
 }
 
@@ -33,7 +33,7 @@ async fn a_blob_that_was_not_seen_is_not_destroyed_if_it_is_there_after_all() {
     fixture.keep(vec![named("a", past(), "a1"), unnamed(past(), "a2")]).await;
     let claimed = fixture.claim(0).await.remove(0);
     // A master that answered for a moment lacked it; this one has it.
-    assert_eq!(fixture.divide(nothing_there(&claimed)).await, Held::Stale);
+    assert_eq!(fixture.divide(nothing_there(&claimed)).await, SettleAnswer::Stale);
     let s = fixture.check().await;
     assert_eq!((s.bundles.len(), s.claims.len(), s.dead.len()), (1, 1, 0), "all is as it was");
     sweep(&fixture.store, P, LONG, false).await.expect("swept");
@@ -41,7 +41,7 @@ async fn a_blob_that_was_not_seen_is_not_destroyed_if_it_is_there_after_all() {
     assert_eq!(live(&claimed), ["a1", "a2"]);
     // Where it is really gone the dead letter says so.
     fixture.command::<i64>(&["DEL", &fixture.key(&format!("b:{}", claimed.claim.id))]).await;
-    assert_eq!(fixture.divide(nothing_there(&claimed)).await, Held::Done(vec![]));
+    assert_eq!(fixture.divide(nothing_there(&claimed)).await, SettleAnswer::Applied(vec![]));
     assert_eq!(fixture.counts().await.dead, 1);
 }
 
@@ -53,8 +53,8 @@ async fn an_empty_blob_becomes_a_dead_letter_and_comes_back_no_more() {
     let id = fixture.check().await.bundles.into_keys().next().expect("one");
     fixture.command::<()>(&["SET", &fixture.key(&format!("b:{id}")), ""]).await;
     let claimed = fixture.claim(LONG).await.remove(0);
-    assert_eq!(claimed.bundle, Err(None));
-    assert_eq!(fixture.divide(nothing_there(&claimed)).await, Held::Done(vec![]));
+    assert_eq!(claimed.bundle, Err(CodecError::Missing));
+    assert_eq!(fixture.divide(nothing_there(&claimed)).await, SettleAnswer::Applied(vec![]));
     assert_eq!(fixture.counts().await.dead, 1);
 }
 
@@ -79,7 +79,7 @@ async fn a_missing_blob_is_asked_for_again_before_it_is_called_missing() {
     let claimed = claimed.expect("claimed").remove(0);
     // Seen or, on a slow machine, not: it is there for the next holder in any case.
     if claimed.bundle.is_err() {
-        assert_eq!(fixture.divide(nothing_there(&claimed)).await, Held::Stale);
+        assert_eq!(fixture.divide(nothing_there(&claimed)).await, SettleAnswer::Stale);
     }
     assert_eq!(fixture.check().await.bundles.len(), 1);
 }
@@ -106,14 +106,14 @@ async fn a_bundle_of_a_later_version_waits_and_stands_before_nothing() {
     sweep(&fixture.store, P, LONG, false).await.expect("swept");
     let claimed = fixture.claim(LONG).await;
     let (unread, read): (Vec<_>, Vec<_>) = claimed.into_iter().partition(|c| c.claim.id == later);
-    assert_eq!(unread[0].bundle, Err(Some(CodecError::UnknownVersion(2))));
+    assert_eq!(unread[0].bundle, Err(CodecError::UnknownVersion(2)));
     assert_eq!(unread[0].opened, 4, "it was claimed, not opened");
-    assert!(read.iter().all(|c| c.bundle == Err(Some(CodecError::Poison))), "these were left: they are");
+    assert!(read.iter().all(|c| c.bundle == Err(CodecError::Poison)), "these were left: they are");
     let now = UnixMs(now_ms());
     fixture.store.put_off(P, &[unread[0].claim.clone()], 600_000).await.expect("put off");
     fixture.store.put_off(P, &[unread[0].claim.clone()], 600_000).await.expect("twice is once");
     let due: f64 =
-        fixture.command(&["ZSCORE", &fixture.key(&format!("due:{}", later.shelf())), later.as_str()]).await;
+        fixture.command(&["ZSCORE", &fixture.key(&format!("due:{}", later.due_set())), later.as_str()]).await;
     assert!(due as i64 >= now.0 + 500_000, "{due}");
     let opened: String = fixture.command(&["HGET", &fixture.key("opened"), later.as_str()]).await;
     assert_eq!(opened, "3");
@@ -122,7 +122,7 @@ async fn a_bundle_of_a_later_version_waits_and_stands_before_nothing() {
     let claimed = fixture.claim(LONG).await;
     assert_eq!(claimed.iter().flat_map(live).collect::<Vec<_>>(), ["now"]);
     for held in &claimed {
-        assert_eq!(fixture.settle(held).await, Held::Done(vec![]));
+        assert_eq!(fixture.settle(held).await, SettleAnswer::Applied(vec![]));
     }
     // Whoever can read it finds it as it was.
     rewrite(&fixture, later.as_str(), "\u{1}").await;
@@ -242,10 +242,10 @@ async fn a_key_outside_of_the_partitions_that_is_not_ours_gets_out_of_the_way_at
         let key = format!("{}:{name}", fixture.config.prefix);
         fixture.command::<()>(&["SET", &key, "not ours"]).await;
         let use_it = async || match name {
-            "audit" => fixture.store.append_to_trail(&[("who", "me")]).await,
+            "audit" => fixture.store.append_to_audit_log(&[("who", "me")]).await,
             "replays" => fixture.store.note_replay(&route(), Some("so far")).await,
             "paused" => fixture.store.paused(&route()).await.map(|_: Paused| ()),
-            _ => fixture.store.beat(&Presence::default(), &Known::default()).await.map(drop),
+            _ => fixture.store.heartbeat(&ReplicaStatus::default(), &KnownStore::default()).await.map(drop),
         };
         eventually(&format!("{name} can be used"), async || use_it().await).await;
         let kind: String = fixture.command(&["TYPE", &key]).await;

@@ -103,7 +103,7 @@ async fn an_uncovered_slot_costs_its_own_partitions_only() {
         other.keep(vec![unnamed(far(), "b")]).await;
         other.store.settle(*p, &[settlement(&claimed[0])]).await.expect("settled");
         sweep(&other.store, *p, 600_000, false).await.expect("swept");
-        other.store.audit(*p).await.expect("audited");
+        other.store.scrub(*p).await.expect("audited");
     }
     assert!(!waiting.is_finished(), "its own partition waits");
     assert!(sweep(&fixture.store, Partition(3), 600_000, false).await.is_err(), "and holds nobody up");

@@ -11,14 +11,14 @@ mod tls;
 
 use std::time::Duration;
 
-use postdate::store::config::{Durability, Wait};
+use postdate::store::config::{Durability, ReplicaWait};
 
 /// `replicated`: so many replicas, waited for this long.
 fn replicated(replicas: u32, millis: u64) -> Durability {
-    Durability::Replicated(Wait { replicas, timeout: Duration::from_millis(millis) })
+    Durability::Replicated(ReplicaWait { replicas, timeout: Duration::from_millis(millis) })
 }
 
 /// `fsynced`, likewise.
 fn fsynced(replicas: u32, millis: u64) -> Durability {
-    Durability::Fsynced(Wait { replicas, timeout: Duration::from_millis(millis) })
+    Durability::Fsynced(ReplicaWait { replicas, timeout: Duration::from_millis(millis) })
 }

@@ -2,7 +2,7 @@
 
 use postdate::domain::Partition;
 use postdate::store::config::{Login, Topology};
-use postdate::store::{Preflight, preflight};
+use postdate::store::{PreflightFailure, preflight};
 
 use crate::store::fixture::{StoreFixture, config_of, far, keep, past, settlement, unnamed};
 use crate::support::{Cluster, Redis, Sentinel, eventually, names};
@@ -27,7 +27,7 @@ async fn a_full_node_takes_nothing_in_and_lets_everything_out() {
     let second = fixture.at(fixture.p);
     let waiting = tokio::spawn(async move { second.keep(vec![unnamed(far(), "b")]).await });
     eventually("the writer waits", async || {
-        if fixture.store.writes_wait().is_some() { Ok(()) } else { Err("not yet") }
+        if fixture.store.write_failure().is_some() { Ok(()) } else { Err("not yet") }
     })
     .await;
     let elsewhere = fixture.at(Partition(other));
@@ -38,7 +38,7 @@ async fn a_full_node_takes_nothing_in_and_lets_everything_out() {
     assert!(!waiting.is_finished());
     cluster.node(full).command::<()>(&["CONFIG", "SET", "maxmemory", "0"]).await.expect("set");
     waiting.await.expect("stored in the end");
-    assert_eq!(fixture.store.writes_wait(), None);
+    assert_eq!(fixture.store.write_failure(), None);
     assert_eq!(fixture.check().await.bundles.len(), 1);
 }
 
@@ -86,7 +86,7 @@ async fn sentinels_and_the_master_are_logged_in_at() {
         config_of(topology, &names::unique("store"), 1)
     };
     match preflight(&with("hunter3"), true).await {
-        Err(Preflight::Away(why)) => assert!(!why.contains("hunter3"), "{why}"),
+        Err(PreflightFailure::Away(why)) => assert!(!why.contains("hunter3"), "{why}"),
         other => panic!("expected to wait, got {other:?}"),
     }
     let config = with("hunter2");
@@ -128,7 +128,7 @@ async fn a_cluster_without_one_of_our_slots_is_waited_for_at_start() {
     let config = config_of(cluster.topology(), &names::unique("store"), 8);
     let answer = preflight(&config, true).await;
     let said = "1 slots that the store uses are not served";
-    assert!(matches!(&answer, Err(Preflight::Away(why)) if why.contains(said)), "{answer:?}");
+    assert!(matches!(&answer, Err(PreflightFailure::Away(why)) if why.contains(said)), "{answer:?}");
     // Nobody's but this store's: three partitions fewer do not need it.
     assert_eq!(preflight(&config_of(cluster.topology(), &names::unique("store"), 3), true).await, Ok(()));
     cluster.cover(slot, node).await;

@@ -1,7 +1,7 @@
 //! Durability tiers: each one's waits and refusals.
 
 use postdate::store::config::{Config, Durability, Topology};
-use postdate::store::{Preflight, preflight};
+use postdate::store::{PreflightFailure, preflight};
 
 use super::{fsynced, replicated};
 use crate::store::fixture::{StoreFixture, config, far, past, settlement, unnamed};
@@ -72,7 +72,7 @@ async fn interleaving_10_what_no_replica_has_is_neither_stored_nor_claimed() {
         })
         .await;
         assert!(!claim.is_finished() && !write.is_finished(), "{program}: no replica has it");
-        assert!(fixture.store.writes_wait().is_some(), "and ingress says so");
+        assert!(fixture.store.write_failure().is_some(), "and ingress says so");
         replica.cont();
         let claimed = claim.await.expect("not cancelled").expect("claimed");
         assert_eq!(claimed.len(), 1, "{program}: once");
@@ -81,7 +81,7 @@ async fn interleaving_10_what_no_replica_has_is_neither_stored_nor_claimed() {
         let snapshot = fixture.check().await;
         assert_eq!(snapshot.bundles.len(), 2, "once");
         fixture.store.settle(fixture.p, &[settlement(&claimed[0])]).await.expect("settled");
-        assert_eq!(fixture.store.writes_wait(), None);
+        assert_eq!(fixture.store.write_failure(), None);
     }
 }
 
@@ -90,7 +90,7 @@ async fn too_few_replicas_are_waited_for_at_start_and_said() {
     let redis = Redis::shared().await;
     let answer = preflight(&tier(redis, replicated(1, 200)), true).await;
     let said = "0 replicas follow this master, and durability = \"replicated\" with wait_replicas = 1";
-    assert!(matches!(&answer, Err(Preflight::Away(why)) if why.contains(said)), "{answer:?}");
+    assert!(matches!(&answer, Err(PreflightFailure::Away(why)) if why.contains(said)), "{answer:?}");
 }
 
 /// A master that refuses to write without replicas: nothing is lost, and it goes on by itself.
@@ -109,7 +109,7 @@ async fn a_master_without_enough_replicas_refuses_and_is_asked_again() {
     let second = fixture.at(fixture.p);
     let write = tokio::spawn(async move { second.keep(vec![unnamed(far(), "b")]).await });
     eventually("the writer waits", async || {
-        if fixture.store.writes_wait().is_some() { Ok(()) } else { Err("not yet") }
+        if fixture.store.write_failure().is_some() { Ok(()) } else { Err("not yet") }
     })
     .await;
     assert!(!write.is_finished());
@@ -136,7 +136,7 @@ async fn fsynced_waits_for_disks_where_the_server_can() {
     let second = fixture.at(fixture.p);
     let write = tokio::spawn(async move { second.keep(vec![unnamed(far(), "b")]).await });
     eventually("the writer waits", async || {
-        if fixture.store.writes_wait().is_some() { Ok(()) } else { Err("not yet") }
+        if fixture.store.write_failure().is_some() { Ok(()) } else { Err("not yet") }
     })
     .await;
     assert!(!write.is_finished(), "one disk is not enough");
@@ -155,7 +155,7 @@ async fn fsynced_without_waitaof_needs_a_sync_of_each_write() {
     assert_eq!(stats, 0, "this is a Redis that does not have it");
     let config = tier(&redis, fsynced(0, 500));
     match preflight(&config, true).await {
-        Err(Preflight::Refused(why)) => {
+        Err(PreflightFailure::Refused(why)) => {
             let why = why.to_string();
             assert!(why.contains("needs WAITAOF") && why.contains("appendfsync always"), "{why}");
         }

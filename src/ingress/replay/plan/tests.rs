@@ -3,7 +3,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::*;
-use crate::domain::{Entry, Flags, Header, HeaderValue, Message, Origin, Route, testing};
+use crate::domain::{Entry, Flags, Header, HeaderValue, KafkaPosition, Message, Origin, Route, testing};
 use crate::ingress::replay::{Gathering, Judge, Reread};
 
 /// Two hours after all began.
@@ -15,7 +15,7 @@ const MINUTE: i64 = 60_000;
 /// `cancel a`, `move a 50`, `pass`, `bad`.
 struct Site {
     route: Arc<Route>,
-    known: Vec<(Entry, Standing)>,
+    known: Vec<(Entry, ScannedState)>,
     bounds: Bounds,
 }
 
@@ -51,7 +51,7 @@ impl Site {
         let body = Some(Bytes::from(format!("{offset}")));
         let message = Message { origin: Origin::Kafka, key: None, body, headers, properties: None };
         let produced = Some(UnixMs(BEGAN + offset * MINUTE));
-        Reread { position: (3, offset), message, malformed: None, produced }
+        Reread { position: KafkaPosition { partition: 3, offset }, message, malformed: None, produced }
     }
 
     fn judged(&self, offset: i64, text: &str) -> Again {
@@ -59,10 +59,10 @@ impl Site {
     }
 
     /// The store has this one, due at that minute.
-    fn has(mut self, offset: i64, text: &str, minutes: i64, standing: Standing) -> Self {
+    fn has(mut self, offset: i64, text: &str, minutes: i64, standing: ScannedState) -> Self {
         let again = self.judged(offset, text);
         let mut entry = Entry::new(UnixMs(BEGAN + minutes * MINUTE), again.message.clone());
-        entry.position = Some((3, offset));
+        entry.position = Some(KafkaPosition { partition: 3, offset });
         if let Asks::Delayed { id: Some(id), .. } | Asks::Reschedule { id, .. } = &again.asks {
             entry.id = Some(id.clone());
             entry.flags = Flags(Flags::NAMED);
@@ -82,7 +82,8 @@ impl Site {
     /// What is to be done with each record, from offset 1 on; what is nothing is left out.
     fn plan(&self, records: &[&str]) -> (Vec<(i64, String)>, Tally) {
         let known = self.known();
-        let mut planner = Planner::new(self.bounds, &self.route.policy, &known, (3, 1));
+        let mut planner =
+            Planner::new(self.bounds, &self.route.policy, &known, KafkaPosition { partition: 3, offset: 1 });
         let records: Vec<Again> = (1..).zip(records).map(|(at, text)| self.judged(at, text)).collect();
         for record in &records {
             planner.take(record);
@@ -100,7 +101,7 @@ impl Site {
                 Step::Reschedule { of, due } => format!("move {of} to {}", minutes(due)),
                 Step::Bury => "bury".to_owned(),
             };
-            Some((record.position.1, said))
+            Some((record.position.offset, said))
         });
         let steps: Vec<_> = steps.collect();
         let t = plan.tally;
@@ -131,13 +132,13 @@ fn of_an_empty_store_all_that_waited_comes_back_and_nothing_that_passed() {
 
 #[test]
 fn what_the_store_has_is_left_out_whatever_its_state() {
-    for standing in [Standing::Pending, Standing::InFlight, Standing::Ended] {
+    for standing in [ScannedState::Pending, ScannedState::InFlight, ScannedState::Ended] {
         let site = Site::new().has(1, "store - 300", 300, standing).has(2, "store a 300", 300, standing);
         let tally = site.comes_to(&["store - 300", "store a 300"], &[]);
         assert_eq!(tally.there, 2);
     }
     // The topic was made anew: the same position, another record.
-    let site = Site::new().has(1, "store - 300", 300, Standing::Pending);
+    let site = Site::new().has(1, "store - 300", 300, ScannedState::Pending);
     let other = Site::record(1, "store - 300");
     let mut again = Judge::new(&site.route, "s", NOW).judge(other);
     again.content ^= 1;
@@ -148,9 +149,9 @@ fn what_the_store_has_is_left_out_whatever_its_state() {
 fn a_cancelled_one_is_not_stored_and_one_that_the_store_has_is_cancelled() {
     let tally = Site::new().comes_to(&["store a 300", "cancel a", "cancel nobody"], &[]);
     assert_eq!(tally.settled, 3);
-    let site = Site::new().has(1, "store a 300", 300, Standing::Pending);
+    let site = Site::new().has(1, "store a 300", 300, ScannedState::Pending);
     site.comes_to(&["store a 300", "cancel a"], &[(2, "cancel 1")]);
-    let before = Site::new().has(0, "store a 300", 300, Standing::Pending);
+    let before = Site::new().has(0, "store a 300", 300, ScannedState::Pending);
     before.comes_to(&["cancel a"], &[(1, "cancel 0")]);
     // It was cancelled when its time had come, but nobody published it.
     Site::new().comes_to(&["store a 2", "pass", "pass", "cancel a"], &[]);
@@ -159,11 +160,11 @@ fn a_cancelled_one_is_not_stored_and_one_that_the_store_has_is_cancelled() {
 #[test]
 fn a_moved_one_is_stored_at_its_last_moment() {
     Site::new().comes_to(&["store a 300", "move a 400", "move a 500"], &[(1, "store at 500 named")]);
-    let unmoved = Site::new().has(1, "store a 300", 300, Standing::Pending);
+    let unmoved = Site::new().has(1, "store a 300", 300, ScannedState::Pending);
     unmoved.comes_to(&["store a 300", "move a 400"], &[(2, "move 1 to 400")]);
     for moved in [400, 450] {
         // By the command already, or by somebody since.
-        let site = Site::new().has(1, "store a 300", moved, Standing::Pending);
+        let site = Site::new().has(1, "store a 300", moved, ScannedState::Pending);
         site.comes_to(&["store a 300", "move a 400"], &[]);
     }
     // A reschedule without its message is a message; so it was then.
@@ -173,7 +174,7 @@ fn a_moved_one_is_stored_at_its_last_moment() {
         &[(1, "store at 2"), (4, "store at 400 named")],
     );
     // The store was wiped between the two, so that it took the command for a message.
-    let wiped = Site::new().has(2, "move a 400", 400, Standing::Pending);
+    let wiped = Site::new().has(2, "move a 400", 400, ScannedState::Pending);
     wiped.comes_to(&["store a 300", "move a 400"], &[(1, "store at 400 named instead of 2")]);
 }
 
@@ -182,9 +183,9 @@ fn a_name_is_one_message_while_it_waits() {
     Site::new().comes_to(&["store a 300", "store a 400"], &[(1, "store at 300 named")]);
     let replaces = Site::new().replace();
     replaces.comes_to(&["store a 300", "store a 400"], &[(2, "store at 400 named")]);
-    let kept = Site::new().replace().has(1, "store a 300", 300, Standing::Pending);
+    let kept = Site::new().replace().has(1, "store a 300", 300, ScannedState::Pending);
     kept.comes_to(&["store a 300", "store a 400"], &[(2, "store at 400 named instead of 1")]);
-    let later = Site::new().has(2, "store a 400", 400, Standing::Pending);
+    let later = Site::new().has(2, "store a 400", 400, ScannedState::Pending);
     later.comes_to(&["store a 300", "store a 400"], &[]);
 }
 
@@ -198,7 +199,7 @@ fn one_that_fell_due_long_ago_leaves_its_name_to_the_next() {
     Arc::make_mut(&mut remembers.route).policy.dedupe_ms = 10 * MINUTE;
     remembers.comes_to(&["store a 2", "pass", "pass", "store a 400"], &[(1, "store at 2")]);
     // The store was wiped after the first; the second came into the new one.
-    let wiped = Site::new().has(4, "store a 400", 400, Standing::Pending);
+    let wiped = Site::new().has(4, "store a 400", 400, ScannedState::Pending);
     wiped.comes_to(&["store a 2", "pass", "pass", "store a 400"], &[(1, "store at 2")]);
 }
 

@@ -1,20 +1,20 @@
 -- claim: due -> in flight, under a token and a deadline.
 --
--- Of a route whose keys leave in order one holder at a time may claim, its bundles in the order of their due times
--- and stamps. Another one may once the holder's time is over and no claim stands whose time is: what it held is due
--- again by then, so that its successor sees all of it. While a deadline lies more than a lease ahead (the clock
--- stepped) nobody may.
--- KEYS  the fixed ones; then the due zsets of the shelves to be served (from a read-only peek), in their order
--- ARGV  lane number answered; ordered: route, holder, "1" if it may become the holder (again), up to which
---       moment at least, keys to be freed, and
---       these; token, look-ahead ms, lease ms, bundles at most, shelves;
---       then per shelf: shelf, messages at most (the first bundle of a shelf is always taken)
--- returns {s, us, went_back, answer}: per bundle a text: "due id", or where there is something to say of it
---       "* due expiries opened gone done id", gone and done "-" where there is no bitmap;
---       ordered: before them "n" if it has become the holder or "o", due and id of the first bundle that was due and is
---       left or ""; or nothing was done and instead of all that: "h", for how many ms another may still hold it;
---       "l": it was the holder, and is not any more
--- atomic: all of it. costs: a few commands a shelf, whatever it holds; bodies stay outside.
+-- On an ordered route one owner at a time may claim, its bundles in the order of their due times and sequence numbers.
+-- Another one may take over once the owner's time is over and no claim with a passed deadline is left. The owner's
+-- bundles are due again by then, so its successor sees all of them. While a deadline lies more than a lease ahead (the
+-- clock stepped), nobody may claim.
+-- KEYS  the fixed ones; then the due sets to be served (from a read-only peek), in their order
+-- ARGV  caller number answered; ordered: route, claimant, "1" if it may become the owner (again), the moment up to
+--       which to claim at least, keys to be freed, and these;
+--       token, lookahead ms, lease ms, bundles at most, due sets;
+--       then per due set: due set, messages at most (the first bundle of a due set is always taken)
+-- returns {s, us, rolled_back, answer}: per bundle a text: "due id", or if there is more to say
+--       "* due expiries opened gone done id", gone and done "-" without a bitmap;
+--       ordered: before them "n" if the claimant has become the owner or "o" if it was, then due and id of the first
+--       due bundle that is left or "". If nothing was done, instead of all that: "h" and for how many ms another
+--       may still own the route; or "l": the claimant was the owner, and is not any more
+-- atomic: all of it. costs: a few commands a due set, whatever it holds; bodies stay outside.
 local before = repeated()
 if before then
   return before
@@ -23,14 +23,14 @@ local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, #KEYS, 'zset')
 if wrong then
   return refuse(wrong)
 end
-local route, holder, may_take, least, freed
+local route, claimant, may_take, least, freed
 if ORDERED then
-  route, holder, may_take, least, freed = arg(), arg(), arg() == '1', num(), {}
+  route, claimant, may_take, least, freed = arg(), arg(), arg() == '1', num(), {}
   for i = 1, num() do
     freed[i] = arg()
   end
 end
-local token, horizon, lease, room, shelves = arg(), now + num(), num(), num(), num()
+local token, horizon, lease, room, due_sets = arg(), now + num(), num(), num(), num()
 -- Lua cannot unpack more than some thousands.
 room = math.min(room, 1000)
 local deadline = int(now + lease)
@@ -39,16 +39,17 @@ if ORDERED then
 end
 local until_ms = int(horizon)
 
--- Whether the route is the holder's from here on, and if not, why.
-local function take_hold()
+-- Takes or keeps the ownership of the route for the claimant. Returns the letter of the answer, and if it is
+-- not the owner, how long to wait.
+local function take_ownership()
   local field = 'h:' .. route
   local owner, ends = string.match(redis.call('HGET', ORDER, field) or '', '^(%S+) (%d+)$')
   ends = tonumber(ends) or 0
-  if owner == holder and ends > now and ends <= now + lease then
-    redis.call('HSET', ORDER, field, holder .. ' ' .. deadline)
+  if owner == claimant and ends > now and ends <= now + lease then
+    redis.call('HSET', ORDER, field, claimant .. ' ' .. deadline)
     return 'o'
   end
-  if owner == holder and not may_take then
+  if owner == claimant and not may_take then
     return 'l', 0
   end
   if redis.call('ZCOUNT', CLAIMS, '(' .. deadline, '+inf') > 0 then
@@ -64,14 +65,14 @@ local function take_hold()
   if redis.call('ZCOUNT', CLAIMS, '-inf', int(now)) > 0 then
     return 'h', 1000
   end
-  redis.call('HSET', ORDER, field, holder .. ' ' .. deadline)
+  redis.call('HSET', ORDER, field, claimant .. ' ' .. deadline)
   return 'n'
 end
 
 local reply, front = {}, nil
 if ORDERED then
   local wait
-  reply[1], wait = take_hold()
+  reply[1], wait = take_ownership()
   if wait then
     return answer({ reply[1], int(wait) })
   end
@@ -80,10 +81,10 @@ if ORDERED then
   end
 end
 local ids, scores = {}, {}
-for s = 1, shelves do
-  local due, shelf, messages = KEYS[FIXED + s], arg(), num()
+for s = 1, due_sets do
+  local due, due_set, messages = KEYS[FIXED + s], arg(), num()
   if room > 0 then
-    -- A few at a time, ever more: what is read and then left costs as much as what is taken.
+    -- A few at a time, ever more: an entry that is read and then left costs as much as one that is taken.
     local taken, claims, tokens, step, full = 0, {}, {}, 8, false
     repeat
       step = math.min(2 * step, room - taken)
@@ -107,10 +108,10 @@ for s = 1, shelves do
       redis.call('HSET', TOKENS, unpack(tokens))
       redis.call('ZREMRANGEBYRANK', due, 0, taken - 1)
     end
-    reindex(due, shelf)
+    reindex(due, due_set)
     if taken == 0 then
-      -- A head without its due zset, or with another score, would be peeked at for ever.
-      lead(shelf)
+      -- A head without its due set, or with another score, would be peeked at for ever.
+      update_head(due_set)
     end
   end
   if ORDERED and not front then
@@ -131,8 +132,8 @@ if #ids > 0 then
   local n = #reply
   for i, id in ipairs(ids) do
     local expired, opened = tonumber(expiries[i] or 0) or 0, 0
-    -- The mark is raised before anyone decodes it: what kills its reader is known by it. A single message
-    -- judges only itself; its expiries are enough.
+    -- Count the opening before anyone decodes the bundle: a bundle that kills its reader is known by it. A
+    -- single message judges only itself, so its expiries are enough.
     if expired >= 2 and (count_of(id) or 1) > 1 then
       opened = count_up(OPENED, id)
     end

@@ -1,19 +1,19 @@
--- divide: a bundle of which something remains. What is confirmed leaves; what failed goes back as new
--- bundles; what is unresolved is held on in a bundle born claimed; what is hopeless becomes a dead letter.
+-- divide: settles a bundle of which something remains. Confirmed messages leave. Failed messages go back as new
+-- bundles. Unresolved messages stay in flight in a bundle that is born claimed. Hopeless messages become dead letters.
 --
--- KEYS  the fixed ones; the old blob; then D due zsets; B new blobs; X dead letters; G graves; put_back
--- ARGV  lane number answered; id, token, bitmap of what is confirmed, "1" if its blob was not there; D B X G;
---       D times: shelf
---       B times: id, place of its due zset, first due ms, blob, token or "", lease ms, expiries
---       X times: dead id, place of its grave, blob
---       G times: grave
+-- KEYS  the fixed ones; the old blob; then D due sets; B new blobs; X dead letters; G dead-letter queues; put_back
+-- ARGV  caller number answered; id, token, bitmap of the confirmed, "1" if its blob was missing; D B X G;
+--       D times: due set
+--       B times: id, place of its due set, first due ms, blob, token or "", lease ms, expiries
+--       X times: dead id, place of its queue, blob
+--       G times: queue
 --       names to free: count, then name, index
 --       names to move: count, then name, old index, place of the new bundle, new index
---       where its keys leave in order: keys that are held from here on, each with its value: count, then key, "due
---       from to" (a message of the key that would go before (due, from) goes behind (due, to)); the highest stamp given
+--       ordered: keys that are held from here on: count, then key, "due from to" (a message of the key that would go
+--       before (due, from) goes behind (due, to)); the highest sequence number given
 --       bundles that go back after they were due: count, then id, when they were to be delivered
---       what to remember, see `remember`
--- returns {s, us, went_back, answer}: "o" done, "s" stale, or the blob that was not there is there: its claim stays
+--       names to remember, see `remember`
+-- returns {s, us, rolled_back, answer}: "o" done; "s" stale, or the missing blob is there: its claim stays
 -- atomic: all of it. costs: the new blobs pass through here: the rare path. Runs at maxmemory.
 local before = repeated()
 if before then
@@ -27,7 +27,7 @@ local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, FIXED + 1, 'string')
 if wrong then
   return refuse(wrong)
 end
-if not held_by(id, token) or (missing and redis.call('STRLEN', old) > 0) then
+if not owned_by(id, token) or (missing and redis.call('STRLEN', old) > 0) then
   if redis.call('EXISTS', old) == 1 and ones(confirmed) > 0 then
     redis.call('HSET', DONE, id, union(redis.call('HGET', DONE, id), confirmed))
   end
@@ -43,10 +43,10 @@ if not held_by(id, token) or (missing and redis.call('STRLEN', old) > 0) then
   end
   return answer('s')
 end
-local shelves, fresh, back = {}, {}, {}
+local due_sets, fresh, back = {}, {}, {}
 local add, enter = tally()
 for i = 1, D do
-  shelves[i] = arg()
+  due_sets[i] = arg()
 end
 local route = route_of(id)
 for i = 1, B do
@@ -72,24 +72,24 @@ for i = 1, B do
 end
 for due, members in pairs(back) do
   redis.call('ZADD', KEYS[FIXED + 1 + due], unpack(members))
-  reindex(KEYS[FIXED + 1 + due], shelves[due])
+  reindex(KEYS[FIXED + 1 + due], due_sets[due])
 end
 enter()
 local dead = {}
 for i = 1, X do
-  dead[i] = { id = arg(), grave = num(), bytes = 0 }
+  dead[i] = { id = arg(), queue = num(), bytes = 0 }
   local blob = arg()
   dead[i].bytes = #blob
   redis.call('SET', KEYS[FIXED + 1 + D + B + i], blob)
 end
 for i = 1, G do
-  local grave, ids, bytes = arg(), {}, 0
+  local queue, ids, bytes = arg(), {}, 0
   for _, d in ipairs(dead) do
-    if d.grave == i then
+    if d.queue == i then
       ids[#ids + 1], bytes = d.id, bytes + d.bytes
     end
   end
-  bury(KEYS[#KEYS - G - 1 + i], grave, ids, bytes)
+  add_dead_letters(KEYS[#KEYS - G - 1 + i], queue, ids, bytes)
 end
 for _ = 1, num() do
   local name, index = arg(), arg()
@@ -117,7 +117,7 @@ if ORDERED then
     local key, value = arg(), arg()
     redis.call('HSET', ORDER, 'k:' .. route .. '/' .. key, value)
   end
-  raise_stamp(num())
+  raise_sequence(num())
 end
 for _ = 1, num() do
   local new, asked = arg(), num()

@@ -1,10 +1,10 @@
--- give_back: claims that their holder will not use are due again at once, not when they expire.
+-- give_back: claims that their owner will not use are due again at once, not when they expire.
 --
--- KEYS  the fixed ones; then one due zset per bundle
--- ARGV  "", or of bundles that their holder could not read: after how many ms they are due again, at least; bundles;
---       per bundle: id, token, bitmap of what is confirmed or "";
---       then what to remember, see `remember`
--- returns {s, us, 0, answer}: one letter a bundle: o back, s stale
+-- KEYS  the fixed ones; then one due set per bundle
+-- ARGV  "", or for bundles that their owner could not read: after how many ms they are due again, at least; bundles;
+--       per bundle: id, token, bitmap of the confirmed or "";
+--       then names to remember, see `remember`
+-- returns {s, us, 0, answer}: one letter a bundle: o returned, s stale
 -- atomic: all of it. costs: a few commands a bundle.
 local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, #KEYS, 'zset')
 if wrong then
@@ -13,18 +13,18 @@ end
 local results, back, wait = {}, 0, num()
 for i = 1, num() do
   local id, token, confirmed = arg(), arg(), arg()
-  local score = held_by(id, token)
+  local score = owned_by(id, token)
   if score then
     local due, opened = tonumber(score) or now, wait and redis.call('HGET', OPENED, id)
     if wait and wait > 0 then
       due = math.max(due, now + wait)
     end
     if opened then
-      -- It was counted when it was claimed, and was not opened.
+      -- The claim counted an opening, and the bundle was not opened.
       redis.call('HSET', OPENED, id, int(math.max((tonumber(opened) or 0) - 1, 0)))
     end
     redis.call('ZADD', KEYS[FIXED + i], int(due), id)
-    reindex(KEYS[FIXED + i], shelf_of(id))
+    reindex(KEYS[FIXED + i], due_set_of(id))
     if confirmed ~= '' then
       redis.call('HSET', DONE, id, union(redis.call('HGET', DONE, id), confirmed))
     end

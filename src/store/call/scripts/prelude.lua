@@ -1,26 +1,26 @@
 -- Shared by every script: it stands before each of them. Reads nothing but TIME by itself.
 --
--- KEYS[1..12] are the same in every script:
---   1 idx      zset: shelf (route/slice) -> its earliest due ms
+-- KEYS[1..12] are the same in every script. A due set reads route/slice:
+--   1 idx      zset: due set -> its earliest due ms
 --   2 claims   zset: bundle id -> deadline ms
---   3 tokens   hash: bundle id -> "token score": who may settle it, and where it lay in its due zset
---   4 gone     hash: bundle id -> bitmap of what was cancelled, moved or suppressed
---   5 done     hash: bundle id -> bitmap of what is confirmed
+--   3 tokens   hash: bundle id -> "token score": who may settle it, and its score in its due set
+--   4 gone     hash: bundle id -> bitmap of the messages that were cancelled, moved or suppressed
+--   5 done     hash: bundle id -> bitmap of the confirmed messages
 --   6 expiries hash: bundle id -> how often a claim on it expired
 --   7 opened   hash: bundle id -> how often it was opened after that
 --   8 names    hash: route/name -> "bundle index"
---   9 counts   hash: n:route messages, b:route bytes, d:grave dead letters, x:grave their bytes; moves: see
---              `moved`. A grave is a route's failed (`route`) or invalid (`route/invalid`) dead letters
---  10 calls    hash: lane -> "number seconds answer": the last answer of each caller
---  11 heads    zset: of each route the shelf that is due first -> its score in `idx`: what a look reads
+--   9 counts   hash: n:route messages, b:route bytes, d:queue dead letters, x:queue their bytes; moves: see
+--              `moved`. A dead-letter queue has a route's failed (`route`) or invalid (`route/invalid`) dead letters
+--  10 calls    hash: caller -> "number seconds answer": the last answer to each caller
+--  11 heads    zset: of each route the due set that is due first -> its score in `idx`: what claimers read
 --  12 shelves  zset, all scores 0: "route/due/slice" for each entry of `idx`, due with 16 digits: in this order
---              the shelves of a route lie side by side, the earliest first
--- and where the call concerns a route that remembers what it delivered (`REMEMBERS`):
+--              the due sets of a route lie side by side, the earliest first
+-- and if the call concerns a route that remembers delivered names (`REMEMBERS`):
 --  13 delivered zset: route/name -> until when the name stays taken, ms
--- and where it concerns a route whose keys leave in order (`ORDERED`), as the last of the fixed ones:
---     order    hash: h:route -> "holder deadline": who alone may claim of it, see claim.lua;
+-- and if it concerns an ordered route (`ORDERED`), as the last of the fixed ones:
+--     order    hash: h:route -> "owner deadline": who alone may claim of it, see claim.lua;
 --              k:route/key -> "due from to": behind which messages of a held key go, see divide.lua;
---              stamp -> the highest stamp given so far, see write.lua
+--              stamp -> the highest sequence number given so far, see write.lua
 -- Bitmaps are texts of 0 and 1, one per message: short, and readable by whoever has to look.
 local IDX, CLAIMS, TOKENS, GONE, DONE, EXPIRIES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local OPENED, NAMES, COUNTS, CALLS = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
@@ -56,7 +56,7 @@ end
 if ORDERED then
   KINDS[#KINDS + 1] = 'hash'
 end
--- Keys that were not there when they were looked at: nothing need be read or removed of them.
+-- Keys that did not exist when they were checked: nothing need be read or removed of them.
 local absent = {}
 local function wrong_kind(from, to, kind)
   for i = from, to do
@@ -69,7 +69,7 @@ local function wrong_kind(from, to, kind)
   end
 end
 
--- How long blobs are, checked as well: 0 where there is none. One command a blob, where two would do the same.
+-- The lengths of blobs, with a check of their types. 0 for a missing blob. One command a blob instead of two.
 local function lengths(from, to)
   local found = {}
   for i = from, to do
@@ -82,14 +82,14 @@ local function lengths(from, to)
   return found
 end
 
--- Never fails, whatever stands there: an error in the middle would keep half of a transition.
+-- Never fails, whatever the id is: an error in the middle would keep half of a transition.
 local function count_of(id)
   return tonumber(string.match(id, '%.(%w+)$') or '1', 36) or 1
 end
 local function route_of(id)
   return string.match(id, '^[^/]+')
 end
-local function shelf_of(id)
+local function due_set_of(id)
   return string.match(id, '^(.*)/')
 end
 
@@ -129,7 +129,8 @@ local function union(a, b)
   end
   return string.sub(table.concat(out), 1, length)
 end
--- Whether each of so many messages is in one of two bitmaps. One of the first that are not in the one mostly answers.
+-- Tells whether each of `count` messages is in one of two bitmaps. The first messages that are not in `a`
+-- mostly decide.
 local function is_covered(a, b, count)
   local open, looked = string.find(a, '0', 1, true), 0
   while open and looked < 32 and is_set(b, open - 1) do
@@ -141,27 +142,27 @@ local function is_covered(a, b, count)
   return not open and #a >= count
 end
 
--- A shelf's member of `SHELVES`, and the shelf of a member; nil for what is none.
-local function place_of(shelf, due)
-  local route = route_of(shelf) or ''
-  return route .. '/' .. string.format('%016.0f', due) .. string.sub(shelf, #route + 1)
+-- The member of `SHELVES` for a due set, and the due set of a member: nil for a malformed one.
+local function place_of(due_set, due)
+  local route = route_of(due_set) or ''
+  return route .. '/' .. string.format('%016.0f', due) .. string.sub(due_set, #route + 1)
 end
-local function shelf_at(place)
+local function due_set_at(place)
   local route, slice = string.match(place, '^([^/]*)/%-?%d+(.*)$')
   return route and route .. slice
 end
 
--- The two shelves of a route that are due first, each with its score. What `IDX` says otherwise about is removed from
--- `SHELVES` on the way.
+-- The two due sets of a route that are due first, each with its score. Removes members of `SHELVES` that
+-- disagree with `IDX` on the way.
 local function earliest(route)
   repeat
     local found, stale = {}, false
     for _, place in ipairs(
       redis.call('ZRANGEBYLEX', SHELVES, '[' .. route .. '/', '(' .. route .. '0', 'LIMIT', 0, 2)) do
-      local shelf = shelf_at(place)
-      local score = shelf and redis.call('ZSCORE', IDX, shelf)
-      if score and place == place_of(shelf, score) then
-        found[#found + 1], found[#found + 2] = shelf, score
+      local due_set = due_set_at(place)
+      local score = due_set and redis.call('ZSCORE', IDX, due_set)
+      if score and place == place_of(due_set, score) then
+        found[#found + 1], found[#found + 2] = due_set, score
       else
         redis.call('ZREM', SHELVES, place)
         stale = true
@@ -173,59 +174,59 @@ local function earliest(route)
   until false
 end
 
--- Makes `HEADS` tell the truth about a route of which this shelf has changed: the head before was this one or is the
--- second now.
-local function lead(shelf)
-  local first, score, second = earliest(route_of(shelf) or '')
+-- Updates `HEADS` for a route of which this due set has changed: the head before was this one, or is the second
+-- now.
+local function update_head(due_set)
+  local first, score, second = earliest(route_of(due_set) or '')
   if first then
     redis.call('ZADD', HEADS, score, first)
   end
-  if first ~= shelf then
-    redis.call('ZREM', HEADS, shelf)
+  if first ~= due_set then
+    redis.call('ZREM', HEADS, due_set)
   end
   if second then
     redis.call('ZREM', HEADS, second)
   end
 end
 
--- Makes the index tell the truth about one shelf.
-local function reindex(due, shelf)
-  local head, was = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES'), redis.call('ZSCORE', IDX, shelf)
+-- Updates the indexes for one due set.
+local function reindex(due, due_set)
+  local head, was = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES'), redis.call('ZSCORE', IDX, due_set)
   if (head[2] or false) == was then
     return
   end
   if head[1] then
-    redis.call('ZADD', IDX, head[2], shelf)
-    redis.call('ZADD', SHELVES, 0, place_of(shelf, head[2]))
+    redis.call('ZADD', IDX, head[2], due_set)
+    redis.call('ZADD', SHELVES, 0, place_of(due_set, head[2]))
   else
-    redis.call('ZREM', IDX, shelf)
+    redis.call('ZREM', IDX, due_set)
   end
   if was then
-    redis.call('ZREM', SHELVES, place_of(shelf, was))
+    redis.call('ZREM', SHELVES, place_of(due_set, was))
   end
-  lead(shelf)
+  update_head(due_set)
 end
 
--- These fields of a hash; nothing of one that was not there.
+-- These fields of a hash. None if the hash did not exist.
 local function fields(key, ids)
   return absent[key] and {} or redis.call('HMGET', key, unpack(ids))
 end
 
--- Whose claim it is, by what `TOKENS` holds of it: the score it came from, if the token is the one that holds it.
-local function is_held(held, token)
-  if not held then
+-- Checks an entry of `TOKENS` against a token. Returns the score in the due set if the token owns the claim.
+local function is_owned(entry, token)
+  if not entry then
     return nil
   end
-  local mark = string.find(held, ' ', 1, true)
-  if mark and string.sub(held, 1, mark - 1) == token then
-    return string.sub(held, mark + 1)
+  local space = string.find(entry, ' ', 1, true)
+  if space and string.sub(entry, 1, space - 1) == token then
+    return string.sub(entry, space + 1)
   end
 end
-local function held_by(id, token)
-  return is_held(redis.call('HGET', TOKENS, id), token)
+local function owned_by(id, token)
+  return is_owned(redis.call('HGET', TOKENS, id), token)
 end
 
--- A count that is no number any more must not stop a transition in the middle: the audit sets it right.
+-- A malformed count must not stop a transition in the middle: a scrub corrects it.
 local function add_count(field, n)
   redis.pcall('HINCRBY', COUNTS, field, int(n))
 end
@@ -238,15 +239,15 @@ local function add_counts(route, messages, bytes)
   end
 end
 
--- One more of a bundle's expiries or openings; from one where what stands there is no number.
+-- Adds one to a bundle's expiries or openings. A malformed number starts again from one.
 local function count_up(key, id)
   local n = (tonumber(redis.call('HGET', key, id) or 0) or 0) + 1
   redis.call('HSET', key, id, int(n))
   return n
 end
 
--- Enters dead letters, whose blobs are there and have so many bytes together, into their grave.
-local function bury(key, grave, ids, bytes)
+-- Adds dead letters to their queue. Their blobs exist and have `bytes` bytes together.
+local function add_dead_letters(key, queue, ids, bytes)
   if #ids == 0 then
     return
   end
@@ -255,29 +256,29 @@ local function bury(key, grave, ids, bytes)
     members[2 * i - 1], members[2 * i] = int(now), id
   end
   redis.call('ZADD', key, unpack(members))
-  add_count('d:' .. grave, #ids)
-  add_count('x:' .. grave, bytes)
+  add_count('d:' .. queue, #ids)
+  add_count('x:' .. queue, bytes)
 end
 
--- Removes a dead letter; whether it was there.
-local function unbury(key, grave, id, blob)
+-- Removes a dead letter. Returns whether it was there.
+local function remove_dead_letter(key, queue, id, blob)
   if redis.call('ZREM', key, id) == 0 then
     return false
   end
-  add_count('d:' .. grave, -1)
-  add_count('x:' .. grave, -redis.call('STRLEN', blob))
+  add_count('d:' .. queue, -1)
+  add_count('x:' .. queue, -redis.call('STRLEN', blob))
   redis.call('UNLINK', blob)
   return true
 end
 
--- Bundles that an unnumbered call moved: whoever counts must know (numbered calls say so by their number).
+-- Counts bundles that an unnumbered call moved, for recounts. Numbered calls show by their number.
 local function moved(bundles)
   if bundles > 0 then
     add_count('moves', bundles)
   end
 end
 
--- Counts of several bundles, by route: one command a route, however many they are.
+-- Sums up counts of several bundles by route: one command a route, however many bundles.
 local function tally()
   local messages, bytes = {}, {}
   local function add(route, more, longer)
@@ -292,8 +293,8 @@ local function tally()
   return add, enter
 end
 
--- Removes every trace of bundles but their places in a due zset: per bundle its id, its blob, how long that is, and
--- how many messages of it still count. A command for all of them wherever there is one; none for a key that is
+-- Removes every trace of bundles but their entries in due sets: per bundle its id, its blob, its length, and
+-- how many of its messages still count. One command for all of them wherever possible. None for a key that is
 -- `missing`.
 local function forget(bundles, missing)
   if #bundles == 0 then
@@ -324,13 +325,13 @@ end
 
 local remembered, remember
 if REMEMBERS then
-  -- Whether the name's message was delivered not too long ago.
+  -- Tells whether the name's message was delivered recently enough.
   remembered = function(name)
     local ends = redis.call('ZSCORE', DELIVERED, name)
     return ends and tonumber(ends) > now
   end
-  -- What was delivered stays known, whoever's claim it was: the broker has it. Reads the rest of ARGV: per route
-  -- how many ms, names, and per name: name.
+  -- A delivered name stays known, whoever owned the claim: the broker has the message. Reads the rest of ARGV:
+  -- per route how many ms, names, and per name: name.
   remember = function()
     while at < #ARGV do
       local ends, members = int(now + num()), {}
@@ -348,33 +349,33 @@ if REMEMBERS then
   end
 end
 
-local prolong, raise_stamp
+local prolong, raise_sequence
 if ORDERED then
-  -- A route's holder has it for at least as long as any claim of its: its successor must see all of them.
+  -- A route's owner has it for at least as long as any of its claims: its successor must see all of them.
   prolong = function(route, deadline)
     local entry = redis.call('HGET', ORDER, 'h:' .. route)
-    local holder, ends = string.match(entry or '', '^(%S+) (%d+)$')
-    if holder and tonumber(ends) < deadline then
-      redis.call('HSET', ORDER, 'h:' .. route, holder .. ' ' .. int(deadline))
+    local owner, ends = string.match(entry or '', '^(%S+) (%d+)$')
+    if owner and tonumber(ends) < deadline then
+      redis.call('HSET', ORDER, 'h:' .. route, owner .. ' ' .. int(deadline))
     end
   end
-  raise_stamp = function(stamp)
-    if stamp > (tonumber(redis.call('HGET', ORDER, 'stamp') or nil) or 0) then
-      redis.call('HSET', ORDER, 'stamp', int(stamp))
+  raise_sequence = function(sequence)
+    if sequence > (tonumber(redis.call('HGET', ORDER, 'stamp') or nil) or 0) then
+      redis.call('HSET', ORDER, 'stamp', int(sequence))
     end
   end
 end
 
--- A caller's lane numbers its calls: a call that is run twice answers what it answered first, one that was
--- overtaken changes nothing, and a number below what the caller was already answered means that the store
--- went back. Every answer is kept, a refusal too: a copy that comes late, when what refused it is gone, would be
--- applied beside the next try. Only where `calls` itself is damaged is there no place to keep it.
--- ARGV: lane, number, highest number answered.
-local lane, number, answered
-local went_back, new_lane = 0, false
+-- A caller numbers its calls. A call that is run twice answers what it answered first. A call that was
+-- overtaken changes nothing. A number below what the caller was already answered means that the store rolled
+-- back. Every answer is kept, a refusal too: a late copy of a refused call would otherwise be applied beside
+-- the next try. Only if `calls` itself is damaged is there no place to keep it.
+-- ARGV: caller, number, highest number answered.
+local caller, number, answered
+local rolled_back, new_caller = 0, false
 local function repeated()
-  lane, number, answered = arg(), num(), num()
-  local last = redis.pcall('HGET', CALLS, lane)
+  caller, number, answered = arg(), num(), num()
+  local last = redis.pcall('HGET', CALLS, caller)
   if type(last) == 'table' then
     return last
   end
@@ -383,8 +384,9 @@ local function repeated()
     local n, _, answer = string.match(last, '^(%d+) (%d+) (.*)$')
     last_number = tonumber(n) or 0
     if last_number == number then
-      -- Whoever repeats a call may be waiting for replicas, and a wait after a call that wrote nothing says yes.
-      redis.call('HSET', CALLS, lane, last)
+      -- A caller that repeats a call may wait for replicas, and a wait after a call that wrote nothing says
+      -- yes.
+      redis.call('HSET', CALLS, caller, last)
       local reply = cmsgpack.unpack(answer)
       if type(reply) == 'table' and reply.err then
         return reply
@@ -395,14 +397,14 @@ local function repeated()
       return { time[1], time[2], 0, 'OVERTAKEN' }
     end
   end
-  new_lane = not last
+  new_caller = not last
   if last_number < answered then
-    went_back = 1
+    rolled_back = 1
   end
 end
 local function answer(reply)
-  redis.call('HSET', CALLS, lane, int(number) .. ' ' .. time[1] .. ' ' .. cmsgpack.pack(reply))
-  return { time[1], time[2], went_back, reply }
+  redis.call('HSET', CALLS, caller, int(number) .. ' ' .. time[1] .. ' ' .. cmsgpack.pack(reply))
+  return { time[1], time[2], rolled_back, reply }
 end
 -- The answer to a call whose keys are damaged.
 local function refuse(wrong)

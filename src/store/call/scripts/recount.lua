@@ -1,13 +1,14 @@
--- recount: says how far callers' lanes have come and forgets what they need no more; corrects counts.
+-- recount: says how far callers have come and forgets what they need no more; corrects counts.
 --
--- KEYS  the fixed ones; then one grave per G
--- ARGV  "look", lanes; per lane: name, "1" if its process lives
---       or "set", corrections so far, G, fields; G times: grave; per field: name, what is to be added to it
--- returns {s, us, 0, answer}: look: {lanes whose answers were forgotten, corrections so far, moves, then a number a lane}
---       set: counts that were wrong; -1 - that if others were corrected meanwhile: then the graves' alone
--- Every change of what counts is a numbered call or raises `moves`: where none of these numbers has changed, nothing
--- has. How many dead letters a grave holds Redis knows at any time; all else the caller has counted.
--- atomic: all of it. costs: the answers of these lanes are read: bounded by the caller in bytes.
+-- KEYS  the fixed ones; then G dead-letter queues
+-- ARGV  "look", callers; per caller: name, "1" if its process is alive
+--       or "set", corrections so far, G, fields; G times: queue; per field: name, what is to be added to it
+-- returns {s, us, 0, answer}: look: {callers whose answers were forgotten, corrections so far, moves, then a number a
+--       caller}
+--       set: counts that were wrong; -1 - that if others were corrected meanwhile: then those of the queues alone
+-- Every change of what is counted is a numbered call or raises `moves`. While none of these numbers changes, nothing
+-- has changed. Redis knows the number of dead letters of a queue at any time. The caller has counted all else.
+-- atomic: all of it. costs: the answers of these callers are read: bounded by the caller in bytes.
 local MINUTES, DAY = 600, 86400
 local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, #KEYS, 'zset')
 if wrong then
@@ -17,7 +18,7 @@ local function number_in(field)
   local had = redis.call('HGET', COUNTS, field)
   local n = tonumber(had or 0)
   if not n then
-    -- No number any more: nobody can add to it.
+    -- Malformed: nobody can add to it.
     redis.call('HDEL', COUNTS, field)
   end
   return n or 0, had and not n
@@ -34,7 +35,7 @@ if arg() == 'look' then
     if had and not lives and quiet > DAY then
       forgotten = forgotten + redis.call('HDEL', CALLS, name)
     elseif had and not lives and quiet > MINUTES and #had > 64 then
-      -- Who comes back so late with a call that it could not see answered is told that it is too late.
+      -- A caller that comes back so late with an unanswered call is told that it was overtaken.
       redis.call('HSET', CALLS, name, n .. ' ' .. seconds .. ' ' .. cmsgpack.pack('OVERTAKEN'))
       forgotten = forgotten + 1
     end
@@ -53,9 +54,9 @@ local function correct(field, n)
 end
 for i = 1, G do
   local field = 'd:' .. arg()
-  local had, spoilt = number_in(field)
+  local had, malformed = number_in(field)
   local n = redis.call('ZCARD', KEYS[FIXED + i])
-  if had ~= n or spoilt then
+  if had ~= n or malformed then
     correct(field, n)
   end
 end
@@ -64,8 +65,8 @@ if corrections ~= expected then
 end
 for _ = 1, fields do
   local field, by = arg(), num()
-  local had, spoilt = number_in(field)
-  if by ~= 0 or spoilt then
+  local had, malformed = number_in(field)
+  if by ~= 0 or malformed then
     correct(field, had + by)
   end
 end

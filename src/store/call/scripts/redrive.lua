@@ -1,10 +1,9 @@
 -- redrive: a dead letter becomes a bundle of one, due as its caller says.
 --
--- Its content comes along, as the caller read it and made it fit: a dead letter never changes, so while it
--- stands, this is it.
--- KEYS  the fixed ones; its grave, its blob, the new blob, its due zset
--- ARGV  lane number answered; dead id, grave, name or "", new id, its first due ms, its blob
--- returns {s, us, went_back, answer}: o redriven, u unknown: not there (any more), nothing was changed
+-- The caller sends the content, as it read and adapted it. A dead letter never changes, so while it exists, this is it.
+-- KEYS  the fixed ones; its queue, its blob, the new blob, its due set
+-- ARGV  caller number answered; dead id, queue, name or "", new id, its first due ms, its blob
+-- returns {s, us, rolled_back, answer}: o redriven; u unknown: not there (any more), nothing was changed
 -- atomic: all of it. costs: a dozen commands, and one body through here: the rare path. Runs at maxmemory.
 local before = repeated()
 if before then
@@ -12,21 +11,21 @@ if before then
 end
 local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, FIXED + 1, 'zset')
   or wrong_kind(FIXED + 2, FIXED + 3, 'string') or wrong_kind(FIXED + 4, FIXED + 4, 'zset')
-local GRAVE, OLD, NEW, DUE = KEYS[FIXED + 1], KEYS[FIXED + 2], KEYS[FIXED + 3], KEYS[FIXED + 4]
+local QUEUE, OLD, NEW, DUE = KEYS[FIXED + 1], KEYS[FIXED + 2], KEYS[FIXED + 3], KEYS[FIXED + 4]
 if wrong then
   return refuse(wrong)
 end
-local id, grave, name, new, first, blob = arg(), arg(), arg(), arg(), arg(), arg()
-if not redis.call('ZSCORE', GRAVE, id) then
+local id, queue, name, new, first, blob = arg(), arg(), arg(), arg(), arg(), arg()
+if not redis.call('ZSCORE', QUEUE, id) then
   return answer('u')
 end
 redis.call('SET', NEW, blob)
 redis.call('ZADD', DUE, first, new)
-reindex(DUE, shelf_of(new))
+reindex(DUE, due_set_of(new))
 add_counts(route_of(new), 1, #blob)
 if name ~= '' then
   -- A name that was taken meanwhile stays with its new owner: this message goes on nameless.
   redis.call('HSETNX', NAMES, name, new .. ' 0')
 end
-unbury(GRAVE, grave, id, OLD)
+remove_dead_letter(QUEUE, queue, id, OLD)
 return answer('o')

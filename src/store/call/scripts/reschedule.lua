@@ -1,11 +1,11 @@
 -- reschedule: a named message (or one by its `~` id) moves to another moment, as a bundle of one.
 --
--- Its content comes along: the moved message if the caller saw it pending (which takes no more memory than it
--- frees, so that it works at maxmemory), the command's own if the name was free.
--- KEYS  the fixed ones; the new blob, its due zset; and if the name means a place: the old blob, its due zset
--- ARGV  lane number answered; name, the entry the caller saw or "", "m" (moved) or "n" (new);
---       new id, its first due ms, its blob, the place that a `~` id without an entry speaks of or ""
--- returns {s, us, went_back, answer}: r rescheduled, s stored as new, l too late, or "CHANGED": look again
+-- The caller sends the content. If it saw the message pending, this is the moved message, which takes no more memory
+-- than it frees, so that it works at maxmemory. If the name was free, it is the command's own message.
+-- KEYS  the fixed ones; the new blob, its due set; and if the name means a place: the old blob, its due set
+-- ARGV  caller number answered; name, the entry the caller saw or "", "m" (moved) or "n" (new);
+--       new id, its first due ms, its blob, the place that a `~` id without an entry names or ""
+-- returns {s, us, rolled_back, answer}: r rescheduled, s stored as new, l too late, or "CHANGED": read again
 -- atomic: all of it. costs: a dozen commands, and one body through here: the rare path.
 local NEW, NEW_DUE, OLD, OLD_DUE = KEYS[FIXED + 1], KEYS[FIXED + 2], KEYS[FIXED + 3], KEYS[FIXED + 4]
 local before = repeated()
@@ -45,7 +45,7 @@ redis.call('ZADD', NEW_DUE, first, new)
 redis.call('HSET', NAMES, name, new .. ' 0')
 add_counts(route_of(new), 1, #blob)
 if was == 'pending' then
-  -- What its holders of before may have published stays a possible repeat wherever it moves.
+  -- Former owners of a claim may have published it, so it stays a possible repeat wherever it moves.
   local expired = redis.call('HGET', EXPIRIES, id)
   if expired then
     redis.call('HSET', EXPIRIES, new, expired)
@@ -55,11 +55,11 @@ if was == 'pending' then
   if ones(union(gone, redis.call('HGET', DONE, id))) == count then
     redis.call('ZREM', OLD_DUE, id)
     forget({ { id = id, blob = OLD, length = redis.call('STRLEN', OLD), messages = count - ones(had) } })
-    reindex(OLD_DUE, shelf_of(id))
+    reindex(OLD_DUE, due_set_of(id))
   else
     redis.call('HSET', GONE, id, gone)
     add_counts(route_of(id), -1, 0)
   end
 end
-reindex(NEW_DUE, shelf_of(new))
+reindex(NEW_DUE, due_set_of(new))
 return answer(was == 'pending' and 'r' or 's')

@@ -1,11 +1,11 @@
 -- settle: bundles of which every message is confirmed or gone leave the store.
 --
--- A stale token takes nothing away, but what it confirms is noted while the bundle stands, so that its
--- next holder does not publish it again.
+-- A stale token removes nothing, but its confirmed messages are noted while the bundle exists, so that its next owner
+-- does not publish them again.
 -- KEYS  the fixed ones; then one blob per bundle
--- ARGV  lane number answered; bundles; per bundle: id, token, names, and per name: name, index;
---       then what to remember, see `remember`
--- returns {s, us, went_back, answer}: one letter a bundle: o done, s stale
+-- ARGV  caller number answered; bundles; per bundle: id, token, names, and per name: name, index;
+--       then names to remember, see `remember`
+-- returns {s, us, rolled_back, answer}: one letter a bundle: o done, s stale
 -- atomic: all of it. costs: a command a bundle, whatever it holds, and some a call; one more for each name.
 local before = repeated()
 if before then
@@ -31,7 +31,7 @@ if #ids > 0 then
   local tokens, gone = fields(TOKENS, ids), fields(GONE, ids)
   for i, id in ipairs(ids) do
     local count = count_of(id)
-    if not taken[id] and is_held(tokens[i], tokens_said[i]) then
+    if not taken[id] and is_owned(tokens[i], tokens_said[i]) then
       for _, name in ipairs(names[i] or {}) do
         free_name(name[1], id .. ' ' .. name[2])
       end

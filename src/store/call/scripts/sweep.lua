@@ -1,7 +1,7 @@
--- sweep: claims whose deadline has passed are due again; a deadline further ahead than a lease (the clock
--- stepped back, or a master with another clock took over) is brought back to one lease from now.
+-- sweep: claims whose deadline has passed are due again. A deadline further ahead than a lease (the clock stepped back,
+-- or a master with another clock took over) is shortened to one lease from now.
 --
--- KEYS  1-10; then one due zset per bundle
+-- KEYS  the fixed ones; then one due set per bundle
 -- ARGV  lease ms, "1" if nothing may expire now, bundles (from a read-only peek); per bundle: id
 -- returns {s, us, 0, answer}: one letter a bundle: e expired, c clamped, n neither
 -- atomic: all of it. costs: a few commands a bundle; bounded by the peek.
@@ -9,7 +9,7 @@ local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, #KEYS, 'zset')
 if wrong then
   return wrong
 end
-local lease, hold, results, expired = num(), arg() == '1', {}, 0
+local lease, paused, results, expired = num(), arg() == '1', {}, 0
 for i = 1, num() do
   local id = arg()
   local deadline = tonumber(redis.call('ZSCORE', CLAIMS, id) or nil)
@@ -17,11 +17,11 @@ for i = 1, num() do
   if deadline and deadline > now + lease then
     redis.call('ZADD', CLAIMS, int(now + lease), id)
     results[i] = 'c'
-  elseif deadline and deadline <= now and not hold then
-    local held = redis.call('HGET', TOKENS, id)
-    local score = tonumber(held and string.match(held, ' (%S+)$') or nil) or now
+  elseif deadline and deadline <= now and not paused then
+    local entry = redis.call('HGET', TOKENS, id)
+    local score = tonumber(entry and string.match(entry, ' (%S+)$') or nil) or now
     redis.call('ZADD', KEYS[FIXED + i], int(score), id)
-    reindex(KEYS[FIXED + i], shelf_of(id))
+    reindex(KEYS[FIXED + i], due_set_of(id))
     count_up(EXPIRIES, id)
     redis.call('ZREM', CLAIMS, id)
     redis.call('HDEL', TOKENS, id)

@@ -1,22 +1,22 @@
--- write: store bundles, cancel names and keep dead letters, judged in order of delivery.
+-- write: stores bundles, cancels names and keeps dead letters, judged in order of delivery.
 --
--- Its blobs were SET (NX, with a time to live) in the same MULTI; here those that stay are PERSISTed and
--- the others unlinked, on every path.
--- KEYS  the fixed ones; then D due zsets; B blobs of new bundles; O blobs of bundles behind its names; X dead letters;
---       G graves
--- ARGV  lane number answered; D B O X G; where it stores for a route whose keys leave in order: the lowest and the
---       highest stamp of those bundles; D times: shelf
---       B times: id, place of its due zset, first due ms, bytes
---       O times: id, place of its due zset
---       X times: dead id, place of its grave
---       G times: grave
+-- The caller SET its blobs (NX, with a time to live) in the same MULTI. On every path this script PERSISTs the blobs that
+-- stay and unlinks the others.
+-- KEYS  the fixed ones; then D due sets; B blobs of new bundles; O blobs of bundles behind its names; X dead letters;
+--       G dead-letter queues
+-- ARGV  caller number answered; D B O X G; ordered: the lowest and the highest sequence number of those bundles;
+--       D times: due set
+--       B times: id, place of its due set, first due ms, bytes
+--       O times: id, place of its due set
+--       X times: dead id, place of its queue
+--       G times: queue
 --       then ops: "B" how many (that many nameless messages, or whole bundles of them) | "N" bundle index name policy(k|r)
---       | "C" name | "P" name, id, index: the same for a `~` id, and where it says that its message is
---       | "D" name: the same as "C" of a route that remembers what it delivered, whose policies are (K|R)
--- returns {s, us, went_back, answer}: one letter an op: s stored, d duplicate, r replaced, c cancelled,
+--       | "C" name | "P" name, id, index: the same for a `~` id, with the place that it names
+--       | "D" name: the same as "C" on a route that remembers delivered names, whose policies are (K|R)
+-- returns {s, us, rolled_back, answer}: one letter an op: s stored, d duplicate, r replaced, c cancelled,
 --       f in flight, u unknown, p published (remembered); or "CHANGED": a name means another bundle than the caller
---       thought, nothing was changed, look again; or "BEHIND stamp": that or a higher one was given already, nothing
---       was changed.
+--       thought, nothing was changed, read again; or "BEHIND number": this or a higher sequence number was given
+--       already, nothing was changed.
 -- atomic: all of it. costs: a few commands a bundle, a few more a name.
 local before = repeated()
 local D, B, O, X, G = num(), num(), num(), num(), num()
@@ -26,9 +26,9 @@ local lowest, highest
 if ORDERED then
   lowest, highest = num(), num()
 end
-local shelves, bundles, known = {}, {}, {}
+local due_sets, bundles, known = {}, {}, {}
 for i = 1, D do
-  shelves[i] = arg()
+  due_sets[i] = arg()
 end
 for i = 1, B do
   local id = arg()
@@ -40,15 +40,15 @@ for i = 1, O do
   local id = arg()
   known[id] = { id = id, due = num(), count = count_of(id), blob = KEYS[FIXED + D + B + i] }
 end
-local dead, graves = {}, {}
+local dead, queues = {}, {}
 for i = 1, X do
-  dead[i] = { id = arg(), grave = num(), blob = KEYS[FIXED + D + B + O + i] }
+  dead[i] = { id = arg(), queue = num(), blob = KEYS[FIXED + D + B + O + i] }
 end
 for i = 1, G do
-  graves[i] = { name = arg(), key = KEYS[#KEYS - G + i] }
+  queues[i] = { name = arg(), key = KEYS[#KEYS - G + i] }
 end
 
--- The blobs of a call that is not to be applied (again): those that live stay.
+-- Keeps or unlinks the blobs of a call that is not to be applied (again): blobs of existing bundles stay.
 local function tidy()
   for i = 1, B do
     local b = bundles[i]
@@ -59,7 +59,7 @@ local function tidy()
     end
   end
   for i = 1, X do
-    if redis.call('ZSCORE', graves[dead[i].grave].key, dead[i].id) then
+    if redis.call('ZSCORE', queues[dead[i].queue].key, dead[i].id) then
       redis.call('PERSIST', dead[i].blob)
     else
       redis.call('UNLINK', dead[i].blob)
@@ -73,7 +73,7 @@ if before or wrong then
   return before or refuse(wrong)
 end
 
--- Stamps only grow, whoever gives them: they are the order in which messages came.
+-- Sequence numbers only grow, whoever gives them: they are the order in which messages came.
 if ORDERED then
   local given = tonumber(redis.call('HGET', ORDER, 'stamp') or nil) or 0
   if lowest <= given then
@@ -82,7 +82,7 @@ if ORDERED then
   end
 end
 
--- What each name means now; nothing is written before all of them are known to the caller.
+-- The present meaning of each name. Nothing is written before all of them are known to the caller.
 local names, ops_at = {}, at
 while at < #ARGV do
   local op, name, said_id, said_index = arg(), nil, nil, nil
@@ -120,7 +120,7 @@ while at < #ARGV do
   end
 end
 -- A blob that has gone since it was SET, or was something else before, would make an entry without content. One
--- command tells and keeps it; those kept before an error are found by the audit.
+-- command checks and keeps it. A scrub finds those kept before an error.
 for i = 1, B do
   local blob = bundles[i].blob
   if redis.call('PERSIST', blob) == 0 then
@@ -149,9 +149,9 @@ local function state(name)
   end
   return (b.pending and 'pending') or (b.claimed and 'claimed') or 'free'
 end
--- A lane that is not known may be new, or one whose calls were forgotten: then this may be a repeat, and what
--- stands already must neither be stored again nor take itself for a duplicate.
-if new_lane then
+-- An unknown caller may be new, or one whose calls were forgotten. Then this may be a repeat, and existing
+-- bundles must neither be stored again nor count as duplicates of themselves.
+if new_caller then
   for i = 1, B do
     local b = bundles[i]
     b.stands = redis.call('ZSCORE', KEYS[FIXED + b.due], b.id) or redis.call('ZSCORE', CLAIMS, b.id)
@@ -211,7 +211,7 @@ while at < #ARGV do
 end
 
 if ORDERED then
-  raise_stamp(highest)
+  raise_sequence(highest)
 end
 for name, entry in pairs(names) do
   if entry and entry.set then
@@ -254,15 +254,15 @@ end
 forget(spent)
 enter()
 for due in pairs(dirty) do
-  reindex(KEYS[FIXED + due], shelves[due])
+  reindex(KEYS[FIXED + due], due_sets[due])
 end
 for i = 1, X do
   local d = dead[i]
-  local grave = graves[d.grave]
+  local queue = queues[d.queue]
   redis.call('PERSIST', d.blob)
-  -- One that stands already is a repeat whose first answer was forgotten.
-  if not redis.call('ZSCORE', grave.key, d.id) then
-    bury(grave.key, grave.name, { d.id }, redis.call('STRLEN', d.blob))
+  -- An existing one is a repeat whose first answer was forgotten.
+  if not redis.call('ZSCORE', queue.key, d.id) then
+    add_dead_letters(queue.key, queue.name, { d.id }, redis.call('STRLEN', d.blob))
   end
 end
 return answer(table.concat(results))

@@ -1,43 +1,44 @@
-//! Asking the nodes of a cluster who serves which slot.
+//! Asks the nodes of a cluster which of them serves which slot.
 //!
-//! Those known, seeds and replicas included, are asked each second and at once after a `MOVED`; for each slot the
-//! owner that most of them name counts. A node that was paused and replaced, or cut off, has an old view and is
-//! outvoted. A slot that most call unserved is nobody's: its partitions wait, the others do not.
+//! All known nodes, seeds and replicas included, are asked each second and at once after a `MOVED`. For each
+//! slot the owner that most of them name counts. A node that was paused and replaced, or cut off, has an old
+//! view and is outvoted. A slot that most nodes call unserved belongs to nobody: its partitions wait, the
+//! others do not.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use crate::store::connection::deadline::Wire;
+use crate::store::connection::deadline::RedisWire;
 use futures_util::future::join_all;
 use redis::cluster_routing::Slot;
 use redis::{Client, Value};
 use tracing::debug;
 
-use super::{ANSWER, Map, Node, at};
+use super::{ANSWER, RedisNode, SlotMap, at};
 use crate::store::Config;
 use crate::store::config::{Address, Login, Topology};
 use crate::store::connection::node::open;
 
-/// Nodes that one look asks at most; a large cluster's are drawn by lot.
+/// Most nodes that one read asks. Those of a large cluster are drawn by lot.
 const ASKED: usize = 9;
 /// Slots of every cluster.
 const SLOTS: u16 = 16384;
 
-pub(super) struct Nodes {
+pub(super) struct ClusterNodes {
     login: Login,
     seeds: Vec<Address>,
-    /// What the store uses: only these are missed.
+    /// Slots that the store uses. Only these are missed.
     wanted: Vec<Slot>,
-    known: BTreeMap<Address, Option<Wire>>,
+    known: BTreeMap<Address, Option<RedisWire>>,
 }
 
-/// One node's view: ranges of slots and their masters, and all nodes that it named.
+/// One node's view: ranges of slots with their masters, and all nodes that it named.
 #[derive(Debug, Default, PartialEq)]
-struct View {
+struct NodeView {
     ranges: Vec<(u16, u16, Address)>,
     nodes: BTreeSet<Address>,
 }
 
-impl Nodes {
+impl ClusterNodes {
     pub(super) fn new(seeds: &[Address], wanted: &[Slot], config: &Config) -> Self {
         let login = match &config.topology {
             Topology::Cluster { login, .. } => login.clone(),
@@ -47,8 +48,8 @@ impl Nodes {
         Self { login, seeds: seeds.to_vec(), wanted: wanted.to_vec(), known }
     }
 
-    /// Who serves what; who did, while no node says anything.
-    pub(super) async fn look(&mut self, before: &Map) -> Map {
+    /// The current map, or the map before while no node answers.
+    pub(super) async fn look(&mut self, before: &SlotMap) -> SlotMap {
         let mut lot: Vec<Address> = self.known.keys().cloned().collect();
         fastrand::shuffle(&mut lot);
         lot.truncate(ASKED);
@@ -57,10 +58,10 @@ impl Nodes {
         let views = join_all(asked.map(|(address, connection)| ask(address, connection, login))).await;
         let mut why = String::new();
         let views = views.into_iter().filter_map(|view| view.map_err(|silent| why = silent).ok());
-        let views: Vec<View> = views.collect();
+        let views: Vec<NodeView> = views.collect();
         if views.is_empty() {
             if before.nodes.is_empty() {
-                return Map::unknown(format!("no node of the cluster says who serves what; {why}"));
+                return SlotMap::unknown(format!("no node of the cluster says who serves what; {why}"));
             }
             return before.clone();
         }
@@ -78,7 +79,11 @@ impl Nodes {
     }
 }
 
-async fn ask(address: &Address, connection: &mut Option<Wire>, login: &Login) -> Result<View, String> {
+async fn ask(
+    address: &Address,
+    connection: &mut Option<RedisWire>,
+    login: &Login,
+) -> Result<NodeView, String> {
     let asked = async {
         if connection.is_none() {
             let client = at(address, login).and_then(Client::open).map_err(|error| error.to_string())?;
@@ -99,9 +104,9 @@ async fn ask(address: &Address, connection: &mut Option<Wire>, login: &Login) ->
 }
 
 /// Reads `CLUSTER SLOTS`: per range its first and last slot, its master, its replicas.
-fn read(told: &Value, asked: &Address) -> Option<View> {
+fn read(told: &Value, asked: &Address) -> Option<NodeView> {
     let Value::Array(rows) = told else { return None };
-    let mut view = View::default();
+    let mut view = NodeView::default();
     view.nodes.insert(asked.clone());
     for row in rows {
         let Value::Array(row) = row else { return None };
@@ -116,7 +121,7 @@ fn read(told: &Value, asked: &Address) -> Option<View> {
     Some(view)
 }
 
-/// `[host, port, id, ...]`; without a host it is the one that was asked.
+/// Reads `[host, port, id, ...]`. Without a host it is the node that was asked.
 fn node_at(node: &Value, asked: &Address) -> Option<Address> {
     let Value::Array(node) = node else { return None };
     let [host, Value::Int(port), ..] = node.as_slice() else { return None };
@@ -130,15 +135,15 @@ fn node_at(node: &Value, asked: &Address) -> Option<Address> {
     Some(Address { host, port: u16::try_from(*port).ok()? })
 }
 
-/// For each slot the owner that most views name; among equals the one it had.
-fn merge(views: &[View], before: &Map) -> Map {
+/// For each slot the owner that most views name. Among equals it is the owner of before.
+fn merge(views: &[NodeView], before: &SlotMap) -> SlotMap {
     let ranges = || views.iter().flat_map(|view| &view.ranges);
     let mut bounds: BTreeSet<u16> = ranges().flat_map(|(first, last, _)| [*first, last + 1]).collect();
     bounds.insert(0);
     bounds.insert(SLOTS);
     let bounds: Vec<u16> = bounds.into_iter().collect();
     let owners: BTreeSet<&Address> = ranges().map(|(.., owner)| owner).collect();
-    let mut nodes: Vec<Node> = owners.into_iter().map(|owner| Node::At(owner.clone())).collect();
+    let mut nodes: Vec<RedisNode> = owners.into_iter().map(|owner| RedisNode::At(owner.clone())).collect();
     let mut slots: HashMap<Slot, usize> = HashMap::new();
     for piece in bounds.windows(2) {
         let (from, to) = (piece[0], piece[1]);
@@ -148,22 +153,23 @@ fn merge(views: &[View], before: &Map) -> Map {
             let owner = view.ranges.iter().find(|(first, last, _)| *first <= from && from <= *last);
             *votes.entry(owner.map(|(.., owner)| owner)).or_default() += 1;
         }
-        let known = |owner: Option<&Address>| matches!((owner, had), (Some(o), Some(Node::At(h))) if o == h);
+        let known =
+            |owner: Option<&Address>| matches!((owner, had), (Some(o), Some(RedisNode::At(h))) if o == h);
         let most = votes.into_iter().max_by_key(|(owner, count)| (*count, known(*owner), *owner));
         let Some((Some(owner), _)) = most else { continue };
-        let Some(at) = nodes.iter().position(|node| matches!(node, Node::At(a) if a == owner)) else {
+        let Some(at) = nodes.iter().position(|node| matches!(node, RedisNode::At(a) if a == owner)) else {
             continue;
         };
         slots.extend((from..to).filter_map(Slot::new).map(|slot| (slot, at)));
     }
-    // Whom nobody but a minority calls a master needs no connection.
+    // A node that only a minority calls a master needs no connection.
     let used: BTreeSet<usize> = slots.values().copied().collect();
     let places: HashMap<usize, usize> = used.iter().enumerate().map(|(new, old)| (*old, new)).collect();
     nodes = used.iter().map(|at| nodes[*at].clone()).collect();
     for at in slots.values_mut() {
         *at = places[at];
     }
-    Map { nodes, slots: Some(slots), trouble: None }
+    SlotMap { nodes, slots: Some(slots), trouble: None }
 }
 
 #[cfg(test)]
@@ -174,31 +180,31 @@ mod tests {
         Address { host: "h".to_owned(), port }
     }
 
-    fn view(ranges: &[(u16, u16, u16)]) -> View {
+    fn view(ranges: &[(u16, u16, u16)]) -> NodeView {
         let ranges = ranges.iter().map(|(first, last, port)| (*first, *last, address(*port))).collect();
-        View { ranges, nodes: BTreeSet::new() }
+        NodeView { ranges, nodes: BTreeSet::new() }
     }
 
-    fn owner(map: &Map, slot: u16) -> Option<u16> {
+    fn owner(map: &SlotMap, slot: u16) -> Option<u16> {
         let at = map.node_of(Slot::new(slot).expect("a slot"))?;
-        let Node::At(address) = &map.nodes[at] else { panic!("an address") };
+        let RedisNode::At(address) = &map.nodes[at] else { panic!("an address") };
         Some(address.port)
     }
 
     #[test]
     fn each_slot_is_whose_most_say() {
-        let before = merge(&[view(&[(0, 8191, 1), (8192, 16383, 2)])], &Map::default());
+        let before = merge(&[view(&[(0, 8191, 1), (8192, 16383, 2)])], &SlotMap::default());
         assert_eq!((owner(&before, 0), owner(&before, 16383)), (Some(1), Some(2)));
-        // Node 1 was paused, and 3 took over: its own old view is outvoted.
+        // Node 1 was paused, and 3 took over: the old view of 1 is outvoted.
         let new = || view(&[(0, 8191, 3), (8192, 16383, 2)]);
         let old = || view(&[(0, 8191, 1), (8192, 16383, 2)]);
         let after = merge(&[old(), new(), new()], &before);
         assert_eq!(owner(&after, 0), Some(3));
         assert_eq!(after.nodes.len(), 2, "nobody needs node 1");
-        // Nobody has the majority: as it was.
+        // Nobody has the majority: the map stays as it was.
         assert_eq!(owner(&merge(&[old(), new()], &before), 0), Some(1));
         assert_eq!(owner(&merge(&[old(), new()], &after), 0), Some(3));
-        // One slot unserved, its neighbours not.
+        // One slot is unserved, its neighbours are not.
         let holed = || view(&[(0, 99, 1), (101, 8191, 1), (8192, 16383, 2)]);
         let hole = merge(&[holed(), holed(), old()], &before);
         assert_eq!((owner(&hole, 99), owner(&hole, 100), owner(&hole, 101)), (Some(1), None, Some(1)));

@@ -1,19 +1,19 @@
-//! Asking sentinels who the master is.
+//! Asks the sentinels for the master.
 //!
-//! All of them are asked each second, at once. The address that most of those who answer name counts, and where
-//! as many name another, the one with the highest configuration epoch (each failover raises it). So a dead one, one
-//! that was cut off with the old master and one that lies are outvoted by two others; whoever is named is used only
-//! if it calls itself a master, too. Its own word alone would not do: a master that was paused and replaced goes on
-//! calling itself one for 8 s after it continues.
+//! All sentinels are asked each second, at once. The address that most of the answering ones name counts.
+//! Between equals the one with the highest configuration epoch counts (each failover raises it). Two sentinels
+//! thus outvote a dead one, one that was cut off with the old master, or one that is wrong. The named server is
+//! used only if it calls itself a master too. Its own word alone would not do: a master that was paused and
+//! replaced calls itself a master for 8 s after it continues.
 
 use std::collections::BTreeMap;
 
-use crate::store::connection::deadline::Wire;
+use crate::store::connection::deadline::RedisWire;
 use futures_util::future::join_all;
 use redis::{Client, RedisResult};
 use tracing::warn;
 
-use super::{ANSWER, Map, Node, at};
+use super::{ANSWER, RedisNode, SlotMap, at};
 use crate::store::config::{Address, Login};
 use crate::store::connection::node::open;
 use crate::store::{Config, PreflightError};
@@ -26,16 +26,16 @@ pub(super) struct Sentinels {
 struct Sentinel {
     address: Address,
     client: Client,
-    connection: Option<Wire>,
-    /// Why it said nothing, when it was last asked: it did not answer, or did not know the master.
+    connection: Option<RedisWire>,
+    /// Why it did not name the master when it was last asked: it did not answer, or did not know the master.
     silent: Option<String>,
 }
 
-/// A host and a port, if it knows the master.
-type Named = Option<(String, u16)>;
+/// Host and port of the master, if the sentinel knows it.
+type MasterAddress = Option<(String, u16)>;
 
-/// What one says: the master's address, and the epoch of that.
-type Word = (Address, u64);
+/// The vote of one sentinel: the master's address, and its configuration epoch.
+type SentinelVote = (Address, u64);
 
 impl Sentinels {
     pub(super) fn new(
@@ -53,27 +53,27 @@ impl Sentinels {
         Ok(Self { master: master.to_owned(), sentinels })
     }
 
-    /// Who the master is; who it was, while no sentinel says anything.
-    pub(super) async fn look(&mut self, before: &Map) -> Map {
+    /// The current master, or the one before while no sentinel answers.
+    pub(super) async fn look(&mut self, before: &SlotMap) -> SlotMap {
         let master = self.master.as_str();
         let words = join_all(self.sentinels.iter_mut().map(|sentinel| sentinel.ask(master))).await;
         match elect(words.into_iter().flatten()) {
-            Some(address) => Map::of_one(Node::At(address)),
+            Some(address) => SlotMap::of_one(RedisNode::At(address)),
             None if before.nodes.is_empty() => {
                 let said = self
                     .sentinels
                     .iter()
                     .find_map(|s| Some(format!("{}: {}", s.address, s.silent.as_ref()?)));
                 let why = said.unwrap_or_default();
-                Map::unknown(format!("no sentinel says who is the master of {master:?}; {why}"))
+                SlotMap::unknown(format!("no sentinel says who is the master of {master:?}; {why}"))
             }
             None => before.clone(),
         }
     }
 }
 
-/// The address that most name; among equals that of the highest epoch.
-fn elect(words: impl Iterator<Item = Word>) -> Option<Address> {
+/// The address that most votes name. Among equals it is that of the highest epoch.
+fn elect(words: impl Iterator<Item = SentinelVote>) -> Option<Address> {
     let mut votes: BTreeMap<Address, (usize, u64)> = BTreeMap::new();
     for (address, epoch) in words {
         let (count, highest) = votes.entry(address).or_default();
@@ -84,7 +84,7 @@ fn elect(words: impl Iterator<Item = Word>) -> Option<Address> {
 }
 
 impl Sentinel {
-    async fn ask(&mut self, master: &str) -> Option<Word> {
+    async fn ask(&mut self, master: &str) -> Option<SentinelVote> {
         let asked = tokio::time::timeout(ANSWER, self.try_ask(master)).await;
         let word = asked.unwrap_or_else(|_| Err("no answer in time".to_owned()));
         match word {
@@ -93,7 +93,8 @@ impl Sentinel {
                 Some(word)
             }
             Err(why) => {
-                // A new connection next time: what is left on this one answers an earlier question.
+                // Connect anew next time: an answer that still comes on this connection belongs to an earlier
+                // question.
                 self.connection = None;
                 if self.silent.is_none() {
                     warn!(sentinel = %self.address, error = why, "a sentinel does not say who the master is");
@@ -104,7 +105,7 @@ impl Sentinel {
         }
     }
 
-    async fn try_ask(&mut self, master: &str) -> Result<Word, String> {
+    async fn try_ask(&mut self, master: &str) -> Result<SentinelVote, String> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => none.insert(open(&self.client, ANSWER).await?),
@@ -112,7 +113,7 @@ impl Sentinel {
         let mut pipe = redis::pipe();
         pipe.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(master);
         pipe.cmd("SENTINEL").arg("MASTER").arg(master);
-        let told: RedisResult<(Named, Vec<String>)> = pipe.query_async(connection).await;
+        let told: RedisResult<(MasterAddress, Vec<String>)> = pipe.query_async(connection).await;
         let (address, fields) = told.map_err(|error| error.to_string())?;
         let (host, port) = address.ok_or_else(|| format!("it does not know {master:?}"))?;
         let epoch = fields.chunks(2).find(|pair| pair[0] == "config-epoch");
@@ -125,13 +126,13 @@ impl Sentinel {
 mod tests {
     use super::*;
 
-    fn word(host: &str, epoch: u64) -> Word {
+    fn word(host: &str, epoch: u64) -> SentinelVote {
         (Address { host: host.to_owned(), port: 6379 }, epoch)
     }
 
     #[test]
     fn most_voices_count_and_among_equals_the_highest_epoch() {
-        let elected = |words: &[Word]| elect(words.iter().cloned()).map(|a| a.host);
+        let elected = |words: &[SentinelVote]| elect(words.iter().cloned()).map(|a| a.host);
         assert_eq!(elected(&[]), None);
         assert_eq!(elected(&[word("old", 1)]).as_deref(), Some("old"));
         assert_eq!(elected(&[word("new", 2), word("old", 1)]).as_deref(), Some("new"));

@@ -1,12 +1,14 @@
-//! One record of a bundle: a message and what is particular to it; its body apart.
+//! One record of a bundle: a message with its entry, and its body apart.
 
 use bytes::Bytes;
 
 use super::varint::{Reader, put_bytes, put_signed, put_unsigned};
-use super::{CodecError, Maybe, put_history, read_history};
-use crate::domain::{Entry, Failure, Header, HeaderValue, Message, Origin, Properties, Text, UnixMs, limits};
+use super::{CodecError, MaybeText, put_history, read_history};
+use crate::domain::{
+    Entry, Failure, Header, HeaderValue, KafkaPosition, Message, Origin, Properties, Text, UnixMs, limits,
+};
 
-// The shape byte: what is there.
+// The bits of the shape byte: which fields are there.
 const HAS_ID: u8 = 1;
 const HAS_POSITION: u8 = 2;
 const HAS_HISTORY: u8 = 4;
@@ -16,15 +18,15 @@ const IS_RABBITMQ: u8 = 32;
 const HAS_PROPERTIES: u8 = 64;
 const HAS_ASKED: u8 = 128;
 
-pub(super) struct Record {
-    pub(super) id: Maybe,
-    pub(super) position: Option<(i32, i64)>,
+pub(super) struct BundleRecord {
+    pub(super) id: MaybeText,
+    pub(super) position: Option<KafkaPosition>,
     pub(super) asked: Option<UnixMs>,
     pub(super) history: Vec<Failure>,
     pub(super) message: Message,
 }
 
-/// Writes all of an entry but its body, and what the index says of it.
+/// Writes all of an entry but its body and the fields that the index holds.
 pub(super) fn put_head(out: &mut Vec<u8>, entry: &Entry) {
     let message = &entry.message;
     let mut shape = 0;
@@ -46,7 +48,7 @@ pub(super) fn put_head(out: &mut Vec<u8>, entry: &Entry) {
     if let Some(id) = &entry.id {
         put_bytes(out, id.bytes());
     }
-    if let Some((partition, offset)) = entry.position {
+    if let Some(KafkaPosition { partition, offset }) = entry.position {
         put_signed(out, i64::from(partition));
         put_signed(out, offset);
     }
@@ -65,7 +67,7 @@ pub(super) fn put_head(out: &mut Vec<u8>, entry: &Entry) {
     put_headers(out, &message.headers);
 }
 
-pub(super) fn read_record(head: Bytes, body: Bytes) -> Result<Record, CodecError> {
+pub(super) fn read_record(head: Bytes, body: Bytes) -> Result<BundleRecord, CodecError> {
     let mut reader = Reader::new(head);
     let shape = reader.byte()?;
     let has = |bit| shape & bit != 0;
@@ -73,7 +75,7 @@ pub(super) fn read_record(head: Bytes, body: Bytes) -> Result<Record, CodecError
     let position = if has(HAS_POSITION) {
         let partition =
             i32::try_from(reader.signed()?).map_err(|_| CodecError::Malformed(reader.position()))?;
-        Some((partition, reader.signed()?))
+        Some(KafkaPosition { partition, offset: reader.signed()? })
     } else {
         None
     };
@@ -87,7 +89,13 @@ pub(super) fn read_record(head: Bytes, body: Bytes) -> Result<Record, CodecError
     }
     let body = has(HAS_BODY).then_some(body);
     let origin = if has(IS_RABBITMQ) { Origin::Rabbitmq } else { Origin::Kafka };
-    Ok(Record { id, position, asked, history, message: Message { origin, key, body, headers, properties } })
+    Ok(BundleRecord {
+        id,
+        position,
+        asked,
+        history,
+        message: Message { origin, key, body, headers, properties },
+    })
 }
 
 fn put_headers(out: &mut Vec<u8>, headers: &[Header]) {

@@ -6,7 +6,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::{Header, HeaderValue, Message, Origin, Properties, limits};
+use crate::domain::{Header, HeaderValue, KafkaPosition, Message, Origin, Properties, limits};
 
 fn text() -> impl Strategy<Value = Text> {
     prop_oneof![Just(Text::default()), "\\PC{0,12}".prop_map(Text::from)]
@@ -90,6 +90,10 @@ fn message() -> impl Strategy<Value = Message> {
         })
 }
 
+fn position(place: Option<(i32, i64)>) -> Option<KafkaPosition> {
+    place.map(|(partition, offset)| KafkaPosition { partition, offset })
+}
+
 fn entry() -> impl Strategy<Value = Entry> {
     let failure = (any::<i64>(), text(), text()).prop_map(|(at, reason, error)| Failure {
         at: UnixMs(at),
@@ -99,7 +103,11 @@ fn entry() -> impl Strategy<Value = Entry> {
     (
         (any::<i64>().prop_map(UnixMs), prop::option::of(text()), any::<u32>(), any::<u32>()),
         any::<Option<i64>>(),
-        (any::<u8>().prop_map(Flags), any::<Option<(i32, i64)>>(), prop::collection::vec(failure, 0..9)),
+        (
+            any::<u8>().prop_map(Flags),
+            any::<Option<(i32, i64)>>().prop_map(position),
+            prop::collection::vec(failure, 0..9),
+        ),
         message(),
     )
         .prop_map(|((due, id, handouts, failures), asked, (flags, position, history), message)| Entry {
@@ -143,15 +151,15 @@ proptest! {
     }
 }
 
-/// A blob with the checksum that fits what it says.
+/// A blob with a checksum that fits its content.
 fn sealed(blob: &mut BytesMut) -> Bytes {
     let crc = checksum(blob);
     blob[4..PREFIX].copy_from_slice(&crc.to_le_bytes());
     blob.clone().freeze()
 }
 
-/// Two Kafka records, and an AMQP delivery with everything that one can have. Never change it: it is what
-/// the golden files hold.
+/// Two Kafka records, and an AMQP delivery with everything that one can have. Never change it: the golden files
+/// hold exactly this.
 fn sample() -> Bundle {
     let kafka = Entry {
         due: UnixMs(1_790_000_000_123),
@@ -159,7 +167,7 @@ fn sample() -> Bundle {
         handouts: 2,
         failures: 1,
         flags: Flags(Flags::NAMED | Flags::SOURCE_REREAD),
-        position: Some((3, 9_000_000_000)),
+        position: position(Some((3, 9_000_000_000))),
         asked: None,
         history: vec![Failure {
             at: UnixMs(1_790_000_000_001),
@@ -258,7 +266,7 @@ fn long_sample() -> Bundle {
     Bundle { target, entries: Arc::new(many) }
 }
 
-/// So many messages with the bodies that this gives.
+/// A bundle of `count` messages with the bodies that the closure makes.
 fn many(count: usize, body: impl FnMut(usize) -> Vec<u8>) -> Bundle {
     let Bundle { target, entries } = sample();
     let with = |body: Vec<u8>| {
@@ -297,7 +305,7 @@ fn golden_files_are_read_as_ever() {
     assert_eq!(decode(&Bytes::from_static(GOLDEN_EMPTY)), Ok(empty));
 }
 
-/// What zstd writes may change with its version; what it reads may not.
+/// A new version of zstd may write other bytes. It must read the old ones.
 #[test]
 fn the_plain_golden_file_is_written_as_ever() {
     assert_eq!(encode(&sample()), GOLDEN_PLAIN);
@@ -373,7 +381,7 @@ fn what_is_no_bundle_or_of_a_later_version_is_called_so() {
     assert_eq!(decode(&sealed(&mut codec)), Err(CodecError::Malformed(3)));
 }
 
-/// A blob whose records say that they are `plain` bytes long and decompress to `truly`.
+/// A blob whose records claim to be `plain` bytes long and decompress to `truly`.
 fn bomb(plain: usize, truly: usize) -> Bytes {
     let payload = zstd::bulk::compress(&vec![0; truly], 1).expect("compressed");
     let mut content = Vec::new();

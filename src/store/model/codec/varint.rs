@@ -22,7 +22,7 @@ pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Reads what the functions above wrote; every slice is shared, every length checked.
+/// Reads the output of the functions above. Every slice is shared, every length checked.
 pub(super) struct Reader {
     bytes: Bytes,
     at: usize,
@@ -60,7 +60,7 @@ impl Reader {
         Ok((n >> 1) as i64 ^ -((n & 1) as i64))
     }
 
-    /// A number of at most `max`.
+    /// Reads a number of at most `max`.
     pub(super) fn bounded(&mut self, max: usize) -> Result<usize, CodecError> {
         let n = self.unsigned()?;
         if n > max as u64 {

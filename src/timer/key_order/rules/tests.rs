@@ -16,11 +16,11 @@ impl Bench {
 
     fn enter(&mut self, key: &'static str, due: i64, slot: u64) -> Place {
         let place = Place { slot, entry: 0 };
-        self.0.enter(key.into(), Position { due: UnixMs(due), stamp: slot }, place);
+        self.0.enter(key.into(), OrderPosition { due: UnixMs(due), sequence: slot }, place);
         place
     }
 
-    fn look(&mut self, began: i64, left: Option<Position>) {
+    fn look(&mut self, began: i64, left: Option<OrderPosition>) {
         self.1 += 1;
         self.0.looked(Look { number: self.1, began: UnixMs(began) }, left);
     }
@@ -72,7 +72,7 @@ fn one_that_comes_before_those_that_wait_goes_before_them() {
 fn nothing_passes_by_what_a_look_left_in_the_store() {
     let mut line = Bench::new();
     let (a, b) = (line.enter("k", 10, 1), line.enter("l", 10, 5));
-    line.look(20, Some(Position { due: UnixMs(10), stamp: 3 }));
+    line.look(20, Some(OrderPosition { due: UnixMs(10), sequence: 3 }));
     assert_eq!(line.turns(20), [hand(a)]);
     assert!(!line.0.is_stuck(), "one is on its way");
     line.0.done(&"k".into());
@@ -94,7 +94,7 @@ fn what_waits_for_a_short_retry_stays_and_goes_after_it() {
     assert_eq!(line.turns(21), []);
     assert_eq!(line.0.next_look(), Some(UnixMs(100)), "a look is due when it is");
     // What failed has come back.
-    line.0.enter("k".into(), Position { due: UnixMs(100), stamp: 1000 }, Place { slot: 9, entry: 0 });
+    line.0.enter("k".into(), OrderPosition { due: UnixMs(100), sequence: 1000 }, Place { slot: 9, entry: 0 });
     line.look(130, None);
     assert_eq!(line.turns(130), [hand(Place { slot: 9, entry: 0 })]);
     for expected in [second, third] {
@@ -110,13 +110,13 @@ fn what_waits_for_a_long_one_goes_behind_it_bundle_by_bundle() {
     let first = line.enter("k", 10, 1);
     let entries = [(11, 2, 0), (12, 2, 1), (13, 3, 0), (14, 2, 2)];
     for (due, slot, entry) in entries {
-        let position = Position { due: UnixMs(due), stamp: due as u64 };
+        let position = OrderPosition { due: UnixMs(due), sequence: due as u64 };
         line.0.enter("k".into(), position, Place { slot, entry });
     }
     line.look(20, None);
     assert_eq!(line.turns(20), [hand(first)]);
     line.failed("k", FAR);
-    let at = |stamp| Position { due: FAR, stamp };
+    let at = |stamp| OrderPosition { due: FAR, sequence: stamp };
     assert_eq!(line.turns(20), [Turn::Behind(2, vec![(0, at(1001)), (1, at(1002))])]);
     assert_eq!(line.turns(20), [], "the next only once the store has these");
     line.0.moved(&"k".into(), 1);
@@ -124,7 +124,7 @@ fn what_waits_for_a_long_one_goes_behind_it_bundle_by_bundle() {
     line.0.moved(&"k".into(), 1);
     assert_eq!(line.turns(20), [Turn::Behind(2, vec![(2, at(1004))])]);
     line.0.moved(&"k".into(), 1);
-    assert_eq!(line.0.hold_of(&"k".into()), Some(Hold { due: FAR, from: 1000, to: 1004 }));
+    assert_eq!(line.0.hold_of(&"k".into()), Some(HeldKey { due: FAR, from: 1000, to: 1004 }));
     // One that nobody had claimed goes behind them when it is due, and not before.
     let late = line.enter("k", 40, 7);
     assert_eq!(line.turns(20), []);
@@ -145,7 +145,7 @@ fn a_hold_is_over_only_when_a_later_look_has_left_nothing_of_it() {
     line.look(70, None);
     assert_eq!(line.turns(70), []);
     assert_eq!(line.0.next_look(), Some(UnixMs(50)), "another one is needed, now");
-    line.look(71, Some(Position { due: UnixMs(50), stamp: 1000 }));
+    line.look(71, Some(OrderPosition { due: UnixMs(50), sequence: 1000 }));
     assert_eq!(line.turns(71), [], "it was left there");
     line.look(72, None);
     assert_eq!(line.turns(72), [hand(later)], "it was cancelled, or moved");
@@ -154,12 +154,12 @@ fn a_hold_is_over_only_when_a_later_look_has_left_nothing_of_it() {
 #[test]
 fn a_successor_knows_what_is_held() {
     let mut line = Bench::new();
-    let hold = Hold { due: FAR, from: 500, to: 600 };
+    let hold = HeldKey { due: FAR, from: 500, to: 600 };
     line.0.took_over(vec![("k".into(), hold)]);
     let unclaimed = line.enter("k", 10, 1);
     let other = line.enter("l", 11, 2);
     line.look(20, None);
-    let behind = Turn::Behind(unclaimed.slot, vec![(0, Position { due: FAR, stamp: 1000 })]);
+    let behind = Turn::Behind(unclaimed.slot, vec![(0, OrderPosition { due: FAR, sequence: 1000 })]);
     assert_eq!(line.turns(20), [behind, hand(other)]);
     line.0.moved(&"k".into(), 1);
     assert_eq!(line.turns(20), []);
@@ -171,7 +171,7 @@ fn a_successor_knows_what_is_held() {
 fn one_claim_tells_of_so_many_freed_keys_and_the_next_one_of_the_rest() {
     let mut line = Bench::new();
     let key = |n: usize| Bytes::from(format!("k{n}"));
-    let held = |n| (key(n), Hold { due: UnixMs(10), from: 500, to: 600 });
+    let held = |n| (key(n), HeldKey { due: UnixMs(10), from: 500, to: 600 });
     line.0.took_over((0..FREED + 2).map(held).collect());
     line.look(20, None);
     let (first, rest) = (line.0.take_freed(), line.0.take_freed());

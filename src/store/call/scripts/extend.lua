@@ -1,9 +1,9 @@
--- hold: extend claims and note what of them is confirmed so far.
+-- extend: extends claims and notes what of them is confirmed so far.
 --
 -- KEYS  the fixed ones; then one blob per bundle
--- ARGV  lease ms, bundles; per bundle: id, token, bitmap of what is confirmed or "";
---       then what to remember, see `remember`
--- returns {s, us, 0, answer}: one letter a bundle: o held, s stale
+-- ARGV  lease ms, bundles; per bundle: id, token, bitmap of the confirmed or "";
+--       then names to remember, see `remember`
+-- returns {s, us, 0, answer}: one letter a bundle: o extended, s stale
 -- atomic: all of it; run twice it does the same. costs: three commands a bundle.
 local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, #KEYS, 'string')
 if wrong then
@@ -12,7 +12,7 @@ end
 local lease, results = num(), {}
 for i = 1, num() do
   local id, token, confirmed = arg(), arg(), arg()
-  local ours = held_by(id, token)
+  local ours = owned_by(id, token)
   if ours then
     redis.call('ZADD', CLAIMS, 'XX', int(now + lease), id)
     if ORDERED then

@@ -1,9 +1,9 @@
--- unhold: held keys of which nothing waits any more are held no more.
+-- free_held_keys: frees held keys with nothing waiting any more.
 --
 -- KEYS  1 order  hash: k:route/key -> "due from to"
--- ARGV  per key: its field, its value when nothing of its route was in the partition. Stamps only grow, so a hold that
---       was made since has another value
--- returns {s, us, 0, how many there were}
+-- ARGV  per key: its field, its value when nothing of its route was in the partition. Sequence numbers only grow, so a
+--       key that was held since has another value
+-- returns {s, us, 0, freed keys}
 -- atomic: all of it; run twice it does the same. costs: two commands a key; bounded by the caller.
 local time = redis.call('TIME')
 local freed = 0

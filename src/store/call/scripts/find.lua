@@ -1,10 +1,10 @@
--- look: where a name's message stands, all of it at one moment. Reads only.
+-- find: reads the state of a name's message, all of it at one moment. Reads only.
 --
 -- A script and not MULTI, which Redis refuses at maxmemory whatever is in it.
--- KEYS  1 names, 2 claims, 3 gone, 4 done, 5 the due zset of the bundle that the caller thinks of
+-- KEYS  1 names, 2 claims, 3 gone, 4 done, 5 the due set of the bundle that the caller expects
 -- ARGV  name, bundle id
--- returns the name's entry or "", "1" if the bundle is due some time, "1" if it is claimed, its bitmap of
---       what is gone or "", of what is confirmed or ""
+-- returns the name's entry or "", "1" if the bundle is in its due set, "1" if it is claimed, its bitmap of gone
+--       messages or "", of confirmed messages or ""
 -- atomic: all of it. costs: five commands.
 local name, id = ARGV[1], ARGV[2]
 return {

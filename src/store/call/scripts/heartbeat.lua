@@ -1,13 +1,12 @@
--- beat: a replica says that it lives, hears who else does, and learns whether this is the store that it knew.
+-- heartbeat: a replica reports that it is alive, reads the registry, and learns whether this is the store that it knew.
 --
--- KEYS  1 replicas  hash: nonce -> "beat ms presence": the number of its last beat, when that was, what it says
---                   of itself
---       2 store     hash: generation: made once; beats: how many there ever were; changed: when the store was last
---                   found to have gone back, Unix ms
--- ARGV  nonce, the generation that it knows or "", one to begin with where there is none, the highest beat that it
---       was answered, the last change that it knows of (ms), its presence, ms after which a silent entry goes
--- returns {s, us, 0, answer}: "strange", the generation there is or "" (nothing was written); or "here", generation,
---       beat, changed, ms since the caller's last beat or -1; then per replica: nonce, entry
+-- KEYS  1 replicas  hash: nonce -> "heartbeat ms status": the number of its last heartbeat, its time, and its status
+--       2 store     hash: generation: the store's identity, made once; beats: the number of all heartbeats; changed:
+--                   when the store was last found to have rolled back, Unix ms
+-- ARGV  nonce, the identity that it knows or "", a new identity if there is none, the highest heartbeat that it was
+--       answered, the last rollback that it knows (ms), its status, ms after which a silent entry is removed
+-- returns {s, us, 0, answer}: "strange", the identity of this store or "" (nothing was written); or "here", identity,
+--       heartbeat, rollback, ms since the caller's last heartbeat or -1; then per replica: nonce, entry
 -- atomic: all of it. costs: some commands and the entries of all replicas.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -34,12 +33,12 @@ local beats = tonumber(redis.call('HGET', KEYS[2], 'beats') or '0')
 local changed = tonumber(redis.call('HGET', KEYS[2], 'changed') or '0')
 local own = redis.call('HGET', KEYS[1], nonce)
 local last, at = string.match(own or '', '^(%d+) (%d+) ')
--- Its own last beat, or where its entry ended by silence all beats together, are below what it was answered: an
--- older copy of this store.
+-- An older copy of this store has a lower number than the caller was answered: that of the caller's own entry,
+-- or without an entry that of all heartbeats.
 if tonumber(last or beats) < seen then
   changed = now
 end
--- A clock that stepped back must not leave the change in the future.
+-- A clock that stepped back must not leave the rollback in the future.
 changed = math.min(math.max(changed, noticed), now)
 redis.call('HSET', KEYS[2], 'changed', int(changed))
 local beat = int(redis.call('HINCRBY', KEYS[2], 'beats', 1))

@@ -1,9 +1,9 @@
--- release: a route whose keys leave in order has no holder any more, so that the next need not wait.
+-- release_route: an ordered route has no owner any more, so that the next one need not wait.
 --
--- To be called only by a holder that has no claim of it left.
--- KEYS  1 order  hash: h:route -> "holder deadline"
--- ARGV  route, holder
--- returns {s, us, 0, 1 if it was the holder}
+-- To be called only by an owner that has no claim on the route left.
+-- KEYS  1 order  hash: h:route -> "owner deadline"
+-- ARGV  route, owner
+-- returns {s, us, 0, 1 if the caller was the owner}
 -- atomic: all of it; run twice it does the same. costs: two commands.
 local time = redis.call('TIME')
 local field = 'h:' .. ARGV[1]

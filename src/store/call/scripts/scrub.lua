@@ -1,16 +1,17 @@
--- audit: mends what a look from outside found suspicious; each is judged again here, where nothing moves.
+-- scrub: mends what a scrub found suspicious from outside. Judges each find again here, where nothing moves.
 --
--- KEYS  the fixed ones; then D due zsets; B blobs
+-- KEYS  the fixed ones; then D due sets; B blobs
 -- ARGV  D B J N;
---       D times: shelf
---       B times: id, place of its due zset, its first due ms (needed only to bring it back)
---       J times: what does not belong there, place of the due zset it lies in (0: in claims, in `shelves` or beside)
+--       D times: due set
+--       B times: id, place of its due set, its first due ms (needed only to bring it back)
+--       J times: a member that does not belong there, place of the due set it lies in (0: in `claims`, in `shelves` or
+--       in a hash with a field per bundle)
 --       N times: name, place (the text), which of the B bundles it means (0: none that can be read)
--- returns {s, us, 0, answer}: a letter a shelf: i index mended, n nothing
---       a letter a bundle: l lost (its blob is not there): removed, r restored (a blob without an entry): due
---       again, d due and claimed: claimed, s something beside it removed, n nothing
+-- returns {s, us, 0, answer}: a letter a due set: i index mended, n nothing
+--       a letter a bundle: l lost (its blob is missing): removed; r restored (a blob without an entry): due again;
+--       d due and claimed: claimed; s a field removed; n nothing
 --       a letter a name: f freed, n nothing
--- Counts are lowered with what is lost (its messages: how many bytes it had nobody can tell any more).
+-- Counts are lowered by the lost messages. How many bytes they had nobody can tell any more.
 -- atomic: all of it; run twice it does the same. costs: a dozen commands a bundle; bounded by the caller.
 local D, B, J, N = num(), num(), num(), num()
 local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, FIXED + D, 'zset')
@@ -18,17 +19,17 @@ local wrong = wrong_kind(1, FIXED) or wrong_kind(FIXED + 1, FIXED + D, 'zset')
 if wrong then
   return wrong
 end
-local shelves, letters, stands, removed = {}, {}, {}, 0
+local due_sets, letters, stands, removed = {}, {}, {}, 0
 for i = 1, D do
-  shelves[i] = arg()
+  due_sets[i] = arg()
 end
-local function drop_beside(id)
+local function drop_fields(id)
   local dropped = redis.call('HDEL', TOKENS, id) + redis.call('HDEL', GONE, id) + redis.call('HDEL', DONE, id)
   return dropped + redis.call('HDEL', EXPIRIES, id) + redis.call('HDEL', OPENED, id)
 end
--- What stands beside a bundle that stands must be what we write: bitmaps as long as it, whole numbers.
-local function straighten(id)
-  local count, straightened = count_of(id), 0
+-- Repairs the fields of a bundle: bitmaps are as long as it, the others whole numbers.
+local function repair(id)
+  local count, repaired = count_of(id), 0
   for _, key in ipairs({ GONE, DONE }) do
     local map = redis.call('HGET', key, id)
     if map and (#map ~= count or string.find(map, '[^01]')) then
@@ -37,17 +38,17 @@ local function straighten(id)
         bits[i] = string.byte(map, i) == 49 and '1' or '0'
       end
       redis.call('HSET', key, id, table.concat(bits))
-      straightened = 1
+      repaired = 1
     end
   end
   for _, key in ipairs({ EXPIRIES, OPENED }) do
     local n = redis.call('HGET', key, id)
     if n and not string.find(n, '^%d+$') then
       redis.call('HDEL', key, id)
-      straightened = 1
+      repaired = 1
     end
   end
-  return straightened
+  return repaired
 end
 local function judge(id, due, blob, first)
   local deadline = tonumber(redis.call('ZSCORE', CLAIMS, id) or nil)
@@ -58,7 +59,7 @@ local function judge(id, due, blob, first)
     removed = removed + 1
     redis.call('ZREM', due, id)
     redis.call('ZREM', CLAIMS, id)
-    drop_beside(id)
+    drop_fields(id)
     return 'l', false
   end
   if pending and deadline then
@@ -67,14 +68,14 @@ local function judge(id, due, blob, first)
   end
   if pending then
     -- A token without a claim.
-    return straighten(id) + redis.call('HDEL', TOKENS, id) > 0 and 's' or 'n', true
+    return repair(id) + redis.call('HDEL', TOKENS, id) > 0 and 's' or 'n', true
   end
   if deadline then
-    return straighten(id) > 0 and 's' or 'n', true
+    return repair(id) > 0 and 's' or 'n', true
   end
   if there and redis.call('PTTL', blob) == -1 then
     if first == '' then
-      -- To be brought back once its due time was read, with all that stands beside it.
+      -- It is brought back once its due time was read, with all of its fields.
       return 'n', true
     end
     -- It may have been in flight when its entry was lost: it counts as an expired claim.
@@ -83,29 +84,29 @@ local function judge(id, due, blob, first)
     redis.call('HDEL', TOKENS, id)
     return 'r', true
   end
-  return drop_beside(id) > 0 and 's' or 'n', false
+  return drop_fields(id) > 0 and 's' or 'n', false
 end
--- What the three indexes say of a shelf.
-local function indexed(shelf)
-  local score = redis.call('ZSCORE', IDX, shelf)
-  local placed = score and redis.call('ZSCORE', SHELVES, place_of(shelf, score)) and 'placed'
-  return (score or '') .. ' ' .. (placed or '') .. ' ' .. (redis.call('ZSCORE', HEADS, shelf) or '')
+-- What the three indexes say of a due set.
+local function indexed(due_set)
+  local score = redis.call('ZSCORE', IDX, due_set)
+  local placed = score and redis.call('ZSCORE', SHELVES, place_of(due_set, score)) and 'placed'
+  return (score or '') .. ' ' .. (placed or '') .. ' ' .. (redis.call('ZSCORE', HEADS, due_set) or '')
 end
 local function mend_indexes(tell)
   local before = {}
   for i = 1, D do
-    before[i] = tell and indexed(shelves[i])
-    reindex(KEYS[FIXED + i], shelves[i])
-    local score = redis.call('ZSCORE', IDX, shelves[i])
+    before[i] = tell and indexed(due_sets[i])
+    reindex(KEYS[FIXED + i], due_sets[i])
+    local score = redis.call('ZSCORE', IDX, due_sets[i])
     if score then
-      redis.call('ZADD', SHELVES, 0, place_of(shelves[i], score))
+      redis.call('ZADD', SHELVES, 0, place_of(due_sets[i], score))
     end
   end
   for i = 1, D do
-    lead(shelves[i])
+    update_head(due_sets[i])
   end
   for i = 1, tell and D or 0 do
-    letters[i] = before[i] == indexed(shelves[i]) and 'n' or 'i'
+    letters[i] = before[i] == indexed(due_sets[i]) and 'n' or 'i'
   end
 end
 mend_indexes(true)
@@ -118,9 +119,9 @@ for _ = 1, J do
   if due == 0 then
     redis.call('ZREM', CLAIMS, junk)
     redis.call('ZREM', SHELVES, junk)
-    drop_beside(junk)
+    drop_fields(junk)
   else
-    -- A bundle on a shelf that is not its own may stand in the right place too: only this entry goes.
+    -- A bundle in a due set that is not its own may be in the right one too: only this entry goes.
     redis.call('ZREM', KEYS[FIXED + due], junk)
   end
 end
@@ -132,7 +133,7 @@ for i = 1, N do
     letters[D + B + i] = 'f'
   end
 end
--- What was removed or brought back may have been a head.
+-- A removed or restored bundle may have been a head.
 mend_indexes(false)
 moved(removed)
 return { time[1], time[2], 0, table.concat(letters) }

@@ -1,4 +1,4 @@
--- trim: forgets names that were delivered long enough ago.
+-- forget_names: forgets delivered names whose time is over.
 --
 -- KEYS  1 delivered  zset: route/name -> until when it stays taken, ms
 -- ARGV  names at most
