@@ -106,7 +106,8 @@ impl LogLines {
         let Some(end) = self.rest.iter().rposition(|&byte| byte == b'\n') else { return };
         let whole: Vec<u8> = self.rest.drain(..=end).collect();
         let known = |line: &&str| {
-            WORDS.iter().any(|words| words.begin.iter().chain(words.end).any(|text| line.contains(text)))
+            let message = message(line);
+            WORDS.iter().any(|words| words.begin.iter().chain(words.end).any(|text| message.contains(text)))
         };
         let text = String::from_utf8_lossy(&whole).into_owned();
         self.lines.extend(text.lines().filter(known).map(|line| (now, line.to_owned())));
@@ -129,7 +130,25 @@ impl LogLines {
         let later = self.lines.iter().filter(|(read, _)| *read >= since);
         later.map(|(_, line)| line).any(|line| {
             let names = named.as_ref().is_none_or(|names| names.iter().any(|name| line.contains(name)));
-            names && of(words).iter().any(|text| line.contains(text))
+            names && of(words).iter().any(|text| message(line).contains(text))
         })
     }
+}
+
+/// The message of a log line. The fields beside it may quote the reason of another part.
+fn message(line: &str) -> String {
+    let fields: Option<serde_json::Value> = serde_json::from_str(line).ok();
+    let message = fields.and_then(|fields| Some(fields["message"].as_str()?.to_owned()));
+    message.unwrap_or_else(|| line.to_owned())
+}
+
+#[test]
+fn a_reason_that_another_line_quotes_begins_nothing() {
+    let quoted = r#"{"message":"messages are late","causes":"store:room: the store takes nothing in: away"}"#;
+    let told = r#"{"message":"the store takes nothing in; ingress waits","error":"away"}"#;
+    let mut log = LogLines::after(PathBuf::from("none"));
+    log.lines = vec![(1, quoted.to_owned())];
+    assert!(!log.begins("store:room", 0));
+    log.lines.push((1, told.to_owned()));
+    assert!(log.begins("store:room", 0));
 }
