@@ -152,7 +152,7 @@ impl Parts {
         self.nearly_full = nearly_full;
         let waits = self.slot.get().and_then(Store::write_failure);
         let unconfirmed = || {
-            let why = self.slot.get().and_then(Store::unconfirmed)?;
+            let why = self.slot.get().and_then(Store::not_durable)?;
             Some(format!("what is stored and claimed is not confirmed: {why}"))
         };
         let why = waits.map(|why| format!("the store takes nothing in: {why}")).or_else(unconfirmed);

@@ -24,7 +24,7 @@ use super::model::bundle::{base36, put_base36};
 use super::query::counts::CountFields;
 use super::query::overdue::OverdueReports;
 use super::scrub::ScrubPositions;
-use super::write::StoreWriter;
+use super::write::{StoreWriter, WriteContext};
 use super::{Config, WakeUps};
 use crate::domain::{Clock, Partition, Partitions, RouteName, StoreClock, Text};
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
@@ -52,7 +52,7 @@ pub(super) struct StoreInner {
     pub(super) pause_watcher: PauseWatcher,
     pub(super) delivered_names: DeliveredNames,
     pub(super) order: KeyOrder,
-    pub(super) rolled_back: Arc<Rollbacks>,
+    pub(super) rollbacks: Arc<Rollbacks>,
     pub(super) identity: IdentityState,
     pub(super) scrub_positions: ScrubPositions,
     /// Each partition's counts as they were last read.
@@ -102,22 +102,24 @@ pub struct StoreDependencies<'a> {
 
 impl Store {
     /// Starts to keep connections to the store up. Does not wait for it: see [`preflight()`].
-    pub fn start(parts: &StoreDependencies<'_>) -> Result<Self, super::PreflightError> {
-        let clock = Arc::new(StoreClock::new(parts.clock));
-        let (config, ids) = (parts.config, Ids::new());
+    pub fn start(dependencies: &StoreDependencies<'_>) -> Result<Self, super::PreflightError> {
+        let clock = Arc::new(StoreClock::new(dependencies.clock));
+        let config = dependencies.config;
+        let ids = Ids::new();
         let force = CancellationToken::new();
-        let on_force = (parts.shutdown.clone(), force.clone());
-        parts.tasks.spawn("store:force", async move {
-            on_force.0.forced().await;
-            on_force.1.cancel();
+        let shutdown = dependencies.shutdown.clone();
+        let forced = force.clone();
+        dependencies.tasks.spawn("store:force", async move {
+            shutdown.forced().await;
+            forced.cancel();
         });
         let health = Arc::new(RedisHealth::new(
             config,
-            parts.readiness,
+            dependencies.readiness,
             &["side", "browse", "claim", "settle", "write"],
         ));
         let keys = Keys::new(&config.prefix);
-        let watched = topology::watch(config, &keys.slots(config.partitions), parts.tasks, &force)?;
+        let watched = topology::watch(config, &keys.slots(config.partitions), dependencies.tasks, &force)?;
         let link = |role, durability| {
             StoreLink::start(
                 config,
@@ -125,29 +127,39 @@ impl Store {
                 &watched,
                 &health,
                 &clock,
-                parts.tasks,
+                dependencies.tasks,
                 &force,
             )
         };
         // Lost writes on the other connections cost a repeat, not a message.
-        let (tier, plain) = (config.durability, Durability::Async);
-        let rolled_back = Arc::new(Rollbacks::new());
-        let lane = |role, link| {
+        let tier = config.durability;
+        let plain = Durability::Async;
+        let rollbacks = Arc::new(Rollbacks::new());
+        let calls = |role, link| {
             let name = format!("{}.{role}", ids.nonce);
-            NumberedCalls::new(name, link, config.partitions, &clock, &parts.metrics, &rolled_back)
+            NumberedCalls::new(name, link, config.partitions, &clock, &dependencies.metrics, &rollbacks)
         };
-        let (side, browse) = (link("side", plain), link("browse", plain));
-        let (claims, settles) = (lane("c", link("claim", tier)), lane("s", link("settle", plain)));
-        let deads = lane("d", side.clone());
+        let side = link("side", plain);
+        let browse = link("browse", plain);
+        let claims = calls("c", link("claim", tier));
+        let settles = calls("s", link("settle", plain));
+        let deads = calls("d", side.clone());
         let writes = link("write", tier);
-        let (commands, writes) = (Arc::new(lane("a", writes.clone())), Arc::new(lane("w", writes)));
-        let wake = WakeUps::new(parts.shards, config.partitions);
-        let delivered_names = DeliveredNames::new(&parts.remembers);
-        let order = KeyOrder::new(&parts.ordered, &clock);
-        let writer =
-            StoreWriter::start((&writes, &commands), &keys, (&delivered_names, &order), parts, &wake, &force);
-
-        let pause_watcher = PauseWatcher::start(&side, &keys, &clock, parts.tasks, &force);
+        let commands = Arc::new(calls("a", writes.clone()));
+        let writes = Arc::new(calls("w", writes));
+        let wake = WakeUps::new(dependencies.shards, config.partitions);
+        let delivered_names = DeliveredNames::new(&dependencies.remembers);
+        let order = KeyOrder::new(&dependencies.ordered, &clock);
+        let context = WriteContext {
+            calls: &writes,
+            command_calls: &commands,
+            keys: &keys,
+            delivered_names: &delivered_names,
+            order: &order,
+            wake: &wake,
+        };
+        let writer = StoreWriter::start(&context, dependencies, &force);
+        let pause_watcher = PauseWatcher::start(&side, &keys, &clock, dependencies.tasks, &force);
 
         Ok(Self(Arc::new(StoreInner {
             pause_watcher,
@@ -164,7 +176,7 @@ impl Store {
             deads,
             writer,
             wake,
-            rolled_back,
+            rollbacks,
             identity: IdentityState::default(),
             scrub_positions: ScrubPositions::new(config.partitions),
             last_counts: Mutex::new(config.partitions.all().map(|_| None).collect()),
@@ -190,19 +202,19 @@ impl Store {
     /// How often a partition was seen to have forgotten calls that it had answered. The store then rolled back
     /// (a failover, a restored backup) or was wiped, and what it held since may be lost.
     pub fn rollbacks(&self) -> u64 {
-        self.0.rolled_back.times()
+        self.0.rollbacks.times()
     }
 
     /// Why a write failed, if one is being retried: the store is full, read-only, or too few replicas have the
     /// data.
     pub fn write_failure(&self) -> Option<String> {
-        self.0.writer.waits_for()
+        self.0.writer.failure()
     }
 
     /// Why what was written or claimed last does not count yet, if too few replicas or disks have it.
-    pub fn unconfirmed(&self) -> Option<String> {
-        let writes = self.0.writer.link().unconfirmed();
-        writes.or_else(|| self.0.claims.link().unconfirmed())
+    pub fn not_durable(&self) -> Option<String> {
+        let writes = self.0.writer.link().not_durable();
+        writes.or_else(|| self.0.claims.link().not_durable())
     }
 
     /// Reports whether a write would succeed now, as far as is known: the connection is up, and nothing is

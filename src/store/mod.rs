@@ -1,30 +1,30 @@
-//! The store: durable truth. Redis holds it all, as zsets of bundles.
+//! The store: Redis holds everything that waits, as sorted sets of bundles.
 //!
-//! A *bundle* is the store's unit: messages of one route and one target that were stored together, in one
-//! partition, with due times within one span. Under load it holds hundreds, at a trickle one; the code
-//! path is the same. The message stays the unit of everything else. `call/scripts/*.lua` hold the
-//! transitions, one atomic step on one partition each; this room calls them and nothing else writes keys.
+//! A *bundle* is the store's unit: messages of one route and one target that were stored together, in one partition,
+//! with due times within one span. Under load a bundle holds hundreds of messages, at a trickle one. The code path is
+//! the same. The message stays the unit of everything else. `call/scripts/*.lua` are the transitions, one atomic step
+//! on one partition each. This room calls them, and nothing else writes keys.
 //!
-//! | call | who | what it does |
+//! | call | caller | effect |
 //! |---|---|---|
 //! | [`Store::write`] | ingress | store, cancel, reschedule, dead-letter: in order, one call a partition at a time |
 //! | [`Store::due_heads`], [`Store::claim`] | timer | due -> in flight, under a token and a deadline |
-//! | [`Store::claim_in_order`], [`Store::release_route`] | timer | the same where keys leave in order, as the only holder |
-//! | [`Store::settle`], [`Store::divide`] | timer | confirmed -> gone; the rest back, split off, or dead |
-//! | [`Store::extend`], [`Store::give_back`], [`Store::sweep`] | timer | keep a claim, return it, recover a dead holder's |
-//! | [`Store::dead_page`], [`Store::dead_letters`] | admin, timer | look at dead letters |
+//! | [`Store::claim_in_order`], [`Store::release_route`] | timer | the same on an ordered route, as its only owner |
+//! | [`Store::settle`], [`Store::divide`] | timer | confirmed -> gone; the rest returned, split off, or dead |
+//! | [`Store::extend`], [`Store::give_back`], [`Store::sweep`] | timer | keep a claim, return it, recover that of a dead owner |
+//! | [`Store::dead_page`], [`Store::dead_letters`] | admin, timer | list and read dead letters |
 //! | [`Store::redrive`], [`Store::drop_dead`] | admin, timer | due again, or gone for good |
 //! | [`Store::scrub`] | timer | find and mend what no transition could have made |
 //! | [`Store::heartbeat`], [`Store::unregister`] | cluster | who serves, and whether it is the store it was |
-//! | [`Store::take_tokens`] | timer | tokens of a limited route |
-//! | [`Store::pause`], [`Store::resume`], [`Store::pauses`] | people; ingress and timer | what of a route stands still, on every replica |
-//! | [`Store::oldest_overdue`], [`Store::redis_memory`] | people | how late, and how full |
-//! | [`Store::scan`] | replay | all that it holds of a route |
-//! | [`Store::highest_offset`], [`Store::raise_offset`] | ingress | how far a source was ever read |
+//! | [`Store::take_tokens`] | timer | rate tokens of a limited route |
+//! | [`Store::pause`], [`Store::resume`], [`Store::pauses`] | people; ingress and timer | stop parts of a route on every replica |
+//! | [`Store::oldest_overdue`], [`Store::redis_memory`] | people | the oldest overdue messages, and the memory of Redis |
+//! | [`Store::scan`] | replay | all messages of a route |
+//! | [`Store::highest_offset`], [`Store::raise_offset`] | ingress | the highest offset that was ever read of a source |
 //!
-//! Guarantees: each call is applied at most once however often it is sent (a caller's lane numbers its
-//! calls, and the partition remembers each lane's last answer); a stale token changes nothing but the
-//! bitmap of what is confirmed; a call that answers has been applied.
+//! Guarantees: each call is applied at most once however often it is sent, because a caller numbers its calls and the
+//! partition remembers the last answer to each caller. A stale token changes nothing but the bitmap of what is
+//! confirmed. A call that answers has been applied.
 
 mod call;
 mod claim;

@@ -48,11 +48,11 @@ use super::{ScrubReport, Store, StoreError};
 use crate::domain::{Partition, Partitions};
 
 /// Entries read in one trip.
-const PAGE: usize = 200;
+const PAGE_ENTRIES: usize = 200;
 /// Entries of one partition that one scrub reads. The next scrub goes on behind them.
-const ENTRIES: usize = 2000;
+const SCRUB_ENTRIES: usize = 2000;
 /// Trips through each of the hashes with a field per bundle, and through the whole key space, in one scrub.
-const STEPS: usize = 10;
+const SCRUB_STEPS: usize = 10;
 
 /// The positions at which the next scrubs go on.
 pub(super) struct ScrubPositions {
@@ -62,8 +62,14 @@ pub(super) struct ScrubPositions {
     partitions: Vec<Mutex<PartitionPositions>>,
 }
 
-/// A due set or a dead-letter queue, and how many of its entries have been read.
-type SetPosition = (String, usize);
+/// A position in a due set or a dead-letter queue.
+#[derive(Clone, Default)]
+struct SetPosition {
+    /// Name of the due set or of the dead-letter queue.
+    name: String,
+    /// Entries of it that have been read.
+    skip: usize,
+}
 
 /// The positions in one partition. They are saved walk by walk: a scrub that does not come to its end was not
 /// for nothing.
@@ -89,6 +95,17 @@ impl ScrubPositions {
             partitions: partitions.all().map(|_| Mutex::default()).collect(),
         }
     }
+}
+
+/// Places in which a bundle was found.
+#[derive(Clone, Copy)]
+struct BundleTraces {
+    /// It is in its due set.
+    due: bool,
+    /// It is in `claims`.
+    claimed: bool,
+    /// Its blob exists.
+    blob: bool,
 }
 
 impl Store {
@@ -124,7 +141,7 @@ impl Store {
         self.walk_keys(p, report).await?;
         let mut findings = Findings::default();
         let queues = self.known_queues(p, report).await?;
-        let at = self.walk_queues(p, place.queues, &queues, &mut findings.dead, report).await?;
+        let at = self.walk_queues(p, &place.queues, &queues, &mut findings.dead, report).await?;
         self.mend(p, findings, report).await?;
         self.save(p, |places| places.queues = at);
         // Names last: names of lost bundles are free now.
@@ -136,7 +153,7 @@ impl Store {
         let held_keys = self.walk_holds(p, place.held_keys, &due_sets, report).await?;
         self.save(p, |places| places.held_keys = held_keys);
         let entries: usize = due_sets.iter().map(|due_set| due_set.bundles).sum();
-        Ok(due_sets.len() + entries.min(ENTRIES))
+        Ok(due_sets.len() + entries.min(SCRUB_ENTRIES))
     }
 
     /// The partitions that lack one of the indexes `idx`, `heads`, `shelves`, which exist together or not at
@@ -191,12 +208,12 @@ impl Store {
 
     /// Reports for each bundle whether it stands in its due set and in `claims`, and whether its blob is there.
     /// Blobs of a wrong type are noted.
-    async fn where_are(
+    async fn traces_of(
         &self,
         p: Partition,
         ids: &[BundleId],
         wrong_type: &mut Vec<KeyKind>,
-    ) -> Result<Vec<(bool, bool, bool)>, StoreError> {
+    ) -> Result<Vec<BundleTraces>, StoreError> {
         let mut pipe = Pipeline::with_capacity(ids.len() * 3);
         for id in ids {
             pipe.cmd("ZSCORE").arg(self.0.keys.due(p, id.due_set())).arg(id.as_str());
@@ -208,7 +225,7 @@ impl Store {
         }
         pipe.ignore_errors();
         let found: Vec<Value> = self.ask(p, &pipe).await?;
-        let mut places = Vec::with_capacity(ids.len());
+        let mut traces = Vec::with_capacity(ids.len());
         for (id, answers) in ids.iter().zip(found.chunks(3)) {
             let kind = text(&answers[2])?;
             if kind != "none" && kind != "string" {
@@ -217,9 +234,13 @@ impl Store {
             // If the due set or `claims` itself has a wrong type, nothing can be said of its members: they
             // count as present.
             let stands = |answer: &Value| !matches!(answer, Value::Nil);
-            places.push((stands(&answers[0]), stands(&answers[1]), kind == "string"));
+            traces.push(BundleTraces {
+                due: stands(&answers[0]),
+                claimed: stands(&answers[1]),
+                blob: kind == "string",
+            });
         }
-        Ok(places)
+        Ok(traces)
     }
 
     async fn walk_claims(
@@ -228,21 +249,20 @@ impl Store {
         from: usize,
         findings: &mut Findings,
     ) -> Result<usize, StoreError> {
-        let (mut at, claims) = (from, self.0.keys.of(p, "claims"));
-        while at < from + ENTRIES {
-            let members = self.members_at(p, &claims, at, PAGE).await?;
+        let mut at = from;
+        let claims = self.0.keys.of(p, "claims");
+        while at < from + SCRUB_ENTRIES {
+            let members = self.members_at(p, &claims, at, PAGE_ENTRIES).await?;
             let ids = findings.ids(&members, None);
-            for (id, (due, _, blob)) in
-                ids.iter().zip(self.where_are(p, &ids, &mut findings.wrong_type).await?)
-            {
-                if due || !blob {
+            for (id, traces) in ids.iter().zip(self.traces_of(p, &ids, &mut findings.wrong_type).await?) {
+                if traces.due || !traces.blob {
                     findings.bundle(id.clone(), None);
                 }
             }
-            if members.len() < PAGE {
+            if members.len() < PAGE_ENTRIES {
                 return Ok(0);
             }
-            at += PAGE;
+            at += PAGE_ENTRIES;
         }
         Ok(at)
     }
@@ -255,19 +275,17 @@ impl Store {
         findings: &mut Findings,
     ) -> Result<SetPosition, StoreError> {
         let mut seen = 0;
-        for page in pages(due_sets, place, PAGE) {
-            if seen >= ENTRIES {
+        for page in pages(due_sets, place, PAGE_ENTRIES) {
+            if seen >= SCRUB_ENTRIES {
                 return Ok(start_of(due_sets, &page));
             }
-            let mut ids = Vec::with_capacity(PAGE);
+            let mut ids = Vec::with_capacity(PAGE_ENTRIES);
             for (due_set, members) in self.page(p, due_sets, &page).await? {
                 seen += members.len();
                 ids.extend(findings.ids(&members, Some(&due_set.name)));
             }
-            for (id, (_, claimed, blob)) in
-                ids.iter().zip(self.where_are(p, &ids, &mut findings.wrong_type).await?)
-            {
-                if claimed || !blob {
+            for (id, traces) in ids.iter().zip(self.traces_of(p, &ids, &mut findings.wrong_type).await?) {
+                if traces.claimed || !traces.blob {
                     findings.bundle(id.clone(), None);
                 }
             }

@@ -10,13 +10,13 @@ mod reschedule;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use self::plan::WritePlan;
 use super::call::keys::Keys;
+use super::call::names::name_key;
 use super::call::numbered::{CallTurn, NumberedCalls};
 use super::call::reply::{shape, text};
 use super::claim::dedupe::DeliveredNames;
@@ -25,19 +25,17 @@ use super::connection::link::StoreLink;
 use super::handle::Ids;
 use super::model::bundle::BundleId;
 use super::query::find::MessagePlace;
-use super::{
-    Bundle, DeadId, DeadLetter, Store, StoreDependencies, StoreError, WakeUps, WriteOp, WriteResult, encode,
-};
+use super::{Bundle, Store, StoreDependencies, StoreError, WakeUps, WriteOp, WriteResult};
 use crate::backoff::Backoff;
-use crate::domain::{Entry, Flags, Partition, RouteName, Text};
+use crate::domain::{Entry, Flags, Partition};
 
 /// Most operations and bytes of a call.
 const CALL_OPS: usize = 48;
 const CALL_BYTES: usize = 1 << 20;
 /// Attempts to read the names of a call before giving up. Others change them too, but not this often.
-const LOOKS: usize = 50;
+const NAME_READS: usize = 50;
 /// Submissions that may wait for one partition.
-const QUEUE: usize = 64;
+const QUEUE_LEN: usize = 64;
 
 /// One queue and one task per partition.
 pub(super) struct StoreWriter {
@@ -116,28 +114,38 @@ impl Store {
     }
 }
 
+/// Parts of the store that every partition's writing end shares.
+pub(super) struct WriteContext<'a> {
+    /// Numbered calls of ingress.
+    pub(super) calls: &'a Arc<NumberedCalls>,
+    /// Numbered calls of people's commands.
+    pub(super) command_calls: &'a Arc<NumberedCalls>,
+    pub(super) keys: &'a Keys,
+    pub(super) delivered_names: &'a DeliveredNames,
+    pub(super) order: &'a KeyOrder,
+    pub(super) wake: &'a WakeUps,
+}
+
 impl StoreWriter {
     pub(super) fn start(
-        (calls, command_lane): (&Arc<NumberedCalls>, &Arc<NumberedCalls>),
-        keys: &Keys,
-        (delivered_names, order): (&DeliveredNames, &KeyOrder),
-        parts: &StoreDependencies<'_>,
-        wake: &WakeUps,
+        context: &WriteContext<'_>,
+        dependencies: &StoreDependencies<'_>,
         force: &CancellationToken,
     ) -> Self {
         let writer = |partition, calls: &Arc<NumberedCalls>| PartitionWriter {
             partition,
             calls: calls.clone(),
-            keys: keys.clone(),
+            keys: context.keys.clone(),
             ids: Ids::new(),
-            delivered_names: delivered_names.clone(),
-            order: order.clone(),
-            wake: wake.clone(),
+            delivered_names: context.delivered_names.clone(),
+            order: context.order.clone(),
+            wake: context.wake.clone(),
         };
         let start = |partition| {
-            let (queue, waiting) = mpsc::channel(QUEUE);
-            let (writer, force) = (writer(partition, calls), force.clone());
-            parts.tasks.spawn("store:writer", async move {
+            let (queue, waiting) = mpsc::channel(QUEUE_LEN);
+            let writer = writer(partition, context.calls);
+            let force = force.clone();
+            dependencies.tasks.spawn("store:writer", async move {
                 tokio::select! {
                     () = force.cancelled() => {}
                     () = writer.run(waiting) => {}
@@ -145,11 +153,11 @@ impl StoreWriter {
             });
             queue
         };
-        let partitions = parts.config.partitions;
+        let partitions = dependencies.config.partitions;
         Self {
             queues: partitions.all().map(start).collect(),
-            calls: calls.clone(),
-            commands: partitions.all().map(|p| writer(p, command_lane)).collect(),
+            calls: context.calls.clone(),
+            commands: partitions.all().map(|p| writer(p, context.command_calls)).collect(),
             force: force.clone(),
         }
     }
@@ -160,8 +168,8 @@ impl StoreWriter {
     }
 
     /// Why a call has failed, if one is being retried: the store is full, away, or the write is not durable.
-    pub(super) fn waits_for(&self) -> Option<String> {
-        self.calls.waits_for()
+    pub(super) fn failure(&self) -> Option<String> {
+        self.calls.failure()
     }
 
     /// The connection of the writes, which also waits for their durability.
@@ -174,7 +182,8 @@ impl PartitionWriter {
     async fn run(self, mut waiting: mpsc::Receiver<Submission>) {
         while let Some(first) = waiting.recv().await {
             let mut batch = vec![first];
-            let (mut ops, mut bytes) = (batch[0].ops.len(), size(&batch[0].ops));
+            let mut ops = batch[0].ops.len();
+            let mut bytes = size(&batch[0].ops);
             while ops < CALL_OPS && bytes < CALL_BYTES {
                 let Ok(next) = waiting.try_recv() else { break };
                 ops += next.ops.len();
@@ -198,7 +207,8 @@ impl PartitionWriter {
                 [WriteOp::Store { route, on_duplicate, bundle }] if self.touches_many(now).await => {
                     let mut of_bundle = Vec::with_capacity(bundle.entries.len());
                     for bundle in cut::pieces(bundle) {
-                        let (route, on_duplicate) = (route.clone(), *on_duplicate);
+                        let route = route.clone();
+                        let on_duplicate = *on_duplicate;
                         let piece = WriteOp::Store { route, on_duplicate, bundle };
                         of_bundle.extend(self.until_done(&mut turn, &[&piece]).await.concat());
                     }
@@ -222,12 +232,11 @@ impl PartitionWriter {
         loop {
             let done = match ops {
                 [WriteOp::Reschedule { route, id, due, fallback, of }] => {
-                    let moved =
-                        self.reschedule(turn, (route, id), of.as_ref(), *due, fallback.as_ref()).await;
+                    let moved = self.reschedule(turn, route, id, of.as_ref(), *due, fallback.as_ref()).await;
                     moved.map(|r| vec![vec![r]])
                 }
                 [WriteOp::Cancel { route, id, of: Some(of) }] => {
-                    self.cancel_of(turn, (route, id), of, ops).await.map(|r| vec![vec![r]])
+                    self.cancel_of(turn, route, id, of, ops).await.map(|r| vec![vec![r]])
                 }
                 _ => self.write(turn, ops).await,
             };
@@ -235,10 +244,11 @@ impl PartitionWriter {
                 Ok(results) => return results,
                 Err(why) => {
                     failures += 1;
-                    let (p, away) = (self.partition.0, matches!(why, StoreError::Unavailable(_)));
+                    let p = self.partition.0;
+                    let away = matches!(why, StoreError::Unavailable(_));
                     // The connection itself reports once that the store is away.
                     if failures == 1 && !away {
-                        error!(partition = p, error = %why, "cannot write to this partition; trying on");
+                        error!(partition = p, error = %why, "writing to a partition failed; retrying");
                     }
                     tokio::time::sleep(Backoff::CLIENT.wait(failures)).await;
                 }
@@ -251,8 +261,8 @@ impl PartitionWriter {
         turn: &mut CallTurn<'_>,
         ops: &[&WriteOp],
     ) -> Result<Vec<Vec<WriteResult>>, StoreError> {
-        for _ in 0..LOOKS {
-            let meant = self.look_up(ops).await?;
+        for _ in 0..NAME_READS {
+            let meant = self.bundles_of(ops).await?;
             let plan = WritePlan::new(self, ops, &meant);
             let answer = turn.run(self.partition, plan.call).await?;
             let letters = text(&answer)?;
@@ -260,7 +270,7 @@ impl PartitionWriter {
                 continue;
             }
             if let Some(given) = letters.strip_prefix("BEHIND ") {
-                self.order.seen(given.parse().map_err(|_| shape("a stamp"))?);
+                self.order.seen(given.parse().map_err(|_| shape("a sequence number"))?);
                 continue;
             }
             for due in plan.dues {
@@ -272,7 +282,7 @@ impl PartitionWriter {
     }
 
     /// The bundles that the names of these operations mean right now, only to declare their keys.
-    async fn look_up(&self, ops: &[&WriteOp]) -> Result<Vec<BundleId>, StoreError> {
+    async fn bundles_of(&self, ops: &[&WriteOp]) -> Result<Vec<BundleId>, StoreError> {
         let names: Vec<String> = ops.iter().flat_map(|op| names_of(op)).collect();
         if names.is_empty() {
             return Ok(Vec::new());
@@ -308,7 +318,7 @@ fn reads_first(op: &WriteOp) -> bool {
 
 /// The error for a name that means something else at every read: only damage does that.
 fn never_settles() -> StoreError {
-    StoreError::Damaged(format!("a name changed its meaning {LOOKS} times between a look and the call"))
+    StoreError::Damaged(format!("a name changed its meaning {NAME_READS} times between a read and the call"))
 }
 
 /// Cuts the letters of an answer into results, one list for each operation.
@@ -361,58 +371,24 @@ fn op_size(op: &WriteOp) -> usize {
     let of = |bundle: &Bundle| bundle.entries.iter().map(Entry::stored_size).sum();
     match op {
         WriteOp::Store { bundle, .. } => of(bundle),
-        WriteOp::DeadLetter(letter) => of(&letter.bundle),
+        WriteOp::DeadLetter(dead_letter) => of(&dead_letter.bundle),
         WriteOp::Reschedule { fallback, .. } => fallback.as_ref().map_or(64, of),
         WriteOp::Cancel { .. } => 64,
     }
-}
-
-/// A name's field in `names`: `route/id`. Routes contain no slash, so no two routes share a field.
-pub(super) fn name_key(route: &RouteName, id: &Text) -> String {
-    format!("{route}/{id}")
-}
-
-/// The blob that is kept of a dead letter.
-pub(super) fn dead_blob(letter: &DeadLetter) -> Bytes {
-    letter.raw.clone().unwrap_or_else(|| encode(&letter.bundle))
-}
-
-/// A new id for a dead letter. Route and reason can be read from it without the body.
-pub(super) fn dead_id(letter: &DeadLetter, p: Partition, ids: &Ids) -> DeadId {
-    DeadId::new(&letter.route, letter.reason, p, &ids.unique())
-}
-
-/// The queues of these dead letters, each once, and the place of each dead letter's queue among them, from 1.
-pub(super) fn queues(ids: &[DeadId]) -> (Vec<String>, Vec<usize>) {
-    let mut queues: Vec<String> = Vec::new();
-    let places = ids.iter().map(|id| {
-        let queue = id.queue();
-        let at = queues.iter().position(|g| *g == queue).unwrap_or_else(|| {
-            queues.push(queue);
-            queues.len() - 1
-        });
-        at + 1
-    });
-    let places = places.collect();
-    (queues, places)
-}
-
-pub(super) fn parse_place(place: &str) -> Option<(BundleId, u32)> {
-    let (id, index) = place.rsplit_once(' ')?;
-    Some((BundleId::parse(id)?, index.parse().ok()?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::domain::limits::CALL_NAMES;
-    use crate::domain::{OnDuplicate, UnixMs, testing};
+    use crate::domain::{OnDuplicate, Text, UnixMs, testing};
 
     fn store(messages: usize, named: bool) -> WriteOp {
         let route = testing::route().name.clone();
         let mut entry = testing::entry(UnixMs(0), b"");
         if named {
-            (entry.id, entry.flags) = (Some("a".into()), entry.flags.with(Flags::NAMED));
+            entry.id = Some("a".into());
+            entry.flags = entry.flags.with(Flags::NAMED);
         }
         let bundle = Bundle { target: Text::default(), entries: Arc::new(vec![entry; messages]) };
         WriteOp::Store { route, on_duplicate: OnDuplicate::Keep, bundle }

@@ -256,7 +256,7 @@ impl Claimer {
                 requests.more = true;
             }
             let share = (room / heads.len() as i64).max(1) as u32;
-            requests.more |= heads.iter().any(|head| looked.beyond.contains_key(&head.line()));
+            requests.more |= heads.iter().any(|head| looked.beyond.contains_key(&head.partition_route()));
             for head in heads {
                 of_partition.entry(head.partition).or_default().push((head, share));
             }

@@ -228,7 +228,7 @@ async fn lost_heads_of_all_partitions_come_back_within_seconds() {
 /// and lost counts: what comes back when, and whether the counts are right then.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a measurement of minutes: cargo test --test it scale:: -- --ignored --nocapture"]
-async fn a_large_store_on_a_slow_link_is_swept_in_seconds_and_audited_in_minutes() {
+async fn a_large_store_on_a_slow_link_is_swept_in_seconds_and_scrubbed_in_minutes() {
     const SLICES_EACH: usize = 2000;
     let (rabbitmq, redis) = tokio::join!(Rabbitmq::shared(), Redis::start());
     let link = Proxy::before(redis.port()).await;

@@ -9,7 +9,7 @@ use crate::store::{BundleId, DeadId};
 
 /// Names of the keys that every script gets, in the order of `prelude.lua`. `shelves` is the key that orders
 /// the due sets of a route.
-const FIXED: [&str; 12] = [
+const FIXED_NAMES: [&str; 12] = [
     "idx", "claims", "tokens", "gone", "done", "expiries", "opened", "names", "counts", "calls", "heads",
     "shelves",
 ];
@@ -54,18 +54,18 @@ impl Keys {
     /// All keys outside of the partitions, with their names, slots and types. `meta` is left out: the preflight
     /// checks it.
     pub(in crate::store) fn shared(&self) -> [(&'static str, String, Slot, &'static str); 5] {
-        let whole = |name, key: String, kind| (name, key.clone(), Slot::for_key(key), kind);
+        let named = |name, key: String, kind| (name, key.clone(), Slot::for_key(key), kind);
         [
-            whole("paused", self.paused(), "hash"),
-            whole("replays", self.replays(), "hash"),
-            whole("audit", self.audit_log(), "stream"),
+            named("paused", self.paused(), "hash"),
+            named("replays", self.replays(), "hash"),
+            named("audit", self.audit_log(), "stream"),
             ("replicas", self.replicas(), Self::members(), "hash"),
             ("store", self.store(), Self::members(), "hash"),
         ]
     }
 
     /// The key that a shared key of a wrong type is moved to, in the same slot.
-    pub(in crate::store) fn aside(&self, name: &str, key: &str, now: UnixMs) -> String {
+    pub(in crate::store) fn quarantined(&self, name: &str, key: &str, now: UnixMs) -> String {
         // The hash tag is that of the key, or the whole key, so that the slot stays the same.
         let tag = if key.contains("{members}") { "members" } else { key };
         format!("{}:quarantine:{{{tag}}}:{name}:{now}", self.prefix)
@@ -88,11 +88,11 @@ impl Keys {
 
     /// The slots of all keys.
     pub(in crate::store) fn slots(&self, partitions: Partitions) -> Vec<Slot> {
-        let whole = [self.meta(), self.audit_log(), self.paused(), self.replays()]
+        let named = [self.meta(), self.audit_log(), self.paused(), self.replays()]
             .into_iter()
             .map(Slot::for_key)
             .chain([Self::members()]);
-        partitions.all().map(Self::slot).chain(whole).collect()
+        partitions.all().map(Self::slot).chain(named).collect()
     }
 
     pub(in crate::store) fn of(&self, p: Partition, name: &str) -> String {
@@ -100,7 +100,7 @@ impl Keys {
     }
 
     pub(in crate::store) fn fixed(&self, p: Partition) -> Vec<String> {
-        FIXED.iter().map(|name| self.of(p, name)).collect()
+        FIXED_NAMES.iter().map(|name| self.of(p, name)).collect()
     }
 
     /// The keys of [`Self::fixed`], and those that this variant of a script needs besides.

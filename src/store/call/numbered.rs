@@ -22,9 +22,9 @@ use crate::telemetry::Metrics;
 const ORPHAN_SECONDS: u64 = 120;
 /// Quiet time (microseconds) after which a caller no longer insists that the store remembers its calls: a scrub
 /// forgets callers after a day.
-const INSISTS_US: i64 = 12 * 3600 * 1_000_000;
+const INSIST_US: i64 = 12 * 3600 * 1_000_000;
 /// Minimum time between two log lines about a rollback (microseconds).
-const SAID_AGAIN_US: i64 = 60 * 1_000_000;
+const ROLLBACK_LOG_US: i64 = 60 * 1_000_000;
 
 /// A call of a script, ready to be sent as often as necessary.
 pub(in crate::store) struct ScriptCall {
@@ -77,26 +77,26 @@ pub(in crate::store) struct CallNumbers {
 #[derive(Debug)]
 pub(in crate::store) struct Rollbacks {
     times: AtomicU64,
-    said_us: AtomicI64,
+    logged_us: AtomicI64,
 }
 
 impl Rollbacks {
     pub(in crate::store) fn new() -> Self {
-        Self { times: AtomicU64::new(0), said_us: AtomicI64::new(i64::MIN) }
+        Self { times: AtomicU64::new(0), logged_us: AtomicI64::new(i64::MIN) }
     }
 
     pub(in crate::store) fn times(&self) -> u64 {
         self.times.load(Ordering::Relaxed)
     }
 
-    fn saw(&self, p: Partition, now_us: i64) {
+    fn note(&self, p: Partition, now_us: i64) {
         self.times.fetch_add(1, Ordering::Relaxed);
-        let said = self.said_us.load(Ordering::Relaxed);
-        if now_us >= said.saturating_add(SAID_AGAIN_US) {
-            self.said_us.store(now_us, Ordering::Relaxed);
+        let logged = self.logged_us.load(Ordering::Relaxed);
+        if now_us >= logged.saturating_add(ROLLBACK_LOG_US) {
+            self.logged_us.store(now_us, Ordering::Relaxed);
             error!(
                 partition = p.0,
-                "the store went back or was wiped: it no longer knows calls that it had answered; \
+                "the store rolled back or was wiped: it no longer knows calls that it had answered; \
                  see docs/guarantees.md for what its tier may lose"
             );
         }
@@ -109,11 +109,11 @@ pub(in crate::store) struct NumberedCalls {
     numbers: Vec<Mutex<CallNumbers>>,
     clock: Arc<StoreClock>,
     metrics: Arc<Metrics>,
-    rolled_back: Arc<Rollbacks>,
+    rollbacks: Arc<Rollbacks>,
     /// Calls that have failed and are being retried.
     waiting: AtomicU64,
     /// Why the last of them failed.
-    why: parking_lot::Mutex<String>,
+    last_failure: parking_lot::Mutex<String>,
 }
 
 /// The right to make the next call on one partition. No other call of this caller comes between.
@@ -129,19 +129,21 @@ impl NumberedCalls {
         partitions: Partitions,
         clock: &Arc<StoreClock>,
         metrics: &Arc<Metrics>,
-        rolled_back: &Arc<Rollbacks>,
+        rollbacks: &Arc<Rollbacks>,
     ) -> Self {
         let numbers = partitions.all().map(|_| Mutex::default()).collect();
-        let (clock, metrics, rolled_back) = (clock.clone(), metrics.clone(), rolled_back.clone());
+        let clock = clock.clone();
+        let metrics = metrics.clone();
+        let rollbacks = rollbacks.clone();
         Self {
             name,
             link,
             numbers,
             clock,
             metrics,
-            rolled_back,
+            rollbacks,
             waiting: AtomicU64::new(0),
-            why: parking_lot::Mutex::default(),
+            last_failure: parking_lot::Mutex::default(),
         }
     }
 
@@ -177,14 +179,14 @@ impl NumberedCalls {
     ) -> Result<ScriptReply, StoreError> {
         let connected = self.link.to(Keys::slot(p)).await?;
         let reply = self.once(&connected, p, call, head).await?;
-        self.link.confirm(&connected).await?;
+        self.link.await_durable(&connected).await?;
         self.link.still_counts(&connected)?;
         Ok(reply)
     }
 
     /// Why a call has failed, if one is being retried.
-    pub(in crate::store) fn waits_for(&self) -> Option<String> {
-        (self.waiting.load(Ordering::Relaxed) > 0).then(|| self.why.lock().clone())
+    pub(in crate::store) fn failure(&self) -> Option<String> {
+        (self.waiting.load(Ordering::Relaxed) > 0).then(|| self.last_failure.lock().clone())
     }
 
     async fn once(
@@ -233,7 +235,7 @@ impl CallTurn<'_> {
     ) -> Result<Value, StoreError> {
         self.numbers.next += 1;
         let quiet_us = self.calls.clock.local().mono_us() - self.numbers.answered_us;
-        let answered = if quiet_us < INSISTS_US { self.numbers.answered } else { 0 };
+        let answered = if quiet_us < INSIST_US { self.numbers.answered } else { 0 };
         let head: [ScriptArg; 3] =
             [self.calls.name.clone().into(), self.numbers.next.into(), answered.into()];
         let mut failures = 0;
@@ -243,7 +245,7 @@ impl CallTurn<'_> {
                 Ok(reply) => {
                     let now_us = self.calls.clock.local().mono_us();
                     if reply.rolled_back {
-                        self.calls.rolled_back.saw(p, now_us);
+                        self.calls.rollbacks.note(p, now_us);
                     }
                     return match &reply.answer {
                         Value::BulkString(text) if text.as_slice() == b"OVERTAKEN" => {
@@ -258,12 +260,12 @@ impl CallTurn<'_> {
                 }
                 Err(error @ (StoreError::Unavailable(_) | StoreError::Full(_))) => {
                     failures += 1;
-                    *self.calls.why.lock() = error.to_string();
+                    *self.calls.last_failure.lock() = error.to_string();
                     waiting.get_or_insert_with(|| WaitingCall::new(&self.calls.waiting));
                     if failures == 1 && matches!(error, StoreError::Full(_)) {
-                        warn!(op = call.op, "redis is at maxmemory; ingress waits until there is room");
+                        warn!(op = call.op, "redis is at maxmemory; ingress waits until memory is free");
                     }
-                    tracing::debug!(partition = p.0, op = call.op, %error, failures, "a call to the store failed");
+                    tracing::debug!(partition = p.0, op = call.op, %error, failures, "a call to the store failed; retrying");
                     tokio::time::sleep(Backoff::CLIENT.wait(failures)).await;
                 }
                 Err(error) => return Err(error),

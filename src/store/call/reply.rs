@@ -25,7 +25,7 @@ impl ScriptReply {
 }
 
 pub(in crate::store) fn shape(what: &str) -> StoreError {
-    StoreError::Damaged(format!("{what} has not the shape it should have"))
+    StoreError::Damaged(format!("{what} has an unexpected shape"))
 }
 
 pub(in crate::store) fn text(value: &Value) -> Result<String, StoreError> {

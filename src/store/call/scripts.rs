@@ -84,7 +84,7 @@ mod shifted {
     use redis::Script;
 
     /// The line that reads the clock. It stands in `prelude.lua` alone.
-    const READS: &str = "local time = redis.call('TIME')\n";
+    const CLOCK_LINE: &str = "local time = redis.call('TIME')\n";
 
     static SECONDS: AtomicI64 = AtomicI64::new(0);
     static KEY: OnceLock<String> = OnceLock::new();
@@ -105,11 +105,13 @@ mod shifted {
         let script = crate::mutants::script(script);
         if let Some(key) = KEY.get() {
             let shift = format!("time[1] = time[1] + (tonumber(redis.call('GET', '{key}') or '0'))");
-            return Script::new(&script.replace(READS, &format!("{READS}{shift}\n")));
+            return Script::new(&script.replace(CLOCK_LINE, &format!("{CLOCK_LINE}{shift}\n")));
         }
         match SECONDS.load(Ordering::Acquire) {
             0 => Script::new(&script),
-            by => Script::new(&script.replace(READS, &format!("{READS}time[1] = time[1] + {by}\n"))),
+            by => {
+                Script::new(&script.replace(CLOCK_LINE, &format!("{CLOCK_LINE}time[1] = time[1] + {by}\n")))
+            }
         }
     }
 
@@ -117,7 +119,7 @@ mod shifted {
     fn the_prelude_reads_the_clock_in_that_line_alone() {
         let prelude = include_str!("scripts/prelude.lua");
         assert_eq!(prelude.matches("'TIME'").count(), 1);
-        assert!(prelude.contains(READS));
+        assert!(prelude.contains(CLOCK_LINE));
     }
 }
 

@@ -16,13 +16,13 @@ use crate::store::connection::link::{Connected, StoreLink};
 
 /// First bytes of a blob that come with its size. A blob up to this size needs no second trip. The first bytes
 /// of a larger blob say how large it is when opened.
-const HEAD: usize = 4096;
+const HEAD_BYTES: usize = 4096;
 /// Most bytes that one step asks for. A larger blob is read in parts of this size.
-const STEP: usize = 4 << 20;
+const STEP_BYTES: usize = 4 << 20;
 /// Bytes that the reads of one role may ask for at once: they lie in Redis's output buffers.
-pub(in crate::store) const ASKED: usize = 16 << 20;
+pub(in crate::store) const ASKED_BYTES: usize = 16 << 20;
 /// Bytes that one permit stands for.
-const PERMIT: usize = 1024;
+const PERMIT_BYTES: usize = 1024;
 
 /// The size and the beginning of a blob.
 #[derive(Clone, Debug)]
@@ -43,9 +43,9 @@ enum ReadStep {
 }
 
 impl StoreLink {
-    /// The number of permits of [`ASKED`].
+    /// The number of permits of [`ASKED_BYTES`].
     pub(in crate::store) fn asked_permits() -> usize {
-        ASKED / PERMIT
+        ASKED_BYTES / PERMIT_BYTES
     }
 
     /// Measures blobs of one slot. `None`: the blob is missing, or the key holds another type.
@@ -55,12 +55,12 @@ impl StoreLink {
         keys: &[String],
     ) -> Result<Vec<Option<BlobHead>>, StoreError> {
         let mut measured = Vec::with_capacity(keys.len());
-        for keys in keys.chunks(STEP / HEAD) {
+        for keys in keys.chunks(STEP_BYTES / HEAD_BYTES) {
             let mut pipe = redis::Pipeline::with_capacity(2 * keys.len());
             for key in keys {
-                pipe.cmd("STRLEN").arg(key).cmd("GETRANGE").arg(key).arg(0).arg(HEAD - 1);
+                pipe.cmd("STRLEN").arg(key).cmd("GETRANGE").arg(key).arg(0).arg(HEAD_BYTES - 1);
             }
-            let answers = self.ask_for(slot, pipe, keys.len() * HEAD).await?;
+            let answers = self.ask_for(slot, pipe, keys.len() * HEAD_BYTES).await?;
             for pair in answers.chunks(2) {
                 measured.push(match pair {
                     [Value::Int(len @ 1..), Value::BulkString(head)] => {
@@ -163,7 +163,7 @@ impl StoreLink {
         mut pipe: redis::Pipeline,
         bytes: usize,
     ) -> Result<Vec<Value>, StoreError> {
-        let permits = (bytes / PERMIT).clamp(1, Self::asked_permits()) as u32;
+        let permits = (bytes / PERMIT_BYTES).clamp(1, Self::asked_permits()) as u32;
         let ended = |_| StoreError::Unavailable("shutting down".to_owned());
         let _asked = self.asked().acquire_many(permits).await.map_err(ended)?;
         let connected: Connected = self.reach(slot).await?;
@@ -188,14 +188,16 @@ fn bulk(answer: Value) -> Option<Bytes> {
 
 /// Cuts blobs of these lengths into steps, in order. Lengths of 0 are left out.
 fn steps(lengths: impl Iterator<Item = usize>) -> Vec<ReadStep> {
-    let (mut steps, mut places, mut bytes) = (Vec::new(), Vec::new(), 0);
+    let mut steps = Vec::new();
+    let mut places = Vec::new();
+    let mut bytes = 0;
     for (at, len) in lengths.enumerate().filter(|(_, len)| *len > 0) {
-        if len > STEP {
-            let part = |from| ReadStep::Part(at, from, STEP.min(len - from));
-            steps.extend((0..len).step_by(STEP).map(part));
+        if len > STEP_BYTES {
+            let part = |from| ReadStep::Part(at, from, STEP_BYTES.min(len - from));
+            steps.extend((0..len).step_by(STEP_BYTES).map(part));
             continue;
         }
-        if bytes + len > STEP {
+        if bytes + len > STEP_BYTES {
             steps.push(ReadStep::Whole(std::mem::take(&mut places), bytes));
             bytes = 0;
         }
@@ -218,14 +220,19 @@ mod tests {
         let steps_of = |lengths: &[usize]| steps(lengths.iter().copied());
         assert_eq!(steps_of(&[]), []);
         assert_eq!(steps_of(&[0, 10, 0, 20]), [ReadStep::Whole(vec![1, 3], 30)]);
-        let (two, one) = (2 * MIB, MIB);
+        let two = 2 * MIB;
+        let one = MIB;
         assert_eq!(
             steps_of(&[two, two, one]),
             [ReadStep::Whole(vec![0, 1], 4 * MIB), ReadStep::Whole(vec![2], one)],
             "a step is filled and not exceeded"
         );
-        let parts = [ReadStep::Part(1, 0, STEP), ReadStep::Part(1, STEP, 3), ReadStep::Whole(vec![0, 2], 2)];
-        assert_eq!(steps_of(&[1, STEP + 3, 1]), parts);
-        assert_eq!(steps_of(&[STEP]), [ReadStep::Whole(vec![0], STEP)]);
+        let parts = [
+            ReadStep::Part(1, 0, STEP_BYTES),
+            ReadStep::Part(1, STEP_BYTES, 3),
+            ReadStep::Whole(vec![0, 2], 2),
+        ];
+        assert_eq!(steps_of(&[1, STEP_BYTES + 3, 1]), parts);
+        assert_eq!(steps_of(&[STEP_BYTES]), [ReadStep::Whole(vec![0], STEP_BYTES)]);
     }
 }

@@ -28,11 +28,12 @@ use crate::store::{
 };
 
 /// Most expired claims of one partition that one sweep takes.
-const SWEEP: usize = 100;
+const SWEEP_CLAIMS: usize = 100;
 /// Longest time for the sweeps of all partitions, then the least and the longest time for the reads before
 /// them.
 const SWEEP_DEADLINE: Duration = Duration::from_secs(10);
-const SWEEP_LOOK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
+const SWEEP_READ_MIN: Duration = Duration::from_secs(2);
+const SWEEP_READ_MAX: Duration = Duration::from_secs(5);
 /// Sweeps in flight at once.
 const SWEEPS_AT_ONCE: usize = 16;
 
@@ -110,8 +111,10 @@ impl Store {
             taken.extend(read_claimed(p, token, row)?);
         }
         let keys: Vec<String> = taken.iter().map(|c| self.0.keys.blob(p, &c.claim.id)).collect();
-        let (link, until_us) = (self.0.claims.link(), self.lease_end(request));
-        let (mut failures, mut asked_again) = (0, false);
+        let link = self.0.claims.link();
+        let until_us = self.lease_end(request);
+        let mut failures = 0;
+        let mut asked_again = false;
         let heads = loop {
             let answer = link.measure_blobs(Keys::slot(p), &keys).await;
             if self.is_worth_another(answer.as_ref().err(), &until_us, &mut failures).await {
@@ -170,8 +173,8 @@ impl Store {
         until_us: &AtomicI64,
         failures: &mut u32,
     ) -> bool {
-        let held = self.0.clock.local().mono_us() < until_us.load(Ordering::Relaxed);
-        let again = held && matches!(error, Some(StoreError::Unavailable(_)));
+        let is_claimed = self.0.clock.local().mono_us() < until_us.load(Ordering::Relaxed);
+        let again = is_claimed && matches!(error, Some(StoreError::Unavailable(_)));
         if again {
             *failures += 1;
             tokio::time::sleep(Backoff::CLIENT.wait(*failures)).await;
@@ -180,7 +183,7 @@ impl Store {
     }
 
     /// Returns expired claims to their due sets and shortens deadlines that lie more than a lease ahead. Takes
-    /// at most a hundred claims of a partition at a time. Nothing expires in the partitions in `held`. With
+    /// at most a hundred claims of a partition at a time. Nothing expires in the partitions in `paused`. With
     /// `thorough` the sweep also shortens deadlines and forgets delivered names whose time is over: these two
     /// are not urgent. Reads in one trip a node. Answers each partition on its own, with an error for those
     /// that cannot be swept in time.
@@ -188,21 +191,21 @@ impl Store {
         &self,
         partitions: &[Partition],
         lease_ms: u64,
-        held: &BTreeSet<Partition>,
+        paused: &BTreeSet<Partition>,
         thorough: bool,
     ) -> Vec<(Partition, Result<SweepOutcome, StoreError>)> {
         let late = |what| StoreError::Unavailable(format!("no answer to a {what} in time"));
         let ends = Instant::now() + SWEEP_DEADLINE;
         // A read that took longer says nothing about who could extend claims meanwhile.
-        let patience = Duration::from_millis(lease_ms / 2).clamp(SWEEP_LOOK.0, SWEEP_LOOK.1);
-        let Ok(looks) = timeout(patience, self.sweep_looks(partitions, lease_ms, thorough)).await else {
-            return partitions.iter().map(|&p| (p, Err(late("look for expired claims")))).collect();
+        let read_time = Duration::from_millis(lease_ms / 2).clamp(SWEEP_READ_MIN, SWEEP_READ_MAX);
+        let Ok(works) = timeout(read_time, self.read_sweep_work(partitions, lease_ms, thorough)).await else {
+            return partitions.iter().map(|&p| (p, Err(late("search for expired claims")))).collect();
         };
-        let looks: Vec<(Partition, Result<SweepLook, StoreError>)> =
-            partitions.iter().copied().zip(looks).collect();
-        let sweeps = stream::iter(looks).map(|(p, look)| async move {
-            match look {
-                Ok(look) => (p, self.sweep_found(p, look, lease_ms, held.contains(&p)).await),
+        let works: Vec<(Partition, Result<SweepWork, StoreError>)> =
+            partitions.iter().copied().zip(works).collect();
+        let sweeps = stream::iter(works).map(|(p, work)| async move {
+            match work {
+                Ok(work) => (p, self.sweep_found(p, work, lease_ms, paused.contains(&p)).await),
                 Err(why) => (p, Err(why)),
             }
         });
@@ -217,15 +220,15 @@ impl Store {
 
     /// Reads what there is to sweep, by partition. Deadlines are judged by the clock of the master that wrote
     /// them.
-    async fn sweep_looks(
+    async fn read_sweep_work(
         &self,
         partitions: &[Partition],
         lease_ms: u64,
         thorough: bool,
-    ) -> Vec<Result<SweepLook, StoreError>> {
+    ) -> Vec<Result<SweepWork, StoreError>> {
         let claimed = |p, from: String, to: String| {
             let mut claimed = redis::cmd("ZRANGEBYSCORE");
-            claimed.arg(self.0.keys.of(p, "claims")).arg(from).arg(to).arg("LIMIT").arg(0).arg(SWEEP);
+            claimed.arg(self.0.keys.of(p, "claims")).arg(from).arg(to).arg("LIMIT").arg(0).arg(SWEEP_CLAIMS);
             claimed
         };
         let mut commands = Vec::with_capacity(partitions.len() * 3);
@@ -245,34 +248,34 @@ impl Store {
             }
         }
         let mut seen = self.0.side.gather(commands).await.into_iter();
-        let mut looks = Vec::with_capacity(partitions.len());
+        let mut works = Vec::with_capacity(partitions.len());
         for _ in partitions {
             let found: Result<Vec<Value>, StoreError> =
                 seen.by_ref().take(if thorough { 3 } else { 1 }).collect();
-            looks.push(found.and_then(SweepLook::read));
+            works.push(found.and_then(SweepWork::read));
         }
-        looks
+        works
     }
 
     /// Sweeps one partition by what the read has found.
     async fn sweep_found(
         &self,
         p: Partition,
-        look: SweepLook,
+        work: SweepWork,
         lease_ms: u64,
-        hold: bool,
+        paused: bool,
     ) -> Result<SweepOutcome, StoreError> {
-        if look.over > 0 {
+        if work.over > 0 {
             self.forget_names(p).await?;
         }
-        let ids: Vec<BundleId> = look.claims.iter().filter_map(|id| BundleId::parse(id)).collect();
+        let ids: Vec<BundleId> = work.claims.iter().filter_map(|id| BundleId::parse(id)).collect();
         if ids.is_empty() {
             return Ok(SweepOutcome::default());
         }
         let mut keys = self.0.keys.fixed(p);
         keys.extend(ids.iter().map(|id| self.0.keys.due(p, id.due_set())));
         let mut args: Vec<ScriptArg> =
-            vec![lease_ms.into(), (if hold { "1" } else { "0" }).into(), ids.len().into()];
+            vec![lease_ms.into(), (if paused { "1" } else { "0" }).into(), ids.len().into()];
         args.extend(ids.iter().map(|id| ScriptArg::from(id.as_str())));
         let call = ScriptCall { script: &scripts::SWEEP, op: "sweep", keys, args, blobs: Vec::new() };
         let letters = text(&self.0.settles.run_unnumbered(p, &call).await?)?;
@@ -283,12 +286,12 @@ impl Store {
 
 /// The work that a sweep has found in one partition: claims whose deadline has passed or lies too far ahead,
 /// and the number of delivered names whose time is over.
-struct SweepLook {
+struct SweepWork {
     claims: Vec<String>,
     over: u64,
 }
 
-impl SweepLook {
+impl SweepWork {
     fn read(found: Vec<Value>) -> Result<Self, StoreError> {
         let mut found = found.into_iter();
         let mut claims: Vec<String> = found.next().map_or(Ok(Vec::new()), read)?;
@@ -319,7 +322,7 @@ fn read_claimed(p: Partition, token: &Arc<str>, row: &Value) -> Result<Option<Cl
     }
     .ok_or_else(|| shape("a claimed bundle"))?;
     let Some(id) = BundleId::parse(id) else {
-        warn!(partition = p.0, id, "what was claimed is no bundle; the audit will remove it");
+        warn!(partition = p.0, id, "a claimed member is not a bundle; a scrub will remove it");
         return Ok(None);
     };
     let (expiries, opened, gone, done) = said.unwrap_or(("0", "0", "", ""));

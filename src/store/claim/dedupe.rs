@@ -11,21 +11,21 @@ use crate::store::call::scripts;
 use crate::store::{Store, StoreError};
 
 /// Most names that one script forgets: well below a millisecond of Redis.
-const TRIM: i64 = 1000;
+const FORGET_BATCH: i64 = 1000;
 /// Most such scripts in one partition at a time.
-const TRIMS: usize = 20;
+const FORGET_CALLS: usize = 20;
 
 /// The routes that remember delivered names, each with its time in ms. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(in crate::store) struct DeliveredNames(Arc<BTreeMap<RouteName, i64>>);
 
 impl DeliveredNames {
-    pub(in crate::store) fn new(remembers: &BTreeMap<RouteName, i64>) -> Self {
-        Self(Arc::new(remembers.iter().filter(|(_, ms)| **ms > 0).map(|(r, ms)| (r.clone(), *ms)).collect()))
+    pub(in crate::store) fn new(routes: &BTreeMap<RouteName, i64>) -> Self {
+        Self(Arc::new(routes.iter().filter(|(_, ms)| **ms > 0).map(|(r, ms)| (r.clone(), *ms)).collect()))
     }
 
     /// Reports whether a route remembers delivered names.
-    pub(in crate::store) fn has(&self, route: &str) -> bool {
+    pub(in crate::store) fn remembers(&self, route: &str) -> bool {
         self.ms(route).is_some()
     }
 
@@ -58,13 +58,14 @@ impl Store {
     /// the rest. Returns how many names were forgotten.
     pub async fn forget_names(&self, p: Partition) -> Result<u32, StoreError> {
         let mut forgotten = 0;
-        for _ in 0..TRIMS {
-            let (keys, args) = (vec![self.0.keys.delivered(p)], vec![ScriptArg::from(TRIM)]);
+        for _ in 0..FORGET_CALLS {
+            let keys = vec![self.0.keys.delivered(p)];
+            let args = vec![ScriptArg::from(FORGET_BATCH)];
             let call =
                 ScriptCall { script: &scripts::FORGET_NAMES, op: "trim", keys, args, blobs: Vec::new() };
             let gone = integer(&self.0.settles.run_unnumbered(p, &call).await?)?;
             forgotten += gone as u32;
-            if gone < TRIM {
+            if gone < FORGET_BATCH {
                 break;
             }
         }

@@ -15,9 +15,9 @@ use crate::store::model::heads::PastHeads;
 use crate::store::{Head, HeadsSeen, Store, StoreError, UnservedHeads};
 
 /// Most due sets of one route and partition that one read shows: most of a day.
-const SHELVES: usize = 64;
+const ROUTE_DUE_SETS: usize = 64;
 
-/// What a read of due sets shows.
+/// Limits and filters of a read of due sets.
 pub struct HeadsQuery<'a> {
     /// Due sets of an open route that are due by this moment are all shown, in a second trip if there is more
     /// than one.
@@ -36,7 +36,7 @@ impl Store {
     /// The earliest due set of every route in these partitions, if it is due by `until`. One trip a node. In a
     /// cluster, partitions of a node that is away are left out. `Err` if no node answers.
     pub async fn heads(&self, partitions: &[Partition], until: UnixMs) -> Result<Vec<Head>, StoreError> {
-        self.due_heads(partitions, until, until, &|_| false).await.map(|looked| looked.heads)
+        self.due_heads(partitions, until, until, &|_| false).await.map(|result| result.heads)
     }
 
     /// The earliest due set of every route that is due by `later`. Of each `open` route also the following due
@@ -48,50 +48,51 @@ impl Store {
         later: UnixMs,
         open: &(dyn Fn(&Head) -> bool + Sync),
     ) -> Result<HeadsSeen, StoreError> {
-        let looking = HeadsQuery { until, later, past: UnixMs(i64::MIN), open, served: &|_| true };
-        self.served_heads(partitions, &looking, &mut UnservedHeads::default()).await
+        let query = HeadsQuery { until, later, past: UnixMs(i64::MIN), open, served: &|_| true };
+        self.served_heads(partitions, &query, &mut UnservedHeads::default()).await
     }
 
     /// The same as [`Store::due_heads`], without reading unserved heads that have not changed.
     pub async fn served_heads(
         &self,
         partitions: &[Partition],
-        looking: &HeadsQuery<'_>,
+        query: &HeadsQuery<'_>,
         unserved: &mut UnservedHeads,
     ) -> Result<HeadsSeen, StoreError> {
-        let mut seen = self.changed_heads(partitions, looking, unserved).await?;
+        let mut seen = self.changed_heads(partitions, query, unserved).await?;
         let again: Vec<Partition> =
             seen.iter().filter(|(_, heads)| heads.is_none()).map(|(p, _)| *p).collect();
         if !again.is_empty() {
             seen.retain(|_, heads| heads.is_some());
-            let commands = again.iter().map(|&p| self.heads_between(p, None, looking.later));
+            let commands = again.iter().map(|&p| self.heads_between(p, None, query.later));
             let found: Vec<Option<Vec<(String, f64)>>> =
                 in_part(self.0.side.gather(commands.collect()).await)?;
             for (p, list) in again.into_iter().zip(found) {
                 let Some(list) = list else { continue };
                 let heads = heads_of(p, list);
-                unserved.learn(p, &heads, looking.past, looking.served);
+                unserved.learn(p, &heads, query.past, query.served);
                 seen.insert(p, Some(heads));
             }
         }
-        let (mut looked, mut longer) = (HeadsSeen::default(), Vec::new());
+        let mut result = HeadsSeen::default();
+        let mut longer = Vec::new();
         for (partition, heads) in seen {
-            looked.partitions.insert(partition);
+            result.partitions.insert(partition);
             for head in heads.into_iter().flatten() {
-                if head.due > looking.until || slice_of(head.due) >= slice_of(looking.until) {
-                    looked.heads.push(head);
-                } else if (looking.open)(&head) {
+                if head.due > query.until || slice_of(head.due) >= slice_of(query.until) {
+                    result.heads.push(head);
+                } else if (query.open)(&head) {
                     longer.push(head);
                 } else {
-                    looked.beyond.insert(head.line(), slice_start(slice_of(head.due) + 1));
-                    looked.heads.push(head);
+                    result.beyond.insert(head.partition_route(), slice_start(slice_of(head.due) + 1));
+                    result.heads.push(head);
                 }
             }
         }
         if !longer.is_empty() {
-            self.look_on(longer, looking.until, &mut looked).await?;
+            self.add_due_sets(longer, query.until, &mut result).await?;
         }
-        Ok(looked)
+        Ok(result)
     }
 
     /// The heads to show, by partition, where the unserved heads are unchanged. `None` for a partition that has
@@ -99,7 +100,7 @@ impl Store {
     async fn changed_heads(
         &self,
         partitions: &[Partition],
-        looking: &HeadsQuery<'_>,
+        query: &HeadsQuery<'_>,
         unserved: &UnservedHeads,
     ) -> Result<BTreeMap<Partition, Option<Vec<Head>>>, StoreError> {
         let (known, unknown): (Vec<Partition>, Vec<Partition>) =
@@ -115,7 +116,7 @@ impl Store {
             let mut count = redis::cmd("ZCOUNT");
             count.arg(self.0.keys.of(*p, "heads")).arg("-inf").arg(format!("({}", past.until.0));
             commands.push((Keys::slot(*p), count));
-            commands.push(self.heads_between(*p, Some(past.until), looking.later));
+            commands.push(self.heads_between(*p, Some(past.until), query.later));
             let served = past.served.iter().map(|head| self.due_sets_of(head, past.until, 1));
             commands.extend(served.map(|due_set| (Keys::slot(*p), due_set)));
         }
@@ -137,26 +138,27 @@ impl Store {
     }
 
     /// Adds the due sets that are due by `until` of the routes and partitions of these heads.
-    async fn look_on(
+    async fn add_due_sets(
         &self,
         heads: Vec<Head>,
         until: UnixMs,
-        looked: &mut HeadsSeen,
+        result: &mut HeadsSeen,
     ) -> Result<(), StoreError> {
-        let commands =
-            heads.iter().map(|head| (Keys::slot(head.partition), self.due_sets_of(head, until, SHELVES + 1)));
+        let commands = heads
+            .iter()
+            .map(|head| (Keys::slot(head.partition), self.due_sets_of(head, until, ROUTE_DUE_SETS + 1)));
         let found: Vec<Option<Vec<String>>> = in_part(self.0.side.gather(commands.collect()).await)?;
         for (head, places) in heads.into_iter().zip(found) {
             let Some(places) = places else {
                 // The node has just gone away: nothing is known of what else is due there.
-                looked.partitions.remove(&head.partition);
+                result.partitions.remove(&head.partition);
                 continue;
             };
             let mut due_sets = places.iter().filter_map(|place| due_set_at(place));
-            let shown = due_sets.by_ref().take(SHELVES);
-            looked.heads.extend(shown.map(|(due_set, due)| Head { due_set, due, ..head.clone() }));
+            let shown = due_sets.by_ref().take(ROUTE_DUE_SETS);
+            result.heads.extend(shown.map(|(due_set, due)| Head { due_set, due, ..head.clone() }));
             if let Some((_, due)) = due_sets.next() {
-                looked.beyond.insert(head.line(), due);
+                result.beyond.insert(head.partition_route(), due);
             }
         }
         Ok(())

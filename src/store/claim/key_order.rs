@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::domain::{Partition, RouteName, StoreClock, UnixMs};
 use crate::store::call::keys::Keys;
+use crate::store::call::names::name_key;
 use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::reply::{integer, shape, text};
 use crate::store::call::scripts;
 use crate::store::call::scripts::ScriptVariant;
 use crate::store::handle::Ids;
 use crate::store::model::bundle::BundleId;
-use crate::store::write::name_key;
 use crate::store::{
     HeldKey, MeasuredClaim, OrderPosition, OrderedAnswer, OrderedClaims, OrderedRequest, Store, StoreError,
     slice_of,
@@ -24,7 +24,7 @@ use bytes::Bytes;
 type ScannedHeldKeys = (u64, Vec<(Vec<u8>, String)>);
 
 /// Held keys read in one trip.
-const PAGE: usize = 1000;
+const HELD_KEYS_PAGE: usize = 1000;
 
 /// The ordered routes, and the sequence numbers that this process gave. Cheap to clone.
 #[derive(Clone)]
@@ -133,7 +133,8 @@ impl Store {
             _ => return Err(shape("the answer to an ordered claim")),
         }
         let rows = values.split_off(3);
-        let (due, id) = (text(&values[1])?, text(&values[2])?);
+        let due = text(&values[1])?;
+        let id = text(&values[2])?;
         let left = match BundleId::parse(&id) {
             Some(id) => Some(OrderPosition { due: UnixMs(integer(&values[1])?), sequence: id.sequence() }),
             None if due.is_empty() => None,
@@ -155,7 +156,8 @@ impl Store {
         route: &RouteName,
         owner: &str,
     ) -> Result<(), StoreError> {
-        let (keys, args) = (vec![self.0.keys.order(p)], vec![route.as_str().into(), owner.into()]);
+        let keys = vec![self.0.keys.order(p)];
+        let args = vec![route.as_str().into(), owner.into()];
         let call =
             ScriptCall { script: &scripts::RELEASE_ROUTE, op: "release", keys, args, blobs: Vec::new() };
         self.0.settles.run_unnumbered(p, &call).await.map(drop)
@@ -164,11 +166,12 @@ impl Store {
     /// All held keys of a route in a partition. Only the route's owner changes them.
     async fn held_keys(&self, p: Partition, route: &RouteName) -> Result<Vec<(Bytes, HeldKey)>, StoreError> {
         let prefix = format!("k:{route}/");
-        let (mut cursor, mut held_keys) = (0u64, Vec::new());
+        let mut cursor = 0u64;
+        let mut held_keys = Vec::new();
         loop {
             let mut pipe = redis::pipe();
             pipe.cmd("HSCAN").arg(self.0.keys.order(p)).arg(cursor);
-            pipe.arg("MATCH").arg(format!("{prefix}*")).arg("COUNT").arg(PAGE);
+            pipe.arg("MATCH").arg(format!("{prefix}*")).arg("COUNT").arg(HELD_KEYS_PAGE);
             let (found,): (ScannedHeldKeys,) = self.ask(p, &pipe).await?;
             cursor = found.0;
             held_keys.extend(found.1.into_iter().filter_map(|(field, value)| {

@@ -6,12 +6,12 @@ use bytes::Bytes;
 use redis::Value;
 
 use crate::domain::{Flags, Partition};
+use crate::store::call::names::{dead_blob, dead_id, name_key, queues_of};
 use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::reply::{shape, text};
 use crate::store::call::scripts;
 use crate::store::call::scripts::ScriptVariant;
 use crate::store::model::bundle::BundleId;
-use crate::store::write::{dead_blob, dead_id, name_key, queues};
 use crate::store::{
     Claim, ClaimProgress, DeadId, DeadLetter, Division, HeldKey, Remainder, SettleAnswer, Settlement, Store,
     StoreError, encode,
@@ -61,8 +61,9 @@ impl Store {
             new_bundles.iter().filter(|(_, r)| r.lease_ms.is_none()).map(|(id, _)| id.due_set()).collect();
         due_sets.sort_unstable();
         due_sets.dedup();
-        let dead: Vec<DeadId> = division.dead.iter().map(|letter| dead_id(letter, p, &self.0.ids)).collect();
-        let (queues, places) = queues(&dead);
+        let dead: Vec<DeadId> =
+            division.dead.iter().map(|dead_letter| dead_id(dead_letter, p, &self.0.ids)).collect();
+        let (queues, places) = queues_of(&dead);
         let route = division.claim.id.route();
         let delivered_names = self.0.delivered_names.args(std::iter::once((route, &division.delivered[..])));
         let with = ScriptVariant { remembers: !delivered_names.is_empty(), ordered: self.0.order.has(route) };
@@ -85,19 +86,19 @@ impl Store {
             queues.len().into(),
         ];
         args.extend(due_sets.iter().map(|&due_set| ScriptArg::from(due_set)));
-        let mut held = Vec::new();
+        let mut claims = Vec::new();
         for (id, remainder) in &new_bundles {
             let token: Arc<str> = self.0.ids.unique().into();
             push_remainder(&mut args, id, remainder, &due_sets, &token);
             if remainder.lease_ms.is_some() {
-                held.push(Claim { partition: p, id: id.clone(), token });
+                claims.push(Claim { partition: p, id: id.clone(), token });
             }
         }
-        for ((id, place), letter) in dead.iter().zip(places).zip(&division.dead) {
+        for ((id, place), dead_letter) in dead.iter().zip(places).zip(&division.dead) {
             args.extend::<[ScriptArg; 3]>([
                 id.as_str().into(),
                 place.into(),
-                ScriptArg::Blob(dead_blob(letter)),
+                ScriptArg::Blob(dead_blob(dead_letter)),
             ]);
         }
         args.extend(queues.into_iter().map(ScriptArg::Text));
@@ -118,7 +119,7 @@ impl Store {
             ScriptCall { script: scripts::DIVIDE.of(with), op: "divide", keys, args, blobs: Vec::new() };
         let answer = text(&self.0.settles.run(p, call).await?)?;
         match answer.as_str() {
-            "o" => Ok(SettleAnswer::Applied(held)),
+            "o" => Ok(SettleAnswer::Applied(claims)),
             "s" => Ok(SettleAnswer::Stale),
             _ => Err(shape("the answer to a divide")),
         }
@@ -129,33 +130,33 @@ impl Store {
         &self,
         p: Partition,
         lease_ms: u64,
-        held: &[ClaimProgress],
+        claims: &[ClaimProgress],
     ) -> Result<Vec<SettleAnswer>, StoreError> {
-        let delivered_names = self.delivered(held);
-        let ordered = held.iter().any(|h| self.0.order.has(h.claim.id.route()));
+        let delivered_names = self.delivered(claims);
+        let ordered = claims.iter().any(|h| self.0.order.has(h.claim.id.route()));
         let with = ScriptVariant { remembers: !delivered_names.is_empty(), ordered };
         let mut keys = self.0.keys.fixed_of(p, with);
-        keys.extend(held.iter().map(|h| self.0.keys.blob(p, &h.claim.id)));
-        let mut args: Vec<ScriptArg> = vec![lease_ms.into(), held.len().into()];
-        push_claims(&mut args, held);
+        keys.extend(claims.iter().map(|h| self.0.keys.blob(p, &h.claim.id)));
+        let mut args: Vec<ScriptArg> = vec![lease_ms.into(), claims.len().into()];
+        push_claims(&mut args, claims);
         args.extend(delivered_names);
         let call =
             ScriptCall { script: scripts::EXTEND.of(with), op: "extend", keys, args, blobs: Vec::new() };
-        letters(&self.0.settles.run_unnumbered(p, &call).await?, held.len())
+        letters(&self.0.settles.run_unnumbered(p, &call).await?, claims.len())
     }
 
     /// Returns claims of one partition that will not be used, and notes what of them is confirmed.
     pub async fn give_back(
         &self,
         p: Partition,
-        held: &[ClaimProgress],
+        claims: &[ClaimProgress],
     ) -> Result<Vec<SettleAnswer>, StoreError> {
-        let delivered_names = self.delivered(held);
+        let delivered_names = self.delivered(claims);
         let with = ScriptVariant { remembers: !delivered_names.is_empty(), ..ScriptVariant::default() };
         let mut keys = self.0.keys.fixed_of(p, with);
-        keys.extend(held.iter().map(|h| self.0.keys.due(p, h.claim.id.due_set())));
-        let mut args: Vec<ScriptArg> = vec!["".into(), held.len().into()];
-        push_claims(&mut args, held);
+        keys.extend(claims.iter().map(|h| self.0.keys.due(p, h.claim.id.due_set())));
+        let mut args: Vec<ScriptArg> = vec!["".into(), claims.len().into()];
+        push_claims(&mut args, claims);
         args.extend(delivered_names);
         let call = ScriptCall {
             script: scripts::GIVE_BACK.of(with),
@@ -164,7 +165,7 @@ impl Store {
             args,
             blobs: Vec::new(),
         };
-        letters(&self.0.settles.run_unnumbered(p, &call).await?, held.len())
+        letters(&self.0.settles.run_unnumbered(p, &call).await?, claims.len())
     }
 
     /// Returns claims of one partition whose content this version cannot read, as if they had never been
@@ -182,12 +183,13 @@ impl Store {
         letters(&self.0.settles.run_unnumbered(p, &call).await?, claims.len()).map(drop)
     }
 
-    fn delivered(&self, held: &[ClaimProgress]) -> Vec<ScriptArg> {
-        self.0.delivered_names.args(held.iter().map(|h| (h.claim.id.route(), &h.delivered[..])))
+    fn delivered(&self, claims: &[ClaimProgress]) -> Vec<ScriptArg> {
+        self.0.delivered_names.args(claims.iter().map(|h| (h.claim.id.route(), &h.delivered[..])))
     }
 
     fn new_id(&self, old: &BundleId, remainder: &Remainder) -> BundleId {
-        let (route, bundle) = (&remainder.new_bundle.route, &remainder.new_bundle.bundle);
+        let route = &remainder.new_bundle.route;
+        let bundle = &remainder.new_bundle.bundle;
         // A bundle has as many sequence numbers as messages. A remainder that keeps its place takes those of
         // its first message.
         let first = remainder.from.iter().min().copied().unwrap_or_default();
@@ -260,8 +262,8 @@ fn push_asked(args: &mut Vec<ScriptArg>, new_bundles: &[(BundleId, &Remainder)])
     }
 }
 
-fn push_claims(args: &mut Vec<ScriptArg>, held: &[ClaimProgress]) {
-    for ClaimProgress { claim, confirmed, .. } in held {
+fn push_claims(args: &mut Vec<ScriptArg>, claims: &[ClaimProgress]) {
+    for ClaimProgress { claim, confirmed, .. } in claims {
         args.extend::<[ScriptArg; 3]>([
             claim.id.as_str().into(),
             claim.token.as_ref().into(),

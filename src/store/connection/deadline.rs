@@ -21,9 +21,9 @@ use crate::mutants::{self, Mutant};
 /// before it, on top of the time of a small call.
 pub(in crate::store) const FLOOR_RATE: u64 = 1 << 20;
 /// How often a waiting large call checks whether the connection has gone silent.
-const LISTEN: Duration = Duration::from_millis(250);
+const SILENCE_CHECK: Duration = Duration::from_millis(250);
 /// Bytes of the protocol around an argument.
-const FRAME: usize = 16;
+const FRAME_BYTES: usize = 16;
 
 /// A connection to one server. Cheap to clone. Clones share their traffic.
 #[derive(Clone)]
@@ -72,15 +72,15 @@ impl WireTraffic {
         call: impl Future<Output = RedisResult<T>>,
     ) -> RedisResult<T> {
         let end = self.begun.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let mut patience = CallDeadline::new(end, self.answered.load(Ordering::Relaxed), response);
+        let mut deadline = CallDeadline::new(end, self.answered.load(Ordering::Relaxed), response);
         let mut call = pin!(call);
         loop {
-            match tokio::time::timeout_at(patience.next(), &mut call).await {
+            match tokio::time::timeout_at(deadline.next(), &mut call).await {
                 Ok(answer) => {
                     self.answered.fetch_max(end, Ordering::Relaxed);
                     return answer;
                 }
-                Err(_) if patience.is_over(self.answered.load(Ordering::Relaxed)) => {
+                Err(_) if deadline.is_over(self.answered.load(Ordering::Relaxed)) => {
                     return Err(RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut)));
                 }
                 Err(_) => {}
@@ -115,13 +115,18 @@ impl CallDeadline {
     /// The next moment to check.
     fn next(&self) -> Instant {
         let due = self.latest.min(self.silent_at());
-        if time_of(self.end, self.answered) > LISTEN { due.min(Instant::now() + LISTEN) } else { due }
+        if time_of(self.end, self.answered) > SILENCE_CHECK {
+            due.min(Instant::now() + SILENCE_CHECK)
+        } else {
+            due
+        }
     }
 
     fn is_over(&mut self, answered: u64) -> bool {
         let now = Instant::now();
         if answered > self.answered {
-            (self.answered, self.since) = (answered, now);
+            self.answered = answered;
+            self.since = now;
         }
         now >= self.latest.min(self.silent_at())
     }
@@ -137,7 +142,7 @@ fn time_of(end: u64, answered: u64) -> Duration {
 
 /// The bytes of a command on the wire.
 fn size(command: &Cmd) -> u64 {
-    let of = |arg: Arg<&[u8]>| FRAME + if let Arg::Simple(bytes) = arg { bytes.len() } else { 0 };
+    let of = |arg: Arg<&[u8]>| FRAME_BYTES + if let Arg::Simple(bytes) = arg { bytes.len() } else { 0 };
     command.args_iter().map(of).sum::<usize>() as u64
 }
 
@@ -172,13 +177,13 @@ mod tests {
 
     use super::*;
 
-    const RESPONSE: Duration = Duration::from_secs(2);
+    const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
     const MIB: u64 = 1 << 20;
 
     /// Seconds after which a call of this many bytes gives up if it is never answered.
     async fn gives_up(traffic: &WireTraffic, bytes: u64) -> f64 {
         let start = Instant::now();
-        let error = traffic.carry(bytes, RESPONSE, pending::<RedisResult<()>>()).await.unwrap_err();
+        let error = traffic.carry(bytes, RESPONSE_TIMEOUT, pending::<RedisResult<()>>()).await.unwrap_err();
         assert!(error.is_timeout(), "{error}");
         start.elapsed().as_secs_f64()
     }
@@ -188,7 +193,7 @@ mod tests {
             sleep(Duration::from_secs_f64(seconds)).await;
             Ok(())
         };
-        traffic.carry(bytes, RESPONSE, call).await
+        traffic.carry(bytes, RESPONSE_TIMEOUT, call).await
     }
 
     #[tokio::test(start_paused = true)]

@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use crate::mutants::{self, Mutant};
 use crate::store::config::{Durability, ReplicaWait};
 
-/// What a connection's calls wait for.
+/// The event that a connection's calls wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) enum DurabilityWait {
     /// The answer alone.
@@ -116,7 +116,7 @@ impl From<RedisError> for WaitFailure {
 /// The waits of one connection.
 #[derive(Debug)]
 pub(in crate::store) struct DurabilityWaits {
-    how: DurabilityWait,
+    kind: DurabilityWait,
     /// Calls answered on this connection.
     answered: AtomicU64,
     /// The last wait. The lock is held while a wait is under way, so there is one at a time.
@@ -131,20 +131,20 @@ struct LastWait {
 }
 
 impl DurabilityWaits {
-    pub(in crate::store) fn new(how: DurabilityWait) -> Self {
-        Self { how, answered: AtomicU64::new(0), last: Mutex::new(LastWait { upto: 0, outcome: Ok(()) }) }
+    pub(in crate::store) fn new(kind: DurabilityWait) -> Self {
+        Self { kind, answered: AtomicU64::new(0), last: Mutex::new(LastWait { upto: 0, outcome: Ok(()) }) }
     }
 
     /// Waits until a call that was just answered on this connection is where the tier wants it.
-    pub(in crate::store) async fn confirm(&self, connection: &RedisWire) -> Result<(), WaitFailure> {
-        if self.how == DurabilityWait::Answered || mutants::is(Mutant::NoWait) {
+    pub(in crate::store) async fn await_durable(&self, connection: &RedisWire) -> Result<(), WaitFailure> {
+        if self.kind == DurabilityWait::Answered || mutants::is(Mutant::NoWait) {
             return Ok(());
         }
         let mine = self.answered.fetch_add(1, Ordering::SeqCst) + 1;
         let mut last = self.last.lock().await;
         if last.upto < mine {
             let upto = self.answered.load(Ordering::SeqCst);
-            let outcome = self.how.wait(&mut connection.clone()).await;
+            let outcome = self.kind.wait(&mut connection.clone()).await;
             *last = LastWait { upto, outcome };
         }
         last.outcome.clone()

@@ -12,7 +12,7 @@ use crate::store::Config;
 type ConnectionKey = (&'static str, u64);
 
 /// The key of a role's way to all nodes. No node has this number.
-const WAY: u64 = 0;
+const WHOLE_ROLE: u64 = 0;
 
 /// Readiness part `redis`: up while every connection to every master is up.
 pub(in crate::store) struct RedisHealth {
@@ -26,7 +26,7 @@ impl RedisHealth {
     /// Waits for a connection of each role.
     pub(in crate::store) fn new(config: &Config, readiness: &Readiness, roles: &[&'static str]) -> Self {
         let part = readiness.part("redis", true);
-        let waiting = roles.iter().map(|role| ((*role, WAY), Some("not reached yet".to_owned())));
+        let waiting = roles.iter().map(|role| ((*role, WHOLE_ROLE), Some("not reached yet".to_owned())));
         Self { part, place: config.place(), connections: Mutex::new(waiting.collect()) }
     }
 
@@ -45,7 +45,8 @@ impl RedisHealth {
             connections.entry((role, *node)).or_insert_with(|| Some("not reached yet".to_owned()));
         }
         let trouble = trouble.map(str::to_owned);
-        connections.insert((role, WAY), trouble.or_else(|| nodes.is_empty().then(|| "no master".to_owned())));
+        connections
+            .insert((role, WHOLE_ROLE), trouble.or_else(|| nodes.is_empty().then(|| "no master".to_owned())));
         self.tell(&connections);
     }
 

@@ -31,7 +31,7 @@ struct LinkInner {
     watched: WatchedTopology,
     routes: watch::Receiver<NodeRoutes>,
     /// Why the last wait for durability fell short, if it did.
-    unconfirmed: Mutex<Option<String>>,
+    not_durable: Mutex<Option<String>>,
     /// Bounds the bytes that reads of blobs ask for at once, see [`crate::store::claim::blobs`].
     asked: Semaphore,
 }
@@ -96,9 +96,10 @@ impl StoreLink {
                 publish.send_modify(|routes| *routes = starter.follow(routes, &map));
             }
         });
-        let (watched, unconfirmed) = (watched.clone(), Mutex::default());
+        let watched = watched.clone();
+        let not_durable = Mutex::default();
         let asked = Semaphore::new(Self::asked_permits());
-        Self(Arc::new(LinkInner { purpose, watched, routes, unconfirmed, asked }))
+        Self(Arc::new(LinkInner { purpose, watched, routes, not_durable, asked }))
     }
 
     /// The permits for bytes that reads of blobs may still ask for.
@@ -169,10 +170,10 @@ impl StoreLink {
         pipe: &Pipeline,
     ) -> Result<T, StoreError> {
         let connected = self.reach(slot).await?;
-        let told = pipe.query_async(&mut connected.connection.clone()).await;
-        let told = told.map_err(|error| self.judge(&connected, &error))?;
+        let answer = pipe.query_async(&mut connected.connection.clone()).await;
+        let answer = answer.map_err(|error| self.judge(&connected, &error))?;
         self.still_counts(&connected)?;
-        Ok(told)
+        Ok(answer)
     }
 
     /// Sends each command to the node that serves it, one trip a node, all at once. Answers each command on its
@@ -205,12 +206,12 @@ impl StoreLink {
         }
         let sent = trips.into_values().map(|(connected, mut pipe, places)| async move {
             pipe.ignore_errors();
-            let told: Result<Vec<Value>, RedisError> =
+            let answer: Result<Vec<Value>, RedisError> =
                 pipe.query_async(&mut connected.connection.clone()).await;
-            (connected, places, told)
+            (connected, places, answer)
         });
-        for (connected, places, told) in join_all(sent).await {
-            match told {
+        for (connected, places, answer) in join_all(sent).await {
+            match answer {
                 Ok(values) => {
                     for (at, value) in places.into_iter().zip(values) {
                         answers[at] = value.extract_error().map_err(|error| self.judge(&connected, &error));
@@ -237,23 +238,23 @@ impl StoreLink {
 
     /// Waits until a call that this connection has just answered is where the tier wants it. A call that is not
     /// must be made again.
-    pub(in crate::store) async fn confirm(&self, connected: &Connected) -> Result<(), StoreError> {
+    pub(in crate::store) async fn await_durable(&self, connected: &Connected) -> Result<(), StoreError> {
         let role = self.0.purpose.role;
-        match connected.confirms.confirm(&connected.connection).await {
+        match connected.durability.await_durable(&connected.connection).await {
             Ok(()) => {
-                if self.0.unconfirmed.lock().take().is_some() {
-                    info!(role, "what is stored is confirmed again");
+                if self.0.not_durable.lock().take().is_some() {
+                    info!(role, "writes are durable again");
                 }
                 Ok(())
             }
             Err(WaitFailure::Few(why)) => {
-                if self.0.unconfirmed.lock().replace(why.clone()).is_none() {
+                if self.0.not_durable.lock().replace(why.clone()).is_none() {
                     let tier = self.0.purpose.durability.name();
                     warn!(
                         role,
                         durability = tier,
                         error = why,
-                        "not confirmed, so it does not count; trying on"
+                        "a write is not durable, so it does not count; retrying"
                     );
                 }
                 Err(StoreError::Unavailable(why))
@@ -263,8 +264,8 @@ impl StoreLink {
     }
 
     /// Why the last call that was waited for is not durable, if so.
-    pub(in crate::store) fn unconfirmed(&self) -> Option<String> {
-        self.0.unconfirmed.lock().clone()
+    pub(in crate::store) fn not_durable(&self) -> Option<String> {
+        self.0.not_durable.lock().clone()
     }
 
     /// Judges an error. An error of the connection or of the server's role has the connection replaced. An
@@ -278,7 +279,7 @@ impl StoreLink {
         let moved = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"];
         let moved = moved.iter().any(|code| text.contains(code));
         if broken || moved {
-            self.0.watched.look_now.notify_one();
+            self.0.watched.read_now.notify_one();
         }
         sort(error, text)
     }
@@ -319,7 +320,7 @@ impl LinkStarter {
             )),
             Err(error) => {
                 // The configuration was checked, so only an address that a server named can be wrong.
-                warn!(%node, %error, "this is no address of a master");
+                warn!(%node, %error, "the address of a master is invalid");
                 None
             }
         }

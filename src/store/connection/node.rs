@@ -20,11 +20,11 @@ use crate::store::config::Durability;
 
 /// Longest wait for a small answer on an idle connection. A large answer may take longer, see
 /// [`super::deadline`]. Redis's own slow scripts are bounded far below this.
-pub(in crate::store) const RESPONSE: Duration = Duration::from_secs(2);
+pub(in crate::store) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest wait for a connection to be made.
-pub(in crate::store) const CONNECT: Duration = Duration::from_secs(2);
+pub(in crate::store) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a quiet connection is asked whether it is still there, and still to a master.
-const PROBE: Duration = Duration::from_secs(1);
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Numbers the nodes of one process, so that two lives of one address are told apart.
 static NODES: AtomicU64 = AtomicU64::new(1);
@@ -49,10 +49,10 @@ pub(in crate::store) struct Connected {
     /// The number of this connection among those of the node.
     generation: u64,
     broken: watch::Sender<u64>,
-    pub(in crate::store) confirms: Arc<DurabilityWaits>,
+    pub(in crate::store) durability: Arc<DurabilityWaits>,
 }
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store) struct LinkPurpose {
     /// A word for tasks and logs.
@@ -85,8 +85,9 @@ impl NodeLink {
         let node = NODES.fetch_add(1, Ordering::Relaxed);
         // Announce it before it can report: it may be connected before its role hears of it.
         health.expect((purpose.role, node));
-        let (health, force) = (health.clone(), force.clone());
-        let keeper = ConnectionSupervisor {
+        let health = health.clone();
+        let force = force.clone();
+        let supervisor = ConnectionSupervisor {
             client,
             purpose,
             node,
@@ -96,7 +97,7 @@ impl NodeLink {
             broken: watch::Sender::new(0),
             force,
         };
-        tasks.spawn(&format!("store:link:{}", purpose.role), keeper.run());
+        tasks.spawn(&format!("store:link:{}", purpose.role), supervisor.run());
         Self { id: node, current }
     }
 
@@ -146,9 +147,9 @@ pub(in crate::store) async fn connect(client: &Client, response: Duration) -> Re
 pub(in crate::store) async fn open(client: &Client, response: Duration) -> Result<RedisWire, String> {
     // The wire sets deadlines. Those of the library ignore how many bytes are on their way.
     let settings =
-        AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(None);
+        AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_TIMEOUT)).set_response_timeout(None);
     let connecting = client.get_multiplexed_async_connection_with_config(&settings);
-    let connection = tokio::time::timeout(CONNECT * 2, connecting)
+    let connection = tokio::time::timeout(CONNECT_TIMEOUT * 2, connecting)
         .await
         .map_err(|_| "no answer in time".to_owned())?
         .map_err(|error| explained(&error.to_string()))?;
@@ -156,9 +157,9 @@ pub(in crate::store) async fn open(client: &Client, response: Duration) -> Resul
 }
 
 /// Errors of TLS libraries, and what they mean to whoever set the server up.
-const MEANINGS: [(&str, &str); 5] = [
-    ("certificate: UnknownIssuer", UNTRUSTED),
-    ("certificate: BadSignature", UNTRUSTED),
+const TLS_ERRORS: [(&str, &str); 5] = [
+    ("certificate: UnknownIssuer", UNTRUSTED_CERTIFICATE),
+    ("certificate: BadSignature", UNTRUSTED_CERTIFICATE),
     ("CaUsedAsEndEntity", "its certificate is that of an authority, not of a server"),
     ("read PEM", "the list of trusted authorities, SSL_CERT_FILE, cannot be read"),
     (
@@ -166,11 +167,11 @@ const MEANINGS: [(&str, &str); 5] = [
         "it wants certificates of its clients, and Postdate has none: `tls-auth-clients no`",
     ),
 ];
-const UNTRUSTED: &str = "its certificate is not from an authority that is trusted here; SSL_CERT_FILE names a file of those that are";
+const UNTRUSTED_CERTIFICATE: &str = "its certificate is not from an authority that is trusted here; SSL_CERT_FILE names a file of those that are";
 
 /// Why a connection cannot be made, in words for whoever set the server up.
 fn explained(error: &str) -> String {
-    let meaning = MEANINGS.iter().find(|(words, _)| error.contains(words));
+    let meaning = TLS_ERRORS.iter().find(|(words, _)| error.contains(words));
     meaning.map_or_else(|| error.to_owned(), |(_, meaning)| format!("{meaning} ({error})"))
 }
 
@@ -197,7 +198,7 @@ impl ConnectionSupervisor {
                 connected = self.connect() => connected,
             };
             match connected {
-                Ok((connection, how)) => {
+                Ok((connection, wait)) => {
                     failures = 0;
                     generation += 1;
                     self.publish.send_replace(Some(Connected {
@@ -207,7 +208,7 @@ impl ConnectionSupervisor {
                         slot: None,
                         generation,
                         broken: self.broken.clone(),
-                        confirms: Arc::new(DurabilityWaits::new(how)),
+                        durability: Arc::new(DurabilityWaits::new(wait)),
                     }));
                     self.health.report((role, self.node), None);
                     let why = tokio::select! {
@@ -231,11 +232,11 @@ impl ConnectionSupervisor {
 
     async fn connect(&self) -> Result<(RedisWire, DurabilityWait), String> {
         let LinkPurpose { durability, .. } = self.purpose;
-        let response = RESPONSE + durability.wait().map(|wait| wait.timeout).unwrap_or_default();
+        let response = RESPONSE_TIMEOUT + durability.wait().map(|wait| wait.timeout).unwrap_or_default();
         let mut connection = connect(&self.client, response).await?;
         // Ask each connection: another master may be set up in another way.
-        let how = DurabilityWait::of(durability, &mut connection).await.map_err(|why| why.to_string())?;
-        Ok((connection, how))
+        let wait = DurabilityWait::of(durability, &mut connection).await.map_err(|why| why.to_string())?;
+        Ok((connection, wait))
     }
 
     /// Waits until nobody uses the node any more, or the process ends.
@@ -248,7 +249,7 @@ impl ConnectionSupervisor {
 }
 
 /// Waits until a caller reports this connection as broken.
-async fn told(broken: &mut watch::Receiver<u64>, generation: u64) {
+async fn until_broken(broken: &mut watch::Receiver<u64>, generation: u64) {
     if broken.wait_for(|&broken| broken >= generation).await.is_err() {
         // Nobody is left to report, and the supervisor ends.
         std::future::pending::<()>().await;
@@ -259,8 +260,8 @@ async fn told(broken: &mut watch::Receiver<u64>, generation: u64) {
 async fn watch_over(mut connection: RedisWire, generation: u64, mut broken: watch::Receiver<u64>) -> String {
     loop {
         tokio::select! {
-            () = told(&mut broken, generation) => return "a call failed".to_owned(),
-            () = tick(PROBE) => {
+            () = until_broken(&mut broken, generation) => return "a call failed".to_owned(),
+            () = tick(PROBE_INTERVAL) => {
                 if let Err(why) = probe(&mut connection).await {
                     return why;
                 }

@@ -10,15 +10,15 @@ use redis::cluster_routing::Slot;
 use tracing::warn;
 
 use super::durability::{DurabilityWait, TierError};
-use super::node::{RESPONSE, connect};
-use super::topology::{SlotMap, client, look_once};
+use super::node::{RESPONSE_TIMEOUT, connect};
+use super::topology::{SlotMap, client, read_once};
 use crate::store::call::keys::Keys;
 use crate::store::config::Durability;
 use crate::store::{Config, PreflightError};
 
 /// Version of the layout of keys.
-const FORMAT: &str = "1";
-const TIMEOUT: Duration = Duration::from_secs(5);
+const KEY_FORMAT: &str = "1";
+const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a preflight did not pass.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
@@ -35,14 +35,14 @@ pub enum PreflightFailure {
 pub async fn preflight(config: &Config, claim_it: bool) -> Result<(), PreflightFailure> {
     let away = |why: String| PreflightFailure::Away(format!("redis at {}: {why}", config.place()));
     let keys = Keys::new(&config.prefix);
-    let map = look_once(config, &keys.slots(config.partitions)).await?;
+    let map = read_once(config, &keys.slots(config.partitions)).await?;
     if let Some(why) = &map.trouble {
         return Err(away(why.clone()));
     }
     let home = map.node_of(Slot::for_key(keys.meta()));
     for at in 0..map.nodes.len() {
         let checks = node(config, &map, at, home == Some(at) && claim_it, home == Some(at));
-        let checked = tokio::time::timeout(TIMEOUT, checks).await;
+        let checked = tokio::time::timeout(NODE_TIMEOUT, checks).await;
         checked.unwrap_or_else(|_| Err(PreflightFailure::Away("no answer in time".to_owned()))).map_err(
             |why| match why {
                 PreflightFailure::Away(why) => away(why),
@@ -62,7 +62,7 @@ async fn node(
     describes: bool,
 ) -> Result<(), PreflightFailure> {
     let client = client(config, &map.nodes[at])?;
-    let mut connection = connect(&client, RESPONSE).await.map_err(PreflightFailure::Away)?;
+    let mut connection = connect(&client, RESPONSE_TIMEOUT).await.map_err(PreflightFailure::Away)?;
     policy(config, &mut connection).await?;
     tier(config.durability, &mut connection).await?;
     if describes {
@@ -169,7 +169,7 @@ async fn description(
     let ours = config.partitions.count().to_string();
     if claim_it {
         let mut pipe = redis::pipe();
-        pipe.cmd("HSETNX").arg(&meta).arg("format").arg(FORMAT).ignore();
+        pipe.cmd("HSETNX").arg(&meta).arg("format").arg(KEY_FORMAT).ignore();
         pipe.cmd("HSETNX").arg(&meta).arg("partitions").arg(&ours).ignore();
         pipe.exec_async(connection).await.map_err(away)?;
     }
@@ -180,9 +180,9 @@ async fn description(
         .query_async(connection)
         .await
         .map_err(away)?;
-    if let Some(format) = format.filter(|f| f != FORMAT) {
+    if let Some(format) = format.filter(|f| f != KEY_FORMAT) {
         return Err(refused(format!(
-            "prefix {:?} holds a store of format {format}; this version reads format {FORMAT}",
+            "prefix {:?} holds a store of format {format}; this version reads format {KEY_FORMAT}",
             config.prefix
         )));
     }

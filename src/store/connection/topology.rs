@@ -17,15 +17,15 @@ use tokio_util::sync::CancellationToken;
 
 use self::cluster::ClusterNodes;
 use self::sentinel::Sentinels;
-use super::node::{CONNECT, RESPONSE};
+use super::node::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT};
 use crate::lifecycle::Tasks;
 use crate::store::config::{Address, Login, Topology};
 use crate::store::{Config, PreflightError};
 
 /// How often the topology is read. It is read at once when a call finds that it has changed.
-const LOOK: Duration = Duration::from_secs(1);
+const READ_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest wait for one answer: a server that hangs must not delay the next read.
-const ANSWER: Duration = Duration::from_millis(800);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(800);
 
 /// The location of a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,7 +62,7 @@ pub(in crate::store) struct SlotMap {
     pub(in crate::store) nodes: Vec<RedisNode>,
     /// In a cluster: each served slot, and the place of its node. `None`: the first node serves all slots.
     pub(in crate::store) slots: Option<HashMap<Slot, usize>>,
-    /// What is wrong with the topology, if anything.
+    /// The trouble with the topology, if any.
     pub(in crate::store) trouble: Option<String>,
 }
 
@@ -89,7 +89,7 @@ impl SlotMap {
 pub(in crate::store) struct WatchedTopology {
     pub(in crate::store) map: watch::Receiver<Arc<SlotMap>>,
     /// Has the topology read at once.
-    pub(in crate::store) look_now: Arc<Notify>,
+    pub(in crate::store) read_now: Arc<Notify>,
     /// Set if there may be several nodes.
     pub(in crate::store) split: bool,
 }
@@ -116,18 +116,18 @@ impl TopologyWatcher {
     }
 
     /// Reads the topology once.
-    async fn look(&mut self, before: &SlotMap) -> SlotMap {
+    async fn read(&mut self, before: &SlotMap) -> SlotMap {
         match self {
             Self::Nobody => SlotMap::of_one(RedisNode::Configured),
-            Self::Sentinels(sentinels) => sentinels.look(before).await,
-            Self::Nodes(nodes) => nodes.look(before).await,
+            Self::Sentinels(sentinels) => sentinels.read(before).await,
+            Self::Nodes(nodes) => nodes.read(before).await,
         }
     }
 }
 
 /// Reads the topology once, without keeping it up to date.
-pub(in crate::store) async fn look_once(config: &Config, wanted: &[Slot]) -> Result<SlotMap, PreflightError> {
-    Ok(TopologyWatcher::new(config, wanted)?.look(&SlotMap::default()).await)
+pub(in crate::store) async fn read_once(config: &Config, wanted: &[Slot]) -> Result<SlotMap, PreflightError> {
+    Ok(TopologyWatcher::new(config, wanted)?.read(&SlotMap::default()).await)
 }
 
 /// Starts to watch the topology. `wanted` are the slots that this store uses.
@@ -143,10 +143,10 @@ pub(in crate::store) fn watch(
         _ => SlotMap::unknown("not asked yet"),
     };
     let (publish, map) = watch::channel(Arc::new(start));
-    let look_now = Arc::new(Notify::new());
+    let read_now = Arc::new(Notify::new());
     let watched = WatchedTopology {
         map,
-        look_now: look_now.clone(),
+        read_now: read_now.clone(),
         split: matches!(watcher, TopologyWatcher::Nodes(_)),
     };
     if matches!(watcher, TopologyWatcher::Nobody) {
@@ -154,22 +154,22 @@ pub(in crate::store) fn watch(
     }
     let force = force.clone();
     tasks.spawn("store:topology", async move {
-        let mut ticks = tokio::time::interval(LOOK);
+        let mut ticks = tokio::time::interval(READ_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = force.cancelled() => return,
                 _ = ticks.tick() => {}
-                () = look_now.notified() => {}
+                () = read_now.notified() => {}
             }
             let before = publish.borrow().clone();
             let seen = tokio::select! {
                 () = force.cancelled() => return,
-                seen = watcher.look(&before) => seen,
+                seen = watcher.read(&before) => seen,
             };
             if seen != *before {
                 let masters: Vec<String> = seen.nodes.iter().map(ToString::to_string).collect();
-                tracing::info!(?masters, trouble = seen.trouble, "who serves the store has changed");
+                tracing::info!(?masters, trouble = seen.trouble, "the topology of redis has changed");
                 publish.send_replace(Arc::new(seen));
             }
         }
@@ -182,7 +182,9 @@ pub(in crate::store) fn client(config: &Config, node: &RedisNode) -> Result<Clie
     let refused =
         |error: RedisError| PreflightError(format!("{} {}: {error}", config.place_key(), config.place()));
     let info = match (&config.topology, node) {
-        (Topology::Standalone(url), _) => url.expose().into_connection_info().map(told).map_err(refused)?,
+        (Topology::Standalone(url), _) => {
+            url.expose().into_connection_info().map(with_tcp_settings).map_err(refused)?
+        }
         (Topology::Sentinel { login, .. } | Topology::Cluster { login, .. }, RedisNode::At(address)) => {
             at(address, login).map_err(refused)?
         }
@@ -205,11 +207,13 @@ fn at(address: &Address, login: &Login) -> Result<ConnectionInfo, RedisError> {
     } else {
         ConnectionAddr::Tcp(host, port)
     };
-    Ok(told(place.into_connection_info()?.set_redis_settings(settings)))
+    Ok(with_tcp_settings(place.into_connection_info()?.set_redis_settings(settings)))
 }
 
 /// Sets TCP options. Nagle's algorithm and the other side's delayed acknowledgement together would add up to 40
 /// ms. A peer that is gone without a word is noticed by the probe's deadline or by the user timeout.
-fn told(info: ConnectionInfo) -> ConnectionInfo {
-    info.set_tcp_settings(TcpSettings::default().set_nodelay(true).set_user_timeout(RESPONSE + CONNECT))
+fn with_tcp_settings(info: ConnectionInfo) -> ConnectionInfo {
+    info.set_tcp_settings(
+        TcpSettings::default().set_nodelay(true).set_user_timeout(RESPONSE_TIMEOUT + CONNECT_TIMEOUT),
+    )
 }

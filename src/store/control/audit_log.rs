@@ -6,7 +6,7 @@ use redis::cluster_routing::Slot;
 use crate::store::{Store, StoreError};
 
 /// Entries kept, or a few more.
-const KEPT: usize = 10_000;
+const MAX_ENTRIES: usize = 10_000;
 
 /// The id of an entry (its time in Unix ms first), and its fields.
 pub type AuditLogEntry = (String, Vec<(String, String)>);
@@ -15,7 +15,7 @@ impl Store {
     /// Adds an entry. Waits while the store is away.
     pub async fn append_to_audit_log(&self, fields: &[(&str, &str)]) -> Result<(), StoreError> {
         let mut xadd = redis::cmd("XADD");
-        xadd.arg(self.0.keys.audit_log()).arg("MAXLEN").arg("~").arg(KEPT).arg("*").arg(fields);
+        xadd.arg(self.0.keys.audit_log()).arg("MAXLEN").arg("~").arg(MAX_ENTRIES).arg("*").arg(fields);
         let mut pipe = redis::pipe();
         pipe.add_command(xadd);
         self.mended(self.0.browse.pipe::<Value>(self.audit_log_slot(), &pipe).await).await.map(drop)

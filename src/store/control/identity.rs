@@ -1,4 +1,4 @@
-//! Whether the store is still the one that it was, as far as this replica knows. All rooms that act on the
+//! Knowledge of this replica whether the store is still the one that it was. All rooms that act on the
 //! store share it.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -30,7 +30,8 @@ impl Store {
     /// The latest moment at which the store was found to have rolled back (a failover, a restored copy) or to
     /// have been wiped. The epoch if it never was. A message due by then may have been published before.
     pub fn rolled_back_at(&self) -> UnixMs {
-        let (identity, times) = (&self.0.identity, self.rollbacks());
+        let identity = &self.0.identity;
+        let times = self.rollbacks();
         if identity.seen.fetch_max(times, Ordering::AcqRel) < times {
             self.note_rollback(self.0.clock.now());
         }

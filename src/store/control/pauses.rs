@@ -20,9 +20,9 @@ use crate::store::connection::link::StoreLink;
 use crate::store::{Store, StoreError};
 
 /// How often the pauses are read: every replica knows of a change after this time and a round trip.
-const LOOK: Duration = Duration::from_millis(400);
+const READ_INTERVAL: Duration = Duration::from_millis(400);
 /// Longest wait for one read. Then the next one tries again.
-const DEADLINE: Duration = Duration::from_secs(1);
+const READ_DEADLINE: Duration = Duration::from_secs(1);
 
 type KnownPauses = Option<Arc<BTreeMap<String, Paused>>>;
 
@@ -70,8 +70,8 @@ impl RoutePauses {
 
 /// Keeps [`RoutePauses`] up to date.
 pub(in crate::store) struct PauseWatcher {
-    hears: watch::Receiver<KnownPauses>,
-    look_now: Arc<Notify>,
+    pauses: watch::Receiver<KnownPauses>,
+    read_now: Arc<Notify>,
 }
 
 impl PauseWatcher {
@@ -82,46 +82,49 @@ impl PauseWatcher {
         tasks: &Tasks,
         force: &CancellationToken,
     ) -> Self {
-        let (tell, hears) = watch::channel(None);
-        let look_now = Arc::new(Notify::new());
-        let (side, keys, force, told) = (side.clone(), keys.clone(), force.clone(), look_now.clone());
+        let (publish, pauses) = watch::channel(None);
+        let read_now = Arc::new(Notify::new());
+        let side = side.clone();
+        let keys = keys.clone();
+        let force = force.clone();
+        let wake = read_now.clone();
         let clock = clock.clone();
         tasks.spawn("store:pauses", async move {
             loop {
                 let seen = tokio::select! {
                     () = force.cancelled() => return,
-                    seen = tokio::time::timeout(DEADLINE, look_or_mend(&side, &keys, &clock)) => seen,
+                    seen = tokio::time::timeout(READ_DEADLINE, read_or_mend(&side, &keys, &clock)) => seen,
                 };
                 match seen {
-                    Ok(Ok(seen)) => tell_of(&tell, seen),
-                    Ok(Err(why)) => debug!(error = %why, "cannot read which routes are paused; trying on"),
-                    Err(_) => debug!("no answer in time about which routes are paused; trying on"),
+                    Ok(Ok(seen)) => publish_pauses(&publish, seen),
+                    Ok(Err(why)) => debug!(error = %why, "reading the paused routes failed; retrying"),
+                    Err(_) => debug!("reading the paused routes timed out; retrying"),
                 }
                 tokio::select! {
                     () = force.cancelled() => return,
-                    () = told.notified() => {}
-                    () = tick(LOOK) => {}
+                    () = wake.notified() => {}
+                    () = tick(READ_INTERVAL) => {}
                 }
             }
         });
-        Self { hears, look_now }
+        Self { pauses, read_now }
     }
 }
 
 /// Reads the pauses. Moves a key of another type out of the way, because otherwise no route would ever publish.
-async fn look_or_mend(
+async fn read_or_mend(
     side: &StoreLink,
     keys: &Keys,
     clock: &StoreClock,
 ) -> Result<BTreeMap<String, Paused>, StoreError> {
-    let seen = look(side, &keys.paused()).await;
+    let seen = read(side, &keys.paused()).await;
     if let Err(StoreError::Damaged(_)) = &seen {
         quarantine_shared(side, keys, clock.now()).await?;
     }
     seen
 }
 
-async fn look(side: &StoreLink, key: &str) -> Result<BTreeMap<String, Paused>, StoreError> {
+async fn read(side: &StoreLink, key: &str) -> Result<BTreeMap<String, Paused>, StoreError> {
     let mut pipe = redis::pipe();
     pipe.cmd("HGETALL").arg(key);
     let (found,): (Vec<(String, String)>,) = side.pipe(Slot::for_key(key), &pipe).await?;
@@ -137,8 +140,8 @@ async fn look(side: &StoreLink, key: &str) -> Result<BTreeMap<String, Paused>, S
     Ok(seen)
 }
 
-fn tell_of(tell: &watch::Sender<KnownPauses>, seen: BTreeMap<String, Paused>) {
-    tell.send_if_modified(|known| {
+fn publish_pauses(publish: &watch::Sender<KnownPauses>, seen: BTreeMap<String, Paused>) {
+    publish.send_if_modified(|known| {
         if known.as_deref() == Some(&seen) {
             return false;
         }
@@ -177,13 +180,13 @@ impl Store {
 
     /// The paused parts of a route, read from the store itself.
     pub async fn paused(&self, route: &RouteName) -> Result<Paused, StoreError> {
-        let paused = look(&self.0.side, &self.0.keys.paused()).await?;
+        let paused = read(&self.0.side, &self.0.keys.paused()).await?;
         Ok(paused.get(route.as_str()).copied().unwrap_or_default())
     }
 
     /// The pauses of all routes, as this replica knows them.
     pub fn pauses(&self) -> RoutePauses {
-        RoutePauses(self.0.pause_watcher.hears.clone())
+        RoutePauses(self.0.pause_watcher.pauses.clone())
     }
 
     async fn set_pauses(
@@ -201,7 +204,7 @@ impl Store {
             }
         }
         let done = self.mended(self.0.side.pipe::<()>(Slot::for_key(&key), &pipe).await).await;
-        self.0.pause_watcher.look_now.notify_one();
+        self.0.pause_watcher.read_now.notify_one();
         done
     }
 }

@@ -38,8 +38,8 @@ impl Store {
         };
         let mut pipe = redis::pipe();
         for (route, recorded) in changed {
-            let (messages, dead) =
-                (sum(format!("n:{route}")), sum(format!("d:{route}")) + sum(format!("d:{route}/invalid")));
+            let messages = sum(format!("n:{route}"));
+            let dead = sum(format!("d:{route}")) + sum(format!("d:{route}/invalid"));
             if messages > 0 || dead > 0 {
                 return Ok(Err(refusal(route, of_key(&recorded), messages, dead)));
             }

@@ -19,17 +19,21 @@ pub(in crate::store) async fn quarantine_shared(
     for (name, key, slot, kind) in keys.shared() {
         let connected = side.reach(slot).await?;
         let mut connection = connected.connection.clone();
-        let aside = keys.aside(name, &key, now);
+        let quarantined = keys.quarantined(name, &key, now);
         let mut call = scripts::QUARANTINE.prepare_invoke();
         let moved: i64 = call
             .key(&key)
-            .key(&aside)
+            .key(&quarantined)
             .arg(kind)
             .invoke_async(&mut connection)
             .await
             .map_err(|why| side.judge(&connected, &why))?;
         if moved == 1 {
-            error!(key, quarantine = aside, "a key had another type than ours have; what it held is lost");
+            error!(
+                key,
+                quarantine = quarantined,
+                "a key of a wrong type was quarantined; its content is lost"
+            );
         }
     }
     Ok(())

@@ -6,24 +6,24 @@ use redis::{Pipeline, Value};
 
 use crate::domain::{Flags, Partition, RouteName, UnixMs};
 use crate::store::call::keys::Keys;
+use crate::store::call::names::{name_key, queues_of};
 use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::reply::{shape, text};
 use crate::store::call::scripts;
 use crate::store::model::bundle::from_base36;
-use crate::store::model::dead_letter::queue;
-use crate::store::write::{name_key, queues};
+use crate::store::model::dead_letter::queue_name;
 use crate::store::{
     Bundle, DeadBody, DeadFilter, DeadId, DeadMark, DeadPage, Store, StoreError, decode, encode,
 };
 
 /// Most reads that one page takes. Where few dead letters match, a page may be empty and not the last.
-const LOOKS: usize = 8;
+const PAGE_READS: usize = 8;
 /// Bytes of dead letters that one read returns. The first dead letter comes whatever its size.
 const READ_BYTES: i64 = 8 << 20;
 /// Most dead letters that one drop takes.
-const DROPS: usize = 100;
+const DROP_BATCH: usize = 100;
 /// Most dead letters of one queue that a search by message id looks at.
-const COUNTED: usize = 2000;
+const SEARCH_LIMIT: usize = 2000;
 
 impl Store {
     /// Dead letters over all partitions after a mark, oldest first: at most `limit`. The work is bounded, so a
@@ -39,15 +39,16 @@ impl Store {
         if places.is_empty() || limit == 0 {
             return Ok(page);
         }
-        let (mut after, mut window) = (after.cloned(), limit * 4 / places.len() + 8);
-        for _ in 0..LOOKS {
-            let look = self.look_at(&places, filter, after.as_ref(), window).await?;
-            if look.marks.is_empty() && !look.whole {
+        let mut after = after.cloned();
+        let mut window = limit * 4 / places.len() + 8;
+        for _ in 0..PAGE_READS {
+            let reading = self.read_queues(&places, filter, after.as_ref(), window).await?;
+            if reading.marks.is_empty() && !reading.whole {
                 // The window shows only dead letters of one millisecond: widen it.
                 window *= 4;
                 continue;
             }
-            let mut seen = look.marks.into_iter();
+            let mut seen = reading.marks.into_iter();
             for mark in seen.by_ref() {
                 after = Some(mark.clone());
                 if filter.reason.is_none_or(|reason| mark.id.reason() == reason) {
@@ -57,7 +58,7 @@ impl Store {
                     break;
                 }
             }
-            if look.whole && seen.len() == 0 {
+            if reading.whole && seen.len() == 0 {
                 page.next = None;
                 return Ok(page);
             }
@@ -81,7 +82,7 @@ impl Store {
     }
 
     /// Reads what these queues hold next after a mark, in order, as far as the result is surely complete.
-    async fn look_at(
+    async fn read_queues(
         &self,
         places: &[(Partition, String)],
         filter: &DeadFilter,
@@ -98,36 +99,38 @@ impl Store {
             (Keys::slot(*p), next)
         });
         let found: Vec<Vec<(String, f64)>> = self.0.side.gather_all(commands.collect()).await?;
-        let (mut marks, mut surely): (Vec<DeadMark>, Option<UnixMs>) = (Vec::new(), None);
+        let mut marks: Vec<DeadMark> = Vec::new();
+        let mut complete_before: Option<UnixMs> = None;
         for members in found {
             if let Some((_, last)) = members.last().filter(|_| members.len() == window) {
                 // Dead letters behind the window are not before this moment.
                 let last = UnixMs(*last as i64);
-                surely = Some(surely.map_or(last, |at| at.min(last)));
+                complete_before = Some(complete_before.map_or(last, |at| at.min(last)));
             }
             marks.extend(members.into_iter().filter_map(|(id, at)| {
                 let mark = DeadMark { at: UnixMs(at as i64), id: DeadId::parse(&id)? };
                 after.is_none_or(|after| mark > *after).then_some(mark)
             }));
         }
-        if let Some(surely) = surely {
-            marks.retain(|mark| mark.at < surely);
+        if let Some(complete_before) = complete_before {
+            marks.retain(|mark| mark.at < complete_before);
         }
         marks.sort_unstable();
-        Ok(DeadReading { marks, whole: surely.is_none() })
+        Ok(DeadReading { marks, whole: complete_before.is_none() })
     }
 
     /// The contents of these dead letters, in order. `None` for one that is not there (any more). Answers at
     /// least the first, and as many of the others as a few MiB hold.
     pub async fn dead_letters(&self, ids: &[DeadId]) -> Result<Vec<Option<DeadBody>>, StoreError> {
-        let known = |id: &DeadId| id.partition().0 < self.0.partitions.count();
+        let is_known = |id: &DeadId| id.partition().0 < self.0.partitions.count();
         let sizes = ids.iter().map(|id| {
             let mut strlen = redis::cmd("STRLEN");
             strlen.arg(self.0.keys.dead(id));
             (Keys::slot(id.partition()), strlen)
         });
         let sizes: Vec<i64> = self.0.side.gather_all(sizes.collect()).await?;
-        let (mut total, mut taken) = (0, 0);
+        let mut total = 0;
+        let mut taken = 0;
         for size in sizes {
             total += size;
             if taken > 0 && total > READ_BYTES {
@@ -136,7 +139,7 @@ impl Store {
             taken += 1;
         }
         let mut bodies = Vec::with_capacity(taken);
-        for ids in ids[..taken].chunks(DROPS) {
+        for ids in ids[..taken].chunks(DROP_BATCH) {
             let scores = ids.iter().map(|id| {
                 let mut score = redis::cmd("ZSCORE");
                 score.arg(self.0.keys.queue(id.partition(), &id.queue())).arg(id.as_str());
@@ -147,7 +150,7 @@ impl Store {
             let scores: Vec<Value> = self.0.side.gather_all(scores.collect()).await?;
             let blobs = self.0.side.get_blobs_of(&keys).await?;
             bodies.extend(ids.iter().zip(scores.iter().zip(blobs)).map(|(id, found)| match found {
-                (Value::BulkString(_) | Value::Double(_), Some(blob)) if known(id) => {
+                (Value::BulkString(_) | Value::Double(_), Some(blob)) if is_known(id) => {
                     Some(DeadBody { bytes: blob.len(), bundle: decode(&blob) })
                 }
                 _ => None,
@@ -165,10 +168,10 @@ impl Store {
     ) -> Result<Vec<DeadId>, StoreError> {
         let mut pipe = Pipeline::with_capacity(routes.len() * 2);
         for (route, before) in routes {
-            for queue in [false, true].map(|invalid| queue(route.as_str(), invalid)) {
+            for queue in [false, true].map(|invalid| queue_name(route.as_str(), invalid)) {
                 if !self.counted_none(p, &format!("d:{queue}")) {
                     pipe.cmd("ZRANGEBYSCORE").arg(self.0.keys.queue(p, &queue));
-                    pipe.arg("-inf").arg(format!("({before}")).arg("LIMIT").arg(0).arg(DROPS);
+                    pipe.arg("-inf").arg(format!("({before}")).arg("LIMIT").arg(0).arg(DROP_BATCH);
                 }
             }
         }
@@ -206,14 +209,17 @@ impl Store {
         let mut found = Vec::new();
         for invalid in [false, true] {
             let mut pipe = redis::pipe();
-            pipe.cmd("ZRANGE").arg(self.0.keys.queue(p, &queue(route.as_str(), invalid))).arg(0).arg(COUNTED);
+            pipe.cmd("ZRANGE")
+                .arg(self.0.keys.queue(p, &queue_name(route.as_str(), invalid)))
+                .arg(0)
+                .arg(SEARCH_LIMIT);
             let (members,): (Vec<String>,) = self.ask(p, &pipe).await?;
             let ids: Vec<DeadId> = members.iter().filter_map(|id| DeadId::parse(id)).collect();
             let mut rest = &ids[..];
             while !rest.is_empty() {
-                let bodies = self.dead_letters(&rest[..rest.len().min(DROPS)]).await?;
-                let (looked, later) = rest.split_at(bodies.len().max(1).min(rest.len()));
-                for (dead, body) in looked.iter().zip(bodies) {
+                let bodies = self.dead_letters(&rest[..rest.len().min(DROP_BATCH)]).await?;
+                let (read, later) = rest.split_at(bodies.len().max(1).min(rest.len()));
+                for (dead, body) in read.iter().zip(bodies) {
                     let bundle = body.and_then(|body| body.bundle.ok());
                     let entry = bundle.as_ref().and_then(|b| b.entries.first());
                     if entry.and_then(|e| e.id.as_ref()).is_some_and(|own| own.as_str() == id) {
@@ -241,7 +247,8 @@ impl Store {
     /// the kept message. A name that is taken stays with its owner. `false`: the dead letter was not there (any
     /// more).
     pub async fn redrive(&self, id: &DeadId, bundle: &Bundle) -> Result<bool, StoreError> {
-        let (p, keys) = (id.partition(), &self.0.keys);
+        let p = id.partition();
+        let keys = &self.0.keys;
         let Some(entry) = bundle.entries.first().filter(|_| p.0 < self.0.partitions.count()) else {
             return Ok(false);
         };
@@ -286,7 +293,7 @@ impl Store {
         }
         let mut dropped = vec![false; ids.len()];
         for (p, places) in of_partition {
-            for places in places.chunks(DROPS) {
+            for places in places.chunks(DROP_BATCH) {
                 let some: Vec<DeadId> = places.iter().map(|&at| ids[at].clone()).collect();
                 let letters = self.drop_some(p, &some).await?;
                 if letters.len() != some.len() {
@@ -301,7 +308,7 @@ impl Store {
     }
 
     async fn drop_some(&self, p: Partition, ids: &[DeadId]) -> Result<String, StoreError> {
-        let (queues, places) = queues(ids);
+        let (queues, places) = queues_of(ids);
         let mut keys = self.0.keys.fixed(p);
         keys.extend(queues.iter().map(|queue| self.0.keys.queue(p, queue)));
         keys.extend(ids.iter().map(|id| self.0.keys.dead(id)));

@@ -16,7 +16,7 @@ pub struct DeadLetterQuota(BTreeMap<RouteName, RouteQuota>);
 #[derive(Debug)]
 struct RouteQuota {
     limits: DeadLetters,
-    letters: AtomicI64,
+    messages: AtomicI64,
     bytes: AtomicI64,
 }
 
@@ -32,35 +32,36 @@ pub struct QuotaState {
 impl DeadLetterQuota {
     /// The full quota, until the first count.
     pub fn new(routes: &[Arc<Route>]) -> Arc<Self> {
-        let room = |route: &Arc<Route>| {
+        let quota = |route: &Arc<Route>| {
             let limits = route.policy.dead_letters;
-            let (letters, bytes) =
-                (AtomicI64::new(whole(limits.max)), AtomicI64::new(whole(limits.max_bytes)));
-            (route.name.clone(), RouteQuota { limits, letters, bytes })
+            let messages = AtomicI64::new(whole(limits.max));
+            let bytes = AtomicI64::new(whole(limits.max_bytes));
+            (route.name.clone(), RouteQuota { limits, messages, bytes })
         };
-        Arc::new(Self(routes.iter().map(room).collect()))
+        Arc::new(Self(routes.iter().map(quota).collect()))
     }
 
     /// Takes note of a count.
     pub fn counted(&self, route: &RouteName, counts: &Counts) -> QuotaState {
-        let Some(room) = self.0.get(route) else { return QuotaState { full: false, excess: 0 } };
-        let (max, max_bytes) = (whole(room.limits.max), whole(room.limits.max_bytes));
-        let letters = max - (counts.dead - counts.invalid);
+        let Some(quota) = self.0.get(route) else { return QuotaState { full: false, excess: 0 } };
+        let max = whole(quota.limits.max);
+        let max_bytes = whole(quota.limits.max_bytes);
+        let messages = max - (counts.dead - counts.invalid);
         let bytes = max_bytes - (counts.dead_bytes - counts.invalid_bytes);
-        room.letters.store(letters, Ordering::Relaxed);
-        room.bytes.store(bytes, Ordering::Relaxed);
+        quota.messages.store(messages, Ordering::Relaxed);
+        quota.bytes.store(bytes, Ordering::Relaxed);
         let over = (counts.dead - max).clamp(0, counts.invalid.max(0)) as u64;
-        QuotaState { full: letters <= 0 || bytes <= 0, excess: over.max(excess_by_bytes(counts, max_bytes)) }
+        QuotaState { full: messages <= 0 || bytes <= 0, excess: over.max(excess_by_bytes(counts, max_bytes)) }
     }
 
     /// Takes quota for one failed message of this size. `false` if there is none left.
     pub fn take(&self, route: &RouteName, bytes: usize) -> bool {
-        let Some(room) = self.0.get(route) else { return true };
-        if room.letters.load(Ordering::Relaxed) <= 0 || room.bytes.load(Ordering::Relaxed) <= 0 {
+        let Some(quota) = self.0.get(route) else { return true };
+        if quota.messages.load(Ordering::Relaxed) <= 0 || quota.bytes.load(Ordering::Relaxed) <= 0 {
             return false;
         }
-        room.letters.fetch_sub(1, Ordering::Relaxed);
-        room.bytes.fetch_sub(bytes as i64, Ordering::Relaxed);
+        quota.messages.fetch_sub(1, Ordering::Relaxed);
+        quota.bytes.fetch_sub(bytes as i64, Ordering::Relaxed);
         true
     }
 }
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
     use crate::domain::testing;
 
-    fn room() -> (Arc<DeadLetterQuota>, RouteName) {
+    fn quota() -> (Arc<DeadLetterQuota>, RouteName) {
         let mut route = Route::clone(&testing::route());
         route.policy.dead_letters = DeadLetters { max: 10, max_bytes: 1000, ..DeadLetters::default() };
         let name = route.name.clone();
@@ -97,7 +98,7 @@ mod tests {
 
     #[test]
     fn failed_ones_alone_make_it_full_and_invalid_ones_give_way() {
-        let (room, name) = room();
+        let (quota, name) = quota();
         for (counts, full, excess) in [
             (counts(9, 100, 0, 0), false, 0),
             (counts(10, 100, 0, 0), true, 0),
@@ -108,16 +109,23 @@ mod tests {
             (counts(5, 1100, 4, 400), false, 2),
             (counts(5, 9000, 4, 400), true, 4),
         ] {
-            assert_eq!(room.counted(&name, &counts), QuotaState { full, excess }, "{counts:?}");
+            assert_eq!(quota.counted(&name, &counts), QuotaState { full, excess }, "{counts:?}");
         }
     }
 
     #[test]
     fn between_two_counts_what_is_taken_counts() {
-        let (room, name) = room();
-        room.counted(&name, &counts(8, 80, 0, 0));
-        assert_eq!([room.take(&name, 10), room.take(&name, 10), room.take(&name, 10)], [true, true, false]);
-        room.counted(&name, &counts(8, 80, 0, 0));
-        assert_eq!([room.take(&name, 5000), room.take(&name, 1)], [true, false], "the last one may be large");
+        let (quota, name) = quota();
+        quota.counted(&name, &counts(8, 80, 0, 0));
+        assert_eq!(
+            [quota.take(&name, 10), quota.take(&name, 10), quota.take(&name, 10)],
+            [true, true, false]
+        );
+        quota.counted(&name, &counts(8, 80, 0, 0));
+        assert_eq!(
+            [quota.take(&name, 5000), quota.take(&name, 1)],
+            [true, false],
+            "the last one may be large"
+        );
     }
 }

@@ -60,7 +60,9 @@ impl BundleId {
     /// number comes first in the due set too.
     pub(in crate::store) fn sequenced(route: &RouteName, slice: u64, sequence: u64, count: usize) -> Self {
         let unique = base36(fastrand::u64(..1 << 52));
-        let (slice, sequence, count) = (base36(slice), base36(sequence), base36(count as u64));
+        let slice = base36(slice);
+        let sequence = base36(sequence);
+        let count = base36(count as u64);
         Self(format!("{route}/{slice}/{sequence:0>SEQUENCE_DIGITS$}.{unique}.{count}").into())
     }
 
@@ -76,7 +78,9 @@ impl BundleId {
         RouteName::new(route)?;
         from_base36(slice)?;
         let mut parts = unique.split('.');
-        let (nonce, counter, count) = (parts.next()?, parts.next()?, parts.next()?);
+        let nonce = parts.next()?;
+        let counter = parts.next()?;
+        let count = parts.next()?;
         from_base36(nonce).and(from_base36(counter))?;
         let whole = parts.next().is_none() && (1..=MAX_COUNT).contains(&from_base36(count)?);
         whole.then(|| Self(text.into()))

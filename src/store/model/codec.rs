@@ -14,6 +14,7 @@
 //! in `tests/golden` pin the format.
 
 use std::cell::RefCell;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::thread::LocalKey;
 
@@ -30,19 +31,19 @@ mod varint;
 
 use varint::{Reader, put_bytes, put_signed, put_unsigned};
 
-const MAGIC: &[u8; 2] = b"PB";
+const MAGIC_BYTES: &[u8; 2] = b"PB";
 /// The version that is written.
-const VERSION: u8 = 1;
-const PLAIN: u8 = 0;
-const ZSTD: u8 = 1;
-const ZSTD_HEADS: u8 = 2;
-const PREFIX: usize = 8;
+const FORMAT_VERSION: u8 = 1;
+const CODEC_PLAIN: u8 = 0;
+const CODEC_ZSTD: u8 = 1;
+const CODEC_ZSTD_HEADS: u8 = 2;
+const PREFIX_LEN: usize = 8;
 /// Fewer bytes are never worth compressing.
 const COMPRESS_FROM: usize = 512;
 /// Least and most bytes of the bodies that are tried first.
-const SAMPLE: (usize, usize) = (1024, 4096);
+const SAMPLE_BYTES: RangeInclusive<usize> = 1024..=4096;
 /// zstd's level for bodies: higher levels save too little for their time.
-const LEVEL: i32 = 1;
+const BODIES_LEVEL: i32 = 1;
 /// zstd's level for heads alone. They repeat each other, and the rest is random. Level 1 spends a third to two
 /// thirds of its time on a code for single bytes, which saves nothing here.
 const HEADS_LEVEL: i32 = -1;
@@ -77,7 +78,8 @@ pub fn encode(bundle: &Bundle) -> Bytes {
     let count = bundle.entries.len();
     let mut heads = Vec::with_capacity(count * 128);
     let mut index = Vec::with_capacity(count * 12);
-    let (mut last_due, mut bodies_len) = (0i64, 0);
+    let mut last_due = 0i64;
+    let mut bodies_len = 0;
     for entry in bundle.entries.iter() {
         let start = heads.len();
         records::put_head(&mut heads, entry);
@@ -94,9 +96,9 @@ pub fn encode(bundle: &Bundle) -> Bytes {
     let bodies = || bundle.entries.iter().filter_map(|entry| entry.message.body.as_deref());
     let BlobPayload { codec, begin, bodies_follow } = compress(heads, bodies, bodies_len);
     let payload = begin.len() + if bodies_follow { bodies_len } else { 0 };
-    let mut blob = BytesMut::with_capacity(PREFIX + 32 + bundle.target.len() + index.len() + payload);
-    blob.put_slice(MAGIC);
-    blob.put_u8(VERSION);
+    let mut blob = BytesMut::with_capacity(PREFIX_LEN + 32 + bundle.target.len() + index.len() + payload);
+    blob.put_slice(MAGIC_BYTES);
+    blob.put_u8(FORMAT_VERSION);
     blob.put_u8(codec);
     blob.put_u32_le(0);
     let mut head = Vec::with_capacity(16 + bundle.target.len());
@@ -111,7 +113,7 @@ pub fn encode(bundle: &Bundle) -> Bytes {
         bodies().for_each(|body| blob.put_slice(body));
     }
     let crc = checksum(&blob);
-    blob[4..PREFIX].copy_from_slice(&crc.to_le_bytes());
+    blob[4..PREFIX_LEN].copy_from_slice(&crc.to_le_bytes());
     blob.freeze()
 }
 
@@ -119,13 +121,13 @@ pub fn encode(bundle: &Bundle) -> Bytes {
 fn checksum(blob: &[u8]) -> u32 {
     let mut hash = crc32fast::Hasher::new();
     hash.update(&blob[..4]);
-    hash.update(&blob[PREFIX..]);
+    hash.update(&blob[PREFIX_LEN..]);
     hash.finalize()
 }
 
 thread_local! {
     // Making a context costs more than most bundles do.
-    static COMPRESSOR: ZstdContext = RefCell::new(Compressor::new(LEVEL).ok());
+    static COMPRESSOR: ZstdContext = RefCell::new(Compressor::new(BODIES_LEVEL).ok());
     static HEADS_COMPRESSOR: ZstdContext = RefCell::new(Compressor::new(HEADS_LEVEL).ok());
     static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = RefCell::new(Decompressor::new().ok());
 }
@@ -145,19 +147,19 @@ fn compress<'a, B: Iterator<Item = &'a [u8]>>(
     bodies: impl Fn() -> B,
     bodies_len: usize,
 ) -> BlobPayload {
-    let sample_len = (bodies_len / 8).clamp(SAMPLE.0, SAMPLE.1);
+    let sample_len = (bodies_len / 8).clamp(*SAMPLE_BYTES.start(), *SAMPLE_BYTES.end());
     if bodies_len < 2 * sample_len || smaller(&COMPRESSOR, &first(bodies(), sample_len)).is_some() {
         let heads_len = heads.len();
         heads.reserve_exact(bodies_len);
         bodies().for_each(|body| heads.extend_from_slice(body));
         if let Some(begin) = smaller(&COMPRESSOR, &heads) {
-            return BlobPayload { codec: ZSTD, begin, bodies_follow: false };
+            return BlobPayload { codec: CODEC_ZSTD, begin, bodies_follow: false };
         }
         heads.truncate(heads_len);
     }
     match smaller(&HEADS_COMPRESSOR, &heads) {
-        Some(begin) => BlobPayload { codec: ZSTD_HEADS, begin, bodies_follow: true },
-        None => BlobPayload { codec: PLAIN, begin: heads, bodies_follow: true },
+        Some(begin) => BlobPayload { codec: CODEC_ZSTD_HEADS, begin, bodies_follow: true },
+        None => BlobPayload { codec: CODEC_PLAIN, begin: heads, bodies_follow: true },
     }
 }
 
@@ -199,45 +201,51 @@ struct IndexEntry {
 /// Reports whether the blob is what was written, without opening it: safe for blobs that kill their readers. A
 /// blob of a later version is not judged.
 pub(in crate::store) fn is_whole(blob: &[u8]) -> bool {
-    let Some(prefix) = blob.get(..PREFIX).filter(|prefix| &prefix[..2] == MAGIC) else { return false };
-    prefix[2] != VERSION || checksum(blob).to_le_bytes() == prefix[4..8]
+    let Some(prefix) = blob.get(..PREFIX_LEN).filter(|prefix| &prefix[..2] == MAGIC_BYTES) else {
+        return false;
+    };
+    prefix[2] != FORMAT_VERSION || checksum(blob).to_le_bytes() == prefix[4..8]
 }
 
 /// The version of a bundle that a later version wrote. Opens nothing.
 pub(in crate::store) fn later_version(blob: &[u8]) -> Option<u8> {
-    let prefix = blob.get(..PREFIX).filter(|prefix| &prefix[..2] == MAGIC)?;
-    (prefix[2] > VERSION).then_some(prefix[2])
+    let prefix = blob.get(..PREFIX_LEN).filter(|prefix| &prefix[..2] == MAGIC_BYTES)?;
+    (prefix[2] > FORMAT_VERSION).then_some(prefix[2])
 }
 
 /// Reads a bundle. Keys, headers and bodies are slices of the blob (or of its decompressed records).
 pub fn decode(blob: &Bytes) -> Result<Bundle, CodecError> {
-    if blob.len() < PREFIX || &blob[..2] != MAGIC {
+    if blob.len() < PREFIX_LEN || &blob[..2] != MAGIC_BYTES {
         return Err(CodecError::NotABundle);
     }
-    if blob[2] != VERSION {
+    if blob[2] != FORMAT_VERSION {
         return Err(CodecError::UnknownVersion(blob[2]));
     }
     let stored = u32::from_le_bytes([blob[4], blob[5], blob[6], blob[7]]);
     if checksum(blob) != stored {
         return Err(CodecError::Checksum);
     }
-    let mut reader = Reader::new(blob.slice(PREFIX..));
+    let mut reader = Reader::new(blob.slice(PREFIX_LEN..));
     let target = reader.text()?;
     let count = reader.bounded(1 << 20)?;
-    let lengths = (reader.bounded(MAX_PLAIN)?, reader.bounded(MAX_PLAIN)?);
+    let heads_len = reader.bounded(MAX_PLAIN)?;
+    let bodies_len = reader.bounded(MAX_PLAIN)?;
     let index = read_index(&mut reader, count)?;
-    let (heads, bodies) = plain(blob[3], &reader.rest(), lengths)?;
-    let said = (index.iter().map(|i| i.head).sum::<usize>(), index.iter().map(|i| i.body).sum::<usize>());
-    if said != lengths {
-        return Err(CodecError::Malformed(PREFIX));
+    let (heads, bodies) = plain(blob[3], &reader.rest(), heads_len, bodies_len)?;
+    let heads_sum: usize = index.iter().map(|item| item.head).sum();
+    let bodies_sum: usize = index.iter().map(|item| item.body).sum();
+    if heads_sum != heads_len || bodies_sum != bodies_len {
+        return Err(CodecError::Malformed(PREFIX_LEN));
     }
     let mut entries = Vec::with_capacity(index.len());
-    let (mut head, mut body) = (0, 0);
+    let mut head = 0;
+    let mut body = 0;
     for item in index {
         let head_end = head + item.head;
         let body_end = body + item.body;
         let record = records::read_record(heads.slice(head..head_end), bodies.slice(body..body_end))?;
-        (head, body) = (head_end, body_end);
+        head = head_end;
+        body = body_end;
         entries.push(Entry {
             due: UnixMs(item.due),
             id: record.id,
@@ -254,19 +262,19 @@ pub fn decode(blob: &Bytes) -> Result<Bundle, CodecError> {
 }
 
 /// Heads and bodies decompressed, each of the stated length.
-fn plain(codec: u8, payload: &Bytes, (heads, bodies): (usize, usize)) -> Result<(Bytes, Bytes), CodecError> {
-    let malformed = CodecError::Malformed(PREFIX);
+fn plain(codec: u8, payload: &Bytes, heads: usize, bodies: usize) -> Result<(Bytes, Bytes), CodecError> {
+    let malformed = CodecError::Malformed(PREFIX_LEN);
     let whole = match codec {
-        PLAIN => payload.clone(),
-        ZSTD if heads + bodies <= MAX_PLAIN => {
+        CODEC_PLAIN => payload.clone(),
+        CODEC_ZSTD if heads + bodies <= MAX_PLAIN => {
             decompress(payload, heads + bodies).ok_or_else(|| malformed.clone())?
         }
-        ZSTD_HEADS => {
+        CODEC_ZSTD_HEADS => {
             let at = payload.len().checked_sub(bodies).ok_or_else(|| malformed.clone())?;
             let plain = decompress(&payload[..at], heads).filter(|plain| plain.len() == heads);
             return Ok((plain.ok_or(malformed)?, payload.slice(at..)));
         }
-        ZSTD => return Err(malformed),
+        CODEC_ZSTD => return Err(malformed),
         _ => return Err(CodecError::Malformed(3)),
     };
     if whole.len() != heads + bodies {
@@ -278,26 +286,27 @@ fn plain(codec: u8, payload: &Bytes, (heads, bodies): (usize, usize)) -> Result<
 /// The due time of each message, from the first bytes of a blob: the index stands before the records. The
 /// checksum is not verified.
 pub(in crate::store) fn read_dues(head: &Bytes) -> Result<Vec<UnixMs>, CodecError> {
-    if head.len() < PREFIX || &head[..2] != MAGIC {
+    if head.len() < PREFIX_LEN || &head[..2] != MAGIC_BYTES {
         return Err(CodecError::NotABundle);
     }
-    if head[2] != VERSION {
+    if head[2] != FORMAT_VERSION {
         return Err(CodecError::UnknownVersion(head[2]));
     }
-    let mut reader = Reader::new(head.slice(PREFIX..));
+    let mut reader = Reader::new(head.slice(PREFIX_LEN..));
     reader.text()?;
     let count = reader.bounded(1 << 20)?;
-    let _lengths = (reader.bounded(MAX_PLAIN)?, reader.bounded(MAX_PLAIN)?);
+    let _heads_len = reader.bounded(MAX_PLAIN)?;
+    let _bodies_len = reader.bounded(MAX_PLAIN)?;
     Ok(read_index(&mut reader, count)?.into_iter().map(|item| UnixMs(item.due)).collect())
 }
 
 /// The decompressed size of a bundle's records, from the first bytes of its blob. `None` if they do not say.
 /// The checksum is not verified.
 pub(in crate::store) fn plain_len(head: &Bytes) -> Option<usize> {
-    if head.len() < PREFIX || &head[..2] != MAGIC || head[2] != VERSION {
+    if head.len() < PREFIX_LEN || &head[..2] != MAGIC_BYTES || head[2] != FORMAT_VERSION {
         return None;
     }
-    let mut reader = Reader::new(head.slice(PREFIX..));
+    let mut reader = Reader::new(head.slice(PREFIX_LEN..));
     reader.text().ok()?;
     let _count = reader.bounded(1 << 20).ok()?;
     Some(reader.bounded(MAX_PLAIN).ok()? + reader.bounded(MAX_PLAIN).ok()?)

@@ -36,7 +36,9 @@ impl DeadId {
     /// Parses an id of the store. `None` if the text has another form.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('.');
-        let (route, reason, place) = (parts.next()?, parts.next()?, parts.next()?);
+        let route = parts.next()?;
+        let reason = parts.next()?;
+        let place = parts.next()?;
         RouteName::new(route)?;
         DeadReason::parse(reason)?;
         let partition = Partition(u16::try_from(from_base36(place)?).ok()?);
@@ -67,7 +69,7 @@ impl DeadId {
 
     /// The name of its dead-letter queue.
     pub(in crate::store) fn queue(&self) -> String {
-        queue(self.route(), matches!(self.reason(), DeadReason::Invalid(_)))
+        queue_name(self.route(), matches!(self.reason(), DeadReason::Invalid(_)))
     }
 }
 
@@ -78,7 +80,7 @@ impl fmt::Display for DeadId {
 }
 
 /// The name of a dead-letter queue: `route`, or `route/invalid`.
-pub(in crate::store) fn queue(route: &str, invalid: bool) -> String {
+pub(in crate::store) fn queue_name(route: &str, invalid: bool) -> String {
     if invalid { format!("{route}/invalid") } else { route.to_owned() }
 }
 
@@ -107,7 +109,7 @@ impl DeadLetter {
 pub struct DeadFilter {
     /// Dead letters of this route.
     pub route: Option<RouteName>,
-    /// Only those of invalid messages, or only the others.
+    /// Dead letters of invalid messages only, or only the others.
     pub invalid: Option<bool>,
     /// Dead letters with this reason.
     pub reason: Option<DeadReason>,
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_knows_the_graves_that_it_needs() {
+    fn a_filter_knows_the_queues_that_it_needs() {
         let queues = |filter: &DeadFilter| {
             let all = ["a", "a/invalid", "b", "b/invalid"];
             all.into_iter().filter(|queue| filter.includes_queue(queue)).collect::<Vec<_>>()

@@ -33,13 +33,13 @@ impl Head {
     }
 
     /// The partition and the route.
-    pub fn line(&self) -> (Partition, String) {
+    pub fn partition_route(&self) -> (Partition, String) {
         (self.partition, self.route().to_owned())
     }
 }
 
 /// With fewer unserved heads than this in a partition, every read shows them all.
-const MANY: usize = 16;
+const MIN_UNSERVED: usize = 16;
 
 /// Heads of routes that a caller does not serve. While nothing changes among them, a read leaves them out: it
 /// asks how many heads are due before some moment, and reads the later ones. If that number has changed, or a
@@ -86,7 +86,7 @@ impl UnservedHeads {
     ) {
         let past = heads.iter().filter(|head| head.due < until);
         let (served, unserved): (Vec<&Head>, Vec<&Head>) = past.partition(|head| is_served(head));
-        if unserved.len() < MANY {
+        if unserved.len() < MIN_UNSERVED {
             self.0.remove(&p);
             return;
         }
@@ -113,11 +113,14 @@ mod tests {
     #[test]
     fn many_unserved_heads_are_counted_and_the_served_among_them_are_kept() {
         let mut unserved = UnservedHeads::default();
-        let all =
-            heads((0..MANY).map(|n| ("stranger", n)).chain([("ours", 5), ("ours", 90), ("stranger", 91)]));
+        let all = heads((0..MIN_UNSERVED).map(|n| ("stranger", n)).chain([
+            ("ours", 5),
+            ("ours", 90),
+            ("stranger", 91),
+        ]));
         unserved.learn(P, &all, UnixMs(90), |head| head.route() == "ours");
         let past = unserved.of(P).expect("many");
-        assert_eq!((past.count, past.until), (MANY + 1, UnixMs(90)));
+        assert_eq!((past.count, past.until), (MIN_UNSERVED + 1, UnixMs(90)));
         assert_eq!(past.served, heads([("ours", 5)]));
         assert_eq!(unserved.of(Partition(4)), None);
         unserved.learn(P, &all[1..], UnixMs(90), |head| head.route() == "ours");

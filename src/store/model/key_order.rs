@@ -50,7 +50,8 @@ impl HeldKey {
     pub(in crate::store) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split(' ');
         let due = UnixMs(parts.next()?.parse().ok()?);
-        let (from, to) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        let from = parts.next()?.parse().ok()?;
+        let to = parts.next()?.parse().ok()?;
         parts.next().is_none().then_some(Self { due, from, to })
     }
 }
@@ -67,7 +68,7 @@ pub struct OrderedRequest {
     pub route: RouteName,
     /// The owner's name: unique, and never used again once the owner may have lost a claim.
     pub owner: String,
-    /// Whether the caller may become the owner. Not while it has claims from before.
+    /// Set if the caller may become the owner. It may not while it has claims from before.
     pub may_take: bool,
     /// Keys that are no longer held.
     pub freed: Vec<Bytes>,

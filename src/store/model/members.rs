@@ -8,7 +8,7 @@ use crate::domain::{Partition, UnixMs};
 use crate::telemetry::FollowNews;
 
 /// Heartbeats that a replica may miss before it counts as dead.
-const MISSED: i64 = 3;
+const MISSED_HEARTBEATS: i64 = 3;
 
 /// The status that a replica reports with each heartbeat.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -60,7 +60,7 @@ pub struct RegisteredReplica {
 impl RegisteredReplica {
     /// How long it may be silent, ms.
     pub fn lifetime_ms(&self) -> i64 {
-        self.status.heartbeat_ms * MISSED
+        self.status.heartbeat_ms * MISSED_HEARTBEATS
     }
 
     /// Reports whether its last heartbeat is recent enough.
@@ -117,9 +117,9 @@ pub enum HeartbeatReply {
 }
 
 /// Writes partitions as ranges: `0-20,33`.
-fn write_ranges<S: Serializer>(held: &[Partition], to: S) -> Result<S::Ok, S::Error> {
+fn write_ranges<S: Serializer>(partitions: &[Partition], to: S) -> Result<S::Ok, S::Error> {
     let mut ranges: Vec<(u16, u16)> = Vec::new();
-    for &Partition(p) in held {
+    for &Partition(p) in partitions {
         match ranges.last_mut() {
             Some((_, last)) if *last + 1 == p => *last = p,
             _ => ranges.push((p, p)),
@@ -135,14 +135,14 @@ fn write_ranges<S: Serializer>(held: &[Partition], to: S) -> Result<S::Ok, S::Er
 
 fn read_ranges<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Partition>, D::Error> {
     let text = String::deserialize(from)?;
-    let mut held = Vec::new();
+    let mut partitions = Vec::new();
     for range in text.split(',').filter(|range| !range.is_empty()) {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let bounds: Option<(u16, u16)> = first.parse().ok().zip(last.parse().ok());
         let (first, last) = bounds.ok_or_else(|| serde::de::Error::custom("no range of partitions"))?;
-        held.extend((first..=last).map(Partition));
+        partitions.extend((first..=last).map(Partition));
     }
-    Ok(held)
+    Ok(partitions)
 }
 
 #[cfg(test)]
@@ -150,12 +150,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_is_written_as_ranges() {
-        for (held, text) in
+    fn partitions_are_written_as_ranges() {
+        for (partitions, text) in
             [(vec![], ""), (vec![3], "3"), (vec![0, 1, 2], "0-2"), (vec![0, 1, 5, 7, 8], "0-1,5,7-8")]
         {
             let presence = ReplicaStatus {
-                partitions: held.into_iter().map(Partition).collect(),
+                partitions: partitions.into_iter().map(Partition).collect(),
                 ..ReplicaStatus::default()
             };
             let json = serde_json::to_value(&presence).expect("json");

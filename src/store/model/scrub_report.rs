@@ -3,7 +3,7 @@
 use super::bundle::BundleId;
 use super::dead_letter::DeadId;
 
-/// What a scrub found and mended. Each find is damage unless its field says otherwise: no transition makes it.
+/// Damage that a scrub found and mended. Each find is damage unless its field says otherwise: no transition makes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScrubReport {
     /// Due sets whose entry in the index was missing or wrong.
@@ -22,7 +22,7 @@ pub struct ScrubReport {
     /// was counted recently.
     pub counts: Option<u32>,
     /// Forgotten callers of numbered calls, or their last answers. No damage.
-    pub lanes: u32,
+    pub callers: u32,
     /// Keys of a wrong type, by their names within the partition. Moved to `quarantine:` as they were.
     pub quarantined: Vec<String>,
     /// Bundles whose content is not what was written. They stay where they are, and become dead letters when

@@ -54,13 +54,13 @@ impl BrowseKey {
 /// Selects the messages to browse.
 #[derive(Clone, Debug)]
 pub struct BrowseQuery {
-    /// Only messages of this route.
+    /// Messages of this route only.
     pub route: Option<RouteName>,
     /// Due at this moment or later.
     pub from: UnixMs,
     /// Due at this moment or earlier.
     pub to: UnixMs,
-    /// Only messages behind this place.
+    /// Messages behind this place only.
     pub after: Option<BrowseKey>,
     /// Most messages to return. At least 1.
     pub limit: usize,

@@ -23,7 +23,7 @@ pub enum WriteOp {
         route: RouteName,
         /// The name of the message.
         id: Text,
-        /// Only this message. Another message of the same name is left alone: `Unknown`.
+        /// Restricts the command to this message. Another message of the same name is left alone: `Unknown`.
         of: Option<IntendedMessage>,
     },
     /// Moves a pending message to another moment.
@@ -36,7 +36,7 @@ pub enum WriteOp {
         due: UnixMs,
         /// One entry: the message to be stored if the name is unknown. `None`: nothing is stored then.
         fallback: Option<Bundle>,
-        /// Only this message, as with [`WriteOp::Cancel`].
+        /// Restricts the command to this message, as with [`WriteOp::Cancel`].
         of: Option<IntendedMessage>,
     },
     /// Keeps a message for a person.

@@ -23,19 +23,19 @@ use crate::store::{
 /// How far behind its bundle's first due time a message may be: the longest span, and that of a retry.
 const SPAN_MS: i64 = 8192;
 /// Commands of one trip: some 100 us of Redis.
-const TRIP: usize = 32;
+const TRIP_COMMANDS: usize = 32;
 /// Due sets of one partition that one read of the index shows, besides those that have begun.
-const SHELVES: usize = 32;
-const BEGUN: usize = 1024;
+const COMING_DUE_SETS: usize = 32;
+const BEGUN_DUE_SETS: usize = 1024;
 /// Due sets that one round reads, besides those that have begun.
-const ROUND_SHELVES: usize = 64;
+const ROUND_DUE_SETS: usize = 64;
 /// Entries of one due set that one round reads. If all of them are due at once, it reads up to `MORE_ENTRIES`
-/// more in steps of `STEP`.
-const ENTRIES: usize = 64;
+/// more in steps of `MORE_STEP`.
+const DUE_SET_ENTRIES: usize = 64;
 const MORE_ENTRIES: usize = 1 << 16;
-const STEP: usize = 1024;
+const MORE_STEP: usize = 1024;
 /// Rounds of one page. Sparse due sets of other routes may use them up. Then the page is short.
-const ROUNDS: usize = 8;
+const PAGE_ROUNDS: usize = 8;
 /// Bytes of blobs that one page may read, the first message aside.
 const PAGE_BYTES: usize = 4 << 20;
 
@@ -53,7 +53,7 @@ impl Store {
         let mut from = query.after.clone().unwrap_or(BrowseKey::at(query.from));
         let mut found: Vec<StoredMessage> = Vec::new();
         let mut budget = PAGE_BYTES;
-        for _ in 0..ROUNDS {
+        for _ in 0..PAGE_ROUNDS {
             let (candidates, horizon) = self.round(query, &from, query.limit - found.len()).await?;
             let mut keys = self.messages(query, &from, horizon, candidates).await?;
             let cut = keys.len() > query.limit - found.len();
@@ -89,7 +89,8 @@ impl Store {
                     *horizon = Some(horizon.map_or(*last as i64, |h| h.min(*last as i64)));
                 }
                 candidates.extend(entries.into_iter().filter_map(|(id, first)| {
-                    let (id, first) = (BundleId::parse(&id)?, first as i64);
+                    let id = BundleId::parse(&id)?;
+                    let first = first as i64;
                     // A message alone in its bundle is due when the bundle is.
                     (first >= from.due.0 || id.count() > 1).then_some(Candidate {
                         partition: due_set.0,
@@ -98,27 +99,29 @@ impl Store {
                     })
                 }));
             };
-        let all = self.entries(&due_sets, floor, query.to, ENTRIES).await?;
+        let all = self.entries(&due_sets, floor, query.to, DUE_SET_ENTRIES).await?;
         let mut crowded = Vec::new();
         for (due_set, entries) in due_sets.iter().zip(all) {
-            let stuck =
-                entries.len() == ENTRIES && entries.last().is_some_and(|(_, s)| *s as i64 <= from.due.0);
+            let stuck = entries.len() == DUE_SET_ENTRIES
+                && entries.last().is_some_and(|(_, s)| *s as i64 <= from.due.0);
             if stuck {
                 crowded.push(due_set.clone());
             } else {
-                read(&mut horizon, due_set, entries, ENTRIES);
+                read(&mut horizon, due_set, entries, DUE_SET_ENTRIES);
             }
         }
         for due_set in &crowded {
             let due = self.0.keys.due(due_set.0, &due_set.1);
-            for at in (0..MORE_ENTRIES).step_by(STEP) {
-                let command = (Keys::slot(due_set.0), range(&due, floor.to_string(), query.to.0, (at, STEP)));
+            for at in (0..MORE_ENTRIES).step_by(MORE_STEP) {
+                let command =
+                    (Keys::slot(due_set.0), range(&due, floor.to_string(), query.to.0, at, MORE_STEP));
                 let entries: Vec<(String, f64)> =
                     self.trips(vec![command], 1).await?.pop().unwrap_or_default();
-                let (whole, last) = (entries.len() < STEP, at + STEP >= MORE_ENTRIES);
+                let whole = entries.len() < MORE_STEP;
+                let last = at + MORE_STEP >= MORE_ENTRIES;
                 let past = entries.last().is_some_and(|(_, s)| *s as i64 > from.due.0);
                 // An entry can have been left out only where reading stops.
-                read(&mut horizon, due_set, entries, if past || last { STEP } else { usize::MAX });
+                read(&mut horizon, due_set, entries, if past || last { MORE_STEP } else { usize::MAX });
                 if whole || past {
                     break;
                 }
@@ -152,18 +155,20 @@ impl Store {
         let mut commands = Vec::new();
         for p in self.0.partitions.all() {
             let idx = self.0.keys.of(p, "idx");
-            commands.push((Keys::slot(p), range(&idx, begin.to_string(), due, (0, BEGUN))));
-            commands.push((Keys::slot(p), range(&idx, format!("({due}"), query.to.0, (0, SHELVES))));
+            commands.push((Keys::slot(p), range(&idx, begin.to_string(), due, 0, BEGUN_DUE_SETS)));
+            commands.push((Keys::slot(p), range(&idx, format!("({due}"), query.to.0, 0, COMING_DUE_SETS)));
         }
-        let answers: Vec<Vec<(String, f64)>> = self.trips(commands, TRIP).await?;
+        let answers: Vec<Vec<(String, f64)>> = self.trips(commands, TRIP_COMMANDS).await?;
         let of_route = |due_set: &str| match &query.route {
             Some(route) => due_set.split_once('/').is_some_and(|(r, _)| r == route.as_str()),
             None => true,
         };
-        let (mut begun, mut coming, mut horizon) = (Vec::new(), Vec::new(), None::<i64>);
+        let mut begun = Vec::new();
+        let mut coming = Vec::new();
+        let mut horizon = None::<i64>;
         for (p, lists) in self.0.partitions.all().zip(answers.chunks(2)) {
             let [now, later] = lists else { continue };
-            if let Some((_, last)) = later.last().filter(|_| later.len() == SHELVES) {
+            if let Some((_, last)) = later.last().filter(|_| later.len() == COMING_DUE_SETS) {
                 // Other due sets of that very moment may have been cut off.
                 horizon = Some(horizon.map_or(*last as i64, |h| h.min(*last as i64)));
             }
@@ -177,9 +182,9 @@ impl Store {
             coming.extend(mine(later));
         }
         coming.sort();
-        if let Some((first, ..)) = coming.get(ROUND_SHELVES) {
+        if let Some((first, ..)) = coming.get(ROUND_DUE_SETS) {
             horizon = Some(horizon.map_or(*first, |h| h.min(*first)));
-            coming.truncate(ROUND_SHELVES);
+            coming.truncate(ROUND_DUE_SETS);
         }
         begun.extend(coming);
         Ok((begun.into_iter().map(|(_, p, due_set)| (p, due_set)).collect(), horizon))
@@ -194,11 +199,9 @@ impl Store {
     ) -> Result<Vec<Vec<(String, f64)>>, StoreError> {
         let commands = due_sets
             .iter()
-            .map(|(p, due_set)| {
-                (*p, range(&self.0.keys.due(*p, due_set), floor.to_string(), to.0, (0, most)))
-            })
+            .map(|(p, due_set)| (*p, range(&self.0.keys.due(*p, due_set), floor.to_string(), to.0, 0, most)))
             .map(|(p, command)| (Keys::slot(p), command));
-        self.trips(commands.collect(), TRIP).await
+        self.trips(commands.collect(), TRIP_COMMANDS).await
     }
 
     /// The messages of these bundles that belong to the page, in order, without those that are gone.
@@ -211,7 +214,9 @@ impl Store {
     ) -> Result<Vec<BrowseKey>, StoreError> {
         let mut commands = Vec::new();
         for c in &candidates {
-            let (keys, p, id) = (&self.0.keys, c.partition, c.id.as_str());
+            let keys = &self.0.keys;
+            let p = c.partition;
+            let id = c.id.as_str();
             let slot = Keys::slot(p);
             commands.push((slot, command("HGET", &keys.of(p, "gone"), id)));
             commands.push((slot, command("HGET", &keys.of(p, "done"), id)));
@@ -221,7 +226,7 @@ impl Store {
             head.arg(keys.blob(p, &c.id)).arg(0).arg(end);
             commands.push((slot, head));
         }
-        let answers: Vec<Option<Vec<u8>>> = self.trips(commands, TRIP).await?;
+        let answers: Vec<Option<Vec<u8>>> = self.trips(commands, TRIP_COMMANDS).await?;
         let mut keys = Vec::new();
         for (c, answer) in candidates.iter().zip(answers.chunks(3)) {
             let [gone, done, head] = answer else { continue };
@@ -267,10 +272,11 @@ impl Store {
             strlen.arg(self.0.keys.blob(*p, id));
             (Keys::slot(*p), strlen)
         });
-        let lengths: Vec<usize> = self.trips(lengths.collect(), TRIP).await?;
+        let lengths: Vec<usize> = self.trips(lengths.collect(), TRIP_COMMANDS).await?;
         let sizes: BTreeMap<(Partition, &str), usize> =
             ids.iter().zip(lengths).map(|((p, id), length)| ((*p, id.as_str()), length)).collect();
-        let (mut wanted, mut taken): (BTreeMap<_, Option<Bundle>>, usize) = (BTreeMap::new(), 0);
+        let mut wanted: BTreeMap<_, Option<Bundle>> = BTreeMap::new();
+        let mut taken: usize = 0;
         for key in keys {
             let place = (key.partition, key.bundle.as_str());
             let size = sizes.get(&place).copied().unwrap_or(0);
@@ -330,7 +336,7 @@ fn command(name: &str, key: &str, field: &str) -> redis::Cmd {
 }
 
 /// `ZRANGEBYSCORE key min max WITHSCORES LIMIT at most`
-pub(in crate::store) fn range(key: &str, min: String, max: i64, (at, most): (usize, usize)) -> redis::Cmd {
+pub(in crate::store) fn range(key: &str, min: String, max: i64, at: usize, most: usize) -> redis::Cmd {
     let mut command = redis::cmd("ZRANGEBYSCORE");
     command.arg(key).arg(min).arg(max).arg("WITHSCORES").arg("LIMIT").arg(at).arg(most);
     command

@@ -73,7 +73,8 @@ impl Store {
 
     /// Raises the highest offset of a source, and never lowers it. Returns the offset before.
     pub async fn raise_offset(&self, source: &str, offset: i64) -> Result<Option<i64>, StoreError> {
-        let (home, link) = (self.home(source), self.0.writer.link());
+        let home = self.home(source);
+        let link = self.0.writer.link();
         let connected = link.to(Keys::slot(home)).await?;
         let mut connection = connected.connection.clone();
         let key = self.0.keys.of(home, "sources");
@@ -86,7 +87,7 @@ impl Store {
             .await
             .map_err(|error| link.judge(&connected, &error))?;
         // A re-read must find the offset wherever it finds messages that were stored after it.
-        link.confirm(&connected).await?;
+        link.await_durable(&connected).await?;
         link.still_counts(&connected)?;
         Ok(before)
     }

@@ -4,16 +4,16 @@ use bytes::Bytes;
 
 use crate::domain::{Partition, RouteName, Text};
 use crate::store::call::keys::Keys;
+use crate::store::call::names::{name_key, parse_place};
 use crate::store::call::scripts;
 use crate::store::connection::link::StoreLink;
 use crate::store::model::bundle::{BundleId, place_in};
-use crate::store::write::{name_key, parse_place};
 use crate::store::{Store, StoreError, StoredMessage, StoredState, decode};
 
 /// Reads of a name before giving up. Others move the name too, but not this often.
-const LOOKS: usize = 50;
+const NAME_READS: usize = 50;
 /// Reads of a message whose blob is missing.
-const BLOB_LOOKS: usize = 3;
+const BLOB_READS: usize = 3;
 
 /// The place of a message, as its name gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub(in crate::store) struct PlaceReading {
 }
 
 /// Reads a place. `None` if the name means another place by now.
-pub(in crate::store) async fn look(
+pub(in crate::store) async fn read_place(
     link: &StoreLink,
     keys: &Keys,
     p: Partition,
@@ -109,21 +109,21 @@ pub(in crate::store) async fn place_of(
 }
 
 /// Reads until the name does not change during one read. `None`: the message is not in the store.
-pub(in crate::store) async fn look_until_still(
+pub(in crate::store) async fn read_until_stable(
     link: &StoreLink,
     keys: &Keys,
     p: Partition,
     name: &str,
 ) -> Result<Option<(MessagePlace, PlaceReading)>, StoreError> {
-    for n in 0..LOOKS {
+    for n in 0..NAME_READS {
         let Some(place) = place_of(link, keys, p, name).await? else { return Ok(None) };
-        let Some(look) = look(link, keys, p, name, &place).await? else { continue };
+        let Some(reading) = read_place(link, keys, p, name, &place).await? else { continue };
         // The message may have left between the state and the blob. A blob that stays away is damage.
-        if look.state.is_none() || look.blob.is_some() || n >= BLOB_LOOKS {
-            return Ok(Some((place, look)));
+        if reading.state.is_none() || reading.blob.is_some() || n >= BLOB_READS {
+            return Ok(Some((place, reading)));
         }
     }
-    Err(StoreError::Damaged(format!("a name changed its meaning {LOOKS} times between two looks")))
+    Err(StoreError::Damaged(format!("a name changed its meaning {NAME_READS} times between two reads")))
 }
 
 impl Store {
@@ -132,10 +132,10 @@ impl Store {
     pub async fn find(&self, route: &RouteName, id: &str) -> Result<Option<StoredMessage>, StoreError> {
         let p = self.locate(route, id, self.home_of(route, id)).await?;
         let name = name_key(route, &id.into());
-        let found = look_until_still(&self.0.browse, &self.0.keys, p, &name).await?;
-        let Some((place, look)) = found else { return Ok(None) };
-        let Some(state) = look.state else { return Ok(None) };
-        let blob = look.blob.unwrap_or_default();
+        let found = read_until_stable(&self.0.browse, &self.0.keys, p, &name).await?;
+        let Some((place, reading)) = found else { return Ok(None) };
+        let Some(state) = reading.state else { return Ok(None) };
+        let blob = reading.blob.unwrap_or_default();
         let bundle = decode(&blob).map_err(|why| {
             StoreError::Damaged(format!("the bundle of `{}` cannot be read: {why}", id.escape_debug()))
         })?;

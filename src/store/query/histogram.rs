@@ -8,17 +8,17 @@ use crate::store::model::bundle::BundleId;
 use crate::store::{DueHistogram, PartitionView, Store, StoreError};
 
 /// Commands of one trip.
-const TRIP: usize = 16;
+const TRIP_COMMANDS: usize = 16;
 /// Most entries read of one due set, and of all due sets before the rest is estimated.
-const ENTRIES: usize = 1000;
-const BUDGET: usize = 20_000;
+const DUE_SET_ENTRIES: usize = 1000;
+const ENTRY_BUDGET: usize = 20_000;
 /// Due sets of one partition in the window: a day's 84 slices of a dozen routes.
-const SHELVES: usize = 1024;
+const WINDOW_DUE_SETS: usize = 1024;
 
-const SECOND: i64 = 1000;
-const MINUTE: i64 = 60 * SECOND;
-const HOUR: i64 = 60 * MINUTE;
-const DAY: i64 = 24 * HOUR;
+const SECOND_MS: i64 = 1000;
+const MINUTE_MS: i64 = 60 * SECOND_MS;
+const HOUR_MS: i64 = 60 * MINUTE_MS;
+const DAY_MS: i64 = 24 * HOUR_MS;
 
 impl Store {
     /// Waiting messages, by when their bundles fall due: the next minute by second, the next hour by minute,
@@ -29,14 +29,18 @@ impl Store {
         let mut sums = HistogramSums::new(now);
         let count = usize::from(self.0.partitions.count());
         let begin = fastrand::usize(..count);
-        let (mut read, mut entries, mut whole) = (0, 0, true);
+        let mut read = 0;
+        let mut entries = 0;
+        let mut whole = true;
         for step in 0..count {
-            if entries >= BUDGET {
+            if entries >= ENTRY_BUDGET {
                 break;
             }
             let p = Partition(((begin + step) % count) as u16);
             let (n, all) = self.sum_up(p, route, &mut sums).await?;
-            (entries, whole, read) = (entries + n, whole && all, read + 1);
+            entries = entries + n;
+            whole = whole && all;
+            read = read + 1;
         }
         let scale = |sum: u64| sum * count as u64 / read.max(1) as u64;
         let scaled = |sums: &[u64]| sums.iter().copied().map(scale).collect();
@@ -57,24 +61,27 @@ impl Store {
         route: Option<&RouteName>,
         sums: &mut HistogramSums,
     ) -> Result<(usize, bool), StoreError> {
-        let until = sums.now.0 + DAY;
-        let index = range(&self.0.keys.of(p, "idx"), "-inf".to_owned(), until, (0, SHELVES));
+        let until = sums.now.0 + DAY_MS;
+        let index = range(&self.0.keys.of(p, "idx"), "-inf".to_owned(), until, 0, WINDOW_DUE_SETS);
         let due_sets: Vec<(String, f64)> =
             self.trips(vec![(Keys::slot(p), index)], 1).await?.pop().unwrap_or_default();
-        let (mut read, mut whole) = (0, due_sets.len() < SHELVES);
+        let mut read = 0;
+        let mut whole = due_sets.len() < WINDOW_DUE_SETS;
         let of_route = |due_set: &str| {
             route.is_none_or(|r| due_set.split_once('/').is_some_and(|(s, _)| s == r.as_str()))
         };
         let commands = due_sets
             .iter()
             .filter(|(due_set, _)| of_route(due_set))
-            .map(|(due_set, _)| range(&self.0.keys.due(p, due_set), "-inf".to_owned(), until, (0, ENTRIES)))
+            .map(|(due_set, _)| {
+                range(&self.0.keys.due(p, due_set), "-inf".to_owned(), until, 0, DUE_SET_ENTRIES)
+            })
             .map(|command| (Keys::slot(p), command));
         let commands: Vec<_> = commands.collect();
-        for trip in commands.chunks(TRIP) {
-            let lists: Vec<Vec<(String, f64)>> = self.trips(trip.to_vec(), TRIP).await?;
+        for trip in commands.chunks(TRIP_COMMANDS) {
+            let lists: Vec<Vec<(String, f64)>> = self.trips(trip.to_vec(), TRIP_COMMANDS).await?;
             for list in lists {
-                whole &= list.len() < ENTRIES;
+                whole &= list.len() < DUE_SET_ENTRIES;
                 read += list.len();
                 for (id, due) in list {
                     let messages = BundleId::parse(&id).map_or(0, |id| id.count());
@@ -94,15 +101,15 @@ impl Store {
         };
         let all: Vec<Partition> = self.0.partitions.all().collect();
         let counts = all.iter().map(|&p| command("HGETALL", p, "counts")).collect();
-        let counts: Vec<Vec<(String, i64)>> = self.trips(counts, TRIP).await?;
+        let counts: Vec<Vec<(String, i64)>> = self.trips(counts, TRIP_COMMANDS).await?;
         let claims = all.iter().map(|&p| command("ZCARD", p, "claims")).collect();
-        let claims: Vec<u64> = self.trips(claims, TRIP).await?;
+        let claims: Vec<u64> = self.trips(claims, TRIP_COMMANDS).await?;
         let heads = all.iter().map(|&p| {
             let (slot, mut head) = command("ZRANGE", p, "idx");
             head.arg(0).arg(0).arg("WITHSCORES");
             (slot, head)
         });
-        let heads: Vec<Vec<(String, f64)>> = self.trips(heads.collect(), TRIP).await?;
+        let heads: Vec<Vec<(String, f64)>> = self.trips(heads.collect(), TRIP_COMMANDS).await?;
         let views =
             all.iter().zip(counts).zip(claims).zip(heads).map(|(((&partition, counts), claims), head)| {
                 let sum =
@@ -140,7 +147,9 @@ impl HistogramSums {
             self.overdue += messages;
             return;
         }
-        for (sums, width) in [(&mut self.minute, SECOND), (&mut self.hour, MINUTE), (&mut self.day, HOUR)] {
+        for (sums, width) in
+            [(&mut self.minute, SECOND_MS), (&mut self.hour, MINUTE_MS), (&mut self.day, HOUR_MS)]
+        {
             if let Some(sum) = sums.get_mut((ahead / width) as usize) {
                 *sum += messages;
             }
@@ -156,7 +165,7 @@ mod tests {
     fn a_message_counts_in_every_window_that_it_lies_in() {
         let mut sums = HistogramSums::new(UnixMs(1_000_000));
         for (ahead, messages) in
-            [(-1, 1), (0, 2), (59_999, 4), (60_000, 8), (HOUR, 16), (DAY - 1, 32), (DAY, 64)]
+            [(-1, 1), (0, 2), (59_999, 4), (60_000, 8), (HOUR_MS, 16), (DAY_MS - 1, 32), (DAY_MS, 64)]
         {
             sums.add(1_000_000 + ahead, messages);
         }

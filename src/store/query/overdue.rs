@@ -13,12 +13,12 @@ use crate::store::model::bundle::BundleId;
 use crate::store::{OldestOverdue, RedisMemory, Store, StoreError};
 
 /// Returned bundles of one partition that one read shows. The others are younger.
-const BUNDLES: usize = 256;
+const BUNDLES_READ: usize = 256;
 /// Longest wait for a master's report of its memory.
-const DEADLINE: Duration = Duration::from_secs(2);
+const INFO_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Age from which on a report of a timer shard is not used, microseconds.
-const FRESH_US: i64 = 2_500_000;
+const REPORT_AGE_US: i64 = 2_500_000;
 
 /// The oldest overdue messages that each timer shard saw at its last read of all of its partitions.
 #[derive(Debug, Default)]
@@ -43,9 +43,10 @@ impl Store {
     /// a shard without a recent report are read here.
     pub async fn oldest_overdue(&self) -> Result<OldestOverdue, StoreError> {
         let now = self.0.clock.now();
-        let (mut waiting, mut unseen) = (BTreeMap::new(), Vec::new());
+        let mut waiting = BTreeMap::new();
+        let mut unseen = Vec::new();
         {
-            let since_us = self.0.clock.local().mono_us() - FRESH_US;
+            let since_us = self.0.clock.local().mono_us() - REPORT_AGE_US;
             let mut reports = self.0.waiting.0.lock();
             reports.retain(|_, report| report.at_us >= since_us);
             for (route, due) in reports.values().flat_map(|report| &report.oldest) {
@@ -65,14 +66,14 @@ impl Store {
     /// By route, the oldest message among the bundles that were put back. Removes bundles that have left the
     /// store from the set, so that a settle need not do it.
     async fn put_back(&self) -> Result<BTreeMap<String, UnixMs>, StoreError> {
-        let looks = self.0.partitions.all().map(|p| {
-            let mut look = redis::cmd("ZRANGE");
-            look.arg(self.0.keys.put_back(p)).arg(0).arg(BUNDLES - 1).arg("WITHSCORES");
-            (Keys::slot(p), look)
+        let ranges = self.0.partitions.all().map(|p| {
+            let mut range = redis::cmd("ZRANGE");
+            range.arg(self.0.keys.put_back(p)).arg(0).arg(BUNDLES_READ - 1).arg("WITHSCORES");
+            (Keys::slot(p), range)
         });
-        let looks = self.0.side.gather(looks.collect()).await;
+        let ranges = self.0.side.gather(ranges.collect()).await;
         let mut found: Vec<(Partition, String, f64)> = Vec::new();
-        for (p, list) in self.0.partitions.all().zip(looks) {
+        for (p, list) in self.0.partitions.all().zip(ranges) {
             // A scrub mends a key of another type. A node that is away reports itself.
             let Ok(list) = list.and_then(read::<Vec<(String, f64)>>) else { continue };
             found.extend(list.into_iter().map(|(id, asked)| (p, id, asked)));
@@ -85,7 +86,8 @@ impl Store {
             (Keys::slot(*p), exists)
         };
         let stand: Vec<bool> = self.0.side.gather_all(found.iter().map(exists).collect()).await?;
-        let (mut oldest, mut gone) = (BTreeMap::new(), Vec::new());
+        let mut oldest = BTreeMap::new();
+        let mut gone = Vec::new();
         for ((p, id, asked), stands) in found.into_iter().zip(stand) {
             if stands {
                 earliest(&mut oldest, id.split('/').next().unwrap_or_default(), UnixMs(asked as i64));
@@ -106,11 +108,14 @@ impl Store {
             let mut info = redis::cmd("INFO");
             info.arg("memory");
             let mut connection = connected.connection.clone();
-            let told = tokio::time::timeout(DEADLINE, info.query_async::<String>(&mut connection)).await;
-            let told = told.map_err(|_| StoreError::Unavailable("no answer in time".to_owned()))?;
-            let told = told.map_err(|error| self.0.side.judge(&connected, &error))?;
-            let memory =
-                RedisMemory { used: field(&told, "used_memory:"), limit: field(&told, "maxmemory:") };
+            let info_text =
+                tokio::time::timeout(INFO_DEADLINE, info.query_async::<String>(&mut connection)).await;
+            let info_text = info_text.map_err(|_| StoreError::Unavailable("no answer in time".to_owned()))?;
+            let info_text = info_text.map_err(|error| self.0.side.judge(&connected, &error))?;
+            let memory = RedisMemory {
+                used: field(&info_text, "used_memory:"),
+                limit: field(&info_text, "maxmemory:"),
+            };
             if fullest.as_ref().is_none_or(|fullest| memory.share() > fullest.share()) {
                 fullest = Some(memory);
             }

@@ -11,11 +11,11 @@ use crate::store::model::bundle::BundleId;
 use crate::store::{DeadFilter, Store, StoreError, decode};
 
 /// Bundles of one trip: three reads each, one of them of up to 64 KiB.
-const BUNDLES: usize = 8;
+const TRIP_BUNDLES: usize = 8;
 /// Members that one step of a scan reads.
-const STEP: usize = 500;
+const SCAN_STEP: usize = 500;
 /// Dead letters of one page.
-const PAGE: usize = 200;
+const DEAD_PAGE_LEN: usize = 200;
 
 /// The state of a scanned message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,7 +43,7 @@ impl Store {
         for p in self.0.partitions.all() {
             let bundles = self.bundles_of(p, route).await?;
             let bundles: Vec<_> = bundles.into_iter().collect();
-            for some in bundles.chunks(BUNDLES) {
+            for some in bundles.chunks(TRIP_BUNDLES) {
                 self.open(p, some, &mut visit).await?;
             }
             progress(p.0 + 1, self.0.partitions.count());
@@ -77,10 +77,11 @@ impl Store {
 
     /// The members of a sorted set, a few at a time. A member that is there all the time appears once or more.
     async fn members(&self, p: Partition, key: &str) -> Result<Vec<String>, StoreError> {
-        let (mut members, mut cursor) = (Vec::new(), 0u64);
+        let mut members = Vec::new();
+        let mut cursor = 0u64;
         loop {
             let mut scan = redis::cmd("ZSCAN");
-            scan.arg(key).arg(cursor).arg("COUNT").arg(STEP);
+            scan.arg(key).arg(cursor).arg("COUNT").arg(SCAN_STEP);
             let answers: Vec<(u64, Vec<(String, f64)>)> = self.trips(vec![(Keys::slot(p), scan)], 1).await?;
             let Some((next, found)) = answers.into_iter().next() else { return Ok(members) };
             members.extend(found.into_iter().map(|(member, _)| member));
@@ -105,7 +106,7 @@ impl Store {
                 commands.push((Keys::slot(p), get));
             }
         }
-        let maps: Vec<Option<Vec<u8>>> = self.trips(commands, BUNDLES * 2).await?;
+        let maps: Vec<Option<Vec<u8>>> = self.trips(commands, TRIP_BUNDLES * 2).await?;
         let keys = bundles.iter().map(|(id, _)| self.0.keys.blob(p, id)).collect();
         let blobs = self.0.browse.get_blobs(Keys::slot(p), keys).await?;
         for (((_, standing), maps), blob) in bundles.iter().zip(maps.chunks(2)).zip(blobs) {
@@ -129,7 +130,7 @@ impl Store {
         let filter = DeadFilter { route: Some(route.clone()), ..DeadFilter::default() };
         let mut after = None;
         loop {
-            let page = self.dead_page(&filter, after.as_ref(), PAGE).await?;
+            let page = self.dead_page(&filter, after.as_ref(), DEAD_PAGE_LEN).await?;
             let ids: Vec<_> = page.marks.into_iter().map(|mark| mark.id).collect();
             let mut rest = &ids[..];
             while !rest.is_empty() {

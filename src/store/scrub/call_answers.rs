@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use redis::{Pipeline, Value};
 
-use super::PAGE;
+use super::PAGE_ENTRIES;
 use crate::domain::Partition;
 use crate::store::call::keys::Keys;
 use crate::store::call::numbered::{ScriptArg, ScriptCall};
@@ -13,12 +13,12 @@ use crate::store::call::scripts;
 use crate::store::{ScrubReport, Store, StoreError};
 
 /// Bytes of answers that one call has the script read: about 2 ms of Redis.
-const BYTES: usize = 1 << 18;
+const ANSWER_BYTES: usize = 1 << 18;
 
 /// How far a partition has come. While this does not change, no count changes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct CallProgress {
-    lanes: BTreeMap<String, i64>,
+    callers: BTreeMap<String, i64>,
     moves: i64,
     /// How often counts were corrected.
     pub(super) corrections: i64,
@@ -43,12 +43,15 @@ impl Store {
         report: &mut ScrubReport,
     ) -> Result<CallProgress, StoreError> {
         let mut progress = CallProgress::default();
-        for lanes in self.lanes(p).await? {
-            let mut args: Vec<ScriptArg> = vec!["look".into(), lanes.len().into()];
-            for lane in &lanes {
-                let nonce = lane.split_once('.').map_or(lane.as_str(), |(nonce, _)| nonce);
+        for callers in self.callers(p).await? {
+            let mut args: Vec<ScriptArg> = vec!["look".into(), callers.len().into()];
+            for caller in &callers {
+                let nonce = caller.split_once('.').map_or(caller.as_str(), |(nonce, _)| nonce);
                 let lives = living.is_none_or(|living| living.contains(nonce));
-                args.extend::<[ScriptArg; 2]>([lane.as_str().into(), (if lives { "1" } else { "0" }).into()]);
+                args.extend::<[ScriptArg; 2]>([
+                    caller.as_str().into(),
+                    (if lives { "1" } else { "0" }).into(),
+                ]);
             }
             let keys = self.0.keys.fixed(p);
             let call = ScriptCall { script: &scripts::RECOUNT, op: "recount", keys, args, blobs: Vec::new() };
@@ -58,10 +61,11 @@ impl Store {
             let [forgotten, corrections, moves, numbers @ ..] = &answer[..] else {
                 return Err(shape("the answer to a recount"));
             };
-            report.lanes += integer(forgotten)? as u32;
-            (progress.corrections, progress.moves) = (integer(corrections)?, integer(moves)?);
-            for (lane, number) in lanes.into_iter().zip(numbers) {
-                progress.lanes.insert(lane, integer(number)?);
+            report.callers += integer(forgotten)? as u32;
+            progress.corrections = integer(corrections)?;
+            progress.moves = integer(moves)?;
+            for (caller, number) in callers.into_iter().zip(numbers) {
+                progress.callers.insert(caller, integer(number)?);
             }
         }
         Ok(progress)
@@ -69,20 +73,22 @@ impl Store {
 
     /// All callers in portions, so that reading one portion holds Redis up by a few ms at most. At least one
     /// portion.
-    async fn lanes(&self, p: Partition) -> Result<Vec<Vec<String>>, StoreError> {
+    async fn callers(&self, p: Partition) -> Result<Vec<Vec<String>>, StoreError> {
         let calls = self.0.keys.of(p, "calls");
         let mut pipe = redis::pipe();
         pipe.cmd("HKEYS").arg(&calls);
         let (names,): (Vec<String>,) = self.ask(p, &pipe).await?;
-        let (mut portions, mut portion, mut bytes) = (Vec::new(), Vec::new(), 0);
-        for names in names.chunks(PAGE) {
+        let mut portions = Vec::new();
+        let mut portion = Vec::new();
+        let mut bytes = 0;
+        for names in names.chunks(PAGE_ENTRIES) {
             let mut pipe = Pipeline::with_capacity(names.len());
             for name in names {
                 pipe.cmd("HSTRLEN").arg(&calls).arg(name);
             }
             let lengths: Vec<usize> = self.ask(p, &pipe).await?;
             for (name, length) in names.iter().zip(lengths) {
-                if !portion.is_empty() && (portion.len() == PAGE || bytes + length > BYTES) {
+                if !portion.is_empty() && (portion.len() == PAGE_ENTRIES || bytes + length > ANSWER_BYTES) {
                     portions.push(std::mem::take(&mut portion));
                     bytes = 0;
                 }

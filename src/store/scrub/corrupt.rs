@@ -3,7 +3,7 @@
 use redis::{Pipeline, Value};
 
 use super::due_sets::{DueSet, pages, start_of};
-use super::{ENTRIES, PAGE, SetPosition};
+use super::{PAGE_ENTRIES, SCRUB_ENTRIES, SetPosition};
 use crate::domain::Partition;
 use crate::store::call::keys::Keys;
 use crate::store::call::reply::integer;
@@ -13,7 +13,7 @@ use crate::store::model::codec::is_whole;
 use crate::store::{ScrubReport, Store, StoreError};
 
 /// The keys that each partition has, and their types.
-const KINDS: [(&str, &str); 17] = [
+const FIXED_TYPES: [(&str, &str); 17] = [
     ("idx", "zset"),
     ("claims", "zset"),
     ("tokens", "hash"),
@@ -33,10 +33,10 @@ const KINDS: [(&str, &str); 17] = [
     ("rates", "hash"),
 ];
 /// Bytes of blobs that one scrub verifies.
-const READ: usize = 1 << 20;
+const VERIFY_BYTES: usize = 1 << 20;
 /// Most bytes of blobs that one trip reads, and of the largest blob that is verified.
-const TRIP: usize = 1 << 18;
-const LARGE: usize = 1 << 22;
+const TRIP_BYTES: usize = 1 << 18;
+const MAX_BLOB_BYTES: usize = 1 << 22;
 
 /// A key's name within its partition, and the type it should have.
 pub(super) type KeyKind = (String, &'static str);
@@ -48,7 +48,7 @@ impl Store {
         p: Partition,
         report: &mut ScrubReport,
     ) -> Result<(), StoreError> {
-        let keys = KINDS.map(|(name, kind)| (name.to_owned(), kind));
+        let keys = FIXED_TYPES.map(|(name, kind)| (name.to_owned(), kind));
         self.quarantine(p, &keys, report).await
     }
 
@@ -59,7 +59,7 @@ impl Store {
         keys: &[KeyKind],
         report: &mut ScrubReport,
     ) -> Result<(), StoreError> {
-        for keys in keys.chunks(PAGE) {
+        for keys in keys.chunks(PAGE_ENTRIES) {
             let mut pipe = Pipeline::with_capacity(keys.len());
             for (name, _) in keys {
                 pipe.cmd("TYPE").arg(self.0.keys.of(p, name));
@@ -92,22 +92,23 @@ impl Store {
         place: &SetPosition,
         report: &mut ScrubReport,
     ) -> Result<SetPosition, StoreError> {
-        let (mut read, mut looked) = (0, 0);
-        for page in pages(due_sets, place, PAGE) {
-            if read >= READ || looked >= ENTRIES {
+        let mut read = 0;
+        let mut entries_read = 0;
+        for page in pages(due_sets, place, PAGE_ENTRIES) {
+            if read >= VERIFY_BYTES || entries_read >= SCRUB_ENTRIES {
                 return Ok(start_of(due_sets, &page));
             }
             let members = self.page(p, due_sets, &page).await?.into_iter().flat_map(|(_, members)| members);
             let ids: Vec<BundleId> = members.filter_map(|id| BundleId::parse(&id)).collect();
-            looked += ids.len();
+            entries_read += ids.len();
             let lengths = self.lengths(p, &ids).await?;
             let mut batch: Vec<BundleId> = Vec::new();
             let mut bytes = 0;
             for (id, length) in ids.into_iter().zip(lengths) {
-                if length > LARGE {
+                if length > MAX_BLOB_BYTES {
                     continue;
                 }
-                if bytes + length > TRIP && !batch.is_empty() {
+                if bytes + length > TRIP_BYTES && !batch.is_empty() {
                     self.read_blobs(p, std::mem::take(&mut batch), report).await?;
                     bytes = 0;
                 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::corrupt::KeyKind;
-use super::{ENTRIES, PAGE, SetPosition};
+use super::{PAGE_ENTRIES, SCRUB_ENTRIES, SetPosition};
 use crate::domain::Partition;
 use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::reply::{shape, text};
@@ -13,14 +13,14 @@ use crate::store::{DeadId, ScrubReport, Store, StoreError};
 /// Suspicious finds in one partition's dead-letter queues: dead letters, and members that are none.
 #[derive(Default)]
 pub(super) struct DeadFindings {
-    letters: BTreeSet<DeadId>,
+    ids: BTreeSet<DeadId>,
     others: Vec<(String, String)>,
 }
 
 impl DeadFindings {
     /// Adds a dead letter to be judged.
-    pub(super) fn letter(&mut self, id: DeadId) {
-        self.letters.insert(id);
+    pub(super) fn add(&mut self, id: DeadId) {
+        self.ids.insert(id);
     }
 }
 
@@ -46,19 +46,19 @@ impl Store {
     pub(super) async fn walk_queues(
         &self,
         p: Partition,
-        (first, skip): SetPosition,
+        from: &SetPosition,
         queues: &BTreeSet<String>,
         dead: &mut DeadFindings,
         report: &mut ScrubReport,
     ) -> Result<SetPosition, StoreError> {
         let mut seen = 0;
-        for queue in queues.iter().filter(|queue| **queue >= first) {
-            let mut at = if *queue == first { skip } else { 0 };
+        for queue in queues.iter().filter(|queue| **queue >= from.name) {
+            let mut at = if *queue == from.name { from.skip } else { 0 };
             loop {
-                if seen >= ENTRIES {
-                    return Ok((queue.clone(), at));
+                if seen >= SCRUB_ENTRIES {
+                    return Ok(SetPosition { name: queue.clone(), skip: at });
                 }
-                let members = self.members_at(p, &self.0.keys.queue(p, queue), at, PAGE).await?;
+                let members = self.members_at(p, &self.0.keys.queue(p, queue), at, PAGE_ENTRIES).await?;
                 let mut ids = Vec::with_capacity(members.len());
                 for member in &members {
                     match DeadId::parse(member).filter(|id| id.queue() == *queue && id.partition() == p) {
@@ -69,10 +69,10 @@ impl Store {
                 let blobs: Vec<KeyKind> = ids.iter().map(|id| (format!("d:{id}"), "string")).collect();
                 self.quarantine(p, &blobs, report).await?;
                 let there = self.are_there(p, &ids).await?;
-                dead.letters.extend(ids.into_iter().zip(there).filter(|(_, there)| !there).map(|(id, _)| id));
-                at += PAGE;
+                dead.ids.extend(ids.into_iter().zip(there).filter(|(_, there)| !there).map(|(id, _)| id));
+                at += PAGE_ENTRIES;
                 seen += members.len();
-                if members.len() < PAGE {
+                if members.len() < PAGE_ENTRIES {
                     break;
                 }
             }
@@ -95,21 +95,21 @@ impl Store {
         dead: DeadFindings,
         report: &mut ScrubReport,
     ) -> Result<(), StoreError> {
-        let mut of_grave: BTreeMap<String, (Vec<DeadId>, Vec<String>)> = BTreeMap::new();
-        for id in dead.letters {
-            of_grave.entry(id.queue()).or_default().0.push(id);
+        let mut of_queue: BTreeMap<String, (Vec<DeadId>, Vec<String>)> = BTreeMap::new();
+        for id in dead.ids {
+            of_queue.entry(id.queue()).or_default().0.push(id);
         }
         for (queue, other) in dead.others {
-            of_grave.entry(queue).or_default().1.push(other);
+            of_queue.entry(queue).or_default().1.push(other);
         }
-        for (queue, (letters, others)) in of_grave {
+        for (queue, (ids, others)) in of_queue {
             let mut chunks: Vec<(&[DeadId], &[String])> =
-                letters.chunks(PAGE).map(|chunk| (chunk, &[][..])).collect();
-            chunks.extend(others.chunks(PAGE).map(|chunk| (&[][..], chunk)));
-            for (letters, others) in chunks {
-                let keys: Vec<KeyKind> = letters.iter().map(|id| (format!("d:{id}"), "string")).collect();
+                ids.chunks(PAGE_ENTRIES).map(|chunk| (chunk, &[][..])).collect();
+            chunks.extend(others.chunks(PAGE_ENTRIES).map(|chunk| (&[][..], chunk)));
+            for (ids, others) in chunks {
+                let keys: Vec<KeyKind> = ids.iter().map(|id| (format!("d:{id}"), "string")).collect();
                 self.quarantine(p, &keys, report).await?;
-                self.mend_queue(p, &queue, letters, others, report).await?;
+                self.mend_queue(p, &queue, ids, others, report).await?;
             }
         }
         Ok(())
@@ -132,7 +132,7 @@ impl Store {
         let call = ScriptCall { script: &scripts::SCRUB_DEAD, op: "audit", keys, args, blobs: Vec::new() };
         let letters = text(&self.0.settles.run_unnumbered(p, &call).await?)?;
         if letters.len() != ids.len() {
-            return Err(shape("the answer about a grave"));
+            return Err(shape("the answer about a dead-letter queue"));
         }
         report.leftovers += others.len() as u32;
         for (id, letter) in ids.iter().zip(letters.chars()) {

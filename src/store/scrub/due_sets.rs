@@ -6,7 +6,7 @@ use redis::{Pipeline, Value};
 
 use super::corrupt::KeyKind;
 use super::findings::Findings;
-use super::{PAGE, SetPosition};
+use super::{PAGE_ENTRIES, SetPosition};
 use crate::domain::Partition;
 use crate::store::call::reply::{integer, text};
 use crate::store::connection::link::read;
@@ -35,11 +35,11 @@ pub(super) struct DueSetRange {
 
 /// The entries of these due sets from a position on, in pages of at most `size`. However many due sets they lie
 /// in, one trip reads a page.
-pub(super) fn pages(due_sets: &[DueSet], (from, skip): &SetPosition, size: usize) -> Vec<Vec<DueSetRange>> {
+pub(super) fn pages(due_sets: &[DueSet], from: &SetPosition, size: usize) -> Vec<Vec<DueSetRange>> {
     let mut pages: Vec<Vec<DueSetRange>> = Vec::new();
     let mut room = 0;
-    for (at, due_set) in due_sets.iter().enumerate().filter(|(_, due_set)| due_set.name >= *from) {
-        let mut first = if due_set.name == *from { *skip } else { 0 };
+    for (at, due_set) in due_sets.iter().enumerate().filter(|(_, due_set)| due_set.name >= from.name) {
+        let mut first = if due_set.name == from.name { from.skip } else { 0 };
         while first < due_set.bundles {
             if room == 0 {
                 pages.push(Vec::new());
@@ -49,7 +49,8 @@ pub(super) fn pages(due_sets: &[DueSet], (from, skip): &SetPosition, size: usize
             if let Some(page) = pages.last_mut() {
                 page.push(DueSetRange { due_set: at, first, count });
             }
-            (first, room) = (first + count, room - count);
+            first = first + count;
+            room = room - count;
         }
     }
     pages
@@ -57,7 +58,10 @@ pub(super) fn pages(due_sets: &[DueSet], (from, skip): &SetPosition, size: usize
 
 /// The position at which a page begins.
 pub(super) fn start_of(due_sets: &[DueSet], page: &[DueSetRange]) -> SetPosition {
-    let start = page.first().and_then(|range| Some((due_sets.get(range.due_set)?.name.clone(), range.first)));
+    let start = page.first().and_then(|range| {
+        let name = due_sets.get(range.due_set)?.name.clone();
+        Some(SetPosition { name, skip: range.first })
+    });
     start.unwrap_or_default()
 }
 
@@ -79,7 +83,7 @@ impl Store {
         findings.junk.extend(disagreement.junk.into_iter().map(|place| (place, None)));
         let heads: Vec<(String, Option<f64>)> = said.into_iter().collect();
         let mut due_sets = Vec::with_capacity(heads.len());
-        for heads in heads.chunks(PAGE) {
+        for heads in heads.chunks(PAGE_ENTRIES) {
             let mut pipe = Pipeline::with_capacity(heads.len() * 3);
             for (name, _) in heads {
                 let due = self.0.keys.due(p, name);
@@ -146,7 +150,9 @@ mod tests {
             let total: usize = sizes.iter().sum();
             for size in [1, 7, 200, 5000] {
                 // Two pages at a time, from where the last ones ended.
-                let (mut place, mut seen, mut rounds) = (SetPosition::default(), Vec::new(), 0);
+                let mut place = SetPosition::default();
+                let mut seen = Vec::new();
+                let mut rounds = 0;
                 loop {
                     let all = pages(&due_sets, &place, size);
                     for range in all.iter().take(2).flatten() {
@@ -170,7 +176,7 @@ mod tests {
     #[test]
     fn a_shelf_that_has_gone_meanwhile_is_passed_by() {
         let due_sets = due_sets(&[2, 2, 2]);
-        let place = ("r/0000x".to_owned(), 1);
+        let place = SetPosition { name: "r/0000x".to_owned(), skip: 1 };
         let all: Vec<DueSetRange> = pages(&due_sets, &place, 10).concat();
         assert_eq!(
             all.iter().map(|range| (range.due_set, range.first)).collect::<Vec<_>>(),

@@ -12,7 +12,7 @@ use crate::store::model::bundle::BundleId;
 use crate::store::{ScrubReport, Store, StoreError};
 
 /// Finds that one call mends.
-const MEND: usize = 100;
+const MEND_FINDS: usize = 100;
 
 /// Suspicious finds in one partition.
 #[derive(Default)]
@@ -69,20 +69,20 @@ impl Store {
             }
         }
         let due_sets: Vec<String> = due_sets.into_iter().collect();
-        for due_sets in due_sets.chunks(MEND) {
+        for due_sets in due_sets.chunks(MEND_FINDS) {
             let mut batch = MendBatch::default();
             batch.due_sets.extend_from_slice(due_sets);
             self.mend_batch(p, batch, report).await?;
         }
         let bundles: Vec<(BundleId, Option<i64>)> = bundles.into_iter().collect();
-        for bundles in bundles.chunks(MEND) {
+        for bundles in bundles.chunks(MEND_FINDS) {
             let mut batch = MendBatch::default();
             for (id, first) in bundles {
                 batch.bundle(id, *first, of_bundle.remove(id).unwrap_or_default());
             }
             self.mend_batch(p, batch, report).await?;
         }
-        for junk in junk.chunks(MEND) {
+        for junk in junk.chunks(MEND_FINDS) {
             let mut batch = MendBatch::default();
             for (member, due_set) in junk {
                 batch.junk(member, due_set.as_deref());
@@ -90,7 +90,7 @@ impl Store {
             report.leftovers += junk.len() as u32;
             self.mend_batch(p, batch, report).await?;
         }
-        for names in of_none.chunks(MEND) {
+        for names in of_none.chunks(MEND_FINDS) {
             let mut batch = MendBatch::default();
             for (name, place) in names {
                 batch.names.push((name.clone(), place.clone(), 0));
@@ -108,9 +108,10 @@ impl Store {
     ) -> Result<(), StoreError> {
         let call = batch.call(self, p);
         let letters = text(&self.0.settles.run_unnumbered(p, &call).await?)?;
-        let (due_sets, bundles) = (batch.due_sets.len(), batch.bundles.len());
+        let due_sets = batch.due_sets.len();
+        let bundles = batch.bundles.len();
         if letters.len() != due_sets + bundles + batch.names.len() {
-            return Err(shape("the answer to an audit"));
+            return Err(shape("the answer to a scrub"));
         }
         report.indexes += letters[..due_sets].matches('i').count() as u32;
         for ((id, ..), letter) in batch.bundles.iter().zip(letters[due_sets..].chars()) {

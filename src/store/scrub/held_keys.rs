@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use super::PAGE;
+use super::PAGE_ENTRIES;
 use super::due_sets::DueSet;
 use crate::domain::Partition;
 use crate::store::call::numbered::{ScriptArg, ScriptCall};
@@ -27,7 +27,7 @@ impl Store {
     ) -> Result<u64, StoreError> {
         let order = self.0.keys.order(p);
         let mut pipe = redis::pipe();
-        pipe.cmd("HSCAN").arg(&order).arg(from).arg("MATCH").arg("k:*").arg("COUNT").arg(PAGE);
+        pipe.cmd("HSCAN").arg(&order).arg(from).arg("MATCH").arg("k:*").arg("COUNT").arg(PAGE_ENTRIES);
         let ((next, mut held_keys),): (ScannedKeys,) = self.ask(p, &pipe).await?;
         let routes: BTreeSet<String> = held_keys.iter().filter_map(|(field, _)| route_of(field)).collect();
         let mut gone = BTreeSet::new();

@@ -8,7 +8,7 @@ use crate::store::model::bundle::{due_set_at, place_of};
 use crate::store::{Store, StoreError};
 
 /// Entries of an index that one trip reads.
-const LISTED: usize = 2000;
+const INDEX_PAGE: usize = 2000;
 
 /// Members and scores of the indexes, as they stand in Redis.
 #[derive(Debug, Default)]
@@ -73,19 +73,20 @@ fn route_of(due_set: &str) -> &str {
 
 impl Store {
     pub(super) async fn indexes(&self, p: Partition) -> Result<DueIndexes, StoreError> {
-        let (idx, heads) = (self.listed(p, "idx").await?, self.listed(p, "heads").await?);
+        let idx = self.listed(p, "idx").await?;
+        let heads = self.listed(p, "heads").await?;
         Ok(DueIndexes { idx, heads, due_sets: self.listed(p, "shelves").await? })
     }
 
     /// All of an index, page by page.
     async fn listed(&self, p: Partition, index: &str) -> Result<BTreeMap<String, f64>, StoreError> {
         let mut all = BTreeMap::new();
-        for first in (0..).step_by(LISTED) {
+        for first in (0..).step_by(INDEX_PAGE) {
             let mut pipe = redis::pipe();
-            let last = first + LISTED - 1;
+            let last = first + INDEX_PAGE - 1;
             pipe.cmd("ZRANGE").arg(self.0.keys.of(p, index)).arg(first).arg(last).arg("WITHSCORES");
             let (listed,): (Vec<(String, f64)>,) = self.ask(p, &pipe).await?;
-            let whole = listed.len() < LISTED;
+            let whole = listed.len() < INDEX_PAGE;
             all.extend(listed);
             if whole {
                 break;

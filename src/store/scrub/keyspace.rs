@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use redis::cluster_routing::Slot;
 use redis::{Cmd, Pipeline, Value};
 
-use super::STEPS;
+use super::SCRUB_STEPS;
 use super::corrupt::KeyKind;
 use super::due_sets::head_of;
 use super::findings::Findings;
@@ -17,7 +17,7 @@ use crate::store::model::bundle::BundleId;
 use crate::store::{DeadId, ScrubReport, Store, StoreError, decode};
 
 /// Keys read in one trip.
-const KEYS: usize = 500;
+const SCAN_KEYS: usize = 500;
 
 /// Where the walk goes on: the place of the node, and the cursor in it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,9 +38,9 @@ struct SuspectKeys {
 /// The meaning of a key, by its name.
 enum KeyMeaning {
     Due(String),
-    Grave(String),
+    DeadQueue(String),
     Blob(BundleId),
-    Letter(DeadId),
+    DeadLetter(DeadId),
 }
 
 impl KeyMeaning {
@@ -48,9 +48,9 @@ impl KeyMeaning {
         let (kind, rest) = name.split_once(':')?;
         match kind {
             "due" => Some(Self::Due(rest.to_owned())),
-            "dead" => Some(Self::Grave(rest.to_owned())),
+            "dead" => Some(Self::DeadQueue(rest.to_owned())),
             "b" => BundleId::parse(rest).map(Self::Blob),
-            "d" => DeadId::parse(rest).map(Self::Letter),
+            "d" => DeadId::parse(rest).map(Self::DeadLetter),
             _ => None,
         }
     }
@@ -67,12 +67,12 @@ impl Store {
         }
         let Some(node) = nodes.get(at.node) else { return Ok(()) };
         let mut all: BTreeMap<Partition, Findings> = BTreeMap::new();
-        for _ in 0..STEPS {
+        for _ in 0..SCRUB_STEPS {
             let mut pipe = redis::pipe();
-            pipe.cmd("SCAN").arg(at.cursor).arg("MATCH").arg(self.0.keys.every()).arg("COUNT").arg(KEYS);
+            pipe.cmd("SCAN").arg(at.cursor).arg("MATCH").arg(self.0.keys.every()).arg("COUNT").arg(SCAN_KEYS);
             let told = pipe.query_async(&mut node.connection.clone()).await;
             let ((next, keys),): ((u64, Vec<String>),) = told.map_err(|e| self.0.side.judge(node, &e))?;
-            self.look_at_keys(own, &keys, &mut all, report).await?;
+            self.check_keys(own, &keys, &mut all, report).await?;
             at.cursor = next;
             if next == 0 {
                 at.node += 1;
@@ -80,21 +80,22 @@ impl Store {
             }
         }
         for (p, findings) in all {
-            passing_by(own, p, self.mend(p, findings, report).await)?;
+            ignore_of_others(own, p, self.mend(p, findings, report).await)?;
         }
         *place = at;
         Ok(())
     }
 
     /// Checks the keys of one trip. One more trip reads their state, in all partitions.
-    async fn look_at_keys(
+    async fn check_keys(
         &self,
         own: Partition,
         keys: &[String],
         all: &mut BTreeMap<Partition, Findings>,
         report: &mut ScrubReport,
     ) -> Result<(), StoreError> {
-        let (mut meant, mut commands) = (Vec::new(), Vec::with_capacity(keys.len() * 3));
+        let mut meanings = Vec::new();
+        let mut commands = Vec::with_capacity(keys.len() * 3);
         for key in keys {
             let Some((p, name)) = self.0.keys.split(key).filter(|(p, _)| p.0 < self.0.partitions.count())
             else {
@@ -103,24 +104,24 @@ impl Store {
             let Some(key) = KeyMeaning::of(name) else { continue };
             let before = commands.len();
             self.ask_of(p, &key, &mut commands);
-            meant.push((p, key, commands.len() - before));
+            meanings.push((p, key, commands.len() - before));
         }
         let mut answers = self.0.side.gather(commands).await.into_iter();
-        let mut odd = SuspectKeys::default();
-        for (p, key, count) in meant {
+        let mut suspects = SuspectKeys::default();
+        for (p, key, count) in meanings {
             let of_key: Vec<KeyAnswer> = answers.by_ref().take(count).collect();
             let is_away = |answer: &&KeyAnswer| matches!(answer, Err(StoreError::Unavailable(_)));
             if let Some(Err(why)) = of_key.iter().find(is_away) {
-                passing_by(own, p, Err(why.clone()))?;
+                ignore_of_others(own, p, Err(why.clone()))?;
                 continue;
             }
-            self.note(p, key, &of_key, all.entry(p).or_default(), &mut odd);
+            self.note(p, key, &of_key, all.entry(p).or_default(), &mut suspects);
         }
-        for (p, kinds) in odd.wrong_type {
-            passing_by(own, p, self.quarantine(p, &kinds, report).await)?;
+        for (p, kinds) in suspects.wrong_type {
+            ignore_of_others(own, p, self.quarantine(p, &kinds, report).await)?;
         }
-        for (p, id) in &odd.orphans {
-            passing_by(own, *p, self.look_at_orphan(*p, id, all.entry(*p).or_default()).await)?;
+        for (p, id) in &suspects.orphans {
+            ignore_of_others(own, *p, self.check_orphan(*p, id, all.entry(*p).or_default()).await)?;
         }
         Ok(())
     }
@@ -132,7 +133,7 @@ impl Store {
         key: KeyMeaning,
         answers: &[KeyAnswer],
         findings: &mut Findings,
-        odd: &mut SuspectKeys,
+        suspects: &mut SuspectKeys,
     ) {
         match key {
             KeyMeaning::Due(due_set) => {
@@ -143,15 +144,15 @@ impl Store {
                         findings.due_sets.insert(due_set);
                     }
                 } else if !is(&answers[0], "none") {
-                    odd.wrong_type.entry(p).or_default().push((format!("due:{due_set}"), "zset"));
+                    suspects.wrong_type.entry(p).or_default().push((format!("due:{due_set}"), "zset"));
                     findings.due_sets.insert(due_set);
                 }
             }
-            KeyMeaning::Grave(queue) => {
+            KeyMeaning::DeadQueue(queue) => {
                 if is(&answers[0], "zset") {
                     self.save(p, |places| places.found_queues.extend([queue]));
                 } else if !is(&answers[0], "none") {
-                    odd.wrong_type.entry(p).or_default().push((format!("dead:{queue}"), "zset"));
+                    suspects.wrong_type.entry(p).or_default().push((format!("dead:{queue}"), "zset"));
                 }
             }
             KeyMeaning::Blob(id) => {
@@ -159,11 +160,11 @@ impl Store {
                 findings.wrong_type.extend(wrong_type.then(|| (format!("b:{id}"), "string")));
                 // If the due set or `claims` itself has a wrong type, nothing can be said of its members.
                 let nowhere = answers[..2].iter().all(is_nil);
-                odd.orphans.extend((nowhere && is(&answers[2], "string")).then_some((p, id)));
+                suspects.orphans.extend((nowhere && is(&answers[2], "string")).then_some((p, id)));
             }
-            KeyMeaning::Letter(id) => {
+            KeyMeaning::DeadLetter(id) => {
                 if is_nil(&answers[0]) {
-                    findings.dead.letter(id);
+                    findings.dead.add(id);
                 }
             }
         }
@@ -171,7 +172,8 @@ impl Store {
 
     /// Adds the questions about one key.
     fn ask_of(&self, p: Partition, key: &KeyMeaning, commands: &mut Vec<(Slot, Cmd)>) {
-        let (keys, slot) = (&self.0.keys, Keys::slot(p));
+        let keys = &self.0.keys;
+        let slot = Keys::slot(p);
         let mut ask = |name: &str, args: &[&str]| {
             let mut command = redis::cmd(name);
             command.arg(args);
@@ -184,18 +186,18 @@ impl Store {
                 ask("ZRANGE", &[&due, "0", "0", "WITHSCORES"]);
                 ask("ZSCORE", &[&keys.of(p, "idx"), due_set]);
             }
-            KeyMeaning::Grave(queue) => ask("TYPE", &[&keys.queue(p, queue)]),
+            KeyMeaning::DeadQueue(queue) => ask("TYPE", &[&keys.queue(p, queue)]),
             KeyMeaning::Blob(id) => {
                 ask("ZSCORE", &[&keys.due(p, id.due_set()), id.as_str()]);
                 ask("ZSCORE", &[&keys.of(p, "claims"), id.as_str()]);
                 ask("TYPE", &[&keys.blob(p, id)]);
             }
-            KeyMeaning::Letter(id) => ask("ZSCORE", &[&keys.queue(p, &id.queue()), id.as_str()]),
+            KeyMeaning::DeadLetter(id) => ask("ZSCORE", &[&keys.queue(p, &id.queue()), id.as_str()]),
         }
     }
 
     /// Notes a blob without an entry and its due time, unless the blob has a time to live.
-    async fn look_at_orphan(
+    async fn check_orphan(
         &self,
         p: Partition,
         id: &BundleId,
@@ -219,7 +221,7 @@ impl Store {
 
 /// Ignores a failure in another partition. That partition's own scrub handles it, or a later walk once its node
 /// is back.
-fn passing_by(own: Partition, p: Partition, done: Result<(), StoreError>) -> Result<(), StoreError> {
+fn ignore_of_others(own: Partition, p: Partition, done: Result<(), StoreError>) -> Result<(), StoreError> {
     match done {
         Err(StoreError::Damaged(_) | StoreError::Unavailable(_)) if p != own => Ok(()),
         other => other,

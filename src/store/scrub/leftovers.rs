@@ -3,10 +3,10 @@
 use redis::Pipeline;
 
 use super::findings::Findings;
-use super::{PAGE, STEPS};
+use super::{PAGE_ENTRIES, SCRUB_STEPS};
 use crate::domain::Partition;
+use crate::store::call::names::parse_place;
 use crate::store::model::bundle::BundleId;
-use crate::store::write::parse_place;
 use crate::store::{Store, StoreError};
 
 /// Hashes with a field per bundle.
@@ -23,8 +23,9 @@ impl Store {
         from: [u64; PER_BUNDLE_HASHES.len()],
         findings: &mut Findings,
     ) -> Result<[u64; PER_BUNDLE_HASHES.len()], StoreError> {
-        let (mut cursors, mut open): (_, Vec<usize>) = (from, (0..PER_BUNDLE_HASHES.len()).collect());
-        for _ in 0..STEPS {
+        let mut cursors = from;
+        let mut open: Vec<usize> = (0..PER_BUNDLE_HASHES.len()).collect();
+        for _ in 0..SCRUB_STEPS {
             let places: Vec<_> = open.iter().map(|&n| (PER_BUNDLE_HASHES[n], cursors[n])).collect();
             for (&n, (next, fields)) in open.iter().zip(self.scan_hashes(p, &places).await?) {
                 self.check_per_bundle_hash(p, PER_BUNDLE_HASHES[n], fields, findings).await?;
@@ -49,10 +50,8 @@ impl Store {
         let ids = findings.ids(&members, None);
         let malformed = members.iter().zip(&values).filter(|(id, value)| is_malformed(hash, id, value));
         let malformed: Vec<BundleId> = malformed.filter_map(|(id, _)| BundleId::parse(id)).collect();
-        for (id, (due, claimed, _)) in
-            ids.iter().zip(self.where_are(p, &ids, &mut findings.wrong_type).await?)
-        {
-            if !claimed && (!due || hash == "tokens") {
+        for (id, traces) in ids.iter().zip(self.traces_of(p, &ids, &mut findings.wrong_type).await?) {
+            if !traces.claimed && (!traces.due || hash == "tokens") {
                 findings.bundle(id.clone(), None);
             }
         }
@@ -69,18 +68,18 @@ impl Store {
         findings: &mut Findings,
     ) -> Result<u64, StoreError> {
         let mut cursor = from;
-        for _ in 0..STEPS {
+        for _ in 0..SCRUB_STEPS {
             let scanned = self.scan_hashes(p, &[("names", cursor)]).await?;
             let Some((next, fields)) = scanned.into_iter().next() else { break };
             let meant: Vec<_> = fields.iter().map(|(_, place)| parse_place(place)).collect();
             let ids: Vec<BundleId> = meant.iter().flatten().map(|(id, _)| id.clone()).collect();
-            let mut places = self.where_are(p, &ids, &mut findings.wrong_type).await?.into_iter();
+            let mut traces = self.traces_of(p, &ids, &mut findings.wrong_type).await?.into_iter();
             for ((name, place), meant) in fields.into_iter().zip(meant) {
                 let Some((id, _)) = meant else {
                     findings.names.push((name, place, None));
                     continue;
                 };
-                if matches!(places.next(), Some((false, false, _))) {
+                if traces.next().is_some_and(|traces| !traces.due && !traces.claimed) {
                     findings.bundle(id.clone(), None);
                     findings.names.push((name, place, Some(id)));
                 }
@@ -101,7 +100,7 @@ impl Store {
     ) -> Result<Vec<ScannedFields>, StoreError> {
         let mut pipe = Pipeline::with_capacity(places.len());
         for (hash, cursor) in places {
-            pipe.cmd("HSCAN").arg(self.0.keys.of(p, hash)).arg(cursor).arg("COUNT").arg(PAGE);
+            pipe.cmd("HSCAN").arg(self.0.keys.of(p, hash)).arg(cursor).arg("COUNT").arg(PAGE_ENTRIES);
         }
         self.ask(p, &pipe).await
     }

@@ -14,7 +14,7 @@ use redis::{Pipeline, Value};
 use super::call_answers::CallProgress;
 use super::due_sets::{DueSet, pages};
 use super::findings::Findings;
-use super::{ENTRIES, PAGE, SetPosition};
+use super::{PAGE_ENTRIES, SCRUB_ENTRIES, SetPosition};
 use crate::domain::Partition;
 use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::reply::integer;
@@ -23,10 +23,11 @@ use crate::store::model::bundle::BundleId;
 use crate::store::{DeadId, ScrubReport, Store, StoreError};
 
 /// Attempts to count while nothing moves.
-const COUNTS: usize = 3;
+const RECOUNT_ATTEMPTS: usize = 3;
 /// Most messages and bytes that move while a partition is counted, unless the given part of what exists is
 /// more.
-const FAR: (i64, i64) = (1000, 1 << 20);
+const FAR_MESSAGES: i64 = 1000;
+const FAR_BYTES: i64 = 1 << 20;
 const FAR_PART: i64 = 8;
 
 /// Counts by their fields.
@@ -45,25 +46,27 @@ impl Store {
     ) -> Result<(), StoreError> {
         let living = self.living().await;
         let mut before = self.progress(p, living.as_ref(), report).await?;
-        let said = self.said(p).await?;
+        let stored = self.stored(p).await?;
         let urgent =
-            is_missing(&said, due_sets, queues) || !report.lost.is_empty() || !report.dead_lost.is_empty();
-        if !self.is_counted_now(p, due_sets, &said, urgent) {
+            is_missing(&stored, due_sets, queues) || !report.lost.is_empty() || !report.dead_lost.is_empty();
+        if !self.is_counted_now(p, due_sets, &stored, urgent) {
             return Ok(());
         }
-        let (mut said, mut errors) = (said, Vec::new());
-        for _ in 0..COUNTS {
+        let mut stored = stored;
+        let mut errors = Vec::new();
+        for _ in 0..RECOUNT_ATTEMPTS {
             let counted = self.count(p, queues).await?;
             let after = self.progress(p, living.as_ref(), report).await?;
-            let said_after = self.said(p).await?;
-            let error = error_of(&counted, &said, &said_after);
-            let rested = before == after && said == said_after;
+            let said_after = self.stored(p).await?;
+            let error = error_of(&counted, &stored, &said_after);
+            let rested = before == after && stored == said_after;
             if rested {
                 report.counts = self.correct(p, &after, queues, error, report).await?;
                 return Ok(());
             }
             errors.push((error, counted));
-            (before, said) = (after, said_after);
+            before = after;
+            stored = said_after;
         }
         let far = far_in_all(&errors);
         let some = !far.is_empty();
@@ -78,12 +81,12 @@ impl Store {
         &self,
         p: Partition,
         due_sets: &[DueSet],
-        said: &BTreeMap<String, String>,
+        stored: &BTreeMap<String, String>,
         urgent: bool,
     ) -> bool {
-        let dead = said.iter().filter(|(field, _)| field.starts_with("d:"));
+        let dead = stored.iter().filter(|(field, _)| field.starts_with("d:"));
         let dead: usize = dead.map(|(_, n)| n.parse::<usize>().unwrap_or(0)).sum();
-        let parts = (due_sets.iter().map(|due_set| due_set.bundles).sum::<usize>() + dead) / ENTRIES;
+        let parts = (due_sets.iter().map(|due_set| due_set.bundles).sum::<usize>() + dead) / SCRUB_ENTRIES;
         let mut now = true;
         self.save(p, |places| {
             // Large partitions are not all counted at once after a start.
@@ -95,37 +98,37 @@ impl Store {
         now
     }
 
-    async fn said(&self, p: Partition) -> Result<BTreeMap<String, String>, StoreError> {
+    async fn stored(&self, p: Partition) -> Result<BTreeMap<String, String>, StoreError> {
         let mut pipe = redis::pipe();
         pipe.cmd("HGETALL").arg(self.0.keys.of(p, "counts"));
-        let (said,): (BTreeMap<String, String>,) = self.ask(p, &pipe).await?;
-        Ok(said)
+        let (stored,): (BTreeMap<String, String>,) = self.ask(p, &pipe).await?;
+        Ok(stored)
     }
 
-    /// What the counts should be: messages and bytes of bundles, and bytes of dead letters.
+    /// Counts what the counts should be: messages and bytes of bundles, and bytes of dead letters.
     async fn count(&self, p: Partition, queues: &BTreeSet<String>) -> Result<Counted, StoreError> {
         let mut counted = Counted::new();
         let claims = self.0.keys.of(p, "claims");
         // Claims first: a bundle that is claimed meanwhile may be missed, but is not counted twice.
         let mut claimed: BTreeSet<BundleId> = BTreeSet::new();
-        for at in (0..).step_by(PAGE) {
-            let members = self.members_at(p, &claims, at, PAGE).await?;
+        for at in (0..).step_by(PAGE_ENTRIES) {
+            let members = self.members_at(p, &claims, at, PAGE_ENTRIES).await?;
             let ids: Vec<BundleId> = members.iter().filter_map(|id| BundleId::parse(id)).collect();
             self.count_bundles(p, &ids, &mut counted).await?;
             claimed.extend(ids);
-            if members.len() < PAGE {
+            if members.len() < PAGE_ENTRIES {
                 break;
             }
         }
         let due_sets = self.survey(p, &mut Findings::default(), &mut ScrubReport::default()).await?;
-        for page in pages(&due_sets, &SetPosition::default(), PAGE) {
+        for page in pages(&due_sets, &SetPosition::default(), PAGE_ENTRIES) {
             let members = self.page(p, &due_sets, &page).await?.into_iter().flat_map(|(_, members)| members);
             let ids = members.filter_map(|id| BundleId::parse(&id)).filter(|id| !claimed.contains(id));
             self.count_bundles(p, &ids.collect::<Vec<_>>(), &mut counted).await?;
         }
         for queue in queues {
-            for at in (0..).step_by(PAGE) {
-                let members = self.members_at(p, &self.0.keys.queue(p, queue), at, PAGE).await?;
+            for at in (0..).step_by(PAGE_ENTRIES) {
+                let members = self.members_at(p, &self.0.keys.queue(p, queue), at, PAGE_ENTRIES).await?;
                 let ids: Vec<DeadId> = members.iter().filter_map(|id| DeadId::parse(id)).collect();
                 if !ids.is_empty() {
                     let mut pipe = Pipeline::with_capacity(ids.len());
@@ -135,7 +138,7 @@ impl Store {
                     let lengths: Vec<i64> = self.ask(p, &pipe).await?;
                     *counted.entry(format!("x:{queue}")).or_default() += lengths.iter().sum::<i64>();
                 }
-                if members.len() < PAGE {
+                if members.len() < PAGE_ENTRIES {
                     break;
                 }
             }
@@ -196,11 +199,11 @@ impl Store {
 }
 
 /// Reports whether counts are plainly missing beside what exists.
-fn is_missing(said: &BTreeMap<String, String>, due_sets: &[DueSet], queues: &BTreeSet<String>) -> bool {
+fn is_missing(stored: &BTreeMap<String, String>, due_sets: &[DueSet], queues: &BTreeSet<String>) -> bool {
     let route = |due_set: &DueSet| due_set.name.split('/').next().unwrap_or_default().to_owned();
     let routes: BTreeSet<String> = due_sets.iter().filter(|due_set| due_set.bundles > 0).map(route).collect();
-    routes.iter().any(|route| !said.contains_key(&format!("n:{route}")))
-        || queues.iter().any(|queue| !said.contains_key(&format!("d:{queue}")))
+    routes.iter().any(|route| !stored.contains_key(&format!("n:{route}")))
+        || queues.iter().any(|queue| !stored.contains_key(&format!("d:{queue}")))
 }
 
 /// The error of each count: the recount against the values before and after. The script itself sees those of
@@ -210,15 +213,16 @@ fn error_of(
     before: &BTreeMap<String, String>,
     after: &BTreeMap<String, String>,
 ) -> Counted {
-    let number = |said: &BTreeMap<String, String>, field: &str| {
-        said.get(field).and_then(|n| n.parse::<i64>().ok()).unwrap_or(0)
+    let number = |stored: &BTreeMap<String, String>, field: &str| {
+        stored.get(field).and_then(|n| n.parse::<i64>().ok()).unwrap_or(0)
     };
     let ours = |field: &&String| ["n:", "b:", "x:"].iter().any(|kind| field.starts_with(kind));
     let fields: BTreeSet<&String> =
         before.keys().chain(after.keys()).chain(counted.keys()).filter(ours).collect();
     let mut errors = Counted::new();
     for field in fields {
-        let (one, other) = (number(before, field), number(after, field));
+        let one = number(before, field);
+        let other = number(after, field);
         let stands = counted.get(field).copied().unwrap_or(0);
         let error = stands - stands.clamp(one.min(other), one.max(other));
         let wrong_type = after.get(field).is_some_and(|n| n.parse::<i64>().is_err());
@@ -234,10 +238,10 @@ fn far_in_all(errors: &[(Counted, Counted)]) -> Counted {
     let Some((first, _)) = errors.first() else { return Counted::new() };
     let mut far = Counted::new();
     for field in first.keys() {
-        let least = if field.starts_with("n:") { FAR.0 } else { FAR.1 };
+        let least = if field.starts_with("n:") { FAR_MESSAGES } else { FAR_BYTES };
         let seen = errors.iter().map(|(error, counted)| {
-            let (error, stands) =
-                (error.get(field).copied().unwrap_or(0), counted.get(field).copied().unwrap_or(0));
+            let error = error.get(field).copied().unwrap_or(0);
+            let stands = counted.get(field).copied().unwrap_or(0);
             (error.abs() > least.max(stands / FAR_PART)).then_some(error)
         });
         let Some(seen) = seen.collect::<Option<Vec<i64>>>() else { continue };
@@ -256,18 +260,18 @@ mod tests {
         [("n:r".to_owned(), n)].into()
     }
 
-    fn said(n: &str) -> BTreeMap<String, String> {
+    fn stored(n: &str) -> BTreeMap<String, String> {
         [("n:r".to_owned(), n.to_owned()), ("moves".to_owned(), "7".to_owned())].into()
     }
 
     #[test]
     fn what_the_counts_said_meanwhile_is_no_error() {
-        assert_eq!(error_of(&counted(5), &said("3"), &said("8")), Counted::new());
-        assert_eq!(error_of(&counted(5), &said("8"), &said("3")), Counted::new());
-        assert_eq!(error_of(&counted(5), &said("7"), &said("8")), counted(-2));
+        assert_eq!(error_of(&counted(5), &stored("3"), &stored("8")), Counted::new());
+        assert_eq!(error_of(&counted(5), &stored("8"), &stored("3")), Counted::new());
+        assert_eq!(error_of(&counted(5), &stored("7"), &stored("8")), counted(-2));
         assert_eq!(error_of(&counted(5), &BTreeMap::new(), &BTreeMap::new()), counted(5));
-        assert_eq!(error_of(&Counted::new(), &said("4"), &said("4")), counted(-4), "nothing stands");
-        assert_eq!(error_of(&Counted::new(), &said("?"), &said("?")), counted(0), "spoilt");
+        assert_eq!(error_of(&Counted::new(), &stored("4"), &stored("4")), counted(-4), "nothing stands");
+        assert_eq!(error_of(&Counted::new(), &stored("?"), &stored("?")), counted(0), "spoilt");
     }
 
     #[test]

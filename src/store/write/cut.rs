@@ -22,7 +22,7 @@ impl PartitionWriter {
     /// Without an answer it says no: the call itself asks again.
     pub(super) async fn touches_many(&self, ops: &[&WriteOp]) -> bool {
         let names: usize = ops.iter().copied().map(named).sum();
-        names > CALL_TOUCHED && self.look_up(ops).await.is_ok_and(|touched| touched.len() > CALL_TOUCHED)
+        names > CALL_TOUCHED && self.bundles_of(ops).await.is_ok_and(|touched| touched.len() > CALL_TOUCHED)
     }
 }
 
@@ -35,7 +35,9 @@ pub(super) fn pieces(bundle: &Bundle) -> impl Iterator<Item = Bundle> {
 /// The number of operations that may go in one call: up to the first that goes alone, the limit on bytes, on
 /// names, or on operations.
 pub(super) fn run_length(ops: &[&WriteOp], most_names: usize) -> usize {
-    let (mut bytes, mut names, mut run) = (0, 0, 0);
+    let mut bytes = 0;
+    let mut names = 0;
+    let mut run = 0;
     for op in ops.iter().take(CALL_OPS) {
         bytes += op_size(op);
         names += named(op);

@@ -1,7 +1,8 @@
 //! Turns operations into one call of the script: keys in their order, arguments in theirs, blobs beside them.
 
-use super::{PartitionWriter, dead_blob, dead_id, name_key, queues};
+use super::PartitionWriter;
 use crate::domain::{Entry, Flags, OnDuplicate, Partition, RouteName, UnixMs};
+use crate::store::call::names::{dead_blob, dead_id, name_key, queues_of};
 use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::scripts::{self, ScriptVariant};
 use crate::store::model::bundle::BundleId;
@@ -16,9 +17,10 @@ pub(super) struct WritePlan {
 
 impl WritePlan {
     pub(super) fn new(writer: &PartitionWriter, ops: &[&WriteOp], meant: &[BundleId]) -> Self {
-        let (p, keys) = (writer.partition, &writer.keys);
+        let p = writer.partition;
+        let keys = &writer.keys;
         let mut with = ScriptVariant::default();
-        let mut stamps: Option<(u64, u64)> = None;
+        let mut sequences: Option<(u64, u64)> = None;
         let mut due_sets: Vec<String> = Vec::new();
         let mut place = |due_set: &str| {
             let at = due_sets.iter().position(|s| s == due_set).unwrap_or_else(|| {
@@ -27,14 +29,18 @@ impl WritePlan {
             });
             at + 1
         };
-        let (mut fresh, mut fresh_keys, mut buried, mut script_ops) =
-            (Vec::new(), Vec::new(), Vec::new(), ScriptOps::default());
-        let (mut blobs, mut dues, mut bundles) = (Vec::new(), Vec::new(), 0usize);
+        let mut fresh = Vec::new();
+        let mut fresh_keys = Vec::new();
+        let mut dead_ids = Vec::new();
+        let mut script_ops = ScriptOps::default();
+        let mut blobs = Vec::new();
+        let mut dues = Vec::new();
+        let mut bundles = 0usize;
         for op in ops {
             match op {
                 WriteOp::Store { route, on_duplicate, bundle } => {
                     let first = bundle.first_due();
-                    let id = fresh_id(writer, route, bundle, &mut stamps);
+                    let id = fresh_id(writer, route, bundle, &mut sequences);
                     let blob = encode(bundle);
                     bundles += 1;
                     fresh.extend::<[ScriptArg; 4]>([
@@ -45,21 +51,21 @@ impl WritePlan {
                     ]);
                     fresh_keys.push(keys.blob(p, &id));
                     blobs.push((keys.blob(p, &id), blob));
-                    let own = writer.delivered_names.has(route.as_str());
+                    let own = writer.delivered_names.remembers(route.as_str());
                     with.remembers |= own;
                     let policy = policy(*on_duplicate, own);
                     store_ops(&mut script_ops, bundles, route, policy, &bundle.entries);
                     dues.push(first);
                 }
                 WriteOp::Cancel { route, id, .. } => {
-                    let own = writer.delivered_names.has(route.as_str());
+                    let own = writer.delivered_names.remembers(route.as_str());
                     with.remembers |= own;
                     cancel_op(&mut script_ops, p, &name_key(route, id), own);
                 }
-                WriteOp::DeadLetter(letter) => {
-                    let id = dead_id(letter, p, &writer.ids);
-                    blobs.push((keys.dead(&id), dead_blob(letter)));
-                    buried.push(id);
+                WriteOp::DeadLetter(dead_letter) => {
+                    let id = dead_id(dead_letter, p, &writer.ids);
+                    blobs.push((keys.dead(&id), dead_blob(dead_letter)));
+                    dead_ids.push(id);
                 }
                 WriteOp::Reschedule { .. } => unreachable!("a reschedule goes alone"),
             }
@@ -68,28 +74,29 @@ impl WritePlan {
         for id in meant {
             behind.extend::<[ScriptArg; 2]>([id.as_str().into(), place(id.due_set()).into()]);
         }
-        with.ordered = stamps.is_some();
+        with.ordered = sequences.is_some();
         let mut all_keys = keys.fixed_of(p, with);
         all_keys.extend(due_sets.iter().map(|due_set| keys.due(p, due_set)));
         all_keys.extend(fresh_keys);
         all_keys.extend(meant.iter().map(|id| keys.blob(p, id)));
-        let (queues, places) = queues(&buried);
-        all_keys.extend(buried.iter().map(|id| keys.dead(id)));
+        let (queues, places) = queues_of(&dead_ids);
+        all_keys.extend(dead_ids.iter().map(|id| keys.dead(id)));
         all_keys.extend(queues.iter().map(|queue| keys.queue(p, queue)));
         let mut args: Vec<ScriptArg> = vec![
             due_sets.len().into(),
             bundles.into(),
             meant.len().into(),
-            buried.len().into(),
+            dead_ids.len().into(),
             queues.len().into(),
         ];
-        if let Some((lowest, highest)) = stamps {
+        if let Some((lowest, highest)) = sequences {
             args.extend::<[ScriptArg; 2]>([lowest.into(), highest.into()]);
         }
-        let bury = buried.iter().zip(places).flat_map(|(id, place)| [id.as_str().into(), place.into()]);
-        let bury: Vec<ScriptArg> = bury.chain(queues.into_iter().map(ScriptArg::Text)).collect();
+        let dead_args =
+            dead_ids.iter().zip(places).flat_map(|(id, place)| [id.as_str().into(), place.into()]);
+        let dead_args: Vec<ScriptArg> = dead_args.chain(queues.into_iter().map(ScriptArg::Text)).collect();
         args.extend(due_sets.into_iter().map(ScriptArg::Text));
-        args.extend(fresh.into_iter().chain(behind).chain(bury).chain(script_ops.finish()));
+        args.extend(fresh.into_iter().chain(behind).chain(dead_args).chain(script_ops.finish()));
         let (script, op) =
             if blobs.is_empty() { (&scripts::CANCEL, "cancel") } else { (&scripts::WRITE, "store") };
         let script = script.of(with);
@@ -102,13 +109,13 @@ fn fresh_id(
     writer: &PartitionWriter,
     route: &RouteName,
     bundle: &Bundle,
-    stamps: &mut Option<(u64, u64)>,
+    sequences: &mut Option<(u64, u64)>,
 ) -> BundleId {
     let count = bundle.entries.len();
     let id = writer.order.id(&writer.ids, route, bundle.first_due(), count, None);
     if writer.order.has(route.as_str()) {
-        let (lowest, _) = stamps.unwrap_or((id.sequence(), 0));
-        *stamps = Some((lowest, id.sequence() + count as u64 - 1));
+        let (lowest, _) = sequences.unwrap_or((id.sequence(), 0));
+        *sequences = Some((lowest, id.sequence() + count as u64 - 1));
     }
     id
 }
@@ -118,7 +125,8 @@ fn fresh_id(
 fn cancel_op(ops: &mut ScriptOps, p: Partition, name: &str, remembers: bool) {
     match MessagePlace::of(p, name, None) {
         Some(place) => {
-            let (bundle, index) = (place.bundle.as_str(), place.index);
+            let bundle = place.bundle.as_str();
+            let index = place.index;
             ops.push(["P".into(), name.into(), bundle.into(), index.into()]);
         }
         None => ops.push([if remembers { "D" } else { "C" }.into(), name.into()]),

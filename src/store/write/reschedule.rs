@@ -6,31 +6,36 @@ use std::sync::Arc;
 use tracing::error;
 
 use super::plan::WritePlan;
-use super::{LOOKS, PartitionWriter, name_key, never_settles, split};
+use super::{NAME_READS, PartitionWriter, never_settles, split};
 use crate::domain::{RouteName, Text, UnixMs};
+use crate::store::call::names::name_key;
 use crate::store::call::numbered::{CallTurn, ScriptArg, ScriptCall};
 use crate::store::call::reply::{shape, text};
 use crate::store::call::scripts::{self, ScriptVariant};
-use crate::store::query::find::{MessagePlace, PlaceReading, look_until_still};
+use crate::store::query::find::{MessagePlace, PlaceReading, read_until_stable};
 use crate::store::{Bundle, IntendedMessage, StoreError, StoredState, WriteOp, WriteResult, decode, encode};
 
 impl PartitionWriter {
     pub(super) async fn reschedule(
         &self,
         turn: &mut CallTurn<'_>,
-        (route, id): (&RouteName, &Text),
+        route: &RouteName,
+        id: &Text,
         of: Option<&IntendedMessage>,
         due: UnixMs,
         fallback: Option<&Bundle>,
     ) -> Result<WriteResult, StoreError> {
-        let (p, name) = (self.partition, name_key(route, id));
-        let with =
-            ScriptVariant { remembers: self.delivered_names.has(route.as_str()), ..ScriptVariant::default() };
-        for _ in 0..LOOKS {
-            let found = look_until_still(self.calls.link(), &self.keys, p, &name).await?;
+        let p = self.partition;
+        let name = name_key(route, id);
+        let with = ScriptVariant {
+            remembers: self.delivered_names.remembers(route.as_str()),
+            ..ScriptVariant::default()
+        };
+        for _ in 0..NAME_READS {
+            let found = read_until_stable(self.calls.link(), &self.keys, p, &name).await?;
             let (place, pending) = match found {
-                Some((place, look)) => {
-                    let pending = pending(&place, &look);
+                Some((place, reading)) => {
+                    let pending = pending(&place, &reading);
                     (Some(place), pending)
                 }
                 None => (None, PendingMessage::No(None)),
@@ -54,7 +59,8 @@ impl PartitionWriter {
             let mut keys = self.keys.fixed_of(p, with);
             keys.push(self.keys.blob(p, &fresh));
             keys.push(self.keys.due(p, fresh.due_set()));
-            let (mut saw, mut said) = (String::new(), String::new());
+            let mut saw = String::new();
+            let mut said = String::new();
             if let Some(place) = &place {
                 keys.push(self.keys.blob(p, &place.bundle));
                 keys.push(self.keys.due(p, place.bundle.due_set()));
@@ -92,15 +98,17 @@ impl PartitionWriter {
     pub(super) async fn cancel_of(
         &self,
         turn: &mut CallTurn<'_>,
-        (route, id): (&RouteName, &Text),
+        route: &RouteName,
+        id: &Text,
         of: &IntendedMessage,
         ops: &[&WriteOp],
     ) -> Result<WriteResult, StoreError> {
-        let (p, name) = (self.partition, name_key(route, id));
-        for _ in 0..LOOKS {
-            let found = look_until_still(self.calls.link(), &self.keys, p, &name).await?;
-            let Some((place, look)) = found else { return Ok(WriteResult::Unknown) };
-            match pending(&place, &look) {
+        let p = self.partition;
+        let name = name_key(route, id);
+        for _ in 0..NAME_READS {
+            let found = read_until_stable(self.calls.link(), &self.keys, p, &name).await?;
+            let Some((place, reading)) = found else { return Ok(WriteResult::Unknown) };
+            match pending(&place, &reading) {
                 PendingMessage::Yes(bundle) if is_meant(&place, &bundle, of) => {}
                 PendingMessage::Yes(_) | PendingMessage::No(None) => return Ok(WriteResult::Unknown),
                 PendingMessage::No(Some(_)) => return Ok(WriteResult::InFlight),
@@ -140,11 +148,11 @@ enum PendingMessage {
 }
 
 /// The message at a place, as a bundle of one, if it is pending. The script judges finally.
-fn pending(place: &MessagePlace, look: &PlaceReading) -> PendingMessage {
-    if look.state != Some(StoredState::Pending) {
-        return PendingMessage::No(look.state);
+fn pending(place: &MessagePlace, reading: &PlaceReading) -> PendingMessage {
+    if reading.state != Some(StoredState::Pending) {
+        return PendingMessage::No(reading.state);
     }
-    let Some(blob) = &look.blob else {
+    let Some(blob) = &reading.blob else {
         return PendingMessage::Unreadable("its blob is not there".to_owned());
     };
     let bundle = match decode(blob) {

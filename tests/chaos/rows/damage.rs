@@ -77,7 +77,7 @@ pub(super) async fn flush_all(scale: Scale) -> Outcome {
     let flushed = Instant::now();
     let made = scenario.run.made();
     let looked = eventually::within(Duration::from_secs(20), async || {
-        if scenario.logged("went back or was wiped") { Ok(()) } else { Err("no log says so") }
+        if scenario.logged("rolled back or was wiped") { Ok(()) } else { Err("no log says so") }
     });
     let noticed = looked.await.map_or(Duration::MAX, |()| flushed.elapsed());
     scenario.note(format!("noticed after {noticed:?}"));
@@ -108,7 +108,7 @@ pub(super) async fn no_persistence(scale: Scale) -> Outcome {
     scenario.redis.restart().await;
     let restarted = Instant::now();
     let said = eventually::within(Duration::from_secs(20), async || {
-        if scenario.logged("went back or was wiped") { Ok(()) } else { Err("not yet") }
+        if scenario.logged("rolled back or was wiped") { Ok(()) } else { Err("not yet") }
     });
     let said = said.await.is_ok();
     let took = restarted.elapsed();

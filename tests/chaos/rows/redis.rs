@@ -55,7 +55,7 @@ pub(super) async fn power(scale: Scale, always: bool) -> Outcome {
         scenario.precondition(cut > 0, "all of it had been synced");
         let recent = report.lost.iter().all(|id| id.seq >= before);
         scenario.expect_lost(recent, "produced within 3 s before the fault: what this tier may lose");
-        let said = scenario.logged("went back or was wiped");
+        let said = scenario.logged("rolled back or was wiped");
         scenario.limit(
             said || report.lost.is_empty(),
             "something was lost, and no log says that the store went back",

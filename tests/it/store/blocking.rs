@@ -143,7 +143,7 @@ fn division(remainders: Vec<Remainder>, dead: Vec<Entry>) -> Division {
 
 fn alone((n, entry): (usize, Entry)) -> Remainder {
     let fresh = NewBundle { route: route(), bundle: bundle(vec![entry]) };
-    Remainder { new_bundle: fresh, from: vec![n as u32], lease_ms: None, expiries: 2, stamp: None }
+    Remainder { new_bundle: fresh, from: vec![n as u32], lease_ms: None, expiries: 2, sequence: None }
 }
 
 /// The largest message by default, which no codec makes smaller.
@@ -164,8 +164,13 @@ async fn bundles_at_their_bounds(bounds: &mut Bounds) {
     let claiming = async |fixture: &StoreFixture| {
         let shelf = claim_of(0, MESSAGES).id.due_set().to_owned();
         let shelves = vec![(shelf, u32::MAX)];
-        let request =
-            ClaimRequest { partition: P, shelves, lookahead_ms: 0, lease_ms: LONG, max_bundles: BUNDLES };
+        let request = ClaimRequest {
+            partition: P,
+            due_sets: shelves,
+            lookahead_ms: 0,
+            lease_ms: LONG,
+            max_bundles: BUNDLES,
+        };
         assert_eq!(fixture.store.claim(&request).await.expect("claimed").len(), BUNDLES);
     };
     let waiting = async |fixture: &StoreFixture| bundles(fixture, BUNDLES, false, false).await;
@@ -211,14 +216,14 @@ async fn messages_at_their_bounds(bounds: &mut Bounds) {
         fixture.reschedule("n", far(), "x").await;
     };
     bounds.measure("reschedule: a message of 1 MiB", stored, moved).await;
-    let buried = async |fixture: &StoreFixture| {
+    let dead_letter = async |fixture: &StoreFixture| {
         drop(fixture.write(vec![WriteOp::DeadLetter(dead_letter(body.clone()))]).await);
     };
     let redriven = async |fixture: &StoreFixture| {
         let page = fixture.store.dead_page(&DeadFilter::default(), None, 1).await.expect("a page");
         assert_eq!(fixture.store.redrive(&page.marks[0].id, &bundle(vec![body.clone()])).await, Ok(true));
     };
-    bounds.measure("redrive: a message of 1 MiB", buried, redriven).await;
+    bounds.measure("redrive: a message of 1 MiB", dead_letter, redriven).await;
 }
 
 #[tokio::test]

@@ -67,13 +67,13 @@ async fn watched(redis: &Redis, work: impl Future<Output = ()>) -> Vec<String> {
     seen
 }
 
-/// Has a dead letter without its body and a key of the wrong type audited, beside a bundle that lost its place.
+/// Has a dead letter without its body and a key of the wrong type scrubbed, beside a bundle that lost its place.
 async fn mend(fixture: &StoreFixture) {
     fixture.write(vec![WriteOp::DeadLetter(dead_letter(unnamed(past(), "f")))]).await;
     let bodies: Vec<String> = fixture.command(&["KEYS", &fixture.key("d:*")]).await;
     fixture.command::<i64>(&["DEL", &bodies[0]]).await;
     fixture.command::<()>(&["SET", &fixture.key("rates"), "not ours"]).await;
-    let report = fixture.store.scrub(P).await.expect("audited");
+    let report = fixture.store.scrub(P).await.expect("scrubbed");
     let found = (report.restored.len(), report.dead_lost.len(), report.quarantined.len());
     assert_eq!(found, (1, 1, 1));
 }

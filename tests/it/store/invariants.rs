@@ -111,10 +111,10 @@ pub async fn check(raw: &mut MultiplexedConnection, prefix: &str, p: Partition) 
             sizes.insert(id.to_owned(), blob.len() as i64);
             let bundle = decode(&Bytes::from(blob)).unwrap_or_else(|why| panic!("{id}: {why}"));
             s.bundles.insert(id.to_owned(), bundle);
-        } else if let Some(grave) = name.strip_prefix("dead:") {
+        } else if let Some(queue) = name.strip_prefix("dead:") {
             for (id, at) in zset(raw, &key).await {
                 let parsed = DeadId::parse(&id).unwrap_or_else(|| panic!("{id} is no dead letter's id"));
-                assert_eq!((grave_of(&id), parsed.partition()), (grave.to_owned(), p), "{id} lies elsewhere");
+                assert_eq!((queue_of(&id), parsed.partition()), (queue.to_owned(), p), "{id} lies elsewhere");
                 assert!(dead.insert(id.clone(), at).is_none(), "{id} is dead twice");
             }
         } else if let Some(id) = name.strip_prefix("d:") {
@@ -189,7 +189,7 @@ fn parsed_route(id: &str) -> &str {
     id.split('/').next().expect("a route")
 }
 
-fn grave_of(dead: &str) -> String {
+fn queue_of(dead: &str) -> String {
     let id = DeadId::parse(dead).expect("an id");
     match id.reason() {
         DeadReason::Invalid(_) => format!("{}/invalid", id.route()),
@@ -205,8 +205,8 @@ fn counted(s: &Snapshot, sizes: &BTreeMap<String, i64>) {
         *counts.entry(format!("b:{}", parsed_route(id))).or_default() += sizes[id];
     }
     for id in s.dead.keys() {
-        *counts.entry(format!("d:{}", grave_of(id))).or_default() += 1;
-        *counts.entry(format!("x:{}", grave_of(id))).or_default() += sizes[id];
+        *counts.entry(format!("d:{}", queue_of(id))).or_default() += 1;
+        *counts.entry(format!("x:{}", queue_of(id))).or_default() += sizes[id];
     }
     let mut kept = s.counts.clone();
     kept.retain(|field, n| *n != 0 && field.contains(':'));

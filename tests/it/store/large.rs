@@ -1,5 +1,5 @@
-//! Partitions that are large, lie on many slices, or never rest; a way to Redis that is slow: audits come to their end,
-//! counts come back, and no sweep waits for an audit.
+//! Partitions that are large, lie on many slices, or never rest; a way to Redis that is slow: scrubs come to their end,
+//! counts come back, and no sweep waits for a scrub.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::support::{Config, QueueKind, Rabbitmq, Redis, Relay, eventually, name
 /// A round trip of about five milliseconds.
 const SLOW: Mode = Mode::Delay(Duration::from_micros(2500));
 
-/// A round trip of a fifth of a second: an audit of 1600 slices takes some ten seconds.
+/// A round trip of a fifth of a second: a scrub of 1600 slices takes some ten seconds.
 const FAR: Mode = Mode::Delay(Duration::from_millis(100));
 
 /// Due so many slices from now on, in a time that no test sees.
@@ -45,18 +45,18 @@ async fn calls(fixture: &StoreFixture, command: &str) -> u64 {
     line.map_or(0, |calls| calls.parse().expect("a number"))
 }
 
-async fn audit(fixture: &StoreFixture) -> ScrubReport {
-    fixture.store.scrub(fixture.p).await.expect("audited")
+async fn scrub(fixture: &StoreFixture) -> ScrubReport {
+    fixture.store.scrub(fixture.p).await.expect("scrubbed")
 }
 
 #[tokio::test]
-async fn interleaving_19_two_thousand_slices_are_audited_in_seconds_over_five_ms() {
+async fn interleaving_19_two_thousand_slices_are_scrubbed_in_seconds_over_five_ms() {
     let redis = Redis::start().await;
     let proxy = Proxy::before(redis.port()).await;
     let fixture = StoreFixture::through(&redis, &format!("redis://127.0.0.1:{}", proxy.port()), 1).await;
     fill(&fixture, 2000, slice).await;
     proxy.set(SLOW);
-    // The last of all slices: an audit looks at entries, however many slices they lie on.
+    // The last of all slices: a scrub looks at entries, however many slices they lie on.
     let mut shelves: Vec<String> = fixture.command(&["ZRANGE", &fixture.key("idx"), "0", "-1"]).await;
     shelves.sort();
     let last: Vec<String> =
@@ -64,7 +64,7 @@ async fn interleaving_19_two_thousand_slices_are_audited_in_seconds_over_five_ms
     fixture.command::<i64>(&["DEL", &fixture.key(&format!("b:{}", last[0]))]).await;
     let began = Instant::now();
     let before = reads(&fixture).await;
-    let report = audit(&fixture).await;
+    let report = scrub(&fixture).await;
     let took = began.elapsed();
     let reads = reads(&fixture).await - before;
     println!("2000 slices at a round trip of 5 ms: {took:?}, redis read {reads} times");
@@ -85,7 +85,7 @@ async fn interleaving_19_lost_counts_of_a_large_partition_come_back_and_with_the
     let good = fixture.counts().await;
     fixture.command::<i64>(&["DEL", &fixture.key("counts")]).await;
     eventually("the counts are back", async || {
-        audit(&fixture).await;
+        scrub(&fixture).await;
         let counts = fixture.counts().await;
         if counts == good { Ok(()) } else { Err(format!("{counts:?}")) }
     })
@@ -98,7 +98,7 @@ async fn interleaving_19_what_is_lost_of_a_large_partition_leaves_the_counts_at_
     let redis = Redis::start().await;
     let fixture = StoreFixture::on(&redis, 1).await;
     fill(&fixture, 2100, |n| past().plus(n)).await;
-    while audit(&fixture).await.counts.is_none() {}
+    while scrub(&fixture).await.counts.is_none() {}
     let shelf = fixture.heads().await.remove(0).due_set;
     let ids: Vec<String> =
         fixture.command(&["ZRANGE", &fixture.key(&format!("due:{shelf}")), "0", "99"]).await;
@@ -107,7 +107,7 @@ async fn interleaving_19_what_is_lost_of_a_large_partition_leaves_the_counts_at_
     }
     let mut lost = 0;
     while lost < 100 {
-        lost += audit(&fixture).await.lost.len();
+        lost += scrub(&fixture).await.lost.len();
     }
     assert_eq!(fixture.counts().await.messages, 2000);
     fixture.check().await;
@@ -132,7 +132,7 @@ async fn interleaving_19_lost_counts_come_back_beside_a_partition_that_never_res
     });
     fixture.command::<i64>(&["DEL", &fixture.key("counts")]).await;
     eventually("they are back, within what moves", async || {
-        audit(&fixture).await;
+        scrub(&fixture).await;
         let counts = fixture.counts().await;
         let near = (counts.messages - 3000).abs() < 500 && counts.dead == 1;
         if near { Ok(()) } else { Err(format!("{counts:?}")) }
@@ -141,13 +141,13 @@ async fn interleaving_19_lost_counts_come_back_beside_a_partition_that_never_res
     stop.cancel();
     working.await.expect("worked");
     eventually("they are right", async || {
-        audit(&fixture).await;
+        scrub(&fixture).await;
         let counts = fixture.counts().await;
         if counts.messages == 3000 { Ok(()) } else { Err(format!("{counts:?}")) }
     })
     .await;
     // Bytes are counted with the messages, once nothing moves.
-    while audit(&fixture).await.counts != Some(0) {}
+    while scrub(&fixture).await.counts != Some(0) {}
     fixture.check().await;
 }
 
@@ -200,7 +200,7 @@ async fn a_name_that_a_transition_left_behind_is_freed_and_is_no_damage() {
     fixture.cancel("b").await;
     let names = fixture.key("names");
     assert_eq!(fixture.command::<Vec<String>>(&["HKEYS", &names]).await, ["orders/a"], "left behind");
-    let report = audit(&fixture).await;
+    let report = scrub(&fixture).await;
     assert!(report.is_clean(), "{report:?}");
     assert_eq!(report.freed, 1);
     assert_eq!(fixture.command::<i64>(&["HLEN", &names]).await, 0);
@@ -224,7 +224,7 @@ async fn answers_of_the_dead_are_forgotten_after_minutes_and_their_lanes_after_a
         fixture.command::<i64>(&["HSET", &calls, &format!("dead{n}.c"), &answer]).await;
     }
     fixture.command::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "10000"]).await;
-    assert_eq!(audit(&fixture).await.lanes, 200);
+    assert_eq!(scrub(&fixture).await.callers, 200);
     let slow: i64 = fixture.command(&["SLOWLOG", "LEN"]).await;
     println!("{slow} commands took more than 10 ms, by the clock on the wall");
     assert_eq!(fixture.command::<i64>(&["HLEN", &calls]).await, fresh + 200);
@@ -232,7 +232,7 @@ async fn answers_of_the_dead_are_forgotten_after_minutes_and_their_lanes_after_a
     assert!(kept.starts_with(format!("7 {} ", now - 700).as_bytes()) && kept.len() < 64, "{kept:?}");
     let young: Vec<u8> = fixture.command(&["HGET", &calls, "dead2.c"]).await;
     assert!(young.len() > 12_000, "it may be a replica that cannot be heard for a moment");
-    assert_eq!(audit(&fixture).await.lanes, 0, "once is enough");
+    assert_eq!(scrub(&fixture).await.callers, 0, "once is enough");
     // Its process was only away: it goes on.
     fixture.keep(vec![unnamed(past(), "y")]).await;
     assert_eq!(fixture.store.rollbacks(), 0);
@@ -259,7 +259,7 @@ async fn a_sweep_that_redis_does_not_answer_says_so_of_each_partition() {
 }
 
 #[tokio::test]
-async fn interleaving_16_claims_of_the_dead_come_back_while_audits_take_long() {
+async fn interleaving_16_claims_of_the_dead_come_back_while_scrubs_take_long() {
     let (redis, rabbitmq) = tokio::join!(Redis::start(), Rabbitmq::shared());
     let proxy = Proxy::before(redis.port()).await;
     let prefix = names::unique("store");
@@ -283,8 +283,8 @@ async fn interleaving_16_claims_of_the_dead_come_back_while_audits_take_long() {
     first.command::<()>(&["CONFIG", "RESETSTAT"]).await;
     proxy.set(FAR);
     relay.restart().await;
-    // An audit begins with the types of hundreds of keys; a start asks for one.
-    eventually("the first audit has begun", async || match calls(&first, "type").await {
+    // A scrub begins with the types of hundreds of keys; a start asks for one.
+    eventually("the first scrub has begun", async || match calls(&first, "type").await {
         ..100 => Err("not yet"),
         _ => Ok(()),
     })
@@ -304,5 +304,5 @@ async fn interleaving_16_claims_of_the_dead_come_back_while_audits_take_long() {
     .await;
     println!("claims are back after {:?}", began.elapsed());
     // The walk through all keys comes after those through a partition's entries.
-    assert_eq!(calls(&first, "scan").await, 0, "the first audit is not over");
+    assert_eq!(calls(&first, "scan").await, 0, "the first scrub is not over");
 }

@@ -77,7 +77,7 @@ async fn put_back_of_another_type_refuses_the_call_and_hides_nothing_else() {
     fixture.keep(vec![unnamed(past(), "b")]).await;
     let late = fixture.store.oldest_overdue().await.expect("asked");
     assert_eq!((late.waiting, late.put_back), (of_route(past()), BTreeMap::new()));
-    let report = fixture.store.scrub(P).await.expect("audited");
+    let report = fixture.store.scrub(P).await.expect("scrubbed");
     assert_eq!(report.quarantined, ["put_back"]);
     assert!(matches!(fixture.store.divide(&division).await, Ok(SettleAnswer::Applied(_))));
 }

@@ -143,7 +143,7 @@ async fn interleaving_10_a_late_copy_of_a_write_with_a_stamp_from_behind_is_not_
         other.command::<i64>(&["HSET", &other.key("order"), "stamp", "8000000000000000"]).await;
     };
     let op = keep(vec![unnamed(past(), "u"), unnamed(past(), "v")]);
-    assert_eq!(between_tries(&at, "a stamp from behind", op, ahead, "BEHIND").await, Stored);
+    assert_eq!(between_tries(&at, "a sequence number from behind", op, ahead, "BEHIND").await, Stored);
 }
 
 #[tokio::test]

@@ -267,9 +267,9 @@ async fn a_wiped_store_is_noticed_and_goes_on() {
         fixture.command::<()>(&["DEL", &key]).await;
     }
     assert_eq!(fixture.keep(vec![unnamed(past(), "a")]).await, [Stored]);
-    assert_eq!(fixture.store.rollbacks(), 1, "the write lane's calls are forgotten");
+    assert_eq!(fixture.store.rollbacks(), 1, "the write calls are forgotten");
     assert_eq!(fixture.claim(LONG).await.len(), 1);
-    assert_eq!(fixture.store.rollbacks(), 2, "the claim lane's too");
+    assert_eq!(fixture.store.rollbacks(), 2, "the claim calls too");
     fixture.keep(vec![unnamed(past(), "b")]).await;
     assert_eq!(fixture.store.rollbacks(), 2, "it is said once");
     assert!(fixture.check().await.due.values().all(|due| *due == past().0));

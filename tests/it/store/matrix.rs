@@ -173,10 +173,10 @@ async fn damage(fixture: &StoreFixture, key: &str, how: Damage) {
 }
 
 /// Audits until nothing is found any more; all that was found.
-async fn audited(fixture: &StoreFixture) -> Vec<ScrubReport> {
+async fn scrubbed(fixture: &StoreFixture) -> Vec<ScrubReport> {
     let mut reports = Vec::new();
     loop {
-        let report = fixture.store.scrub(fixture.p).await.expect("audited");
+        let report = fixture.store.scrub(fixture.p).await.expect("scrubbed");
         let only_unreadable = ScrubReport { unreadable: Vec::new(), ..report.clone() };
         if only_unreadable.is_clean() && (report.is_clean() || !reports.is_empty()) {
             return reports;
@@ -229,13 +229,13 @@ async fn one(redis: &Redis, key: &str, how: Damage) {
     let mut expected = fill(&fixture).await;
     fill(&neighbour).await;
     fixture.check().await;
-    assert_eq!(audited(&fixture).await, [], "nothing is wrong before");
+    assert_eq!(scrubbed(&fixture).await, [], "nothing is wrong before");
     let before = all(&neighbour).await;
     let (target, stand) = chosen(&fixture, key).await;
     damage(&fixture, &target, how).await;
 
     let what = format!("{key} {how:?}");
-    let reports = audited(&fixture).await;
+    let reports = scrubbed(&fixture).await;
     assert_eq!(reports.is_empty(), is_silent(key, how), "{what}: {reports:?}");
     let quarantined: Vec<&String> = reports.iter().flat_map(|r| &r.quarantined).collect();
     assert_eq!(quarantined.len(), usize::from(how == Overwritten), "{what}: {quarantined:?}");
@@ -258,7 +258,7 @@ async fn one(redis: &Redis, key: &str, how: Damage) {
     assert_eq!(found, expected, "{what}: all is there that was not named as lost");
     // And it goes on, as if nothing had been.
     assert_eq!(fixture.keep(vec![named("new", past(), "n")]).await.len(), 1, "{what}");
-    audited(&fixture).await;
+    scrubbed(&fixture).await;
     let s = fixture.check().await;
     assert_eq!(s.bundles.len(), 1, "{what}");
 }
@@ -276,9 +276,9 @@ async fn one_partitions_damage_does_not_stand_before_the_others() {
     let heads = fixture.store.heads(&[fixture.p, other.p], far()).await.expect("heads");
     assert_eq!(heads.iter().map(|head| head.partition).collect::<Vec<_>>(), [other.p]);
     assert_eq!(fixture.store.counts().await.expect("counts")["orders"].messages, 2);
-    // The damaged one's audit mends it; the other's goes by.
+    // The damaged one's scrub mends it; the other's goes by.
     assert!(other.store.scrub(other.p).await.is_ok());
-    let quarantined: Vec<String> = audited(&fixture).await.into_iter().flat_map(|r| r.quarantined).collect();
+    let quarantined: Vec<String> = scrubbed(&fixture).await.into_iter().flat_map(|r| r.quarantined).collect();
     assert_eq!(quarantined, ["counts", "heads"]);
     assert_eq!(fixture.store.counts().await.expect("counts")["orders"].messages, 3);
     assert_eq!(fixture.heads().await.len(), 1);

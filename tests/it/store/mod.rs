@@ -24,7 +24,7 @@
 //! | 16 | deadlines under a clock that moved | `races::interleaving_16_*`, `large::interleaving_16_*`; when nothing may expire, and for how long: `timer/maintenance/expiry_pause.rs`; model: planted `HoldForEver`, `NoAllowance` |
 //! | 17 | a claim of what its caller cannot serve | `races::interleaving_17_*`, `large::unserved_heads_are_read_once_*`, `unreadable::a_relay_puts_what_a_later_version_wrote_off_*`, `flow/policies.rs` |
 //! | 18 | an owner who lives and does nothing | `cluster/takeover.rs::a_process_that_lives_and_whose_shard_hangs_is_no_owner`; model: a timer that never moves again is one of its schedules |
-//! | 19 | what no script broke and none repairs | `audit`, `matrix`, `large::interleaving_19_*`, `unreadable` (keys outside of the partitions) |
+//! | 19 | what no script broke and none repairs | `scrub`, `matrix`, `large::interleaving_19_*`, `unreadable` (keys outside of the partitions) |
 //! | 20 | a slot on its way to another node | `topology/cluster.rs::slots_migrate_under_load` |
 //! | 21 | gaps in the offsets | `kafka/ingress.rs::gaps_in_the_offsets_stop_nothing_and_aborted_records_are_never_seen` |
 //! | 22 | the deadline as the token | `races::interleaving_22_*`, `lost_replies::interleaving_22_*`; model: planted `DeadlineToken` |
@@ -47,7 +47,6 @@
 #![allow(clippy::expect_used, reason = "a test that cannot go on panics")]
 #![allow(clippy::disallowed_methods, reason = "tests have no end to come to in order")]
 
-mod audit;
 mod blocking;
 mod bytes;
 mod damage;
@@ -75,5 +74,6 @@ mod races;
 mod random;
 mod rates;
 mod registry;
+mod scrub;
 mod transitions;
 mod unreadable;

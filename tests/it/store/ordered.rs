@@ -1,4 +1,4 @@
-//! Routes whose keys leave in order: one holder at a time, stamps that only grow, held keys that a successor knows,
+//! Routes whose keys leave in order: one owner at a time, sequences that only grow, held keys that a successor knows,
 //! and where messages live.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,13 +16,13 @@ use super::fixture::*;
 use crate::support::{Cluster, Redis, names};
 
 /// One who may hold the route.
-struct Holder {
+struct RouteOwner {
     fixture: StoreFixture,
     name: String,
     claims: Vec<ClaimAnswer>,
 }
 
-impl Holder {
+impl RouteOwner {
     fn new(fixture: &StoreFixture) -> Self {
         let fixture = fixture.another();
         Self { name: fixture.store.unique(), fixture, claims: Vec::new() }
@@ -54,8 +54,8 @@ impl Holder {
     /// The first of these goes back at a moment, and its key is held.
     async fn fail(&mut self, claimed: &ClaimAnswer, due: UnixMs) -> (SettleAnswer, HeldKey) {
         let mut entries = entries(claimed).to_vec();
-        let stamp = self.fixture.store.next_sequence(1);
-        let hold = HeldKey { due, from: stamp, to: stamp };
+        let sequence = self.fixture.store.next_sequence(1);
+        let hold = HeldKey { due, from: sequence, to: sequence };
         entries[0].due = due;
         let key = entries[0].message.key.clone().expect("a key");
         let fresh = NewBundle { route: route(), bundle: bundle(entries) };
@@ -64,7 +64,7 @@ impl Holder {
             from: vec![0],
             lease_ms: None,
             expiries: 0,
-            sequence: Some(stamp),
+            sequence: Some(sequence),
         };
         let division = Division {
             claim: claimed.claim.clone(),
@@ -87,14 +87,14 @@ fn of(key: &'static str, due: UnixMs, body: &str) -> postdate::domain::Entry {
 
 /// One of each call that is another script for such a route.
 pub(super) async fn one_of_each(fixture: &StoreFixture) {
-    let mut holder = Holder::new(fixture);
+    let mut owner = RouteOwner::new(fixture);
     fixture.keep(vec![of("k", past(), "1")]).await;
-    let claimed = holder.take(LONG).await.expect("it is the holder").claimed.remove(0);
+    let claimed = owner.take(LONG).await.expect("it is the owner").claimed.remove(0);
     assert_eq!(fixture.extend(&claimed.claim, LONG, None).await, SettleAnswer::Applied(Vec::new()));
-    assert_eq!(holder.fail(&claimed, far()).await.0, SettleAnswer::Applied(Vec::new()));
-    holder.fixture.store.release_route(fixture.p, &route(), &holder.name).await.expect("answered");
+    assert_eq!(owner.fail(&claimed, far()).await.0, SettleAnswer::Applied(Vec::new()));
+    owner.fixture.store.release_route(fixture.p, &route(), &owner.name).await.expect("answered");
     fixture.command::<i64>(&["HSET", &fixture.key("order"), "k:removed/k", "1 1 1"]).await;
-    assert_eq!(fixture.store.scrub(fixture.p).await.expect("audited").freed, 1);
+    assert_eq!(fixture.store.scrub(fixture.p).await.expect("scrubbed").freed, 1);
 }
 
 async fn fixture() -> StoreFixture {
@@ -104,20 +104,20 @@ async fn fixture() -> StoreFixture {
 #[tokio::test]
 async fn nobody_else_claims_while_a_claim_stands_and_a_successor_sees_all() {
     let fixture = fixture().await;
-    let mut first = Holder::new(&fixture);
-    let mut second = Holder::new(&fixture);
+    let mut first = RouteOwner::new(&fixture);
+    let mut second = RouteOwner::new(&fixture);
     for body in ["1", "2"] {
         fixture.keep(vec![of("k", past(), body)]).await;
     }
     // Its time is over at once, its claims with it.
-    let taken = first.take(0).await.expect("it is the holder");
+    let taken = first.take(0).await.expect("it is the owner");
     assert_eq!(taken.held_keys, Some(Vec::new()), "nothing is held");
     let claimed: Vec<_> = taken.claimed.iter().map(live).collect();
     assert_eq!(claimed, [["1"], ["2"]]);
     fixture.keep(vec![of("k", past(), "3")]).await;
     assert!(second.take(LONG).await.is_none(), "what it held has not come back");
     sweep(&fixture.store, fixture.p, LONG, false).await.expect("swept");
-    let taken = second.take(LONG).await.expect("it is the holder now");
+    let taken = second.take(LONG).await.expect("it is the owner now");
     assert_eq!(taken.claimed.iter().map(live).collect::<Vec<_>>(), [["1"], ["2"], ["3"]]);
     assert!(first.take(LONG).await.is_none(), "another one is");
     // With claims of its own it may not begin anew.
@@ -130,16 +130,16 @@ async fn nobody_else_claims_while_a_claim_stands_and_a_successor_sees_all() {
 #[tokio::test]
 async fn an_extended_claim_keeps_its_holder_and_one_that_gives_up_lets_the_next_in() {
     let fixture = fixture().await;
-    let mut first = Holder::new(&fixture);
-    let mut second = Holder::new(&fixture);
+    let mut first = RouteOwner::new(&fixture);
+    let mut second = RouteOwner::new(&fixture);
     fixture.keep(vec![of("k", past(), "1")]).await;
-    let taken = first.take(0).await.expect("it is the holder");
+    let taken = first.take(0).await.expect("it is the owner");
     let claimed = &taken.claimed[0];
     assert_eq!(fixture.extend(&claimed.claim, LONG, None).await, SettleAnswer::Applied(Vec::new()));
-    assert!(second.take(LONG).await.is_none(), "its holder has it for as long");
+    assert!(second.take(LONG).await.is_none(), "its owner has it for as long");
     fixture.settle(claimed).await;
     first.fixture.store.release_route(fixture.p, &route(), &second.name).await.expect("answered");
-    assert!(second.take(LONG).await.is_none(), "that was not its holder");
+    assert!(second.take(LONG).await.is_none(), "that was not its owner");
     first.fixture.store.release_route(fixture.p, &route(), &first.name).await.expect("answered");
     assert!(second.take(LONG).await.is_some());
 }
@@ -147,29 +147,29 @@ async fn an_extended_claim_keeps_its_holder_and_one_that_gives_up_lets_the_next_
 #[tokio::test]
 async fn a_holder_whose_time_ran_out_with_claims_in_hand_has_lost_them() {
     let fixture = fixture().await;
-    let mut first = Holder::new(&fixture);
+    let mut first = RouteOwner::new(&fixture);
     fixture.keep(vec![of("k", past(), "1")]).await;
-    first.claims = first.take(0).await.expect("it is the holder").claimed;
+    first.claims = first.take(0).await.expect("it is the owner").claimed;
     assert!(matches!(first.ask(LONG, &[]).await, OrderedAnswer::Lost));
     sweep(&fixture.store, fixture.p, LONG, false).await.expect("swept");
     let claimed = first.claims.remove(0);
     assert_eq!(first.fail(&claimed, past()).await.0, SettleAnswer::Stale);
-    let taken = first.take(LONG).await.expect("it is the holder again");
-    assert_eq!(taken.held_keys, Some(Vec::new()), "what is stale holds no key");
+    let taken = first.take(LONG).await.expect("it is the owner again");
+    assert_eq!(taken.held_keys, Some(Vec::new()), "what is stale held_keys no key");
     assert_eq!(taken.claimed.len(), 1);
 }
 
 #[tokio::test]
 async fn a_deadline_too_far_ahead_lets_nobody_in_before_it_was_brought_back() {
     let fixture = fixture().await;
-    let mut first = Holder::new(&fixture);
-    let mut second = Holder::new(&fixture);
+    let mut first = RouteOwner::new(&fixture);
+    let mut second = RouteOwner::new(&fixture);
     fixture.keep(vec![of("k", past(), "1")]).await;
     // As if the clock had stepped back since.
-    first.take(10 * LONG).await.expect("it is the holder");
+    first.take(10 * LONG).await.expect("it is the owner");
     assert!(second.take(1).await.is_none());
     sweep(&fixture.store, fixture.p, 1, false).await.expect("swept");
-    assert!(second.take(1).await.is_none(), "now the holder's time is brought back too");
+    assert!(second.take(1).await.is_none(), "now the owner's time is brought back too");
     crate::support::eventually("the claim has ended and come back", async || {
         sweep(&fixture.store, fixture.p, 1, false).await.map_err(|why| why.to_string())?;
         second.take(LONG).await.map(drop).ok_or("not yet".to_owned())
@@ -181,18 +181,18 @@ async fn a_deadline_too_far_ahead_lets_nobody_in_before_it_was_brought_back() {
 #[tokio::test]
 async fn held_keys_are_forgotten_once_nothing_of_their_route_waits() {
     let fixture = fixture().await;
-    let mut holder = Holder::new(&fixture);
+    let mut owner = RouteOwner::new(&fixture);
     let order = fixture.key("order");
     let held = async || {
         let fields: Vec<String> = fixture.command(&["HKEYS", &order]).await;
         fields.into_iter().filter(|field| field.starts_with("k:")).collect::<Vec<_>>()
     };
-    let freed = async || fixture.store.scrub(fixture.p).await.expect("audited").freed;
+    let freed = async || fixture.store.scrub(fixture.p).await.expect("scrubbed").freed;
     fixture.keep(vec![of("k", past(), "1")]).await;
-    let claimed = holder.take(LONG).await.expect("it is the holder").claimed.remove(0);
-    assert_eq!(holder.fail(&claimed, past()).await.0, SettleAnswer::Applied(Vec::new()));
+    let claimed = owner.take(LONG).await.expect("it is the owner").claimed.remove(0);
+    assert_eq!(owner.fail(&claimed, past()).await.0, SettleAnswer::Applied(Vec::new()));
     assert_eq!((freed().await, held().await.len()), (0, 1), "what failed waits");
-    let claimed = holder.take(LONG).await.expect("it is the holder").claimed.remove(0);
+    let claimed = owner.take(LONG).await.expect("it is the owner").claimed.remove(0);
     assert_eq!((freed().await, held().await.len()), (0, 1), "it is in flight");
     fixture.settle(&claimed).await;
     // Another route's messages, and a longer name that begins like it, are no reason to keep it.
@@ -200,7 +200,7 @@ async fn held_keys_are_forgotten_once_nothing_of_their_route_waits() {
     assert_eq!(freed().await, 2);
     assert_eq!(held().await, Vec::<String>::new());
     fixture.keep(vec![of("k", past(), "2")]).await;
-    assert_eq!(holder.take(LONG).await.expect("it is the holder").claimed.len(), 1, "the key goes on");
+    assert_eq!(owner.take(LONG).await.expect("it is the owner").claimed.len(), 1, "the key goes on");
 }
 
 #[tokio::test]
@@ -212,12 +212,12 @@ async fn stamps_only_grow_whoever_gives_them() {
     for (n, who) in [&fixture, &another, &fixture].into_iter().enumerate() {
         who.keep(vec![of("k", past(), &n.to_string()), of("k", past(), "and")]).await;
     }
-    let mut holder = Holder::new(&fixture);
-    let taken = holder.take(LONG).await.expect("it is the holder");
+    let mut owner = RouteOwner::new(&fixture);
+    let taken = owner.take(LONG).await.expect("it is the owner");
     let bodies: Vec<_> = taken.claimed.iter().map(|c| live(c)[0].clone()).collect();
     assert_eq!(bodies, ["0", "1", "2"], "of one moment, in the order they came");
-    let stamps: Vec<_> = taken.claimed.iter().map(|c| c.claim.id.sequence()).collect();
-    assert!(stamps[0] > ahead && stamps.windows(2).all(|pair| pair[0] + 1 < pair[1]), "{stamps:?}");
+    let sequences: Vec<_> = taken.claimed.iter().map(|c| c.claim.id.sequence()).collect();
+    assert!(sequences[0] > ahead && sequences.windows(2).all(|pair| pair[0] + 1 < pair[1]), "{sequences:?}");
 }
 
 #[tokio::test]
@@ -226,14 +226,14 @@ async fn a_claim_that_has_not_room_for_all_says_what_it_left() {
     for n in 0..4 {
         fixture.keep(vec![of("k", past().plus(n / 2), &n.to_string())]).await;
     }
-    let holder = Holder::new(&fixture);
+    let owner = RouteOwner::new(&fixture);
     let mut claim = fixture.request(LONG).await;
     claim.max_bundles = 3;
     let request = OrderedRequest {
         claim,
         until: past(),
         route: route(),
-        owner: holder.name,
+        owner: owner.name,
         may_take: true,
         freed: Vec::new(),
     };
@@ -301,7 +301,7 @@ async fn a_route_cannot_change_its_order_while_messages_are_kept() {
 enum Step {
     Store(usize, i64),
     Claim(usize),
-    /// The holder's time, and that of all its claims, is over.
+    /// The owner's time, and that of all its claims, is over.
     End,
     /// The first that it has.
     Settle(usize),
@@ -333,25 +333,25 @@ enum Where {
 }
 
 /// Model of an ordered route: each message's place and sequence number, which of them somebody published whose claim
-/// was over, who holds, and which keys are held.
+/// was over, who held_keys, and which keys are held.
 #[derive(Default)]
 struct Model {
     messages: BTreeMap<usize, (&'static str, i64, usize, Where)>,
     /// The bundle in which each was claimed last, until it goes back as another one.
     bundles: BTreeMap<usize, BundleId>,
     published: BTreeSet<usize>,
-    holder: Option<(usize, bool)>,
-    holds: BTreeMap<&'static str, i64>,
+    owner: Option<(usize, bool)>,
+    held_keys: BTreeMap<&'static str, i64>,
     places: usize,
 }
 
 impl Model {
-    /// Reports whether a request succeeds, and whether it makes a new holder.
+    /// Reports whether a request succeeds, and whether it makes a new owner.
     fn may(&self, who: usize, has_claims: bool) -> Option<bool> {
         let lost = self.messages.values().any(|m| matches!(m.3, Where::Claimed { ended: true, .. }));
-        match self.holder {
-            Some((holder, false)) => (holder == who).then_some(false),
-            Some((holder, true)) if holder == who && has_claims => None,
+        match self.owner {
+            Some((owner, false)) => (owner == who).then_some(false),
+            Some((owner, true)) if owner == who && has_claims => None,
             _ => (!lost).then_some(true),
         }
     }
@@ -381,13 +381,13 @@ impl Model {
 
 const KEYS: [&str; 2] = ["a", "b"];
 
-/// Ends the claims of the route's holder, and its own: the deadlines of all of them are in the past from now on.
-async fn end_claims(fixture: &StoreFixture, model: &mut Model, holder: &str) {
+/// Ends the claims of the route's owner, and its own: the deadlines of all of them are in the past from now on.
+async fn end_claims(fixture: &StoreFixture, model: &mut Model, owner: &str) {
     let claims: Vec<String> = fixture.command(&["ZRANGE", &fixture.key("claims"), "0", "-1"]).await;
     for id in claims {
         fixture.command::<i64>(&["ZADD", &fixture.key("claims"), "1", &id]).await;
     }
-    let entry = format!("{holder} 1");
+    let entry = format!("{owner} 1");
     fixture.command::<i64>(&["HSET", &fixture.key("order"), "h:orders", &entry]).await;
     for message in model.messages.values_mut() {
         if let Where::Claimed { ended, .. } = &mut message.3 {
@@ -398,9 +398,9 @@ async fn end_claims(fixture: &StoreFixture, model: &mut Model, holder: &str) {
 
 async fn play(fixture: &StoreFixture, history: &[Step]) {
     let mut model = Model::default();
-    let mut holders = [Holder::new(fixture), Holder::new(fixture)];
-    for holder in &holders {
-        holder.fixture.reached().await;
+    let mut owners = [RouteOwner::new(fixture), RouteOwner::new(fixture)];
+    for owner in &owners {
+        owner.fixture.reached().await;
     }
     for step in history {
         model.places += 1;
@@ -414,14 +414,14 @@ async fn play(fixture: &StoreFixture, history: &[Step]) {
                 fixture.keep(vec![postdate::domain::Entry { message, ..entry }]).await;
                 model.messages.insert(n, (key, due, place, Where::Due));
             }
-            Step::Claim(who) => claim(&mut model, &mut holders[who], who).await,
+            Step::Claim(who) => claim(&mut model, &mut owners[who], who).await,
             Step::End => {
-                let Some((who, _)) = model.holder else { continue };
-                end_claims(fixture, &mut model, &holders[who].name).await;
-                model.holder = Some((who, true));
+                let Some((who, _)) = model.owner else { continue };
+                end_claims(fixture, &mut model, &owners[who].name).await;
+                model.owner = Some((who, true));
             }
-            Step::Settle(who) if !holders[who].claims.is_empty() => {
-                let claimed = holders[who].claims.remove(0);
+            Step::Settle(who) if !owners[who].claims.is_empty() => {
+                let claimed = owners[who].claims.remove(0);
                 let n = number(&claimed);
                 let is_of_now = model.is_of_now(&claimed);
                 let message = model.messages.get_mut(&n).expect("known");
@@ -435,11 +435,11 @@ async fn play(fixture: &StoreFixture, history: &[Step]) {
             }
             // Nobody publishes again what is known to be published.
             Step::Fail(who)
-                if holders[who].claims.first().is_some_and(|c| !model.published.contains(&number(c))) =>
+                if owners[who].claims.first().is_some_and(|c| !model.published.contains(&number(c))) =>
             {
-                let claimed = holders[who].claims.remove(0);
+                let claimed = owners[who].claims.remove(0);
                 let later = 10 + place as i64;
-                let (held, _) = holders[who].fail(&claimed, past().plus(later)).await;
+                let (held, _) = owners[who].fail(&claimed, past().plus(later)).await;
                 let n = number(&claimed);
                 let is_of_now = model.is_of_now(&claimed);
                 let message = model.messages.get_mut(&n).expect("known");
@@ -448,7 +448,7 @@ async fn play(fixture: &StoreFixture, history: &[Step]) {
                 if ours {
                     model.bundles.remove(&n);
                     (message.1, message.2, message.3) = (later, place, Where::Due);
-                    model.holds.insert(message.0, later);
+                    model.held_keys.insert(message.0, later);
                 }
             }
             Step::Sweep => {
@@ -460,10 +460,10 @@ async fn play(fixture: &StoreFixture, history: &[Step]) {
                 }
             }
             Step::Cancel(n) => assert_eq!(fixture.cancel(&n.to_string()).await, model.cancel(n)),
-            Step::Release(who) if holders[who].claims.is_empty() => {
-                fixture.store.release_route(fixture.p, &route(), &holders[who].name).await.expect("answered");
-                if model.holder.is_some_and(|(holder, _)| holder == who) {
-                    model.holder = None;
+            Step::Release(who) if owners[who].claims.is_empty() => {
+                fixture.store.release_route(fixture.p, &route(), &owners[who].name).await.expect("answered");
+                if model.owner.is_some_and(|(owner, _)| owner == who) {
+                    model.owner = None;
                 }
             }
             Step::Settle(_) | Step::Fail(_) | Step::Release(_) => {}
@@ -476,25 +476,25 @@ fn number(claimed: &ClaimAnswer) -> usize {
     body(&entries(claimed)[0]).parse().expect("a number")
 }
 
-async fn claim(model: &mut Model, holder: &mut Holder, who: usize) {
-    let may = model.may(who, !holder.claims.is_empty());
-    let taken = holder.take(LONG).await;
+async fn claim(model: &mut Model, owner: &mut RouteOwner, who: usize) {
+    let may = model.may(who, !owner.claims.is_empty());
+    let taken = owner.take(LONG).await;
     assert_eq!(taken.as_ref().map(|taken| taken.held_keys.is_some()), may);
     let Some(taken) = taken else { return };
     let found: Vec<usize> = taken.claimed.iter().map(number).collect();
     assert_eq!(found, model.due_in_order(), "all that is due, in the order in which it is to leave");
     assert_eq!(taken.left, None);
-    if let Some(holds) = taken.held_keys {
-        let found: BTreeMap<_, _> = holds.into_iter().map(|(key, hold)| (key, hold.due)).collect();
-        let expected = model.holds.iter().map(|(key, due)| (Bytes::from(*key), past().plus(*due)));
+    if let Some(held_keys) = taken.held_keys {
+        let found: BTreeMap<_, _> = held_keys.into_iter().map(|(key, hold)| (key, hold.due)).collect();
+        let expected = model.held_keys.iter().map(|(key, due)| (Bytes::from(*key), past().plus(*due)));
         assert_eq!(found, expected.collect(), "a successor knows which keys are held");
     }
     for n in found {
         model.messages.get_mut(&n).expect("known").3 = Where::Claimed { by: who, ended: false };
     }
     model.bundles.extend(taken.claimed.iter().map(|claimed| (number(claimed), claimed.claim.id.clone())));
-    model.holder = Some((who, false));
-    holder.claims.extend(taken.claimed);
+    model.owner = Some((who, false));
+    owner.claims.extend(taken.claimed);
 }
 
 #[tokio::test]

@@ -106,7 +106,7 @@ async fn interleaving_14_all_but_storing_works_at_maxmemory() {
         SettleAnswer::Applied(vec![])
     );
     assert_eq!(fixture.give_back(&back.claim, None).await, SettleAnswer::Applied(vec![]));
-    let grave = Division {
+    let all_dead = Division {
         claim: dead.claim.clone(),
         confirmed: vec![true, false],
         delivered: vec![],
@@ -115,7 +115,7 @@ async fn interleaving_14_all_but_storing_works_at_maxmemory() {
         dead: vec![dead_letter(entries(&dead)[1].clone())],
         held_keys: Vec::new(),
     };
-    assert_eq!(fixture.divide(grave).await, SettleAnswer::Applied(vec![]));
+    assert_eq!(fixture.divide(all_dead).await, SettleAnswer::Applied(vec![]));
     assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(SweepOutcome { expired: 1, clamped: 0 }));
     assert_eq!(fixture.claim(LONG).await.len(), 5);
     fixture.store.raise_offset("source", 7).await.expect("raised");
@@ -256,9 +256,9 @@ async fn a_look_shows_the_earliest_shelves_of_what_is_open_and_says_where_there_
     assert_eq!(seen, (0..140).map(|n| n.to_string()).collect::<Vec<_>>());
 }
 
-/// Whatever one of the indexes lacks or has wrong, a claim that finds nothing of it or an audit sets it right.
+/// Whatever one of the indexes lacks or has wrong, a claim that finds nothing of it or a scrub sets it right.
 #[tokio::test]
-async fn an_index_that_is_wrong_is_set_right_by_a_claim_of_it_or_an_audit() {
+async fn an_index_that_is_wrong_is_set_right_by_a_claim_of_it_or_a_scrub() {
     let redis = crate::support::Redis::start().await;
     let fixture = StoreFixture::on(&redis, 1).await;
     fixture.keep(vec![unnamed(far(), "far")]).await;
@@ -274,7 +274,7 @@ async fn an_index_that_is_wrong_is_set_right_by_a_claim_of_it_or_an_audit() {
         if key == "heads" {
             fixture.check().await;
         }
-        fixture.store.scrub(P).await.expect("audited");
+        fixture.store.scrub(P).await.expect("scrubbed");
         fixture.check().await;
     }
     for wrong in [
@@ -287,7 +287,7 @@ async fn an_index_that_is_wrong_is_set_right_by_a_claim_of_it_or_an_audit() {
         let key = fixture.key(wrong[1]);
         command[1] = &key;
         fixture.command::<i64>(&command).await;
-        let report = fixture.store.scrub(P).await.expect("audited");
+        let report = fixture.store.scrub(P).await.expect("scrubbed");
         assert_eq!(wrong.last() == Some(&none), report.is_clean(), "{wrong:?}: {report:?}");
         fixture.check().await;
     }

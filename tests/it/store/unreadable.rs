@@ -14,7 +14,7 @@ use crate::support::{Redis, eventually};
 
 /// Division by a claimer that found no blob.
 fn nothing_there(claimed: &postdate::store::ClaimAnswer) -> Division {
-    let letter =
+    let dead_letter =
         DeadLetter { route: route(), reason: DeadReason::Corrupt, bundle: bundle(Vec::new()), raw: None };
     Division {
         claim: claimed.claim.clone(),
@@ -22,7 +22,7 @@ fn nothing_there(claimed: &postdate::store::ClaimAnswer) -> Division {
         delivered: vec![],
         freed: vec![],
         remainders: vec![],
-        dead: vec![letter],
+        dead: vec![dead_letter],
         held_keys: Vec::new(),
     }
 }
@@ -272,7 +272,7 @@ async fn a_relay_that_starts_beside_keys_that_are_not_ours_delivers() {
     replay.produce(&[record(0, "a", &[("x-deliver-at", &(now_ms() + 1500).to_string())])]).await;
     replay.arrived_at_least(&["a".to_owned()]).await;
     assert!(
-        replay.relay().log().contains("a key had another type than ours have"),
+        replay.relay().log().contains("a key of a wrong type was quarantined"),
         "{}",
         replay.relay().log()
     );

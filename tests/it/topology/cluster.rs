@@ -18,7 +18,7 @@ async fn an_orderly_failover_and_a_killed_master_cost_no_message() {
     flow.stored(300).await;
     assert!(flow.is_under_way(), "the failover must come in mid-flow");
     cluster.failover(0, None).await;
-    flow.logged("who serves the store has changed", 2).await;
+    flow.logged("the topology of redis has changed", 2).await;
     flow.send(kafka, 100, 2000).await;
     let replica = cluster.replica_of(1).await;
     cluster.kill9(1).await;
@@ -42,7 +42,7 @@ async fn a_paused_master_is_left_and_nothing_is_lost() {
     cluster.stop(0);
     flow.send(kafka, 100, 2000).await;
     cluster.promoted(replica).await;
-    flow.logged("who serves the store has changed", 2).await;
+    flow.logged("the topology of redis has changed", 2).await;
     cluster.cont(0);
     flow.send(kafka, 100, 1000).await;
     cluster.settled(1).await;
@@ -103,7 +103,7 @@ async fn an_uncovered_slot_costs_its_own_partitions_only() {
         other.keep(vec![unnamed(far(), "b")]).await;
         other.store.settle(*p, &[settlement(&claimed[0])]).await.expect("settled");
         sweep(&other.store, *p, 600_000, false).await.expect("swept");
-        other.store.scrub(*p).await.expect("audited");
+        other.store.scrub(*p).await.expect("scrubbed");
     }
     assert!(!waiting.is_finished(), "its own partition waits");
     assert!(sweep(&fixture.store, Partition(3), 600_000, false).await.is_err(), "and holds nobody up");

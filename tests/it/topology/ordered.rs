@@ -60,7 +60,7 @@ async fn keys_arrive_in_order_though_the_masters_of_their_partitions_change() {
     };
     arrived(20).await;
     cluster.failover(0, None).await;
-    flow.logged("who serves the store has changed", 1).await;
+    flow.logged("the topology of redis has changed", 1).await;
     arrived(80).await;
     let replica = cluster.replica_of(1).await;
     cluster.kill9(1).await;

@@ -13,7 +13,7 @@ const REPLICATED: &str = "durability = \"replicated\"\nwait_replicas = 1\nwait_t
 /// Sentinels that are slow on a busy machine may promote twice in a row, and the second time a replica that has not what
 /// the other one confirmed: where nothing may be lost whoever takes over, all confirm.
 const BY_ALL: &str = "durability = \"replicated\"\nwait_replicas = 2\nwait_timeout = \"500ms\"";
-const CHANGED: &str = "who serves the store has changed";
+const CHANGED: &str = "the topology of redis has changed";
 
 #[tokio::test]
 async fn a_killed_master_costs_no_message() {
@@ -68,7 +68,7 @@ async fn lost_with_the_only_copy(kafka: &Kafka, mutant: &str) -> usize {
     assert_eq!(cut.expect("killed"), 2);
     flow.send(kafka, 100, 4000).await;
     if mutant.is_empty() {
-        flow.logged("not confirmed, so it does not count", 1).await;
+        flow.logged("a write is not durable, so it does not count", 1).await;
     } else {
         flow.stored(150).await;
         // The false acknowledgement follows within 100 ms, and shows nowhere.

@@ -5,7 +5,7 @@ use crate::support::{
     Cluster, Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Sentinel, Tls, eventually, names, ports,
 };
 
-const CHANGED: &str = "who serves the store has changed";
+const CHANGED: &str = "the topology of redis has changed";
 
 fn strs(options: &[String]) -> Vec<&str> {
     options.iter().map(String::as_str).collect()

@@ -24,13 +24,13 @@ const WORDS: &[Words] = &[
             "the store takes nothing in",
             "the store does not answer",
             "redis is nearly full",
-            "not confirmed, so it does not count",
+            "a write is not durable, so it does not count",
         ],
         end: &[
             "the store takes messages in again",
             "the store answers again",
             "redis has room again",
-            "what is stored is confirmed again",
+            "writes are durable again",
         ],
     },
     Words {

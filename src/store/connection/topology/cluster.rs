@@ -13,15 +13,15 @@ use redis::cluster_routing::Slot;
 use redis::{Client, Value};
 use tracing::debug;
 
-use super::{ANSWER, RedisNode, SlotMap, at};
+use super::{ANSWER_TIMEOUT, RedisNode, SlotMap, at};
 use crate::store::Config;
 use crate::store::config::{Address, Login, Topology};
 use crate::store::connection::node::open;
 
 /// Most nodes that one read asks. Those of a large cluster are drawn by lot.
-const ASKED: usize = 9;
+const ASKED_NODES: usize = 9;
 /// Slots of every cluster.
-const SLOTS: u16 = 16384;
+const SLOT_COUNT: u16 = 16384;
 
 pub(super) struct ClusterNodes {
     login: Login,
@@ -49,19 +49,19 @@ impl ClusterNodes {
     }
 
     /// The current map, or the map before while no node answers.
-    pub(super) async fn look(&mut self, before: &SlotMap) -> SlotMap {
-        let mut lot: Vec<Address> = self.known.keys().cloned().collect();
-        fastrand::shuffle(&mut lot);
-        lot.truncate(ASKED);
+    pub(super) async fn read(&mut self, before: &SlotMap) -> SlotMap {
+        let mut drawn: Vec<Address> = self.known.keys().cloned().collect();
+        fastrand::shuffle(&mut drawn);
+        drawn.truncate(ASKED_NODES);
         let login = &self.login;
-        let asked = self.known.iter_mut().filter(|(address, _)| lot.contains(address));
+        let asked = self.known.iter_mut().filter(|(address, _)| drawn.contains(address));
         let views = join_all(asked.map(|(address, connection)| ask(address, connection, login))).await;
         let mut why = String::new();
         let views = views.into_iter().filter_map(|view| view.map_err(|silent| why = silent).ok());
         let views: Vec<NodeView> = views.collect();
         if views.is_empty() {
             if before.nodes.is_empty() {
-                return SlotMap::unknown(format!("no node of the cluster says who serves what; {why}"));
+                return SlotMap::unknown(format!("no node of the cluster reports its slots; {why}"));
             }
             return before.clone();
         }
@@ -87,25 +87,26 @@ async fn ask(
     let asked = async {
         if connection.is_none() {
             let client = at(address, login).and_then(Client::open).map_err(|error| error.to_string())?;
-            *connection = Some(open(&client, ANSWER).await?);
+            *connection = Some(open(&client, ANSWER_TIMEOUT).await?);
         }
         let connection = connection.as_mut().ok_or("not connected")?;
         let mut slots = redis::cmd("CLUSTER");
         slots.arg("SLOTS");
-        let told: Value = slots.query_async(connection).await.map_err(|error| error.to_string())?;
-        read(&told, address).ok_or_else(|| "an answer of another shape".to_owned())
+        let answer: Value = slots.query_async(connection).await.map_err(|error| error.to_string())?;
+        read_slots(&answer, address).ok_or_else(|| "an answer of an unexpected shape".to_owned())
     };
-    let told = tokio::time::timeout(ANSWER, asked).await.unwrap_or_else(|_| Err("no answer".to_owned()));
-    told.map_err(|why| {
+    let answer =
+        tokio::time::timeout(ANSWER_TIMEOUT, asked).await.unwrap_or_else(|_| Err("no answer".to_owned()));
+    answer.map_err(|why| {
         *connection = None;
-        debug!(node = %address, error = %why, "a node of the cluster does not say who serves what");
+        debug!(node = %address, error = %why, "a node of the cluster does not report its slots");
         format!("{address}: {why}")
     })
 }
 
-/// Reads `CLUSTER SLOTS`: per range its first and last slot, its master, its replicas.
-fn read(told: &Value, asked: &Address) -> Option<NodeView> {
-    let Value::Array(rows) = told else { return None };
+/// Reads `CLUSTER SLOT_COUNT`: per range its first and last slot, its master, its replicas.
+fn read_slots(answer: &Value, asked: &Address) -> Option<NodeView> {
+    let Value::Array(rows) = answer else { return None };
     let mut view = NodeView::default();
     view.nodes.insert(asked.clone());
     for row in rows {
@@ -113,7 +114,7 @@ fn read(told: &Value, asked: &Address) -> Option<NodeView> {
         let [Value::Int(first), Value::Int(last), nodes @ ..] = row.as_slice() else { return None };
         let nodes: Option<Vec<Address>> = nodes.iter().map(|node| node_at(node, asked)).collect();
         let nodes = nodes?;
-        let fits = 0 <= *first && first <= last && *last < i64::from(SLOTS);
+        let fits = 0 <= *first && first <= last && *last < i64::from(SLOT_COUNT);
         let master = nodes.first().filter(|_| fits)?;
         view.ranges.push((*first as u16, *last as u16, master.clone()));
         view.nodes.extend(nodes);
@@ -140,13 +141,14 @@ fn merge(views: &[NodeView], before: &SlotMap) -> SlotMap {
     let ranges = || views.iter().flat_map(|view| &view.ranges);
     let mut bounds: BTreeSet<u16> = ranges().flat_map(|(first, last, _)| [*first, last + 1]).collect();
     bounds.insert(0);
-    bounds.insert(SLOTS);
+    bounds.insert(SLOT_COUNT);
     let bounds: Vec<u16> = bounds.into_iter().collect();
     let owners: BTreeSet<&Address> = ranges().map(|(.., owner)| owner).collect();
     let mut nodes: Vec<RedisNode> = owners.into_iter().map(|owner| RedisNode::At(owner.clone())).collect();
     let mut slots: HashMap<Slot, usize> = HashMap::new();
     for piece in bounds.windows(2) {
-        let (from, to) = (piece[0], piece[1]);
+        let from = piece[0];
+        let to = piece[1];
         let had = Slot::new(from).and_then(|slot| before.node_of(slot)).and_then(|at| before.nodes.get(at));
         let mut votes: BTreeMap<Option<&Address>, usize> = BTreeMap::new();
         for view in views {
@@ -215,11 +217,11 @@ mod tests {
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let node = |host: Value, port| Value::Array(vec![host, Value::Int(port), text("id")]);
         let row = |nodes: Vec<Value>| Value::Array([vec![Value::Int(0), Value::Int(16383)], nodes].concat());
-        let told = Value::Array(vec![row(vec![node(Value::Nil, 1), node(text("r"), 2)])]);
-        let view = read(&told, &address(7)).expect("a view");
+        let answer = Value::Array(vec![row(vec![node(Value::Nil, 1), node(text("r"), 2)])]);
+        let view = read_slots(&answer, &address(7)).expect("a view");
         assert_eq!(view.ranges, [(0, 16383, address(1))]);
         assert_eq!(view.nodes.len(), 3);
-        assert_eq!(read(&Value::Array(vec![row(vec![])]), &address(7)), None, "a range without a node");
-        assert_eq!(read(&Value::Int(1), &address(7)), None);
+        assert_eq!(read_slots(&Value::Array(vec![row(vec![])]), &address(7)), None, "a range without a node");
+        assert_eq!(read_slots(&Value::Int(1), &address(7)), None);
     }
 }

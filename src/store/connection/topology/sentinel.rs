@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 use redis::{Client, RedisResult};
 use tracing::warn;
 
-use super::{ANSWER, RedisNode, SlotMap, at};
+use super::{ANSWER_TIMEOUT, RedisNode, SlotMap, at};
 use crate::store::config::{Address, Login};
 use crate::store::connection::node::open;
 use crate::store::{Config, PreflightError};
@@ -54,18 +54,18 @@ impl Sentinels {
     }
 
     /// The current master, or the one before while no sentinel answers.
-    pub(super) async fn look(&mut self, before: &SlotMap) -> SlotMap {
+    pub(super) async fn read(&mut self, before: &SlotMap) -> SlotMap {
         let master = self.master.as_str();
-        let words = join_all(self.sentinels.iter_mut().map(|sentinel| sentinel.ask(master))).await;
-        match elect(words.into_iter().flatten()) {
+        let votes = join_all(self.sentinels.iter_mut().map(|sentinel| sentinel.ask(master))).await;
+        match elect(votes.into_iter().flatten()) {
             Some(address) => SlotMap::of_one(RedisNode::At(address)),
             None if before.nodes.is_empty() => {
-                let said = self
+                let silent = self
                     .sentinels
                     .iter()
                     .find_map(|s| Some(format!("{}: {}", s.address, s.silent.as_ref()?)));
-                let why = said.unwrap_or_default();
-                SlotMap::unknown(format!("no sentinel says who is the master of {master:?}; {why}"))
+                let why = silent.unwrap_or_default();
+                SlotMap::unknown(format!("no sentinel names the master of {master:?}; {why}"))
             }
             None => before.clone(),
         }
@@ -73,9 +73,9 @@ impl Sentinels {
 }
 
 /// The address that most votes name. Among equals it is that of the highest epoch.
-fn elect(words: impl Iterator<Item = SentinelVote>) -> Option<Address> {
+fn elect(ballots: impl Iterator<Item = SentinelVote>) -> Option<Address> {
     let mut votes: BTreeMap<Address, (usize, u64)> = BTreeMap::new();
-    for (address, epoch) in words {
+    for (address, epoch) in ballots {
         let (count, highest) = votes.entry(address).or_default();
         *count += 1;
         *highest = epoch.max(*highest);
@@ -85,19 +85,19 @@ fn elect(words: impl Iterator<Item = SentinelVote>) -> Option<Address> {
 
 impl Sentinel {
     async fn ask(&mut self, master: &str) -> Option<SentinelVote> {
-        let asked = tokio::time::timeout(ANSWER, self.try_ask(master)).await;
-        let word = asked.unwrap_or_else(|_| Err("no answer in time".to_owned()));
-        match word {
-            Ok(word) => {
+        let asked = tokio::time::timeout(ANSWER_TIMEOUT, self.try_ask(master)).await;
+        let vote = asked.unwrap_or_else(|_| Err("no answer in time".to_owned()));
+        match vote {
+            Ok(vote) => {
                 self.silent = None;
-                Some(word)
+                Some(vote)
             }
             Err(why) => {
                 // Connect anew next time: an answer that still comes on this connection belongs to an earlier
                 // question.
                 self.connection = None;
                 if self.silent.is_none() {
-                    warn!(sentinel = %self.address, error = why, "a sentinel does not say who the master is");
+                    warn!(sentinel = %self.address, error = why, "a sentinel does not name the master");
                 }
                 self.silent = Some(why);
                 None
@@ -108,13 +108,13 @@ impl Sentinel {
     async fn try_ask(&mut self, master: &str) -> Result<SentinelVote, String> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
-            none => none.insert(open(&self.client, ANSWER).await?),
+            none => none.insert(open(&self.client, ANSWER_TIMEOUT).await?),
         };
         let mut pipe = redis::pipe();
         pipe.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(master);
         pipe.cmd("SENTINEL").arg("MASTER").arg(master);
-        let told: RedisResult<(MasterAddress, Vec<String>)> = pipe.query_async(connection).await;
-        let (address, fields) = told.map_err(|error| error.to_string())?;
+        let answers: RedisResult<(MasterAddress, Vec<String>)> = pipe.query_async(connection).await;
+        let (address, fields) = answers.map_err(|error| error.to_string())?;
         let (host, port) = address.ok_or_else(|| format!("it does not know {master:?}"))?;
         let epoch = fields.chunks(2).find(|pair| pair[0] == "config-epoch");
         let epoch = epoch.and_then(|pair| pair.get(1)?.parse().ok()).unwrap_or(0);
@@ -126,20 +126,20 @@ impl Sentinel {
 mod tests {
     use super::*;
 
-    fn word(host: &str, epoch: u64) -> SentinelVote {
+    fn vote(host: &str, epoch: u64) -> SentinelVote {
         (Address { host: host.to_owned(), port: 6379 }, epoch)
     }
 
     #[test]
     fn most_voices_count_and_among_equals_the_highest_epoch() {
-        let elected = |words: &[SentinelVote]| elect(words.iter().cloned()).map(|a| a.host);
+        let elected = |votes: &[SentinelVote]| elect(votes.iter().cloned()).map(|a| a.host);
         assert_eq!(elected(&[]), None);
-        assert_eq!(elected(&[word("old", 1)]).as_deref(), Some("old"));
-        assert_eq!(elected(&[word("new", 2), word("old", 1)]).as_deref(), Some("new"));
-        assert_eq!(elected(&[word("old", 1), word("new", 2)]).as_deref(), Some("new"));
-        let one_lies = [word("old", 1), word("elsewhere", 99), word("old", 1)];
+        assert_eq!(elected(&[vote("old", 1)]).as_deref(), Some("old"));
+        assert_eq!(elected(&[vote("new", 2), vote("old", 1)]).as_deref(), Some("new"));
+        assert_eq!(elected(&[vote("old", 1), vote("new", 2)]).as_deref(), Some("new"));
+        let one_lies = [vote("old", 1), vote("elsewhere", 99), vote("old", 1)];
         assert_eq!(elected(&one_lies).as_deref(), Some("old"));
-        let one_is_cut_off = [word("new", 2), word("new", 2), word("old", 1)];
+        let one_is_cut_off = [vote("new", 2), vote("new", 2), vote("old", 1)];
         assert_eq!(elected(&one_is_cut_off).as_deref(), Some("new"));
     }
 }

@@ -144,7 +144,7 @@ proptest! {
         noise.splice(0..0, *b"PB\x01\x00\0\0\0\0");
         let mut blob = BytesMut::from(&noise[..]);
         let _read_or_refused = decode(&sealed(&mut blob));
-        for codec in [ZSTD, ZSTD_HEADS] {
+        for codec in [CODEC_ZSTD, CODEC_ZSTD_HEADS] {
             blob[3] = codec;
             let _read_or_refused = decode(&sealed(&mut blob));
         }
@@ -154,7 +154,7 @@ proptest! {
 /// A blob with a checksum that fits its content.
 fn sealed(blob: &mut BytesMut) -> Bytes {
     let crc = checksum(blob);
-    blob[4..PREFIX].copy_from_slice(&crc.to_le_bytes());
+    blob[4..PREFIX_LEN].copy_from_slice(&crc.to_le_bytes());
     blob.clone().freeze()
 }
 
@@ -297,7 +297,10 @@ const GOLDEN_EMPTY: &[u8] = include_bytes!("../../../../tests/golden/empty-v1.bu
 
 #[test]
 fn golden_files_are_read_as_ever() {
-    assert_eq!((GOLDEN_PLAIN[3], GOLDEN_ZSTD[3], GOLDEN_HEADS[3]), (PLAIN, ZSTD, ZSTD_HEADS));
+    assert_eq!(
+        (GOLDEN_PLAIN[3], GOLDEN_ZSTD[3], GOLDEN_HEADS[3]),
+        (CODEC_PLAIN, CODEC_ZSTD, CODEC_ZSTD_HEADS)
+    );
     assert_eq!(decode(&Bytes::from_static(GOLDEN_HEADS)), Ok(noisy_sample()));
     assert_eq!(decode(&Bytes::from_static(GOLDEN_PLAIN)), Ok(sample()));
     assert_eq!(decode(&Bytes::from_static(GOLDEN_ZSTD)), Ok(long_sample()));
@@ -321,12 +324,12 @@ fn what_is_compressed_follows_what_it_brings() {
     let text = |n: usize| if n < 50 { order(n) } else { noise(n) };
     let one = |_| b"no".to_vec();
     for (bundle, codec) in [
-        (many(1, one), PLAIN),
-        (many(8, order), ZSTD),
-        (many(60, order), ZSTD),
-        (many(60, text), ZSTD),
-        (many(20, noise), ZSTD_HEADS),
-        (many(100, noise), ZSTD_HEADS),
+        (many(1, one), CODEC_PLAIN),
+        (many(8, order), CODEC_ZSTD),
+        (many(60, order), CODEC_ZSTD),
+        (many(60, text), CODEC_ZSTD),
+        (many(20, noise), CODEC_ZSTD_HEADS),
+        (many(100, noise), CODEC_ZSTD_HEADS),
     ] {
         let blob = encode(&bundle);
         assert_eq!(blob[3], codec, "{} messages", bundle.entries.len());
@@ -356,13 +359,13 @@ fn every_truncation_and_every_flipped_bit_is_an_error() {
 fn no_content_under_a_fitting_checksum_makes_the_reader_panic() {
     for golden in [GOLDEN_PLAIN, GOLDEN_ZSTD] {
         let mut refused = 0;
-        for bit in (0..golden.len() * 8).filter(|bit| !(4..PREFIX).contains(&(bit / 8))) {
+        for bit in (0..golden.len() * 8).filter(|bit| !(4..PREFIX_LEN).contains(&(bit / 8))) {
             let mut flipped = BytesMut::from(golden);
             flipped[bit / 8] ^= 1 << (bit % 8);
             refused += u32::from(decode(&sealed(&mut flipped)).is_err());
         }
         assert!(refused > 100, "most flips are still seen: {refused}");
-        for len in PREFIX..golden.len() {
+        for len in PREFIX_LEN..golden.len() {
             let mut cut = BytesMut::from(&golden[..len]);
             assert!(decode(&sealed(&mut cut)).is_err(), "cut at {len}");
         }

@@ -18,12 +18,12 @@ async fn full() -> (Redis, StoreFixture) {
     fixture.keep(vec![named("far", far(), "f1"), named("gone", far(), "f2")]).await;
     fixture.cancel("gone").await;
     fixture.write(vec![postdate::store::WriteOp::DeadLetter(dead_letter(unnamed(past(), "d")))]).await;
-    assert_eq!(audit(&fixture).await, clean(), "nothing is wrong with a good store");
+    assert_eq!(scrub(&fixture).await, clean(), "nothing is wrong with a good store");
     (redis, fixture)
 }
 
-async fn audit(fixture: &StoreFixture) -> ScrubReport {
-    fixture.store.scrub(P).await.expect("audited")
+async fn scrub(fixture: &StoreFixture) -> ScrubReport {
+    fixture.store.scrub(P).await.expect("scrubbed")
 }
 
 /// The bundle that holds this name.
@@ -34,9 +34,9 @@ async fn bundle_of(fixture: &StoreFixture, name: &str) -> String {
 
 /// Audits to the end, and then there is nothing more to mend and nothing wrong.
 async fn mended(fixture: &StoreFixture) -> ScrubReport {
-    let report = audit(fixture).await;
+    let report = scrub(fixture).await;
     assert!(!report.is_clean());
-    assert_eq!(audit(fixture).await, clean(), "once is enough: {report:?}");
+    assert_eq!(scrub(fixture).await, clean(), "once is enough: {report:?}");
     fixture.check().await;
     report
 }
@@ -75,11 +75,11 @@ async fn a_live_claim_without_its_blob_is_its_holders_and_an_expired_one_is_remo
     for c in &claimed {
         fixture.command::<i64>(&["DEL", &fixture.key(&format!("b:{}", c.claim.id))]).await;
     }
-    let report = audit(&fixture).await;
+    let report = scrub(&fixture).await;
     assert_eq!(report.lost, [claimed[1].claim.id.clone()], "only the expired one");
     let s: i64 = fixture.command(&["ZCARD", &fixture.key("claims")]).await;
     assert_eq!(s, 1);
-    assert_eq!(audit(&fixture).await.lost, []);
+    assert_eq!(scrub(&fixture).await.lost, []);
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn a_blob_that_lost_its_entry_is_due_again_at_its_time_and_says_that_it_ma
     {
         assert_eq!(fixture.command::<i64>(&["ZREM", &fixture.key(key), id]).await, 1);
     }
-    let report = audit(&fixture).await;
+    let report = scrub(&fixture).await;
     let mut restored: Vec<_> = report.restored.iter().map(ToString::to_string).collect();
     let mut expected = vec![far_one.clone(), near.clone()];
     restored.sort();
@@ -113,7 +113,7 @@ async fn a_blob_that_lost_its_entry_is_due_again_at_its_time_and_says_that_it_ma
 #[tokio::test]
 async fn what_stands_beside_a_bundle_that_lost_its_entry_waits_for_it_to_be_found() {
     let (_redis, fixture) = full().await;
-    // Too many keys for one audit to pass by all of them.
+    // Too many keys for one scrub to pass by all of them.
     for n in 0..20 {
         let mut mset = redis::cmd("MSET");
         for m in 0..1000 {
@@ -124,15 +124,15 @@ async fn what_stands_beside_a_bundle_that_lost_its_entry_waits_for_it_to_be_foun
     let id = bundle_of(&fixture, "far").await;
     let due = fixture.key(&format!("due:{}", &id[..id.rfind('/').expect("a shelf")]));
     fixture.command::<i64>(&["ZREM", &due, &id]).await;
-    let mut audits = 0;
-    while audit(&fixture).await.restored.is_empty() {
-        audits += 1;
-        assert!(audits < 30, "found within a round through the key space");
+    let mut scrubs = 0;
+    while scrub(&fixture).await.restored.is_empty() {
+        scrubs += 1;
+        assert!(scrubs < 30, "found within a round through the key space");
     }
     let s = fixture.check().await;
     assert_eq!(s.gone[&id], "01", "what was cancelled stays so");
     assert_eq!(fixture.cancel("far").await, WriteResult::Cancelled, "and its name means it");
-    audit(&fixture).await;
+    scrub(&fixture).await;
     fixture.check().await;
 }
 
@@ -145,7 +145,7 @@ async fn a_blob_on_its_way_in_is_left_alone() {
     let to = fixture.key(&format!("b:{other}"));
     fixture.command::<i64>(&["COPY", &from, &to]).await;
     fixture.command::<i64>(&["EXPIRE", &to, "100"]).await;
-    assert_eq!(audit(&fixture).await, clean());
+    assert_eq!(scrub(&fixture).await, clean());
     assert_eq!(fixture.check().await.passing.len(), 1);
 }
 
@@ -220,7 +220,7 @@ async fn interleaving_19_counts_are_set_right_while_others_work() {
     });
     let mut rounds = 0;
     while !working.is_finished() {
-        let report = audit(&busy).await;
+        let report = scrub(&busy).await;
         assert!(report.is_clean(), "nothing was wrong: {report:?}");
         rounds += 1;
     }
@@ -230,27 +230,27 @@ async fn interleaving_19_counts_are_set_right_while_others_work() {
 }
 
 #[tokio::test]
-async fn a_large_partition_is_audited_in_parts_until_all_of_it_was_seen() {
+async fn a_large_partition_is_scrubbed_in_parts_until_all_of_it_was_seen() {
     let redis = Redis::start().await;
     let fixture = StoreFixture::on(&redis, 1).await;
     let ops = |n: i64| (0..48).map(|m| keep(vec![unnamed(past().plus(n * 48 + m), "x")])).collect::<Vec<_>>();
     for n in 0..45 {
         fixture.write(ops(n)).await;
     }
-    // The last of 2160 bundles: behind what one audit looks at.
+    // The last of 2160 bundles: behind what one scrub looks at.
     let shelf = fixture.heads().await.remove(0).due_set;
     let last: Vec<String> =
         fixture.command(&["ZRANGE", &fixture.key(&format!("due:{shelf}")), "-1", "-1"]).await;
     fixture.command::<i64>(&["DEL", &fixture.key(&format!("b:{}", last[0]))]).await;
-    assert_eq!(audit(&fixture).await.lost.len(), 0, "too much for one audit");
-    let second = audit(&fixture).await;
+    assert_eq!(scrub(&fixture).await.lost.len(), 0, "too much for one audit");
+    let second = scrub(&fixture).await;
     assert_eq!(second.lost.iter().map(ToString::to_string).collect::<Vec<_>>(), last);
     assert_eq!(sweep(&fixture.store, P, LONG, false).await, Ok(SweepOutcome::default()));
 }
 
 /// Cost of a scrub for Redis, for docs/store.md: shown with --nocapture.
 #[tokio::test]
-async fn an_audit_is_a_few_commands_a_bundle() {
+async fn a_scrub_is_a_few_commands_a_bundle() {
     let redis = Redis::start().await;
     let fixture = StoreFixture::on(&redis, 1).await;
     let mut stored = 0;
@@ -261,7 +261,7 @@ async fn an_audit_is_a_few_commands_a_bundle() {
             stored += 20;
         }
         fixture.command::<()>(&["CONFIG", "RESETSTAT"]).await;
-        assert!(audit(&fixture).await.is_clean());
+        assert!(scrub(&fixture).await.is_clean());
         let info: String = fixture.command(&["INFO", "commandstats"]).await;
         let mut calls = 0;
         let mut micros = 0;
