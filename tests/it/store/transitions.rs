@@ -246,7 +246,7 @@ async fn a_divided_bundle_leaves_its_parts_where_they_belong() {
     assert_eq!(fixture.divide(division).await, SettleAnswer::Stale, "it is nobody's any more");
     fixture.check().await;
 
-    // What is born claimed is settled like any other.
+    // A bundle that is born claimed is settled like any other.
     let settled = postdate::store::Settlement {
         claim: born[0].clone(),
         names: vec![("held".into(), 0)],
