@@ -187,7 +187,7 @@ async fn what_is_no_bundle_or_stands_twice_is_removed_once() {
     assert_eq!((s.due.len(), s.claims.len()), (1, 2));
     assert_eq!(
         fixture.settle(&claimed[0]).await,
-        postdate::store::SettleAnswer::Done(vec![]),
+        postdate::store::SettleAnswer::Applied(vec![]),
         "it is its holder's"
     );
     fixture.check().await;
