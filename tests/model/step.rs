@@ -105,7 +105,7 @@ impl World {
                 self.judge(&publication, DeliveryState::Rejected);
             }
             _ => {
-                // What a dead one sent is lost for nothing.
+                // A publication of a dead actor becomes unknown without using up the budget.
                 if self.judge(&publication, DeliveryState::Unknown) {
                     self.left.unknowns -= 1;
                 }

@@ -1,4 +1,5 @@
-//! One call to Redis: the names of its keys and of messages, its script, the number that makes it harmless to repeat, and its reply.
+//! One call to Redis: the names of its keys and of messages, its script, the number that makes it harmless to repeat,
+//! and its reply.
 
 pub(super) mod keys;
 pub(super) mod names;

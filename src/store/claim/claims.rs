@@ -198,12 +198,12 @@ impl Store {
         let ends = Instant::now() + SWEEP_DEADLINE;
         // A read that took longer says nothing about who could extend claims meanwhile.
         let read_time = Duration::from_millis(lease_ms / 2).clamp(SWEEP_READ_MIN, SWEEP_READ_MAX);
-        let Ok(works) = timeout(read_time, self.read_sweep_work(partitions, lease_ms, thorough)).await else {
+        let Ok(found) = timeout(read_time, self.read_sweep_work(partitions, lease_ms, thorough)).await else {
             return partitions.iter().map(|&p| (p, Err(late("search for expired claims")))).collect();
         };
-        let works: Vec<(Partition, Result<SweepWork, StoreError>)> =
-            partitions.iter().copied().zip(works).collect();
-        let sweeps = stream::iter(works).map(|(p, work)| async move {
+        let found: Vec<(Partition, Result<SweepWork, StoreError>)> =
+            partitions.iter().copied().zip(found).collect();
+        let sweeps = stream::iter(found).map(|(p, work)| async move {
             match work {
                 Ok(work) => (p, self.sweep_found(p, work, lease_ms, paused.contains(&p)).await),
                 Err(why) => (p, Err(why)),
@@ -248,13 +248,13 @@ impl Store {
             }
         }
         let mut seen = self.0.side.gather(commands).await.into_iter();
-        let mut works = Vec::with_capacity(partitions.len());
+        let mut all_work = Vec::with_capacity(partitions.len());
         for _ in partitions {
             let found: Result<Vec<Value>, StoreError> =
                 seen.by_ref().take(if thorough { 3 } else { 1 }).collect();
-            works.push(found.and_then(SweepWork::read));
+            all_work.push(found.and_then(SweepWork::read));
         }
-        works
+        all_work
     }
 
     /// Sweeps one partition by what the read has found.

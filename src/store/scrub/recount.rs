@@ -57,16 +57,16 @@ impl Store {
         for _ in 0..RECOUNT_ATTEMPTS {
             let counted = self.count(p, queues).await?;
             let after = self.progress(p, living.as_ref(), report).await?;
-            let said_after = self.stored(p).await?;
-            let error = error_of(&counted, &stored, &said_after);
-            let rested = before == after && stored == said_after;
+            let stored_after = self.stored(p).await?;
+            let error = error_of(&counted, &stored, &stored_after);
+            let rested = before == after && stored == stored_after;
             if rested {
                 report.counts = self.correct(p, &after, queues, error, report).await?;
                 return Ok(());
             }
             errors.push((error, counted));
             before = after;
-            stored = said_after;
+            stored = stored_after;
         }
         let far = far_in_all(&errors);
         let some = !far.is_empty();

@@ -104,7 +104,7 @@ async fn a_key_of_the_wrong_type_refuses_before_any_write() {
             held_keys: Vec::new(),
         };
         damaged(&fixture, spoilt, fixture.store.divide(&division)).await;
-        // Whether they are there is not asked before all is as it should be.
+        // The scripts check all types before they look for a dead letter: an unknown id will do.
         let id = DeadId::parse("orders.attempts.0.n.1").expect("an id");
         damaged(&fixture, spoilt, fixture.store.redrive(&id, &bundle(vec![unnamed(past(), "d")]))).await;
         damaged(&fixture, spoilt, fixture.store.drop_dead(&[id])).await;

@@ -11,7 +11,7 @@ use super::fixture::*;
 use super::proxy::Proxy;
 use crate::support::Redis;
 
-fn dead_letter(route: &str, reason: DeadReason, body: &str) -> WriteOp {
+fn write_dead(route: &str, reason: DeadReason, body: &str) -> WriteOp {
     let route = RouteName::new(route).expect("a name");
     WriteOp::DeadLetter(DeadLetter { route, reason, bundle: bundle(vec![unnamed(past(), body)]), raw: None })
 }
@@ -46,10 +46,10 @@ async fn pages_are_in_order_over_all_partitions_and_routes_whatever_their_size()
     for n in 0..20 {
         for p in fixture.store.partitions().all() {
             let ops = vec![
-                dead_letter("orders", DeadReason::Attempts, &format!("a{n}")),
-                dead_letter("orders", DeadReason::Unroutable, &format!("u{n}")),
-                dead_letter("orders", INVALID, &format!("i{n}")),
-                dead_letter("mail", INVALID, &format!("m{n}")),
+                write_dead("orders", DeadReason::Attempts, &format!("a{n}")),
+                write_dead("orders", DeadReason::Unroutable, &format!("u{n}")),
+                write_dead("orders", INVALID, &format!("i{n}")),
+                write_dead("mail", INVALID, &format!("m{n}")),
             ];
             fixture.store.write(p, ops).await.expect("written");
         }
@@ -86,7 +86,7 @@ async fn pages_are_in_order_over_all_partitions_and_routes_whatever_their_size()
 async fn more_of_one_millisecond_than_a_page_holds_are_all_seen() {
     let fixture = StoreFixture::shared().await;
     // One script has one time.
-    let ops = (0..48).map(|n| dead_letter("orders", DeadReason::Attempts, &format!("{n}"))).collect();
+    let ops = (0..48).map(|n| write_dead("orders", DeadReason::Attempts, &format!("{n}"))).collect();
     fixture.write(ops).await;
     assert_eq!(pages(&fixture, &DeadFilter::default(), 1).await.len(), 48);
 }
@@ -116,7 +116,7 @@ async fn a_redriven_name_is_its_own_again_unless_it_is_taken() {
 #[tokio::test]
 async fn a_redrive_rings_and_is_claimed_at_once() {
     let fixture = StoreFixture::shared().await;
-    fixture.write(vec![dead_letter("orders", DeadReason::Attempts, "d")]).await;
+    fixture.write(vec![write_dead("orders", DeadReason::Attempts, "d")]).await;
     fixture.store.wake().take(0);
     let id = only(&fixture).await;
     assert_eq!(fixture.store.redrive(&id, &bundle(vec![unnamed(past(), "d")])).await, Ok(true));
@@ -130,7 +130,7 @@ async fn interleaving_33_a_redrive_or_a_drop_whose_reply_is_lost_is_applied_once
     let redis = Redis::shared().await;
     let proxy = Proxy::before(redis).await;
     let fixture = proxy.fixture(redis).await;
-    let keep_dead = async |body| fixture.write(vec![dead_letter("orders", DeadReason::Attempts, body)]).await;
+    let keep_dead = async |body| fixture.write(vec![write_dead("orders", DeadReason::Attempts, body)]).await;
     keep_dead("warm").await;
     let id = only(&fixture).await;
     fixture.store.redrive(&id, &bundle(vec![unnamed(far(), "warm")])).await.expect("redriven");
@@ -154,7 +154,7 @@ async fn two_who_redrive_the_same_letter_publish_it_once() {
     let fixture = StoreFixture::shared().await;
     let other = fixture.another();
     for _ in 0..50 {
-        fixture.write(vec![dead_letter("orders", DeadReason::Attempts, "d")]).await;
+        fixture.write(vec![write_dead("orders", DeadReason::Attempts, "d")]).await;
         let id = only(&fixture).await;
         let again = bundle(vec![unnamed(far(), "d")]);
         let (a, b) = tokio::join!(fixture.store.redrive(&id, &again), other.store.redrive(&id, &again));
@@ -186,7 +186,7 @@ async fn what_cannot_be_read_is_shown_as_such_and_can_be_dropped() {
 #[tokio::test]
 async fn a_grave_or_a_blob_of_the_wrong_type_refuses_before_any_write() {
     let fixture = StoreFixture::shared().await;
-    fixture.write(vec![dead_letter("orders", DeadReason::Attempts, "d")]).await;
+    fixture.write(vec![write_dead("orders", DeadReason::Attempts, "d")]).await;
     let id = only(&fixture).await;
     let again = bundle(vec![unnamed(past(), "d")]);
     for spoilt in ["dead:orders".to_owned(), format!("d:{id}")] {

@@ -77,7 +77,7 @@ async fn only_what_was_delivered_is_remembered() {
         delivered: vec!["delivered".into()],
         freed: vec![("dead".into(), 1), ("delivered".into(), 3)],
         remainders: vec![postdate::store::Remainder {
-            fresh,
+            new_bundle: fresh,
             from: vec![2],
             lease_ms: None,
             expiries: 0,

@@ -140,7 +140,10 @@ async fn a_settle_and_a_divide_whose_reply_is_lost_answer_that_they_were_theirs(
     fixture.keep(vec![named("n", past(), "n"), unnamed(past(), "u")]).await;
     let claimed = fixture.claim(LONG).await.remove(0);
     let held = postdate::store::Remainder {
-        fresh: postdate::store::NewBundle { route: route(), bundle: bundle(vec![named("n", past(), "n")]) },
+        new_bundle: postdate::store::NewBundle {
+            route: route(),
+            bundle: bundle(vec![named("n", past(), "n")]),
+        },
         from: vec![0],
         lease_ms: Some(LONG),
         expiries: 0,

@@ -155,7 +155,7 @@ async fn a_holder_whose_time_ran_out_with_claims_in_hand_has_lost_them() {
     let claimed = first.claims.remove(0);
     assert_eq!(first.fail(&claimed, past()).await.0, SettleAnswer::Stale);
     let taken = first.take(LONG).await.expect("it is the owner again");
-    assert_eq!(taken.held_keys, Some(Vec::new()), "what is stale held_keys no key");
+    assert_eq!(taken.held_keys, Some(Vec::new()), "what is stale holds no key");
     assert_eq!(taken.claimed.len(), 1);
 }
 

@@ -231,8 +231,8 @@ async fn a_look_shows_the_earliest_shelves_of_what_is_open_and_says_where_there_
     }
     let closed = fixture.store.due_heads(&[P], due(149), far(), &|_| false).await.expect("looked");
     assert_eq!(closed.heads.iter().map(|head| head.due).collect::<Vec<_>>(), [due(0)]);
-    assert_eq!(closed.heads[0].line(), (P, "orders".to_owned()));
-    let beyond = closed.beyond[&closed.heads[0].line()];
+    assert_eq!(closed.heads[0].partition_route(), (P, "orders".to_owned()));
+    let beyond = closed.beyond[&closed.heads[0].partition_route()];
     assert!(beyond > due(0) && beyond <= due(1), "the next slice's begin: {beyond}");
     let mut seen = Vec::new();
     let mut looks = 0;

@@ -7,7 +7,7 @@ use super::fixture::StoreFixture;
 
 fn presence(name: &str, held: &[u16]) -> ReplicaStatus {
     let held = held.iter().copied().map(Partition).collect();
-    ReplicaStatus { name: name.to_owned(), heartbeat_ms: 1000, held, ..ReplicaStatus::default() }
+    ReplicaStatus { name: name.to_owned(), heartbeat_ms: 1000, partitions: held, ..ReplicaStatus::default() }
 }
 
 /// A beat that is answered by the store that it knows.
@@ -96,8 +96,8 @@ async fn interleaving_25_an_older_copy_is_known_by_its_beats_and_everybody_hears
     let (again, silence, _) = beat(&fixture, &here, &known).await;
     assert!(again.rolled_back_at >= of_other.rolled_back_at && silence.is_some());
     let (late, _, _) = beat(&fixture.another(), &there, &KnownStore::default()).await;
-    assert_eq!(late.changed, again.rolled_back_at, "one that comes later hears of it too");
-    assert_eq!(beat(&fixture, &here, &again).await.0.changed, again.rolled_back_at, "once is enough");
+    assert_eq!(late.rolled_back_at, again.rolled_back_at, "one that comes later hears of it too");
+    assert_eq!(beat(&fixture, &here, &again).await.0.rolled_back_at, again.rolled_back_at, "once is enough");
 }
 
 #[tokio::test]

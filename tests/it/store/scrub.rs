@@ -187,7 +187,7 @@ async fn what_is_no_bundle_or_stands_twice_is_removed_once() {
     assert_eq!((s.due.len(), s.claims.len()), (1, 2));
     assert_eq!(
         fixture.settle(&claimed[0]).await,
-        postdate::store::SettleAnswer::Done(vec![]),
+        postdate::store::SettleAnswer::Applied(vec![]),
         "it is its holder's"
     );
     fixture.check().await;
@@ -269,7 +269,7 @@ async fn a_scrub_is_a_few_commands_a_bundle() {
             let Some((_, rest)) = line.split_once(":calls=") else { continue };
             let (count, rest) = rest.split_once(",usec=").expect("microseconds");
             calls += count.parse::<i64>().expect("a count");
-            // What scripts call is counted by itself and within them: an upper bound.
+            // Commands of scripts are counted on their own and within the scripts: an upper bound.
             micros += rest.split(',').next().expect("a number").parse::<i64>().expect("a number");
         }
         println!("{bundles} bundles of ten: {calls} commands, {micros} us of redis");

@@ -9,7 +9,7 @@ use super::fixture::*;
 
 use WriteResult::{Cancelled, Duplicate, InFlight, Replaced, Rescheduled, Stored, TooLate, Unknown};
 
-fn dead_letter(body: &str) -> DeadLetter {
+fn dead_of(body: &str) -> DeadLetter {
     dead_letter(unnamed(past(), body))
 }
 
@@ -182,7 +182,7 @@ async fn a_batch_longer_than_a_call_is_cut_and_answered_in_order() {
         ops.push(keep(vec![named(&format!("n{n}"), past().plus(n), "x")]));
         if n % 40 == 7 {
             ops.push(reschedule(&format!("n{n}"), far(), "y"));
-            ops.push(WriteOp::DeadLetter(dead_letter("z")));
+            ops.push(WriteOp::DeadLetter(dead_of("z")));
         }
     }
     let results = fixture.write(ops).await;
@@ -196,9 +196,7 @@ async fn a_batch_longer_than_a_call_is_cut_and_answered_in_order() {
 async fn a_buried_message_is_kept_with_its_reason_in_its_id() {
     let fixture = StoreFixture::shared().await;
     assert_eq!(
-        fixture
-            .write(vec![WriteOp::DeadLetter(dead_letter("x")), WriteOp::DeadLetter(dead_letter("x"))])
-            .await,
+        fixture.write(vec![WriteOp::DeadLetter(dead_of("x")), WriteOp::DeadLetter(dead_of("x"))]).await,
         [[Stored], [Stored]]
     );
     let s = fixture.check().await;
@@ -233,7 +231,7 @@ async fn a_divided_bundle_leaves_its_parts_where_they_belong() {
         delivered: vec![],
         freed: vec![("confirmed".into(), 0), ("dead".into(), 3)],
         remainders: vec![back, held],
-        dead: vec![dead_letter("dead")],
+        dead: vec![dead_of("dead")],
         held_keys: Vec::new(),
     };
     let SettleAnswer::Applied(born) = fixture.divide(division.clone()).await else { panic!("it was ours") };
@@ -246,7 +244,7 @@ async fn a_divided_bundle_leaves_its_parts_where_they_belong() {
     assert_eq!(fixture.divide(division).await, SettleAnswer::Stale, "it is nobody's any more");
     fixture.check().await;
 
-    // What is born claimed is settled like any other.
+    // A bundle that is born claimed is settled like any other.
     let settled = postdate::store::Settlement {
         claim: born[0].clone(),
         names: vec![("held".into(), 0)],
@@ -273,7 +271,7 @@ async fn a_stale_token_only_notes_what_is_confirmed() {
         delivered: vec![],
         freed: vec![],
         remainders: vec![],
-        dead: vec![dead_letter("b")],
+        dead: vec![dead_of("b")],
         held_keys: Vec::new(),
     };
     assert_eq!(fixture.divide(stale).await, SettleAnswer::Stale);

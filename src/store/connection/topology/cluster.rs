@@ -104,7 +104,7 @@ async fn ask(
     })
 }
 
-/// Reads `CLUSTER SLOT_COUNT`: per range its first and last slot, its master, its replicas.
+/// Reads `CLUSTER SLOTS`: per range its first and last slot, its master, its replicas.
 fn read_slots(answer: &Value, asked: &Address) -> Option<NodeView> {
     let Value::Array(rows) = answer else { return None };
     let mut view = NodeView::default();
