@@ -14,7 +14,7 @@ use tracing::{debug, trace, warn};
 
 use super::assignment::StartPosition;
 use super::group_contact::GroupContact;
-use super::group_state::{GroupSetup, ReadProgress};
+use super::group_state::{ConsumerPhase, GroupSetup, ReadProgress};
 use super::rebalance::{GroupClient, GroupContext};
 use super::{KafkaDependencies, record};
 use crate::backoff::Backoff;
@@ -110,8 +110,8 @@ impl<S: Sink> GroupConsumer<S> {
             if self.setup.deps.shutdown.is_draining() {
                 break ConsumerExit::Stopped;
             }
-            if let Some(why) = consumer.context().state.lock().broken.take() {
-                break ConsumerExit::Broken(why);
+            if let ConsumerPhase::Broken(why) = &consumer.context().state.lock().phase {
+                break ConsumerExit::Broken(why.clone());
             }
             if poll(&consumer, poll_timeout) {
                 poll_timeout = poll_timeout.min(POLL_TIMEOUT);
@@ -147,7 +147,7 @@ fn leave<S: Sink>(consumer: GroupClient<S>, end: &ConsumerExit) {
     };
     context.drain_partitions(&consumer, &keys, at_most);
     let mut state = context.state.lock();
-    state.closing = true;
+    state.phase = ConsumerPhase::Leaving;
     state.assignments.clear();
     drop(state);
     unsubscribe(&consumer);

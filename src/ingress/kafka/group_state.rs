@@ -57,6 +57,19 @@ pub(super) enum ReadProgress {
     Idle,
 }
 
+/// The phases of a consumer's life, in their order.
+#[derive(Debug, Default)]
+pub(super) enum ConsumerPhase {
+    /// The consumer takes the partitions that the group gives it, and reads them.
+    #[default]
+    Consuming,
+    /// The consumer must be restarted, for this reason. It still answers rebalances as before, until its thread
+    /// notices.
+    Broken(String),
+    /// The consumer leaves the group. It takes no more partitions, and drains none that are revoked.
+    Leaving,
+}
+
 /// The part of a consumer that changes, and dies with it.
 #[derive(Default)]
 pub(super) struct GroupState {
@@ -65,14 +78,11 @@ pub(super) struct GroupState {
     last_found: usize,
     /// The group has given this consumer its partitions, perhaps none, and has not taken all of them back.
     pub(super) is_member: bool,
-    /// The consumer leaves the group: further news about partitions does not matter.
-    pub(super) closing: bool,
+    pub(super) phase: ConsumerPhase,
     /// Partitions of this consumer whose start position is not known yet.
     pub(super) unplaced: Vec<TopicPartition>,
     /// Monotonic microseconds of the next lookup of these.
     pub(super) next_lookup_us: i64,
-    /// The reason why the consumer must be restarted.
-    pub(super) broken: Option<String>,
     /// Monotonic microseconds of the last lookup of all commits.
     pub(super) verified_us: i64,
     /// Monotonic microseconds until which commits rest, because the last answer was late.
@@ -86,6 +96,18 @@ pub(super) struct GroupState {
 }
 
 impl GroupState {
+    /// Asks for a restart, unless the consumer leaves anyway.
+    pub(super) fn mark_broken(&mut self, why: String) {
+        if !self.is_leaving() {
+            self.phase = ConsumerPhase::Broken(why);
+        }
+    }
+
+    /// Reports whether the consumer leaves the group.
+    pub(super) fn is_leaving(&self) -> bool {
+        matches!(self.phase, ConsumerPhase::Leaving)
+    }
+
     /// The assignment of a partition.
     pub(super) fn find(&mut self, topic: &str, partition: i32) -> Option<&mut Assignment> {
         let is_it = |a: &Assignment| a.partition == partition && *a.topic == *topic;

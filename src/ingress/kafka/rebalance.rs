@@ -23,11 +23,13 @@ const REVOKE_DRAIN_LIMIT: Duration = Duration::from_secs(2);
 /// Longest wait for a position from the brokers.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The context of the client library's callbacks: the setup and the state of one consumer.
 pub(super) struct GroupContext<S> {
     pub(super) setup: Arc<GroupSetup<S>>,
     pub(super) state: Mutex<GroupState>,
 }
 
+/// The client library's consumer.
 pub(super) type GroupClient<S> = BaseConsumer<GroupContext<S>>;
 
 impl<S: Sink> GroupContext<S> {
@@ -38,7 +40,7 @@ impl<S: Sink> GroupContext<S> {
     fn assign(&self, consumer: &GroupClient<S>, offered: &TopicPartitionList) {
         {
             let mut state = self.state.lock();
-            if state.closing {
+            if state.is_leaving() {
                 // Take nothing: the offer is taken back soon, and nobody need ask for start positions.
                 state.unplaced.extend(partitions(offered));
                 drop(state);
@@ -50,7 +52,7 @@ impl<S: Sink> GroupContext<S> {
             state.is_member = true;
         }
         if let Err(error) = self.start_partitions(consumer, partitions(offered), ANSWER_TIMEOUT) {
-            self.state.lock().broken = Some(format!("partitions cannot be taken: {error}"));
+            self.state.lock().mark_broken(format!("partitions cannot be taken: {error}"));
             self.assign_nothing(consumer);
         }
     }
@@ -66,7 +68,7 @@ impl<S: Sink> GroupContext<S> {
         let keys = partitions(revoked);
         if consumer.assignment_lost() {
             self.state.lock().is_member = false;
-        } else if !self.state.lock().closing {
+        } else if !self.state.lock().is_leaving() {
             self.drain_partitions(consumer, &keys, REVOKE_DRAIN_LIMIT);
         }
         let taken = {
@@ -79,7 +81,7 @@ impl<S: Sink> GroupContext<S> {
         };
         let taken = list(taken.iter().map(|(topic, partition)| (topic.as_str(), *partition)));
         if let Err(error) = consumer.incremental_unassign(&taken) {
-            self.state.lock().broken = Some(format!("partitions cannot be let go: {error}"));
+            self.state.lock().mark_broken(format!("partitions cannot be let go: {error}"));
         }
     }
 
@@ -151,7 +153,7 @@ impl<S: Sink> ClientContext for GroupContext<S> {
             ) => self.report_trouble(reason),
             Some(RDKafkaErrorCode::Fatal) => {
                 error!(consumer = %self.setup.owner, reason, "kafka consumer failed for good, starting another");
-                self.state.lock().broken = Some(reason.to_owned());
+                self.state.lock().mark_broken(reason.to_owned());
             }
             _ => self.setup.suspicion.error(&error, reason),
         }

@@ -73,7 +73,7 @@ impl<S: Sink> GroupContext<S> {
         let mut state = self.state.lock();
         state.next_lookup_us = ended + LOOKUP_INTERVAL_US.max((ended - now) * LOOKUP_REST_FACTOR);
         if let Err(error) = outcome {
-            state.broken = Some(format!("partitions cannot be taken: {error}"));
+            state.mark_broken(format!("partitions cannot be taken: {error}"));
         }
     }
 
@@ -86,7 +86,7 @@ impl<S: Sink> GroupContext<S> {
         offered: Vec<TopicPartition>,
         at_most: Duration,
     ) -> (Vec<(TopicPartition, StartPosition)>, Vec<TopicPartition>) {
-        if offered.is_empty() || self.state.lock().closing {
+        if offered.is_empty() || self.state.lock().is_leaving() {
             return (Vec::new(), Vec::new());
         }
         let asked = list(offered.iter().map(|(topic, partition)| (topic.as_str(), *partition)));
