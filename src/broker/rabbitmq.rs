@@ -12,7 +12,7 @@ pub use convert::{TooLong, from_amqp, to_amqp, wire_len};
 pub use examine::QueueOrExchange;
 pub use fault::{AmqpFault, FaultKind};
 pub use lookup::{look_for_exchange, look_for_queue, short_name};
-pub use supervisor::{Broker, ConnectionHandle, DEADLINE, LiveConnection, SharedConnection, within};
+pub use supervisor::{ANSWER_DEADLINE, Broker, ConnectionHandle, LiveConnection, SharedConnection, within};
 
 use crate::domain::Secret;
 

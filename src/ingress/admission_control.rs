@@ -33,6 +33,7 @@ const COUNT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Invalid dead letters that one step drops.
 const TRIM_BATCH: usize = 1000;
 
+/// Counts all routes, and sets their gates by the counts.
 struct AdmissionController {
     routes: Vec<Arc<Route>>,
     store: Store,
@@ -137,7 +138,8 @@ impl AdmissionController {
                 () = self.pauses.changed() => self.set_gates(),
                 () = count_now.notified(), if !wanted => wanted = true,
                 () = &mut ready, if wants => {
-                    pause = if self.recount().await { MIN_RECOUNT_INTERVAL } else { COUNT_INTERVAL.min(2 * pause) };
+                    let has_capacity = self.recount().await;
+                    pause = if has_capacity { MIN_RECOUNT_INTERVAL } else { COUNT_INTERVAL.min(2 * pause) };
                     wanted = false;
                     stale = false;
                     ready.set(tokio::time::sleep(pause));

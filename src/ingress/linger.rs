@@ -40,6 +40,7 @@ pub(super) struct LingerBuffer {
     state: Mutex<LingerState>,
 }
 
+/// The contents and counters of a buffer.
 #[derive(Default)]
 struct LingerState {
     buffered: Option<BufferedWork>,
@@ -242,9 +243,10 @@ mod tests {
         assert!(stored.len() > 1 && stored.len() <= FLUSH_PARTITIONS, "{stored:?}");
         assert!(buffer.flush(generation).is_none(), "they have left");
         // The rate was high just now, so the next messages linger as well. Later, at a low rate, none does.
-        assert!(
-            matches!(buffer.offer(messages(50), UnixMs(0), 100_000), Offer::StartTimer(next) if next != generation)
-        );
+        let Offer::StartTimer(next) = buffer.offer(messages(50), UnixMs(0), 100_000) else {
+            panic!("the first of the next generation")
+        };
+        assert_ne!(next, generation);
         assert!(buffer.flush(generation + 1).is_some());
         assert!(matches!(buffer.offer(messages(50), UnixMs(0), 900_000), Offer::Bypass(_)));
     }

@@ -86,7 +86,7 @@ impl<T> RetryQueue<T> {
     }
 
     /// Puts failed messages back in front, in order. All messages go one by one from then on.
-    fn refused(&mut self, again: Vec<T>) {
+    fn put_back(&mut self, again: Vec<T>) {
         self.singly = true;
         for one in again.into_iter().rev() {
             self.waiting.push_front(one);
@@ -127,14 +127,14 @@ impl PassThroughPublisher {
                 () = shutdown.draining() => if !pauses.may_publish(route.name.as_str()) { return },
                 () = pauses.until_publishing(route.name.as_str()) => {}
             }
-            let Some(refused) = self.once(route, next, shutdown).await else { return };
-            let FailedRound { back, wait_until, work } = self.judge(route, refused);
+            let Some(refused) = self.publish_once(route, next, shutdown).await else { return };
+            let FailedRound { back, wait_until, work } = self.decide_round(route, refused);
             self.submitter.submit_all(work).await;
             let Some(at) = wait_until else {
                 self.wait.end();
                 continue;
             };
-            queue.refused(back);
+            queue.put_back(back);
             let wait_ms = at.since(self.submitter.store.clock().now()).max(1);
             tokio::select! {
                 () = shutdown.draining() => return,
@@ -145,7 +145,7 @@ impl PassThroughPublisher {
 
     /// Submits all messages in order and waits for every verdict. Returns the messages that failed, in order.
     /// `None` if shutting down is forced, or has begun while the target does not answer.
-    async fn once(
+    async fn publish_once(
         &mut self,
         route: &Arc<Route>,
         waiting: Vec<PassingRecord>,
@@ -165,7 +165,7 @@ impl PassThroughPublisher {
         self.submit(first, &entries, &in_flight);
         let mut failed = Vec::new();
         while left > 0 {
-            let verdicts = self.answers(&in_flight, shutdown).await?;
+            let verdicts = self.next_verdicts(&in_flight, shutdown).await?;
             let mut safe = Vec::with_capacity(verdicts.len());
             for (ticket, verdict) in verdicts {
                 let index = ticket.wrapping_sub(first) as usize;
@@ -187,7 +187,7 @@ impl PassThroughPublisher {
     }
 
     /// Takes the next verdicts, and reports a long wait for them. `None` if the process ends first.
-    async fn answers(
+    async fn next_verdicts(
         &mut self,
         in_flight: &[Option<PassingInFlight>],
         shutdown: &Shutdown,
@@ -243,7 +243,7 @@ impl PassThroughPublisher {
     }
 
     /// Decides on all failed messages of one round.
-    fn judge(&mut self, route: &Arc<Route>, refused: Vec<(PassingRecord, Verdict)>) -> FailedRound {
+    fn decide_round(&mut self, route: &Arc<Route>, refused: Vec<(PassingRecord, Verdict)>) -> FailedRound {
         let now = self.submitter.store.clock().now();
         let mut round =
             FailedRound { back: Vec::new(), wait_until: None, work: StoreWork::new(route.clone(), now) };
@@ -332,13 +332,13 @@ mod tests {
     fn after_a_refusal_nothing_is_overtaken() {
         let mut queue = RetryQueue { waiting: (0..6).collect(), singly: false };
         assert_eq!(queue.next(), Some(vec![0, 1, 2, 3, 4, 5]), "all at once while all is well");
-        queue.refused(vec![1, 3, 4]);
+        queue.put_back(vec![1, 3, 4]);
         let mut arrived = vec![];
         let mut refusals = [1, 3, 3, 4].into_iter().peekable();
         while let Some(next) = queue.next() {
             assert_eq!(next.len(), 1, "one at a time");
             if refusals.next_if_eq(&next[0]).is_some() {
-                queue.refused(next);
+                queue.put_back(next);
             } else {
                 arrived.extend(next);
             }

@@ -18,7 +18,7 @@ const STALE_SHARE: u64 = 1000;
 /// A share below this is scarce: one replica can take in as much between two counts.
 const SCARCE_CAPACITY: u64 = 65_536;
 
-/// The permits of one route. Each stands for a message that was read and is not yet stored, passed on or granted
+/// The permits of one route. Each stands for a message that was read and is not yet stored, passed on or given
 /// up.
 #[derive(Debug)]
 struct PermitPool {

@@ -28,22 +28,22 @@ impl Broker {
     /// connection can be made, or it is lost.
     pub async fn look_for(
         &self,
-        things: Vec<QueueOrExchange>,
+        objects: Vec<QueueOrExchange>,
         at_most: Duration,
     ) -> Result<Vec<(QueueOrExchange, Result<(), AmqpFault>)>, AmqpFault> {
         let looking = async {
             let connection = self.connect_once().await?;
             let mut found = Vec::new();
-            for thing in things {
+            for object in objects {
                 // The broker closes the channel if the object is missing.
                 let channel = connection.create_channel().await?;
-                let there = passive(&channel, &thing).await;
+                let there = passive(&channel, &object).await;
                 if there.is_ok() {
                     channel.close(200, "seen".into()).await?;
                 }
                 match there {
                     Err(fault) if fault.kind == FaultKind::Lost => return Err(fault),
-                    there => found.push((thing, there)),
+                    there => found.push((object, there)),
                 }
             }
             connection.close(200, "checked".into()).await?;
@@ -54,8 +54,8 @@ impl Broker {
     }
 }
 
-async fn passive(channel: &lapin::Channel, thing: &QueueOrExchange) -> Result<(), AmqpFault> {
-    match thing {
+async fn passive(channel: &lapin::Channel, object: &QueueOrExchange) -> Result<(), AmqpFault> {
+    match object {
         QueueOrExchange::Queue(name) => look_for_queue(channel, name).await,
         QueueOrExchange::Exchange(name) => look_for_exchange(channel, name).await,
     }

@@ -20,9 +20,9 @@ use crate::backoff::Backoff;
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
 
 /// Longest wait for the broker to answer anything but a publish.
-pub const DEADLINE: Duration = Duration::from_secs(10);
+pub const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 /// Seconds between heartbeats, unless the URL says otherwise. A peer that is silent for two of them is dead.
-const HEARTBEAT: u16 = 10;
+const HEARTBEAT_SECONDS: u16 = 10;
 
 /// One configured connection, shared by all of its users.
 #[derive(Debug)]
@@ -99,14 +99,14 @@ impl Broker {
         tasks: &Tasks,
         shutdown: &Shutdown,
     ) -> ConnectionHandle {
-        let (live, link) = watch::channel(None);
+        let (live, receiver) = watch::channel(None);
         let live = Arc::new(live);
         let shutdown = shutdown.clone();
         tasks.spawn(
             task,
             RoleSupervisor { broker: self.clone(), role, is_exclusive: true, live, shutdown }.run(),
         );
-        ConnectionHandle { live: link }
+        ConnectionHandle { live: receiver }
     }
 
     /// Connects once, under the deadline, for `check --connect`.
@@ -121,10 +121,10 @@ impl Broker {
 
     pub(super) async fn connect(&self, role: &str) -> Result<lapin::Connection, AmqpFault> {
         let mut uri = self.uri()?;
-        uri.query.heartbeat.get_or_insert(HEARTBEAT);
+        uri.query.heartbeat.get_or_insert(HEARTBEAT_SECONDS);
         let properties =
             ConnectionProperties::default().with_connection_name(format!("postdate {role}").into());
-        match timeout(DEADLINE, lapin::Connection::connect_uri(uri, properties)).await {
+        match timeout(ANSWER_DEADLINE, lapin::Connection::connect_uri(uri, properties)).await {
             Ok(connection) => Ok(connection?),
             Err(_) => Err(no_answer("connecting")),
         }
@@ -133,12 +133,12 @@ impl Broker {
 
 /// The fault of a call without an answer within the deadline.
 fn no_answer(what: &str) -> AmqpFault {
-    AmqpFault::new(FaultKind::Lost, format!("{what}: no answer within {} s", DEADLINE.as_secs()))
+    AmqpFault::new(FaultKind::Lost, format!("{what}: no answer within {} s", ANSWER_DEADLINE.as_secs()))
 }
 
 impl SharedConnection {
     /// A handle for one more user.
-    pub fn link(&self) -> ConnectionHandle {
+    pub fn handle(&self) -> ConnectionHandle {
         ConnectionHandle { live: self.live.subscribe() }
     }
 }
@@ -175,7 +175,7 @@ impl LiveConnection {
 
 /// Waits for an answer of the broker, under the deadline.
 pub async fn within<T>(what: &str, call: impl Future<Output = lapin::Result<T>>) -> Result<T, AmqpFault> {
-    match timeout(DEADLINE, call).await {
+    match timeout(ANSWER_DEADLINE, call).await {
         Ok(answer) => Ok(answer?),
         Err(_) => Err(no_answer(what)),
     }

@@ -63,7 +63,7 @@ impl RabbitLanes {
             exchange: exchange.to_owned(),
             own_user: self.broker.user(),
             lane: lane.clone(),
-            link: self.links.link(),
+            link: self.links.handle(),
             clock: self.clock,
             shutdown: self.shutdown.clone(),
         });

@@ -57,7 +57,9 @@ enum CommitFinding {
     /// A later position: another consumer is ahead, because the group took this one for dead. Nothing is read
     /// again, and nothing is moved back.
     Ahead(i64),
+    /// An earlier position: somebody moved the commit back, or the log is another one.
     MovedBack(i64),
+    /// No position at all.
     Gone,
     /// The broker did not say.
     Unknown,
@@ -135,19 +137,19 @@ impl<S: Sink> GroupContext<S> {
         let clock = self.setup.deps.clock;
         let end = clock.mono_us().saturating_add(i64::try_from(at_most.as_micros()).unwrap_or(i64::MAX));
         loop {
-            let mut unsettled = None;
+            let mut unfinished = None;
             for (topic, partition) in keys {
                 if let Some(assignment) = self.state.lock().find(topic, *partition) {
                     assignment.stop_feeding();
                     assignment.advance();
                     if !assignment.is_finished() {
-                        unsettled = Some(assignment.ledger.clone());
+                        unfinished = Some(assignment.ledger.clone());
                     }
                 }
             }
             let left = Duration::from_micros((end - clock.mono_us()).max(0) as u64);
             let shutdown = &self.setup.deps.shutdown;
-            let Some(ledger) = unsettled else { break };
+            let Some(ledger) = unfinished else { break };
             if left.is_zero() || shutdown.is_forced() {
                 break;
             }
@@ -168,9 +170,9 @@ impl<S: Sink> GroupContext<S> {
             expected_commits.retain(|expected| keys.contains(&expected.key));
             expected_commits
         };
-        let outcome = self.find_last_commits(consumer, &expected_commits).and_then(|finding| {
+        let outcome = self.find_last_commits(consumer, &expected_commits).and_then(|findings| {
             let foreign = |key: &TopicPartition| {
-                finding.iter().any(|(k, finding)| {
+                findings.iter().any(|(k, finding)| {
                     k == key
                         && matches!(
                             finding,

@@ -31,7 +31,7 @@ pub(super) struct QueueSetup<S> {
     pub(super) queue: String,
     pub(super) prefetch: u16,
     pub(super) broker: Arc<Broker>,
-    pub(super) link: ConnectionHandle,
+    pub(super) connection: ConnectionHandle,
     pub(super) sink: Arc<S>,
     pub(super) metrics: Option<Arc<RouteMetrics>>,
     pub(super) tasks: Tasks,
@@ -81,7 +81,7 @@ impl<S: Sink> QueueConsumer<S> {
             let live = tokio::select! {
                 biased;
                 () = self.setup.shutdown.draining() => return,
-                live = self.setup.link.live() => live,
+                live = self.setup.connection.live() => live,
             };
             let Some(live) = live else {
                 return;
@@ -199,7 +199,7 @@ impl<S: Sink> QueueConsumer<S> {
             DecodeSearch::Shared(_) => {
                 let QueueSetup { broker, route, tasks, shutdown, .. } = &self.setup;
                 let task = format!("ingress:rabbitmq:{}:{}:connection", broker.name(), route.name);
-                self.setup.link = broker.open_exclusive("consume apart", &task, tasks, shutdown);
+                self.setup.connection = broker.open_exclusive("consume apart", &task, tasks, shutdown);
                 DecodeSearch::OwnConnection
             }
             DecodeSearch::OwnConnection => DecodeSearch::OneByOne,

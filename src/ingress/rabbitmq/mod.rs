@@ -48,7 +48,7 @@ pub fn start<S: Sink>(
     dependencies: &RabbitmqDependencies<'_, S>,
 ) {
     let task = format!("ingress:rabbitmq:{}", broker.name());
-    let links = broker.open("consume", &task, dependencies.tasks, dependencies.shutdown);
+    let shared = broker.open("consume", &task, dependencies.tasks, dependencies.shutdown);
     for route in routes {
         let Endpoint::Rabbitmq { connection, queue, prefetch: wanted } = &route.from else {
             continue;
@@ -66,7 +66,7 @@ pub fn start<S: Sink>(
             queue: queue.clone(),
             prefetch,
             broker: broker.clone(),
-            link: links.link(),
+            connection: shared.handle(),
             sink: dependencies.sink.clone(),
             metrics: dependencies.metrics.route(&route.name).cloned(),
             tasks: dependencies.tasks.clone(),

@@ -13,13 +13,13 @@ const MINUTE: i64 = 60_000;
 
 /// A log with one record a minute: `store a 30` (a named message that is due 30 minutes after the beginning),
 /// `store - 30`, `cancel a`, `move a 50`, `pass`, `bad`.
-struct Site {
+struct ReplayFixture {
     route: Arc<Route>,
     stored: Vec<(Entry, Standing)>,
     bounds: ReplayBounds,
 }
 
-impl Site {
+impl ReplayFixture {
     fn new() -> Self {
         let bounds = ReplayBounds { now: NOW, until: None, due_after: UnixMs(BEGAN) };
         Self { route: testing::route(), stored: Vec::new(), bounds }
@@ -124,7 +124,7 @@ impl Site {
 
 #[test]
 fn of_an_empty_store_all_that_waited_comes_back_and_nothing_that_passed() {
-    let tally = Site::new().comes_to(
+    let tally = ReplayFixture::new().comes_to(
         &["store - 300", "pass", "store a 300", "bad", "store - 30", "pass"],
         &[(1, "store at 300"), (3, "store at 300 named"), (4, "bury"), (5, "store at 30")],
     );
@@ -134,13 +134,14 @@ fn of_an_empty_store_all_that_waited_comes_back_and_nothing_that_passed() {
 #[test]
 fn what_the_store_has_is_left_out_whatever_its_state() {
     for standing in [Standing::Pending, Standing::InFlight, Standing::Ended] {
-        let site = Site::new().has(1, "store - 300", 300, standing).has(2, "store a 300", 300, standing);
+        let site =
+            ReplayFixture::new().has(1, "store - 300", 300, standing).has(2, "store a 300", 300, standing);
         let tally = site.comes_to(&["store - 300", "store a 300"], &[]);
         assert_eq!(tally.there, 2);
     }
     // The topic was created anew: another record has the same position.
-    let site = Site::new().has(1, "store - 300", 300, Standing::Pending);
-    let other = Site::record(1, "store - 300");
+    let site = ReplayFixture::new().has(1, "store - 300", 300, Standing::Pending);
+    let other = ReplayFixture::record(1, "store - 300");
     let mut judge = RecordJudge::new(&site.route, "s", NOW).judge(other);
     judge.content ^= 1;
     assert!(site.stored().find(judge.position, judge.content).is_none());
@@ -148,72 +149,72 @@ fn what_the_store_has_is_left_out_whatever_its_state() {
 
 #[test]
 fn a_cancelled_one_is_not_stored_and_one_that_the_store_has_is_cancelled() {
-    let tally = Site::new().comes_to(&["store a 300", "cancel a", "cancel nobody"], &[]);
+    let tally = ReplayFixture::new().comes_to(&["store a 300", "cancel a", "cancel nobody"], &[]);
     assert_eq!(tally.settled, 3);
-    let site = Site::new().has(1, "store a 300", 300, Standing::Pending);
+    let site = ReplayFixture::new().has(1, "store a 300", 300, Standing::Pending);
     site.comes_to(&["store a 300", "cancel a"], &[(2, "cancel 1")]);
-    let before = Site::new().has(0, "store a 300", 300, Standing::Pending);
+    let before = ReplayFixture::new().has(0, "store a 300", 300, Standing::Pending);
     before.comes_to(&["cancel a"], &[(1, "cancel 0")]);
     // The cancel came after the due time, but nobody published the message.
-    Site::new().comes_to(&["store a 2", "pass", "pass", "cancel a"], &[]);
+    ReplayFixture::new().comes_to(&["store a 2", "pass", "pass", "cancel a"], &[]);
 }
 
 #[test]
 fn a_moved_one_is_stored_at_its_last_moment() {
-    Site::new().comes_to(&["store a 300", "move a 400", "move a 500"], &[(1, "store at 500 named")]);
-    let unmoved = Site::new().has(1, "store a 300", 300, Standing::Pending);
+    ReplayFixture::new().comes_to(&["store a 300", "move a 400", "move a 500"], &[(1, "store at 500 named")]);
+    let unmoved = ReplayFixture::new().has(1, "store a 300", 300, Standing::Pending);
     unmoved.comes_to(&["store a 300", "move a 400"], &[(2, "move 1 to 400")]);
     for moved in [400, 450] {
         // The message was moved by this very command, or by somebody since.
-        let site = Site::new().has(1, "store a 300", moved, Standing::Pending);
+        let site = ReplayFixture::new().has(1, "store a 300", moved, Standing::Pending);
         site.comes_to(&["store a 300", "move a 400"], &[]);
     }
     // A reschedule without its message became a message then, so it does now.
-    Site::new().comes_to(&["move a 400"], &[(1, "store at 400 named")]);
-    Site::new().comes_to(
+    ReplayFixture::new().comes_to(&["move a 400"], &[(1, "store at 400 named")]);
+    ReplayFixture::new().comes_to(
         &["store a 2", "pass", "pass", "move a 400"],
         &[(1, "store at 2"), (4, "store at 400 named")],
     );
     // The store was wiped between the two records, so the command became a message.
-    let wiped = Site::new().has(2, "move a 400", 400, Standing::Pending);
+    let wiped = ReplayFixture::new().has(2, "move a 400", 400, Standing::Pending);
     wiped.comes_to(&["store a 300", "move a 400"], &[(1, "store at 400 named instead of 2")]);
 }
 
 #[test]
 fn a_name_is_one_message_while_it_waits() {
-    Site::new().comes_to(&["store a 300", "store a 400"], &[(1, "store at 300 named")]);
-    let replaces = Site::new().replace();
+    ReplayFixture::new().comes_to(&["store a 300", "store a 400"], &[(1, "store at 300 named")]);
+    let replaces = ReplayFixture::new().replace();
     replaces.comes_to(&["store a 300", "store a 400"], &[(2, "store at 400 named")]);
-    let kept = Site::new().replace().has(1, "store a 300", 300, Standing::Pending);
+    let kept = ReplayFixture::new().replace().has(1, "store a 300", 300, Standing::Pending);
     kept.comes_to(&["store a 300", "store a 400"], &[(2, "store at 400 named instead of 1")]);
-    let later = Site::new().has(2, "store a 400", 400, Standing::Pending);
+    let later = ReplayFixture::new().has(2, "store a 400", 400, Standing::Pending);
     later.comes_to(&["store a 300", "store a 400"], &[]);
 }
 
 #[test]
 fn one_that_fell_due_long_ago_leaves_its_name_to_the_next() {
-    Site::new().comes_to(
+    ReplayFixture::new().comes_to(
         &["store a 2", "pass", "pass", "store a 400"],
         &[(1, "store at 2"), (4, "store at 400 named")],
     );
-    let mut remembers = Site::new();
+    let mut remembers = ReplayFixture::new();
     Arc::make_mut(&mut remembers.route).policy.dedupe_ms = 10 * MINUTE;
     remembers.comes_to(&["store a 2", "pass", "pass", "store a 400"], &[(1, "store at 2")]);
     // The store was wiped after the first record. The second one was stored in the new store.
-    let wiped = Site::new().has(4, "store a 400", 400, Standing::Pending);
+    let wiped = ReplayFixture::new().has(4, "store a 400", 400, Standing::Pending);
     wiped.comes_to(&["store a 2", "pass", "pass", "store a 400"], &[(1, "store at 2")]);
 }
 
 #[test]
 fn bounds_leave_out_but_do_not_blind() {
-    let mut site = Site::new();
+    let mut site = ReplayFixture::new();
     site.bounds.until = Some(UnixMs(BEGAN + 2 * MINUTE));
     let tally = site.comes_to(
         &["store a 300", "store b 300", "store - 300", "cancel a", "move b 400"],
         &[(2, "store at 400 named")],
     );
     assert_eq!((tally.later, tally.settled), (1, 3));
-    let mut site = Site::new();
+    let mut site = ReplayFixture::new();
     site.bounds.due_after = UnixMs(BEGAN + 60 * MINUTE);
     let tally = site.comes_to(
         &["store - 59", "store - 60", "store a 59", "store b 50", "move b 61"],
@@ -224,7 +225,7 @@ fn bounds_leave_out_but_do_not_blind() {
 
 #[test]
 fn what_was_due_before_it_came_fell_due_when_it_came() {
-    let mut site = Site::new();
+    let mut site = ReplayFixture::new();
     site.bounds.due_after = UnixMs(BEGAN + 2 * MINUTE);
     site.comes_to(&["store - -500", "store - -500"], &[(2, "store at -500")]);
 }
