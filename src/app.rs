@@ -277,34 +277,34 @@ fn start_ingress(
     let routes = &app.config.routes;
     let tasks = app.tasks.of(Stage::Ingress);
     let shutdown = &app.stages.ingress;
-    let gates = ingress::admission_control::start(ingress::admission_control::Parts {
+    let gates = ingress::admission_control::start(ingress::admission_control::AdmissionDependencies {
         routes,
         store: &store,
-        room: quota,
+        quota,
         metrics: &app.metrics,
         replicas: Box::new(move || cluster.replicas()),
         max_skew: app.config.cluster.max_clock_skew,
         tasks: &app.tasks,
         shutdown: &app.stages.process,
     });
-    let intake = Intake::start(ingress::intake::Parts {
+    let intake = Intake::start(ingress::intake::IntakeDependencies {
         store,
         lanes,
         metrics: app.metrics.clone(),
         watch: app.watch.clone(),
         bursts: app.bursts.clone(),
-        room: quota.clone(),
+        quota: quota.clone(),
         gates,
         tasks: &tasks,
         shutdown,
-        direct_shutdown: &app.stages.publishing,
+        publishing_shutdown: &app.stages.publishing,
     });
-    let read_parts = ingress::ReadParts::of(routes);
+    let read_allocation = ingress::ReadAllocation::of(routes);
     for broker in brokers.values() {
-        let dependencies = ingress::rabbitmq::Surroundings {
+        let dependencies = ingress::rabbitmq::RabbitmqDependencies {
             sink: intake.clone(),
             metrics: &app.metrics,
-            parts: &read_parts,
+            allocation: &read_allocation,
             tasks: &tasks,
             shutdown,
         };
@@ -312,10 +312,10 @@ fn start_ingress(
     }
     for ((connection, group), routes) in kafka_groups(routes) {
         let connection = app.config.kafka.get(connection).context("an unknown kafka connection")?;
-        let dependencies = ingress::kafka::Surroundings {
+        let dependencies = ingress::kafka::KafkaDependencies {
             sink: intake.clone(),
             metrics: app.metrics.clone(),
-            budget: read_parts.kafka.clone(),
+            budget: read_allocation.kafka.clone(),
             part: app.readiness.part(format!("kafka:{}:{group}", connection.name), false),
             tasks: tasks.clone(),
             shutdown: shutdown.clone(),

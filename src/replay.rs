@@ -15,11 +15,14 @@ pub use self::types::{Outcome, Overview, Request, Times, Watcher};
 use self::types::Note;
 use crate::app::runtime;
 use crate::config::Config;
-use crate::domain::{Clock, Endpoint, KafkaPosition, OnDuplicate, Route, UnixMs};
+use crate::domain::{Clock, Endpoint, OnDuplicate, Route, UnixMs};
 use crate::egress::AllLanes;
 use crate::egress::kafka::KafkaLanes;
-use crate::ingress::kafka::window::{Past, RereadError, Window};
-use crate::ingress::replay::{Again, Bounds, Gathering, Judge, Known, Plan, Planner, Step, Tally};
+use crate::ingress::kafka::window::{ReplayWindow, RereadError, WindowReader};
+use crate::ingress::replay::{
+    JudgedRecord, RecordJudge, ReplayBounds, ReplayPlan, ReplayPlanner, ReplayStep, ReplayTally,
+    StoredRecords, StoredRecordsBuilder,
+};
 use crate::ingress::{self, Intake, Ledger, Source};
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
 use crate::store::{self, PreflightFailure, Store};
@@ -50,7 +53,7 @@ struct Replay {
     /// How the ingress calls its sources: what is read by partition comes behind it.
     source: String,
     store: Store,
-    past: Arc<Past>,
+    past: Arc<WindowReader>,
     clock: Clock,
     tasks: Tasks,
     shutdown: Shutdown,
@@ -73,9 +76,10 @@ async fn whole(config: &Config, request: &Request, watcher: &Arc<dyn Watcher>) -
         }
     }
     let known = Arc::new(replay.scan().await?);
-    let bounds = Bounds { now: replay.store.clock().now(), until: times.until, due_after: times.due_after };
+    let bounds =
+        ReplayBounds { now: replay.store.clock().now(), until: times.until, due_after: times.due_after };
     let (plans, tally) = replay.plan(&windows, &known, bounds).await?;
-    let next = |window: &Window| {
+    let next = |window: &ReplayWindow| {
         let noted = resumed.and_then(|note| note.partitions.get(&window.partition));
         noted.map_or(window.from, |(next, _)| *next).max(window.from)
     };
@@ -127,7 +131,7 @@ impl Replay {
             shards: 1,
         })?;
         let at = config.kafka.get(connection).context("an unknown kafka connection")?;
-        let past = Arc::new(Past::new(at, group, topic, clock)?);
+        let past = Arc::new(WindowReader::new(at, group, topic, clock)?);
         let source = format!("kafka/{connection}/{group}/{topic}");
         let (route, watcher) = (route.clone(), watcher.clone());
         Ok(Self { route, source, store, past, clock, tasks, shutdown, metrics, watcher })
@@ -139,8 +143,8 @@ impl Replay {
         Ok(note.and_then(|note| serde_json::from_str(&note).ok()))
     }
 
-    async fn scan(&self) -> anyhow::Result<Known> {
-        let mut known = Gathering::default();
+    async fn scan(&self) -> anyhow::Result<StoredRecords> {
+        let mut known = StoredRecordsBuilder::default();
         let progress = |done, of| self.watcher.scanned(u64::from(done), u64::from(of));
         let add = |entry: &_, standing| known.add(entry, standing, &self.route);
         self.store.scan(&self.route.name, add, progress).await?;
@@ -154,21 +158,20 @@ impl Replay {
     /// Reads all of it, and works out what is to be done.
     async fn plan(
         &self,
-        windows: &[Window],
-        known: &Arc<Known>,
-        bounds: Bounds,
-    ) -> anyhow::Result<(Vec<Plan>, Tally)> {
-        let total = windows.iter().map(Window::len).sum();
-        let (mut plans, mut tally, mut before) = (Vec::new(), Tally::default(), 0);
+        windows: &[ReplayWindow],
+        known: &Arc<StoredRecords>,
+        bounds: ReplayBounds,
+    ) -> anyhow::Result<(Vec<ReplayPlan>, ReplayTally)> {
+        let total = windows.iter().map(ReplayWindow::len).sum();
+        let (mut plans, mut tally, mut before) = (Vec::new(), ReplayTally::default(), 0);
         for window in windows {
             let (past, known, watcher) = (self.past.clone(), known.clone(), self.watcher.clone());
-            let mut judge = Judge::new(&self.route, &self.source_of(window.partition), bounds.now);
+            let mut judge = RecordJudge::new(&self.route, &self.source_of(window.partition), bounds.now);
             let (policy, window) = (self.route.policy.clone(), window.clone());
             let done = before;
             before += window.len();
             let plan = blocking(move || {
-                let first = KafkaPosition { partition: window.partition, offset: window.from };
-                let mut planner = Planner::new(bounds, &policy, &known, first);
+                let mut planner = ReplayPlanner::new(bounds, &policy, &known, window.partition, window.from);
                 past.read(&window, window.from, |record| {
                     watcher.read(done + (record.position.offset - window.from) as u64, total);
                     planner.take(&judge.judge(record));
@@ -188,10 +191,10 @@ impl Replay {
     async fn store_all(
         &self,
         config: &Config,
-        windows: &[Window],
-        plans: Vec<Plan>,
-        known: &Arc<Known>,
-        (mut note, bounds): (Note, Bounds),
+        windows: &[ReplayWindow],
+        plans: Vec<ReplayPlan>,
+        known: &Arc<StoredRecords>,
+        (mut note, bounds): (Note, ReplayBounds),
     ) -> anyhow::Result<Outcome> {
         let intake = self.intake(config)?;
         // A name that was taken meanwhile belongs to a later message.
@@ -199,7 +202,7 @@ impl Replay {
         route.policy.on_duplicate = OnDuplicate::Keep;
         let route = Arc::new(route);
         self.keep(&note).await?;
-        let mut done = Done { before: 0, total: windows.iter().map(Window::len).sum() };
+        let mut done = Done { before: 0, total: windows.iter().map(ReplayWindow::len).sum() };
         for (window, plan) in windows.iter().zip(plans) {
             let source = self.source_of(window.partition);
             let source =
@@ -219,10 +222,11 @@ impl Replay {
     }
 
     /// How many offsets the relays have read beyond these windows.
-    async fn later(&self, windows: &[Window], now: UnixMs) -> anyhow::Result<u64> {
+    async fn later(&self, windows: &[ReplayWindow], now: UnixMs) -> anyhow::Result<u64> {
         let past = self.past.clone();
         let read = blocking(move || past.windows(now)).await??;
-        let beyond = |w: &Window| read.iter().find(|r| r.partition == w.partition).map_or(0, |r| r.to - w.to);
+        let beyond =
+            |w: &ReplayWindow| read.iter().find(|r| r.partition == w.partition).map_or(0, |r| r.to - w.to);
         Ok(windows.iter().map(|w| beyond(w).max(0) as u64).sum())
     }
 
@@ -232,10 +236,10 @@ impl Replay {
         let readiness = Readiness::default();
         let room = store::DeadLetterQuota::new(routes);
         let skew = config.cluster.max_clock_skew;
-        let gates = ingress::admission_control::start(ingress::admission_control::Parts {
+        let gates = ingress::admission_control::start(ingress::admission_control::AdmissionDependencies {
             routes,
             store: &self.store,
-            room: &room,
+            quota: &room,
             metrics: &self.metrics,
             // A relay takes in beside it.
             replicas: Box::new(|| 2),
@@ -244,31 +248,31 @@ impl Replay {
             shutdown,
         });
         let kafka = KafkaLanes::start([], self.clock, &readiness, &self.tasks, shutdown)?;
-        Ok(Intake::start(ingress::intake::Parts {
+        Ok(Intake::start(ingress::intake::IntakeDependencies {
             store: self.store.clone(),
             lanes: Arc::new(AllLanes::new(kafka, BTreeMap::new())),
             metrics: self.metrics.clone(),
             watch: Arc::default(),
             bursts: Arc::new(Bursts::new(self.clock)),
-            room,
+            quota: room,
             gates,
             tasks: &self.tasks,
             shutdown,
-            direct_shutdown: shutdown,
+            publishing_shutdown: shutdown,
         }))
     }
 
     /// A window's records from an offset on, each with what is to be done; read on a thread of its own.
     fn records(
         &self,
-        window: &Window,
+        window: &ReplayWindow,
         from: i64,
-        (plan, known): (Plan, Arc<Known>),
-        bounds: Bounds,
+        (plan, known): (ReplayPlan, Arc<StoredRecords>),
+        bounds: ReplayBounds,
     ) -> Records {
         let (sender, batches) = mpsc::channel(AHEAD);
         let (past, window) = (self.past.clone(), window.clone());
-        let mut judge = Judge::new(&self.route, &self.source_of(window.partition), bounds.now);
+        let mut judge = RecordJudge::new(&self.route, &self.source_of(window.partition), bounds.now);
         let ended = tokio::task::spawn_blocking(move || {
             let mut batch = Vec::new();
             past.read(&window, from, |record| {
@@ -286,7 +290,7 @@ impl Replay {
 
     async fn store_one(
         &self,
-        (window, mut source): (&Window, Source),
+        (window, mut source): (&ReplayWindow, Source),
         mut records: Records,
         note: &mut Note,
         done: &Done,
@@ -299,7 +303,7 @@ impl Replay {
             if !source.is_open() {
                 self.watcher.stored(done.at(window, last), done.total, true);
             }
-            if !source.again(batch, &ledger).await {
+            if !source.replay_batch(batch, &ledger).await {
                 bail!("ended before it was done");
             }
             Self::release(&ledger, window, note);
@@ -320,7 +324,7 @@ impl Replay {
     }
 
     /// Waits until all that is under way is stored.
-    async fn settle(&self, ledger: &Arc<Ledger>, window: &Window, note: &mut Note) {
+    async fn settle(&self, ledger: &Arc<Ledger>, window: &ReplayWindow, note: &mut Note) {
         Self::release(ledger, window, note);
         while ledger.outstanding() > 0 {
             ledger.advanced().await;
@@ -329,7 +333,7 @@ impl Replay {
     }
 
     /// Takes in how far the resolved prefix reaches.
-    fn release(ledger: &Arc<Ledger>, window: &Window, note: &mut Note) {
+    fn release(ledger: &Arc<Ledger>, window: &ReplayWindow, note: &mut Note) {
         if let Some(released) = ledger.release() {
             let (next, _) = note.partitions.entry(window.partition).or_insert((window.from, window.to));
             *next = released.last + 1;
@@ -343,7 +347,7 @@ impl Replay {
 
 /// Records that are being read.
 struct Records {
-    batches: mpsc::Receiver<Vec<(Again, Option<Step>)>>,
+    batches: mpsc::Receiver<Vec<(JudgedRecord, Option<ReplayStep>)>>,
     ended: tokio::task::JoinHandle<Result<(), RereadError>>,
 }
 
@@ -354,7 +358,7 @@ struct Done {
 }
 
 impl Done {
-    fn at(&self, window: &Window, offset: i64) -> u64 {
+    fn at(&self, window: &ReplayWindow, offset: i64) -> u64 {
         self.before + (offset + 1 - window.from).max(0) as u64
     }
 }

@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 use super::runtime;
 use crate::config::Config;
 use crate::domain::{Endpoint, Route};
-use crate::ingress::ReadParts;
+use crate::ingress::ReadAllocation;
 use crate::store::{self, PreflightFailure};
 
 /// Longest wait for what does not answer.
@@ -40,7 +40,7 @@ impl Finding {
 
 /// A sentence for each queue that hands over fewer messages at a time than its `prefetch` says.
 pub fn lowered_prefetches(routes: &[Arc<Route>]) -> Vec<String> {
-    let parts = ReadParts::of(routes);
+    let parts = ReadAllocation::of(routes);
     let lowered = |route: &Arc<Route>| {
         let Endpoint::Rabbitmq { prefetch, .. } = route.from else { return None };
         let fitting = parts.prefetch(prefetch, route.policy.max_size);

@@ -124,7 +124,7 @@ impl Site {
                 let connection = config.kafka.get(connection).context("an unknown connection")?.clone();
                 let (topic, shutdown) = (topic.clone(), self.shutdown.clone());
                 let opened = tokio::task::spawn_blocking(move || {
-                    ingress::kafka::tail::Tail::open(&connection, &topic)
+                    ingress::kafka::tail::TopicTail::open(&connection, &topic)
                 });
                 let tail = opened.await?.map_err(|why| anyhow!(why))?;
                 self.tasks.thread("bench:reader", move || {
@@ -135,12 +135,16 @@ impl Site {
             Target::Rabbitmq { connection, exchange, .. } => {
                 let connection = config.rabbitmq.get(connection).context("an unknown connection")?.clone();
                 let broker = Broker::new(connection, &Readiness::default());
-                let mut link =
-                    broker.open_apart("bench", "bench:link", &self.tasks.of(Stage::Ingress), &self.shutdown);
+                let mut link = broker.open_exclusive(
+                    "bench",
+                    "bench:link",
+                    &self.tasks.of(Stage::Ingress),
+                    &self.shutdown,
+                );
                 let live = tokio::time::timeout(PATIENCE, link.live()).await;
                 let live = live.ok().flatten().context("rabbitmq does not answer")?;
                 let key = request.routing_key().unwrap_or_default();
-                let tail = ingress::rabbitmq::tail::Tail::open(&live, exchange, &key, MARK);
+                let tail = ingress::rabbitmq::tail::ExchangeTail::open(&live, exchange, &key, MARK);
                 let mut tail = tail.await?;
                 let shutdown = self.shutdown.clone();
                 self.tasks.spawn("bench:reader", async move {

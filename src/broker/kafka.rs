@@ -1,7 +1,7 @@
-//! Kafka connections: client configuration, the properties that Postdate owns, is a topic there.
+//! Kafka connections: client configuration, the properties that Postdate owns, and the lookup of a topic.
 //!
-//! The operator's properties come last where they only tune, and are refused where a guarantee hangs on
-//! them ([`OWNED`]). Their values are secrets: neither logs nor errors show one.
+//! The operator's properties come last where they only tune, and are refused where a guarantee depends on them
+//! ([`OWNED_PROPERTIES`]). Their values are secrets: neither logs nor errors show one.
 
 mod examine;
 
@@ -17,23 +17,23 @@ use rdkafka::{ClientConfig, types::RDKafkaConfRes};
 use tokio::sync::Notify;
 use tracing::{debug, trace, warn};
 
-pub use self::examine::Obstacle;
+pub use self::examine::ReadObstacle;
 use crate::domain::Secret;
 
 /// A named Kafka connection, checked.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    /// Its name.
+    /// The connection's name.
     pub name: String,
     /// Bootstrap servers.
     pub brokers: String,
-    /// librdkafka properties that the operator set; none of those that Postdate owns.
+    /// librdkafka properties that the operator set, without any that Postdate owns.
     pub properties: BTreeMap<String, Secret>,
 }
 
-/// librdkafka properties (aliases too) that an operator cannot set: guarantees hang on them, or the
+/// librdkafka properties (aliases too) that an operator cannot set: guarantees depend on them, or the
 /// configuration has a key of its own for them.
-pub const OWNED: &[&str] = &[
+pub const OWNED_PROPERTIES: &[&str] = &[
     "acks",
     "allow.auto.create.topics",
     "auto.commit.enable",
@@ -79,32 +79,32 @@ pub const OWNED: &[&str] = &[
     "transactional.id",
 ];
 
-/// How long the producer tries to deliver a message before it gives up; its fate is then unknown.
+/// Time after which the producer gives up delivering a message. Its fate is then unknown.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What an operator may change, and why it differs from librdkafka's own default.
-const TUNED: &[(&str, &str)] = &[
-    // A broker that is back is found within a second.
+/// Defaults that an operator may change, each with the reason why it differs from librdkafka's own.
+const COMMON_TUNED: &[(&str, &str)] = &[
+    // Reconnect within a second to a broker that is back.
     ("reconnect.backoff.max.ms", "500"),
     ("socket.keepalive.enable", "true"),
     ("socket.timeout.ms", "10000"),
     ("log.connection.close", "false"),
-    // Firewalls and load balancers forget quiet connections and say so to nobody: what is sent next is lost, and missed
-    // only after `socket.timeout.ms`. One that was quiet for so long is closed, and opened anew when it is needed; the
-    // shortest memory among the large clouds' is 240 s.
+    // Close a connection that was quiet for this long, and open it anew when it is needed. Firewalls and load
+    // balancers forget quiet connections and tell nobody: the next request is lost, and missed only after
+    // `socket.timeout.ms`. The shortest memory among the large clouds' is 240 s.
     ("connections.max.idle.ms", "180000"),
 ];
 const CONSUMER_TUNED: &[(&str, &str)] = &[
-    // New partitions, and topics that were missing or re-created, are found within two seconds.
+    // Find new partitions, and topics that were missing or created anew, within two seconds.
     ("topic.metadata.refresh.interval.ms", "2000"),
-    // Memory of what is read ahead, per group; librdkafka's own 64 MiB do not fit twenty routes. A broker's answer
-    // comes on top, librdkafka's own limit for one is 50 MiB.
+    // Limit the memory of records that are read ahead, per group: librdkafka's own 64 MiB do not fit twenty
+    // routes. A broker's answer comes on top; librdkafka's own limit for one is 50 MiB.
     ("fetch.max.bytes", "8388608"),
     ("queued.min.messages", "20000"),
     ("queued.max.messages.kbytes", "8192"),
 ];
 const PRODUCER_TUNED: &[(&str, &str)] = &[
-    // The topic's own limit decides, not the client's.
+    // Let the topic's own limit decide, not the client's.
     ("message.max.bytes", "67108864"),
     ("queue.buffering.max.kbytes", "262144"),
 ];
@@ -120,12 +120,12 @@ pub enum ConfigError {
         /// The property.
         property: String,
     },
-    /// librdkafka does not take it.
+    /// librdkafka refuses the configuration.
     #[error("kafka connection {connection}: {error}")]
     Refused {
         /// The connection.
         connection: String,
-        /// What it says, without any value.
+        /// librdkafka's words, without any value.
         error: String,
     },
 }
@@ -137,10 +137,10 @@ impl Connection {
         config
             .set("group.id", group)
             .set("group.protocol", "classic")
-            // One partition's move, or one topic's end, must not stop the group's other routes.
+            // The move of one partition, or the end of one topic, must not stop the group's other routes.
             .set("partition.assignment.strategy", "cooperative-sticky")
             .set("session.timeout.ms", "10000")
-            // How late the living hear that partitions move.
+            // Other members hear this soon that partitions move.
             .set("heartbeat.interval.ms", "1000")
             .set("max.poll.interval.ms", "300000")
             .set("auto.offset.reset", "earliest")
@@ -164,12 +164,12 @@ impl Connection {
             .set("partitioner", "murmur2_random")
             .set("message.timeout.ms", MESSAGE_TIMEOUT.as_millis().to_string())
             .set("allow.auto.create.topics", "false")
-            // A missing topic is an answer at once, not after 30 s.
+            // Report a missing topic at once, not after 30 s.
             .set("topic.metadata.propagation.max.ms", "0");
         Ok(config)
     }
 
-    /// Hides every value in what librdkafka says of a configuration.
+    /// Hides every value in librdkafka's error about a configuration.
     pub fn refused(&self, error: KafkaError) -> ConfigError {
         let error = match error {
             KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, _, key, _) => {
@@ -184,12 +184,13 @@ impl Connection {
     fn config(&self, tuned: &[(&str, &str)]) -> Result<ClientConfig, ConfigError> {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", &self.brokers).set("client.id", "postdate");
-        for (property, value) in TUNED.iter().chain(tuned) {
+        for (property, value) in COMMON_TUNED.iter().chain(tuned) {
             config.set(*property, *value);
         }
         for (property, value) in &self.properties {
-            if OWNED.contains(&property.as_str()) {
-                let (connection, property) = (self.name.clone(), property.clone());
+            if OWNED_PROPERTIES.contains(&property.as_str()) {
+                let connection = self.name.clone();
+                let property = property.clone();
                 return Err(ConfigError::Owned { connection, property });
             }
             config.set(property, value.expose());
@@ -198,30 +199,30 @@ impl Connection {
     }
 }
 
-/// Whether a topic is there, as the brokers answer.
+/// The state of a topic, as the brokers answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TopicState {
-    /// It is, with so many partitions.
+    /// The topic is there.
     There {
-        /// How many.
+        /// The number of its partitions.
         partitions: usize,
     },
-    /// It is not.
+    /// The topic is not there.
     Missing,
-    /// The principal may not see it.
+    /// The principal may not see the topic.
     NotAllowed,
-    /// Nobody answered; what was seen instead.
+    /// Nobody answered, with the reason that was seen instead.
     Unreachable(String),
 }
 
 impl TopicState {
-    /// How many partitions it has; none if it is not there.
+    /// The number of partitions. 0 if the topic is not there.
     pub fn partitions(&self) -> usize {
         if let Self::There { partitions } = self { *partitions } else { 0 }
     }
 }
 
-/// Asks a client's brokers for a topic. Blocks at most so long.
+/// Asks a client's brokers for a topic. Blocks for at most `at_most`.
 pub fn look_up<C: ClientContext>(client: &Client<C>, topic: &str, at_most: Duration) -> TopicState {
     let metadata = match client.fetch_metadata(Some(topic), at_most) {
         Ok(metadata) => metadata,
@@ -248,7 +249,7 @@ fn topic_error(code: Option<RDKafkaErrorCode>, text: String) -> TopicState {
     }
 }
 
-/// Takes a line of librdkafka's log: quietly, for what matters is said by Postdate in its own words.
+/// Forwards a line of librdkafka's log at a low level: Postdate reports what matters in its own words.
 pub fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     match level {
         RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
@@ -259,15 +260,15 @@ pub fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     }
 }
 
-/// What a client's callbacks noticed of its brokers: a reason to ask whether they are still there.
+/// Collects hints of a client's callbacks that its brokers may be away: a reason to ask them.
 #[derive(Debug, Default)]
-pub struct Suspicion {
+pub struct OutageSuspicion {
     raised: AtomicBool,
     reason: Mutex<String>,
     news: Notify,
 }
 
-impl Suspicion {
+impl OutageSuspicion {
     /// Takes an error that librdkafka reports on a client as a whole.
     pub fn error(&self, error: &KafkaError, reason: &str) {
         debug!(%error, reason, "kafka client error");
@@ -276,29 +277,29 @@ impl Suspicion {
             self.raised.store(true, Ordering::Release);
             self.news.notify_one();
         } else {
-            // The cause comes before the news that no broker is left.
+            // librdkafka reports the cause before it reports that no broker is left.
             reason.clone_into(&mut self.reason.lock());
         }
     }
 
-    /// Whether there was a reason since the last call.
+    /// Reports whether there was a hint since the last call.
     pub fn take(&self) -> bool {
         self.raised.swap(false, Ordering::AcqRel)
     }
 
-    /// An error with the last cause that librdkafka gave, if it gave one.
+    /// The error, with the last cause that librdkafka gave, if it gave one.
     pub fn explain(&self, error: &str) -> String {
         let reason = self.reason.lock();
         if reason.is_empty() { error.to_owned() } else { format!("{error}; {reason}") }
     }
 
-    /// Waits for a reason. Cancel-safe.
+    /// Waits for a hint. Cancel-safe.
     pub async fn raised(&self) {
         self.news.notified().await;
     }
 }
 
-/// Whether any broker answers; else what was seen. Blocks at most so long.
+/// Asks whether any broker answers. `Err` gives the reason that was seen instead. Blocks for at most `at_most`.
 pub fn ask<C: ClientContext>(client: &Client<C>, topic: &str, at_most: Duration) -> Result<(), String> {
     match look_up(client, topic, at_most) {
         TopicState::Unreachable(error) => Err(error),
@@ -317,7 +318,7 @@ mod tests {
 
     #[test]
     fn every_owned_property_is_one_of_librdkafkas_and_refused() {
-        for property in OWNED {
+        for property in OWNED_PROPERTIES {
             let owned = connection(&[(property, "1")]);
             assert!(matches!(owned.consumer_config("g"), Err(ConfigError::Owned { .. })), "{property}");
             assert!(

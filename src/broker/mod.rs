@@ -1,4 +1,4 @@
-//! What ingress and egress share for one technology, and nothing more: connection, TLS, errors.
+//! Code that ingress and egress share for one technology, and nothing more: connections, TLS, errors.
 
 pub mod kafka;
 pub mod rabbitmq;

@@ -1,25 +1,25 @@
-//! RabbitMQ connections: configuration, a supervised link per role, faults by what caused them, and the
-//! translation between AMQP's types and our own.
+//! RabbitMQ connections: configuration, a supervised connection per role, faults by their cause, and the
+//! conversion between AMQP's types and Postdate's.
 
 mod convert;
 mod examine;
 mod fault;
 mod health;
-mod link;
-mod look;
+mod lookup;
+mod supervisor;
 
 pub use convert::{TooLong, from_amqp, to_amqp, wire_len};
-pub use examine::Thing;
-pub use fault::{Fault, FaultKind};
-pub use link::{Broker, DEADLINE, Link, Links, Live, within};
-pub use look::{look_for_exchange, look_for_queue, short_name};
+pub use examine::QueueOrExchange;
+pub use fault::{AmqpFault, FaultKind};
+pub use lookup::{look_for_exchange, look_for_queue, short_name};
+pub use supervisor::{ANSWER_DEADLINE, Broker, ConnectionHandle, LiveConnection, SharedConnection, within};
 
 use crate::domain::Secret;
 
 /// A named RabbitMQ connection, checked.
 #[derive(Clone, Debug)]
 pub struct Connection {
-    /// Its name.
+    /// The connection's name.
     pub name: String,
     /// `amqp://user:password@host:port/vhost`
     pub url: Secret,

@@ -86,7 +86,7 @@ fn kafka(name: &str, section: &Section<'_>) -> Option<kafka::Connection> {
 }
 
 fn property(name: &str, value: &str) -> Result<(), String> {
-    if kafka::OWNED.contains(&name) {
+    if kafka::OWNED_PROPERTIES.contains(&name) {
         return Err("Postdate owns this property; leave it out".to_owned());
     }
     clients::kafka_property(name, value, print::is_secret_property(name))

@@ -1,8 +1,12 @@
-//! Gates: whether each route's ingress is open, and for how many messages. A route that was paused by hand waits until
-//! it is resumed, one with `max_pending` messages until they have become fewer, one whose dead letters are full until
-//! some are gone; so does every route while the store does not answer, and until it has said once what is
-//! paused. What is counted for that is
-//! shown: pending, dead, and how far the clocks differ.
+//! Admission control: opens and closes the gate of each route's ingress, and sets for how many messages.
+//!
+//! A gate stays closed
+//! - while the route is paused by hand
+//! - while the route has `max_pending` messages
+//! - while the route's dead-letter quota is exhausted
+//! - while the store does not answer, and until the store has once said what is paused.
+//!
+//! The counts are shown as metrics: pending messages, dead letters, and the difference of the clocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,90 +15,93 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tracing::{debug, info, warn};
 
-use super::permits::{AdmissionControl, AdmissionGate, share_of};
+use super::permits::{AdmissionGate, GateControl, share_of};
 use crate::domain::{Route, RouteName};
 use crate::lifecycle::{Shutdown, Tasks, tick};
 use crate::store::{Counts, DeadFilter, DeadLetterQuota, RoutePauses, Store, StoreError};
 use crate::telemetry::Metrics;
 
-/// Counts are a second old at most.
-const LOOK: Duration = Duration::from_secs(1);
-/// Shortest time between two counts, while a route has used up its room; it grows up to [`LOOK`] while there is none.
-const RECOUNT: Duration = Duration::from_millis(50);
-/// A count is fresh for so long.
-const FRESH: Duration = Duration::from_millis(150);
-/// A count that takes longer than this counts as no answer.
-const DEADLINE: Duration = Duration::from_secs(3);
+/// Longest time between two counts.
+const COUNT_INTERVAL: Duration = Duration::from_secs(1);
+/// Shortest time between two counts, while a route has used up its share. Doubles up to [`COUNT_INTERVAL`]
+/// while a count finds no capacity.
+const MIN_RECOUNT_INTERVAL: Duration = Duration::from_millis(50);
+/// How long a count is fresh.
+const COUNT_FRESH_FOR: Duration = Duration::from_millis(150);
+/// Deadline of a count. A later answer counts as none.
+const COUNT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Invalid dead letters that one step drops.
-const TRIM: usize = 1000;
+const TRIM_BATCH: usize = 1000;
 
-struct Gates {
+/// Counts all routes, and sets their gates by the counts.
+struct AdmissionController {
     routes: Vec<Arc<Route>>,
     store: Store,
-    room: Arc<DeadLetterQuota>,
+    quota: Arc<DeadLetterQuota>,
     metrics: Arc<Metrics>,
-    admission: BTreeMap<RouteName, AdmissionControl>,
-    /// Told when a route wants to be counted anew.
+    admission: BTreeMap<RouteName, GateControl>,
+    /// Notified when a gate wants a count.
     count_now: Arc<Notify>,
-    /// How many replicas share the room.
+    /// The number of replicas that share the capacity.
     replicas: Box<dyn Fn() -> usize + Send + Sync>,
     pauses: RoutePauses,
-    /// Routes that have reached `max_pending`, or whose dead letters are full.
-    full: BTreeSet<RouteName>,
-    /// Those of the second kind.
-    dead_full: BTreeSet<RouteName>,
+    /// Routes at `max_pending`, or with an exhausted dead-letter quota.
+    at_limit: BTreeSet<RouteName>,
+    /// Routes with an exhausted dead-letter quota.
+    dead_letters_full: BTreeSet<RouteName>,
     max_skew: Duration,
-    away: bool,
-    /// The store answers, and takes nothing in.
-    refused: bool,
+    store_away: bool,
+    /// The store answers, but refuses writes.
+    store_refuses: bool,
     skewed: bool,
 }
 
-/// What the gates are built from.
-pub struct Parts<'a> {
+/// Everything that admission control is built from.
+pub struct AdmissionDependencies<'a> {
     /// The routes that are taken in.
     pub routes: &'a [Arc<Route>],
-    /// Where their messages are counted.
+    /// The store that counts their messages.
     pub store: &'a Store,
-    /// How much room the dead letters have left.
-    pub room: &'a Arc<DeadLetterQuota>,
-    /// Where the counts are shown.
+    /// The dead-letter quota of each route.
+    pub quota: &'a Arc<DeadLetterQuota>,
+    /// Receives the counts.
     pub metrics: &'a Arc<Metrics>,
-    /// How many replicas take in, this one included.
+    /// The number of replicas that take in, this one included.
     pub replicas: Box<dyn Fn() -> usize + Send + Sync>,
-    /// How far clocks may differ before it is said.
+    /// Difference between the clocks that is worth a warning.
     pub max_skew: Duration,
-    /// Where its task runs.
+    /// Runs the task.
     pub tasks: &'a Tasks,
-    /// When it ends.
+    /// Ends the task.
     pub shutdown: &'a Shutdown,
 }
 
-/// Starts to watch the counts; returns each route's gate.
-pub fn start(parts: Parts<'_>) -> BTreeMap<RouteName, AdmissionGate> {
-    let Parts { routes, store, room, metrics, replicas, max_skew, tasks, shutdown } = parts;
+/// Starts the task that counts. Returns each route's gate.
+pub fn start(dependencies: AdmissionDependencies<'_>) -> BTreeMap<RouteName, AdmissionGate> {
+    let AdmissionDependencies { routes, store, quota, metrics, replicas, max_skew, tasks, shutdown } =
+        dependencies;
     let count_now = Arc::new(Notify::new());
-    let (admission, gates_of_routes) = routes
+    let (admission, gates) = routes
         .iter()
         .map(|route| {
-            let (control, gate) = AdmissionControl::new(&count_now);
+            let (control, gate) = GateControl::new(&count_now);
             ((route.name.clone(), control), (route.name.clone(), gate))
         })
         .unzip();
-    let mut gates = Gates {
+    let mut controller = AdmissionController {
         routes: routes.to_vec(),
         store: store.clone(),
-        room: room.clone(),
+        quota: quota.clone(),
         metrics: metrics.clone(),
         admission,
         count_now,
         replicas,
         pauses: store.pauses(),
-        full: BTreeSet::new(),
-        dead_full: BTreeSet::new(),
+        at_limit: BTreeSet::new(),
+        dead_letters_full: BTreeSet::new(),
         max_skew,
-        away: false,
-        refused: false,
+        store_away: false,
+        store_refuses: false,
         skewed: false,
     };
     let shutdown = shutdown.clone();
@@ -102,72 +109,75 @@ pub fn start(parts: Parts<'_>) -> BTreeMap<RouteName, AdmissionGate> {
         loop {
             tokio::select! {
                 () = shutdown.forced() => return,
-                () = gates.look() => {}
+                () = controller.count_all() => {}
             }
             tokio::select! {
                 () = shutdown.forced() => return,
-                () = gates.rest() => {}
+                () = controller.wait_for_next_count() => {}
             }
         }
     });
-    gates_of_routes
+    gates
 }
 
-impl Gates {
-    /// Until the next look; what is paused or resumed meanwhile takes effect at once, and routes that have used up
-    /// their room are counted again.
-    async fn rest(&mut self) {
-        let (count_now, mut pause) = (self.count_now.clone(), RECOUNT);
-        let (mut wanted, mut stale) = (false, false);
-        let mut next = std::pin::pin!(tick(LOOK));
+impl AdmissionController {
+    /// Waits for the next count. Pauses take effect at once meanwhile, and routes that have used up their share
+    /// are counted again.
+    async fn wait_for_next_count(&mut self) {
+        let count_now = self.count_now.clone();
+        let mut pause = MIN_RECOUNT_INTERVAL;
+        let mut wanted = false;
+        let mut stale = false;
+        let mut next = std::pin::pin!(tick(COUNT_INTERVAL));
         let mut ready = std::pin::pin!(tokio::time::sleep(pause));
-        let mut fresh = std::pin::pin!(tokio::time::sleep(FRESH));
+        let mut fresh = std::pin::pin!(tokio::time::sleep(COUNT_FRESH_FOR));
         loop {
-            let wants = wanted || self.admission.values().any(AdmissionControl::has_waiting);
+            let wants = wanted || self.admission.values().any(GateControl::has_waiting);
             tokio::select! {
                 () = &mut next => return,
-                () = self.pauses.changed() => self.turn(),
+                () = self.pauses.changed() => self.set_gates(),
                 () = count_now.notified(), if !wanted => wanted = true,
                 () = &mut ready, if wants => {
-                    pause = if self.recount().await { RECOUNT } else { LOOK.min(2 * pause) };
+                    let has_capacity = self.recount().await;
+                    pause = if has_capacity { MIN_RECOUNT_INTERVAL } else { COUNT_INTERVAL.min(2 * pause) };
                     wanted = false;
                     stale = false;
                     ready.set(tokio::time::sleep(pause));
-                    fresh.set(tokio::time::sleep(FRESH));
+                    fresh.set(tokio::time::sleep(COUNT_FRESH_FOR));
                 }
                 () = &mut fresh, if !stale => {
-                    self.admission.values().for_each(AdmissionControl::set_stale);
+                    self.admission.values().for_each(GateControl::set_stale);
                     stale = true;
                 }
             }
         }
     }
 
-    /// Counts only, for those that wait for room; whether any of them has some now.
+    /// Counts for the routes that wait for capacity. Reports whether no source waits any more.
     async fn recount(&self) -> bool {
         let returned = self.returned();
-        match tokio::time::timeout(DEADLINE, self.store.counts()).await {
+        match tokio::time::timeout(COUNT_TIMEOUT, self.store.counts()).await {
             Ok(Ok(counts)) => {
                 self.share_out(&counts, &returned);
-                !self.admission.values().any(AdmissionControl::has_waiting)
+                !self.admission.values().any(GateControl::has_waiting)
             }
             Ok(Err(why)) => {
-                debug!(error = %why, "cannot count what is pending; trying on");
+                debug!(error = %why, "counting pending messages failed; retrying");
                 false
             }
             Err(_) => {
-                debug!("no answer in time; cannot count what is pending; trying on");
+                debug!("counting pending messages timed out; retrying");
                 false
             }
         }
     }
 
-    /// Permits that were returned before a count.
+    /// The number of permits of each route that were returned before a count.
     fn returned(&self) -> BTreeMap<RouteName, u64> {
         self.admission.iter().map(|(name, control)| (name.clone(), control.returned())).collect()
     }
 
-    /// Gives each route this replica's share of the room that it has by a count.
+    /// Gives each route this replica's share of the capacity that a count saw.
     fn share_out(&self, counts: &BTreeMap<String, Counts>, returned: &BTreeMap<RouteName, u64>) {
         let replicas = (self.replicas)();
         for route in &self.routes {
@@ -180,7 +190,7 @@ impl Gates {
     }
 
     /// Opens and closes each gate.
-    fn turn(&self) {
+    fn set_gates(&self) {
         for route in &self.routes {
             let paused = self.pauses.of(route.name.as_str());
             if let (Some(metrics), Some(paused)) = (self.metrics.route(&route.name), paused) {
@@ -188,7 +198,7 @@ impl Gates {
                 metrics.publishing_paused.set(i64::from(paused.publishing));
             }
             let open = paused.is_some_and(|paused| !paused.ingress)
-                && !self.dead_full.contains(&route.name)
+                && !self.dead_letters_full.contains(&route.name)
                 && !self.store.is_replaced();
             if let Some(control) = self.admission.get(&route.name) {
                 control.set_open(open);
@@ -196,56 +206,59 @@ impl Gates {
         }
     }
 
-    async fn look(&mut self) {
-        let seen = match tokio::time::timeout(DEADLINE, self.count()).await {
+    async fn count_all(&mut self) {
+        let counted = match tokio::time::timeout(COUNT_TIMEOUT, self.count()).await {
             Ok(_) if self.store.is_replaced() => {
-                Err(StoreError::Unavailable("it is another one than it was".to_owned()))
+                Err(StoreError::Unavailable("it is not the store that was used before".to_owned()))
             }
-            Ok(seen) => seen,
+            Ok(counted) => counted,
             Err(_) => Err(StoreError::Unavailable("no answer in time".to_owned())),
         };
-        if let Err(why) = &seen {
-            if !self.away {
+        if let Err(why) = &counted {
+            if !self.store_away {
                 warn!(error = %why, "the store does not answer; ingress waits for it");
             }
-        } else if self.away {
+        } else if self.store_away {
             info!("the store answers again; ingress goes on");
         }
-        self.away = seen.is_err();
-        self.turn();
-        for (route, excess) in seen.unwrap_or_default() {
+        self.store_away = counted.is_err();
+        self.set_gates();
+        for (route, excess) in counted.unwrap_or_default() {
             self.trim(&route, excess).await;
         }
-        let waits = self.takes_nothing_in() || self.away;
+        let waits = self.takes_nothing_in() || self.store_away;
         for route in &self.routes {
             if let Some(metrics) = self.metrics.route(&route.name) {
                 metrics.ingress_paused("store", waits);
             }
         }
-        self.look_at_clocks();
+        self.check_clock_skew();
     }
 
-    /// Whether the store refuses what is to be stored. Says so when that begins and ends, unless it is away.
+    /// Reports whether the store refuses writes. Logs the begin and the end of that, unless the store does not
+    /// answer.
     fn takes_nothing_in(&mut self) -> bool {
         let why = self.store.write_failure();
         let refused = why.is_some();
-        match why.filter(|_| !self.away) {
-            Some(why) if !self.refused => warn!(error = why, "the store takes nothing in; ingress waits"),
-            None if self.refused && !refused => info!("the store takes messages in again"),
+        match why.filter(|_| !self.store_away) {
+            Some(why) if !self.store_refuses => {
+                warn!(error = why, "the store takes nothing in; ingress waits");
+            }
+            None if self.store_refuses && !refused => info!("the store takes messages in again"),
             _ => {}
         }
-        self.refused = refused && (self.refused || !self.away);
+        self.store_refuses = refused && (self.store_refuses || !self.store_away);
         refused
     }
 
-    /// Drops the oldest invalid dead letters of a route: they pause nothing, so they give way.
+    /// Drops the oldest invalid dead letters of a route. They pause nothing, so they give way.
     async fn trim(&self, route: &Arc<Route>, excess: u64) {
         let filter =
             DeadFilter { route: Some(route.name.clone()), invalid: Some(true), ..DeadFilter::default() };
         let dropping = async {
             let mut left = excess as usize;
             while left > 0 {
-                let page = self.store.dead_page(&filter, None, left.min(TRIM)).await?;
+                let page = self.store.dead_page(&filter, None, left.min(TRIM_BATCH)).await?;
                 let ids: Vec<_> = page.marks.into_iter().map(|mark| mark.id).collect();
                 if ids.is_empty() {
                     break;
@@ -259,15 +272,18 @@ impl Gates {
             }
             Ok::<_, StoreError>(())
         };
-        match tokio::time::timeout(DEADLINE, dropping).await {
+        match tokio::time::timeout(COUNT_TIMEOUT, dropping).await {
             Ok(Ok(())) => {}
-            Ok(Err(why)) => debug!(route = %route.name, error = %why, "cannot drop dead letters; trying on"),
-            Err(_) => debug!(route = %route.name, "no time left to drop dead letters; trying on"),
+            Ok(Err(why)) => {
+                debug!(route = %route.name, error = %why, "dropping dead letters failed; retrying");
+            }
+            Err(_) => debug!(route = %route.name, "dropping dead letters timed out; retrying"),
         }
     }
 
-    /// Clocks that differ make messages late, never early: both must call them due.
-    fn look_at_clocks(&mut self) {
+    /// Shows the difference of the clocks, and warns of a large one. Clocks that differ make messages late,
+    /// never early: both must call a message due.
+    fn check_clock_skew(&mut self) {
         let skew_us = self.store.clock().skew_us();
         self.metrics.clock_skew.set(skew_us as f64 / 1e6);
         let skewed = skew_us.unsigned_abs() > self.max_skew.as_micros() as u64;
@@ -284,7 +300,8 @@ impl Gates {
         self.skewed = skewed;
     }
 
-    /// Answers the routes of which invalid dead letters must go, and how many.
+    /// Counts all routes, and sets their limits. Returns the routes whose invalid dead letters must be dropped,
+    /// and how many.
     async fn count(&mut self) -> Result<Vec<(Arc<Route>, u64)>, StoreError> {
         let mut excess = Vec::new();
         let returned = self.returned();
@@ -296,21 +313,23 @@ impl Gates {
             metrics.show_counts(counts.messages, counts.dead);
             let full = counts.messages > 0 && counts.messages as u64 >= route.policy.max_pending;
             metrics.ingress_paused("max_pending", full);
-            let graves = self.room.counted(&route.name, &counts);
-            metrics.ingress_paused("dead_letters", graves.full);
-            if graves.full {
-                self.dead_full.insert(route.name.clone());
+            let dead_letters = self.quota.counted(&route.name, &counts);
+            metrics.ingress_paused("dead_letters", dead_letters.full);
+            if dead_letters.full {
+                self.dead_letters_full.insert(route.name.clone());
             } else {
-                self.dead_full.remove(&route.name);
+                self.dead_letters_full.remove(&route.name);
             }
-            let (pending, dead, closed) = (counts.messages, counts.dead, full || graves.full);
-            if closed && self.full.insert(route.name.clone()) {
+            let pending = counts.messages;
+            let dead = counts.dead;
+            let closed = full || dead_letters.full;
+            if closed && self.at_limit.insert(route.name.clone()) {
                 let limit = if full { "max_pending" } else { "dead_letters" };
                 warn!(route = %route.name, pending, dead, limit, "a limit is reached; ingress waits");
-            } else if !closed && self.full.remove(&route.name) {
+            } else if !closed && self.at_limit.remove(&route.name) {
                 info!(route = %route.name, pending, dead, "below its limits; ingress goes on");
             }
-            excess.extend((graves.excess > 0).then(|| (route.clone(), graves.excess)));
+            excess.extend((dead_letters.excess > 0).then(|| (route.clone(), dead_letters.excess)));
         }
         Ok(excess)
     }

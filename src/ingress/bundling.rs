@@ -1,13 +1,13 @@
-//! Bundling: what a batch gives the store to do, per partition and in order. Pure.
+//! Bundling: turns a batch into writes for the store, per partition and in order. Pure.
 //!
-//! Messages of one target whose due times lie within one *span* share a bundle: 64 ms for named ones (a
-//! claimed message can no longer be cancelled), a sixteenth of the wait for unnamed ones, up to four
-//! seconds. Spans are powers of two and aligned, so no bundle crosses a time slice. Names are judged in
-//! order of delivery: where a name comes again in a batch, or a command comes, what was begun before is
-//! closed first; between two closings order means nothing.
+//! Messages of one target whose due times lie within one *span* share a bundle. The span is 64 ms for named
+//! messages (a claimed message can no longer be cancelled), and a sixteenth of the wait for unnamed ones, up to
+//! four seconds. Spans are powers of two and aligned, so no bundle crosses a time slice. Writes on one name
+//! stay in order of delivery: a name that comes again in a batch, or a command, first closes all open bundles.
+//! Between two closings order means nothing.
 //!
-//! On a route whose keys leave in order all have the short span, and what is due at one moment is bundled in the
-//! order it came: a change of the target closes what was begun before.
+//! On a route with key order all messages have the short span, and messages that are due at one time are
+//! bundled in the order they came: a change of the target closes the open bundles.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -17,37 +17,38 @@ use crate::domain::limits::{BUNDLE_BYTES, BUNDLE_MESSAGES};
 use crate::domain::{Entry, Flags, Partition, Route, Text, UnixMs};
 use crate::store::{Bundle, WriteOp};
 
-/// Shortest span, and that of named messages, ms.
+/// Shortest span, and the span of named messages, ms.
 const MIN_SPAN_MS: i64 = 64;
 /// Longest span, ms.
 pub(super) const MAX_SPAN_MS: i64 = 4096;
 
-/// What one partition is to do, and who waits for it.
+/// The writes of one partition, and their receipts.
 #[derive(Debug, Default)]
 pub(super) struct PartitionWork {
     pub(super) ops: Vec<WriteOp>,
-    /// Per operation, the receipts of its messages or of its command, in order.
+    /// Receipts of each write, in order: those of its messages, or of its command.
     pub(super) receipts: Vec<Vec<Receipt>>,
-    open: Vec<(Key, Building)>,
-    places: HashMap<Key, usize>,
-    /// Where the message before this one went: mostly this one goes there too.
-    last: usize,
-    /// The target of the message before this one.
+    open: Vec<(BundleKey, OpenBundle)>,
+    open_by_key: HashMap<BundleKey, usize>,
+    /// Index of the open bundle that took the last message. Mostly it takes the next one too.
+    last_open: usize,
+    /// Target of the last message.
     target: Option<Text>,
     names: HashSet<Text>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct BundleKey {
     target: Text,
     span: i64,
     bucket: i64,
-    /// Named; on an ordered route all of them: what is due at one moment shares a bundle in the order it came.
+    /// Set for named messages, and for all messages of an ordered route: messages that are due at one time
+    /// share a bundle in the order they came.
     together: bool,
 }
 
 #[derive(Debug, Default)]
-struct Building {
+struct OpenBundle {
     entries: Vec<Entry>,
     receipts: Vec<Receipt>,
     bytes: usize,
@@ -55,22 +56,23 @@ struct Building {
 
 /// A batch's work for the store.
 #[derive(Debug)]
-pub(super) struct Work {
+pub(super) struct StoreWork {
     route: Arc<Route>,
     now: UnixMs,
-    /// Messages in a bundle at most.
-    most: usize,
+    /// Most messages in a bundle.
+    max_messages: usize,
     partitions: BTreeMap<Partition, PartitionWork>,
 }
 
-impl Work {
+impl StoreWork {
     pub(super) fn new(route: Arc<Route>, now: UnixMs) -> Self {
-        // A claimed bundle of a limited route waits for its tokens in memory: no more than a second's worth.
+        // A claimed bundle of a rate-limited route waits for its tokens in memory, so a bundle holds no more
+        // than one second's worth.
         let worth = route.policy.rate.map_or(BUNDLE_MESSAGES, |rate| rate.per_second as usize);
-        Self { route, now, most: worth.min(BUNDLE_MESSAGES), partitions: BTreeMap::new() }
+        Self { route, now, max_messages: worth.min(BUNDLE_MESSAGES), partitions: BTreeMap::new() }
     }
 
-    /// A message to be kept until it is due. `target`: empty for the route's own.
+    /// Adds a message to be kept until it is due. `target` is empty for the route's own.
     pub(super) fn store(&mut self, p: Partition, target: Text, entry: Entry, receipt: Receipt) {
         let work = self.partitions.entry(p).or_default();
         let named = entry.flags.has(Flags::NAMED);
@@ -82,30 +84,31 @@ impl Work {
         }
         let ordered = self.route.policy.ordered;
         if ordered && work.target.as_ref().is_some_and(|last| *last != target) {
-            // Bundles are stored in the order in which they are closed: what is due at one moment keeps it.
+            // Bundles are stored in the order in which they are closed, so messages that are due at one time
+            // keep their order.
             work.close(&self.route);
         }
         let together = named || ordered;
         let span = if together { MIN_SPAN_MS } else { span_ms(entry.due.since(self.now)) };
-        let key = Key { target, span, bucket: entry.due.0.div_euclid(span), together };
+        let key = BundleKey { target, span, bucket: entry.due.0.div_euclid(span), together };
         work.target = Some(key.target.clone());
         let bytes = entry.stored_size();
-        let at = work.find(key);
-        let (_, building) = &mut work.open[at];
-        let full = building.entries.len() >= self.most
-            || (!building.entries.is_empty() && building.bytes + bytes > BUNDLE_BYTES);
+        let at = work.open_bundle(key);
+        let (_, bundle) = &mut work.open[at];
+        let full = bundle.entries.len() >= self.max_messages
+            || (!bundle.entries.is_empty() && bundle.bytes + bytes > BUNDLE_BYTES);
         if full {
-            let whole = std::mem::take(building);
+            let whole = std::mem::take(bundle);
             let target = work.open[at].0.target.clone();
             work.push(&self.route, target, whole);
         }
-        let (_, building) = &mut work.open[at];
-        building.bytes += bytes;
-        building.entries.push(entry);
-        building.receipts.push(receipt);
+        let (_, bundle) = &mut work.open[at];
+        bundle.bytes += bytes;
+        bundle.entries.push(entry);
+        bundle.receipts.push(receipt);
     }
 
-    /// A command on a name, or a dead letter.
+    /// Adds a command on a name, or a dead letter.
     pub(super) fn command(&mut self, p: Partition, op: WriteOp, receipt: Receipt) {
         let work = self.partitions.entry(p).or_default();
         if matches!(op, WriteOp::Cancel { .. } | WriteOp::Reschedule { .. }) {
@@ -115,7 +118,7 @@ impl Work {
         work.receipts.push(vec![receipt]);
     }
 
-    /// All of it, per partition.
+    /// Closes all bundles. Returns the work of each partition.
     pub(super) fn finish(mut self) -> BTreeMap<Partition, PartitionWork> {
         for work in self.partitions.values_mut() {
             work.close(&self.route);
@@ -125,48 +128,49 @@ impl Work {
 }
 
 impl PartitionWork {
-    /// The bundle in the making for a key.
-    fn find(&mut self, key: Key) -> usize {
-        if self.open.get(self.last).is_none_or(|(known, _)| *known != key) {
-            self.last = self.places.get(&key).copied().unwrap_or_else(|| {
-                self.open.push((key.clone(), Building::default()));
-                self.places.insert(key, self.open.len() - 1);
+    /// The index of the open bundle of a key. Opens one if there is none.
+    fn open_bundle(&mut self, key: BundleKey) -> usize {
+        if self.open.get(self.last_open).is_none_or(|(known, _)| *known != key) {
+            self.last_open = self.open_by_key.get(&key).copied().unwrap_or_else(|| {
+                self.open.push((key.clone(), OpenBundle::default()));
+                self.open_by_key.insert(key, self.open.len() - 1);
                 self.open.len() - 1
             });
         }
-        self.last
+        self.last_open
     }
 
     fn close(&mut self, route: &Arc<Route>) {
         self.names.clear();
-        self.places.clear();
+        self.open_by_key.clear();
         let mut open = std::mem::take(&mut self.open);
         if !route.policy.ordered {
-            // Neighbours in time share a time slice: a call that stores them has few due sets to touch.
+            // Bundles that are close in time share a time slice, so a call that stores them touches few due
+            // sets.
             open.sort_by_key(|(key, _)| key.bucket * key.span);
         }
-        for (key, building) in open {
-            self.push(route, key.target, building);
+        for (key, bundle) in open {
+            self.push(route, key.target, bundle);
         }
     }
 
-    fn push(&mut self, route: &Arc<Route>, target: Text, building: Building) {
-        if building.entries.is_empty() {
+    fn push(&mut self, route: &Arc<Route>, target: Text, bundle: OpenBundle) {
+        if bundle.entries.is_empty() {
             return;
         }
         self.ops.push(WriteOp::Store {
             route: route.name.clone(),
             on_duplicate: route.policy.on_duplicate,
-            bundle: Bundle { target, entries: Arc::new(building.entries) },
+            bundle: Bundle { target, entries: Arc::new(bundle.entries) },
         });
-        self.receipts.push(building.receipts);
+        self.receipts.push(bundle.receipts);
     }
 }
 
-/// The span of an unnamed message that has so long to wait.
+/// The span of an unnamed message with this wait.
 fn span_ms(wait_ms: i64) -> i64 {
     let share = (wait_ms / 16).clamp(MIN_SPAN_MS, MAX_SPAN_MS) as u64;
-    // The power of two at or below: aligned buckets of it never cross a slice's border.
+    // Round down to a power of two: its aligned buckets never cross the border of a slice.
     1 << share.ilog2()
 }
 
@@ -187,7 +191,7 @@ mod tests {
 
     fn work(messages: Vec<Entry>) -> Vec<WriteOp> {
         let ledger = Ledger::new();
-        let mut work = Work::new(testing::route(), UnixMs(0));
+        let mut work = StoreWork::new(testing::route(), UnixMs(0));
         for (at, entry) in messages.into_iter().enumerate() {
             work.store(Partition(3), Text::default(), entry, ledger.enter(at as i64));
         }
@@ -225,7 +229,7 @@ mod tests {
         let mut route = (*testing::route()).clone();
         route.policy.rate = Some(crate::domain::Rate { per_second: 2, burst: 100 });
         let ledger = Ledger::new();
-        let mut work = Work::new(Arc::new(route), UnixMs(0));
+        let mut work = StoreWork::new(Arc::new(route), UnixMs(0));
         for at in 0..5 {
             work.store(Partition(3), Text::default(), entry(3_600_000, None), ledger.enter(at));
         }
@@ -246,7 +250,7 @@ mod tests {
         let mut route = (*testing::route()).clone();
         route.policy.ordered = true;
         let ledger = Ledger::new();
-        let mut work = Work::new(Arc::new(route), UnixMs(0));
+        let mut work = StoreWork::new(Arc::new(route), UnixMs(0));
         let messages = [("", None), ("", Some("a")), ("", None), ("other", None), ("", None)];
         for (at, (target, name)) in messages.into_iter().enumerate() {
             let mut entry = entry(3_600_000, name);

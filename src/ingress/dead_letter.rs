@@ -1,13 +1,14 @@
-//! What is kept of an invalid message, and how what is dead on arrival becomes a dead letter. Pure.
+//! Dead letters made at ingress: the part of an invalid message that is kept, and the write that makes a dead
+//! letter. Pure.
 
 use std::sync::Arc;
 
 use crate::domain::{DeadLetters, DeadReason, Entry, Flags, Origin, Policy, Route, Text, UnixMs, dying};
 use crate::store::{Bundle, DeadLetter, WriteOp};
 
-/// What the store is to do with a message that is dead: keep it, or send it to `dead_letter_to` first.
-/// `target`: the one it was for, empty for the route's own.
-pub(super) fn bury(
+/// The write for a message that is dead: keep it as a dead letter, or store it for `dead_letter_to` first.
+/// `target` is the target that it was for, empty for the route's own.
+pub(super) fn to_write_op(
     route: &Route,
     reason: DeadReason,
     target: Text,
@@ -27,12 +28,12 @@ pub(super) fn bury(
     }
 }
 
-/// The invalid message as it is to be kept; `None` if its queue must have it back, for its own dead-letter
+/// Reduces an invalid message to `max_message`. `None` if its queue must take it back, for its own dead-letter
 /// exchange.
 ///
-/// Over `max_message` a Kafka record is still in its topic, where its position finds it; a RabbitMQ delivery
-/// is nowhere else, so its queue must have it back.
-pub(super) fn keep(mut entry: Entry, policy: &Policy) -> Option<Entry> {
+/// A Kafka record over `max_message` stays in its topic, where its position finds it, so its body is left out.
+/// A RabbitMQ delivery exists nowhere else, so its queue must take it back.
+pub(super) fn fit_entry(mut entry: Entry, policy: &Policy) -> Option<Entry> {
     let DeadLetters { max_message, .. } = policy.dead_letters;
     let message = &mut entry.message;
     let key = message.key.as_ref().map_or(0, bytes::Bytes::len);
@@ -73,14 +74,14 @@ mod tests {
             entry
         };
         let fits = entry(95, 1);
-        assert_eq!(keep(fits.clone(), &policy), Some(fits), "inclusive");
-        let Some(short) = keep(entry(96, 1), &policy) else { panic!("from Kafka it is kept") };
+        assert_eq!(fit_entry(fits.clone(), &policy), Some(fits), "inclusive");
+        let Some(short) = fit_entry(entry(96, 1), &policy) else { panic!("from Kafka it is kept") };
         assert!(short.flags.has(Flags::LEFT_OUT) && short.message.body.is_none());
         assert_eq!((short.message.headers.len(), short.message.key), (1, Some("key".into())));
-        let Some(short) = keep(entry(1, 99), &policy) else { panic!("from Kafka it is kept") };
+        let Some(short) = fit_entry(entry(1, 99), &policy) else { panic!("from Kafka it is kept") };
         assert_eq!(short.message.headers, []);
         let mut amqp = entry(96, 1);
         amqp.message.origin = Origin::Rabbitmq;
-        assert_eq!(keep(amqp, &policy), None);
+        assert_eq!(fit_entry(amqp, &policy), None);
     }
 }

@@ -1,6 +1,6 @@
-//! What is already due when it arrives, and has no name, goes straight to its target. Its source is released
-//! on the target's confirm; refused, or without an answer, it is stored like any other, with the retry
-//! policy, and its source is released once the store has it.
+//! Messages that are due on arrival: an unnamed message that is due already goes straight to its target. The
+//! target's confirm releases its source. A message that is refused, or gets no verdict, is stored like any
+//! other under the retry policy, and its source is released once the store has it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,47 +17,47 @@ use crate::lifecycle::{Shutdown, Stage, Tasks};
 use crate::store::{Bundle, DeadLetterQuota, Store, WriteOp};
 use crate::telemetry::{Bursts, RouteMetrics};
 
-/// A message that has not left its lane by then is stored instead.
-const PATIENCE_US: i64 = 5_000_000;
-/// A ticket is the number of its batch, and in its lowest bits the place in that.
-const PLACE_BITS: u32 = 24;
+/// A message that has not left its lane within this time is stored instead.
+const LANE_DEADLINE_US: i64 = 5_000_000;
+/// Low bits of a ticket, which are an index in a batch. The other bits are the number of the batch.
+const INDEX_BITS: u32 = 24;
 
-/// All that is on its way straight to a target.
-pub(super) struct Direct(Arc<Inner>);
+/// Publishes messages that are due on arrival, for all sources.
+pub(super) struct DueOnArrival(Arc<DuePublisher>);
 
-struct Inner {
+struct DuePublisher {
     store: Store,
     lanes: Arc<dyn Lanes>,
-    room: Arc<DeadLetterQuota>,
+    quota: Arc<DeadLetterQuota>,
     verdicts: Arc<Verdicts>,
-    underway: Mutex<HashMap<u64, Underway>>,
+    in_flight: Mutex<HashMap<u64, DueBatch>>,
     next: AtomicU64,
     bursts: Arc<Bursts>,
     tasks: Tasks,
 }
 
 /// A message that is due already.
-pub(super) struct Due {
+pub(super) struct DueMessage {
     pub(super) target: Arc<Target>,
     pub(super) entry: Entry,
-    /// Where it is stored if it must be.
+    /// The partition that stores the message if it must be stored.
     pub(super) partition: Partition,
     pub(super) receipt: Receipt,
 }
 
-/// Messages of one route that were handed to one lane together.
-struct Underway {
+/// Messages of one route that were submitted to one lane together.
+struct DueBatch {
     batch: Arc<Batch>,
     route: Arc<Route>,
     metrics: Arc<RouteMetrics>,
-    /// Of those without a verdict: where they are stored if they must be, and their receipts.
+    /// Partition and receipt of each message, until it has a verdict.
     open: Vec<Option<(Partition, Receipt)>>,
     left: usize,
     handed_us: i64,
 }
 
-/// A message that did not go straight out.
-struct NotSent {
+/// A message that was not confirmed.
+struct FailedDue {
     route: Arc<Route>,
     metrics: Arc<RouteMetrics>,
     target: Arc<Target>,
@@ -67,46 +67,47 @@ struct NotSent {
     verdict: Verdict,
 }
 
-impl Direct {
+impl DueOnArrival {
     pub(super) fn start(
         store: &Store,
         lanes: &Arc<dyn Lanes>,
         bursts: &Arc<Bursts>,
-        room: &Arc<DeadLetterQuota>,
+        quota: &Arc<DeadLetterQuota>,
         tasks: &Tasks,
         shutdown: &Shutdown,
     ) -> Self {
-        let inner = Arc::new(Inner {
+        let publisher = Arc::new(DuePublisher {
             store: store.clone(),
             lanes: lanes.clone(),
-            room: room.clone(),
+            quota: quota.clone(),
             verdicts: Arc::default(),
-            underway: Mutex::default(),
+            in_flight: Mutex::default(),
             next: AtomicU64::new(1),
             bursts: bursts.clone(),
             tasks: tasks.clone(),
         });
-        let (judge, shutdown) = (inner.clone(), shutdown.clone());
+        let worker = publisher.clone();
+        let shutdown = shutdown.clone();
         tasks.of(Stage::Publishing).spawn("direct", async move {
             loop {
                 tokio::select! {
                     () = shutdown.forced() => return,
-                    verdicts = judge.verdicts.take() => {
-                        for failed in judge.judge(verdicts) {
-                            judge.clone().keep(failed);
+                    verdicts = worker.verdicts.take() => {
+                        for failed in worker.take_verdicts(verdicts) {
+                            worker.clone().store_failed(failed);
                         }
                     }
-                    // Every answer is in, and nothing new comes: the sources have drained.
-                    () = shutdown.draining(), if judge.underway.lock().is_empty() => return,
+                    // The sources have drained, so no new messages come, and all verdicts are in.
+                    () = shutdown.draining(), if worker.in_flight.lock().is_empty() => return,
                 }
             }
         });
-        Self(inner)
+        Self(publisher)
     }
 
-    /// Hands these to their lanes, in order.
-    pub(super) fn publish(&self, route: &Arc<Route>, metrics: &Arc<RouteMetrics>, batch: Vec<Due>) {
-        let inner = &self.0;
+    /// Submits a batch to its lanes, in order.
+    pub(super) fn publish(&self, route: &Arc<Route>, metrics: &Arc<RouteMetrics>, batch: Vec<DueMessage>) {
+        let publisher = &self.0;
         let mut batch = batch.into_iter().peekable();
         while let Some(first) = batch.next() {
             let target = first.target.clone();
@@ -114,26 +115,26 @@ impl Direct {
             while let Some(next) = batch.next_if(|next| Arc::ptr_eq(&next.target, &target)) {
                 together.push(next);
             }
-            let publications = inner.enter(route, metrics, &target, together);
-            inner.lanes.lane(&target).submit_all(publications);
+            let publications = publisher.enter(route, metrics, &target, together);
+            publisher.lanes.lane(&target).submit_all(publications);
         }
     }
 }
 
-impl Inner {
-    /// Enters them, before their verdicts can come.
+impl DuePublisher {
+    /// Registers messages before their verdicts can come, and returns their publications.
     fn enter(
         &self,
         route: &Arc<Route>,
         metrics: &Arc<RouteMetrics>,
         target: &Arc<Target>,
-        together: Vec<Due>,
+        together: Vec<DueMessage>,
     ) -> Vec<Publication> {
         let handed_us = self.store.clock().local().mono_us();
         let ids = self.store.unique_ids(together.iter().map(|due| due.partition));
         let mut entries = Vec::with_capacity(together.len());
         let mut open = Vec::with_capacity(together.len());
-        for (Due { entry, partition, receipt, .. }, id) in together.into_iter().zip(&ids) {
+        for (DueMessage { entry, partition, receipt, .. }, id) in together.into_iter().zip(&ids) {
             if let Some(cause) = entry.repeat_cause(0) {
                 metrics.redelivered(cause, 1);
                 self.bursts.note_message(
@@ -152,34 +153,37 @@ impl Inner {
             ids,
             expiries: 0,
             target: target.clone(),
-            first_ticket: number << PLACE_BITS,
+            first_ticket: number << INDEX_BITS,
             verdicts: self.verdicts.clone(),
-            not_after_us: (handed_us + PATIENCE_US).into(),
+            not_after_us: (handed_us + LANE_DEADLINE_US).into(),
         });
         let left = open.len();
         let publication = |index| Publication { batch: batch.clone(), index };
         let publications = (0..left as u32).map(publication).collect();
-        let (route, metrics) = (route.clone(), metrics.clone());
-        let underway = Underway { batch, route, metrics, open, left, handed_us };
-        self.underway.lock().insert(number, underway);
+        let route = route.clone();
+        let metrics = metrics.clone();
+        let in_flight = DueBatch { batch, route, metrics, open, left, handed_us };
+        self.in_flight.lock().insert(number, in_flight);
         publications
     }
 
-    /// Releases the sources of what is confirmed; returns the others.
-    fn judge(&self, verdicts: Vec<(u64, Verdict)>) -> Vec<NotSent> {
+    /// Releases the sources of confirmed messages, and returns the failed ones.
+    fn take_verdicts(&self, verdicts: Vec<(u64, Verdict)>) -> Vec<FailedDue> {
         let clock = self.store.clock();
-        let (now_us, mono_us) = (clock.now_us(), clock.local().mono_us());
-        let (mut safe, mut failed) = (Vec::with_capacity(verdicts.len()), Vec::new());
-        let mut underway = self.underway.lock();
+        let now_us = clock.now_us();
+        let mono_us = clock.local().mono_us();
+        let mut safe = Vec::with_capacity(verdicts.len());
+        let mut failed = Vec::new();
+        let mut in_flight = self.in_flight.lock();
         for (ticket, verdict) in verdicts {
-            let number = ticket >> PLACE_BITS;
-            let index = (ticket & ((1 << PLACE_BITS) - 1)) as usize;
-            let Some(together) = underway.get_mut(&number) else { continue };
+            let number = ticket >> INDEX_BITS;
+            let index = (ticket & ((1 << INDEX_BITS) - 1)) as usize;
+            let Some(together) = in_flight.get_mut(&number) else { continue };
             let Some((partition, receipt)) = together.open.get_mut(index).and_then(Option::take) else {
                 continue;
             };
             together.left -= 1;
-            let Underway { batch, route, metrics, handed_us, .. } = &*together;
+            let DueBatch { batch, route, metrics, handed_us, .. } = &*together;
             if verdict == Verdict::Confirmed {
                 let due_us = batch.entries[index].due.0 * 1000;
                 let late_us = now_us.unwrap_or(due_us) - due_us;
@@ -188,37 +192,38 @@ impl Inner {
                 metrics.confirm.observe((mono_us - handed_us).max(0) as f64 / 1e6);
                 safe.push(receipt);
             } else {
-                let (route, metrics) = (route.clone(), metrics.clone());
+                let route = route.clone();
+                let metrics = metrics.clone();
                 let mut entry = batch.entries[index].clone();
                 entry.id = Some(batch.ids[index].clone());
                 let target = batch.target.clone();
-                failed.push(NotSent { route, metrics, target, entry, partition, receipt, verdict });
+                failed.push(FailedDue { route, metrics, target, entry, partition, receipt, verdict });
             }
             if together.left == 0 {
-                underway.remove(&number);
+                in_flight.remove(&number);
             }
         }
-        drop(underway);
+        drop(in_flight);
         Receipt::resolve_all(safe);
         failed
     }
 
-    /// Stores a message that did not go straight out, or what became of it.
-    fn keep(self: Arc<Self>, failed: NotSent) {
-        let Some(op) = self.op(&failed) else { return failed.receipt.resolve() };
-        let inner = self.clone();
+    /// Stores a failed message, or what the failure policy makes of it.
+    fn store_failed(self: Arc<Self>, failed: FailedDue) {
+        let Some(op) = self.failure_op(&failed) else { return failed.receipt.resolve() };
+        let publisher = self.clone();
         self.tasks.spawn("ingress:answers", async move {
-            match inner.store.write(failed.partition, vec![op]).await {
+            match publisher.store.write(failed.partition, vec![op]).await {
                 Ok(_) => failed.receipt.resolve(),
-                // Shutting down was forced; there may be thousands of these.
+                // Shutting down was forced, so there may be thousands of these.
                 Err(why) => debug!(error = %why, "not stored; its source will deliver it again"),
             }
         });
     }
 
-    /// What the store is to do with a message that did not go straight out; `None`: it is dropped.
-    fn op(&self, failed: &NotSent) -> Option<WriteOp> {
-        let NotSent { route, metrics, target, entry, verdict, .. } = failed;
+    /// The write for a failed message. `None` if the message is dropped.
+    fn failure_op(&self, failed: &FailedDue) -> Option<WriteOp> {
+        let FailedDue { route, metrics, target, entry, verdict, .. } = failed;
         let now = self.store.clock().now();
         let own = Arc::ptr_eq(target, &route.to);
         let target = if own { Text::default() } else { Text::from(target.name()) };
@@ -233,9 +238,11 @@ impl Inner {
             return Some(store(one(entry.clone())));
         }
         metrics.publish_failure(retry::describe(verdict).0);
-        let (handouts, flow, jitter) = (entry.handouts + 1, Flow::Delayed, fastrand::f64());
+        let handouts = entry.handouts + 1;
+        let flow = Flow::Delayed;
+        let jitter = fastrand::f64();
         let publish = FailedPublish { entry, verdict, handouts, flow, now, jitter };
-        let quota = |size| self.room.take(&route.name, size);
+        let quota = |size| self.quota.take(&route.name, size);
         let Failed { mut entry, decision, is_full } = failure::decide(publish, route, quota);
         if let Some(reason) = is_full {
             let error = retry::describe(verdict).1;
@@ -253,7 +260,7 @@ impl Inner {
                 if matches!(decision, Decision::DeadLetter(_)) {
                     metrics.dead_letter(reason.as_str());
                 }
-                Some(dead_letter::bury(route, reason, target.clone(), entry, now))
+                Some(dead_letter::to_write_op(route, reason, target.clone(), entry, now))
             }
             Decision::Drop => {
                 metrics.dropped(failure::REFUSED, 1);

@@ -1,49 +1,50 @@
-//! The grammar of the delay headers: which of a message's headers they are, and what each value says.
+//! The grammar of the delay headers: which headers of a message they are, and the meaning of each value.
 //!
-//! Kafka's values are bytes; AMQP's are typed, and text comes as a long string or a byte array. A value
-//! either says surely what it means, or it is an error with a sentence for a person.
+//! Kafka's values are bytes. AMQP's are typed, and text comes as a long string or a byte array. A value either
+//! has a certain meaning, or is an error with a sentence for a person.
 
 use bytes::Bytes;
 
 use crate::domain::route::HeaderNames;
 use crate::domain::{Header, HeaderValue, Origin, Text, UnixMs, duration, limits, moment};
 
-/// Unix milliseconds below this are surely seconds, or a delay: in milliseconds it is March 1973.
-const EARLIEST: i64 = 100_000_000_000;
+/// Smallest number that is taken for Unix milliseconds (March 1973). A smaller one is surely seconds, or a
+/// delay.
+const MIN_UNIX_MS: i64 = 100_000_000_000;
 /// Most bytes of the input that an error quotes.
-const QUOTED: usize = 64;
+const MAX_QUOTED_BYTES: usize = 64;
 
-/// The delay headers of a message, as they stand there.
+/// The delay headers of a message, with their raw values.
 #[derive(Debug, Default)]
-pub(super) struct Found<'a> {
+pub(super) struct DelayHeaders<'a> {
     pub(super) delay: Option<&'a HeaderValue>,
     pub(super) deliver_at: Option<&'a HeaderValue>,
     pub(super) id: Option<&'a HeaderValue>,
     pub(super) op: Option<&'a HeaderValue>,
     pub(super) target: Option<&'a HeaderValue>,
-    /// One that stands there twice.
+    /// The name of a header that appears more than once.
     pub(super) repeated: Option<&'a str>,
 }
 
-/// Whether a header has this name (lower case), in whatever case it was sent.
-pub(super) fn is(header: &Header, name: &str) -> bool {
+/// Reports whether a header has this lower-case name, in whatever case it was sent.
+pub(super) fn has_name(header: &Header, name: &str) -> bool {
     header.name.bytes().eq_ignore_ascii_case(name.as_bytes())
 }
 
-/// Looks for the delay headers under a route's names for them. One pass, and no allocation: most
-/// headers differ in length already.
-pub(super) fn find<'a>(headers: &'a [Header], names: &'a HeaderNames) -> Found<'a> {
-    let mut found = Found::default();
+/// Finds the delay headers under a route's names for them, in one pass and without allocation: most headers
+/// differ in length already.
+pub(super) fn find_delay_headers<'a>(headers: &'a [Header], names: &'a HeaderNames) -> DelayHeaders<'a> {
+    let mut found = DelayHeaders::default();
     for header in headers {
-        let (slot, name) = if is(header, &names.delay) {
+        let (slot, name) = if has_name(header, &names.delay) {
             (&mut found.delay, &names.delay)
-        } else if is(header, &names.deliver_at) {
+        } else if has_name(header, &names.deliver_at) {
             (&mut found.deliver_at, &names.deliver_at)
-        } else if is(header, &names.id) {
+        } else if has_name(header, &names.id) {
             (&mut found.id, &names.id)
-        } else if is(header, &names.op) {
+        } else if has_name(header, &names.op) {
             (&mut found.op, &names.op)
-        } else if is(header, &names.target) {
+        } else if has_name(header, &names.target) {
             (&mut found.target, &names.target)
         } else {
             continue;
@@ -55,9 +56,9 @@ pub(super) fn find<'a>(headers: &'a [Header], names: &'a HeaderNames) -> Found<'
     found
 }
 
-/// A header's text. On Kafka one pair of JSON quotes round it is not part of it (Spring's header mapper
-/// may write them); what stands between them is taken as it is, without undoing JSON's escapes.
-/// `None` if the value is of another type.
+/// The text of a header. On Kafka one pair of JSON quotes around the text is not part of it (Spring's header
+/// mapper may write them); JSON escapes between the quotes stay as they are. `None` if the value is of another
+/// type.
 pub(super) fn text(value: &HeaderValue, origin: Origin) -> Option<Bytes> {
     let (HeaderValue::Bytes(bytes) | HeaderValue::LongString(bytes)) = value else { return None };
     match bytes.as_ref() {
@@ -66,7 +67,7 @@ pub(super) fn text(value: &HeaderValue, origin: Origin) -> Option<Bytes> {
     }
 }
 
-/// Milliseconds of a delay: never negative.
+/// The milliseconds of a delay, never negative.
 pub(super) fn delay_ms(value: &HeaderValue, origin: Origin) -> Result<i64, String> {
     let ms = match value {
         HeaderValue::F32(v) => whole_number(f64::from(*v)),
@@ -87,7 +88,7 @@ pub(super) fn delay_ms(value: &HeaderValue, origin: Origin) -> Result<i64, Strin
     })
 }
 
-/// The moment that a deliver-at header says.
+/// The due time of a deliver-at header.
 pub(super) fn deliver_at(value: &HeaderValue, origin: Origin) -> Result<UnixMs, String> {
     let error = |e: &str| format!("{} is no moment: {e}", describe(value, origin));
     if let HeaderValue::Timestamp(seconds) = value {
@@ -101,19 +102,19 @@ pub(super) fn deliver_at(value: &HeaderValue, origin: Origin) -> Result<UnixMs, 
             if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
                 return moment::parse(text).map_err(|e| error(&e.to_string()));
             }
-            // As in a delay, at most 19 digits: more are no number that anybody meant.
+            // Allow at most 19 digits, as in a delay: nobody means a longer number.
             let ms = Some(text).filter(|t| t.len() <= 19).and_then(|t| t.parse().ok());
             ms.ok_or_else(|| error("it is too large"))?
         }
         (None, None) => return Err(error("Unix milliseconds, RFC 3339 or an AMQP timestamp is expected")),
     };
-    if ms < EARLIEST {
+    if ms < MIN_UNIX_MS {
         return Err(error("Unix milliseconds have 12 digits or more (are these seconds?)"));
     }
     Ok(UnixMs(ms))
 }
 
-/// A producer's own id, or `None` for one that Postdate made (`~...`) in an earlier life of the message.
+/// A producer's own id. `None` for an id that Postdate made (`~...`) in an earlier life of the message.
 pub(super) fn id(value: &HeaderValue, origin: Origin) -> Result<Option<Text>, String> {
     let error = |e: &str| format!("{} is no id: {e}", describe(value, origin));
     let bytes = text(value, origin).ok_or_else(|| error("text is expected"))?;
@@ -126,23 +127,23 @@ pub(super) fn id(value: &HeaderValue, origin: Origin) -> Result<Option<Text>, St
     Text::from_utf8(bytes).map(Some).ok_or_else(|| error("it is not UTF-8"))
 }
 
-/// A command.
+/// The command of an op header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Op {
+pub(super) enum HeaderCommand {
     Cancel,
     Reschedule,
 }
 
-/// The command that an op header says.
-pub(super) fn op(value: &HeaderValue, origin: Origin) -> Result<Op, String> {
+/// Reads the command of an op header.
+pub(super) fn op(value: &HeaderValue, origin: Origin) -> Result<HeaderCommand, String> {
     match text(value, origin).as_deref() {
-        Some(b"cancel") => Ok(Op::Cancel),
-        Some(b"reschedule") => Ok(Op::Reschedule),
+        Some(b"cancel") => Ok(HeaderCommand::Cancel),
+        Some(b"reschedule") => Ok(HeaderCommand::Reschedule),
         _ => Err(format!("{} is no command: cancel and reschedule are", describe(value, origin))),
     }
 }
 
-/// A value for a person: text in quotes, cut and escaped; of other types the type and small values.
+/// Renders a value for a person: text in quotes, cut and escaped; other types by their name, and small values.
 pub(super) fn describe(value: &HeaderValue, origin: Origin) -> String {
     match value {
         HeaderValue::Bytes(_) | HeaderValue::LongString(_) => quote(&text(value, origin).unwrap_or_default()),
@@ -158,15 +159,14 @@ pub(super) fn describe(value: &HeaderValue, origin: Origin) -> String {
     }
 }
 
-/// Bytes for a person and a log: in quotes, at most 64 of them, whatever is not plainly readable
-/// escaped.
+/// Renders bytes for a person and a log: in quotes, at most 64 of them, all but plainly readable ones escaped.
 fn quote(bytes: &[u8]) -> String {
     let mut quoted = String::from("\"");
-    for chunk in bytes[..bytes.len().min(QUOTED)].utf8_chunks() {
+    for chunk in bytes[..bytes.len().min(MAX_QUOTED_BYTES)].utf8_chunks() {
         quoted.extend(chunk.valid().escape_debug());
         quoted.extend(chunk.invalid().escape_ascii().map(char::from));
     }
-    quoted.push_str(if bytes.len() > QUOTED { "\"..." } else { "\"" });
+    quoted.push_str(if bytes.len() > MAX_QUOTED_BYTES { "\"..." } else { "\"" });
     quoted
 }
 
@@ -184,15 +184,16 @@ fn integer(value: &HeaderValue) -> Option<i64> {
     }
 }
 
-/// A float that is a whole number. Minus zero has a sign, and what is signed is not guessed at.
+/// The value of a float that is a whole number. Minus zero is refused: it has a sign, and nobody guesses what a
+/// sign means here.
 fn whole_number(value: f64) -> Option<i64> {
-    // 2^63, exactly; the largest float below it fits.
+    // This is 2^63 exactly. The largest float below it fits.
     let fits = value.is_sign_positive() && value.fract() == 0.0 && value < 9_223_372_036_854_775_808.0;
     fits.then_some(value as i64)
 }
 
-/// A decimal that is a whole number. Clients disagree whether its 32 bits are signed (Java's writes
-/// negative ones so), so what would be negative then is nobody's to guess.
+/// The value of a decimal that is a whole number. A value with the highest bit set is refused: clients disagree
+/// whether the 32 bits are signed (Java writes negative decimals so).
 fn whole_decimal(scale: u8, value: u32) -> Option<i64> {
     let value = i64::from(i32::try_from(value).ok()?);
     match 10_i64.checked_pow(scale.into()) {

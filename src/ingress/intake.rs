@@ -1,8 +1,9 @@
 //! Intake: from a batch of deliveries to stored bundles, direct publishes and resolved receipts.
 //!
-//! Each source (a Kafka partition under one assignment, a queue's channel) hands its batches over one after
+//! Each source (a Kafka partition under one assignment, or a queue's channel) hands over one batch after
 //! another. A batch is judged, bundled, and takes its place in the order of each store partition before the
-//! next one is looked at, so what is said of one name is judged in order; the answers resolve receipts later.
+//! next batch is judged, so that operations on one name stay in order. The store's answers resolve the receipts
+//! later.
 
 mod gate;
 mod invalid;
@@ -18,16 +19,15 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tracing::debug;
 
-use self::gate::Gate;
 pub(super) use self::submitter::Submitter;
 use super::Delivery;
 use super::admit::{Admitted, admit};
-use super::bundling::Work;
-use super::due_on_arrival::{Direct, Due};
-use super::jitter::Jitter;
-use super::linger::{Company, Far, Met, PATIENCE};
+use super::bundling::StoreWork;
+use super::due_on_arrival::{DueMessage, DueOnArrival};
+use super::jitter::SourceJitter;
+use super::linger::{LINGER, LingerBuffer, LingerMessage, Offer};
 use super::loops::LoopWatch;
-use super::pass_through::{Passing, Through};
+use super::pass_through::{PassThroughPublisher, PassingRecord};
 use super::permits::AdmissionGate;
 use crate::backoff::Backoff;
 use crate::domain::{
@@ -38,114 +38,126 @@ use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{Bundle, DeadLetterQuota, Store, WriteOp};
 use crate::telemetry::{Bursts, Metrics, RouteMetrics, Watch};
 
-/// Offsets that share a store partition: a batch makes few bundles, load spreads over all partitions.
-const BLOCK: i64 = 512;
-/// Longest time between two tries to write a source's mark.
-const MARK_DEADLINE: Duration = Duration::from_secs(3);
-/// What is due later than this is not urgent, ms.
-const SOON_MS: i64 = 100;
+/// Offsets that share a store partition. A batch then makes few bundles, and the load spreads over all
+/// partitions.
+const BLOCK_OFFSETS: i64 = 512;
+/// Deadline of one attempt to read or raise a source's mark.
+const MARK_TIMEOUT: Duration = Duration::from_secs(3);
+/// A message that is due later than this is not urgent, ms.
+const URGENT_MS: i64 = 100;
 
-/// What both technologies' consumers hand their batches to.
+/// The receiver of all consumers' batches, for both technologies.
 pub struct Intake {
     store: Store,
     lanes: Arc<dyn Lanes>,
     metrics: Arc<Metrics>,
     watch: Arc<Watch>,
     bursts: Arc<Bursts>,
-    direct: Direct,
-    room: Arc<DeadLetterQuota>,
+    due_on_arrival: DueOnArrival,
+    quota: Arc<DeadLetterQuota>,
     gates: BTreeMap<RouteName, AdmissionGate>,
-    companies: Mutex<BTreeMap<RouteName, Arc<Company>>>,
+    linger_buffers: Mutex<BTreeMap<RouteName, Arc<LingerBuffer>>>,
     loops: Mutex<BTreeMap<RouteName, Arc<LoopWatch>>>,
     tasks: Tasks,
     shutdown: Shutdown,
 }
 
-/// One source of a route in order of delivery: a Kafka partition under one assignment, or a queue's
-/// channel. Its batches are taken one after another.
+/// One source of a route in order of delivery: a Kafka partition under one assignment, or a queue's channel.
+/// Takes one batch after another.
 pub struct Source {
     intake: Arc<Intake>,
     route: Arc<Route>,
     metrics: Arc<RouteMetrics>,
     name: String,
-    /// The highest offset ever read by others: before this source was opened, or beside it.
+    /// The highest offset that others have read, before this source was opened or beside it.
     reread_until: Option<i64>,
     /// The highest offset that the store knows to be read.
     marked: Option<i64>,
     batches: u64,
-    jitter: Jitter,
-    company: Arc<Company>,
+    jitter: SourceJitter,
+    linger_buffer: Arc<LingerBuffer>,
     loops: Arc<LoopWatch>,
-    /// Whether what is due on arrival may pass the store by.
-    straight: bool,
-    gate: Gate,
-    through: Through,
-    /// Whether nothing of the last batch was due soon.
+    /// Messages of the current batch that are due on arrival may bypass the store.
+    bypasses_store: bool,
+    gate: AdmissionGate,
+    pass_through: PassThroughPublisher,
+    /// Nothing in the last batch was urgent.
     had_time: bool,
 }
 
-/// What a batch's deliveries turned out to be, in order.
-struct Judged {
-    /// For the store.
-    work: Work,
-    /// For the store too, and due far ahead.
-    far: Vec<Far>,
-    /// Straight to their targets.
-    due: Vec<Due>,
-    through: Vec<Passing>,
-    /// When the first of them is due: a command, and what passes through, now.
+/// A batch after judging. Each part is in order of delivery.
+struct JudgedBatch {
+    /// Work for the store.
+    work: StoreWork,
+    /// Delayed messages that are due far ahead, and may linger.
+    far_ahead: Vec<LingerMessage>,
+    /// Messages that are due on arrival.
+    due: Vec<DueMessage>,
+    passing: Vec<PassingRecord>,
+    /// Due time of the first message. Commands and passing messages count as due now.
     soonest: UnixMs,
 }
 
-impl Judged {
+impl JudgedBatch {
     fn new(route: &Arc<Route>, now: UnixMs) -> Self {
-        let work = Work::new(route.clone(), now);
-        Self { work, far: Vec::new(), due: Vec::new(), through: Vec::new(), soonest: UnixMs(i64::MAX) }
+        let work = StoreWork::new(route.clone(), now);
+        Self { work, far_ahead: Vec::new(), due: Vec::new(), passing: Vec::new(), soonest: UnixMs(i64::MAX) }
     }
 }
 
-/// What the intake is built from.
-pub struct Parts<'a> {
-    /// Where messages are kept.
+/// Everything that the intake is built from.
+pub struct IntakeDependencies<'a> {
+    /// Keeps the messages.
     pub store: Store,
-    /// Where those go that need not wait.
+    /// The lanes for messages that bypass the store.
     pub lanes: Arc<dyn Lanes>,
-    /// Where it counts.
+    /// Receives the counts.
     pub metrics: Arc<Metrics>,
-    /// Who is told how a followed message ended.
+    /// Told how followed messages end.
     pub watch: Arc<Watch>,
-    /// Where invalid messages are logged.
+    /// Logs invalid messages.
     pub bursts: Arc<Bursts>,
-    /// How much room the dead letters have left.
-    pub room: Arc<DeadLetterQuota>,
-    /// How many messages of each route may be taken in.
+    /// The dead-letter quota of each route.
+    pub quota: Arc<DeadLetterQuota>,
+    /// The gate of each route's ingress.
     pub gates: BTreeMap<RouteName, AdmissionGate>,
-    /// Where its tasks run.
+    /// Runs the intake's tasks.
     pub tasks: &'a Tasks,
-    /// When sources stop.
+    /// Ends the sources.
     pub shutdown: &'a Shutdown,
     /// The stage that begins once all sources have ended.
-    pub direct_shutdown: &'a Shutdown,
+    pub publishing_shutdown: &'a Shutdown,
 }
 
 impl Intake {
-    /// Starts it; sources are opened by the consumers.
-    pub fn start(parts: Parts<'_>) -> Arc<Self> {
-        let Parts { store, lanes, metrics, watch, bursts, room, gates, tasks, shutdown, direct_shutdown } =
-            parts;
-        let direct = Direct::start(&store, &lanes, &bursts, &room, tasks, direct_shutdown);
-        let (tasks, shutdown) = (tasks.clone(), shutdown.clone());
-        let companies = Mutex::default();
+    /// Starts the intake. The consumers open sources from it.
+    pub fn start(dependencies: IntakeDependencies<'_>) -> Arc<Self> {
+        let IntakeDependencies {
+            store,
+            lanes,
+            metrics,
+            watch,
+            bursts,
+            quota,
+            gates,
+            tasks,
+            shutdown,
+            publishing_shutdown,
+        } = dependencies;
+        let due_on_arrival = DueOnArrival::start(&store, &lanes, &bursts, &quota, tasks, publishing_shutdown);
+        let tasks = tasks.clone();
+        let shutdown = shutdown.clone();
+        let linger_buffers = Mutex::default();
         Arc::new(Self {
             store,
             lanes,
             metrics,
             watch,
             bursts,
-            direct,
-            room,
+            due_on_arrival,
+            quota,
             gates,
-            companies,
+            linger_buffers,
             loops: Mutex::default(),
             tasks,
             shutdown,
@@ -153,26 +165,26 @@ impl Intake {
     }
 
     /// Opens a source. `name` identifies it for good: `kafka/<connection>/<group>/<topic>/<partition>`, or
-    /// `rabbitmq/<connection>/<queue>`. Waits for the store (it reads how far the source was ever read);
-    /// `None` if it is away and shutting down begins, or the route is not served here.
+    /// `rabbitmq/<connection>/<queue>`. Waits for the store, to read how far the source was ever read. `None`
+    /// if shutting down begins while the store is away, or if this process does not serve the route.
     pub async fn open(self: &Arc<Self>, route: &Arc<Route>, name: String) -> Option<Source> {
         let metrics = self.metrics.route(&route.name)?.clone();
         let reread_until =
             self.until_done("read a source's mark", || self.store.highest_offset(&name)).await?;
         Some(Source {
             intake: self.clone(),
-            jitter: Jitter::new(route, &name),
-            company: self.company(route),
+            jitter: SourceJitter::new(route, &name),
+            linger_buffer: self.linger_buffer(route),
             loops: self.loops.lock().entry(route.name.clone()).or_default().clone(),
             route: route.clone(),
             name,
             reread_until,
             marked: reread_until,
             batches: 0,
-            straight: false,
+            bypasses_store: false,
             had_time: false,
-            gate: Gate::new(&route.name, self.gates.get(&route.name), &self.store),
-            through: self.through(route, &metrics),
+            gate: self.gates.get(&route.name).cloned().unwrap_or_else(AdmissionGate::unbounded),
+            pass_through: self.pass_through(route, &metrics),
             metrics,
         })
     }
@@ -186,14 +198,15 @@ impl Intake {
         }
     }
 
-    /// The company that all sources of a route keep.
-    fn company(&self, route: &Arc<Route>) -> Arc<Company> {
-        let mut companies = self.companies.lock();
-        let new = || Arc::new(Company::new(route.clone(), self.store.partitions()));
-        companies.entry(route.name.clone()).or_insert_with(new).clone()
+    /// The linger buffer that all sources of a route share.
+    fn linger_buffer(&self, route: &Arc<Route>) -> Arc<LingerBuffer> {
+        let mut linger_buffers = self.linger_buffers.lock();
+        let new = || Arc::new(LingerBuffer::new(route.clone(), self.store.partitions()));
+        linger_buffers.entry(route.name.clone()).or_insert_with(new).clone()
     }
 
-    /// Tries until it succeeds; `None` if shutting down is forced, or has begun and a try has failed.
+    /// Retries `call` until it succeeds. `None` if shutting down is forced, or has begun and an attempt has
+    /// failed.
     async fn until_done<T, F>(&self, what: &str, call: impl Fn() -> F) -> Option<T>
     where
         F: Future<Output = Result<T, crate::store::StoreError>>,
@@ -202,12 +215,12 @@ impl Intake {
         loop {
             let tried = tokio::select! {
                 () = self.shutdown.forced() => return None,
-                tried = tokio::time::timeout(MARK_DEADLINE, call()) => tried,
+                tried = tokio::time::timeout(MARK_TIMEOUT, call()) => tried,
             };
             match tried {
                 Ok(Ok(done)) => return Some(done),
-                Ok(Err(why)) => debug!(error = %why, "cannot {what}; trying on"),
-                Err(_) => debug!("no answer in time; cannot {what}; trying on"),
+                Ok(Err(why)) => debug!(error = %why, "cannot {what}; retrying"),
+                Err(_) => debug!("no answer in time: cannot {what}; retrying"),
             }
             if self.shutdown.is_draining() {
                 return None;
@@ -222,67 +235,70 @@ impl Intake {
 }
 
 impl Source {
-    /// Takes what the route has room for of a batch in order of delivery, and answers with the rest: all of it while
-    /// the gate is closed. Returns once that may come: everything that was taken has its place in the store's order,
-    /// and what passes through is confirmed. Receipts are resolved then or later; dropped, where shutting down has
-    /// begun and the store cannot be reached. Not cancel-safe: a caller that gives up drops the source and its ledger
-    /// with it.
+    /// Takes as many messages of a batch in order of delivery as the gate grants permits for, and returns the
+    /// rest: all of them while the gate is closed. Returns once the rest may come: every message that was taken
+    /// has its place in the store's order, and passing messages are confirmed. Receipts are resolved then or
+    /// later; they are dropped if shutting down has begun and the store cannot be reached. Not cancel-safe: a
+    /// caller that gives up drops the source, and its ledger with it.
     pub async fn take(&mut self, mut batch: Vec<Delivery>) -> Vec<Delivery> {
-        let Some(granted) = self.gate.try_admit(batch.len()) else { return batch };
-        let rest = batch.split_off(granted.messages());
-        for (delivery, permit) in batch.iter_mut().zip(granted) {
-            delivery.receipt.keep(permit);
+        let Some(permits) = self.gate.try_admit(batch.len()) else { return batch };
+        let rest = batch.split_off(permits.messages());
+        for (delivery, permit) in batch.iter_mut().zip(permits) {
+            delivery.receipt.attach(permit);
         }
         self.take_admitted(batch).await;
         rest
     }
 
-    /// The same for what the route has room for.
+    /// Takes messages that have their permits.
     async fn take_admitted(&mut self, mut batch: Vec<Delivery>) {
         self.metrics.admitted.inc_by(batch.len() as u64);
         if !self.mark(&mut batch).await {
             return;
         }
         self.batches += 1;
-        self.straight = self.goes_straight();
+        self.bypasses_store = self.may_bypass_store();
         let arrival = self.intake.store.clock().arrival();
         let now = arrival.latest;
-        let mut judged = Judged::new(&self.route, now);
+        let mut judged = JudgedBatch::new(&self.route, now);
         for delivery in batch {
             self.judge(delivery, arrival, &mut judged).await;
         }
-        let Judged { mut work, far, due, through, soonest } = judged;
-        self.had_time = soonest >= now.plus(SOON_MS);
-        self.intake.direct.publish(&self.route, &self.metrics, due);
-        match self.company.meet(far, now, self.intake.store.clock().local().mono_us()) {
-            Met::Alone(far) => {
-                for Far { target, entry, receipt, home } in far {
-                    work.store(home, target, entry, receipt);
+        let JudgedBatch { mut work, far_ahead, due, passing, soonest } = judged;
+        self.had_time = soonest >= now.plus(URGENT_MS);
+        self.intake.due_on_arrival.publish(&self.route, &self.metrics, due);
+        match self.linger_buffer.offer(far_ahead, now, self.intake.store.clock().local().mono_us()) {
+            Offer::Bypass(far_ahead) => {
+                for LingerMessage { target, entry, receipt, partition } in far_ahead {
+                    work.store(partition, target, entry, receipt);
                 }
             }
-            Met::First(number) => self.leave_later(number),
-            Met::Full(company) => self.submitter().submit_all(company).await,
-            Met::Wait => {}
+            Offer::StartTimer(generation) => self.flush_later(generation),
+            Offer::Flush(full) => self.submitter().submit_all(full).await,
+            Offer::Buffered => {}
         }
         self.submitter().submit_all(work).await;
-        self.through.publish(&self.route, through, &self.intake.shutdown).await;
+        self.pass_through.publish(&self.route, passing, &self.intake.shutdown).await;
     }
 
-    /// Whether nothing of the last batch was urgent: the next one may be gathered for some milliseconds.
+    /// Reports whether nothing in the last batch was urgent: the next batch may be gathered for some
+    /// milliseconds.
     pub fn had_time(&self) -> bool {
         self.had_time
     }
 
-    /// Whether nothing holds the route's messages back: a limited rate, an order of its keys and a pause hold them in
-    /// the store.
-    fn goes_straight(&self) -> bool {
-        let (pauses, policy) = (self.intake.store.pauses(), &self.route.policy);
+    /// Reports whether nothing holds the route's messages back. A rate limit, key order and a pause hold them
+    /// in the store.
+    fn may_bypass_store(&self) -> bool {
+        let pauses = self.intake.store.pauses();
+        let policy = &self.route.policy;
         policy.rate.is_none() && !policy.ordered && pauses.may_publish(self.route.name.as_str())
     }
 
-    /// Flags what was read before, and notes how far is read now: before anything of it is stored, so that
-    /// whatever a crash makes us read again is known by it. A mark that has risen since we wrote it is another
-    /// consumer's, who took us for dead or whom we took for dead: what lies at or below it, it has read too.
+    /// Flags records that were read before, and raises the source's mark in the store before anything of the
+    /// batch is stored: after a crash the records that are read again are recognised by the mark. A mark that
+    /// has risen since this source wrote it was raised by another consumer of the partition, during a session
+    /// that one of the two took for dead: the other one has read all records up to the mark too.
     async fn mark(&mut self, batch: &mut [Delivery]) -> bool {
         let offset = |delivery: &Delivery| delivery.position.map(|position| position.offset);
         let highest = batch.iter().filter_map(offset).max();
@@ -304,9 +320,9 @@ impl Source {
         true
     }
 
-    async fn judge(&mut self, delivery: Delivery, arrival: Arrival, judged: &mut Judged) {
+    async fn judge(&mut self, delivery: Delivery, arrival: Arrival, judged: &mut JudgedBatch) {
         let now = arrival.latest;
-        let Judged { work, far, due: direct, soonest, .. } = &mut *judged;
+        let JudgedBatch { work, far_ahead, due: due_now, soonest, .. } = &mut *judged;
         let Delivery { message, malformed, produced, flags, position, receipt } = delivery;
         let unreadable = malformed.is_some();
         let key = self.route.order_key(&message);
@@ -319,35 +335,43 @@ impl Source {
         match admit(message, malformed, produced, &self.route, arrival) {
             Admitted::PassThrough { target, message } => {
                 *soonest = now;
-                let p = self.place(key.as_ref(), None, position);
-                self.passing(Passing::new(entry(now, None, flags, message), target, p, receipt), judged);
+                let p = self.partition_of(key.as_ref(), None, position);
+                self.pass_on(
+                    PassingRecord::new(entry(now, None, flags, message), target, p, receipt),
+                    judged,
+                );
             }
             Admitted::Delayed { due, id, target, message } => {
-                let due = self.jitter.put_off(due, id.as_ref(), position);
+                let due = self.jitter.apply(due, id.as_ref(), position);
                 *soonest = due.min(*soonest);
                 let named = id.is_some();
                 let flags = if named { flags.with(Flags::NAMED) } else { flags };
-                let p = self.place(key.as_ref(), id.as_ref(), position);
+                let p = self.partition_of(key.as_ref(), id.as_ref(), position);
                 let entry = entry(due, id, flags, message);
-                // Judged by the clock that the wheel will judge it by, which need not be asked of what is still to come.
-                if !named && self.straight && due <= now && self.intake.store.clock().is_due(due) {
-                    direct.push(Due { target, entry, partition: p, receipt });
-                } else if !named && key.is_none() && Company::may_wait(&entry, now) {
-                    far.push(Far { target: self.target_name(&target), entry, receipt, home: p });
+                // Judge by the wheel's own clock, but do not ask it about a due time in the future.
+                if !named && self.bypasses_store && due <= now && self.intake.store.clock().is_due(due) {
+                    due_now.push(DueMessage { target, entry, partition: p, receipt });
+                } else if !named && key.is_none() && LingerBuffer::may_linger(&entry, now) {
+                    far_ahead.push(LingerMessage {
+                        target: self.target_name(&target),
+                        entry,
+                        receipt,
+                        partition: p,
+                    });
                 } else {
                     work.store(p, self.target_name(&target), entry, receipt);
                 }
             }
             Admitted::Cancel { id } => {
                 *soonest = now;
-                let Some(p) = self.place_of_command(key.as_ref(), &id).await else { return };
+                let Some(p) = self.partition_of_command(key.as_ref(), &id).await else { return };
                 let route = self.route.name.clone();
                 work.command(p, WriteOp::Cancel { route, id, of: None }, receipt);
             }
             Admitted::Reschedule { id, due, target, message } => {
-                let due = self.jitter.put_off(due, Some(&id), position);
+                let due = self.jitter.apply(due, Some(&id), position);
                 *soonest = now;
-                let Some(p) = self.place_of_command(key.as_ref(), &id).await else { return };
+                let Some(p) = self.partition_of_command(key.as_ref(), &id).await else { return };
                 let entry = entry(due, Some(id.clone()), flags.with(Flags::NAMED), message);
                 let fallback =
                     Some(Bundle { target: self.target_name(&target), entries: Arc::new(vec![entry]) });
@@ -361,39 +385,48 @@ impl Source {
         }
     }
 
-    /// Where a message lives: with its key where keys leave in order; else with its name, or with its block of
-    /// offsets (RabbitMQ: its batch).
-    fn place(&self, key: Option<&Bytes>, id: Option<&Text>, position: Option<KafkaPosition>) -> Partition {
+    /// The partition that stores a message. A key on an ordered route decides, else the name, else the block of
+    /// offsets (RabbitMQ: the batch).
+    fn partition_of(
+        &self,
+        key: Option<&Bytes>,
+        id: Option<&Text>,
+        position: Option<KafkaPosition>,
+    ) -> Partition {
         let partitions = self.intake.store.partitions();
         match (key, id, position) {
             (Some(key), ..) => partitions.of_key(&self.route.name, key),
             (_, Some(id), _) => partitions.of_name(&self.route.name, id.as_str()),
-            (_, None, Some(position)) => partitions.of_block(&self.name, (position.offset / BLOCK) as u64),
+            (_, None, Some(position)) => {
+                partitions.of_block(&self.name, (position.offset / BLOCK_OFFSETS) as u64)
+            }
             (_, None, None) => partitions.of_block(&self.name, self.batches),
         }
     }
 
-    /// Where the message that a command names is: as a rule with the command's own key. `None` if shutting down is
-    /// forced.
-    async fn place_of_command(&self, key: Option<&Bytes>, id: &Text) -> Option<Partition> {
-        let home = self.place(key, Some(id), None);
+    /// The partition that stores the message a command names: as a rule that of the command's own key. `None`
+    /// if shutting down is forced.
+    async fn partition_of_command(&self, key: Option<&Bytes>, id: &Text) -> Option<Partition> {
+        let partition = self.partition_of(key, Some(id), None);
         if !self.route.policy.ordered {
-            return Some(home);
+            return Some(partition);
         }
-        let (store, route) = (&self.intake.store, &self.route.name);
-        self.intake.until_done("look for a name", || store.locate(route, id.as_str(), home)).await
+        let store = &self.intake.store;
+        let route = &self.route.name;
+        self.intake.until_done("look for a name", || store.locate(route, id.as_str(), partition)).await
     }
 
     fn target_name(&self, target: &Arc<Target>) -> Text {
         if Arc::ptr_eq(target, &self.route.to) { Text::default() } else { Text::from(target.name()) }
     }
 
-    /// Has a company leave when it has waited long enough.
-    fn leave_later(&self, number: u64) {
-        let (company, submitter) = (self.company.clone(), self.submitter());
-        self.intake.tasks.spawn("ingress:company", async move {
-            tokio::time::sleep(PATIENCE).await;
-            if let Some(work) = company.leave(number) {
+    /// Flushes a generation of the linger buffer after [`LINGER`].
+    fn flush_later(&self, generation: u64) {
+        let buffer = self.linger_buffer.clone();
+        let submitter = self.submitter();
+        self.intake.tasks.spawn("ingress:linger", async move {
+            tokio::time::sleep(LINGER).await;
+            if let Some(work) = buffer.flush(generation) {
                 submitter.submit_all(work).await;
             }
         });

@@ -1,31 +1,33 @@
-//! A source's jitter: each message's due time put off by its own share of the route's `jitter`.
+//! A source's jitter: adds to each message's due time its own share of the route's `jitter`.
 
 use std::sync::Arc;
 
 use crate::domain::{KafkaPosition, Route, Text, UnixMs, jitter};
 
-/// One source's.
-pub(super) struct Jitter {
+/// The jitter of one source.
+pub(super) struct SourceJitter {
     route: Arc<Route>,
     source: String,
-    /// Messages with neither a name nor a place so far.
+    /// Messages so far with neither a name nor a Kafka position.
     nameless: u64,
 }
 
-impl Jitter {
+impl SourceJitter {
     pub(super) fn new(route: &Arc<Route>, source: &str) -> Self {
         Self { route: route.clone(), source: source.to_owned(), nameless: 0 }
     }
 
-    /// A due time with its share: by the message's name or its place in Kafka, so that one that is read again
-    /// falls on the same moment; from RabbitMQ, one after another.
-    pub(super) fn put_off(
+    /// Adds a message's share to its due time. The name or the Kafka position decides the share, so that a
+    /// message that is read again falls on the same due time. RabbitMQ messages without a name are counted
+    /// instead.
+    pub(super) fn apply(
         &mut self,
         due: UnixMs,
         id: Option<&Text>,
         position: Option<KafkaPosition>,
     ) -> UnixMs {
-        let (most_ms, source) = (self.route.policy.jitter_ms, self.source.as_bytes());
+        let most_ms = self.route.policy.jitter_ms;
+        let source = self.source.as_bytes();
         if most_ms == 0 {
             return due;
         }
@@ -49,19 +51,20 @@ mod tests {
     fn a_name_or_a_place_always_falls_on_the_same_moment() {
         let mut route = (*testing::route()).clone();
         let due = UnixMs(1_790_000_000_000);
-        assert_eq!(Jitter::new(&Arc::new(route.clone()), "s").put_off(due, None, None), due);
+        assert_eq!(SourceJitter::new(&Arc::new(route.clone()), "s").apply(due, None, None), due);
         route.policy.jitter_ms = 30_000;
         let route = Arc::new(route);
-        let (mut once, mut again) = (Jitter::new(&route, "a"), Jitter::new(&route, "a"));
+        let mut once = SourceJitter::new(&route, "a");
+        let mut again = SourceJitter::new(&route, "a");
         let name = Text::from("order-7");
         let mut nameless = std::collections::BTreeSet::new();
         for offset in 0..100 {
             let place = Some(KafkaPosition { partition: 3, offset });
-            let at = once.put_off(due, None, place);
+            let at = once.apply(due, None, place);
             assert!((0..=30_000).contains(&at.since(due)));
-            assert_eq!(at, again.put_off(due, None, place));
-            assert_eq!(once.put_off(due, Some(&name), place), again.put_off(due, Some(&name), None));
-            nameless.insert(once.put_off(due, None, None));
+            assert_eq!(at, again.apply(due, None, place));
+            assert_eq!(once.apply(due, Some(&name), place), again.apply(due, Some(&name), None));
+            nameless.insert(once.apply(due, None, None));
         }
         assert!(nameless.len() > 90, "one after another, each elsewhere");
     }

@@ -1,8 +1,9 @@
-//! What one channel or one partition assignment has read and not yet released, in order of delivery.
+//! The ledger: the records that one channel or one partition assignment has read and not yet released, in order
+//! of delivery.
 //!
-//! Contiguous means in order of delivery, never by number: Kafka offsets have gaps (transaction
-//! markers, compaction), RabbitMQ's tags may be acknowledged singly. Completions for a ledger whose
-//! channel or assignment is gone resolve into a ledger that nobody reads any more.
+//! The released prefix is contiguous in order of delivery, never by number: Kafka offsets have gaps
+//! (transaction markers, compaction), and RabbitMQ's tags may be acknowledged singly. Receipts of a channel or
+//! an assignment that has ended resolve into a ledger that nobody reads any more.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,46 +16,46 @@ use super::permits::PendingPermit;
 /// The ledger of one channel or one partition assignment.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    open: Mutex<Open>,
+    open: Mutex<LedgerEntries>,
     advanced: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct LedgerEntries {
     /// Slot number of the front entry.
     base: u64,
-    /// In order of delivery.
-    entries: VecDeque<(i64, State)>,
+    /// Position and state of each record, in order of delivery.
+    entries: VecDeque<(i64, RecordState)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Open,
+enum RecordState {
+    Unresolved,
     Resolved,
     Rejected,
-    /// Its receipt was dropped: nobody will resolve it any more.
+    /// The receipt was dropped: nobody will resolve the record any more.
     Abandoned,
 }
 
-/// A resolved prefix that was taken out.
+/// A resolved prefix that was taken out of a ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Released {
     /// Position of its last record.
     pub last: i64,
-    /// Position of the last one that is safe; `None` if all of them are to be rejected.
+    /// Position of its last safe record. `None`: all of its records are rejected.
     pub safe: Option<i64>,
-    /// Those that the source is to take back for good: only of a source that can.
+    /// Positions of the records that the queue must take back for good. Empty for Kafka, which cannot.
     pub rejected: Vec<i64>,
 }
 
-/// The right and duty to resolve one record, once. Dropped unresolved, the record is abandoned: its
-/// source is never released past it, so the record will be delivered again.
+/// The right and duty to resolve one record, once. A receipt that is dropped unresolved abandons its record:
+/// the ledger never releases past it, so the source delivers the record again.
 #[derive(Debug)]
 pub struct Receipt {
-    /// `None` once it is resolved.
+    /// `None` once the record is resolved.
     ledger: Option<Arc<Ledger>>,
     slot: u64,
-    /// What its message takes of the room of its route, until it is resolved or dropped.
+    /// The message's permit, until the record is resolved or abandoned.
     permit: Option<PendingPermit>,
 }
 
@@ -64,17 +65,17 @@ impl Ledger {
         Arc::default()
     }
 
-    /// Enters a record read at `position` (an offset, a delivery tag).
+    /// Enters a record that was read at `position` (an offset or a delivery tag).
     pub fn enter(self: &Arc<Self>, position: i64) -> Receipt {
         let mut open = self.open.lock();
         let slot = open.base + open.entries.len() as u64;
-        open.entries.push_back((position, State::Open));
+        open.entries.push_back((position, RecordState::Unresolved));
         Receipt { ledger: Some(self.clone()), slot, permit: None }
     }
 
-    /// Takes the resolved prefix out; `None` if the oldest record is unresolved or there is none.
+    /// Takes the resolved prefix out. `None` if the oldest record is unresolved, or the ledger is empty.
     pub fn release(&self) -> Option<Released> {
-        let ended = |state: State| matches!(state, State::Resolved | State::Rejected);
+        let ended = |state: RecordState| matches!(state, RecordState::Resolved | RecordState::Rejected);
         let mut open = self.open.lock();
         let mut released: Option<Released> = None;
         while let Some(&(position, state)) = open.entries.front().filter(|(_, state)| ended(*state)) {
@@ -83,34 +84,35 @@ impl Ledger {
             let released = released.get_or_insert_default();
             released.last = position;
             match state {
-                State::Rejected => released.rejected.push(position),
+                RecordState::Rejected => released.rejected.push(position),
                 _ => released.safe = Some(position),
             }
         }
         released
     }
 
-    /// Records not yet released.
+    /// The number of records that are not released.
     pub fn outstanding(&self) -> usize {
         self.open.lock().entries.len()
     }
 
-    /// The number of the oldest record that is not released, counted from the ledger's first; `None`: all are.
+    /// The number of the oldest record that is not released, counted from the ledger's first one. `None`: all
+    /// are released.
     pub fn oldest(&self) -> Option<u64> {
         let open = self.open.lock();
         (!open.entries.is_empty()).then_some(open.base)
     }
 
-    /// Whether a [`Self::release`] will never find anything more of what was entered so far: all of it was
-    /// released, or the oldest record is abandoned.
-    pub fn is_settled(&self) -> bool {
-        self.open.lock().entries.front().is_none_or(|(_, state)| *state == State::Abandoned)
+    /// Reports whether [`Self::release`] will never find more of the records that were entered so far: all are
+    /// released, or the oldest is abandoned.
+    pub fn is_finished(&self) -> bool {
+        self.open.lock().entries.front().is_none_or(|(_, state)| *state == RecordState::Abandoned)
     }
 
-    /// Whether the oldest record is abandoned: its source must deliver it again before anything more is
+    /// Reports whether the oldest record is abandoned: its source must deliver it again before anything more is
     /// released.
     pub fn is_abandoned(&self) -> bool {
-        self.open.lock().entries.front().is_some_and(|(_, state)| *state == State::Abandoned)
+        self.open.lock().entries.front().is_some_and(|(_, state)| *state == RecordState::Abandoned)
     }
 
     /// Waits until the oldest record has ended since the last release. Cancel-safe.
@@ -120,26 +122,26 @@ impl Ledger {
 }
 
 impl Receipt {
-    /// Keeps the permit for as long as the record is neither safe nor given up.
-    pub(super) fn keep(&mut self, permit: PendingPermit) {
+    /// Attaches the message's permit, which returns when the record is resolved or abandoned.
+    pub(super) fn attach(&mut self, permit: PendingPermit) {
         self.permit = Some(permit);
     }
 
-    /// The record is safe: its source may be released past it.
+    /// Resolves a record that is safe: its source may be released past it.
     pub fn resolve(mut self) {
-        self.end(State::Resolved);
+        self.end(RecordState::Resolved);
     }
 
-    /// Several at once: each ledger is asked once for those of its receipts that stand together.
+    /// Resolves several records. Neighbours of one ledger share one lock of it.
     pub fn resolve_all(receipts: impl IntoIterator<Item = Self>) {
         let mut receipts = receipts.into_iter().peekable();
         while let Some(mut first) = receipts.next() {
             let Some(ledger) = first.ledger.take() else { continue };
             let mut open = ledger.open.lock();
-            let mut grew = open.end(first.slot, State::Resolved);
+            let mut grew = open.end(first.slot, RecordState::Resolved);
             while let Some(mut next) = receipts.next_if(|next| next.is_of(&ledger)) {
                 next.ledger = None;
-                grew |= open.end(next.slot, State::Resolved);
+                grew |= open.end(next.slot, RecordState::Resolved);
             }
             drop(open);
             if grew {
@@ -148,16 +150,16 @@ impl Receipt {
         }
     }
 
-    /// The record is not kept here: its source, a queue, is to take it back for good.
+    /// Rejects a record that is not kept here: its queue must take it back for good.
     pub fn reject(mut self) {
-        self.end(State::Rejected);
+        self.end(RecordState::Rejected);
     }
 
     fn is_of(&self, ledger: &Arc<Ledger>) -> bool {
         self.ledger.as_ref().is_some_and(|own| Arc::ptr_eq(own, ledger))
     }
 
-    fn end(&mut self, state: State) {
+    fn end(&mut self, state: RecordState) {
         let Some(ledger) = self.ledger.take() else { return };
         let grew = ledger.open.lock().end(self.slot, state);
         if grew {
@@ -168,13 +170,13 @@ impl Receipt {
 
 impl Drop for Receipt {
     fn drop(&mut self) {
-        self.end(State::Abandoned);
+        self.end(RecordState::Abandoned);
     }
 }
 
-impl Open {
-    /// Notes how a record ended; returns whether it was the oldest.
-    fn end(&mut self, slot: u64, state: State) -> bool {
+impl LedgerEntries {
+    /// Notes the end of a record. Reports whether it was the oldest.
+    fn end(&mut self, slot: u64, state: RecordState) -> bool {
         let Some(at) = slot.checked_sub(self.base) else { return false };
         let Some(entry) = self.entries.get_mut(at as usize) else { return false };
         entry.1 = state;
@@ -204,7 +206,8 @@ mod tests {
 
     #[test]
     fn several_are_resolved_together_whichever_ledger_they_belong_to() {
-        let (one, other) = (Ledger::new(), Ledger::new());
+        let one = Ledger::new();
+        let other = Ledger::new();
         let receipts = [one.enter(1), one.enter(2), other.enter(7), one.enter(3)];
         Receipt::resolve_all(receipts);
         assert_eq!(one.release().map(|r| r.last), Some(3));
@@ -231,10 +234,10 @@ mod tests {
         ledger.enter(2).resolve();
         assert_eq!(ledger.release(), None);
         assert_eq!(ledger.outstanding(), 2);
-        assert!(ledger.is_settled() && ledger.is_abandoned());
+        assert!(ledger.is_finished() && ledger.is_abandoned());
     }
 
-    /// Every way in which five records can end, in two orders.
+    /// All ways in which five records can end, in two orders.
     #[tokio::test(start_paused = true)]
     async fn a_ledger_is_settled_once_all_before_the_first_abandoned_record_is_released() {
         const RECORDS: usize = 5;
@@ -258,16 +261,16 @@ mod tests {
                 let released = ledger.release().map_or(0, |released| released.last + 1) as usize;
                 let first = ends.iter().position(|end| *end != 0);
                 assert_eq!(released, first.unwrap_or(RECORDS), "{ends:?}");
-                assert_eq!(ledger.is_settled(), first.is_none_or(|at| ends[at] == 1), "{ends:?}");
+                assert_eq!(ledger.is_finished(), first.is_none_or(|at| ends[at] == 1), "{ends:?}");
                 assert_eq!(ledger.is_abandoned(), first.is_some_and(|at| ends[at] == 1), "{ends:?}");
-                // Whoever waits hears of the last end too.
-                let waits = !ledger.is_settled();
+                // A waiting task is woken by the last end too.
+                let waits = !ledger.is_finished();
                 let _ = ledger.advanced().now_or_never();
                 drop(open);
                 if waits {
                     ledger.advanced().await;
                 }
-                assert!(ledger.release().is_none() && ledger.is_settled(), "{ends:?}");
+                assert!(ledger.release().is_none() && ledger.is_finished(), "{ends:?}");
             }
         }
     }

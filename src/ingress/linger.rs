@@ -1,10 +1,13 @@
-//! Company: under load, what is due far ahead waits a moment at ingress, so that messages of several batches and of
-//! all of the route's sources share bundles. Delays that lie far apart find none in a batch of their own, and a
-//! bundle of one costs the store six times what a message in one of ten does.
+//! The linger buffer of a route: under load, messages that are due far ahead wait a moment at ingress, so that
+//! messages of several batches and of all sources of the route share bundles. Messages with widely spread
+//! delays find no partner in a batch of their own, and a bundle of one message costs the store six times as
+//! much a message as a bundle of ten.
 //!
-//! Only unnamed messages of Kafka wait, as order means nothing between them, and only while many come: of a trickle
-//! no two would meet. (RabbitMQ lends a consumer `prefetch` messages at a time, and would lend no more meanwhile.)
-//! Their sources are released once the store has them, as ever; what is lost with the process is read again.
+//! Only unnamed messages from Kafka linger, because order means nothing between them, and only while the
+//! arrival rate is high: in a trickle no two messages would meet. RabbitMQ messages never linger, because a
+//! queue lends a consumer `prefetch` messages at a time and would lend no more meanwhile. The store's answer
+//! releases the sources of lingering messages, as it does for all others. Messages that are lost with the
+//! process are read again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,55 +16,63 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::Receipt;
-use super::bundling::{MAX_SPAN_MS, Work};
-use super::kafka::{OVERHEAD, WINDOW_BYTES, WINDOW_RECORDS};
+use super::bundling::{MAX_SPAN_MS, StoreWork};
+use super::kafka::{RECORD_OVERHEAD, WINDOW_BYTES, WINDOW_RECORDS};
 use crate::domain::{Entry, KafkaPosition, Partition, Partitions, Route, Text, UnixMs};
 
-/// How long a message waits for company.
-pub(super) const PATIENCE: Duration = Duration::from_millis(250);
-/// Only those wait that have a hundred times as long to go.
-const FAR_MS: i64 = 25_000;
-/// As many must have come within one patience.
-const MANY: usize = 2048;
-/// So many wait at most.
-const FULL: Amount = Amount { messages: WINDOW_RECORDS, bytes: WINDOW_BYTES };
-/// And of one source: half of what is read ahead of it, so that it is read on meanwhile.
-const FULL_OF_ONE: Amount = Amount { messages: WINDOW_RECORDS / 2, bytes: WINDOW_BYTES / 2 };
-/// Those that leave together go to so many partitions: few, so that they share bundles; more than one, so that no
-/// partition has all the work at once.
-const HOMES: usize = 4;
+/// How long a message lingers.
+pub(super) const LINGER: Duration = Duration::from_millis(250);
+/// Minimum delay for a message to linger: 100 x `LINGER`.
+const MIN_DELAY_MS: i64 = 25_000;
+/// Messages that must arrive within one `LINGER` before any lingers.
+const MIN_RATE: usize = 2048;
+/// Limit of the whole buffer.
+const MAX_BUFFERED: BufferSize = BufferSize { messages: WINDOW_RECORDS, bytes: WINDOW_BYTES };
+/// Limit of one source: half of its read-ahead, so that the consumer reads on meanwhile.
+const MAX_PER_SOURCE: BufferSize = BufferSize { messages: WINDOW_RECORDS / 2, bytes: WINDOW_BYTES / 2 };
+/// Partitions a flush is spread over. Fewer partitions mean fuller bundles; more than one keeps the load even.
+const FLUSH_PARTITIONS: usize = 4;
 
-/// The company of one route.
-pub(super) struct Company {
+/// The linger buffer of one route.
+pub(super) struct LingerBuffer {
     route: Arc<Route>,
     partitions: Partitions,
-    state: Mutex<State>,
+    state: Mutex<LingerState>,
 }
 
+/// The contents and counters of a buffer.
 #[derive(Default)]
-struct State {
-    waiting: Option<Waiting>,
-    rate: Rate,
-    /// Counts companies.
-    number: u64,
+struct LingerState {
+    buffered: Option<BufferedWork>,
+    rate: ArrivalRate,
+    /// Number of the buffer that fills now. A flush ends it.
+    generation: u64,
 }
 
-/// Those that wait.
-struct Waiting {
-    work: Work,
-    all: Amount,
-    /// By the partition of their topic; those of two topics that have one number count together.
-    sources: BTreeMap<i32, Amount>,
-    homes: [Partition; HOMES],
+/// The messages that linger now, bundled already.
+struct BufferedWork {
+    work: StoreWork,
+    all: BufferSize,
+    /// Sizes by Kafka partition. Partitions of two topics that share a number count together.
+    sources: BTreeMap<i32, BufferSize>,
+    partitions: [Partition; FLUSH_PARTITIONS],
+}
+
+impl BufferedWork {
+    /// The partition of a message of this due time. Messages of one span share it.
+    fn partition_of(&self, due: UnixMs) -> Partition {
+        let span = due.0.div_euclid(MAX_SPAN_MS);
+        self.partitions[span.rem_euclid(FLUSH_PARTITIONS as i64) as usize]
+    }
 }
 
 #[derive(Clone, Copy, Default)]
-struct Amount {
+struct BufferSize {
     messages: usize,
     bytes: usize,
 }
 
-impl Amount {
+impl BufferSize {
     fn add(&mut self, more: Self) {
         self.messages += more.messages;
         self.bytes += more.bytes;
@@ -72,105 +83,109 @@ impl Amount {
     }
 }
 
-/// A message that is due far ahead, on its way in.
-pub(super) struct Far {
+/// A message that is due far ahead, on its way into the store.
+pub(super) struct LingerMessage {
     pub(super) target: Text,
     pub(super) entry: Entry,
     pub(super) receipt: Receipt,
-    /// Where it is stored if it does not wait.
-    pub(super) home: Partition,
+    /// The partition that stores it if it does not linger.
+    pub(super) partition: Partition,
 }
 
-/// What becomes of those that came.
-pub(super) enum Met {
-    /// Too few come: each goes with its own batch.
-    Alone(Vec<Far>),
-    /// They wait, and who brought the first has seen to it that they leave.
-    Wait,
-    /// They wait, the first of a company of this number: it is to [leave](Company::leave) after [`PATIENCE`].
-    First(u64),
-    /// The company is full and leaves at once.
-    Full(Work),
+/// The buffer's answer to an offer of messages.
+pub(super) enum Offer {
+    /// Too few messages arrive: the caller stores these with their own batch.
+    Bypass(Vec<LingerMessage>),
+    /// The messages linger. The caller that started the timer flushes them.
+    Buffered,
+    /// The messages linger as the first of this generation: the caller must [flush](LingerBuffer::flush) it
+    /// after [`LINGER`].
+    StartTimer(u64),
+    /// The buffer is full: the caller must store all of it now.
+    Flush(StoreWork),
 }
 
-impl Company {
+impl LingerBuffer {
     pub(super) fn new(route: Arc<Route>, partitions: Partitions) -> Self {
         Self { route, partitions, state: Mutex::default() }
     }
 
-    /// Whether a message that has so long to go may wait.
-    pub(super) fn may_wait(entry: &Entry, now: UnixMs) -> bool {
-        entry.position.is_some() && entry.due.since(now) >= FAR_MS
+    /// Reports whether a message has a Kafka position and enough delay to linger.
+    pub(super) fn may_linger(entry: &Entry, now: UnixMs) -> bool {
+        entry.position.is_some() && entry.due.since(now) >= MIN_DELAY_MS
     }
 
-    /// Takes those of one source that came now: `now` by the store's clock, and by the monotonic one, us.
-    pub(super) fn meet(&self, far: Vec<Far>, now: UnixMs, mono_us: i64) -> Met {
+    /// Takes messages of one source that arrived together. `now` is the time by the store's clock, `mono_us`
+    /// the monotonic one in microseconds.
+    pub(super) fn offer(&self, messages: Vec<LingerMessage>, now: UnixMs, mono_us: i64) -> Offer {
         let Some(KafkaPosition { partition: source, offset }) =
-            far.first().and_then(|far| far.entry.position)
+            messages.first().and_then(|first| first.entry.position)
         else {
-            return Met::Wait;
+            return Offer::Buffered;
         };
         let state = &mut *self.state.lock();
-        if !state.rate.is_high(far.len(), mono_us) && state.waiting.is_none() {
-            return Met::Alone(far);
+        if !state.rate.is_high(messages.len(), mono_us) && state.buffered.is_none() {
+            return Offer::Bypass(messages);
         }
-        let first = state.waiting.is_none();
-        let waiting = state.waiting.get_or_insert_with(|| self.open(now, offset));
-        let mut came = Amount { messages: far.len(), bytes: 0 };
-        for Far { target, entry, receipt, .. } in far {
-            came.bytes += entry.message.body_len() + entry.message.headers_len() + OVERHEAD;
-            let home = waiting.homes[entry.due.0.div_euclid(MAX_SPAN_MS).rem_euclid(HOMES as i64) as usize];
-            waiting.work.store(home, target, entry, receipt);
+        let first = state.buffered.is_none();
+        let buffered = state.buffered.get_or_insert_with(|| self.begin(now, offset));
+        let mut came = BufferSize { messages: messages.len(), bytes: 0 };
+        for LingerMessage { target, entry, receipt, .. } in messages {
+            came.bytes += entry.message.body_len() + entry.message.headers_len() + RECORD_OVERHEAD;
+            let partition = buffered.partition_of(entry.due);
+            buffered.work.store(partition, target, entry, receipt);
         }
-        let of_one = waiting.sources.entry(source).or_default();
+        let of_one = buffered.sources.entry(source).or_default();
         of_one.add(came);
-        waiting.all.add(came);
-        if (of_one.reaches(FULL_OF_ONE) || waiting.all.reaches(FULL))
-            && let Some(waiting) = state.waiting.take()
+        buffered.all.add(came);
+        if (of_one.reaches(MAX_PER_SOURCE) || buffered.all.reaches(MAX_BUFFERED))
+            && let Some(buffered) = state.buffered.take()
         {
-            state.number += 1;
-            return Met::Full(waiting.work);
+            state.generation += 1;
+            return Offer::Flush(buffered.work);
         }
-        if first { Met::First(state.number) } else { Met::Wait }
+        if first { Offer::StartTimer(state.generation) } else { Offer::Buffered }
     }
 
-    /// Those that wait, if they are still the company of this number.
-    pub(super) fn leave(&self, number: u64) -> Option<Work> {
+    /// Takes the messages that linger, if they are still of this generation.
+    pub(super) fn flush(&self, generation: u64) -> Option<StoreWork> {
         let state = &mut *self.state.lock();
-        let waiting = if state.number == number { state.waiting.take() } else { None };
-        state.number += u64::from(waiting.is_some());
-        waiting.map(|waiting| waiting.work)
+        let buffered = if state.generation == generation { state.buffered.take() } else { None };
+        state.generation += u64::from(buffered.is_some());
+        buffered.map(|buffered| buffered.work)
     }
 
-    /// Begins a company with a record of this offset.
-    fn open(&self, now: UnixMs, offset: i64) -> Waiting {
+    /// Begins a generation. `offset` is the first message's: it picks the partitions.
+    fn begin(&self, now: UnixMs, offset: i64) -> BufferedWork {
         let name = self.route.name.as_str();
-        let homes =
-            std::array::from_fn(|n| self.partitions.of_block(name, offset as u64 * HOMES as u64 + n as u64));
-        let work = Work::new(self.route.clone(), now);
-        Waiting { work, all: Amount::default(), sources: BTreeMap::new(), homes }
+        let partitions = std::array::from_fn(|n| {
+            self.partitions.of_block(name, offset as u64 * FLUSH_PARTITIONS as u64 + n as u64)
+        });
+        let work = StoreWork::new(self.route.clone(), now);
+        BufferedWork { work, all: BufferSize::default(), sources: BTreeMap::new(), partitions }
     }
 }
 
-/// How many came in the patience that runs, and in the one before.
+/// Arrivals in the running `LINGER` period and in the one before.
 #[derive(Default)]
-struct Rate {
+struct ArrivalRate {
     began_us: i64,
     now: usize,
     before: usize,
 }
 
-impl Rate {
-    /// Counts so many more; whether many come.
+impl ArrivalRate {
+    /// Counts more arrivals, and reports whether the rate is high.
     fn is_high(&mut self, more: usize, mono_us: i64) -> bool {
-        let patience = PATIENCE.as_micros() as i64;
-        let gone = mono_us - self.began_us;
-        if gone >= patience {
-            self.before = if gone < 2 * patience { self.now } else { 0 };
-            (self.began_us, self.now) = (mono_us, 0);
+        let linger_us = LINGER.as_micros() as i64;
+        let elapsed_us = mono_us - self.began_us;
+        if elapsed_us >= linger_us {
+            self.before = if elapsed_us < 2 * linger_us { self.now } else { 0 };
+            self.began_us = mono_us;
+            self.now = 0;
         }
         self.now += more;
-        self.now.max(self.before) >= MANY
+        self.now.max(self.before) >= MIN_RATE
     }
 }
 
@@ -180,92 +195,106 @@ mod tests {
     use crate::domain::testing;
     use crate::ingress::Ledger;
 
-    /// So many messages, due an hour ahead and a span from each other.
-    fn far(count: i64) -> Vec<Far> {
-        far_of(0, count)
+    /// Messages that are due an hour ahead, each one span after the one before.
+    fn messages(count: i64) -> Vec<LingerMessage> {
+        messages_of(0, count)
     }
 
-    fn far_of(source: i32, count: i64) -> Vec<Far> {
+    fn messages_of(source: i32, count: i64) -> Vec<LingerMessage> {
         let ledger = Ledger::new();
         let message = |n: i64| {
             let mut entry = testing::entry(UnixMs(3_600_000 + n % 10 * MAX_SPAN_MS), b"body");
             entry.position = Some(KafkaPosition { partition: source, offset: n });
-            Far { target: Text::default(), entry, receipt: ledger.enter(n), home: Partition(63) }
+            LingerMessage {
+                target: Text::default(),
+                entry,
+                receipt: ledger.enter(n),
+                partition: Partition(63),
+            }
         };
         (0..count).map(message).collect()
     }
 
-    fn company() -> Company {
-        Company::new(testing::route(), Partitions::new(64).expect("some"))
+    fn buffer() -> LingerBuffer {
+        LingerBuffer::new(testing::route(), Partitions::new(64).expect("some"))
     }
 
-    fn bundles(work: Work) -> Vec<(Partition, usize)> {
+    fn bundles(work: StoreWork) -> Vec<(Partition, usize)> {
         work.finish().into_iter().map(|(p, work)| (p, work.ops.len())).collect()
     }
 
     #[test]
     fn a_trickle_waits_for_nobody() {
-        let company = company();
+        let buffer = buffer();
         for round in 0..100 {
-            let met = company.meet(far(100), UnixMs(0), round * 20_000);
-            assert!(matches!(met, Met::Alone(alone) if alone.len() == 100), "{round}");
+            let met = buffer.offer(messages(100), UnixMs(0), round * 20_000);
+            assert!(matches!(met, Offer::Bypass(alone) if alone.len() == 100), "{round}");
         }
     }
 
     #[test]
     fn many_wait_and_share_their_bundles() {
-        let company = company();
-        let Met::First(number) = company.meet(far(2100), UnixMs(0), 0) else { panic!("the first to wait") };
-        assert!(matches!(company.meet(far(50), UnixMs(0), 40_000), Met::Wait));
-        assert!(company.leave(number + 1).is_none(), "another company");
-        let stored = bundles(company.leave(number).expect("those that wait"));
+        let buffer = buffer();
+        let Offer::StartTimer(generation) = buffer.offer(messages(2100), UnixMs(0), 0) else {
+            panic!("the first to wait")
+        };
+        assert!(matches!(buffer.offer(messages(50), UnixMs(0), 40_000), Offer::Buffered));
+        assert!(buffer.flush(generation + 1).is_none(), "another buffer");
+        let stored = bundles(buffer.flush(generation).expect("those that wait"));
         assert_eq!(stored.iter().map(|(_, bundles)| bundles).sum::<usize>(), 10, "one a span: {stored:?}");
-        assert!(stored.len() > 1 && stored.len() <= HOMES, "{stored:?}");
-        assert!(company.leave(number).is_none(), "they have left");
-        // Many came just now, so the next wait as well; and later, when few come, not.
-        assert!(matches!(company.meet(far(50), UnixMs(0), 100_000), Met::First(next) if next != number));
-        assert!(company.leave(number + 1).is_some());
-        assert!(matches!(company.meet(far(50), UnixMs(0), 900_000), Met::Alone(_)));
+        assert!(stored.len() > 1 && stored.len() <= FLUSH_PARTITIONS, "{stored:?}");
+        assert!(buffer.flush(generation).is_none(), "they have left");
+        // The rate was high just now, so the next messages linger as well. Later, at a low rate, none does.
+        let Offer::StartTimer(next) = buffer.offer(messages(50), UnixMs(0), 100_000) else {
+            panic!("the first of the next generation")
+        };
+        assert_ne!(next, generation);
+        assert!(buffer.flush(generation + 1).is_some());
+        assert!(matches!(buffer.offer(messages(50), UnixMs(0), 900_000), Offer::Bypass(_)));
     }
 
     #[test]
-    fn a_full_company_leaves_at_once() {
-        let company = company();
-        let Met::First(number) = company.meet(far(32_000), UnixMs(0), 0) else { panic!("the first to wait") };
-        let Met::Full(work) = company.meet(far(1000), UnixMs(0), 1000) else { panic!("no room for more") };
+    fn a_full_buffer_is_flushed_at_once() {
+        let buffer = buffer();
+        let Offer::StartTimer(generation) = buffer.offer(messages(32_000), UnixMs(0), 0) else {
+            panic!("the first to wait")
+        };
+        let Offer::Flush(work) = buffer.offer(messages(1000), UnixMs(0), 1000) else {
+            panic!("no room for more")
+        };
         assert_eq!(bundles(work).iter().map(|(_, bundles)| bundles).sum::<usize>(), 70, "of 500 at most");
-        assert!(company.leave(number).is_none());
-        assert!(matches!(company.meet(far(1), UnixMs(0), 2000), Met::First(_)));
+        assert!(buffer.flush(generation).is_none());
+        assert!(matches!(buffer.offer(messages(1), UnixMs(0), 2000), Offer::StartTimer(_)));
     }
 
     #[test]
     fn of_several_sources_more_may_wait() {
-        let company = company();
-        assert!(matches!(company.meet(far(32_000), UnixMs(0), 0), Met::First(_)));
-        assert!(matches!(company.meet(far_of(1, 32_000), UnixMs(0), 1000), Met::Wait));
-        let Met::Full(work) = company.meet(far_of(2, 2000), UnixMs(0), 2000) else {
+        let buffer = buffer();
+        assert!(matches!(buffer.offer(messages(32_000), UnixMs(0), 0), Offer::StartTimer(_)));
+        assert!(matches!(buffer.offer(messages_of(1, 32_000), UnixMs(0), 1000), Offer::Buffered));
+        let Offer::Flush(work) = buffer.offer(messages_of(2, 2000), UnixMs(0), 2000) else {
             panic!("all are too many")
         };
         assert_eq!(bundles(work).iter().map(|(_, bundles)| bundles).sum::<usize>(), 140, "of 500 at most");
     }
 
     #[test]
-    fn a_company_is_full_by_its_bytes_too() {
-        let company = company();
-        assert!(matches!(company.meet(far(2100), UnixMs(0), 0), Met::First(_)));
-        let mut large = far(100);
-        for far in &mut large {
-            far.entry.message.body = Some(vec![0; FULL_OF_ONE.bytes / 100].into());
+    fn a_buffer_is_full_by_its_bytes_too() {
+        let buffer = buffer();
+        assert!(matches!(buffer.offer(messages(2100), UnixMs(0), 0), Offer::StartTimer(_)));
+        let mut large = messages(100);
+        for messages in &mut large {
+            messages.entry.message.body = Some(vec![0; MAX_PER_SOURCE.bytes / 100].into());
         }
-        assert!(matches!(company.meet(large, UnixMs(0), 1000), Met::Full(_)));
+        assert!(matches!(buffer.offer(large, UnixMs(0), 1000), Offer::Flush(_)));
     }
 
     #[test]
     fn what_is_near_or_has_no_offset_does_not_wait() {
-        let mut entry = far(1).remove(0).entry;
-        assert!(Company::may_wait(&entry, UnixMs(0)));
-        assert!(!Company::may_wait(&entry, UnixMs(3_600_000 - FAR_MS + 1)));
+        let mut entry = messages(1).remove(0).entry;
+        assert!(LingerBuffer::may_linger(&entry, UnixMs(0)));
+        assert!(!LingerBuffer::may_linger(&entry, UnixMs(3_600_000 - MIN_DELAY_MS + 1)));
         entry.position = None;
-        assert!(!Company::may_wait(&entry, UnixMs(0)));
+        assert!(!LingerBuffer::may_linger(&entry, UnixMs(0)));
     }
 }

@@ -1,9 +1,10 @@
-//! Messages that go round: what a route publishes comes in on it again, by a binding or by another relay that faces
-//! this one. Bounded, and pure but for the lock: moments are arguments.
+//! Loop detection: a message that a route publishes may come in on the same route again, by a binding or by
+//! another relay that faces this one. Memory is bounded, and all but the lock is pure: times are arguments.
 //!
-//! A delayed message carries `x-delay-due` once it was published. Coming in without a new delay header it passes
-//! through unchanged, so the same one a second time has gone round. What was never delayed carries no mark, and
-//! equal messages may be meant: the same content at a rate that people do not send it is told, and not stopped.
+//! A delayed message carries `x-delay-due` once it was published. If it comes in without a new delay header it
+//! passes through unchanged, so the same message a second time has gone round. A message that was never delayed
+//! carries no mark, and equal messages may be meant: the same content at a rate that people do not send is
+//! reported, and not stopped.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -14,77 +15,78 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::domain::message::stamped;
 use crate::domain::{HeaderValue, Message};
 
-/// A marked message that has passed this often goes no further.
+/// Passes after which a marked message is stopped.
 const MAX_PASSES: u32 = 8;
-/// How long a marked message is known after it passed, microseconds; at least this long, at most twice.
+/// Time for which a marked message is remembered after it passed, microseconds: at least this, at most twice
+/// this.
 const MARKED_WINDOW_US: i64 = 60_000_000;
-/// So many of one content within [`REPEATED_WINDOW_US`] are told.
-const REPEATED: u32 = 1000;
+/// Messages of one content within [`REPEATED_WINDOW_US`] that are worth a report.
+const MIN_REPEATS: u32 = 1000;
 const REPEATED_WINDOW_US: i64 = 10_000_000;
-/// Most contents of one window; beyond it the window ends early.
-const MOST_CONTENTS: usize = 8192;
+/// Most contents in one window. A full window ends early.
+const MAX_CONTENTS: usize = 8192;
 
-/// What a passing message turns out to be.
+/// The judgement on a passing message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passage {
-    /// Nothing is odd about it.
+    /// Nothing is odd.
     Usual,
-    /// A message that was delayed passes again: it goes round.
+    /// The message was delayed before, and passes again.
     Returned,
-    /// It has gone round so often that it goes no further.
+    /// The message was delayed before, and has passed so often that it is stopped.
     Looping,
-    /// The same content, never delayed, has come very often: once a window.
+    /// The same content, never delayed, has passed very often. Reported once a window.
     Repeated,
 }
 
-/// What has passed through one route lately, over all its sources.
+/// Messages that passed through one route lately, over all of its sources.
 #[derive(Debug, Default)]
-pub(super) struct LoopWatch(Mutex<Sketches>);
+pub(super) struct LoopWatch(Mutex<LoopCounts>);
 
 #[derive(Debug, Default)]
-struct Sketches {
-    marked: Sketch,
-    contents: Sketch,
+struct LoopCounts {
+    marked: ContentCounts,
+    contents: ContentCounts,
 }
 
-/// Counts by content: of this window, and of the one before it.
+/// Counts by content hash, of this window and of the one before it.
 #[derive(Debug, Default)]
-struct Sketch {
+struct ContentCounts {
     current: HashMap<u64, u32>,
     previous: HashMap<u64, u32>,
     began_us: i64,
 }
 
 impl LoopWatch {
-    /// Counts a message that passes through, and says what it is.
+    /// Counts a passing message, and judges it.
     pub(super) fn pass(&self, message: &Message, now_us: i64) -> Passage {
         let is_marked = message.headers.iter().any(|h| h.name.as_str().eq_ignore_ascii_case(stamped::DUE));
         let hash = content_hash(message, is_marked);
-        let mut sketches = self.0.lock();
+        let mut counts = self.0.lock();
         if !is_marked {
-            sketches.contents.turn(now_us, REPEATED_WINDOW_US);
-            let count = sketches.contents.count(hash, 0);
-            return if count == REPEATED { Passage::Repeated } else { Passage::Usual };
+            counts.contents.rotate(now_us, REPEATED_WINDOW_US);
+            let count = counts.contents.count(hash, 0);
+            return if count == MIN_REPEATS { Passage::Repeated } else { Passage::Usual };
         }
-        sketches.marked.turn(now_us, MARKED_WINDOW_US);
-        let before = sketches.marked.previous.remove(&hash).unwrap_or_default();
-        match sketches.marked.count(hash, before) {
+        counts.marked.rotate(now_us, MARKED_WINDOW_US);
+        let before = counts.marked.previous.remove(&hash).unwrap_or_default();
+        match counts.marked.count(hash, before) {
             0 | 1 => Passage::Usual,
             2..=MAX_PASSES => Passage::Returned,
             _ => {
-                // Redriven by a person, it may pass again.
-                sketches.marked.current.remove(&hash);
+                // Forget the message: a person may redrive it, and it may pass again then.
+                counts.marked.current.remove(&hash);
                 Passage::Looping
             }
         }
     }
 }
 
-impl Sketch {
-    /// Begins another window once this one is over or full.
-    fn turn(&mut self, now_us: i64, window_us: i64) {
+impl ContentCounts {
+    /// Begins the next window once this one is over or full.
+    fn rotate(&mut self, now_us: i64, window_us: i64) {
         let age_us = now_us - self.began_us;
-        if age_us < window_us && self.current.len() < MOST_CONTENTS {
+        if age_us < window_us && self.current.len() < MAX_CONTENTS {
             return;
         }
         self.previous = std::mem::take(&mut self.current);
@@ -94,7 +96,7 @@ impl Sketch {
         self.began_us = now_us;
     }
 
-    /// One more, and so many from before; how many that are.
+    /// Counts one more message, and `before` from the window before. Returns the sum.
     fn count(&mut self, hash: u64, before: u32) -> u32 {
         let count = self.current.entry(hash).or_default();
         *count = count.saturating_add(before).saturating_add(1);
@@ -102,8 +104,8 @@ impl Sketch {
     }
 }
 
-/// Of a marked message its marks and its body: a broker on its way may add headers, and another relay that publishes
-/// it twice counts that in its marks. Of any other message all of it.
+/// Hashes a marked message's marks and body: a broker on the way may add headers, and another relay that
+/// publishes the message twice counts that in its marks. Hashes all of any other message.
 fn content_hash(message: &Message, is_marked: bool) -> u64 {
     let mut hash = Xxh3::new();
     let key = message.key.as_ref().filter(|_| !is_marked);
@@ -117,16 +119,16 @@ fn content_hash(message: &Message, is_marked: bool) -> u64 {
         match &header.value {
             HeaderValue::Bytes(bytes) | HeaderValue::LongString(bytes) => hash.update(bytes),
             // Writing into a hash cannot fail.
-            other => drop(write!(Hashed(&mut hash), "{other:?}")),
+            other => drop(write!(HashWriter(&mut hash), "{other:?}")),
         }
     }
     hash.digest()
 }
 
-/// Text that goes into a hash.
-struct Hashed<'a>(&'a mut Xxh3);
+/// Writes text into a hash.
+struct HashWriter<'a>(&'a mut Xxh3);
 
-impl Write for Hashed<'_> {
+impl Write for HashWriter<'_> {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
         self.0.update(text.as_bytes());
         Ok(())
@@ -175,7 +177,7 @@ mod tests {
     fn equal_messages_without_a_mark_are_told_once_a_window_and_never_stopped() {
         let watch = LoopWatch::default();
         let mut told = 0;
-        for n in 0..3 * i64::from(REPEATED) {
+        for n in 0..3 * i64::from(MIN_REPEATS) {
             let passage = watch.pass(&message(b"ping", None), n * 1000);
             assert!(matches!(passage, Passage::Usual | Passage::Repeated));
             told += u32::from(passage == Passage::Repeated);
@@ -193,11 +195,11 @@ mod tests {
         headed.headers.push(Header::new("a", HeaderValue::Bool(true)));
         let hashes = [&plain, &keyed, &headed].map(|message| content_hash(message, false));
         assert!(hashes[0] != hashes[1] && hashes[0] != hashes[2] && hashes[1] != hashes[2]);
-        let mut sketch = Sketch::default();
-        for hash in 0..5 * MOST_CONTENTS as u64 {
-            sketch.turn(0, REPEATED_WINDOW_US);
-            sketch.count(hash, 0);
+        let mut counts = ContentCounts::default();
+        for hash in 0..5 * MAX_CONTENTS as u64 {
+            counts.rotate(0, REPEATED_WINDOW_US);
+            counts.count(hash, 0);
         }
-        assert!(sketch.current.len() + sketch.previous.len() <= 2 * MOST_CONTENTS);
+        assert!(counts.current.len() + counts.previous.len() <= 2 * MAX_CONTENTS);
     }
 }

@@ -1,16 +1,18 @@
 //! Ingress: broker -> store.
 //!
-//! A consumer per technology ([`kafka`], [`rabbitmq`]) reads what is there, gives each record a
-//! [`Receipt`] from its [`Ledger`], and hands batches in order of delivery to the [`Intake`]'s
-//! [`Source`]. The intake judges each record ([`admit`], a pure function), bundles what waits, sends it
-//! to the store, publishes what needs no waiting, and resolves each receipt once its record is safe:
-//! stored, confirmed by its target, kept as a dead letter, or dropped by policy.
+//! A consumer per technology ([`kafka`], [`rabbitmq`]) reads records, gives each a [`Receipt`] from its
+//! [`Ledger`], and hands batches in order of delivery to the [`Source`] that the [`Intake`] opened for it. The
+//! source judges each record ([`admit`], a pure function), bundles delayed messages for the store, publishes
+//! messages that need no waiting, and resolves each receipt once its record is safe: stored, confirmed by its
+//! target, kept as a dead letter, or dropped by policy.
 //!
-//! Guarantees: a source is acknowledged only over the resolved prefix *in order of delivery*; a ledger
-//! belongs to one channel or one partition assignment and dies with it; when the store is slow, full or
-//! away, `Source::take` simply does not return, so the consumer stops reading, drops nothing, and goes
-//! on by itself. What a consumer has read and not handed over when the process drains counts as not
-//! read: its receipts are dropped, and its broker delivers it again.
+//! Guarantees:
+//! - A source is acknowledged only over the resolved prefix, *in order of delivery*.
+//! - A ledger belongs to one channel or one partition assignment, and dies with it.
+//! - While the store is slow, full or away, `Source::take` does not return. The consumer then stops reading,
+//!   drops nothing, and goes on by itself.
+//! - Records that a consumer has read and not handed over when the process drains count as not read: their
+//!   receipts are dropped, and the broker delivers them again.
 
 pub mod admission_control;
 pub mod admit;
@@ -36,7 +38,7 @@ mod target_wait;
 pub use intake::{Intake, Source};
 pub use ledger::{Ledger, Receipt, Released};
 pub use permits::AdmissionGate;
-pub use read_budget::{READ_BYTES, ReadBudget, ReadParts, ReadShare};
+pub use read_budget::{READ_BYTES, ReadAllocation, ReadBudget, ReadShare};
 pub use redrive::redrive;
 
 use std::sync::Arc;
@@ -46,25 +48,25 @@ use crate::domain::{Flags, KafkaPosition, Message, Route, Text, UnixMs};
 /// A record as a consumer read it.
 #[derive(Debug)]
 pub struct Delivery {
-    /// What the producer sent, all its headers included.
+    /// The message as the producer sent it, with all of its headers.
     pub message: Message,
-    /// What the broker's client could not read (a header name that is not UTF-8): the message then has
-    /// no headers and is invalid, `bad_headers`.
+    /// The reason why the broker's client could not read the headers (a header name that is not UTF-8). The
+    /// message then has no headers, and is invalid: `bad_headers`.
     pub malformed: Option<Text>,
-    /// When it was produced, if its broker says so (Kafka: the record's timestamp, unless -1;
-    /// RabbitMQ: `timestamp` in seconds, as milliseconds + 999).
+    /// The time at which the message was produced, if its broker says so. Kafka: the record's timestamp, unless
+    /// it is -1. RabbitMQ: `timestamp` in seconds, as milliseconds + 999.
     pub produced: Option<UnixMs>,
-    /// `SOURCE_REDELIVERY` where RabbitMQ says so. (`SOURCE_REREAD` is the intake's to set.)
+    /// `SOURCE_REDELIVERY` where RabbitMQ says so. The intake sets `SOURCE_REREAD`.
     pub flags: Flags,
     /// Kafka: partition and offset.
     pub position: Option<KafkaPosition>,
-    /// To be resolved once the record is safe.
+    /// Resolved once the record is safe.
     pub receipt: Receipt,
 }
 
-/// Where a consumer's batches go: the [`Intake`], or a test's recorder. The only seam of this room.
+/// The receiver of a consumer's batches: the [`Intake`], or a test's recorder. The only seam of this room.
 pub trait Sink: Send + Sync + 'static {
-    /// One source's way in.
+    /// The way in of one source.
     type Feed: Feed;
 
     /// See [`Intake::open`].

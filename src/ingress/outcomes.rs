@@ -1,4 +1,4 @@
-//! The store's answers to one submission: counted, and the receipts of what is safe now resolved.
+//! Outcomes of one submission: the store's answers are counted, and the receipts of safe messages resolved.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use super::Receipt;
 use crate::store::{PendingWrite, WriteOp, WriteResult};
 use crate::telemetry::RouteMetrics;
 
-/// A command's name; nothing for what is stored.
-pub(super) fn op_name(op: &WriteOp) -> Option<&'static str> {
+/// The name of a command. `None` for writes that are no command.
+pub(super) fn command_name(op: &WriteOp) -> Option<&'static str> {
     match op {
         WriteOp::Cancel { .. } => Some("cancel"),
         WriteOp::Reschedule { .. } => Some("reschedule"),
@@ -17,8 +17,8 @@ pub(super) fn op_name(op: &WriteOp) -> Option<&'static str> {
     }
 }
 
-/// Waits for a submission's answer, counts it, and resolves the receipts.
-pub(super) async fn answer(
+/// Waits for the answer to a submission, counts the outcomes, and resolves the receipts.
+pub(super) async fn resolve_outcomes(
     written: PendingWrite,
     receipts: Vec<Vec<Receipt>>,
     commands: Vec<Option<&'static str>>,
@@ -32,13 +32,14 @@ pub(super) async fn answer(
         }
     };
     let mut safe = Vec::new();
-    let (mut stored, mut duplicates) = (0, 0);
+    let mut stored = 0;
+    let mut duplicates = 0;
     for ((results, receipts), command) in results.into_iter().zip(receipts).zip(commands) {
         for (&result, receipt) in results.iter().zip(receipts) {
             stored += u64::from(matches!(result, WriteResult::Stored | WriteResult::Replaced));
             duplicates += u64::from(matches!(result, WriteResult::Duplicate | WriteResult::Replaced));
             if let Some(op) = command {
-                metrics.command(op, label(result));
+                metrics.command(op, outcome_label(result));
             }
             safe.push(receipt);
         }
@@ -48,8 +49,8 @@ pub(super) async fn answer(
     Receipt::resolve_all(safe);
 }
 
-/// What a command did, for its metric.
-fn label(result: WriteResult) -> &'static str {
+/// The label of a command's outcome in its metric.
+fn outcome_label(result: WriteResult) -> &'static str {
     match result {
         WriteResult::Stored | WriteResult::Replaced => "stored",
         WriteResult::Duplicate => "duplicate",

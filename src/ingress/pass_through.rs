@@ -1,15 +1,16 @@
-//! What has no delay header passes through, byte for byte and in order.
+//! Pass-through: publishes messages without a delay header, byte for byte and in order.
 //!
-//! While the target takes all, a whole batch is on its way at once. A message that is refused for its own sake is
-//! treated by its route's `on_refused`: by default it leaves the line for the store, and the others go on. Where a
-//! target is away or missing, or its word is not known, the source waits: the message is tried again in place.
-//! What is on its way with it may overtake it; the rest of the batch then goes one by one.
+//! While the target takes all messages, a whole batch is in flight at once. A message that is refused for its
+//! own sake is treated by the route's `on_refused`: by default it leaves the queue for the store, and the
+//! others go on. While a target is away or missing, or gives no verdict, the source waits and the message is
+//! retried in place. Messages that were in flight with it may overtake it; the rest of the batch then goes one
+//! by one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bundling::Work;
+use super::bundling::StoreWork;
 use super::intake::Submitter;
 use super::target_wait::TargetWait;
 use super::{Receipt, dead_letter};
@@ -21,71 +22,71 @@ use crate::lifecycle::Shutdown;
 use crate::store::DeadLetterQuota;
 use crate::telemetry::{Bursts, RouteMetrics};
 
-/// A target that has not answered for so long is waited for: the source says so.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
+/// Longest wait for a verdict before the source reports that it waits for its target.
+const VERDICT_WAIT: Duration = Duration::from_secs(2);
 
-/// One source's way past the store.
-pub(super) struct Through {
+/// Publishes the passing messages of one source.
+pub(super) struct PassThroughPublisher {
     lanes: Arc<dyn Lanes>,
     submitter: Submitter,
     metrics: Arc<RouteMetrics>,
     bursts: Arc<Bursts>,
-    room: Arc<DeadLetterQuota>,
+    quota: Arc<DeadLetterQuota>,
     verdicts: Arc<Verdicts>,
     wait: TargetWait,
     next: u64,
 }
 
-/// What a source's way past the store is built from.
-pub(super) struct Parts {
+/// Everything that a [`PassThroughPublisher`] is built from.
+pub(super) struct PassThroughDependencies {
     pub(super) lanes: Arc<dyn Lanes>,
-    /// The way into the store of what leaves the line.
+    /// The way into the store for messages that leave the queue.
     pub(super) submitter: Submitter,
     pub(super) metrics: Arc<RouteMetrics>,
     pub(super) bursts: Arc<Bursts>,
-    pub(super) room: Arc<DeadLetterQuota>,
+    pub(super) quota: Arc<DeadLetterQuota>,
 }
 
-/// One record on its way.
-pub(super) struct Passing {
+/// A passing message with its receipt.
+pub(super) struct PassingRecord {
     pub(super) entry: Entry,
     pub(super) target: Arc<Target>,
-    /// Where it is stored if it must be.
+    /// The partition that stores the message if it must be stored.
     pub(super) partition: Partition,
     pub(super) receipt: Receipt,
-    /// Tries in a row that found its target away.
+    /// Attempts in a row that found the target away.
     waits: u32,
 }
 
-impl Passing {
+impl PassingRecord {
     pub(super) fn new(entry: Entry, target: Arc<Target>, partition: Partition, receipt: Receipt) -> Self {
         Self { entry, target, partition, receipt, waits: 0 }
     }
 }
 
-/// The same while it is with its lane, its entry apart.
-struct Underway {
+/// A [`PassingRecord`] that is with its lane. The batch of the lane has its entry.
+struct PassingInFlight {
     target: Arc<Target>,
     partition: Partition,
     receipt: Receipt,
     waits: u32,
 }
 
-/// What of a batch is still to go, in order.
-struct Line<T> {
+/// The messages of a batch that are still to be published, in order.
+struct RetryQueue<T> {
     waiting: VecDeque<T>,
     singly: bool,
 }
 
-impl<T> Line<T> {
-    /// What goes next; nothing at the end.
+impl<T> RetryQueue<T> {
+    /// Takes the messages to publish next. `None` at the end.
     fn next(&mut self) -> Option<Vec<T>> {
         let count = if self.singly { self.waiting.len().min(1) } else { self.waiting.len() };
         (count > 0).then(|| self.waiting.drain(..count).collect())
     }
 
-    /// These go again, before all others.
-    fn refused(&mut self, again: Vec<T>) {
+    /// Puts failed messages back in front, in order. All messages go one by one from then on.
+    fn put_back(&mut self, again: Vec<T>) {
         self.singly = true;
         for one in again.into_iter().rev() {
             self.waiting.push_front(one);
@@ -93,42 +94,47 @@ impl<T> Line<T> {
     }
 }
 
-/// What failed of what was handed over together.
-struct Round {
-    /// To be tried again in place, in order, and when.
-    back: Vec<Passing>,
+/// The failed messages of one round, by what becomes of them.
+struct FailedRound {
+    /// Messages to retry in place, in order.
+    back: Vec<PassingRecord>,
     wait_until: Option<UnixMs>,
-    /// What leaves the line for the store.
-    work: Work,
+    /// Messages that leave the queue for the store.
+    work: StoreWork,
 }
 
-impl Through {
-    pub(super) fn new(route: &Route, parts: Parts) -> Self {
-        let Parts { lanes, submitter, metrics, bursts, room } = parts;
+impl PassThroughPublisher {
+    pub(super) fn new(route: &Route, dependencies: PassThroughDependencies) -> Self {
+        let PassThroughDependencies { lanes, submitter, metrics, bursts, quota } = dependencies;
         let wait = TargetWait::new(route.name.clone(), metrics.clone());
-        Self { lanes, submitter, metrics, bursts, room, verdicts: Arc::default(), wait, next: 0 }
+        Self { lanes, submitter, metrics, bursts, quota, verdicts: Arc::default(), wait, next: 0 }
     }
 
-    /// Publishes these, in order; returns when each is confirmed, dropped, or has its place in the store's order.
-    /// While the route's publishing is paused it waits. When shutting down is forced, or begins while it waits,
-    /// it returns with what is left unresolved: the source delivers it again.
-    pub(super) async fn publish(&mut self, route: &Arc<Route>, batch: Vec<Passing>, shutdown: &Shutdown) {
-        let mut line = Line { waiting: batch.into(), singly: false };
+    /// Publishes a batch in order. Returns when each message is confirmed, dropped, or has its place in the
+    /// store's order. Waits while the route's publishing is paused. If shutting down is forced, or begins
+    /// during a wait, the rest stays unresolved: the source delivers it again.
+    pub(super) async fn publish(
+        &mut self,
+        route: &Arc<Route>,
+        batch: Vec<PassingRecord>,
+        shutdown: &Shutdown,
+    ) {
+        let mut queue = RetryQueue { waiting: batch.into(), singly: false };
         let mut pauses = self.submitter.store.pauses();
-        while let Some(next) = line.next() {
-            // It waits here: what passes through does not enter the store because its route is paused.
+        while let Some(next) = queue.next() {
+            // Wait here: a pause of the route does not send passing messages to the store.
             tokio::select! {
                 () = shutdown.draining() => if !pauses.may_publish(route.name.as_str()) { return },
                 () = pauses.until_publishing(route.name.as_str()) => {}
             }
-            let Some(refused) = self.once(route, next, shutdown).await else { return };
-            let Round { back, wait_until, work } = self.judge(route, refused);
+            let Some(refused) = self.publish_once(route, next, shutdown).await else { return };
+            let FailedRound { back, wait_until, work } = self.decide_round(route, refused);
             self.submitter.submit_all(work).await;
             let Some(at) = wait_until else {
                 self.wait.end();
                 continue;
             };
-            line.refused(back);
+            queue.put_back(back);
             let wait_ms = at.since(self.submitter.store.clock().now()).max(1);
             tokio::select! {
                 () = shutdown.draining() => return,
@@ -137,40 +143,40 @@ impl Through {
         }
     }
 
-    /// Hands all of them over in order and waits for every verdict; returns those that failed, in order. `None`:
-    /// shutting down is forced, or has begun while the target does not answer.
-    async fn once(
+    /// Submits all messages in order and waits for every verdict. Returns the messages that failed, in order.
+    /// `None` if shutting down is forced, or has begun while the target does not answer.
+    async fn publish_once(
         &mut self,
         route: &Arc<Route>,
-        waiting: Vec<Passing>,
+        waiting: Vec<PassingRecord>,
         shutdown: &Shutdown,
-    ) -> Option<Vec<(Passing, Verdict)>> {
+    ) -> Option<Vec<(PassingRecord, Verdict)>> {
         let first = self.next;
         self.next += waiting.len() as u64;
         let mut left = waiting.len();
         let mut entries = Vec::with_capacity(left);
-        let mut underway = Vec::with_capacity(left);
-        for Passing { entry, target, partition, receipt, waits } in waiting {
-            self.tell_of_repeat(route, &entry);
+        let mut in_flight = Vec::with_capacity(left);
+        for PassingRecord { entry, target, partition, receipt, waits } in waiting {
+            self.log_repeat(route, &entry);
             entries.push(entry);
-            underway.push(Some(Underway { target, partition, receipt, waits }));
+            in_flight.push(Some(PassingInFlight { target, partition, receipt, waits }));
         }
         let entries = Arc::new(entries);
-        self.submit(first, &entries, &underway);
+        self.submit(first, &entries, &in_flight);
         let mut failed = Vec::new();
         while left > 0 {
-            let verdicts = self.answers(&underway, shutdown).await?;
+            let verdicts = self.next_verdicts(&in_flight, shutdown).await?;
             let mut safe = Vec::with_capacity(verdicts.len());
             for (ticket, verdict) in verdicts {
                 let index = ticket.wrapping_sub(first) as usize;
-                let Some(answered) = underway.get_mut(index).and_then(Option::take) else { continue };
+                let Some(answered) = in_flight.get_mut(index).and_then(Option::take) else { continue };
                 left -= 1;
-                let Underway { target, partition, receipt, waits } = answered;
+                let PassingInFlight { target, partition, receipt, waits } = answered;
                 if verdict == Verdict::Confirmed {
                     safe.push(receipt);
                 } else {
                     let entry = entries[index].clone();
-                    failed.push((index, Passing { entry, target, partition, receipt, waits }, verdict));
+                    failed.push((index, PassingRecord { entry, target, partition, receipt, waits }, verdict));
                 }
             }
             self.metrics.passed_through.inc_by(safe.len() as u64);
@@ -180,10 +186,10 @@ impl Through {
         Some(failed.into_iter().map(|(_, passing, verdict)| (passing, verdict)).collect())
     }
 
-    /// The next verdicts. Says so while they are long in coming; `None` where the process ends first.
-    async fn answers(
+    /// Takes the next verdicts, and reports a long wait for them. `None` if the process ends first.
+    async fn next_verdicts(
         &mut self,
-        underway: &[Option<Underway>],
+        in_flight: &[Option<PassingInFlight>],
         shutdown: &Shutdown,
     ) -> Option<Vec<(u64, Verdict)>> {
         loop {
@@ -192,8 +198,8 @@ impl Through {
                 () = shutdown.forced() => return None,
                 verdicts = self.verdicts.take() => return Some(verdicts),
                 () = shutdown.draining(), if is_waiting => return None,
-                () = tokio::time::sleep(ANSWER_PATIENCE), if !is_waiting => {
-                    let Some(oldest) = underway.iter().flatten().next() else { continue };
+                () = tokio::time::sleep(VERDICT_WAIT), if !is_waiting => {
+                    let Some(oldest) = in_flight.iter().flatten().next() else { continue };
                     let trouble = self.lanes.lane(&oldest.target).trouble();
                     let error = trouble.as_deref().unwrap_or("no answer yet");
                     self.wait.begin(&oldest.target.name(), "unavailable", error);
@@ -202,7 +208,7 @@ impl Through {
         }
     }
 
-    fn tell_of_repeat(&self, route: &Route, entry: &Entry) {
+    fn log_repeat(&self, route: &Route, entry: &Entry) {
         if let Some(cause) = entry.repeat_cause(0) {
             self.metrics.redelivered(cause, 1);
             let place = entry.position.map_or_else(
@@ -214,9 +220,9 @@ impl Through {
         }
     }
 
-    /// Hands them to their lanes, in order.
-    fn submit(&self, first: u64, entries: &Arc<Vec<Entry>>, underway: &[Option<Underway>]) {
-        let targets: Vec<&Arc<Target>> = underway.iter().flatten().map(|one| &one.target).collect();
+    /// Submits the messages to their lanes, in order.
+    fn submit(&self, first: u64, entries: &Arc<Vec<Entry>>, in_flight: &[Option<PassingInFlight>]) {
+        let targets: Vec<&Arc<Target>> = in_flight.iter().flatten().map(|one| &one.target).collect();
         let mut index = 0;
         for together in targets.chunk_by(|one, other| Arc::ptr_eq(one, other)) {
             let target = together[0].clone();
@@ -236,34 +242,37 @@ impl Through {
         }
     }
 
-    /// Decides on what failed of one round.
-    fn judge(&mut self, route: &Arc<Route>, refused: Vec<(Passing, Verdict)>) -> Round {
+    /// Decides on all failed messages of one round.
+    fn decide_round(&mut self, route: &Arc<Route>, refused: Vec<(PassingRecord, Verdict)>) -> FailedRound {
         let now = self.submitter.store.clock().now();
-        let mut round = Round { back: Vec::new(), wait_until: None, work: Work::new(route.clone(), now) };
+        let mut round =
+            FailedRound { back: Vec::new(), wait_until: None, work: StoreWork::new(route.clone(), now) };
         for (passing, verdict) in refused {
             self.carry_out(route, passing, &verdict, now, &mut round);
         }
         round
     }
 
-    /// Decides on one message that failed, and enters what follows from it.
+    /// Decides on one failed message, and carries the decision out.
     fn carry_out(
         &mut self,
         route: &Arc<Route>,
-        passing: Passing,
+        passing: PassingRecord,
         verdict: &Verdict,
         now: UnixMs,
-        round: &mut Round,
+        round: &mut FailedRound,
     ) {
-        let Passing { entry, target, partition, receipt, waits } = passing;
+        let PassingRecord { entry, target, partition, receipt, waits } = passing;
         let (word, error) = retry::describe(verdict);
         let was_tried = *verdict != Verdict::NotTried;
         if was_tried {
             self.metrics.publish_failure(word);
         }
-        let (handouts, flow, jitter) = (entry.handouts + 1, Flow::Passing { waits }, fastrand::f64());
+        let handouts = entry.handouts + 1;
+        let flow = Flow::Passing { waits };
+        let jitter = fastrand::f64();
         let publish = FailedPublish { entry: &entry, verdict, handouts, flow, now, jitter };
-        let quota = |size| self.room.take(&route.name, size);
+        let quota = |size| self.quota.take(&route.name, size);
         let Failed { entry, decision, is_full } = failure::decide(publish, route, quota);
         if let Some(reason) = is_full {
             self.bursts.note(failure::QUOTA_FULL, &route.name, reason.as_str(), &error);
@@ -274,7 +283,7 @@ impl Through {
                     self.wait.begin(&target.name(), word, error.as_str());
                 }
                 round.wait_until.get_or_insert(at);
-                round.back.push(Passing { entry, target, partition, receipt, waits: waits + 1 });
+                round.back.push(PassingRecord { entry, target, partition, receipt, waits: waits + 1 });
             }
             Decision::RetryAt(due) => {
                 let what = "a passing message was refused; it is stored and tried again";
@@ -289,7 +298,7 @@ impl Through {
                 if matches!(decision, Decision::DeadLetter(_)) {
                     self.metrics.dead_letter(reason.as_str());
                 }
-                let op = dead_letter::bury(route, reason, target_name(&target, route), entry, now);
+                let op = dead_letter::to_write_op(route, reason, target_name(&target, route), entry, now);
                 round.work.command(partition, op, receipt);
             }
             Decision::Drop => {
@@ -301,13 +310,13 @@ impl Through {
     }
 }
 
-/// The text that a bundle names a target by: empty for the route's own.
+/// The name of a target in a bundle: empty for the route's own.
 fn target_name(target: &Arc<Target>, route: &Route) -> Text {
     if Arc::ptr_eq(target, &route.to) { Text::default() } else { Text::from(target.name()) }
 }
 
-/// A message that leaves the line, as the store keeps it. What Postdate sets on a delayed message stands there once,
-/// so what the message brought of those headers goes.
+/// Turns a passing message into a delayed one. The headers that Postdate sets on a delayed message must appear
+/// once, so the message's own ones are removed.
 fn delayed(mut entry: Entry, due: UnixMs) -> Entry {
     entry.message.headers.retain(|header| !stamped::is_one(&header.name));
     entry.asked.get_or_insert(entry.due);
@@ -321,14 +330,15 @@ mod tests {
 
     #[test]
     fn after_a_refusal_nothing_is_overtaken() {
-        let mut line = Line { waiting: (0..6).collect(), singly: false };
-        assert_eq!(line.next(), Some(vec![0, 1, 2, 3, 4, 5]), "all at once while all is well");
-        line.refused(vec![1, 3, 4]);
-        let (mut arrived, mut refusals) = (vec![], [1, 3, 3, 4].into_iter().peekable());
-        while let Some(next) = line.next() {
+        let mut queue = RetryQueue { waiting: (0..6).collect(), singly: false };
+        assert_eq!(queue.next(), Some(vec![0, 1, 2, 3, 4, 5]), "all at once while all is well");
+        queue.put_back(vec![1, 3, 4]);
+        let mut arrived = vec![];
+        let mut refusals = [1, 3, 3, 4].into_iter().peekable();
+        while let Some(next) = queue.next() {
             assert_eq!(next.len(), 1, "one at a time");
             if refusals.next_if_eq(&next[0]).is_some() {
-                line.refused(next);
+                queue.put_back(next);
             } else {
                 arrived.extend(next);
             }

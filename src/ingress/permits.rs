@@ -1,130 +1,136 @@
-//! Admission: how many messages of a route may still be taken in.
+//! Permits: how many messages of a route may still be taken in.
 //!
-//! `max_pending` is a bound over all replicas, and counts are some time old. Between two counts a replica takes no more
-//! than its share of the room that the last one saw, less what it has taken since and the count cannot have seen. It
-//! asks for the next count when half of that is used up.
+//! `max_pending` is a bound over all replicas, and each count is some time old. Between two counts a replica
+//! grants no more permits than its share of the capacity that the last count saw, less the permits that it
+//! granted since and that the count cannot have seen. The gate asks for the next count when half of the share
+//! is used up.
+//!
+//! A route has one [`GateControl`], which the admission controller sets by its counts, and one
+//! [`AdmissionGate`] in each source, which grants permits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::{Notify, watch};
 
-/// Messages that a replica may still take in on a count that is not fresh, where there is little room: about a batch.
+/// Messages that a replica may still take in on an old count, where capacity is scarce: about a batch.
 const STALE_SHARE: u64 = 1000;
-/// A share below this is little room: one replica can take in as much between two counts.
-const LITTLE_ROOM: u64 = 65_536;
+/// A share below this is scarce: one replica can take in as much between two counts.
+const SCARCE_CAPACITY: u64 = 65_536;
 
-/// Permits of one route: each stands for a message that was read and is not yet stored, passed on or given up.
+/// The permits of one route. Each stands for a message that was read and is not yet stored, passed on or given
+/// up.
 #[derive(Debug)]
-struct Permits {
-    given: AtomicU64,
+struct PermitPool {
+    granted: AtomicU64,
     returned: AtomicU64,
-    /// Sources that wait for one.
+    /// Sources that wait for a permit.
     waiting: AtomicUsize,
     count_now: Arc<Notify>,
-    /// Told when the last permit of a count is given.
+    /// Notified when the last permit of a count is granted.
     used_up: Notify,
 }
 
-/// What a route may take in.
+/// The limit that the control side sets for the gates of a route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Limit {
+struct AdmissionLimit {
     open: bool,
-    /// Permits given in all may reach this number.
+    /// Total number of permits that may be granted.
     until: u64,
-    /// From this number on the next count is asked for.
+    /// Total number of permits from which on the next count is asked for.
     ask_from: u64,
-    /// Whether the share was little.
-    little: bool,
+    /// The share is below [`SCARCE_CAPACITY`].
+    is_scarce: bool,
 }
 
-/// A source's way to permits.
+/// A source's side of its route's gate: grants permits.
 #[derive(Clone, Debug)]
 pub struct AdmissionGate {
-    limit: watch::Receiver<Limit>,
-    permits: Arc<Permits>,
+    limit: watch::Receiver<AdmissionLimit>,
+    permits: Arc<PermitPool>,
 }
 
-/// A route's gate from the side that counts.
+/// The counting side of a route's gate: opens and closes it, and sets its limit.
 #[derive(Debug)]
-pub(super) struct AdmissionControl {
-    limit: watch::Sender<Limit>,
-    permits: Arc<Permits>,
+pub(super) struct GateControl {
+    limit: watch::Sender<AdmissionLimit>,
+    permits: Arc<PermitPool>,
 }
 
-/// Permits for some messages.
+/// Permits for a batch of messages, as an iterator. Permits that nobody takes return with the batch.
 #[derive(Debug)]
-pub(super) struct Granted {
-    permits: Arc<Permits>,
+pub(super) struct PermitBatch {
+    permits: Arc<PermitPool>,
     count: u64,
 }
 
-/// One message's permit; it ends with the message's receipt.
+/// One message's permit. The permit ends with the message's receipt.
 #[derive(Debug)]
-pub(super) struct PendingPermit(Arc<Permits>);
+pub(super) struct PendingPermit(Arc<PermitPool>);
 
-impl AdmissionControl {
-    /// A closed gate, and the way to it. `count_now` is told when a count is wanted.
+impl GateControl {
+    /// A closed gate with its control. `count_now` is notified when the gate wants a count.
     pub(super) fn new(count_now: &Arc<Notify>) -> (Self, AdmissionGate) {
-        let (tell, limit) = watch::channel(Limit::default());
-        let permits = Arc::new(Permits::new(count_now));
+        let (tell, limit) = watch::channel(AdmissionLimit::default());
+        let permits = Arc::new(PermitPool::new(count_now));
         (Self { limit: tell, permits: permits.clone() }, AdmissionGate { limit, permits })
     }
 
-    /// Permits that have been returned. To be read before a count: their messages are in it.
+    /// The number of permits that were returned. Read it before a count: the count includes their messages.
     pub(super) fn returned(&self) -> u64 {
         self.permits.returned.load(Ordering::Acquire)
     }
 
-    /// Opens or closes the gate, whatever room there is.
+    /// Opens or closes the gate, whatever the capacity.
     pub(super) fn set_open(&self, open: bool) {
         self.limit.send_if_modified(|limit| std::mem::replace(&mut limit.open, open) != open);
     }
 
-    /// Notes how much room this replica has by a count; `returned`: see [`Self::returned`].
+    /// Sets this replica's share by a count. `returned` is what [`Self::returned`] said before the count.
     pub(super) fn set_share(&self, returned: u64, share: u64) {
         self.limit.send_if_modified(|limit| {
             let until = returned.saturating_add(share);
-            let little = share < LITTLE_ROOM;
-            let next = Limit { until, ask_from: until - share / 2, little, ..*limit };
+            let is_scarce = share < SCARCE_CAPACITY;
+            let next = AdmissionLimit { until, ask_from: until - share / 2, is_scarce, ..*limit };
             std::mem::replace(limit, next) != next
         });
     }
 
-    /// The last count is not fresh any more: others may have taken in what it left free.
+    /// Declares the last count old: other replicas may have used the capacity that it saw.
     pub(super) fn set_stale(&self) {
         self.limit.send_if_modified(|limit| {
-            let most = self.permits.given.load(Ordering::Acquire).saturating_add(STALE_SHARE);
-            if limit.little {
+            let most = self.permits.granted.load(Ordering::Acquire).saturating_add(STALE_SHARE);
+            if limit.is_scarce {
                 limit.until = limit.until.min(most);
             }
             false
         });
     }
 
-    /// Whether sources wait for nothing but room.
+    /// Reports whether sources wait for nothing but capacity.
     pub(super) fn has_waiting(&self) -> bool {
         self.limit.borrow().open && self.permits.waiting.load(Ordering::Acquire) > 0
     }
 }
 
 impl AdmissionGate {
-    /// A gate that is always open: of a route that nobody counts.
+    /// A gate that is always open, for a route that nobody counts.
     pub(super) fn unbounded() -> Self {
-        let limit = Limit { open: true, until: u64::MAX, ask_from: u64::MAX, little: false };
-        let permits = Permits::new(&Arc::new(Notify::new()));
+        let limit = AdmissionLimit { open: true, until: u64::MAX, ask_from: u64::MAX, is_scarce: false };
+        let permits = PermitPool::new(&Arc::new(Notify::new()));
         Self { limit: watch::channel(limit).1, permits: Arc::new(permits) }
     }
 
-    /// Takes permits for at most so many messages. `None` while the route's ingress is closed or has no room.
-    pub(super) fn try_admit(&self, most: usize) -> Option<Granted> {
+    /// Takes permits for at most `most` messages. `None` while the route's ingress is closed or has no
+    /// capacity.
+    pub(super) fn try_admit(&self, most: usize) -> Option<PermitBatch> {
         let limit = *self.limit.borrow();
         let count = if limit.open { self.permits.grant(limit, most as u64) } else { 0 };
-        (count > 0).then(|| Granted { permits: self.permits.clone(), count })
+        (count > 0).then(|| PermitBatch { permits: self.permits.clone(), count })
     }
 
-    /// Waits until the route's ingress is open and has room, and has the next count made meanwhile. Cancel-safe.
-    /// Pending once nobody counts any more.
+    /// Waits until the route's ingress is open and has capacity, and has the next count made meanwhile.
+    /// Cancel-safe. Pending for ever once the control is gone.
     pub(super) async fn opened(&self) {
         let mut limit = self.limit.clone();
         let mut waiting = None;
@@ -134,7 +140,7 @@ impl AdmissionGate {
                 return;
             }
             if waiting.is_none() {
-                waiting = Some(Waiting::new(self.permits.clone()));
+                waiting = Some(WaitingSource::new(self.permits.clone()));
                 self.permits.count_now.notify_one();
             }
             if limit.changed().await.is_err() {
@@ -143,7 +149,8 @@ impl AdmissionGate {
         }
     }
 
-    /// Waits until the route's ingress is closed or has no room. Cancel-safe. Pending once nobody counts any more.
+    /// Waits until the route's ingress is closed or has no capacity. Cancel-safe. Pending for ever once the
+    /// control is gone.
     pub(super) async fn closed(&self) {
         let mut limit = self.limit.clone();
         loop {
@@ -162,17 +169,17 @@ impl AdmissionGate {
         }
     }
 
-    /// Whether the route's ingress is open and has room right now.
+    /// Reports whether the route's ingress is open and has capacity right now.
     pub(super) fn is_open(&self) -> bool {
         let limit = *self.limit.borrow();
-        limit.open && limit.until > self.permits.given.load(Ordering::Acquire)
+        limit.open && limit.until > self.permits.granted.load(Ordering::Acquire)
     }
 }
 
-impl Permits {
+impl PermitPool {
     fn new(count_now: &Arc<Notify>) -> Self {
         Self {
-            given: AtomicU64::new(0),
+            granted: AtomicU64::new(0),
             returned: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             count_now: count_now.clone(),
@@ -180,17 +187,17 @@ impl Permits {
         }
     }
 
-    /// Gives at most so many; how many that were.
-    fn grant(&self, limit: Limit, most: u64) -> u64 {
-        let free = |given: u64| limit.until.saturating_sub(given).min(most);
-        let add = |given: u64| Some(given + free(given)).filter(|next| *next > given);
-        match self.given.fetch_update(Ordering::AcqRel, Ordering::Acquire, add) {
-            Ok(given) => {
-                let count = free(given);
-                if given + count >= limit.ask_from {
+    /// Grants at most `most` permits, and returns how many.
+    fn grant(&self, limit: AdmissionLimit, most: u64) -> u64 {
+        let free = |granted: u64| limit.until.saturating_sub(granted).min(most);
+        let add = |granted: u64| Some(granted + free(granted)).filter(|next| *next > granted);
+        match self.granted.fetch_update(Ordering::AcqRel, Ordering::Acquire, add) {
+            Ok(granted) => {
+                let count = free(granted);
+                if granted + count >= limit.ask_from {
                     self.count_now.notify_one();
                 }
-                if given + count >= limit.until {
+                if granted + count >= limit.until {
                     self.used_up.notify_waiters();
                 }
                 count
@@ -200,14 +207,14 @@ impl Permits {
     }
 }
 
-impl Granted {
-    /// For how many messages.
+impl PermitBatch {
+    /// The number of messages that the permits are for.
     pub(super) fn messages(&self) -> usize {
         self.count as usize
     }
 }
 
-impl Iterator for Granted {
+impl Iterator for PermitBatch {
     type Item = PendingPermit;
 
     fn next(&mut self) -> Option<PendingPermit> {
@@ -216,7 +223,7 @@ impl Iterator for Granted {
     }
 }
 
-impl Drop for Granted {
+impl Drop for PermitBatch {
     fn drop(&mut self) {
         self.permits.returned.fetch_add(self.count, Ordering::AcqRel);
     }
@@ -228,23 +235,23 @@ impl Drop for PendingPermit {
     }
 }
 
-/// Counts a source that waits, for as long as it does.
-struct Waiting(Arc<Permits>);
+/// Counts a waiting source for as long as it waits.
+struct WaitingSource(Arc<PermitPool>);
 
-impl Waiting {
-    fn new(permits: Arc<Permits>) -> Self {
+impl WaitingSource {
+    fn new(permits: Arc<PermitPool>) -> Self {
         permits.waiting.fetch_add(1, Ordering::AcqRel);
         Self(permits)
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingSource {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// A replica's part of what a route may still take in: never nothing while there is room.
+/// A replica's share of what a route may still take in: at least 1 while there is any.
 pub(super) fn share_of(max_pending: u64, counted: i64, replicas: usize) -> u64 {
     max_pending.saturating_sub(counted.max(0) as u64).div_ceil(replicas.max(1) as u64)
 }
@@ -253,8 +260,8 @@ pub(super) fn share_of(max_pending: u64, counted: i64, replicas: usize) -> u64 {
 mod tests {
     use super::*;
 
-    fn gate() -> (AdmissionControl, AdmissionGate) {
-        let (control, gate) = AdmissionControl::new(&Arc::new(Notify::new()));
+    fn gate() -> (GateControl, AdmissionGate) {
+        let (control, gate) = GateControl::new(&Arc::new(Notify::new()));
         control.set_open(true);
         (control, gate)
     }
@@ -268,7 +275,8 @@ mod tests {
         let second = gate.try_admit(150).expect("some room");
         assert_eq!((first.messages(), second.messages()), (150, 50));
         assert!(!gate.is_open());
-        // A count that cannot have seen them, and one of which nobody knows whether it has seen the second.
+        // One count cannot have seen the messages. Of the other nobody knows whether it has seen the second
+        // batch.
         control.set_share(control.returned(), 200);
         assert!(gate.try_admit(1).is_none());
         let before = control.returned();
@@ -298,7 +306,7 @@ mod tests {
     #[tokio::test]
     async fn whoever_waits_is_seen_asks_for_a_count_and_goes_on_with_the_room_that_it_finds() {
         let count_now = Arc::new(Notify::new());
-        let (control, gate) = AdmissionControl::new(&count_now);
+        let (control, gate) = GateControl::new(&count_now);
         let waits = async {
             gate.opened().await;
             gate.try_admit(5).map(|granted| granted.messages())
@@ -337,7 +345,7 @@ mod tests {
     #[tokio::test]
     async fn the_next_count_is_asked_for_when_half_of_the_room_is_used() {
         let count_now = Arc::new(Notify::new());
-        let (control, gate) = AdmissionControl::new(&count_now);
+        let (control, gate) = GateControl::new(&count_now);
         control.set_open(true);
         control.set_share(0, 100);
         let asked = || {
@@ -352,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_stale_count_leaves_a_batch_where_there_is_little_room_and_all_where_there_is_much() {
-        for (share, left) in [(100, 100), (LITTLE_ROOM - 1, STALE_SHARE), (1_000_000, 1_000_000)] {
+        for (share, left) in [(100, 100), (SCARCE_CAPACITY - 1, STALE_SHARE), (1_000_000, 1_000_000)] {
             let (control, gate) = gate();
             control.set_share(0, share);
             control.set_stale();

@@ -1,14 +1,14 @@
-//! Redrive: what a dead letter becomes when it is to be published again, and whether it may be. Pure.
+//! Redrive: turns a dead letter into a bundle that is published again, if the route's rules allow it. Pure.
 
 use std::sync::Arc;
 
-use super::admit::{is_ours, within_limits};
+use super::admit::{is_delay_header, within_limits};
 use crate::domain::{DeadReason, Flags, InvalidReason, KafkaPosition, Route, Text, UnixMs};
 use crate::store::Bundle;
 
-/// The bundle of one that a dead letter becomes: due now, without the delay headers, its attempts counted
-/// from 1 again, its hand-outs counted on. `target` is the name of another one than it had. All rules of
-/// the route hold as they are now; `Err` says which does not, in a sentence for a person.
+/// The bundle of one message that a dead letter becomes: due now, without delay headers, its attempts counted
+/// from 1 again, its hand-outs counted on. `target` names another target than the dead letter had. All rules of
+/// the route apply as they are now. `Err` names the broken rule, in a sentence for a person.
 pub fn redrive(
     letter: &Bundle,
     reason: DeadReason,
@@ -34,7 +34,7 @@ pub fn redrive(
     let Some(target) = route.target(named).filter(|_| target != Some("")) else {
         return Err(format!("{named:?} is neither the route's target nor in allow_targets"));
     };
-    entry.message.headers.retain(|header| !is_ours(header, route));
+    entry.message.headers.retain(|header| !is_delay_header(header, route));
     within_limits(&entry.message, None, route).map_err(|(_, why)| why)?;
     entry.due = now;
     entry.asked = None;

@@ -1,5 +1,5 @@
-//! A source that waits for a target: one log line of its route when the first source begins, one when the last one
-//! ends, and `ingress_paused{reason="target"}` in between.
+//! The wait of a source for a target. A route logs one line when its first source begins to wait and one when
+//! its last source stops, and shows `ingress_paused{reason="target"}` in between.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tracing::{info, warn};
 use crate::domain::RouteName;
 use crate::telemetry::RouteMetrics;
 
-/// Whether one source waits for its target. Dropped with its source, it waits no more.
+/// The wait of one source. Dropping it ends the wait.
 pub(super) struct TargetWait {
     route: RouteName,
     metrics: Arc<RouteMetrics>,
@@ -24,21 +24,21 @@ impl TargetWait {
         self.waits
     }
 
-    /// The source begins to wait, unless it does already.
+    /// Begins the wait, unless the source waits already.
     pub(super) fn begin(&mut self, target: &str, reason: &str, error: &str) {
         if std::mem::replace(&mut self.waits, true) {
             return;
         }
         if self.metrics.target_wait(true) {
             let route = &self.route;
-            warn!(%route, target_name = target, reason, error, "a target does not take what passes through; its source waits");
+            warn!(%route, target_name = target, reason, error, "a target does not take passing messages; its source waits");
         }
     }
 
-    /// The source goes on.
+    /// Ends the wait.
     pub(super) fn end(&mut self) {
         if std::mem::take(&mut self.waits) && self.metrics.target_wait(false) {
-            info!(route = %self.route, "a source waits for its target no longer");
+            info!(route = %self.route, "a source no longer waits for its target");
         }
     }
 }
@@ -63,7 +63,8 @@ mod tests {
         let metrics = Metrics::new(&mut Registry::default(), [route.name.clone()]);
         let metrics = metrics.route(&route.name).expect("a route").clone();
         let wait = || TargetWait::new(route.name.clone(), metrics.clone());
-        let (mut one, mut other) = (wait(), wait());
+        let mut one = wait();
+        let mut other = wait();
         one.begin("orders", "unroutable", "no");
         one.begin("orders", "unroutable", "no");
         other.begin("orders", "unroutable", "no");

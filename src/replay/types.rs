@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::{Route, UnixMs};
-use crate::ingress::kafka::window::Window;
-use crate::ingress::replay::Tally;
+use crate::ingress::kafka::window::ReplayWindow;
+use crate::ingress::replay::ReplayTally;
 
 /// What to replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,9 +52,9 @@ impl Note {
 #[derive(Clone, Debug)]
 pub struct Overview {
     /// How many records come to what.
-    pub tally: Tally,
+    pub tally: ReplayTally,
     /// What is read of each partition.
-    pub windows: Vec<Window>,
+    pub windows: Vec<ReplayWindow>,
     /// Messages that the store holds of the route.
     pub known: usize,
     /// An earlier run with these times was not finished: offsets that it has done already.

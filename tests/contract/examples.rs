@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use postdate::broker::kafka::OWNED;
+use postdate::broker::kafka::OWNED_PROPERTIES;
 use postdate::config::{self, Config, Problems, Sources};
 use postdate::domain::route::{DelayFrom, OnInvalid, Rate, Retry};
 use postdate::domain::{Endpoint, Route};
@@ -97,7 +97,7 @@ fn the_reference_is_the_default_and_its_commented_keys_are_right() {
     assert_eq!((policy.max_size, policy.max_headers), (1 << 20, 64 << 10));
     assert_eq!(policy.dead_letters, postdate::domain::DeadLetters::default());
 
-    for property in OWNED {
+    for property in OWNED_PROPERTIES {
         assert!(reference.contains(&format!("`{property}`")), "{property} is not in the reference");
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 
 use super::{Finding, PATIENCE, list, source, target};
-use crate::broker::kafka::{Connection, Obstacle, TopicState};
+use crate::broker::kafka::{Connection, ReadObstacle, TopicState};
 use crate::domain::{Endpoint, Route, Target};
 
 /// What the routes want of one connection.
@@ -114,7 +114,7 @@ async fn reading(connection: &Connection, wanted: &Wanted, group: &str, topics: 
         return vec![Finding::good(format!("kafka {name}: group {group} can read ({who})"))];
     }
     let told = obstacles.into_iter().map(|obstacle| match obstacle {
-        Obstacle::Group { why, denied } => {
+        ReadObstacle::Group { why, denied } => {
             let advice = if denied {
                 "allow the connection's principal READ on it"
             } else {
@@ -122,7 +122,7 @@ async fn reading(connection: &Connection, wanted: &Wanted, group: &str, topics: 
             };
             Finding::bad(format!("kafka {name}: group {group} cannot be used ({who}): {why}; {advice}"))
         }
-        Obstacle::Topic { topic, why } => Finding::bad(format!(
+        ReadObstacle::Topic { topic, why } => Finding::bad(format!(
             "kafka {name}: topic {topic} cannot be read ({}): {why}; allow the connection's principal READ on it",
             wanted.who(&topic)
         )),

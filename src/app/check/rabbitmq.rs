@@ -5,26 +5,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Finding, PATIENCE, list, source, target};
-use crate::broker::rabbitmq::{Broker, Connection, Fault, FaultKind, Thing};
+use crate::broker::rabbitmq::{AmqpFault, Broker, Connection, FaultKind, QueueOrExchange};
 use crate::domain::{Endpoint, Route, RoutingKey, Target};
 use crate::lifecycle::Readiness;
 
 /// Each thing that the routes name, and what it is to whom. The default exchange is always there; a fixed
 /// routing key on it is a queue.
-fn wanted(name: &str, routes: &[Arc<Route>]) -> BTreeMap<Thing, BTreeSet<String>> {
-    let mut wanted: BTreeMap<Thing, BTreeSet<String>> = BTreeMap::new();
+fn wanted(name: &str, routes: &[Arc<Route>]) -> BTreeMap<QueueOrExchange, BTreeSet<String>> {
+    let mut wanted: BTreeMap<QueueOrExchange, BTreeSet<String>> = BTreeMap::new();
     for route in routes {
         if let Endpoint::Rabbitmq { connection, queue, .. } = &route.from
             && connection == name
         {
-            wanted.entry(Thing::Queue(queue.clone())).or_default().insert(source(route));
+            wanted.entry(QueueOrExchange::Queue(queue.clone())).or_default().insert(source(route));
         }
         for to in route.targets() {
             let Target::Rabbitmq { connection, exchange, routing_key } = &**to else { continue };
             let thing = match (exchange.as_str(), routing_key) {
-                ("", RoutingKey::Fixed(queue)) => Thing::Queue(queue.clone()),
+                ("", RoutingKey::Fixed(queue)) => QueueOrExchange::Queue(queue.clone()),
                 ("", RoutingKey::Preserve | RoutingKey::Key) => continue,
-                (exchange, _) => Thing::Exchange(exchange.to_owned()),
+                (exchange, _) => QueueOrExchange::Exchange(exchange.to_owned()),
             };
             if connection == name {
                 wanted.entry(thing).or_default().insert(target(route));
@@ -70,7 +70,7 @@ pub(super) async fn check(connection: &Connection, routes: &[Arc<Route>]) -> Vec
     }
 }
 
-fn judge(name: &str, thing: &Thing, who: &str, there: &Result<(), Fault>) -> Finding {
+fn judge(name: &str, thing: &QueueOrExchange, who: &str, there: &Result<(), AmqpFault>) -> Finding {
     match there {
         Ok(()) => Finding::good(format!("rabbitmq {name}: {thing} is there ({who})")),
         Err(fault) if fault.kind == FaultKind::NotFound => Finding::bad(format!(

@@ -1,4 +1,4 @@
-//! Trying a connection before anything relies on it: for `check --connect`. Joins no group, commits nothing,
+//! Examines a connection before anything relies on it, for `check --connect`. Joins no group, commits nothing,
 //! creates nothing.
 
 use std::time::Duration;
@@ -13,23 +13,23 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use super::{Connection, TopicState, log, look_up};
 
 /// Longest wait for each answer of a broker that has answered before.
-const ANSWER: Duration = Duration::from_secs(2);
-/// Longest wait for a group's coordinator. A cluster that never had a group makes the topic of positions at the first
-/// question, and says meanwhile that nobody coordinates.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest wait for a group's coordinator. A cluster that never had a group creates the topic of positions at
+/// the first question, and says meanwhile that nobody coordinates.
 const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two questions for it.
-const ASK_AGAIN: Duration = Duration::from_millis(250);
-/// Turns of [`ANSWER`] / this that a first fetch is waited for.
-const TURNS: u32 = 20;
+/// Time between two questions for the coordinator.
+const ASK_INTERVAL: Duration = Duration::from_millis(250);
+/// Polls that share one [`ANSWER_TIMEOUT`] while a first fetch is awaited.
+const FETCH_POLLS: u32 = 20;
 /// Longest wait for an event that may have come long ago.
-const EVENT: Duration = Duration::from_millis(10);
+const EVENT_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// What keeps a group from reading.
+/// An obstacle that keeps a group from reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Obstacle {
+pub enum ReadObstacle {
     /// The group's positions cannot be asked for.
     Group {
-        /// Why, in the broker's words.
+        /// The reason, in the broker's words.
         why: String,
         /// The connection's principal may not read the group.
         denied: bool,
@@ -38,24 +38,24 @@ pub enum Obstacle {
     Topic {
         /// The topic.
         topic: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
 impl Connection {
-    /// Asks for topics, all with one client. `Err` says why no broker answers: then it takes `at_most`.
+    /// Asks for topics, all with one client. `Err` gives the reason why no broker answers, after `at_most`.
     pub async fn find_topics(
         &self,
         topics: Vec<String>,
         at_most: Duration,
     ) -> Result<Vec<(String, TopicState)>, String> {
         let config = self.config(&[]).map_err(|error| error.to_string())?;
-        let client = self.listener(&config)?;
+        let client = self.probe(&config)?;
         let asked = tokio::task::spawn_blocking(move || {
             let mut found = Vec::new();
             for topic in topics {
-                let wait = if found.is_empty() { at_most } else { ANSWER };
+                let wait = if found.is_empty() { at_most } else { ANSWER_TIMEOUT };
                 match look_up(client.client(), &topic, wait) {
                     TopicState::Unreachable(error) if found.is_empty() => {
                         return Err(trouble(&client).unwrap_or(error));
@@ -68,20 +68,20 @@ impl Connection {
         asked.await.map_err(|error| error.to_string())?
     }
 
-    /// What keeps a group from reading these topics (which are there), as far as it shows without joining:
-    /// its positions are asked for, and a first fetch of each topic is tried.
-    pub async fn obstacles(&self, group: &str, topics: Vec<String>) -> Result<Vec<Obstacle>, String> {
+    /// The obstacles that keep a group from reading these topics (which are there), as far as they show without
+    /// joining: asks for the group's positions, and tries a first fetch of each topic.
+    pub async fn obstacles(&self, group: &str, topics: Vec<String>) -> Result<Vec<ReadObstacle>, String> {
         let mut config = self.consumer_config(group).map_err(|error| error.to_string())?;
         config.set("enable.partition.eof", "true").set("fetch.wait.max.ms", "10");
-        let client = self.listener(&config)?;
+        let client = self.probe(&config)?;
         let tried = tokio::task::spawn_blocking(move || {
             let mut obstacles = Vec::new();
             if let Err((why, denied)) = positions(&client, &topics) {
-                obstacles.push(Obstacle::Group { why, denied });
+                obstacles.push(ReadObstacle::Group { why, denied });
             }
             for topic in topics {
                 if let Err(why) = fetch(&client, &topic) {
-                    obstacles.push(Obstacle::Topic { topic, why });
+                    obstacles.push(ReadObstacle::Topic { topic, why });
                 }
             }
             obstacles
@@ -89,21 +89,21 @@ impl Connection {
         tried.await.map_err(|error| error.to_string())
     }
 
-    fn listener(&self, config: &ClientConfig) -> Result<BaseConsumer<Listener>, String> {
-        config.create_with_context(Listener::default()).map_err(|error| self.refused(error).to_string())
+    fn probe(&self, config: &ClientConfig) -> Result<BaseConsumer<ProbeContext>, String> {
+        config.create_with_context(ProbeContext::default()).map_err(|error| self.refused(error).to_string())
     }
 }
 
-/// Asks for a group's positions. `Err` says why not, and whether that is a matter of rights.
-fn positions(client: &BaseConsumer<Listener>, topics: &[String]) -> Result<(), (String, bool)> {
+/// Asks for a group's positions. `Err` gives the reason, and whether rights are missing.
+fn positions(client: &BaseConsumer<ProbeContext>, topics: &[String]) -> Result<(), (String, bool)> {
     let mut asked = TopicPartitionList::new();
     for topic in topics {
         asked.add_partition(topic, 0);
     }
     let mut waited = Duration::ZERO;
     loop {
-        // A group that may not be used is asked for until time is over; the reason comes as an event.
-        let Err(error) = client.committed_offsets(asked.clone(), ANSWER) else { return Ok(()) };
+        // A forbidden group is asked for until time is over. The reason comes as an event.
+        let Err(error) = client.committed_offsets(asked.clone(), ANSWER_TIMEOUT) else { return Ok(()) };
         let passing = matches!(
             error.rdkafka_error_code(),
             Some(
@@ -118,25 +118,25 @@ fn positions(client: &BaseConsumer<Listener>, topics: &[String]) -> Result<(), (
                 || why.to_ascii_lowercase().contains("authorization failed");
             return Err((why, denied));
         }
-        std::thread::sleep(ASK_AGAIN);
-        waited += ASK_AGAIN;
+        std::thread::sleep(ASK_INTERVAL);
+        waited += ASK_INTERVAL;
     }
 }
 
-/// Waits for a record of the topic's first partition, or the news that there is none.
-fn fetch(client: &BaseConsumer<Listener>, topic: &str) -> Result<(), String> {
+/// Waits for a record of the topic's first partition, or for the news that there is none.
+fn fetch(client: &BaseConsumer<ProbeContext>, topic: &str) -> Result<(), String> {
     let mut first = TopicPartitionList::new();
     first.add_partition_offset(topic, 0, Offset::End).map_err(|error| describe(&error))?;
     client.assign(&first).map_err(|error| describe(&error))?;
-    for _ in 0..TURNS {
-        match client.poll(ANSWER / TURNS) {
+    for _ in 0..FETCH_POLLS {
+        match client.poll(ANSWER_TIMEOUT / FETCH_POLLS) {
             Some(Ok(_) | Err(KafkaError::PartitionEOF(_))) => return Ok(()),
             Some(Err(error))
                 if error.rdkafka_error_code() == Some(RDKafkaErrorCode::TopicAuthorizationFailed) =>
             {
                 return Err(describe(&error));
             }
-            // Others pass, or are the last word when time is over.
+            // Other errors pass, or are the last word when time is over.
             Some(Err(_)) | None => {}
         }
     }
@@ -150,32 +150,32 @@ fn describe(error: &KafkaError) -> String {
     text.split_once(" (").map_or(text.as_str(), |(_, words)| words.trim_end_matches(')')).to_owned()
 }
 
-/// The last thing that went wrong with a client as a whole.
-fn trouble(client: &BaseConsumer<Listener>) -> Option<String> {
-    // Events are told only to who polls; there are a handful at most.
-    for _ in 0..TURNS {
-        drop(client.poll(EVENT));
+/// The last error about a client as a whole.
+fn trouble(client: &BaseConsumer<ProbeContext>) -> Option<String> {
+    // The client tells events only to a caller that polls. There are a handful at most.
+    for _ in 0..FETCH_POLLS {
+        drop(client.poll(EVENT_TIMEOUT));
     }
     client.context().0.lock().take()
 }
 
-/// Remembers what librdkafka says of a client as a whole.
+/// Remembers librdkafka's last error about a client as a whole.
 #[derive(Default)]
-struct Listener(Mutex<Option<String>>);
+struct ProbeContext(Mutex<Option<String>>);
 
-impl ClientContext for Listener {
+impl ClientContext for ProbeContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         log(level, facility, message);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        // That no broker is left follows from what was said before.
+        // The loss of all brokers follows from the errors before it.
         if error.rdkafka_error_code() != Some(RDKafkaErrorCode::AllBrokersDown) {
-            // Without the client's own timing and counting.
+            // Leave out the client's own timing and counting.
             let (reason, _) = reason.split_once(" (after ").unwrap_or((reason, ""));
             *self.0.lock() = Some(reason.trim_end_matches('.').to_owned());
         }
     }
 }
 
-impl ConsumerContext for Listener {}
+impl ConsumerContext for ProbeContext {}

@@ -1,7 +1,7 @@
-//! AMQP's header tables and basic properties to and from our own words, without loss.
+//! Converts AMQP's header tables and basic properties to Postdate's types and back, without loss.
 //!
-//! The client library has read `L` as `l` and `U` as `s` and has sorted each table by name by the time
-//! we see it. An empty header table and none at all are the same to us.
+//! The client library has read `L` as `l` and `U` as `s`, and has sorted each table by name. An empty header
+//! table and none at all convert to the same.
 
 use bytes::Bytes;
 use lapin::BasicProperties;
@@ -9,7 +9,7 @@ use lapin::types::{AMQPValue, DecimalValue, FieldArray, FieldTable, ShortString}
 
 use crate::domain::{Header, HeaderValue, Properties, Text};
 
-/// A text that AMQP has no room for: a name, a routing key or a property over 255 bytes.
+/// A text that is too long for AMQP: a name, a routing key or a property over 255 bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} is {len} bytes, AMQP takes 255")]
 pub struct TooLong {
@@ -17,7 +17,7 @@ pub struct TooLong {
     len: usize,
 }
 
-/// Headers and properties as they came. Text that is not UTF-8 never gets here: the client library
+/// Converts headers and properties from AMQP. Text that is not UTF-8 never gets here: the client library
 /// refuses the frame.
 pub fn from_amqp(amqp: &BasicProperties) -> (Vec<Header>, Properties) {
     let text = |t: &Option<ShortString>| t.as_ref().map(|t| Text::from(t.as_str()));
@@ -56,7 +56,7 @@ fn value_from(value: &AMQPValue) -> HeaderValue {
         AMQPValue::Float(v) => HeaderValue::F32(*v),
         AMQPValue::Double(v) => HeaderValue::F64(*v),
         AMQPValue::DecimalValue(v) => HeaderValue::Decimal { scale: v.scale, value: v.value },
-        // Never read from the wire: the library has no type letter for it.
+        // This is never read from the wire: the library has no type letter for it.
         AMQPValue::ShortString(v) => HeaderValue::LongString(Bytes::copy_from_slice(v.as_str().as_bytes())),
         AMQPValue::LongString(v) => HeaderValue::LongString(Bytes::copy_from_slice(v.as_bytes())),
         AMQPValue::FieldArray(v) => HeaderValue::Array(v.as_slice().iter().map(value_from).collect()),
@@ -67,7 +67,7 @@ fn value_from(value: &AMQPValue) -> HeaderValue {
     }
 }
 
-/// Headers and properties for the wire. Of a repeated name the last one stays.
+/// Converts headers and properties to AMQP. Of a repeated name the last one stays.
 pub fn to_amqp(headers: &[Header], properties: &Properties) -> Result<BasicProperties, TooLong> {
     let mut amqp = BasicProperties::default();
     if !headers.is_empty() {
@@ -104,7 +104,7 @@ pub fn to_amqp(headers: &[Header], properties: &Properties) -> Result<BasicPrope
     Ok(amqp)
 }
 
-/// A short string, if it is one.
+/// Converts a text to a short string, if it fits.
 fn short(what: &'static str, text: &str) -> Result<ShortString, TooLong> {
     ShortString::try_new(text).map_err(|_| TooLong { what, len: text.len() })
 }
@@ -144,7 +144,7 @@ fn value_to(value: &HeaderValue) -> Result<AMQPValue, TooLong> {
     })
 }
 
-/// Bytes that headers and properties take in a content header frame's payload, an upper bound. The
+/// The bytes that headers and properties take in the payload of a content header frame, as an upper bound. The
 /// frame as a whole must fit into the connection's `frame_max`, or the broker closes the connection.
 pub fn wire_len(headers: &[Header], properties: &Properties) -> usize {
     let p = properties;

@@ -1,43 +1,44 @@
-//! What went wrong on a channel or a connection, by what it means to us.
+//! Faults of a channel or a connection, sorted by their consequence.
 
 use lapin::ErrorKind;
 use lapin::protocol::AMQPErrorKind;
 
-/// A failure of a channel or connection. Its text never holds a URL.
+/// A failure of a channel or a connection. Its text never holds a URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
-pub struct Fault {
-    /// What it means.
+pub struct AmqpFault {
+    /// The consequence.
     pub kind: FaultKind,
     text: String,
 }
 
-/// What a fault means; the numbers are AMQP's reply codes.
+/// The kind of a fault. Numbers are AMQP's reply codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// 404: no such exchange, queue or virtual host.
     NotFound,
     /// 403, 530: the principal may not.
     NotAllowed,
-    /// 406 (and 311) that speaks of a message's size.
+    /// 406 (and 311) about the size of a message.
     TooBig,
     /// Any other channel error: 405, 406.
     Refused,
-    /// A connection error that a frame of ours caused: 501 to 506, 540, 541.
+    /// A connection error that one of our frames caused: 501 to 506, 540, 541.
     Poison,
-    /// The client could not parse what the broker sent.
+    /// The client could not parse a frame of the broker.
     Undecodable,
-    /// The connection is gone, was closed (320), or did not answer in time.
+    /// The connection is gone, was closed (320), or gave no answer in time.
     Lost,
 }
 
-impl Fault {
-    /// A fault of our own finding.
+impl AmqpFault {
+    /// A fault that Postdate found itself.
     pub fn new(kind: FaultKind, text: impl Into<String>) -> Self {
         Self { kind, text: text.into() }
     }
 
-    /// Whether a message of ours may have caused it, rather than the network or the broker's state.
+    /// Reports whether one of our messages may have caused the fault, rather than the network or the broker's
+    /// state.
     pub fn blames_a_message(&self) -> bool {
         matches!(
             self.kind,
@@ -46,7 +47,7 @@ impl Fault {
     }
 }
 
-impl From<lapin::Error> for Fault {
+impl From<lapin::Error> for AmqpFault {
     fn from(error: lapin::Error) -> Self {
         let kind = match error.kind() {
             ErrorKind::ParsingError(_) => FaultKind::Undecodable,
@@ -54,7 +55,7 @@ impl From<lapin::Error> for Fault {
             _ => FaultKind::Lost,
         };
         let text = match error.kind() {
-            // The broker's own sentence says all that the client's words around it say.
+            // The broker's own sentence is enough: the client's words around it add nothing.
             ErrorKind::ProtocolError(amqp) if !amqp.get_message().as_str().is_empty() => {
                 amqp.get_message().to_string()
             }

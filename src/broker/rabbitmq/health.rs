@@ -1,4 +1,4 @@
-//! One readiness part for a connection, whatever the number of its roles.
+//! The readiness part of a connection, shared by all of its roles.
 
 use std::collections::BTreeMap;
 
@@ -6,21 +6,21 @@ use parking_lot::Mutex;
 
 use crate::lifecycle::{Part, Readiness};
 
-/// `rabbitmq:<name>`: up while every role that was opened is up.
+/// The part `rabbitmq:<name>`: up while every role that was opened is up.
 #[derive(Debug)]
-pub(super) struct Health {
+pub(super) struct RoleHealth {
     part: Part,
-    /// Each role and what is wrong with it, if anything.
+    /// The trouble of each role, if any.
     roles: Mutex<BTreeMap<&'static str, Option<String>>>,
 }
 
-impl Health {
+impl RoleHealth {
     pub(super) fn new(connection: &str, readiness: &Readiness) -> Self {
         let part = readiness.part(format!("rabbitmq:{connection}"), false);
         Self { part, roles: Mutex::default() }
     }
 
-    /// Notes how a role stands. Returns whether that changed it from well to ill or back.
+    /// Sets the trouble of a role. Reports whether the role has become well or ill by that.
     pub(super) fn report(&self, role: &'static str, trouble: Option<String>) -> bool {
         let mut roles = self.roles.lock();
         let ill = trouble.is_some();
@@ -41,7 +41,7 @@ mod tests {
     #[test]
     fn a_connection_is_up_only_while_both_its_roles_are() {
         let readiness = Readiness::default();
-        let health = Health::new("main", &readiness);
+        let health = RoleHealth::new("main", &readiness);
         health.report("consume", Some("refused".into()));
         health.report("publish", None);
         assert!(!readiness.is_ready(), "one role was never up");

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::lane::{KafkaLane, TopicLane};
 use super::producer::Producer;
-use crate::broker::kafka::Suspicion;
+use crate::broker::kafka::OutageSuspicion;
 use crate::domain::Clock;
 
 /// A connection has two producers, for one cannot be both punctual and thrifty.
@@ -38,7 +38,7 @@ impl Pace {
 pub(super) struct Link {
     pub(super) name: String,
     pub(super) clock: Clock,
-    pub(super) suspicion: Suspicion,
+    pub(super) suspicion: OutageSuspicion,
     /// Questions have come.
     pub(super) asked: Notify,
     /// A producer's thread has ended, and the other is about to.
@@ -66,7 +66,7 @@ impl Link {
         Arc::new(Self {
             name,
             clock,
-            suspicion: Suspicion::default(),
+            suspicion: OutageSuspicion::default(),
             asked: Notify::new(),
             ended: CancellationToken::new(),
             reached: AtomicBool::new(false),

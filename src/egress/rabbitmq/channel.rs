@@ -9,7 +9,7 @@ use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::ShortString;
 use lapin::{BasicProperties, Confirmation};
 
-use crate::broker::rabbitmq::{Fault, Live, within};
+use crate::broker::rabbitmq::{AmqpFault, LiveConnection, within};
 
 /// The number of a publication and the broker's answer to it.
 pub(super) type Answer = (u64, lapin::Result<Confirmation>);
@@ -22,7 +22,7 @@ pub(super) struct ConfirmChannel {
 }
 
 impl ConfirmChannel {
-    pub(super) async fn open(live: &Live) -> Result<Self, Fault> {
+    pub(super) async fn open(live: &LiveConnection) -> Result<Self, AmqpFault> {
         let channel = live.channel().await?;
         within("confirm.select", channel.confirm_select(ConfirmSelectOptions::default())).await?;
         Ok(Self { channel, confirms: FuturesUnordered::new() })

@@ -9,7 +9,9 @@ use super::channel::ConfirmChannel;
 use super::lane::{ExchangeLane, refused};
 use super::quarantine::Suspects;
 use crate::backoff::Backoff;
-use crate::broker::rabbitmq::{Fault, FaultKind, Link, Live, look_for_exchange, within};
+use crate::broker::rabbitmq::{
+    AmqpFault, ConnectionHandle, FaultKind, LiveConnection, look_for_exchange, within,
+};
 use crate::domain::verdict::Refusal;
 use crate::domain::{Clock, Verdict};
 use crate::lifecycle::Shutdown;
@@ -24,7 +26,7 @@ pub(super) struct Setup {
     pub(super) exchange: String,
     pub(super) own_user: Option<String>,
     pub(super) lane: Arc<ExchangeLane>,
-    pub(super) link: Link,
+    pub(super) link: ConnectionHandle,
     pub(super) clock: Clock,
     pub(super) shutdown: Shutdown,
 }
@@ -39,7 +41,7 @@ pub(super) struct Driver {
     pub(super) suspects: Suspects,
     /// One message at a time, until the broker has taken one: the last one closed the channel.
     pub(super) cautious: bool,
-    link: Link,
+    link: ConnectionHandle,
 }
 
 impl Driver {
@@ -66,7 +68,7 @@ impl Driver {
     }
 
     /// Waits until there is something to publish and a connection; `None` when draining.
-    async fn ready(&mut self) -> Option<Live> {
+    async fn ready(&mut self) -> Option<LiveConnection> {
         loop {
             let waiting = self.lane.has_waiting();
             tokio::select! {
@@ -83,7 +85,7 @@ impl Driver {
     }
 
     /// Publishes over a connection until it or the channel is lost, or the exchange is not there.
-    async fn publish_over(&mut self, live: &Live) -> Result<(), Fault> {
+    async fn publish_over(&mut self, live: &LiveConnection) -> Result<(), AmqpFault> {
         let opened = tokio::select! {
             biased;
             () = self.shutdown.draining() => return Ok(()),
@@ -97,7 +99,7 @@ impl Driver {
     }
 
     /// A channel to publish on; or, if the exchange is not there, the verdict on all that would go to it.
-    async fn open(&self, live: &Live) -> Result<Result<ConfirmChannel, Verdict>, Fault> {
+    async fn open(&self, live: &LiveConnection) -> Result<Result<ConfirmChannel, Verdict>, AmqpFault> {
         match self.look_for_exchange(live).await? {
             None => Ok(Ok(ConfirmChannel::open(live).await?)),
             Some(absent) => Ok(Err(absent)),
@@ -106,7 +108,7 @@ impl Driver {
 
     /// `None` if the exchange is there, else the verdict on all that would go to it. On a channel of its
     /// own, which the broker closes if it is not.
-    async fn look_for_exchange(&self, live: &Live) -> Result<Option<Verdict>, Fault> {
+    async fn look_for_exchange(&self, live: &LiveConnection) -> Result<Option<Verdict>, AmqpFault> {
         let channel = live.channel().await?;
         match look_for_exchange(&channel, &self.exchange).await {
             Ok(()) => {

@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 
 use self::lane::ExchangeLane;
 use super::Lane;
-use crate::broker::rabbitmq::{Broker, Links};
+use crate::broker::rabbitmq::{Broker, SharedConnection};
 use crate::domain::Clock;
 use crate::lifecycle::{Shutdown, Tasks};
 
@@ -37,7 +37,7 @@ pub struct RabbitLanes {
     clock: Clock,
     tasks: Tasks,
     shutdown: Shutdown,
-    links: Links,
+    links: SharedConnection,
     /// Lanes by exchange.
     lanes: Mutex<BTreeMap<String, Arc<ExchangeLane>>>,
 }
@@ -63,7 +63,7 @@ impl RabbitLanes {
             exchange: exchange.to_owned(),
             own_user: self.broker.user(),
             lane: lane.clone(),
-            link: self.links.link(),
+            link: self.links.handle(),
             clock: self.clock,
             shutdown: self.shutdown.clone(),
         });

@@ -13,7 +13,7 @@ use super::lane::{refused, unknown};
 use super::mapping::{self, AmqpMessage, Unfit};
 use super::validate::checked;
 use super::window::{Returned, Window, Word};
-use crate::broker::rabbitmq::{Fault, FaultKind, Live, short_name};
+use crate::broker::rabbitmq::{AmqpFault, FaultKind, LiveConnection, short_name};
 use crate::domain::verdict::{DeadReason, Refusal};
 use crate::domain::{RoutingKey, Target, Verdict};
 use crate::egress::{CONFIRM_DEADLINE, Publication};
@@ -55,7 +55,7 @@ impl Flow {
 impl Driver {
     /// Publishes over one channel until it is lost or the process drains. All that was published is
     /// judged on return.
-    pub(super) async fn pump(&mut self, live: &Live, channel: ConfirmChannel) {
+    pub(super) async fn pump(&mut self, live: &LiveConnection, channel: ConfirmChannel) {
         let mut flow = Flow {
             channel,
             window: Window::default(),
@@ -86,12 +86,12 @@ impl Driver {
     }
 
     /// Waits for one thing to happen. `Some`: the channel is of no use any more.
-    async fn step(&mut self, flow: &mut Flow, draining: bool) -> Option<Fault> {
+    async fn step(&mut self, flow: &mut Flow, draining: bool) -> Option<AmqpFault> {
         let (outstanding, blocked, more) = (!flow.window.is_empty(), flow.is_blocked(), flow.takes_more());
         let patience = self.patience(&flow.window);
         tokio::select! {
             biased;
-            () = self.shutdown.forced() => Some(Fault::new(FaultKind::Lost, "the process is made to stop")),
+            () = self.shutdown.forced() => Some(AmqpFault::new(FaultKind::Lost, "the process is made to stop")),
             answer = flow.channel.next(), if outstanding => self.hear(flow, answer),
             changed = flow.blocked.changed(), if !flow.gone => {
                 flow.gone = changed.is_err();
@@ -99,7 +99,7 @@ impl Driver {
                 None
             }
             () = tokio::time::sleep(patience), if outstanding && !blocked => {
-                Some(Fault::new(FaultKind::Lost, format!("no confirm within {} s", CONFIRM_DEADLINE.as_secs())))
+                Some(AmqpFault::new(FaultKind::Lost, format!("no confirm within {} s", CONFIRM_DEADLINE.as_secs())))
             }
             () = self.lane.submitted(), if more && !draining => None,
             () = self.shutdown.draining(), if !draining => None,
@@ -177,19 +177,19 @@ impl Driver {
     }
 
     /// Takes an answer and all others that are there, then judges. `Some`: the channel is lost.
-    fn hear(&mut self, flow: &mut Flow, first: Answer) -> Option<Fault> {
+    fn hear(&mut self, flow: &mut Flow, first: Answer) -> Option<AmqpFault> {
         let mut next = Some(first);
-        let mut fault: Option<Fault> = None;
+        let mut fault: Option<AmqpFault> = None;
         while let Some((number, answer)) = next {
             let (word, returned) = match answer {
                 Ok(Confirmation::Ack(returned)) => (Some(Word::Ack), returned),
                 Ok(Confirmation::Nack(returned)) => (Some(Word::Nack), returned),
                 Ok(Confirmation::NotRequested) => {
-                    fault = Some(Fault::new(FaultKind::Lost, "the channel is not in confirm mode"));
+                    fault = Some(AmqpFault::new(FaultKind::Lost, "the channel is not in confirm mode"));
                     (None, None)
                 }
                 Err(error) => {
-                    let error = Fault::from(error);
+                    let error = AmqpFault::from(error);
                     // The broker's reason says more than the "channel is closed" of those behind it.
                     if fault.as_ref().is_none_or(|known| known.kind == FaultKind::Lost) {
                         fault = Some(error);
@@ -232,7 +232,7 @@ impl Driver {
     }
 
     /// Judges all that is outstanding on a channel that is lost.
-    fn lost(&mut self, flow: &mut Flow, fault: &Fault) {
+    fn lost(&mut self, flow: &mut Flow, fault: &AmqpFault) {
         let outstanding = flow.window.abandon();
         let alone = outstanding.len() == 1;
         let error = fault.to_string();
@@ -253,7 +253,7 @@ impl Driver {
     }
 
     /// What the broker's closing of the channel says of the only message that was outstanding.
-    fn own_verdict(&mut self, publication: &Publication, fault: &Fault, error: &str) -> Option<Verdict> {
+    fn own_verdict(&mut self, publication: &Publication, fault: &AmqpFault, error: &str) -> Option<Verdict> {
         let reason = match fault.kind {
             FaultKind::NotFound => Refusal::UnknownTarget,
             FaultKind::NotAllowed => Refusal::NotAllowed,

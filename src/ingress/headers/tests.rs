@@ -13,7 +13,7 @@ fn long(value: &[u8]) -> HeaderValue {
     HeaderValue::LongString(Bytes::copy_from_slice(value))
 }
 
-/// A text in each form that a producer can send it in.
+/// A text in each form in which a producer can send it.
 fn texts(value: &str) -> [(HeaderValue, Origin); 4] {
     let quoted = format!("\"{value}\"");
     let value = value.as_bytes();
@@ -24,7 +24,7 @@ fn nested(depth: usize) -> HeaderValue {
     (0..depth).fold(HeaderValue::I64(1), |inner, _| HeaderValue::Table(vec![Header::new("a", inner)]))
 }
 
-/// What is of no use as a delay, a moment, an id or a command, in either technology.
+/// Values that are invalid as a delay, a time, an id and a command, in either technology.
 fn of_other_types() -> Vec<HeaderValue> {
     vec![
         HeaderValue::Null,
@@ -267,7 +267,7 @@ fn ids_are_text_of_1_to_256_bytes_and_never_postdates_own() {
     }
     assert!(id(&bytes(b"a\xff"), KAFKA).is_err());
     assert!(id(&long(b"a\xff"), AMQP).is_err());
-    // Quotes are a part of an AMQP id.
+    // Quotes are part of an AMQP id.
     assert_eq!(id(&long(b"\"a\""), AMQP), Ok(Some(Text::from("\"a\""))));
     assert_eq!(id(&bytes(b"\"\"a\"\""), KAFKA), Ok(Some(Text::from("\"a\""))));
 }
@@ -275,10 +275,10 @@ fn ids_are_text_of_1_to_256_bytes_and_never_postdates_own() {
 #[test]
 fn commands_are_two_words() {
     for (value, origin) in texts("cancel") {
-        assert_eq!(op(&value, origin), Ok(Op::Cancel), "{value:?} {origin:?}");
+        assert_eq!(op(&value, origin), Ok(HeaderCommand::Cancel), "{value:?} {origin:?}");
     }
     for (value, origin) in texts("reschedule") {
-        assert_eq!(op(&value, origin), Ok(Op::Reschedule), "{value:?} {origin:?}");
+        assert_eq!(op(&value, origin), Ok(HeaderCommand::Reschedule), "{value:?} {origin:?}");
     }
     for refused in ["", "Cancel", "CANCEL", "cancel ", " cancel", "delete", "cancelled", "reschedule\0"] {
         for (value, origin) in texts(refused) {
@@ -304,11 +304,11 @@ fn names_are_found_in_any_case_and_noted_when_twice() {
     let names = HeaderNames::default();
     let header = |name: &str| Header::new(name, HeaderValue::I64(1));
     let headers = [header("X-Delay"), header("x-delay-"), header("X-DELAY-ID"), header("x-Delay-Target")];
-    let found = find(&headers, &names);
+    let found = find_delay_headers(&headers, &names);
     assert!(found.delay.is_some() && found.id.is_some() && found.target.is_some());
     assert!(found.deliver_at.is_none() && found.op.is_none() && found.repeated.is_none());
     let headers = [header("x-delay"), header("a"), header("X-DELAY")];
-    assert_eq!(find(&headers, &names).repeated, Some("x-delay"));
+    assert_eq!(find_delay_headers(&headers, &names).repeated, Some("x-delay"));
 }
 
 proptest! {

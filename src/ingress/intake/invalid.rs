@@ -1,8 +1,8 @@
-//! What becomes of an invalid message: its route's policy.
+//! Invalid messages: carries out the route's `on_invalid`.
 
-use super::{Judged, Source};
+use super::{JudgedBatch, Source};
 use crate::domain::{DeadReason, Entry, InvalidReason, Message, OnInvalid, Route, Text, retry};
-use crate::ingress::pass_through::Passing;
+use crate::ingress::pass_through::PassingRecord;
 use crate::ingress::{Receipt, dead_letter, headers};
 use crate::telemetry::Outcome;
 
@@ -14,10 +14,11 @@ impl Source {
         unreadable: bool,
         mut entry: Entry,
         receipt: Receipt,
-        judged: &mut Judged,
+        judged: &mut JudgedBatch,
     ) {
         let policy = match self.route.policy.on_invalid {
-            // Headers that cannot be read cannot leave byte for byte: they are kept for a person instead.
+            // Unreadable headers cannot be published byte for byte, so the message is kept for a person
+            // instead.
             OnInvalid::PassThrough if unreadable => OnInvalid::DeadLetter,
             policy => policy,
         };
@@ -35,8 +36,8 @@ impl Source {
         match policy {
             OnInvalid::PassThrough => {
                 let key = self.route.order_key(&entry.message);
-                let p = self.place(key.as_ref(), None, entry.position);
-                judged.through.push(Passing::new(entry, self.route.to.clone(), p, receipt));
+                let p = self.partition_of(key.as_ref(), None, entry.position);
+                judged.passing.push(PassingRecord::new(entry, self.route.to.clone(), p, receipt));
             }
             OnInvalid::Drop => {
                 self.metrics.dropped(reason.as_str(), 1);
@@ -46,11 +47,11 @@ impl Source {
                 let reason = DeadReason::Invalid(reason);
                 let now = entry.due;
                 retry::remember(&mut entry, now, reason.as_str(), error.as_str());
-                // Where its name would live, so that it can be found by it, and have it back.
+                // Keep it in the partition of its name, so that it can be found by the name, and have it back.
                 let key = self.route.order_key(&entry.message);
-                let p = self.place(key.as_ref(), id.as_ref(), entry.position);
+                let p = self.partition_of(key.as_ref(), id.as_ref(), entry.position);
                 entry.id = id;
-                let Some(entry) = dead_letter::keep(entry, &self.route.policy) else {
+                let Some(entry) = dead_letter::fit_entry(entry, &self.route.policy) else {
                     let what = "a message over dead_letters.max_message goes back to its queue's own \
                         dead-letter exchange";
                     self.intake.bursts.note(what, &self.route.name, reason.as_str(), error);
@@ -60,7 +61,7 @@ impl Source {
                 if self.route.dead_letter_to.is_none() {
                     self.metrics.dead_letter(reason.as_str());
                 }
-                let op = dead_letter::bury(&self.route, reason, Text::default(), entry, now);
+                let op = dead_letter::to_write_op(&self.route, reason, Text::default(), entry, now);
                 judged.work.command(p, op, receipt);
             }
         }
@@ -69,6 +70,6 @@ impl Source {
 
 /// The producer's name for a message that is invalid for another reason.
 fn named(message: &Message, route: &Route) -> Option<Text> {
-    let found = headers::find(&message.headers, &route.policy.headers);
+    let found = headers::find_delay_headers(&message.headers, &route.policy.headers);
     headers::id(found.id?, message.origin).ok().flatten()
 }

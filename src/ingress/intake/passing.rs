@@ -1,32 +1,32 @@
-//! What becomes of a message that passes through: to its target, unless it goes round.
+//! Passing messages: each goes to its target, unless it is in a loop.
 
 use std::sync::Arc;
 
-use super::{Intake, Judged, Source};
+use super::{Intake, JudgedBatch, Source};
 use crate::domain::{DeadReason, Flags, Route, retry};
 use crate::ingress::dead_letter;
 use crate::ingress::loops::Passage;
-use crate::ingress::pass_through::{self, Passing, Through};
+use crate::ingress::pass_through::{PassThroughDependencies, PassThroughPublisher, PassingRecord};
 use crate::telemetry::RouteMetrics;
 
 impl Intake {
-    /// One source's way past the store.
-    pub(super) fn through(&self, route: &Route, metrics: &Arc<RouteMetrics>) -> Through {
-        let parts = pass_through::Parts {
+    /// The publisher of one source's passing messages.
+    pub(super) fn pass_through(&self, route: &Route, metrics: &Arc<RouteMetrics>) -> PassThroughPublisher {
+        let dependencies = PassThroughDependencies {
             lanes: self.lanes.clone(),
             submitter: self.submitter(metrics),
             metrics: metrics.clone(),
             bursts: self.bursts.clone(),
-            room: self.room.clone(),
+            quota: self.quota.clone(),
         };
-        Through::new(route, parts)
+        PassThroughPublisher::new(route, dependencies)
     }
 }
 
 impl Source {
-    pub(super) fn passing(&self, passing: Passing, judged: &mut Judged) {
+    pub(super) fn pass_on(&self, passing: PassingRecord, judged: &mut JudgedBatch) {
         let message = &passing.entry.message;
-        // What its source delivers twice has not gone round.
+        // A message that its source delivers twice has not gone round.
         let flags = passing.entry.flags;
         let is_again = flags.has(Flags::SOURCE_REREAD) || flags.has(Flags::SOURCE_REDELIVERY);
         let now_us = self.intake.store.clock().local().mono_us();
@@ -34,7 +34,8 @@ impl Source {
         if passage != Passage::Usual {
             self.metrics.loops.inc();
         }
-        let (bursts, name) = (&self.intake.bursts, &self.route.name);
+        let bursts = &self.intake.bursts;
+        let name = &self.route.name;
         match passage {
             Passage::Usual => {}
             Passage::Returned => {
@@ -47,22 +48,23 @@ impl Source {
             }
             Passage::Looping => return self.stop_loop(passing, judged),
         }
-        judged.through.push(passing);
+        judged.passing.push(passing);
     }
 
-    /// Takes a message that goes round out of its loop: a dead letter.
-    fn stop_loop(&self, passing: Passing, judged: &mut Judged) {
-        let Passing { mut entry, target, partition, receipt, .. } = passing;
-        let (reason, now) = (DeadReason::Loop, entry.due);
+    /// Takes a message out of its loop: makes it a dead letter.
+    fn stop_loop(&self, passing: PassingRecord, judged: &mut JudgedBatch) {
+        let PassingRecord { mut entry, target, partition, receipt, .. } = passing;
+        let reason = DeadReason::Loop;
+        let now = entry.due;
         let error = "it came back again and again with x-delay-due and no new delay header";
         self.intake.bursts.note("a message went round and was stopped", &self.route.name, "loop", error);
         retry::remember(&mut entry, now, reason.as_str(), error);
         if self.route.dead_letter_to.is_none() {
             self.metrics.dead_letter(reason.as_str());
         }
-        // Where no room is left it is kept all the same: the route's ingress pauses then.
-        self.intake.room.take(&self.route.name, entry.stored_size());
-        let op = dead_letter::bury(&self.route, reason, self.target_name(&target), entry, now);
+        // The quota does not refuse it: an exhausted quota pauses the route's ingress instead.
+        self.intake.quota.take(&self.route.name, entry.stored_size());
+        let op = dead_letter::to_write_op(&self.route, reason, self.target_name(&target), entry, now);
         judged.work.command(partition, op, receipt);
     }
 }

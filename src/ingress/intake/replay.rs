@@ -1,29 +1,28 @@
-//! A replay's way into the store: the same places, bundles, answers and gates as what is read for the first
-//! time; but nothing passes the store by, and what is to be done was worked out before.
+//! The way of a replay into the store: the same partitions, bundles, outcomes and gates as for records that are
+//! read for the first time. But nothing bypasses the store, and the plan has decided each record's step before.
 
 use std::sync::Arc;
 
-use super::super::replay::{Again, Asks, Step};
 use super::super::{Ledger, Receipt};
-use super::{Judged, Source};
+use super::{JudgedBatch, Source};
 use crate::domain::{Entry, Flags, KafkaPosition, UnixMs};
-use crate::ingress::permits::Granted;
+use crate::ingress::permits::PermitBatch;
+use crate::ingress::replay::{JudgedRecord, RecordRequest, ReplayStep};
 use crate::store::{IntendedMessage, WriteOp};
 
 impl Source {
-    /// Whether the route's ingress is open right now.
-    pub fn is_open(&self) -> bool {
-        self.gate.is_open()
-    }
-
-    /// Does what is to be done with these, in order. Returns once all of it has its place in the store's
-    /// order; each record's receipt is entered in the ledger and resolved when it is done. Waits while the
-    /// route's ingress is paused or has no room; `false` if shutting down began meanwhile, then the rest was not done.
-    pub async fn again(&mut self, mut batch: Vec<(Again, Option<Step>)>, ledger: &Arc<Ledger>) -> bool {
+    /// Carries out the steps of a batch, in order. Returns once all of it has its place in the store's order.
+    /// Each record's receipt is entered in the ledger, and resolved when its step is done. Waits while the gate
+    /// is closed; returns `false` if shutting down began meanwhile, and leaves the rest undone.
+    pub async fn replay_batch(
+        &mut self,
+        mut batch: Vec<(JudgedRecord, Option<ReplayStep>)>,
+        ledger: &Arc<Ledger>,
+    ) -> bool {
         loop {
-            let freely = batch.iter().take_while(|(_, step)| !needs_room(step.as_ref())).count();
+            let freely = batch.iter().take_while(|(_, step)| !needs_permit(step.as_ref())).count();
             let rest = batch.split_off(freely);
-            self.again_admitted(batch, None, ledger).await;
+            self.replay_admitted(batch, None, ledger).await;
             batch = rest;
             if batch.is_empty() {
                 return true;
@@ -33,30 +32,30 @@ impl Source {
                 () = self.until_open() => {}
                 () = self.intake.shutdown.draining() => return false,
             }
-            let Some(granted) = self.gate.try_admit(batch.len()) else { continue };
-            let rest = batch.split_off(granted.messages());
-            self.again_admitted(batch, Some(granted), ledger).await;
+            let Some(permits) = self.gate.try_admit(batch.len()) else { continue };
+            let rest = batch.split_off(permits.messages());
+            self.replay_admitted(batch, Some(permits), ledger).await;
             batch = rest;
         }
     }
 
-    /// The same for what the route has room for, or what needs none.
-    async fn again_admitted(
+    /// Carries out steps that have their permits, or need none.
+    async fn replay_admitted(
         &mut self,
-        batch: Vec<(Again, Option<Step>)>,
-        granted: Option<Granted>,
+        batch: Vec<(JudgedRecord, Option<ReplayStep>)>,
+        permits: Option<PermitBatch>,
         ledger: &Arc<Ledger>,
     ) {
         let now = self.intake.store.clock().now();
-        let mut judged = Judged::new(&self.route, now);
-        let mut permits = granted.into_iter().flatten();
+        let mut judged = JudgedBatch::new(&self.route, now);
+        let mut permits = permits.into_iter().flatten();
         for (record, step) in batch {
             let mut receipt = ledger.enter(record.position.offset);
             if let Some(permit) = permits.next() {
-                receipt.keep(permit);
+                receipt.attach(permit);
             }
             match step {
-                Some(step) => self.step(record, step, (receipt, ledger), now, &mut judged),
+                Some(step) => self.step(record, step, receipt, ledger, now, &mut judged),
                 None => receipt.resolve(),
             }
         }
@@ -65,27 +64,28 @@ impl Source {
 
     fn step(
         &self,
-        record: Again,
-        step: Step,
-        (receipt, ledger): (Receipt, &Arc<Ledger>),
+        record: JudgedRecord,
+        step: ReplayStep,
+        receipt: Receipt,
+        ledger: &Arc<Ledger>,
         now: UnixMs,
-        judged: &mut Judged,
+        judged: &mut JudgedBatch,
     ) {
-        let Again { position, asks, message, target, .. } = record;
+        let JudgedRecord { position, request, message, target, .. } = record;
         let route = self.route.name.clone();
         let key = self.route.order_key(&message);
         let of = |offset| Some(IntendedMessage::ReadAt(KafkaPosition { offset, ..position }));
         let flags = Flags(Flags::SOURCE_REREAD);
         let entry =
             |due, id, flags| Entry { id, flags, position: Some(position), ..Entry::new(due, message) };
-        let (id, asks) = match asks {
-            Asks::Delayed { id, .. } => (id, None),
-            Asks::Cancel { id } | Asks::Reschedule { id, .. } => (Some(id), None),
-            asks => (None, Some(asks)),
+        let (id, request) = match request {
+            RecordRequest::Delayed { id, .. } => (id, None),
+            RecordRequest::Cancel { id } | RecordRequest::Reschedule { id, .. } => (Some(id), None),
+            request => (None, Some(request)),
         };
-        let p = self.place(key.as_ref(), id.as_ref(), Some(position));
-        match (step, id, asks) {
-            (Step::Store { due, named, instead_of }, id, _) => {
+        let p = self.partition_of(key.as_ref(), id.as_ref(), Some(position));
+        match (step, id, request) {
+            (ReplayStep::Store { due, named, instead_of }, id, _) => {
                 let Some(target) = target else { return receipt.resolve() };
                 if let (Some(offset), Some(id)) = (instead_of, id.clone()) {
                     let receipt = ledger.enter(position.offset);
@@ -94,14 +94,14 @@ impl Source {
                 let flags = if named { flags.with(Flags::NAMED) } else { flags };
                 judged.work.store(p, self.target_name(&target), entry(due, id, flags), receipt);
             }
-            (Step::Cancel { of: offset }, Some(id), _) => {
+            (ReplayStep::Cancel { of: offset }, Some(id), _) => {
                 judged.work.command(p, WriteOp::Cancel { route, id, of: of(offset) }, receipt);
             }
-            (Step::Reschedule { of: offset, due }, Some(id), _) => {
+            (ReplayStep::Reschedule { of: offset, due }, Some(id), _) => {
                 let op = WriteOp::Reschedule { route, id, due, fallback: None, of: of(offset) };
                 judged.work.command(p, op, receipt);
             }
-            (Step::Bury, _, Some(Asks::Invalid { reason, error, unreadable, .. })) => {
+            (ReplayStep::DeadLetter, _, Some(RecordRequest::Invalid { reason, error, unreadable, .. })) => {
                 self.invalid(reason, &error, unreadable, entry(now, None, flags), receipt, judged);
             }
             // A plan has no other steps.
@@ -110,7 +110,7 @@ impl Source {
     }
 }
 
-/// Whether a step may add a message to the store.
-fn needs_room(step: Option<&Step>) -> bool {
-    !matches!(step, None | Some(Step::Cancel { .. }))
+/// Reports whether a step may add a message to the store.
+fn needs_permit(step: Option<&ReplayStep>) -> bool {
+    !matches!(step, None | Some(ReplayStep::Cancel { .. }))
 }

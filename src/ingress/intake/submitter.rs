@@ -1,4 +1,4 @@
-//! From bundled work to the store: each partition's share takes its place in that partition's order.
+//! Submits bundled work to the store: each partition's part takes its place in that partition's order.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use tracing::debug;
 
 use crate::domain::Partition;
 use crate::ingress::Receipt;
-use crate::ingress::bundling::{PartitionWork, Work};
-use crate::ingress::outcomes::{answer, op_name};
+use crate::ingress::bundling::{PartitionWork, StoreWork};
+use crate::ingress::outcomes::{command_name, resolve_outcomes};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::mutants::{self, Mutant};
 use crate::store::Store;
@@ -22,20 +22,21 @@ pub(in crate::ingress) struct Submitter {
 }
 
 impl Submitter {
-    /// Returns once all of it has its place in the order of each partition, or shutting down is forced.
-    pub(in crate::ingress) async fn submit_all(&self, work: Work) {
+    /// Submits work. Returns once all of it has its place in the order of each partition, or shutting down is
+    /// forced.
+    pub(in crate::ingress) async fn submit_all(&self, work: StoreWork) {
         for (p, work) in work.finish() {
             self.submit(p, work).await;
         }
     }
 
-    /// Takes its place in one partition's order; the answer resolves the receipts when it comes.
+    /// Submits the work of one partition. The store's answer resolves the receipts later.
     async fn submit(&self, p: Partition, work: PartitionWork) {
         let PartitionWork { ops, mut receipts, .. } = work;
         if mutants::is(Mutant::AckBeforeStore) {
             receipts.drain(..).flatten().for_each(Receipt::resolve);
         }
-        let commands: Vec<Option<&'static str>> = ops.iter().map(op_name).collect();
+        let commands: Vec<Option<&'static str>> = ops.iter().map(command_name).collect();
         let enqueued = tokio::select! {
             biased;
             () = self.shutdown.forced() => return,
@@ -43,11 +44,12 @@ impl Submitter {
         };
         match enqueued {
             Ok(written) => {
-                let (metrics, shutdown) = (self.metrics.clone(), self.shutdown.clone());
+                let metrics = self.metrics.clone();
+                let shutdown = self.shutdown.clone();
                 self.tasks.spawn("ingress:answers", async move {
                     tokio::select! {
                         () = shutdown.forced() => {}
-                        () = answer(written, receipts, commands, metrics) => {}
+                        () = resolve_outcomes(written, receipts, commands, metrics) => {}
                     }
                 });
             }

@@ -1,5 +1,6 @@
-//! One partition while it is assigned: what was read of it, what of that is resolved, and the task that
-//! feeds it to the sink. All of it dies with the assignment.
+//! An assignment: one Kafka partition while the group gives it to this consumer. It holds the records that were
+//! read, how far they are resolved, and the task that feeds them to the sink. All of it dies with the
+//! assignment.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -13,18 +14,40 @@ use crate::domain::Route;
 use crate::ingress::{Delivery, Feed, Ledger, ReadShare, Sink};
 use crate::lifecycle::{Shutdown, Tasks};
 
-/// Most records of one partition that are read and not yet resolved: twice what waits for company at most.
+/// Most records of one partition that are read and not yet resolved: twice the linger limit of one source.
 pub(in crate::ingress) const WINDOW_RECORDS: usize = 65_536;
-/// Most bytes of them, while the budget of the process has room; one record may go beyond.
+/// Most bytes of these records, while the process's read budget allows them. One record may exceed it.
 pub(in crate::ingress) const WINDOW_BYTES: usize = 32 << 20;
 
-/// Where reading begins.
+/// The position at which reading starts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Position {
+pub(super) struct StartPosition {
     /// The first record to read.
     pub(super) start: i64,
     /// The committed position that the broker holds, if any.
     pub(super) committed: Option<i64>,
+}
+
+/// Everything that a new [`Assignment`] is built from.
+pub(super) struct AssignmentSpec {
+    pub(super) topic: Arc<str>,
+    pub(super) partition: i32,
+    pub(super) route: Arc<Route>,
+    pub(super) position: StartPosition,
+    pub(super) share: ReadShare,
+}
+
+/// The offsets from `from` up to but not including `to`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OffsetRange {
+    pub(super) from: i64,
+    pub(super) to: i64,
+}
+
+impl OffsetRange {
+    fn len(self) -> i64 {
+        self.to - self.from
+    }
 }
 
 /// A partition under one assignment.
@@ -33,42 +56,44 @@ pub(super) struct Assignment {
     pub(super) partition: i32,
     pub(super) route: Arc<Route>,
     pub(super) ledger: Arc<Ledger>,
-    /// The next record to read, as far as known: one past the last read.
+    /// The next record to read, as far as known: one past the last record that was read.
     pub(super) next: i64,
-    /// One past the last record of the resolved prefix; where reading began while there is none.
+    /// One past the last record of the resolved prefix. While there is none: the start position.
     pub(super) resolved: i64,
-    /// The committed position that the broker is known to hold; `None` while it holds none of ours.
+    /// The committed position that the broker is known to hold. `None` while it holds none of ours.
     pub(super) committed: Option<i64>,
-    /// What was sent to be committed and is not yet seen there.
+    /// The position that was sent to be committed, until it is seen at the broker.
     pub(super) committing: Option<i64>,
-    /// A position that the broker may still hold of a log that is gone: it stands for nothing.
+    /// A position that the broker may still hold of a log that is gone. It stands for nothing.
     pub(super) void: Option<i64>,
-    /// Where the log ends, as far as was asked while it was paused.
+    /// The end of the log, as of the last question while the partition was paused.
     pub(super) end: i64,
     pub(super) paused: bool,
-    /// Whether this is still the log that was committed is not known; nothing is committed meanwhile.
+    /// It is not known whether this is still the log that was committed. Nothing is committed meanwhile.
     pub(super) in_doubt: bool,
-    /// The widest jump over offsets since the last look at the log's start.
-    gap: Option<(i64, i64)>,
-    /// What was deleted unread before this offset has been told.
-    told: i64,
-    inbox: Arc<Inbox>,
-    window: Window,
-    gone: CancellationToken,
+    /// The widest jump over offsets since the log's start was last known.
+    gap: Option<OffsetRange>,
+    /// Records that were deleted unread before this offset have been reported.
+    reported_until: i64,
+    inbox: Arc<FeedInbox>,
+    window: UnresolvedWindow,
+    stop_feeding_token: CancellationToken,
 }
 
 impl Assignment {
-    /// Begins at a position; `feeding` makes the task that feeds the sink.
+    /// Starts the assignment. `feeding` makes the task that feeds the sink.
     pub(super) fn begin<F: Future<Output = ()> + Send + 'static>(
-        (topic, partition): (Arc<str>, i32),
-        route: Arc<Route>,
-        Position { start, committed }: Position,
-        share: ReadShare,
-        (tasks, task): (&Tasks, &str),
-        feeding: impl FnOnce(Arc<Inbox>) -> F,
+        spec: AssignmentSpec,
+        tasks: &Tasks,
+        task: &str,
+        feeding: impl FnOnce(Arc<FeedInbox>) -> F,
     ) -> Self {
-        let (inbox, gone) = (Arc::new(Inbox::default()), CancellationToken::new());
-        let (feeding, until) = (feeding(inbox.clone()), gone.clone());
+        let AssignmentSpec { topic, partition, route, position, share } = spec;
+        let StartPosition { start, committed } = position;
+        let inbox = Arc::new(FeedInbox::default());
+        let stop_feeding_token = CancellationToken::new();
+        let feeding = feeding(inbox.clone());
+        let until = stop_feeding_token.clone();
         tasks.spawn(task, async move {
             tokio::select! {
                 () = until.cancelled() => {}
@@ -89,18 +114,17 @@ impl Assignment {
             paused: false,
             in_doubt: false,
             gap: None,
-            told: start,
+            reported_until: start,
             inbox,
-            window: Window { sizes: VecDeque::new(), share },
-            gone,
+            window: UnresolvedWindow { sizes: VecDeque::new(), share },
+            stop_feeding_token,
         }
     }
 
-    /// Takes the record at `offset`, of so many bytes. Returns whether the partition should pause.
+    /// Takes the record at `offset` of `size` bytes. Reports whether the partition should pause.
     pub(super) fn read(&mut self, offset: i64, size: usize, delivery: Delivery) -> bool {
-        let width = |(from, to): (i64, i64)| to - from;
-        let gap = (self.next, offset);
-        if width(gap) > self.gap.map_or(0, width) {
+        let gap = OffsetRange { from: self.next, to: offset };
+        if gap.len() > self.gap.map_or(0, OffsetRange::len) {
             self.gap = Some(gap);
         }
         self.next = offset + 1;
@@ -109,7 +133,7 @@ impl Assignment {
         self.window.is_full()
     }
 
-    /// Takes the resolved prefix into account.
+    /// Takes the resolved prefix out of the ledger and the window.
     pub(super) fn advance(&mut self) {
         if let Some(last) = self.ledger.release().map(|released| released.last) {
             self.resolved = last + 1;
@@ -117,47 +141,48 @@ impl Assignment {
         }
     }
 
-    /// Takes the client's own position into account where nothing is outstanding: it lies beyond the markers of
+    /// Takes in the client's own position while nothing is outstanding. It lies beyond the markers of
     /// transactions, which are never delivered.
-    pub(super) fn pass_markers(&mut self, position: i64) {
+    pub(super) fn skip_markers(&mut self, position: i64) {
         if self.resolved >= self.next && position > self.next {
             self.next = position;
             self.resolved = position;
         }
     }
 
-    /// What the log's start has overtaken before it was read, and was not told yet. A jump that ends where the log
-    /// began was made because of that; any other was over markers, or over what compaction took.
-    pub(super) fn overtaken(&mut self, log_start: i64) -> Option<(i64, i64)> {
+    /// The records that were deleted unread below the log's start, and were not reported before. A jump that
+    /// ends where the log starts was caused by the deletion. Any other jump was over markers, or over compacted
+    /// records.
+    pub(super) fn overtaken(&mut self, log_start: i64) -> Option<OffsetRange> {
         let from = match self.gap.take() {
-            Some((from, to)) if from < log_start && log_start <= to => from,
-            // What the client library had read ahead of a paused partition is thrown away.
+            Some(OffsetRange { from, to }) if from < log_start && log_start <= to => from,
+            // The client library throws away the records that it has read ahead of a paused partition.
             _ if self.paused && self.next < log_start => self.next,
             _ => return None,
         };
-        let from = from.max(self.told);
-        self.told = self.told.max(log_start);
-        (from < log_start).then_some((from, log_start))
+        let from = from.max(self.reported_until);
+        self.reported_until = self.reported_until.max(log_start);
+        (from < log_start).then_some(OffsetRange { from, to: log_start })
     }
 
-    /// Whether a full one has room for more than a few again.
-    pub(super) fn has_some_room(&self) -> bool {
-        self.window.has_some_room()
+    /// Reports whether a window that was full has capacity for more than a few records again.
+    pub(super) fn has_headroom(&self) -> bool {
+        self.window.has_headroom()
     }
 
-    /// Whether a paused one may go on.
+    /// Reports whether a paused partition may go on.
     pub(super) fn has_room(&self) -> bool {
         self.window.is_half_empty()
     }
 
-    /// The position to commit, if it is news to the broker: only forward, but where the broker holds
-    /// none of ours also where reading began, so that a commit is there to be missed later.
+    /// The position to commit, if it is news to the broker. Positions go forward only. While the broker holds
+    /// none of ours, the start position counts too, so that there is a commit that can be missed later.
     pub(super) fn to_commit(&self) -> Option<i64> {
         let is_news = self.committed.is_none_or(|committed| self.resolved > committed);
         (is_news && !self.in_doubt).then_some(self.resolved)
     }
 
-    /// Whether all that was read is resolved, and the broker is known to hold that position.
+    /// Reports whether every record that was read is resolved, and the broker is known to hold that position.
     pub(super) fn is_committed(&self) -> bool {
         self.resolved >= self.next
             && self.to_commit().is_none()
@@ -165,32 +190,33 @@ impl Assignment {
             && !self.in_doubt
     }
 
-    /// Throws away what the sink has not begun with; nobody has acted on it.
+    /// Throws away the records that the sink has not begun with. Nobody has acted on them.
     pub(super) fn stop_feeding(&self) {
         self.inbox.close();
     }
 
-    /// Whether all that was read is resolved, or what is not resolved never will be: it was thrown away, or the sink
-    /// has given it up.
-    pub(super) fn is_settled(&self) -> bool {
-        self.ledger.is_settled()
+    /// Reports whether every record that was read is resolved, or will never be: it was thrown away, or the
+    /// sink has given it up.
+    pub(super) fn is_finished(&self) -> bool {
+        self.ledger.is_finished()
     }
 }
 
 impl Drop for Assignment {
     fn drop(&mut self) {
-        self.gone.cancel();
+        self.stop_feeding_token.cancel();
     }
 }
 
-/// Feeds one partition's records to the sink, in batches that grow while it is busy.
+/// Feeds one partition's records to the sink, in batches that grow while the sink is busy.
 pub(super) async fn feed<S: Sink>(
-    (sink, shutdown): (Arc<S>, Shutdown),
+    sink: Arc<S>,
+    shutdown: Shutdown,
     route: Arc<Route>,
     source: String,
-    inbox: Arc<Inbox>,
+    inbox: Arc<FeedInbox>,
 ) {
-    // `None`: shutting down began while it waited for the store.
+    // `None`: shutting down began during the wait for the store.
     let Some(mut feed) = sink.open(&route, source).await else { return };
     loop {
         let mut records = inbox.take().await;
@@ -198,45 +224,45 @@ pub(super) async fn feed<S: Sink>(
             tokio::select! {
                 biased;
                 () = feed.until_open() => records = feed.take(records).await,
-                // The records were not begun with: they count as not read.
+                // The sink has not begun with these records: they count as not read.
                 () = shutdown.draining() => return,
             }
         }
     }
 }
 
-/// What was read and the sink has not yet taken. Bounded by the window of its assignment.
+/// Records that were read and that the sink has not yet taken. The assignment's window bounds it.
 #[derive(Default)]
-pub(super) struct Inbox {
-    held: Mutex<Held>,
+pub(super) struct FeedInbox {
+    contents: Mutex<InboxContents>,
     arrived: Notify,
 }
 
 #[derive(Default)]
-struct Held {
+struct InboxContents {
     records: Vec<Delivery>,
     closed: bool,
 }
 
-impl Inbox {
+impl FeedInbox {
     fn put(&self, delivery: Delivery) {
-        let mut held = self.held.lock();
-        if held.closed {
+        let mut contents = self.contents.lock();
+        if contents.closed {
             return;
         }
-        held.records.push(delivery);
-        if held.records.len() == 1 {
+        contents.records.push(delivery);
+        if contents.records.len() == 1 {
             self.arrived.notify_one();
         }
     }
 
-    /// All that is there, at least one. Cancel-safe.
+    /// Takes all records, at least one. Cancel-safe.
     async fn take(&self) -> Vec<Delivery> {
         loop {
             {
-                let mut held = self.held.lock();
-                if !held.records.is_empty() {
-                    return std::mem::take(&mut held.records);
+                let mut contents = self.contents.lock();
+                if !contents.records.is_empty() {
+                    return std::mem::take(&mut contents.records);
                 }
             }
             self.arrived.notified().await;
@@ -244,19 +270,19 @@ impl Inbox {
     }
 
     fn close(&self) {
-        let mut held = self.held.lock();
-        held.closed = true;
-        held.records.clear();
+        let mut contents = self.contents.lock();
+        contents.closed = true;
+        contents.records.clear();
     }
 }
 
-/// The records between reading and resolution, for the sake of their memory.
-struct Window {
+/// The unresolved records of an assignment, with their bytes. Bounds memory.
+struct UnresolvedWindow {
     sizes: VecDeque<(i64, usize)>,
     share: ReadShare,
 }
 
-impl Window {
+impl UnresolvedWindow {
     fn enter(&mut self, offset: i64, size: usize) {
         self.sizes.push_back((offset, size));
         self.share.add(size);
@@ -279,8 +305,8 @@ impl Window {
         self.sizes.len() >= WINDOW_RECORDS || self.share.is_full()
     }
 
-    fn has_some_room(&self) -> bool {
-        self.sizes.len() <= WINDOW_RECORDS - WINDOW_RECORDS / 32 && self.share.has_some_room()
+    fn has_headroom(&self) -> bool {
+        self.sizes.len() <= WINDOW_RECORDS - WINDOW_RECORDS / 32 && self.share.has_headroom()
     }
 
     fn is_half_empty(&self) -> bool {

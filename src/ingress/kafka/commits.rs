@@ -1,16 +1,15 @@
-//! Committing: only the resolved prefix, only forward, and only where the broker still holds what was
-//! committed before.
+//! Commits: only the resolved prefix, only forward, and only while the broker still holds the previous commit.
 //!
-//! The last rule is what keeps a re-created topic whole. Its positions look like the old one's; the
-//! client library goes on at the old number, and a commit of it would be believed at the next start.
-//! But brokers delete a topic's commits with the topic. So every commit is preceded by a look at the
-//! last one, the first one is made where reading begins, before anything is read (one that nobody has seen
-//! there might as well never have arrived), and a quiet partition is looked at every two seconds. A commit
-//! that is gone: this is another log, read from its first record. One that was moved back: read from there.
-//! Either way a new assignment, whose ledger knows nothing of the old.
+//! The last rule protects a topic that was created anew. Its positions look like those of the old topic, the
+//! client library goes on at the old number, and a commit of that number would be believed at the next start.
+//! But brokers delete a topic's commits with the topic. Therefore each commit is preceded by a lookup of the
+//! last one. The first commit is made at the start position before anything is read, and counts once it is seen
+//! there. A quiet partition is looked up every two seconds. If a commit is gone, this is another log, and
+//! reading starts at its first record. If a commit was moved back, reading starts at that position. Either way
+//! a new assignment begins, whose ledger knows nothing of the old one.
 //!
-//! The look also tells what became of the last commit: the client library reports on commits that
-//! nobody waits for to nobody.
+//! The lookup also tells what became of the last commit: the client library reports the result of an
+//! asynchronous commit to nobody.
 
 use std::time::Duration;
 
@@ -20,92 +19,96 @@ use rdkafka::error::KafkaResult;
 use rdkafka::{Offset, TopicPartitionList};
 use tracing::{debug, warn};
 
-use super::assignment::{Assignment, Position};
-use super::backpressure::resume;
-use super::group_state::{Key, State, list};
-use super::log_ends::SHORT_ANSWER;
-use super::rebalance::{ANSWER, Context, GroupClient};
-use super::start_positions::REST;
+use super::assignment::{Assignment, StartPosition};
+use super::group_state::{GroupState, TopicPartition, list};
+use super::log_ends::SHORT_ANSWER_TIMEOUT;
+use super::rebalance::{ANSWER_TIMEOUT, GroupClient, GroupContext};
+use super::start_positions::LOOKUP_REST_FACTOR;
 use crate::ingress::Sink;
 
-/// How often a partition that commits nothing is looked at.
-const VERIFY_US: i64 = 2_000_000;
-/// Failed commits in a row that are worth a word: some seconds' worth.
-const MISSED: u32 = 50;
-/// Longest wait for one answer before the last commit, and for all of them: a session's time and a little.
-const LAST_ANSWER: Duration = Duration::from_millis(400);
-const LAST_LOOK_US: i64 = 11_000_000;
+/// Time between two lookups of a partition that commits nothing.
+const VERIFY_INTERVAL_US: i64 = 2_000_000;
+/// Failed commits in a row that are worth a warning: some seconds' worth.
+const FAILURES_BEFORE_WARNING: u32 = 50;
+/// Longest wait for one answer before the last commit.
+const LAST_ANSWER_TIMEOUT: Duration = Duration::from_millis(400);
+/// Longest wait for all answers before the last commit: a session's time and a little.
+const LAST_LOOKUP_LIMIT_US: i64 = 11_000_000;
 /// An answer that took longer was late.
-const LATE_US: i64 = 200_000;
+const LATE_ANSWER_US: i64 = 200_000;
 
-/// What a partition's assignment believes that the broker holds.
-struct Belief {
-    key: Key,
-    /// Known to be there.
+/// The commit that an assignment expects the broker to hold.
+struct ExpectedCommit {
+    key: TopicPartition,
+    /// Position that is known to be there.
     committed: Option<i64>,
-    /// Sent, and not yet seen there.
+    /// Position that was sent, and is not yet seen there.
     committing: Option<i64>,
-    /// Perhaps still there, of a log that is gone.
+    /// Position that may still be there, of a log that is gone.
     void: Option<i64>,
 }
 
-/// What the broker holds instead.
-enum Held {
-    /// What was sent last.
-    Landed,
-    /// What was there before.
-    Same,
-    /// Somebody else is ahead: this consumer was thought dead. Nothing is read anew, nothing moved back.
+/// The commit that the broker holds, compared with the expected one.
+enum CommitFinding {
+    /// The position that was sent last.
+    Confirmed,
+    /// The position that was there before.
+    Unchanged,
+    /// A later position: another consumer is ahead, because the group took this one for dead. Nothing is read
+    /// again, and nothing is moved back.
     Ahead(i64),
-    Back(i64),
+    /// An earlier position: somebody moved the commit back, or the log is another one.
+    MovedBack(i64),
+    /// No position at all.
     Gone,
     /// The broker did not say.
-    Unsure,
+    Unknown,
 }
 
-impl<S: Sink> Context<S> {
-    /// Ten times a second: takes in what was resolved, resumes what has room, commits.
-    pub(super) fn tick(&self, consumer: &GroupClient<S>) {
-        let now = self.fixed.around.clock.mono_us();
-        let (wanted, beliefs) = {
+impl<S: Sink> GroupContext<S> {
+    /// Runs ten times a second: takes in resolved records, resumes partitions with capacity, and commits.
+    pub(super) fn commit_tick(&self, consumer: &GroupClient<S>) {
+        let now = self.setup.deps.clock.mono_us();
+        let (wanted, expected_commits) = {
             let mut state = self.state.lock();
-            resume(&mut state, consumer);
-            if now < state.rest_us {
+            state.resume(consumer);
+            if now < state.rest_until_us {
                 return;
             }
-            let all = now - state.verified_us >= VERIFY_US;
+            let all = now - state.verified_us >= VERIFY_INTERVAL_US;
             if all {
                 state.verified_us = now;
-                MutexGuard::unlocked(&mut state, || self.look_around(consumer));
+                MutexGuard::unlocked(&mut state, || self.refresh_positions(consumer));
             }
             let wanted = state.assignments.iter().any(|a| a.to_commit().is_some());
-            (wanted, beliefs(&state, |a| all || a.to_commit().is_some() || a.committing.is_some()))
+            (wanted, expected_commits(&state, |a| all || a.to_commit().is_some() || a.committing.is_some()))
         };
-        if !wanted && beliefs.is_empty() {
+        if !wanted && expected_commits.is_empty() {
             return;
         }
         let at_most = {
-            let missed = self.state.lock().missed;
-            SHORT_ANSWER.saturating_mul(1 << missed.min(4)).min(ANSWER)
+            let missed = self.state.lock().failed_commits;
+            SHORT_ANSWER_TIMEOUT.saturating_mul(1 << missed.min(4)).min(ANSWER_TIMEOUT)
         };
-        let sent = self.verify(consumer, &beliefs, at_most).and_then(|changed| {
+        let sent = self.verify(consumer, &expected_commits, at_most).and_then(|changed| {
             let state = &mut self.state.lock();
             let keys = state.keys().into_iter().filter(|key| !changed.contains(key));
             commit(state, consumer, &keys.collect::<Vec<_>>(), CommitMode::Async)
         });
         if let Err(error) = sent {
-            self.missed(&mut self.state.lock(), &error.to_string());
+            self.count_failure(&mut self.state.lock(), &error.to_string());
         }
-        let ended = self.fixed.around.clock.mono_us();
-        if ended - now > LATE_US {
-            // Only the group's coordinator may be away: what its partitions' leaders have is read meanwhile.
-            self.state.lock().rest_us = ended + (ended - now) * REST;
+        let ended = self.setup.deps.clock.mono_us();
+        if ended - now > LATE_ANSWER_US {
+            // Only the group's coordinator may be away. Read on meanwhile: the leaders of the partitions may
+            // answer.
+            self.state.lock().rest_until_us = ended + (ended - now) * LOOKUP_REST_FACTOR;
         }
     }
 
-    /// From time to time: takes in what lies beyond the last record where nothing is outstanding, and asks for what
-    /// the client library does not know.
-    fn look_around(&self, consumer: &GroupClient<S>) {
+    /// Runs every two seconds: moves positions past markers where nothing is outstanding, and asks for log ends
+    /// that the client library does not know.
+    fn refresh_positions(&self, consumer: &GroupClient<S>) {
         match consumer.position() {
             Ok(positions) => {
                 let mut state = self.state.lock();
@@ -113,38 +116,44 @@ impl<S: Sink> Context<S> {
                     if let Offset::Offset(position) = place.offset()
                         && let Some(assignment) = state.find(place.topic(), place.partition())
                     {
-                        assignment.pass_markers(position);
+                        assignment.skip_markers(position);
                     }
                 }
             }
             Err(error) => debug!(%error, "kafka consumer does not tell its positions"),
         }
-        self.look_at_paused(consumer);
+        self.refresh_paused(consumer);
     }
 
-    /// Lets what the sink has taken of these partitions resolve, at most so long and no longer than
-    /// until shutdown is forced, and commits it. What the sink has not taken is forgotten.
-    pub(super) fn settle(&self, consumer: &GroupClient<S>, keys: &[Key], at_most: Duration) {
-        let clock = self.fixed.around.clock;
+    /// Waits until the records that the sink has taken of these partitions are resolved, at most `at_most` and
+    /// no longer than until shutdown is forced, and commits them. Records that the sink has not taken are
+    /// thrown away.
+    pub(super) fn drain_partitions(
+        &self,
+        consumer: &GroupClient<S>,
+        keys: &[TopicPartition],
+        at_most: Duration,
+    ) {
+        let clock = self.setup.deps.clock;
         let end = clock.mono_us().saturating_add(i64::try_from(at_most.as_micros()).unwrap_or(i64::MAX));
         loop {
-            let mut unsettled = None;
+            let mut unfinished = None;
             for (topic, partition) in keys {
                 if let Some(assignment) = self.state.lock().find(topic, *partition) {
                     assignment.stop_feeding();
                     assignment.advance();
-                    if !assignment.is_settled() {
-                        unsettled = Some(assignment.ledger.clone());
+                    if !assignment.is_finished() {
+                        unfinished = Some(assignment.ledger.clone());
                     }
                 }
             }
             let left = Duration::from_micros((end - clock.mono_us()).max(0) as u64);
-            let shutdown = &self.fixed.around.shutdown;
-            let Some(ledger) = unsettled else { break };
+            let shutdown = &self.setup.deps.shutdown;
+            let Some(ledger) = unfinished else { break };
             if left.is_zero() || shutdown.is_forced() {
                 break;
             }
-            self.fixed.runtime.block_on(async {
+            self.setup.runtime.block_on(async {
                 tokio::select! {
                     () = ledger.advanced() => {}
                     () = shutdown.forced() => {}
@@ -155,61 +164,71 @@ impl<S: Sink> Context<S> {
         self.commit_now(consumer, keys);
     }
 
-    fn commit_now(&self, consumer: &GroupClient<S>, keys: &[Key]) {
-        let beliefs = {
-            let mut beliefs = beliefs(&self.state.lock(), |_| true);
-            beliefs.retain(|belief| keys.contains(&belief.key));
-            beliefs
+    fn commit_now(&self, consumer: &GroupClient<S>, keys: &[TopicPartition]) {
+        let expected_commits = {
+            let mut expected_commits = expected_commits(&self.state.lock(), |_| true);
+            expected_commits.retain(|expected| keys.contains(&expected.key));
+            expected_commits
         };
-        let outcome = self.held_at_last(consumer, &beliefs).and_then(|held| {
-            let foreign = |key: &Key| {
-                held.iter()
-                    .any(|(k, held)| k == key && matches!(held, Held::Back(_) | Held::Gone | Held::Unsure))
+        let outcome = self.find_last_commits(consumer, &expected_commits).and_then(|findings| {
+            let foreign = |key: &TopicPartition| {
+                findings.iter().any(|(k, finding)| {
+                    k == key
+                        && matches!(
+                            finding,
+                            CommitFinding::MovedBack(_) | CommitFinding::Gone | CommitFinding::Unknown
+                        )
+                })
             };
-            let keys: Vec<Key> = keys.iter().filter(|key| !foreign(key)).cloned().collect();
+            let keys: Vec<TopicPartition> = keys.iter().filter(|key| !foreign(key)).cloned().collect();
             commit(&mut self.state.lock(), consumer, &keys, CommitMode::Sync)
         });
         if let Err(error) = outcome {
-            warn!(consumer = %self.fixed.owner, %error, "kafka positions not committed; some records will be read again");
+            warn!(consumer = %self.setup.owner, %error, "kafka positions not committed; some records will be read again");
         }
     }
 
-    /// What the broker holds, for the last commit. While the group rebalances the coordinator answers only when that is
-    /// over, up to a session's time if a member has died: it is asked again until then, while other stages end.
-    fn held_at_last(&self, consumer: &GroupClient<S>, beliefs: &[Belief]) -> KafkaResult<Vec<(Key, Held)>> {
-        let clock = self.fixed.around.clock;
-        let end_us = clock.mono_us() + LAST_LOOK_US;
+    /// Looks up the commits before the last commit. While the group rebalances, the coordinator answers only at
+    /// the end of that, after up to a session's time if a member has died. Asks again until then, while other
+    /// stages end.
+    fn find_last_commits(
+        &self,
+        consumer: &GroupClient<S>,
+        expected_commits: &[ExpectedCommit],
+    ) -> KafkaResult<Vec<(TopicPartition, CommitFinding)>> {
+        let clock = self.setup.deps.clock;
+        let end_us = clock.mono_us() + LAST_LOOKUP_LIMIT_US;
         loop {
-            let found = held(consumer, beliefs, LAST_ANSWER);
+            let found = find_commits(consumer, expected_commits, LAST_ANSWER_TIMEOUT);
             if found.is_ok() || clock.mono_us() >= end_us {
                 return found;
             }
         }
     }
 
-    /// Looks at the commits that are expected to be there. What is not is begun anew, and returned.
+    /// Looks up the expected commits. Restarts the partitions whose commit is another one, and returns them.
     fn verify(
         &self,
         consumer: &GroupClient<S>,
-        beliefs: &[Belief],
+        expected_commits: &[ExpectedCommit],
         at_most: Duration,
-    ) -> KafkaResult<Vec<Key>> {
+    ) -> KafkaResult<Vec<TopicPartition>> {
         let mut changed = Vec::new();
-        for ((topic, partition), held) in held(consumer, beliefs, at_most)? {
-            let position = match held {
-                Held::Landed | Held::Same | Held::Ahead(_) => {
-                    self.believe(&topic, partition, &held);
+        for ((topic, partition), finding) in find_commits(consumer, expected_commits, at_most)? {
+            let position = match finding {
+                CommitFinding::Confirmed | CommitFinding::Unchanged | CommitFinding::Ahead(_) => {
+                    self.accept(&topic, partition, &finding);
                     continue;
                 }
-                Held::Unsure => None,
-                Held::Back(back) => Some(Position { start: back, committed: Some(back) }),
-                // An error: deleted and not yet made again.
-                Held::Gone => {
-                    let marks = consumer.fetch_watermarks(&topic, partition, SHORT_ANSWER);
-                    marks.ok().map(|(oldest, _)| Position { start: oldest, committed: None })
+                CommitFinding::Unknown => None,
+                CommitFinding::MovedBack(back) => Some(StartPosition { start: back, committed: Some(back) }),
+                // The question fails if the topic is deleted and not yet created again.
+                CommitFinding::Gone => {
+                    let marks = consumer.fetch_watermarks(&topic, partition, SHORT_ANSWER_TIMEOUT);
+                    marks.ok().map(|(oldest, _)| StartPosition { start: oldest, committed: None })
                 }
             };
-            let begun = position.is_some_and(|at| self.begin_anew(consumer, &topic, partition, at));
+            let begun = position.is_some_and(|at| self.restart_from(consumer, &topic, partition, at));
             if !begun && let Some(assignment) = self.state.lock().find(&topic, partition) {
                 assignment.in_doubt = true;
                 assignment.committing = None;
@@ -219,26 +238,32 @@ impl<S: Sink> Context<S> {
         Ok(changed)
     }
 
-    /// Takes in what the broker holds where it is no surprise.
-    fn believe(&self, topic: &str, partition: i32, held: &Held) {
+    /// Takes in a finding that is no surprise.
+    fn accept(&self, topic: &str, partition: i32, finding: &CommitFinding) {
         let state = &mut self.state.lock();
         let Some(assignment) = state.find(topic, partition) else { return };
         assignment.in_doubt = false;
         let sent = assignment.committing.take();
-        match held {
-            Held::Landed => {
+        match finding {
+            CommitFinding::Confirmed => {
                 assignment.committed = sent;
                 assignment.void = None;
-                state.missed = 0;
+                state.failed_commits = 0;
             }
-            Held::Ahead(ahead) => assignment.committed = Some(*ahead),
-            _ if sent.is_some() => self.missed(state, "a commit did not take effect"),
+            CommitFinding::Ahead(ahead) => assignment.committed = Some(*ahead),
+            _ if sent.is_some() => self.count_failure(state, "a commit did not take effect"),
             _ => {}
         }
     }
 
-    /// Reads on from `start` under a new assignment. Returns whether it could.
-    fn begin_anew(&self, consumer: &GroupClient<S>, topic: &str, partition: i32, position: Position) -> bool {
+    /// Restarts a partition at a position, under a new assignment. Reports whether that was possible.
+    fn restart_from(
+        &self,
+        consumer: &GroupClient<S>,
+        topic: &str,
+        partition: i32,
+        position: StartPosition,
+    ) -> bool {
         let start = position.start;
         let mut state = self.state.lock();
         if let Some(assignment) = state.find(topic, partition)
@@ -247,73 +272,77 @@ impl<S: Sink> Context<S> {
         {
             assignment.paused = false;
         }
-        if let Err(error) = consumer.seek(topic, partition, Offset::Offset(start), ANSWER) {
+        if let Err(error) = consumer.seek(topic, partition, Offset::Offset(start), ANSWER_TIMEOUT) {
             debug!(topic, partition, %error, "kafka consumer cannot go back yet");
             return false;
         }
-        warn!(consumer = %self.fixed.owner, topic, partition, start, "the committed position is gone or was moved back, reading again");
+        warn!(consumer = %self.setup.owner, topic, partition, start, "the committed position is gone or was moved back, reading again");
         let mut begun = [((topic.to_owned(), partition), position)];
         commit_starts(consumer, &mut begun);
-        if let Some(assignment) = self.fixed.begin(topic, partition, begun[0].1) {
+        if let Some(assignment) = self.setup.begin(topic, partition, begun[0].1) {
             state.insert(assignment);
         }
         true
     }
 
-    /// Counts a failed commit; says so once they have failed for a while.
-    fn missed(&self, state: &mut State, error: &str) {
-        debug!(consumer = %self.fixed.owner, error, "kafka commit failed");
-        state.missed += 1;
-        if state.missed == MISSED {
-            warn!(consumer = %self.fixed.owner, error, "kafka commits fail, trying again");
+    /// Counts a failed commit. Logs one warning once commits have failed for a while.
+    fn count_failure(&self, state: &mut GroupState, error: &str) {
+        debug!(consumer = %self.setup.owner, error, "kafka commit failed");
+        state.failed_commits += 1;
+        if state.failed_commits == FAILURES_BEFORE_WARNING {
+            warn!(consumer = %self.setup.owner, error, "kafka commits fail; retrying");
         }
     }
 }
 
-/// What the broker holds of what is believed.
-fn held<S: Sink>(
+/// Looks up the expected commits.
+fn find_commits<S: Sink>(
     consumer: &GroupClient<S>,
-    beliefs: &[Belief],
+    expected_commits: &[ExpectedCommit],
     at_most: Duration,
-) -> KafkaResult<Vec<(Key, Held)>> {
-    if beliefs.is_empty() {
+) -> KafkaResult<Vec<(TopicPartition, CommitFinding)>> {
+    if expected_commits.is_empty() {
         return Ok(Vec::new());
     }
-    let asked = list(beliefs.iter().map(|belief| (belief.key.0.as_str(), belief.key.1)));
+    let asked = list(expected_commits.iter().map(|expected| (expected.key.0.as_str(), expected.key.1)));
     let answers = consumer.committed_offsets(asked, at_most)?;
-    let judge = |belief: &Belief| {
-        let Some(answer) = answers.find_partition(&belief.key.0, belief.key.1) else { return Held::Unsure };
+    let judge = |expected: &ExpectedCommit| {
+        let Some(answer) = answers.find_partition(&expected.key.0, expected.key.1) else {
+            return CommitFinding::Unknown;
+        };
         if answer.error().is_err() {
-            return Held::Unsure;
+            return CommitFinding::Unknown;
         }
         let found = match answer.offset() {
             Offset::Offset(offset) => Some(offset),
             _ => None,
         };
-        belief.judge(found)
+        expected.judge(found)
     };
-    Ok(beliefs.iter().map(|belief| (belief.key.clone(), judge(belief))).collect())
+    Ok(expected_commits.iter().map(|expected| (expected.key.clone(), judge(expected))).collect())
 }
 
-impl Belief {
-    fn judge(&self, found: Option<i64>) -> Held {
+impl ExpectedCommit {
+    fn judge(&self, found: Option<i64>) -> CommitFinding {
         match found {
-            _ if found == self.committed && self.committing != found => Held::Same,
-            Some(_) if found == self.committing => Held::Landed,
-            Some(_) if found == self.void => Held::Same,
-            None => Held::Gone,
-            Some(offset) if Some(offset) > self.committed.max(self.committing) => Held::Ahead(offset),
-            Some(offset) => Held::Back(offset),
+            _ if found == self.committed && self.committing != found => CommitFinding::Unchanged,
+            Some(_) if found == self.committing => CommitFinding::Confirmed,
+            Some(_) if found == self.void => CommitFinding::Unchanged,
+            None => CommitFinding::Gone,
+            Some(offset) if Some(offset) > self.committed.max(self.committing) => {
+                CommitFinding::Ahead(offset)
+            }
+            Some(offset) => CommitFinding::MovedBack(offset),
         }
     }
 }
 
-/// What is believed of the assignments that `which` picks, where anything is.
-fn beliefs(state: &State, which: impl Fn(&Assignment) -> bool) -> Vec<Belief> {
+/// The expected commits of the assignments that `which` picks, if they have any.
+fn expected_commits(state: &GroupState, which: impl Fn(&Assignment) -> bool) -> Vec<ExpectedCommit> {
     let picked = state.assignments.iter().filter(|a| which(a));
     picked
         .filter(|a| a.committed.is_some() || a.committing.is_some())
-        .map(|a| Belief {
+        .map(|a| ExpectedCommit {
             key: (a.topic.to_string(), a.partition),
             committed: a.committed,
             committing: a.committing,
@@ -322,10 +351,13 @@ fn beliefs(state: &State, which: impl Fn(&Assignment) -> bool) -> Vec<Belief> {
         .collect()
 }
 
-/// Commits where reading is about to begin, of what the broker holds no position of. Where that fails it is made later,
-/// as any other is. It waits for the answer as the last commit does: ten seconds for the group's coordinator
-/// (`session.timeout.ms`), and as long for what that says (`socket.timeout.ms`), at most.
-pub(super) fn commit_starts<S: Sink>(consumer: &GroupClient<S>, positions: &mut [(Key, Position)]) {
+/// Commits the start positions of partitions without a commit. A commit that fails is made later, like any
+/// other. Waits for the answer as long as the last commit does: at most ten seconds for the group's coordinator
+/// (`session.timeout.ms`), and as long for the coordinator's answer (`socket.timeout.ms`).
+pub(super) fn commit_starts<S: Sink>(
+    consumer: &GroupClient<S>,
+    positions: &mut [(TopicPartition, StartPosition)],
+) {
     let firsts: Vec<_> = positions.iter_mut().filter(|(_, position)| position.committed.is_none()).collect();
     if firsts.is_empty() {
         return;
@@ -340,11 +372,11 @@ pub(super) fn commit_starts<S: Sink>(consumer: &GroupClient<S>, positions: &mut 
     }
 }
 
-/// Commits what is news of these partitions.
+/// Commits the positions of these partitions that are news to the broker.
 fn commit<S: Sink>(
-    state: &mut State,
+    state: &mut GroupState,
     consumer: &GroupClient<S>,
-    keys: &[Key],
+    keys: &[TopicPartition],
     mode: CommitMode,
 ) -> KafkaResult<()> {
     let mut positions = TopicPartitionList::new();
@@ -379,14 +411,14 @@ mod tests {
     fn a_commit_that_is_gone_or_moved_is_never_taken_for_ours() {
         let judge = |committed, committing, found| {
             let void = Some(40);
-            let held = Belief { key: ("t".into(), 0), committed, committing, void }.judge(found);
-            match held {
-                Held::Landed => "landed",
-                Held::Same => "same",
-                Held::Ahead(_) => "ahead",
-                Held::Back(_) => "back",
-                Held::Gone => "gone",
-                Held::Unsure => "unsure",
+            let finding = ExpectedCommit { key: ("t".into(), 0), committed, committing, void }.judge(found);
+            match finding {
+                CommitFinding::Confirmed => "landed",
+                CommitFinding::Unchanged => "same",
+                CommitFinding::Ahead(_) => "ahead",
+                CommitFinding::MovedBack(_) => "back",
+                CommitFinding::Gone => "gone",
+                CommitFinding::Unknown => "unsure",
             }
         };
         for (committed, committing, found, expected) in [

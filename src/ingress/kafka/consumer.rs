@@ -12,42 +12,41 @@ use rdkafka::{ClientConfig, TopicPartitionList};
 use tokio::runtime::Handle;
 use tracing::{debug, trace, warn};
 
-use super::assignment::Position;
-use super::backpressure::Reading;
-use super::group_contact::Contact;
-use super::group_state::Fixed;
-use super::rebalance::{Context, GroupClient};
-use super::{Surroundings, record};
+use super::assignment::StartPosition;
+use super::group_contact::GroupContact;
+use super::group_state::{ConsumerPhase, GroupSetup, ReadProgress};
+use super::rebalance::{GroupClient, GroupContext};
+use super::{KafkaDependencies, record};
 use crate::backoff::Backoff;
-use crate::broker::kafka::{Connection, Suspicion};
+use crate::broker::kafka::{Connection, OutageSuspicion};
 use crate::domain::{Endpoint, Flags, KafkaPosition, Route};
 use crate::ingress::{Delivery, Sink};
 
 /// How long one poll waits for a record.
-const POLL: Duration = Duration::from_millis(50);
-/// The same while all that was read is stored and committed: each look costs a wake-up.
-const POLL_IDLE: Duration = Duration::from_millis(250);
-/// The same while a partition is paused: how soon it is noticed that it has room again.
-const POLL_PAUSED: Duration = Duration::from_millis(5);
-/// How many records are taken before anything else is looked after.
-const TOGETHER: usize = 64;
-/// How often positions are committed.
-const COMMIT_US: i64 = 100_000;
-/// How long a consumer that ends may take to give its partitions back: a rebalance has to end first.
-const RETURN_US: i64 = 5_000_000;
-/// The same once time has run out for it.
-const FORCED_RETURN_US: i64 = 1_000_000;
-/// How long the records of a consumer that must be made anew may take to resolve.
-const BROKEN: Duration = Duration::from_secs(2);
+const POLL_TIMEOUT: Duration = Duration::from_millis(50);
+/// Poll timeout while every record that was read is stored and committed: each poll costs a wake-up.
+const IDLE_POLL_TIMEOUT: Duration = Duration::from_millis(250);
+/// Poll timeout while a partition is paused: capacity is noticed this soon.
+const PAUSED_POLL_TIMEOUT: Duration = Duration::from_millis(5);
+/// Most records between two checks of anything else.
+const POLL_BATCH: usize = 64;
+/// Time between two commits.
+const COMMIT_INTERVAL_US: i64 = 100_000;
+/// Longest time in which a stopping consumer gives its partitions back: a rebalance has to end first.
+const LEAVE_LIMIT_US: i64 = 5_000_000;
+/// Longest time for that once shutdown is forced.
+const FORCED_LEAVE_LIMIT_US: i64 = 1_000_000;
+/// Longest wait for unresolved records of a consumer that must be restarted.
+const BROKEN_DRAIN_LIMIT: Duration = Duration::from_secs(2);
 
 /// One group's consumer, before it runs.
 pub(super) struct GroupConsumer<S> {
-    fixed: Arc<Fixed<S>>,
+    setup: Arc<GroupSetup<S>>,
     config: ClientConfig,
 }
 
-/// Why a consumer's life ended.
-enum End {
+/// The reason why a consumer left its group.
+enum ConsumerExit {
     Stopped,
     Broken(String),
 }
@@ -57,7 +56,7 @@ impl<S: Sink> GroupConsumer<S> {
         connection: &Connection,
         group: &str,
         routes: Vec<Arc<Route>>,
-        around: Surroundings<S>,
+        deps: KafkaDependencies<S>,
         config: ClientConfig,
     ) -> Self {
         let by_topic: BTreeMap<Arc<str>, Arc<Route>> = routes
@@ -67,27 +66,28 @@ impl<S: Sink> GroupConsumer<S> {
                 Endpoint::Rabbitmq { .. } => None,
             })
             .collect();
-        let fixed = Fixed {
+        let setup = GroupSetup {
             owner: format!("{}/{group}", connection.name),
             task: format!("ingress:kafka:{}:{group}", connection.name),
             routes: by_topic,
-            around,
+            deps,
             runtime: Handle::current(),
-            suspicion: Suspicion::default(),
+            suspicion: OutageSuspicion::default(),
         };
-        Self { fixed: Arc::new(fixed), config }
+        Self { setup: Arc::new(setup), config }
     }
 
     pub(super) fn run(self) {
         let mut failures = 0;
-        let mut contact = Contact::default();
+        let mut contact = GroupContact::default();
         loop {
-            let end = self.live(&mut contact).unwrap_or_else(|error| End::Broken(error.to_string()));
-            let End::Broken(why) = end else { return };
+            let end =
+                self.run_once(&mut contact).unwrap_or_else(|error| ConsumerExit::Broken(error.to_string()));
+            let ConsumerExit::Broken(why) = end else { return };
             failures += 1;
-            contact.breaks(&self.fixed, why);
-            let shutdown = &self.fixed.around.shutdown;
-            self.fixed.runtime.block_on(async {
+            contact.report_broken(&self.setup, why);
+            let shutdown = &self.setup.deps.shutdown;
+            self.setup.runtime.block_on(async {
                 tokio::select! {
                     () = shutdown.draining() => {}
                     () = tokio::time::sleep(Backoff::CLIENT.wait(failures)) => {}
@@ -96,37 +96,40 @@ impl<S: Sink> GroupConsumer<S> {
         }
     }
 
-    /// From joining the group to leaving it.
-    fn live(&self, contact: &mut Contact) -> KafkaResult<End> {
-        let clock = self.fixed.around.clock;
-        let consumer: GroupClient<S> = self.config.create_with_context(Context::new(self.fixed.clone()))?;
-        let topics: Vec<&str> = self.fixed.routes.keys().map(|topic| &**topic).collect();
+    /// Runs one consumer, from joining the group to leaving it.
+    fn run_once(&self, contact: &mut GroupContact) -> KafkaResult<ConsumerExit> {
+        let clock = self.setup.deps.clock;
+        let consumer: GroupClient<S> =
+            self.config.create_with_context(GroupContext::new(self.setup.clone()))?;
+        let topics: Vec<&str> = self.setup.routes.keys().map(|topic| &**topic).collect();
         consumer.subscribe(&topics)?;
-        let (mut next_tick, mut next_look, mut patience) = (0, 0, POLL);
+        let mut next_tick = 0;
+        let mut next_resume = 0;
+        let mut poll_timeout = POLL_TIMEOUT;
         let end = loop {
-            if self.fixed.around.shutdown.is_draining() {
-                break End::Stopped;
+            if self.setup.deps.shutdown.is_draining() {
+                break ConsumerExit::Stopped;
             }
-            if let Some(why) = consumer.context().state.lock().broken.take() {
-                break End::Broken(why);
+            if let ConsumerPhase::Broken(why) = &consumer.context().state.lock().phase {
+                break ConsumerExit::Broken(why.clone());
             }
-            if poll(&consumer, patience) {
-                patience = patience.min(POLL);
+            if poll(&consumer, poll_timeout) {
+                poll_timeout = poll_timeout.min(POLL_TIMEOUT);
             }
             let now = clock.mono_us();
-            if now >= next_look {
-                patience = match consumer.context().resume(&consumer) {
-                    Reading::Paused => POLL_PAUSED,
-                    Reading::On => POLL,
-                    Reading::Settled => POLL_IDLE,
+            if now >= next_resume {
+                poll_timeout = match consumer.context().state.lock().resume(&consumer) {
+                    ReadProgress::Paused => PAUSED_POLL_TIMEOUT,
+                    ReadProgress::Active => POLL_TIMEOUT,
+                    ReadProgress::Idle => IDLE_POLL_TIMEOUT,
                 };
-                next_look = now + POLL_PAUSED.as_micros() as i64;
+                next_resume = now + PAUSED_POLL_TIMEOUT.as_micros() as i64;
             }
             if now >= next_tick {
-                consumer.context().tick(&consumer);
-                consumer.context().take_up_late(&consumer);
-                contact.look(&self.fixed, &consumer, now);
-                next_tick = clock.mono_us() + COMMIT_US;
+                consumer.context().commit_tick(&consumer);
+                consumer.context().retry_unplaced(&consumer);
+                contact.check(&self.setup, &consumer, now);
+                next_tick = clock.mono_us() + COMMIT_INTERVAL_US;
             }
         };
         leave(consumer, &end);
@@ -134,50 +137,51 @@ impl<S: Sink> GroupConsumer<S> {
     }
 }
 
-/// Commits what can still be, and leaves the group.
-fn leave<S: Sink>(consumer: GroupClient<S>, end: &End) {
+/// Commits the resolved records, and leaves the group.
+fn leave<S: Sink>(consumer: GroupClient<S>, end: &ConsumerExit) {
     let context = consumer.context().clone();
     let keys = context.state.lock().keys();
     let at_most = match end {
-        End::Stopped => Duration::MAX, // until forced
-        End::Broken(_) => BROKEN,
+        ConsumerExit::Stopped => Duration::MAX, // until forced
+        ConsumerExit::Broken(_) => BROKEN_DRAIN_LIMIT,
     };
-    context.settle(&consumer, &keys, at_most);
+    context.drain_partitions(&consumer, &keys, at_most);
     let mut state = context.state.lock();
-    state.closing = true;
+    state.phase = ConsumerPhase::Leaving;
     state.assignments.clear();
     drop(state);
     unsubscribe(&consumer);
     drop(consumer);
-    debug!(consumer = %context.fixed.owner, "kafka group left");
+    debug!(consumer = %context.setup.owner, "kafka group left");
 }
 
-/// Gives all partitions back, upon which the client library leaves the group. Its close alone does not: a member with
-/// an instance id keeps its place until its session ends, and nobody reads its partitions meanwhile. The last question
-/// goes the way of the partitions' end, behind it: when it is answered, the close can no longer overtake the leaving.
+/// Gives all partitions back, upon which the client library leaves the group. Its close alone does not: a
+/// member with an instance id keeps its place until its session ends, and nobody reads its partitions
+/// meanwhile. The last call of `assignment` is queued behind the end of the partitions: once it is answered, the
+/// close cannot overtake the leave request.
 fn unsubscribe<S: Sink>(consumer: &GroupClient<S>) {
-    let around = &consumer.context().fixed.around;
-    let began_us = around.clock.mono_us();
-    let limit_us = || if around.shutdown.is_forced() { FORCED_RETURN_US } else { RETURN_US };
+    let deps = &consumer.context().setup.deps;
+    let began_us = deps.clock.mono_us();
+    let limit_us = || if deps.shutdown.is_forced() { FORCED_LEAVE_LIMIT_US } else { LEAVE_LIMIT_US };
     consumer.unsubscribe();
-    while has_partitions(consumer) && around.clock.mono_us() - began_us < limit_us() {
-        drop(consumer.poll(POLL_PAUSED));
+    while has_partitions(consumer) && deps.clock.mono_us() - began_us < limit_us() {
+        drop(consumer.poll(PAUSED_POLL_TIMEOUT));
     }
 }
 
-/// True until a consumer that has unsubscribed has heard that all its partitions are taken from it. During a rebalance the
-/// client library puts the end of the subscription off.
+/// Reports whether an unsubscribed consumer still has partitions. During a rebalance the client library puts
+/// the end of the subscription off.
 fn has_partitions<S: Sink>(consumer: &GroupClient<S>) -> bool {
     let some = |list: KafkaResult<TopicPartitionList>| list.is_ok_and(|list| list.count() > 0);
     let unplaced = !consumer.context().state.lock().unplaced.is_empty();
     unplaced || some(consumer.subscription()) || some(consumer.assignment())
 }
 
-/// Waits for a record, and takes what is there with it. Returns whether one came.
-fn poll<S: Sink>(consumer: &GroupClient<S>, mut patience: Duration) -> bool {
+/// Polls for a record, and takes the records that are there with it. Reports whether one came.
+fn poll<S: Sink>(consumer: &GroupClient<S>, mut poll_timeout: Duration) -> bool {
     let mut came = false;
-    for _ in 0..TOGETHER {
-        match consumer.poll(patience) {
+    for _ in 0..POLL_BATCH {
+        match consumer.poll(poll_timeout) {
             Some(Ok(message)) => {
                 take(consumer, &message);
                 came = true;
@@ -188,12 +192,12 @@ fn poll<S: Sink>(consumer: &GroupClient<S>, mut patience: Duration) -> bool {
             Some(Err(error)) => trace!(%error, "kafka consumer error"),
             None => break,
         }
-        patience = Duration::ZERO;
+        poll_timeout = Duration::ZERO;
     }
     came
 }
 
-/// Whether the client library found records that it cannot read.
+/// Reports whether the client library found records that it cannot read.
 fn is_damage(error: &KafkaError) -> bool {
     use RDKafkaErrorCode as Code;
     matches!(error.rdkafka_error_code(), Some(Code::BadMessage | Code::BadCompression | Code::InvalidMessage))
@@ -201,17 +205,18 @@ fn is_damage(error: &KafkaError) -> bool {
 
 /// Takes one record.
 fn take<S: Sink>(consumer: &GroupClient<S>, message: &BorrowedMessage<'_>) {
-    let (partition, offset) = (message.partition(), message.offset());
+    let partition = message.partition();
+    let offset = message.offset();
     let copied = record::copy(message);
     let context = consumer.context();
     let mut state = context.state.lock();
     let Some(assignment) = state.find(message.topic(), partition) else { return };
     if offset < assignment.next {
-        // The log was cut or made anew and is read again from here: what was committed beyond is void.
-        warn!(consumer = %context.fixed.owner, topic = message.topic(), partition, offset, expected = assignment.next, "the log went back, reading again");
+        // The log was cut or created anew, and is read again from here. A commit beyond this offset is void.
+        warn!(consumer = %context.setup.owner, topic = message.topic(), partition, offset, expected = assignment.next, "the log went back, reading again");
         let paused = assignment.paused;
         let Some(anew) =
-            context.fixed.begin(message.topic(), partition, Position { start: offset, committed: None })
+            context.setup.begin(message.topic(), partition, StartPosition { start: offset, committed: None })
         else {
             return;
         };
@@ -232,6 +237,6 @@ fn take<S: Sink>(consumer: &GroupClient<S>, message: &BorrowedMessage<'_>) {
     let full = assignment.read(offset, copied.size, delivery) && !assignment.paused;
     drop(state);
     if full {
-        context.relieve(consumer, message.topic(), partition);
+        context.wait_or_pause(consumer, message.topic(), partition);
     }
 }

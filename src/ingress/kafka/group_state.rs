@@ -1,89 +1,123 @@
-//! What one consumer knows of itself: its surroundings and the partitions it is assigned.
+//! The state of one group's consumer: its setup, and the partitions that are assigned to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rdkafka::TopicPartitionList;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use tokio::runtime::Handle;
+use tracing::debug;
 
-use super::Surroundings;
-use super::assignment::{Assignment, Position, WINDOW_BYTES, feed};
-use crate::broker::kafka::Suspicion;
+use super::KafkaDependencies;
+use super::assignment::{Assignment, AssignmentSpec, StartPosition, WINDOW_BYTES, feed};
+use crate::broker::kafka::OutageSuspicion;
 use crate::domain::Route;
 use crate::ingress::Sink;
 
-/// A partition of a topic.
-pub(super) type Key = (String, i32);
+/// Topic and partition.
+pub(super) type TopicPartition = (String, i32);
 
-/// What stays the same through all of a group consumer's lives.
-pub(super) struct Fixed<S> {
+/// The part of a consumer that outlives its restarts.
+pub(super) struct GroupSetup<S> {
     /// `<connection>/<group>`
     pub(super) owner: String,
-    /// The name of its thread and tasks.
+    /// Name of the consumer's thread and tasks.
     pub(super) task: String,
     pub(super) routes: BTreeMap<Arc<str>, Arc<Route>>,
-    pub(super) around: Surroundings<S>,
-    /// To wait on the consumer's own thread for what tasks do.
+    pub(super) deps: KafkaDependencies<S>,
+    /// Lets the consumer's own thread wait for tasks.
     pub(super) runtime: Handle,
-    pub(super) suspicion: Suspicion,
+    pub(super) suspicion: OutageSuspicion,
 }
 
-impl<S: Sink> Fixed<S> {
-    /// A partition, from `start`; `None` if no route reads its topic.
-    pub(super) fn begin(&self, topic: &str, partition: i32, position: Position) -> Option<Assignment> {
+impl<S: Sink> GroupSetup<S> {
+    /// Starts an assignment at a position. `None` if no route reads the topic.
+    pub(super) fn begin(&self, topic: &str, partition: i32, position: StartPosition) -> Option<Assignment> {
         let (topic, route) = self.routes.get_key_value(topic)?;
         let source = format!("kafka/{}/{topic}/{partition}", self.owner);
-        let into = (self.around.sink.clone(), self.around.shutdown.clone());
-        Some(Assignment::begin(
-            (topic.clone(), partition),
-            route.clone(),
+        let deps = &self.deps;
+        let spec = AssignmentSpec {
+            topic: topic.clone(),
+            partition,
+            route: route.clone(),
             position,
-            self.around.budget.share(WINDOW_BYTES),
-            (&self.around.tasks, &self.task),
-            |inbox| feed(into, route.clone(), source, inbox),
-        ))
+            share: deps.budget.share(WINDOW_BYTES),
+        };
+        let feeding = |inbox| feed(deps.sink.clone(), deps.shutdown.clone(), route.clone(), source, inbox);
+        Some(Assignment::begin(spec, &deps.tasks, &self.task, feeding))
     }
 }
 
-/// What changes.
-#[derive(Default)]
-pub(super) struct State {
-    pub(super) assignments: Vec<Assignment>,
-    /// Where the last record's assignment was.
-    last: usize,
-    /// The group has given this consumer its partitions, perhaps none, and has not taken all of them back.
-    pub(super) is_member: bool,
-    /// The consumer leaves: what it is still told about partitions no longer matters.
-    pub(super) closing: bool,
-    /// Partitions of this consumer whose place nobody has told yet.
-    pub(super) unplaced: Vec<Key>,
-    /// Monotonic microseconds of the next look for them.
-    pub(super) place_us: i64,
-    /// Why the consumer must be made anew.
-    pub(super) broken: Option<String>,
-    /// Monotonic microseconds of the last look at all commits.
-    pub(super) verified_us: i64,
-    /// Monotonic microseconds until which commits are not looked at: the last answer was late.
-    pub(super) rest_us: i64,
-    /// Commits that failed since one was seen to succeed.
-    pub(super) missed: u32,
-    /// Topics that were said to be missing.
-    pub(super) missing: BTreeSet<String>,
-    /// What was complained about already.
-    pub(super) complaints: BTreeSet<String>,
+/// The progress of a consumer with the records that it read.
+pub(super) enum ReadProgress {
+    /// A partition is paused.
+    Paused,
+    Active,
+    /// Every record that was read is stored and committed.
+    Idle,
 }
 
-impl State {
+/// The phases of a consumer's life, in their order.
+#[derive(Debug, Default)]
+pub(super) enum ConsumerPhase {
+    /// The consumer takes the partitions that the group gives it, and reads them.
+    #[default]
+    Consuming,
+    /// The consumer must be restarted, for this reason. It still answers rebalances as before, until its thread
+    /// notices.
+    Broken(String),
+    /// The consumer leaves the group. It takes no more partitions, and drains none that are revoked.
+    Leaving,
+}
+
+/// The part of a consumer that changes, and dies with it.
+#[derive(Default)]
+pub(super) struct GroupState {
+    pub(super) assignments: Vec<Assignment>,
+    /// Index of the assignment that was found last.
+    last_found: usize,
+    /// The group has given this consumer its partitions, perhaps none, and has not taken all of them back.
+    pub(super) is_member: bool,
+    pub(super) phase: ConsumerPhase,
+    /// Partitions of this consumer whose start position is not known yet.
+    pub(super) unplaced: Vec<TopicPartition>,
+    /// Monotonic microseconds of the next lookup of these.
+    pub(super) next_lookup_us: i64,
+    /// Monotonic microseconds of the last lookup of all commits.
+    pub(super) verified_us: i64,
+    /// Monotonic microseconds until which commits rest, because the last answer was late.
+    pub(super) rest_until_us: i64,
+    /// Failed commits since the last one that was seen to succeed.
+    pub(super) failed_commits: u32,
+    /// Topics that are reported as missing.
+    pub(super) missing_topics: BTreeSet<String>,
+    /// Reasons that were logged already.
+    pub(super) warned: BTreeSet<String>,
+}
+
+impl GroupState {
+    /// Asks for a restart, unless the consumer leaves anyway.
+    pub(super) fn mark_broken(&mut self, why: String) {
+        if !self.is_leaving() {
+            self.phase = ConsumerPhase::Broken(why);
+        }
+    }
+
+    /// Reports whether the consumer leaves the group.
+    pub(super) fn is_leaving(&self) -> bool {
+        matches!(self.phase, ConsumerPhase::Leaving)
+    }
+
     /// The assignment of a partition.
     pub(super) fn find(&mut self, topic: &str, partition: i32) -> Option<&mut Assignment> {
         let is_it = |a: &Assignment| a.partition == partition && *a.topic == *topic;
-        if !self.assignments.get(self.last).is_some_and(is_it) {
-            self.last = self.assignments.iter().position(is_it)?;
+        if !self.assignments.get(self.last_found).is_some_and(is_it) {
+            self.last_found = self.assignments.iter().position(is_it)?;
         }
-        self.assignments.get_mut(self.last)
+        self.assignments.get_mut(self.last_found)
     }
 
-    /// Puts an assignment in; one of the same partition dies.
+    /// Adds an assignment. Replaces the one of the same partition.
     pub(super) fn insert(&mut self, assignment: Assignment) {
         match self.find(&assignment.topic, assignment.partition) {
             Some(old) => *old = assignment,
@@ -91,25 +125,48 @@ impl State {
         }
     }
 
-    /// Removes those that are listed.
-    pub(super) fn remove(&mut self, list: &[Key]) {
+    /// Removes the assignments of these partitions.
+    pub(super) fn remove(&mut self, list: &[TopicPartition]) {
         self.assignments.retain(|a| {
             !list.iter().any(|(topic, partition)| *a.topic == **topic && a.partition == *partition)
         });
     }
 
-    /// Each assignment's topic and partition.
-    pub(super) fn keys(&self) -> Vec<Key> {
+    /// Takes in resolved records, and resumes each paused partition that has capacity again.
+    pub(super) fn resume<C: ConsumerContext>(&mut self, consumer: &BaseConsumer<C>) -> ReadProgress {
+        let mut is_paused = false;
+        let mut is_idle = !self.assignments.is_empty();
+        for assignment in &mut self.assignments {
+            assignment.advance();
+            if assignment.paused && assignment.has_room() {
+                let partition = list([(&*assignment.topic, assignment.partition)]);
+                match consumer.resume(&partition) {
+                    Ok(()) => assignment.paused = false,
+                    Err(error) => debug!(%error, "kafka partition not resumed yet"),
+                }
+            }
+            is_paused |= assignment.paused;
+            is_idle &= assignment.is_committed();
+        }
+        match (is_paused, is_idle) {
+            (true, _) => ReadProgress::Paused,
+            (false, true) => ReadProgress::Idle,
+            (false, false) => ReadProgress::Active,
+        }
+    }
+
+    /// Topic and partition of each assignment.
+    pub(super) fn keys(&self) -> Vec<TopicPartition> {
         self.assignments.iter().map(|a| (a.topic.to_string(), a.partition)).collect()
     }
 }
 
 /// The partitions of a list of the client library.
-pub(super) fn partitions(list: &TopicPartitionList) -> Vec<Key> {
+pub(super) fn partitions(list: &TopicPartitionList) -> Vec<TopicPartition> {
     list.elements().iter().map(|e| (e.topic().to_owned(), e.partition())).collect()
 }
 
-/// The other way round.
+/// A list of the client library for these partitions.
 pub(super) fn list<'a>(partitions: impl IntoIterator<Item = (&'a str, i32)>) -> TopicPartitionList {
     let mut list = TopicPartitionList::new();
     for (topic, partition) in partitions {

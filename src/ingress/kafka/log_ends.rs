@@ -1,5 +1,5 @@
-//! The two ends of a log: where its oldest record is, and where it ends for a reader of committed transactions.
-//! They tell how far reading is behind, and whether the topic's retention has overtaken it.
+//! The two ends of a log: its oldest record, and its end for a reader of committed transactions. They tell how
+//! far reading is behind, and whether the topic's retention has overtaken it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,36 +9,34 @@ use rdkafka::statistics::Statistics;
 use rdkafka::{Offset, TopicPartitionList};
 use tracing::{debug, error};
 
-use super::group_state::Key;
-use super::rebalance::{Context, GroupClient};
+use super::assignment::OffsetRange;
+use super::group_state::TopicPartition;
+use super::rebalance::{GroupClient, GroupContext};
 use crate::domain::Route;
 use crate::ingress::Sink;
 
-/// How long the brokers may take for an answer while others wait to be read.
-pub(super) const SHORT_ANSWER: Duration = Duration::from_millis(500);
-
-/// Records that were deleted before they were read, as an upper bound: offsets from the first up to the second.
-pub(super) type Overtaken = (i64, i64);
+/// Longest wait for an answer of the brokers while records wait to be read.
+pub(super) const SHORT_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How far a route is behind, over its partitions.
 #[derive(Default)]
-struct Shown {
-    /// Records between what is resolved and the last stable offset.
+struct RouteLag {
+    /// Records between the resolved position and the last stable offset.
     lag: i64,
     /// Records that are read and not resolved.
     unresolved: usize,
-    /// The oldest of these in each partition, by its number in its ledger.
+    /// The oldest unresolved record of each partition, by its number in its ledger.
     oldest: BTreeMap<i32, u64>,
 }
 
-/// Asks where logs begin (`Offset::Beginning`) or end (`Offset::End`). Each leader is asked by itself, so one that
-/// does not answer costs only its own partitions; what has no leader is not asked for.
-pub(super) fn ask<S: Sink>(
+/// Asks where logs begin (`Offset::Beginning`) or end (`Offset::End`). Each leader is asked by itself, so one
+/// that does not answer costs only its own partitions. A partition without a leader is not asked for.
+pub(super) fn ask_offsets<S: Sink>(
     consumer: &GroupClient<S>,
-    keys: &[Key],
+    keys: &[TopicPartition],
     edge: Offset,
     at_most: Duration,
-) -> BTreeMap<Key, i64> {
+) -> BTreeMap<TopicPartition, i64> {
     let mut found = BTreeMap::new();
     for (leader, led) in by_leader(consumer, keys, at_most) {
         let mut asked = TopicPartitionList::new();
@@ -56,10 +54,14 @@ pub(super) fn ask<S: Sink>(
     found
 }
 
-fn by_leader<S: Sink>(consumer: &GroupClient<S>, keys: &[Key], at_most: Duration) -> BTreeMap<i32, Vec<Key>> {
-    let wanted: BTreeSet<&Key> = keys.iter().collect();
+fn by_leader<S: Sink>(
+    consumer: &GroupClient<S>,
+    keys: &[TopicPartition],
+    at_most: Duration,
+) -> BTreeMap<i32, Vec<TopicPartition>> {
+    let wanted: BTreeSet<&TopicPartition> = keys.iter().collect();
     let topics: BTreeSet<&str> = keys.iter().map(|(topic, _)| topic.as_str()).collect();
-    let mut led: BTreeMap<i32, Vec<Key>> = BTreeMap::new();
+    let mut led: BTreeMap<i32, Vec<TopicPartition>> = BTreeMap::new();
     for topic in topics {
         let metadata = match consumer.fetch_metadata(Some(topic), at_most) {
             Ok(metadata) => metadata,
@@ -80,26 +82,27 @@ fn by_leader<S: Sink>(consumer: &GroupClient<S>, keys: &[Key], at_most: Duration
     led
 }
 
-impl<S: Sink> Context<S> {
-    /// Says that records are gone for good, and counts them.
-    pub(super) fn tell_lost(&self, route: &Route, (topic, partition): (&str, i32), (from, to): Overtaken) {
+impl<S: Sink> GroupContext<S> {
+    /// Reports records that are gone for good, and counts them.
+    pub(super) fn report_lost(&self, route: &Route, topic: &str, partition: i32, lost: OffsetRange) {
         error!(
-            consumer = %self.fixed.owner,
+            consumer = %self.setup.owner,
             route = %route.name,
             topic,
             partition,
-            expected = from,
-            oldest = to,
+            expected = lost.from,
+            oldest = lost.to,
             "records were deleted from the source topic before they were read: its retention is too short"
         );
-        if let Some(metrics) = self.fixed.around.metrics.route(&route.name) {
-            metrics.source_lost.inc_by((to - from).max(0) as u64);
+        if let Some(metrics) = self.setup.deps.metrics.route(&route.name) {
+            metrics.source_lost.inc_by((lost.to - lost.from).max(0) as u64);
         }
     }
 
-    /// Asks for the ends of what is paused: nothing is fetched of it, so the client library does not know them.
-    pub(super) fn look_at_paused(&self, consumer: &GroupClient<S>) {
-        let paused: Vec<Key> = {
+    /// Asks for the ends of paused partitions. Nothing is fetched of them, so the client library does not know
+    /// their ends.
+    pub(super) fn refresh_paused(&self, consumer: &GroupClient<S>) {
+        let paused: Vec<TopicPartition> = {
             let state = self.state.lock();
             let paused = state.assignments.iter().filter(|a| a.paused);
             paused.map(|a| (a.topic.to_string(), a.partition)).collect()
@@ -107,8 +110,8 @@ impl<S: Sink> Context<S> {
         if paused.is_empty() {
             return;
         }
-        let starts = ask(consumer, &paused, Offset::Beginning, SHORT_ANSWER);
-        let ends = ask(consumer, &paused, Offset::End, SHORT_ANSWER);
+        let starts = ask_offsets(consumer, &paused, Offset::Beginning, SHORT_ANSWER_TIMEOUT);
+        let ends = ask_offsets(consumer, &paused, Offset::End, SHORT_ANSWER_TIMEOUT);
         for key in &paused {
             let mut state = self.state.lock();
             let Some(assignment) = state.find(&key.0, key.1) else { continue };
@@ -119,15 +122,16 @@ impl<S: Sink> Context<S> {
             let route = assignment.route.clone();
             drop(state);
             if let Some(overtaken) = overtaken {
-                self.tell_lost(&route, (&key.0, key.1), overtaken);
+                self.report_lost(&route, &key.0, key.1, overtaken);
             }
         }
     }
 
-    /// Shows how far each route is behind: from what is resolved to the last stable offset.
+    /// Shows how far each route is behind: from the resolved position to the last stable offset.
     pub(super) fn show_lag(&self, statistics: &Statistics) {
-        let routes = self.fixed.routes.values();
-        let mut shown: BTreeMap<_, Shown> = routes.map(|r| (r.name.clone(), Shown::default())).collect();
+        let routes = self.setup.routes.values();
+        let mut shown: BTreeMap<_, RouteLag> =
+            routes.map(|r| (r.name.clone(), RouteLag::default())).collect();
         let mut lost = Vec::new();
         for assignment in &mut self.state.lock().assignments {
             let shown = shown.entry(assignment.route.name.clone()).or_default();
@@ -148,10 +152,10 @@ impl<S: Sink> Context<S> {
             }
         }
         for (route, topic, partition, overtaken) in lost {
-            self.tell_lost(&route, (&topic, partition), overtaken);
+            self.report_lost(&route, &topic, partition, overtaken);
         }
         for (route, shown) in shown {
-            if let Some(metrics) = self.fixed.around.metrics.route(&route) {
+            if let Some(metrics) = self.setup.deps.metrics.route(&route) {
                 metrics.ingress_lag.set(shown.lag);
                 metrics.show_unresolved(shown.unresolved, shown.oldest);
             }

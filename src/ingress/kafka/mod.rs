@@ -1,12 +1,14 @@
-//! Ingress from Kafka: one consumer per connection and group, subscribed to all its routes' topics.
+//! Ingress from Kafka: one consumer per connection and group, subscribed to the topics of all its routes.
 //!
-//! Guarantees: the committed position of a partition never passes a record that is not resolved; no
-//! record is skipped, also where a topic was re-created or its log cut; a partition whose records are
-//! slow to be stored is paused, the others flow; a clean stop commits all that was resolved.
+//! Guarantees:
+//! - The committed position of a partition never passes an unresolved record.
+//! - No record is skipped, even if a topic was created anew or its log was cut.
+//! - A partition whose records are slow to be stored is paused, and the others flow.
+//! - A clean stop commits every resolved record.
 //!
-//! A position is only believed while the broker still holds the commit it builds on: when a topic is
-//! deleted, its commits go with it, so a commit that has vanished or moved back means that this is not
-//! the log that was read (see `commits`). Nothing else that librdkafka tells would show it.
+//! A position is believed only while the broker still holds the commit that it builds on. When a topic is
+//! deleted, its commits go with it: a commit that has vanished or moved back means that this is not the log
+//! that was read (see `commits`). Nothing else that librdkafka tells would show it.
 
 mod assignment;
 mod backpressure;
@@ -24,7 +26,7 @@ pub mod window;
 use std::sync::Arc;
 
 pub(super) use self::assignment::{WINDOW_BYTES, WINDOW_RECORDS};
-pub(super) use self::record::OVERHEAD;
+pub(super) use self::record::RECORD_OVERHEAD;
 
 use super::{ReadBudget, Sink};
 use crate::broker::kafka::{ConfigError, Connection};
@@ -38,57 +40,57 @@ pub enum StartError {
     /// The configuration is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// No thread could be had.
+    /// No thread could be started.
     #[error("no thread for kafka group {group}: {error}")]
     Thread {
         /// The group.
         group: String,
-        /// Why.
+        /// The reason.
         error: std::io::Error,
     },
 }
 
-/// What a consumer works with.
-pub struct Surroundings<S> {
-    /// Takes what is read.
+/// Everything that a group's consumer is built from.
+pub struct KafkaDependencies<S> {
+    /// Takes the records.
     pub sink: Arc<S>,
-    /// Gets each route's lag.
+    /// Receives each route's lag.
     pub metrics: Arc<Metrics>,
-    /// What may be read and not resolved, with all other sources.
+    /// The read budget that all Kafka sources share.
     pub budget: Arc<ReadBudget>,
-    /// The part of readiness that is the connection's.
+    /// The readiness part of the connection.
     pub part: Part,
     /// Runs the consumer's thread and its partitions' tasks.
     pub tasks: Tasks,
-    /// When it drains, reading stops; when it is forced, waiting for what is outstanding stops.
+    /// Draining stops reading. Forcing stops the wait for unresolved records.
     pub shutdown: Shutdown,
     /// The machine's clocks.
     pub clock: Clock,
 }
 
-/// Starts the consumer of one group on one connection, for all `routes` that read through it. Brokers
-/// and topics need not be there. Its thread and tasks are named `ingress:kafka:<connection>:<group>`;
-/// they end once draining is done and the group is left. Must be called in a runtime of several threads.
+/// Starts the consumer of one group on one connection, for all `routes` that read through it. Brokers and
+/// topics need not be there. Its thread and tasks are named `ingress:kafka:<connection>:<group>`, and end once
+/// draining is done and the group is left. Must be called in a runtime of several threads.
 pub fn start<S: Sink>(
     connection: &Connection,
     group: &str,
     routes: Vec<Arc<Route>>,
-    surroundings: Surroundings<S>,
+    dependencies: KafkaDependencies<S>,
 ) -> Result<(), StartError> {
     let mut config = connection.consumer_config(group)?;
     config.set("group.instance.id", instance_id());
     config.create_native_config().map_err(|error| connection.refused(error))?;
-    let tasks = surroundings.tasks.clone();
-    let consumer = consumer::GroupConsumer::new(connection, group, routes, surroundings, config);
+    let tasks = dependencies.tasks.clone();
+    let consumer = consumer::GroupConsumer::new(connection, group, routes, dependencies, config);
     tasks
         .thread(&format!("ingress:kafka:{}:{group}", connection.name), move || consumer.run())
         .map_err(|error| StartError::Thread { group: group.to_owned(), error })
 }
 
-/// The id that a consumer keeps through all of its lives, and shares with no other. The client library joins the group as
-/// somebody new when no coordinator has answered for a session's time. By this id the group knows it again: it gives it
-/// the partitions of its former self at once, and does not wait for the end of that one's session. The id is random, for
-/// a second member with the same one would be thrown out for the first.
+/// Makes the id that a consumer keeps through all of its restarts, and shares with no other. The client library
+/// joins the group as a new member when no coordinator has answered for a session's time. By this id the group
+/// recognises the consumer, gives it its former partitions at once, and does not wait for the former session to
+/// end. The id is random, because a second member with the same id would be thrown out for the first.
 fn instance_id() -> String {
     format!("postdate-{:016x}", fastrand::u64(..))
 }

@@ -1,4 +1,4 @@
-//! From a record of the client library to a message: copied once, into one allocation.
+//! Copies a record of the client library into a message, once and into one allocation.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,20 +10,20 @@ use rdkafka::message::{BorrowedMessage, Headers};
 
 use crate::domain::{Header, HeaderValue, Message, Origin, Text, UnixMs};
 
-/// What a record costs in memory beside its bytes, about.
-pub(in crate::ingress) const OVERHEAD: usize = 256;
+/// Bytes that a record costs in memory beside its content, roughly.
+pub(in crate::ingress) const RECORD_OVERHEAD: usize = 256;
 
-/// A record, copied.
-pub(super) struct Record {
+/// A copied record.
+pub(super) struct CopiedRecord {
     pub(super) message: Message,
     pub(super) malformed: Option<Text>,
     pub(super) produced: Option<UnixMs>,
-    /// Bytes it takes in memory, roughly.
+    /// The bytes that the record takes in memory, roughly.
     pub(super) size: usize,
 }
 
 /// Copies a record.
-pub(super) fn copy(from: &BorrowedMessage<'_>) -> Record {
+pub(super) fn copy(from: &BorrowedMessage<'_>) -> CopiedRecord {
     let headers = read_headers(from);
     let malformed = headers.is_none().then(|| Text::from("a header's name is not UTF-8"));
     let headers = headers.unwrap_or_default();
@@ -44,17 +44,17 @@ pub(super) fn copy(from: &BorrowedMessage<'_>) -> Record {
             value: value.map_or(HeaderValue::Null, |value| HeaderValue::Bytes(put(value))),
         })
         .collect();
-    Record {
+    CopiedRecord {
         message: Message { origin: Origin::Kafka, key, body, headers, properties: None },
         malformed,
         produced: from.timestamp().to_millis().map(UnixMs),
-        size: size + OVERHEAD,
+        size: size + RECORD_OVERHEAD,
     }
 }
 
 type RawHeaders<'a> = Vec<(&'a str, Option<&'a [u8]>)>;
 
-/// The headers in their order; `None` if a name is not UTF-8, for which the client library panics.
+/// The headers in their order. `None` if a name is not UTF-8, for which the client library panics.
 fn read_headers<'a>(from: &'a BorrowedMessage<'_>) -> Option<RawHeaders<'a>> {
     let Some(headers) = from.headers() else { return Some(Vec::new()) };
     let read = || headers.iter().map(|header| (header.key, header.value)).collect();
@@ -65,8 +65,8 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs something whose panic is expected and caught, and must not be printed as if it were a fault:
-/// anybody who may write to a topic could fill the log.
+/// Runs a function whose panic is expected and caught, and keeps the panic out of the log: anybody who may
+/// write to a topic could fill it.
 fn quietly<T>(run: impl FnOnce() -> T) -> T {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

@@ -1,5 +1,5 @@
-//! What comes into a topic from now on, for who measures: a reading position of its own, no group is joined,
-//! nothing is committed, nobody else's reading changes.
+//! Reads a topic from its end on, for measurements. Joins no group, commits nothing, and changes nobody else's
+//! position.
 
 use std::time::Duration;
 
@@ -13,25 +13,25 @@ use rdkafka::{Message as _, Offset, TopicPartitionList};
 use crate::broker::kafka::{self, Connection, TopicState};
 use crate::domain::Clock;
 
-/// How long the brokers may take for an answer.
-const ANSWER: Duration = Duration::from_secs(10);
-/// How long one poll waits for a record: so late an end is noticed.
-const POLL: Duration = Duration::from_millis(50);
+/// Longest wait for an answer of the brokers.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long one poll waits for a record. The end is noticed this late.
+const POLL_TIMEOUT: Duration = Duration::from_millis(50);
 /// The client's name for a group that it never joins.
-const GROUP: &str = "postdate-bench";
+const TAIL_GROUP: &str = "postdate-bench";
 
-/// A reader that stands at the end of each partition. Its calls block.
-pub struct Tail(BaseConsumer<Quiet>);
+/// A reader that starts at the end of each partition. Its calls block.
+pub struct TopicTail(BaseConsumer<TailContext>);
 
-impl Tail {
-    /// Looks up where each partition of a topic ends now. `Err` says why that cannot be done.
+impl TopicTail {
+    /// Looks up the end of each partition of a topic. `Err` gives the reason if that fails.
     pub fn open(connection: &Connection, topic: &str) -> Result<Self, String> {
-        let mut config = connection.consumer_config(GROUP).map_err(|error| error.to_string())?;
-        // A partition that loses its place (the topic was made anew) goes on at what is new.
+        let mut config = connection.consumer_config(TAIL_GROUP).map_err(|error| error.to_string())?;
+        // A partition that loses its position (the topic was created anew) goes on at new records.
         config.set("auto.offset.reset", "latest");
-        let consumer: BaseConsumer<Quiet> =
-            config.create_with_context(Quiet).map_err(|error| connection.refused(error).to_string())?;
-        let partitions = match kafka::look_up(consumer.client(), topic, ANSWER) {
+        let consumer: BaseConsumer<TailContext> =
+            config.create_with_context(TailContext).map_err(|error| connection.refused(error).to_string())?;
+        let partitions = match kafka::look_up(consumer.client(), topic, ANSWER_TIMEOUT) {
             TopicState::There { partitions } => partitions as i32,
             TopicState::Missing => return Err(format!("topic {topic} is missing")),
             TopicState::NotAllowed => return Err(format!("topic {topic} may not be seen")),
@@ -40,7 +40,7 @@ impl Tail {
         let assigned = || {
             let mut ends = TopicPartitionList::new();
             for partition in 0..partitions {
-                let (_, end) = consumer.fetch_watermarks(topic, partition, ANSWER)?;
+                let (_, end) = consumer.fetch_watermarks(topic, partition, ANSWER_TIMEOUT)?;
                 ends.add_partition_offset(topic, partition, Offset::Offset(end))?;
             }
             consumer.assign(&ends)
@@ -49,8 +49,9 @@ impl Tail {
         Ok(Self(consumer))
     }
 
-    /// Reads until `ended`. `each` takes the value of the named header of each record that has it, and when it was
-    /// received (wall clock, microseconds). `Err` says why it cannot go on; what passes is waited out.
+    /// Reads until `ended`. `each` takes the named header's value of each record that has it, and the time of
+    /// receipt (wall clock, microseconds). `Err` gives the reason why reading cannot go on. Passing errors are
+    /// waited out.
     pub fn read(
         &self,
         clock: Clock,
@@ -59,7 +60,7 @@ impl Tail {
         mut each: impl FnMut(&[u8], i64),
     ) -> Result<(), String> {
         while !ended() {
-            match self.0.poll(POLL) {
+            match self.0.poll(POLL_TIMEOUT) {
                 Some(Ok(record)) => {
                     let at_us = clock.wall_us();
                     let found = record.headers().and_then(|headers| headers.iter().find(|h| h.key == header));
@@ -89,13 +90,13 @@ fn is_gone(error: &KafkaError) -> bool {
     )
 }
 
-/// Keeps the client library's own log out of the way.
-struct Quiet;
+/// Forwards the client library's own log.
+struct TailContext;
 
-impl ClientContext for Quiet {
+impl ClientContext for TailContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         kafka::log(level, facility, message);
     }
 }
 
-impl ConsumerContext for Quiet {}
+impl ConsumerContext for TailContext {}

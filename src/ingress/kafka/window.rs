@@ -1,5 +1,5 @@
-//! A topic's records once more, for a replay: the part of each partition that a group has read since a
-//! moment. Nothing is joined and nothing is committed.
+//! Reads a topic again, for a replay: the part of each partition that a group has read since a given time.
+//! Joins no group and commits nothing.
 
 use std::time::Duration;
 
@@ -11,58 +11,59 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::record;
-use crate::broker::kafka::{self, Connection, Suspicion};
+use crate::broker::kafka::{self, Connection, OutageSuspicion};
 use crate::domain::{Clock, KafkaPosition, UnixMs};
-use crate::ingress::replay::Reread;
+use crate::ingress::replay::ReplayRecord;
 
-/// How long the brokers may take for an answer.
-const ANSWER: Duration = Duration::from_secs(10);
+/// Longest wait for an answer of the brokers.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long one poll waits for a record.
-const POLL: Duration = Duration::from_millis(100);
-/// How often events are asked for when something went wrong, and for how long each time.
-const EVENTS: usize = 20;
-const EVENT: Duration = Duration::from_millis(10);
-/// How long records may stay away before it is given up.
-const STALL_US: i64 = 60_000_000;
+const POLL_TIMEOUT: Duration = Duration::from_millis(100);
+/// Polls for events after an error.
+const EVENT_POLLS: usize = 20;
+/// Longest wait of each of these polls.
+const EVENT_TIMEOUT: Duration = Duration::from_millis(10);
+/// Longest time without a record before the replay is given up.
+const STALL_LIMIT_US: i64 = 60_000_000;
 
-/// A part of one partition.
+/// The part of one partition to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct ReplayWindow {
     /// The partition.
     pub partition: i32,
-    /// The first offset that is read.
+    /// The first offset to read.
     pub from: i64,
-    /// The first offset that is not.
+    /// One past the last offset to read.
     pub to: i64,
-    /// The oldest offset that is still there, if the records before it may have been of the time that is asked
-    /// for.
+    /// The oldest offset that is still there, if records before it may have been of the wanted time.
     pub cut: Option<i64>,
-    /// It has records, and the group has committed no position: all of it is still the relays' to read.
+    /// The partition has records and the group has committed no position: all records are still the relays' to
+    /// read.
     pub unread: bool,
 }
 
-impl Window {
-    /// Offsets in it: at least as many as records.
+impl ReplayWindow {
+    /// The number of offsets in the window: at least the number of records.
     pub fn len(&self) -> u64 {
         self.to.saturating_sub(self.from).max(0) as u64
     }
 
-    /// Whether there is nothing to read.
+    /// Reports whether there is nothing to read.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Why a topic cannot be read again.
+/// The reason why a topic cannot be read again.
 #[derive(Debug, thiserror::Error)]
 pub enum RereadError {
     /// No client could be made.
     #[error("kafka connection {0} cannot be used: {1}")]
     Connection(String, String),
-    /// It is not there, or may not be seen.
+    /// The topic is not there, or may not be seen.
     #[error("topic {0} is not there (any more)")]
     Gone(String),
-    /// The brokers do not answer, or say no.
+    /// The brokers do not answer, or refuse.
     #[error("{0}")]
     Broker(String),
     /// Records were deleted while they were read.
@@ -73,33 +74,33 @@ pub enum RereadError {
     Cut {
         /// The partition.
         partition: i32,
-        /// The offset that was to come next.
+        /// The offset of the next record.
         offset: i64,
     },
 }
 
-/// A client that reads one topic's past. Its calls block.
-pub struct Past {
-    consumer: BaseConsumer<Listener>,
+/// A client that reads the past of one topic. Its calls block.
+pub struct WindowReader {
+    consumer: BaseConsumer<WindowContext>,
     topic: String,
     clock: Clock,
 }
 
-impl Past {
-    /// Makes a client; `group` is the one whose positions count.
+impl WindowReader {
+    /// Makes a client. `group` is the group whose positions count.
     pub fn new(connection: &Connection, group: &str, topic: &str, clock: Clock) -> Result<Self, RereadError> {
         let refused = |why: String| RereadError::Connection(connection.name.clone(), why);
         let mut config = connection.consumer_config(group).map_err(|error| refused(error.to_string()))?;
         config.set("enable.partition.eof", "true").set("auto.offset.reset", "error");
-        let consumer = config.create_with_context(Listener::default());
+        let consumer = config.create_with_context(WindowContext::default());
         let consumer = consumer.map_err(|error| refused(connection.refused(error).to_string()))?;
         Ok(Self { consumer, topic: topic.to_owned(), clock })
     }
 
-    /// What the group has read since a moment, of each partition: from the first record of that time or later
-    /// up to the group's committed position.
-    pub fn windows(&self, since: UnixMs) -> Result<Vec<Window>, RereadError> {
-        let partitions = match kafka::look_up(self.consumer.client(), &self.topic, ANSWER) {
+    /// The window of each partition: from the first record of `since` or later, up to the group's committed
+    /// position.
+    pub fn windows(&self, since: UnixMs) -> Result<Vec<ReplayWindow>, RereadError> {
+        let partitions = match kafka::look_up(self.consumer.client(), &self.topic, ANSWER_TIMEOUT) {
             kafka::TopicState::There { partitions } => partitions as i32,
             kafka::TopicState::Missing => return Err(RereadError::Gone(self.topic.clone())),
             kafka::TopicState::NotAllowed => {
@@ -115,8 +116,8 @@ impl Past {
             Ok::<_, KafkaError>(list)
         };
         let asked = || {
-            let committed = self.consumer.committed_offsets(list(Offset::Invalid)?, ANSWER)?;
-            let begins = self.consumer.offsets_for_times(list(Offset::Offset(since.0))?, ANSWER)?;
+            let committed = self.consumer.committed_offsets(list(Offset::Invalid)?, ANSWER_TIMEOUT)?;
+            let begins = self.consumer.offsets_for_times(list(Offset::Offset(since.0))?, ANSWER_TIMEOUT)?;
             let windows = (0..partitions).map(|p| self.window(p, &committed, &begins));
             windows.collect::<Result<_, KafkaError>>()
         };
@@ -128,8 +129,8 @@ impl Past {
         partition: i32,
         committed: &TopicPartitionList,
         begins: &TopicPartitionList,
-    ) -> Result<Window, KafkaError> {
-        let (oldest, newest) = self.consumer.fetch_watermarks(&self.topic, partition, ANSWER)?;
+    ) -> Result<ReplayWindow, KafkaError> {
+        let (oldest, newest) = self.consumer.fetch_watermarks(&self.topic, partition, ANSWER_TIMEOUT)?;
         let of = |list: &TopicPartitionList| match list.find_partition(&self.topic, partition) {
             Some(found) => found.error().map(|()| match found.offset() {
                 Offset::Offset(offset) => Some(offset),
@@ -139,21 +140,20 @@ impl Past {
         };
         let committed = of(committed)?;
         let to = committed.map_or(oldest, |at| at.min(newest));
-        // No record of that time or later.
+        // There is no record of that time or later.
         let from = of(begins)?.unwrap_or(newest);
         let cut = (oldest > 0 && from <= oldest).then_some(oldest);
         let from = from.max(oldest).min(to);
         let unread = committed.is_none() && newest > oldest;
-        Ok(Window { partition, from, to, cut, unread })
+        Ok(ReplayWindow { partition, from, to, cut, unread })
     }
 
-    /// Reads a window from an offset on. `each` takes a record and says whether to go on; the second argument
-    /// is the offset behind it.
+    /// Reads a window from an offset on. `each` takes a record, and reports whether to go on.
     pub fn read(
         &self,
-        window: &Window,
+        window: &ReplayWindow,
         from: i64,
-        mut each: impl FnMut(Reread) -> bool,
+        mut each: impl FnMut(ReplayRecord) -> bool,
     ) -> Result<(), RereadError> {
         if from >= window.to {
             return Ok(());
@@ -166,15 +166,15 @@ impl Past {
         assigned.map_err(|error| self.broker(&error.to_string()))?;
         let mut heard_us = self.clock.mono_us();
         loop {
-            match self.consumer.poll(POLL) {
+            match self.consumer.poll(POLL_TIMEOUT) {
                 Some(Ok(message)) if message.offset() >= window.to => return Ok(()),
                 Some(Ok(message)) => {
                     heard_us = self.clock.mono_us();
                     next = message.offset() + 1;
                     let copied = record::copy(&message);
                     let position = KafkaPosition { partition: window.partition, offset: message.offset() };
-                    let record::Record { message, malformed, produced, .. } = copied;
-                    if !each(Reread { position, message, malformed, produced }) || next >= window.to {
+                    let record::CopiedRecord { message, malformed, produced, .. } = copied;
+                    if !each(ReplayRecord { position, message, malformed, produced }) || next >= window.to {
                         return Ok(());
                     }
                 }
@@ -194,26 +194,26 @@ impl Past {
                 },
                 None => {}
             }
-            if self.clock.mono_us() - heard_us > STALL_US {
+            if self.clock.mono_us() - heard_us > STALL_LIMIT_US {
                 return Err(self.broker("no record came for a minute"));
             }
         }
     }
 
-    /// With what the client library says of the brokers: it tells that only to who polls.
+    /// An error with the reason that the client library gives. It tells reasons only to a caller that polls.
     fn broker(&self, what: &str) -> RereadError {
-        for _ in 0..EVENTS {
-            drop(self.consumer.poll(EVENT));
+        for _ in 0..EVENT_POLLS {
+            drop(self.consumer.poll(EVENT_TIMEOUT));
         }
         RereadError::Broker(format!("kafka cannot be used: {}", self.consumer.context().0.explain(what)))
     }
 }
 
-/// Remembers what the client library says of the brokers.
+/// Remembers the client library's errors about the brokers.
 #[derive(Default)]
-struct Listener(Suspicion);
+struct WindowContext(OutageSuspicion);
 
-impl ClientContext for Listener {
+impl ClientContext for WindowContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         kafka::log(level, facility, message);
     }
@@ -223,4 +223,4 @@ impl ClientContext for Listener {
     }
 }
 
-impl ConsumerContext for Listener {}
+impl ConsumerContext for WindowContext {}

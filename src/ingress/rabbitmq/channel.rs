@@ -1,4 +1,5 @@
-//! One subscription: a channel, its ledger, and what is read and acknowledged over it.
+//! One subscription: a channel with its ledger, the deliveries that are read from it, and their
+//! acknowledgements.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,30 +15,32 @@ use lapin::types::{FieldTable, ShortString};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use crate::broker::rabbitmq::{Fault, FaultKind, Live, from_amqp, look_for_queue, short_name, within};
+use crate::broker::rabbitmq::{
+    AmqpFault, FaultKind, LiveConnection, from_amqp, look_for_queue, short_name, within,
+};
 use crate::domain::{Flags, Header, HeaderValue, Message, Origin, Text, UnixMs, limits};
 use crate::ingress::Feed;
 use crate::ingress::{Delivery, Ledger};
 use crate::lifecycle::{Shutdown, tick};
 
-/// Most deliveries handed on at once.
-const BATCH: usize = 1000;
-/// How long a batch is gathered under load. RabbitMQ sends its messages one by one, and a batch of what has come while
-/// the last one found its place is of three or four: each then costs the store, and the broker its acknowledgement,
-/// almost what a batch of thirty does.
-const GATHER: Duration = Duration::from_millis(5);
-/// What comes so soon after a batch says that there is load.
-const NEAR: Duration = Duration::from_millis(1);
-/// How often a channel is looked at while its deliveries wait.
-const LOOK: Duration = Duration::from_millis(250);
-/// Where a quorum queue counts the deliveries of a message before this one.
+/// Most deliveries in one batch.
+const MAX_BATCH: usize = 1000;
+/// How long a batch is gathered under load. RabbitMQ sends its messages one by one, and a batch of those that
+/// came while the last one found its place has three or four. Each batch then costs the store, and the broker
+/// its acknowledgement, almost as much as a batch of thirty.
+const GATHER_TIME: Duration = Duration::from_millis(5);
+/// A message that comes within this time of a batch shows that there is load.
+const LOAD_GAP: Duration = Duration::from_millis(1);
+/// How often a channel is checked while its deliveries wait.
+const CHANNEL_CHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// Header in which a quorum queue counts the earlier deliveries of a message.
 const DELIVERY_COUNT: &str = "x-delivery-count";
-/// Headers that the queue itself adds, which no producer sent: they stay behind.
+/// Headers that the queue adds and no producer sent. They are removed.
 const BROKER_HEADERS: [&str; 2] = [DELIVERY_COUNT, "x-acquired-count"];
-/// Earlier deliveries that are worth a warning: half of what RabbitMQ 4 allows by default.
+/// Earlier deliveries that are worth a warning: half of RabbitMQ 4's default limit.
 const MANY_DELIVERIES: i64 = 10;
-/// The least `prefetch` with which anything is gathered: a queue that lends few would wait for us.
-const MANY: usize = 64;
+/// Smallest `prefetch` with which a batch is gathered: a queue that lends few messages would wait for us.
+const MIN_GATHER_PREFETCH: usize = 64;
 
 /// A channel on which a queue can be consumed.
 pub(super) struct Subscription {
@@ -45,89 +48,96 @@ pub(super) struct Subscription {
     queue: ShortString,
     prefetch: usize,
     ledger: Arc<Ledger>,
-    told_of_count: AtomicBool,
+    has_warned: AtomicBool,
 }
 
-/// Why reading ended in order.
+/// The reason why reading ended in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum ReadExit {
     /// The process drains.
     Drained,
-    /// The route's ingress is closed, for a while: what was not taken goes back.
+    /// The route's gate is closed for a while. Deliveries that were not taken go back.
     Paused,
-    /// What was taken was given up unresolved: it must be delivered again.
+    /// A delivery was given up unresolved, and must be delivered again.
     Abandoned,
 }
 
 impl Subscription {
     /// Opens a channel for a queue, which must be there.
-    pub(super) async fn open(live: &Live, queue: &str, prefetch: u16) -> Result<Self, Fault> {
+    pub(super) async fn open(live: &LiveConnection, queue: &str, prefetch: u16) -> Result<Self, AmqpFault> {
         let channel = live.channel().await?;
         look_for_queue(&channel, queue).await?;
         within("basic.qos", channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
-        let (queue, prefetch, told_of_count) = (short_name(queue)?, prefetch.into(), AtomicBool::new(false));
-        Ok(Self { channel, queue, prefetch, ledger: Ledger::new(), told_of_count })
+        let queue = short_name(queue)?;
+        let prefetch = prefetch.into();
+        let has_warned = AtomicBool::new(false);
+        Ok(Self { channel, queue, prefetch, ledger: Ledger::new(), has_warned })
     }
 
-    /// What was delivered and is not resolved.
+    /// The ledger of the deliveries that are not resolved.
     pub(super) fn ledger(&self) -> Arc<Ledger> {
         self.ledger.clone()
     }
 
     /// Starts the deliveries.
-    pub(super) async fn consume(&self, tag: &str) -> Result<lapin::Consumer, Fault> {
+    pub(super) async fn consume(&self, tag: &str) -> Result<lapin::Consumer, AmqpFault> {
         let tag = ShortString::try_new(tag).unwrap_or_default();
-        let (options, arguments) = (BasicConsumeOptions::default(), FieldTable::default());
+        let options = BasicConsumeOptions::default();
+        let arguments = FieldTable::default();
         within("basic.consume", self.channel.basic_consume(self.queue.clone(), tag, options, arguments)).await
     }
 
-    /// Reads until the process drains, what was delivered is to go back, or the channel is lost (`Err`),
-    /// acknowledging all the while. Being forced ends it too, in the middle of a batch if need be.
+    /// Reads and acknowledges until the process drains, the deliveries must go back, or the channel is lost
+    /// (`Err`). Forcing shutdown ends it too, even in the middle of a batch.
     pub(super) async fn read(
         &self,
         consumer: &mut lapin::Consumer,
         feed: &mut impl Feed,
         shutdown: &Shutdown,
-    ) -> Result<End, Fault> {
+    ) -> Result<ReadExit, AmqpFault> {
         tokio::select! {
             biased;
-            () = shutdown.forced() => Ok(End::Drained),
+            () = shutdown.forced() => Ok(ReadExit::Drained),
             end = self.acknowledge_all() => Ok(end),
             end = self.take_all(consumer, feed, shutdown) => end,
         }
     }
 
-    /// Takes what is there as a batch, one after another. Under load, what is not urgent is gathered for a moment;
-    /// where little comes, or something urgent does, nothing waits. What cannot be taken yet waits here, with its
-    /// channel: no delivery is spent on it unless the channel is lost or the wait is long.
+    /// Takes the deliveries that are there as a batch, one batch after another. Under load, deliveries that are
+    /// not urgent are gathered for a moment. In a trickle, or with something urgent, nothing waits. Deliveries
+    /// that cannot be taken yet wait here with their channel: none is delivered again unless the channel is
+    /// lost or the wait is long.
     async fn take_all(
         &self,
         consumer: &mut lapin::Consumer,
         feed: &mut impl Feed,
         shutdown: &Shutdown,
-    ) -> Result<End, Fault> {
-        let mut pace = Pace::new(self.prefetch);
+    ) -> Result<ReadExit, AmqpFault> {
+        let mut pace = ArrivalPace::new(self.prefetch);
         loop {
             let mut next = tokio::select! {
                 biased;
-                () = shutdown.draining() => return Ok(End::Drained),
+                () = shutdown.draining() => return Ok(ReadExit::Drained),
                 next = consumer.next() => Some(next),
-                () = feed.until_closed() => return Ok(End::Paused),
+                () = feed.until_closed() => return Ok(ReadExit::Paused),
             };
             if feed.had_time() && pace.is_gathering(Instant::now()) {
-                tokio::time::sleep(GATHER).await;
+                tokio::time::sleep(GATHER_TIME).await;
             }
             let mut batch = Vec::new();
             let mut end = None;
             while let Some(delivery) = next {
                 match delivery {
                     Some(Ok(delivery)) => batch.push(self.enter(delivery)),
-                    Some(Err(error)) => end = Some(Fault::from(error)),
+                    Some(Err(error)) => end = Some(AmqpFault::from(error)),
                     None => {
-                        end = Some(Fault::new(FaultKind::NotFound, "the broker has cancelled the consumer"));
+                        end = Some(AmqpFault::new(
+                            FaultKind::NotFound,
+                            "the broker has cancelled the consumer",
+                        ));
                     }
                 }
-                let full = end.is_some() || batch.len() == BATCH;
+                let full = end.is_some() || batch.len() == MAX_BATCH;
                 next = if full { None } else { consumer.next().now_or_never() };
             }
             pace.note(batch.len(), Instant::now());
@@ -135,8 +145,8 @@ impl Subscription {
                 tokio::select! {
                     biased;
                     () = feed.until_open() => {}
-                    () = shutdown.draining() => return Ok(End::Drained),
-                    () = feed.until_closed() => return Ok(End::Paused),
+                    () = shutdown.draining() => return Ok(ReadExit::Drained),
+                    () = feed.until_closed() => return Ok(ReadExit::Paused),
                     fault = self.lost() => return Err(fault),
                 }
                 batch = feed.take(batch).await;
@@ -147,18 +157,18 @@ impl Subscription {
         }
     }
 
-    /// Waits until the channel is known to be lost: nothing of it can be acknowledged any more.
-    async fn lost(&self) -> Fault {
+    /// Waits until the channel is known to be lost, so that nothing can be acknowledged on it.
+    async fn lost(&self) -> AmqpFault {
         while self.channel.status().connected() {
-            tick(LOOK).await;
+            tick(CHANNEL_CHECK_INTERVAL).await;
         }
-        Fault::new(FaultKind::Lost, "the channel was lost while its deliveries waited")
+        AmqpFault::new(FaultKind::Lost, "the channel was lost while its deliveries waited")
     }
 
     fn enter(&self, amqp: AmqpDelivery) -> Delivery {
         let receipt = self.ledger.enter(amqp.delivery_tag as i64);
         let (mut headers, properties) = from_amqp(&amqp.properties);
-        self.look_at_count(&headers);
+        self.warn_of_redeliveries(&headers);
         headers.retain(|header| !BROKER_HEADERS.contains(&header.name.as_str()));
         let too_deep = headers.iter().any(|h| h.value.depth() > limits::HEADER_DEPTH);
         let malformed = too_deep.then(|| {
@@ -182,12 +192,12 @@ impl Subscription {
         }
     }
 
-    /// Says once a subscription that the broker delivers a message for the tenth time or more: a quorum queue with a
-    /// delivery limit drops it, or dead-letters it, a few times later.
-    fn look_at_count(&self, headers: &[Header]) {
+    /// Warns once a subscription that the broker delivers a message for the tenth time or more. A quorum queue
+    /// with a delivery limit drops or dead-letters it a few deliveries later.
+    fn warn_of_redeliveries(&self, headers: &[Header]) {
         let count = headers.iter().find(|h| h.name.as_str() == DELIVERY_COUNT).and_then(|h| whole(&h.value));
         if let Some(count) = count.filter(|count| *count >= MANY_DELIVERIES)
-            && !self.told_of_count.swap(true, Ordering::Relaxed)
+            && !self.has_warned.swap(true, Ordering::Relaxed)
         {
             warn!(
                 queue = %self.queue, deliveries = count + 1,
@@ -196,28 +206,28 @@ impl Subscription {
         }
     }
 
-    /// Acknowledges whenever the resolved prefix has grown. Returns only once nothing more can be.
-    async fn acknowledge_all(&self) -> End {
+    /// Acknowledges whenever the resolved prefix has grown. Returns once a delivery is abandoned.
+    async fn acknowledge_all(&self) -> ReadExit {
         loop {
             self.ledger.advanced().await;
             self.acknowledge().await;
             if self.ledger.is_abandoned() {
-                return End::Abandoned;
+                return ReadExit::Abandoned;
             }
         }
     }
 
-    /// Acknowledges the resolved prefix. A channel that is lost is found out by reading: the broker will
-    /// deliver again what this does not reach it for.
+    /// Acknowledges the resolved prefix. Reading finds out that a channel is lost, and the broker then delivers
+    /// the unacknowledged messages again.
     async fn acknowledge(&self) {
-        if let Err(fault) = self.give_answers().await {
+        if let Err(fault) = self.send_answers().await {
             debug!(queue = %self.queue, %fault, "an acknowledgement was not sent");
         }
     }
 
-    /// Rejects what is to be rejected, one by one, then acknowledges the rest of the prefix at once: a tag
-    /// that was rejected is none that may be acknowledged.
-    async fn give_answers(&self) -> Result<(), Fault> {
+    /// Sends rejections one by one, then acknowledges the rest of the prefix at once. The acknowledged tag must
+    /// not be a rejected one.
+    async fn send_answers(&self) -> Result<(), AmqpFault> {
         let Some(released) = self.ledger.release() else { return Ok(()) };
         for tag in released.rejected {
             let reject = self.channel.basic_reject(tag as u64, BasicRejectOptions { requeue: false });
@@ -228,16 +238,20 @@ impl Subscription {
         within("basic.ack", ack).await
     }
 
-    /// Stops the deliveries, waits until all that was taken is resolved or given up, acknowledges, and closes;
-    /// when forced, acknowledges what is resolved and waits for nothing. What was delivered and not taken goes
-    /// back to the queue.
-    pub(super) async fn finish(self, consumer: lapin::Consumer, shutdown: &Shutdown) -> Result<(), Fault> {
+    /// Stops the deliveries, waits until every delivery that was taken is resolved or given up, acknowledges,
+    /// and closes the channel. If shutdown is forced, acknowledges the resolved prefix and waits for nothing.
+    /// Deliveries that were not taken go back to the queue.
+    pub(super) async fn finish(
+        self,
+        consumer: lapin::Consumer,
+        shutdown: &Shutdown,
+    ) -> Result<(), AmqpFault> {
         let in_order = async {
             let cancel = self.channel.basic_cancel(consumer.tag(), BasicCancelOptions::default());
             within("basic.cancel", cancel).await?;
             loop {
                 self.acknowledge().await;
-                if self.ledger.is_settled() {
+                if self.ledger.is_finished() {
                     return within("channel.close", self.channel.close(200, "done".into())).await;
                 }
                 tokio::select! {
@@ -251,35 +265,43 @@ impl Subscription {
             () = shutdown.forced() => {}
             drained = in_order => return drained,
         }
-        self.give_answers().await
+        self.send_answers().await
     }
 }
 
-/// Whether messages come so fast that they are worth gathering.
-struct Pace {
+/// The pace of arrivals, which decides whether gathering pays.
+struct ArrivalPace {
     prefetch: usize,
-    /// How many the last batch held, and when it was complete.
-    last: Option<(usize, Instant)>,
+    /// The last batch.
+    last: Option<LastBatch>,
 }
 
-impl Pace {
+struct LastBatch {
+    messages: usize,
+    completed: Instant,
+}
+
+impl ArrivalPace {
     fn new(prefetch: usize) -> Self {
         Self { prefetch, last: None }
     }
 
-    /// A first message has come: whether it followed the batch before it closely, and that one was so small that what
-    /// comes within [`GATHER`] is less than the queue lends.
+    /// Reports, when a first message has come, whether to gather more: the message followed the last batch
+    /// closely, and that batch was so small that the messages of one [`GATHER_TIME`] are fewer than the queue
+    /// lends.
     fn is_gathering(&self, now: Instant) -> bool {
-        let near = |&(messages, at): &(usize, Instant)| messages * 4 <= self.prefetch && now - at < NEAR;
-        self.prefetch >= MANY && self.last.as_ref().is_some_and(near)
+        let Some(last) = &self.last else { return false };
+        self.prefetch >= MIN_GATHER_PREFETCH
+            && last.messages * 4 <= self.prefetch
+            && now - last.completed < LOAD_GAP
     }
 
     fn note(&mut self, messages: usize, now: Instant) {
-        self.last = Some((messages, now));
+        self.last = Some(LastBatch { messages, completed: now });
     }
 }
 
-/// A whole number, of whatever width.
+/// The value of an integer of any width.
 fn whole(value: &HeaderValue) -> Option<i64> {
     match value {
         HeaderValue::I8(n) => Some((*n).into()),
@@ -293,7 +315,7 @@ fn whole(value: &HeaderValue) -> Option<i64> {
     }
 }
 
-/// The end of the second that a message says it was produced in.
+/// The end of the second in which a message says it was produced.
 fn produced(seconds: u64) -> Option<UnixMs> {
     i64::try_from(seconds).ok()?.checked_mul(1000)?.checked_add(999).map(UnixMs)
 }
@@ -304,16 +326,17 @@ mod tests {
 
     #[test]
     fn only_what_comes_fast_and_not_too_fast_is_gathered() {
-        let (mut pace, start) = (Pace::new(500), Instant::now());
+        let mut pace = ArrivalPace::new(500);
+        let start = Instant::now();
         assert!(!pace.is_gathering(start), "nothing came before");
         pace.note(3, start);
-        assert!(pace.is_gathering(start + NEAR / 2));
-        assert!(!pace.is_gathering(start + NEAR), "a trickle");
+        assert!(pace.is_gathering(start + LOAD_GAP / 2));
+        assert!(!pace.is_gathering(start + LOAD_GAP), "a trickle");
         pace.note(125, start);
         assert!(pace.is_gathering(start));
         pace.note(126, start);
         assert!(!pace.is_gathering(start), "four times as many are all that the queue lends");
-        let mut few = Pace::new(MANY - 1);
+        let mut few = ArrivalPace::new(MIN_GATHER_PREFETCH - 1);
         few.note(1, start);
         assert!(!few.is_gathering(start));
     }

@@ -1,20 +1,25 @@
-//! What an exchange routes from now on, for who measures: a queue of its own, exclusive, which goes with its
-//! connection. The other queues get what they would have got.
+//! Reads the messages that an exchange routes from now on, for measurements, through an exclusive queue of its
+//! own that goes with its connection. The other queues get the same messages as without it.
 
 use futures_util::StreamExt;
 use lapin::options::{BasicConsumeOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable, LongString};
 
-use crate::broker::rabbitmq::{Fault, FaultKind, Live, look_for_exchange, short_name, within};
+use crate::broker::rabbitmq::{AmqpFault, FaultKind, LiveConnection, look_for_exchange, short_name, within};
 use crate::domain::Clock;
 
-/// A queue that is bound to an exchange, and read.
-pub struct Tail(lapin::Consumer);
+/// The consumer of a queue that is bound to an exchange.
+pub struct ExchangeTail(lapin::Consumer);
 
-impl Tail {
-    /// Declares the queue and binds it with this routing key; to an exchange that goes by headers, with this
-    /// header, whatever its value. Its exchange must give each message to all queues that ask for it.
-    pub async fn open(live: &Live, exchange: &str, key: &str, header: &str) -> Result<Self, Fault> {
+impl ExchangeTail {
+    /// Declares the queue and binds it with a routing key. To a headers exchange it is bound with `header`,
+    /// whatever its value. The exchange must give each message to all queues that ask for it.
+    pub async fn open(
+        live: &LiveConnection,
+        exchange: &str,
+        key: &str,
+        header: &str,
+    ) -> Result<Self, AmqpFault> {
         let channel = live.channel().await?;
         look_for_exchange(&channel, exchange).await?;
         let options = QueueDeclareOptions { exclusive: true, auto_delete: true, ..Default::default() };
@@ -23,9 +28,10 @@ impl Tail {
         let queue = within("queue.declare", channel.queue_declare("".into(), options, arguments)).await?;
         let mut matches = FieldTable::default();
         matches.insert("x-match".into(), AMQPValue::LongString("all".into()));
-        // Nothing: any value.
+        // The absence of a value matches any value.
         matches.insert(short_name(header)?, AMQPValue::Void);
-        let (exchange, key) = (short_name(exchange)?, short_name(key)?);
+        let exchange = short_name(exchange)?;
+        let key = short_name(key)?;
         let bound =
             channel.queue_bind(queue.name().clone(), exchange, key, QueueBindOptions::default(), matches);
         within("queue.bind", bound).await?;
@@ -34,21 +40,21 @@ impl Tail {
         Ok(Self(within("basic.consume", consumer).await?))
     }
 
-    /// Reads until it is lost, and says why. `each` takes the value of the named header of each message that has
-    /// it, and when it was received (wall clock, microseconds).
-    pub async fn read(&mut self, clock: Clock, header: &str, mut each: impl FnMut(&[u8], i64)) -> Fault {
+    /// Reads until the subscription is lost, and returns the reason. `each` takes the named header's value of
+    /// each message that has it, and the time of receipt (wall clock, microseconds).
+    pub async fn read(&mut self, clock: Clock, header: &str, mut each: impl FnMut(&[u8], i64)) -> AmqpFault {
         while let Some(delivery) = self.0.next().await {
             let at_us = clock.wall_us();
             let delivery = match delivery {
                 Ok(delivery) => delivery,
-                Err(error) => return Fault::from(error),
+                Err(error) => return AmqpFault::from(error),
             };
             let headers = delivery.properties.headers().as_ref();
             if let Some(value) = headers.and_then(|headers| headers.inner().get(header)).and_then(text) {
                 each(value, at_us);
             }
         }
-        Fault::new(FaultKind::Lost, "the broker has ended the subscription")
+        AmqpFault::new(FaultKind::Lost, "the broker has ended the subscription")
     }
 }
 

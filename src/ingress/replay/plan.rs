@@ -1,94 +1,95 @@
-//! What a partition's records come to: which of them the store should hold and does not, and which commands
-//! it has missed. Pure.
+//! The plan of a replay: which messages of a partition's records the store should hold and does not, and which
+//! commands it has missed. Pure.
 //!
-//! A name is followed through the partition as the store would have followed it, by the records' own times:
-//! what was cancelled is not stored to be cancelled again, what was moved is stored at its last moment. Only
-//! the last message of a name keeps it; an earlier one that fell due long ago goes out without, for it must
-//! not take the name from whatever came since.
+//! The planner follows each name through the partition as the store would have followed it, by the records' own
+//! times: a cancelled message is not stored to be cancelled again, a rescheduled one is stored at its last due
+//! time. Only the last message of a name keeps the name. An earlier message that fell due long ago is stored
+//! without it, so that it cannot take the name from a later one.
 
 use std::collections::HashMap;
 
-use super::again::{Again, Asks};
-use super::known::{Known, name_hash};
+use super::judge::{JudgedRecord, RecordRequest};
+use super::stored::{StoredRecords, name_hash};
 use crate::domain::route::DelayFrom;
-use crate::domain::{KafkaPosition, OnDuplicate, Policy, UnixMs};
+use crate::domain::{OnDuplicate, Policy, UnixMs};
 use crate::store::ScannedState;
 
-/// Which records count.
+/// The records that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
-    /// When the replay was begun.
+pub struct ReplayBounds {
+    /// The time at which the replay began.
     pub now: UnixMs,
-    /// Records with a later timestamp are not stored again, nor are their commands; what they say of others
-    /// is believed.
+    /// Records with a later timestamp are not stored again, and their commands are not carried out. Their
+    /// effect on other records counts.
     pub until: Option<UnixMs>,
-    /// What was due and came before this is left out.
+    /// Messages that came and fell due before this are left out.
     pub due_after: UnixMs,
 }
 
-/// What is to be done with one record.
+/// The action for one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// It is a message that the store should hold.
+pub enum ReplayStep {
+    /// Store the message: the store should hold it.
     Store {
-        /// Its moment.
+        /// Its due time.
         due: UnixMs,
-        /// Whether it has its name.
+        /// Store it with its name.
         named: bool,
-        /// The position of one of its name that it is to take the place of.
+        /// Offset of the stored message of the same name that it replaces.
         instead_of: Option<i64>,
     },
-    /// The message of its name that was read at this offset is cancelled.
+    /// Cancel the message of this name that was read at an offset.
     Cancel {
         /// That offset.
         of: i64,
     },
-    /// The same, moved to another moment.
+    /// Reschedule the message of this name that was read at an offset.
     Reschedule {
         /// That offset.
         of: i64,
-        /// The moment.
+        /// The new due time.
         due: UnixMs,
     },
-    /// It is invalid and kept as a dead letter.
-    Bury,
+    /// Keep the invalid message as a dead letter.
+    DeadLetter,
 }
 
-/// How many records come to what. Each counts once.
+/// Numbers of records by their result. Each record counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Records that were looked at.
+pub struct ReplayTally {
+    /// Records that were read.
     pub read: u64,
-    /// Messages to be stored, those that are due already included.
+    /// Messages to be stored, including those that are due already.
     pub stored: u64,
-    /// Of these: due already, so that they leave at once.
+    /// Messages to be stored that are due already, and leave at once.
     pub overdue: u64,
     /// Messages to be cancelled in the store.
     pub cancelled: u64,
-    /// Messages to be moved in the store.
+    /// Messages to be rescheduled in the store.
     pub rescheduled: u64,
-    /// Invalid ones to be kept as dead letters.
+    /// Invalid messages to be kept as dead letters.
     pub dead: u64,
-    /// The store has them: waiting, in flight or dead.
+    /// Messages that the store has: waiting, in flight or dead.
     pub there: u64,
-    /// Cancelled, replaced or repeated later in the topic; commands whose message is here or gone.
+    /// Messages that were cancelled, replaced or repeated later in the topic, and commands whose message is
+    /// planned or gone.
     pub settled: u64,
-    /// Due before `due_after`.
+    /// Messages that fell due before `due_after`.
     pub before: u64,
-    /// Later than `until`.
+    /// Records later than `until`.
     pub later: u64,
-    /// Without a delay, or invalid and not kept: they never were in the store.
+    /// Messages without a delay, and invalid ones that are not kept: they never were in the store.
     pub passing: u64,
 }
 
-impl Tally {
-    /// Steps that there are to do.
+impl ReplayTally {
+    /// The number of steps to carry out.
     pub fn steps(&self) -> u64 {
         self.stored + self.cancelled + self.rescheduled + self.dead
     }
 }
 
-impl std::ops::AddAssign for Tally {
+impl std::ops::AddAssign for ReplayTally {
     fn add_assign(&mut self, more: Self) {
         self.read += more.read;
         self.stored += more.stored;
@@ -104,9 +105,9 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
-/// Why nothing is done with a record.
+/// The reason why a record has no step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
+enum SkipReason {
     There,
     Before,
     Later,
@@ -115,115 +116,125 @@ enum Why {
 
 /// The last message of a name.
 #[derive(Clone, Copy, Debug)]
-struct Last {
+struct LatestOfName {
     offset: i64,
-    /// By what its records say.
+    /// Due time by its records.
     due: UnixMs,
-    /// By what the store says, if it has it.
+    /// Due time in the store, if the store has it.
     there: Option<UnixMs>,
 }
 
-/// Follows one partition's records, in order.
-pub struct Planner<'a> {
-    bounds: Bounds,
+/// Follows the records of one partition, in order.
+pub struct ReplayPlanner<'a> {
+    bounds: ReplayBounds,
     on_duplicate: OnDuplicate,
     dedupe_ms: i64,
-    /// Whether a record's due time is the very one that the store was given: it is not where the moment of
-    /// arrival counted, which nobody wrote down.
+    /// A record's due time equals the one that the store was given. This does not hold where delays count from
+    /// the arrival, which nobody wrote down.
     exact: bool,
-    known: &'a Known,
-    names: HashMap<u128, Last>,
-    steps: HashMap<i64, Planned>,
-    /// The highest time of a record so far.
+    stored: &'a StoredRecords,
+    names: HashMap<u128, LatestOfName>,
+    steps: HashMap<i64, PlannedStep>,
+    /// The latest timestamp of a record so far.
     clock: UnixMs,
-    tally: Tally,
+    tally: ReplayTally,
     named: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Planned {
-    step: Step,
+struct PlannedStep {
+    step: ReplayStep,
     at: Option<UnixMs>,
 }
 
-/// What is to be done with one partition's records.
+/// The steps for one partition's records.
 #[derive(Debug)]
-pub struct Plan {
-    bounds: Bounds,
-    /// Of those with names; the others are judged one by one.
-    steps: HashMap<i64, Step>,
-    /// What it comes to.
-    pub tally: Tally,
+pub struct ReplayPlan {
+    bounds: ReplayBounds,
+    /// Steps of records with names. Records without a name are judged one by one.
+    steps: HashMap<i64, ReplayStep>,
+    /// Numbers of records by their result.
+    pub tally: ReplayTally,
 }
 
-impl<'a> Planner<'a> {
-    /// Begins with the messages that the store holds from before the records: those of the partition of `first`, below
-    /// its offset.
-    pub fn new(bounds: Bounds, policy: &Policy, known: &'a Known, first: KafkaPosition) -> Self {
-        let before = known.of(first.partition).iter().filter(|mark| {
-            mark.name != 0 && mark.offset < first.offset && mark.standing != ScannedState::Ended
+impl<'a> ReplayPlanner<'a> {
+    /// A planner for one partition. Begins with the messages that the store holds from offsets below `from`.
+    pub fn new(
+        bounds: ReplayBounds,
+        policy: &Policy,
+        stored: &'a StoredRecords,
+        partition: i32,
+        from: i64,
+    ) -> Self {
+        let before = stored.of(partition).iter().filter(|stored| {
+            stored.name != 0 && stored.offset < from && stored.standing != ScannedState::Ended
         });
-        let names = before
-            .map(|mark| (mark.name, Last { offset: mark.offset, due: mark.due, there: Some(mark.due) }));
+        let names = before.map(|stored| {
+            (stored.name, LatestOfName { offset: stored.offset, due: stored.due, there: Some(stored.due) })
+        });
         Self {
             bounds,
             on_duplicate: policy.on_duplicate,
             dedupe_ms: policy.dedupe_ms,
             exact: policy.delay_from == DelayFrom::Produced,
-            known,
+            stored,
             names: names.collect(),
             steps: HashMap::new(),
             clock: UnixMs(i64::MIN),
-            tally: Tally::default(),
+            tally: ReplayTally::default(),
             named: 0,
         }
     }
 
-    /// The next record.
-    pub fn take(&mut self, record: &Again) {
+    /// Takes the next record.
+    pub fn take(&mut self, record: &JudgedRecord) {
         self.tally.read += 1;
         self.clock = self.clock.max(record.at.unwrap_or(self.bounds.now));
-        let (name, due) = match &record.asks {
-            Asks::Delayed { id: Some(id), due } | Asks::Reschedule { id, due } => (id, Some(*due)),
-            Asks::Cancel { id } => (id, None),
+        let (name, due) = match &record.request {
+            RecordRequest::Delayed { id: Some(id), due } | RecordRequest::Reschedule { id, due } => {
+                (id, Some(*due))
+            }
+            RecordRequest::Cancel { id } => (id, None),
             _ => return self.nameless(record),
         };
         let name = name_hash(name.as_str());
         self.named += 1;
-        match (due, &record.asks) {
+        match (due, &record.request) {
             (None, _) => self.cancel(name, record),
-            (Some(due), Asks::Reschedule { .. }) => self.reschedule(name, due, record),
+            (Some(due), RecordRequest::Reschedule { .. }) => self.reschedule(name, due, record),
             (Some(due), _) => self.store(name, due, record),
         }
     }
 
-    fn nameless(&mut self, record: &Again) {
+    fn nameless(&mut self, record: &JudgedRecord) {
         let tally = &mut self.tally;
-        match judge(record, &self.bounds, self.known) {
-            Ok(Step::Bury) => tally.dead += 1,
+        match judge(record, &self.bounds, self.stored) {
+            Ok(ReplayStep::DeadLetter) => tally.dead += 1,
             Ok(_) => {
                 tally.stored += 1;
-                tally.overdue +=
-                    u64::from(matches!(record.asks, Asks::Delayed { due, .. } if due <= self.bounds.now));
+                tally.overdue += u64::from(
+                    matches!(record.request, RecordRequest::Delayed { due, .. } if due <= self.bounds.now),
+                );
             }
-            Err(Why::There) => tally.there += 1,
-            Err(Why::Before) => tally.before += 1,
-            Err(Why::Later) => tally.later += 1,
-            Err(Why::Passing) => tally.passing += 1,
+            Err(SkipReason::There) => tally.there += 1,
+            Err(SkipReason::Before) => tally.before += 1,
+            Err(SkipReason::Later) => tally.later += 1,
+            Err(SkipReason::Passing) => tally.passing += 1,
         }
     }
 
-    fn store(&mut self, name: u128, due: UnixMs, record: &Again) {
+    fn store(&mut self, name: u128, due: UnixMs, record: &JudgedRecord) {
         let last = self.names.get(&name).copied();
-        if let Some(mark) = self.known.find(record.position, record.content) {
+        if let Some(stored) = self.stored.find(record.position, record.content) {
             self.tally.there += 1;
             self.named -= 1;
-            if mark.standing == ScannedState::Ended {
+            if stored.standing == ScannedState::Ended {
                 return;
             }
-            // The store gave it the name: it is the one message of that name by now.
-            self.forget(last.filter(|last| last.due > self.clock));
-            self.names.insert(name, Last { offset: record.position.offset, due, there: Some(mark.due) });
+            // The store gave it the name, so by now it is the one message of that name.
+            self.drop_step(last.filter(|last| last.due > self.clock));
+            self.names
+                .insert(name, LatestOfName { offset: record.position.offset, due, there: Some(stored.due) });
             return;
         }
         let mut instead_of = None;
@@ -232,140 +243,145 @@ impl<'a> Planner<'a> {
             match self.on_duplicate {
                 OnDuplicate::Keep if waits => return,
                 OnDuplicate::Replace if waits => {
-                    self.forget(Some(last));
+                    self.drop_step(Some(last));
                     instead_of = last.there.map(|_| last.offset);
                 }
                 _ if self.dedupe_ms > 0 && self.clock.since(last.due) < self.dedupe_ms => return,
                 _ => {}
             }
         }
-        self.plan(record, Step::Store { due, named: true, instead_of });
-        self.names.insert(name, Last { offset: record.position.offset, due, there: None });
+        self.plan(record, ReplayStep::Store { due, named: true, instead_of });
+        self.names.insert(name, LatestOfName { offset: record.position.offset, due, there: None });
     }
 
-    /// A cancel that came too late is obeyed all the same: nobody waits for what was called off.
-    fn cancel(&mut self, name: u128, record: &Again) {
+    /// Plans a cancel. A cancel that came too late counts all the same: nobody waits for a message that was
+    /// called off.
+    fn cancel(&mut self, name: u128, record: &JudgedRecord) {
         let last = self.names.remove(&name);
-        self.forget(last);
-        if let Some(Last { offset, there: Some(_), .. }) = last {
-            self.plan(record, Step::Cancel { of: offset });
+        self.drop_step(last);
+        if let Some(LatestOfName { offset, there: Some(_), .. }) = last {
+            self.plan(record, ReplayStep::Cancel { of: offset });
         }
     }
 
-    fn reschedule(&mut self, name: u128, due: UnixMs, record: &Again) {
+    fn reschedule(&mut self, name: u128, due: UnixMs, record: &JudgedRecord) {
         let Some(last) = self.names.get(&name).copied().filter(|last| last.due > self.clock) else {
-            // As it was then: the command becomes a message.
+            // The command becomes a message, as it did then.
             return self.store(name, due, record);
         };
-        let own = self.known.find(record.position, record.content);
-        let own = own.filter(|mark| mark.standing != ScannedState::Ended).map(|_| record.position.offset);
-        let mut moved = Last { due, ..last };
+        let own = self.stored.find(record.position, record.content);
+        let own = own.filter(|stored| stored.standing != ScannedState::Ended).map(|_| record.position.offset);
+        let mut moved = LatestOfName { due, ..last };
         match last.there {
             None => {
-                if let Some(Planned { step: Step::Store { due: at, instead_of, .. }, .. }) =
+                if let Some(PlannedStep { step: ReplayStep::Store { due: at, instead_of, .. }, .. }) =
                     self.steps.get_mut(&last.offset)
                 {
                     *at = due;
-                    // The store had lost the message by then, and took the command for one.
+                    // The store had lost the message by then, and took the command for a message.
                     *instead_of = instead_of.or(own);
                 }
             }
             Some(there) if !self.is_unmoved(there, last.due, due) => {}
             Some(_) => {
-                self.plan(record, Step::Reschedule { of: last.offset, due });
+                self.plan(record, ReplayStep::Reschedule { of: last.offset, due });
                 moved.there = Some(due);
             }
         }
         self.names.insert(name, moved);
     }
 
-    /// Whether the store has yet to hear of a command: it has the moment from before, not the commanded one
-    /// nor one that somebody gave it since.
+    /// Reports whether the store has yet to hear of a command: it has the due time from before, neither the
+    /// commanded one nor one that somebody gave it since.
     fn is_unmoved(&self, there: UnixMs, before: UnixMs, commanded: UnixMs) -> bool {
         let to = |at: UnixMs| there.since(at).abs();
         if self.exact { there == before } else { to(before) < to(commanded) }
     }
 
-    /// What was to be stored is not.
-    fn forget(&mut self, last: Option<Last>) {
-        if let Some(Last { offset, there: None, .. }) = last {
+    /// Drops the step of a message that is to be stored.
+    fn drop_step(&mut self, last: Option<LatestOfName>) {
+        if let Some(LatestOfName { offset, there: None, .. }) = last {
             self.steps.remove(&offset);
         }
     }
 
-    fn plan(&mut self, record: &Again, step: Step) {
-        self.steps.insert(record.position.offset, Planned { step, at: record.at });
+    fn plan(&mut self, record: &JudgedRecord, step: ReplayStep) {
+        self.steps.insert(record.position.offset, PlannedStep { step, at: record.at });
     }
 
-    /// What it comes to.
-    pub fn finish(self) -> Plan {
+    /// Ends the plan.
+    pub fn finish(self) -> ReplayPlan {
         let Self { bounds, steps: planned, mut tally, named, .. } = self;
         tally.settled = named - planned.len() as u64;
         let mut steps = HashMap::with_capacity(planned.len());
-        for (offset, Planned { mut step, at }) in planned {
+        for (offset, PlannedStep { mut step, at }) in planned {
             if is_later(at, &bounds) {
                 tally.later += 1;
                 continue;
             }
             match &mut step {
-                Step::Store { due, .. } if is_before(*due, at, &bounds) => {
+                ReplayStep::Store { due, .. } if is_before(*due, at, &bounds) => {
                     tally.before += 1;
                     continue;
                 }
-                Step::Store { due, named, .. } => {
-                    // One that leaves at once has no use for its name, and later ones may want it.
+                ReplayStep::Store { due, named, .. } => {
+                    // A message that leaves at once has no use for its name, and a later one may need it.
                     *named = *due > bounds.now;
                     tally.stored += 1;
                     tally.overdue += u64::from(!*named);
                 }
-                Step::Cancel { .. } => tally.cancelled += 1,
-                Step::Reschedule { .. } => tally.rescheduled += 1,
-                Step::Bury => tally.dead += 1,
+                ReplayStep::Cancel { .. } => tally.cancelled += 1,
+                ReplayStep::Reschedule { .. } => tally.rescheduled += 1,
+                ReplayStep::DeadLetter => tally.dead += 1,
             }
             steps.insert(offset, step);
         }
         steps.shrink_to_fit();
-        Plan { bounds, steps, tally }
+        ReplayPlan { bounds, steps, tally }
     }
 }
 
-impl Plan {
-    /// What is to be done with a record of the partition.
-    pub fn step(&self, record: &Again, known: &Known) -> Option<Step> {
-        match &record.asks {
-            Asks::Delayed { id: Some(_), .. } | Asks::Cancel { .. } | Asks::Reschedule { .. } => {
-                self.steps.get(&record.position.offset).copied()
-            }
-            _ => judge(record, &self.bounds, known).ok(),
+impl ReplayPlan {
+    /// The step for a record of the partition.
+    pub fn step(&self, record: &JudgedRecord, stored: &StoredRecords) -> Option<ReplayStep> {
+        match &record.request {
+            RecordRequest::Delayed { id: Some(_), .. }
+            | RecordRequest::Cancel { .. }
+            | RecordRequest::Reschedule { .. } => self.steps.get(&record.position.offset).copied(),
+            _ => judge(record, &self.bounds, stored).ok(),
         }
     }
 }
 
-/// A record without a name, by itself.
-fn judge(record: &Again, bounds: &Bounds, known: &Known) -> Result<Step, Why> {
-    let step = match &record.asks {
-        Asks::Delayed { due, .. } => Step::Store { due: *due, named: false, instead_of: None },
-        Asks::Invalid { kept: true, .. } => Step::Bury,
-        _ => return Err(Why::Passing),
+/// Judges a record without a name by itself.
+fn judge(
+    record: &JudgedRecord,
+    bounds: &ReplayBounds,
+    stored: &StoredRecords,
+) -> Result<ReplayStep, SkipReason> {
+    let step = match &record.request {
+        RecordRequest::Delayed { due, .. } => ReplayStep::Store { due: *due, named: false, instead_of: None },
+        RecordRequest::Invalid { kept: true, .. } => ReplayStep::DeadLetter,
+        _ => return Err(SkipReason::Passing),
     };
-    if known.find(record.position, record.content).is_some() {
-        return Err(Why::There);
+    if stored.find(record.position, record.content).is_some() {
+        return Err(SkipReason::There);
     }
     if is_later(record.at, bounds) {
-        return Err(Why::Later);
+        return Err(SkipReason::Later);
     }
     match step {
-        Step::Store { due, .. } if is_before(due, record.at, bounds) => Err(Why::Before),
+        ReplayStep::Store { due, .. } if is_before(due, record.at, bounds) => Err(SkipReason::Before),
         step => Ok(step),
     }
 }
 
-fn is_later(at: Option<UnixMs>, bounds: &Bounds) -> bool {
+fn is_later(at: Option<UnixMs>, bounds: &ReplayBounds) -> bool {
     bounds.until.is_some_and(|until| at.is_some_and(|at| at > until))
 }
 
-/// What was due before it came fell due when it came.
-fn is_before(due: UnixMs, at: Option<UnixMs>, bounds: &Bounds) -> bool {
+/// Reports whether a message came and fell due before `due_after`.
+fn is_before(due: UnixMs, at: Option<UnixMs>, bounds: &ReplayBounds) -> bool {
     at.map_or(due, |at| at.max(due)) < bounds.due_after
 }
 

@@ -226,7 +226,7 @@ async fn what_passes_through_waits_in_order_for_a_missing_target() {
         await_metric(&relay, "ingress_paused", &paused, 1).await;
     }
     let log = relay.log();
-    let told = log.matches("a target does not take what passes through; its source waits").count();
+    let told = log.matches("a target does not take passing messages; its source waits").count();
     assert_eq!(told, 2, "once a route: {log}");
     let other = "others | passes".to_owned();
     fixture.send(&paths[2], &[(plain(Side::Kafka, &other), now_ms())]).await;

@@ -84,7 +84,7 @@ async fn an_unroutable_passing_message_is_treated_by_on_refused_and_stops_nobody
     // The source that waits says so, by metric, by log and in the API.
     let paused = [("route", wait.route.as_str()), ("reason", "target")];
     await_metric(&relay, "ingress_paused", &paused, 1).await;
-    await_log(&relay, "a target does not take what passes through; its source waits").await;
+    await_log(&relay, "a target does not take passing messages; its source waits").await;
     let (_, body) = relay.get(&format!("/api/v1/routes/{}", wait.route)).await.expect("a route");
     assert!(body.contains("\"paused\":[\"target\"]"), "{body}");
     assert!(!fixture.arrived().contains_key(&case(wait, "passing")), "the order stands");
@@ -98,7 +98,7 @@ async fn an_unroutable_passing_message_is_treated_by_on_refused_and_stops_nobody
     fixture.await_cases(&[case(retry, "bad"), case(wait, "bad")]).await;
     fixture.await_cases(&["passing", "delayed"].map(|what| case(wait, what))).await;
     await_metric(&relay, "ingress_paused", &paused, 0).await;
-    await_log(&relay, "a source waits for its target no longer").await;
+    await_log(&relay, "a source no longer waits for its target").await;
     let order = fixture.order_at(&wait.target);
     assert_eq!(order[..2], [case(wait, "bad"), case(wait, "passing")], "{order:?}");
     let arrived = fixture.arrived();

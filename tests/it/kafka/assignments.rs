@@ -32,7 +32,7 @@ async fn a_partition_that_was_paused_when_it_was_taken_away_is_read_when_it_come
     let budget = Arc::new(ReadBudget::new(30_000));
     let first = IngressFixture::start_within(kafka, &group, &[&topic], &memory, &budget);
     eventually("both windows are full", async || {
-        let held = budget.held();
+        let held = budget.used();
         if held >= 14_000 { Ok(()) } else { Err(held) }
     })
     .await;
@@ -80,17 +80,17 @@ async fn a_hundred_partitions_that_wait_share_one_budget_and_leave_some_of_it_to
     let budget = Arc::new(ReadBudget::new(most));
     let reader = IngressFixture::start_within(kafka, &names::unique("g"), &[&many, &quick], &memory, &budget);
     eventually("the budget is used up", async || {
-        let held = budget.held();
+        let held = budget.used();
         if held >= most * 3 / 4 { Ok(()) } else { Err(held) }
     })
     .await;
     produce(kafka, &quick, "q", 0..20);
     memory.has("q", 20).await;
-    assert!(budget.held() <= most + 101 * one, "{} are held", budget.held());
+    assert!(budget.used() <= most + 101 * one, "{} are held", budget.used());
     memory.release();
     memory.has("m", 20_000).await;
     reader.stop().await;
-    assert_eq!(budget.held(), 0);
+    assert_eq!(budget.used(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -116,7 +116,7 @@ async fn records_deleted_before_they_were_read_are_told_and_counted() {
     })
     .await;
     eventually("the window is full", async || {
-        let held = budget.held();
+        let held = budget.used();
         if held >= 5_000 { Ok(()) } else { Err(held) }
     })
     .await;

@@ -14,7 +14,7 @@ use postdate::domain::{
 };
 use postdate::egress::kafka::KafkaLanes;
 use postdate::egress::{Batch, Lane, Publication, Verdicts};
-use postdate::ingress::kafka::Surroundings;
+use postdate::ingress::kafka::KafkaDependencies;
 use postdate::ingress::{Delivery, Feed, READ_BYTES, ReadBudget, Receipt, Sink};
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
 use postdate::telemetry::{Metrics, RouteMetrics};
@@ -214,7 +214,7 @@ impl IngressFixture {
         let readiness = Readiness::default();
         let mut registry = prometheus_client::registry::Registry::default();
         let metrics = Metrics::new(&mut registry, routes.iter().map(|r| r.name.clone()));
-        let surroundings = Surroundings {
+        let surroundings = KafkaDependencies {
             sink: sink.clone(),
             metrics: metrics.clone(),
             budget: budget.clone(),

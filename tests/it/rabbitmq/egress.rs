@@ -295,11 +295,11 @@ async fn a_check_names_what_is_missing() {
     server.declare_queue(&there, QueueKind::Quorum).await;
     let fixture = RabbitmqFixture::new(server);
     let things = vec![
-        postdate::broker::rabbitmq::Thing::Queue(there.clone()),
-        postdate::broker::rabbitmq::Thing::Queue(missing.clone()),
-        postdate::broker::rabbitmq::Thing::Exchange(String::new()),
-        postdate::broker::rabbitmq::Thing::Exchange("amq.topic".to_owned()),
-        postdate::broker::rabbitmq::Thing::Exchange(missing.clone()),
+        postdate::broker::rabbitmq::QueueOrExchange::Queue(there.clone()),
+        postdate::broker::rabbitmq::QueueOrExchange::Queue(missing.clone()),
+        postdate::broker::rabbitmq::QueueOrExchange::Exchange(String::new()),
+        postdate::broker::rabbitmq::QueueOrExchange::Exchange("amq.topic".to_owned()),
+        postdate::broker::rabbitmq::QueueOrExchange::Exchange(missing.clone()),
     ];
     let found = fixture.broker.look_for(things, PATIENCE).await.expect("it answers");
     let wrong: Vec<_> =

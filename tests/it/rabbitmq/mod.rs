@@ -68,14 +68,14 @@ impl RabbitmqFixture {
             queues.iter().enumerate().map(|(n, queue)| route(&format!("r{n}"), queue, prefetch)).collect();
         let mut registry = Registry::default();
         let metrics = Metrics::new(&mut registry, routes.iter().map(|route| route.name.clone()));
-        let surroundings = postdate::ingress::rabbitmq::Surroundings {
+        let dependencies = postdate::ingress::rabbitmq::RabbitmqDependencies {
             sink: Arc::new(sink.clone()),
             metrics: &metrics,
-            parts: &postdate::ingress::ReadParts::of(&routes),
+            allocation: &postdate::ingress::ReadAllocation::of(&routes),
             tasks: &self.tasks,
             shutdown: &self.shutdown,
         };
-        postdate::ingress::rabbitmq::start(&self.broker, &routes, &surroundings);
+        postdate::ingress::rabbitmq::start(&self.broker, &routes, &dependencies);
         registry
     }
 

@@ -48,7 +48,7 @@ const WORDS: &[Words] = &[
         begin: &[
             "kafka cannot be reached, waiting",
             "kafka consumer is given nothing to read, waiting",
-            "kafka consumer starts anew",
+            "kafka consumer restarts",
             "starting another",
         ],
         end: &["kafka is reached again", "kafka consumer reads its partitions again"],

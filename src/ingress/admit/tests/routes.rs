@@ -1,4 +1,4 @@
-//! What a route may say differently: the headers' names, the targets.
+//! Admission on routes with other header names, or with other targets.
 
 use super::*;
 
@@ -27,7 +27,8 @@ fn a_route_can_rename_the_headers() {
             due: ARRIVAL.plus(5),
             id: Some("7".into()),
             target: topic("orders.retry"),
-            // `x-delay` is anybody's header here; `x-delay-id` is set on the way out all the same.
+            // `x-delay` is an ordinary header on this route. Postdate still sets `x-delay-id` when it
+            // publishes.
             message: without(&message, &["Delay-MS", "Job", "To", "x-delay-id"]),
         };
         assert_eq!(admit_now(&message, &route), expected);

@@ -1,4 +1,4 @@
-//! What a delay counts from, and how far ahead it may lie.
+//! The base of a delay, and the limit of a due time.
 
 use super::*;
 
@@ -34,7 +34,7 @@ fn a_delay_counts_from_when_it_was_produced_unless_that_is_unknown_or_in_the_fut
     for message in both(&[("x-delay", "5s")]) {
         assert_eq!(due_of(&message, Some(now - 1000), &from_arrival), 5000);
     }
-    // A moment is a moment, whenever it was produced.
+    // A due time is absolute, whenever the message was produced.
     for message in both(&[("x-deliver-at", "2026-11-21T10:00:05Z")]) {
         assert_eq!(due_of(&message, Some(now - 1000), &route()), 5000);
     }
@@ -57,7 +57,7 @@ fn what_has_nothing_to_wait_for_is_due_by_any_clock_and_nothing_else_is_due_befo
         assert_eq!(due_of(&message, None), -500);
         assert_eq!(due_of(&message, Some(ARRIVAL.0 - 100)), -100);
     }
-    // Both are due at the very moment that may be the one of their arrival, and that may not have come.
+    // Both are due at the very time that may be the one of their arrival, and that may not have come.
     for message in both(&[("x-delay", "5s")]) {
         assert_eq!(due_of(&message, Some(ARRIVAL.0 - 5000)), 0);
     }
@@ -74,7 +74,7 @@ fn the_longest_delay_is_measured_from_arrival_and_inclusive() {
     for message in both(&[("x-deliver-at", "1797847200000")]) {
         assert_eq!(due_of(&message, None, &route()), MAX_DELAY);
     }
-    // Produced a second ago, so a second less is left.
+    // The message was produced a second ago, so a second less is left.
     for message in both(&[("x-delay", "2592001000")]) {
         assert_eq!(due_of(&message, Some(ARRIVAL.0 - 1000), &route()), MAX_DELAY);
         assert_invalid(&message, &route(), InvalidReason::TooFar);

@@ -4,25 +4,25 @@ use bytes::Bytes;
 
 use super::*;
 use crate::domain::{Entry, Flags, Header, HeaderValue, KafkaPosition, Message, Origin, Route, testing};
-use crate::ingress::replay::{Gathering, Judge, Reread};
+use crate::ingress::replay::{RecordJudge, ReplayRecord, StoredRecordsBuilder};
 
-/// Two hours after all began.
+/// Two hours after the first record.
 const NOW: UnixMs = UnixMs(BEGAN + 7_200_000);
 const BEGAN: i64 = 1_790_000_000_000;
 const MINUTE: i64 = 60_000;
 
-/// A record a minute: `store a 30` (a named message due that many minutes after the beginning), `store - 30`,
-/// `cancel a`, `move a 50`, `pass`, `bad`.
-struct Site {
+/// A log with one record a minute: `store a 30` (a named message that is due 30 minutes after the beginning),
+/// `store - 30`, `cancel a`, `move a 50`, `pass`, `bad`.
+struct ReplayFixture {
     route: Arc<Route>,
-    known: Vec<(Entry, ScannedState)>,
-    bounds: Bounds,
+    stored: Vec<(Entry, ScannedState)>,
+    bounds: ReplayBounds,
 }
 
-impl Site {
+impl ReplayFixture {
     fn new() -> Self {
-        let bounds = Bounds { now: NOW, until: None, due_after: UnixMs(BEGAN) };
-        Self { route: testing::route(), known: Vec::new(), bounds }
+        let bounds = ReplayBounds { now: NOW, until: None, due_after: UnixMs(BEGAN) };
+        Self { route: testing::route(), stored: Vec::new(), bounds }
     }
 
     fn replace(mut self) -> Self {
@@ -30,7 +30,7 @@ impl Site {
         self
     }
 
-    fn record(offset: i64, text: &str) -> Reread {
+    fn record(offset: i64, text: &str) -> ReplayRecord {
         let words: Vec<&str> = text.split(' ').collect();
         let bytes = |text: &str| HeaderValue::Bytes(Bytes::from(text.to_owned()));
         let mut headers = vec![Header::new("kept", bytes("x"))];
@@ -51,55 +51,56 @@ impl Site {
         let body = Some(Bytes::from(format!("{offset}")));
         let message = Message { origin: Origin::Kafka, key: None, body, headers, properties: None };
         let produced = Some(UnixMs(BEGAN + offset * MINUTE));
-        Reread { position: KafkaPosition { partition: 3, offset }, message, malformed: None, produced }
+        ReplayRecord { position: KafkaPosition { partition: 3, offset }, message, malformed: None, produced }
     }
 
-    fn judged(&self, offset: i64, text: &str) -> Again {
-        Judge::new(&self.route, "kafka/main/g/t/3", NOW).judge(Self::record(offset, text))
+    fn judged(&self, offset: i64, text: &str) -> JudgedRecord {
+        RecordJudge::new(&self.route, "kafka/main/g/t/3", NOW).judge(Self::record(offset, text))
     }
 
-    /// The store has this one, due at that minute.
+    /// Adds a message to the store, due at that minute.
     fn has(mut self, offset: i64, text: &str, minutes: i64, standing: ScannedState) -> Self {
-        let again = self.judged(offset, text);
-        let mut entry = Entry::new(UnixMs(BEGAN + minutes * MINUTE), again.message.clone());
+        let judge = self.judged(offset, text);
+        let mut entry = Entry::new(UnixMs(BEGAN + minutes * MINUTE), judge.message.clone());
         entry.position = Some(KafkaPosition { partition: 3, offset });
-        if let Asks::Delayed { id: Some(id), .. } | Asks::Reschedule { id, .. } = &again.asks {
+        if let RecordRequest::Delayed { id: Some(id), .. } | RecordRequest::Reschedule { id, .. } =
+            &judge.request
+        {
             entry.id = Some(id.clone());
             entry.flags = Flags(Flags::NAMED);
         }
-        self.known.push((entry, standing));
+        self.stored.push((entry, standing));
         self
     }
 
-    fn known(&self) -> Known {
-        let mut gathering = Gathering::default();
-        for (entry, standing) in &self.known {
+    fn stored(&self) -> StoredRecords {
+        let mut gathering = StoredRecordsBuilder::default();
+        for (entry, standing) in &self.stored {
             gathering.add(entry, *standing, &self.route);
         }
         gathering.finish()
     }
 
-    /// What is to be done with each record, from offset 1 on; what is nothing is left out.
-    fn plan(&self, records: &[&str]) -> (Vec<(i64, String)>, Tally) {
-        let known = self.known();
-        let mut planner =
-            Planner::new(self.bounds, &self.route.policy, &known, KafkaPosition { partition: 3, offset: 1 });
-        let records: Vec<Again> = (1..).zip(records).map(|(at, text)| self.judged(at, text)).collect();
+    /// The step for each record, from offset 1 on. Records without a step are left out.
+    fn plan(&self, records: &[&str]) -> (Vec<(i64, String)>, ReplayTally) {
+        let stored = self.stored();
+        let mut planner = ReplayPlanner::new(self.bounds, &self.route.policy, &stored, 3, 1);
+        let records: Vec<JudgedRecord> = (1..).zip(records).map(|(at, text)| self.judged(at, text)).collect();
         for record in &records {
             planner.take(record);
         }
         let plan = planner.finish();
         let minutes = |due: UnixMs| due.since(UnixMs(BEGAN)) / MINUTE;
         let steps = records.iter().filter_map(|record| {
-            let said = match plan.step(record, &known)? {
-                Step::Store { due, named, instead_of } => {
+            let said = match plan.step(record, &stored)? {
+                ReplayStep::Store { due, named, instead_of } => {
                     let name = if named { " named" } else { "" };
                     let instead = instead_of.map_or(String::new(), |at| format!(" instead of {at}"));
                     format!("store at {}{name}{instead}", minutes(due))
                 }
-                Step::Cancel { of } => format!("cancel {of}"),
-                Step::Reschedule { of, due } => format!("move {of} to {}", minutes(due)),
-                Step::Bury => "bury".to_owned(),
+                ReplayStep::Cancel { of } => format!("cancel {of}"),
+                ReplayStep::Reschedule { of, due } => format!("move {of} to {}", minutes(due)),
+                ReplayStep::DeadLetter => "bury".to_owned(),
             };
             Some((record.position.offset, said))
         });
@@ -113,7 +114,7 @@ impl Site {
     }
 
     #[track_caller]
-    fn comes_to(&self, records: &[&str], expected: &[(i64, &str)]) -> Tally {
+    fn comes_to(&self, records: &[&str], expected: &[(i64, &str)]) -> ReplayTally {
         let (steps, tally) = self.plan(records);
         let steps: Vec<_> = steps.iter().map(|(at, step)| (*at, step.as_str())).collect();
         assert_eq!(steps, expected);
@@ -123,7 +124,7 @@ impl Site {
 
 #[test]
 fn of_an_empty_store_all_that_waited_comes_back_and_nothing_that_passed() {
-    let tally = Site::new().comes_to(
+    let tally = ReplayFixture::new().comes_to(
         &["store - 300", "pass", "store a 300", "bad", "store - 30", "pass"],
         &[(1, "store at 300"), (3, "store at 300 named"), (4, "bury"), (5, "store at 30")],
     );
@@ -133,86 +134,87 @@ fn of_an_empty_store_all_that_waited_comes_back_and_nothing_that_passed() {
 #[test]
 fn what_the_store_has_is_left_out_whatever_its_state() {
     for standing in [ScannedState::Pending, ScannedState::InFlight, ScannedState::Ended] {
-        let site = Site::new().has(1, "store - 300", 300, standing).has(2, "store a 300", 300, standing);
+        let site =
+            ReplayFixture::new().has(1, "store - 300", 300, standing).has(2, "store a 300", 300, standing);
         let tally = site.comes_to(&["store - 300", "store a 300"], &[]);
         assert_eq!(tally.there, 2);
     }
-    // The topic was made anew: the same position, another record.
-    let site = Site::new().has(1, "store - 300", 300, ScannedState::Pending);
-    let other = Site::record(1, "store - 300");
-    let mut again = Judge::new(&site.route, "s", NOW).judge(other);
-    again.content ^= 1;
-    assert!(site.known().find(again.position, again.content).is_none());
+    // The topic was created anew: another record has the same position.
+    let site = ReplayFixture::new().has(1, "store - 300", 300, ScannedState::Pending);
+    let other = ReplayFixture::record(1, "store - 300");
+    let mut judge = RecordJudge::new(&site.route, "s", NOW).judge(other);
+    judge.content ^= 1;
+    assert!(site.stored().find(judge.position, judge.content).is_none());
 }
 
 #[test]
 fn a_cancelled_one_is_not_stored_and_one_that_the_store_has_is_cancelled() {
-    let tally = Site::new().comes_to(&["store a 300", "cancel a", "cancel nobody"], &[]);
+    let tally = ReplayFixture::new().comes_to(&["store a 300", "cancel a", "cancel nobody"], &[]);
     assert_eq!(tally.settled, 3);
-    let site = Site::new().has(1, "store a 300", 300, ScannedState::Pending);
+    let site = ReplayFixture::new().has(1, "store a 300", 300, ScannedState::Pending);
     site.comes_to(&["store a 300", "cancel a"], &[(2, "cancel 1")]);
-    let before = Site::new().has(0, "store a 300", 300, ScannedState::Pending);
+    let before = ReplayFixture::new().has(0, "store a 300", 300, ScannedState::Pending);
     before.comes_to(&["cancel a"], &[(1, "cancel 0")]);
-    // It was cancelled when its time had come, but nobody published it.
-    Site::new().comes_to(&["store a 2", "pass", "pass", "cancel a"], &[]);
+    // The cancel came after the due time, but nobody published the message.
+    ReplayFixture::new().comes_to(&["store a 2", "pass", "pass", "cancel a"], &[]);
 }
 
 #[test]
 fn a_moved_one_is_stored_at_its_last_moment() {
-    Site::new().comes_to(&["store a 300", "move a 400", "move a 500"], &[(1, "store at 500 named")]);
-    let unmoved = Site::new().has(1, "store a 300", 300, ScannedState::Pending);
+    ReplayFixture::new().comes_to(&["store a 300", "move a 400", "move a 500"], &[(1, "store at 500 named")]);
+    let unmoved = ReplayFixture::new().has(1, "store a 300", 300, ScannedState::Pending);
     unmoved.comes_to(&["store a 300", "move a 400"], &[(2, "move 1 to 400")]);
     for moved in [400, 450] {
-        // By the command already, or by somebody since.
-        let site = Site::new().has(1, "store a 300", moved, ScannedState::Pending);
+        // The message was moved by this very command, or by somebody since.
+        let site = ReplayFixture::new().has(1, "store a 300", moved, ScannedState::Pending);
         site.comes_to(&["store a 300", "move a 400"], &[]);
     }
-    // A reschedule without its message is a message; so it was then.
-    Site::new().comes_to(&["move a 400"], &[(1, "store at 400 named")]);
-    Site::new().comes_to(
+    // A reschedule without its message became a message then, so it does now.
+    ReplayFixture::new().comes_to(&["move a 400"], &[(1, "store at 400 named")]);
+    ReplayFixture::new().comes_to(
         &["store a 2", "pass", "pass", "move a 400"],
         &[(1, "store at 2"), (4, "store at 400 named")],
     );
-    // The store was wiped between the two, so that it took the command for a message.
-    let wiped = Site::new().has(2, "move a 400", 400, ScannedState::Pending);
+    // The store was wiped between the two records, so the command became a message.
+    let wiped = ReplayFixture::new().has(2, "move a 400", 400, ScannedState::Pending);
     wiped.comes_to(&["store a 300", "move a 400"], &[(1, "store at 400 named instead of 2")]);
 }
 
 #[test]
 fn a_name_is_one_message_while_it_waits() {
-    Site::new().comes_to(&["store a 300", "store a 400"], &[(1, "store at 300 named")]);
-    let replaces = Site::new().replace();
+    ReplayFixture::new().comes_to(&["store a 300", "store a 400"], &[(1, "store at 300 named")]);
+    let replaces = ReplayFixture::new().replace();
     replaces.comes_to(&["store a 300", "store a 400"], &[(2, "store at 400 named")]);
-    let kept = Site::new().replace().has(1, "store a 300", 300, ScannedState::Pending);
+    let kept = ReplayFixture::new().replace().has(1, "store a 300", 300, ScannedState::Pending);
     kept.comes_to(&["store a 300", "store a 400"], &[(2, "store at 400 named instead of 1")]);
-    let later = Site::new().has(2, "store a 400", 400, ScannedState::Pending);
+    let later = ReplayFixture::new().has(2, "store a 400", 400, ScannedState::Pending);
     later.comes_to(&["store a 300", "store a 400"], &[]);
 }
 
 #[test]
 fn one_that_fell_due_long_ago_leaves_its_name_to_the_next() {
-    Site::new().comes_to(
+    ReplayFixture::new().comes_to(
         &["store a 2", "pass", "pass", "store a 400"],
         &[(1, "store at 2"), (4, "store at 400 named")],
     );
-    let mut remembers = Site::new();
+    let mut remembers = ReplayFixture::new();
     Arc::make_mut(&mut remembers.route).policy.dedupe_ms = 10 * MINUTE;
     remembers.comes_to(&["store a 2", "pass", "pass", "store a 400"], &[(1, "store at 2")]);
-    // The store was wiped after the first; the second came into the new one.
-    let wiped = Site::new().has(4, "store a 400", 400, ScannedState::Pending);
+    // The store was wiped after the first record. The second one was stored in the new store.
+    let wiped = ReplayFixture::new().has(4, "store a 400", 400, ScannedState::Pending);
     wiped.comes_to(&["store a 2", "pass", "pass", "store a 400"], &[(1, "store at 2")]);
 }
 
 #[test]
 fn bounds_leave_out_but_do_not_blind() {
-    let mut site = Site::new();
+    let mut site = ReplayFixture::new();
     site.bounds.until = Some(UnixMs(BEGAN + 2 * MINUTE));
     let tally = site.comes_to(
         &["store a 300", "store b 300", "store - 300", "cancel a", "move b 400"],
         &[(2, "store at 400 named")],
     );
     assert_eq!((tally.later, tally.settled), (1, 3));
-    let mut site = Site::new();
+    let mut site = ReplayFixture::new();
     site.bounds.due_after = UnixMs(BEGAN + 60 * MINUTE);
     let tally = site.comes_to(
         &["store - 59", "store - 60", "store a 59", "store b 50", "move b 61"],
@@ -223,7 +225,7 @@ fn bounds_leave_out_but_do_not_blind() {
 
 #[test]
 fn what_was_due_before_it_came_fell_due_when_it_came() {
-    let mut site = Site::new();
+    let mut site = ReplayFixture::new();
     site.bounds.due_after = UnixMs(BEGAN + 2 * MINUTE);
     site.comes_to(&["store - -500", "store - -500"], &[(2, "store at -500")]);
 }

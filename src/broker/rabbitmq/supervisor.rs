@@ -1,7 +1,8 @@
-//! A link keeps one connection up for one role: connects under a deadline, with back-off, for ever.
+//! Supervised connections: one task keeps the connection of one role up. It connects under a deadline, with
+//! back-off, for ever.
 //!
-//! The client library's own recovery is not used: under it no error surfaces and publishes hang. Here a
-//! lost connection is gone; whoever used it sees its channels fail, and asks for the next one.
+//! The client library's own recovery is not used: under it no error surfaces, and publishes hang. Here a lost
+//! connection is gone. Its users see their channels fail, and ask for the next connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,181 +14,184 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
-use super::health::Health;
-use super::{Connection, Fault, FaultKind};
+use super::health::RoleHealth;
+use super::{AmqpFault, Connection, FaultKind};
 use crate::backoff::Backoff;
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
 
 /// Longest wait for the broker to answer anything but a publish.
-pub const DEADLINE: Duration = Duration::from_secs(10);
-/// Seconds between heartbeats unless the URL says otherwise; a peer silent for two of them is dead.
-const HEARTBEAT: u16 = 10;
+pub const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
+/// Seconds between heartbeats, unless the URL says otherwise. A peer that is silent for two of them is dead.
+const HEARTBEAT_SECONDS: u16 = 10;
 
-/// One configured connection, shared by all that use it.
+/// One configured connection, shared by all of its users.
 #[derive(Debug)]
 pub struct Broker {
     connection: Connection,
-    health: Health,
+    health: RoleHealth,
 }
 
-/// A role's connection, kept up. Cheap to clone.
+/// The connection of a role, kept up by its supervisor. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Links {
-    live: Arc<watch::Sender<Option<Live>>>,
+pub struct SharedConnection {
+    live: Arc<watch::Sender<Option<LiveConnection>>>,
 }
 
-/// One user's way to a role's connection, whichever it is at the moment. While draining, the
-/// connection stays until all of these are gone.
+/// One user's handle to a role's connection, whichever it is at the moment. While draining, the connection
+/// stays until all handles are gone.
 #[derive(Clone, Debug)]
-pub struct Link {
-    live: watch::Receiver<Option<Live>>,
+pub struct ConnectionHandle {
+    live: watch::Receiver<Option<LiveConnection>>,
 }
 
 /// A connection that was up a moment ago. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Live {
+pub struct LiveConnection {
     connection: Arc<lapin::Connection>,
     blocked: watch::Receiver<bool>,
 }
 
 impl Broker {
-    /// A broker that nothing has connected to yet. Announces the readiness part `rabbitmq:<name>`.
+    /// A broker without a connection yet. Announces the readiness part `rabbitmq:<name>`.
     pub fn new(connection: Connection, readiness: &Readiness) -> Arc<Self> {
-        let health = Health::new(&connection.name, readiness);
+        let health = RoleHealth::new(&connection.name, readiness);
         Arc::new(Self { connection, health })
     }
 
-    /// Its name.
+    /// The connection's name.
     pub fn name(&self) -> &str {
         &self.connection.name
     }
 
-    /// The user it connects as, if the URL is one.
+    /// The user of the connection, if the URL is valid.
     pub fn user(&self) -> Option<String> {
         self.uri().map(|uri| uri.authority.userinfo.username).ok()
     }
 
-    /// Opens a connection for a role and keeps it up, until `shutdown` drains and every [`Link`] is
-    /// gone, or it is forced. Its task is `task`.
+    /// Opens a connection for a role and keeps it up, until `shutdown` drains and every [`ConnectionHandle`] is
+    /// gone, or it is forced. `task` is the name of the supervisor's task.
     pub fn open(
         self: &Arc<Self>,
         role: &'static str,
         task: &str,
         tasks: &Tasks,
         shutdown: &Shutdown,
-    ) -> Links {
+    ) -> SharedConnection {
         let live = Arc::new(watch::Sender::new(None));
-        let keeper = Keeper {
+        let supervisor = RoleSupervisor {
             broker: self.clone(),
             role,
-            apart: false,
+            is_exclusive: false,
             live: live.clone(),
             shutdown: shutdown.clone(),
         };
-        keeper.report(Some("not reached yet".to_owned()));
-        tasks.spawn(task, keeper.run());
-        Links { live }
+        supervisor.report(Some("not reached yet".to_owned()));
+        tasks.spawn(task, supervisor.run());
+        SharedConnection { live }
     }
 
-    /// Opens one more connection for a single user, until its [`Link`] is gone. Readiness knows nothing
-    /// of it.
-    pub fn open_apart(
+    /// Opens one more connection for a single user, until its [`ConnectionHandle`] is gone. Readiness does not
+    /// count it.
+    pub fn open_exclusive(
         self: &Arc<Self>,
         role: &'static str,
         task: &str,
         tasks: &Tasks,
         shutdown: &Shutdown,
-    ) -> Link {
-        let (live, link) = watch::channel(None);
-        let (live, shutdown) = (Arc::new(live), shutdown.clone());
-        tasks.spawn(task, Keeper { broker: self.clone(), role, apart: true, live, shutdown }.run());
-        Link { live: link }
+    ) -> ConnectionHandle {
+        let (live, receiver) = watch::channel(None);
+        let live = Arc::new(live);
+        let shutdown = shutdown.clone();
+        tasks.spawn(
+            task,
+            RoleSupervisor { broker: self.clone(), role, is_exclusive: true, live, shutdown }.run(),
+        );
+        ConnectionHandle { live: receiver }
     }
 
-    /// Connects once, under the deadline: for `check --connect`.
-    pub(super) async fn connect_once(&self) -> Result<lapin::Connection, Fault> {
+    /// Connects once, under the deadline, for `check --connect`.
+    pub(super) async fn connect_once(&self) -> Result<lapin::Connection, AmqpFault> {
         self.connect("check").await
     }
 
-    fn uri(&self) -> Result<AMQPUri, Fault> {
-        let not_a_url = |_| Fault::new(FaultKind::Refused, "the url is not an amqp:// or amqps:// URL");
+    fn uri(&self) -> Result<AMQPUri, AmqpFault> {
+        let not_a_url = |_| AmqpFault::new(FaultKind::Refused, "the url is not an amqp:// or amqps:// URL");
         self.connection.url.expose().parse::<AMQPUri>().map_err(not_a_url)
     }
 
-    pub(super) async fn connect(&self, role: &str) -> Result<lapin::Connection, Fault> {
+    pub(super) async fn connect(&self, role: &str) -> Result<lapin::Connection, AmqpFault> {
         let mut uri = self.uri()?;
-        uri.query.heartbeat.get_or_insert(HEARTBEAT);
+        uri.query.heartbeat.get_or_insert(HEARTBEAT_SECONDS);
         let properties =
             ConnectionProperties::default().with_connection_name(format!("postdate {role}").into());
-        match timeout(DEADLINE, lapin::Connection::connect_uri(uri, properties)).await {
+        match timeout(ANSWER_DEADLINE, lapin::Connection::connect_uri(uri, properties)).await {
             Ok(connection) => Ok(connection?),
             Err(_) => Err(no_answer("connecting")),
         }
     }
 }
 
-/// No answer within the deadline.
-fn no_answer(what: &str) -> Fault {
-    Fault::new(FaultKind::Lost, format!("{what}: no answer within {} s", DEADLINE.as_secs()))
+/// The fault of a call without an answer within the deadline.
+fn no_answer(what: &str) -> AmqpFault {
+    AmqpFault::new(FaultKind::Lost, format!("{what}: no answer within {} s", ANSWER_DEADLINE.as_secs()))
 }
 
-impl Links {
-    /// A way to the connection for one more user.
-    pub fn link(&self) -> Link {
-        Link { live: self.live.subscribe() }
+impl SharedConnection {
+    /// A handle for one more user.
+    pub fn handle(&self) -> ConnectionHandle {
+        ConnectionHandle { live: self.live.subscribe() }
     }
 }
 
-impl Link {
-    /// The connection, once there is one that is up. `None` when there will be none any more.
-    /// Cancel-safe.
-    pub async fn live(&mut self) -> Option<Live> {
-        let open = |live: &Option<Live>| live.as_ref().is_some_and(Live::is_open);
+impl ConnectionHandle {
+    /// Waits for a connection that is up. `None` if there will be none any more. Cancel-safe.
+    pub async fn live(&mut self) -> Option<LiveConnection> {
+        let open = |live: &Option<LiveConnection>| live.as_ref().is_some_and(LiveConnection::is_open);
         self.live.wait_for(open).await.ok().and_then(|live| live.clone())
     }
 }
 
-impl Live {
-    /// Whether it is up, as far as is known.
+impl LiveConnection {
+    /// Reports whether the connection is up, as far as is known.
     pub fn is_open(&self) -> bool {
         self.connection.status().connected()
     }
 
     /// Opens a channel.
-    pub async fn channel(&self) -> Result<lapin::Channel, Fault> {
+    pub async fn channel(&self) -> Result<lapin::Channel, AmqpFault> {
         within("opening a channel", self.connection.create_channel()).await
     }
 
-    /// Largest frame, as agreed with the broker.
+    /// The largest frame, as agreed with the broker.
     pub fn frame_max(&self) -> usize {
         self.connection.configuration().frame_max() as usize
     }
 
-    /// Whether the broker has blocked its publishes (an alarm of memory or disk), to be watched.
+    /// Tells whether the broker blocks publishes (an alarm of memory or disk), as a watch.
     pub fn blocked(&self) -> watch::Receiver<bool> {
         self.blocked.clone()
     }
 }
 
 /// Waits for an answer of the broker, under the deadline.
-pub async fn within<T>(what: &str, call: impl Future<Output = lapin::Result<T>>) -> Result<T, Fault> {
-    match timeout(DEADLINE, call).await {
+pub async fn within<T>(what: &str, call: impl Future<Output = lapin::Result<T>>) -> Result<T, AmqpFault> {
+    match timeout(ANSWER_DEADLINE, call).await {
         Ok(answer) => Ok(answer?),
         Err(_) => Err(no_answer(what)),
     }
 }
 
-/// Keeps a link's connection up.
-struct Keeper {
+/// Keeps the connection of one role up.
+struct RoleSupervisor {
     broker: Arc<Broker>,
     role: &'static str,
-    /// For one user only: unneeded once that is gone.
-    apart: bool,
-    live: Arc<watch::Sender<Option<Live>>>,
+    /// For one user only: the connection ends with its handle.
+    is_exclusive: bool,
+    live: Arc<watch::Sender<Option<LiveConnection>>>,
     shutdown: Shutdown,
 }
 
-impl Keeper {
+impl RoleSupervisor {
     async fn run(self) {
         let mut failures = 0;
         loop {
@@ -216,10 +220,10 @@ impl Keeper {
         }
     }
 
-    /// Resolves when nobody needs the connection any more.
+    /// Waits until nobody needs the connection any more.
     async fn unneeded(&self) {
         let let_go = async {
-            if !self.apart {
+            if !self.is_exclusive {
                 self.shutdown.draining().await;
             }
             self.live.closed().await;
@@ -230,16 +234,17 @@ impl Keeper {
         }
     }
 
-    /// Offers a connection until it is lost (why) or no longer needed (`None`; it is closed then).
-    async fn serve(&self, connection: lapin::Connection) -> Option<Fault> {
+    /// Offers a connection until it is lost (returns the fault) or no longer needed (closes it and returns
+    /// `None`).
+    async fn serve(&self, connection: lapin::Connection) -> Option<AmqpFault> {
         let mut events = connection.events_listener();
-        // Lost before the listener was there: nothing would ever be told of it.
+        // The connection was lost before the listener was there, so no event would tell of it.
         if !connection.status().connected() {
-            return Some(Fault::new(FaultKind::Lost, "the connection has ended"));
+            return Some(AmqpFault::new(FaultKind::Lost, "the connection has ended"));
         }
-        // What came before the listener was there is in the status.
+        // The status has what came before the listener was there.
         let (block, blocked) = watch::channel(connection.status().blocked());
-        let live = Live { connection: Arc::new(connection), blocked };
+        let live = LiveConnection { connection: Arc::new(connection), blocked };
         self.live.send_replace(Some(live.clone()));
         self.up();
         let fault = loop {
@@ -257,10 +262,10 @@ impl Keeper {
                     block.send_replace(false);
                     self.up();
                 }
-                // Errors of single channels are told here too.
-                Some(Event::Error(error)) if !live.is_open() => break Some(Fault::from(error)),
+                // Errors of single channels come here too.
+                Some(Event::Error(error)) if !live.is_open() => break Some(AmqpFault::from(error)),
                 Some(_) => {}
-                None => break Some(Fault::new(FaultKind::Lost, "the connection has ended")),
+                None => break Some(AmqpFault::new(FaultKind::Lost, "the connection has ended")),
             }
         };
         self.live.send_replace(None);
@@ -270,8 +275,8 @@ impl Keeper {
         fault
     }
 
-    /// Closes in order, unless time has run out.
-    async fn close(&self, live: &Live) {
+    /// Closes in order, unless shutdown is forced.
+    async fn close(&self, live: &LiveConnection) {
         let closing = within("closing", live.connection.close(200, "bye".into()));
         tokio::select! {
             biased;
@@ -284,9 +289,9 @@ impl Keeper {
         }
     }
 
-    /// Tells readiness. Returns whether that is news.
+    /// Sets the role's readiness. Reports whether that is news.
     fn report(&self, trouble: Option<String>) -> bool {
-        !self.apart && self.broker.health.report(self.role, trouble)
+        !self.is_exclusive && self.broker.health.report(self.role, trouble)
     }
 
     fn up(&self) {
@@ -301,7 +306,7 @@ impl Keeper {
         }
     }
 
-    fn down(&self, fault: &Fault, first: bool) {
+    fn down(&self, fault: &AmqpFault, first: bool) {
         let url = self.broker.connection.url.redacted_url();
         self.report(Some(fault.to_string()));
         if first {

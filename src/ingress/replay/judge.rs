@@ -1,0 +1,120 @@
+//! The judgement of one record that is replayed: its request, as the relay understood it when the record first
+//! came.
+
+use std::sync::Arc;
+
+use super::stored::content_of;
+use crate::domain::{InvalidReason, KafkaPosition, Message, OnInvalid, Origin, Route, Target, Text, UnixMs};
+use crate::ingress::admit::{Admitted, admit};
+use crate::ingress::jitter::SourceJitter;
+
+/// A record of the topic.
+#[derive(Debug)]
+pub struct ReplayRecord {
+    /// Partition and offset.
+    pub position: KafkaPosition,
+    /// The message as the producer sent it, with all of its headers.
+    pub message: Message,
+    /// The reason why the client library could not read the headers.
+    pub malformed: Option<Text>,
+    /// The record's timestamp.
+    pub produced: Option<UnixMs>,
+}
+
+/// A record with its request.
+#[derive(Debug)]
+pub struct JudgedRecord {
+    /// Partition and offset.
+    pub position: KafkaPosition,
+    /// The time at which the record came, as far as its timestamp says.
+    pub at: Option<UnixMs>,
+    pub(in crate::ingress) request: RecordRequest,
+    /// Hash that tells this record from another one with the same position: see [`content_of`].
+    pub(super) content: u32,
+    pub(in crate::ingress) message: Message,
+    pub(in crate::ingress) target: Option<Arc<Target>>,
+}
+
+/// The request of a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::ingress) enum RecordRequest {
+    /// A message to be published at once, which never was in the store.
+    Passing,
+    Delayed {
+        id: Option<Text>,
+        due: UnixMs,
+    },
+    Cancel {
+        id: Text,
+    },
+    Reschedule {
+        id: Text,
+        due: UnixMs,
+    },
+    Invalid {
+        reason: InvalidReason,
+        error: Text,
+        unreadable: bool,
+        /// The route keeps the message as a dead letter.
+        kept: bool,
+    },
+}
+
+impl JudgedRecord {
+    /// The bytes that the record takes in memory, roughly.
+    pub fn size(&self) -> usize {
+        256 + self.message.body_len() + self.message.headers_len()
+    }
+}
+
+/// Judges the records of one partition.
+pub struct RecordJudge {
+    route: Arc<Route>,
+    jitter: SourceJitter,
+    now: UnixMs,
+}
+
+impl RecordJudge {
+    /// A judge of one partition. `source` is the name under which the ingress reads the partition: it decides
+    /// placement and jitter. `now` is the time at which the replay began.
+    pub fn new(route: &Arc<Route>, source: &str, now: UnixMs) -> Self {
+        Self { route: route.clone(), jitter: SourceJitter::new(route, source), now }
+    }
+
+    /// Judges a record by the present rules of the route, and by the time at which it came: its own timestamp
+    /// if that is past.
+    pub fn judge(&mut self, record: ReplayRecord) -> JudgedRecord {
+        let Self { route, jitter, now } = self;
+        let now = *now;
+        let ReplayRecord { position, message, malformed, produced } = record;
+        let arrival = produced.filter(|at| *at <= now).unwrap_or(now);
+        let unreadable = malformed.is_some();
+        let (request, message, target) = match admit(message, malformed, produced, route, arrival.into()) {
+            Admitted::PassThrough { message, .. } => (RecordRequest::Passing, message, None),
+            Admitted::Delayed { due, id, target, message } => {
+                let due = jitter.apply(due, id.as_ref(), Some(position));
+                (RecordRequest::Delayed { id, due }, message, Some(target))
+            }
+            Admitted::Cancel { id } => (RecordRequest::Cancel { id }, nothing(), None),
+            Admitted::Reschedule { id, due, target, message } => {
+                let due = jitter.apply(due, Some(&id), Some(position));
+                (RecordRequest::Reschedule { id, due }, message, Some(target))
+            }
+            Admitted::Invalid { reason, error, message } => {
+                let kept = match route.policy.on_invalid {
+                    OnInvalid::DeadLetter => true,
+                    OnInvalid::PassThrough => unreadable,
+                    OnInvalid::Drop => false,
+                };
+                (RecordRequest::Invalid { reason, error, unreadable, kept }, message, None)
+            }
+        };
+        let content = content_of(&message, route);
+        JudgedRecord { position, at: produced.map(|at| at.min(now)), request, content, message, target }
+    }
+}
+
+/// An empty message: nobody needs the content of a cancel.
+fn nothing() -> Message {
+    Message { origin: Origin::Kafka, key: None, body: None, headers: Vec::new(), properties: None }
+}
