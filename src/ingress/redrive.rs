@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use super::admit::{is_delay_header, within_limits};
-use crate::domain::{DeadReason, Flags, InvalidReason, KafkaPosition, Route, Text, UnixMs};
+use crate::domain::{DeadReason, Entry, Flags, InvalidReason, KafkaPosition, Route, Text, UnixMs};
 use crate::store::Bundle;
 
-/// The bundle of one message that a dead letter becomes: due now, without delay headers, its attempts counted
-/// from 1 again, its hand-outs counted on. `target` names another target than the dead letter had. All rules of
-/// the route apply as they are now. `Err` names the broken rule, in a sentence for a person.
+/// The bundle that a dead letter becomes: its messages due now, without delay headers, their attempts counted from 1
+/// again, their hand-outs counted on. A dead letter holds one message, or several where a bundle was kept unopened.
+/// `target` names another target than the dead letter had. All rules of the route apply as they are now, to each
+/// message. `Err` names the broken rule, in a sentence for a person.
 pub fn redrive(
     letter: &Bundle,
     reason: DeadReason,
@@ -16,9 +17,22 @@ pub fn redrive(
     target: Option<&str>,
     now: UnixMs,
 ) -> Result<Bundle, String> {
-    let [entry] = &letter.entries[..] else {
+    if letter.entries.is_empty() {
         return Err("there is no message in it that could be published".to_owned());
+    }
+    let named = target.unwrap_or(letter.target.as_str());
+    let Some(target) = route.target(named).filter(|_| target != Some("")) else {
+        return Err(format!("{named:?} is neither the route's target nor in allow_targets"));
     };
+    let own = Arc::ptr_eq(target, &route.to);
+    let target = if own { Text::default() } else { Text::from(target.name()) };
+    let entries: Result<Vec<Entry>, String> =
+        letter.entries.iter().map(|entry| redrive_entry(entry, reason, route, now)).collect();
+    Ok(Bundle { target, entries: Arc::new(entries?) })
+}
+
+/// One message of a dead letter as it is published again.
+fn redrive_entry(entry: &Entry, reason: DeadReason, route: &Route, now: UnixMs) -> Result<Entry, String> {
     let mut entry = entry.clone();
     if entry.flags.has(Flags::LEFT_OUT) {
         let place = entry.position.map_or_else(String::new, |KafkaPosition { partition, offset }| {
@@ -30,10 +44,6 @@ pub fn redrive(
     if reason == unreadable && entry.message.headers.is_empty() {
         return Err("its headers could not be read, so it cannot leave with them".to_owned());
     }
-    let named = target.unwrap_or(letter.target.as_str());
-    let Some(target) = route.target(named).filter(|_| target != Some("")) else {
-        return Err(format!("{named:?} is neither the route's target nor in allow_targets"));
-    };
     entry.message.headers.retain(|header| !is_delay_header(header, route));
     within_limits(&entry.message, None, route).map_err(|(_, why)| why)?;
     entry.due = now;
@@ -43,9 +53,7 @@ pub fn redrive(
     if entry.id.as_ref().is_some_and(|id| !id.as_str().starts_with('~')) {
         entry.flags = entry.flags.with(Flags::NAMED);
     }
-    let own = Arc::ptr_eq(target, &route.to);
-    let target = if own { Text::default() } else { Text::from(target.name()) };
-    Ok(Bundle { target, entries: Arc::new(vec![entry]) })
+    Ok(entry)
 }
 
 #[cfg(test)]
@@ -53,7 +61,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::domain::{Entry, Header, HeaderValue, Target, testing};
+    use crate::domain::{Header, HeaderValue, Target, testing};
 
     const FAILED: DeadReason = DeadReason::Attempts;
 
@@ -108,6 +116,19 @@ mod tests {
         moved.target = "orders.old".into();
         assert!(again(&moved, None).is_err(), "the target that it had is not allowed any more");
         assert_eq!(target(again(&moved, Some("orders"))), Ok(String::new()));
+    }
+
+    #[test]
+    fn a_dead_letter_of_several_messages_goes_as_a_whole_or_stays() {
+        let mut several = letter(|e| e.id = Some("a".into()));
+        let second = letter(|e| e.id = Some("b".into())).entries[0].clone();
+        Arc::make_mut(&mut several.entries).push(second);
+        let bundle = again(&several, None).expect("it may go");
+        let ids: Vec<_> = bundle.entries.iter().filter_map(|e| e.id.clone()).collect();
+        assert_eq!(ids, ["a", "b"]);
+        assert!(bundle.entries.iter().all(|e| e.due == UnixMs(100) && e.flags.has(Flags::NAMED)));
+        Arc::make_mut(&mut several.entries)[1].message.body = Some(vec![0; 11].into());
+        assert!(again(&several, None).is_err_and(|why| why.contains("max_size")));
     }
 
     #[test]

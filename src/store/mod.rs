@@ -63,6 +63,7 @@ pub use self::model::heads::{Head, HeadsSeen, UnservedHeads};
 pub use self::model::key_order::{HeldKey, OrderPosition, OrderedAnswer, OrderedClaims, OrderedRequest};
 pub use self::model::members::{HeartbeatReply, KnownStore, RegisteredReplica, ReplicaStatus};
 pub use self::model::scrub_report::ScrubReport;
+pub use self::model::unopened::UnopenedBundle;
 pub use self::model::view::{
     BrowseKey, BrowseQuery, Counts, DueHistogram, MessagePage, PartitionView, StoredMessage, StoredState,
 };

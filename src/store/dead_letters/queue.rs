@@ -151,7 +151,7 @@ impl Store {
             let blobs = self.0.side.get_blobs_of(&keys).await?;
             bodies.extend(ids.iter().zip(scores.iter().zip(blobs)).map(|(id, found)| match found {
                 (Value::BulkString(_) | Value::Double(_), Some(blob)) if is_known(id) => {
-                    Some(DeadBody { bytes: blob.len(), bundle: decode(&blob) })
+                    Some(DeadBody::read(&blob))
                 }
                 _ => None,
             }));
@@ -243,9 +243,9 @@ impl Store {
         Ok(score.map(|at| UnixMs(at as i64)))
     }
 
-    /// Turns a dead letter into a bundle of one, due at that bundle's due time. The caller made the bundle from
-    /// the kept message. A name that is taken stays with its owner. `false`: the dead letter was not there (any
-    /// more).
+    /// Turns a dead letter into a bundle, due at the due time of its first message. The caller made the bundle from
+    /// the kept message, or messages. A name that is taken stays with its owner. `false`: the dead letter was not
+    /// there (any more).
     pub async fn redrive(&self, id: &DeadId, bundle: &Bundle) -> Result<bool, StoreError> {
         let p = id.partition();
         let keys = &self.0.keys;
@@ -253,9 +253,10 @@ impl Store {
             return Ok(false);
         };
         let Some(route) = RouteName::new(id.route()) else { return Ok(false) };
-        let name = entry.id.as_ref().filter(|_| entry.flags.has(Flags::NAMED));
-        let name = name.map(|name| name_key(&route, name)).unwrap_or_default();
-        let fresh = self.0.order.id(&self.0.ids, &route, entry.due, 1, None);
+        let fresh = self.0.order.id(&self.0.ids, &route, entry.due, bundle.entries.len(), None);
+        let named = bundle.entries.iter().enumerate().filter(|(_, entry)| entry.flags.has(Flags::NAMED));
+        let names: Vec<(String, usize)> =
+            named.filter_map(|(index, entry)| Some((name_key(&route, entry.id.as_ref()?), index))).collect();
         let mut all = keys.fixed(p);
         all.extend([
             keys.queue(p, &id.queue()),
@@ -263,14 +264,15 @@ impl Store {
             keys.blob(p, &fresh),
             keys.due(p, fresh.due_set()),
         ]);
-        let args: Vec<ScriptArg> = vec![
+        let mut args: Vec<ScriptArg> = vec![
             id.as_str().into(),
             id.queue().into(),
-            name.into(),
             fresh.as_str().into(),
             entry.due.0.into(),
             ScriptArg::Blob(encode(bundle)),
+            names.len().into(),
         ];
+        args.extend(names.into_iter().flat_map(|(name, index)| [name.into(), index.into()]));
         let call =
             ScriptCall { script: &scripts::REDRIVE, op: "redrive", keys: all, args, blobs: Vec::new() };
         match text(&self.0.deads.run(p, call).await?)?.as_str() {

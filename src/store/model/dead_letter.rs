@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use super::bundle::{base36, from_base36};
 use crate::domain::{DeadReason, Partition, RouteName, UnixMs};
-use crate::store::{Bundle, CodecError};
+use crate::store::{Bundle, CodecError, UnopenedBundle, decode};
 
 /// The name of a dead letter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -93,7 +93,8 @@ pub struct DeadLetter {
     pub reason: DeadReason,
     /// The message. Its history ends with the reason and the error.
     pub bundle: Bundle,
-    /// The blob to keep instead of the message, if nobody can or may open it.
+    /// The content to keep instead of the message: a blob that nobody can open, or an
+    /// [encoded](UnopenedBundle::encode) bundle that nobody may open.
     pub raw: Option<Bytes>,
 }
 
@@ -155,6 +156,22 @@ pub struct DeadBody {
     pub bytes: usize,
     /// The message, as a bundle of one (of none if its blob was missing), or why it cannot be read.
     pub bundle: Result<Bundle, CodecError>,
+    /// The bundle that is kept unopened. `bundle` is [`CodecError::Poison`] then.
+    pub unopened: Option<UnopenedBundle>,
+}
+
+impl DeadBody {
+    /// Reads the content of a dead letter. Does not open a bundle that has killed its readers.
+    pub(in crate::store) fn read(content: &Bytes) -> Self {
+        let unopened = UnopenedBundle::read(content);
+        let bundle = if unopened.is_some() { Err(CodecError::Poison) } else { decode(content) };
+        Self { bytes: content.len(), bundle, unopened }
+    }
+
+    /// The messages for a redrive. Opens a bundle that was kept unopened.
+    pub fn open(&self) -> Result<Bundle, CodecError> {
+        self.unopened.as_ref().map_or_else(|| self.bundle.clone(), UnopenedBundle::open)
+    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
--- redrive: a dead letter becomes a bundle of one, due as its caller says.
+-- redrive: a dead letter becomes a bundle, due as its caller says: of one message, or of those that were kept unopened.
 --
 -- The caller sends the content, as it read and adapted it. A dead letter never changes, so while it exists, this is it.
 -- KEYS  the fixed ones; its queue, its blob, the new blob, its due set
--- ARGV  caller number answered; dead id, queue, name or "", new id, its first due ms, its blob
+-- ARGV  caller number answered; dead id, queue, new id, its first due ms, its blob; names: count, then name, index
 -- returns {s, us, rolled_back, answer}: o redriven; u unknown: not there (any more), nothing was changed
--- atomic: all of it. costs: a dozen commands, and one body through here: the rare path. Runs at maxmemory.
+-- atomic: all of it. costs: a dozen commands, one a name, and the bodies through here: the rare path. Runs at maxmemory.
 local before = repeated()
 if before then
   return before
@@ -15,17 +15,17 @@ local QUEUE, OLD, NEW, DUE = KEYS[FIXED + 1], KEYS[FIXED + 2], KEYS[FIXED + 3], 
 if wrong then
   return refuse(wrong)
 end
-local id, queue, name, new, first, blob = arg(), arg(), arg(), arg(), arg(), arg()
+local id, queue, new, first, blob = arg(), arg(), arg(), arg(), arg()
 if not redis.call('ZSCORE', QUEUE, id) then
   return answer('u')
 end
 redis.call('SET', NEW, blob)
 redis.call('ZADD', DUE, first, new)
 reindex(DUE, due_set_of(new))
-add_counts(route_of(new), 1, #blob)
-if name ~= '' then
+add_counts(route_of(new), count_of(new), #blob)
+for _ = 1, num() do
   -- A name that was taken meanwhile stays with its new owner: this message goes on nameless.
-  redis.call('HSETNX', NAMES, name, new .. ' 0')
+  redis.call('HSETNX', NAMES, arg(), new .. ' ' .. arg())
 end
 remove_dead_letter(QUEUE, queue, id, OLD)
 return answer('o')
