@@ -125,7 +125,7 @@ mod tests {
         Arc::make_mut(&mut several.entries).push(second);
         let bundle = again(&several, None).expect("it may go");
         let ids: Vec<_> = bundle.entries.iter().filter_map(|e| e.id.clone()).collect();
-        assert_eq!(ids, ["a", "b"]);
+        assert_eq!(ids, [Text::from("a"), Text::from("b")]);
         assert!(bundle.entries.iter().all(|e| e.due == UnixMs(100) && e.flags.has(Flags::NAMED)));
         Arc::make_mut(&mut several.entries)[1].message.body = Some(vec![0; 11].into());
         assert!(again(&several, None).is_err_and(|why| why.contains("max_size")));

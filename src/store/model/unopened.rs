@@ -77,7 +77,7 @@ mod tests {
     use crate::domain::{UnixMs, testing};
     use crate::store::encode;
 
-    fn unopened(bodies: &[&str], skip: &[bool]) -> UnopenedBundle {
+    fn unopened(bodies: &[&'static str], skip: &[bool]) -> UnopenedBundle {
         let entries = bodies.iter().map(|body| testing::entry(UnixMs(7), body.as_bytes())).collect();
         let bundle = Bundle { target: "orders".into(), entries: Arc::new(entries) };
         UnopenedBundle { blob: encode(&bundle), skip: skip.to_vec() }
