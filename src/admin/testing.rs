@@ -21,7 +21,7 @@ use crate::domain::{
 };
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
 use crate::store::{Bundle, CodecError, DeadBody, DeadFilter, DeadId, DeadMark, DeadPage, StoreError};
-use crate::telemetry::{Metrics, Watch};
+use crate::telemetry::{FollowRegistry, Metrics};
 
 /// A dead letter that is always there.
 pub(crate) const DEAD: &str = "orders.attempts.0.n.1";
@@ -253,7 +253,7 @@ pub(crate) fn state() -> (State, Arc<Recorder>) {
         metrics,
         registry: Arc::new(registry),
         readiness: Readiness::default(),
-        watch: Arc::new(Watch::default()),
+        watch: Arc::new(FollowRegistry::default()),
         inject: Arc::clone(&recorder) as Arc<dyn Inject>,
         pausing: Arc::new(Pauses::default()),
         graves: Arc::new(Yard),
@@ -277,7 +277,7 @@ pub(crate) struct Server {
     pub(crate) tasks: Tasks,
     pub(crate) shutdown: Shutdown,
     pub(crate) readiness: Readiness,
-    pub(crate) watch: Arc<Watch>,
+    pub(crate) watch: Arc<FollowRegistry>,
     pub(crate) metrics: Arc<Metrics>,
 }
 

@@ -16,7 +16,7 @@ use crate::domain::{Route, UnixMs};
 use crate::lifecycle::{Readiness, Shutdown, Tasks, until_tick};
 use crate::mutants;
 use crate::store::{self, Beaten, Known, Member, PreflightError, Presence, Store, StoreError};
-use crate::telemetry::{Metrics, Place, Watch};
+use crate::telemetry::{FollowRegistry, Metrics, OverduePlace};
 
 /// Longest time between two beats, half a heartbeat if that is less: who leaves is replaced within this.
 const LOOK: Duration = Duration::from_millis(400);
@@ -53,7 +53,7 @@ pub struct Parts<'a> {
     /// Where it counts.
     pub metrics: Arc<Metrics>,
     /// News of followed messages, which replicas tell each other.
-    pub watch: Arc<Watch>,
+    pub watch: Arc<FollowRegistry>,
     /// Where its task runs.
     pub tasks: &'a Tasks,
     /// When to leave the others.
@@ -114,7 +114,7 @@ struct Beats {
     store: Store,
     readiness: Readiness,
     metrics: Arc<Metrics>,
-    watch: Arc<Watch>,
+    watch: Arc<FollowRegistry>,
     rounds: Arc<Rounds>,
     view: View,
     known: Known,
@@ -231,7 +231,7 @@ impl Beats {
         let others: Vec<_> = others.filter(|m| m.silent_ms <= m.lifetime_ms() + CLAIM_MS).collect();
         for (name, metrics) in self.metrics.routes() {
             let oldest = others.iter().filter_map(|m| m.presence.overdue.get(name.as_str())).min();
-            metrics.overdue.report(Place::Elsewhere, oldest.copied().map(UnixMs));
+            metrics.overdue.report(OverduePlace::Elsewhere, oldest.copied().map(UnixMs));
         }
     }
 

@@ -12,10 +12,10 @@ use tracing::debug;
 use super::{Receipt, dead_letter};
 use crate::domain::failure::{self, Decision, Failed, FailedPublish, Flow};
 use crate::domain::{Entry, Partition, Route, Target, Text, Verdict, retry};
-use crate::egress::{Batch, Lanes, Publication, Verdicts};
+use crate::egress::{Lanes, Publication, PublishBatch, VerdictInbox};
 use crate::lifecycle::{Shutdown, Stage, Tasks};
 use crate::store::{Bundle, DeadRoom, Store, WriteOp};
-use crate::telemetry::{Bursts, RouteMetrics};
+use crate::telemetry::{BurstLog, RouteMetrics};
 
 /// A message that has not left its lane by then is stored instead.
 const PATIENCE_US: i64 = 5_000_000;
@@ -29,10 +29,10 @@ struct Inner {
     store: Store,
     lanes: Arc<dyn Lanes>,
     room: Arc<DeadRoom>,
-    verdicts: Arc<Verdicts>,
+    verdicts: Arc<VerdictInbox>,
     underway: Mutex<HashMap<u64, Underway>>,
     next: AtomicU64,
-    bursts: Arc<Bursts>,
+    bursts: Arc<BurstLog>,
     tasks: Tasks,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Due {
 
 /// Messages of one route that were handed to one lane together.
 struct Underway {
-    batch: Arc<Batch>,
+    batch: Arc<PublishBatch>,
     route: Arc<Route>,
     metrics: Arc<RouteMetrics>,
     /// Of those without a verdict: where they are stored if they must be, and their receipts.
@@ -71,7 +71,7 @@ impl Direct {
     pub(super) fn start(
         store: &Store,
         lanes: &Arc<dyn Lanes>,
-        bursts: &Arc<Bursts>,
+        bursts: &Arc<BurstLog>,
         room: &Arc<DeadRoom>,
         tasks: &Tasks,
         shutdown: &Shutdown,
@@ -147,7 +147,7 @@ impl Inner {
             open.push(Some((partition, receipt)));
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let batch = Arc::new(Batch {
+        let batch = Arc::new(PublishBatch {
             entries: Arc::new(entries),
             ids,
             expiries: 0,

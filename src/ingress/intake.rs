@@ -34,7 +34,7 @@ use crate::domain::{Arrival, Entry, Flags, Message, Partition, Route, RouteName,
 use crate::egress::Lanes;
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{Bundle, DeadRoom, Store, WriteOp};
-use crate::telemetry::{Bursts, Metrics, RouteMetrics, Watch};
+use crate::telemetry::{BurstLog, FollowRegistry, Metrics, RouteMetrics};
 
 /// Offsets that share a store partition: a batch makes few bundles, load spreads over all partitions.
 const BLOCK: i64 = 512;
@@ -48,8 +48,8 @@ pub struct Intake {
     store: Store,
     lanes: Arc<dyn Lanes>,
     metrics: Arc<Metrics>,
-    watch: Arc<Watch>,
-    bursts: Arc<Bursts>,
+    watch: Arc<FollowRegistry>,
+    bursts: Arc<BurstLog>,
     direct: Direct,
     room: Arc<DeadRoom>,
     gates: BTreeMap<RouteName, AdmissionGate>,
@@ -111,9 +111,9 @@ pub struct Parts<'a> {
     /// Where it counts.
     pub metrics: Arc<Metrics>,
     /// Who is told how a followed message ended.
-    pub watch: Arc<Watch>,
+    pub watch: Arc<FollowRegistry>,
     /// Where invalid messages are logged.
-    pub bursts: Arc<Bursts>,
+    pub bursts: Arc<BurstLog>,
     /// How much room the dead letters have left.
     pub room: Arc<DeadRoom>,
     /// How many messages of each route may be taken in.

@@ -16,10 +16,10 @@ use super::{Receipt, dead_letter};
 use crate::domain::failure::{self, Decision, Failed, FailedPublish, Flow};
 use crate::domain::message::stamped;
 use crate::domain::{Entry, Partition, Route, Target, Text, UnixMs, Verdict, retry};
-use crate::egress::{Batch, Lanes, Publication, Verdicts};
+use crate::egress::{Lanes, Publication, PublishBatch, VerdictInbox};
 use crate::lifecycle::Shutdown;
 use crate::store::DeadRoom;
-use crate::telemetry::{Bursts, RouteMetrics};
+use crate::telemetry::{BurstLog, RouteMetrics};
 
 /// A target that has not answered for so long is waited for: the source says so.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
@@ -29,9 +29,9 @@ pub(super) struct Through {
     lanes: Arc<dyn Lanes>,
     submitter: Submitter,
     metrics: Arc<RouteMetrics>,
-    bursts: Arc<Bursts>,
+    bursts: Arc<BurstLog>,
     room: Arc<DeadRoom>,
-    verdicts: Arc<Verdicts>,
+    verdicts: Arc<VerdictInbox>,
     wait: TargetWait,
     next: u64,
 }
@@ -42,7 +42,7 @@ pub(super) struct Parts {
     /// The way into the store of what leaves the line.
     pub(super) submitter: Submitter,
     pub(super) metrics: Arc<RouteMetrics>,
-    pub(super) bursts: Arc<Bursts>,
+    pub(super) bursts: Arc<BurstLog>,
     pub(super) room: Arc<DeadRoom>,
 }
 
@@ -220,7 +220,7 @@ impl Through {
         let mut index = 0;
         for together in targets.chunk_by(|one, other| Arc::ptr_eq(one, other)) {
             let target = together[0].clone();
-            let batch = Arc::new(Batch {
+            let batch = Arc::new(PublishBatch {
                 entries: entries.clone(),
                 ids: Vec::new(),
                 expiries: 0,

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
-use crate::lifecycle::{Part, Readiness};
+use crate::lifecycle::{Readiness, ReadinessPart};
 
 /// `rabbitmq:<name>`: up while every role that was opened is up.
 #[derive(Debug)]
 pub(super) struct Health {
-    part: Part,
+    part: ReadinessPart,
     /// Each role and what is wrong with it, if anything.
     roles: Mutex<BTreeMap<&'static str, Option<String>>>,
 }

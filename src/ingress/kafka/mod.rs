@@ -29,7 +29,7 @@ pub(super) use self::record::OVERHEAD;
 use super::{ReadBudget, Sink};
 use crate::broker::kafka::{ConfigError, Connection};
 use crate::domain::{Clock, Route};
-use crate::lifecycle::{Part, Shutdown, Tasks};
+use crate::lifecycle::{ReadinessPart, Shutdown, Tasks};
 use crate::telemetry::Metrics;
 
 /// A consumer could not be started.
@@ -57,7 +57,7 @@ pub struct Surroundings<S> {
     /// What may be read and not resolved, with all other sources.
     pub budget: Arc<ReadBudget>,
     /// The part of readiness that is the connection's.
-    pub part: Part,
+    pub part: ReadinessPart,
     /// Runs the consumer's thread and its partitions' tasks.
     pub tasks: Tasks,
     /// When it drains, reading stops; when it is forced, waiting for what is outstanding stops.

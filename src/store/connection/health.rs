@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
-use crate::lifecycle::{Part, Readiness};
+use crate::lifecycle::{Readiness, ReadinessPart};
 use crate::store::Config;
 
 /// A connection: its role, and the number of its node.
@@ -16,7 +16,7 @@ const WAY: u64 = 0;
 
 /// `redis`: up while every connection to every master is up.
 pub(in crate::store) struct Health {
-    part: Part,
+    part: ReadinessPart,
     place: String,
     /// Each connection and what is wrong with it, if anything.
     connections: Mutex<BTreeMap<Which, Option<String>>>,
