@@ -1,5 +1,5 @@
-//! Measures the cost for Redis of storing and firing without any relay: bare variadic commands, one sorted set entry and
-//! one hash field a message, 200 messages a call, one connection.
+//! Measures the cost for Redis of storing and firing without any relay: bare variadic commands, one sorted set entry
+//! and one hash field a message, 200 messages a call, one connection.
 
 use redis::aio::MultiplexedConnection;
 

@@ -3,8 +3,9 @@
 //! One reader measures both on one wall clock: from the due time, or from the moment of production. No sample waits for
 //! the one before it, so each message of a second sees a stall in that second.
 //!
-//! Due times are whole milliseconds, so due messages come in clumps, unlike messages that are produced at random moments.
-//! Also, the broker of a relay has every message twice. Two more runs measure the cost of both without a relay.
+//! Due times are whole milliseconds, so due messages come in clumps, unlike messages that are produced at random
+//! moments. Also, the broker of a relay has every message twice. Two more runs measure the cost of both without a
+//! relay.
 
 use std::fmt::Write as _;
 use std::num::NonZeroU64;

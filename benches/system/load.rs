@@ -28,8 +28,8 @@ pub enum Load {
     Equal(u64),
     /// `x-deliver-at`: at random from this Unix ms on, within so many ms.
     Random(i64, i64),
-    /// `x-deliver-at`: from this Unix ms on within four days. Messages that may linger together are at least four seconds
-    /// apart, so that none shares a bundle.
+    /// `x-deliver-at`: from this Unix ms on within four days. Messages that may linger together are at least four
+    /// seconds apart, so that none shares a bundle.
     Alone(i64),
     /// `x-deliver-at`: all at this Unix ms.
     At(i64),

@@ -1,9 +1,9 @@
 //! The benches behind `scripts/bench NAME...`: real servers, the binary of the relay, and a floor beside it in the same
 //! run. A rate without a floor says more about the machine than about the relay.
 //!
-//! This is an example and not a bench target, so that the relay is the binary that users build, without the features that
-//! dependencies of tests add. To add a bench: a function, a line in [`BENCHES`] and in [`measure_one`], and marks in
-//! `docs/benchmarks.md`.
+//! This is an example and not a bench target, so that the relay is the binary that users build, without the features
+//! that dependencies of tests add. To add a bench: a function, a line in [`BENCHES`] and in [`measure_one`], and marks
+//! in `docs/benchmarks.md`.
 #![allow(clippy::print_stdout, reason = "its output is its purpose")]
 #![allow(clippy::expect_used, clippy::disallowed_methods, reason = "shares the tests' support")]
 #![allow(unreachable_pub, reason = "the modules of one program see each other")]

@@ -1,7 +1,7 @@
 //! Measures one direction at a time: storing alone, draining alone, passing through. Bars 2, 3, 4, 6 and 16.
 //!
-//! Messages are stored by the clock of a store that is behind (`servers::relay_behind`), and are due within the hour before
-//! the run. Then the ordinary relay starts and finds all of them due.
+//! Messages are stored by the clock of a store that is behind (`servers::relay_behind`), and are due within the hour
+//! before the run. Then the ordinary relay starts and finds all of them due.
 
 use crate::load::Load;
 use crate::measure::{CpuSeconds, MeasuredRate, MessageCount, Processes, middle, watch};
@@ -134,9 +134,9 @@ pub async fn equal(servers: &Servers, scale: &Scale, report: &mut Report) -> any
     Ok(())
 }
 
-/// Measures without and with `order = "key"`, in turns. Each message has a key of its own. One direction at a time, because
-/// there is no steady state that a window of seconds would show if draining is slower than reading: `max_pending` is
-/// checked each second, and a second of reading is more than some seconds of draining.
+/// Measures without and with `order = "key"`, in turns. Each message has a key of its own. One direction at a time,
+/// because there is no steady state that a window of seconds would show if draining is slower than reading:
+/// `max_pending` is checked each second, and a second of reading is more than some seconds of draining.
 pub async fn order(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
     let kafka = servers.kafka().await?;
     let from = now_ms() - HOUR_MS - MARGIN_MS;
@@ -178,8 +178,8 @@ pub async fn order(servers: &Servers, scale: &Scale, report: &mut Report) -> any
     Ok(())
 }
 
-/// Measures each durability tier, one direction at a time: a server with an append-only file, the same with a replica that
-/// is waited for, and one that syncs each write. All run on this machine, so the cost of a network is missing.
+/// Measures each durability tier, one direction at a time: a server with an append-only file, the same with a replica
+/// that is waited for, and one that syncs each write. All run on this machine, so the cost of a network is missing.
 pub async fn tiers(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
     const TIERS: [(&str, &str); 3] = [
         ("async, AOF everysec", ""),
@@ -256,8 +256,8 @@ pub async fn store_and_drain_with(
     both_phases(base, redis, kafka, (source, messages, from), "", "").await
 }
 
-/// Does the same with further keys of the route: stores so many messages of a topic by a clock that is shortly before the
-/// given moment. The keys `storing` apply while it stores.
+/// Does the same with further keys of the route: stores so many messages of a topic by a clock that is shortly before
+/// the given moment. The keys `storing` apply while it stores.
 async fn both_phases(
     base: &Config,
     redis: &Redis,

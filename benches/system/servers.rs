@@ -102,8 +102,8 @@ pub fn kafka_route(config: Config, name: &str, source: &str, target: &str, more:
 /// The environment variable that makes this program a relay whose store is behind by so many seconds.
 pub const BEHIND_VARIABLE: &str = "POSTDATE_BENCH_BEHIND";
 
-/// Starts a relay with the clock of its store this many seconds behind. It is this program itself, with [`BEHIND_VARIABLE`] set:
-/// the relay has no such switch.
+/// Starts a relay with the clock of its store this many seconds behind. It is this program itself, with
+/// [`BEHIND_VARIABLE`] set: the relay has no such switch.
 pub fn relay_behind(config: &Config, seconds: i64) -> Relay {
     let program = std::env::current_exe().expect("the path of this program");
     Relay::spawn_as(program, config, &[(BEHIND_VARIABLE, &seconds.to_string())])

@@ -1,7 +1,7 @@
 //! Measures Kafka to Kafka, in and out at once, in a steady state: bars 1, 3 and 4, and with an append-only file 13.
 //!
-//! The source is full before the run. `max_pending` keeps the number of pending messages steady: the relay reads as fast
-//! as it publishes. The window is cut out of that time and leaves out the ramp.
+//! The source is full before the run. `max_pending` keeps the number of pending messages steady: the relay reads as
+//! fast as it publishes. The window is cut out of that time and leaves out the ramp.
 
 use std::time::{Duration, Instant};
 
@@ -111,8 +111,8 @@ impl BothEnds {
     }
 }
 
-/// Measures the relay in a steady state, with the number of pending messages. A state that is not steady is reported and
-/// measured again. `store` are further keys of `[redis]`.
+/// Measures the relay in a steady state, with the number of pending messages. A state that is not steady is reported
+/// and measured again. `store` are further keys of `[redis]`.
 async fn steady(
     redis: &Redis,
     kafka: &Kafka,

@@ -54,8 +54,8 @@ async fn either(interrupt: &mut Signal, terminate: &mut Signal) {
     }
 }
 
-/// Runs the demonstration. Returns true if every message arrived on time. Without `once` it runs until it is interrupted or
-/// the relay ends.
+/// Runs the demonstration. Returns true if every message arrived on time. Without `once` it runs until it is
+/// interrupted or the relay ends.
 async fn demonstrate(once: bool) -> bool {
     let servers = start_servers().await;
     let run = Run::new();

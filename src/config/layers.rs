@@ -183,7 +183,8 @@ fn nest(path: &[String], value: Value) -> Dict {
     path.first().map(|first| Dict::from([(first.clone(), value)])).unwrap_or_default()
 }
 
-/// Parses a text into the type of the key's default. The value of a text key stays text, even if it looks like a number.
+/// Parses a text into the type of the key's default. The value of a text key stays text, even if it looks like a
+/// number.
 fn shaped(defaults: &Dict, path: &[String], text: &str) -> Value {
     let parts: Vec<&str> = match path.first().map(String::as_str) {
         Some("routes") => {

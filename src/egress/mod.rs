@@ -1,13 +1,13 @@
 //! Egress: publishes messages to brokers and returns a verdict for each.
 //!
 //! A *lane* is the way to one target: a Kafka topic, or a RabbitMQ exchange. A submitter is a timer shard, or ingress
-//! with messages that need not wait in the store. It submits a [`Publication`] to the lane of its target, and later finds
-//! exactly one [`Verdict`] for it in the [`VerdictInbox`] that the publication names. A target that is missing, slow or
-//! refusing delays no other: each lane has its own queue, window and gate.
+//! with messages that need not wait in the store. It submits a [`Publication`] to the lane of its target, and later
+//! finds exactly one [`Verdict`] for it in the [`VerdictInbox`] that the publication names. A target that is missing,
+//! slow or refusing delays no other: each lane has its own queue, window and gate.
 //!
-//! Guarantees: `submit` never blocks. Every publication gets exactly one verdict, within [`CONFIRM_DEADLINE`] of leaving
-//! the queue of its lane. `Confirmed` means that the broker has the message stored *and* routed. Publications of one lane
-//! from one submitter leave in the order submitted.
+//! Guarantees: `submit` never blocks. Every publication gets exactly one verdict, within [`CONFIRM_DEADLINE`] of
+//! leaving the queue of its lane. `Confirmed` means that the broker has the message stored *and* routed. Publications
+//! of one lane from one submitter leave in the order submitted.
 
 mod bridge_headers;
 pub mod kafka;
@@ -44,8 +44,8 @@ pub struct PublishBatch {
     pub first_ticket: u64,
     /// Inbox for the verdicts.
     pub verdicts: Arc<VerdictInbox>,
-    /// Monotonic microseconds (`Clock::mono_us`) from which on no message may be sent to the broker: another replica may
-    /// have the claim by then. It grows when the claim is extended.
+    /// Monotonic microseconds (`Clock::mono_us`) from which on no message may be sent to the broker: another replica
+    /// may have the claim by then. It grows when the claim is extended.
     pub not_after_us: AtomicI64,
 }
 

@@ -5,8 +5,8 @@ use tokio::sync::Notify;
 
 use crate::domain::Verdict;
 
-/// Verdicts for one submitter, in the order they came. There are never more than its outstanding publications, as each of
-/// those gets exactly one.
+/// Verdicts for one submitter, in the order they came. There are never more than its outstanding publications, as each
+/// of those gets exactly one.
 #[derive(Debug, Default)]
 pub struct VerdictInbox {
     inbox: Mutex<Vec<(u64, Verdict)>>,

@@ -158,8 +158,8 @@ impl Tasks {
         self.panicked.is_cancelled()
     }
 
-    /// Waits until every task of this stage has ended; without a stage, until every task has ended. Waits no longer than
-    /// `at_most`. `Err` names the tasks that still run.
+    /// Waits until every task of this stage has ended; without a stage, until every task has ended. Waits no longer
+    /// than `at_most`. `Err` names the tasks that still run.
     pub async fn ended(&self, at_most: Duration) -> Result<(), Vec<String>> {
         let all_ended = async {
             loop {

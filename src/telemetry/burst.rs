@@ -2,7 +2,8 @@
 //!
 //! Events are grouped by message text, route and reason. The first event of a group is logged at once, with its error.
 //! Later ones are counted, and the count is logged every ten seconds while it is above zero. After ten seconds without
-//! an event the next one is a first again. Keys come from code and configuration, never from messages, so there are few.
+//! an event the next one is a first again. Keys come from code and configuration, never from messages, so there are
+//! few.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

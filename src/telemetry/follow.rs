@@ -2,7 +2,8 @@
 //!
 //! `send --wait` is the only user, so there are few followers. Code that ends a message reports the end to the
 //! [`FollowRegistry`]; while no message is followed, a report costs one relaxed load. Replicas exchange [`FollowNews`]
-//! with their heartbeats: the messages that they follow, those that they watch for other replicas, and the ends they saw.
+//! with their heartbeats: the messages that they follow, those that they watch for other replicas, and the ends they
+//! saw.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Logs through `tracing`, to stderr: text for people, JSON for machines.
 //!
-//! Fields may hold text of brokers, headers and clients. Control characters, such as line ends and terminal escapes, are
-//! written escaped: one event is one line, and no message can forge one. JSON escapes the characters below U+0020. Text
-//! lines also escape U+007F to U+009F and characters that turn the direction of writing.
+//! Fields may hold text of brokers, headers and clients. Control characters, such as line ends and terminal escapes,
+//! are written escaped: one event is one line, and no message can forge one. JSON escapes the characters below U+0020.
+//! Text lines also escape U+007F to U+009F and characters that turn the direction of writing.
 
 use std::fmt::{self, Write};
 use std::io::IsTerminal;
@@ -19,8 +19,8 @@ use tracing_subscriber::{EnvFilter, Layer, Registry};
 use super::config::{Config, LogFormat};
 
 /// The filter unless another is configured: own events from `info` up, and of the client libraries only errors, as
-/// Postdate logs their other events itself. lapin is off: it calls each closed channel an error, such as the one on which
-/// a missing queue was looked for. The code that used the channel logs what that means.
+/// Postdate logs their other events itself. lapin is off: it calls each closed channel an error, such as the one on
+/// which a missing queue was looked for. The code that used the channel logs what that means.
 pub const DEFAULT_FILTER: &str = "warn,postdate=info,lapin=off,rdkafka=error,librdkafka=error,hyper=error";
 
 /// Error of the set-up of logging.

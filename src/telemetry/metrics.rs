@@ -408,7 +408,8 @@ impl RouteMetrics {
         self.oldest_unresolved.lock().clone()
     }
 
-    /// Sets the reason why the source cannot be read; `None` if it is read, or waits for a reason that `paused` returns.
+    /// Sets the reason why the source cannot be read; `None` if it is read, or waits for a reason that `paused`
+    /// returns.
     pub fn source_trouble(&self, why: Option<String>) {
         *self.source_trouble.lock() = why;
     }

@@ -1,9 +1,9 @@
 //! Targets that refuse publishes or do not answer them, since when, and with which error.
 //!
-//! A spell of failures begins with the first publish that fails. It ends when a publish is confirmed and none has failed
-//! for [`QUIET_US`], or [`FORGET_US`] after the last retry that was announced. A target is silent while one of its
-//! publishes has had no answer for [`SILENT_US`]. Each beginning and each end is reported once, whatever the number of
-//! messages. Pure: moments are arguments.
+//! A spell of failures begins with the first publish that fails. It ends when a publish is confirmed and none has
+//! failed for [`QUIET_US`], or [`FORGET_US`] after the last retry that was announced. A target is silent while one of
+//! its publishes has had no answer for [`SILENT_US`]. Each beginning and each end is reported once, whatever the number
+//! of messages. Pure: moments are arguments.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

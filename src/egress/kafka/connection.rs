@@ -1,5 +1,5 @@
-//! State that the lanes of one connection share: the current producers, the lanes that wait for the feeder, and questions
-//! about topics.
+//! State that the lanes of one connection share: the current producers, the lanes that wait for the feeder, and
+//! questions about topics.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,7 +43,8 @@ pub(super) struct ProducerConnection {
     pub(super) asked: Notify,
     /// Cancelled when the thread of one producer has ended. The other ends too.
     pub(super) ended: CancellationToken,
-    /// True while some broker answers. While none does, no message is given to a producer: it would only time out there.
+    /// True while some broker answers. While none does, no message is given to a producer: it would only time out
+    /// there.
     reached: AtomicBool,
     producers: [RwLock<Option<Arc<KafkaProducer>>>; 2],
     lanes: Mutex<BTreeMap<String, Arc<TopicLane>>>,

@@ -1,5 +1,5 @@
-//! Sends a run: messages that one thread takes out of a lane under the lock of the lane, and gives to the producer without
-//! that lock. Submitters, the wheel above all, never wait for the client library.
+//! Sends a run: messages that one thread takes out of a lane under the lock of the lane, and gives to the producer
+//! without that lock. Submitters, the wheel above all, never wait for the client library.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

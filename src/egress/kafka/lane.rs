@@ -30,8 +30,8 @@ const GATHER_US: i64 = 4_000;
 const BULK_FROM: usize = 1024;
 /// Messages waiting and in flight below which a lane changes back to the prompt producer.
 const BULK_UNTIL: usize = 256;
-/// Longest wait for the messages in flight before a change of the producer, microseconds. A partition that hangs must not
-/// delay the others.
+/// Longest wait for the messages in flight before a change of the producer, microseconds. A partition that hangs must
+/// not delay the others.
 const PRODUCER_CHANGE_US: i64 = 50_000;
 /// Time for which a missing topic is refused before it is looked for again, microseconds.
 const MISSING_TOPIC_US: i64 = 1_000_000;
@@ -99,8 +99,8 @@ enum TopicGate {
 /// Caller of [`TopicLane::pump`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PumpCaller {
-    /// A submitter (the wheel, most often), a delivery report or the brokers. It sends a few messages, and leaves many to
-    /// the feeder.
+    /// A submitter (the wheel, most often), a delivery report or the brokers. It sends a few messages, and leaves many
+    /// to the feeder.
     Anyone,
     /// The feeder, a thread of the connection.
     Feeder,
@@ -203,7 +203,8 @@ impl TopicLane {
         self.pump(state, PumpCaller::Anyone);
     }
 
-    /// Sends what may go, in order, one run at a time. One thread at a time does so, and finds what others add meanwhile.
+    /// Sends what may go, in order, one run at a time. One thread at a time does so, and finds what others add
+    /// meanwhile.
     fn pump(self: &Arc<Self>, mut state: MutexGuard<'_, LaneState>, by: PumpCaller) {
         while let Some(run) = self.next_run(&mut state, by) {
             let remainder = MutexGuard::unlocked(&mut state, || run.send(self));
@@ -307,8 +308,8 @@ impl LaneState {
         }
     }
 
-    /// Chooses the producer: prompt for few messages, bulk for many. Returns false while messages are in flight with the
-    /// other producer: their reports must come first.
+    /// Chooses the producer: prompt for few messages, bulk for many. Returns false while messages are in flight with
+    /// the other producer: their reports must come first.
     fn choose_producer(&mut self, now_us: i64) -> bool {
         let wanted = match self.producer_kind {
             ProducerKind::Prompt if self.queue.len() >= BULK_FROM => ProducerKind::Bulk,
@@ -323,8 +324,8 @@ impl LaneState {
     }
 
     /// Reports whether messages may gather while others are in flight, to go when one of those is confirmed. The prompt
-    /// producer sends at once what it gets, and under load a request for each few messages would cost the client library
-    /// and the broker as much as the messages do. With few in flight no message waits.
+    /// producer sends at once what it gets, and under load a request for each few messages would cost the client
+    /// library and the broker as much as the messages do. With few in flight no message waits.
     fn may_wait(&self, now_us: i64) -> bool {
         self.producer_kind == ProducerKind::Prompt
             && self.in_flight >= GATHER_BEHIND

@@ -134,8 +134,8 @@ fn decimal(scale: u8, value: u32) -> String {
     if fraction.is_empty() { whole.to_owned() } else { format!("{whole}.{fraction}") }
 }
 
-/// Serializes a value in a table or an array as JSON. Bytes become a string if they are UTF-8, else an array of numbers. A
-/// decimal becomes a string, which loses no digit. A number that JSON does not have becomes null.
+/// Serializes a value in a table or an array as JSON. Bytes become a string if they are UTF-8, else an array of
+/// numbers. A decimal becomes a string, which loses no digit. A number that JSON does not have becomes null.
 struct JsonHeader<'a>(&'a HeaderValue);
 
 impl Serialize for JsonHeader<'_> {

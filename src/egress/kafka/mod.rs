@@ -1,14 +1,15 @@
 //! Egress to Kafka: two idempotent producers per connection, a prompt and a bulk one, and one lane per topic.
 //!
 //! A message is `Confirmed` when all in-sync replicas have it. While the brokers are away, messages wait in their lane
-//! and are `NotTried` at their deadline; only messages that were in a producer when its connection was lost may time out
-//! there. A topic that is missing or forbidden refuses at once and is looked for again while there is demand. A broker
-//! refuses a whole batch for one record; its messages are retried in ever smaller groups, so that only the culprit is
-//! refused.
+//! and are `NotTried` at their deadline; only messages that were in a producer when its connection was lost may time
+//! out there. A topic that is missing or forbidden refuses at once and is looked for again while there is demand. A
+//! broker refuses a whole batch for one record; its messages are retried in ever smaller groups, so that only the
+//! culprit is refused.
 //!
 //! The files of this folder form a circle by their nature: a lane (`lane`) sends through the producer of its connection
-//! (`dispatch`, `producer`), the delivery reports of the producer go back to the lane, and the connection (`connection`)
-//! has both its lanes and its producers. `mapping`, `outcome`, `quarantine` and `record` stand outside the circle.
+//! (`dispatch`, `producer`), the delivery reports of the producer go back to the lane, and the connection
+//! (`connection`) has both its lanes and its producers. `mapping`, `outcome`, `quarantine` and `record` stand outside
+//! the circle.
 
 mod connection;
 mod dispatch;

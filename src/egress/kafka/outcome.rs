@@ -24,8 +24,8 @@ pub(super) fn delivery_outcome(error: RDKafkaErrorCode, fatal: Option<RDKafkaErr
     DeliveryOutcome { verdict: verdict_of(error, fatal), shared: is_shared(error) }
 }
 
-/// Reports whether a broker refuses a whole batch with this error, for the content of some of its records. Nothing of the
-/// batch is written then.
+/// Reports whether a broker refuses a whole batch with this error, for the content of some of its records. Nothing of
+/// the batch is written then.
 fn is_shared(error: RDKafkaErrorCode) -> bool {
     use RDKafkaErrorCode as Code;
     matches!(
@@ -57,8 +57,8 @@ pub(super) fn verdict_of(error: RDKafkaErrorCode, fatal: Option<RDKafkaErrorCode
     }
 }
 
-/// The reason of a broker, or of the client library before it sent anything, to refuse. `None` if it is not sure that the
-/// message was not written.
+/// The reason of a broker, or of the client library before it sent anything, to refuse. `None` if it is not sure that
+/// the message was not written.
 fn refusal(error: RDKafkaErrorCode) -> Option<Refusal> {
     use RDKafkaErrorCode as Code;
     Some(match error {

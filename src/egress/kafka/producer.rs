@@ -24,8 +24,8 @@ use crate::egress::Publication;
 use crate::lifecycle::{ReadinessPart, Shutdown, Tasks};
 
 /// Longest poll of the event queue, and so the interval at which deadlines of waiting messages are checked. librdkafka
-/// cuts the time that is left down to whole milliseconds, and would spend the last millisecond of 100 in a busy loop: the
-/// 20 microseconds on top prevent that.
+/// cuts the time that is left down to whole milliseconds, and would spend the last millisecond of 100 in a busy loop:
+/// the 20 microseconds on top prevent that.
 const POLL_TIMEOUT: Duration = Duration::from_micros(100_020);
 /// Longest poll while no messages wait: each poll costs a wake-up.
 const IDLE_POLL_TIMEOUT: Duration = Duration::from_micros(400_020);
@@ -102,8 +102,8 @@ impl InFlightTable {
         Some(message)
     }
 
-    /// Gives the lanes all reports since the last call. Together, because single reports would take the locks of the lanes
-    /// as often as there are messages.
+    /// Gives the lanes all reports since the last call. Together, because single reports would take the locks of the
+    /// lanes as often as there are messages.
     fn tell_lanes(&self) {
         let reports = std::mem::take(&mut *self.reports.lock());
         if reports.is_empty() {
@@ -273,8 +273,8 @@ impl ProducerThread {
             || (shutdown.is_draining() && self.connection.lanes().iter().all(|lane| lane.backlog() == 0))
     }
 
-    /// Drops the ended producers that no other thread uses. Only this thread may do so: the drop of a producer reports on
-    /// its messages, and a lane that dropped one under its lock would wait for itself.
+    /// Drops the ended producers that no other thread uses. Only this thread may do so: the drop of a producer reports
+    /// on its messages, and a lane that dropped one under its lock would wait for itself.
     fn drop_retired(&mut self) {
         for producer in std::mem::take(&mut self.retired) {
             match Arc::try_unwrap(producer) {
@@ -307,8 +307,8 @@ impl ProducerThread {
     }
 }
 
-/// The feeder: passes delivery reports on to the lanes, those that came together in one go. It also sends for lanes with
-/// many messages, one run of each lane in turn.
+/// The feeder: passes delivery reports on to the lanes, those that came together in one go. It also sends for lanes
+/// with many messages, one run of each lane in turn.
 fn feed(connection: &ProducerConnection) {
     while connection.wait_until_woken() {
         // The reports of a replaced producer are passed on when it is dropped.

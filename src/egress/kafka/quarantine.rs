@@ -3,8 +3,8 @@
 //! The broker names no culprit, and writes nothing of such a batch. Its messages become *suspects*. They are retried in
 //! groups, one after another, while nothing else of the lane is in flight. A group that is refused is halved; after a
 //! group that passes, the next is twice as large. A message that is refused alone is the culprit. One culprit among
-//! thousands costs some twenty round trips, not thousands. Suspects keep their order among themselves; messages that were
-//! in flight behind their batch may have gone before them.
+//! thousands costs some twenty round trips, not thousands. Suspects keep their order among themselves; messages that
+//! were in flight behind their batch may have gone before them.
 
 use std::collections::VecDeque;
 

@@ -1,8 +1,8 @@
 //! Maps any message to an AMQP message. Pure; knows nothing of the client library.
 //!
-//! A message from AMQP gets the [`DelayHeaders`] and loses fields that a delayed message must not keep. Of a record from
-//! Kafka the header `amqp.<property>` becomes the property, key and null value become headers, and values get types of
-//! AMQP. [`super::super::kafka::mapping`] is the way back, and `docs/headers.md` has the table of both.
+//! A message from AMQP gets the [`DelayHeaders`] and loses fields that a delayed message must not keep. Of a record
+//! from Kafka the header `amqp.<property>` becomes the property, key and null value become headers, and values get
+//! types of AMQP. [`super::super::kafka::mapping`] is the way back, and `docs/headers.md` has the table of both.
 
 use std::collections::HashSet;
 
@@ -15,8 +15,8 @@ use crate::egress::{DelayHeaders, bridge_headers};
 
 /// Longest short string of AMQP, in bytes: routing keys, header names, most properties.
 const MAX_SHORT_STRING: usize = 255;
-/// Headers with further routing keys that the sender chose. RabbitMQ reads both of every publish, and closes the channel if
-/// they are no arrays.
+/// Headers with further routing keys that the sender chose. RabbitMQ reads both of every publish, and closes the
+/// channel if they are no arrays.
 const SENDER_SELECTED: [&str; 2] = ["CC", "BCC"];
 /// Queue of direct reply-to. RabbitMQ closes the channel of a publisher that names it and does not consume it.
 const DIRECT_REPLY_TO: &str = "amq.rabbitmq.reply-to";
@@ -45,8 +45,8 @@ pub(in crate::egress) struct UnfitMessage {
     pub error: Text,
 }
 
-/// Maps a message to an AMQP message. `delay_headers` is `None` for a message that passes through; if it came from AMQP, it
-/// stays as it is. `own_user` is the user of the connection, the only `user_id` that RabbitMQ lets it publish.
+/// Maps a message to an AMQP message. `delay_headers` is `None` for a message that passes through; if it came from
+/// AMQP, it stays as it is. `own_user` is the user of the connection, the only `user_id` that RabbitMQ lets it publish.
 pub(in crate::egress) fn to_amqp(
     message: &Message,
     delay_headers: Option<DelayHeaders<'_>>,

@@ -5,9 +5,9 @@
 //! flight, and gives verdicts to the confirmed prefix (`window`). A lane has one channel, not two: messages that pass
 //! through keep their order.
 //!
-//! A message that closes the channel harms its neighbours only once: they are `Unknown`, and when they are submitted again
-//! each is published alone on a fresh channel, where a refusal of the broker is about this message (`quarantine`). Time
-//! in which the broker blocks the connection (its alarm of memory or disk) does not count towards
+//! A message that closes the channel harms its neighbours only once: they are `Unknown`, and when they are submitted
+//! again each is published alone on a fresh channel, where a refusal of the broker is about this message
+//! (`quarantine`). Time in which the broker blocks the connection (its alarm of memory or disk) does not count towards
 //! [`super::CONFIRM_DEADLINE`]: no answer can come in that time.
 
 mod channel;

@@ -9,8 +9,9 @@ use crate::egress::Publication;
 /// Most suspects that are remembered. Beyond, any one is forgotten, and may harm its neighbours once more.
 const MAX_SUSPECTS: usize = 8192;
 
-/// Lost connections, with a message alone on its channel, after which the message counts as their cause. Messages of other
-/// exchanges share the connection, and its end names none of them: once or twice it may have been another message.
+/// Lost connections, with a message alone on its channel, after which the message counts as their cause. Messages of
+/// other exchanges share the connection, and its end names none of them: once or twice it may have been another
+/// message.
 const MAX_STRIKES: u8 = 3;
 
 /// Fingerprints of suspects, each with the number of times it was alone when the whole connection was closed. A suspect
@@ -23,7 +24,8 @@ impl SuspectFingerprints {
         self.enter(fingerprint(publication));
     }
 
-    /// Counts a lost connection with this message alone on its channel. Returns true if the message counts as the cause.
+    /// Counts a lost connection with this message alone on its channel. Returns true if the message counts as the
+    /// cause.
     pub(super) fn strike(&mut self, publication: &Publication) -> bool {
         let strikes = self.enter(fingerprint(publication));
         *strikes += 1;

@@ -12,8 +12,8 @@ const FRAME_OVERHEAD: usize = 8;
 /// Longest time to live that RabbitMQ accepts, ms.
 const MAX_EXPIRATION: i64 = 0xFFFF_FFFF;
 
-/// Checks a message. Returns its properties in types of the client library, or the reason why the broker would close the
-/// channel or the connection.
+/// Checks a message. Returns its properties in types of the client library, or the reason why the broker would close
+/// the channel or the connection.
 pub(super) fn checked(
     outgoing: &AmqpMessage,
     own_user: Option<&str>,

@@ -1,11 +1,11 @@
 //! Publications of one channel without a verdict, in the order they were published.
 //!
-//! The client library attaches a returned message to an *arbitrary* confirm: the one that completes next. The broker sends
-//! returns in the order of publishing, each before the confirm of its own message. So once all publications up to one
-//! are confirmed, all returns up to it have come. By then each returned message has been recognised by its content:
+//! The client library attaches a returned message to an *arbitrary* confirm: the one that completes next. The broker
+//! sends returns in the order of publishing, each before the confirm of its own message. So once all publications up to
+//! one are confirmed, all returns up to it have come. By then each returned message has been recognised by its content:
 //! routing key, body, headers, properties. (Delayed messages carry their unique `x-delay-id`; of equal messages it does
-//! not matter which one was returned.) Therefore verdicts are given to the confirmed *prefix* only. No message of a user
-//! is altered for this.
+//! not matter which one was returned.) Therefore verdicts are given to the confirmed *prefix* only. No message of a
+//! user is altered for this.
 
 use std::collections::VecDeque;
 
@@ -17,8 +17,8 @@ use crate::domain::verdict::Refusal;
 use crate::domain::{Text, Verdict};
 use crate::egress::Publication;
 
-/// Error of a nack. A nack is no refusal: one of the queues that the message was routed to has not taken it, but others may
-/// have.
+/// Error of a nack. A nack is no refusal: one of the queues that the message was routed to has not taken it, but others
+/// may have.
 const NACK_TEXT: &str = "a queue that it was routed to did not take it (nack)";
 
 /// Answer of the broker to one publication.
@@ -109,8 +109,8 @@ impl ConfirmWindow {
         }
     }
 
-    /// Marks the publication that a returned message was. `properties` returns the properties as published. Returns false
-    /// if it is not certain which publication it was; all candidates are in doubt then.
+    /// Marks the publication that a returned message was. `properties` returns the properties as published. Returns
+    /// false if it is not certain which publication it was; all candidates are in doubt then.
     pub(super) fn mark_returned(
         &mut self,
         returned: ReturnedMessage<'_>,
@@ -162,7 +162,8 @@ impl ConfirmWindow {
         Some((slot.publication, verdict))
     }
 
-    /// Takes out all publications, because the channel is gone. Each has a verdict if the answers of the broker suffice.
+    /// Takes out all publications, because the channel is gone. Each has a verdict if the answers of the broker
+    /// suffice.
     pub(super) fn abandon(&mut self) -> Vec<(Publication, Option<Verdict>)> {
         let judge = |slot: WindowSlot| {
             let verdict = match (slot.returned, slot.answer) {
