@@ -1,5 +1,6 @@
-//! The pure parts alone, without a server: reading delay headers, the bundle format, the wheel's heap, who serves
-//! what. `cargo bench --features test-util --bench micro [FILTER]`; numbers of an unquiet machine mean nothing.
+//! Measures the pure parts without a server: reading delay headers, the bundle format, the heap of the wheel, and the
+//! assignment of partitions. `cargo bench --features test-util --bench micro [FILTER]`. Numbers of a busy machine mean
+//! nothing.
 #![allow(missing_docs, reason = "Criterion's macros write functions")]
 #![allow(clippy::expect_used, reason = "a bench that cannot go on panics")]
 
@@ -31,7 +32,7 @@ fn record(headers: &[(&str, &str)]) -> Message {
     }
 }
 
-/// A bundle of so many, due within a second; JSON bodies shrink, random ones do not.
+/// A bundle of so many messages, due within a second. JSON bodies compress, random ones do not.
 fn bundle(count: usize, json: bool) -> Bundle {
     let entries = (0..count).map(|n| {
         let mut message = record(&[("type", "reminder")]);
@@ -126,7 +127,7 @@ fn assignment(criterion: &mut Criterion) {
         group.bench_function(format!("{count} partitions, {replicas} replicas, from nothing"), |bencher| {
             bencher.iter(|| assign(partitions, black_box(&fresh)));
         });
-        // What each beat does where nothing has changed; and when the last one is gone.
+        // The work of each heartbeat if nothing has changed, then if the last replica is gone.
         group.bench_function(format!("{count} partitions, {replicas} replicas, settled"), |bencher| {
             bencher.iter(|| assign(partitions, black_box(&settled)));
         });

@@ -32,10 +32,10 @@ use crate::egress::kafka::KafkaLanes;
 use crate::egress::rabbitmq::RabbitLanes;
 use crate::egress::{AllLanes, Lanes};
 use crate::ingress::{self, Intake};
-use crate::lifecycle::signals::Signals;
-use crate::lifecycle::{Part, Readiness, Stage, Tasks};
+use crate::lifecycle::signals::ShutdownSignals;
+use crate::lifecycle::{Readiness, ReadinessPart, Stage, Tasks};
 use crate::store::{self, PreflightFailure, Store};
-use crate::telemetry::{Bursts, Metrics, Watch};
+use crate::telemetry::{BurstLog, FollowRegistry, Metrics};
 use crate::{admin, cluster, timer};
 
 /// Runs the relay until a signal ends it.
@@ -52,15 +52,15 @@ struct App {
     readiness: Readiness,
     stages: Stages,
     metrics: Arc<Metrics>,
-    watch: Arc<Watch>,
-    bursts: Arc<Bursts>,
+    watch: Arc<FollowRegistry>,
+    bursts: Arc<BurstLog>,
     /// Timer shards of this replica: one a core, 1 to 8.
     shards: usize,
 }
 
 /// Builds the rooms, waits for a signal or a panicked task, and drains. Answers the exit code.
 async fn run_until_shutdown(config: Config) -> anyhow::Result<ExitCode> {
-    let mut signals = Signals::listen().context("cannot listen for signals")?;
+    let mut signals = ShutdownSignals::listen().context("cannot listen for signals")?;
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry, config.routes.iter().map(|route| route.name.clone()));
     let clock = Clock::start();
@@ -71,7 +71,7 @@ async fn run_until_shutdown(config: Config) -> anyhow::Result<ExitCode> {
         stages: Stages::new(),
         metrics,
         watch: Arc::default(),
-        bursts: Arc::new(Bursts::new(clock)),
+        bursts: Arc::new(BurstLog::new(clock)),
         shards: std::thread::available_parallelism().map_or(2, |n| n.get().clamp(1, 8)),
         config,
     };
@@ -191,7 +191,7 @@ fn ordered_routes(routes: &[Arc<Route>]) -> BTreeSet<RouteName> {
 }
 
 /// Waits until the store has been checked. `Err` if it may not be used.
-async fn preflight(config: &store::Config, parts: &[&Part]) -> anyhow::Result<()> {
+async fn preflight(config: &store::Config, parts: &[&ReadinessPart]) -> anyhow::Result<()> {
     let checked = until_store_answers(parts, async || match store::preflight(config, true).await {
         Ok(()) => Ok(Ok(())),
         Err(PreflightFailure::Refused(why)) => Ok(Err(why)),
@@ -202,7 +202,11 @@ async fn preflight(config: &store::Config, parts: &[&Part]) -> anyhow::Result<()
 
 /// Waits until the store has compared where this configuration looks for messages with where it keeps them. `Err` if
 /// they differ.
-async fn agree_on_placement(store: &Store, routes: &[Arc<Route>], part: &Part) -> anyhow::Result<()> {
+async fn agree_on_placement(
+    store: &Store,
+    routes: &[Arc<Route>],
+    part: &ReadinessPart,
+) -> anyhow::Result<()> {
     let names: Vec<RouteName> = routes.iter().map(|route| route.name.clone()).collect();
     let parts = [part];
     let agreed = until_store_answers(&parts, async || {
@@ -213,7 +217,10 @@ async fn agree_on_placement(store: &Store, routes: &[Arc<Route>], part: &Part) -
 
 /// Asks the store until it answers, for as long as that takes. Each failure stands in these parts of readiness; the
 /// wait has a line of the log when it begins and one when it ends.
-async fn until_store_answers<T>(parts: &[&Part], mut ask: impl AsyncFnMut() -> Result<T, String>) -> T {
+async fn until_store_answers<T>(
+    parts: &[&ReadinessPart],
+    mut ask: impl AsyncFnMut() -> Result<T, String>,
+) -> T {
     let mut failures = 0;
     loop {
         let why = match ask().await {

@@ -23,8 +23,8 @@ use self::tally::Tally;
 pub use self::types::{Late, Progress, Request, Summary, Watcher};
 use crate::app::runtime;
 use crate::config::Config;
-use crate::egress::Verdicts;
-use crate::lifecycle::signals::Signals;
+use crate::egress::VerdictInbox;
+use crate::lifecycle::signals::ShutdownSignals;
 
 /// What is logged unless another filter is configured: what is wrong is said by the bench itself.
 const FILTER: &str = "error,lapin=off,rdkafka=off,librdkafka=off";
@@ -51,7 +51,7 @@ pub fn bench(config: &Config, request: &Request, watcher: &dyn Watcher) -> anyho
 }
 
 async fn whole(config: &Config, request: &Request, watcher: &dyn Watcher) -> anyhow::Result<Outcome> {
-    let mut signals = Signals::listen().context("cannot listen for signals")?;
+    let mut signals = ShutdownSignals::listen().context("cannot listen for signals")?;
     let begun = tokio::select! {
         begun = Site::open(config, request) => begun,
         _ = signals.next() => bail!("ended before anything was sent"),
@@ -91,7 +91,7 @@ struct Run<'a> {
     site: &'a Site,
     name: String,
     sender: Sender,
-    verdicts: Arc<Verdicts>,
+    verdicts: Arc<VerdictInbox>,
     sent: Arc<Sent>,
     tally: Arc<Mutex<Tally>>,
 }
@@ -99,7 +99,7 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn begin(site: &'a Site, request: &Request) -> anyhow::Result<Self> {
         let name = format!("{:08x}", fastrand::u32(..));
-        let (verdicts, sent): (Arc<Verdicts>, Arc<Sent>) = Default::default();
+        let (verdicts, sent): (Arc<VerdictInbox>, Arc<Sent>) = Default::default();
         let tally = Arc::new(Mutex::new(Tally::new(&name)?));
         site.count(&tally, &sent);
         let sender = Sender::new(request, &name, site.clock, site.lane.clone(), (&verdicts, &sent));
@@ -112,7 +112,7 @@ impl<'a> Run<'a> {
     }
 
     /// Tries the way with a few messages.
-    async fn probe(&self, signals: &mut Signals) -> anyhow::Result<()> {
+    async fn probe(&self, signals: &mut ShutdownSignals) -> anyhow::Result<()> {
         let steps = Steps::new(self.site.clock);
         tokio::select! {
             () = self.sender.run(PROBE) => {}
@@ -166,7 +166,7 @@ impl<'a> Run<'a> {
     async fn measure(
         &self,
         request: &Request,
-        signals: &mut Signals,
+        signals: &mut ShutdownSignals,
         watcher: &dyn Watcher,
     ) -> anyhow::Result<(bool, i64)> {
         let (clock, steps) = (self.site.clock, Steps::new(self.site.clock));
@@ -212,7 +212,7 @@ impl<'a> Run<'a> {
     }
 
     /// Takes what has not come out of the store, until all is accounted for or time is over.
-    async fn clean(&self, signals: &mut Signals, watcher: &dyn Watcher) -> Cleaned {
+    async fn clean(&self, signals: &mut ShutdownSignals, watcher: &dyn Watcher) -> Cleaned {
         let mut cancelled = 0;
         let until_us = self.site.clock.mono_us() + CLEANING_US;
         let cleaning = async {

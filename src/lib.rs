@@ -4,8 +4,8 @@
 //! topic or queue -> ingress -> store (Redis) -> timer -> egress -> topic or exchange
 //! ```
 //!
-//! A message is in the store until its target broker has confirmed it; its source is acknowledged only
-//! once the store has it. `ARCHITECTURE.md` is the map of the rooms below.
+//! A message is in the store until its target broker has confirmed it. Its source is acknowledged once the store has
+//! it, not before. `ARCHITECTURE.md` is the map of the modules below.
 
 pub mod admin;
 pub mod app;

@@ -1,78 +1,79 @@
-//! Planted faults, one at a time, that the accounting harness must catch: they prove the harness.
+//! Planted faults, one at a time. The accounting of the tests must catch each: that proves the accounting.
 //!
-//! With the feature `mutants` the environment variable `POSTDATE_MUTANT` names the one that a process has.
-//! Without the feature, as in every release build, the answer is a constant no and costs nothing.
+//! With the feature `mutants` the environment variable `POSTDATE_MUTANT` names the fault of a process. Without the
+//! feature, as in every release build, every question here is a constant `false` and costs nothing.
 
 #[cfg(all(feature = "mutants", not(debug_assertions)))]
 compile_error!("the feature `mutants` plants faults: it is not for release builds");
 
-/// A planted fault. `tests/mutants` and `tests/chaos/mutants.rs` say by which accounts each is caught.
+/// A planted fault. `tests/mutants` and `tests/chaos/mutants.rs` name the accounts that catch each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
-    /// One message in ten is settled without having been published.
+    /// Settles one message in ten without publishing it.
     Drop,
-    /// Every message is handed over a second early: more than a busy machine makes it late.
+    /// Publishes every message 50 ms early.
     Early,
-    /// A source is acknowledged before the store has answered.
+    /// Acknowledges a source before the store has answered.
     AckBeforeStore,
-    /// A message is settled when it is handed over, whatever its broker says.
+    /// Settles a message when it is submitted, whatever its broker answers.
     SettleBeforeConfirm,
-    /// Messages go to another route's target.
+    /// Publishes messages to the target of another route.
     WrongTarget,
-    /// A claim that expired counts as a first one: what it published is repeated without a cause.
+    /// Counts a claim after an expired one as the first: its messages are published again without a cause.
     ForgetExpiry,
-    /// A returned message counts as delivered, for the broker has acknowledged it.
+    /// Counts a returned message as delivered, because the broker has acknowledged it.
     IgnoreReturned,
-    /// A publish whose confirm never came counts as confirmed.
+    /// Counts a publish without an answer as confirmed.
     UnknownIsConfirmed,
-    /// What was claimed is published whenever it is due, whoever has the claim by then.
+    /// Publishes a claimed message when it is due, even if another replica has the claim by then.
     NoFencing,
-    /// Claims that expired are looked for at the start, and never again.
+    /// Looks for expired claims at the start, and never again.
     SweepAtStartOnly,
-    /// A claim forgets what of its bundle is gone: who claims it next publishes what was cancelled.
+    /// Forgets on a claim which messages of the bundle are gone: the next claim publishes cancelled messages.
     GoneClearedByClaim,
-    /// A claim holds for whoever says so until its deadline, whatever token it has.
+    /// Accepts any token for a claim until its deadline.
     DeadlineAsToken,
-    /// No tier waits for more than the master's answer.
+    /// Waits in every durability tier for the answer of the master only.
     NoWait,
-    /// Any loss of Redis's clock against this one, however slow, counts as a step.
+    /// Counts every lag of Redis's clock behind this one as a step, however slow it grew.
     DriftIsAStep,
-    /// Claims are read whatever their bytes.
+    /// Reads claims without a limit on their bytes.
     UnboundedClaims,
-    /// A call to Redis may take as long as a small one, whatever its bytes.
+    /// Gives every call to Redis the deadline of a small one, whatever its bytes.
     FixedDeadlines,
-    /// A queue is subscribed to while its route's ingress waits, and its deliveries are held all that time.
+    /// Subscribes to a queue while the ingress of its route waits, and keeps the deliveries in memory all that time.
     SubscribeWhileWaiting,
-    /// A partition that was paused when it was taken away stays paused when it comes back.
+    /// Leaves a Kafka partition paused that was paused when it was taken away, once it comes back.
     StayPaused,
-    /// What a broker says of a batch for one record's content is believed of each of its records.
+    /// Gives every record of a batch the refusal that the broker gave for the content of one.
     BlameBatch,
-    /// A message that waits for a Kafka target that is away counts as refused, again and again.
+    /// Counts a message as refused, again and again, while its Kafka target is away.
     OutageCounts,
 }
 
-/// Whether this process has this fault.
+/// Reports whether this process has this fault.
 #[cfg(not(feature = "mutants"))]
 #[inline]
 pub const fn is(_: Mutant) -> bool {
     false
 }
 
-/// Whether this is one of the messages that [`Mutant::Drop`] loses.
+/// Reports whether this message is one that [`Mutant::Drop`] loses.
 #[cfg(not(feature = "mutants"))]
 #[inline]
 pub const fn drops() -> bool {
     false
 }
 
-/// Whether every replica is to serve everything, as if it were alone: no fault, for ownership is only efficiency.
+/// Reports whether every replica serves all partitions, as if it were alone. This is no fault: shared partitions are
+/// only less efficient.
 #[cfg(not(feature = "mutants"))]
 #[inline]
 pub const fn ownership_is_off() -> bool {
     false
 }
 
-/// Whether the claimer of this process's first timer shard is to hang, as soon as it has begun.
+/// Reports whether the claimer of the first timer shard hangs from its start on.
 #[cfg(not(feature = "mutants"))]
 #[inline]
 pub const fn shard_hangs() -> bool {
@@ -97,7 +98,7 @@ mod planted {
 
     use super::Mutant;
 
-    static CHOSEN: LazyLock<Option<Mutant>> = LazyLock::new(chosen);
+    static CHOSEN_MUTANT: LazyLock<Option<Mutant>> = LazyLock::new(chosen);
 
     #[allow(clippy::disallowed_methods)] // no configuration: no user ever sets it
     fn chosen() -> Option<Mutant> {
@@ -129,60 +130,60 @@ mod planted {
         Some(mutant)
     }
 
-    /// Whether this process has this fault. Panics, and the process ends, if there is none of its name.
+    /// Reports whether this process has this fault. Panics, which ends the process, if `POSTDATE_MUTANT` names none.
     pub fn is(mutant: Mutant) -> bool {
-        *CHOSEN == Some(mutant)
+        *CHOSEN_MUTANT == Some(mutant)
     }
 
     #[allow(clippy::disallowed_methods)] // no configuration: no user ever sets it
-    fn said(name: &str) -> Option<String> {
+    fn env_variable(name: &str) -> Option<String> {
         std::env::var(name).ok()
     }
 
-    /// Whether every replica is to serve everything: `POSTDATE_OWNERSHIP=off`.
+    /// Reports whether every replica serves all partitions: `POSTDATE_OWNERSHIP=off`.
     pub fn ownership_is_off() -> bool {
-        static OFF: LazyLock<bool> =
-            LazyLock::new(|| said("POSTDATE_OWNERSHIP").is_some_and(|text| text == "off"));
-        *OFF
+        static IS_OFF: LazyLock<bool> =
+            LazyLock::new(|| env_variable("POSTDATE_OWNERSHIP").is_some_and(|text| text == "off"));
+        *IS_OFF
     }
 
-    /// Whether the claimer of this process's first timer shard is to hang: `POSTDATE_HANG=shard`.
+    /// Reports whether the claimer of the first timer shard hangs: `POSTDATE_HANG=shard`.
     pub fn shard_hangs() -> bool {
-        static HANGS: LazyLock<bool> =
-            LazyLock::new(|| said("POSTDATE_HANG").is_some_and(|text| text == "shard"));
-        *HANGS
+        static IS_HANGING: LazyLock<bool> =
+            LazyLock::new(|| env_variable("POSTDATE_HANG").is_some_and(|text| text == "shard"));
+        *IS_HANGING
     }
 
-    /// The file that says by how many milliseconds this process's wall clock is wrong: `POSTDATE_WALL_CLOCK`.
+    /// The file with the error of this process's wall clock, in milliseconds: `POSTDATE_WALL_CLOCK`.
     pub fn wall_clock() -> Option<std::path::PathBuf> {
-        said("POSTDATE_WALL_CLOCK").map(Into::into)
+        env_variable("POSTDATE_WALL_CLOCK").map(Into::into)
     }
 
-    /// The key in Redis that says by how many seconds Redis's clock is wrong: `POSTDATE_REDIS_CLOCK`.
+    /// The key in Redis with the error of Redis's clock, in seconds: `POSTDATE_REDIS_CLOCK`.
     pub fn redis_clock() -> Option<String> {
-        said("POSTDATE_REDIS_CLOCK")
+        env_variable("POSTDATE_REDIS_CLOCK")
     }
 
-    /// Whether this is one of the messages that [`Mutant::Drop`] loses.
+    /// Reports whether this message is one that [`Mutant::Drop`] loses.
     pub fn drops() -> bool {
-        static HANDED: AtomicU32 = AtomicU32::new(0);
-        is(Mutant::Drop) && HANDED.fetch_add(1, Ordering::Relaxed) % 10 == 9
+        static SETTLED_COUNT: AtomicU32 = AtomicU32::new(0);
+        is(Mutant::Drop) && SETTLED_COUNT.fetch_add(1, Ordering::Relaxed) % 10 == 9
     }
 
-    /// Where a claim has read what is gone.
+    /// The line after which `claim.lua` knows which messages are gone.
     const READ_GONE: &str = "local gone = fields(GONE, ids)\n";
-    /// Where a token is compared with the one that holds the claim.
-    const TOKEN_CHECK: &str = "if space and string.sub(entry, 1, space - 1) == token then";
+    /// The line that compares a token with the token of the claim.
+    const HOLDER_CHECK: &str = "if mark and string.sub(held, 1, mark - 1) == token then";
 
-    /// The text of a script with the fault of this process, if it is one of the scripts'.
+    /// The text of a script, with the fault of this process if that is a fault of scripts.
     pub fn script(text: &str) -> Cow<'_, str> {
-        let (from, to) = match *CHOSEN {
+        let (from, to) = match *CHOSEN_MUTANT {
             Some(Mutant::GoneClearedByClaim) => {
                 (READ_GONE, format!("{READ_GONE}redis.call('HDEL', GONE, unpack(ids))\n"))
             }
             Some(Mutant::DeadlineAsToken) => {
-                // Two claims can share a deadline; who says it is as good as the holder.
-                (TOKEN_CHECK, "if space then".to_owned())
+                // Two claims can share a deadline, so a caller who names it passes as the owner of either.
+                (HOLDER_CHECK, "if mark then".to_owned())
             }
             _ => return Cow::Borrowed(text),
         };
@@ -192,6 +193,6 @@ mod planted {
     #[test]
     fn the_scripts_hold_what_is_replaced_in_them() {
         assert_eq!(include_str!("store/call/scripts/claim.lua").matches(READ_GONE).count(), 1);
-        assert_eq!(include_str!("store/call/scripts/prelude.lua").matches(TOKEN_CHECK).count(), 1);
+        assert_eq!(include_str!("store/call/scripts/prelude.lua").matches(HOLDER_CHECK).count(), 1);
     }
 }

@@ -26,7 +26,7 @@ use crate::ingress::replay::{
 use crate::ingress::{self, Intake, Ledger, Source};
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
 use crate::store::{self, PreflightFailure, Store};
-use crate::telemetry::{Bursts, Metrics, RouteMetrics};
+use crate::telemetry::{BurstLog, Metrics, RouteMetrics};
 
 /// What is logged unless another filter is configured.
 const FILTER: &str = "warn,lapin=off,rdkafka=error,librdkafka=error";
@@ -253,7 +253,7 @@ impl Replay {
             lanes: Arc::new(AllLanes::new(kafka, BTreeMap::new())),
             metrics: self.metrics.clone(),
             watch: Arc::default(),
-            bursts: Arc::new(Bursts::new(self.clock)),
+            bursts: Arc::new(BurstLog::new(self.clock)),
             quota: room,
             gates,
             tasks: &self.tasks,

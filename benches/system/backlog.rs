@@ -1,5 +1,5 @@
-//! A deep backlog: what it does to Redis's cost of a message (bar 5), to lateness (the second half of bar 9)
-//! and to the start (bar 15). It is loaded once, and everything is measured beside it.
+//! Measures the effect of a deep backlog on Redis's cost of a message (bar 5), on lateness (the second half of bar 9)
+//! and on the start (bar 15). The backlog is loaded once, and everything is measured beside it.
 
 use std::time::{Duration, Instant};
 
@@ -7,20 +7,20 @@ use anyhow::{Context as _, bail, ensure};
 
 use crate::lateness::{judge, with_relay};
 use crate::load::{Load, fill_topic};
-use crate::measure::{Count, Processes, watch};
+use crate::measure::{MessageCount, Processes, watch};
 use crate::phases::{drain, store_and_drain_with};
-use crate::plot::{Axis, Line, decades, lines};
-use crate::report::{Limit, Report, number};
-use crate::servers::{PARTITIONS, Servers, config, kafka_route};
+use crate::plot::{PlotAxis, PlotLine, decades, lines};
+use crate::report::{BarLimit, Report, number};
+use crate::servers::{Servers, TOPIC_PARTITIONS, config, kafka_route};
 use crate::support::run::now_ms;
 use crate::support::{Config, Kafka, Redis, Relay};
 use crate::{Scale, machine};
 
 const HOUR_MS: i64 = 3_600_000;
 /// The smallest backlog, to which the others are compared.
-const SMALLEST: u64 = 10_000;
+const SMALLEST_BACKLOG: u64 = 10_000;
 /// A start that takes longer has failed.
-const START: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
     let redis = servers.redis(false).await?;
@@ -30,8 +30,8 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
     let from = now_ms() - HOUR_MS - 100_000;
     let random = servers.filled(count, Load::Random(from, HOUR_MS)).await?;
     let equal = servers.filled(count, Load::Equal(2_000)).await?;
-    let waits = kafka.unique_topic("waits", PARTITIONS).await;
-    let nowhere = kafka.unique_topic("nowhere", PARTITIONS).await;
+    let waits = kafka.unique_topic("waits", TOPIC_PARTITIONS).await;
+    let nowhere = kafka.unique_topic("nowhere", TOPIC_PARTITIONS).await;
     let more = "max_pending = 1_000_000_000";
     let base = config(&redis).kafka("main", kafka);
     let base = kafka_route(base, "waits", &waits, &nowhere, more);
@@ -42,7 +42,7 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
         pending = size;
         let what = number(size as f64);
         for _ in 0..scale.rounds {
-            let target = kafka.unique_topic("target", PARTITIONS).await;
+            let target = kafka.unique_topic("target", TOPIC_PARTITIONS).await;
             let whole = kafka_route(base.clone(), "bench", &equal, &target, more);
             let rate = drain(&redis, kafka, Relay::spawn(&whole, &[]), &target, count, true).await?;
             report.rate(&format!("equal {what}"), &rate);
@@ -56,13 +56,13 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
     starts(&base, scale, report, &sizes[sizes.len() - 1].1).await
 }
 
-/// Ten thousand and its tenfolds, and at last the most.
+/// Sizes of the backlog: ten thousand, its tenfolds, and the largest of the scale.
 fn sizes_up_to(most: u64) -> Vec<u64> {
-    let tenfolds = std::iter::successors(Some(SMALLEST), |size| Some(size * 10));
+    let tenfolds = std::iter::successors(Some(SMALLEST_BACKLOG), |size| Some(size * 10));
     tenfolds.take_while(|&size| size < most).chain([most]).collect()
 }
 
-/// Refuses what neither the machine nor Redis has room for, before anything is filled.
+/// Refuses a backlog that the machine or Redis cannot hold, before anything is filled.
 pub async fn check_room(redis: &Redis, scale: &Scale) -> anyhow::Result<()> {
     let mut connection = redis.connection().await?;
     let (_, limit): (String, u64) =
@@ -93,7 +93,7 @@ pub async fn grow(
     tokio::task::block_in_place(|| fill_topic(kafka, waits, to - from, load))?;
     let mut relay = Relay::spawn(base, &[]);
     let of = Processes::new(relay.id(), kafka.id(), Some(redis)).await?;
-    watch(&Count::stored(&relay), to - from, &of).await?;
+    watch(&MessageCount::stored(&relay), to - from, &of).await?;
     relay.terminate().await;
     Ok(())
 }
@@ -110,22 +110,22 @@ fn costs(report: &mut Report, sizes: &[(u64, String)]) {
         report.table("beside a backlog", &rows, &columns);
         let points =
             sizes.iter().zip(&rows).map(|((size, _), (row, _))| (*size as f64, report.median(row, "redis")));
-        curves.push(Line { what, points: points.collect() });
+        curves.push(PlotLine { what, points: points.collect() });
         let least = rows[0].0;
         let most = rows[rows.len() - 1].0;
         let text =
             format!("Redis CPU a message, {what}: {} pending to {}", sizes[sizes.len() - 1].1, sizes[0].1);
-        report.ratio(5, &text, "redis", (most, least), Limit::AtMost(1.25));
+        report.ratio(5, &text, "redis", (most, least), BarLimit::AtMost(1.25));
     }
     let most = sizes[sizes.len() - 1].0 as f64;
-    let y = Axis {
+    let y = PlotAxis {
         what: "Redis CPU, us a message",
         ticks: [0.1, 0.3, 1.0, 3.0, 10.0].map(|us| (us, number(us))).into(),
     };
     report.plot(
         "cost against backlog",
         "backlog",
-        lines(&decades("pending", SMALLEST.min(most as u64 / 10) as f64, most), &y, &curves),
+        lines(&decades("pending", SMALLEST_BACKLOG.min(most as u64 / 10) as f64, most), &y, &curves),
     );
 }
 
@@ -138,7 +138,7 @@ async fn lateness_beside(
 ) -> anyhow::Result<()> {
     let mut topics = Vec::new();
     for kind in ["plain", "source", "target"] {
-        topics.push(kafka.unique_topic(kind, PARTITIONS).await);
+        topics.push(kafka.unique_topic(kind, TOPIC_PARTITIONS).await);
     }
     let config = kafka_route(base.clone(), "late", &topics[1], &topics[2], "");
     let mut relay = Relay::start(&config).await;
@@ -149,15 +149,15 @@ async fn lateness_beside(
     Ok(())
 }
 
-/// From the start of the process to the first 200 of `/readyz`.
+/// The time from the start of the process to the first 200 of `/readyz`.
 async fn starts(base: &Config, scale: &Scale, report: &mut Report, pending: &str) -> anyhow::Result<()> {
     for _ in 0..scale.rounds {
         let begin = Instant::now();
         let mut relay = Relay::spawn(base, &[]);
-        // Refused connections are answers like any other: it does not listen yet.
+        // A refused connection means that the relay does not listen yet.
         while !matches!(relay.get("/readyz").await, Ok((200, _))) {
-            if begin.elapsed() > START {
-                bail!("not ready after {START:?}");
+            if begin.elapsed() > START_TIMEOUT {
+                bail!("not ready after {START_TIMEOUT:?}");
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
@@ -166,6 +166,6 @@ async fn starts(base: &Config, scale: &Scale, report: &mut Report, pending: &str
     }
     report.table("start", &[("start", &format!("{pending} pending"))], &[("seconds", "s until ready")]);
     let text = format!("s until ready with {pending} pending");
-    report.bar(15, &text, report.median("start", "seconds"), Limit::AtMost(1.0));
+    report.bar(15, &text, report.median("start", "seconds"), BarLimit::AtMost(1.0));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The table of `scripts/bench --compare`: what two builds measured, in turns.
+//! Prints the table of `scripts/bench --compare`: measurements of two builds, in turns.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use crate::report::{median, spread};
 /// Values of all rounds, by `BENCH SERIES`.
 type Runs = BTreeMap<String, Vec<f64>>;
 
-/// `compared A B A1.json B1.json A2.json B2.json ...`: the program's own argument, for the script.
+/// Runs `compared A B A1.json B1.json A2.json B2.json ...`: an argument of this program for the script.
 pub fn if_asked(arguments: &[String]) -> Option<ExitCode> {
     let [first, a, b, files @ ..] = arguments else { return None };
     if first != "compared" {

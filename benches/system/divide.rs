@@ -1,7 +1,7 @@
-//! How the work divides: over 1, 2 and 4 replicas before one Redis, and over 1, 2 and 3 shards of a Redis Cluster
-//! behind two replicas. Bar 17: what each node and each replica does is within a fifth of its even share.
+//! Measures how work divides over 1, 2 and 4 replicas before one Redis, and over 1, 2 and 3 shards of a Redis Cluster
+//! behind two replicas. Bar 17: the work of each node and each replica is within a fifth of its even share.
 //!
-//! One machine runs it all, so that rates say nothing here: shares do.
+//! One machine runs everything, so only shares are measured: rates would mean nothing.
 
 use std::time::{Duration, Instant};
 
@@ -9,22 +9,22 @@ use anyhow::{Context as _, ensure};
 use futures_util::future::try_join_all;
 
 use crate::load::{Load, fill_topic};
-use crate::measure::{Count, Processes, middle, redis_cpu, watch};
-use crate::report::{Limit, Report};
-use crate::servers::{PARTITIONS, Servers, kafka_route};
+use crate::measure::{MessageCount, Processes, middle, redis_cpu, watch};
+use crate::report::{BarLimit, Report};
+use crate::servers::{Servers, TOPIC_PARTITIONS, kafka_route};
 use crate::support::{Config, Kafka, Redis, Relay, ports};
 use crate::{Scale, machine};
 
-/// Ms that each message waits, from its arrival.
+/// Delay of each message from its arrival, ms.
 const DELAY_MS: u64 = 2_000;
-/// How long replicas may take to share ingress and store.
-const SHARING: Duration = Duration::from_secs(60);
-/// Between two looks at that.
-const BETWEEN: Duration = Duration::from_millis(250);
+/// Longest time that replicas may take to share ingress and store.
+const SHARING_TIMEOUT: Duration = Duration::from_secs(60);
+/// Interval at which the sharing is checked.
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Slots of a cluster.
-const SLOTS: usize = 16_384;
-/// Share by which a node or a replica may differ from the even one.
-const SPREAD: f64 = 0.2;
+const CLUSTER_SLOTS: usize = 16_384;
+/// Share by which the work of a node or a replica may differ from an even one.
+const MAX_SPREAD: f64 = 0.2;
 
 /// Replicas and shards (none: one server without a cluster), and what it is called.
 type Layout = (usize, usize, &'static str);
@@ -82,7 +82,12 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
             nodes.iter().filter(|_| shards > 1).chain(relays.iter().filter(|_| replicas > 1 && shards == 0));
         for (column, name) in columns {
             let value = report.median(what, column) / 100.0;
-            report.bar(17, &format!("{what}: {name}, furthest from even"), value, Limit::AtMost(SPREAD));
+            report.bar(
+                17,
+                &format!("{what}: {name}, furthest from even"),
+                value,
+                BarLimit::AtMost(MAX_SPREAD),
+            );
         }
     }
     Ok(())
@@ -96,11 +101,11 @@ async fn cluster(masters: usize) -> anyhow::Result<Vec<Redis>> {
         let bus = ports::free().to_string();
         let options = ["--appendonly", "no", "--cluster-enabled", "yes", "--cluster-port", &bus];
         let node = Redis::start_with("redis-server", &options).await;
-        let first = n * SLOTS / masters;
-        let last = (n + 1) * SLOTS / masters - 1;
+        let first = n * CLUSTER_SLOTS / masters;
+        let last = (n + 1) * CLUSTER_SLOTS / masters - 1;
         let slots = [first.to_string(), last.to_string()];
         node.command::<()>(&["CLUSTER", "ADDSLOTSRANGE", &slots[0], &slots[1]]).await?;
-        // Equal epochs would have to be sorted out first.
+        // Nodes with equal epochs would have to agree on new ones first.
         node.command::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(n + 1).to_string()]).await?;
         if n > 0 {
             node.command::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port(&nodes[0]), &bus_of(&nodes[0])])
@@ -116,8 +121,8 @@ async fn cluster(masters: usize) -> anyhow::Result<Vec<Redis>> {
             {
                 break;
             }
-            ensure!(begin.elapsed() < SHARING, "the cluster did not come up: {info}");
-            tokio::time::sleep(BETWEEN).await;
+            ensure!(begin.elapsed() < SHARING_TIMEOUT, "the cluster did not come up: {info}");
+            tokio::time::sleep(CHECK_INTERVAL).await;
         }
     }
     Ok(nodes)
@@ -127,7 +132,7 @@ fn port(node: &Redis) -> String {
     node.port().to_string()
 }
 
-/// The port of a node's bus.
+/// The port of the cluster bus of a node.
 fn bus_of(node: &Redis) -> String {
     let options = node.options();
     let at = options.iter().position(|option| option == "--cluster-port");
@@ -135,16 +140,16 @@ fn bus_of(node: &Redis) -> String {
 }
 
 /// Use of each node and replica of a layout.
-struct Used {
+struct LayoutUse {
     messages: f64,
     per_second: f64,
-    /// Of each node: commands, CPU seconds.
+    /// Commands and CPU seconds of each node.
     nodes: Vec<[f64; 2]>,
-    /// Of each replica: messages stored, messages published, CPU seconds.
+    /// Messages stored, messages published and CPU seconds of each replica.
     replicas: Vec<[f64; 3]>,
 }
 
-impl Used {
+impl LayoutUse {
     fn tell(&self, report: &mut Report, what: &str) {
         let sum = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / self.messages;
         report.add(what, "commands", sum(&mut self.nodes.iter().map(|node| node[0])));
@@ -169,7 +174,7 @@ impl Used {
     }
 }
 
-/// How far the furthest is from the mean, percent.
+/// The largest distance of a value from the mean, percent.
 fn uneven(values: impl Iterator<Item = f64> + Clone) -> f64 {
     let mean = values.clone().sum::<f64>() / values.clone().count().max(1) as f64;
     if mean == 0.0 { 0.0 } else { values.map(|value| (value / mean - 1.0).abs()).fold(0.0, f64::max) * 100.0 }
@@ -181,9 +186,9 @@ async fn run(
     cluster: bool,
     replicas: usize,
     scale: &Scale,
-) -> anyhow::Result<Used> {
-    let source = kafka.unique_topic("source", PARTITIONS).await;
-    let target = kafka.unique_topic("target", PARTITIONS).await;
+) -> anyhow::Result<LayoutUse> {
+    let source = kafka.unique_topic("source", TOPIC_PARTITIONS).await;
+    let target = kafka.unique_topic("target", TOPIC_PARTITIONS).await;
     let base = if cluster {
         let nodes: Vec<_> = nodes.iter().map(|node| format!("\"127.0.0.1:{}\"", node.port())).collect();
         Config::stored(&format!("topology = \"cluster\"\nnodes = [{}]", nodes.join(", ")))
@@ -192,27 +197,27 @@ async fn run(
     };
     let base = base.redis("unsafe = [\"no_persistence\"]").kafka("main", kafka);
     let config = kafka_route(base, "bench", &source, &target, "max_pending = 1_000_000_000");
-    let clocks = machine::Clocks::start();
+    let clocks = machine::ClockCheck::start();
     let mut relays: Vec<Relay> = (0..replicas).map(|_| Relay::spawn(&config, &[])).collect();
     for relay in &mut relays {
         relay.ready().await;
     }
     let tried = shared(kafka, &relays, &source).await?;
-    let count = Count::topic(kafka, &target, PARTITIONS);
+    let count = MessageCount::topic(kafka, &target, TOPIC_PARTITIONS);
     let of = Processes::new(relays[0].id(), kafka.id(), None).await?;
     watch(&count, tried, &of).await?;
-    let before = look(nodes, &relays).await?;
+    let before = read_use(nodes, &relays).await?;
     tokio::task::block_in_place(|| fill_topic(kafka, &source, scale.phase, Load::Equal(DELAY_MS)))?;
-    let looks = watch(&count, tried + scale.phase, &of).await?;
-    let after = look(nodes, &relays).await?;
+    let samples = watch(&count, tried + scale.phase, &of).await?;
+    let after = read_use(nodes, &relays).await?;
     clocks.check()?;
     for relay in &mut relays {
         relay.terminate().await;
     }
     kafka.delete_topic(&source).await;
     kafka.delete_topic(&target).await;
-    let rate = middle(&looks, tried + scale.phase);
-    Ok(Used {
+    let rate = middle(&samples, tried + scale.phase);
+    Ok(LayoutUse {
         messages: scale.phase as f64,
         per_second: rate.per_second,
         nodes: minus(&after.0, &before.0),
@@ -231,11 +236,11 @@ async fn shared(kafka: &Kafka, relays: &[Relay], source: &str) -> anyhow::Result
     let begin = Instant::now();
     let mut sent = 0;
     loop {
-        // One to each partition, due soon.
-        let few = PARTITIONS as u64;
+        // One message to each partition, due soon.
+        let few = TOPIC_PARTITIONS as u64;
         tokio::task::block_in_place(|| fill_topic(kafka, source, few, Load::Equal(DELAY_MS)))?;
         sent += few;
-        tokio::time::sleep(BETWEEN).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
         let metrics = try_join_all(relays.iter().map(Relay::metrics)).await?;
         let each = |name: &str| metrics.iter().map(|m| m.sum(name, &[])).collect::<Vec<f64>>();
         let read = each("postdate_admitted_total");
@@ -244,12 +249,15 @@ async fn shared(kafka: &Kafka, relays: &[Relay], source: &str) -> anyhow::Result
         if read.iter().all(|&n| n > 0.0) && owned.iter().all(|n| *n > 0.0 && (n - even).abs() <= 1.0) {
             return Ok(sent);
         }
-        ensure!(begin.elapsed() < SHARING, "replicas do not share: read {read:?}, partitions {owned:?}");
+        ensure!(
+            begin.elapsed() < SHARING_TIMEOUT,
+            "replicas do not share: read {read:?}, partitions {owned:?}"
+        );
     }
 }
 
-/// Of each node and each replica what it has used so far.
-async fn look(nodes: &[Redis], relays: &[Relay]) -> anyhow::Result<(Vec<[f64; 2]>, Vec<[f64; 3]>)> {
+/// Reads what each node and each replica has used so far.
+async fn read_use(nodes: &[Redis], relays: &[Relay]) -> anyhow::Result<(Vec<[f64; 2]>, Vec<[f64; 3]>)> {
     let mut of_nodes = Vec::new();
     let mut of_relays = Vec::new();
     for node in nodes {

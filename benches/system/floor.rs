@@ -1,5 +1,5 @@
-//! Measures the cost for Redis of storing and firing without any relay: bare variadic commands, one sorted set entry and
-//! one hash field a message, 200 messages a call, one connection.
+//! Measures the cost for Redis of storing and firing without any relay: bare variadic commands, one sorted set entry
+//! and one hash field a message, 200 messages a call, one connection.
 
 use redis::aio::MultiplexedConnection;
 
@@ -9,16 +9,17 @@ use crate::support::Redis;
 use crate::support::run::now_ms;
 
 /// Messages of a call.
-const CALL: usize = 200;
+const CALL_MESSAGES: usize = 200;
 
-/// CPU microseconds a message of Redis's own account: its whole life, due times at random over an hour.
+/// Redis's CPU time of a message by its own count, microseconds: from storing to removal, due times at random over an
+/// hour.
 pub async fn bare(redis: &Redis, messages: u64) -> anyhow::Result<f64> {
     let mut connection = redis.connection().await?;
     let before = redis_cpu(connection.clone()).await?;
     let mut n = 0;
     while n < messages {
         store(&mut connection, n).await?;
-        n += CALL as u64;
+        n += CALL_MESSAGES as u64;
     }
     let mut fired = 0;
     while fired < n {
@@ -34,10 +35,10 @@ async fn store(connection: &mut MultiplexedConnection, from: u64) -> anyhow::Res
     due.arg("bare:due");
     bodies.arg("bare:bodies");
     let now = now_ms();
-    for n in from..from + CALL as u64 {
+    for n in from..from + CALL_MESSAGES as u64 {
         let id = format!("{n:016x}");
         due.arg(now + fastrand::i64(0..3_600_000)).arg(&id);
-        // As much beside the body as key and headers are.
+        // As many bytes beside the body as key and headers have.
         bodies.arg(&id).arg([body().as_slice(), &[0; 44]].concat());
     }
     redis::pipe().add_command(bodies).ignore().add_command(due).ignore().exec_async(connection).await?;
@@ -46,7 +47,7 @@ async fn store(connection: &mut MultiplexedConnection, from: u64) -> anyhow::Res
 
 async fn fire(connection: &mut MultiplexedConnection) -> anyhow::Result<usize> {
     let mut heads = redis::cmd("ZRANGE");
-    heads.arg("bare:due").arg("-inf").arg("+inf").arg("BYSCORE").arg("LIMIT").arg(0).arg(CALL);
+    heads.arg("bare:due").arg("-inf").arg("+inf").arg("BYSCORE").arg("LIMIT").arg(0).arg(CALL_MESSAGES);
     let ids: Vec<String> = heads.query_async(connection).await?;
     let mut claims = redis::cmd("ZADD");
     let mut taken = redis::cmd("ZREM");

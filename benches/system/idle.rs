@@ -1,42 +1,44 @@
-//! A relay that has nothing to do: 64 partitions, 20 routes, nothing due for an hour. Bar 14.
+//! Measures an idle relay: 64 partitions, 20 routes, nothing due for an hour. Bar 14.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
 use crate::load::{Load, fill_topic};
-use crate::measure::{Count, Processes, redis_cpu, watch};
-use crate::report::{Limit, Report};
-use crate::servers::{PARTITIONS, Servers, config};
+use crate::measure::{MessageCount, Processes, redis_cpu, watch};
+use crate::report::{BarLimit, Report};
+use crate::servers::{Servers, TOPIC_PARTITIONS, config};
 use crate::support::Relay;
 use crate::{Scale, machine};
 
 /// Routes, each between topics of its own, all read by one group as in the example of the configuration.
-const ROUTES: usize = 20;
-/// Messages that wait meanwhile.
-const WAITING: u64 = 1000;
-/// Until whatever begins with the start is over.
-const SETTLING: Duration = Duration::from_secs(5);
+const ROUTE_COUNT: usize = 20;
+/// Messages that wait in the store meanwhile.
+const WAITING_MESSAGES: u64 = 1000;
+/// Time after which the work of the start is over.
+const SETTLING_TIME: Duration = Duration::from_secs(5);
 
 pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
     let kafka = servers.kafka().await?;
     let redis = servers.redis(false).await?;
     let mut config = config(&redis).kafka("main", kafka);
     let mut sources = Vec::new();
-    for n in 0..ROUTES {
-        let source = kafka.unique_topic("source", PARTITIONS).await;
-        let target = kafka.unique_topic("target", PARTITIONS).await;
+    for n in 0..ROUTE_COUNT {
+        let source = kafka.unique_topic("source", TOPIC_PARTITIONS).await;
+        let target = kafka.unique_topic("target", TOPIC_PARTITIONS).await;
         sources.push(source);
         let from = format!(r#"{{ kafka = "main", topic = "{}", group = "{}" }}"#, sources[n], sources[0]);
         let to = format!(r#"{{ kafka = "main", topic = "{target}" }}"#);
         config = config.route(&format!("route-{n}"), &from, &to, "delay_from = \"arrival\"");
     }
     let mut relay = Relay::start(&config).await;
-    tokio::task::block_in_place(|| fill_topic(kafka, &sources[0], WAITING, Load::Equal(2 * 3_600_000)))?;
+    tokio::task::block_in_place(|| {
+        fill_topic(kafka, &sources[0], WAITING_MESSAGES, Load::Equal(2 * 3_600_000))
+    })?;
     let of = Processes::new(relay.id(), kafka.id(), None).await?;
-    watch(&Count::stored(&relay), WAITING, &of).await?;
+    watch(&MessageCount::stored(&relay), WAITING_MESSAGES, &of).await?;
     if !scale.quick {
-        tokio::time::sleep(SETTLING).await;
+        tokio::time::sleep(SETTLING_TIME).await;
     }
     let connection = redis.connection().await?;
     let cpu = || machine::cpu(relay.id()).map(|time| time.as_secs_f64()).context("the relay has ended");
@@ -63,7 +65,7 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
         ("Redis, % of a core", "redis", 0.5),
         ("relay's RSS, MiB", "rss", 60.0),
     ] {
-        report.bar(14, what, report.median("idle", column), Limit::AtMost(most));
+        report.bar(14, what, report.median("idle", column), BarLimit::AtMost(most));
     }
     Ok(())
 }

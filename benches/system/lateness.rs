@@ -1,10 +1,11 @@
-//! How late messages are, and the time from production to consumption beside it. Bars 8 and 9.
+//! Measures lateness, and the time from production to consumption beside it. Bars 8 and 9.
 //!
-//! Both are counted by one reader on one wall clock: from the due time, or from the moment of production. No
-//! sample waits for the one before it, so a stall of a second is seen by each message of that second.
+//! One reader measures both on one wall clock: from the due time, or from the moment of production. No sample waits for
+//! the one before it, so each message of a second sees a stall in that second.
 //!
-//! Due times are whole milliseconds, so what falls due comes in clumps that what is produced at random moments does
-//! not, and a relay's broker has every message twice. Two more runs tell what that costs without a relay.
+//! Due times are whole milliseconds, so due messages come in clumps, unlike messages that are produced at random
+//! moments. Also, the broker of a relay has every message twice. Two more runs measure the cost of both without a
+//! relay.
 
 use std::fmt::Write as _;
 use std::num::NonZeroU64;
@@ -20,40 +21,40 @@ use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, Threa
 use rdkafka::{Message as _, Offset, TopicPartitionList};
 
 use crate::load::{body, headers, producer_config};
-use crate::report::{Limit, Report};
-use crate::servers::{PARTITIONS, Servers, kafka_config};
+use crate::report::{BarLimit, Report};
+use crate::servers::{Servers, TOPIC_PARTITIONS, kafka_config};
 use crate::support::{Kafka, Redis, Relay};
 use crate::{Scale, machine, plot};
 
-/// How long the last may take.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// A lateness beyond this counts as this.
+/// Longest wait for the last message.
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Highest lateness of the histogram. A later message counts as this late.
 const HIGHEST_US: u64 = 3_600_000_000;
 /// Messages that warm producer, relay and consumer up; they are not counted.
-const WARM: u64 = 300;
-/// Beyond this plain latency's p99 the machine was busy with something else: the round is done again.
+const WARM_UP_MESSAGES: u64 = 300;
+/// Highest p99 of the plain latency. Beyond, the machine was busy with something else: the round is repeated.
 const NOISY_US: u64 = 10_000;
-/// So many rounds are done again at most.
-const AGAIN: usize = 5;
+/// Most rounds that are repeated.
+const MAX_REPEATS: usize = 5;
 /// Variants that are measured in turns: the names of the rows of numbers, and their headings in the table.
-const KINDS: [(&str, &str); 4] = [
+const VARIANT_NAMES: [(&str, &str); 4] = [
     ("plain", "plain, produced to consumed"),
     ("clumped", "plain, produced at whole milliseconds"),
     ("twice", "the same, and as many on another topic"),
     ("relay", "relay, due to consumed"),
 ];
 
-/// Latenesses, microseconds.
+/// Lateness of messages, microseconds.
 #[derive(Clone, Debug)]
-pub struct Late {
+pub struct LatenessSamples {
     pub histogram: Histogram<u64>,
     /// Messages that came before they were due.
     pub early: u64,
-    /// Each one: from when it counts, Unix microseconds, and how late it came.
+    /// The moment from which each message counts, Unix microseconds, and its lateness.
     pub samples: Vec<(u64, u64)>,
 }
 
-impl Late {
+impl LatenessSamples {
     pub fn new() -> Self {
         Self {
             histogram: Histogram::new_with_bounds(1, HIGHEST_US, 3).expect("three digits"),
@@ -66,7 +67,7 @@ impl Late {
         self.histogram.value_at_quantile(quantile)
     }
 
-    /// One that counts from `from_us` came at `at_us`.
+    /// Adds a message that counts from `from_us` and came at `at_us`.
     pub fn record(&mut self, from_us: u64, at_us: u64) {
         self.early += u64::from(at_us < from_us);
         let late = at_us.saturating_sub(from_us);
@@ -77,7 +78,7 @@ impl Late {
 
 /// A stream of messages at random moments.
 #[derive(Clone, Copy, Debug)]
-pub struct Stream<'a> {
+pub struct MessageStream<'a> {
     pub kafka: &'a Kafka,
     pub from: &'a str,
     pub to: &'a str,
@@ -85,17 +86,17 @@ pub struct Stream<'a> {
     pub rate: f64,
     pub seconds: f64,
     /// Variant that is measured.
-    pub when: When,
+    pub when: CountedFrom,
 }
 
-/// From when a message counts.
+/// Moment from which the lateness of a message counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
-    /// From its production, at a random moment.
+pub enum CountedFrom {
+    /// Production at a random moment.
     Produced,
-    /// From the whole millisecond at which it is produced, with all others of that millisecond.
+    /// Production at a whole millisecond, with all others of that millisecond.
     Clumped,
-    /// From when it is due, 1 to 3 s after its production.
+    /// Due time, 1 to 3 s after production.
     Due,
 }
 
@@ -119,76 +120,77 @@ pub async fn high(servers: &Servers, scale: &Scale, report: &mut Report) -> anyh
 }
 
 /// Measurements without and with the relay, over all rounds.
-pub struct Rounds {
-    /// Of each of the kinds.
-    kinds: [Late; KINDS.len()],
+pub struct LatenessRounds {
+    /// Samples of each variant.
+    kinds: [LatenessSamples; VARIANT_NAMES.len()],
     again: usize,
 }
 
-impl Rounds {
-    fn plain(&self) -> &Late {
+impl LatenessRounds {
+    fn plain(&self) -> &LatenessSamples {
         &self.kinds[0]
     }
 
-    fn relay(&self) -> &Late {
-        &self.kinds[KINDS.len() - 1]
+    fn relay(&self) -> &LatenessSamples {
+        &self.kinds[VARIANT_NAMES.len() - 1]
     }
 }
 
-/// Plain and relay alternately, with a relay on this Redis.
+/// Runs all variants in turns, with a relay on this Redis.
 pub async fn rounds(
     servers: &Servers,
     redis: &Redis,
     scale: &Scale,
     report: &mut Report,
     (row, rate): (&str, f64),
-) -> anyhow::Result<Rounds> {
+) -> anyhow::Result<LatenessRounds> {
     let kafka = servers.kafka().await?;
     let topics = ("plain", "source", "target");
-    let plain = kafka.unique_topic(topics.0, PARTITIONS).await;
-    let source = kafka.unique_topic(topics.1, PARTITIONS).await;
-    let target = kafka.unique_topic(topics.2, PARTITIONS).await;
+    let plain = kafka.unique_topic(topics.0, TOPIC_PARTITIONS).await;
+    let source = kafka.unique_topic(topics.1, TOPIC_PARTITIONS).await;
+    let target = kafka.unique_topic(topics.2, TOPIC_PARTITIONS).await;
     let mut relay = Relay::start(&kafka_config(redis, kafka, &source, &target, "")).await;
     let found = with_relay(kafka, (&plain, &source, &target), scale, report, (row, rate)).await;
     relay.terminate().await;
     found
 }
 
-/// The same between topics of a relay that runs already.
+/// Runs all variants in turns, between topics of a relay that runs already.
 pub async fn with_relay(
     kafka: &Kafka,
     (plain, source, target): (&str, &str, &str),
     scale: &Scale,
     report: &mut Report,
     (row, rate): (&str, f64),
-) -> anyhow::Result<Rounds> {
-    let mut rounds = Rounds { kinds: std::array::from_fn(|_| Late::new()), again: 0 };
+) -> anyhow::Result<LatenessRounds> {
+    let mut rounds = LatenessRounds { kinds: std::array::from_fn(|_| LatenessSamples::new()), again: 0 };
     let seconds = scale.stream;
     let mut done = 0;
     while done < scale.rounds {
         machine::write_back()?;
-        let clocks = machine::Clocks::start();
-        let stream = Stream { kafka, from: plain, to: plain, rate, seconds, when: When::Produced };
-        let clumped = Stream { when: When::Clumped, ..stream };
+        let clocks = machine::ClockCheck::start();
+        let stream =
+            MessageStream { kafka, from: plain, to: plain, rate, seconds, when: CountedFrom::Produced };
+        let clumped = MessageStream { when: CountedFrom::Clumped, ..stream };
         let round = [
             run(&stream)?,
             run(&clumped)?,
-            beside(&clumped, &Stream { from: target, to: target, ..stream })?,
-            run(&Stream { from: source, to: target, when: When::Due, ..stream })?,
+            beside(&clumped, &MessageStream { from: target, to: target, ..stream })?,
+            run(&MessageStream { from: source, to: target, when: CountedFrom::Due, ..stream })?,
         ];
         clocks.check()?;
-        let told = KINDS.iter().zip(&round);
+        let told = VARIANT_NAMES.iter().zip(&round);
         let told = told.map(|((kind, _), one)| format!("{kind} p50 {} p99 {}", one.at(0.5), one.at(0.99)));
         println!("  {} us", told.collect::<Vec<_>>().join(", "));
         let [plain, .., relay] = &round;
-        if !scale.quick && plain.at(0.99) > NOISY_US && rounds.again < AGAIN {
-            // An early one is never noise.
-            rounds.kinds[KINDS.len() - 1].early += relay.early;
+        if !scale.quick && plain.at(0.99) > NOISY_US && rounds.again < MAX_REPEATS {
+            // An early message is never noise.
+            rounds.kinds[VARIANT_NAMES.len() - 1].early += relay.early;
             rounds.again += 1;
             continue;
         }
         done += 1;
-        for (((kind, _), one), all) in KINDS.iter().zip(&round).zip(&mut rounds.kinds) {
+        for (((kind, _), one), all) in VARIANT_NAMES.iter().zip(&round).zip(&mut rounds.kinds) {
             let row = format!("{kind} {row}");
             report.add(&row, "p50", one.at(0.5) as f64);
             report.add(&row, "p99", one.at(0.99) as f64);
@@ -200,8 +202,8 @@ pub async fn with_relay(
     Ok(rounds)
 }
 
-/// One stream while another one runs.
-fn beside(stream: &Stream<'_>, other: &Stream<'_>) -> anyhow::Result<Late> {
+/// Measures one stream while another one runs.
+fn beside(stream: &MessageStream<'_>, other: &MessageStream<'_>) -> anyhow::Result<LatenessSamples> {
     std::thread::scope(|scope| {
         let other = scope.spawn(|| run(other));
         let late = run(stream);
@@ -210,18 +212,18 @@ fn beside(stream: &Stream<'_>, other: &Stream<'_>) -> anyhow::Result<Late> {
     })
 }
 
-fn table(report: &mut Report, row: &str, rounds: &Rounds) {
+fn table(report: &mut Report, row: &str, rounds: &LatenessRounds) {
     let mut text = format!(
         "| {row}, us | p50 | p90 | p99 | p99.9 | max | early | messages |\n|---|---:|---:|---:|---:|---:|---:|---:|"
     );
-    for ((_, what), late) in KINDS.iter().zip(&rounds.kinds) {
+    for ((_, what), late) in VARIANT_NAMES.iter().zip(&rounds.kinds) {
         let cells = [0.5, 0.9, 0.99, 0.999, 1.0].map(|q| late.at(q).to_string()).join(" | ");
         let early = late.early;
         let count = late.histogram.len();
         write!(text, "\n| {what} | {cells} | {early} | {count} |").expect("a String");
     }
     report.say(&text);
-    let rows = KINDS.map(|(kind, what)| (format!("{kind} {row}"), what));
+    let rows = VARIANT_NAMES.map(|(kind, what)| (format!("{kind} {row}"), what));
     report.table(
         "each round, us",
         &rows.each_ref().map(|(row, what)| (row.as_str(), *what)),
@@ -235,27 +237,28 @@ fn table(report: &mut Report, row: &str, rounds: &Rounds) {
     }
 }
 
-/// The bars on p50, p99 and what came early.
-pub fn judge(report: &mut Report, bar: u8, what: &str, rounds: &Rounds, more_us: u64, times: f64) {
+/// Adds the bars on p50, p99 and early messages.
+pub fn judge(report: &mut Report, bar: u8, what: &str, rounds: &LatenessRounds, more_us: u64, times: f64) {
     let p50 = rounds.relay().at(0.5) as f64 - rounds.plain().at(0.5) as f64;
     let p99 = rounds.relay().at(0.99) as f64 / rounds.plain().at(0.99) as f64;
-    report.bar(bar, &format!("{what}: p50 beyond plain, us"), p50, Limit::AtMost(more_us as f64));
-    report.bar(bar, &format!("{what}: p99 to plain's, pooled"), p99, Limit::AtMost(times));
-    report.bar(bar, &format!("{what}: early"), rounds.relay().early as f64, Limit::AtMost(0.0));
+    report.bar(bar, &format!("{what}: p50 beyond plain, us"), p50, BarLimit::AtMost(more_us as f64));
+    report.bar(bar, &format!("{what}: p99 to plain's, pooled"), p99, BarLimit::AtMost(times));
+    report.bar(bar, &format!("{what}: early"), rounds.relay().early as f64, BarLimit::AtMost(0.0));
 }
 
-fn plots(report: &mut Report, file: &str, rounds: &Rounds) {
-    let lines: Vec<_> = KINDS.iter().zip(&rounds.kinds).map(|((_, what), late)| (*what, late)).collect();
+fn plots(report: &mut Report, file: &str, rounds: &LatenessRounds) {
+    let lines: Vec<_> =
+        VARIANT_NAMES.iter().zip(&rounds.kinds).map(|((_, what), late)| (*what, late)).collect();
     report.plot("the distribution of lateness", file, plot::distribution(&lines));
 }
 
-/// Sends to a topic and waits for all of it on the other.
-pub fn run(stream: &Stream<'_>) -> anyhow::Result<Late> {
+/// Sends to a topic and waits for all messages on the other.
+pub fn run(stream: &MessageStream<'_>) -> anyhow::Result<LatenessSamples> {
     tokio::task::block_in_place(|| {
-        let counts = Arc::new(Counts { warm: AtomicU64::new(0), sent: AtomicU64::new(u64::MAX) });
+        let counts = Arc::new(SentCounts { warm: AtomicU64::new(0), sent: AtomicU64::new(u64::MAX) });
         let reader = read(stream, counts.clone())?;
         let sent = send(stream, &counts);
-        // Even if sending failed the reader must come to its end.
+        // The reader must end even if sending failed.
         counts.sent.store(*sent.as_ref().unwrap_or(&0), Ordering::Release);
         let late = reader.join().expect("the reader does not panic")?;
         sent.map(|_| late)
@@ -263,9 +266,9 @@ pub fn run(stream: &Stream<'_>) -> anyhow::Result<Late> {
 }
 
 /// State that sender and reader share.
-struct Counts {
+struct SentCounts {
     warm: AtomicU64,
-    /// Unknown until all is sent.
+    /// Number of messages sent; `u64::MAX` until all are.
     sent: AtomicU64,
 }
 
@@ -275,10 +278,10 @@ pub fn now_us() -> u64 {
     now.as_micros() as u64
 }
 
-/// Sends at random moments once all is warm; returns how many count. A body begins with the microsecond it
-/// counts from, 0 for one that only warms up.
-fn send(stream: &Stream<'_>, counts: &Counts) -> anyhow::Result<u64> {
-    // As the relay's own thread: a sleep that is late by tens of microseconds would count where moments are whole.
+/// Sends at random moments after the warm-up. Returns the number of messages that count. A body begins with the
+/// microsecond from which its message counts, or with 0 during the warm-up.
+fn send(stream: &MessageStream<'_>, counts: &SentCounts) -> anyhow::Result<u64> {
+    // The same thread settings as the relay's: a sleep that ends tens of microseconds late would count in clumped runs.
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
     let mut config = producer_config(stream.kafka, "0");
     config.set("queue.buffering.max.messages", "1000000");
@@ -291,14 +294,14 @@ fn send(stream: &Stream<'_>, counts: &Counts) -> anyhow::Result<u64> {
         record.headers = Some(headers("x-deliver-at", &due_ms.to_string()));
         producer.send(record).map_err(|(error, _)| error).context("cannot produce")
     };
-    for _ in 0..WARM {
+    for _ in 0..WARM_UP_MESSAGES {
         produce(0, now_us() / 1000 + 300)?;
         std::thread::sleep(Duration::from_millis(1));
     }
     let begin = now_us();
-    while counts.warm.load(Ordering::Acquire) < WARM {
-        if now_us() - begin > PATIENCE.as_micros() as u64 {
-            bail!("only {} of {WARM} came while warming up", counts.warm.load(Ordering::Acquire));
+    while counts.warm.load(Ordering::Acquire) < WARM_UP_MESSAGES {
+        if now_us() - begin > ARRIVAL_TIMEOUT.as_micros() as u64 {
+            bail!("only {} of {WARM_UP_MESSAGES} came while warming up", counts.warm.load(Ordering::Acquire));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -307,38 +310,41 @@ fn send(stream: &Stream<'_>, counts: &Counts) -> anyhow::Result<u64> {
     let end = next + stream.seconds * 1e6;
     while next < end {
         next -= (1.0 - fastrand::f64()).ln() * 1e6 / stream.rate;
-        let at = if stream.when == When::Clumped { (next / 1000.0).ceil() * 1000.0 } else { next };
+        let at = if stream.when == CountedFrom::Clumped { (next / 1000.0).ceil() * 1000.0 } else { next };
         let wait = at - now_us() as f64;
         if wait > 0.0 {
             std::thread::sleep(Duration::from_micros(wait as u64));
         }
         let due_ms = now_us() / 1000 + fastrand::u64(1000..3000);
         let from = match stream.when {
-            When::Produced => now_us(),
-            When::Clumped => at as u64,
-            When::Due => due_ms * 1000,
+            CountedFrom::Produced => now_us(),
+            CountedFrom::Clumped => at as u64,
+            CountedFrom::Due => due_ms * 1000,
         };
         produce(from, due_ms)?;
         count += 1;
     }
-    producer.flush(PATIENCE).context("not confirmed")?;
+    producer.flush(ARRIVAL_TIMEOUT).context("not confirmed")?;
     Ok(count)
 }
 
-/// Reads from the present end on until as many have come as were sent.
-fn read(stream: &Stream<'_>, counts: Arc<Counts>) -> anyhow::Result<JoinHandle<anyhow::Result<Late>>> {
+/// Reads from the present end of the topic until all sent messages have come.
+fn read(
+    stream: &MessageStream<'_>,
+    counts: Arc<SentCounts>,
+) -> anyhow::Result<JoinHandle<anyhow::Result<LatenessSamples>>> {
     let mut config = stream.kafka.client();
     config.set("group.id", "lateness").set("enable.auto.commit", "false");
     config.set("isolation.level", "read_committed").set("fetch.queue.backoff.ms", "10");
     let consumer: BaseConsumer = config.create()?;
     let mut all = TopicPartitionList::new();
-    for partition in 0..PARTITIONS as i32 {
-        let (_, end) = consumer.fetch_watermarks(stream.to, partition, PATIENCE)?;
+    for partition in 0..TOPIC_PARTITIONS as i32 {
+        let (_, end) = consumer.fetch_watermarks(stream.to, partition, ARRIVAL_TIMEOUT)?;
         all.add_partition_offset(stream.to, partition, Offset::Offset(end))?;
     }
     consumer.assign(&all)?;
     Ok(std::thread::spawn(move || {
-        let mut late = Late::new();
+        let mut late = LatenessSamples::new();
         let mut last_us = now_us();
         while late.histogram.len() < counts.sent.load(Ordering::Acquire) {
             if let Some(message) = consumer.poll(Duration::from_millis(100)) {
@@ -352,7 +358,7 @@ fn read(stream: &Stream<'_>, counts: Arc<Counts>) -> anyhow::Result<JoinHandle<a
                     continue;
                 }
                 late.record(from, last_us);
-            } else if now_us() - last_us > PATIENCE.as_micros() as u64 {
+            } else if now_us() - last_us > ARRIVAL_TIMEOUT.as_micros() as u64 {
                 bail!("only {} of {} came", late.histogram.len(), counts.sent.load(Ordering::Acquire));
             }
         }

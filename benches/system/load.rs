@@ -13,23 +13,23 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
 use crate::machine;
-use crate::servers::PARTITIONS;
+use crate::servers::TOPIC_PARTITIONS;
 use crate::support::{Kafka, Rabbitmq};
 
 /// Bytes of a body.
-pub const BODY: usize = 256;
+pub const BODY_BYTES: usize = 256;
 
 /// Delay headers of the messages of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
-    /// No delay header; two others.
+    /// No delay header, two other headers.
     Plain,
     /// `x-delay`, ms: the same for all.
     Equal(u64),
     /// `x-deliver-at`: at random from this Unix ms on, within so many ms.
     Random(i64, i64),
-    /// `x-deliver-at`: from this Unix ms on within four days, and no two that may wait for company together less
-    /// than four seconds apart: none finds any.
+    /// `x-deliver-at`: from this Unix ms on within four days. Messages that may linger together are at least four
+    /// seconds apart, so that none shares a bundle.
     Alone(i64),
     /// `x-deliver-at`: all at this Unix ms.
     At(i64),
@@ -38,21 +38,21 @@ pub enum Load {
 }
 
 impl Load {
-    /// The delay's header of the message of this number.
+    /// The delay header of the message of this number.
     pub fn header(self, n: u64) -> (&'static str, String) {
         match self {
             Self::Plain => ("x-other", "0123456789".to_owned()),
             Self::Equal(ms) | Self::Orders(ms) => ("x-delay", ms.to_string()),
             Self::Random(from, within) => ("x-deliver-at", (from + fastrand::i64(0..within)).to_string()),
-            // Four days have 84,000 spans of 4,096 ms; 7,919 is prime to their number: one comes again only after all
-            // others, and that is more than twice as many as wait for company together.
+            // Four days have 84,000 spans of 4,096 ms. 7,919 is prime to their number, so a span comes again after all
+            // others: more than twice as many as linger together.
             Self::Alone(from) => ("x-deliver-at", (from + (n * 7919 % 84_000) as i64 * 4096).to_string()),
             Self::At(ms) => ("x-deliver-at", ms.to_string()),
         }
     }
 }
 
-/// The settings of a producer that the relay's own has too.
+/// Settings of a producer, the same as those of the relay.
 pub fn producer_config(kafka: &Kafka, linger: &str) -> ClientConfig {
     let mut config = kafka.client();
     config.set("acks", "all").set("enable.idempotence", "true").set("partitioner", "murmur2_random");
@@ -60,15 +60,15 @@ pub fn producer_config(kafka: &Kafka, linger: &str) -> ClientConfig {
     config
 }
 
-/// The headers of each message: the delay's and one of the user's.
+/// The headers of each message: a delay header and a header of the user.
 pub fn headers(name: &str, value: &str) -> OwnedHeaders {
     let headers = OwnedHeaders::new_with_capacity(2).insert(Header { key: name, value: Some(value) });
     headers.insert(Header { key: "type", value: Some("reminder") })
 }
 
-/// A body like no other: no store can make it smaller.
-pub fn body() -> [u8; BODY] {
-    let mut body = [0; BODY];
+/// A random body, which no store can compress.
+pub fn body() -> [u8; BODY_BYTES] {
+    let mut body = [0; BODY_BYTES];
     fastrand::Rng::new().fill(&mut body);
     body
 }
@@ -111,18 +111,22 @@ pub fn check_topic(kafka: &Kafka, topic: &str) -> anyhow::Result<()> {
     let metadata =
         consumer.fetch_metadata(Some(topic), Duration::from_secs(10)).context("kafka does not answer")?;
     let found = metadata.topics().first().map_or(0, |topic| topic.partitions().len());
-    ensure!(found == PARTITIONS, "the topic {topic} has {found} partitions, the bench wants {PARTITIONS}");
+    ensure!(
+        found == TOPIC_PARTITIONS,
+        "the topic {topic} has {found} partitions, the bench wants {TOPIC_PARTITIONS}"
+    );
     Ok(())
 }
 
-/// Fills a topic; returns once all of it is confirmed. Blocks.
+/// Fills a topic. Blocks until all messages are confirmed.
 pub fn fill_topic(kafka: &Kafka, topic: &str, count: u64, load: Load) -> anyhow::Result<()> {
     check_topic(kafka, topic)?;
     let mut config = producer_config(kafka, "5");
     config.set("queue.buffering.max.kbytes", "262144");
     let producer: BaseProducer = config.create()?;
     for n in 0..count {
-        let (key, (name, value)) = (format!("{:08x}", fastrand::u32(..)), load.header(n));
+        let key = format!("{:08x}", fastrand::u32(..));
+        let (name, value) = load.header(n);
         let body = if let Load::Orders(_) = load { order(n).into_bytes() } else { body().to_vec() };
         let mut record = BaseRecord::to(topic).key(key.as_bytes()).payload(&body);
         record.headers = Some(headers(name, &value));
@@ -141,7 +145,7 @@ pub fn fill_topic(kafka: &Kafka, topic: &str, count: u64, load: Load) -> anyhow:
     machine::write_back()
 }
 
-/// Fills a queue with persistent messages, each with this delay; returns once all are confirmed.
+/// Fills a queue with persistent messages of this delay. Returns once all are confirmed.
 pub async fn fill_queue(rabbitmq: &Rabbitmq, queue: &str, count: u64, delay_ms: i64) -> anyhow::Result<()> {
     let connection = rabbitmq.connect().await?;
     let channel = connection.create_channel().await?;

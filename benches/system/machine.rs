@@ -1,4 +1,4 @@
-//! Describes the machine of a measurement, and reads what a process used of it.
+//! Describes the machine of a measurement, and reads the CPU time and memory of a process.
 
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
@@ -8,10 +8,10 @@ use anyhow::Context as _;
 /// CPU time of a process so far, user and system; `None` once it is gone.
 pub fn cpu(pid: u32) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name in brackets and may hold anything.
+    // The second field is the name of the program in brackets, and may hold any character.
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
     let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
-    // The kernel shows these in hundredths of a second whatever its own tick is.
+    // The kernel shows these in hundredths of a second, whatever its own tick.
     Some(Duration::from_millis(ticks * 10))
 }
 
@@ -25,7 +25,7 @@ pub fn busy() -> f64 {
     (ticks.iter().take(8).sum::<f64>() - idle) / 100.0
 }
 
-/// One line: processor, memory, kernel.
+/// The machine in one line: processor, memory, kernel.
 pub fn describe() -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let model = field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown processor".to_owned());
@@ -36,7 +36,7 @@ pub fn describe() -> String {
     format!("{cores} cores ({model}), {} GiB, Linux {}", kib / (1024 * 1024), kernel.trim())
 }
 
-/// The first line that a program prints, or that it could not be asked.
+/// The first line that a program prints, or a sentence that it does not run.
 pub fn version(program: &str, argument: &str) -> String {
     let output = match Command::new(program).arg(argument).output() {
         Ok(output) => [output.stdout, output.stderr].concat(),
@@ -51,28 +51,28 @@ fn field(file: &str, name: &str) -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// Has the disks take what was written before, so that they are not at it while something is measured.
+/// Waits until earlier writes are on disk, so that the disks are idle during a measurement.
 pub fn write_back() -> anyhow::Result<()> {
     let done = Command::new("sync").status().context("cannot run sync")?;
     anyhow::ensure!(done.success(), "sync ended with {done}");
     Ok(())
 }
 
-/// Notices a wall clock that is stepped while something is measured.
-pub struct Clocks {
+/// Notices a step of the wall clock during a measurement.
+pub struct ClockCheck {
     wall: SystemTime,
     mono: Instant,
 }
 
-/// Further than this no clock is slewed within a run.
-const STEP: f64 = 0.005;
+/// Largest difference of the two clocks that slewing may cause within a run, seconds.
+const MAX_CLOCK_STEP: f64 = 0.005;
 
-impl Clocks {
+impl ClockCheck {
     pub fn start() -> Self {
         Self { wall: SystemTime::now(), mono: Instant::now() }
     }
 
-    /// A sentence if the two clocks have not gone on alike.
+    /// Fails with a sentence if the two clocks have moved apart.
     pub fn check(&self) -> anyhow::Result<()> {
         let mono = self.mono.elapsed().as_secs_f64();
         let wall = match self.wall.elapsed() {
@@ -80,7 +80,10 @@ impl Clocks {
             Err(back) => -back.duration().as_secs_f64(),
         };
         let step = wall - mono;
-        anyhow::ensure!(step.abs() < STEP, "the clock was stepped by {step:.3} s in mid-run: not measured");
+        anyhow::ensure!(
+            step.abs() < MAX_CLOCK_STEP,
+            "the clock was stepped by {step:.3} s in mid-run: not measured"
+        );
         Ok(())
     }
 }

@@ -1,9 +1,9 @@
-//! The benches behind `scripts/bench NAME...`: real servers, the relay's own binary, and a floor beside it
-//! in the same run, for a rate without one says more about the machine than about the relay.
+//! The benches behind `scripts/bench NAME...`: real servers, the binary of the relay, and a floor beside it in the same
+//! run. A rate without a floor says more about the machine than about the relay.
 //!
-//! An example and not a bench target, so that the relay's binary is the one that users build, without the
-//! features that the tests' dependencies add. Add a bench: a function, a line in [`BENCHES`] and in
-//! [`measure_one`], and its marks in `docs/benchmarks.md`.
+//! This is an example and not a bench target, so that the relay is the binary that users build, without the features
+//! that dependencies of tests add. To add a bench: a function, a line in [`BENCHES`] and in [`measure_one`], and marks
+//! in `docs/benchmarks.md`.
 #![allow(clippy::print_stdout, reason = "its output is its purpose")]
 #![allow(clippy::expect_used, clippy::disallowed_methods, reason = "shares the tests' support")]
 #![allow(unreachable_pub, reason = "the modules of one program see each other")]
@@ -39,12 +39,11 @@ use report::Report;
 pub use scale::Scale;
 use servers::Servers;
 
-/// The relay's allocator, which mirrors need as much: librdkafka takes memory on one thread and gives it
-/// back on another.
+/// Allocator of the relay, here for the mirrors: librdkafka allocates memory on one thread and frees it on another.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// The names that can be asked for, in the order in which `all` runs them.
+/// Names of all benches, in the order in which `all` runs them.
 const BENCHES: [&str; 16] = [
     "steady",
     "random",
@@ -65,7 +64,7 @@ const BENCHES: [&str; 16] = [
 ];
 
 fn main() -> ExitCode {
-    if let Some(seconds) = std::env::var(servers::BEHIND).ok().and_then(|text| text.parse().ok()) {
+    if let Some(seconds) = std::env::var(servers::BEHIND_VARIABLE).ok().and_then(|text| text.parse().ok()) {
         postdate::store::shift_clock(seconds);
         postdate::domain::clock::shift_wall(seconds * 1000);
         return postdate::cli::main();
@@ -96,7 +95,7 @@ fn main() -> ExitCode {
     if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs one bench and keeps what it found; if it cannot be measured, a sentence and no numbers.
+/// Runs one bench and keeps its findings. If it cannot be measured, keeps a sentence and no numbers.
 async fn measure_one(name: &'static str, servers: &Servers, scale: &Scale) -> bool {
     println!("{name}:");
     let mut report = Report::new(name, scale);

@@ -1,4 +1,4 @@
-//! How fast a count grows, and what each process uses meanwhile.
+//! Measures how fast a count grows, and the CPU time of each process meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -12,23 +12,23 @@ use redis::aio::MultiplexedConnection;
 use crate::machine;
 use crate::support::{Kafka, Rabbitmq, Redis, Relay};
 
-/// Time between two looks.
-pub const LOOK: Duration = Duration::from_millis(25);
-/// A count that does not grow for so long has stalled.
-const STALLED: Duration = Duration::from_secs(60);
+/// Interval between two samples of a count.
+pub const COUNT_INTERVAL: Duration = Duration::from_millis(25);
+/// Time without growth after which a count has stalled.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Counter of messages.
 #[allow(clippy::large_enum_variant, reason = "there are three of them")]
-pub enum Count<'a> {
-    /// Records of a topic, from its watermarks: nobody has to read them.
+pub enum MessageCount<'a> {
+    /// Records of a topic, from its watermarks.
     Topic(BaseConsumer, String, i32),
     /// Messages ready in a queue that nobody reads; the connection lives as long as its channel.
     Queue { _connection: Connection, channel: Channel, queue: String },
-    /// Messages that the relay says it has stored.
+    /// Messages that the relay has stored, by its own metric.
     Stored(&'a Relay),
 }
 
-impl<'a> Count<'a> {
+impl<'a> MessageCount<'a> {
     pub fn topic(kafka: &Kafka, topic: &str, partitions: usize) -> Self {
         Self::Topic(kafka.client().create().expect("a consumer"), topic.to_owned(), partitions as i32)
     }
@@ -55,7 +55,7 @@ impl<'a> Count<'a> {
                 let asked = channel.queue_declare(queue.as_str().into(), options, FieldTable::default());
                 Ok(u64::from(asked.await.context("rabbitmq does not answer")?.message_count()))
             }
-            // It does not listen yet: nothing stored.
+            // The relay does not listen yet: nothing is stored.
             Self::Stored(relay) => Ok(relay
                 .metrics()
                 .await
@@ -64,19 +64,19 @@ impl<'a> Count<'a> {
     }
 }
 
-/// The processes whose CPU is told apart.
+/// Processes of which the CPU time is measured.
 pub struct Processes {
     /// The relay, or the mirror.
     moves: u32,
     /// The broker.
     broker: u32,
-    /// Where Redis is asked for its own account, which is finer than the kernel's.
+    /// Redis, which is asked for its own count: it is finer than the kernel's.
     redis: Option<MultiplexedConnection>,
 }
 
-/// CPU seconds: of each process, and of the whole machine.
+/// CPU seconds of each process, and of the whole machine.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Cpu {
+pub struct CpuSeconds {
     pub moves: f64,
     pub broker: f64,
     pub redis: f64,
@@ -92,13 +92,13 @@ impl Processes {
         Ok(Self { moves, broker, redis })
     }
 
-    async fn cpu(&self) -> anyhow::Result<Cpu> {
+    async fn cpu(&self) -> anyhow::Result<CpuSeconds> {
         let of = |pid| machine::cpu(pid).map(|time| time.as_secs_f64());
         let redis = match &self.redis {
             Some(redis) => redis_cpu(redis.clone()).await?,
             None => 0.0,
         };
-        Ok(Cpu {
+        Ok(CpuSeconds {
             moves: of(self.moves).context("the measured process has ended")?,
             broker: of(self.broker).context("the broker has ended")?,
             redis,
@@ -107,7 +107,7 @@ impl Processes {
     }
 }
 
-/// CPU seconds that Redis says it has used, in user and system mode.
+/// CPU seconds of Redis by its own count, in user and system mode.
 pub async fn redis_cpu(mut redis: MultiplexedConnection) -> anyhow::Result<f64> {
     let text: String = redis::cmd("INFO").arg("cpu").query_async(&mut redis).await?;
     let seconds = text.lines().filter_map(|line| {
@@ -117,7 +117,7 @@ pub async fn redis_cpu(mut redis: MultiplexedConnection) -> anyhow::Result<f64> 
     Ok(seconds.sum())
 }
 
-impl std::ops::Sub for Cpu {
+impl std::ops::Sub for CpuSeconds {
     type Output = Self;
 
     fn sub(self, other: Self) -> Self {
@@ -130,35 +130,35 @@ impl std::ops::Sub for Cpu {
     }
 }
 
-/// One look.
+/// One sample of a count, with the CPU time so far.
 #[derive(Clone, Copy, Debug)]
-pub struct Look {
+pub struct CountSample {
     pub at: Instant,
     pub count: u64,
-    pub cpu: Cpu,
+    pub cpu: CpuSeconds,
 }
 
-/// A rate, and what a message costs.
+/// A rate, and the cost of a message.
 #[derive(Clone, Copy, Debug)]
-pub struct Rate {
+pub struct MeasuredRate {
     /// Messages a second.
     pub per_second: f64,
-    /// CPU microseconds a message, by process; of the machine, all that is not idle.
-    pub cost: Cpu,
+    /// CPU microseconds a message, by process; for the machine, all that are not idle.
+    pub cost: CpuSeconds,
     /// Cores that were busy with something else.
     pub others: f64,
 }
 
-impl Rate {
+impl MeasuredRate {
     /// Rate and cost between two samples.
-    pub fn between(from: &Look, to: &Look) -> Self {
+    pub fn between(from: &CountSample, to: &CountSample) -> Self {
         let used = to.cpu - from.cpu;
         let messages = (to.count - from.count).max(1) as f64;
         let micros = |seconds: f64| seconds * 1e6 / messages;
         let elapsed = to.at.duration_since(from.at).as_secs_f64().max(0.001);
         Self {
             per_second: messages / elapsed,
-            cost: Cpu {
+            cost: CpuSeconds {
                 moves: micros(used.moves),
                 broker: micros(used.broker),
                 redis: micros(used.redis),
@@ -168,46 +168,46 @@ impl Rate {
         }
     }
 
-    /// CPU microseconds a message, of all that is ours.
+    /// CPU microseconds a message, of all measured processes together.
     pub fn cpu(&self) -> f64 {
         self.cost.moves + self.cost.broker + self.cost.redis
     }
 }
 
-/// Looks once.
-pub async fn look(count: &Count<'_>, of: &Processes) -> anyhow::Result<Look> {
+/// Takes one sample.
+pub async fn sample(count: &MessageCount<'_>, of: &Processes) -> anyhow::Result<CountSample> {
     let count = count.now().await?;
-    Ok(Look { at: Instant::now(), count, cpu: of.cpu().await? })
+    Ok(CountSample { at: Instant::now(), count, cpu: of.cpu().await? })
 }
 
-/// Looks until the count has grown to `until`; the first look comes at once.
-pub async fn watch(count: &Count<'_>, until: u64, of: &Processes) -> anyhow::Result<Vec<Look>> {
-    let mut looks: Vec<Look> = Vec::new();
+/// Takes samples until the count has grown to `until`, the first one at once.
+pub async fn watch(count: &MessageCount<'_>, until: u64, of: &Processes) -> anyhow::Result<Vec<CountSample>> {
+    let mut samples: Vec<CountSample> = Vec::new();
     let mut grown = Instant::now();
     loop {
-        let look = look(count, of).await?;
-        if looks.last().is_none_or(|last| last.count < look.count) {
-            grown = look.at;
+        let sample = sample(count, of).await?;
+        if samples.last().is_none_or(|last| last.count < sample.count) {
+            grown = sample.at;
         }
-        looks.push(look);
-        if look.count >= until {
-            return Ok(looks);
+        samples.push(sample);
+        if sample.count >= until {
+            return Ok(samples);
         }
-        if grown.elapsed() > STALLED {
-            bail!("it stands at {} of {until} for {STALLED:?}", look.count);
+        if grown.elapsed() > STALL_TIMEOUT {
+            bail!("it stands at {} of {until} for {STALL_TIMEOUT:?}", sample.count);
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(COUNT_INTERVAL).await;
     }
 }
 
 /// The rate between two shares of the messages, so that neither start nor end counts.
-pub fn middle(looks: &[Look], messages: u64) -> Rate {
-    let reached = |share: f64| looks.iter().find(|look| look.count as f64 >= share * messages as f64);
+pub fn middle(samples: &[CountSample], messages: u64) -> MeasuredRate {
+    let reached = |share: f64| samples.iter().find(|sample| sample.count as f64 >= share * messages as f64);
     let ends = reached(0.1).zip(reached(0.9)).filter(|(from, to)| to.count > from.count);
-    // Too fast for three looks: from the last one that saw nothing.
+    // The run was too fast for three samples: count from the last one that was 0.
     let (from, to) = ends.unwrap_or_else(|| {
-        let none = looks.iter().rfind(|look| look.count == 0).unwrap_or(&looks[0]);
-        (none, &looks[looks.len() - 1])
+        let none = samples.iter().rfind(|sample| sample.count == 0).unwrap_or(&samples[0]);
+        (none, &samples[samples.len() - 1])
     });
-    Rate::between(from, to)
+    MeasuredRate::between(from, to)
 }

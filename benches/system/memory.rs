@@ -3,18 +3,18 @@
 use anyhow::Context as _;
 
 use crate::Scale;
-use crate::load::{BODY, Load, headers, order};
-use crate::measure::{Count, Processes, watch};
-use crate::report::{Limit, Report};
-use crate::servers::{PARTITIONS, Servers, kafka_config};
+use crate::load::{BODY_BYTES, Load, headers, order};
+use crate::measure::{MessageCount, Processes, watch};
+use crate::report::{BarLimit, Report};
+use crate::servers::{Servers, TOPIC_PARTITIONS, kafka_config};
 use crate::support::run::now_ms;
 use crate::support::{Redis, Relay};
 
-/// Far enough ahead that nothing falls due, ms.
+/// Delay after which nothing falls due during the bench, ms.
 const AHEAD_MS: u64 = 3 * 3_600_000;
 
 pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
-    // Counting is exact: two rounds show that it is.
+    // The count is exact, and two rounds show that.
     for _ in 0..scale.rounds.min(2) {
         let alone = Load::Alone(now_ms() + AHEAD_MS as i64);
         for (row, load, count) in [
@@ -48,9 +48,9 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
     let equal = beyond("equal");
     let alone = beyond("alone");
     let share = report.median("orders", "share");
-    report.bar(11, "bytes beyond the body, equal delays", equal, Limit::AtMost(40.0));
-    report.bar(11, "bytes beyond the body, bundles of one", alone, Limit::AtMost(300.0));
-    report.bar(12, "orders as JSON, in Redis to their own size", share, Limit::AtMost(0.4));
+    report.bar(11, "bytes beyond the body, equal delays", equal, BarLimit::AtMost(40.0));
+    report.bar(11, "bytes beyond the body, bundles of one", alone, BarLimit::AtMost(300.0));
+    report.bar(12, "orders as JSON, in Redis to their own size", share, BarLimit::AtMost(0.4));
     Ok(())
 }
 
@@ -58,7 +58,7 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
 fn own(load: Load, whole: bool) -> f64 {
     let body = match load {
         Load::Orders(_) => (0..1000).map(|n| order(n).len()).sum::<usize>() as f64 / 1000.0,
-        _ => BODY as f64,
+        _ => BODY_BYTES as f64,
     };
     if !whole {
         return body;
@@ -74,15 +74,15 @@ fn own(load: Load, whole: bool) -> f64 {
 /// Bytes that so many messages add to Redis.
 async fn stored(servers: &Servers, redis: &Redis, load: Load, count: u64) -> anyhow::Result<f64> {
     let kafka = servers.kafka().await?;
-    let source = kafka.unique_topic("source", PARTITIONS).await;
-    let target = kafka.unique_topic("target", PARTITIONS).await;
+    let source = kafka.unique_topic("source", TOPIC_PARTITIONS).await;
+    let target = kafka.unique_topic("target", TOPIC_PARTITIONS).await;
     let config = kafka_config(redis, kafka, &source, &target, "max_pending = 100_000_000");
     let mut relay = Relay::start(&config).await;
     let before = used(redis).await?;
     tokio::task::block_in_place(|| crate::load::fill_topic(kafka, &source, count, load))?;
     let of = Processes::new(relay.id(), kafka.id(), None).await?;
-    watch(&Count::stored(&relay), count, &of).await?;
-    // What the relay's connections took in between is given back when they close.
+    watch(&MessageCount::stored(&relay), count, &of).await?;
+    // Redis gives the memory of the relay's connections back when they close.
     relay.terminate().await;
     let after = used(redis).await?;
     kafka.delete_topic(&source).await;
@@ -90,7 +90,7 @@ async fn stored(servers: &Servers, redis: &Redis, load: Load, count: u64) -> any
     Ok(after - before)
 }
 
-/// `used_memory`: what Redis has asked of its allocator, rounding included.
+/// `used_memory`: bytes that Redis has got from its allocator, with rounding.
 pub async fn used(redis: &Redis) -> anyhow::Result<f64> {
     let mut connection = redis.connection().await?;
     let text: String = redis::cmd("INFO").arg("memory").query_async(&mut connection).await?;

@@ -1,6 +1,5 @@
-//! The plain mirrors: consume, produce, wait for the broker's word, acknowledge. What any relay must do at
-//! least, with nothing in between. Each runs as a process of its own, this program under another argument,
-//! so that its CPU can be told from ours.
+//! The plain mirrors: consume, produce, wait for the confirm, acknowledge. This is the least work of any relay. Each
+//! mirror runs as a process of its own, this program under another argument, so that its CPU time can be measured.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -25,14 +24,14 @@ use rdkafka::{Message as _, Offset, TopicPartitionList};
 
 use crate::support::process::Process;
 
-/// Positions are committed this often, as the relay does.
-const COMMIT: Duration = Duration::from_millis(100);
-/// Unacknowledged deliveries, the relay's default.
-const PREFETCH: u16 = 500;
-/// Positions of a partition below this number fit beside its number into a delivery's tag.
-const PARTITION: usize = 1 << 40;
+/// Interval between commits, the same as the relay's.
+const COMMIT_INTERVAL: Duration = Duration::from_millis(100);
+/// Most unacknowledged deliveries, the same as the relay's default.
+const UNACKED_DELIVERIES: u16 = 500;
+/// Factor of the partition in the tag of a delivery: tag = partition x this + offset.
+const PARTITION_UNIT: usize = 1 << 40;
 
-/// Starts one: `technology` and its address, from a topic or queue to another.
+/// Starts a mirror of a `technology` with its address, from a topic or queue to another.
 pub fn start(folder: &Path, technology: &str, address: &str, from: &str, to: &str) -> Process {
     let program = std::env::current_exe().expect("the path of this program");
     Process::start("mirror", folder, &program.to_string_lossy(), |command| {
@@ -40,7 +39,7 @@ pub fn start(folder: &Path, technology: &str, address: &str, from: &str, to: &st
     })
 }
 
-/// Runs as a mirror, if that is what the arguments say.
+/// Runs as a mirror if the arguments ask for one.
 pub fn if_asked(arguments: &[String]) -> Option<ExitCode> {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
@@ -54,11 +53,11 @@ pub fn if_asked(arguments: &[String]) -> Option<ExitCode> {
     Some(ExitCode::FAILURE)
 }
 
-/// Of each source partition, which positions are confirmed: the next to commit, and those after it.
+/// Confirmed positions of each source partition: the next to commit, and flags of those after it.
 #[derive(Default)]
-struct Confirmed(Mutex<BTreeMap<i32, (i64, VecDeque<bool>)>>);
+struct ConfirmedPositions(Mutex<BTreeMap<i32, (i64, VecDeque<bool>)>>);
 
-impl Confirmed {
+impl ConfirmedPositions {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<i32, (i64, VecDeque<bool>)>> {
         self.0.lock().expect("nobody panicked")
     }
@@ -68,15 +67,15 @@ impl Confirmed {
     }
 }
 
-impl ClientContext for Confirmed {}
+impl ClientContext for ConfirmedPositions {}
 
-impl ProducerContext for Confirmed {
+impl ProducerContext for ConfirmedPositions {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, tag: usize) {
         result.as_ref().map_err(|(error, _)| error).expect("the broker confirms");
-        let partition = (tag / PARTITION) as i32;
-        let offset = (tag % PARTITION) as i64;
+        let partition = (tag / PARTITION_UNIT) as i32;
+        let offset = (tag % PARTITION_UNIT) as i64;
         let mut partitions = self.lock();
         let (next, done) = partitions.get_mut(&partition).expect("read before it was produced");
         done[(offset - *next) as usize] = true;
@@ -96,8 +95,8 @@ fn kafka(brokers: &str, from: &str, to: &str) {
     config.set("acks", "all").set("enable.idempotence", "true").set("linger.ms", "5");
     config.set("partitioner", "murmur2_random");
     let consumer: BaseConsumer = reads.create().expect("a consumer");
-    let producer: BaseProducer<Confirmed> =
-        config.create_with_context(Confirmed::default()).expect("a producer");
+    let producer: BaseProducer<ConfirmedPositions> =
+        config.create_with_context(ConfirmedPositions::default()).expect("a producer");
     consumer.subscribe(&[from]).expect("subscribed");
     let mut committed_at = Instant::now();
     for count in 0_u64.. {
@@ -109,7 +108,7 @@ fn kafka(brokers: &str, from: &str, to: &str) {
         }
         if count % 64 == 0 {
             producer.poll(Duration::ZERO);
-            if committed_at.elapsed() >= COMMIT {
+            if committed_at.elapsed() >= COMMIT_INTERVAL {
                 commit(&consumer, producer.context(), from);
                 committed_at = Instant::now();
             }
@@ -117,11 +116,11 @@ fn kafka(brokers: &str, from: &str, to: &str) {
     }
 }
 
-fn forward(producer: &BaseProducer<Confirmed>, message: &BorrowedMessage<'_>, to: &str) {
+fn forward(producer: &BaseProducer<ConfirmedPositions>, message: &BorrowedMessage<'_>, to: &str) {
     let partition = message.partition();
     let offset = message.offset();
     producer.context().read(partition, offset);
-    let tag = partition as usize * PARTITION + offset as usize;
+    let tag = partition as usize * PARTITION_UNIT + offset as usize;
     let mut record: BaseRecord<'_, [u8], [u8], usize> = BaseRecord::with_opaque_to(to, tag);
     record.key = message.key();
     record.payload = message.payload();
@@ -136,7 +135,7 @@ fn forward(producer: &BaseProducer<Confirmed>, message: &BorrowedMessage<'_>, to
     }
 }
 
-fn commit(consumer: &BaseConsumer, confirmed: &Confirmed, topic: &str) {
+fn commit(consumer: &BaseConsumer, confirmed: &ConfirmedPositions, topic: &str) {
     let mut positions = TopicPartitionList::new();
     for (&partition, &(next, _)) in &*confirmed.lock() {
         positions.add_partition_offset(topic, partition, Offset::Offset(next)).expect("a position");
@@ -147,15 +146,15 @@ fn commit(consumer: &BaseConsumer, confirmed: &Confirmed, topic: &str) {
 }
 
 async fn rabbitmq(url: &str, from: &str, to: &str) -> lapin::Result<()> {
-    // A connection and a channel for each direction, as the relay has them; and as there, what is confirmed is a
-    // prefix, nobody waits for a batch to be whole.
+    // A connection and a channel for each direction, and acknowledgements of the confirmed prefix, as in the relay: the
+    // mirror does not wait for whole batches.
     let connect = || Connection::connect(url, ConnectionProperties::default());
     let reading = connect().await?;
     let writing = connect().await?;
     let reads = reading.create_channel().await?;
     let writes = writing.create_channel().await?;
     writes.confirm_select(ConfirmSelectOptions::default()).await?;
-    reads.basic_qos(PREFETCH, BasicQosOptions::default()).await?;
+    reads.basic_qos(UNACKED_DELIVERIES, BasicQosOptions::default()).await?;
     let options = BasicConsumeOptions::default();
     let arguments = FieldTable::default();
     let mut deliveries = reads.basic_consume(from.into(), "".into(), options, arguments).await?;

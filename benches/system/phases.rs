@@ -1,12 +1,12 @@
-//! One direction at a time: storing alone, draining alone, passing through. Bars 2, 3, 4, 6 and 16.
+//! Measures one direction at a time: storing alone, draining alone, passing through. Bars 2, 3, 4, 6 and 16.
 //!
-//! Stored messages are due within the hour before the run, by the clock of a store that is behind
-//! (`servers::relay_behind`); then the ordinary relay starts and finds all of it due.
+//! Messages are stored by the clock of a store that is behind (`servers::relay_behind`), and are due within the hour
+//! before the run. Then the ordinary relay starts and finds all of them due.
 
 use crate::load::Load;
-use crate::measure::{Count, Cpu, Processes, Rate, middle, watch};
-use crate::report::{Limit, Report};
-use crate::servers::{PARTITIONS, Servers, config, kafka_config, kafka_route, relay_behind};
+use crate::measure::{CpuSeconds, MeasuredRate, MessageCount, Processes, middle, watch};
+use crate::report::{BarLimit, Report};
+use crate::servers::{Servers, TOPIC_PARTITIONS, config, kafka_config, kafka_route, relay_behind};
 use crate::steady::mirror_run;
 use crate::support::run::now_ms;
 use crate::support::{Config, Kafka, Redis, Relay};
@@ -14,33 +14,33 @@ use crate::{Scale, commands, floor, machine};
 
 /// An hour, ms.
 const HOUR_MS: i64 = 3_600_000;
-/// Between the end of the due times and now.
+/// Time between the last due time and now.
 const MARGIN_MS: i64 = 100_000;
-/// Between the store's clock and the first due time: storing may take so long, and none is due meanwhile.
+/// Time between the clock of the store and the first due time: storing may take so long before a message is due.
 const STORING_MS: i64 = 300_000;
 
-/// While it stores so, a route has bundles of one: they hold no more than leaves within a second.
-const ALONE: &str = "rate = 1";
+/// Keys of a route with bundles of one: a bundle has no more messages than a second of the rate.
+const ALONE_KEYS: &str = "rate = 1";
 
-/// How fast a backlog is stored and drained.
+/// Rates of storing and of draining a backlog.
 #[derive(Clone, Copy, Debug)]
-pub struct Phases {
-    pub store: Rate,
-    pub drain: Rate,
+pub struct PhaseRates {
+    pub store: MeasuredRate,
+    pub drain: MeasuredRate,
 }
 
-impl Phases {
-    /// Of one message through both, one after the other.
-    pub fn both(&self) -> Rate {
+impl PhaseRates {
+    /// The rate of messages through both, one after the other.
+    pub fn both(&self) -> MeasuredRate {
         let a = &self.store;
         let b = &self.drain;
-        let cost = Cpu {
+        let cost = CpuSeconds {
             moves: a.cost.moves + b.cost.moves,
             broker: a.cost.broker + b.cost.broker,
             redis: a.cost.redis + b.cost.redis,
             machine: a.cost.machine + b.cost.machine,
         };
-        Rate {
+        MeasuredRate {
             per_second: 1.0 / (1.0 / a.per_second + 1.0 / b.per_second),
             cost,
             others: a.others.max(b.others),
@@ -67,7 +67,7 @@ pub async fn random(servers: &Servers, scale: &Scale, report: &mut Report) -> an
         let redis = servers.redis(false).await?;
         let base = config(&redis).kafka("main", kafka);
         let work = (few.as_str(), scale.alone, from);
-        let phases = both_phases(&base, &redis, kafka, work, "", ALONE).await?;
+        let phases = both_phases(&base, &redis, kafka, work, "", ALONE_KEYS).await?;
         report.rate("alone", &phases.both());
         let redis = servers.redis(false).await?;
         let phases = store_and_drain(&redis, kafka, &lone, scale.alone, alone).await?;
@@ -84,17 +84,29 @@ pub async fn random(servers: &Servers, scale: &Scale, report: &mut Report) -> an
     ]);
     report.table("Redis alone", &[("bare", "bare commands, whole life")], &[("redis", "CPU us/message")]);
     commands::table(report, "Redis, both, by its own account: a script or an exec has what it calls in it");
-    report.ratio(2, "messages a second, to the mirror's", "rate", ("both", "mirror"), Limit::AtLeast(0.35));
-    report.ratio(3, "CPU a message, to the mirror's", "cpu", ("both", "mirror"), Limit::AtMost(3.0));
-    report.ratio(4, "Redis CPU a message, to bare commands'", "redis", ("both", "bare"), Limit::AtMost(0.5));
-    report.ratio(4, "the same in bundles of one", "redis", ("alone", "bare"), Limit::AtMost(1.3));
+    report.ratio(
+        2,
+        "messages a second, to the mirror's",
+        "rate",
+        ("both", "mirror"),
+        BarLimit::AtLeast(0.35),
+    );
+    report.ratio(3, "CPU a message, to the mirror's", "cpu", ("both", "mirror"), BarLimit::AtMost(3.0));
+    report.ratio(
+        4,
+        "Redis CPU a message, to bare commands'",
+        "redis",
+        ("both", "bare"),
+        BarLimit::AtMost(0.5),
+    );
+    report.ratio(4, "the same in bundles of one", "redis", ("alone", "bare"), BarLimit::AtMost(1.3));
     Ok(())
 }
 
 /// Bar 6: equal delays.
 pub async fn equal(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
     let kafka = servers.kafka().await?;
-    // Behind by more than delay and storing together: all is due when the drain begins.
+    // The clock is behind by more than delay and storing together, so all messages are due when the drain begins.
     let source = servers.filled(scale.phase, Load::Equal(HOUR_MS as u64)).await?;
     for _ in 0..scale.rounds {
         report.rate("mirror", &mirror_run(kafka, &source, scale.phase).await?);
@@ -105,14 +117,26 @@ pub async fn equal(servers: &Servers, scale: &Scale, report: &mut Report) -> any
         report.rate("drain", &phases.drain);
     }
     report.rates(&[("mirror", "mirror"), ("store", "store, equal delays"), ("drain", "drain the same")]);
-    report.ratio(6, "storing alone, to the mirror's rate", "rate", ("store", "mirror"), Limit::AtLeast(0.9));
-    report.ratio(6, "draining alone, to the mirror's rate", "rate", ("drain", "mirror"), Limit::AtLeast(0.6));
+    report.ratio(
+        6,
+        "storing alone, to the mirror's rate",
+        "rate",
+        ("store", "mirror"),
+        BarLimit::AtLeast(0.9),
+    );
+    report.ratio(
+        6,
+        "draining alone, to the mirror's rate",
+        "rate",
+        ("drain", "mirror"),
+        BarLimit::AtLeast(0.6),
+    );
     Ok(())
 }
 
-/// Without and with `order = "key"`, in turns: each message has a key of its own. One direction at a time, for what
-/// drains slower than it is read has no steady state that a window of seconds would show: `max_pending` is looked at
-/// each second, and a second of reading is more than some seconds of draining.
+/// Measures without and with `order = "key"`, in turns. Each message has a key of its own. One direction at a time,
+/// because there is no steady state that a window of seconds would show if draining is slower than reading:
+/// `max_pending` is checked each second, and a second of reading is more than some seconds of draining.
 pub async fn order(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
     let kafka = servers.kafka().await?;
     let from = now_ms() - HOUR_MS - MARGIN_MS;
@@ -123,7 +147,7 @@ pub async fn order(servers: &Servers, scale: &Scale, report: &mut Report) -> any
             for (order, more) in [("none", ""), ("key", "order = \"key\"")] {
                 let redis = servers.redis(false).await?;
                 let base = config(&redis).kafka("main", kafka);
-                // What counts from arrival arrives by the clock that is behind.
+                // Delays count from arrival, by the clock that is behind.
                 let from = if load == "equal" { now_ms() - HOUR_MS - MARGIN_MS } else { from };
                 let work = (source.as_str(), scale.phase, from);
                 let phases = both_phases(&base, &redis, kafka, work, more, "").await?;
@@ -154,8 +178,8 @@ pub async fn order(servers: &Servers, scale: &Scale, report: &mut Report) -> any
     Ok(())
 }
 
-/// Measures each tier, one direction at a time: a server with an append-only file, the same with a replica that is
-/// waited for, and one that syncs each write. All on this one machine, so what a network adds is not in it.
+/// Measures each durability tier, one direction at a time: a server with an append-only file, the same with a replica
+/// that is waited for, and one that syncs each write. All run on this machine, so the cost of a network is missing.
 pub async fn tiers(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
     const TIERS: [(&str, &str); 3] = [
         ("async, AOF everysec", ""),
@@ -191,30 +215,36 @@ pub async fn pass(servers: &Servers, scale: &Scale, report: &mut Report) -> anyh
     for _ in 0..scale.rounds {
         report.rate("mirror", &mirror_run(kafka, &source, scale.phase).await?);
         let redis = servers.redis(false).await?;
-        let target = kafka.unique_topic("target", PARTITIONS).await;
-        let clocks = machine::Clocks::start();
+        let target = kafka.unique_topic("target", TOPIC_PARTITIONS).await;
+        let clocks = machine::ClockCheck::start();
         let relay = Relay::spawn(&kafka_config(&redis, kafka, &source, &target, ""), &[]);
         report.rate("relay", &drain(&redis, kafka, relay, &target, scale.phase, false).await?);
         clocks.check()?;
     }
     report.rates(&[("mirror", "mirror"), ("relay", "relay, passing through")]);
-    report.ratio(16, "messages a second, to the mirror's", "rate", ("relay", "mirror"), Limit::AtLeast(0.85));
+    report.ratio(
+        16,
+        "messages a second, to the mirror's",
+        "rate",
+        ("relay", "mirror"),
+        BarLimit::AtLeast(0.85),
+    );
     Ok(())
 }
 
-/// Stores all of a topic by a clock that stands shortly before `from`, then drains it by the real one.
+/// Stores a topic by a clock that is shortly before `from`, then drains it by the real clock.
 pub async fn store_and_drain(
     redis: &Redis,
     kafka: &Kafka,
     source: &str,
     messages: u64,
     from: i64,
-) -> anyhow::Result<Phases> {
+) -> anyhow::Result<PhaseRates> {
     let base = config(redis).kafka("main", kafka);
     store_and_drain_with(&base, redis, kafka, source, messages, from).await
 }
 
-/// The same over a store that may hold something already.
+/// Does the same on a store that may have messages already.
 pub async fn store_and_drain_with(
     base: &Config,
     redis: &Redis,
@@ -222,12 +252,12 @@ pub async fn store_and_drain_with(
     source: &str,
     messages: u64,
     from: i64,
-) -> anyhow::Result<Phases> {
+) -> anyhow::Result<PhaseRates> {
     both_phases(base, redis, kafka, (source, messages, from), "", "").await
 }
 
-/// The same with further keys of the route: so many messages of a topic, by a clock that stands shortly before the
-/// moment that is given with them. `storing`: keys that it has only while it stores.
+/// Does the same with further keys of the route: stores so many messages of a topic by a clock that is shortly before
+/// the given moment. The keys `storing` apply while it stores.
 async fn both_phases(
     base: &Config,
     redis: &Redis,
@@ -235,26 +265,26 @@ async fn both_phases(
     (source, messages, from): (&str, u64, i64),
     more: &str,
     storing: &str,
-) -> anyhow::Result<Phases> {
-    let target = kafka.unique_topic("target", PARTITIONS).await;
+) -> anyhow::Result<PhaseRates> {
+    let target = kafka.unique_topic("target", TOPIC_PARTITIONS).await;
     let more = format!("max_pending = 1_000_000_000\n{more}");
     let route = |more: &str| kafka_route(base.clone(), "bench", source, &target, more);
     let stores = route(&format!("{more}\n{storing}"));
     let drains = route(&more);
-    let clocks = machine::Clocks::start();
+    let clocks = machine::ClockCheck::start();
     let mut relay = relay_behind(&stores, (from - STORING_MS - now_ms()) / 1000);
     let store = {
         let of = Processes::new(relay.id(), kafka.id(), Some(redis)).await?;
-        middle(&watch(&Count::stored(&relay), messages, &of).await?, messages)
+        middle(&watch(&MessageCount::stored(&relay), messages, &of).await?, messages)
     };
     relay.terminate().await;
     let drain = drain(redis, kafka, Relay::spawn(&drains, &[]), &target, messages, false).await?;
     clocks.check()?;
-    Ok(Phases { store, drain })
+    Ok(PhaseRates { store, drain })
 }
 
-/// Measures the arrivals in a topic, from a relay that has just been started; ends the relay and the topic. Of all
-/// messages from the first look on, or without the first and the last tenth.
+/// Measures the arrivals in a topic from a relay that has just been started, then ends the relay and deletes the topic.
+/// Counts all messages from the first sample on, or leaves out the first and the last tenth.
 pub async fn drain(
     redis: &Redis,
     kafka: &Kafka,
@@ -262,12 +292,12 @@ pub async fn drain(
     target: &str,
     messages: u64,
     whole: bool,
-) -> anyhow::Result<Rate> {
+) -> anyhow::Result<MeasuredRate> {
     let of = Processes::new(relay.id(), kafka.id(), Some(redis)).await?;
-    let looks = watch(&Count::topic(kafka, target, PARTITIONS), messages, &of).await?;
+    let samples = watch(&MessageCount::topic(kafka, target, TOPIC_PARTITIONS), messages, &of).await?;
     relay.terminate().await;
     kafka.delete_topic(target).await;
-    let first = &looks[0];
-    let last = &looks[looks.len() - 1];
-    Ok(if whole { Rate::between(first, last) } else { middle(&looks, messages) })
+    let first = &samples[0];
+    let last = &samples[samples.len() - 1];
+    Ok(if whole { MeasuredRate::between(first, last) } else { middle(&samples, messages) })
 }

@@ -1,8 +1,8 @@
-//! Plots as SVG, drawn by hand: a frame, two logarithmic axes, lines.
+//! Draws plots as SVG: a frame, two logarithmic axes, lines.
 
 use std::fmt::Write as _;
 
-use crate::lateness::Late;
+use crate::lateness::LatenessSamples;
 use crate::report::number;
 
 const WIDTH: f64 = 720.0;
@@ -13,19 +13,19 @@ const RIGHT: f64 = 20.0;
 const BOTTOM: f64 = 50.0;
 const COLOURS: [&str; 4] = ["#888888", "#0072b2", "#d55e00", "#009e73"];
 
-/// One line: what it shows, and its points.
-pub struct Line<'a> {
+/// One line of a plot: its label, and its points.
+pub struct PlotLine<'a> {
     pub what: &'a str,
     pub points: Vec<(f64, f64)>,
 }
 
-/// An axis: what it shows, and its ticks. Its scale is logarithmic between the first and the last.
-pub struct Axis<'a> {
+/// An axis of a plot: its label, and its ticks. The scale is logarithmic between the first tick and the last.
+pub struct PlotAxis<'a> {
     pub what: &'a str,
     pub ticks: Vec<(f64, String)>,
 }
 
-impl Axis<'_> {
+impl PlotAxis<'_> {
     fn at(&self, value: f64) -> f64 {
         let first = self.ticks[0].0.ln();
         let last = self.ticks[self.ticks.len() - 1].0.ln();
@@ -33,8 +33,8 @@ impl Axis<'_> {
     }
 }
 
-/// Lines between two axes.
-pub fn lines(x: &Axis<'_>, y: &Axis<'_>, lines: &[Line<'_>]) -> String {
+/// Draws lines between two axes.
+pub fn lines(x: &PlotAxis<'_>, y: &PlotAxis<'_>, lines: &[PlotLine<'_>]) -> String {
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n"
     );
@@ -42,7 +42,7 @@ pub fn lines(x: &Axis<'_>, y: &Axis<'_>, lines: &[Line<'_>]) -> String {
     svg + "</svg>\n"
 }
 
-fn draw(svg: &mut String, x: &Axis<'_>, y: &Axis<'_>, lines: &[Line<'_>]) -> std::fmt::Result {
+fn draw(svg: &mut String, x: &PlotAxis<'_>, y: &PlotAxis<'_>, lines: &[PlotLine<'_>]) -> std::fmt::Result {
     let right = WIDTH - RIGHT;
     let bottom = HEIGHT - BOTTOM;
     let across = |value: f64| LEFT + x.at(value) * (right - LEFT);
@@ -80,36 +80,36 @@ fn draw(svg: &mut String, x: &Axis<'_>, y: &Axis<'_>, lines: &[Line<'_>]) -> std
     Ok(())
 }
 
-/// Latenesses by share of the messages, out to one in ten thousand.
-pub fn distribution(late: &[(&str, &Late)]) -> String {
+/// Draws lateness by share of the messages, out to one in ten thousand.
+pub fn distribution(late: &[(&str, &LatenessSamples)]) -> String {
     let shares =
         [(1.0, "0 %"), (2.0, "50 %"), (10.0, "90 %"), (100.0, "99 %"), (1e3, "99.9 %"), (1e4, "99.99 %")];
-    let x = Axis {
+    let x = PlotAxis {
         what: "share of the messages that are at most so late",
         ticks: shares.iter().map(|&(at, label)| (at, label.to_owned())).collect(),
     };
     let most = late.iter().map(|(_, late)| late.at(0.9999)).max().unwrap_or(1);
     let y = decades("microseconds", 100.0, most.max(10_000) as f64);
-    let curves: Vec<Line<'_>> = late
+    let curves: Vec<PlotLine<'_>> = late
         .iter()
         .map(|(what, late)| {
             let points = (0..=200).map(|n| {
                 let one_in = 10_f64.powf(f64::from(n) / 50.0);
                 (one_in, late.at(1.0 - 1.0 / one_in).max(1) as f64)
             });
-            Line { what, points: points.collect() }
+            PlotLine { what, points: points.collect() }
         })
         .collect();
     lines(&x, &y, &curves)
 }
 
 /// An axis of powers of ten from `least` until it holds `most`.
-pub fn decades(what: &str, least: f64, most: f64) -> Axis<'_> {
+pub fn decades(what: &str, least: f64, most: f64) -> PlotAxis<'_> {
     let mut ticks = vec![(least, number(least))];
     let mut at = least;
     while at < most {
         at *= 10.0;
         ticks.push((at, number(at)));
     }
-    Axis { what, ticks }
+    PlotAxis { what, ticks }
 }

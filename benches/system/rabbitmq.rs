@@ -1,19 +1,19 @@
-//! RabbitMQ to RabbitMQ: classic durable queues, persistent messages, publisher confirms. Bar 7.
+//! Measures RabbitMQ to RabbitMQ: classic durable queues, persistent messages, publisher confirms. Bar 7.
 
 use std::time::Duration;
 
 use crate::load::fill_queue;
-use crate::measure::{Count, Processes, Rate, middle, watch};
-use crate::report::{Limit, Report};
+use crate::measure::{MeasuredRate, MessageCount, Processes, middle, watch};
+use crate::report::{BarLimit, Report};
 use crate::servers::{Servers, config};
-use crate::steady::{Cut, window};
+use crate::steady::{WindowCut, window};
 use crate::support::{QueueKind, Rabbitmq, Redis, Relay, folders, names};
 use crate::{Scale, machine, mirror};
 
-/// Ms that each message waits, from its arrival.
+/// Delay of each message from its arrival, ms.
 const DELAY_MS: i64 = 1_000;
-/// Messages that are pending at most, so that both directions are busy all the time.
-const PENDING: u64 = 20_000;
+/// Most pending messages, so that both directions are busy all the time.
+const PENDING_MESSAGES: u64 = 20_000;
 
 pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
     let rabbitmq = servers.rabbitmq().await?;
@@ -23,7 +23,13 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
         report.rate("relay", &relay_run(rabbitmq, &redis, scale).await?);
     }
     report.rates(&[("mirror", "mirror"), ("relay", "relay, in and out")]);
-    report.ratio(7, "messages a second, to the mirror's", "rate", ("relay", "mirror"), Limit::AtLeast(0.9));
+    report.ratio(
+        7,
+        "messages a second, to the mirror's",
+        "rate",
+        ("relay", "mirror"),
+        BarLimit::AtLeast(0.9),
+    );
     Ok(())
 }
 
@@ -37,37 +43,37 @@ async fn queues(rabbitmq: &Rabbitmq, messages: u64) -> anyhow::Result<(String, S
     Ok((source, target))
 }
 
-async fn mirror_run(rabbitmq: &Rabbitmq, scale: &Scale) -> anyhow::Result<Rate> {
+async fn mirror_run(rabbitmq: &Rabbitmq, scale: &Scale) -> anyhow::Result<MeasuredRate> {
     let (source, target) = queues(rabbitmq, scale.rabbitmq).await?;
-    let count = Count::queue(rabbitmq, &target).await?;
-    let clocks = machine::Clocks::start();
+    let count = MessageCount::queue(rabbitmq, &target).await?;
+    let clocks = machine::ClockCheck::start();
     let mut child = mirror::start(&folders::new("mirror"), "rabbitmq", &rabbitmq.url(), &source, &target);
     let of = Processes::new(child.id(), rabbitmq.id(), None).await?;
-    let looks = watch(&count, scale.rabbitmq, &of).await?;
+    let samples = watch(&count, scale.rabbitmq, &of).await?;
     child.assert_running();
     drop(child);
     rabbitmq.delete_queue(&source).await;
     rabbitmq.delete_queue(&target).await;
     clocks.check()?;
-    Ok(middle(&looks, scale.rabbitmq))
+    Ok(middle(&samples, scale.rabbitmq))
 }
 
-async fn relay_run(rabbitmq: &Rabbitmq, redis: &Redis, scale: &Scale) -> anyhow::Result<Rate> {
+async fn relay_run(rabbitmq: &Rabbitmq, redis: &Redis, scale: &Scale) -> anyhow::Result<MeasuredRate> {
     let (source, target) = queues(rabbitmq, scale.rabbitmq).await?;
-    let count = Count::queue(rabbitmq, &target).await?;
-    let clocks = machine::Clocks::start();
+    let count = MessageCount::queue(rabbitmq, &target).await?;
+    let clocks = machine::ClockCheck::start();
     let from = format!(r#"{{ rabbitmq = "main", queue = "{source}" }}"#);
     let to = format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{target}" }}"#);
-    let more = format!("max_pending = {}", if scale.quick { scale.rabbitmq } else { PENDING });
+    let more = format!("max_pending = {}", if scale.quick { scale.rabbitmq } else { PENDING_MESSAGES });
     let config = config(redis).rabbitmq("main", rabbitmq).route("bench", &from, &to, &more);
     let mut relay = Relay::spawn(&config, &[]);
     let of = Processes::new(relay.id(), rabbitmq.id(), Some(redis)).await?;
-    let cut = Cut { messages: scale.rabbitmq, length: Duration::from_secs(60), quick: scale.quick };
+    let cut = WindowCut { messages: scale.rabbitmq, length: Duration::from_secs(60), quick: scale.quick };
     let window = window(&relay, &count, &of, cut).await;
     relay.kill9().await;
     rabbitmq.delete_queue(&source).await;
     rabbitmq.delete_queue(&target).await;
     clocks.check()?;
     let window = window?;
-    Ok(Rate::between(&window[0].out, &window[window.len() - 1].out))
+    Ok(MeasuredRate::between(&window[0].out, &window[window.len() - 1].out))
 }

@@ -1,5 +1,5 @@
 //! Reports the findings of a bench: series of values by name, one value a round; tables of their medians and spreads,
-//! verdicts on the bars, plots. Printed, and kept in `docs/benchmarks.md` and `docs/benchmarks.json`.
+//! verdicts on the bars, plots. A report is printed, and kept in `docs/benchmarks.md` and `docs/benchmarks.json`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,27 +10,27 @@ use serde_json::{Value, json};
 
 use crate::Scale;
 use crate::machine;
-use crate::measure::Rate;
+use crate::measure::MeasuredRate;
 
 /// Requirement of a bar.
 #[derive(Clone, Copy, Debug)]
-pub enum Limit {
+pub enum BarLimit {
     AtLeast(f64),
     AtMost(f64),
 }
 
-struct Bar {
+struct BarVerdict {
     number: u8,
     what: String,
     value: f64,
-    limit: Limit,
+    limit: BarLimit,
 }
 
-impl Bar {
+impl BarVerdict {
     fn is_met(&self) -> bool {
         match self.limit {
-            Limit::AtLeast(least) => self.value >= least,
-            Limit::AtMost(most) => self.value <= most,
+            BarLimit::AtLeast(least) => self.value >= least,
+            BarLimit::AtMost(most) => self.value <= most,
         }
     }
 }
@@ -41,7 +41,7 @@ pub struct Report {
     scale: Scale,
     series: BTreeMap<String, Vec<f64>>,
     tables: String,
-    bars: Vec<Bar>,
+    bars: Vec<BarVerdict>,
     plots: Vec<(String, String)>,
 }
 
@@ -53,13 +53,13 @@ impl Report {
         Self { name, scale: scale.clone(), series, tables: String::new(), bars, plots }
     }
 
-    /// A further round's value.
+    /// Adds the value of a further round.
     pub fn add(&mut self, row: &str, column: &str, value: f64) {
         self.series.entry(format!("{row}.{column}")).or_default().push(value);
     }
 
-    /// A further round's rate and costs.
-    pub fn rate(&mut self, row: &str, rate: &Rate) {
+    /// Adds the rate and costs of a further round.
+    pub fn rate(&mut self, row: &str, rate: &MeasuredRate) {
         println!("  {row}: {} a second, {:.2} us a message", number(rate.per_second), rate.cpu());
         for (column, value) in [
             ("rate", rate.per_second),
@@ -89,12 +89,12 @@ impl Report {
         median(self.values(row, column))
     }
 
-    /// A line of text in the page.
+    /// Adds a line of text to the page.
     pub fn say(&mut self, text: &str) {
         writeln!(self.tables, "\n{text}").expect("a String");
     }
 
-    /// A table of medians with their spreads: rows and columns by name and heading.
+    /// Adds a table of medians with their spreads: rows and columns by name and heading.
     pub fn table(&mut self, corner: &str, rows: &[(&str, &str)], columns: &[(&str, &str)]) {
         let headings: Vec<&str> = columns.iter().map(|&(_, heading)| heading).collect();
         let rule = "---:|".repeat(columns.len());
@@ -107,7 +107,7 @@ impl Report {
         self.tables.push_str(&text);
     }
 
-    /// The usual table of rates and costs.
+    /// Adds the usual table of rates and costs.
     pub fn rates(&mut self, rows: &[(&str, &str)]) {
         self.table(
             "median (least - most)",
@@ -123,18 +123,18 @@ impl Report {
         );
     }
 
-    /// One bar: a ratio or another value, and what is asked.
-    pub fn bar(&mut self, number: u8, what: &str, value: f64, limit: Limit) {
-        self.bars.push(Bar { number, what: what.to_owned(), value, limit });
+    /// Adds a bar: a ratio or another value, and its limit.
+    pub fn bar(&mut self, number: u8, what: &str, value: f64, limit: BarLimit) {
+        self.bars.push(BarVerdict { number, what: what.to_owned(), value, limit });
     }
 
-    /// A ratio of two rows' medians.
-    pub fn ratio(&mut self, number: u8, what: &str, column: &str, rows: (&str, &str), limit: Limit) {
+    /// Adds a bar on the ratio of the medians of two rows.
+    pub fn ratio(&mut self, number: u8, what: &str, column: &str, rows: (&str, &str), limit: BarLimit) {
         let value = self.median(rows.0, column) / self.median(rows.1, column);
         self.bar(number, what, value, limit);
     }
 
-    /// A picture, kept beside the document.
+    /// Adds a picture, which is kept beside the document.
     pub fn plot(&mut self, title: &str, file: &str, svg: String) {
         writeln!(self.tables, "\n![{title}](benchmarks/{file}.svg)").expect("a String");
         self.plots.push((file.to_owned(), svg));
@@ -156,8 +156,8 @@ impl Report {
             text.push_str("\n| bar | | measured | asked | |\n|---:|---|---:|---:|---|\n");
             for bar in &self.bars {
                 let asked = match bar.limit {
-                    Limit::AtLeast(least) => format!(">= {least}"),
-                    Limit::AtMost(most) => format!("<= {most}"),
+                    BarLimit::AtLeast(least) => format!(">= {least}"),
+                    BarLimit::AtMost(most) => format!("<= {most}"),
                 };
                 let met = if bar.is_met() { "met" } else { "**missed**" };
                 writeln!(text, "| {} | {} | {} | {asked} | {met} |", bar.number, bar.what, number(bar.value))
@@ -167,7 +167,7 @@ impl Report {
         text
     }
 
-    /// Prints it, and keeps it where it is to be kept.
+    /// Prints the report, and keeps it in the documents or in a file.
     pub fn finish(&self, versions: &str) {
         let text = self.text(versions);
         println!("\n{text}");
@@ -199,8 +199,8 @@ impl Report {
             .collect();
         let bars = self.bars.iter().map(|bar| {
             let (asks, limit) = match bar.limit {
-                Limit::AtLeast(least) => ("at_least", least),
-                Limit::AtMost(most) => ("at_most", most),
+                BarLimit::AtLeast(least) => ("at_least", least),
+                BarLimit::AtMost(most) => ("at_most", most),
             };
             json!({ "bar": bar.number, "what": bar.what, "measured": bar.value, asks: limit, "met": bar.is_met() })
         });
@@ -215,14 +215,14 @@ impl Report {
     }
 }
 
-/// The middle one; of an even number the lower of the two, so that it is a value that was seen.
+/// The median. Of an even number it is the lower of the two, so that it is a value that was measured.
 pub fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The median, and from where to where the rounds went.
+/// The median, with the lowest and the highest value of the rounds.
 pub fn spread(values: &[f64]) -> String {
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -233,7 +233,7 @@ pub fn spread(values: &[f64]) -> String {
     }
 }
 
-/// Three or four digits that say something.
+/// A number with three or four significant digits.
 pub fn number(value: f64) -> String {
     if !value.is_finite() {
         return "?".to_owned();
@@ -251,7 +251,7 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// The commit that is measured, and whether the tree differs from it.
+/// The commit that is measured, with a mark if the tree differs from it.
 fn commit() -> String {
     let git = |arguments: &[&str]| {
         let output = Command::new("git").args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output();
@@ -281,7 +281,7 @@ fn merge(path: &Path, name: &str, value: Value) {
     std::fs::write(path, text + "\n").expect("written");
 }
 
-/// Writes a page between its marks in the document; what stands around them is written by hand.
+/// Writes a page between its marks in the document. Text around the marks is written by hand.
 fn keep(name: &str, page: &str) {
     let path = docs().join("benchmarks.md");
     let document = std::fs::read_to_string(&path).expect("docs/benchmarks.md");

@@ -1,15 +1,15 @@
-//! How much is done, and the arguments that say so.
+//! The amount of work of the benches, and the arguments that set it.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How fast and how late the relay is, in short.
-const RELAY: [&str; 4] = ["steady", "store-and-drain", "rabbitmq", "lateness"];
+/// Benches of the group `relay`: rates and lateness, in short.
+const RELAY_BENCHES: [&str; 4] = ["steady", "store-and-drain", "rabbitmq", "lateness"];
 
-/// How much is done.
+/// Amount of work of the benches.
 #[derive(Clone, Debug)]
 pub struct Scale {
-    /// It shows that the benches work, no more: its numbers mean nothing and are not kept.
+    /// True for a run that shows only that the benches work. Its numbers mean nothing and are not kept.
     pub quick: bool,
     /// Rounds of each kind, floor and relay alternately.
     pub rounds: usize,
@@ -19,21 +19,21 @@ pub struct Scale {
     pub pending: u64,
     /// Length of a steady state.
     pub window: Duration,
-    /// Messages that go one direction at a time.
+    /// Messages of a run in one direction at a time.
     pub phase: u64,
-    /// The same in bundles of one.
+    /// Messages of such a run in bundles of one.
     pub alone: u64,
     /// Messages through RabbitMQ.
     pub rabbitmq: u64,
     /// Messages that are all due in one millisecond: a few, and many.
     pub burst: &'static [u64],
-    /// Most messages pending while other things are measured.
+    /// Most pending messages of the backlog bench.
     pub backlog: u64,
     /// Bytes that Redis must at least have room for, a message.
     pub backlog_each: u64,
-    /// How long an idle relay is looked at.
+    /// Length of the measurement of an idle relay.
     pub idle: Duration,
-    /// Messages of Redis's own floor.
+    /// Messages of the floor of Redis.
     pub bare: u64,
     /// Seconds of a stream whose lateness is measured.
     pub stream: f64,
@@ -83,7 +83,7 @@ impl Scale {
     }
 }
 
-/// The scale and the names asked for, or what is wrong with the arguments.
+/// Parses the arguments into a scale and the names of benches, or a sentence on what is wrong.
 pub fn parse(arguments: &[String], benches: &[&'static str]) -> Result<(Scale, Vec<&'static str>), String> {
     let there_are = || format!("there are: all, relay, {}", benches.join(", "));
     let mut scale =
@@ -106,7 +106,7 @@ pub fn parse(arguments: &[String], benches: &[&'static str]) -> Result<(Scale, V
                 None => return Err("--json takes a file".to_owned()),
             },
             "all" => names.extend(benches),
-            "relay" => names.extend(RELAY),
+            "relay" => names.extend(RELAY_BENCHES),
             name => match benches.iter().find(|bench| **bench == name) {
                 Some(bench) => names.push(*bench),
                 None => return Err(format!("no bench {name}; {}", there_are())),

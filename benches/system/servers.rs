@@ -1,4 +1,4 @@
-//! The servers of a run, started when a bench first asks for them, and what relays are told of them.
+//! The servers of a run, started when a bench first asks for them, and configurations of relays with them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::machine;
 use crate::support::{Config, Kafka, Rabbitmq, Redis, Relay};
 
 /// Partitions of each topic.
-pub const PARTITIONS: usize = 4;
+pub const TOPIC_PARTITIONS: usize = 4;
 
 /// Real servers, each alone on its ports.
 #[derive(Default)]
@@ -34,7 +34,7 @@ impl Servers {
         Ok(self.rabbitmq.get_or_init(Rabbitmq::start).await)
     }
 
-    /// A Redis of the caller's own, empty, its accounts at zero; without persistence, or with AOF everysec.
+    /// Starts an empty Redis for the caller, its counts at zero, without persistence or with AOF everysec.
     pub async fn redis(&self, aof: bool) -> anyhow::Result<Redis> {
         if let Err(error) = std::process::Command::new("redis-server").arg("--version").output() {
             bail!("no redis-server here ({error}): run scripts/setup");
@@ -59,7 +59,7 @@ impl Servers {
         if let Some(topic) = filled.get(&key) {
             return Ok(topic.clone());
         }
-        let topic = kafka.unique_topic("source", PARTITIONS).await;
+        let topic = kafka.unique_topic("source", TOPIC_PARTITIONS).await;
         println!("  filling {topic}: {key}");
         tokio::task::block_in_place(|| fill_topic(kafka, &topic, count, load))?;
         filled.insert(key, topic.clone());
@@ -82,17 +82,17 @@ impl Servers {
     }
 }
 
-/// A configuration with a store in that Redis, whether it persists or not.
+/// A configuration with a store in that Redis, with or without persistence.
 pub fn config(redis: &Redis) -> Config {
     Config::new(redis).redis("unsafe = [\"no_persistence\"]")
 }
 
-/// The same with one route, `bench`, between two topics.
+/// A configuration with one route, `bench`, between two topics.
 pub fn kafka_config(redis: &Redis, kafka: &Kafka, source: &str, target: &str, more: &str) -> Config {
     kafka_route(config(redis).kafka("main", kafka), "bench", source, target, more)
 }
 
-/// A further route between two topics; delays count from arrival, for a source may have been full for long.
+/// Adds a route between two topics. Delays count from arrival, as a source may have been full for long.
 pub fn kafka_route(config: Config, name: &str, source: &str, target: &str, more: &str) -> Config {
     let from = format!(r#"{{ kafka = "main", topic = "{source}", group = "{name}-{target}" }}"#);
     let to = format!(r#"{{ kafka = "main", topic = "{target}" }}"#);
@@ -100,11 +100,11 @@ pub fn kafka_route(config: Config, name: &str, source: &str, target: &str, more:
 }
 
 /// The environment variable that makes this program a relay whose store is behind by so many seconds.
-pub const BEHIND: &str = "POSTDATE_BENCH_BEHIND";
+pub const BEHIND_VARIABLE: &str = "POSTDATE_BENCH_BEHIND";
 
-/// A relay, the build that users have, whose store's clock is this many seconds behind: this program itself
-/// in the relay's place, for the relay has no such switch.
+/// Starts a relay with the clock of its store this many seconds behind. It is this program itself, with
+/// [`BEHIND_VARIABLE`] set: the relay has no such switch.
 pub fn relay_behind(config: &Config, seconds: i64) -> Relay {
     let program = std::env::current_exe().expect("the path of this program");
-    Relay::spawn_as(program, config, &[(BEHIND, &seconds.to_string())])
+    Relay::spawn_as(program, config, &[(BEHIND_VARIABLE, &seconds.to_string())])
 }

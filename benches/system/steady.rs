@@ -1,29 +1,29 @@
-//! Kafka to Kafka, in and out at once, in a steady state: bars 1, 3 and 4, and with an append-only file 13.
+//! Measures Kafka to Kafka, in and out at once, in a steady state: bars 1, 3 and 4, and with an append-only file 13.
 //!
-//! The source is full before the run. The route's `max_pending` holds what is pending still: the relay reads
-//! as fast as it publishes, and the window is cut out of that, never its ramp.
+//! The source is full before the run. `max_pending` keeps the number of pending messages steady: the relay reads as
+//! fast as it publishes. The window is cut out of that time and leaves out the ramp.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
 
 use crate::load::Load;
-use crate::measure::{Count, Look, Processes, Rate, look, middle, watch};
-use crate::report::{Limit, Report};
-use crate::servers::{PARTITIONS, Servers, kafka_config};
+use crate::measure::{CountSample, MeasuredRate, MessageCount, Processes, middle, sample, watch};
+use crate::report::{BarLimit, Report};
+use crate::servers::{Servers, TOPIC_PARTITIONS, kafka_config};
 use crate::support::{Kafka, Redis, Relay, folders};
 use crate::{Scale, floor, machine, mirror};
 
-/// Ms that each message waits, from its arrival.
+/// Delay of each message from its arrival, ms.
 const DELAY_MS: u64 = 2_000;
-/// Between two looks at a steady state.
-const BETWEEN: Duration = Duration::from_millis(100);
-/// After the first message came out: not looked at.
-const SETTLING: Duration = Duration::from_secs(3);
-/// How far what is pending may move from the first to the last fifth of the window.
-const DRIFT: f64 = 0.1;
-/// A state that is not steady is tried so often in all.
-const TRIES: usize = 6;
+/// Interval between two samples of a steady state.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Time after the first message came out that is left out.
+const SETTLING_TIME: Duration = Duration::from_secs(3);
+/// Share by which the number of pending messages may change from the first to the last fifth of the window.
+const MAX_DRIFT: f64 = 0.1;
+/// Most tries to get a steady state.
+const MAX_TRIES: usize = 6;
 
 /// Bars 1, 3 and 4: the mirror and the relay, alternately.
 pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
@@ -41,9 +41,21 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
     report.rates(&[("mirror", "mirror"), ("relay", "relay, in and out")]);
     report.table("in the window", &[("relay", "relay")], &[("pending", "pending messages")]);
     report.table("Redis alone", &[("bare", "bare commands, whole life")], &[("redis", "CPU us/message")]);
-    report.ratio(1, "messages a second, to the mirror's", "rate", ("relay", "mirror"), Limit::AtLeast(0.65));
-    report.ratio(3, "CPU a message, to the mirror's", "cpu", ("relay", "mirror"), Limit::AtMost(2.0));
-    report.ratio(4, "Redis CPU a message, to bare commands'", "redis", ("relay", "bare"), Limit::AtMost(0.2));
+    report.ratio(
+        1,
+        "messages a second, to the mirror's",
+        "rate",
+        ("relay", "mirror"),
+        BarLimit::AtLeast(0.65),
+    );
+    report.ratio(3, "CPU a message, to the mirror's", "cpu", ("relay", "mirror"), BarLimit::AtMost(2.0));
+    report.ratio(
+        4,
+        "Redis CPU a message, to bare commands'",
+        "redis",
+        ("relay", "bare"),
+        BarLimit::AtMost(0.2),
+    );
     Ok(())
 }
 
@@ -58,56 +70,61 @@ pub async fn aof(servers: &Servers, scale: &Scale, report: &mut Report) -> anyho
         }
     }
     report.rates(&[("none", "no persistence"), ("aof", "AOF, everysec")]);
-    report.ratio(13, "messages a second, AOF to none", "rate", ("aof", "none"), Limit::AtLeast(0.55));
+    report.ratio(13, "messages a second, AOF to none", "rate", ("aof", "none"), BarLimit::AtLeast(0.55));
     Ok(())
 }
 
 /// The mirror from a full topic.
-pub async fn mirror_run(kafka: &Kafka, source: &str, messages: u64) -> anyhow::Result<Rate> {
-    let target = kafka.unique_topic("target", PARTITIONS).await;
-    let count = Count::topic(kafka, &target, PARTITIONS);
-    let clocks = machine::Clocks::start();
+pub async fn mirror_run(kafka: &Kafka, source: &str, messages: u64) -> anyhow::Result<MeasuredRate> {
+    let target = kafka.unique_topic("target", TOPIC_PARTITIONS).await;
+    let count = MessageCount::topic(kafka, &target, TOPIC_PARTITIONS);
+    let clocks = machine::ClockCheck::start();
     let mut child = mirror::start(&folders::new("mirror"), "kafka", &kafka.bootstrap(), source, &target);
     let of = Processes::new(child.id(), kafka.id(), None).await?;
-    let looks = watch(&count, messages, &of).await?;
+    let samples = watch(&count, messages, &of).await?;
     child.assert_running();
     drop(child);
     kafka.delete_topic(&target).await;
     clocks.check()?;
-    Ok(middle(&looks, messages))
+    Ok(middle(&samples, messages))
 }
 
-/// A look at both ends of the store.
-pub struct Both {
-    pub out: Look,
+/// A sample at both ends of the store.
+pub struct BothEnds {
+    pub out: CountSample,
     pub stored: u64,
 }
 
-/// When a window begins and ends.
+/// Beginning and end of a window.
 #[derive(Clone, Copy, Debug)]
-pub struct Cut {
-    /// All that the source holds.
+pub struct WindowCut {
+    /// Messages in the source.
     pub messages: u64,
     /// The window ends after this time, or when the source is used up.
     pub length: Duration,
     pub quick: bool,
 }
 
-impl Both {
+impl BothEnds {
     fn pending(&self) -> f64 {
         self.stored.saturating_sub(self.out.count) as f64
     }
 }
 
-/// The relay in a steady state, and what was pending; one that is not steady is measured again, and said.
-/// `store` are further keys of `[redis]`.
-async fn steady(redis: &Redis, kafka: &Kafka, source: &str, scale: &Scale) -> anyhow::Result<(Rate, f64)> {
+/// Measures the relay in a steady state, with the number of pending messages. A state that is not steady is reported
+/// and measured again. `store` are further keys of `[redis]`.
+async fn steady(
+    redis: &Redis,
+    kafka: &Kafka,
+    source: &str,
+    scale: &Scale,
+) -> anyhow::Result<(MeasuredRate, f64)> {
     let mut last = String::new();
-    for _ in 0..TRIES {
+    for _ in 0..MAX_TRIES {
         let window = relay_run(redis, kafka, source, scale).await?;
         let (from, to) = drift(&window);
-        let rate = Rate::between(&window[0].out, &window[window.len() - 1].out);
-        if scale.quick || (to / from - 1.0).abs() <= DRIFT {
+        let rate = MeasuredRate::between(&window[0].out, &window[window.len() - 1].out);
+        if scale.quick || (to / from - 1.0).abs() <= MAX_DRIFT {
             return Ok((rate, from));
         }
         last = format!("{from:.0} messages were pending at first and {to:.0} at last");
@@ -117,21 +134,26 @@ async fn steady(redis: &Redis, kafka: &Kafka, source: &str, scale: &Scale) -> an
 }
 
 /// Average number of pending messages in the first and in the last fifth of a window.
-fn drift(window: &[Both]) -> (f64, f64) {
+fn drift(window: &[BothEnds]) -> (f64, f64) {
     let fifth = window.len().div_ceil(5);
-    let mean = |part: &[Both]| part.iter().map(Both::pending).sum::<f64>() / part.len() as f64;
+    let mean = |part: &[BothEnds]| part.iter().map(BothEnds::pending).sum::<f64>() / part.len() as f64;
     (mean(&window[..fifth]), mean(&window[window.len() - fifth..]))
 }
 
-async fn relay_run(redis: &Redis, kafka: &Kafka, source: &str, scale: &Scale) -> anyhow::Result<Vec<Both>> {
-    let target = kafka.unique_topic("target", PARTITIONS).await;
-    let out = Count::topic(kafka, &target, PARTITIONS);
-    let clocks = machine::Clocks::start();
+async fn relay_run(
+    redis: &Redis,
+    kafka: &Kafka,
+    source: &str,
+    scale: &Scale,
+) -> anyhow::Result<Vec<BothEnds>> {
+    let target = kafka.unique_topic("target", TOPIC_PARTITIONS).await;
+    let out = MessageCount::topic(kafka, &target, TOPIC_PARTITIONS);
+    let clocks = machine::ClockCheck::start();
     let more = format!("max_pending = {}", scale.pending);
     let mut relay = Relay::spawn(&kafka_config(redis, kafka, source, &target, &more), &[]);
     relay.ready().await;
     let of = Processes::new(relay.id(), kafka.id(), Some(redis)).await?;
-    let cut = Cut { messages: scale.steady, length: scale.window, quick: scale.quick };
+    let cut = WindowCut { messages: scale.steady, length: scale.window, quick: scale.quick };
     let window = window(&relay, &out, &of, cut).await;
     relay.kill9().await;
     kafka.delete_topic(&target).await;
@@ -147,18 +169,23 @@ async fn relay_run(redis: &Redis, kafka: &Kafka, source: &str, scale: &Scale) ->
     Ok(window)
 }
 
-/// Looks from when it has become steady, until the window is over or the source is used up.
-pub async fn window(relay: &Relay, out: &Count<'_>, of: &Processes, cut: Cut) -> anyhow::Result<Vec<Both>> {
-    let Cut { messages, length, quick } = cut;
+/// Takes samples from the moment of a steady state on, until the window is over or the source is used up.
+pub async fn window(
+    relay: &Relay,
+    out: &MessageCount<'_>,
+    of: &Processes,
+    cut: WindowCut,
+) -> anyhow::Result<Vec<BothEnds>> {
+    let WindowCut { messages, length, quick } = cut;
     let begin = Instant::now();
     let mut first_out = None;
-    let mut window = Vec::<Both>::new();
+    let mut window = Vec::<BothEnds>::new();
     loop {
-        let both = Both { out: look(out, of).await?, stored: Count::stored(relay).now().await? };
+        let both = BothEnds { out: sample(out, of).await?, stored: MessageCount::stored(relay).now().await? };
         if both.out.count > 0 && first_out.is_none() {
             first_out = Some(both.out.at);
         }
-        let settled = quick || first_out.is_some_and(|first: Instant| first.elapsed() > SETTLING);
+        let settled = quick || first_out.is_some_and(|first: Instant| first.elapsed() > SETTLING_TIME);
         let dry = both.stored >= messages && !quick || both.out.count >= messages;
         if settled {
             window.push(both);
@@ -169,6 +196,6 @@ pub async fn window(relay: &Relay, out: &Count<'_>, of: &Processes, cut: Cut) ->
         }
         ensure!(!dry || !window.is_empty(), "the source ran dry before anything was steady");
         ensure!(begin.elapsed() < Duration::from_secs(180), "nothing steady after three minutes");
-        tokio::time::sleep(BETWEEN).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }

@@ -18,7 +18,7 @@ use lapin::ExchangeKind;
 use support::{Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Run, relay};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The servers; no Kafka where there is no Java.
+/// The servers. There is no Kafka without Java.
 struct Servers {
     redis: Redis,
     rabbitmq: Rabbitmq,
@@ -40,7 +40,7 @@ async fn main() -> ExitCode {
     tokio::select! {
         on_time = demonstrate(once) => if on_time { ExitCode::SUCCESS } else { ExitCode::FAILURE },
         () = either(&mut interrupt, &mut terminate) => {
-            // The select has dropped, and so killed and removed, all that was started.
+            // The select has dropped the demonstration, which kills all servers and removes their data.
             println!("\nstopped: Postdate, its brokers and their data are gone");
             if once { ExitCode::from(130) } else { ExitCode::SUCCESS }
         }
@@ -54,8 +54,8 @@ async fn either(interrupt: &mut Signal, terminate: &mut Signal) {
     }
 }
 
-/// The whole demonstration; returns whether every message arrived on time. Without `once` it stays until
-/// it is interrupted or the relay ends.
+/// Runs the demonstration. Returns true if every message arrived on time. Without `once` it runs until it is
+/// interrupted or the relay ends.
 async fn demonstrate(once: bool) -> bool {
     let servers = start_servers().await;
     let run = Run::new();
@@ -137,7 +137,7 @@ fn configuration(servers: &Servers) -> Config {
     config
 }
 
-/// A clean stop, as `kill` or Kubernetes would ask for.
+/// Stops the relay cleanly, as `kill` or Kubernetes does.
 async fn stop(mut relay: Relay) -> bool {
     let status = relay.terminate().await;
     if !status.success() {

@@ -7,10 +7,10 @@ use super::Servers;
 use super::support::accounting::{Delivery, Id, Stamp};
 use super::support::run::{Message, Run, When};
 
-/// Later than this is not on time.
+/// Highest lateness that is still on time, ms.
 const TOLERANCE_MS: i64 = 2_000;
 
-/// Sends a handful of delayed messages through each broker; returns their ids.
+/// Sends a few delayed messages through each broker. Returns their ids.
 pub(super) async fn send(servers: &Servers, run: &Run) -> BTreeSet<Id> {
     let plan = [When::Delay(500), When::Delay(1000), When::At(1500), When::Delay(2000), When::At(2500)];
     let messages = |target: &str, key: &str| -> Vec<Message> {
@@ -21,7 +21,7 @@ pub(super) async fn send(servers: &Servers, run: &Run) -> BTreeSet<Id> {
     let all = mail.iter().chain(orders.iter().flat_map(|(_, orders)| orders));
     let ids: BTreeSet<_> = all.map(|message| message.id().clone()).collect();
     println!("Sending {} messages, due in 0.5 to 2.5 s, by x-delay and by x-deliver-at:\n", ids.len());
-    // Into the ingress queue by its own name: the default exchange routes by it.
+    // The default exchange routes by the name of the queue.
     let to_rabbitmq = run.send_rabbitmq(&servers.rabbitmq, "", Some("mail.delayed"), mail);
     let to_kafka = async {
         if let Some((kafka, orders)) = orders {
@@ -32,7 +32,7 @@ pub(super) async fn send(servers: &Servers, run: &Run) -> BTreeSet<Id> {
     ids
 }
 
-/// Shows each as it arrives; returns whether all came, once, unharmed and on time.
+/// Shows each message as it arrives. Returns true if all came, once, unharmed and on time.
 pub(super) async fn arrivals(run: &Run, ids: &BTreeSet<Id>) -> bool {
     let mut shown = 0;
     let mut on_time = true;
@@ -52,12 +52,12 @@ pub(super) async fn arrivals(run: &Run, ids: &BTreeSet<Id>) -> bool {
         println!("\nNot as it should be:\n{}\n{}", faults.join("\n"), run.report());
         return false;
     }
-    let verdict = if on_time { "each on time, none early" } else { "but not each on time" };
+    let verdict = if on_time { "each on time, none early" } else { "but not all on time" };
     println!("\nAll {shown} have arrived, {verdict}.\n");
     on_time
 }
 
-/// Prints one line; returns whether it was on time. The due time is the one that Postdate wrote.
+/// Prints one line. Returns true if the message was on time, by the due time that Postdate wrote.
 fn show(delivery: &Delivery) -> bool {
     let due = delivery.headers.iter().find(|(name, _)| name == "x-delay-due");
     let due = due.and_then(|(_, value)| std::str::from_utf8(value.as_deref()?).ok()?.parse::<i64>().ok());

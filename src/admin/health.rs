@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use super::problem::Problem;
 use super::router::Admin;
 use super::times::rfc3339;
-use crate::lifecycle::readiness::State;
+use crate::lifecycle::readiness::ReadinessState;
 
 /// Whether the process turns.
 #[derive(Serialize, ToSchema)]
@@ -82,11 +82,11 @@ pub(super) async fn ready(Extract(admin): Extract<Arc<Admin>>) -> impl IntoRespo
     let readiness = &admin.state.readiness;
     let ready = readiness.is_ready();
     let since = readiness.since();
-    let part = |(name, state): (String, State)| {
+    let part = |(name, state): (String, ReadinessState)| {
         let (state, why) = match state {
-            State::Up => (PartState::Up, None),
-            State::Waiting(why) => (PartState::Waiting, Some(why)),
-            State::Degraded(why) => (PartState::Degraded, Some(why)),
+            ReadinessState::Up => (PartState::Up, None),
+            ReadinessState::Waiting(why) => (PartState::Waiting, Some(why)),
+            ReadinessState::Degraded(why) => (PartState::Degraded, Some(why)),
         };
         let since = since.get(&name).filter(|_| why.is_some()).copied().and_then(rfc3339);
         Part { name, state, why, since }

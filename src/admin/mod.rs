@@ -86,7 +86,7 @@ use prometheus_client::registry::Registry;
 use crate::domain::{Clock, Route};
 use crate::lifecycle::Readiness;
 use crate::store::Store;
-use crate::telemetry::{Metrics, Watch};
+use crate::telemetry::{FollowRegistry, Metrics};
 
 pub use config::Config;
 pub use graves::{Graves, Redriven};
@@ -106,7 +106,7 @@ pub struct State {
     /// For `/readyz`; while it drains, nothing is sent.
     pub readiness: Readiness,
     /// Follows what `send` with `wait` has sent.
-    pub watch: Arc<Watch>,
+    pub watch: Arc<FollowRegistry>,
     /// The way to a route's own ingress.
     pub inject: Arc<dyn Inject>,
     /// The way to what is paused.

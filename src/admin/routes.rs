@@ -15,7 +15,7 @@ use super::problem::Problem;
 use super::router::Admin;
 use crate::domain::route::{DelayFrom, OnDuplicate};
 use crate::domain::{Endpoint, Policy, Route, RoutingKey, Target, route};
-use crate::lifecycle::readiness::State;
+use crate::lifecycle::readiness::ReadinessState;
 
 /// Longest wait for the store's counts.
 const COUNT_DEADLINE: Duration = Duration::from_secs(1);
@@ -118,9 +118,11 @@ fn troubles(admin: &Admin, route: &Route) -> Vec<String> {
     let targets = route.targets().map(|target| format!("target:{}", route::describe(target)));
     let own = [format!("route:{}", route.name), format!("source:{}", route.name), "store:room".to_owned()];
     let names: Vec<String> = own.into_iter().chain(targets).collect();
-    let trouble = |(name, state): (String, State)| match state {
-        State::Up => None,
-        State::Waiting(why) | State::Degraded(why) => names.contains(&name).then(|| format!("{name}: {why}")),
+    let trouble = |(name, state): (String, ReadinessState)| match state {
+        ReadinessState::Up => None,
+        ReadinessState::Waiting(why) | ReadinessState::Degraded(why) => {
+            names.contains(&name).then(|| format!("{name}: {why}"))
+        }
     };
     admin.state.readiness.parts().into_iter().filter_map(trouble).collect()
 }

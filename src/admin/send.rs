@@ -21,8 +21,8 @@ use super::problem::Problem;
 use super::router::Admin;
 use super::times::{Moment, rfc3339};
 use crate::domain::{Clock, Endpoint, Header, HeaderValue, Message, Origin, Properties, Route};
-use crate::lifecycle::readiness::State as PartState;
-use crate::telemetry::{Follower, Outcome};
+use crate::lifecycle::readiness::ReadinessState;
+use crate::telemetry::{MessageEnd, MessageFollower};
 
 /// Longest wait for the broker's confirm; a little longer than lanes wait themselves.
 const INJECT_DEADLINE: Duration = Duration::from_secs(35);
@@ -251,13 +251,13 @@ async fn inject(admin: &Admin, route: &Arc<Route>, message: Message, id: &str) -
 async fn follow(
     admin: &Admin,
     route: &Route,
-    mut follower: Follower,
+    mut follower: MessageFollower,
     patience: Duration,
     id: &str,
-) -> Result<Outcome, Problem> {
+) -> Result<MessageEnd, Problem> {
     let ended = |status, detail: &str| Err(Problem::new(status, detail).id(id));
     tokio::select! {
-        outcome = follower.outcome() => Ok(outcome),
+        outcome = follower.end() => Ok(outcome),
         () = tokio::time::sleep(patience) => {
             let detail = "the message was sent, but was not seen to be published within 30 s of its due time";
             let reasons = obstacles(admin, route);
@@ -284,17 +284,17 @@ pub(super) fn obstacles(admin: &Admin, route: &Route) -> String {
         }
     }
     for (part, state) in admin.state.readiness.parts() {
-        if let PartState::Waiting(why) | PartState::Degraded(why) = state {
+        if let ReadinessState::Waiting(why) | ReadinessState::Degraded(why) = state {
             found.push(format!("{part}: {why}"));
         }
     }
     found.join("; ")
 }
 
-fn ended(route: &Route, id: String, outcome: &Outcome) -> Ended {
+fn ended(route: &Route, id: String, outcome: &MessageEnd) -> Ended {
     let route = route.name.to_string();
     match outcome.clone() {
-        Outcome::Published { published_at, due, lateness_ms, attempt } => Ended {
+        MessageEnd::Published { published_at, due, lateness_ms, attempt } => Ended {
             id,
             route,
             result: How::Published,
@@ -306,7 +306,7 @@ fn ended(route: &Route, id: String, outcome: &Outcome) -> Ended {
             attempt: Some(attempt),
             reason: None,
         },
-        Outcome::Dead { reason } => Ended {
+        MessageEnd::Dead { reason } => Ended {
             id,
             route,
             result: How::Dead,

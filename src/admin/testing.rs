@@ -21,7 +21,7 @@ use crate::domain::{
 };
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
 use crate::store::{Bundle, CodecError, DeadBody, DeadFilter, DeadId, DeadMark, DeadPage, StoreError};
-use crate::telemetry::{Metrics, Watch};
+use crate::telemetry::{FollowRegistry, Metrics};
 
 /// A dead letter that is always there.
 pub(crate) const DEAD: &str = "orders.attempts.0.n.1";
@@ -103,7 +103,7 @@ impl Graves for Yard {
             entry.message.headers.push(Header::new("h", HeaderValue::Bytes(vec![255].into())));
             let bundle = Bundle { target: "".into(), entries: Arc::new(vec![entry]) };
             let bundle = if *id == dead(9) { Err(CodecError::Checksum) } else { Ok(bundle) };
-            Some(DeadBody { bytes: 7, bundle })
+            Some(DeadBody { bytes: 7, bundle, unopened: None })
         };
         let bodies = ids.iter().map(body).collect();
         async move { Ok(bodies) }.boxed()
@@ -253,7 +253,7 @@ pub(crate) fn state() -> (State, Arc<Recorder>) {
         metrics,
         registry: Arc::new(registry),
         readiness: Readiness::default(),
-        watch: Arc::new(Watch::default()),
+        watch: Arc::new(FollowRegistry::default()),
         inject: Arc::clone(&recorder) as Arc<dyn Inject>,
         pausing: Arc::new(Pauses::default()),
         graves: Arc::new(Yard),
@@ -277,7 +277,7 @@ pub(crate) struct Server {
     pub(crate) tasks: Tasks,
     pub(crate) shutdown: Shutdown,
     pub(crate) readiness: Readiness,
-    pub(crate) watch: Arc<Watch>,
+    pub(crate) watch: Arc<FollowRegistry>,
     pub(crate) metrics: Arc<Metrics>,
 }
 

@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 
 use crate::admin::{Inject, InjectError, Unfit};
 use crate::domain::{Clock, Entry, Message, Route, UnixMs, Verdict};
-use crate::egress::{Lanes, Publication, Verdicts};
+use crate::egress::{Lanes, Publication, VerdictInbox};
 use crate::ingress::admit::{Admitted, admit};
 
 /// A message that has not left its lane by then is not sent at all.
@@ -44,7 +44,7 @@ impl Inject for IngressInject {
         let target = Arc::new(route.ingress_target());
         let due = self.clock.wall();
         let entry = Entry::new(due, message);
-        let verdicts: Arc<Verdicts> = Arc::default();
+        let verdicts: Arc<VerdictInbox> = Arc::default();
         let lane = self.lanes.lane(&target);
         let not_after_us = self.clock.mono_us() + PATIENCE_US;
         lane.submit(Publication::alone(entry, target, 0, &verdicts, not_after_us));

@@ -18,10 +18,10 @@ use self::standstill::Standstill;
 use super::App;
 use crate::domain::{Clock, Endpoint, Route, Target, Text, route};
 use crate::egress::Lanes;
-use crate::lifecycle::readiness::State;
-use crate::lifecycle::{Part, Readiness, Shutdown, tick};
+use crate::lifecycle::readiness::ReadinessState;
+use crate::lifecycle::{Readiness, ReadinessPart, Shutdown, tick};
 use crate::store::{RedisMemory, Store};
-use crate::telemetry::{Metrics, Turn};
+use crate::telemetry::{Metrics, TargetChange};
 
 /// A master is nearly full from this share of its `maxmemory` on.
 const NEARLY_FULL: f64 = 0.9;
@@ -87,20 +87,20 @@ async fn at_each_tick<R: Recurring>(mut recurring: R, shutdown: Shutdown) {
 /// A route's parts.
 struct Watched {
     route: Arc<Route>,
-    source: Part,
+    source: ReadinessPart,
     /// Whether the route itself was last seen to wait, its connection apart.
     source_waits: bool,
     /// What was read from it and does not get on.
     standstill: Standstill,
-    delivery: Part,
+    delivery: ReadinessPart,
     lateness: Lateness,
 }
 
 struct Parts {
-    targets: Vec<(Part, Arc<Target>)>,
+    targets: Vec<(ReadinessPart, Arc<Target>)>,
     routes: Vec<Watched>,
     /// Whether the store takes messages in.
-    room: Part,
+    room: ReadinessPart,
     readiness: Readiness,
     metrics: Arc<Metrics>,
     lanes: Arc<dyn Lanes>,
@@ -120,18 +120,22 @@ impl Recurring for Parts {
 impl Parts {
     fn look(&mut self) {
         let now_us = self.clock.mono_us();
-        for (target, turn) in self.metrics.failing.look(now_us) {
-            tell(&target, &turn);
+        for (target, change) in self.metrics.target_failures.changes(now_us) {
+            tell(&target, &change);
         }
         let trouble = trouble(&self.readiness);
         for (part, target) in &self.targets {
-            let why = self.lanes.lane(target).trouble().or_else(|| self.metrics.failing.why(target, now_us));
+            let why = self
+                .lanes
+                .lane(target)
+                .trouble()
+                .or_else(|| self.metrics.target_failures.why(target, now_us));
             show(part, why.or_else(|| named(&trouble, &target_connection(target))));
         }
         self.look_at_room();
         self.look_at_routes(&trouble);
         for (name, state) in self.readiness.parts() {
-            self.metrics.part_up(name, state == State::Up);
+            self.metrics.part_up(name, state == ReadinessState::Up);
         }
     }
 
@@ -177,15 +181,15 @@ impl Parts {
             show(&watched.source, waits.or_else(|| named(trouble, &source_connection(&watched.route.from))));
             let late_s = now.map_or(0.0, |now| metrics.count_overdue(now));
             let paused = metrics.publishing_paused.get() != 0;
-            let turn = watched.lateness.look(late_s);
+            let change = watched.lateness.look(late_s);
             let count = metrics.pending.get() + metrics.in_flight.get();
             let now_s = mono_us as f64 / 1e6;
             let catches_up = watched.lateness.catches_up(now_s, late_s, count);
             let place = metrics.overdue.place();
             let catching_up = catches_up.then_some(count);
             let causes = || lateness::causes(&watched.route, paused, catching_up, place, trouble);
-            if let Some(turn) = turn {
-                turn.tell(name, late_s, &causes());
+            if let Some(change) = change {
+                change.tell(name, late_s, &causes());
             }
             let why = watched
                 .lateness
@@ -199,8 +203,8 @@ impl Parts {
 /// Each part that is not up, and why.
 fn trouble(readiness: &Readiness) -> BTreeMap<String, String> {
     let why = |state| match state {
-        State::Up => None,
-        State::Waiting(why) | State::Degraded(why) => Some(why),
+        ReadinessState::Up => None,
+        ReadinessState::Waiting(why) | ReadinessState::Degraded(why) => Some(why),
     };
     readiness.parts().into_iter().filter_map(|(name, state)| Some((name, why(state)?))).collect()
 }
@@ -226,21 +230,23 @@ fn target_connection(target: &Target) -> String {
     }
 }
 
-fn show(part: &Part, why: Option<String>) {
+fn show(part: &ReadinessPart, why: Option<String>) {
     match why {
         None => part.up(),
         Some(why) => part.down(why),
     };
 }
 
-fn tell(target: &Text, turn: &Turn) {
-    match turn {
-        Turn::Fails { reason, error } => warn!(%target, reason, %error, "publishing to a target fails"),
-        Turn::Works { failures, lasted_us } => {
+fn tell(target: &Text, change: &TargetChange) {
+    match change {
+        TargetChange::Fails { reason, error } => {
+            warn!(%target, reason, %error, "publishing to a target fails")
+        }
+        TargetChange::Works { failures, lasted_us } => {
             let lasted_s = lasted_us / 1_000_000;
             info!(%target, failures, lasted_s, "publishing to a target works again");
         }
-        Turn::Silent => warn!(%target, "a target does not answer publishes"),
-        Turn::Answers => info!(%target, "a target answers publishes again"),
+        TargetChange::Silent => warn!(%target, "a target does not answer publishes"),
+        TargetChange::Answers => info!(%target, "a target answers publishes again"),
     }
 }

@@ -23,7 +23,7 @@ pub(crate) fn run_to_end<T>(
 /// Logging of a command that a person waits for: text, filtered by the configuration, or else by `filter`.
 pub(crate) fn log_as_text(config: &Config, filter: Option<&str>) -> telemetry::Config {
     let filter = config.log.filter.clone().or(filter.map(str::to_owned));
-    telemetry::Config { format: telemetry::Format::Text, filter }
+    telemetry::Config { format: telemetry::LogFormat::Text, filter }
 }
 
 /// Chooses the TLS provider. The client libraries choose none, and would panic at the first handshake.

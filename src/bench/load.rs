@@ -12,7 +12,7 @@ use super::types::{KEY, Request};
 use crate::domain::{
     Clock, Entry, Header, HeaderValue, Message, Origin, Properties, RoutingKey, Target, Text, UnixMs, Verdict,
 };
-use crate::egress::{Lane, Publication, Verdicts};
+use crate::egress::{Lane, Publication, VerdictInbox};
 
 /// Messages that are handed over at once.
 const BATCH: usize = 500;
@@ -54,7 +54,7 @@ impl Sent {
     }
 
     /// Takes the broker's word, for as long as there may be one.
-    pub(super) async fn hear(&self, verdicts: &Verdicts) {
+    pub(super) async fn hear(&self, verdicts: &VerdictInbox) {
         loop {
             for (_, verdict) in verdicts.take().await {
                 let why = match verdict {
@@ -90,7 +90,7 @@ pub(super) struct Sender {
     clock: Clock,
     lane: Arc<dyn Lane>,
     target: Arc<Target>,
-    verdicts: Arc<Verdicts>,
+    verdicts: Arc<VerdictInbox>,
     sent: Arc<Sent>,
     origin: Origin,
     deliver_at: Text,
@@ -106,7 +106,7 @@ impl Sender {
         run: &str,
         clock: Clock,
         lane: Arc<dyn Lane>,
-        (verdicts, sent): (&Arc<Verdicts>, &Arc<Sent>),
+        (verdicts, sent): (&Arc<VerdictInbox>, &Arc<Sent>),
     ) -> Self {
         let routes_by_key =
             matches!(&*request.route.to, Target::Rabbitmq { routing_key: RoutingKey::Key, .. });

@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::{self, Loaded, Problems, Sources};
+use crate::config::{self, ConfigProblems, ConfigSources, LoadedConfig};
 
 /// Usage or configuration.
 const USAGE: u8 = 64;
@@ -90,8 +90,8 @@ struct ConfigArgs {
 }
 
 impl ConfigArgs {
-    fn load(self) -> Result<Loaded, Problems> {
-        config::load(Sources::gather(self.config, self.set))
+    fn load(self) -> Result<LoadedConfig, ConfigProblems> {
+        config::load(ConfigSources::gather(self.config, self.set))
     }
 }
 
@@ -141,7 +141,7 @@ fn usage(error: &clap::Error) -> ExitCode {
 }
 
 /// Prints all that is wrong with a configuration.
-fn refuse(problems: &Problems) -> ExitCode {
+fn refuse(problems: &ConfigProblems) -> ExitCode {
     for problem in &problems.0 {
         output::err(&format!("error: {problem}"));
     }

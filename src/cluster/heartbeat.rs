@@ -18,7 +18,7 @@ use crate::mutants;
 use crate::store::{
     self, HeartbeatReply, KnownStore, PreflightError, RegisteredReplica, ReplicaStatus, Store, StoreError,
 };
-use crate::telemetry::{Metrics, Place, Watch};
+use crate::telemetry::{FollowRegistry, Metrics, OverduePlace};
 
 /// Longest time between two beats, half a heartbeat if that is less: who leaves is replaced within this.
 const LOOK: Duration = Duration::from_millis(400);
@@ -55,7 +55,7 @@ pub struct Parts<'a> {
     /// Where it counts.
     pub metrics: Arc<Metrics>,
     /// News of followed messages, which replicas tell each other.
-    pub watch: Arc<Watch>,
+    pub watch: Arc<FollowRegistry>,
     /// Where its task runs.
     pub tasks: &'a Tasks,
     /// When to leave the others.
@@ -116,7 +116,7 @@ struct Beats {
     store: Store,
     readiness: Readiness,
     metrics: Arc<Metrics>,
-    watch: Arc<Watch>,
+    watch: Arc<FollowRegistry>,
     rounds: Arc<Rounds>,
     view: View,
     known: KnownStore,
@@ -238,7 +238,7 @@ impl Beats {
         let others: Vec<_> = others.filter(|m| m.silent_ms <= m.lifetime_ms() + CLAIM_MS).collect();
         for (name, metrics) in self.metrics.routes() {
             let oldest = others.iter().filter_map(|m| m.status.overdue.get(name.as_str())).min();
-            metrics.overdue.report(Place::Elsewhere, oldest.copied().map(UnixMs));
+            metrics.overdue.report(OverduePlace::Elsewhere, oldest.copied().map(UnixMs));
         }
     }
 

@@ -12,7 +12,7 @@ use tracing::{error, info, warn};
 
 use super::Error;
 use crate::domain::UnixMs;
-use crate::lifecycle::{Part, Readiness};
+use crate::lifecycle::{Readiness, ReadinessPart};
 use crate::store::{self, KnownStore, PreflightFailure, Store, preflight};
 use crate::telemetry::Metrics;
 
@@ -26,7 +26,7 @@ pub(super) struct Watcher {
     config: store::Config,
     store: Store,
     /// Down while the store may not be used.
-    part: Part,
+    part: ReadinessPart,
     metrics: Arc<Metrics>,
     /// It was said that the store may not be used.
     said: bool,

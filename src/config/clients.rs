@@ -1,12 +1,12 @@
-//! What the brokers' and Redis's client libraries themselves say of a URL or a property, so that what
-//! passes here is not refused at start. Nothing touches the network; nothing quotes a secret.
+//! Asks the client libraries of the brokers and of Redis whether they take a URL or a property. A configuration that
+//! passes is then not refused at start. Nothing touches the network; no message quotes a secret.
 
 use lapin::uri::AMQPUri;
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
 use redis::IntoConnectionInfo;
 
-/// `redis://`, `rediss://` or `unix://`.
+/// Checks a URL of Redis: `redis://`, `rediss://` or `unix://`.
 pub(super) fn redis_url(url: &str) -> Result<(), String> {
     if !["redis://", "rediss://", "unix://"].iter().any(|scheme| url.starts_with(scheme)) {
         return Err("must begin with redis://, rediss:// or unix://".to_owned());
@@ -16,7 +16,7 @@ pub(super) fn redis_url(url: &str) -> Result<(), String> {
         .map_err(|error| format!("is not a Redis URL: {}", error.detail().unwrap_or("it cannot be parsed")))
 }
 
-/// `amqp://` or `amqps://`.
+/// Checks a URL of RabbitMQ: `amqp://` or `amqps://`.
 pub(super) fn amqp_url(url: &str) -> Result<(), String> {
     let Some(rest) = url.strip_prefix("amqp://").or_else(|| url.strip_prefix("amqps://")) else {
         return Err("must begin with amqp:// or amqps://".to_owned());
@@ -24,7 +24,7 @@ pub(super) fn amqp_url(url: &str) -> Result<(), String> {
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let host = authority.rsplit('@').next().unwrap_or_default();
     if host.starts_with('[') {
-        // The client would silently connect to localhost.
+        // lapin would silently connect to localhost.
         return Err("has an IPv6 address, which the client library cannot read: take a host name".to_owned());
     }
     if host.is_empty() || host.starts_with(':') {
@@ -42,13 +42,13 @@ pub(super) fn amqp_url(url: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Host, port and vhost: the same for two connections to one place.
+/// Host, port and vhost of a URL. Two connections with the same three reach the same queues.
 pub(super) fn amqp_place(url: &str) -> Option<(String, u16, String)> {
     let parsed: AMQPUri = url.parse().ok()?;
     Some((parsed.authority.host.to_ascii_lowercase(), parsed.authority.port, parsed.vhost))
 }
 
-/// Whether librdkafka knows the property and takes the value.
+/// Checks that librdkafka knows a property and takes its value. The message quotes the value of no secret.
 pub(super) fn kafka_property(name: &str, value: &str, secret: bool) -> Result<(), String> {
     let mut config = ClientConfig::new();
     config.set(name, value);

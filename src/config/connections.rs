@@ -1,30 +1,31 @@
-//! `[kafka.NAME]` and `[rabbitmq.NAME]`.
+//! Reads `[kafka.NAME]` and `[rabbitmq.NAME]`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use figment::value::Value;
 
-use super::check::{not_both, secret};
-use super::section::{Section, kind, quoted, whole};
+use super::clients;
+use super::secrets::{is_secret_property, not_both, secret};
+use super::section::SectionReader;
 use super::sources::read_secret;
-use super::{clients, print};
+use super::values::{integer, kind, quoted};
 use crate::broker::{kafka, rabbitmq};
 use crate::domain::{RouteName, Secret};
 
-/// Connections by name; `None` is one that is declared, but wrong.
+/// Connections by name; `None` for one that is declared but has a problem. Routes may still refer to it.
 #[derive(Default)]
-pub(super) struct Connections {
+pub(super) struct DeclaredConnections {
     pub(super) kafka: BTreeMap<String, Option<kafka::Connection>>,
     pub(super) rabbitmq: BTreeMap<String, Option<rabbitmq::Connection>>,
 }
 
-/// A form of the rule for names, for messages.
+/// Names of routes and connections, for messages.
 pub(super) const NAME_RULE: &str = "[a-z][a-z0-9_-]{0,63} without a double underscore";
 
 /// Reads all connections.
-pub(super) fn read(all: &Section<'_>) -> Connections {
-    let mut connections = Connections::default();
+pub(super) fn read(all: &SectionReader<'_>) -> DeclaredConnections {
+    let mut connections = DeclaredConnections::default();
     all.each("kafka", None, |name, section| {
         let connection = kafka(name, section).filter(|_| named(section, "connection"));
         connections.kafka.insert(name.to_owned(), connection);
@@ -38,17 +39,17 @@ pub(super) fn read(all: &Section<'_>) -> Connections {
     connections
 }
 
-/// Whether the section's name is one; if not, that is reported.
-pub(super) fn named(section: &Section<'_>, what: &str) -> bool {
+/// Reports whether the section has a valid name; if not, adds a problem.
+pub(super) fn named(section: &SectionReader<'_>, what: &str) -> bool {
     let fits = RouteName::new(section.key()).is_some();
     if !fits {
-        section.report_self(format!("{:?} is no name for a {what}: {NAME_RULE}", section.key()));
+        section.report_self(format!("{:?} cannot be the name of a {what}: {NAME_RULE}", section.key()));
     }
     fits
 }
 
-impl Connections {
-    /// Those that are right.
+impl DeclaredConnections {
+    /// The connections without a problem, by technology and name.
     pub(super) fn checked(
         self,
     ) -> (BTreeMap<String, kafka::Connection>, BTreeMap<String, rabbitmq::Connection>) {
@@ -60,7 +61,7 @@ impl Connections {
     }
 }
 
-fn kafka(name: &str, section: &Section<'_>) -> Option<kafka::Connection> {
+fn kafka(name: &str, section: &SectionReader<'_>) -> Option<kafka::Connection> {
     let brokers = section.parsed("brokers", |text| brokers(text).map(|()| text.to_owned()));
     let properties = if section.has("properties_file") {
         section.value("properties");
@@ -72,12 +73,12 @@ fn kafka(name: &str, section: &Section<'_>) -> Option<kafka::Connection> {
     } else {
         from_table(section).map(|properties| (properties, "properties"))
     };
-    let (properties, place) = properties?;
+    let (properties, given_by) = properties?;
     for (name, value) in &properties {
         if let Err(message) = property(name, value) {
-            match place {
-                "properties" => section.report_entry(place, name, message),
-                _ => section.report(place, format!("{}: {message}", quoted(name))),
+            match given_by {
+                "properties" => section.report_entry(given_by, name, message),
+                _ => section.report(given_by, format!("{}: {message}", quoted(name))),
             }
         }
     }
@@ -89,10 +90,10 @@ fn property(name: &str, value: &str) -> Result<(), String> {
     if kafka::OWNED_PROPERTIES.contains(&name) {
         return Err("Postdate owns this property; leave it out".to_owned());
     }
-    clients::kafka_property(name, value, print::is_secret_property(name))
+    clients::kafka_property(name, value, is_secret_property(name))
 }
 
-fn from_table(section: &Section<'_>) -> Option<BTreeMap<String, String>> {
+fn from_table(section: &SectionReader<'_>) -> Option<BTreeMap<String, String>> {
     let Some(value) = section.value("properties") else { return Some(BTreeMap::new()) };
     let Value::Dict(_, dict) = value else {
         section.report("properties", format!("is {}, not a section of librdkafka properties", kind(value)));
@@ -108,12 +109,12 @@ fn from_table(section: &Section<'_>) -> Option<BTreeMap<String, String>> {
     Some(properties)
 }
 
-/// librdkafka takes texts; a number or a truth value is written as one.
+/// The text of a property: librdkafka takes only texts, so a number or a truth value is written as one.
 fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(_, text) => Some(text.clone()),
         Value::Bool(_, truth) => Some(truth.to_string()),
-        Value::Num(_, number) => match whole(*number) {
+        Value::Num(_, number) => match integer(*number) {
             Some(whole) => Some(whole.to_string()),
             None => number.to_f64().map(|float| float.to_string()),
         },
@@ -127,12 +128,12 @@ fn from_file(text: &str) -> Result<BTreeMap<String, String>, String> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        // The line itself may be a secret.
+        // The message leaves out the line: it may be a secret.
         let Some((name, value)) = line.split_once('=') else {
             return Err(format!("line {} of the file is not `name=value`", index + 1));
         };
         if properties.insert(name.trim().to_owned(), value.trim().to_owned()).is_some() {
-            return Err(format!("{} stands in the file twice", quoted(name.trim())));
+            return Err(format!("{} appears more than once in the file", quoted(name.trim())));
         }
     }
     Ok(properties)
@@ -149,7 +150,7 @@ fn brokers(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Host and port of `host:port`; an IPv6 address stands in brackets.
+/// Host and port of `host:port`. An IPv6 address has brackets around it.
 fn split_port(broker: &str) -> (&str, Option<&str>) {
     match broker.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, Some(port)),
@@ -157,8 +158,8 @@ fn split_port(broker: &str) -> (&str, Option<&str>) {
     }
 }
 
-impl Connections {
-    /// Whether two Kafka connections reach one cluster: a broker in common is enough.
+impl DeclaredConnections {
+    /// Reports whether two Kafka connections reach one cluster. One broker in common is enough.
     pub(super) fn same_kafka(&self, one: &str, other: &str) -> bool {
         let brokers = |name: &str| {
             let connection = self.kafka.get(name)?.as_ref()?;
@@ -174,7 +175,7 @@ impl Connections {
                 .is_some_and(|(one, other)| one.iter().any(|b| other.contains(b)))
     }
 
-    /// Whether two RabbitMQ connections reach one vhost.
+    /// Reports whether two RabbitMQ connections reach one vhost.
     pub(super) fn same_rabbitmq(&self, one: &str, other: &str) -> bool {
         let place = |name: &str| clients::amqp_place(self.rabbitmq.get(name)?.as_ref()?.url.expose());
         one == other || place(one).zip(place(other)).is_some_and(|(one, other)| one == other)
@@ -206,7 +207,7 @@ mod tests {
 
     #[test]
     fn clusters_are_recognised_under_two_names() {
-        let mut connections = Connections::default();
+        let mut connections = DeclaredConnections::default();
         for (name, brokers) in [("one", "a:9092,b:9092"), ("two", "B"), ("three", "c:9092")] {
             let connection =
                 kafka::Connection { name: name.into(), brokers: brokers.into(), properties: BTreeMap::new() };

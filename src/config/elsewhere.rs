@@ -1,10 +1,10 @@
-//! A key that stands in another section: for the sentence about one that is unknown where it was written.
+//! Finds the section that a misplaced key belongs to, for the message about an unknown key.
 
 use figment::value::{Dict, Value};
 
-use super::section::quoted;
+use super::values::quoted;
 
-/// The one place where a key of this very name stands, if there is one.
+/// The full name of the key of this name in the reference; `None` if there is none, or more than one.
 pub(super) fn elsewhere(defaults: &Dict, key: &str) -> Option<String> {
     fn find(dict: &Dict, path: &str, key: &str, found: &mut Vec<String>) {
         for (name, value) in dict {

@@ -1,13 +1,13 @@
-//! What only all routes together can show: loops, and two routes on one source.
+//! Checks all routes together: loops, and two routes that read one source.
 
 use std::sync::Arc;
 
-use super::connections::Connections;
-use super::section::Context;
+use super::connections::DeclaredConnections;
+use super::section::CheckContext;
 use crate::domain::{Endpoint, Route, RoutingKey, Target};
 
 /// Reports each target that is a route's ingress, and each ingress of two routes.
-pub(super) fn check(context: &Context<'_>, routes: &[Arc<Route>], connections: &Connections) {
+pub(super) fn check(context: &CheckContext<'_>, routes: &[Arc<Route>], connections: &DeclaredConnections) {
     for (index, route) in routes.iter().enumerate() {
         let name = route.name.as_str();
         if let Some(first) =
@@ -25,7 +25,7 @@ pub(super) fn check(context: &Context<'_>, routes: &[Arc<Route>], connections: &
             .chain(route.dead_letter_to.iter().map(|t| ("dead_letter_to", t)))
         {
             if let Some(ingress) = routes.iter().find(|ingress| feeds(target, route, ingress, connections)) {
-                let whose = if ingress.name == route.name {
+                let reader = if ingress.name == route.name {
                     "its own route".into()
                 } else {
                     format!("route `{}`", ingress.name)
@@ -34,14 +34,14 @@ pub(super) fn check(context: &Context<'_>, routes: &[Arc<Route>], connections: &
                     context,
                     name,
                     key,
-                    format!("a loop: {} is the ingress of {whose}", place(&ingress.from)),
+                    format!("a loop: {} is the ingress of {reader}", place(&ingress.from)),
                 );
             }
         }
     }
 }
 
-fn report(context: &Context<'_>, route: &str, key: &str, message: String) {
+fn report(context: &CheckContext<'_>, route: &str, key: &str, message: String) {
     let value = context
         .layers
         .dict
@@ -58,8 +58,8 @@ fn place(endpoint: &Endpoint) -> String {
     }
 }
 
-/// Two routes that would share one stream of messages.
-fn same_source(one: &Endpoint, other: &Endpoint, connections: &Connections) -> bool {
+/// Reports whether two routes would share one stream of messages.
+fn same_source(one: &Endpoint, other: &Endpoint, connections: &DeclaredConnections) -> bool {
     match (one, other) {
         (
             Endpoint::Kafka { connection: a, topic, group },
@@ -73,8 +73,8 @@ fn same_source(one: &Endpoint, other: &Endpoint, connections: &Connections) -> b
     }
 }
 
-/// Whether what `route` publishes to `target` comes in again at `ingress`.
-fn feeds(target: &Target, route: &Route, ingress: &Route, connections: &Connections) -> bool {
+/// Reports whether a message that `route` publishes to `target` is read again by `ingress`.
+fn feeds(target: &Target, route: &Route, ingress: &Route, connections: &DeclaredConnections) -> bool {
     match (target, &ingress.from) {
         (Target::Kafka { connection: a, topic }, Endpoint::Kafka { connection: b, topic: read, .. }) => {
             topic == read && connections.same_kafka(a, b)
@@ -85,7 +85,7 @@ fn feeds(target: &Target, route: &Route, ingress: &Route, connections: &Connecti
         ) => {
             let reaches = match routing_key {
                 RoutingKey::Fixed(key) => key == queue,
-                // What a producer sent by the default exchange has the queue's own name as its key.
+                // A message that was sent through the default exchange has the name of the queue as its key.
                 RoutingKey::Preserve | RoutingKey::Key => route.name == ingress.name,
             };
             exchange.is_empty() && reaches && connections.same_rabbitmq(a, b)

@@ -1,28 +1,28 @@
-//! The layers: defaults < file < environment < `--set`. figment merges them and remembers where each
-//! value came from; here each source becomes a provider of its own, already in one shape.
+//! Merges the layers: defaults < file < environment < `--set`. Each source becomes a provider of figment, with values
+//! in one shape. figment merges the providers and remembers the source of each value.
 
 use figment::value::{Dict, Map, Value};
 use figment::{Error, Figment, Metadata, Profile, Provider};
 
-use super::problem::Problem;
-use super::sources::{self, Sources};
+use super::problem::ConfigProblem;
+use super::sources::{self, ConfigSources};
 use crate::domain::nearest;
 
-/// The reference: the lowest layer.
-const REFERENCE: &str = include_str!("../../config/postdate.toml");
+/// The reference configuration with every default: the lowest layer.
+const REFERENCE_FILE: &str = include_str!("../../config/postdate.toml");
 
 /// Label of the lowest layer.
-pub(super) const DEFAULT: &str = "default";
+pub(super) const DEFAULT_ORIGIN: &str = "default";
 
-/// The tables whose keys are names that the operator chose.
-pub(super) const NAMED: [&str; 3] = ["kafka", "rabbitmq", "routes"];
+/// Tables with names in them that the operator chose.
+pub(super) const NAMED_TABLES: [&str; 3] = ["kafka", "rabbitmq", "routes"];
 
-struct Layer {
+struct ConfigLayer {
     label: String,
     dict: Dict,
 }
 
-impl Provider for Layer {
+impl Provider for ConfigLayer {
     fn metadata(&self) -> Metadata {
         Metadata::named(self.label.clone())
     }
@@ -32,8 +32,8 @@ impl Provider for Layer {
     }
 }
 
-/// All layers, merged.
-pub(super) struct Layers {
+/// All layers, merged into one tree of values.
+pub(super) struct MergedLayers {
     figment: Figment,
     /// The merged values.
     pub(super) dict: Dict,
@@ -41,26 +41,27 @@ pub(super) struct Layers {
     pub(super) defaults: Dict,
 }
 
-impl Layers {
-    /// Merges all sources. `Err`: the file cannot be read at all. The problems beside the layers are
-    /// those of single variables and `--set`s, which are left out.
-    pub(super) fn merge(sources: &Sources) -> Result<(Self, Vec<Problem>), Problem> {
+impl MergedLayers {
+    /// Merges all sources. Returns the problems of single variables and `--set`s beside the layers, which leave those
+    /// out. `Err` if the file cannot be read at all.
+    pub(super) fn merge(sources: &ConfigSources) -> Result<(Self, Vec<ConfigProblem>), ConfigProblem> {
         let defaults = defaults()?;
         let mut problems = Vec::new();
         let mut file = sources.file.as_deref().map(sources::read).transpose()?.unwrap_or_default();
         flatten_properties(&mut file);
-        let mut figment = Figment::from(Layer { label: DEFAULT.to_owned(), dict: defaults.clone() })
-            .merge(Layer { label: sources.label(), dict: file.clone() });
+        let mut figment =
+            Figment::from(ConfigLayer { label: DEFAULT_ORIGIN.to_owned(), dict: defaults.clone() })
+                .merge(ConfigLayer { label: sources.label(), dict: file.clone() });
         for (name, text) in &sources.environment {
             match variable(name, &file) {
                 Ok(None) => {}
                 Ok(Some(path)) => {
                     let dict = nest(&path, shaped(&defaults, &path, text));
-                    figment = figment.merge(Layer { label: format!("environment {name}"), dict });
+                    figment = figment.merge(ConfigLayer { label: format!("environment {name}"), dict });
                 }
                 Err(message) => {
                     let source = format!("environment {name}");
-                    problems.push(Problem { source, key: String::new(), message });
+                    problems.push(ConfigProblem { source, key: String::new(), message });
                 }
             }
         }
@@ -74,7 +75,7 @@ impl Layers {
             };
             let text = set.split_once('=').map_or("", |(_, text)| text);
             let dict = nest(&path, shaped(&defaults, &path, text));
-            figment = figment.merge(Layer { label: format!("--set {key}"), dict });
+            figment = figment.merge(ConfigLayer { label: format!("--set {key}"), dict });
         }
         let dict = figment
             .data()
@@ -84,27 +85,31 @@ impl Layers {
         Ok((Self { figment, dict, defaults }, problems))
     }
 
-    /// Where a value came from.
+    /// The source of a value, in words.
     pub(super) fn origin(&self, value: &Value) -> String {
-        self.figment.get_metadata(value.tag()).map_or_else(|| DEFAULT.to_owned(), |m| m.name.to_string())
+        self.figment
+            .get_metadata(value.tag())
+            .map_or_else(|| DEFAULT_ORIGIN.to_owned(), |m| m.name.to_string())
     }
 }
 
-fn defaults() -> Result<Dict, Problem> {
-    match sources::toml_value(REFERENCE) {
+fn defaults() -> Result<Dict, ConfigProblem> {
+    match sources::toml_value(REFERENCE_FILE) {
         Ok(Value::Dict(_, dict)) => Ok(dict),
         Ok(_) => Ok(Dict::new()),
-        Err(message) => Err(Problem { source: "config/postdate.toml".into(), key: String::new(), message }),
+        Err(message) => {
+            Err(ConfigProblem { source: "config/postdate.toml".into(), key: String::new(), message })
+        }
     }
 }
 
-/// The path that an environment variable names; `None` if it is not configuration.
+/// The path of the key that an environment variable names; `None` if the variable is not configuration.
 fn variable(name: &str, file: &Dict) -> Result<Option<Vec<String>>, String> {
     let Some(rest) = name.strip_prefix("POSTDATE_").filter(|_| name.contains("__")) else {
         return Ok(None);
     };
     let rest = rest.to_ascii_lowercase();
-    // A key of the top level has no other place for its double underscore.
+    // `POSTDATE__KEY` names a key of the top level, which has no section to put before a double underscore.
     if let Some(top) = rest.strip_prefix('_').filter(|top| !top.contains("__")) {
         return Ok(Some(vec![top.to_owned()]));
     }
@@ -112,13 +117,13 @@ fn variable(name: &str, file: &Dict) -> Result<Option<Vec<String>>, String> {
     if path.iter().any(String::is_empty) {
         return Err("not the name of a key: there is a part without a name".to_owned());
     }
-    if NAMED.contains(&path[0].as_str()) && path.len() > 1 {
+    if NAMED_TABLES.contains(&path[0].as_str()) && path.len() > 1 {
         path[1] = existing(&path[0], &path[1], file)?;
     }
     Ok(Some(join_property(path, |name| name.replace('_', "."))))
 }
 
-/// The file's own name for what the environment calls `name`, where `-` is written `_`.
+/// The name in the file that a variable means by `name`: a variable has `_` where the file may have `-`.
 fn existing(table: &str, name: &str, file: &Dict) -> Result<String, String> {
     let known: Vec<&str> = file
         .get(table)
@@ -144,14 +149,14 @@ fn existing(table: &str, name: &str, file: &Dict) -> Result<String, String> {
     }
 }
 
-/// Key and path of a `--set`.
-fn option(set: &str) -> Result<(&str, Vec<String>), Problem> {
+/// The key of a `--set`, as text and as a path.
+fn option(set: &str) -> Result<(&str, Vec<String>), ConfigProblem> {
     let wrong = |key: &str, message: &str| {
         let source = if key.is_empty() { "--set".to_owned() } else { format!("--set {key}") };
-        Err(Problem { source, key: String::new(), message: message.to_owned() })
+        Err(ConfigProblem { source, key: String::new(), message: message.to_owned() })
     };
     let Some((key, _)) = set.split_once('=') else {
-        // Not quoted whole: it may be a secret that was meant to follow.
+        // The message leaves out the text: it may be a secret that was to follow a key.
         return wrong("", "is written KEY=VALUE, such as `--set redis.partitions=16`");
     };
     let path: Vec<String> = key.split('.').map(str::to_owned).collect();
@@ -161,7 +166,7 @@ fn option(set: &str) -> Result<(&str, Vec<String>), Problem> {
     Ok((key, join_property(path, str::to_owned)))
 }
 
-/// Behind `kafka.NAME.properties` the rest is one name.
+/// Joins the parts of a path after `kafka.NAME.properties` into one name, as librdkafka has dots in its names.
 fn join_property(mut path: Vec<String>, spell: impl Fn(&str) -> String) -> Vec<String> {
     if path.len() > 3 && path[0] == "kafka" && path[2] == "properties" {
         let name = spell(&path.split_off(3).join("."));
@@ -178,7 +183,8 @@ fn nest(path: &[String], value: Value) -> Dict {
     path.first().map(|first| Dict::from([(first.clone(), value)])).unwrap_or_default()
 }
 
-/// A text in the shape that the key's default has: a text key stays text, whatever it looks like.
+/// Parses a text into the type of the key's default. The value of a text key stays text, even if it looks like a
+/// number.
 fn shaped(defaults: &Dict, path: &[String], text: &str) -> Value {
     let parts: Vec<&str> = match path.first().map(String::as_str) {
         Some("routes") => {
@@ -201,7 +207,8 @@ fn shaped(defaults: &Dict, path: &[String], text: &str) -> Value {
     parsed.unwrap_or_else(|| Value::from(text))
 }
 
-/// `[kafka.main.properties]` with `sasl.password = "..."` is a table in a table to TOML: one name here.
+/// Undoes the nesting of `sasl.password = "..."` in `[kafka.main.properties]`: to TOML it is a table in a table, to
+/// librdkafka one name.
 fn flatten_properties(file: &mut Dict) {
     let Some(Value::Dict(_, kafka)) = file.get_mut("kafka") else { return };
     for connection in kafka.values_mut() {

@@ -1,8 +1,8 @@
-//! Configuration: from files, environment and `--set` to one checked [`Config`], or all that is wrong.
+//! Configuration: reads files, environment and `--set` into one checked [`Config`], or lists all problems at once.
 //!
 //! `config/postdate.toml` is the reference and the lowest layer: every default comes from there and from
-//! nowhere else. [`load`] reads the layers; [`Loaded::check`] judges them without touching the network and
-//! yields what the rooms take; [`Loaded::print`] shows them with their sources, secrets redacted.
+//! nowhere else. [`load`] reads the layers. [`LoadedConfig::check`] checks them without touching the network and
+//! returns the configuration of each room. [`LoadedConfig::print`] shows each value with its source, secrets redacted.
 
 mod check;
 mod clients;
@@ -13,65 +13,68 @@ mod layers;
 mod print;
 mod problem;
 mod routes;
+mod secrets;
 mod section;
 mod sources;
 mod storage;
 mod units;
+mod values;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use problem::{Problem, Problems};
-pub use sources::{SEARCHED, Sources, read_secret, variable};
+pub use problem::{ConfigProblem, ConfigProblems};
+pub use sources::{ConfigSources, SEARCHED_FILES, read_secret, variable};
 
 use crate::domain::Route;
 use crate::{admin, broker, cluster, store, telemetry, timer};
 
-/// The whole configuration, checked: made of what each room takes.
+/// The checked configuration: one part for each room.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// How long a drain may take.
     pub shutdown_timeout: Duration,
-    /// Where messages wait.
+    /// The store, in which messages wait.
     pub redis: store::Config,
     /// Kafka connections by name.
     pub kafka: BTreeMap<String, broker::kafka::Connection>,
     /// RabbitMQ connections by name.
     pub rabbitmq: BTreeMap<String, broker::rabbitmq::Connection>,
-    /// This replica among the others.
+    /// The place of this replica in the cluster.
     pub cluster: cluster::Config,
-    /// How messages leave the store.
+    /// Claims: how messages leave the store.
     pub timer: timer::Config,
     /// Probes, metrics, API.
     pub admin: admin::Config,
-    /// How logs are written.
+    /// Format and filter of logs.
     pub log: telemetry::Config,
     /// The routes by name, at least one.
     pub routes: Vec<Arc<Route>>,
 }
 
-/// The layers of a configuration, read and merged, not judged yet.
-pub struct Loaded {
-    layers: layers::Layers,
-    problems: Vec<Problem>,
-    sources: Sources,
+/// The layers of a configuration, read and merged, not checked yet.
+pub struct LoadedConfig {
+    layers: layers::MergedLayers,
+    problems: Vec<ConfigProblem>,
+    sources: ConfigSources,
 }
 
-/// Reads all layers. Fails only if the file cannot be read as what its name says.
-pub fn load(sources: Sources) -> Result<Loaded, Problems> {
-    let (layers, problems) = layers::Layers::merge(&sources).map_err(|problem| Problems(vec![problem]))?;
-    Ok(Loaded { layers, problems, sources })
+/// Reads all layers. Fails only if the file cannot be read in the format of its extension.
+pub fn load(sources: ConfigSources) -> Result<LoadedConfig, ConfigProblems> {
+    let (layers, problems) =
+        layers::MergedLayers::merge(&sources).map_err(|problem| ConfigProblems(vec![problem]))?;
+    Ok(LoadedConfig { layers, problems, sources })
 }
 
-impl Loaded {
-    /// Judges everything at once. Reads the files that keys ending in `_file` name, nothing else.
-    pub fn check(&self) -> Result<Config, Problems> {
+impl LoadedConfig {
+    /// Checks everything at once. Reads no file but those that keys ending in `_file` name.
+    pub fn check(&self) -> Result<Config, ConfigProblems> {
         check::check(&self.layers, &self.sources, self.problems.clone())
     }
 
-    /// The effective configuration as TOML, each value with its source, secrets redacted. Only for one that
-    /// was found right: under a misspelt key a secret is not known as one.
+    /// The effective configuration as TOML, each value with its source, secrets redacted. Call it only after a check
+    /// without problems: a secret under a misspelt key is not known as one.
     pub fn print(&self) -> String {
         print::print(&self.layers, &self.sources)
     }

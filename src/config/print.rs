@@ -1,23 +1,23 @@
-//! The effective configuration as TOML: each value with its source, secrets redacted.
+//! Prints the effective configuration as TOML: each value with its source, secrets redacted.
 
 use std::fmt::Write;
 
 use figment::value::{Dict, Value};
 
-use super::check::default_replica_name;
-use super::layers::Layers;
-use super::section::{quoted, whole};
-use super::sources::Sources;
+use super::layers::MergedLayers;
+use super::secrets::is_secret_property;
+use super::sources::ConfigSources;
+use super::values::{integer, quoted};
 use crate::domain::Secret;
 
-const REDACTED: &str = "***";
+const REDACTED_VALUE: &str = "***";
 
 /// Renders all layers.
-pub(super) fn print(layers: &Layers, sources: &Sources) -> String {
+pub(super) fn print(layers: &MergedLayers, sources: &ConfigSources) -> String {
     let mut out = String::new();
     let mut dict = layers.dict.clone();
     let listen = dict.get("admin").and_then(|admin| admin.as_dict()?.get("listen")?.as_str()?.parse().ok());
-    let own_name = Value::from(default_replica_name(&sources.host_name, listen));
+    let own_name = Value::from(sources.default_replica_name(listen));
     if let Some(Value::Dict(_, cluster)) = dict.get_mut("cluster")
         && cluster.get("name").and_then(Value::as_str) == Some("")
     {
@@ -25,7 +25,7 @@ pub(super) fn print(layers: &Layers, sources: &Sources) -> String {
     }
     let defaults = dict.remove("defaults").and_then(Value::into_dict).unwrap_or_default();
     let routes = dict.remove("routes").and_then(Value::into_dict).unwrap_or_default();
-    let mut printer = Printer { layers, out: &mut out };
+    let mut printer = TomlPrinter { layers, out: &mut out };
     printer.table(&[], &dict, None);
     for (name, route) in &routes {
         if let Value::Dict(_, route) = route {
@@ -37,7 +37,7 @@ pub(super) fn print(layers: &Layers, sources: &Sources) -> String {
     out
 }
 
-/// The defaults that concern a route: those of its source's technology, and `delay_from` as that has it.
+/// The defaults of a route: those for the technology of its source, with the `delay_from` of that technology.
 fn of_its_technology(defaults: &Dict, route: &Dict) -> Dict {
     let mut defaults = defaults.clone();
     let from = route.get("from").and_then(Value::as_dict);
@@ -50,21 +50,21 @@ fn of_its_technology(defaults: &Dict, route: &Dict) -> Dict {
     defaults
 }
 
-struct Printer<'a> {
-    layers: &'a Layers,
+struct TomlPrinter<'a> {
+    layers: &'a MergedLayers,
     out: &'a mut String,
 }
 
-impl Printer<'_> {
-    /// A table: its plain keys first, then the tables in it. `behind` are the defaults of what it lacks.
-    fn table(&mut self, path: &[&str], dict: &Dict, behind: Option<&Dict>) {
+impl TomlPrinter<'_> {
+    /// Prints a table: its plain keys first, then the tables in it. `fallback` has the defaults of missing keys.
+    fn table(&mut self, path: &[&str], dict: &Dict, fallback: Option<&Dict>) {
         let mut keys: Vec<&str> =
-            dict.keys().chain(behind.into_iter().flat_map(Dict::keys)).map(String::as_str).collect();
+            dict.keys().chain(fallback.into_iter().flat_map(Dict::keys)).map(String::as_str).collect();
         keys.sort_unstable();
         keys.dedup();
         let found = |key: &str| match dict.get(key) {
             Some(value) => Some((value, "")),
-            None => Some((behind?.get(key)?, " [defaults]")),
+            None => Some((fallback?.get(key)?, " [defaults]")),
         };
         let mut headed = path.is_empty();
         for key in &keys {
@@ -77,8 +77,8 @@ impl Printer<'_> {
                 self.line(&format!("\n[{}]", name.join(".")));
             }
             let source = self.layers.origin(value);
-            // Both together are an error; alone, a file wins over the default it replaces.
-            if replaced(dict, key) && source == super::layers::DEFAULT {
+            // A key that names a file replaces the default of the key beside it.
+            if replaced(dict, key) && source == super::layers::DEFAULT_ORIGIN {
                 continue;
             }
             let path: Vec<&str> = path.iter().copied().chain([*key]).collect();
@@ -86,10 +86,10 @@ impl Printer<'_> {
         }
         for key in keys {
             if let Some((Value::Dict(_, inner), _)) = found(key) {
-                let behind = behind.and_then(|behind| behind.get(key)?.as_dict());
+                let fallback = fallback.and_then(|fallback| fallback.get(key)?.as_dict());
                 let path: Vec<&str> = path.iter().copied().chain([key]).collect();
                 if dict.contains_key(key) {
-                    self.table(&path, inner, behind);
+                    self.table(&path, inner, fallback);
                 } else {
                     self.table(&path, &Dict::new(), Some(inner));
                 }
@@ -114,7 +114,7 @@ fn shown(path: &[&str], value: &Value) -> String {
             let text = match path {
                 // Tokens and properties of librdkafka.
                 [.., name] if is_secret_property(name) && !name.ends_with("_file") && !text.is_empty() => {
-                    REDACTED.to_owned()
+                    REDACTED_VALUE.to_owned()
                 }
                 _ => Secret::new(text).redacted_url(),
             };
@@ -124,7 +124,7 @@ fn shown(path: &[&str], value: &Value) -> String {
             let items: Vec<String> = items.iter().map(|item| shown(path, item)).collect();
             format!("[{}]", items.join(", "))
         }
-        Value::Num(_, number) => match whole(*number) {
+        Value::Num(_, number) => match integer(*number) {
             Some(whole) => whole.to_string(),
             None => number.to_f64().unwrap_or_default().to_string(),
         },
@@ -132,12 +132,4 @@ fn shown(path: &[&str], value: &Value) -> String {
         Value::Char(_, char) => toml::Value::from(char.to_string()).to_string(),
         Value::Empty(..) | Value::Dict(..) => "{}".to_owned(),
     }
-}
-
-/// Whether a librdkafka property holds a secret.
-pub(super) fn is_secret_property(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    ["pass", "secret", "token", "private", ".pem", "oauthbearer.config", "jaas"]
-        .iter()
-        .any(|part| name.contains(part))
 }

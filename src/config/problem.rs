@@ -1,19 +1,19 @@
-//! What is wrong with a configuration: every problem at once, each with its place.
+//! Problems of a configuration: all of them at once, each with its source and key.
 
 use std::fmt;
 
-/// One thing that is wrong.
+/// One problem of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// The file, `environment NAME` or `--set KEY` it comes from.
+pub struct ConfigProblem {
+    /// The source of the value: a file, `environment NAME` or `--set KEY`.
     pub source: String,
-    /// The key, its parts joined by dots; empty if it concerns the whole.
+    /// The key, its parts joined by dots; empty for a problem of the whole source.
     pub key: String,
-    /// What is wrong, and what would be right.
+    /// A sentence on what is wrong, and what would be right.
     pub message: String,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.key.is_empty() {
             return write!(f, "{}: {}", self.source, self.message);
@@ -22,11 +22,11 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All that is wrong, at least one thing.
+/// All problems of a configuration, at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problems(pub Vec<Problem>);
+pub struct ConfigProblems(pub Vec<ConfigProblem>);
 
-impl fmt::Display for Problems {
+impl fmt::Display for ConfigProblems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, problem) in self.0.iter().enumerate() {
             if index > 0 {
@@ -38,4 +38,4 @@ impl fmt::Display for Problems {
     }
 }
 
-impl std::error::Error for Problems {}
+impl std::error::Error for ConfigProblems {}

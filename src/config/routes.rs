@@ -1,24 +1,24 @@
-//! `[defaults]` and `[routes.NAME]`.
+//! Reads `[defaults]` and `[routes.NAME]`.
 
 use std::sync::Arc;
 
-use super::connections::{Connections, named};
-use super::section::Section;
+use super::connections::{DeclaredConnections, named};
+use super::section::SectionReader;
 use crate::domain::route::{
     DeadLetters, DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, Policy, Rate, Retry,
     split_exchange,
 };
 use crate::domain::{Endpoint, Route, RouteName, RoutingKey, Target, nearest};
 
-/// Larger bodies are no messages: Redis and both brokers end about here.
-const LARGEST: u64 = 256 << 20;
+/// Most bytes of a message that the configuration may allow: Redis and both brokers take little more.
+const MAX_MESSAGE_BYTES: u64 = 256 << 20;
 /// Highest `rate` and `burst`, messages.
-const FASTEST: u64 = 1_000_000;
-/// No Redis holds more.
-const MOST: u64 = 1 << 40;
+const MAX_RATE: u64 = 1_000_000;
+/// Most bytes of dead letters that a route may keep: no Redis is larger.
+const MAX_QUOTA_BYTES: u64 = 1 << 40;
 
-/// Judges `[defaults]` by itself, so that a mistake there is reported at its own place, once.
-pub(super) fn defaults(section: &Section<'_>) -> Option<()> {
+/// Checks `[defaults]` by itself, so that a mistake there is reported once, under its own key.
+pub(super) fn defaults(section: &SectionReader<'_>) -> Option<()> {
     section.table("from", |from| {
         group(from);
         prefetch(from).map(drop)
@@ -28,8 +28,8 @@ pub(super) fn defaults(section: &Section<'_>) -> Option<()> {
     policy(section, DelayFrom::Arrival).map(drop)
 }
 
-/// Reads all routes; those that are wrong are reported and left out.
-pub(super) fn read(all: &Section<'_>, connections: &Connections) -> Vec<Arc<Route>> {
+/// Reads all routes. Leaves out routes with a problem, which is reported.
+pub(super) fn read(all: &SectionReader<'_>, connections: &DeclaredConnections) -> Vec<Arc<Route>> {
     let mut routes = Vec::new();
     all.each("routes", Some("defaults"), |name, section| {
         named(section, "route");
@@ -60,21 +60,22 @@ pub(super) fn read(all: &Section<'_>, connections: &Connections) -> Vec<Arc<Rout
 }
 
 fn required<'a, T>(
-    section: &Section<'a>,
+    section: &SectionReader<'a>,
     key: &'static str,
-    read: impl FnOnce(&Section<'a>) -> Option<T>,
+    read: impl FnOnce(&SectionReader<'a>) -> Option<T>,
 ) -> Option<T> {
     if section.has(key) { section.table(key, read) } else { section.missing(key) }
 }
 
-fn from(table: &Section<'_>, connections: &Connections) -> Option<Endpoint> {
+fn from(table: &SectionReader<'_>, connections: &DeclaredConnections) -> Option<Endpoint> {
     match technology(table, connections, &["topic", "group"], &["queue", "prefetch"])? {
-        Technology::Kafka => {
+        BrokerTechnology::Kafka => {
             let connection = table.text("kafka");
-            let (topic, group) = (table.parsed("topic", topic), group(table));
+            let topic = table.parsed("topic", topic);
+            let group = group(table);
             Some(Endpoint::Kafka { connection: connection?, topic: topic?, group: group? })
         }
-        Technology::Rabbitmq => {
+        BrokerTechnology::Rabbitmq => {
             let connection = table.text("rabbitmq");
             let queue = table.parsed("queue", |text| short("a queue", text));
             let prefetch = prefetch(table);
@@ -83,13 +84,14 @@ fn from(table: &Section<'_>, connections: &Connections) -> Option<Endpoint> {
     }
 }
 
-fn to(table: &Section<'_>, connections: &Connections) -> Option<Target> {
+fn to(table: &SectionReader<'_>, connections: &DeclaredConnections) -> Option<Target> {
     match technology(table, connections, &["topic"], &["exchange", "routing_key"])? {
-        Technology::Kafka => {
-            let (connection, topic) = (table.text("kafka"), table.parsed("topic", topic));
+        BrokerTechnology::Kafka => {
+            let connection = table.text("kafka");
+            let topic = table.parsed("topic", topic);
             Some(Target::Kafka { connection: connection?, topic: topic? })
         }
-        Technology::Rabbitmq => {
+        BrokerTechnology::Rabbitmq => {
             let connection = table.text("rabbitmq");
             let exchange = table.parsed("exchange", |text| match text {
                 "" => Ok(String::new()),
@@ -101,7 +103,9 @@ fn to(table: &Section<'_>, connections: &Connections) -> Option<Target> {
                 "" => Ok(RoutingKey::Fixed(String::new())),
                 _ => short("a routing key", text).map(RoutingKey::Fixed),
             });
-            let (connection, exchange, routing_key) = (connection?, exchange?, routing_key?);
+            let connection = connection?;
+            let exchange = exchange?;
+            let routing_key = routing_key?;
             if exchange.is_empty() && routing_key == RoutingKey::Fixed(String::new()) {
                 table.report(
                     "routing_key",
@@ -113,22 +117,22 @@ fn to(table: &Section<'_>, connections: &Connections) -> Option<Target> {
     }
 }
 
-enum Technology {
+enum BrokerTechnology {
     Kafka,
     Rabbitmq,
 }
 
-/// Which technology a table speaks of; keys of the other one are reported.
+/// The technology of a table with `kafka` or `rabbitmq` in it. Reports keys of the other technology as problems.
 fn technology(
-    table: &Section<'_>,
-    connections: &Connections,
+    table: &SectionReader<'_>,
+    connections: &DeclaredConnections,
     kafka: &[&'static str],
     rabbitmq: &[&'static str],
-) -> Option<Technology> {
+) -> Option<BrokerTechnology> {
     let what = table.key();
     let (technology, foreign, name) = match (table.has("kafka"), table.has("rabbitmq")) {
-        (true, false) => (Technology::Kafka, rabbitmq, "Kafka"),
-        (false, true) => (Technology::Rabbitmq, kafka, "RabbitMQ"),
+        (true, false) => (BrokerTechnology::Kafka, rabbitmq, "Kafka"),
+        (false, true) => (BrokerTechnology::Rabbitmq, kafka, "RabbitMQ"),
         (both, _) => {
             for key in kafka.iter().chain(rabbitmq) {
                 table.has(key);
@@ -147,8 +151,8 @@ fn technology(
         }
     }
     let (key, names): (_, Vec<&str>) = match technology {
-        Technology::Kafka => ("kafka", connections.kafka.keys().map(String::as_str).collect()),
-        Technology::Rabbitmq => ("rabbitmq", connections.rabbitmq.keys().map(String::as_str).collect()),
+        BrokerTechnology::Kafka => ("kafka", connections.kafka.keys().map(String::as_str).collect()),
+        BrokerTechnology::Rabbitmq => ("rabbitmq", connections.rabbitmq.keys().map(String::as_str).collect()),
     };
     let connection = table.value(key).and_then(|value| value.as_str());
     if let Some(connection) = connection.filter(|connection| !names.contains(connection)) {
@@ -162,8 +166,8 @@ fn technology(
     Some(technology)
 }
 
-/// `allow_targets`, on the connection of `to`.
-fn allowed(section: &Section<'_>, to: &Target) -> Vec<Arc<Target>> {
+/// Reads `allow_targets`: targets on the connection of `to`.
+fn allowed(section: &SectionReader<'_>, to: &Target) -> Vec<Arc<Target>> {
     let mut targets = Vec::new();
     for text in section.texts("allow_targets").unwrap_or_default() {
         match allowed_target(&text, to) {
@@ -174,8 +178,8 @@ fn allowed(section: &Section<'_>, to: &Target) -> Vec<Arc<Target>> {
     targets
 }
 
-/// `dead_letter_to`, on the connection of `to` as well.
-fn dead_letter_to(section: &Section<'_>, to: &Target) -> Option<Arc<Target>> {
+/// Reads `dead_letter_to`: a target on the connection of `to`.
+fn dead_letter_to(section: &SectionReader<'_>, to: &Target) -> Option<Arc<Target>> {
     section.value("dead_letter_to")?;
     section.parsed("dead_letter_to", |text| allowed_target(text, to)).map(Arc::new)
 }
@@ -207,11 +211,11 @@ fn allowed_target(text: &str, to: &Target) -> Result<Target, String> {
     }
 }
 
-fn group(table: &Section<'_>) -> Option<String> {
+fn group(table: &SectionReader<'_>) -> Option<String> {
     table.parsed("group", |text| short("a consumer group", text))
 }
 
-fn prefetch(table: &Section<'_>) -> Option<u16> {
+fn prefetch(table: &SectionReader<'_>) -> Option<u16> {
     table.integer("prefetch", 1..=u64::from(u16::MAX)).map(|prefetch| prefetch as u16)
 }
 
@@ -232,10 +236,10 @@ fn short(what: &str, text: &str) -> Result<String, String> {
     }
 }
 
-fn policy(section: &Section<'_>, delay_from: DelayFrom) -> Option<Policy> {
+fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<Policy> {
     let max_delay_ms = section.millis("max_delay");
-    let max_size = section.size("max_size", LARGEST);
-    let max_headers = section.size("max_headers", LARGEST);
+    let max_size = section.size("max_size", MAX_MESSAGE_BYTES);
+    let max_headers = section.size("max_headers", MAX_MESSAGE_BYTES);
     let max_pending = section.integer("max_pending", 1..=u64::MAX);
     let on_invalid = section.choice(
         "on_invalid",
@@ -296,10 +300,12 @@ fn policy(section: &Section<'_>, delay_from: DelayFrom) -> Option<Policy> {
     })
 }
 
-/// Messages a second; a rate of 0 is none.
-fn rate(section: &Section<'_>) -> Option<Rate> {
-    let (rate, burst) = (section.integer("rate", 0..=FASTEST), section.integer("burst", 0..=FASTEST));
-    let (per_second, burst) = (rate? as u32, burst? as u32);
+/// Reads `rate` and `burst`, messages a second. A rate of 0 means no limit.
+fn rate(section: &SectionReader<'_>) -> Option<Rate> {
+    let rate = section.integer("rate", 0..=MAX_RATE);
+    let burst = section.integer("burst", 0..=MAX_RATE);
+    let per_second = rate? as u32;
+    let burst = burst? as u32;
     if per_second == 0 && burst > 0 {
         let key = if section.is_set("burst") { "burst" } else { "rate" };
         section.report(key, "`burst` without `rate` limits nothing: set `rate` too");
@@ -307,11 +313,13 @@ fn rate(section: &Section<'_>) -> Option<Rate> {
     Some(Rate { per_second, burst })
 }
 
-fn dead_letters(section: &Section<'_>) -> Option<DeadLetters> {
+fn dead_letters(section: &SectionReader<'_>) -> Option<DeadLetters> {
     let max = section.integer("max", 1..=100_000_000);
-    let (max_bytes, max_message) = (section.size("max_bytes", MOST), section.size("max_message", LARGEST));
+    let (max_bytes, max_message) =
+        (section.size("max_bytes", MAX_QUOTA_BYTES), section.size("max_message", MAX_MESSAGE_BYTES));
     let keep_ms = section.millis("keep");
-    let (max_bytes, max_message) = (max_bytes?, max_message?);
+    let max_bytes = max_bytes?;
+    let max_message = max_message?;
     if max_message > max_bytes {
         let key = if section.is_set("max_message") { "max_message" } else { "max_bytes" };
         section.report(key, "`max_message` is above `max_bytes`");
@@ -319,10 +327,12 @@ fn dead_letters(section: &Section<'_>) -> Option<DeadLetters> {
     Some(DeadLetters { max: max?, max_bytes: max_bytes as u64, max_message, keep_ms: keep_ms? })
 }
 
-fn retry(section: &Section<'_>) -> Option<Retry> {
+fn retry(section: &SectionReader<'_>) -> Option<Retry> {
     let attempts = section.integer("attempts", 1..=1_000_000);
-    let (initial, max) = (section.millis("initial"), section.millis("max"));
-    let (initial_ms, max_ms) = (initial?, max?);
+    let initial = section.millis("initial");
+    let max = section.millis("max");
+    let initial_ms = initial?;
+    let max_ms = max?;
     if initial_ms > max_ms {
         let key = if section.is_set("initial") { "initial" } else { "max" };
         section.report(key, "`initial` is above `max`");
@@ -330,21 +340,20 @@ fn retry(section: &Section<'_>) -> Option<Retry> {
     Some(Retry { attempts: attempts? as u32, initial_ms, max_ms })
 }
 
-fn headers(section: &Section<'_>) -> Option<HeaderNames> {
-    const ROLES: [&str; 5] = ["delay", "deliver_at", "id", "op", "target"];
+fn headers(section: &SectionReader<'_>) -> Option<HeaderNames> {
+    const HEADER_ROLES: [&str; 5] = ["delay", "deliver_at", "id", "op", "target"];
     let mut names: Vec<Option<String>> = Vec::new();
-    for role in ROLES {
+    for role in HEADER_ROLES {
         let name = section.parsed(role, |text| header(role, text));
         let twice = name.as_ref().and_then(|_| names.iter().position(|other| *other == name));
         if let Some(twice) = twice {
-            section.report(role, format!("is the same header as `{}`", ROLES[twice]));
+            section.report(role, format!("is the same header as `{}`", HEADER_ROLES[twice]));
         }
         names.push(name);
     }
     let mut names = names.into_iter();
     let mut next = || names.next().flatten();
-    let (delay, deliver_at, id, op, target) = (next(), next(), next(), next(), next());
-    Some(HeaderNames { delay: delay?, deliver_at: deliver_at?, id: id?, op: op?, target: target? })
+    Some(HeaderNames { delay: next()?, deliver_at: next()?, id: next()?, op: next()?, target: next()? })
 }
 
 fn header(role: &str, text: &str) -> Result<String, String> {

@@ -1,40 +1,41 @@
-//! Reading one table of the merged configuration, key by key.
+//! Reads one table of the merged configuration, key by key.
 //!
-//! A wrong value is reported and reads as `None`; reading goes on, so that all problems come at once.
-//! Whoever builds from a section reads every key before the first `?`.
+//! A wrong value is reported and reads as `None`. Reading goes on, so that all problems come at once.
+//! Therefore callers read every key of a section before the first `?`.
 
 use std::cell::RefCell;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use figment::value::{Dict, Num, Value};
+use figment::value::{Dict, Value};
 
-use super::layers::Layers;
-use super::problem::Problem;
+use super::layers::MergedLayers;
+use super::problem::ConfigProblem;
+use super::values::{integer, join, kind, shown, text};
 use super::{elsewhere, units};
 use crate::domain::nearest;
 
-/// What all sections of one check share.
-pub(super) struct Context<'a> {
-    pub(super) layers: &'a Layers,
-    /// The file's name: the place of what is missing.
+/// Layers and problems that all sections of one check share.
+pub(super) struct CheckContext<'a> {
+    pub(super) layers: &'a MergedLayers,
+    /// The name of the file: the source that problems of missing keys name.
     pub(super) file: String,
-    pub(super) problems: RefCell<Vec<Problem>>,
+    pub(super) problems: RefCell<Vec<ConfigProblem>>,
 }
 
-impl Context<'_> {
-    /// Where a value came from; the file, for one that the file should have set.
+impl CheckContext<'_> {
+    /// The source of a value. For a default this is the file, which can set the key.
     pub(super) fn origin(&self, value: &Value) -> String {
         match self.layers.origin(value) {
-            origin if origin == super::layers::DEFAULT => self.file.clone(),
+            origin if origin == super::layers::DEFAULT_ORIGIN => self.file.clone(),
             origin => origin,
         }
     }
 
-    /// Reports a problem, once.
+    /// Adds a problem, unless it was added before.
     pub(super) fn report(&self, source: String, key: String, message: impl Display) {
-        let problem = Problem { source, key, message: message.to_string() };
+        let problem = ConfigProblem { source, key, message: message.to_string() };
         let mut problems = self.problems.borrow_mut();
         if !problems.contains(&problem) {
             problems.push(problem);
@@ -42,67 +43,67 @@ impl Context<'_> {
     }
 }
 
-/// One table.
-pub(super) struct Section<'a> {
-    pub(super) context: &'a Context<'a>,
+/// One table of the configuration. It remembers the keys it was asked for: all others are unknown.
+pub(super) struct SectionReader<'a> {
+    pub(super) context: &'a CheckContext<'a>,
     path: Vec<&'a str>,
     dict: &'a Dict,
-    /// The table of `[defaults]` that stands behind this one.
-    behind: Option<(Vec<&'a str>, &'a Dict)>,
+    /// The table of `[defaults]` with the values of keys that this one lacks, and its path.
+    fallback: Option<(Vec<&'a str>, &'a Dict)>,
     known: RefCell<Vec<&'static str>>,
 }
 
 /// Reads the whole configuration.
 pub(super) fn root<'a, T>(
-    context: &'a Context<'a>,
-    read: impl FnOnce(&Section<'a>) -> Option<T>,
+    context: &'a CheckContext<'a>,
+    read: impl FnOnce(&SectionReader<'a>) -> Option<T>,
 ) -> Option<T> {
-    Section::new(context, vec![], &context.layers.dict, None).whole(read)
+    SectionReader::new(context, vec![], &context.layers.dict, None).read_to_end(read)
 }
 
-impl<'a> Section<'a> {
+impl<'a> SectionReader<'a> {
     fn new(
-        context: &'a Context<'a>,
+        context: &'a CheckContext<'a>,
         path: Vec<&'a str>,
         dict: &'a Dict,
-        behind: Option<(Vec<&'a str>, &'a Dict)>,
+        fallback: Option<(Vec<&'a str>, &'a Dict)>,
     ) -> Self {
-        Self { context, path, dict, behind, known: RefCell::default() }
+        Self { context, path, dict, fallback, known: RefCell::default() }
     }
 
-    /// Reads it to its end: then what nobody asked for is unknown.
-    fn whole<T>(&self, read: impl FnOnce(&Self) -> Option<T>) -> Option<T> {
+    /// Runs `read`, then reports every key that it did not ask for as unknown.
+    fn read_to_end<T>(&self, read: impl FnOnce(&Self) -> Option<T>) -> Option<T> {
         let result = read(self);
         self.report_unknown();
         result
     }
 
-    /// Reads the table `key`, with the one that stands behind it.
+    /// Reads the table `key`, with its fallback.
     pub(super) fn table<T>(
         &self,
         key: &'static str,
-        read: impl FnOnce(&Section<'a>) -> Option<T>,
+        read: impl FnOnce(&SectionReader<'a>) -> Option<T>,
     ) -> Option<T> {
         self.known.borrow_mut().push(key);
-        let behind = self.behind.as_ref().and_then(|(path, dict)| {
+        let fallback = self.fallback.as_ref().and_then(|(path, dict)| {
             let path = path.iter().copied().chain([key]).collect();
             Some((path, dict.get(key)?.as_dict()?))
         });
         let Some(value) = self.dict.get(key) else {
-            return match behind {
-                Some((path, dict)) => Section::new(self.context, path, dict, None).whole(read),
+            return match fallback {
+                Some((path, dict)) => SectionReader::new(self.context, path, dict, None).read_to_end(read),
                 None => self.missing(key),
             };
         };
-        self.enter(key, value, behind, read)
+        self.enter(key, value, fallback, read)
     }
 
-    /// Reads each table of the table `key`, whose names the operator chose.
+    /// Reads each table in the table `key`: their names are chosen by the operator.
     pub(super) fn each(
         &self,
         key: &'static str,
-        behind: Option<&'static str>,
-        mut read: impl FnMut(&'a str, &Section<'a>),
+        fallback: Option<&'static str>,
+        mut read: impl FnMut(&'a str, &SectionReader<'a>),
     ) {
         self.known.borrow_mut().push(key);
         let Some(value) = self.dict.get(key).filter(|value| !matches!(value, Value::Empty(..))) else {
@@ -113,9 +114,9 @@ impl<'a> Section<'a> {
         };
         for (name, value) in names {
             let path = self.path.iter().copied().chain([key]).collect();
-            let at = Section::new(self.context, path, names, None);
-            let behind = behind.and_then(|key| Some((vec![key], self.dict.get(key)?.as_dict()?)));
-            at.enter(name, value, behind, |section| {
+            let at = SectionReader::new(self.context, path, names, None);
+            let fallback = fallback.and_then(|key| Some((vec![key], self.dict.get(key)?.as_dict()?)));
+            at.enter(name, value, fallback, |section| {
                 read(name, section);
                 Some(())
             });
@@ -126,42 +127,42 @@ impl<'a> Section<'a> {
         &self,
         key: &'a str,
         value: &'a Value,
-        behind: Option<(Vec<&'a str>, &'a Dict)>,
-        read: impl FnOnce(&Section<'a>) -> Option<T>,
+        fallback: Option<(Vec<&'a str>, &'a Dict)>,
+        read: impl FnOnce(&SectionReader<'a>) -> Option<T>,
     ) -> Option<T> {
-        static NOTHING: Dict = Dict::new();
+        static NO_KEYS: Dict = Dict::new();
         let dict = match value {
             Value::Dict(_, dict) => dict,
-            Value::Empty(..) => &NOTHING,
+            Value::Empty(..) => &NO_KEYS,
             other => {
                 self.report(key, format!("is {}, not a section", kind(other)));
                 return None;
             }
         };
         let path = self.path.iter().copied().chain([key]).collect();
-        Section::new(self.context, path, dict, behind).whole(read)
+        SectionReader::new(self.context, path, dict, fallback).read_to_end(read)
     }
 
-    /// Whether the key is set here (not behind).
+    /// Reports whether the key is in this table, its fallback apart.
     pub(super) fn has(&self, key: &'static str) -> bool {
         self.known.borrow_mut().push(key);
         self.dict.contains_key(key)
     }
 
-    /// Whether the key is set here by anything above the defaults.
+    /// Reports whether a layer above the defaults sets the key in this table.
     pub(super) fn is_set(&self, key: &'static str) -> bool {
         let value = self.dict.get(key);
-        value.is_some_and(|value| self.context.layers.origin(value) != super::layers::DEFAULT)
+        value.is_some_and(|value| self.context.layers.origin(value) != super::layers::DEFAULT_ORIGIN)
     }
 
-    /// Whether the key is set here to something else than its default.
+    /// Reports whether the key has another value in this table than its default.
     pub(super) fn differs(&self, key: &'static str) -> bool {
         let defaults = &self.context.layers.defaults;
-        let behind = self.path.iter().try_fold(defaults, |dict, name| dict.get(*name)?.as_dict());
-        self.dict.get(key).is_some_and(|value| behind.and_then(|dict| dict.get(key)) != Some(value))
+        let fallback = self.path.iter().try_fold(defaults, |dict, name| dict.get(*name)?.as_dict());
+        self.dict.get(key).is_some_and(|value| fallback.and_then(|dict| dict.get(key)) != Some(value))
     }
 
-    /// Whether a table is not there or has nothing in it.
+    /// Reports whether the table `key` is missing or empty.
     pub(super) fn is_empty(&self, key: &str) -> bool {
         match self.dict.get(key) {
             None | Some(Value::Empty(..)) => true,
@@ -170,29 +171,29 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The section's own name.
+    /// The name of this section.
     pub(super) fn key(&self) -> &'a str {
         self.path.last().copied().unwrap_or_default()
     }
 
-    /// The value of a key, here or behind.
+    /// The value of a key, from this table or its fallback.
     pub(super) fn value(&self, key: &'static str) -> Option<&'a Value> {
         self.known.borrow_mut().push(key);
-        self.dict.get(key).or_else(|| self.behind.as_ref().and_then(|(_, behind)| behind.get(key)))
+        self.dict.get(key).or_else(|| self.fallback.as_ref().and_then(|(_, fallback)| fallback.get(key)))
     }
 
-    /// Reads a key; a missing one is a problem.
+    /// Reads a key. A missing one is a problem.
     fn read<T>(&self, key: &'static str, read: impl FnOnce(&'a Value) -> Result<T, String>) -> Option<T> {
         let Some(value) = self.value(key) else { return self.missing(key) };
         read(value).map_err(|message| self.report(key, message)).ok()
     }
 
-    /// A text.
+    /// Reads a text.
     pub(super) fn text(&self, key: &'static str) -> Option<String> {
         self.read(key, |value| text(value).map(str::to_owned))
     }
 
-    /// A text of some form.
+    /// Reads a text and parses it.
     pub(super) fn parsed<T>(
         &self,
         key: &'static str,
@@ -213,12 +214,12 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// A duration above zero.
+    /// Reads a duration above zero.
     pub(super) fn duration(&self, key: &'static str) -> Option<Duration> {
         self.millis(key).map(|millis| Duration::from_millis(millis.unsigned_abs()))
     }
 
-    /// A duration above zero, in milliseconds.
+    /// Reads a duration above zero, in milliseconds.
     pub(super) fn millis(&self, key: &'static str) -> Option<i64> {
         self.measure(key, "a duration such as \"20s\"", |text| match units::millis(text)? {
             0 => Err("must be above zero".to_owned()),
@@ -226,12 +227,12 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// A duration in milliseconds; zero is none.
+    /// Reads a duration in milliseconds, which may be zero.
     pub(super) fn millis_or_none(&self, key: &'static str) -> Option<i64> {
         self.measure(key, "a duration such as \"20s\"", units::millis)
     }
 
-    /// A size above zero, at most `max` bytes.
+    /// Reads a size above zero, at most `max` bytes.
     pub(super) fn size(&self, key: &'static str, max: u64) -> Option<usize> {
         self.measure(key, "a size such as \"1MiB\"", |text| match units::size(text)? {
             0 => Err("must be above zero".to_owned()),
@@ -240,11 +241,11 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// A whole number.
+    /// Reads a whole number.
     pub(super) fn integer(&self, key: &'static str, range: RangeInclusive<u64>) -> Option<u64> {
         self.read(key, |value| {
             let number = match value {
-                Value::Num(_, number) => whole(*number),
+                Value::Num(_, number) => integer(*number),
                 _ => None,
             };
             let Some(number) = number else {
@@ -258,7 +259,7 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// True or false.
+    /// Reads true or false.
     pub(super) fn truth(&self, key: &'static str) -> Option<bool> {
         self.read(key, |value| match value {
             Value::Bool(_, truth) => Ok(*truth),
@@ -266,7 +267,7 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// One of a few words.
+    /// Reads one of a few words.
     pub(super) fn choice<T: Copy>(&self, key: &'static str, words: &[(&'static str, T)]) -> Option<T> {
         self.parsed(key, |text| {
             let meant = words.iter().find(|(word, _)| *word == text);
@@ -277,7 +278,7 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// A list of texts.
+    /// Reads a list of texts.
     pub(super) fn texts(&self, key: &'static str) -> Option<Vec<String>> {
         self.read(key, |value| match value {
             Value::Array(_, items) => items.iter().map(|item| text(item).map(str::to_owned)).collect(),
@@ -291,21 +292,21 @@ impl<'a> Section<'a> {
         None
     }
 
-    /// Reports a problem of a key, at the place its value came from.
+    /// Reports a problem of a key, with the source of its value.
     pub(super) fn report(&self, key: &str, message: impl Display) {
-        let at_behind = || {
-            let (path, dict) = self.behind.as_ref()?;
+        let in_fallback = || {
+            let (path, dict) = self.fallback.as_ref()?;
             Some((path, dict.get(key)?))
         };
         let (path, value) = match self.dict.get(key) {
             Some(value) => (&self.path, Some(value)),
-            None => at_behind().map_or((&self.path, None), |(path, value)| (path, Some(value))),
+            None => in_fallback().map_or((&self.path, None), |(path, value)| (path, Some(value))),
         };
         let source = value.map_or_else(|| self.context.file.clone(), |value| self.context.origin(value));
         self.context.report(source, join(path, key), message);
     }
 
-    /// Reports a problem of one entry of a table whose keys are not ours.
+    /// Reports a problem of one entry of a table with free names in it.
     pub(super) fn report_entry(&self, key: &'a str, entry: &str, message: impl Display) {
         let value = self.dict.get(key).and_then(|table| table.as_dict()?.get(entry));
         let source = value.map_or_else(|| self.context.file.clone(), |value| self.context.origin(value));
@@ -316,7 +317,7 @@ impl<'a> Section<'a> {
     /// Reports a problem of the section as a whole.
     pub(super) fn report_self(&self, message: impl Display) {
         let Some((key, path)) = self.path.split_last() else { return };
-        // The section's own place: that of any of its values, for a table has none that merging keeps.
+        // Any value names the source of the section: merging keeps no source for a table.
         let value = self.dict.values().next();
         let source = value.map_or_else(|| self.context.file.clone(), |value| self.context.origin(value));
         self.context.report(source, join(path, key), message);
@@ -337,47 +338,4 @@ impl<'a> Section<'a> {
             }
         }
     }
-}
-
-fn text(value: &Value) -> Result<&str, String> {
-    value.as_str().ok_or_else(|| format!("must be text in quotes, not {}", kind(value)))
-}
-
-/// What a value is, for a reader.
-pub(super) fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::String(..) | Value::Char(..) => "text",
-        Value::Bool(..) => "true or false",
-        Value::Num(..) => "a number",
-        Value::Empty(..) => "nothing",
-        Value::Dict(..) => "a section",
-        Value::Array(..) => "a list",
-    }
-}
-
-/// A number without a fraction. YAML's are unsigned where they can be, TOML's are not.
-pub(super) fn whole(number: Num) -> Option<i128> {
-    number.to_i128().or_else(|| number.to_u128().and_then(|number| number.try_into().ok()))
-}
-
-fn shown(value: &Value) -> String {
-    match value {
-        Value::String(_, text) => format!("the text {text:?}"),
-        Value::Num(_, number) => match (whole(*number), number.to_f64()) {
-            (Some(whole), _) => format!("the number {whole}"),
-            (None, Some(float)) => format!("the number {float}"),
-            (None, None) => kind(value).to_owned(),
-        },
-        _ => kind(value).to_owned(),
-    }
-}
-
-fn join(path: &[&str], key: &str) -> String {
-    path.iter().copied().chain([key]).map(quoted).collect::<Vec<_>>().join(".")
-}
-
-/// A key as TOML writes it.
-pub(super) fn quoted(key: &str) -> String {
-    let bare = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
-    if bare { key.to_owned() } else { toml::Value::from(key).to_string() }
 }

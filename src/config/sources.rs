@@ -1,45 +1,46 @@
-//! What a configuration is made from, gathered from the process; and the reading of the file.
+//! Gathers the sources of a configuration from the process, and reads the file.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use figment::value::{Dict, Value};
 
-use super::problem::Problem;
+use super::problem::ConfigProblem;
 
-/// Where a file is looked for when none is named.
-pub const SEARCHED: [&str; 2] = ["./postdate.toml", "/etc/postdate/postdate.toml"];
+/// Paths of the configuration file, tried in order when none is named.
+pub const SEARCHED_FILES: [&str; 2] = ["./postdate.toml", "/etc/postdate/postdate.toml"];
 
-/// Everything that can say something about the configuration.
+/// The sources of a configuration.
 #[derive(Clone, Debug, Default)]
-pub struct Sources {
+pub struct ConfigSources {
     /// The file; `None` if there is none.
     pub file: Option<PathBuf>,
     /// Environment variables that begin with `POSTDATE_`.
     pub environment: Vec<(String, String)>,
     /// `KEY=VALUE` of each `--set`, in order; later ones win.
     pub set: Vec<String>,
-    /// The default of `cluster.name`, before the port of `admin.listen`.
+    /// The name of this host, with which the default of `cluster.name` begins.
     pub host_name: String,
 }
 
-/// An environment variable that is no key of the configuration; `None` if it is empty or not UTF-8.
+/// The value of an environment variable that is no key of the configuration; `None` if it is empty or not UTF-8.
 pub fn variable(name: &str) -> Option<String> {
     std::env::var_os(name)?.into_string().ok().filter(|value| !value.is_empty())
 }
 
-impl Sources {
+impl ConfigSources {
     /// Reads the environment and looks for the file, unless one is named.
     pub fn gather(config: Option<PathBuf>, set: Vec<String>) -> Self {
         let environment: Vec<(String, String)> = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
             .filter(|(name, _)| name.starts_with("POSTDATE_"))
-            // What is not UTF-8 becomes U+FFFD, which no key takes for what it was.
+            // Bytes that are not UTF-8 become U+FFFD, which makes the value of any key wrong.
             .map(|(name, value)| (name, value.to_string_lossy().into_owned()))
             .collect();
         let named = environment.iter().find(|(name, value)| name == "POSTDATE_CONFIG" && !value.is_empty());
         let file = config
             .or_else(|| named.map(|(_, value)| value.into()))
-            .or_else(|| SEARCHED.iter().map(PathBuf::from).find(|path| path.exists()));
+            .or_else(|| SEARCHED_FILES.iter().map(PathBuf::from).find(|path| path.exists()));
         let host_name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Self { file, environment, set, host_name }
     }
@@ -49,15 +50,22 @@ impl Sources {
         self.environment.iter().find(|(n, v)| n == name && !v.is_empty()).map(|(_, value)| value.as_str())
     }
 
-    /// The file's name, for a reader.
+    /// The name of a replica that was given none: its host and the port of its admin listener, so that two replicas on
+    /// one host differ. The host alone where the listener is wrong in the configuration.
+    pub(super) fn default_replica_name(&self, listen: Option<SocketAddr>) -> String {
+        listen
+            .map_or_else(|| self.host_name.clone(), |listen| format!("{}:{}", self.host_name, listen.port()))
+    }
+
+    /// The name of the file, for a reader.
     pub(super) fn label(&self) -> String {
         self.file.as_ref().map_or_else(|| "configuration".to_owned(), |file| file.display().to_string())
     }
 }
 
-/// Reads a file by its extension. Its text is never quoted: it may hold secrets.
-pub(super) fn read(path: &Path) -> Result<Dict, Problem> {
-    let wrong = |message| Problem { source: path.display().to_string(), key: String::new(), message };
+/// Reads a file in the format of its extension. No message quotes its text, which may hold secrets.
+pub(super) fn read(path: &Path) -> Result<Dict, ConfigProblem> {
+    let wrong = |message| ConfigProblem { source: path.display().to_string(), key: String::new(), message };
     let parse = match path.extension().and_then(|extension| extension.to_str()) {
         Some("toml") => toml_value,
         Some("yaml" | "yml") => yaml_value,
@@ -67,7 +75,7 @@ pub(super) fn read(path: &Path) -> Result<Dict, Problem> {
     match parse(&text).map_err(wrong)? {
         Value::Dict(_, dict) => Ok(dict),
         Value::Empty(..) => Ok(Dict::new()),
-        other => Err(wrong(format!("holds {} instead of keys and values", super::section::kind(&other)))),
+        other => Err(wrong(format!("holds {} instead of keys and values", super::values::kind(&other)))),
     }
 }
 
@@ -75,15 +83,15 @@ pub(super) fn toml_value(text: &str) -> Result<Value, String> {
     let table = text.parse::<toml::Table>().map_err(|error| {
         let at = error.span().map_or(0, |span| span.start).min(text.len());
         let before = text.get(..at).unwrap_or_default();
-        let (line, column) =
-            (before.matches('\n').count() + 1, before.lines().last().map_or(0, str::len) + 1);
+        let line = before.matches('\n').count() + 1;
+        let column = before.lines().last().map_or(0, str::len) + 1;
         format!("line {line}, column {column}: {}", error.message().replace('\n', "; "))
     })?;
     Value::serialize(table).map_err(|error| error.to_string())
 }
 
 fn yaml_value(text: &str) -> Result<Value, String> {
-    // YAML 1.1's `no` and `007` are texts here. No snippets: they would quote the file.
+    // `no` and `007` are texts here, unlike in YAML 1.1. Snippets are off: they would quote the file.
     let options = serde_saphyr::options! {
         strict_booleans: true,
         leading_zero_numbers_as_strings: true,
@@ -92,14 +100,14 @@ fn yaml_value(text: &str) -> Result<Value, String> {
     };
     let value: Option<serde_json::Value> =
         serde_saphyr::from_str_with_options(text, options).map_err(|error| {
-            // Its advice is for programmers.
+            // This advice of the library is for programmers.
             let text = error.to_string().replace(", set DuplicateKeyPolicy in Options if acceptable", "");
             text.replace('\n', "; ")
         })?;
     Value::serialize(value).map_err(|error| error.to_string())
 }
 
-/// The trimmed text of a secret's file: one last line break is not part of it.
+/// The text of a file with a secret, without one line break at its end.
 pub fn read_secret(path: &Path) -> Result<String, String> {
     let mut text =
         std::fs::read_to_string(path).map_err(|e| format!("{} cannot be read: {e}", path.display()))?;

@@ -1,27 +1,27 @@
-//! `[redis]`.
+//! Reads `[redis]`.
 
 use std::collections::BTreeSet;
 
-use super::check::{not_both, secret};
 use super::clients;
-use super::section::Section;
+use super::secrets::{not_both, secret};
+use super::section::SectionReader;
 use super::sources::read_secret;
 use crate::domain::{Partitions, Secret};
 use crate::store;
 use crate::store::config::{Address, Durability, Login, Overrides, ReplicaWait, Topology};
 
-/// Most replicas that anybody waits for.
-const REPLICAS: u64 = 16;
+/// Most replicas of Redis that `wait_replicas` may ask for.
+const MAX_WAIT_REPLICAS: u64 = 16;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum TopologyKind {
     Standalone,
     Sentinel,
     Cluster,
 }
 
-/// Reads all of it.
-pub(super) fn read(section: &Section<'_>) -> Option<store::Config> {
+/// Reads the whole section.
+pub(super) fn read(section: &SectionReader<'_>) -> Option<store::Config> {
     let topology = topology(section);
     let prefix = section.parsed("prefix", |text| {
         let fits = text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b));
@@ -54,8 +54,8 @@ pub(super) fn read(section: &Section<'_>) -> Option<store::Config> {
     })
 }
 
-fn topology(section: &Section<'_>) -> Option<Topology> {
-    use Kind::{Cluster, Sentinel, Standalone};
+fn topology(section: &SectionReader<'_>) -> Option<Topology> {
+    use TopologyKind::{Cluster, Sentinel, Standalone};
     let kinds = [("standalone", Standalone), ("sentinel", Sentinel), ("cluster", Cluster)];
     let kind = section.choice("topology", &kinds);
     let url = secret(section, "url", "url_file", clients::redis_url);
@@ -94,16 +94,16 @@ fn topology(section: &Section<'_>) -> Option<Topology> {
     })
 }
 
-fn nodes(section: &Section<'_>) -> Option<Vec<Address>> {
+fn nodes(section: &SectionReader<'_>) -> Option<Vec<Address>> {
     let mut nodes = BTreeSet::new();
     for text in section.texts("nodes")? {
         match Address::parse(&text) {
             Some(address) => {
                 if !nodes.insert(address) {
-                    section.report("nodes", format!("{text:?} stands there twice"));
+                    section.report("nodes", format!("{text:?} appears more than once"));
                 }
             }
-            // It may be a URL with a password.
+            // The message leaves out the text: it may be a URL with a password.
             None if text.contains("://") || text.contains('@') => {
                 section.report("nodes", "a node is `host:port`, without a scheme or a user");
             }
@@ -114,7 +114,7 @@ fn nodes(section: &Section<'_>) -> Option<Vec<Address>> {
 }
 
 fn login(
-    section: &Section<'_>,
+    section: &SectionReader<'_>,
     user: &'static str,
     password: &'static str,
     file: &'static str,
@@ -132,9 +132,9 @@ fn login(
     Some(Login { username: filled(username?), password: filled(password?).map(Secret::new), tls: tls? })
 }
 
-fn durability(section: &Section<'_>) -> Option<Durability> {
+fn durability(section: &SectionReader<'_>) -> Option<Durability> {
     let tier = section.choice("durability", &[("async", 0), ("replicated", 1), ("fsynced", 2)]);
-    let replicas = section.integer("wait_replicas", 0..=REPLICAS);
+    let replicas = section.integer("wait_replicas", 0..=MAX_WAIT_REPLICAS);
     let timeout = section.duration("wait_timeout");
     let wait = ReplicaWait { replicas: replicas? as u32, timeout: timeout? };
     let tier = match tier? {

@@ -1,22 +1,22 @@
-//! Durations and sizes as the configuration writes them, with messages for whoever wrote them.
+//! Parses durations and sizes of the configuration, with messages for its author.
 
 use crate::domain::duration::parse_setting;
 
-/// Beyond this nobody plans: it keeps every sum of a moment and a delay far from overflow.
-const LONGEST_MS: i64 = 100 * 365 * 86_400_000;
+/// Longest duration, 100 years in milliseconds. It keeps every sum of a moment and a delay far from overflow.
+const MAX_DURATION_MS: i64 = 100 * 365 * 86_400_000;
 
-/// `250ms`, `2h30m`, without fractions: milliseconds, rounded up.
+/// Parses a duration such as `250ms` or `2h30m`, without fractions. Returns milliseconds, rounded up.
 pub(super) fn millis(text: &str) -> Result<i64, String> {
     let not =
         |why: String| format!("{text:?} is not a duration such as \"250ms\", \"20s\" or \"2h30m\": {why}");
     match parse_setting(text) {
-        Ok(millis) if millis <= LONGEST_MS => Ok(millis),
+        Ok(millis) if millis <= MAX_DURATION_MS => Ok(millis),
         Ok(_) => Err(not("it is longer than 100 years".to_owned())),
         Err(error) => Err(not(error.to_string())),
     }
 }
 
-/// `512B`, `64KiB`, `1MiB`, `1GiB`, in bytes.
+/// Parses a size such as `512B`, `64KiB`, `1MiB` or `1GiB`. Returns bytes.
 pub(super) fn size(text: &str) -> Result<u64, String> {
     let not = |why: &str| Err(format!("{text:?} is not a size such as \"64KiB\" or \"1MiB\": {why}"));
     let (count, unit) = digits(text);
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn a_duration_has_an_end() {
-        assert_eq!(millis("36500d"), Ok(LONGEST_MS));
+        assert_eq!(millis("36500d"), Ok(MAX_DURATION_MS));
         assert!(millis("36501d").is_err_and(|error| error.contains("100 years")));
         assert!(millis("20").is_err_and(|error| error.contains("\"20\" is not a duration")));
     }

@@ -1,8 +1,8 @@
-//! Header names by which one technology's own things travel through the other (`docs/headers.md`).
+//! Names of the headers that carry fields of Kafka through AMQP, and of AMQP through Kafka (`docs/headers.md`).
 
-/// On AMQP: the Kafka key (void: null).
+/// AMQP header with the Kafka key; void for a null key.
 pub(in crate::egress) const KAFKA_KEY: &str = "kafka.key";
-/// On AMQP: true where the Kafka value was null, the body then being empty.
+/// AMQP header that is true if the Kafka value was null. The body is empty then.
 pub(in crate::egress) const KAFKA_NULL_VALUE: &str = "kafka.null_value";
-/// On Kafka: before the name of an AMQP property.
-pub(in crate::egress) const AMQP: &str = "amqp.";
+/// Prefix of Kafka headers that carry an AMQP property, before the name of the property.
+pub(in crate::egress) const AMQP_PREFIX: &str = "amqp.";

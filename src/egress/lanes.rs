@@ -15,7 +15,7 @@ pub struct AllLanes {
 }
 
 impl AllLanes {
-    /// `rabbitmq` by connection.
+    /// Joins the lanes of Kafka and of RabbitMQ, the latter by connection.
     pub fn new(kafka: KafkaLanes, rabbitmq: BTreeMap<String, RabbitLanes>) -> Self {
         Self { kafka, rabbitmq }
     }
@@ -33,7 +33,7 @@ impl Lanes for AllLanes {
     }
 }
 
-/// The lane to a connection that was not started: configuration does not let it come to that.
+/// Lane to a connection that was not started. The checks of the configuration prevent that.
 struct NoLane;
 
 impl Lane for NoLane {

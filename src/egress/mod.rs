@@ -1,13 +1,13 @@
-//! Egress: message -> broker, verdict back.
+//! Egress: publishes messages to brokers and returns a verdict for each.
 //!
-//! A *lane* is the way to one target: a Kafka topic, or a RabbitMQ exchange. Whoever has a message to
-//! publish (a timer shard, or ingress for what needs no waiting) submits a [`Publication`] to the
-//! target's lane and later finds exactly one [`Verdict`] for it in the inbox it named. A lane that is
-//! missing, slow or refusing delays nobody else: each has its own queue, window and gate.
+//! A *lane* is the way to one target: a Kafka topic, or a RabbitMQ exchange. A submitter is a timer shard, or ingress
+//! with messages that need not wait in the store. It submits a [`Publication`] to the lane of its target, and later
+//! finds exactly one [`Verdict`] for it in the [`VerdictInbox`] that the publication names. A target that is missing,
+//! slow or refusing delays no other: each lane has its own queue, window and gate.
 //!
-//! Guarantees: `submit` never blocks; every publication gets exactly one verdict, within
-//! [`CONFIRM_DEADLINE`] of leaving the lane's queue; `Confirmed` means that the broker said it is
-//! stored *and* routed; publications of one lane from one submitter leave in the order submitted.
+//! Guarantees: `submit` never blocks. Every publication gets exactly one verdict, within [`CONFIRM_DEADLINE`] of
+//! leaving the queue of its lane. `Confirmed` means that the broker has the message stored *and* routed. Publications
+//! of one lane from one submitter leave in the order submitted.
 
 mod bridge_headers;
 pub mod kafka;
@@ -20,54 +20,54 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 pub use lanes::AllLanes;
-pub use verdicts::Verdicts;
+pub use verdicts::VerdictInbox;
 
 use crate::domain::{Entry, Target, Text, UnixMs, Verdict};
 use crate::mutants::{self, Mutant};
 
-/// Longest wait for a broker's word; then the verdict is `Unknown`. Time in which RabbitMQ says that it
-/// blocks the connection (an alarm of its memory or disk) does not count.
+/// Longest wait for the answer of a broker; after it the verdict is `Unknown`. Time in which RabbitMQ blocks the
+/// connection (an alarm of its memory or disk) does not count.
 pub const CONFIRM_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Messages that one submitter hands over to one target: what they have in common.
+/// Messages that one submitter publishes to one target.
 #[derive(Debug)]
-pub struct Batch {
-    /// The messages, shared: they are published from here.
+pub struct PublishBatch {
+    /// The messages, shared with the submitter.
     pub entries: Arc<Vec<Entry>>,
-    /// The `x-delay-id` of each; empty where they pass through, byte for byte.
+    /// The `x-delay-id` of each message. Empty for messages that pass through: they are published byte for byte.
     pub ids: Vec<Text>,
-    /// Claims on them that expired: publishes that may have been, and that the messages do not know of.
+    /// Number of earlier claims on the messages that expired. Each may have published them without a record of it.
     pub expiries: u32,
-    /// Where to; the lane's own target, but the routing key may be another.
+    /// The target of the lane, perhaps with another routing key.
     pub target: Arc<Target>,
-    /// The submitter's number for the first of them; the others' follow. Given back with the verdict.
+    /// The number that the submitter gave to the first message; the others count on from it. Verdicts carry it.
     pub first_ticket: u64,
-    /// Where the verdicts go.
-    pub verdicts: Arc<Verdicts>,
-    /// Monotonic microseconds (`Clock::mono_us`) after which none must be handed to the broker: their
-    /// claim may be somebody else's by then. It grows when the claim is extended.
+    /// Inbox for the verdicts.
+    pub verdicts: Arc<VerdictInbox>,
+    /// Monotonic microseconds (`Clock::mono_us`) from which on no message may be sent to the broker: another replica
+    /// may have the claim by then. It grows when the claim is extended.
     pub not_after_us: AtomicI64,
 }
 
-/// One hand-over of one message to one lane.
+/// One message submitted to one lane.
 #[derive(Clone, Debug)]
 pub struct Publication {
-    /// What it stands among.
-    pub batch: Arc<Batch>,
-    /// Which of them.
+    /// The batch that has the message.
+    pub batch: Arc<PublishBatch>,
+    /// Index of the message in the batch.
     pub index: u32,
 }
 
 impl Publication {
-    /// One message on its own, byte for byte.
+    /// A batch of one message that passes through, byte for byte.
     pub fn alone(
         entry: Entry,
         target: Arc<Target>,
         ticket: u64,
-        verdicts: &Arc<Verdicts>,
+        verdicts: &Arc<VerdictInbox>,
         not_after_us: i64,
     ) -> Self {
-        let batch = Batch {
+        let batch = PublishBatch {
             entries: Arc::new(vec![entry]),
             ids: Vec::new(),
             expiries: 0,
@@ -79,36 +79,37 @@ impl Publication {
         Self { batch: Arc::new(batch), index: 0 }
     }
 
-    /// The message with what is known of it.
+    /// The message with its due time and attempts.
     pub fn entry(&self) -> &Entry {
         &self.batch.entries[self.index as usize]
     }
 
-    /// What is set on it; `None` where it passes through.
-    pub fn stamp(&self) -> Option<Stamp<'_>> {
-        let (id, entry) = (self.batch.ids.get(self.index as usize)?, self.entry());
-        Some(Stamp { id, due: entry.asked_due(), attempt: entry.handouts + self.batch.expiries + 1 })
+    /// The headers that Postdate adds; `None` for a message that passes through.
+    pub fn delay_headers(&self) -> Option<DelayHeaders<'_>> {
+        let id = self.batch.ids.get(self.index as usize)?;
+        let entry = self.entry();
+        Some(DelayHeaders { id, due: entry.asked_due(), attempt: entry.handouts + self.batch.expiries + 1 })
     }
 
-    /// Whether it must not be handed over any more; `NotTried` is its verdict then.
+    /// Reports whether it is too late to send the message to its broker. Its verdict is `NotTried` then.
     pub fn is_late(&self, now_us: i64) -> bool {
         now_us >= self.batch.not_after_us.load(Ordering::Acquire) && !mutants::is(Mutant::NoFencing)
     }
 
-    /// The submitter's number for it.
+    /// The number that the submitter gave to the message.
     pub fn ticket(&self) -> u64 {
         self.batch.first_ticket + u64::from(self.index)
     }
 
-    /// Gives its one verdict.
+    /// Gives the message its one verdict.
     pub fn answer(&self, verdict: Verdict) {
         self.batch.verdicts.push(self.ticket(), verdict);
     }
 }
 
-/// What Postdate sets on a delayed message.
+/// Headers that Postdate adds to a delayed message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp<'a> {
+pub struct DelayHeaders<'a> {
     /// `x-delay-id`
     pub id: &'a Text,
     /// `x-delay-due`
@@ -119,22 +120,22 @@ pub struct Stamp<'a> {
 
 /// The way to one target.
 pub trait Lane: Send + Sync {
-    /// Takes a message; its verdict comes later, surely, once. Never blocks.
+    /// Takes a message. Its verdict comes later, exactly once. Never blocks.
     fn submit(&self, publication: Publication) {
         self.submit_all(vec![publication]);
     }
 
-    /// Takes several, in order.
+    /// Takes several messages, in order. Never blocks.
     fn submit_all(&self, publications: Vec<Publication>);
 
-    /// Messages taken and not yet answered.
+    /// The number of messages taken that have no verdict yet.
     fn backlog(&self) -> usize;
 
-    /// What is wrong with it, in a sentence; `None` while all is well.
+    /// A sentence on the trouble of the lane; `None` while it works.
     fn trouble(&self) -> Option<String>;
 }
 
-/// All lanes of the process, made on demand, by target.
+/// The lanes of the process, made on demand.
 pub trait Lanes: Send + Sync {
     /// The lane to a target.
     fn lane(&self, target: &Target) -> Arc<dyn Lane>;

@@ -1,25 +1,25 @@
-//! The inbox of verdicts: filled from any thread without blocking, emptied in batches by its owner.
+//! The inbox of verdicts. Any thread fills it without blocking; its owner empties it in batches.
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::domain::Verdict;
 
-/// Verdicts of one submitter, in the order they came. It holds no more than its owner has
-/// outstanding, for every publication gets exactly one.
+/// Verdicts for one submitter, in the order they came. There are never more than its outstanding publications, as each
+/// of those gets exactly one.
 #[derive(Debug, Default)]
-pub struct Verdicts {
+pub struct VerdictInbox {
     inbox: Mutex<Vec<(u64, Verdict)>>,
     arrived: Notify,
 }
 
-impl Verdicts {
-    /// Puts one in; wakes the owner.
+impl VerdictInbox {
+    /// Adds a verdict and wakes the owner.
     pub fn push(&self, ticket: u64, verdict: Verdict) {
         self.push_all([(ticket, verdict)]);
     }
 
-    /// Puts several in, in order.
+    /// Adds several verdicts, in order.
     pub fn push_all(&self, verdicts: impl IntoIterator<Item = (u64, Verdict)>) {
         let first = {
             let mut inbox = self.inbox.lock();
@@ -32,7 +32,7 @@ impl Verdicts {
         }
     }
 
-    /// All that have come, at least one: waits for it. Cancel-safe: nothing is taken until it returns.
+    /// Waits for at least one verdict and takes all that have come. Cancel-safe: nothing is taken until it returns.
     pub async fn take(&self) -> Vec<(u64, Verdict)> {
         loop {
             let batch = std::mem::take(&mut *self.inbox.lock());
@@ -52,7 +52,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_waiting_owner_gets_what_another_thread_pushes() {
-        let inbox = Arc::new(Verdicts::default());
+        let inbox = Arc::new(VerdictInbox::default());
         let pusher = inbox.clone();
         let thread = std::thread::spawn(move || {
             for ticket in 0..100 {

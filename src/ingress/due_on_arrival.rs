@@ -12,10 +12,10 @@ use tracing::debug;
 use super::{Receipt, dead_letter};
 use crate::domain::failure::{self, Decision, Failed, FailedPublish, Flow};
 use crate::domain::{Entry, Partition, Route, Target, Text, Verdict, retry};
-use crate::egress::{Batch, Lanes, Publication, Verdicts};
+use crate::egress::{Lanes, Publication, PublishBatch, VerdictInbox};
 use crate::lifecycle::{Shutdown, Stage, Tasks};
 use crate::store::{Bundle, DeadLetterQuota, Store, WriteOp};
-use crate::telemetry::{Bursts, RouteMetrics};
+use crate::telemetry::{BurstLog, RouteMetrics};
 
 /// A message that has not left its lane within this time is stored instead.
 const LANE_DEADLINE_US: i64 = 5_000_000;
@@ -29,10 +29,10 @@ struct DuePublisher {
     store: Store,
     lanes: Arc<dyn Lanes>,
     quota: Arc<DeadLetterQuota>,
-    verdicts: Arc<Verdicts>,
+    verdicts: Arc<VerdictInbox>,
     in_flight: Mutex<HashMap<u64, DueBatch>>,
     next: AtomicU64,
-    bursts: Arc<Bursts>,
+    bursts: Arc<BurstLog>,
     tasks: Tasks,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct DueMessage {
 
 /// Messages of one route that were submitted to one lane together.
 struct DueBatch {
-    batch: Arc<Batch>,
+    batch: Arc<PublishBatch>,
     route: Arc<Route>,
     metrics: Arc<RouteMetrics>,
     /// Partition and receipt of each message, until it has a verdict.
@@ -71,7 +71,7 @@ impl DueOnArrival {
     pub(super) fn start(
         store: &Store,
         lanes: &Arc<dyn Lanes>,
-        bursts: &Arc<Bursts>,
+        bursts: &Arc<BurstLog>,
         quota: &Arc<DeadLetterQuota>,
         tasks: &Tasks,
         shutdown: &Shutdown,
@@ -148,7 +148,7 @@ impl DuePublisher {
             open.push(Some((partition, receipt)));
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let batch = Arc::new(Batch {
+        let batch = Arc::new(PublishBatch {
             entries: Arc::new(entries),
             ids,
             expiries: 0,

@@ -36,7 +36,7 @@ use crate::domain::{
 use crate::egress::Lanes;
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{Bundle, DeadLetterQuota, Store, WriteOp};
-use crate::telemetry::{Bursts, Metrics, RouteMetrics, Watch};
+use crate::telemetry::{BurstLog, FollowRegistry, Metrics, RouteMetrics};
 
 /// Offsets that share a store partition. A batch then makes few bundles, and the load spreads over all
 /// partitions.
@@ -51,8 +51,8 @@ pub struct Intake {
     store: Store,
     lanes: Arc<dyn Lanes>,
     metrics: Arc<Metrics>,
-    watch: Arc<Watch>,
-    bursts: Arc<Bursts>,
+    watch: Arc<FollowRegistry>,
+    bursts: Arc<BurstLog>,
     due_on_arrival: DueOnArrival,
     quota: Arc<DeadLetterQuota>,
     gates: BTreeMap<RouteName, AdmissionGate>,
@@ -114,9 +114,9 @@ pub struct IntakeDependencies<'a> {
     /// Receives the counts.
     pub metrics: Arc<Metrics>,
     /// Told how followed messages end.
-    pub watch: Arc<Watch>,
+    pub watch: Arc<FollowRegistry>,
     /// Logs invalid messages.
-    pub bursts: Arc<Bursts>,
+    pub bursts: Arc<BurstLog>,
     /// The dead-letter quota of each route.
     pub quota: Arc<DeadLetterQuota>,
     /// The gate of each route's ingress.

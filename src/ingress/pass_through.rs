@@ -17,10 +17,10 @@ use super::{Receipt, dead_letter};
 use crate::domain::failure::{self, Decision, Failed, FailedPublish, Flow};
 use crate::domain::message::stamped;
 use crate::domain::{Entry, KafkaPosition, Partition, Route, Target, Text, UnixMs, Verdict, retry};
-use crate::egress::{Batch, Lanes, Publication, Verdicts};
+use crate::egress::{Lanes, Publication, PublishBatch, VerdictInbox};
 use crate::lifecycle::Shutdown;
 use crate::store::DeadLetterQuota;
-use crate::telemetry::{Bursts, RouteMetrics};
+use crate::telemetry::{BurstLog, RouteMetrics};
 
 /// Longest wait for a verdict before the source reports that it waits for its target.
 const VERDICT_WAIT: Duration = Duration::from_secs(2);
@@ -30,9 +30,9 @@ pub(super) struct PassThroughPublisher {
     lanes: Arc<dyn Lanes>,
     submitter: Submitter,
     metrics: Arc<RouteMetrics>,
-    bursts: Arc<Bursts>,
+    bursts: Arc<BurstLog>,
     quota: Arc<DeadLetterQuota>,
-    verdicts: Arc<Verdicts>,
+    verdicts: Arc<VerdictInbox>,
     wait: TargetWait,
     next: u64,
 }
@@ -43,7 +43,7 @@ pub(super) struct PassThroughDependencies {
     /// The way into the store for messages that leave the queue.
     pub(super) submitter: Submitter,
     pub(super) metrics: Arc<RouteMetrics>,
-    pub(super) bursts: Arc<Bursts>,
+    pub(super) bursts: Arc<BurstLog>,
     pub(super) quota: Arc<DeadLetterQuota>,
 }
 
@@ -226,7 +226,7 @@ impl PassThroughPublisher {
         let mut index = 0;
         for together in targets.chunk_by(|one, other| Arc::ptr_eq(one, other)) {
             let target = together[0].clone();
-            let batch = Arc::new(Batch {
+            let batch = Arc::new(PublishBatch {
                 entries: entries.clone(),
                 ids: Vec::new(),
                 expiries: 0,

@@ -1,8 +1,8 @@
-//! Whether the process is willing to take work, and if not, why not.
+//! Readiness: does the process take work, and if not, why not.
 //!
-//! Ready means: Redis is there, and every broker that a route uses has been reached once. A broker or
-//! target lost later shows as degraded while ready stays: one dead broker must not take all replicas
-//! out. Draining, or Redis away, closes it again.
+//! A process is ready once Redis is reached and every broker of a route has been reached once. A broker or target that
+//! is lost later shows as degraded and the process stays ready: one dead broker must not take all replicas out. The
+//! process is no longer ready when it drains, or while Redis is away.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,97 +11,97 @@ use parking_lot::RwLock;
 
 use crate::domain::{Clock, UnixMs};
 
-/// How one part of the service stands.
+/// State of one part of the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Never reached yet; holds back readiness. Why, in a sentence.
+pub enum ReadinessState {
+    /// Never reached yet, with the reason in a sentence. The process is not ready.
     Waiting(String),
-    /// All is well.
+    /// Works.
     Up,
-    /// Was reached before, is in trouble now. Why, in a sentence.
+    /// Reached before and in trouble now, with the reason in a sentence.
     Degraded(String),
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    parts: BTreeMap<String, Known>,
+struct PartTable {
+    parts: BTreeMap<String, PartReport>,
     draining: bool,
 }
 
 #[derive(Debug)]
-struct Known {
-    state: State,
+struct PartReport {
+    state: ReadinessState,
     essential: bool,
     since: UnixMs,
 }
 
-/// All parts. Cheap to clone.
+/// All parts of the process that report their state. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<RwLock<Inner>>);
+pub struct Readiness(Arc<RwLock<PartTable>>);
 
-/// One part's handle: only its owner reports on it.
+/// Handle of one part. The owner of the part reports its state through it.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct ReadinessPart {
     name: String,
     essential: bool,
     readiness: Readiness,
 }
 
 impl Readiness {
-    /// Announces a part, as waiting. An *essential* one (Redis) closes readiness whenever it is not up;
-    /// any other only until it was first up.
-    pub fn part(&self, name: impl Into<String>, essential: bool) -> Part {
-        let part = Part { name: name.into(), essential, readiness: self.clone() };
-        part.set(State::Waiting("not reached yet".to_owned()));
+    /// Announces a part, as waiting. An *essential* part (Redis) must be up for the process to be ready. Any other part
+    /// must have been up once.
+    pub fn part(&self, name: impl Into<String>, essential: bool) -> ReadinessPart {
+        let part = ReadinessPart { name: name.into(), essential, readiness: self.clone() };
+        part.set(ReadinessState::Waiting("not reached yet".to_owned()));
         part
     }
 
-    /// Closes it for good: the process drains.
+    /// Ends readiness for good: the process drains.
     pub fn drain(&self) {
         self.0.write().draining = true;
     }
 
-    /// Whether the process is willing to take work.
+    /// Reports whether the process takes work.
     pub fn is_ready(&self) -> bool {
         let inner = self.0.read();
         !inner.draining
-            && inner.parts.values().all(|Known { state, essential, .. }| match state {
-                State::Up => true,
-                State::Degraded(_) => !essential,
-                State::Waiting(_) => false,
+            && inner.parts.values().all(|PartReport { state, essential, .. }| match state {
+                ReadinessState::Up => true,
+                ReadinessState::Degraded(_) => !essential,
+                ReadinessState::Waiting(_) => false,
             })
     }
 
-    /// Whether it drains.
+    /// Reports whether the process drains.
     pub fn is_draining(&self) -> bool {
         self.0.read().draining
     }
 
-    /// Each part and how it stands.
-    pub fn parts(&self) -> Vec<(String, State)> {
+    /// The name and state of each part.
+    pub fn parts(&self) -> Vec<(String, ReadinessState)> {
         self.0.read().parts.iter().map(|(name, known)| (name.clone(), known.state.clone())).collect()
     }
 
-    /// Since when each part stands as it does, by this machine's clock.
+    /// The moment since which each part has its state, by the clock of this machine.
     pub fn since(&self) -> BTreeMap<String, UnixMs> {
         self.0.read().parts.iter().map(|(name, known)| (name.clone(), known.since)).collect()
     }
 
-    /// Announces a part that holds back nothing: it is up until somebody says otherwise.
-    pub fn side_part(&self, name: impl Into<String>) -> Part {
-        let part = Part { name: name.into(), essential: false, readiness: self.clone() };
+    /// Announces a part on which readiness does not wait. The part is up until its owner reports otherwise.
+    pub fn side_part(&self, name: impl Into<String>) -> ReadinessPart {
+        let part = ReadinessPart { name: name.into(), essential: false, readiness: self.clone() };
         part.up();
         part
     }
 }
 
-impl Part {
-    /// All is well. Returns whether it was not before.
+impl ReadinessPart {
+    /// Reports the part as up. Returns true if it was not up before.
     pub fn up(&self) -> bool {
-        self.set(State::Up)
+        self.set(ReadinessState::Up)
     }
 
-    /// It is in trouble: waiting if it was never up, else degraded. Returns whether that is news.
+    /// Reports the part as in trouble: as waiting if it was never up, else as degraded. Returns true if that is new.
     pub fn down(&self, why: impl Into<String>) -> bool {
         let was_waiting = self
             .readiness
@@ -109,28 +109,28 @@ impl Part {
             .read()
             .parts
             .get(&self.name)
-            .is_none_or(|k| matches!(k.state, State::Waiting(_)));
+            .is_none_or(|k| matches!(k.state, ReadinessState::Waiting(_)));
         let why = why.into();
-        self.set(if was_waiting { State::Waiting(why) } else { State::Degraded(why) })
+        self.set(if was_waiting { ReadinessState::Waiting(why) } else { ReadinessState::Degraded(why) })
     }
 
-    /// Whether it is up.
+    /// Reports whether the part is up.
     pub fn is_up(&self) -> bool {
-        self.readiness.0.read().parts.get(&self.name).is_some_and(|known| known.state == State::Up)
+        self.readiness.0.read().parts.get(&self.name).is_some_and(|known| known.state == ReadinessState::Up)
     }
 
-    /// Its name.
+    /// The name of the part.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    fn set(&self, state: State) -> bool {
+    fn set(&self, state: ReadinessState) -> bool {
         let kind = std::mem::discriminant(&state);
         let mut inner = self.readiness.0.write();
         let old = inner.parts.get(&self.name);
         let same = old.filter(|old| std::mem::discriminant(&old.state) == kind).map(|old| old.since);
         let since = same.unwrap_or_else(|| Clock::start().wall());
-        inner.parts.insert(self.name.clone(), Known { state, essential: self.essential, since });
+        inner.parts.insert(self.name.clone(), PartReport { state, essential: self.essential, since });
         same.is_none()
     }
 }
@@ -142,7 +142,8 @@ mod tests {
     #[test]
     fn a_broker_lost_later_degrades_but_redis_lost_closes() {
         let readiness = Readiness::default();
-        let (redis, kafka) = (readiness.part("redis", true), readiness.part("kafka:main", false));
+        let redis = readiness.part("redis", true);
+        let kafka = readiness.part("kafka:main", false);
         assert!(!readiness.is_ready());
         redis.up();
         kafka.up();

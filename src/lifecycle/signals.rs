@@ -2,20 +2,20 @@
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The two signals that end the process.
+/// Listener for SIGTERM and SIGINT, the two signals that end the process.
 #[derive(Debug)]
-pub struct Signals {
+pub struct ShutdownSignals {
     term: Signal,
     interrupt: Signal,
 }
 
-impl Signals {
-    /// Starts listening; from here on the signals no longer kill by themselves.
+impl ShutdownSignals {
+    /// Starts to listen. From now on the signals no longer kill the process by themselves.
     pub fn listen() -> std::io::Result<Self> {
         Ok(Self { term: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    /// Waits for the next one and returns the exit code it stands for (143, 130).
+    /// Waits for the next signal. Returns its exit code: 143 for SIGTERM, 130 for SIGINT.
     pub async fn next(&mut self) -> u8 {
         tokio::select! {
             _ = self.term.recv() => 143,

@@ -1,7 +1,7 @@
-//! Named tasks and threads, and the two moments of an end: *drain* (finish what is begun, take nothing
-//! new) and *force* (stop now; what is unfinished is in the store).
+//! Named tasks and threads, and the two steps of a shutdown: *drain* (finish what is begun, take nothing new) and
+//! *force* (stop now; messages that are unfinished are in the store).
 //!
-//! A task that panics ends the process in order: the rest drains, the exit code is 1.
+//! A task that panics ends the process in order: all other tasks drain, and the exit code is 1.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
 
-/// The two moments of an end, handed to every task. Cheap to clone.
+/// The two steps of a shutdown. Every task gets a clone, which is cheap.
 #[derive(Clone, Debug, Default)]
 pub struct Shutdown {
     drain: CancellationToken,
@@ -21,23 +21,23 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Asks all to finish what they have begun and to take nothing new.
+    /// Asks all tasks to finish what they have begun and to take nothing new.
     pub fn begin(&self) {
         self.drain.cancel();
     }
 
-    /// Asks all to stop now.
+    /// Asks all tasks to stop now.
     pub fn force(&self) {
         self.drain.cancel();
         self.force.cancel();
     }
 
-    /// Whether draining has begun.
+    /// Reports whether draining has begun.
     pub fn is_draining(&self) -> bool {
         self.drain.is_cancelled()
     }
 
-    /// Whether time has run out.
+    /// Reports whether the tasks must stop now.
     pub fn is_forced(&self) -> bool {
         self.force.is_cancelled()
     }
@@ -47,23 +47,23 @@ impl Shutdown {
         self.drain.cancelled().await;
     }
 
-    /// Resolves when time has run out.
+    /// Resolves when the tasks must stop now.
     pub async fn forced(&self) {
         self.force.cancelled().await;
     }
 
-    /// A stage of this end: it drains only when told to by its own `begin`, and can be forced alone; forcing
-    /// the whole forces each stage. Ingress drains first, then timers, then egress.
+    /// The shutdown of one stage. The stage drains when its own `begin` is called, and can be forced alone. Forcing
+    /// `self` forces each of its stages. Ingress drains first, then timers, then egress.
     #[must_use]
     pub fn stage(&self) -> Self {
         Self { drain: CancellationToken::new(), force: self.force.child_token() }
     }
 }
 
-/// A stage of the end. Stages drain one after the other, in this order.
+/// A stage of the shutdown. Stages drain one after the other, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// Reading, storing what was read, and this replica's place in the cluster.
+    /// Consumers, writes of what they read, and this replica's membership of the cluster.
     Ingress,
     /// Timers, and publishes of messages that were due on arrival.
     Publishing,
@@ -73,10 +73,10 @@ pub enum Stage {
     Admin,
 }
 
-/// All tasks and threads of the process, by stage and name. The only place that spawns.
+/// All tasks and threads of the process, by stage and name. No other code spawns.
 ///
-/// A clone that is bound to a stage ([`Tasks::of`]) spawns for that stage and waits for that stage alone. Without a
-/// stage it spawns tasks that outlive all stages, as the store's do, and waits for all tasks there are.
+/// A clone that is bound to a stage ([`Tasks::of`]) spawns for that stage and waits for that stage alone. A clone
+/// without a stage spawns tasks that outlive all stages, as those of the store do, and waits for all tasks.
 #[derive(Clone, Debug, Default)]
 pub struct Tasks {
     stage: Option<Stage>,
@@ -85,16 +85,16 @@ pub struct Tasks {
     panicked: CancellationToken,
 }
 
-/// A task's stage and name; several tasks may share both.
+/// Stage and name of a task. Several tasks may share both.
 type TaskKey = (Option<Stage>, String);
 
-/// A task that runs; counts as ended when dropped.
-struct Running {
+/// Entry of a task that runs. The task counts as ended when its entry is dropped.
+struct RunningTask {
     tasks: Tasks,
     key: TaskKey,
 }
 
-impl Drop for Running {
+impl Drop for RunningTask {
     fn drop(&mut self) {
         let mut running = self.tasks.running.lock();
         if let Some(count) = running.get_mut(&self.key) {
@@ -119,10 +119,10 @@ impl Tasks {
         Self { stage: Some(stage), ..self.clone() }
     }
 
-    fn enter(&self, name: &str) -> Running {
+    fn enter(&self, name: &str) -> RunningTask {
         let key = (self.stage, name.to_owned());
         *self.running.lock().entry(key.clone()).or_default() += 1;
-        Running { tasks: self.clone(), key }
+        RunningTask { tasks: self.clone(), key }
     }
 
     /// Runs a future as a task of this name.
@@ -135,8 +135,8 @@ impl Tasks {
         }));
     }
 
-    /// Runs a closure on a thread of this name. Where this is called in a runtime, the thread may spawn
-    /// tasks of that runtime.
+    /// Runs a closure on a thread of this name. If the caller is in a runtime, the thread may spawn tasks of that
+    /// runtime.
     pub fn thread(&self, name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
         let running = self.enter(name);
         let runtime = tokio::runtime::Handle::try_current().ok();
@@ -153,13 +153,13 @@ impl Tasks {
         self.panicked.cancelled().await;
     }
 
-    /// Whether any task has panicked.
+    /// Reports whether any task has panicked.
     pub fn has_panicked(&self) -> bool {
         self.panicked.is_cancelled()
     }
 
-    /// Waits until every task of this stage has ended, or without a stage every task; no longer than `at_most`. `Err`
-    /// names the tasks that still run.
+    /// Waits until every task of this stage has ended; without a stage, until every task has ended. Waits no longer
+    /// than `at_most`. `Err` names the tasks that still run.
     pub async fn ended(&self, at_most: Duration) -> Result<(), Vec<String>> {
         let all_ended = async {
             loop {
@@ -178,7 +178,7 @@ impl Tasks {
         }
     }
 
-    /// Names of the tasks of this stage that run.
+    /// The names of the tasks of this stage that still run.
     fn late(&self) -> Vec<String> {
         let running = self.running.lock();
         let own = running.keys().filter(|(stage, _)| self.stage.is_none() || *stage == self.stage);
@@ -192,10 +192,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn laggards_are_named_and_a_stage_waits_for_its_own_begin() {
-        let (tasks, shutdown) = (Tasks::default(), Shutdown::default());
+        let tasks = Tasks::default();
+        let shutdown = Shutdown::default();
         let stage = shutdown.stage();
-        let (first, second) = (shutdown.clone(), stage.clone());
-        let (ingress, publishing) = (tasks.of(Stage::Ingress), tasks.of(Stage::Publishing));
+        let first = shutdown.clone();
+        let second = stage.clone();
+        let ingress = tasks.of(Stage::Ingress);
+        let publishing = tasks.of(Stage::Publishing);
         ingress.spawn("ingress:a", async move { first.draining().await });
         publishing.spawn("timer:0", async move { second.draining().await });
         shutdown.begin();
@@ -208,7 +211,8 @@ mod tests {
     #[test]
     fn a_stage_is_forced_alone_or_with_the_whole() {
         let whole = Shutdown::default();
-        let (first, second) = (whole.stage(), whole.stage());
+        let first = whole.stage();
+        let second = whole.stage();
         first.force();
         assert_eq!([&whole, &first, &second].map(Shutdown::is_forced), [false, true, false]);
         whole.force();

@@ -1,22 +1,22 @@
-//! Common ticks: what recurs wakes up together with what else does. An idle process sleeps in between; a wake-up by
-//! itself costs more than most of what it is for.
+//! Common ticks: periodic work of the whole process wakes up together, and an idle process sleeps in between. A wake-up
+//! costs more than most of the work behind it.
 
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+static TICK_ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// Waits for the next tick of this period. The ticks of a period are the same for all who wait for them, and are among
-/// those of its parts. Cancel-safe.
+/// Waits for the next tick of this period. All callers with one period share its ticks, and each of them is also a tick
+/// of every period that divides it. Cancel-safe.
 pub async fn tick(period: Duration) {
     tokio::time::sleep(until_tick(period)).await;
 }
 
-/// How long until then: all of the period at most. It is not zero, nor may the period be.
+/// The time until the next tick of this period: above zero, at most the period. The period must not be zero.
 pub fn until_tick(period: Duration) -> Duration {
-    let since = Instant::now().saturating_duration_since(*START);
+    let since = Instant::now().saturating_duration_since(*TICK_ORIGIN);
     period.saturating_sub(Duration::from_nanos((since.as_nanos() % period.as_nanos()) as u64))
 }
 

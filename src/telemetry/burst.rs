@@ -1,9 +1,9 @@
-//! One log line per burst, not per message.
+//! One log line per burst of events, not per message.
 //!
-//! Of each (what, route, reason) the first is logged at once, with its error; what follows is counted,
-//! and the count logged when ten seconds have passed, as long as there is something to count. After ten
-//! quiet seconds the next one is a first again. The keys come from code and configuration, never from
-//! messages, so there are few.
+//! Events are grouped by message text, route and reason. The first event of a group is logged at once, with its error.
+//! Later ones are counted, and the count is logged every ten seconds while it is above zero. After ten seconds without
+//! an event the next one is a first again. Keys come from code and configuration, never from messages, so there are
+//! few.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -15,48 +15,48 @@ use tracing::warn;
 
 use crate::domain::{Clock, RouteName};
 
-/// Time between two lines of one kind, microseconds.
+/// Time between two lines of one key, microseconds.
 const WINDOW_US: i64 = 10_000_000;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Kind {
+struct BurstKey {
     what: &'static str,
     route: RouteName,
     reason: &'static str,
 }
 
 #[derive(Debug)]
-struct Window {
+struct BurstWindow {
     ends_us: i64,
     counted: u64,
 }
 
-/// The windows that are open. Pure: moments are arguments.
+/// Windows of the bursts that go on. Pure: moments are arguments.
 #[derive(Debug, Default)]
-struct Windows(BTreeMap<Kind, Window>);
+struct BurstWindows(BTreeMap<BurstKey, BurstWindow>);
 
-impl Windows {
-    /// Counts one; whether it is the first of a burst.
-    fn hit(&mut self, kind: Kind, now_us: i64) -> bool {
-        if let Some(window) = self.0.get_mut(&kind) {
+impl BurstWindows {
+    /// Counts one event. Returns true for the first of a burst.
+    fn hit(&mut self, key: BurstKey, now_us: i64) -> bool {
+        if let Some(window) = self.0.get_mut(&key) {
             window.counted += 1;
             return false;
         }
-        self.0.insert(kind, Window { ends_us: now_us + WINDOW_US, counted: 0 });
+        self.0.insert(key, BurstWindow { ends_us: now_us + WINDOW_US, counted: 0 });
         true
     }
 
-    /// What was counted in the windows that have ended; those with nothing counted close.
-    fn ended(&mut self, now_us: i64) -> Vec<(Kind, u64)> {
+    /// The counts of windows that have ended, each of which begins anew. A window without a count is closed.
+    fn ended(&mut self, now_us: i64) -> Vec<(BurstKey, u64)> {
         let mut counts = Vec::new();
-        self.0.retain(|kind, window| {
+        self.0.retain(|key, window| {
             if window.ends_us > now_us {
                 return true;
             }
             if window.counted == 0 {
                 return false;
             }
-            counts.push((kind.clone(), std::mem::take(&mut window.counted)));
+            counts.push((key.clone(), std::mem::take(&mut window.counted)));
             window.ends_us = now_us + WINDOW_US;
             true
         });
@@ -68,32 +68,31 @@ impl Windows {
     }
 }
 
-/// Logs what may come by the thousand.
+/// Log of events that may come by the thousand.
 #[derive(Debug)]
-pub struct Bursts {
+pub struct BurstLog {
     clock: Clock,
-    windows: Mutex<Windows>,
+    windows: Mutex<BurstWindows>,
     opened: Notify,
 }
 
-impl Bursts {
-    /// Nothing noted yet.
+impl BurstLog {
+    /// A log without events.
     pub fn new(clock: Clock) -> Self {
         Self { clock, windows: Mutex::default(), opened: Notify::new() }
     }
 
-    /// Notes one. `what` is the log message (lower case, no final stop), `reason` a label of the
-    /// contract, `error` what exactly happened to this one: shown for the first of a burst only, and
-    /// not formatted for the others.
+    /// Notes one event. `what` is the log message (lower case, no final stop) and `reason` a label of the contract.
+    /// `error` is the cause of this event; only that of the first in a burst is formatted and shown.
     pub fn note(&self, what: &'static str, route: &RouteName, reason: &'static str, error: impl Display) {
-        let kind = Kind { what, route: route.clone(), reason };
-        if self.windows.lock().hit(kind, self.clock.mono_us()) {
+        let key = BurstKey { what, route: route.clone(), reason };
+        if self.windows.lock().hit(key, self.clock.mono_us()) {
             warn!(%route, reason, %error, "{what}");
             self.opened.notify_one();
         }
     }
 
-    /// Notes one message of which only its id is to be said. Counted like [`Self::note`].
+    /// Notes one event about a message, of which only the id is shown. Counted like [`Self::note`].
     pub fn note_message(
         &self,
         what: &'static str,
@@ -101,15 +100,15 @@ impl Bursts {
         reason: &'static str,
         id: impl Display,
     ) {
-        let kind = Kind { what, route: route.clone(), reason };
-        if self.windows.lock().hit(kind, self.clock.mono_us()) {
+        let key = BurstKey { what, route: route.clone(), reason };
+        if self.windows.lock().hit(key, self.clock.mono_us()) {
             warn!(%route, reason, %id, "{what}");
             self.opened.notify_one();
         }
     }
 
-    /// Logs the counts as their windows end. Once `end` resolves (the process drains), those of all
-    /// windows at once; then returns.
+    /// Logs the counts as their windows end. Once `end` resolves (the process drains), logs the counts of all windows
+    /// and returns.
     pub async fn run(&self, end: impl Future<Output = ()>) {
         let mut end = std::pin::pin!(end);
         loop {
@@ -128,8 +127,8 @@ impl Bursts {
 
     fn log_counts(&self, now_us: i64) {
         let counts = self.windows.lock().ended(now_us);
-        for (Kind { what, route, reason }, count) in counts {
-            warn!(%route, reason, count, "{what}, and more of the same");
+        for (BurstKey { what, route, reason }, count) in counts {
+            warn!(%route, reason, count, "{what}, repeated");
         }
     }
 }
@@ -139,35 +138,35 @@ mod tests {
     use super::super::logging::testing::capture;
     use super::*;
 
-    fn kind(reason: &'static str) -> Kind {
-        Kind { what: "refused", route: RouteName::new("orders").expect("a name"), reason }
+    fn key(reason: &'static str) -> BurstKey {
+        BurstKey { what: "refused", route: RouteName::new("orders").expect("a name"), reason }
     }
 
     #[test]
     fn the_first_is_told_at_once_and_the_rest_counted_each_ten_seconds() {
-        let mut windows = Windows::default();
-        assert!(windows.hit(kind("bad_delay"), 0));
+        let mut windows = BurstWindows::default();
+        assert!(windows.hit(key("bad_delay"), 0));
         for at in 1..1000 {
-            assert!(!windows.hit(kind("bad_delay"), at));
+            assert!(!windows.hit(key("bad_delay"), at));
         }
         assert_eq!(windows.next_end_us(), Some(WINDOW_US));
         assert_eq!(windows.ended(WINDOW_US - 1), []);
-        assert_eq!(windows.ended(WINDOW_US), [(kind("bad_delay"), 999)]);
+        assert_eq!(windows.ended(WINDOW_US), [(key("bad_delay"), 999)]);
         // The burst goes on: no second "first" line, one more count.
-        assert!(!windows.hit(kind("bad_delay"), WINDOW_US + 1));
-        assert_eq!(windows.ended(2 * WINDOW_US), [(kind("bad_delay"), 1)]);
+        assert!(!windows.hit(key("bad_delay"), WINDOW_US + 1));
+        assert_eq!(windows.ended(2 * WINDOW_US), [(key("bad_delay"), 1)]);
         // Quiet for a window: closed without a line, and the next one is a first again.
         assert_eq!(windows.ended(3 * WINDOW_US), []);
         assert_eq!(windows.next_end_us(), None);
-        assert!(windows.hit(kind("bad_delay"), 3 * WINDOW_US + 1));
+        assert!(windows.hit(key("bad_delay"), 3 * WINDOW_US + 1));
     }
 
     #[test]
     fn each_reason_and_route_has_its_own_burst() {
-        let mut windows = Windows::default();
-        let other = Kind { route: RouteName::new("mail").expect("a name"), ..kind("bad_delay") };
-        assert!(windows.hit(kind("bad_delay"), 0));
-        assert!(windows.hit(kind("too_far"), 5));
+        let mut windows = BurstWindows::default();
+        let other = BurstKey { route: RouteName::new("mail").expect("a name"), ..key("bad_delay") };
+        assert!(windows.hit(key("bad_delay"), 0));
+        assert!(windows.hit(key("too_far"), 5));
         assert!(windows.hit(other.clone(), 6));
         assert!(!windows.hit(other.clone(), 7));
         assert_eq!(windows.ended(2 * WINDOW_US), [(other, 1)]);
@@ -176,7 +175,7 @@ mod tests {
     #[tokio::test]
     async fn one_line_at_once_and_the_count_at_the_latest_on_drain() {
         let (lines, _guard) = capture();
-        let bursts = Bursts::new(Clock::start());
+        let bursts = BurstLog::new(Clock::start());
         let route = RouteName::new("orders").expect("a name");
         for n in 0..1000 {
             bursts.note("message refused", &route, "bad_delay", format!("error {n}"));

@@ -1,17 +1,17 @@
-//! The logging part of the configuration, checked.
+//! Configuration of logging, checked.
 
-/// How logs are written, to stderr.
+/// Format and filter of logs, which go to stderr.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The form of a line.
-    pub format: Format,
+    pub format: LogFormat,
     /// A tracing filter (`POSTDATE_LOG`); `None` is `info` with the client libraries kept quiet.
     pub filter: Option<String>,
 }
 
 /// The form of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum LogFormat {
     /// Text on a terminal, else JSON.
     Auto,
     /// For people.

@@ -1,8 +1,9 @@
-//! Following one message, by (route, id), from the moment it is sent to its end, whichever replica sees that.
+//! Follows single messages, by route and id, from their sending to their end, whichever replica sees that end.
 //!
-//! For `send --wait` and nothing else: a handful of followers at most. Whoever ends messages reports each end; while
-//! nobody follows, that costs one relaxed load. Replicas tell each other with their heartbeats what they follow, what
-//! they look out for on behalf of the others, and how it ended ([`FollowNews`]).
+//! `send --wait` is the only user, so there are few followers. Code that ends a message reports the end to the
+//! [`FollowRegistry`]; while no message is followed, a report costs one relaxed load. Replicas exchange [`FollowNews`]
+//! with their heartbeats: the messages that they follow, those that they watch for other replicas, and the ends they
+//! saw.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,33 +17,33 @@ use crate::domain::{RouteName, UnixMs};
 
 /// Most messages that callers of one replica follow at once, over all routes.
 pub const MAX_FOLLOWERS: usize = 64;
-/// Most messages that a replica looks out for on behalf of the others.
+/// Most messages that a replica watches for other replicas.
 const MAX_REMOTE: usize = 1024;
 
-/// How a followed message ended.
+/// End of a followed message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Outcome {
-    /// Its target confirmed it.
+pub enum MessageEnd {
+    /// The target confirmed it.
     Published {
-        /// When the confirm came.
+        /// Moment of the confirm.
         #[serde(with = "unix_ms")]
         published_at: UnixMs,
-        /// When it was due.
+        /// Due time.
         #[serde(with = "unix_ms")]
         due: UnixMs,
-        /// Confirm minus due time, ms, finer than the two above.
+        /// Confirm minus due time, ms, with fractions.
         lateness_ms: f64,
-        /// Which hand-out it was; the first is 1.
+        /// Number of the attempt, from 1.
         attempt: u32,
     },
-    /// It was kept as a dead letter, or dropped by policy.
+    /// The message became a dead letter, or was dropped by policy.
     Dead {
-        /// The contract's reason.
+        /// The label of the reason.
         reason: String,
     },
 }
 
-/// A moment as a number of milliseconds.
+/// Writes a moment as a number of milliseconds.
 mod unix_ms {
     use serde::{Deserialize, Deserializer, Serializer};
 
@@ -59,111 +60,110 @@ mod unix_ms {
     }
 }
 
-/// A followed message.
+/// Name of a followed message.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Followed {
-    /// Its route.
+pub struct FollowedMessage {
+    /// The route of the message.
     pub route: String,
-    /// Its id within the route.
+    /// The id of the message within its route.
     pub id: String,
 }
 
-impl Followed {
+impl FollowedMessage {
     fn new(route: &RouteName, id: &str) -> Self {
         Self { route: route.to_string(), id: id.to_owned() }
     }
 }
 
-/// What a replica tells the others of followed messages with each heartbeat.
+/// News of followed messages, which a replica publishes with each heartbeat. Its form is part of the heartbeat.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FollowNews {
-    /// Messages that its own callers follow.
-    pub follows: Vec<Followed>,
-    /// Messages that the others follow and that it looks out for.
-    pub watches: Vec<Followed>,
-    /// The ends that it saw of what the others follow, as long as they do.
-    pub ended: Vec<(Followed, Outcome)>,
+    /// Messages that callers of this replica follow.
+    pub follows: Vec<FollowedMessage>,
+    /// Messages that other replicas follow and that this one watches for them.
+    pub watches: Vec<FollowedMessage>,
+    /// Ends that this replica saw of messages that other replicas still follow.
+    pub ended: Vec<(FollowedMessage, MessageEnd)>,
 }
 
 impl FollowNews {
-    /// Whether there is nothing to tell.
+    /// Reports whether there is nothing to publish.
     pub fn is_empty(&self) -> bool {
         self.follows.is_empty() && self.watches.is_empty() && self.ended.is_empty()
     }
 }
 
-/// Who follows what.
+/// Registry of followed messages: follows one message to its end for `send --wait`.
 #[derive(Debug, Default)]
-pub struct Watch {
-    /// Messages that are followed here or by another replica.
+pub struct FollowRegistry {
+    /// Messages that are followed here or by another replica. Read before the table is locked.
     count: AtomicUsize,
-    table: Mutex<Table>,
-    /// Told whenever the other replicas were heard.
+    table: Mutex<FollowTable>,
+    /// Notified whenever news of the other replicas came.
     heard: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct FollowTable {
     last_ticket: u64,
-    followers: HashMap<Followed, Vec<(u64, oneshot::Sender<Outcome>)>>,
-    /// Followers that were not dropped yet.
-    places: usize,
-    /// What the other replicas follow, and how it ended if it did.
-    remote: HashMap<Followed, Option<Outcome>>,
-    /// What each of the other replicas looks out for.
-    watched_by_others: Vec<HashSet<Followed>>,
+    followers: HashMap<FollowedMessage, Vec<(u64, oneshot::Sender<MessageEnd>)>>,
+    /// Followers here that were not dropped yet.
+    follower_count: usize,
+    /// Messages that other replicas follow, each with its end if this replica saw it.
+    remote: HashMap<FollowedMessage, Option<MessageEnd>>,
+    /// Messages that each of the other replicas watches.
+    watched_by_others: Vec<HashSet<FollowedMessage>>,
 }
 
-/// Follows one message. Dropped, it no longer does.
+/// Follower of one message, until it is dropped.
 #[derive(Debug)]
-pub struct Follower {
-    watch: Arc<Watch>,
-    key: Followed,
+pub struct MessageFollower {
+    registry: Arc<FollowRegistry>,
+    key: FollowedMessage,
     ticket: u64,
-    receiver: oneshot::Receiver<Outcome>,
+    receiver: oneshot::Receiver<MessageEnd>,
 }
 
-impl Watch {
-    /// Follows a message, which must not be sent before this returns. `None` if [`MAX_FOLLOWERS`] are
-    /// there already.
-    pub fn follow(self: &Arc<Self>, route: &RouteName, id: &str) -> Option<Follower> {
+impl FollowRegistry {
+    /// Follows a message, which must not be sent before this returns. `None` if there are [`MAX_FOLLOWERS`] already.
+    pub fn follow(self: &Arc<Self>, route: &RouteName, id: &str) -> Option<MessageFollower> {
         let mut table = self.table.lock();
-        if table.places >= MAX_FOLLOWERS {
+        if table.follower_count >= MAX_FOLLOWERS {
             return None;
         }
-        table.places += 1;
+        table.follower_count += 1;
         table.last_ticket += 1;
         let ticket = table.last_ticket;
         let (sender, receiver) = oneshot::channel();
-        let key = Followed::new(route, id);
+        let key = FollowedMessage::new(route, id);
         table.followers.entry(key.clone()).or_default().push((ticket, sender));
         self.recount(&table);
-        Some(Follower { watch: Arc::clone(self), key, ticket, receiver })
+        Some(MessageFollower { registry: Arc::clone(self), key, ticket, receiver })
     }
 
-    /// Reports the end of a message. The outcome is only made if somebody follows this very message.
-    pub fn report(&self, route: &RouteName, id: &str, outcome: impl FnOnce() -> Outcome) {
+    /// Reports the end of a message. Calls `end` only if somebody follows this very message.
+    pub fn report(&self, route: &RouteName, id: &str, end: impl FnOnce() -> MessageEnd) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let key = Followed::new(route, id);
+        let key = FollowedMessage::new(route, id);
         let mut table = self.table.lock();
         if !table.followers.contains_key(&key) && !table.remote.contains_key(&key) {
             return;
         }
-        let outcome = outcome();
-        if let Some(end) = table.remote.get_mut(&key) {
-            end.get_or_insert_with(|| outcome.clone());
+        let end = end();
+        if let Some(known) = table.remote.get_mut(&key) {
+            known.get_or_insert_with(|| end.clone());
         }
-        table.tell(&key, &outcome);
+        table.tell(&key, &end);
         self.recount(&table);
     }
 
-    /// What the other replicas are to know.
+    /// The news that this replica has for the others.
     pub fn news(&self) -> FollowNews {
         let table = self.table.lock();
-        let ended = |(key, end): (&Followed, &Option<Outcome>)| Some((key.clone(), end.clone()?));
+        let ended = |(key, end): (&FollowedMessage, &Option<MessageEnd>)| Some((key.clone(), end.clone()?));
         FollowNews {
             follows: table.followers.keys().cloned().collect(),
             watches: table.remote.keys().cloned().collect(),
@@ -171,7 +171,7 @@ impl Watch {
         }
     }
 
-    /// Takes what all other replicas that live told last.
+    /// Takes the latest news of all other live replicas.
     pub fn hear<'a>(&self, others: impl Iterator<Item = &'a FollowNews>) {
         let mut table = self.table.lock();
         let mut remote = HashMap::new();
@@ -181,8 +181,8 @@ impl Watch {
                 let end = table.remote.get(key).cloned().flatten();
                 remote.insert(key.clone(), end);
             }
-            for (key, outcome) in &news.ended {
-                table.tell(key, outcome);
+            for (key, end) in &news.ended {
+                table.tell(key, end);
             }
             watched.push(news.watches.iter().cloned().collect());
         }
@@ -193,57 +193,57 @@ impl Watch {
         self.heard.notify_waiters();
     }
 
-    fn recount(&self, table: &Table) {
+    fn recount(&self, table: &FollowTable) {
         self.count.store(table.followers.len() + table.remote.len(), Ordering::Relaxed);
     }
 }
 
-impl Table {
-    /// Tells the followers here of a message's end.
-    fn tell(&mut self, key: &Followed, outcome: &Outcome) {
+impl FollowTable {
+    /// Sends the end of a message to its followers here.
+    fn tell(&mut self, key: &FollowedMessage, end: &MessageEnd) {
         for (_, sender) in self.followers.remove(key).into_iter().flatten() {
-            // Refused when its follower is being dropped: nobody is left to be told.
-            drop(sender.send(outcome.clone()));
+            // An error means that the follower is being dropped.
+            drop(sender.send(end.clone()));
         }
     }
 }
 
-impl Follower {
-    /// Waits until every other replica looks out for the message too: whichever publishes it then tells. At once
-    /// where there is no other. Cancel-safe.
+impl MessageFollower {
+    /// Waits until every other replica watches the message too, so that whichever publishes it reports its end. Returns
+    /// at once if there is no other replica. Cancel-safe.
     pub async fn watched_everywhere(&self) {
         loop {
-            let mut heard = std::pin::pin!(self.watch.heard.notified());
+            let mut heard = std::pin::pin!(self.registry.heard.notified());
             heard.as_mut().enable();
-            if self.watch.table.lock().watched_by_others.iter().all(|watched| watched.contains(&self.key)) {
+            if self.registry.table.lock().watched_by_others.iter().all(|watched| watched.contains(&self.key))
+            {
                 return;
             }
             heard.await;
         }
     }
 
-    /// Waits for the message's end. Cancel-safe; to be called until it has answered, once.
-    pub async fn outcome(&mut self) -> Outcome {
+    /// Waits for the end of the message. Cancel-safe until it has returned; a second call never returns.
+    pub async fn end(&mut self) -> MessageEnd {
         match (&mut self.receiver).await {
-            Ok(outcome) => outcome,
-            // The sender lives in the watch that this holds, until it has sent: only a second call
-            // finds it gone.
+            Ok(end) => end,
+            // The registry keeps the sender until it has sent, so only a second call finds it gone.
             Err(_) => std::future::pending().await,
         }
     }
 }
 
-impl Drop for Follower {
+impl Drop for MessageFollower {
     fn drop(&mut self) {
-        let mut table = self.watch.table.lock();
+        let mut table = self.registry.table.lock();
         if let Some(same) = table.followers.get_mut(&self.key) {
             same.retain(|(ticket, _)| *ticket != self.ticket);
             if same.is_empty() {
                 table.followers.remove(&self.key);
             }
         }
-        table.places -= 1;
-        self.watch.recount(&table);
+        table.follower_count -= 1;
+        self.registry.recount(&table);
     }
 }
 
@@ -251,8 +251,8 @@ impl Drop for Follower {
 mod tests {
     use super::*;
 
-    fn dead() -> Outcome {
-        Outcome::Dead { reason: "attempts".to_owned() }
+    fn dead() -> MessageEnd {
+        MessageEnd::Dead { reason: "attempts".to_owned() }
     }
 
     fn route(name: &str) -> RouteName {
@@ -261,50 +261,50 @@ mod tests {
 
     #[tokio::test]
     async fn all_followers_of_a_message_hear_of_its_end_and_no_other() {
-        let watch = Arc::new(Watch::default());
-        let mut one = watch.follow(&route("a"), "1").expect("room");
-        let mut two = watch.follow(&route("a"), "1").expect("room");
-        let mut other = watch.follow(&route("b"), "1").expect("room");
-        watch.report(&route("a"), "2", || panic!("nobody follows it"));
-        watch.report(&route("a"), "1", dead);
-        assert_eq!((one.outcome().await, two.outcome().await), (dead(), dead()));
+        let registry = Arc::new(FollowRegistry::default());
+        let mut one = registry.follow(&route("a"), "1").expect("room");
+        let mut two = registry.follow(&route("a"), "1").expect("room");
+        let mut other = registry.follow(&route("b"), "1").expect("room");
+        registry.report(&route("a"), "2", || panic!("nobody follows it"));
+        registry.report(&route("a"), "1", dead);
+        assert_eq!((one.end().await, two.end().await), (dead(), dead()));
         assert!(other.receiver.try_recv().is_err());
         let published =
-            Outcome::Published { published_at: UnixMs(7), due: UnixMs(5), lateness_ms: 2.25, attempt: 1 };
-        watch.report(&route("b"), "1", || published.clone());
-        assert_eq!(other.outcome().await, published);
+            MessageEnd::Published { published_at: UnixMs(7), due: UnixMs(5), lateness_ms: 2.25, attempt: 1 };
+        registry.report(&route("b"), "1", || published.clone());
+        assert_eq!(other.end().await, published);
     }
 
     #[test]
     fn a_dropped_follower_leaves_nothing_behind() {
-        let watch = Arc::new(Watch::default());
-        let one = watch.follow(&route("a"), "1");
-        let two = watch.follow(&route("a"), "1");
+        let registry = Arc::new(FollowRegistry::default());
+        let one = registry.follow(&route("a"), "1");
+        let two = registry.follow(&route("a"), "1");
         drop(one);
-        assert_eq!(watch.table.lock().followers.len(), 1);
+        assert_eq!(registry.table.lock().followers.len(), 1);
         drop(two);
-        assert_eq!(watch.table.lock().followers.len(), 0);
-        assert_eq!(watch.count.load(Ordering::Relaxed), 0);
-        watch.report(&route("a"), "1", || panic!("nobody follows"));
+        assert_eq!(registry.table.lock().followers.len(), 0);
+        assert_eq!(registry.count.load(Ordering::Relaxed), 0);
+        registry.report(&route("a"), "1", || panic!("nobody follows"));
     }
 
     #[test]
     fn followers_are_bounded_and_a_place_is_free_again() {
-        let watch = Arc::new(Watch::default());
+        let registry = Arc::new(FollowRegistry::default());
         let mut all: Vec<_> =
-            (0..MAX_FOLLOWERS).map(|i| watch.follow(&route("a"), &i.to_string()).expect("room")).collect();
-        assert!(watch.follow(&route("a"), "one more").is_none());
-        watch.report(&route("a"), "0", dead);
+            (0..MAX_FOLLOWERS).map(|i| registry.follow(&route("a"), &i.to_string()).expect("room")).collect();
+        assert!(registry.follow(&route("a"), "one more").is_none());
+        registry.report(&route("a"), "0", dead);
         assert!(
-            watch.follow(&route("a"), "one more").is_none(),
+            registry.follow(&route("a"), "one more").is_none(),
             "an end not yet taken still holds its place"
         );
         all.swap_remove(0);
-        assert!(watch.follow(&route("a"), "one more").is_some());
+        assert!(registry.follow(&route("a"), "one more").is_some());
     }
 
     /// One heartbeat of each, in order.
-    fn beat(replicas: &[&Arc<Watch>]) {
+    fn beat(replicas: &[&Arc<FollowRegistry>]) {
         for (at, one) in replicas.iter().enumerate() {
             let news: Vec<_> = replicas
                 .iter()
@@ -318,7 +318,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_replica_that_publishes_tells_the_one_that_follows() {
-        let [asks, publishes, idle] = [(); 3].map(|()| Arc::new(Watch::default()));
+        let [asks, publishes, idle] = [(); 3].map(|()| Arc::new(FollowRegistry::default()));
         let all = [&asks, &publishes, &idle];
         beat(&all);
         let mut follower = asks.follow(&route("a"), "1").expect("room");
@@ -335,7 +335,7 @@ mod tests {
         publishes.report(&route("a"), "2", || panic!("nobody follows it"));
         publishes.report(&route("a"), "1", dead);
         beat(&all);
-        assert_eq!(follower.outcome().await, dead());
+        assert_eq!(follower.end().await, dead());
         drop(follower);
         beat(&all);
         beat(&all);

@@ -1,9 +1,8 @@
 //! Logs through `tracing`, to stderr: text for people, JSON for machines.
 //!
-//! What a broker, a header or a client wrote may stand in a field, so control characters (line ends and
-//! terminal escapes above all) are written escaped: one event is one line, and no message can forge one.
-//! In JSON these are the ones below U+0020, as JSON has it; in text also U+007F to U+009F and those that
-//! turn the direction of writing.
+//! Fields may hold text of brokers, headers and clients. Control characters, such as line ends and terminal escapes,
+//! are written escaped: one event is one line, and no message can forge one. JSON escapes the characters below U+0020.
+//! Text lines also escape U+007F to U+009F and characters that turn the direction of writing.
 
 use std::fmt::{self, Write};
 use std::io::IsTerminal;
@@ -17,22 +16,22 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
-use super::config::{Config, Format};
+use super::config::{Config, LogFormat};
 
-/// The filter unless another is configured: our own words from `info` up; the client libraries report
-/// through our own rooms, so of theirs only what is surely wrong. lapin calls each closed channel an error,
-/// a queue that is looked for again and not there too: whoever used the channel says what it means.
+/// The filter unless another is configured: own events from `info` up, and of the client libraries only errors, as
+/// Postdate logs their other events itself. lapin is off: it calls each closed channel an error, such as the one on
+/// which a missing queue was looked for. The code that used the channel logs what that means.
 pub const DEFAULT_FILTER: &str = "warn,postdate=info,lapin=off,rdkafka=error,librdkafka=error,hyper=error";
 
-/// Why logging could not be set up.
+/// Error of the set-up of logging.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The filter is not a tracing filter: a configuration error.
     #[error("the log filter `{filter}` is not valid: {why}")]
     Filter {
-        /// As configured.
+        /// The filter as configured.
         filter: String,
-        /// What is wrong with it.
+        /// The problem, in words.
         why: String,
     },
     /// Logging was set up before.
@@ -40,7 +39,7 @@ pub enum LogError {
     Twice(String),
 }
 
-/// Sends all events of the process, those of the `log` crate too, to stderr. To be called once.
+/// Sends all events of the process, and those of the `log` crate, to stderr. Call it once.
 pub fn init(config: &Config) -> Result<(), LogError> {
     let terminal = std::io::stderr().is_terminal();
     subscriber(config, terminal, std::io::stderr)?.try_init().map_err(|e| LogError::Twice(e.to_string()))
@@ -61,34 +60,33 @@ where
     // On a terminal the layer colours by itself, unless NO_COLOR is set.
     let layer = if terminal { layer } else { layer.with_ansi(false) };
     let layer: Box<dyn Layer<Registry> + Send + Sync> = match (config.format, terminal) {
-        (Format::Text, _) | (Format::Auto, true) => {
+        (LogFormat::Text, _) | (LogFormat::Auto, true) => {
             layer.fmt_fields(format::debug_fn(write_field).delimited(" ")).boxed()
         }
-        (Format::Json, _) | (Format::Auto, false) => layer.json().flatten_event(true).boxed(),
+        (LogFormat::Json, _) | (LogFormat::Auto, false) => layer.json().flatten_event(true).boxed(),
     };
-    // The filter is one of all layers, not this layer's own: such a one forgets the thread's next event after
-    // a record of the `log` crate that it did not want (a disabled line of rdkafka's, say).
+    // The filter applies to all layers. A filter of this layer alone would lose the next event of a thread after it
+    // has refused a record of the `log` crate, such as a line of rdkafka.
     Ok(Registry::default().with(layer).with(filter))
 }
 
-/// One field of a text line: the message bare, any other as `name=value`, escaped.
+/// Writes one field of a text line, escaped: the message without its name, any other as `name=value`.
 fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
     match field.name() {
-        "message" => write!(Escaped(writer), "{value:?}"),
-        // Added to what came through the `log` crate; target and level stand in the line already.
+        "message" => write!(EscapedWriter(writer), "{value:?}"),
+        // Fields that the `log` crate adds; the line has target and level already.
         name if name.starts_with("log.") => Ok(()),
         name => {
             write!(writer, "{}=", name.trim_start_matches("r#"))?;
-            write!(Escaped(writer), "{value:?}")
+            write!(EscapedWriter(writer), "{value:?}")
         }
     }
 }
 
-/// Passes text on with every character escaped that could end the line, move the cursor or turn the
-/// direction of writing.
-struct Escaped<'a, W>(&'a mut W);
+/// Writer that escapes every character that could end the line, move the cursor or turn the direction of writing.
+struct EscapedWriter<'a, W>(&'a mut W);
 
-impl<W: Write> Write for Escaped<'_, W> {
+impl<W: Write> Write for EscapedWriter<'_, W> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let mut clean = 0;
         for (at, c) in text.char_indices().filter(|(_, c)| is_unsafe(*c)) {
@@ -106,7 +104,7 @@ fn is_unsafe(c: char) -> bool {
 
 #[cfg(test)]
 pub(crate) mod testing {
-    //! Reading in a test what was logged.
+    //! Captures log lines in a test.
 
     use std::io;
     use std::sync::{Arc, Once};
@@ -114,13 +112,13 @@ pub(crate) mod testing {
     use parking_lot::Mutex;
     use tracing::subscriber::DefaultGuard;
 
-    use super::{Config, Format, Registry, subscriber};
+    use super::{Config, LogFormat, Registry, subscriber};
 
-    /// What was logged, shared.
+    /// Captured lines, shared.
     #[derive(Clone, Default)]
-    pub(crate) struct Lines(Arc<Mutex<Vec<u8>>>);
+    pub(crate) struct CapturedLines(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Lines {
+    impl io::Write for CapturedLines {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -131,24 +129,24 @@ pub(crate) mod testing {
         }
     }
 
-    impl Lines {
+    impl CapturedLines {
         pub(crate) fn text(&self) -> String {
             String::from_utf8(self.0.lock().clone()).expect("UTF-8")
         }
     }
 
-    /// Makes every call site of the process enabled, whichever thread meets it first: while only one
-    /// subscriber exists, `tracing` asks the meeting thread's own, and remembers a "nobody listens".
+    /// Enables every call site of the process. While there is only one subscriber, `tracing` asks that of the thread
+    /// that reaches a call site first, and remembers a "nobody listens" for all threads.
     pub(crate) fn enable_all_call_sites() {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| tracing::subscriber::set_global_default(Registry::default()).expect("set once"));
     }
 
     /// Captures what this thread logs, every level of every library, until the guard is dropped.
-    pub(crate) fn capture() -> (Lines, DefaultGuard) {
+    pub(crate) fn capture() -> (CapturedLines, DefaultGuard) {
         enable_all_call_sites();
-        let lines = Lines::default();
-        let config = Config { format: Format::Text, filter: Some("trace".to_owned()) };
+        let lines = CapturedLines::default();
+        let config = Config { format: LogFormat::Text, filter: Some("trace".to_owned()) };
         let writer = lines.clone();
         let subscriber = subscriber(&config, false, move || writer.clone()).expect("filter is valid");
         (lines, tracing::subscriber::set_default(subscriber))
@@ -159,14 +157,14 @@ pub(crate) mod testing {
 mod tests {
     use tracing::{debug, info, subscriber::with_default, warn};
 
-    use super::testing::{Lines, enable_all_call_sites};
+    use super::testing::{CapturedLines, enable_all_call_sites};
     use super::*;
 
     const NASTY: &str = "a\nINFO forged\r\u{1b}[2J\u{9b}2J\u{7f}\u{202e}z";
 
-    fn logged(format: Format, filter: Option<&str>, terminal: bool, what: impl FnOnce()) -> String {
+    fn logged(format: LogFormat, filter: Option<&str>, terminal: bool, what: impl FnOnce()) -> String {
         enable_all_call_sites();
-        let lines = Lines::default();
+        let lines = CapturedLines::default();
         let config = Config { format, filter: filter.map(str::to_owned) };
         let writer = lines.clone();
         let subscriber = subscriber(&config, terminal, move || writer.clone()).expect("filter is valid");
@@ -176,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_text_line_stays_one_line_and_holds_no_control_character() {
-        let text = logged(Format::Text, None, false, || {
+        let text = logged(LogFormat::Text, None, false, || {
             warn!(error = %NASTY, quoted = NASTY, debugged = ?NASTY, count = 3, "refused {NASTY}");
         });
         assert_eq!(text.lines().count(), 1, "{text}");
@@ -191,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_json_line_stays_one_line_and_reads_back() {
-        let text = logged(Format::Json, None, true, || info!(error = %NASTY, "refused"));
+        let text = logged(LogFormat::Json, None, true, || info!(error = %NASTY, "refused"));
         assert_eq!(text.lines().count(), 1, "{text}");
         assert!(!text.contains('\u{1b}'), "{text:?}");
         let line: serde_json::Value = serde_json::from_str(&text).expect("one JSON object");
@@ -201,16 +199,19 @@ mod tests {
 
     #[test]
     fn auto_is_text_on_a_terminal_else_json() {
-        let on_terminal = logged(Format::Auto, None, true, || info!("up"));
+        let on_terminal = logged(LogFormat::Auto, None, true, || info!("up"));
         assert!(!on_terminal.starts_with('{'), "{on_terminal}");
-        let elsewhere = logged(Format::Auto, None, false, || info!("up"));
+        let elsewhere = logged(LogFormat::Auto, None, false, || info!("up"));
         assert!(elsewhere.starts_with('{'), "{elsewhere}");
-        assert!(!logged(Format::Text, None, false, || info!("up")).contains('\u{1b}'), "colours in a file");
+        assert!(
+            !logged(LogFormat::Text, None, false, || info!("up")).contains('\u{1b}'),
+            "colours in a file"
+        );
     }
 
     #[test]
     fn the_default_filter_keeps_the_client_libraries_quiet() {
-        let text = logged(Format::Text, None, false, || {
+        let text = logged(LogFormat::Text, None, false, || {
             info!("ours");
             debug!("ours in detail");
             warn!(target: "lapin::io_loop", "theirs");
@@ -218,7 +219,7 @@ mod tests {
             info!(target: "redis", "theirs");
         });
         assert!(text.contains("ours") && text.lines().count() == 1, "{text}");
-        let text = logged(Format::Text, Some("lapin=debug"), false, || {
+        let text = logged(LogFormat::Text, Some("lapin=debug"), false, || {
             warn!("ours");
             debug!(target: "lapin::io_loop", "theirs");
         });
@@ -227,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_wrong_filter_is_refused_with_its_text() {
-        let config = Config { format: Format::Text, filter: Some("postdate=loud".to_owned()) };
+        let config = Config { format: LogFormat::Text, filter: Some("postdate=loud".to_owned()) };
         let error = subscriber(&config, false, std::io::sink).err().expect("refused").to_string();
         assert!(error.contains("`postdate=loud`"), "{error}");
     }

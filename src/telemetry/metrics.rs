@@ -1,6 +1,6 @@
-//! Every metric of the contract, with its help text, as handles made once per route.
+//! Every metric, with its help text, as handles made once per route.
 //!
-//! The names and labels are the contract's; `docs/metrics.md` is generated from this registry.
+//! Names and labels are a contract with users. `docs/metrics.md` is generated from this registry.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use super::{Failing, Overdue};
+use super::{OldestOverdue, TargetFailures};
 use crate::domain::{Cause, InvalidReason, RouteName, UnixMs};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -55,14 +55,14 @@ struct PartLabel {
     part: String,
 }
 
-/// A gauge of whole things.
-pub type Count = Gauge<i64>;
+/// A gauge of whole numbers.
+pub type CountGauge = Gauge<i64>;
 /// A gauge of seconds.
-pub type Seconds = Gauge<f64, AtomicU64>;
-type ByRoute<M> = Family<RouteLabel, M>;
-type HistogramOf = fn() -> Histogram;
+pub type SecondsGauge = Gauge<f64, AtomicU64>;
+type RouteFamily<M> = Family<RouteLabel, M>;
+type HistogramMaker = fn() -> Histogram;
 
-/// Seconds, log-spaced from 100 us to an hour: outages end there.
+/// A histogram of seconds, log-spaced from 100 us to an hour. Longer outages share the last bucket.
 fn seconds() -> Histogram {
     Histogram::new([
         0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
@@ -74,27 +74,27 @@ fn seconds() -> Histogram {
 #[derive(Debug)]
 pub struct Metrics {
     routes: BTreeMap<RouteName, Arc<RouteMetrics>>,
-    store_seconds: Family<OpLabel, Histogram, HistogramOf>,
-    /// `stale_claims_total`: settles, extends and give-backs whose claim was somebody else's by then.
+    store_seconds: Family<OpLabel, Histogram, HistogramMaker>,
+    /// `stale_claims_total`: settles, extends and returns of a claim that another replica had by then.
     pub stale_claims: Counter,
     /// `partitions_owned`
-    pub partitions_owned: Count,
-    /// `store_changes_total`: times the store was found to have gone back, or to be another one.
+    pub partitions_owned: CountGauge,
+    /// `store_changes_total`: times the store was found to be rolled back or replaced.
     pub store_changes: Counter,
     /// `clock_skew_seconds`: this replica's wall clock minus Redis's.
-    pub clock_skew: Seconds,
+    pub clock_skew: SecondsGauge,
     store_damage: Family<WhatLabel, Counter>,
     /// `unknown_routes`: (route, slice) pairs in the store that no configured route serves.
-    pub unknown_routes: Count,
+    pub unknown_routes: CountGauge,
     /// `unknown_versions_total`
     pub unknown_versions: Counter,
-    /// `store_memory_bytes`: of the fullest master.
-    pub store_memory: Count,
-    /// `store_memory_limit_bytes`: of the same; 0: it has none.
-    pub store_memory_limit: Count,
-    /// Targets that fail.
-    pub failing: Arc<Failing>,
-    part_up: Family<PartLabel, Count>,
+    /// `store_memory_bytes`: memory of the fullest master.
+    pub store_memory: CountGauge,
+    /// `store_memory_limit_bytes`: limit of the same master; 0 if it has none.
+    pub store_memory_limit: CountGauge,
+    /// Failures of the targets of all routes.
+    pub target_failures: Arc<TargetFailures>,
+    part_up: Family<PartLabel, CountGauge>,
 }
 
 /// One route's metrics.
@@ -109,16 +109,16 @@ pub struct RouteMetrics {
     pub published: Counter,
     pub retries: Counter,
     pub loops: Counter,
-    pub pending: Count,
-    pub in_flight: Count,
-    pub dead: Count,
-    pub ingress_lag: Count,
-    ingress_unresolved: Count,
-    /// Of each partition of the source the oldest record that is read and not resolved, see [`Self::show_unresolved`].
+    pub pending: CountGauge,
+    pub in_flight: CountGauge,
+    pub dead: CountGauge,
+    pub ingress_lag: CountGauge,
+    ingress_unresolved: CountGauge,
+    /// The oldest unresolved record of each partition of the source, see [`Self::show_unresolved`].
     oldest_unresolved: Mutex<BTreeMap<i32, u64>>,
     pub source_lost: Counter,
-    pub publishing_paused: Count,
-    pub oldest_overdue: Seconds,
+    pub publishing_paused: CountGauge,
+    pub oldest_overdue: SecondsGauge,
     pub lateness: Histogram,
     pub confirm: Histogram,
     invalid: Family<InvalidLabels, Counter>,
@@ -127,44 +127,44 @@ pub struct RouteMetrics {
     redelivered: Family<CauseLabels, Counter>,
     dead_letters: Family<ReasonLabels, Counter>,
     dropped: Family<ReasonLabels, Counter>,
-    ingress_paused: Family<ReasonLabels, Count>,
+    ingress_paused: Family<ReasonLabels, CountGauge>,
     paused: Mutex<BTreeSet<&'static str>>,
     target_waits: Mutex<usize>,
-    /// Where its overdue messages are.
-    pub overdue: Overdue,
-    /// The targets of all routes that fail.
-    pub failing: Arc<Failing>,
+    /// The oldest overdue message of the route, and its place.
+    pub overdue: OldestOverdue,
+    /// Failures of the targets of all routes.
+    pub target_failures: Arc<TargetFailures>,
     source_trouble: Mutex<Option<String>>,
 }
 
 #[derive(Default)]
-struct Families {
-    admitted: ByRoute<Counter>,
-    passed_through: ByRoute<Counter>,
-    stored: ByRoute<Counter>,
-    duplicates: ByRoute<Counter>,
-    published: ByRoute<Counter>,
-    retries: ByRoute<Counter>,
-    loops: ByRoute<Counter>,
-    pending: ByRoute<Count>,
-    in_flight: ByRoute<Count>,
-    dead: ByRoute<Count>,
-    ingress_lag: ByRoute<Count>,
-    ingress_unresolved: ByRoute<Count>,
-    source_lost: ByRoute<Counter>,
-    publishing_paused: ByRoute<Count>,
-    oldest_overdue: ByRoute<Seconds>,
+struct RouteFamilies {
+    admitted: RouteFamily<Counter>,
+    passed_through: RouteFamily<Counter>,
+    stored: RouteFamily<Counter>,
+    duplicates: RouteFamily<Counter>,
+    published: RouteFamily<Counter>,
+    retries: RouteFamily<Counter>,
+    loops: RouteFamily<Counter>,
+    pending: RouteFamily<CountGauge>,
+    in_flight: RouteFamily<CountGauge>,
+    dead: RouteFamily<CountGauge>,
+    ingress_lag: RouteFamily<CountGauge>,
+    ingress_unresolved: RouteFamily<CountGauge>,
+    source_lost: RouteFamily<Counter>,
+    publishing_paused: RouteFamily<CountGauge>,
+    oldest_overdue: RouteFamily<SecondsGauge>,
     invalid: Family<InvalidLabels, Counter>,
     commands: Family<CommandLabels, Counter>,
     publish_failures: Family<ReasonLabels, Counter>,
     redelivered: Family<CauseLabels, Counter>,
     dead_letters: Family<ReasonLabels, Counter>,
     dropped: Family<ReasonLabels, Counter>,
-    ingress_paused: Family<ReasonLabels, Count>,
+    ingress_paused: Family<ReasonLabels, CountGauge>,
 }
 
-impl Families {
-    // One line a metric: this is the list.
+impl RouteFamilies {
+    // The list of metrics of routes: one line each.
     #[rustfmt::skip]
     fn register(&self, r: &mut Registry) {
         r.register("admitted", "Messages read from the ingress topic or queue, all of them", self.admitted.clone());
@@ -176,14 +176,14 @@ impl Families {
         r.register("published", "Delayed messages confirmed by their target", self.published.clone());
         r.register("publish_failures", "Publishes refused, returned or unconfirmed", self.publish_failures.clone());
         r.register("retries", "Messages put back to be published again later", self.retries.clone());
-        r.register("loops", "Passing messages that went round: seen again with the marks of an earlier delivery; and contents that came a thousand times within ten seconds", self.loops.clone());
+        r.register("loops", "Messages without a delay header that came back with the marks of an earlier delivery, and contents that came a thousand times within ten seconds", self.loops.clone());
         r.register("redelivered", "Publishes that may repeat an earlier one, by cause (an upper bound)", self.redelivered.clone());
         r.register("dead_letters", "Messages that became dead letters", self.dead_letters.clone());
         r.register("dropped", "Messages dropped by policy", self.dropped.clone());
         r.register("pending", "Messages waiting in the store, over all replicas", self.pending.clone());
         r.register("in_flight", "Messages claimed by this replica and not yet settled", self.in_flight.clone());
         r.register("dead", "Dead letters kept, over all replicas", self.dead.clone());
-        r.register("oldest_overdue_seconds", "How long ago the oldest message that is not yet delivered was to be: waiting, put back after a failure, or claimed by any replica", self.oldest_overdue.clone());
+        r.register("oldest_overdue_seconds", "Age of the due time of the oldest message that is not yet delivered: waiting, put back after a failure, or claimed by any replica", self.oldest_overdue.clone());
         r.register("ingress_paused", "1 while the route's ingress is paused, by reason", self.ingress_paused.clone());
         r.register("ingress_lag", "Messages in the ingress topic that are not yet stored, published or dropped, those of open transactions apart", self.ingress_lag.clone());
         r.register("ingress_unresolved", "Messages read from the ingress topic or queue and not yet stored, published or dropped", self.ingress_unresolved.clone());
@@ -193,22 +193,22 @@ impl Families {
 }
 
 impl Metrics {
-    /// Registers everything under the prefix `postdate` and makes each route's handles.
+    /// Registers everything under the prefix `postdate` and makes the handles of each route.
     pub fn new(registry: &mut Registry, routes: impl IntoIterator<Item = RouteName>) -> Arc<Self> {
         let registry = registry.sub_registry_with_prefix("postdate");
-        let families = Families::default();
+        let families = RouteFamilies::default();
         families.register(registry);
-        let lateness = Family::<RouteLabel, Histogram, HistogramOf>::new_with_constructor(seconds);
-        let confirm = Family::<RouteLabel, Histogram, HistogramOf>::new_with_constructor(seconds);
+        let lateness = Family::<RouteLabel, Histogram, HistogramMaker>::new_with_constructor(seconds);
+        let confirm = Family::<RouteLabel, Histogram, HistogramMaker>::new_with_constructor(seconds);
         registry.register(
             "lateness_seconds",
             "Broker's confirm minus due time, delayed messages",
             lateness.clone(),
         );
         registry.register("confirm_seconds", "From hand-over to the broker's confirm", confirm.clone());
-        let failing = Arc::<Failing>::default();
+        let target_failures = Arc::<TargetFailures>::default();
         let routes = routes.into_iter().map(|name| {
-            let handles = RouteMetrics::new(&families, &lateness, &confirm, &failing, &name);
+            let handles = RouteMetrics::new(&families, &lateness, &confirm, &target_failures, &name);
             (name, Arc::new(handles))
         });
         let metrics = Self {
@@ -216,14 +216,14 @@ impl Metrics {
             store_seconds: Family::new_with_constructor(seconds),
             stale_claims: Counter::default(),
             store_damage: Family::default(),
-            partitions_owned: Count::default(),
+            partitions_owned: CountGauge::default(),
             store_changes: Counter::default(),
-            clock_skew: Seconds::default(),
-            unknown_routes: Count::default(),
+            clock_skew: SecondsGauge::default(),
+            unknown_routes: CountGauge::default(),
             unknown_versions: Counter::default(),
-            store_memory: Count::default(),
-            store_memory_limit: Count::default(),
-            failing,
+            store_memory: CountGauge::default(),
+            store_memory_limit: CountGauge::default(),
+            target_failures,
             part_up: Family::default(),
         };
         metrics.register(registry);
@@ -234,38 +234,38 @@ impl Metrics {
     fn register(&self, r: &mut Registry) {
         r.register("store_seconds", "Round trips to the store, by transition", self.store_seconds.clone());
         r.register("stale_claims", "Claims that another replica had taken over before this one finished; above 0 a replica was paused or slow", self.stale_claims.clone());
-        r.register("store_damage", "Damage that the audit found: mended, restored, lost, unreadable, in quarantine", self.store_damage.clone());
+        r.register("store_damage", "Damage that the scrub found: mended, restored, lost, unreadable, in quarantine", self.store_damage.clone());
         r.register("partitions_owned", "Partitions that this replica serves", self.partitions_owned.clone());
-        r.register("store_changes", "Times the store was found to have gone back, or to have been wiped or replaced", self.store_changes.clone());
+        r.register("store_changes", "Times the store was found to be rolled back, wiped or replaced", self.store_changes.clone());
         r.register("clock_skew_seconds", "Local wall clock minus the store's", self.clock_skew.clone());
         r.register("unknown_routes", "Routes with messages in the store that this configuration does not know", self.unknown_routes.clone());
         r.register("unknown_versions", "Times a bundle was put off because a later version had written it", self.unknown_versions.clone());
         r.register("part_up", "1 while a part of /readyz is up: connections, sources, targets, routes that deliver in time", self.part_up.clone());
         r.register("store_memory_bytes", "Memory that Redis uses, of the fullest master", self.store_memory.clone());
         r.register("store_memory_limit_bytes", "That master's maxmemory; 0: it has none", self.store_memory_limit.clone());
-        let build = Family::<VersionLabel, Count>::default();
+        let build = Family::<VersionLabel, CountGauge>::default();
         build.get_or_create(&VersionLabel { version: env!("CARGO_PKG_VERSION") }).set(1);
         r.register("build_info", "The running version", build);
     }
 
-    /// A route's handles; `None` for a route that is not configured.
+    /// The handles of a route; `None` for a route that is not configured.
     pub fn route(&self, name: &RouteName) -> Option<&Arc<RouteMetrics>> {
         self.routes.get(name)
     }
 
-    /// All routes' handles.
+    /// The handles of all routes.
     pub fn routes(&self) -> impl Iterator<Item = (&RouteName, &Arc<RouteMetrics>)> {
         self.routes.iter()
     }
 
-    /// Counts damage that an audit of the store found; nothing if it is none.
+    /// Counts damage that a scrub of the store found, if any.
     pub fn store_damage(&self, what: &'static str, found: u64) {
         if found > 0 {
             self.store_damage.get_or_create(&WhatLabel { what }).inc_by(found);
         }
     }
 
-    /// `part_up{part}`; parts are named by the configuration.
+    /// `part_up{part}`; names of parts come from the configuration.
     pub fn part_up(&self, part: String, up: bool) {
         self.part_up.get_or_create(&PartLabel { part }).set(i64::from(up));
     }
@@ -278,10 +278,10 @@ impl Metrics {
 
 impl RouteMetrics {
     fn new(
-        f: &Families,
-        lateness: &Family<RouteLabel, Histogram, HistogramOf>,
-        confirm: &Family<RouteLabel, Histogram, HistogramOf>,
-        failing: &Arc<Failing>,
+        f: &RouteFamilies,
+        lateness: &Family<RouteLabel, Histogram, HistogramMaker>,
+        confirm: &Family<RouteLabel, Histogram, HistogramMaker>,
+        target_failures: &Arc<TargetFailures>,
         name: &RouteName,
     ) -> Self {
         let label = RouteLabel { route: name.as_str().to_owned() };
@@ -313,8 +313,8 @@ impl RouteMetrics {
             ingress_paused: f.ingress_paused.clone(),
             paused: Mutex::default(),
             target_waits: Mutex::default(),
-            overdue: Overdue::default(),
-            failing: failing.clone(),
+            overdue: OldestOverdue::default(),
+            target_failures: target_failures.clone(),
             source_trouble: Mutex::default(),
             route: label.route,
         };
@@ -367,8 +367,8 @@ impl RouteMetrics {
         self.ingress_paused.get_or_create(&self.reason(reason)).set(i64::from(paused));
     }
 
-    /// Counts a source that begins or ends to wait for its target: `ingress_paused{reason="target"}` is 1 while one
-    /// does. Answers whether it is the first one, or was the last.
+    /// Counts a source that begins or ends to wait for its target. `ingress_paused{reason="target"}` is 1 while one
+    /// waits. Returns true for the first that begins and the last that ends.
     pub fn target_wait(&self, begins: bool) -> bool {
         let mut waiting = self.target_waits.lock();
         *waiting = if begins { *waiting + 1 } else { waiting.saturating_sub(1) };
@@ -379,41 +379,42 @@ impl RouteMetrics {
         turns
     }
 
-    /// Shows what the store holds of the route: all its messages, of which this replica has some in flight, and its dead
-    /// letters.
+    /// Shows the messages and the dead letters that the store has of the route. Those in flight at this replica are no
+    /// longer pending.
     pub fn show_counts(&self, messages: i64, dead: i64) {
         self.pending.set((messages - self.in_flight.get()).max(0));
         self.dead.set(dead);
     }
 
-    /// The reasons for which the route's ingress is paused now.
+    /// The reasons for which the ingress of the route is paused now.
     pub fn paused(&self) -> Vec<&'static str> {
         self.paused.lock().iter().copied().collect()
     }
 
-    /// Shows how many records of its source are read and not resolved, and the number of the oldest of each partition
-    /// (a queue has partition 0 alone). A number only tells whether that record is still the same one.
+    /// Shows the number of records of the source that are read and not resolved, and the oldest of each partition (a
+    /// queue has partition 0 alone). The number of a record tells only whether it is still the same one.
     pub fn show_unresolved(&self, records: usize, oldest: BTreeMap<i32, u64>) {
         self.ingress_unresolved.set(records as i64);
         *self.oldest_unresolved.lock() = oldest;
     }
 
-    /// How many records of its source are read and not resolved, as last shown.
+    /// The number of records of the source that are read and not resolved, as last shown.
     pub fn unresolved(&self) -> i64 {
         self.ingress_unresolved.get()
     }
 
-    /// The number of the oldest record of each partition that is read and not resolved, as last shown.
+    /// The oldest record of each partition that is read and not resolved, as last shown.
     pub fn oldest_unresolved(&self) -> BTreeMap<i32, u64> {
         self.oldest_unresolved.lock().clone()
     }
 
-    /// Says why its source cannot be read; `None`: it is read, or waits for a reason that `paused` has.
+    /// Sets the reason why the source cannot be read; `None` if it is read, or waits for a reason that `paused`
+    /// returns.
     pub fn source_trouble(&self, why: Option<String>) {
         *self.source_trouble.lock() = why;
     }
 
-    /// Why nothing is read from its source now; `None`: it is read.
+    /// The reason why the source is not read now; `None` while it is read.
     pub fn source_waits(&self) -> Option<String> {
         if let Some(why) = self.source_trouble.lock().clone() {
             return Some(why);
@@ -422,7 +423,7 @@ impl RouteMetrics {
         (!reasons.is_empty()).then(|| format!("ingress waits: {}", reasons.join(", ")))
     }
 
-    /// Sets `oldest_overdue_seconds` from what all places have reported, and answers it.
+    /// Sets `oldest_overdue_seconds` from the reports of all places, and returns it.
     pub fn count_overdue(&self, now: UnixMs) -> f64 {
         let late_ms = self.overdue.oldest().map_or(0, |asked| now.since(asked).max(0));
         self.oldest_overdue.set(late_ms as f64 / 1e3);

@@ -1,7 +1,7 @@
-//! What the service says of itself: logs and metrics.
+//! Logs and metrics of the process, and the state from which both are made.
 //!
-//! The registry is an argument, never a global. Per-route handles are made once, from the
-//! configuration, so no label ever comes from a message.
+//! The registry is an argument, never a global. Handles of routes are made once, from the configuration, so no label
+//! ever comes from a message.
 
 pub mod burst;
 pub mod config;
@@ -11,10 +11,10 @@ pub mod metrics;
 pub mod overdue;
 pub mod target_failures;
 
-pub use burst::Bursts;
-pub use config::{Config, Format};
-pub use follow::{FollowNews, Follower, MAX_FOLLOWERS, Outcome, Watch};
+pub use burst::BurstLog;
+pub use config::{Config, LogFormat};
+pub use follow::{FollowNews, FollowRegistry, MAX_FOLLOWERS, MessageEnd, MessageFollower};
 pub use logging::{LogError, init};
 pub use metrics::{Metrics, RouteMetrics};
-pub use overdue::{Overdue, Place};
-pub use target_failures::{Failing, Turn};
+pub use overdue::{OldestOverdue, OverduePlace};
+pub use target_failures::{TargetChange, TargetFailures};

@@ -11,7 +11,7 @@ use super::wheel::Item;
 use super::{Served, Shard};
 use crate::domain::limits::{MAX_EXPIRIES, SPLIT_EXPIRIES};
 use crate::domain::{DeadReason, Entry, Flags, Text, Verdict, dying, retry};
-use crate::egress::Batch;
+use crate::egress::PublishBatch;
 use crate::mutants::{self, Mutant};
 use crate::store::{
     Bundle, Claim, ClaimAnswer, CodecError, DeadLetter, Division, NewBundle, Remainder, SettleAnswer,
@@ -138,7 +138,7 @@ fn enter(
     let flight = Arc::new(Flight {
         served: served.clone(),
         entries: bundle.entries.clone(),
-        batch: Arc::new(Batch {
+        batch: Arc::new(PublishBatch {
             entries: if dying {
                 Arc::new(bundle.entries.iter().map(|e| dying::outgoing(e, &served.route.name)).collect())
             } else {

@@ -48,7 +48,7 @@ impl Slots {
                 Verdict::Unknown { .. } if mutants::is(Mutant::UnknownIsConfirmed) => Standing::Confirmed,
                 Verdict::Confirmed if holding.flight.dying => {
                     let flight = &holding.flight;
-                    flight.served.metrics.failing.confirmed(&flight.batch.target, heard.mono_us);
+                    flight.served.metrics.target_failures.confirmed(&flight.batch.target, heard.mono_us);
                     Standing::Died
                 }
                 Verdict::Confirmed => {

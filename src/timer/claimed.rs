@@ -12,10 +12,10 @@ use bytes::Bytes;
 use super::Served;
 use super::budget::Room;
 use crate::domain::{Entry, Flags, Partition, RouteName, StoreClock, Text, UnixMs, Verdict};
-use crate::egress::{Batch, Lane};
+use crate::egress::{Lane, PublishBatch};
 use crate::mutants::{self, Mutant};
 use crate::store::{Claim, OrderPosition};
-use crate::telemetry::Outcome;
+use crate::telemetry::MessageEnd;
 
 /// Bits of a ticket that name the entry.
 pub(super) const INDEX_BITS: u32 = 20;
@@ -25,7 +25,7 @@ pub(super) struct Flight {
     pub(super) served: Arc<Served>,
     pub(super) entries: Arc<Vec<Entry>>,
     /// The same as they are handed to the lane, until the claim surely holds no more.
-    pub(super) batch: Arc<Batch>,
+    pub(super) batch: Arc<PublishBatch>,
     /// Its name as the bundle has it; empty for the route's own.
     pub(super) target_name: Text,
     /// `None`: the target is not allowed any more.
@@ -120,9 +120,9 @@ impl Flight {
         let (now_us, due_us) = (heard.store_us, self.entries[entry].asked_due().0 * 1000);
         let handed_us = self.published_us.load(Ordering::Acquire);
         metrics.published.inc();
-        metrics.failing.confirmed(&self.batch.target, heard.mono_us);
+        metrics.target_failures.confirmed(&self.batch.target, heard.mono_us);
         self.served.watch.report(&self.served.route.name, self.batch.ids[entry].as_str(), || {
-            Outcome::Published {
+            MessageEnd::Published {
                 published_at: UnixMs(now_us / 1000),
                 due: self.entries[entry].asked_due(),
                 lateness_ms: (now_us - due_us) as f64 / 1e3,

@@ -42,10 +42,10 @@ pub use config::Config;
 use crate::cluster::Cluster;
 use crate::domain::limits::BUNDLE_MESSAGES;
 use crate::domain::{Clock, Partition, Route};
-use crate::egress::{Lanes, Verdicts};
+use crate::egress::{Lanes, VerdictInbox};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{DeadLetterQuota, Store};
-use crate::telemetry::{Bursts, Metrics, RouteMetrics, Watch};
+use crate::telemetry::{BurstLog, FollowRegistry, Metrics, RouteMetrics};
 
 use self::budget::{Budget, Share};
 use self::claim_table::Table;
@@ -77,9 +77,9 @@ pub struct Parts<'a> {
     /// Where it counts.
     pub metrics: Arc<Metrics>,
     /// Who is told how a followed message ended.
-    pub watch: Arc<Watch>,
+    pub watch: Arc<FollowRegistry>,
     /// Where possible repeats are logged.
-    pub bursts: Arc<Bursts>,
+    pub bursts: Arc<BurstLog>,
     /// How many shards; the store's wake-ups must know the same number.
     pub shards: usize,
     /// Where its tasks run.
@@ -92,8 +92,8 @@ pub struct Parts<'a> {
 struct Served {
     route: Arc<Route>,
     metrics: Arc<RouteMetrics>,
-    watch: Arc<Watch>,
-    bursts: Arc<Bursts>,
+    watch: Arc<FollowRegistry>,
+    bursts: Arc<BurstLog>,
     /// How fast its messages may leave; `None`: nobody asks.
     limit: Option<Arc<Limit>>,
     /// Messages held claimed.
@@ -117,7 +117,7 @@ struct Shard {
     /// It has met a bundle of a later version, and said so.
     met_later: AtomicBool,
     table: Table,
-    verdicts: Arc<Verdicts>,
+    verdicts: Arc<VerdictInbox>,
     wheel: Wheel,
     /// Rung when something of an ordered route may go, or a line closes.
     lines_moved: Notify,

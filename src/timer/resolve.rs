@@ -12,7 +12,7 @@ use super::key_order::rules::Line;
 use crate::domain::failure::{self, Decision, Failed, FailedPublish, Flow};
 use crate::domain::{DeadReason, Entry, Flags, Text, UnixMs, Verdict, dying, retry};
 use crate::store::{Bundle, DeadLetter, Division, HeldKey, NewBundle, Remainder, slice_of};
-use crate::telemetry::Outcome;
+use crate::telemetry::MessageEnd;
 
 /// Failed messages due within this go back together.
 const RETRY_SPAN_MS: i64 = 1000;
@@ -144,13 +144,13 @@ fn fails(shard: &Shard, holding: &Holding, verdict: &Verdict) -> (&'static str, 
     let (reason, error) = retry::describe(verdict);
     let metrics = &holding.flight.served.metrics;
     metrics.publish_failure(reason);
-    metrics.failing.failed(&holding.flight.batch.target, shard.mono_us(), reason, &error);
+    metrics.target_failures.failed(&holding.flight.batch.target, shard.mono_us(), reason, &error);
     (reason, error)
 }
 
 /// Has its target count as failing until then.
 fn tried_again(shard: &Shard, holding: &Holding, in_ms: i64) {
-    let failing = &holding.flight.served.metrics.failing;
+    let failing = &holding.flight.served.metrics.target_failures;
     failing.tried_again(&holding.flight.batch.target, shard.mono_us() + in_ms * 1000);
 }
 
@@ -197,7 +197,7 @@ fn letter(holding: &Holding, entry: Entry, reason: DeadReason) -> DeadLetter {
     let id = entry.id.clone().unwrap_or_default();
     served
         .watch
-        .report(&served.route.name, id.as_str(), || Outcome::Dead { reason: reason.as_str().to_owned() });
+        .report(&served.route.name, id.as_str(), || MessageEnd::Dead { reason: reason.as_str().to_owned() });
     let error = entry.history.last().map(|f| f.error.clone()).unwrap_or_default();
     warn!(
         route = %served.route.name, %id, reason = reason.as_str(),

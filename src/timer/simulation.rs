@@ -13,8 +13,8 @@ use super::claimed::{Flight, INDEX_BITS};
 use super::wheel::{Item, hand_over};
 use crate::domain::testing::{entry, route};
 use crate::domain::{Clock, Entry, StoreClock, Text, UnixMs};
-use crate::egress::{Batch, Lane, Publication};
-use crate::telemetry::{Bursts, Metrics};
+use crate::egress::{Lane, Publication, PublishBatch};
+use crate::telemetry::{BurstLog, Metrics};
 
 /// Bundles that are due, in a heap.
 pub struct Simulation {
@@ -77,7 +77,7 @@ pub(super) fn served(clock: Clock) -> Arc<Served> {
         metrics: metrics.route(&route.name).cloned().expect("of this route"),
         route,
         watch: Arc::default(),
-        bursts: Arc::new(Bursts::new(clock)),
+        bursts: Arc::new(BurstLog::new(clock)),
         limit: None,
         messages: AtomicI64::new(0),
         share: Share::new(Budget::new(Vec::new())),
@@ -87,7 +87,7 @@ pub(super) fn served(clock: Clock) -> Arc<Served> {
 /// A bundle of its, claimed for ever, whose claim expired so often before.
 pub(super) fn flight(served: &Arc<Served>, slot: u64, entries: Vec<Entry>, expiries: u32) -> Flight {
     let entries = Arc::new(entries);
-    let batch = Batch {
+    let batch = PublishBatch {
         entries: entries.clone(),
         ids: vec![Text::from_static("~0.a.b.1"); entries.len()],
         expiries,

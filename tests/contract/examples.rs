@@ -11,11 +11,11 @@ use postdate::store::config::Topology;
 
 use super::{files, read, repository};
 
-fn sources(file: &Path) -> Sources {
-    Sources { file: Some(file.to_owned()), host_name: "here".to_owned(), ..Sources::default() }
+fn sources(file: &Path) -> ConfigSources {
+    ConfigSources { file: Some(file.to_owned()), host_name: "here".to_owned(), ..ConfigSources::default() }
 }
 
-fn check(sources: Sources) -> Result<Config, Problems> {
+fn check(sources: ConfigSources) -> Result<Config, ConfigProblems> {
     config::load(sources)?.check()
 }
 
@@ -27,7 +27,7 @@ fn place(config: &Config) -> &str {
     }
 }
 
-fn example(name: &str) -> Sources {
+fn example(name: &str) -> ConfigSources {
     sources(&repository("config/examples").join(name))
 }
 

@@ -59,7 +59,7 @@ const CONFIG_FACES: &[&str] = &[
     "store::Config",
     "store::config",
     "telemetry::Config",
-    "telemetry::Format",
+    "telemetry::LogFormat",
     "telemetry::config",
     "timer::Config",
     "timer::config",

@@ -17,7 +17,7 @@ use super::super::testing::{Server, Then, config, state, text};
 use super::problem;
 use crate::domain::{HeaderValue, Message, Origin, RouteName, UnixMs};
 use crate::lifecycle::{Shutdown, Tasks};
-use crate::telemetry::{MAX_FOLLOWERS, Outcome};
+use crate::telemetry::{MAX_FOLLOWERS, MessageEnd};
 
 fn last(server: &Server) -> (RouteName, Message) {
     server.recorder.injected.lock().pop().expect("something was sent")
@@ -138,7 +138,7 @@ async fn a_broker_that_fails_is_told_apart() {
 async fn waiting_follows_it_to_its_end() {
     let server = Server::start().await;
     let orders = RouteName::new("orders").expect("a name");
-    let published = Outcome::Published {
+    let published = MessageEnd::Published {
         published_at: UnixMs(1_800_000_000_002),
         due: UnixMs(1_800_000_000_000),
         lateness_ms: 1.75,
@@ -157,7 +157,7 @@ async fn waiting_follows_it_to_its_end() {
         ),
         (
             "b",
-            Outcome::Dead { reason: "unroutable".to_owned() },
+            MessageEnd::Dead { reason: "unroutable".to_owned() },
             json!({ "id": "b", "route": "orders", "result": "dead", "reason": "unroutable" }),
         ),
     ] {

@@ -8,7 +8,7 @@ use tracing::{info, warn};
 
 use super::Recurring;
 use crate::store::{Store, StoreError};
-use crate::telemetry::{Metrics, Place};
+use crate::telemetry::{Metrics, OverduePlace};
 
 /// Longest wait for what the store says is late.
 const DEADLINE: Duration = Duration::from_secs(3);
@@ -62,8 +62,8 @@ impl Recurring for LateLook {
         let answer = answer.unwrap_or_else(|_| Err(StoreError::Unavailable("no answer in time".to_owned())));
         let Some(late) = self.question.answered(answer) else { return };
         for (name, metrics) in self.metrics.routes() {
-            metrics.overdue.report(Place::Waiting, late.waiting.get(name.as_str()).copied());
-            metrics.overdue.report(Place::PutBack, late.put_back.get(name.as_str()).copied());
+            metrics.overdue.report(OverduePlace::Waiting, late.waiting.get(name.as_str()).copied());
+            metrics.overdue.report(OverduePlace::PutBack, late.put_back.get(name.as_str()).copied());
         }
     }
 }

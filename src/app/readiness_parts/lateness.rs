@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tracing::{info, warn};
 
 use crate::domain::{Route, RouteName, route};
-use crate::telemetry::Place;
+use crate::telemetry::OverduePlace;
 
 /// A route is late from so many seconds on, and in time again below so few.
 const LATE_S: f64 = 3.0;
@@ -88,7 +88,7 @@ pub(super) fn causes(
     route: &Route,
     paused: bool,
     waits: Option<i64>,
-    oldest: Option<Place>,
+    oldest: Option<OverduePlace>,
     trouble: &BTreeMap<String, String>,
 ) -> String {
     let mut causes = Vec::new();
@@ -105,7 +105,7 @@ pub(super) fn causes(
     }
     causes.extend(waits.map(|waits| format!("it catches up: {waits} messages wait")));
     if causes.is_empty() {
-        let place = oldest.map_or("is delivered by now", Place::words);
+        let place = oldest.map_or("is delivered by now", OverduePlace::words);
         return format!("no trouble is known; the oldest {place}");
     }
     causes.join("; ")
@@ -153,9 +153,9 @@ mod tests {
         let trouble = |parts: &[&str]| parts.iter().map(|p| ((*p).to_owned(), "away".to_owned())).collect();
         let none = causes(&route, false, None, None, &trouble(&["target:main:another", "kafka:main"]));
         assert_eq!(none, "no trouble is known; the oldest is delivered by now");
-        let claimed = causes(&route, false, None, Some(Place::Claimed(1)), &BTreeMap::new());
+        let claimed = causes(&route, false, None, Some(OverduePlace::Claimed(1)), &BTreeMap::new());
         assert_eq!(claimed, "no trouble is known; the oldest is claimed by this replica and not settled");
-        let all = causes(&route, true, Some(7), Some(Place::Waiting), &trouble(&["redis", &target]));
+        let all = causes(&route, true, Some(7), Some(OverduePlace::Waiting), &trouble(&["redis", &target]));
         let expected = format!("publishing is paused; redis: away; {target}: away");
         assert_eq!(all, format!("{expected}; it catches up: 7 messages wait"));
     }

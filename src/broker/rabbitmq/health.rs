@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
-use crate::lifecycle::{Part, Readiness};
+use crate::lifecycle::{Readiness, ReadinessPart};
 
 /// The part `rabbitmq:<name>`: up while every role that was opened is up.
 #[derive(Debug)]
 pub(super) struct RoleHealth {
-    part: Part,
+    part: ReadinessPart,
     /// The trouble of each role, if any.
     roles: Mutex<BTreeMap<&'static str, Option<String>>>,
 }

@@ -7,7 +7,7 @@ use super::*;
 use crate::admin::InjectError;
 use crate::admin::testing::{READ, Server, Then, WRITE, text};
 use crate::domain::UnixMs;
-use crate::telemetry::Outcome;
+use crate::telemetry::MessageEnd;
 
 /// Runs `send` beside the server, which lives on this thread's runtime.
 async fn run(
@@ -69,13 +69,13 @@ async fn waiting_prints_the_lateness_or_fails_with_the_reason() {
     let server = Server::start().await;
     let url = format!("http://{}", server.address);
     let orders = RouteName::new("orders").expect("a name");
-    let published = Outcome::Published {
+    let published = MessageEnd::Published {
         published_at: UnixMs(1_800_000_000_002),
         due: UnixMs(1_800_000_000_000),
         lateness_ms: 1.75,
         attempt: 1,
     };
-    let dead = Outcome::Dead { reason: "unroutable".to_owned() };
+    let dead = MessageEnd::Dead { reason: "unroutable".to_owned() };
     for (outcome, json) in
         [(published.clone(), false), (published, true), (dead.clone(), false), (dead.clone(), true)]
     {

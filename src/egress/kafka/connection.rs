@@ -1,4 +1,4 @@
-//! What the lanes of one connection share: the producers of the moment, which lanes wait for the feeder, and
+//! State that the lanes of one connection share: the current producers, the lanes that wait for the feeder, and
 //! questions about topics.
 
 use std::collections::BTreeMap;
@@ -11,21 +11,21 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::lane::{KafkaLane, TopicLane};
-use super::producer::Producer;
+use super::producer::KafkaProducer;
 use crate::broker::kafka::OutageSuspicion;
 use crate::domain::Clock;
 
-/// A connection has two producers, for one cannot be both punctual and thrifty.
+/// The two producers of a connection: one producer cannot be both punctual and thrifty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pace {
-    /// It sends what it gets at once.
+pub(super) enum ProducerKind {
+    /// Sends at once what it gets.
     Prompt,
-    /// It gives its batches a moment to fill: for lanes that have much to send.
+    /// Gives its batches a moment to fill. For lanes with many messages to send.
     Bulk,
 }
 
-impl Pace {
-    pub(super) const BOTH: [Self; 2] = [Self::Prompt, Self::Bulk];
+impl ProducerKind {
+    pub(super) const ALL: [Self; 2] = [Self::Prompt, Self::Bulk];
 
     pub(super) fn linger(self) -> Duration {
         match self {
@@ -35,33 +35,34 @@ impl Pace {
     }
 }
 
-pub(super) struct Link {
+pub(super) struct ProducerConnection {
     pub(super) name: String,
     pub(super) clock: Clock,
     pub(super) suspicion: OutageSuspicion,
-    /// Questions have come.
+    /// Notified when a lane has a question about its topic.
     pub(super) asked: Notify,
-    /// A producer's thread has ended, and the other is about to.
+    /// Cancelled when the thread of one producer has ended. The other ends too.
     pub(super) ended: CancellationToken,
-    /// Some broker answered last. While none does, nothing is handed to a producer: it could only time out there.
+    /// True while some broker answers. While none does, no message is given to a producer: it would only time out
+    /// there.
     reached: AtomicBool,
-    producers: [RwLock<Option<Arc<Producer>>>; 2],
+    producers: [RwLock<Option<Arc<KafkaProducer>>>; 2],
     lanes: Mutex<BTreeMap<String, Arc<TopicLane>>>,
     questions: Mutex<Vec<Arc<TopicLane>>>,
-    /// Lanes that the feeder is to look after.
+    /// Lanes that the feeder serves next.
     waiting: Mutex<Vec<Arc<TopicLane>>>,
-    bell: Mutex<bool>,
-    rung: Condvar,
+    is_woken: Mutex<bool>,
+    woken: Condvar,
     trouble: Mutex<Option<String>>,
 }
 
-impl std::fmt::Debug for Link {
+impl std::fmt::Debug for ProducerConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Link").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("ProducerConnection").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-impl Link {
+impl ProducerConnection {
     pub(super) fn new(name: String, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
             name,
@@ -74,13 +75,13 @@ impl Link {
             lanes: Mutex::default(),
             questions: Mutex::default(),
             waiting: Mutex::default(),
-            bell: Mutex::default(),
-            rung: Condvar::new(),
+            is_woken: Mutex::default(),
+            woken: Condvar::new(),
             trouble: Mutex::default(),
         })
     }
 
-    /// The lane to a topic, the same for all who ask.
+    /// The lane to a topic, made at the first call.
     pub(super) fn lane(self: &Arc<Self>, topic: &str) -> KafkaLane {
         let mut lanes = self.lanes.lock();
         let lane = lanes
@@ -98,17 +99,21 @@ impl Link {
         self.lanes.lock().values().cloned().collect()
     }
 
-    /// The producer of the moment; `None` between two.
-    pub(super) fn producer(&self, pace: Pace) -> Option<Arc<Producer>> {
-        self.producers[pace as usize].read().clone()
+    /// The current producer of this kind; `None` while it is being replaced.
+    pub(super) fn producer(&self, producer_kind: ProducerKind) -> Option<Arc<KafkaProducer>> {
+        self.producers[producer_kind as usize].read().clone()
     }
 
-    /// Puts another in its place, or none; the old one is the caller's.
-    pub(super) fn replace(&self, pace: Pace, new: Option<Arc<Producer>>) -> Option<Arc<Producer>> {
-        std::mem::replace(&mut *self.producers[pace as usize].write(), new)
+    /// Replaces the producer of this kind, or takes it away. Returns the old one.
+    pub(super) fn replace(
+        &self,
+        producer_kind: ProducerKind,
+        new: Option<Arc<KafkaProducer>>,
+    ) -> Option<Arc<KafkaProducer>> {
+        std::mem::replace(&mut *self.producers[producer_kind as usize].write(), new)
     }
 
-    /// Asks whether a lane's topic is there; the lane hears of it later.
+    /// Asks whether the topic of a lane is there. The lane gets the answer later.
     pub(super) fn ask(&self, lane: Arc<TopicLane>) {
         self.questions.lock().push(lane);
         self.asked.notify_one();
@@ -118,18 +123,18 @@ impl Link {
         std::mem::take(&mut *self.questions.lock())
     }
 
-    /// Notes a lane that found no room in the producer: it is looked after with the next delivery reports.
-    pub(super) fn starved(&self, lane: Arc<TopicLane>) {
+    /// Notes a lane that found its producer full. The feeder serves it with the next delivery reports.
+    pub(super) fn wait_for_feeder(&self, lane: Arc<TopicLane>) {
         let mut waiting = self.waiting.lock();
         if !waiting.iter().any(|known| Arc::ptr_eq(known, &lane)) {
             waiting.push(lane);
         }
     }
 
-    /// Has the feeder look after a lane.
+    /// Asks the feeder to serve a lane now.
     pub(super) fn feed(&self, lane: Arc<TopicLane>) {
-        self.starved(lane);
-        self.ring();
+        self.wait_for_feeder(lane);
+        self.wake_feeder();
     }
 
     pub(super) fn waiting(&self) -> Vec<Arc<TopicLane>> {
@@ -137,41 +142,41 @@ impl Link {
     }
 
     /// Wakes the feeder.
-    pub(super) fn ring(&self) {
-        *self.bell.lock() = true;
-        self.rung.notify_one();
+    pub(super) fn wake_feeder(&self) {
+        *self.is_woken.lock() = true;
+        self.woken.notify_one();
     }
 
     /// Wakes the feeder if a lane waits for it.
-    pub(super) fn remind(&self) {
+    pub(super) fn wake_feeder_if_needed(&self) {
         if !self.waiting.lock().is_empty() {
-            self.ring();
+            self.wake_feeder();
         }
     }
 
-    /// Waits until somebody rings. `false`: a producer's thread has ended.
-    pub(super) fn until_rung(&self) -> bool {
-        let mut bell = self.bell.lock();
-        self.rung.wait_while(&mut bell, |rung| !*rung && !self.ended.is_cancelled());
-        *bell = false;
+    /// Waits until the feeder is woken. Returns false once the thread of a producer has ended.
+    pub(super) fn wait_until_woken(&self) -> bool {
+        let mut is_woken = self.is_woken.lock();
+        self.woken.wait_while(&mut is_woken, |woken| !*woken && !self.ended.is_cancelled());
+        *is_woken = false;
         !self.ended.is_cancelled()
     }
 
-    /// A producer's thread ends.
+    /// Ends the connection: the thread of a producer ends.
     pub(super) fn end(&self) {
         self.ended.cancel();
-        self.ring();
+        self.wake_feeder();
     }
 
     pub(super) fn is_reached(&self) -> bool {
         self.reached.load(Ordering::Acquire)
     }
 
-    /// Notes whether the brokers answer. Once they do again, all lanes go on.
+    /// Notes whether the brokers answer. Once they do again, all lanes send what waited.
     pub(super) fn set_reached(&self, reached: bool) {
         if !self.reached.swap(reached, Ordering::AcqRel) && reached {
             for lane in self.lanes() {
-                lane.go_on_reached();
+                lane.pump_when_reached();
             }
         }
     }

@@ -1,5 +1,5 @@
-//! A run: messages that one thread takes out of a lane under the lane's lock, and hands to the producer without it.
-//! Whoever only adds to the lane, the wheel above all, never waits for the client library.
+//! Sends a run: messages that one thread takes out of a lane under the lock of the lane, and gives to the producer
+//! without that lock. Submitters, the wheel above all, never wait for the client library.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,118 +11,120 @@ use rdkafka::producer::BaseRecord;
 use super::lane::TopicLane;
 use super::mapping::to_kafka;
 use super::outcome;
-use super::producer::{Flight, Producer};
+use super::producer::{InFlightMessage, KafkaProducer};
 use super::record;
 use crate::domain::{DeadReason, InvalidReason, Refusal, Verdict};
 use crate::egress::Publication;
 
-/// The clock is asked before the first of so many hand-overs in a row: some 50 us.
-const CLOCK_LOOKS: usize = 64;
+/// Messages that are sent, in some 50 us, between two readings of the clock.
+const SENDS_PER_CLOCK_READ: usize = 64;
 
 /// Messages of one lane, in order. A lane has one run at a time.
-pub(super) struct Run {
-    pub(super) producer: Arc<Producer>,
+pub(super) struct SendRun {
+    pub(super) producer: Arc<KafkaProducer>,
     pub(super) publications: Vec<Publication>,
-    /// They were refused together with others, and nothing else of their lane is in flight.
+    /// True if the messages were refused together with others. Nothing else of their lane is in flight.
     pub(super) suspects: bool,
 }
 
-/// What of a run did not become a flight.
+/// Messages of a run that did not get into the producer.
 #[derive(Default)]
-pub(super) struct Rest {
-    /// Messages that have their verdict, and their bytes.
+pub(super) struct RunRemainder {
+    /// Number of messages that have their verdict.
     pub(super) answered: usize,
+    /// Bytes of those.
     pub(super) bytes: usize,
-    /// The producer takes nothing now: these and all after them.
+    /// Messages from the first on that the producer had no room for.
     pub(super) back: VecDeque<Publication>,
-    /// It was a run of suspects.
+    /// True if it was a run of suspects.
     pub(super) suspects: bool,
-    /// The client library says that the topic is not there.
+    /// True if the client library answered that the topic is missing.
     pub(super) is_missing: bool,
 }
 
-/// What became of an attempt to hand a message to the producer.
-enum Handed {
-    Done,
-    /// It is not there, and will not be: its verdict.
-    Answer(Verdict),
-    /// The producer takes nothing now.
+/// Result of giving one message to the producer.
+enum SendResult {
+    Sent,
+    /// The message will never get into the producer: its verdict.
+    Answered(Verdict),
+    /// The producer has no room now.
     Full(Publication),
 }
 
-/// What a message counts for in its lane's window.
+/// Bytes for which a message counts in the window of its lane.
 pub(super) fn weight(publication: &Publication) -> usize {
     let message = &publication.entry().message;
     message.body_len() + message.headers_len() + message.key.as_ref().map_or(0, Bytes::len)
 }
 
-impl Run {
-    /// Hands it over, until the producer takes no more.
-    pub(super) fn send(self, lane: &Arc<TopicLane>) -> Rest {
+impl SendRun {
+    /// Sends the messages in order, until the producer has no room.
+    pub(super) fn send(self, lane: &Arc<TopicLane>) -> RunRemainder {
         let Self { producer, publications, suspects } = self;
-        let mut rest = Rest { suspects, ..Rest::default() };
+        let mut remainder = RunRemainder { suspects, ..RunRemainder::default() };
         let alone = suspects && publications.len() == 1;
         let mut publications = publications.into_iter();
-        let (mut nth, mut now_us) = (0, 0);
+        let mut nth = 0;
+        let mut now_us = 0;
         while let Some(publication) = publications.next() {
-            if nth % CLOCK_LOOKS == 0 {
-                now_us = lane.link.clock.mono_us();
+            if nth % SENDS_PER_CLOCK_READ == 0 {
+                now_us = lane.connection.clock.mono_us();
             }
             nth += 1;
-            let standing = publication.clone();
-            match hand_over(lane, &producer, publication, alone, now_us) {
-                Handed::Done => {}
-                Handed::Answer(verdict) => {
-                    rest.answered += 1;
-                    rest.bytes += weight(&standing);
-                    rest.is_missing |=
+            let original = publication.clone();
+            match send_one(lane, &producer, publication, alone, now_us) {
+                SendResult::Sent => {}
+                SendResult::Answered(verdict) => {
+                    remainder.answered += 1;
+                    remainder.bytes += weight(&original);
+                    remainder.is_missing |=
                         matches!(verdict, Verdict::Refused { reason: Refusal::UnknownTarget, .. });
-                    standing.answer(verdict);
+                    original.answer(verdict);
                 }
-                Handed::Full(publication) => {
-                    rest.back = std::iter::once(publication).chain(publications).collect();
-                    return rest;
+                SendResult::Full(publication) => {
+                    remainder.back = std::iter::once(publication).chain(publications).collect();
+                    return remainder;
                 }
             }
         }
-        rest
+        remainder
     }
 }
 
-fn hand_over(
+fn send_one(
     lane: &Arc<TopicLane>,
-    producer: &Producer,
+    producer: &KafkaProducer,
     publication: Publication,
     alone: bool,
     now_us: i64,
-) -> Handed {
+) -> SendResult {
     if publication.is_late(now_us) {
-        // A suspect was refused together with others, so it is not written either.
-        return Handed::Answer(Verdict::NotTried);
+        // This is true of a suspect too: its batch was refused, so it is not written.
+        return SendResult::Answered(Verdict::NotTried);
     }
-    let standing = publication.clone();
-    let mapped = to_kafka(&standing.entry().message, standing.stamp());
+    let original = publication.clone();
+    let mapped = to_kafka(&original.entry().message, original.delay_headers());
     let bad_headers = DeadReason::Invalid(InvalidReason::BadHeaders);
     let headers = match record::headers(&mapped) {
         Ok(headers) => headers,
-        Err(error) => return Handed::Answer(outcome::refused(Refusal::Hopeless(bad_headers), error)),
+        Err(error) => return SendResult::Answered(outcome::refused(Refusal::Hopeless(bad_headers), error)),
     };
-    let flight = Flight { bytes: weight(&publication), publication, lane: lane.clone(), alone };
-    let flights = producer.flights();
-    let mut record = BaseRecord::with_opaque_to(&lane.topic, flights.take_off(flight));
+    let message = InFlightMessage { bytes: weight(&publication), publication, lane: lane.clone(), alone };
+    let in_flight = producer.in_flight();
+    let mut record = BaseRecord::with_opaque_to(&lane.topic, in_flight.insert(message));
     record.key = mapped.key.as_deref();
     record.payload = mapped.value;
     record.headers = headers;
-    let Err((error, opaque)) = producer.send(record) else { return Handed::Done };
-    // The producer did not take it; nothing of it has left this process.
-    let Some(flight) = flights.land(opaque) else { return Handed::Done };
+    let Err((error, opaque)) = producer.send(record) else { return SendResult::Sent };
+    // The producer did not accept the message: nothing of it has left this process.
+    let Some(message) = in_flight.remove(opaque) else { return SendResult::Sent };
     let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
     if matches!(code, RDKafkaErrorCode::QueueFull | RDKafkaErrorCode::Fatal) {
-        return Handed::Full(flight.publication);
+        return SendResult::Full(message.publication);
     }
-    Handed::Answer(match outcome::of(code, None) {
+    SendResult::Answered(match outcome::verdict_of(code, None) {
         refused @ Verdict::Refused { .. } => refused,
-        // The client library itself will not have it.
+        // The client library itself refused the message.
         _ => outcome::refused(Refusal::NotAllowed, error.to_string()),
     })
 }

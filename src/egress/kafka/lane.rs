@@ -1,15 +1,15 @@
-//! The lane to one topic: its queue, its window, its gate.
+//! The lane to one topic: its queue, its window of messages in flight, and its gate.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::connection::{Link, Pace};
-use super::dispatch::{self, Rest, Run};
-use super::outcome::{self, Landing};
-use super::producer::Flight;
-use super::quarantine::Suspects;
+use super::connection::{ProducerConnection, ProducerKind};
+use super::dispatch::{self, RunRemainder, SendRun};
+use super::outcome::{self, DeliveryOutcome};
+use super::producer::InFlightMessage;
+use super::quarantine::SuspectGroups;
 use crate::broker::kafka::TopicState;
 use crate::domain::Verdict;
 use crate::domain::verdict::Refusal;
@@ -20,19 +20,21 @@ use crate::mutants::{self, Mutant};
 const WINDOW_MESSAGES: usize = 20_000;
 /// Most bytes of one lane in the producer; one message may go beyond.
 const WINDOW_BYTES: usize = 64 << 20;
-/// Most messages of one run: a millisecond or two of whoever hands them over.
-const RUN: usize = 1024;
-/// While so many are in flight, others gather behind them, about so long.
+/// Most messages of one run. The sending thread spends a millisecond or two on them.
+const MAX_RUN_MESSAGES: usize = 1024;
+/// Messages in flight from which on others gather behind them ...
 const GATHER_BEHIND: usize = 128;
+/// ... for about so long, microseconds.
 const GATHER_US: i64 = 4_000;
-/// With so many waiting a lane goes over to the bulk producer ...
+/// Waiting messages from which on a lane changes to the bulk producer.
 const BULK_FROM: usize = 1024;
-/// ... and back to the prompt one with fewer waiting and in flight ...
+/// Messages waiting and in flight below which a lane changes back to the prompt producer.
 const BULK_UNTIL: usize = 256;
-/// ... once nothing is in flight, for which it waits so long: a partition may hang, others need not.
-const CHANGE_US: i64 = 50_000;
-/// How long a missing topic is taken for missing before it is looked for again.
-const SHUT_US: i64 = 1_000_000;
+/// Longest wait for the messages in flight before a change of the producer, microseconds. A partition that hangs must
+/// not delay the others.
+const PRODUCER_CHANGE_US: i64 = 50_000;
+/// Time for which a missing topic is refused before it is looked for again, microseconds.
+const MISSING_TOPIC_US: i64 = 1_000_000;
 
 /// The way to one Kafka topic.
 #[derive(Debug)]
@@ -42,7 +44,7 @@ impl Lane for KafkaLane {
     fn submit_all(&self, publications: Vec<Publication>) {
         let mut state = self.0.state.lock();
         state.queue.extend(publications);
-        self.0.pump(state, By::Anyone);
+        self.0.pump(state, PumpCaller::Anyone);
     }
 
     fn backlog(&self) -> usize {
@@ -51,12 +53,12 @@ impl Lane for KafkaLane {
 
     fn trouble(&self) -> Option<String> {
         match &self.0.state.lock().gate {
-            Gate::Shut { why, .. } => Some(match why {
+            TopicGate::Shut { why, .. } => Some(match why {
                 Refusal::NotAllowed => format!("not allowed to write to topic {}", self.0.topic),
                 _ => format!("topic {} is missing", self.0.topic),
             }),
-            Gate::Ended => Some("closed".to_owned()),
-            Gate::Unknown | Gate::Asked | Gate::Open => self.0.link.trouble(),
+            TopicGate::Ended => Some("closed".to_owned()),
+            TopicGate::Unknown | TopicGate::Asked | TopicGate::Open => self.0.connection.trouble(),
         }
     }
 }
@@ -64,29 +66,29 @@ impl Lane for KafkaLane {
 #[derive(Debug)]
 pub(super) struct TopicLane {
     pub(super) topic: String,
-    pub(super) link: Arc<Link>,
-    state: Mutex<State>,
+    pub(super) connection: Arc<ProducerConnection>,
+    state: Mutex<LaneState>,
 }
 
 #[derive(Debug)]
-struct State {
-    gate: Gate,
-    /// In no run yet, in order.
+struct LaneState {
+    gate: TopicGate,
+    /// Messages that no run has taken yet, in order.
     queue: VecDeque<Publication>,
-    suspects: Suspects,
-    /// In the producer, or in the run on its way there.
+    suspects: SuspectGroups,
+    /// Messages in the producer, or in the run that sends them there.
     in_flight: usize,
     bytes: usize,
     is_sending: bool,
-    /// Whose the messages in flight are. It changes while there are none, so nothing overtakes.
-    pace: Pace,
-    /// When messages were last handed to the producer, monotonic microseconds.
+    /// The producer of the messages in flight. It changes while there are none, so that no message overtakes another.
+    producer_kind: ProducerKind,
+    /// The moment of the last run, monotonic microseconds.
     pumped_us: i64,
 }
 
-/// Whether the topic is there, as far as known.
+/// Knowledge of the lane about its topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Gate {
+enum TopicGate {
     Unknown,
     Asked,
     Open,
@@ -94,18 +96,19 @@ enum Gate {
     Ended,
 }
 
-/// Who hands over.
+/// Caller of [`TopicLane::pump`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
-    /// Whoever had news for the lane; the wheel, most often. It hands over a few, and leaves many to the feeder.
+enum PumpCaller {
+    /// A submitter (the wheel, most often), a delivery report or the brokers. It sends a few messages, and leaves many
+    /// to the feeder.
     Anyone,
-    /// The connection's own thread.
+    /// The feeder, a thread of the connection.
     Feeder,
 }
 
 impl TopicLane {
-    pub(super) fn new(topic: String, link: Arc<Link>) -> Self {
-        Self { topic, link, state: Mutex::new(State::new()) }
+    pub(super) fn new(topic: String, connection: Arc<ProducerConnection>) -> Self {
+        Self { topic, connection, state: Mutex::new(LaneState::new()) }
     }
 
     pub(super) fn backlog(&self) -> usize {
@@ -118,61 +121,61 @@ impl TopicLane {
         self.state.lock().in_flight
     }
 
-    /// Takes what the brokers said about the topic.
+    /// Takes the answer of the brokers about the topic.
     pub(super) fn found(self: &Arc<Self>, found: &TopicState) {
-        let until_us = self.link.clock.mono_us() + SHUT_US;
+        let until_us = self.connection.clock.mono_us() + MISSING_TOPIC_US;
         let mut state = self.state.lock();
-        if state.gate == Gate::Ended {
+        if state.gate == TopicGate::Ended {
             return;
         }
         state.gate = match found {
-            TopicState::There { .. } => Gate::Open,
-            // To be asked again once a broker is reached.
-            TopicState::Unreachable(_) => Gate::Unknown,
-            TopicState::Missing => Gate::Shut { why: Refusal::UnknownTarget, until_us },
-            TopicState::NotAllowed => Gate::Shut { why: Refusal::NotAllowed, until_us },
+            TopicState::There { .. } => TopicGate::Open,
+            // The lane asks again once a broker is reached.
+            TopicState::Unreachable(_) => TopicGate::Unknown,
+            TopicState::Missing => TopicGate::Shut { why: Refusal::UnknownTarget, until_us },
+            TopicState::NotAllowed => TopicGate::Shut { why: Refusal::NotAllowed, until_us },
         };
-        self.pump(state, By::Anyone);
+        self.pump(state, PumpCaller::Anyone);
     }
 
-    /// Takes the ends of flights, in the order they were reported.
-    pub(super) fn landed(self: &Arc<Self>, flights: Vec<(Flight, Landing)>) {
-        let mut answers = Vec::with_capacity(flights.len());
+    /// Takes delivery reports, in the order they came.
+    pub(super) fn take_reports(self: &Arc<Self>, reported: Vec<(InFlightMessage, DeliveryOutcome)>) {
+        let mut answers = Vec::with_capacity(reported.len());
         let mut state = self.state.lock();
-        for (flight, Landing { verdict, shared }) in flights {
+        for (message, DeliveryOutcome { verdict, shared }) in reported {
             state.in_flight -= 1;
-            state.bytes -= flight.bytes;
+            state.bytes -= message.bytes;
             match verdict {
-                Verdict::Refused { .. } if shared && !flight.alone && !mutants::is(Mutant::BlameBatch) => {
-                    state.suspects.refused(flight.publication);
+                Verdict::Refused { .. } if shared && !message.alone && !mutants::is(Mutant::BlameBatch) => {
+                    state.suspects.refused(message.publication);
                 }
                 verdict => {
                     if matches!(verdict, Verdict::Refused { reason: Refusal::UnknownTarget, .. })
-                        && state.gate == Gate::Open
+                        && state.gate == TopicGate::Open
                     {
-                        state.gate = Gate::Unknown;
+                        state.gate = TopicGate::Unknown;
                     }
-                    answers.push((flight.publication, verdict));
+                    answers.push((message.publication, verdict));
                 }
             }
         }
         state.regroup();
-        self.pump(state, By::Anyone);
+        self.pump(state, PumpCaller::Anyone);
         answer_all(answers);
     }
 
-    /// From time to time: answers what has waited past its deadline, and goes on. While the process drains, nothing
-    /// waits for brokers that are away.
+    /// Runs from time to time. Answers messages that have waited past their deadline, and sends what may go. While the
+    /// process drains, no message waits for brokers that are away.
     pub(super) fn tick(self: &Arc<Self>, draining: bool) {
         let mut state = self.state.lock();
         if state.is_empty() {
             return;
         }
-        let now = self.link.clock.mono_us();
-        if mutants::is(Mutant::OutageCounts) && !self.link.is_reached() {
+        let now = self.connection.clock.mono_us();
+        if mutants::is(Mutant::OutageCounts) && !self.connection.is_reached() {
             refuse_all(&mut state, Refusal::Unavailable);
         }
-        let in_vain = draining && !self.link.is_reached();
+        let in_vain = draining && !self.connection.is_reached();
         state.retain(|publication| {
             let alive = !in_vain && !publication.is_late(now);
             if !alive {
@@ -180,87 +183,88 @@ impl TopicLane {
             }
             alive
         });
-        self.pump(state, By::Anyone);
+        self.pump(state, PumpCaller::Anyone);
     }
 
-    /// The feeder looks after it: there may be room in the producer again, or there is much to send.
-    pub(super) fn go_on(self: &Arc<Self>) {
-        self.pump(self.state.lock(), By::Feeder);
+    /// Sends on the thread of the feeder, because the producer may take messages again, or there are many to send.
+    pub(super) fn pump_as_feeder(self: &Arc<Self>) {
+        self.pump(self.state.lock(), PumpCaller::Feeder);
     }
 
-    /// The brokers answer again.
-    pub(super) fn go_on_reached(self: &Arc<Self>) {
-        self.pump(self.state.lock(), By::Anyone);
+    /// Sends what waited, because the brokers answer again.
+    pub(super) fn pump_when_reached(self: &Arc<Self>) {
+        self.pump(self.state.lock(), PumpCaller::Anyone);
     }
 
-    /// Nothing is handed over from here on.
+    /// Closes the lane. It sends nothing from now on.
     pub(super) fn end(self: &Arc<Self>) {
         let mut state = self.state.lock();
-        state.gate = Gate::Ended;
-        self.pump(state, By::Anyone);
+        state.gate = TopicGate::Ended;
+        self.pump(state, PumpCaller::Anyone);
     }
 
-    /// Hands over what may go, in order, a run at a time. One thread does: what others add meanwhile it finds.
-    fn pump(self: &Arc<Self>, mut state: MutexGuard<'_, State>, by: By) {
+    /// Sends what may go, in order, one run at a time. One thread at a time does so, and finds what others add
+    /// meanwhile.
+    fn pump(self: &Arc<Self>, mut state: MutexGuard<'_, LaneState>, by: PumpCaller) {
         while let Some(run) = self.next_run(&mut state, by) {
-            let rest = MutexGuard::unlocked(&mut state, || run.send(self));
-            let is_full = !rest.back.is_empty();
-            self.has_sent(&mut state, rest);
-            if is_full && state.gate != Gate::Ended {
-                return self.link.starved(self.clone());
+            let remainder = MutexGuard::unlocked(&mut state, || run.send(self));
+            let is_full = !remainder.back.is_empty();
+            self.take_back(&mut state, remainder);
+            if is_full && state.gate != TopicGate::Ended {
+                return self.connection.wait_for_feeder(self.clone());
             }
-            if by == By::Feeder {
-                // The other lanes of the connection have their turn.
-                return self.link.feed(self.clone());
+            if by == PumpCaller::Feeder {
+                // Let the feeder serve the other lanes of the connection first.
+                return self.connection.feed(self.clone());
             }
         }
     }
 
-    /// Takes out what goes next, if anything may.
-    fn next_run(self: &Arc<Self>, state: &mut State, by: By) -> Option<Run> {
+    /// Takes out the next run; `None` if nothing may go now.
+    fn next_run(self: &Arc<Self>, state: &mut LaneState, by: PumpCaller) -> Option<SendRun> {
         if state.is_sending || !self.may_send(state) {
             return None;
         }
-        let now_us = self.link.clock.mono_us();
-        if state.is_empty() || !state.keep_pace(now_us) || state.may_wait(now_us) {
+        let now_us = self.connection.clock.mono_us();
+        if state.is_empty() || !state.choose_producer(now_us) || state.may_wait(now_us) {
             return None;
         }
-        if state.pace == Pace::Bulk && by == By::Anyone {
-            self.link.feed(self.clone());
+        if state.producer_kind == ProducerKind::Bulk && by == PumpCaller::Anyone {
+            self.connection.feed(self.clone());
             return None;
         }
         state.pumped_us = now_us;
-        let Some(producer) = self.link.producer(state.pace) else {
-            self.link.starved(self.clone());
+        let Some(producer) = self.connection.producer(state.producer_kind) else {
+            self.connection.wait_for_feeder(self.clone());
             return None;
         };
         let (publications, suspects) = state.take()?;
         state.is_sending = true;
-        Some(Run { producer, publications, suspects })
+        Some(SendRun { producer, publications, suspects })
     }
 
-    /// What the gate says. What it turns away has its verdict.
-    fn may_send(self: &Arc<Self>, state: &mut State) -> bool {
+    /// Reports whether the gate is open. Gives a verdict to all messages that it turns away.
+    fn may_send(self: &Arc<Self>, state: &mut LaneState) -> bool {
         loop {
             match state.gate {
-                Gate::Open => return self.link.is_reached(),
-                Gate::Asked => return false,
-                Gate::Unknown if !self.link.is_reached() => return false,
-                Gate::Unknown => {
+                TopicGate::Open => return self.connection.is_reached(),
+                TopicGate::Asked => return false,
+                TopicGate::Unknown if !self.connection.is_reached() => return false,
+                TopicGate::Unknown => {
                     if !state.is_empty() {
-                        state.gate = Gate::Asked;
-                        self.link.ask(self.clone());
+                        state.gate = TopicGate::Asked;
+                        self.connection.ask(self.clone());
                     }
                     return false;
                 }
-                Gate::Shut { until_us, .. } if self.link.clock.mono_us() >= until_us => {
-                    state.gate = Gate::Unknown;
+                TopicGate::Shut { until_us, .. } if self.connection.clock.mono_us() >= until_us => {
+                    state.gate = TopicGate::Unknown;
                 }
-                Gate::Shut { why, .. } => {
+                TopicGate::Shut { why, .. } => {
                     refuse_all(state, why);
                     return false;
                 }
-                Gate::Ended => {
+                TopicGate::Ended => {
                     for publication in state.drain() {
                         publication.answer(Verdict::NotTried);
                     }
@@ -270,60 +274,60 @@ impl TopicLane {
         }
     }
 
-    /// A run is over; this is left of it.
-    fn has_sent(&self, state: &mut State, rest: Rest) {
+    /// Takes back what a run could not send.
+    fn take_back(&self, state: &mut LaneState, remainder: RunRemainder) {
         state.is_sending = false;
-        state.in_flight -= rest.answered + rest.back.len();
-        state.bytes -= rest.bytes + rest.back.iter().map(dispatch::weight).sum::<usize>();
-        if rest.suspects {
-            state.suspects.put_back(rest.back);
+        state.in_flight -= remainder.answered + remainder.back.len();
+        state.bytes -= remainder.bytes + remainder.back.iter().map(dispatch::weight).sum::<usize>();
+        if remainder.suspects {
+            state.suspects.put_back(remainder.back);
         } else {
-            for publication in rest.back.into_iter().rev() {
+            for publication in remainder.back.into_iter().rev() {
                 state.queue.push_front(publication);
             }
         }
         state.regroup();
-        if rest.is_missing && state.gate == Gate::Open {
-            let until_us = self.link.clock.mono_us() + SHUT_US;
-            state.gate = Gate::Shut { why: Refusal::UnknownTarget, until_us };
+        if remainder.is_missing && state.gate == TopicGate::Open {
+            let until_us = self.connection.clock.mono_us() + MISSING_TOPIC_US;
+            state.gate = TopicGate::Shut { why: Refusal::UnknownTarget, until_us };
         }
     }
 }
 
-impl State {
+impl LaneState {
     fn new() -> Self {
         Self {
-            gate: Gate::Unknown,
+            gate: TopicGate::Unknown,
             queue: VecDeque::new(),
-            suspects: Suspects::default(),
+            suspects: SuspectGroups::default(),
             in_flight: 0,
             bytes: 0,
             is_sending: false,
-            pace: Pace::Prompt,
+            producer_kind: ProducerKind::Prompt,
             pumped_us: i64::MIN / 2,
         }
     }
 
-    /// Chooses the producer: prompt while there is little to send, bulk while there is much. `false`: what is
-    /// in flight with the other one comes first.
-    fn keep_pace(&mut self, now_us: i64) -> bool {
-        let wanted = match self.pace {
-            Pace::Prompt if self.queue.len() >= BULK_FROM => Pace::Bulk,
-            Pace::Bulk if self.queue.len() + self.in_flight < BULK_UNTIL => Pace::Prompt,
-            pace => pace,
+    /// Chooses the producer: prompt for few messages, bulk for many. Returns false while messages are in flight with
+    /// the other producer: their reports must come first.
+    fn choose_producer(&mut self, now_us: i64) -> bool {
+        let wanted = match self.producer_kind {
+            ProducerKind::Prompt if self.queue.len() >= BULK_FROM => ProducerKind::Bulk,
+            ProducerKind::Bulk if self.queue.len() + self.in_flight < BULK_UNTIL => ProducerKind::Prompt,
+            producer_kind => producer_kind,
         };
-        if wanted != self.pace && self.in_flight > 0 {
-            return now_us - self.pumped_us >= CHANGE_US;
+        if wanted != self.producer_kind && self.in_flight > 0 {
+            return now_us - self.pumped_us >= PRODUCER_CHANGE_US;
         }
-        self.pace = wanted;
+        self.producer_kind = wanted;
         true
     }
 
-    /// Under load messages gather while others are in flight, and go when one of those lands: the client
-    /// library's prompt producer sends what it gets at once, and a request for each few messages costs it and
-    /// the broker as much as the messages do. Where little is in flight nothing waits.
+    /// Reports whether messages may gather while others are in flight, to go when one of those is confirmed. The prompt
+    /// producer sends at once what it gets, and under load a request for each few messages would cost the client
+    /// library and the broker as much as the messages do. With few in flight no message waits.
     fn may_wait(&self, now_us: i64) -> bool {
-        self.pace == Pace::Prompt
+        self.producer_kind == ProducerKind::Prompt
             && self.in_flight >= GATHER_BEHIND
             && now_us - self.pumped_us < GATHER_US
             && self.suspects.is_empty()
@@ -333,25 +337,26 @@ impl State {
         self.queue.is_empty() && self.suspects.is_empty()
     }
 
-    /// All that waits; what is in flight is not among it.
+    /// Takes out all messages that wait. Those in flight stay.
     fn drain(&mut self) -> impl Iterator<Item = Publication> {
         self.suspects.drain().chain(self.queue.drain(..))
     }
 
-    /// Keeps what waits only where `keeps` says so.
+    /// Keeps those waiting messages for which `keeps` returns true.
     fn retain(&mut self, mut keeps: impl FnMut(&Publication) -> bool) {
         self.suspects.retain(&mut keeps);
         self.queue.retain(keeps);
     }
 
-    /// Once nothing is in flight: what the broker refused in batches waits for smaller ones.
+    /// Forms smaller groups of the messages that a broker refused in batches, once nothing is in flight.
     fn regroup(&mut self) {
         if self.in_flight == 0 {
             self.suspects.regroup();
         }
     }
 
-    /// Takes out what goes next, and whether it is a group of suspects; `None`: nothing has room.
+    /// Takes out the messages of the next run. The flag says that they are a group of suspects. `None` if the window is
+    /// full.
     fn take(&mut self) -> Option<(Vec<Publication>, bool)> {
         let suspects = !self.suspects.is_empty();
         let taken = if suspects {
@@ -360,7 +365,7 @@ impl State {
             }
             self.suspects.next_group()
         } else {
-            let most = RUN.min(WINDOW_MESSAGES.saturating_sub(self.in_flight));
+            let most = MAX_RUN_MESSAGES.min(WINDOW_MESSAGES.saturating_sub(self.in_flight));
             let mut taken = Vec::new();
             let mut bytes = self.bytes;
             while taken.len() < most && bytes < WINDOW_BYTES {
@@ -376,7 +381,7 @@ impl State {
     }
 }
 
-fn refuse_all(state: &mut State, why: Refusal) {
+fn refuse_all(state: &mut LaneState, why: Refusal) {
     let text = match why {
         Refusal::NotAllowed => "not allowed to see or write the topic",
         _ => "the topic is not there",
@@ -386,7 +391,7 @@ fn refuse_all(state: &mut State, why: Refusal) {
     }
 }
 
-/// Gives verdicts, each submitter's together.
+/// Gives verdicts, those of one submitter together.
 fn answer_all(answers: Vec<(Publication, Verdict)>) {
     let mut answers = answers.into_iter().peekable();
     while let Some((publication, verdict)) = answers.next() {
@@ -417,19 +422,23 @@ mod tests {
 
     #[test]
     fn a_lane_changes_its_producer_with_its_load_and_only_between_flights() {
-        let mut state = State { queue: waiting(BULK_FROM - 1), pumped_us: 0, ..State::new() };
-        assert!(state.keep_pace(0) && state.pace == Pace::Prompt);
+        let mut state = LaneState { queue: waiting(BULK_FROM - 1), pumped_us: 0, ..LaneState::new() };
+        assert!(state.choose_producer(0) && state.producer_kind == ProducerKind::Prompt);
         state.queue = waiting(BULK_FROM);
         state.in_flight = 1;
-        assert!(!state.keep_pace(CHANGE_US - 1), "what is in flight comes first");
-        assert!(state.keep_pace(CHANGE_US) && state.pace == Pace::Prompt, "unless it hangs");
+        assert!(!state.choose_producer(PRODUCER_CHANGE_US - 1), "what is in flight comes first");
+        assert!(
+            state.choose_producer(PRODUCER_CHANGE_US) && state.producer_kind == ProducerKind::Prompt,
+            "unless it hangs"
+        );
         state.in_flight = 0;
-        assert!(state.keep_pace(0) && state.pace == Pace::Bulk);
-        (state.queue, state.in_flight) = (waiting(0), BULK_UNTIL);
-        assert!(state.keep_pace(0) && state.pace == Pace::Bulk, "still much to send");
+        assert!(state.choose_producer(0) && state.producer_kind == ProducerKind::Bulk);
+        state.queue = waiting(0);
+        state.in_flight = BULK_UNTIL;
+        assert!(state.choose_producer(0) && state.producer_kind == ProducerKind::Bulk, "still much to send");
         state.in_flight = 1;
-        assert!(!state.keep_pace(CHANGE_US - 1));
+        assert!(!state.choose_producer(PRODUCER_CHANGE_US - 1));
         state.in_flight = 0;
-        assert!(state.keep_pace(0) && state.pace == Pace::Prompt);
+        assert!(state.choose_producer(0) && state.producer_kind == ProducerKind::Prompt);
     }
 }

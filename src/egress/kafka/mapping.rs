@@ -1,8 +1,8 @@
-//! From any message to a Kafka record. Pure; knows nothing of the client library.
+//! Maps any message to a Kafka record. Pure; knows nothing of the client library.
 //!
-//! From Kafka nothing changes but what [`Stamp`] sets. From AMQP the routing key becomes the key, typed
-//! header values become bytes, and the properties become headers; [`super::super::rabbitmq::mapping`]
-//! is the way back, `docs/headers.md` the table of both.
+//! A message from Kafka only gets the [`DelayHeaders`]. Of a message from AMQP the routing key becomes the key, typed
+//! header values become bytes, and properties become headers. [`super::super::rabbitmq::mapping`] is the way back, and
+//! `docs/headers.md` has the table of both.
 
 use std::borrow::Cow;
 
@@ -10,9 +10,9 @@ use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 
 use crate::domain::message::stamped;
 use crate::domain::{Header, HeaderValue, Message, Origin, Properties, Text};
-use crate::egress::{Stamp, bridge_headers};
+use crate::egress::{DelayHeaders, bridge_headers};
 
-/// What is handed to a Kafka producer; the topic apart. What need not change is the message's own.
+/// A record for a Kafka producer, without its topic. Unchanged parts are borrowed from the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::egress) struct KafkaRecord<'a> {
     /// The key; `None` is null.
@@ -23,27 +23,30 @@ pub(in crate::egress) struct KafkaRecord<'a> {
     pub headers: Vec<KafkaHeader<'a>>,
 }
 
-/// A header's name and value; `None` is null.
+/// Name and value of a header; `None` is null.
 pub(in crate::egress) type KafkaHeader<'a> = (Cow<'a, str>, Option<Cow<'a, [u8]>>);
 
-/// The record for a message. `stamp` is `None` for what passes through.
-pub(in crate::egress) fn to_kafka<'a>(message: &'a Message, stamp: Option<Stamp<'a>>) -> KafkaRecord<'a> {
+/// Maps a message to a record. `delay_headers` is `None` for a message that passes through.
+pub(in crate::egress) fn to_kafka<'a>(
+    message: &'a Message,
+    delay_headers: Option<DelayHeaders<'a>>,
+) -> KafkaRecord<'a> {
     let mut record = match message.origin {
         Origin::Kafka => from_kafka(message),
         Origin::Rabbitmq => from_amqp(message),
     };
-    if let Some(stamp) = stamp {
-        record.headers.push((stamped::ID.into(), Some(Cow::from(&stamp.id.bytes()[..]))));
-        record.headers.push((stamped::DUE.into(), Some(text(&stamp.due))));
-        if stamp.attempt >= 2 {
-            record.headers.push((stamped::ATTEMPT.into(), Some(text(&stamp.attempt))));
+    if let Some(delay_headers) = delay_headers {
+        record.headers.push((stamped::ID.into(), Some(Cow::from(&delay_headers.id.bytes()[..]))));
+        record.headers.push((stamped::DUE.into(), Some(text(&delay_headers.due))));
+        if delay_headers.attempt >= 2 {
+            record.headers.push((stamped::ATTEMPT.into(), Some(text(&delay_headers.attempt))));
         }
     }
     record
 }
 
 fn from_kafka(message: &Message) -> KafkaRecord<'_> {
-    // Room for the stamp.
+    // Room for the headers of a delayed message.
     let mut headers = Vec::with_capacity(message.headers.len() + stamped::ALL.len());
     headers.extend(message.headers.iter().map(|h| (h.name.as_str().into(), to_bytes(&h.value))));
     KafkaRecord { key: message.key.as_deref().map(Cow::from), value: message.body.as_deref(), headers }
@@ -56,16 +59,16 @@ fn from_amqp(message: &Message) -> KafkaRecord<'_> {
     for Header { name, value: header } in &message.headers {
         match (name.as_str(), header) {
             (bridge_headers::KAFKA_KEY, header) => key = to_bytes(header),
-            // Only as Postdate writes it: a body is never thrown away, and a Kafka header that
-            // happened to have this name comes back as one.
+            // Postdate writes this header as `true` beside an empty body. In any other form it is a header of the user:
+            // a body is never thrown away, and a Kafka header of this name comes back as one.
             (bridge_headers::KAFKA_NULL_VALUE, HeaderValue::Bool(true)) if message.body_len() == 0 => {
                 value = None;
             }
             _ => headers.push((name.as_str().into(), to_bytes(header))),
         }
     }
-    // Behind the headers: on the way back the last of a name counts, so that a property wins over a
-    // header that merely looks like one.
+    // Properties come behind the headers: on the way back the last of a name counts, so a property wins over a header
+    // that only looks like one.
     if let Some(properties) = &message.properties {
         push_properties(&mut headers, properties);
     }
@@ -75,7 +78,7 @@ fn from_amqp(message: &Message) -> KafkaRecord<'_> {
 fn push_properties<'a>(headers: &mut Vec<KafkaHeader<'a>>, p: &'a Properties) {
     let mut push = |name: &str, value: Option<Cow<'a, [u8]>>| {
         if value.is_some() {
-            headers.push((format!("{}{name}", bridge_headers::AMQP).into(), value));
+            headers.push((format!("{}{name}", bridge_headers::AMQP_PREFIX).into(), value));
         }
     };
     let own = |text: &'a Option<Text>| text.as_ref().map(|t| Cow::from(&t.bytes()[..]));
@@ -94,12 +97,12 @@ fn push_properties<'a>(headers: &mut Vec<KafkaHeader<'a>>, p: &'a Properties) {
     push("cluster_id", own(&p.cluster_id));
 }
 
-/// A value as text.
+/// The text of a value, as bytes.
 fn text<'a>(value: &impl ToString) -> Cow<'a, [u8]> {
     Cow::from(value.to_string().into_bytes())
 }
 
-/// A header's value in bytes: numbers, bools and moments as text, tables and arrays as JSON text.
+/// The bytes of a header value: numbers, bools and moments as text, tables and arrays as JSON text.
 fn to_bytes(value: &HeaderValue) -> Option<Cow<'_, [u8]>> {
     Some(match value {
         HeaderValue::Null => return None,
@@ -118,12 +121,12 @@ fn to_bytes(value: &HeaderValue) -> Option<Cow<'_, [u8]>> {
         HeaderValue::Timestamp(seconds) => text(seconds),
         HeaderValue::Table(_) | HeaderValue::Array(_) => {
             // Writing JSON into memory, with text for keys, cannot fail.
-            Cow::from(serde_json::to_vec(&Json(value)).unwrap_or_default())
+            Cow::from(serde_json::to_vec(&JsonHeader(value)).unwrap_or_default())
         }
     })
 }
 
-/// `value / 10^scale`, all its digits.
+/// The decimal `value / 10^scale` with all its digits.
 fn decimal(scale: u8, value: u32) -> String {
     let scale = usize::from(scale);
     let digits = format!("{value:0width$}", width = scale + 1);
@@ -131,11 +134,11 @@ fn decimal(scale: u8, value: u32) -> String {
     if fraction.is_empty() { whole.to_owned() } else { format!("{whole}.{fraction}") }
 }
 
-/// A value within a table or an array, as JSON. Bytes are a string where they are UTF-8, else an array
-/// of numbers; a decimal is a string, which loses no digit; what JSON has no number for is null.
-struct Json<'a>(&'a HeaderValue);
+/// Serializes a value in a table or an array as JSON. Bytes become a string if they are UTF-8, else an array of
+/// numbers. A decimal becomes a string, which loses no digit. A number that JSON does not have becomes null.
+struct JsonHeader<'a>(&'a HeaderValue);
 
-impl Serialize for Json<'_> {
+impl Serialize for JsonHeader<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         match self.0 {
             HeaderValue::Null => s.serialize_unit(),
@@ -158,14 +161,14 @@ impl Serialize for Json<'_> {
             HeaderValue::Table(fields) => {
                 let mut map = s.serialize_map(Some(fields.len()))?;
                 for field in fields {
-                    map.serialize_entry(field.name.as_str(), &Json(&field.value))?;
+                    map.serialize_entry(field.name.as_str(), &JsonHeader(&field.value))?;
                 }
                 map.end()
             }
             HeaderValue::Array(items) => {
                 let mut seq = s.serialize_seq(Some(items.len()))?;
                 for item in items {
-                    seq.serialize_element(&Json(item))?;
+                    seq.serialize_element(&JsonHeader(item))?;
                 }
                 seq.end()
             }

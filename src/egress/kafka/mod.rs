@@ -1,10 +1,15 @@
-//! Egress to Kafka: two idempotent producers per connection, a prompt and a bulk one; one lane per topic.
+//! Egress to Kafka: two idempotent producers per connection, a prompt and a bulk one, and one lane per topic.
 //!
-//! A message is `Confirmed` when all in-sync replicas have it. Brokers away: messages wait in their lane, and are
-//! `NotTried` at their deadline; only what was in the producer when the connection was lost may time out there. A topic
-//! that is missing or forbidden refuses at once and is looked for again while there is demand. A broker refuses
-//! a whole batch for one record: such batches are tried again in ever smaller groups, so the verdict meets only
-//! the record that deserves it.
+//! A message is `Confirmed` when all in-sync replicas have it. While the brokers are away, messages wait in their lane
+//! and are `NotTried` at their deadline; only messages that were in a producer when its connection was lost may time
+//! out there. A topic that is missing or forbidden refuses at once and is looked for again while there is demand. A
+//! broker refuses a whole batch for one record; its messages are retried in ever smaller groups, so that only the
+//! culprit is refused.
+//!
+//! The files of this folder form a circle by their nature: a lane (`lane`) sends through the producer of its connection
+//! (`dispatch`, `producer`), the delivery reports of the producer go back to the lane, and the connection
+//! (`connection`) has both its lanes and its producers. `mapping`, `outcome`, `quarantine` and `record` stand outside
+//! the circle.
 
 mod connection;
 mod dispatch;
@@ -18,7 +23,7 @@ mod record;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use connection::Link;
+use connection::ProducerConnection;
 pub use lane::KafkaLane;
 
 use super::Lane;
@@ -26,18 +31,18 @@ use crate::broker::kafka::{ConfigError, Connection};
 use crate::domain::{Clock, Target};
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
 
-/// A producer could not be started.
+/// Error of the start of a producer.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum ProducerStartError {
     /// The configuration is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// No thread could be had.
+    /// The system gave no thread.
     #[error("no thread for kafka connection {connection}: {error}")]
     Thread {
-        /// The connection.
+        /// The name of the connection.
         connection: String,
-        /// Why.
+        /// The error of the system.
         error: std::io::Error,
     },
 }
@@ -45,32 +50,32 @@ pub enum StartError {
 /// The lanes to all topics of all Kafka connections.
 #[derive(Debug)]
 pub struct KafkaLanes {
-    links: BTreeMap<String, Arc<Link>>,
+    connections: BTreeMap<String, Arc<ProducerConnection>>,
 }
 
 impl KafkaLanes {
-    /// Starts the producers of each connection; brokers need not be there. Announces the parts
-    /// `kafka:<connection>`. Its tasks are named `egress:kafka:<connection>`; they end once `shutdown`
-    /// drains and every message has its verdict, or when time runs out. Must be called in a runtime.
+    /// Starts the producers of each connection; brokers need not be there. Announces the parts `kafka:<connection>`.
+    /// The tasks are named `egress:kafka:<connection>`. They end once `shutdown` drains and every message has its
+    /// verdict, or when `shutdown` is forced. Call it in a runtime.
     pub fn start<'a>(
         connections: impl IntoIterator<Item = &'a Connection>,
         clock: Clock,
         readiness: &Readiness,
         tasks: &Tasks,
         shutdown: &Shutdown,
-    ) -> Result<Self, StartError> {
-        let mut links = BTreeMap::new();
+    ) -> Result<Self, ProducerStartError> {
+        let mut started = BTreeMap::new();
         for connection in connections {
             let part = readiness.part(format!("kafka:{}", connection.name), false);
-            let link = producer::start(connection, clock, part, tasks, shutdown)?;
-            links.insert(connection.name.clone(), link);
+            let producers = producer::start(connection, clock, part, tasks, shutdown)?;
+            started.insert(connection.name.clone(), producers);
         }
-        Ok(Self { links })
+        Ok(Self { connections: started })
     }
 
-    /// The lane to a target; `None` if it is not a topic of one of these connections.
+    /// The lane to a target; `None` if the target is no topic of one of these connections.
     pub fn lane(&self, target: &Target) -> Option<Arc<dyn Lane>> {
         let Target::Kafka { connection, topic } = target else { return None };
-        Some(Arc::new(self.links.get(connection)?.lane(topic)))
+        Some(Arc::new(self.connections.get(connection)?.lane(topic)))
     }
 }

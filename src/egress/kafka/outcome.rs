@@ -1,31 +1,31 @@
-//! What librdkafka's error on one message means: surely not written, or nobody can tell. Pure.
+//! Translates the errors of librdkafka into verdicts: surely not written, or unknown. Pure.
 
 use rdkafka::error::RDKafkaErrorCode;
 
 use crate::domain::verdict::Refusal;
 use crate::domain::{DeadReason, Text, Verdict};
 
-/// The end of one flight.
+/// Result of one delivery report.
 #[derive(Debug)]
-pub(super) struct Landing {
+pub(super) struct DeliveryOutcome {
     pub(super) verdict: Verdict,
-    /// The broker refused a whole batch for the sake of what it holds; perhaps not for this message.
+    /// True if the broker refused a whole batch for its content, perhaps not for this message.
     pub(super) shared: bool,
 }
 
-impl From<Verdict> for Landing {
+impl From<Verdict> for DeliveryOutcome {
     fn from(verdict: Verdict) -> Self {
         Self { verdict, shared: false }
     }
 }
 
-/// What a delivery report that is not a confirmation says.
-pub(super) fn landing(error: RDKafkaErrorCode, fatal: Option<RDKafkaErrorCode>) -> Landing {
-    Landing { verdict: of(error, fatal), shared: is_shared(error) }
+/// The result of a delivery report with an error.
+pub(super) fn delivery_outcome(error: RDKafkaErrorCode, fatal: Option<RDKafkaErrorCode>) -> DeliveryOutcome {
+    DeliveryOutcome { verdict: verdict_of(error, fatal), shared: is_shared(error) }
 }
 
-/// Whether a broker refuses a whole batch with this, for the content of some of its records. Nothing of the batch
-/// is written then.
+/// Reports whether a broker refuses a whole batch with this error, for the content of some of its records. Nothing of
+/// the batch is written then.
 fn is_shared(error: RDKafkaErrorCode) -> bool {
     use RDKafkaErrorCode as Code;
     matches!(
@@ -38,14 +38,13 @@ fn is_shared(error: RDKafkaErrorCode) -> bool {
     )
 }
 
-/// The verdict on a message whose delivery failed. `fatal` is the error that ended its producer, if one
-/// did.
+/// The verdict on a message whose delivery failed. `fatal` is the error that ended its producer, if one did.
 ///
-/// `Refused` only where the broker said so for this very batch, or where the message never left this
-/// process; every other end (a time-out, a lost connection, a purge) may have come after the write.
-pub(super) fn of(error: RDKafkaErrorCode, fatal: Option<RDKafkaErrorCode>) -> Verdict {
+/// The verdict is `Refused` only if the broker refused this very batch, or if the message never left this process. Any
+/// other error (a time-out, a lost connection, a purge) may have come after the write: the verdict is `Unknown`.
+pub(super) fn verdict_of(error: RDKafkaErrorCode, fatal: Option<RDKafkaErrorCode>) -> Verdict {
     let cause = match (error, fatal) {
-        // A producer that never got its id has sent nothing.
+        // This producer never got its id from a broker, so it has sent nothing.
         (RDKafkaErrorCode::PurgeQueue | RDKafkaErrorCode::Fatal, Some(fatal)) if refusal(fatal).is_some() => {
             fatal
         }
@@ -58,7 +57,8 @@ pub(super) fn of(error: RDKafkaErrorCode, fatal: Option<RDKafkaErrorCode>) -> Ve
     }
 }
 
-/// Why a broker (or the client before it sent anything) refused; `None` if that is not sure.
+/// The reason of a broker, or of the client library before it sent anything, to refuse. `None` if it is not sure that
+/// the message was not written.
 fn refusal(error: RDKafkaErrorCode) -> Option<Refusal> {
     use RDKafkaErrorCode as Code;
     Some(match error {
@@ -71,7 +71,7 @@ fn refusal(error: RDKafkaErrorCode) -> Option<Refusal> {
         | Code::TransactionalIdAuthorizationFailed
         | Code::PolicyViolation
         | Code::UnsupportedForMessageFormat => Refusal::NotAllowed,
-        // Said of the content of this very record: it will be refused again.
+        // The content of this very record is wrong: it will be refused again.
         Code::InvalidRecord | Code::InvalidTimestamp => Refusal::Hopeless(DeadReason::NotAllowed),
         Code::NotEnoughReplicas
         | Code::InvalidDifferentRecord
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn only_what_was_surely_not_written_is_refused() {
-        let reason = |error, fatal| match of(error, fatal) {
+        let reason = |error, fatal| match verdict_of(error, fatal) {
             Verdict::Refused { reason, .. } => Some(reason),
             Verdict::Unknown { .. } => None,
             other => panic!("{other:?}"),

@@ -1,5 +1,5 @@
-//! One connection's producers: their threads, their delivery reports, and their replacement when a fatal
-//! error (idempotence lost) ends one.
+//! The producers of one connection: their threads, their delivery reports, and their replacement when a fatal error
+//! (idempotence lost) ends one.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -13,96 +13,98 @@ use rdkafka::message::DeliveryResult;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext};
 use tracing::{info, warn};
 
-use super::StartError;
-use super::connection::{Link, Pace};
+use super::ProducerStartError;
+use super::connection::{ProducerConnection, ProducerKind};
 use super::lane::TopicLane;
-use super::outcome::{self, Landing};
+use super::outcome::{self, DeliveryOutcome};
 use crate::backoff::Backoff;
 use crate::broker::kafka::{self, Connection, TopicState};
 use crate::domain::{Clock, Text, Verdict};
 use crate::egress::Publication;
-use crate::lifecycle::{Part, Shutdown, Tasks};
+use crate::lifecycle::{ReadinessPart, Shutdown, Tasks};
 
-/// How long one look at the event queue takes at most; also how often deadlines of waiting messages are
-/// looked at. Of whole milliseconds the client waits the last one in a busy loop, for it cuts off what is left
-/// to whole ones and what it waits has cost some microseconds already: those are given on top.
-const POLL: Duration = Duration::from_micros(100_020);
-/// The same while there are none: each look costs a wake-up.
-const POLL_IDLE: Duration = Duration::from_micros(400_020);
-/// How long brokers may take to answer about a topic.
-const ANSWER: Duration = Duration::from_secs(5);
-/// A topic that every cluster with consumer groups has; any answer about it is a sign of life.
-const ANY_TOPIC: &str = "__consumer_offsets";
+/// Longest poll of the event queue, and so the interval at which deadlines of waiting messages are checked. librdkafka
+/// cuts the time that is left down to whole milliseconds, and would spend the last millisecond of 100 in a busy loop:
+/// the 20 microseconds on top prevent that.
+const POLL_TIMEOUT: Duration = Duration::from_micros(100_020);
+/// Longest poll while no messages wait: each poll costs a wake-up.
+const IDLE_POLL_TIMEOUT: Duration = Duration::from_micros(400_020);
+/// Longest wait for the answer of brokers about a topic.
+const TOPIC_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Topic that every cluster with consumer groups has. Any answer about it proves that a broker is there.
+const PROBE_TOPIC: &str = "__consumer_offsets";
 
-/// Starts a connection's producers and the task that asks its brokers about topics.
+/// Starts the producers of a connection, its feeder, and the task that asks its brokers about topics.
 pub(super) fn start(
-    connection: &Connection,
+    settings: &Connection,
     clock: Clock,
-    part: Part,
+    part: ReadinessPart,
     tasks: &Tasks,
     shutdown: &Shutdown,
-) -> Result<Arc<Link>, StartError> {
-    let link = Link::new(connection.name.clone(), clock);
-    let name = format!("egress:kafka:{}", connection.name);
-    let failed = |error| StartError::Thread { connection: connection.name.clone(), error };
-    for pace in Pace::BOTH {
-        let config = connection.producer_config(pace.linger())?;
-        let producer = Producer::new(&config, &link).map_err(|error| connection.refused(error))?;
-        link.replace(pace, Some(producer));
-        let (link, shutdown) = (link.clone(), shutdown.clone());
-        let body = move || Engine { link, pace, config, retired: Vec::new() }.run(&shutdown);
+) -> Result<Arc<ProducerConnection>, ProducerStartError> {
+    let connection = ProducerConnection::new(settings.name.clone(), clock);
+    let name = format!("egress:kafka:{}", settings.name);
+    let failed = |error| ProducerStartError::Thread { connection: settings.name.clone(), error };
+    for producer_kind in ProducerKind::ALL {
+        let config = settings.producer_config(producer_kind.linger())?;
+        let producer = KafkaProducer::new(&config, &connection).map_err(|error| settings.refused(error))?;
+        connection.replace(producer_kind, Some(producer));
+        let thread =
+            ProducerThread { connection: connection.clone(), producer_kind, config, retired: Vec::new() };
+        let shutdown = shutdown.clone();
+        let body = move || thread.run(&shutdown);
         tasks.thread(&name, body).map_err(failed)?;
     }
-    let fed = link.clone();
-    tasks.thread(&name, move || feed(&fed)).map_err(failed)?;
-    tasks.spawn(&name, answer_questions(link.clone(), part));
-    Ok(link)
+    let fed_connection = connection.clone();
+    tasks.thread(&name, move || feed(&fed_connection)).map_err(failed)?;
+    tasks.spawn(&name, answer_questions(connection.clone(), part));
+    Ok(connection)
 }
 
-/// A message in the producer, not yet reported on.
+/// A message in a producer, without a delivery report yet.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct InFlightMessage {
     pub(super) publication: Publication,
     pub(super) lane: Arc<TopicLane>,
     pub(super) bytes: usize,
-    /// It was sent while nothing else of its lane was in flight: what the broker says is about this one.
+    /// True if nothing else of its lane was in flight when it was sent: a refusal is about this message.
     pub(super) alone: bool,
 }
 
-/// The messages in one producer. Each is taken out once, so each gets one verdict: by its delivery
-/// report, or when the producer is gone.
+/// The messages in one producer. Each is taken out once and so gets one verdict: with its delivery report, or when the
+/// producer is gone.
 #[derive(Debug, Default)]
-pub(super) struct Flights {
-    slots: Mutex<(Vec<Option<Flight>>, Vec<usize>)>,
-    /// Delivery reports that the lanes have not heard of yet.
-    reports: Mutex<Vec<(usize, Landing)>>,
-    /// What ended the producer.
+pub(super) struct InFlightTable {
+    slots: Mutex<(Vec<Option<InFlightMessage>>, Vec<usize>)>,
+    /// Delivery reports that the lanes have not got yet.
+    reports: Mutex<Vec<(usize, DeliveryOutcome)>>,
+    /// The fatal error that ended the producer.
     fatal: OnceLock<RDKafkaErrorCode>,
 }
 
-impl Flights {
-    /// Enters one; the number is its delivery report's.
-    pub(super) fn take_off(&self, flight: Flight) -> usize {
+impl InFlightTable {
+    /// Adds a message. Returns the number that its delivery report will have.
+    pub(super) fn insert(&self, message: InFlightMessage) -> usize {
         let (slots, free) = &mut *self.slots.lock();
         if let Some(slot) = free.pop() {
-            slots[slot] = Some(flight);
+            slots[slot] = Some(message);
             return slot;
         }
-        slots.push(Some(flight));
+        slots.push(Some(message));
         slots.len() - 1
     }
 
-    /// Takes one out whose record the producer did not take.
-    pub(super) fn land(&self, slot: usize) -> Option<Flight> {
+    /// Takes out a message that the producer did not accept.
+    pub(super) fn remove(&self, slot: usize) -> Option<InFlightMessage> {
         let (slots, free) = &mut *self.slots.lock();
-        let flight = slots.get_mut(slot)?.take()?;
+        let message = slots.get_mut(slot)?.take()?;
         free.push(slot);
-        Some(flight)
+        Some(message)
     }
 
-    /// Tells the lanes what was reported since the last time: together, for each report by itself would
-    /// take their locks as often as there are messages.
-    fn tell(&self) {
+    /// Gives the lanes all reports since the last call. Together, because single reports would take the locks of the
+    /// lanes as often as there are messages.
+    fn tell_lanes(&self) {
         let reports = std::mem::take(&mut *self.reports.lock());
         if reports.is_empty() {
             return;
@@ -110,77 +112,81 @@ impl Flights {
         to_lanes(self.take(reports));
     }
 
-    fn take(&self, reports: Vec<(usize, Landing)>) -> Vec<(Flight, Landing)> {
+    fn take(&self, reports: Vec<(usize, DeliveryOutcome)>) -> Vec<(InFlightMessage, DeliveryOutcome)> {
         let (slots, free) = &mut *self.slots.lock();
-        let landed = reports.into_iter().filter_map(|(slot, landing)| {
-            let flight = slots.get_mut(slot)?.take()?;
+        let reported = reports.into_iter().filter_map(|(slot, outcome)| {
+            let message = slots.get_mut(slot)?.take()?;
             free.push(slot);
-            Some((flight, landing))
+            Some((message, outcome))
         });
-        landed.collect()
+        reported.collect()
     }
 
-    /// The producer is gone: nobody will report on what is left.
+    /// Gives all messages that are left the verdict `Unknown`: the producer is gone and will report on none of them.
     fn abandon(&self) {
-        self.tell();
+        self.tell_lanes();
         let left: Vec<_> = self.slots.lock().0.drain(..).flatten().collect();
         let closed = || Verdict::Unknown { error: Text::from("its producer was closed") }.into();
-        to_lanes(left.into_iter().map(|flight| (flight, closed())).collect());
+        to_lanes(left.into_iter().map(|message| (message, closed())).collect());
     }
 }
 
-/// Gives each lane its own, in order.
-fn to_lanes(landed: Vec<(Flight, Landing)>) {
-    let mut landed = landed.into_iter().peekable();
-    while let Some(first) = landed.next() {
+/// Gives each lane its reports, in order.
+fn to_lanes(reported: Vec<(InFlightMessage, DeliveryOutcome)>) {
+    let mut reported = reported.into_iter().peekable();
+    while let Some(first) = reported.next() {
         let lane = first.0.lane.clone();
         let mut batch = vec![first];
-        while let Some(next) = landed.next_if(|(flight, _)| Arc::ptr_eq(&flight.lane, &lane)) {
+        while let Some(next) = reported.next_if(|(message, _)| Arc::ptr_eq(&message.lane, &lane)) {
             batch.push(next);
         }
-        lane.landed(batch);
+        lane.take_reports(batch);
     }
 }
 
 /// One librdkafka producer.
-pub(super) struct Producer {
-    inner: BaseProducer<Context>,
-    flights: Arc<Flights>,
+pub(super) struct KafkaProducer {
+    inner: BaseProducer<ProducerCallbacks>,
+    in_flight: Arc<InFlightTable>,
 }
 
-struct Context {
-    link: Arc<Link>,
-    flights: Arc<Flights>,
-    /// To ask librdkafka what a fatal error was.
-    producer: OnceLock<Weak<Producer>>,
+struct ProducerCallbacks {
+    connection: Arc<ProducerConnection>,
+    in_flight: Arc<InFlightTable>,
+    /// The producer, of which librdkafka is asked for the cause of a fatal error.
+    producer: OnceLock<Weak<KafkaProducer>>,
 }
 
-impl Producer {
-    fn new(config: &ClientConfig, link: &Arc<Link>) -> Result<Arc<Self>, KafkaError> {
-        let flights = Arc::new(Flights::default());
-        let context = Context { link: link.clone(), flights: flights.clone(), producer: OnceLock::new() };
-        let inner: BaseProducer<Context> = config.create_with_context(context)?;
-        let producer = Arc::new(Self { inner, flights });
-        let context: &Arc<Context> = producer.inner.context();
+impl KafkaProducer {
+    fn new(config: &ClientConfig, connection: &Arc<ProducerConnection>) -> Result<Arc<Self>, KafkaError> {
+        let in_flight = Arc::new(InFlightTable::default());
+        let context = ProducerCallbacks {
+            connection: connection.clone(),
+            in_flight: in_flight.clone(),
+            producer: OnceLock::new(),
+        };
+        let inner: BaseProducer<ProducerCallbacks> = config.create_with_context(context)?;
+        let producer = Arc::new(Self { inner, in_flight });
+        let context: &Arc<ProducerCallbacks> = producer.inner.context();
         context.producer.get_or_init(|| Arc::downgrade(&producer));
         Ok(producer)
     }
 
-    pub(super) fn flights(&self) -> &Flights {
-        &self.flights
+    pub(super) fn in_flight(&self) -> &InFlightTable {
+        &self.in_flight
     }
 
     pub(super) fn client(&self) -> &Client<impl ClientContext> {
         self.inner.client()
     }
 
-    /// Hands a record over. `Err` gives its number back: nothing will be reported on it.
+    /// Gives a record to librdkafka. `Err` returns its number: it will have no delivery report.
     pub(super) fn send(&self, record: BaseRecord<'_, [u8], [u8], usize>) -> Result<(), (KafkaError, usize)> {
         self.inner.send(record).map_err(|(error, record)| (error, record.delivery_opaque))
     }
 }
 
-impl ClientContext for Context {
+impl ClientContext for ProducerCallbacks {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         kafka::log(level, facility, message);
     }
@@ -189,73 +195,73 @@ impl ClientContext for Context {
         if error.rdkafka_error_code() == Some(RDKafkaErrorCode::Fatal) {
             let producer = self.producer.get().and_then(Weak::upgrade);
             let cause = producer.and_then(|producer| producer.inner.client().fatal_error());
-            self.flights.fatal.get_or_init(|| cause.map_or(RDKafkaErrorCode::Fatal, |(code, _)| code));
+            self.in_flight.fatal.get_or_init(|| cause.map_or(RDKafkaErrorCode::Fatal, |(code, _)| code));
         }
         if error.rdkafka_error_code() == Some(RDKafkaErrorCode::AllBrokersDown) {
-            // Until one has answered again.
-            self.link.set_reached(false);
+            // `answer_questions` sets it again once a broker answers.
+            self.connection.set_reached(false);
         }
-        self.link.suspicion.error(&error, reason);
+        self.connection.suspicion.error(&error, reason);
     }
 }
 
-impl ProducerContext for Context {
+impl ProducerContext for ProducerCallbacks {
     type DeliveryOpaque = usize;
 
     fn delivery(&self, result: &DeliveryResult<'_>, slot: usize) {
-        let landing = match result {
+        let outcome = match result {
             Ok(_) => Verdict::Confirmed.into(),
             Err((error, _)) => {
                 let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
-                outcome::landing(code, self.flights.fatal.get().copied())
+                outcome::delivery_outcome(code, self.in_flight.fatal.get().copied())
             }
         };
         let first = {
-            let mut reports = self.flights.reports.lock();
-            reports.push((slot, landing));
+            let mut reports = self.in_flight.reports.lock();
+            reports.push((slot, outcome));
             reports.len() == 1
         };
         if first {
-            self.link.ring();
+            self.connection.wake_feeder();
         }
     }
 }
 
-/// A producer's thread.
-struct Engine {
-    link: Arc<Link>,
-    pace: Pace,
+/// The thread of one producer.
+struct ProducerThread {
+    connection: Arc<ProducerConnection>,
+    producer_kind: ProducerKind,
     config: ClientConfig,
-    /// Ended, but still in somebody's hand for a moment.
-    retired: Vec<Arc<Producer>>,
+    /// Producers that have ended but are still in use by another thread for a moment.
+    retired: Vec<Arc<KafkaProducer>>,
 }
 
-impl Engine {
+impl ProducerThread {
     fn run(mut self, shutdown: &Shutdown) {
         let mut failures = 0;
         while !self.is_done(shutdown) {
-            if let Some(producer) = self.link.producer(self.pace) {
-                let idle = self.link.lanes().iter().all(|lane| lane.backlog() == 0);
-                producer.inner.poll(if idle { POLL_IDLE } else { POLL });
-                if let Some(cause) = producer.flights.fatal.get() {
-                    warn!(connection = %self.link.name, %cause, "kafka producer ended by a fatal error, starting another");
-                    self.retired.extend(self.link.replace(self.pace, None));
+            if let Some(producer) = self.connection.producer(self.producer_kind) {
+                let idle = self.connection.lanes().iter().all(|lane| lane.backlog() == 0);
+                producer.inner.poll(if idle { IDLE_POLL_TIMEOUT } else { POLL_TIMEOUT });
+                if let Some(cause) = producer.in_flight.fatal.get() {
+                    warn!(connection = %self.connection.name, %cause, "kafka producer ended by a fatal error, starting another");
+                    self.retired.extend(self.connection.replace(self.producer_kind, None));
                     failures += 1;
                 }
             } else {
                 // A fatal error that comes again at once (no permission) must not spin.
                 std::thread::park_timeout(Backoff::CLIENT.wait(failures));
-                match Producer::new(&self.config, &self.link) {
-                    Ok(producer) => drop(self.link.replace(self.pace, Some(producer))),
+                match KafkaProducer::new(&self.config, &self.connection) {
+                    Ok(producer) => drop(self.connection.replace(self.producer_kind, Some(producer))),
                     Err(error) => {
-                        warn!(connection = %self.link.name, %error, "kafka producer does not start");
+                        warn!(connection = %self.connection.name, %error, "kafka producer does not start");
                         failures += 1;
                     }
                 }
             }
-            self.bury();
-            self.link.remind();
-            for lane in self.link.lanes() {
+            self.drop_retired();
+            self.connection.wake_feeder_if_needed();
+            for lane in self.connection.lanes() {
                 lane.tick(shutdown.is_draining());
             }
         }
@@ -264,75 +270,79 @@ impl Engine {
 
     fn is_done(&self, shutdown: &Shutdown) -> bool {
         shutdown.is_forced()
-            || (shutdown.is_draining() && self.link.lanes().iter().all(|lane| lane.backlog() == 0))
+            || (shutdown.is_draining() && self.connection.lanes().iter().all(|lane| lane.backlog() == 0))
     }
 
-    /// Drops the ended producers that nobody else holds. It must happen here: dropping one reports on
-    /// what it held, and a lane that did it under its lock would wait for itself.
-    fn bury(&mut self) {
+    /// Drops the ended producers that no other thread uses. Only this thread may do so: the drop of a producer reports
+    /// on its messages, and a lane that dropped one under its lock would wait for itself.
+    fn drop_retired(&mut self) {
         for producer in std::mem::take(&mut self.retired) {
             match Arc::try_unwrap(producer) {
                 Ok(producer) => {
-                    let flights = producer.flights.clone();
+                    let in_flight = producer.in_flight.clone();
                     drop(producer);
-                    flights.abandon();
+                    in_flight.abandon();
                 }
-                Err(held) => self.retired.push(held),
+                Err(in_use) => self.retired.push(in_use),
             }
         }
     }
 
     fn end(mut self) {
-        self.link.end();
-        let lanes = self.link.lanes();
+        self.connection.end();
+        let lanes = self.connection.lanes();
         for lane in &lanes {
             lane.end();
         }
-        self.retired.extend(self.link.replace(self.pace, None));
-        // Whoever still asks about a topic holds it for as long as that takes.
+        self.retired.extend(self.connection.replace(self.producer_kind, None));
+        // A question about a topic that is under way keeps its producer in use.
         while !self.retired.is_empty() {
-            self.bury();
+            self.drop_retired();
             std::thread::park_timeout(Duration::from_millis(5));
         }
         let left: usize = lanes.iter().map(|lane| lane.backlog()).sum();
         if left > 0 {
-            warn!(connection = %self.link.name, left, "kafka lanes closed with messages unanswered");
+            warn!(connection = %self.connection.name, left, "kafka lanes closed with messages unanswered");
         }
     }
 }
 
-/// The feeder: passes delivery reports on to the lanes, together what came together, and hands over for lanes
-/// that have much to send, each a run in its turn.
-fn feed(link: &Link) {
-    while link.until_rung() {
-        // What was reported of one that has been replaced is told when that one is given up.
-        for producer in Pace::BOTH.into_iter().filter_map(|pace| link.producer(pace)) {
-            let flights = producer.flights.clone();
+/// The feeder: passes delivery reports on to the lanes, those that came together in one go. It also sends for lanes
+/// with many messages, one run of each lane in turn.
+fn feed(connection: &ProducerConnection) {
+    while connection.wait_until_woken() {
+        // The reports of a replaced producer are passed on when it is dropped.
+        for producer in
+            ProducerKind::ALL.into_iter().filter_map(|producer_kind| connection.producer(producer_kind))
+        {
+            let in_flight = producer.in_flight.clone();
             drop(producer);
-            flights.tell();
+            in_flight.tell_lanes();
         }
-        for lane in link.waiting() {
-            lane.go_on();
+        for lane in connection.waiting() {
+            lane.pump_as_feeder();
         }
     }
 }
 
-/// Answers the lanes' questions about their topics, and watches whether the brokers are there.
-async fn answer_questions(link: Arc<Link>, part: Part) {
-    let (mut reached, mut told, mut failures) = (false, false, 0);
+/// Answers questions of the lanes about their topics, and watches whether the brokers are there.
+async fn answer_questions(connection: Arc<ProducerConnection>, part: ReadinessPart) {
+    let mut reached = false;
+    let mut told = false;
+    let mut failures = 0;
     loop {
         tokio::select! {
-            () = link.ended.cancelled() => return,
-            () = link.asked.notified() => {}
-            () = link.suspicion.raised() => {}
+            () = connection.ended.cancelled() => return,
+            () = connection.asked.notified() => {}
+            () = connection.suspicion.raised() => {}
             () = tokio::time::sleep(Backoff::BROKER.wait(failures)), if !reached => {}
         }
-        let lanes = link.questions();
+        let lanes = connection.questions();
         let mut unreachable = None;
         for lane in &lanes {
             let found = match &unreachable {
                 Some(error) => TopicState::Unreachable(String::clone(error)),
-                None => look_up(&link, lane.topic.clone()).await,
+                None => look_up(&connection, lane.topic.clone()).await,
             };
             if let TopicState::Unreachable(error) = &found {
                 unreachable = Some(error.clone());
@@ -340,38 +350,39 @@ async fn answer_questions(link: Arc<Link>, part: Part) {
             lane.found(&found);
         }
         if lanes.is_empty()
-            && let TopicState::Unreachable(error) = look_up(&link, ANY_TOPIC.to_owned()).await
+            && let TopicState::Unreachable(error) = look_up(&connection, PROBE_TOPIC.to_owned()).await
         {
             unreachable = Some(error);
         }
         reached = unreachable.is_none();
         if let Some(error) = unreachable {
             failures += 1;
-            let why = link.suspicion.explain(&error);
+            let why = connection.suspicion.explain(&error);
             if !told {
-                warn!(connection = %link.name, error = %why, "kafka cannot be reached, waiting");
+                warn!(connection = %connection.name, error = %why, "kafka cannot be reached, waiting");
                 told = true;
             }
-            link.set_trouble(Some(format!("kafka cannot be reached: {why}")));
+            connection.set_trouble(Some(format!("kafka cannot be reached: {why}")));
             part.down(why);
-            link.set_reached(false);
+            connection.set_reached(false);
         } else {
             failures = 0;
             if std::mem::take(&mut told) {
-                info!(connection = %link.name, "kafka is reached again");
+                info!(connection = %connection.name, "kafka is reached again");
             }
-            link.set_trouble(None);
+            connection.set_trouble(None);
             part.up();
-            link.set_reached(true);
+            connection.set_reached(true);
         }
     }
 }
 
-async fn look_up(link: &Arc<Link>, topic: String) -> TopicState {
-    let Some(producer) = link.producer(Pace::Prompt) else {
+async fn look_up(connection: &Arc<ProducerConnection>, topic: String) -> TopicState {
+    let Some(producer) = connection.producer(ProducerKind::Prompt) else {
         return TopicState::Unreachable("the producer is being replaced".to_owned());
     };
-    let asked = tokio::task::spawn_blocking(move || kafka::look_up(producer.client(), &topic, ANSWER));
+    let asked =
+        tokio::task::spawn_blocking(move || kafka::look_up(producer.client(), &topic, TOPIC_ANSWER_TIMEOUT));
     asked.await.unwrap_or_else(|error| TopicState::Unreachable(error.to_string()))
 }
 
@@ -381,10 +392,10 @@ mod tests {
 
     use super::*;
     use crate::domain::{Entry, Message, Origin, Target, UnixMs};
-    use crate::egress::{Lane, Verdicts};
+    use crate::egress::{Lane, VerdictInbox};
     use crate::lifecycle::Readiness;
 
-    fn publication(ticket: u64, verdicts: &Arc<Verdicts>) -> Publication {
+    fn publication(ticket: u64, verdicts: &Arc<VerdictInbox>) -> Publication {
         let message =
             Message { origin: Origin::Kafka, key: None, body: None, headers: Vec::new(), properties: None };
         let entry = Entry::new(UnixMs(0), message);
@@ -392,43 +403,45 @@ mod tests {
         Publication::alone(entry, target, ticket, verdicts, i64::MAX)
     }
 
-    /// Nobody listens at this address; the producer only has to hold what it gets.
+    /// A connection to an address without a listener: the producer only keeps what it gets.
     fn unreachable() -> Connection {
         Connection { name: "main".into(), brokers: "127.0.0.1:1".into(), properties: BTreeMap::new() }
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_fatal_error_leaves_what_was_in_flight_unknown_and_the_lane_goes_on() {
-        let (tasks, shutdown, verdicts) = (Tasks::default(), Shutdown::default(), Arc::default());
+        let tasks = Tasks::default();
+        let shutdown = Shutdown::default();
+        let verdicts = Arc::default();
         let part = Readiness::default().part("kafka:main", false);
-        let link = start(&unreachable(), Clock::start(), part, &tasks, &shutdown).expect("started");
-        let lane = link.lane("t");
+        let connection = start(&unreachable(), Clock::start(), part, &tasks, &shutdown).expect("started");
+        let lane = connection.lane("t");
         lane.submit(publication(1, &verdicts));
-        // Nobody answers, and the connection notices that from time to time.
+        // No broker answers, and the connection notices that from time to time.
         let reached = || {
-            link.set_reached(true);
+            connection.set_reached(true);
             lane.0.found(&TopicState::There { partitions: 1 });
         };
         while lane.0.in_flight() == 0 {
             reached();
             tokio::task::yield_now().await;
         }
-        let first = link.producer(Pace::Prompt).expect("a producer");
-        first.flights.fatal.get_or_init(|| RDKafkaErrorCode::OutOfOrderSequenceNumber);
+        let first = connection.producer(ProducerKind::Prompt).expect("a producer");
+        first.in_flight.fatal.get_or_init(|| RDKafkaErrorCode::OutOfOrderSequenceNumber);
         let id = Arc::as_ptr(&first);
         drop(first);
         let (ticket, verdict) = verdicts.take().await.remove(0);
         assert_eq!(ticket, 1);
         assert!(matches!(verdict, Verdict::Unknown { .. }), "{verdict:?}");
         lane.submit(publication(2, &verdicts));
-        while link
-            .producer(Pace::Prompt)
+        while connection
+            .producer(ProducerKind::Prompt)
             .is_none_or(|second| Arc::as_ptr(&second) == id || lane.0.in_flight() == 0)
         {
             reached();
             tokio::task::yield_now().await;
         }
-        // Forced to stop, nobody can tell of what the second producer held either.
+        // After a forced stop the messages of the second producer are unknown too.
         shutdown.force();
         let (ticket, verdict) = verdicts.take().await.remove(0);
         assert_eq!(ticket, 2);
@@ -439,21 +452,23 @@ mod tests {
 
     #[test]
     fn whoever_brings_many_leaves_them_to_the_feeder_which_takes_a_run_at_a_time() {
-        let (link, verdicts) = (Link::new("main".into(), Clock::start()), Arc::default());
-        let config = unreachable().producer_config(Pace::Bulk.linger()).expect("good settings");
-        link.replace(Pace::Bulk, Some(Producer::new(&config, &link).expect("a producer")));
-        link.set_reached(true);
-        let lane = link.lane("t");
+        let connection = ProducerConnection::new("main".into(), Clock::start());
+        let verdicts = Arc::default();
+        let config = unreachable().producer_config(ProducerKind::Bulk.linger()).expect("good settings");
+        connection
+            .replace(ProducerKind::Bulk, Some(KafkaProducer::new(&config, &connection).expect("a producer")));
+        connection.set_reached(true);
+        let lane = connection.lane("t");
         lane.0.found(&TopicState::There { partitions: 1 });
         lane.submit_all((0..3000).map(|ticket| publication(ticket, &verdicts)).collect());
         let mut in_flight = vec![lane.0.in_flight()];
         while lane.0.in_flight() < 3000 {
-            let waiting = link.waiting();
+            let waiting = connection.waiting();
             assert!(
                 matches!(&waiting[..], [one] if Arc::ptr_eq(one, &lane.0)),
                 "the lane waits for the feeder"
             );
-            lane.0.go_on();
+            lane.0.pump_as_feeder();
             in_flight.push(lane.0.in_flight());
         }
         assert_eq!(in_flight, [0, 1024, 2048, 3000]);

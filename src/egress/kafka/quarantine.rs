@@ -1,55 +1,55 @@
-//! Messages of batches that a broker refused for what some record in them holds.
+//! Finds the culprit in a batch that a broker refused for the content of some record.
 //!
-//! The broker names no culprit, and nothing of such a batch is written. So its messages are tried again in groups,
-//! one after another while nothing else of the lane is in flight: a group that is refused is halved, after one
-//! that passes the next is twice as large. What is refused alone is refused for its own sake. One culprit among
-//! thousands costs some twenty round trips, not thousands. They keep their order among themselves; what was in
-//! flight behind their batch may have gone before.
+//! The broker names no culprit, and writes nothing of such a batch. Its messages become *suspects*. They are retried in
+//! groups, one after another, while nothing else of the lane is in flight. A group that is refused is halved; after a
+//! group that passes, the next is twice as large. A message that is refused alone is the culprit. One culprit among
+//! thousands costs some twenty round trips, not thousands. Suspects keep their order among themselves; messages that
+//! were in flight behind their batch may have gone before them.
 
 use std::collections::VecDeque;
 
 use crate::egress::Publication;
 
-/// Those that wait for their group, and those of the group that is in flight.
+/// Suspects of one lane, and the state of the group that is in flight.
 #[derive(Debug, Default)]
-pub(super) struct Suspects {
+pub(super) struct SuspectGroups {
     waiting: VecDeque<Publication>,
-    /// Refused again, in order, while others of their group are still in flight.
+    /// Suspects that were refused, in order, while others of their group are still in flight.
     refused: Vec<Publication>,
-    /// A group of suspects is in flight.
+    /// True while a group of suspects is in flight.
     probing: bool,
-    /// How many make the next group; none yet is one.
+    /// Size of the next group; 0 before the first, which has one message.
     group: usize,
 }
 
-impl Suspects {
+impl SuspectGroups {
     pub(super) fn len(&self) -> usize {
         self.waiting.len() + self.refused.len()
     }
 
-    /// Whether none is there: nothing else of the lane may go while there are any.
+    /// Reports whether there are no suspects. While there are any, nothing else of the lane may go.
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes one whose batch was refused.
+    /// Adds a message whose batch was refused.
     pub(super) fn refused(&mut self, publication: Publication) {
         self.refused.push(publication);
     }
 
-    /// The next group, in order. Nothing of the lane is in flight.
+    /// Takes out the next group, in order. Call it while nothing of the lane is in flight.
     pub(super) fn next_group(&mut self) -> Vec<Publication> {
         self.probing = true;
         let count = self.group.clamp(1, self.waiting.len().max(1)).min(self.waiting.len());
         self.waiting.drain(..count).collect()
     }
 
-    /// Takes those of a group back that were not handed over.
+    /// Takes back messages of a group that were not sent.
     pub(super) fn put_back(&mut self, back: VecDeque<Publication>) {
         self.put_first(back);
     }
 
-    /// Judges the group that has landed, whole.
+    /// Chooses the size of the next group, once no message of the last one is in flight.
     pub(super) fn regroup(&mut self) {
         let refused = std::mem::take(&mut self.refused);
         let probing = std::mem::take(&mut self.probing);
@@ -61,12 +61,12 @@ impl Suspects {
         self.put_first(refused);
     }
 
-    /// Keeps them only where `keeps` says so.
+    /// Keeps those waiting suspects for which `keeps` returns true.
     pub(super) fn retain(&mut self, mut keeps: impl FnMut(&Publication) -> bool) {
         self.waiting.retain(&mut keeps);
     }
 
-    /// Takes all out.
+    /// Takes out all suspects.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Publication> {
         self.refused.drain(..).chain(self.waiting.drain(..))
     }
@@ -96,14 +96,17 @@ mod tests {
         Publication::alone(Entry::new(UnixMs(0), message), target, ticket, &Arc::default(), i64::MAX)
     }
 
-    /// What passes, in order, what is refused alone, and in how many rounds.
+    /// Plays a broker that refuses groups with a bad message. Returns the messages that pass, in order, those that are
+    /// refused alone, and the number of rounds.
     fn play(count: u64, bad: &BTreeSet<u64>) -> (Vec<u64>, BTreeSet<u64>, usize) {
-        let mut suspects = Suspects::default();
+        let mut suspects = SuspectGroups::default();
         for ticket in 0..count {
             suspects.refused(publication(ticket));
         }
         suspects.regroup();
-        let (mut passed, mut dead, mut rounds) = (Vec::new(), BTreeSet::new(), 0);
+        let mut passed = Vec::new();
+        let mut dead = BTreeSet::new();
+        let mut rounds = 0;
         while !suspects.is_empty() {
             rounds += 1;
             let group = suspects.next_group();

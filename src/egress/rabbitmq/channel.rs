@@ -1,4 +1,4 @@
-//! A channel in confirm mode and the confirms it owes. Used by one task only.
+//! A channel in confirm mode, with the confirms that it owes. One task uses it.
 
 use std::pin::Pin;
 
@@ -11,14 +11,14 @@ use lapin::{BasicProperties, Confirmation};
 
 use crate::broker::rabbitmq::{AmqpFault, LiveConnection, within};
 
-/// The number of a publication and the broker's answer to it.
-pub(super) type Answer = (u64, lapin::Result<Confirmation>);
-type Pending = Pin<Box<dyn Future<Output = Answer> + Send>>;
+/// Number of a publication and the answer of the broker to it.
+pub(super) type NumberedConfirm = (u64, lapin::Result<Confirmation>);
+type PendingConfirm = Pin<Box<dyn Future<Output = NumberedConfirm> + Send>>;
 
 /// A channel in confirm mode.
 pub(super) struct ConfirmChannel {
     channel: lapin::Channel,
-    confirms: FuturesUnordered<Pending>,
+    confirms: FuturesUnordered<PendingConfirm>,
 }
 
 impl ConfirmChannel {
@@ -32,7 +32,7 @@ impl ConfirmChannel {
         self.channel.status().connected()
     }
 
-    /// Hands a message over; its answer comes out of [`Self::next`].
+    /// Publishes a message. [`Self::next`] returns its answer.
     pub(super) fn publish(
         &mut self,
         number: u64,
@@ -42,7 +42,7 @@ impl ConfirmChannel {
         properties: BasicProperties,
     ) {
         let channel = self.channel.clone();
-        let mut pending: Pending = Box::pin(async move {
+        let mut pending: PendingConfirm = Box::pin(async move {
             let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
             let sent = channel.basic_publish(exchange, routing_key, options, &body, properties).await;
             let answer = match sent {
@@ -58,16 +58,16 @@ impl ConfirmChannel {
         }
     }
 
-    /// The next answer; never, if none is owed. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Answer {
+    /// Waits for the next answer; forever if none is owed. Cancel-safe.
+    pub(super) async fn next(&mut self) -> NumberedConfirm {
         match self.confirms.next().await {
             Some(answer) => answer,
             None => std::future::pending().await,
         }
     }
 
-    /// An answer that is already there.
-    pub(super) fn try_next(&mut self) -> Option<Answer> {
+    /// The next answer, if it is there already.
+    pub(super) fn try_next(&mut self) -> Option<NumberedConfirm> {
         self.confirms.next().now_or_never().flatten()
     }
 }

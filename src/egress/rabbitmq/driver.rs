@@ -1,4 +1,4 @@
-//! The one task of a lane: waits for work and for the broker, looks for the exchange, publishes, judges.
+//! The task of a lane: waits for messages and for the broker, checks the exchange, publishes and gives verdicts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tracing::{info, warn};
 
 use super::channel::ConfirmChannel;
 use super::lane::{ExchangeLane, refused};
-use super::quarantine::Suspects;
+use super::quarantine::SuspectFingerprints;
 use crate::backoff::Backoff;
 use crate::broker::rabbitmq::{
     AmqpFault, ConnectionHandle, FaultKind, LiveConnection, look_for_exchange, within,
@@ -16,13 +16,13 @@ use crate::domain::verdict::Refusal;
 use crate::domain::{Clock, Verdict};
 use crate::lifecycle::Shutdown;
 
-/// How often what waits is looked through for passed deadlines while nothing can be published.
-pub(super) const EXPIRE_EVERY: Duration = Duration::from_millis(250);
-/// How often a missing exchange is looked for while there is demand.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Interval at which deadlines of waiting messages are checked while nothing can be published.
+pub(super) const EXPIRE_INTERVAL: Duration = Duration::from_millis(250);
+/// Interval at which a missing exchange is looked for while there is demand.
+const EXCHANGE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a lane's task works with.
-pub(super) struct Setup {
+/// Dependencies of the task of a lane.
+pub(super) struct LaneSetup {
     pub(super) exchange: String,
     pub(super) own_user: Option<String>,
     pub(super) lane: Arc<ExchangeLane>,
@@ -31,27 +31,27 @@ pub(super) struct Setup {
     pub(super) shutdown: Shutdown,
 }
 
-/// A lane's task.
-pub(super) struct Driver {
+/// The task of one lane.
+pub(super) struct LaneDriver {
     pub(super) exchange: String,
     pub(super) own_user: Option<String>,
     pub(super) lane: Arc<ExchangeLane>,
     pub(super) clock: Clock,
     pub(super) shutdown: Shutdown,
-    pub(super) suspects: Suspects,
-    /// One message at a time, until the broker has taken one: the last one closed the channel.
+    pub(super) suspects: SuspectFingerprints,
+    /// True after a message closed the channel: messages go one at a time, until the broker has taken one.
     pub(super) cautious: bool,
     link: ConnectionHandle,
 }
 
-impl Driver {
-    pub(super) fn new(setup: Setup) -> Self {
-        let Setup { exchange, own_user, lane, link, clock, shutdown } = setup;
-        let suspects = Suspects::default();
+impl LaneDriver {
+    pub(super) fn new(setup: LaneSetup) -> Self {
+        let LaneSetup { exchange, own_user, lane, link, clock, shutdown } = setup;
+        let suspects = SuspectFingerprints::default();
         Self { exchange, own_user, lane, clock, shutdown, suspects, cautious: false, link }
     }
 
-    /// Runs until the process drains and all that was published is judged.
+    /// Runs until the process drains and all published messages have their verdict.
     pub(super) async fn run(mut self) {
         let mut failures = 0;
         while let Some(live) = self.ready().await {
@@ -59,7 +59,7 @@ impl Driver {
                 Ok(()) => failures = 0,
                 Err(fault) => {
                     failures += 1;
-                    self.troubled(&fault.to_string());
+                    self.report_trouble(&fault.to_string());
                     self.pause(Backoff::BROKER.wait(failures)).await;
                 }
             }
@@ -67,7 +67,7 @@ impl Driver {
         self.lane.close();
     }
 
-    /// Waits until there is something to publish and a connection; `None` when draining.
+    /// Waits until there is a message to publish and a connection. `None` when the process drains.
     async fn ready(&mut self) -> Option<LiveConnection> {
         loop {
             let waiting = self.lane.has_waiting();
@@ -76,15 +76,15 @@ impl Driver {
                 () = self.shutdown.draining() => return None,
                 live = self.link.live(), if waiting => return live,
                 () = self.lane.submitted(), if !waiting => {}
-                () = tokio::time::sleep(EXPIRE_EVERY), if waiting => {
-                    self.troubled("rabbitmq is away");
+                () = tokio::time::sleep(EXPIRE_INTERVAL), if waiting => {
+                    self.report_trouble("rabbitmq is away");
                     self.lane.expire(self.clock.mono_us());
                 }
             }
         }
     }
 
-    /// Publishes over a connection until it or the channel is lost, or the exchange is not there.
+    /// Publishes over a connection until it or the channel is lost, or the exchange is missing.
     async fn publish_over(&mut self, live: &LiveConnection) -> Result<(), AmqpFault> {
         let opened = tokio::select! {
             biased;
@@ -98,7 +98,7 @@ impl Driver {
         Ok(())
     }
 
-    /// A channel to publish on; or, if the exchange is not there, the verdict on all that would go to it.
+    /// Opens a channel to publish on. If the exchange is missing, returns the verdict for all messages to it.
     async fn open(&self, live: &LiveConnection) -> Result<Result<ConfirmChannel, Verdict>, AmqpFault> {
         match self.look_for_exchange(live).await? {
             None => Ok(Ok(ConfirmChannel::open(live).await?)),
@@ -106,8 +106,8 @@ impl Driver {
         }
     }
 
-    /// `None` if the exchange is there, else the verdict on all that would go to it. On a channel of its
-    /// own, which the broker closes if it is not.
+    /// Returns `None` if the exchange is there, else the verdict for all messages to it. Asks on a channel of its own,
+    /// because the broker closes the channel if the exchange is missing.
     async fn look_for_exchange(&self, live: &LiveConnection) -> Result<Option<Verdict>, AmqpFault> {
         let channel = live.channel().await?;
         match look_for_exchange(&channel, &self.exchange).await {
@@ -125,12 +125,12 @@ impl Driver {
         }
     }
 
-    /// Answers all that waits, and all that comes, for [`LOOK_AGAIN`].
+    /// Gives this verdict to all messages that wait, and that come within [`EXCHANGE_CHECK_INTERVAL`].
     async fn refuse_for_a_while(&self, verdict: &Verdict) {
         if let Verdict::Refused { error, .. } = verdict {
-            self.troubled(error.as_str());
+            self.report_trouble(error.as_str());
         }
-        let over = tokio::time::sleep(LOOK_AGAIN);
+        let over = tokio::time::sleep(EXCHANGE_CHECK_INTERVAL);
         tokio::pin!(over);
         loop {
             self.lane.answer_waiting(verdict);
@@ -150,16 +150,16 @@ impl Driver {
         self.lane.expire(self.clock.mono_us());
     }
 
-    /// Notes what is wrong, and says it once.
-    pub(super) fn troubled(&self, trouble: &str) {
+    /// Notes a trouble of the lane, and logs it if it is new.
+    pub(super) fn report_trouble(&self, trouble: &str) {
         let exchange = &self.exchange;
         if self.lane.set_trouble(Some(trouble)) {
-            warn!(exchange, error = trouble, "cannot publish to an exchange as it should be");
+            warn!(exchange, error = trouble, "publishing to an exchange fails");
         }
     }
 
-    /// All is well again.
-    pub(super) fn healthy(&self) {
+    /// Notes that the lane works again, and logs that if it had a trouble.
+    pub(super) fn report_recovery(&self) {
         if self.lane.set_trouble(None) {
             info!(exchange = self.exchange, "publishing to an exchange again");
         }

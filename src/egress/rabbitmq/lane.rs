@@ -1,4 +1,4 @@
-//! A lane's face: the queue that submitters fill and the lane's task empties.
+//! The queue of a lane: submitters fill it, and the task of the lane empties it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,20 +13,20 @@ use crate::egress::{Lane, Publication};
 
 /// The way to one exchange of one connection.
 ///
-/// Its queue holds no more than its submitters have outstanding. While the broker is away or blocks
-/// publishing, what waits here waits on: nothing is judged but what its own deadline judges.
+/// The queue has no more messages than its submitters have outstanding. While the broker is away or blocks publishing,
+/// messages wait here; none gets a verdict before its own deadline.
 #[derive(Debug, Default)]
 pub(super) struct ExchangeLane {
-    queue: Mutex<Queue>,
+    queue: Mutex<LaneQueue>,
     submitted: Notify,
     backlog: AtomicUsize,
     trouble: Mutex<Option<String>>,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct LaneQueue {
     waiting: VecDeque<Publication>,
-    /// Set when the lane has ended: nothing is taken any more.
+    /// True when the lane has ended. It takes no more messages.
     closed: bool,
 }
 
@@ -60,13 +60,13 @@ impl Lane for ExchangeLane {
 }
 
 impl ExchangeLane {
-    /// The one verdict of a publication.
+    /// Gives a publication its one verdict.
     pub(super) fn answer(&self, publication: &Publication, verdict: Verdict) {
         publication.answer(verdict);
         self.backlog.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Resolves when something was submitted since the last call. Cancel-safe.
+    /// Resolves once a message was submitted since the last call. Cancel-safe.
     pub(super) async fn submitted(&self) {
         self.submitted.notified().await;
     }
@@ -75,7 +75,7 @@ impl ExchangeLane {
         !self.queue.lock().waiting.is_empty()
     }
 
-    /// Takes the next one out if `fits` says so; expired ones on the way are answered `NotTried`.
+    /// Takes out the next message if `fits` returns true for it. Expired messages before it get `NotTried`.
     pub(super) fn next(&self, now_us: i64, fits: impl FnOnce(&Publication) -> bool) -> Option<Publication> {
         loop {
             let mut queue = self.queue.lock();
@@ -91,7 +91,7 @@ impl ExchangeLane {
         }
     }
 
-    /// Answers `NotTried` to all whose deadline has passed.
+    /// Gives `NotTried` to all messages whose deadline has passed.
     pub(super) fn expire(&self, now_us: i64) {
         let mut expired = Vec::new();
         self.queue.lock().waiting.retain(|publication| {
@@ -106,7 +106,7 @@ impl ExchangeLane {
         }
     }
 
-    /// Answers all that wait alike.
+    /// Gives the same verdict to all messages that wait.
     pub(super) fn answer_waiting(&self, verdict: &Verdict) {
         let waiting = std::mem::take(&mut self.queue.lock().waiting);
         for publication in &waiting {
@@ -114,13 +114,13 @@ impl ExchangeLane {
         }
     }
 
-    /// Takes nothing any more: what waits and what comes is `NotTried`.
+    /// Closes the lane: messages that wait and messages that come get `NotTried`.
     pub(super) fn close(&self) {
         self.queue.lock().closed = true;
         self.answer_waiting(&Verdict::NotTried);
     }
 
-    /// Notes what is wrong. Returns whether that is news.
+    /// Notes a trouble, or that there is none. Returns true if that is new.
     pub(super) fn set_trouble(&self, trouble: Option<&str>) -> bool {
         let mut current = self.trouble.lock();
         let news = current.as_deref() != trouble;
@@ -131,12 +131,12 @@ impl ExchangeLane {
     }
 }
 
-/// A refusal with its reason in words, cut to what is kept.
+/// A refusal with its error, cut to the length that is kept.
 pub(super) fn refused(reason: Refusal, error: &str) -> Verdict {
     Verdict::Refused { reason, error: cut(error) }
 }
 
-/// Nobody can tell, with what was seen, cut to what is kept.
+/// The verdict `Unknown` with its error, cut to the length that is kept.
 pub(super) fn unknown(error: &str) -> Verdict {
     Verdict::Unknown { error: cut(error) }
 }

@@ -1,9 +1,8 @@
-//! From any message to what AMQP publishes. Pure; knows nothing of the client library.
+//! Maps any message to an AMQP message. Pure; knows nothing of the client library.
 //!
-//! From AMQP nothing changes but what [`Stamp`] sets and what a delayed message must not keep. From
-//! Kafka the header `amqp.<property>` becomes the property, key and null values travel as headers, and
-//! values get AMQP's types; [`super::super::kafka::mapping`] is the way back, `docs/headers.md` the
-//! table of both.
+//! A message from AMQP gets the [`DelayHeaders`] and loses fields that a delayed message must not keep. Of a record
+//! from Kafka the header `amqp.<property>` becomes the property, key and null value become headers, and values get
+//! types of AMQP. [`super::super::kafka::mapping`] is the way back, and `docs/headers.md` has the table of both.
 
 use std::collections::HashSet;
 
@@ -12,49 +11,48 @@ use bytes::Bytes;
 use crate::domain::message::stamped;
 use crate::domain::verdict::{DeadReason, Refusal};
 use crate::domain::{Header, HeaderValue, Message, Origin, Properties, RoutingKey, Text};
-use crate::egress::{Stamp, bridge_headers};
+use crate::egress::{DelayHeaders, bridge_headers};
 
-/// Longest short string: routing keys, header names, most properties.
-const SHORT: usize = 255;
-/// More routes for a message, by its sender's word: RabbitMQ reads these two headers of every publish,
-/// and closes the channel if they are no arrays.
+/// Longest short string of AMQP, in bytes: routing keys, header names, most properties.
+const MAX_SHORT_STRING: usize = 255;
+/// Headers with further routing keys that the sender chose. RabbitMQ reads both of every publish, and closes the
+/// channel if they are no arrays.
 const SENDER_SELECTED: [&str; 2] = ["CC", "BCC"];
-/// Direct reply-to: RabbitMQ closes the channel of a publisher that names it and does not consume it.
+/// Queue of direct reply-to. RabbitMQ closes the channel of a publisher that names it and does not consume it.
 const DIRECT_REPLY_TO: &str = "amq.rabbitmq.reply-to";
-/// The delivery mode of what must survive a restart of its broker.
-const PERSISTENT: u8 = 2;
+/// Delivery mode of messages that must survive a restart of their broker.
+const PERSISTENT_MODE: u8 = 2;
 
-/// What is handed to an AMQP channel; the exchange apart. Its bytes are shared with the message's.
+/// A message for an AMQP channel, without its exchange. Its bytes are shared with those of the message.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::egress) struct AmqpMessage {
     /// At most 255 bytes.
     pub routing_key: Text,
-    /// The basic properties, the header table apart.
+    /// The basic properties, without the header table.
     pub properties: Properties,
-    /// The header table. Names have at most 255 bytes; none is repeated.
+    /// The header table. Names have at most 255 bytes, and none is repeated.
     pub headers: Vec<Header>,
     /// The body.
     pub body: Bytes,
 }
 
-/// A message that AMQP has no form for, whatever the broker: no publish of it can succeed.
+/// Error for a message that AMQP cannot carry. No publish of it can succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::egress) struct Unfit {
-    /// As the broker would have refused it.
+pub(in crate::egress) struct UnfitMessage {
+    /// The reason that a broker would have had to refuse it.
     pub reason: Refusal,
-    /// What does not fit.
+    /// A sentence on the field that does not fit.
     pub error: Text,
 }
 
-/// The AMQP message for a message. `stamp` is `None` for what passes through, of which nothing that
-/// came from AMQP is touched. `own_user` is the connection's own user, the only `user_id` that RabbitMQ
-/// lets it publish.
+/// Maps a message to an AMQP message. `delay_headers` is `None` for a message that passes through; if it came from
+/// AMQP, it stays as it is. `own_user` is the user of the connection, the only `user_id` that RabbitMQ lets it publish.
 pub(in crate::egress) fn to_amqp(
     message: &Message,
-    stamp: Option<Stamp<'_>>,
+    delay_headers: Option<DelayHeaders<'_>>,
     routing_key: &RoutingKey,
     own_user: Option<&str>,
-) -> Result<AmqpMessage, Unfit> {
+) -> Result<AmqpMessage, UnfitMessage> {
     let routing_key = route_by(message, routing_key)?;
     let (mut properties, mut headers) = match message.origin {
         Origin::Rabbitmq => {
@@ -63,13 +61,13 @@ pub(in crate::egress) fn to_amqp(
         }
         Origin::Kafka => from_kafka(message)?,
     };
-    if let Some(stamp) = stamp {
+    if let Some(delay_headers) = delay_headers {
         properties.user_id = properties.user_id.filter(|user| Some(user.as_str()) == own_user);
         headers.retain(|h| !SENDER_SELECTED.contains(&h.name.as_str()));
-        push(&mut headers, stamped::ID, HeaderValue::LongString(stamp.id.bytes().clone()));
-        push(&mut headers, stamped::DUE, HeaderValue::I64(stamp.due.0));
-        if stamp.attempt >= 2 {
-            push(&mut headers, stamped::ATTEMPT, HeaderValue::I64(stamp.attempt.into()));
+        push(&mut headers, stamped::ID, HeaderValue::LongString(delay_headers.id.bytes().clone()));
+        push(&mut headers, stamped::DUE, HeaderValue::I64(delay_headers.due.0));
+        if delay_headers.attempt >= 2 {
+            push(&mut headers, stamped::ATTEMPT, HeaderValue::I64(delay_headers.attempt.into()));
         }
     }
     Ok(AmqpMessage { routing_key, properties, headers, body: message.body.clone().unwrap_or_default() })
@@ -79,7 +77,7 @@ fn push(headers: &mut Vec<Header>, name: &'static str, value: HeaderValue) {
     headers.push(Header { name: Text::from_static(name), value });
 }
 
-fn route_by(message: &Message, rule: &RoutingKey) -> Result<Text, Unfit> {
+fn route_by(message: &Message, rule: &RoutingKey) -> Result<Text, UnfitMessage> {
     let key = match rule {
         RoutingKey::Fixed(key) => Some(Text::from(key.as_str())),
         // A null key routes as the empty one.
@@ -87,25 +85,25 @@ fn route_by(message: &Message, rule: &RoutingKey) -> Result<Text, Unfit> {
     };
     let Some(key) = key else {
         let error = Text::from_static("the key is not UTF-8, so it cannot be a routing key");
-        return Err(Unfit { reason: Refusal::Hopeless(DeadReason::Unroutable), error });
+        return Err(UnfitMessage { reason: Refusal::Hopeless(DeadReason::Unroutable), error });
     };
     short("routing key", &key)?;
     Ok(key)
 }
 
-/// Refuses what AMQP could not write: its length has one byte.
-fn short(what: &str, text: &Text) -> Result<(), Unfit> {
-    if text.len() <= SHORT {
+/// Refuses a text that is too long for a short string: AMQP writes its length in one byte.
+fn short(what: &str, text: &Text) -> Result<(), UnfitMessage> {
+    if text.len() <= MAX_SHORT_STRING {
         return Ok(());
     }
-    let error = format!("a {what} of {} bytes, AMQP takes {SHORT}", text.len()).into();
-    Err(Unfit { reason: Refusal::TooBig, error })
+    let error = format!("a {what} of {} bytes, AMQP takes {MAX_SHORT_STRING}", text.len()).into();
+    Err(UnfitMessage { reason: Refusal::TooBig, error })
 }
 
-/// Properties and header table of a Kafka record. Of a repeated name the last counts, as a table has
-/// each name once; key and null value come behind all headers, so they win over one of their name.
-fn from_kafka(message: &Message) -> Result<(Properties, Vec<Header>), Unfit> {
-    let mut properties = Properties { delivery_mode: Some(PERSISTENT), ..Properties::default() };
+/// Properties and header table of a Kafka record. The last header of a name counts, as a table has each name once. The
+/// headers for key and null value come behind all others, so they win over one of their name.
+fn from_kafka(message: &Message) -> Result<(Properties, Vec<Header>), UnfitMessage> {
+    let mut properties = Properties { delivery_mode: Some(PERSISTENT_MODE), ..Properties::default() };
     let mut headers = Vec::with_capacity(message.headers.len() + 2 + stamped::ALL.len());
     let mut seen = HashSet::with_capacity(message.headers.len() + 1);
     seen.insert(bridge_headers::KAFKA_KEY);
@@ -117,7 +115,7 @@ fn from_kafka(message: &Message) -> Result<(Properties, Vec<Header>), Unfit> {
         if !seen.insert(name) || SENDER_SELECTED.contains(&name) {
             continue;
         }
-        let property = name.strip_prefix(bridge_headers::AMQP).zip(text(&header.value));
+        let property = name.strip_prefix(bridge_headers::AMQP_PREFIX).zip(text(&header.value));
         if property.is_some_and(|(property, value)| set(&mut properties, property, &value)) {
             continue;
         }
@@ -133,7 +131,7 @@ fn from_kafka(message: &Message) -> Result<(Properties, Vec<Header>), Unfit> {
     Ok((properties, headers))
 }
 
-/// Bytes as what an AMQP consumer expects: a long string where they are text.
+/// Turns bytes that are text into a long string, which an AMQP consumer expects.
 fn typed(value: HeaderValue) -> HeaderValue {
     match value {
         HeaderValue::Bytes(bytes) if std::str::from_utf8(&bytes).is_ok() => HeaderValue::LongString(bytes),
@@ -148,8 +146,8 @@ fn text(value: &HeaderValue) -> Option<Text> {
     }
 }
 
-/// Sets a property. False, and nothing set, if there is none of this name or the value does not fit:
-/// RabbitMQ closes the channel over a wrong one. `user_id` fits never, it is not Kafka's to claim.
+/// Sets a property. Returns false and sets nothing if there is no property of this name, or if the value does not fit:
+/// RabbitMQ closes the channel over a wrong one. `user_id` is never set, as a Kafka record must not claim a user.
 fn set(p: &mut Properties, name: &str, value: &Text) -> bool {
     match name {
         "delivery_mode" => set_number(&mut p.delivery_mode, value, |mode| matches!(mode, 1 | 2)),
@@ -169,7 +167,7 @@ fn set(p: &mut Properties, name: &str, value: &Text) -> bool {
 }
 
 fn set_text(slot: &mut Option<Text>, value: &Text) -> bool {
-    let fits = value.len() <= SHORT;
+    let fits = value.len() <= MAX_SHORT_STRING;
     if fits {
         *slot = Some(value.clone());
     }
@@ -187,7 +185,7 @@ where
     value.is_some()
 }
 
-/// A decimal number as it is written back: no sign, no leading zero, so that its text survives a way
+/// Parses a decimal number that is written back as it is: without a sign and leading zeros. Its text survives the way
 /// through AMQP and back.
 fn number<N: std::str::FromStr + ToString>(value: &Text) -> Option<N> {
     let number: N = value.as_str().parse().ok()?;

@@ -1,14 +1,14 @@
-//! RabbitMQ lanes: one per exchange of a connection, all over the connection's one publish connection.
+//! Egress to RabbitMQ: one lane per exchange of a connection, all over one publish connection.
 //!
-//! Each lane has a channel of its own, driven by *one* task: the client library acks the wrong publish
-//! when several threads share a channel. The task publishes in the order submitted, with `mandatory`
-//! and hundreds of confirms in flight, and judges by what the broker said of the confirmed prefix
-//! (`window`). One channel, not two: what passes through keeps its order.
+//! Each lane has a channel of its own, driven by *one* task: the client library acks the wrong publish when several
+//! threads share a channel. The task publishes in the order submitted, with `mandatory` and hundreds of confirms in
+//! flight, and gives verdicts to the confirmed prefix (`window`). A lane has one channel, not two: messages that pass
+//! through keep their order.
 //!
-//! A message that closes the channel takes its neighbours with it only once: they are `Unknown`, and
-//! when they come again each is published alone on a fresh channel, where the broker's refusal is its
-//! own (`suspects`). Time in which the broker blocks the connection (its alarm of memory or disk) does
-//! not count towards [`super::CONFIRM_DEADLINE`]: nothing is judged while nobody can answer.
+//! A message that closes the channel harms its neighbours only once: they are `Unknown`, and when they are submitted
+//! again each is published alone on a fresh channel, where a refusal of the broker is about this message
+//! (`quarantine`). Time in which the broker blocks the connection (its alarm of memory or disk) does not count towards
+//! [`super::CONFIRM_DEADLINE`]: no answer can come in that time.
 
 mod channel;
 mod driver;
@@ -43,15 +43,15 @@ pub struct RabbitLanes {
 }
 
 impl RabbitLanes {
-    /// Opens the publish connection, which stays up until `shutdown` drains; then what lanes hold is
-    /// `NotTried`, what is with the broker is awaited until forced. Tasks: `egress:rabbitmq:...`.
+    /// Opens the publish connection, which stays up until `shutdown` drains. Then messages that wait in lanes are
+    /// `NotTried`, and confirms of published ones are awaited until `shutdown` is forced. Tasks: `egress:rabbitmq:...`.
     pub fn new(broker: Arc<Broker>, clock: Clock, tasks: Tasks, shutdown: Shutdown) -> Self {
         let name = format!("egress:rabbitmq:{}", broker.name());
         let links = broker.open("publish", &name, &tasks, &shutdown);
         Self { broker, clock, tasks, shutdown, links, lanes: Mutex::default() }
     }
 
-    /// The lane to an exchange (empty: the default one).
+    /// The lane to an exchange; an empty name is the default exchange.
     pub fn lane(&self, exchange: &str) -> Arc<dyn Lane> {
         let mut lanes = self.lanes.lock();
         if let Some(lane) = lanes.get(exchange) {
@@ -59,7 +59,7 @@ impl RabbitLanes {
         }
         let lane = Arc::new(ExchangeLane::default());
         let name = format!("egress:rabbitmq:{}:{exchange}", self.broker.name());
-        let driver = driver::Driver::new(driver::Setup {
+        let driver = driver::LaneDriver::new(driver::LaneSetup {
             exchange: exchange.to_owned(),
             own_user: self.broker.user(),
             lane: lane.clone(),

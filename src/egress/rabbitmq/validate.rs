@@ -1,4 +1,4 @@
-//! Refuses what is known to kill a channel or a connection, before it is published. Pure.
+//! Refuses messages that are known to make the broker close a channel or a connection. Pure.
 
 use lapin::BasicProperties;
 
@@ -7,12 +7,13 @@ use crate::broker::rabbitmq as amqp;
 use crate::domain::HeaderValue;
 use crate::domain::verdict::{DeadReason, Refusal};
 
-/// Frame header and end around a frame's payload.
+/// Bytes of header and end of a frame around its payload.
 const FRAME_OVERHEAD: usize = 8;
-/// Longest time to live that RabbitMQ takes, ms.
+/// Longest time to live that RabbitMQ accepts, ms.
 const MAX_EXPIRATION: i64 = 0xFFFF_FFFF;
 
-/// Properties ready for the wire, or why the broker would close the channel or the connection on it.
+/// Checks a message. Returns its properties in types of the client library, or the reason why the broker would close
+/// the channel or the connection.
 pub(super) fn checked(
     outgoing: &AmqpMessage,
     own_user: Option<&str>,
@@ -20,7 +21,7 @@ pub(super) fn checked(
 ) -> Result<BasicProperties, (Refusal, String)> {
     let too_big = |text: String| Err((Refusal::TooBig, text));
     let wire_len = amqp::wire_len(&outgoing.headers, &outgoing.properties) + FRAME_OVERHEAD;
-    // 0 = no limit was agreed.
+    // A `frame_max` of 0 means that no limit was agreed.
     if frame_max > 0 && wire_len > frame_max {
         return too_big(format!(
             "headers and properties take {wire_len} bytes, the broker's frame {frame_max}"
@@ -47,7 +48,7 @@ fn not_allowed<T>(text: String) -> Result<T, (Refusal, String)> {
     Err((Refusal::Hopeless(DeadReason::NotAllowed), text))
 }
 
-/// A `CC` or `BCC` that RabbitMQ cannot read as routing keys.
+/// The name of a `CC` or `BCC` header that RabbitMQ cannot read as routing keys.
 fn broken_copies(outgoing: &AmqpMessage) -> Option<&str> {
     let is_key = |value: &HeaderValue| matches!(value, HeaderValue::LongString(_));
     let is_keys = |value: &HeaderValue| matches!(value, HeaderValue::Array(keys) if keys.iter().all(is_key));

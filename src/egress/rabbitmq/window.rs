@@ -1,11 +1,11 @@
-//! What one channel has published and not yet judged, in the order it was published.
+//! Publications of one channel without a verdict, in the order they were published.
 //!
-//! The client library hands a returned message to an *arbitrary* confirm: whichever completes next. The
-//! broker sends returns in order of publishing, each before the confirm of its own message. So once
-//! every publication up to one is confirmed, all returns up to it have been handed out, and by then a
-//! returned message has been recognised by what it is: routing key, body, headers, properties (delayed
-//! messages carry their unique `x-delay-id`; of equal ones it does not matter which was returned).
-//! Therefore verdicts are given to the confirmed *prefix* only. Nothing of the user's is altered.
+//! The client library attaches a returned message to an *arbitrary* confirm: the one that completes next. The broker
+//! sends returns in the order of publishing, each before the confirm of its own message. So once all publications up to
+//! one are confirmed, all returns up to it have come. By then each returned message has been recognised by its content:
+//! routing key, body, headers, properties. (Delayed messages carry their unique `x-delay-id`; of equal messages it does
+//! not matter which one was returned.) Therefore verdicts are given to the confirmed *prefix* only. No message of a
+//! user is altered for this.
 
 use std::collections::VecDeque;
 
@@ -17,19 +17,19 @@ use crate::domain::verdict::Refusal;
 use crate::domain::{Text, Verdict};
 use crate::egress::Publication;
 
-/// What a nack says. It is no refusal: of several queues that a message was routed to, one has not taken it; the others
+/// Error of a nack. A nack is no refusal: one of the queues that the message was routed to has not taken it, but others
 /// may have.
-const NACK: &str = "a queue that it was routed to did not take it (nack)";
+const NACK_TEXT: &str = "a queue that it was routed to did not take it (nack)";
 
-/// The broker's word on one publication.
+/// Answer of the broker to one publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum BrokerAnswer {
     Ack,
     Nack,
 }
 
-/// A returned message, as far as it tells which one it was.
-pub(super) struct Returned<'a> {
+/// Fields of a returned message by which its publication is found.
+pub(super) struct ReturnedMessage<'a> {
     pub(super) routing_key: &'a str,
     pub(super) body: &'a [u8],
     pub(super) properties: &'a BasicProperties,
@@ -37,28 +37,28 @@ pub(super) struct Returned<'a> {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct WindowSlot {
     publication: Publication,
-    /// What it was published under and with.
+    /// Routing key as published.
     routing_key: Text,
     body: Bytes,
-    /// When, monotonic microseconds.
-    handed_us: i64,
-    word: Option<Word>,
-    /// Why it came back, if it did.
+    /// Moment of publishing, monotonic microseconds.
+    published_us: i64,
+    answer: Option<BrokerAnswer>,
+    /// Reason of the return, if the message was returned.
     returned: Option<String>,
-    /// It may be the one that came back, or another.
+    /// True if a returned message may be this one, or another.
     doubtful: bool,
 }
 
-/// Publications of one channel, in order. Numbers count from 0 and are never used twice.
+/// Publications of one channel without a verdict, in order. Their numbers count from 0 and are never used twice.
 #[derive(Debug, Default)]
-pub(super) struct Window {
+pub(super) struct ConfirmWindow {
     base: u64,
-    slots: VecDeque<Slot>,
+    slots: VecDeque<WindowSlot>,
 }
 
-impl Window {
+impl ConfirmWindow {
     pub(super) fn len(&self) -> usize {
         self.slots.len()
     }
@@ -67,40 +67,53 @@ impl Window {
         self.slots.is_empty()
     }
 
-    /// Number of the next publication.
+    /// The number of the next publication.
     pub(super) fn next_number(&self) -> u64 {
         self.base + self.slots.len() as u64
     }
 
-    /// Enters a publication that is handed to the broker now.
-    pub(super) fn enter(&mut self, publication: Publication, routing_key: Text, body: Bytes, handed_us: i64) {
-        let (word, returned, doubtful) = (None, None, false);
-        self.slots.push_back(Slot { publication, routing_key, body, handed_us, word, returned, doubtful });
+    /// Adds a publication that is published now.
+    pub(super) fn enter(
+        &mut self,
+        publication: Publication,
+        routing_key: Text,
+        body: Bytes,
+        published_us: i64,
+    ) {
+        self.slots.push_back(WindowSlot {
+            publication,
+            routing_key,
+            body,
+            published_us,
+            answer: None,
+            returned: None,
+            doubtful: false,
+        });
     }
 
-    /// When the oldest was handed over.
+    /// The moment at which the oldest publication was published.
     pub(super) fn oldest_us(&self) -> Option<i64> {
-        self.slots.front().map(|slot| slot.handed_us)
+        self.slots.front().map(|slot| slot.published_us)
     }
 
-    /// Counts all waits from now: until now nobody could answer.
+    /// Restarts all waits for confirms: until now the broker could not answer.
     pub(super) fn restart_waits(&mut self, now_us: i64) {
-        self.slots.iter_mut().for_each(|slot| slot.handed_us = now_us);
+        self.slots.iter_mut().for_each(|slot| slot.published_us = now_us);
     }
 
-    /// The broker's word on a publication.
-    pub(super) fn heard(&mut self, number: u64, word: Word) {
+    /// Notes the answer of the broker to a publication.
+    pub(super) fn record_answer(&mut self, number: u64, answer: BrokerAnswer) {
         let slot = number.checked_sub(self.base).and_then(|at| self.slots.get_mut(at as usize));
         if let Some(slot) = slot {
-            slot.word = Some(word);
+            slot.answer = Some(answer);
         }
     }
 
-    /// Finds out which publication a returned message was; `properties` says what one was published
-    /// with. Returns whether it is certain; if not, all that it may have been are in doubt.
-    pub(super) fn came_back(
+    /// Marks the publication that a returned message was. `properties` returns the properties as published. Returns
+    /// false if it is not certain which publication it was; all candidates are in doubt then.
+    pub(super) fn mark_returned(
         &mut self,
-        returned: Returned<'_>,
+        returned: ReturnedMessage<'_>,
         properties: impl Fn(&Publication) -> Option<BasicProperties>,
     ) -> bool {
         let mut alike = Vec::new();
@@ -132,29 +145,30 @@ impl Window {
         }
     }
 
-    /// Takes out the next publication whose verdict is certain. All returns handed out so far must have
-    /// been told to [`Self::came_back`] before.
+    /// Takes out the next publication whose verdict is certain. Call [`Self::mark_returned`] with all returns that have
+    /// come before this.
     pub(super) fn judge(&mut self) -> Option<(Publication, Verdict)> {
-        let word = self.slots.front()?.word?;
+        let answer = self.slots.front()?.answer?;
         let slot = self.slots.pop_front()?;
         self.base += 1;
-        let verdict = match (slot.returned, word) {
+        let verdict = match (slot.returned, answer) {
             (Some(text), _) => refused(Refusal::Unroutable, &text),
-            (None, Word::Nack) => unknown(NACK),
-            (None, Word::Ack) if slot.doubtful => {
-                unknown("a message was returned that cannot be told from this one")
+            (None, BrokerAnswer::Nack) => unknown(NACK_TEXT),
+            (None, BrokerAnswer::Ack) if slot.doubtful => {
+                unknown("a returned message may be this one or another")
             }
-            (None, Word::Ack) => Verdict::Confirmed,
+            (None, BrokerAnswer::Ack) => Verdict::Confirmed,
         };
         Some((slot.publication, verdict))
     }
 
-    /// Takes out everything, with what the broker said of it that still holds: the channel is gone.
+    /// Takes out all publications, because the channel is gone. Each has a verdict if the answers of the broker
+    /// suffice.
     pub(super) fn abandon(&mut self) -> Vec<(Publication, Option<Verdict>)> {
-        let judge = |slot: Slot| {
-            let verdict = match (slot.returned, slot.word) {
+        let judge = |slot: WindowSlot| {
+            let verdict = match (slot.returned, slot.answer) {
                 (Some(text), _) => Some(refused(Refusal::Unroutable, &text)),
-                (None, Some(Word::Nack)) => Some(unknown(NACK)),
+                (None, Some(BrokerAnswer::Nack)) => Some(unknown(NACK_TEXT)),
                 (None, _) => None,
             };
             (slot.publication, verdict)
@@ -175,14 +189,17 @@ mod tests {
         let message =
             Message { origin: Origin::Rabbitmq, key: None, body: None, headers: vec![], properties: None };
         let entry = Entry::new(UnixMs(0), message);
-        let (connection, exchange) = (String::new(), String::new());
-        let target = Arc::new(Target::Rabbitmq { connection, exchange, routing_key: RoutingKey::Key });
+        let target = Arc::new(Target::Rabbitmq {
+            connection: String::new(),
+            exchange: String::new(),
+            routing_key: RoutingKey::Key,
+        });
         Publication::alone(entry, target, ticket, &Arc::default(), 0)
     }
 
     /// Enters publications of these bodies; each was published with its ticket as message id.
-    fn window(bodies: &[&'static str]) -> Window {
-        let mut window = Window::default();
+    fn window(bodies: &[&'static str]) -> ConfirmWindow {
+        let mut window = ConfirmWindow::default();
         for (ticket, body) in bodies.iter().enumerate() {
             let body = Bytes::from_static(body.as_bytes());
             window.enter(publication(ticket as u64), "key".into(), body, 0);
@@ -194,13 +211,17 @@ mod tests {
         BasicProperties::default().with_message_id(id.to_string().into())
     }
 
-    fn came_back(window: &mut Window, body: &str, properties: &BasicProperties) -> bool {
-        let returned =
-            Returned { routing_key: "key", body: body.as_bytes(), properties, text: "no route".into() };
-        window.came_back(returned, |publication| Some(self::properties(publication.ticket())))
+    fn mark_returned(window: &mut ConfirmWindow, body: &str, properties: &BasicProperties) -> bool {
+        let returned = ReturnedMessage {
+            routing_key: "key",
+            body: body.as_bytes(),
+            properties,
+            text: "no route".into(),
+        };
+        window.mark_returned(returned, |publication| Some(self::properties(publication.ticket())))
     }
 
-    fn judged(window: &mut Window) -> String {
+    fn judged(window: &mut ConfirmWindow) -> String {
         std::iter::from_fn(|| window.judge())
             .map(|(publication, verdict)| {
                 let letter = match verdict {
@@ -219,10 +240,10 @@ mod tests {
     #[test]
     fn only_the_confirmed_prefix_is_judged() {
         let mut window = window(&["a", "b", "c"]);
-        window.heard(2, Word::Ack);
-        window.heard(1, Word::Nack);
+        window.record_answer(2, BrokerAnswer::Ack);
+        window.record_answer(1, BrokerAnswer::Nack);
         assert_eq!(judged(&mut window), "");
-        window.heard(0, Word::Ack);
+        window.record_answer(0, BrokerAnswer::Ack);
         assert_eq!(judged(&mut window), "0c 1? 2c");
         assert_eq!((window.next_number(), window.is_empty()), (3, true));
     }
@@ -230,31 +251,31 @@ mod tests {
     #[test]
     fn a_return_is_recognised_by_its_properties_then_by_its_body() {
         let mut window = window(&["same", "same", "other"]);
-        assert!(came_back(&mut window, "same", &properties(1)));
-        // Not as it went out, but only one has this body.
-        assert!(came_back(&mut window, "other", &properties(99)));
-        (0..3).for_each(|number| window.heard(number, Word::Ack));
+        assert!(mark_returned(&mut window, "same", &properties(1)));
+        // The properties differ, but only one publication has this body.
+        assert!(mark_returned(&mut window, "other", &properties(99)));
+        (0..3).for_each(|number| window.record_answer(number, BrokerAnswer::Ack));
         assert_eq!(judged(&mut window), "0c 1u 2u");
     }
 
     #[test]
     fn what_cannot_be_told_apart_is_not_called_confirmed() {
         let mut window = window(&["same", "same", "other"]);
-        assert!(!came_back(&mut window, "same", &properties(99)));
-        (0..3).for_each(|number| window.heard(number, Word::Ack));
+        assert!(!mark_returned(&mut window, "same", &properties(99)));
+        (0..3).for_each(|number| window.record_answer(number, BrokerAnswer::Ack));
         assert_eq!(judged(&mut window), "0? 1? 2c");
         let mut window = self::window(&["a", "b"]);
-        assert!(!came_back(&mut window, "never published", &properties(0)));
-        (0..2).for_each(|number| window.heard(number, Word::Ack));
+        assert!(!mark_returned(&mut window, "never published", &properties(0)));
+        (0..2).for_each(|number| window.record_answer(number, BrokerAnswer::Ack));
         assert_eq!(judged(&mut window), "0? 1?");
     }
 
     #[test]
     fn a_lost_channel_leaves_only_what_the_broker_has_answered() {
         let mut window = window(&["a", "b", "c", "d"]);
-        window.heard(1, Word::Nack);
-        window.heard(2, Word::Ack);
-        assert!(came_back(&mut window, "d", &properties(3)));
+        window.record_answer(1, BrokerAnswer::Nack);
+        window.record_answer(2, BrokerAnswer::Ack);
+        assert!(mark_returned(&mut window, "d", &properties(3)));
         let certain: Vec<_> = window.abandon().into_iter().map(|(_, verdict)| verdict.is_some()).collect();
         assert_eq!(certain, [false, true, false, true], "c's return may still have been on its way");
         assert_eq!(window.next_number(), 4);

@@ -4,7 +4,7 @@ use super::{JudgedBatch, Source};
 use crate::domain::{DeadReason, Entry, InvalidReason, Message, OnInvalid, Route, Text, retry};
 use crate::ingress::pass_through::PassingRecord;
 use crate::ingress::{Receipt, dead_letter, headers};
-use crate::telemetry::Outcome;
+use crate::telemetry::MessageEnd;
 
 impl Source {
     pub(super) fn invalid(
@@ -31,7 +31,7 @@ impl Source {
             let reason = reason.as_str();
             self.intake
                 .watch
-                .report(&self.route.name, id.as_str(), || Outcome::Dead { reason: reason.to_owned() });
+                .report(&self.route.name, id.as_str(), || MessageEnd::Dead { reason: reason.to_owned() });
         }
         match policy {
             OnInvalid::PassThrough => {

@@ -31,7 +31,7 @@ pub(super) use self::record::RECORD_OVERHEAD;
 use super::{ReadBudget, Sink};
 use crate::broker::kafka::{ConfigError, Connection};
 use crate::domain::{Clock, Route};
-use crate::lifecycle::{Part, Shutdown, Tasks};
+use crate::lifecycle::{ReadinessPart, Shutdown, Tasks};
 use crate::telemetry::Metrics;
 
 /// A consumer could not be started.
@@ -59,7 +59,7 @@ pub struct KafkaDependencies<S> {
     /// The read budget that all Kafka sources share.
     pub budget: Arc<ReadBudget>,
     /// The readiness part of the connection.
-    pub part: Part,
+    pub part: ReadinessPart,
     /// Runs the consumer's thread and its partitions' tasks.
     pub tasks: Tasks,
     /// Draining stops reading. Forcing stops the wait for unresolved records.

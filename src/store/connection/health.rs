@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
-use crate::lifecycle::{Part, Readiness};
+use crate::lifecycle::{Readiness, ReadinessPart};
 use crate::store::Config;
 
 /// A connection: its role, and the number of its node.
@@ -16,7 +16,7 @@ const WHOLE_ROLE: u64 = 0;
 
 /// Readiness part `redis`: up while every connection to every master is up.
 pub(in crate::store) struct RedisHealth {
-    part: Part,
+    part: ReadinessPart,
     place: String,
     /// Each connection and its trouble, if any.
     connections: Mutex<BTreeMap<ConnectionKey, Option<String>>>,

@@ -12,9 +12,7 @@ use crate::store::call::reply::{shape, text};
 use crate::store::call::scripts;
 use crate::store::model::bundle::from_base36;
 use crate::store::model::dead_letter::queue_name;
-use crate::store::{
-    Bundle, DeadBody, DeadFilter, DeadId, DeadMark, DeadPage, Store, StoreError, encode,
-};
+use crate::store::{Bundle, DeadBody, DeadFilter, DeadId, DeadMark, DeadPage, Store, StoreError, encode};
 
 /// Most reads that one page takes. Where few dead letters match, a page may be empty and not the last.
 const PAGE_READS: usize = 8;

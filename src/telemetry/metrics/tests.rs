@@ -1,4 +1,4 @@
-//! The registry against the contract's list, and `docs/metrics.md` against the registry.
+//! Compares the registry with the list of the contract, and `docs/metrics.md` with the registry.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -7,7 +7,7 @@ use prometheus_client::encoding::text::encode;
 
 use super::*;
 
-/// `CONTRACT`: name in the exposition without `postdate_`, type, labels. In the contract's order.
+/// Name in the exposition without `postdate_`, type and labels of each metric. In the order of the contract.
 const CONTRACT: &[(&str, &str, &str)] = &[
     ("admitted_total", "counter", "route"),
     ("passed_through_total", "counter", "route"),
@@ -37,8 +37,7 @@ const CONTRACT: &[(&str, &str, &str)] = &[
     ("lateness_seconds", "histogram", "route"),
     ("confirm_seconds", "histogram", "route"),
     ("store_seconds", "histogram", "op"),
-    // Not in the contract's list, but in the design: what the audit found, what no configured route serves, and a
-    // store that is another one, what goes round.
+    // Not in the list of the contract, but in the design.
     ("store_damage_total", "counter", "what"),
     ("unknown_routes", "gauge", ""),
     ("unknown_versions_total", "counter", ""),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Settler;
 use crate::domain::route::describe;
 use crate::domain::{Target, UnixMs};
-use crate::telemetry::Place;
+use crate::telemetry::OverduePlace;
 
 /// Ticks between two reports.
 const EVERY: u32 = 4;
@@ -43,13 +43,13 @@ impl Settler {
         }
         drop(slots);
         for (route, served) in shard.routes.iter() {
-            served.metrics.overdue.report(Place::Claimed(number), overdue.get(route).copied());
+            served.metrics.overdue.report(OverduePlace::Claimed(number), overdue.get(route).copied());
         }
         let mut by_target = BTreeMap::new();
         for (target, handed_us) in unanswered.into_values() {
             let oldest = by_target.entry(describe(&target)).or_insert(handed_us);
             *oldest = handed_us.min(*oldest);
         }
-        shard.metrics.failing.unanswered(number, &by_target);
+        shard.metrics.target_failures.unanswered(number, &by_target);
     }
 }

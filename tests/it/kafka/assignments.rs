@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postdate::ingress::ReadBudget;
-use postdate::lifecycle::readiness::State;
+use postdate::lifecycle::readiness::ReadinessState;
 use rdkafka::admin::{AdminOptions, NewTopic, TopicReplication};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{Offset, TopicPartitionList};
@@ -203,7 +203,7 @@ async fn a_partition_without_a_leader_costs_its_own_route_only_and_is_told() {
     memory.has("good", 10).await;
     commits(&kafka, &group, &good, 10).await;
     eventually("it says what cannot be read", async || match reader.readiness.parts().remove(0).1 {
-        State::Degraded(why) if why.contains(&bad) => Ok(()),
+        ReadinessState::Degraded(why) if why.contains(&bad) => Ok(()),
         other => Err(format!("{other:?}")),
     })
     .await;
@@ -211,7 +211,7 @@ async fn a_partition_without_a_leader_costs_its_own_route_only_and_is_told() {
     kafka.start_again().await;
     memory.has("bad", 10).await;
     eventually("it says that all is well", async || match reader.readiness.parts().remove(0).1 {
-        State::Up => Ok(()),
+        ReadinessState::Up => Ok(()),
         other => Err(format!("{other:?}")),
     })
     .await;

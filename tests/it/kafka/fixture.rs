@@ -13,7 +13,7 @@ use postdate::domain::{
     Clock, Endpoint, Entry, Message, Origin, Policy, Route, RouteName, Target, UnixMs, Verdict,
 };
 use postdate::egress::kafka::KafkaLanes;
-use postdate::egress::{Batch, Lane, Publication, Verdicts};
+use postdate::egress::{Lane, Publication, PublishBatch, VerdictInbox};
 use postdate::ingress::kafka::KafkaDependencies;
 use postdate::ingress::{Delivery, Feed, READ_BYTES, ReadBudget, Receipt, Sink};
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
@@ -268,7 +268,7 @@ impl IngressFixture {
 /// Lanes with their own tasks and shutdown.
 pub(super) struct EgressFixture {
     pub(super) lanes: KafkaLanes,
-    pub(super) verdicts: Arc<Verdicts>,
+    pub(super) verdicts: Arc<VerdictInbox>,
     pub(super) shutdown: Shutdown,
     pub(super) readiness: Readiness,
     pub(super) clock: Clock,
@@ -297,7 +297,7 @@ impl EgressFixture {
 
     /// The same delayed and named, for the attempt of its ticket.
     pub(super) fn stamped(&self, ticket: u64, topic: &str, message: Message) -> Publication {
-        let batch = Batch {
+        let batch = PublishBatch {
             entries: Arc::new(vec![Entry::new(UnixMs(1_700_000_000_000), message)]),
             ids: vec!["order-7".into()],
             expiries: ticket as u32 - 1,

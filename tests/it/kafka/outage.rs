@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use postdate::domain::Verdict;
-use postdate::lifecycle::readiness::State;
+use postdate::lifecycle::readiness::ReadinessState;
 
 use super::fixture::{
     EgressFixture, IngressFixture, RecordingSink, commits, message, produce, read_all, text,
 };
 use crate::support::{Kafka, eventually, names};
 
-fn state(readiness: &postdate::lifecycle::Readiness) -> State {
+fn state(readiness: &postdate::lifecycle::Readiness) -> ReadinessState {
     readiness.parts().remove(0).1
 }
 
@@ -27,7 +27,7 @@ async fn a_broker_that_is_not_there_at_start_is_waited_for() {
     writer.submit(1, &topic, message("m-10"));
     for readiness in [&reader.readiness, &writer.readiness] {
         eventually("it says that it waits", async || match state(readiness) {
-            State::Waiting(why) if why != "not reached yet" => Ok(()),
+            ReadinessState::Waiting(why) if why != "not reached yet" => Ok(()),
             other => Err(format!("{other:?}")),
         })
         .await;
@@ -44,7 +44,7 @@ async fn a_broker_that_is_not_there_at_start_is_waited_for() {
     memory.has("m", 11).await;
     for readiness in [&reader.readiness, &writer.readiness] {
         eventually("it says that it is up", async || match state(readiness) {
-            State::Up => Ok(()),
+            ReadinessState::Up => Ok(()),
             other => Err(format!("{other:?}")),
         })
         .await;
@@ -75,7 +75,7 @@ async fn a_broker_killed_in_mid_flow_loses_nothing() {
         writer.submit(i, &to, message(format!("m-{i}")));
     }
     eventually("it says that the broker is away", async || match state(&writer.readiness) {
-        State::Degraded(_) => Ok(()),
+        ReadinessState::Degraded(_) => Ok(()),
         other => Err(format!("{other:?}")),
     })
     .await;
@@ -144,7 +144,7 @@ async fn while_no_broker_is_reached_nothing_is_tried_and_then_all_goes_in_order(
     assert_eq!(writer.verdicts(1).await[&0], Verdict::Confirmed);
     kafka.kill9().await;
     eventually("it says that the broker is away", async || match state(&writer.readiness) {
-        State::Degraded(_) => Ok(()),
+        ReadinessState::Degraded(_) => Ok(()),
         other => Err(format!("{other:?}")),
     })
     .await;
@@ -168,7 +168,7 @@ async fn while_no_broker_is_reached_nothing_is_tried_and_then_all_goes_in_order(
     // Away again while the process stops: nobody waits for it.
     kafka.kill9().await;
     eventually("it says so again", async || match state(&writer.readiness) {
-        State::Degraded(_) => Ok(()),
+        ReadinessState::Degraded(_) => Ok(()),
         other => Err(format!("{other:?}")),
     })
     .await;

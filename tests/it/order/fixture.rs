@@ -16,7 +16,7 @@ use postdate::egress::{Lane, Lanes, Publication};
 use postdate::lifecycle::{Readiness, Shutdown, Stage, Tasks};
 use postdate::store::config::{Config, Durability, Overrides, Topology};
 use postdate::store::{Bundle, DeadLetterQuota, Store, WriteOp, WriteResult};
-use postdate::telemetry::{Bursts, Metrics, Watch};
+use postdate::telemetry::{BurstLog, FollowRegistry, Metrics};
 use postdate::timer;
 use prometheus_client::registry::Registry;
 
@@ -237,8 +237,8 @@ impl Replica {
             cluster: Cluster::alone(self.store.partitions(), own),
             routes: &routes,
             metrics: self.metrics.clone(),
-            watch: Arc::new(Watch::default()),
-            bursts: Arc::new(Bursts::new(Clock::start())),
+            watch: Arc::new(FollowRegistry::default()),
+            bursts: Arc::new(BurstLog::new(Clock::start())),
             shards: 2,
             tasks: &self.tasks.of(Stage::Publishing),
             shutdown: self.shutdown.clone(),

@@ -20,7 +20,7 @@ use postdate::domain::{
     Secret, Target, Text, UnixMs, Verdict,
 };
 use postdate::egress::rabbitmq::RabbitLanes;
-use postdate::egress::{Batch, Lane, Publication, Verdicts};
+use postdate::egress::{Lane, Publication, PublishBatch, VerdictInbox};
 use postdate::ingress::{Delivery, Feed, Sink};
 
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
@@ -150,7 +150,7 @@ fn stamp(id: &str, attempt: u32) -> Stamp {
 /// Submits to lanes and collects the verdicts.
 #[derive(Default)]
 struct Submitter {
-    verdicts: Arc<Verdicts>,
+    verdicts: Arc<VerdictInbox>,
     got: BTreeMap<u64, Verdict>,
 }
 
@@ -173,7 +173,7 @@ impl Submitter {
             exchange: String::new(),
             routing_key: RoutingKey::Fixed(key.into()),
         };
-        let batch = Batch {
+        let batch = PublishBatch {
             entries: Arc::new(vec![Entry::new(stamp.as_ref().map_or(UnixMs(0), |s| s.due), message)]),
             expiries: stamp.as_ref().map_or(0, |s| s.attempt - 1),
             ids: stamp.into_iter().map(|s| s.id).collect(),

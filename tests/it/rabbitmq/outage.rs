@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use postdate::domain::verdict::Refusal;
 use postdate::domain::{Flags, Verdict};
-use postdate::lifecycle::readiness::State;
+use postdate::lifecycle::readiness::ReadinessState;
 
 use super::{DeliverySink, RabbitmqFixture, Submitter, body, message, patiently, resolve};
 use crate::support::{QueueKind, Rabbitmq, eventually, names};
@@ -50,7 +50,7 @@ async fn a_broker_killed_in_mid_flow_has_all_that_was_confirmed() {
         server.kill9().await;
         eventually("the lane says so", async || lane.trouble().map(drop).ok_or("no trouble")).await;
         let why = eventually("readiness says so", async || match fixture.readiness.parts().remove(0).1 {
-            State::Degraded(why) => Ok(why),
+            ReadinessState::Degraded(why) => Ok(why),
             other => Err(format!("{other:?}")),
         })
         .await;
@@ -148,7 +148,7 @@ async fn a_broker_that_is_not_there_at_start_is_waited_for() {
     submitter.submit(&*lane, 1, &queue, message("waits"), None);
     assert_eq!(submitter.collect(1).await[&0], Verdict::NotTried);
     assert!(!fixture.readiness.is_ready());
-    assert!(matches!(fixture.readiness.parts().remove(0).1, State::Waiting(_)));
+    assert!(matches!(fixture.readiness.parts().remove(0).1, ReadinessState::Waiting(_)));
     server.restart().await;
     assert_eq!(submitter.collect(2).await[&1], Verdict::Confirmed);
     assert!(fixture.readiness.is_ready());

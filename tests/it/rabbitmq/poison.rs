@@ -1,6 +1,6 @@
 //! Deliveries that the client library cannot parse.
 
-use postdate::lifecycle::readiness::State;
+use postdate::lifecycle::readiness::ReadinessState;
 use prometheus_client::encoding::text::encode;
 
 use super::{DeliverySink, RabbitmqFixture, Submitter, bodies, message, resolve};
@@ -72,7 +72,7 @@ async fn a_header_name_that_is_not_text_stops_its_own_route_only() {
     submitter.collect(7).await;
     let text = metrics();
     assert!(!text.contains("route=\"r0\",reason=\"undecodable\""), "{text}");
-    assert_eq!(fixture.readiness.parts(), [("rabbitmq:main".to_owned(), State::Up)]);
+    assert_eq!(fixture.readiness.parts(), [("rabbitmq:main".to_owned(), ReadinessState::Up)]);
     fixture.drain().await;
     feeder.drain().await;
 }

@@ -64,7 +64,7 @@ const WORDS: &[Words] = &[
         begin: &[
             "publishing to a target fails",
             "a target does not answer publishes",
-            "cannot publish to an exchange as it should be",
+            "publishing to an exchange fails",
             "kafka cannot be reached, waiting",
         ],
         end: &[

@@ -29,9 +29,9 @@ fn amqp(headers: Vec<Header>) -> Message {
     }
 }
 
-fn stamp(attempt: u32) -> Stamp<'static> {
+fn delay_headers(attempt: u32) -> DelayHeaders<'static> {
     static ID: Text = Text::from_static("order-7");
-    Stamp { id: &ID, due: UnixMs(1_795_255_200_000), attempt }
+    DelayHeaders { id: &ID, due: UnixMs(1_795_255_200_000), attempt }
 }
 
 /// Names and values for reading: values must be UTF-8.
@@ -56,7 +56,8 @@ fn from_kafka_nothing_changes() {
     ];
     for key in keys {
         for body in keys {
-            let (key, body) = (key.map(Bytes::from_static), body.map(Bytes::from_static));
+            let key = key.map(Bytes::from_static);
+            let body = body.map(Bytes::from_static);
             let message = Message { key: key.clone(), body: body.clone(), ..kafka(headers.clone()) };
             let record = to_kafka(&message, None);
             assert_eq!((record.key.as_deref(), record.value), (key.as_deref(), body.as_deref()));
@@ -74,9 +75,9 @@ fn a_delayed_message_is_stamped_behind_its_headers_with_its_attempt_from_the_sec
     let message = kafka(vec![header("a", raw(b"1"))]);
     let common = [("a", Some("1")), ("x-delay-id", Some("order-7")), ("x-delay-due", Some("1795255200000"))];
     for attempt in [0, 1] {
-        assert_eq!(shown(&to_kafka(&message, Some(stamp(attempt)))), common);
+        assert_eq!(shown(&to_kafka(&message, Some(delay_headers(attempt)))), common);
     }
-    let twice = stamp(2);
+    let twice = delay_headers(2);
     let second = to_kafka(&message, Some(twice));
     assert_eq!(shown(&second), [&common[..], &[("x-delay-attempt", Some("2"))]].concat());
     let from_amqp = amqp(vec![header("a", long("1"))]);

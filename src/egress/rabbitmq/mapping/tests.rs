@@ -67,13 +67,13 @@ fn amqp() -> Message {
     }
 }
 
-fn stamp(attempt: u32) -> Stamp<'static> {
+fn delay_headers(attempt: u32) -> DelayHeaders<'static> {
     static ID: Text = Text::from_static("order-7");
-    Stamp { id: &ID, due: UnixMs(1_795_255_200_000), attempt }
+    DelayHeaders { id: &ID, due: UnixMs(1_795_255_200_000), attempt }
 }
 
-fn mapped(message: &Message, stamp: Option<Stamp<'_>>) -> AmqpMessage {
-    to_amqp(message, stamp, &RoutingKey::Key, Some("postdate")).expect("it fits")
+fn mapped(message: &Message, delay_headers: Option<DelayHeaders<'_>>) -> AmqpMessage {
+    to_amqp(message, delay_headers, &RoutingKey::Key, Some("postdate")).expect("it fits")
 }
 
 #[test]
@@ -97,15 +97,15 @@ fn a_delayed_message_loses_other_routes_and_anothers_user_and_is_stamped() {
     let common =
         [header("x-delay-id", long("order-7")), header("x-delay-due", HeaderValue::I64(1_795_255_200_000))];
     for (attempt, more) in [(0, None), (1, None), (2, Some(2)), (u32::MAX, Some(4_294_967_295))] {
-        let published = mapped(&message, Some(stamp(attempt)));
+        let published = mapped(&message, Some(delay_headers(attempt)));
         let more = more.map(|n| header("x-delay-attempt", HeaderValue::I64(n)));
         let expected: Vec<_> = kept.iter().chain(&common).cloned().chain(more).collect();
         assert_eq!(published.headers, expected);
         assert_eq!(published.properties, Properties { user_id: None, ..every_property() });
     }
-    let own = to_amqp(&message, Some(stamp(1)), &RoutingKey::Key, Some("guest")).expect("it fits");
+    let own = to_amqp(&message, Some(delay_headers(1)), &RoutingKey::Key, Some("guest")).expect("it fits");
     assert_eq!(own.properties, every_property());
-    let unknown = to_amqp(&message, Some(stamp(1)), &RoutingKey::Key, None).expect("it fits");
+    let unknown = to_amqp(&message, Some(delay_headers(1)), &RoutingKey::Key, None).expect("it fits");
     assert_eq!(unknown.properties.user_id, None);
 }
 
@@ -179,7 +179,7 @@ fn null_key_and_null_value_are_not_empty_ones() {
     assert_eq!(mapped(&empty, None).headers, expected[..1]);
 }
 
-/// One Kafka header, with what becomes of it.
+/// Maps one Kafka header. Returns the properties and headers that it becomes.
 fn property(name: &str, value: &'static [u8]) -> (Properties, Vec<Header>) {
     let published = mapped(&kafka(vec![header(name, raw(value))]), None);
     let headers = published.headers.into_iter().filter(|h| h.name.as_str() != "kafka.key");
@@ -289,7 +289,7 @@ fn many_headers_of_one_name_are_one() {
     assert_eq!(mapped(&kafka(headers), None).headers.len(), 2);
 }
 
-/// What an AMQP consumer of Postdate's would read of a published message.
+/// The message that an AMQP consumer of Postdate reads after a publish.
 fn delivered(published: AmqpMessage) -> Message {
     Message {
         origin: Origin::Rabbitmq,
@@ -300,7 +300,7 @@ fn delivered(published: AmqpMessage) -> Message {
     }
 }
 
-/// What a Kafka consumer of Postdate's would read of a published record.
+/// The message that a Kafka consumer of Postdate reads after a publish.
 fn consumed(record: &KafkaRecord<'_>) -> Message {
     let bytes = |b: &[u8]| Bytes::copy_from_slice(b);
     let value = |v: Option<&[u8]>| v.map_or(HeaderValue::Null, |v| HeaderValue::Bytes(bytes(v)));
@@ -350,8 +350,8 @@ fn any_record() -> impl Strategy<Value = Message> {
 }
 
 proptest! {
-    /// What the contract promises of Kafka -> RabbitMQ -> Kafka: key and value exactly, of each header
-    /// name the last value; only `amqp.delivery_mode` may be new.
+    /// The promise for Kafka -> RabbitMQ -> Kafka: the same key and value, and the last value of each header name. Only
+    /// `amqp.delivery_mode` may be new.
     #[test]
     fn a_record_survives_kafka_to_amqp_to_kafka(message in any_record()) {
         let published = to_amqp(&message, None, &RoutingKey::Fixed("r".into()), None).expect("it fits");
@@ -375,8 +375,8 @@ proptest! {
 
     #[test]
     fn what_is_published_fits_amqp(message in any_record(), attempt in 0..4_u32) {
-        let stamp = stamp(attempt);
-        if let Ok(published) = to_amqp(&message, Some(stamp), &RoutingKey::Key, None) {
+        let delay_headers = delay_headers(attempt);
+        if let Ok(published) = to_amqp(&message, Some(delay_headers), &RoutingKey::Key, None) {
             prop_assert!(published.routing_key.len() <= 255);
             let mut names: Vec<_> = published.headers.iter().map(|h| h.name.clone()).collect();
             names.sort();

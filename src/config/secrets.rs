@@ -1,0 +1,69 @@
+//! Secrets of the configuration: given by their own key, or by a key that names a file.
+
+use std::path::Path;
+
+use super::section::SectionReader;
+use super::sources::read_secret;
+use crate::domain::Secret;
+
+/// Reads a secret from its key, or from the file that its other key names. Reports both at once as a problem.
+pub(super) fn secret(
+    section: &SectionReader<'_>,
+    key: &'static str,
+    file: &'static str,
+    check: impl Fn(&str) -> Result<(), String>,
+) -> Option<Secret> {
+    if !section.has(file) {
+        return section.parsed(key, |text| check(text).map(|()| Secret::new(text)));
+    }
+    section.value(key);
+    not_both(section, key, file)?;
+    section.parsed(file, |path| {
+        let text = read_secret(Path::new(path))?;
+        check(&text).map(|()| Secret::new(text)).map_err(|message| format!("the text of {path} {message}"))
+    })
+}
+
+/// Reports a key that is set beside the key of its file.
+pub(super) fn not_both(section: &SectionReader<'_>, key: &'static str, file: &'static str) -> Option<()> {
+    if section.is_set(key) {
+        section.report(file, format!("`{key}` is set too; one of the two must go"));
+        return None;
+    }
+    Some(())
+}
+
+/// Reads a list of bearer tokens, or a file with one token a line.
+pub(super) fn tokens(
+    section: &SectionReader<'_>,
+    key: &'static str,
+    file: &'static str,
+) -> Option<Vec<Secret>> {
+    let (given_by, texts) = if section.has(file) {
+        section.value(key);
+        not_both(section, key, file)?;
+        let text = section.parsed(file, |path| read_secret(Path::new(path)))?;
+        (file, text.lines().map(str::to_owned).collect())
+    } else {
+        (key, section.texts(key)?)
+    };
+    let mut tokens = Vec::new();
+    for (index, text) in texts.into_iter().enumerate() {
+        if text.is_empty() || !text.bytes().all(|b| b.is_ascii_graphic()) {
+            section.report(
+                given_by,
+                format!("token {} is empty or has other than visible ASCII characters", index + 1),
+            );
+        }
+        tokens.push(Secret::new(text));
+    }
+    Some(tokens)
+}
+
+/// Reports whether a librdkafka property holds a secret, by its name.
+pub(super) fn is_secret_property(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    ["pass", "secret", "token", "private", ".pem", "oauthbearer.config", "jaas"]
+        .iter()
+        .any(|part| name.contains(part))
+}
