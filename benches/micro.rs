@@ -13,7 +13,7 @@ use postdate::domain::testing::route;
 use postdate::domain::{Entry, Header, HeaderValue, Message, Origin, Partition, Partitions, Text, UnixMs};
 use postdate::ingress::admit::admit;
 use postdate::store::{Bundle, decode, encode};
-use postdate::timer::simulation::Simulation;
+use postdate::timer::simulation::WheelSimulation;
 
 const NOW: UnixMs = UnixMs(1_800_000_000_000);
 
@@ -99,7 +99,7 @@ fn wheel(criterion: &mut Criterion) {
         group.throughput(Throughput::Elements((bundles * each) as u64));
         group.bench_function(name, |bencher| {
             bencher.iter_batched(
-                || Simulation::new(bundles, each),
+                || WheelSimulation::new(bundles, each),
                 |mut simulation| assert_eq!(simulation.play(), bundles * each),
                 BatchSize::LargeInput,
             );

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::connections::{Connections, named};
 use super::section::Section;
 use crate::domain::route::{
-    DeadLetters, DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, Policy, Rate, Retry,
-    split_exchange,
+    DeadLetterLimits, DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RateLimit, RetryPolicy,
+    RoutePolicy, split_exchange,
 };
 use crate::domain::{Endpoint, Route, RouteName, RoutingKey, Target, nearest};
 
@@ -232,7 +232,7 @@ fn short(what: &str, text: &str) -> Result<String, String> {
     }
 }
 
-fn policy(section: &Section<'_>, delay_from: DelayFrom) -> Option<Policy> {
+fn policy(section: &Section<'_>, delay_from: DelayFrom) -> Option<RoutePolicy> {
     let max_delay_ms = section.millis("max_delay");
     let max_size = section.size("max_size", LARGEST);
     let max_headers = section.size("max_headers", LARGEST);
@@ -277,7 +277,7 @@ fn policy(section: &Section<'_>, delay_from: DelayFrom) -> Option<Policy> {
     {
         section.report("max_size", "is above `dead_letters.max_message`: what fails could not be kept");
     }
-    Some(Policy {
+    Some(RoutePolicy {
         headers: headers?,
         delay_from: delay_from?,
         max_delay_ms: max_delay_ms?,
@@ -297,17 +297,17 @@ fn policy(section: &Section<'_>, delay_from: DelayFrom) -> Option<Policy> {
 }
 
 /// Messages a second; a rate of 0 is none.
-fn rate(section: &Section<'_>) -> Option<Rate> {
+fn rate(section: &Section<'_>) -> Option<RateLimit> {
     let (rate, burst) = (section.integer("rate", 0..=FASTEST), section.integer("burst", 0..=FASTEST));
     let (per_second, burst) = (rate? as u32, burst? as u32);
     if per_second == 0 && burst > 0 {
         let key = if section.is_set("burst") { "burst" } else { "rate" };
         section.report(key, "`burst` without `rate` limits nothing: set `rate` too");
     }
-    Some(Rate { per_second, burst })
+    Some(RateLimit { per_second, burst })
 }
 
-fn dead_letters(section: &Section<'_>) -> Option<DeadLetters> {
+fn dead_letters(section: &Section<'_>) -> Option<DeadLetterLimits> {
     let max = section.integer("max", 1..=100_000_000);
     let (max_bytes, max_message) = (section.size("max_bytes", MOST), section.size("max_message", LARGEST));
     let keep_ms = section.millis("keep");
@@ -316,10 +316,10 @@ fn dead_letters(section: &Section<'_>) -> Option<DeadLetters> {
         let key = if section.is_set("max_message") { "max_message" } else { "max_bytes" };
         section.report(key, "`max_message` is above `max_bytes`");
     }
-    Some(DeadLetters { max: max?, max_bytes: max_bytes as u64, max_message, keep_ms: keep_ms? })
+    Some(DeadLetterLimits { max: max?, max_bytes: max_bytes as u64, max_message, keep_ms: keep_ms? })
 }
 
-fn retry(section: &Section<'_>) -> Option<Retry> {
+fn retry(section: &Section<'_>) -> Option<RetryPolicy> {
     let attempts = section.integer("attempts", 1..=1_000_000);
     let (initial, max) = (section.millis("initial"), section.millis("max"));
     let (initial_ms, max_ms) = (initial?, max?);
@@ -327,7 +327,7 @@ fn retry(section: &Section<'_>) -> Option<Retry> {
         let key = if section.is_set("initial") { "initial" } else { "max" };
         section.report(key, "`initial` is above `max`");
     }
-    Some(Retry { attempts: attempts? as u32, initial_ms, max_ms })
+    Some(RetryPolicy { attempts: attempts? as u32, initial_ms, max_ms })
 }
 
 fn headers(section: &Section<'_>) -> Option<HeaderNames> {

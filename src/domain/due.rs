@@ -5,13 +5,13 @@
 pub struct UnixMs(pub i64);
 
 impl UnixMs {
-    /// This moment and so many milliseconds; saturates at the ends of time.
+    /// The moment this many milliseconds later. Saturates at the ends of time.
     #[must_use]
     pub fn plus(self, ms: i64) -> Self {
         Self(self.0.saturating_add(ms))
     }
 
-    /// Milliseconds from `earlier` to this; negative if it is the other way round.
+    /// Milliseconds from `earlier` to this moment; negative if `earlier` is later.
     pub fn since(self, earlier: Self) -> i64 {
         self.0.saturating_sub(earlier.0)
     }

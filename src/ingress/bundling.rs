@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn a_bundle_of_a_limited_route_holds_a_seconds_worth() {
         let mut route = (*testing::route()).clone();
-        route.policy.rate = Some(crate::domain::Rate { per_second: 2, burst: 100 });
+        route.policy.rate = Some(crate::domain::RateLimit { per_second: 2, burst: 100 });
         let ledger = Ledger::new();
         let mut work = Work::new(Arc::new(route), UnixMs(0));
         for at in 0..5 {

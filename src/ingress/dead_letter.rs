@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::domain::{DeadLetters, DeadReason, Entry, Flags, Origin, Policy, Route, Text, UnixMs, dying};
+use crate::domain::{
+    DeadLetterLimits, DeadReason, Entry, Flags, Origin, Route, RoutePolicy, Text, UnixMs, dying,
+};
 use crate::store::{Bundle, DeadLetter, WriteOp};
 
 /// What the store is to do with a message that is dead: keep it, or send it to `dead_letter_to` first.
@@ -32,8 +34,8 @@ pub(super) fn bury(
 ///
 /// Over `max_message` a Kafka record is still in its topic, where its position finds it; a RabbitMQ delivery
 /// is nowhere else, so its queue must have it back.
-pub(super) fn keep(mut entry: Entry, policy: &Policy) -> Option<Entry> {
-    let DeadLetters { max_message, .. } = policy.dead_letters;
+pub(super) fn keep(mut entry: Entry, policy: &RoutePolicy) -> Option<Entry> {
+    let DeadLetterLimits { max_message, .. } = policy.dead_letters;
     let message = &mut entry.message;
     let key = message.key.as_ref().map_or(0, bytes::Bytes::len);
     if message.body_len() + message.headers_len() + key <= max_message {

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tracing::debug;
 
 use super::{Receipt, dead_letter};
-use crate::domain::failure::{self, Decision, Failed, FailedPublish, Flow};
+use crate::domain::failure::{self, FailedMessage, FailedPublish, FailureDecision, PublishFlow};
 use crate::domain::{Entry, Partition, Route, Target, Text, Verdict, retry};
 use crate::egress::{Batch, Lanes, Publication, Verdicts};
 use crate::lifecycle::{Shutdown, Stage, Tasks};
@@ -233,30 +233,30 @@ impl Inner {
             return Some(store(one(entry.clone())));
         }
         metrics.publish_failure(retry::describe(verdict).0);
-        let (handouts, flow, jitter) = (entry.handouts + 1, Flow::Delayed, fastrand::f64());
+        let (handouts, flow, jitter) = (entry.handouts + 1, PublishFlow::Delayed, fastrand::f64());
         let publish = FailedPublish { entry, verdict, handouts, flow, now, jitter };
         let quota = |size| self.room.take(&route.name, size);
-        let Failed { mut entry, decision, is_full } = failure::decide(publish, route, quota);
+        let FailedMessage { mut entry, decision, is_full } = failure::decide(publish, route, quota);
         if let Some(reason) = is_full {
             let error = retry::describe(verdict).1;
             self.bursts.note(failure::QUOTA_FULL, &route.name, reason.as_str(), error);
         }
         match decision {
-            Decision::RetryAt(due) | Decision::WaitUntil(due) => {
+            FailureDecision::RetryAt(due) | FailureDecision::WaitUntil(due) => {
                 metrics.retries.inc();
                 metrics.stored.inc();
                 entry.asked = Some(entry.due);
                 entry.due = due;
                 Some(store(one(entry)))
             }
-            Decision::DeadLetter(reason) | Decision::DeadLetterVia(reason) => {
-                if matches!(decision, Decision::DeadLetter(_)) {
+            FailureDecision::DeadLetter(reason) | FailureDecision::DeadLetterVia(reason) => {
+                if matches!(decision, FailureDecision::DeadLetter(_)) {
                     metrics.dead_letter(reason.as_str());
                 }
                 Some(dead_letter::bury(route, reason, target.clone(), entry, now))
             }
-            Decision::Drop => {
-                metrics.dropped(failure::REFUSED, 1);
+            FailureDecision::Drop => {
+                metrics.dropped(failure::DROP_REASON, 1);
                 None
             }
         }

@@ -1,16 +1,16 @@
 //! The timer: store -> egress, at the due time.
 //!
-//! A pool of shards; each serves some of the partitions that fall to this replica ([`Cluster`]) with three tasks. The *claimer* ([`claimer`]) looks at the
-//! heads of all its partitions at once, claims what is due within the look-ahead and hands it to the
-//! *wheel* ([`wheel`]), one precise thread for all shards, which gives each message to its target's lane at
-//! its own millisecond, never early, and where its route is limited under a token ([`limit`]). The *settler* ([`settler`]) collects the brokers' verdicts and answers
-//! the store: confirmed bundles are settled in batches, failures go back, the hopeless become dead letters,
-//! what hangs is split off, claims are extended while anything of them is held. The *keeper* ([`keeper`]) returns
-//! the claims of dead holders and audits the store.
+//! A replica runs a pool of shards. Each shard serves some of the partitions that [`Cluster`] assigns to the replica.
+//! Its *claimer* ([`claimer`]) polls the heads of all its partitions at once, claims what is due within the
+//! lookahead, and hands it to the wheel. The *wheel* ([`wheel`]) is one precise thread for all shards. It gives each
+//! message to its target's lane at its own millisecond, never early; a message of a limited route also needs a token
+//! ([`rate_limit`]). The *settler* ([`settler`]) collects the brokers' verdicts and answers the store: it settles
+//! confirmed bundles in batches, sends failures back, makes dead letters of hopeless messages, splits off hanging
+//! ones, and extends claims. *Maintenance* ([`maintenance`]) returns expired claims and scrubs the store.
 //!
-//! Guarantees: a message leaves the store only after its broker's confirm; nothing is published whose claim
-//! may have passed to another (each hand-over checks a monotonic deadline taken before the claim was sent);
-//! a wake-up only shortens a wait; what is claimed but not published is given back on a clean stop.
+//! Guarantees. A message leaves the store only after its broker's confirm. Nothing is published whose claim may have
+//! passed to another replica: each hand-over checks a monotonic deadline that was taken before the claim was sent. A
+//! wake-up only shortens a wait. Messages that are claimed but not published go back to the store on a clean stop.
 
 mod accept;
 mod budget;
@@ -47,157 +47,167 @@ use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{DeadRoom, Store};
 use crate::telemetry::{Bursts, Metrics, RouteMetrics, Watch};
 
-use self::budget::{Budget, Share};
-use self::claim_table::Table;
-use self::rate_limit::Limit;
+use self::budget::{ByteBudget, RouteBytes};
+use self::claim_table::ClaimTable;
+use self::rate_limit::RateLimiter;
 use self::wheel::Wheel;
 
-/// Messages of one route that this replica holds claimed at most; beyond it the route's next bundles wait
-/// in the store, where they belong.
+/// Messages of one route that this replica may have claimed. The route's next bundles wait in the store.
 const ROUTE_WINDOW: i64 = 50_000;
-/// Of which one look claims at most so many: what is claimed has to be decoded, and other routes wait for the next look.
-const LOOK_MESSAGES: i64 = ROUTE_WINDOW / 4;
-/// Of a limited route this many seconds' worth at most: enough for a target that takes a second to confirm.
+/// Messages of one route that one poll may claim. Claimed bundles have to be decoded, and other routes wait for the
+/// next poll meanwhile.
+const POLL_MESSAGES: i64 = ROUTE_WINDOW / 4;
+/// Window of a route with a `rate`, in seconds' worth of messages: enough for a target that takes a second to
+/// confirm.
 const LIMITED_SECONDS: i64 = 2;
 
-/// What the timer is built from.
-pub struct Parts<'a> {
-    /// How it claims.
+/// The dependencies of the timer.
+pub struct TimerDependencies<'a> {
+    /// The settings of claims.
     pub config: Config,
-    /// Where from.
+    /// The store that is claimed from.
     pub store: Store,
-    /// How much room the dead letters have left.
-    pub room: Arc<DeadRoom>,
-    /// Where to.
+    /// The quota of dead letters.
+    pub dead_letter_quota: Arc<DeadRoom>,
+    /// The lanes to the targets.
     pub lanes: Arc<dyn Lanes>,
-    /// Which partitions fall to this replica.
+    /// The partitions that this replica owns.
     pub cluster: Cluster,
-    /// What this replica serves.
+    /// The routes that this replica serves.
     pub routes: &'a [Arc<Route>],
-    /// Where it counts.
+    /// The metrics of the process.
     pub metrics: Arc<Metrics>,
-    /// Who is told how a followed message ended.
+    /// Receives the end of each followed message.
     pub watch: Arc<Watch>,
-    /// Where possible repeats are logged.
+    /// Logs possible repeats, in bursts.
     pub bursts: Arc<Bursts>,
-    /// How many shards; the store's wake-ups must know the same number.
+    /// Number of shards. The store's wake-ups have to know the same number.
     pub shards: usize,
-    /// Where its tasks run.
+    /// The task set to spawn on.
     pub tasks: &'a Tasks,
-    /// When to give back its claims and end.
+    /// The signal to return all claims and end.
     pub shutdown: Shutdown,
 }
 
-/// A route as the timer serves it.
-struct Served {
+/// A route that the timer serves.
+struct ServedRoute {
     route: Arc<Route>,
     metrics: Arc<RouteMetrics>,
     watch: Arc<Watch>,
     bursts: Arc<Bursts>,
-    /// How fast its messages may leave; `None`: nobody asks.
-    limit: Option<Arc<Limit>>,
-    /// Messages held claimed.
+    /// Limits how fast messages leave; `None`: no limit.
+    limit: Option<Arc<RateLimiter>>,
+    /// Number of claimed messages.
     messages: AtomicI64,
-    /// Bytes of their bundles, of those that the process may hold.
-    share: Arc<Share>,
+    /// Bytes of the claimed bundles.
+    bytes: Arc<RouteBytes>,
 }
 
-/// What the tasks of one shard share.
+/// The state that the tasks of one shard share.
 struct Shard {
     number: usize,
     config: Config,
-    /// Those that it serves where they fall to this replica, and looks at where they fall to another.
+    /// Partitions of this shard. It claims from those assigned to this replica and only watches the others.
     partitions: Vec<Partition>,
     cluster: Cluster,
     store: Store,
-    dead_room: Arc<DeadRoom>,
+    dead_letter_quota: Arc<DeadRoom>,
     lanes: Arc<dyn Lanes>,
-    routes: Arc<BTreeMap<String, Arc<Served>>>,
+    routes: Arc<BTreeMap<String, Arc<ServedRoute>>>,
     metrics: Arc<Metrics>,
-    /// It has met a bundle of a later version, and said so.
-    met_later: AtomicBool,
-    table: Table,
+    /// The log already has a line on a bundle of a later version.
+    saw_later_version: AtomicBool,
+    table: ClaimTable,
     verdicts: Arc<Verdicts>,
     wheel: Wheel,
-    /// Rung when something of an ordered route may go, or a line closes.
-    lines_moved: Notify,
-    /// Rung when a route's window has room again.
-    room: Arc<Notify>,
-    /// Cancelled once nothing more will be claimed.
-    claimed_all: CancellationToken,
+    /// Notified when a message of an ordered route may leave, or a key queue closes.
+    key_queues_changed: Notify,
+    /// Notified when a route's window has space again.
+    window_freed: Arc<Notify>,
+    /// Cancelled once the claimer has ended.
+    claiming_ended: CancellationToken,
     shutdown: Shutdown,
 }
 
 /// Starts the wheel and all shards.
-pub fn start(parts: &Parts<'_>) -> std::io::Result<()> {
-    let wheel = Wheel::start(parts.store.clock().clone(), parts.tasks, &parts.shutdown)?;
-    let bells: Vec<Arc<Notify>> = (0..parts.shards).map(|_| Arc::default()).collect();
-    let budget = Budget::new(bells.clone());
-    let served = parts.routes.iter().filter_map(|route| {
-        let served = Served {
+pub fn start(dependencies: &TimerDependencies<'_>) -> std::io::Result<()> {
+    let wheel = Wheel::start(dependencies.store.clock().clone(), dependencies.tasks, &dependencies.shutdown)?;
+    let wake_ups: Vec<Arc<Notify>> = (0..dependencies.shards).map(|_| Arc::default()).collect();
+    let budget = ByteBudget::new(wake_ups.clone());
+    let clock = dependencies.store.clock().local();
+    let served = dependencies.routes.iter().filter_map(|route| {
+        let served = ServedRoute {
             route: route.clone(),
-            metrics: parts.metrics.route(&route.name)?.clone(),
-            watch: parts.watch.clone(),
-            bursts: parts.bursts.clone(),
-            limit: route.policy.rate.map(|rate| Arc::new(Limit::new(rate, parts.store.clock().local()))),
+            metrics: dependencies.metrics.route(&route.name)?.clone(),
+            watch: dependencies.watch.clone(),
+            bursts: dependencies.bursts.clone(),
+            limit: route.policy.rate.map(|rate| Arc::new(RateLimiter::new(rate, clock))),
             messages: AtomicI64::new(0),
-            share: Share::new(budget.clone()),
+            bytes: RouteBytes::new(budget.clone()),
         };
         Some((route.name.as_str().to_owned(), Arc::new(served)))
     });
     let routes = Arc::new(served.collect::<BTreeMap<_, _>>());
     for served in routes.values() {
         let Some(limit) = served.limit.clone() else { continue };
-        let (name, store, shutdown) =
-            (served.route.name.clone(), parts.store.clone(), parts.shutdown.clone());
-        parts.tasks.spawn(
-            &format!("timer:limit:{name}"),
-            rate_limit::run(limit, name, store, wheel.clone(), shutdown),
+        let task_name = format!("timer:limit:{}", served.route.name);
+        let run = rate_limit::run(
+            limit,
+            served.route.name.clone(),
+            dependencies.store.clone(),
+            wheel.clone(),
+            dependencies.shutdown.clone(),
         );
+        dependencies.tasks.spawn(&task_name, run);
     }
-    for (number, room) in bells.into_iter().enumerate() {
-        let partitions =
-            parts.store.partitions().all().filter(|&p| parts.store.wake().shard_of(p) == number).collect();
+    for (number, window_freed) in wake_ups.into_iter().enumerate() {
+        let partitions = dependencies
+            .store
+            .partitions()
+            .all()
+            .filter(|&p| dependencies.store.wake().shard_of(p) == number)
+            .collect();
         let shard = Arc::new(Shard {
             number,
-            config: parts.config,
+            config: dependencies.config,
             partitions,
-            cluster: parts.cluster.clone(),
-            store: parts.store.clone(),
-            dead_room: parts.room.clone(),
-            lanes: parts.lanes.clone(),
+            cluster: dependencies.cluster.clone(),
+            store: dependencies.store.clone(),
+            dead_letter_quota: dependencies.dead_letter_quota.clone(),
+            lanes: dependencies.lanes.clone(),
             routes: routes.clone(),
-            metrics: parts.metrics.clone(),
-            met_later: AtomicBool::new(false),
-            table: Table::default(),
+            metrics: dependencies.metrics.clone(),
+            saw_later_version: AtomicBool::new(false),
+            table: ClaimTable::default(),
             verdicts: Arc::default(),
             wheel: wheel.clone(),
-            lines_moved: Notify::new(),
-            room,
-            claimed_all: CancellationToken::new(),
-            shutdown: parts.shutdown.clone(),
+            key_queues_changed: Notify::new(),
+            window_freed,
+            claiming_ended: CancellationToken::new(),
+            shutdown: dependencies.shutdown.clone(),
         });
-        parts.tasks.spawn(&format!("timer:claimer:{number}"), claimer::run(shard.clone()));
-        maintenance::start(&shard, parts.tasks);
-        parts.tasks.spawn(&format!("timer:settler:{number}"), settler::run(shard));
+        dependencies.tasks.spawn(&format!("timer:claimer:{number}"), claimer::run(shard.clone()));
+        maintenance::start(&shard, dependencies.tasks);
+        dependencies.tasks.spawn(&format!("timer:settler:{number}"), settler::run(shard));
     }
     Ok(())
 }
 
-impl Served {
-    /// Messages that the next look may claim, and of how many shelves; `None` until a quarter of the window is free, so
-    /// that claims stay large when the target is what limits.
-    fn room(&self, now_us: i64) -> Option<(i64, usize)> {
+impl ServedRoute {
+    /// Messages and due sets that the next poll may claim. `None` until a quarter of the window is free, so that
+    /// claims stay large when the target is the bottleneck.
+    fn claim_allowance(&self, now_us: i64) -> Option<(i64, usize)> {
         let window = self.window();
         let free = window - self.messages.load(Ordering::Relaxed);
         if free < (window / 4).max(1) {
             return None;
         }
-        let (messages, shelves) = self.share.fits(now_us)?;
-        let messages = messages.min(free).min(LOOK_MESSAGES);
-        // Each shelf gives a bundle at least, so the small room of a limited route goes to its earliest.
+        let (messages, due_sets) = self.bytes.allowance(now_us)?;
+        let messages = messages.min(free).min(POLL_MESSAGES);
+        // Each due set gives at least one bundle, so the small window of a limited route goes to its earliest due
+        // sets.
         let limited = self.limit.is_some().then_some(messages as usize / BUNDLE_MESSAGES);
-        Some((messages, shelves.min(limited.unwrap_or(shelves)).max(1)))
+        Some((messages, due_sets.min(limited.unwrap_or(due_sets)).max(1)))
     }
 
     fn window(&self) -> i64 {
@@ -207,9 +217,10 @@ impl Served {
         })
     }
 
-    fn hold(&self, messages: i64) {
-        let held = self.messages.fetch_add(messages, Ordering::Relaxed) + messages;
-        self.metrics.in_flight.set(held);
+    /// Adds to the number of claimed messages; a negative number subtracts.
+    fn count_claimed(&self, messages: i64) {
+        let claimed = self.messages.fetch_add(messages, Ordering::Relaxed) + messages;
+        self.metrics.in_flight.set(claimed);
     }
 }
 
@@ -218,7 +229,8 @@ impl Shard {
         self.config.claim.as_micros() as i64
     }
 
-    /// How long a holder relies on a claim, from before it is asked for: Redis's clock counts the lease, and may be faster.
+    /// How long this replica relies on a claim, counted from before the claim is sent. Redis's clock counts the
+    /// lease, and may be faster.
     fn relied_on_us(&self) -> i64 {
         Clock::within(self.lease_us())
     }
@@ -227,7 +239,7 @@ impl Shard {
         self.config.claim.as_millis() as u64
     }
 
-    /// By how much this replica's clock is behind Redis's, ms; 0 if it is not.
+    /// How far this replica's wall clock is behind Redis's, ms; 0 if it is not.
     fn behind_ms(&self) -> i64 {
         (-self.store.clock().skew_us() / 1000).max(0)
     }

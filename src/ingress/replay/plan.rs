@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use super::again::{Again, Asks};
 use super::known::{Known, name_hash};
 use crate::domain::route::DelayFrom;
-use crate::domain::{OnDuplicate, Policy, UnixMs};
+use crate::domain::{OnDuplicate, RoutePolicy, UnixMs};
 use crate::store::Standing;
 
 /// Which records count.
@@ -158,7 +158,12 @@ pub struct Plan {
 
 impl<'a> Planner<'a> {
     /// Begins with what the store holds from before the records: of a partition, below `from`.
-    pub fn new(bounds: Bounds, policy: &Policy, known: &'a Known, (partition, from): (i32, i64)) -> Self {
+    pub fn new(
+        bounds: Bounds,
+        policy: &RoutePolicy,
+        known: &'a Known,
+        (partition, from): (i32, i64),
+    ) -> Self {
         let before = known
             .of(partition)
             .iter()

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::domain::{Rate, RouteName};
+use crate::domain::{RateLimit, RouteName};
 use crate::store::call::numbered::{Arg, Call};
 use crate::store::call::reply::{integer, shape};
 use crate::store::call::scripts;
@@ -22,7 +22,7 @@ pub struct Lease {
 
 impl Lease {
     /// How long until there are `tokens` to be had, if nobody else takes any.
-    pub fn until(&self, tokens: u32, rate: Rate) -> Duration {
+    pub fn until(&self, tokens: u32, rate: RateLimit) -> Duration {
         let more = i64::from(tokens.saturating_sub(1)) * 1_000_000 / i64::from(rate.per_second);
         Duration::from_micros((self.wait_us + more).max(0) as u64)
     }
@@ -31,7 +31,7 @@ impl Lease {
 impl Store {
     /// Takes up to `wanted` tokens of a route's bucket. Over any time of `t` seconds all replicas together
     /// are granted at most `capacity + rate * t`. A lost answer loses its tokens.
-    pub async fn lease(&self, route: &RouteName, rate: Rate, wanted: u32) -> Result<Lease, StoreError> {
+    pub async fn lease(&self, route: &RouteName, rate: RateLimit, wanted: u32) -> Result<Lease, StoreError> {
         let p = self.home_of(route, "");
         let args: Vec<Arg> =
             vec![route.as_str().into(), rate.per_second.into(), rate.capacity().into(), wanted.into()];

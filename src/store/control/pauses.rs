@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::shared_keys::quarantine_shared;
-use crate::domain::{Paused, RouteName, StoreClock};
+use crate::domain::{PauseState, RouteName, StoreClock};
 use crate::lifecycle::{Tasks, tick};
 use crate::store::call::keys::Keys;
 use crate::store::connection::link::Link;
@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(400);
 /// Longest wait for one look; then the next one tries again.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-type Known = Option<Arc<BTreeMap<String, Paused>>>;
+type Known = Option<Arc<BTreeMap<String, PauseState>>>;
 
 /// What is paused, as this replica knows it. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub struct Pauses(watch::Receiver<Known>);
 
 impl Pauses {
     /// What of a route is paused; `None` until the store was first asked.
-    pub fn of(&self, route: &str) -> Option<Paused> {
+    pub fn of(&self, route: &str) -> Option<PauseState> {
         self.0.borrow().as_ref().map(|known| known.get(route).copied().unwrap_or_default())
     }
 
@@ -113,7 +113,7 @@ async fn look_or_mend(
     side: &Link,
     keys: &Keys,
     clock: &StoreClock,
-) -> Result<BTreeMap<String, Paused>, StoreError> {
+) -> Result<BTreeMap<String, PauseState>, StoreError> {
     let seen = look(side, &keys.paused()).await;
     if let Err(StoreError::Damaged(_)) = &seen {
         quarantine_shared(side, keys, clock.now()).await?;
@@ -121,11 +121,11 @@ async fn look_or_mend(
     seen
 }
 
-async fn look(side: &Link, key: &str) -> Result<BTreeMap<String, Paused>, StoreError> {
+async fn look(side: &Link, key: &str) -> Result<BTreeMap<String, PauseState>, StoreError> {
     let mut pipe = redis::pipe();
     pipe.cmd("HGETALL").arg(key);
     let (found,): (Vec<(String, String)>,) = side.pipe(Slot::for_key(key), &pipe).await?;
-    let mut seen: BTreeMap<String, Paused> = BTreeMap::new();
+    let mut seen: BTreeMap<String, PauseState> = BTreeMap::new();
     for (field, _) in found {
         match field.split_once('/') {
             Some((route, "ingress")) => seen.entry(route.to_owned()).or_default().ingress = true,
@@ -137,7 +137,7 @@ async fn look(side: &Link, key: &str) -> Result<BTreeMap<String, Paused>, StoreE
     Ok(seen)
 }
 
-fn tell_of(tell: &watch::Sender<Known>, seen: BTreeMap<String, Paused>) {
+fn tell_of(tell: &watch::Sender<Known>, seen: BTreeMap<String, PauseState>) {
     tell.send_if_modified(|known| {
         if known.as_deref() == Some(&seen) {
             return false;
@@ -159,7 +159,7 @@ fn tell_of(tell: &watch::Sender<Known>, seen: BTreeMap<String, Paused>) {
 impl Store {
     /// Pauses these parts of a route for all replicas, from `now` on; what is paused already stays as it is.
     /// Each replica knows within half a second, this one as soon as the answer is there.
-    pub async fn pause(&self, route: &RouteName, what: Paused) -> Result<(), StoreError> {
+    pub async fn pause(&self, route: &RouteName, what: PauseState) -> Result<(), StoreError> {
         let now = self.0.clock.now();
         self.set_pauses(route, what, |pipe, key, field| {
             pipe.cmd("HSETNX").arg(key).arg(field).arg(now.0).ignore();
@@ -168,7 +168,7 @@ impl Store {
     }
 
     /// Resumes these parts of a route; what is not paused stays as it is.
-    pub async fn resume(&self, route: &RouteName, what: Paused) -> Result<(), StoreError> {
+    pub async fn resume(&self, route: &RouteName, what: PauseState) -> Result<(), StoreError> {
         self.set_pauses(route, what, |pipe, key, field| {
             pipe.cmd("HDEL").arg(key).arg(field).ignore();
         })
@@ -176,7 +176,7 @@ impl Store {
     }
 
     /// What of a route is paused, asked of the store itself.
-    pub async fn paused(&self, route: &RouteName) -> Result<Paused, StoreError> {
+    pub async fn paused(&self, route: &RouteName) -> Result<PauseState, StoreError> {
         let paused = look(&self.0.side, &self.0.keys.paused()).await?;
         Ok(paused.get(route.as_str()).copied().unwrap_or_default())
     }
@@ -189,7 +189,7 @@ impl Store {
     async fn set_pauses(
         &self,
         route: &RouteName,
-        what: Paused,
+        what: PauseState,
         set: impl Fn(&mut Pipeline, &str, String),
     ) -> Result<(), StoreError> {
         let key = self.0.keys.paused();

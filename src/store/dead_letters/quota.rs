@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use crate::domain::{DeadLetters, Route, RouteName};
+use crate::domain::{DeadLetterLimits, Route, RouteName};
 use crate::store::Counts;
 
 /// The room of all routes.
@@ -15,7 +15,7 @@ pub struct DeadRoom(BTreeMap<RouteName, Room>);
 
 #[derive(Debug)]
 struct Room {
-    limits: DeadLetters,
+    limits: DeadLetterLimits,
     letters: AtomicI64,
     bytes: AtomicI64,
 }
@@ -86,7 +86,8 @@ mod tests {
 
     fn room() -> (Arc<DeadRoom>, RouteName) {
         let mut route = Route::clone(&testing::route());
-        route.policy.dead_letters = DeadLetters { max: 10, max_bytes: 1000, ..DeadLetters::default() };
+        route.policy.dead_letters =
+            DeadLetterLimits { max: 10, max_bytes: 1000, ..DeadLetterLimits::default() };
         let name = route.name.clone();
         (DeadRoom::new(&[Arc::new(route)]), name)
     }

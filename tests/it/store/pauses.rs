@@ -1,18 +1,18 @@
 //! Pauses: kept in the store, known to every replica, and idempotent.
 
 use anyhow::anyhow;
-use postdate::domain::{Paused, RouteName};
+use postdate::domain::{PauseState, RouteName};
 use postdate::store::Pauses;
 
 use super::fixture::{StoreFixture, route};
 use crate::support::eventually;
 
-const INGRESS: Paused = Paused { ingress: true, publishing: false };
-const PUBLISHING: Paused = Paused { ingress: false, publishing: true };
-const BOTH: Paused = Paused { ingress: true, publishing: true };
-const NOTHING: Paused = Paused { ingress: false, publishing: false };
+const INGRESS: PauseState = PauseState { ingress: true, publishing: false };
+const PUBLISHING: PauseState = PauseState { ingress: false, publishing: true };
+const BOTH: PauseState = PauseState { ingress: true, publishing: true };
+const NOTHING: PauseState = PauseState { ingress: false, publishing: false };
 
-async fn knows(pauses: &Pauses, what: Paused) {
+async fn knows(pauses: &Pauses, what: PauseState) {
     eventually(&format!("a replica knows {what:?}"), async || match pauses.of("orders") {
         Some(known) if known == what => Ok(()),
         other => Err(anyhow!("it knows {other:?}")),

@@ -417,9 +417,9 @@ fn nesting_is_kept_to_a_depth_and_refused_beyond_it() {
         entry.message.headers = vec![Header::new("deep", value)];
         bundle
     };
-    let deep = nested(limits::HEADER_DEPTH);
+    let deep = nested(limits::MAX_HEADER_DEPTH);
     assert_eq!(decode(&encode(&deep)), Ok(deep));
-    assert!(matches!(decode(&encode(&nested(limits::HEADER_DEPTH + 1))), Err(CodecError::Malformed(_))));
+    assert!(matches!(decode(&encode(&nested(limits::MAX_HEADER_DEPTH + 1))), Err(CodecError::Malformed(_))));
 }
 
 #[test]
