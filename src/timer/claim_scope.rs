@@ -41,19 +41,19 @@ impl ClaimScope {
         self.owned.serves(p, route) || self.near.contains(&p)
     }
 
-    /// The wait until the next poll. `lookahead_ms` is the horizon of this one.
+    /// The wait until the next poll. `horizon_ms` is the claim horizon of this one.
     ///
-    /// The wait ends when the first bundle that was left comes within `lookahead_ms` of its due time, but is never
+    /// The wait ends when the first bundle that was left comes within `horizon_ms` of its due time, but is never
     /// shorter than a quarter of the horizon: a crowd of bundles must not cause a poll each. After a poll that claims
     /// something it is at most three quarters of the horizon: the next bundle of a due set is hidden behind its head.
-    pub(super) fn rest(&self, heads: &[Head], now: UnixMs, lookahead_ms: i64) -> Duration {
+    pub(super) fn rest(&self, heads: &[Head], now: UnixMs, horizon_ms: i64) -> Duration {
         let ms = |ms: i64| Duration::from_millis(ms.max(1) as u64).min(POLL_INTERVAL);
-        let part = |quarters: i64| ms(lookahead_ms * quarters / 4);
+        let part = |quarters: i64| ms(horizon_ms * quarters / 4);
         let most = if heads.iter().any(|head| self.takes(head)) { part(3) } else { POLL_INTERVAL };
         let left = heads.iter().filter(|head| head.due > self.until && self.is_ours(head));
         left.map(|head| head.due)
             .min()
-            .map_or(most, |due| ms(due.since(now) - lookahead_ms).clamp(part(1), most))
+            .map_or(most, |due| ms(due.since(now) - horizon_ms).clamp(part(1), most))
     }
 }
 

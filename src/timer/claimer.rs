@@ -154,12 +154,10 @@ impl Claimer {
 
     async fn poll(&mut self, partitions: &[Partition]) -> Result<NextPoll, StoreError> {
         let shard = self.shard.clone();
-        let lookahead = shard.config.lookahead.as_millis() as i64;
         let all = partitions.len() == shard.partitions.len();
-        // If the local clock is behind Redis, shorten the horizon: another replica can publish those messages sooner.
-        let lookahead = lookahead - shard.behind_ms();
+        let horizon_ms = shard.claim_horizon_ms();
         let poll = StorePoll { number: shard.table.lock().begin_poll(), began: shard.store.clock().now() };
-        let until = poll.began.plus(lookahead);
+        let until = poll.began.plus(horizon_ms);
         if all {
             // A message stored from here on wakes this shard again.
             shard.store.wake().take(shard.number);
@@ -198,7 +196,7 @@ impl Claimer {
         if !all {
             return Ok(NextPoll::AsBefore);
         }
-        Ok(NextPoll::In(scope.rest(&looked.heads, shard.store.clock().now(), lookahead)))
+        Ok(NextPoll::In(scope.rest(&looked.heads, shard.store.clock().now(), horizon_ms)))
     }
 
     /// Waits for the claims on their way, for a bounded time. Returns whether there may be more to claim.
@@ -277,7 +275,7 @@ impl Claimer {
         ClaimRequest {
             partition,
             shelves: due_sets,
-            lookahead_ms: self.shard.config.lookahead.as_millis() as i64 - self.shard.behind_ms(),
+            lookahead_ms: self.shard.claim_horizon_ms(),
             lease_ms: self.shard.lease_ms(),
             max_bundles: MAX_CLAIM_BUNDLES,
         }
@@ -295,7 +293,7 @@ impl Claimer {
             }
             NextPoll::AsBefore => {}
         }
-        let lookahead = shard.config.lookahead.as_millis() as i64;
+        let lookahead_ms = shard.lookahead_ms();
         let wake_until = |now: UnixMs, left: Duration| now.plus(left.as_millis() as i64 + WAKE_MARGIN_MS);
         loop {
             let left = Duration::from_micros((self.next_us - shard.mono_us()).max(0) as u64);
@@ -308,9 +306,10 @@ impl Claimer {
                 return shard.partitions.clone();
             }
             // A message became due within the lookahead. Poll soon instead of at the end of the wait.
-            let soon = Duration::from_millis((lookahead / 4).max(1) as u64);
-            let near = shard.store.wake().peek(shard.number).is_some_and(|due| due <= now.plus(lookahead));
-            let left = if near { left.min(soon) } else { left };
+            let soon = Duration::from_millis((lookahead_ms / 4).max(1) as u64);
+            let is_near =
+                shard.store.wake().peek(shard.number).is_some_and(|due| due <= now.plus(lookahead_ms));
+            let left = if is_near { left.min(soon) } else { left };
             let key_poll = self.until_key_poll().filter(|wait| *wait < left);
             tokio::select! {
                 () = shard.store.wake().rung(shard.number) => {}
@@ -336,7 +335,7 @@ impl Claimer {
                         return due;
                     }
                 }
-                () = tokio::time::sleep(left) => if near { return shard.partitions.clone() },
+                () = tokio::time::sleep(left) => if is_near { return shard.partitions.clone() },
             }
         }
     }

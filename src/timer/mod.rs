@@ -239,6 +239,17 @@ impl Shard {
         self.config.claim.as_millis() as u64
     }
 
+    /// How far ahead of its due time a message is claimed.
+    fn lookahead_ms(&self) -> i64 {
+        self.config.lookahead.as_millis() as i64
+    }
+
+    /// How far ahead of now, by Redis's clock, this replica claims. If the local clock is behind Redis, the horizon is
+    /// shorter than the lookahead: another replica can publish those messages sooner.
+    fn claim_horizon_ms(&self) -> i64 {
+        self.lookahead_ms() - self.behind_ms()
+    }
+
     /// How far this replica's wall clock is behind Redis's, ms; 0 if it is not.
     fn behind_ms(&self) -> i64 {
         (-self.store.clock().skew_us() / 1000).max(0)

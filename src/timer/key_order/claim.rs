@@ -180,7 +180,7 @@ impl KeyQueueClaim {
         let request = ClaimRequest {
             partition: id.1,
             shelves: heads.into_iter().map(|head| (head.shelf.clone(), messages)).collect(),
-            lookahead_ms: shard.config.lookahead.as_millis() as i64 - shard.behind_ms(),
+            lookahead_ms: shard.claim_horizon_ms(),
             lease_ms: shard.lease_ms(),
             max_bundles: MAX_CLAIM_BUNDLES,
         };

@@ -17,7 +17,7 @@ impl Settler {
             return;
         }
         let mut touched = slots.drop_closing();
-        let soon = shard.store.clock().now().plus(shard.config.lookahead.as_millis() as i64);
+        let soon = shard.store.clock().now().plus(shard.lookahead_ms());
         let context = MoveContext { soon, sequence_numbers: &|count| shard.store.stamps(count) };
         let mut items = Vec::new();
         let ClaimSlots { bundles, key_queues, .. } = &mut *slots;

@@ -27,7 +27,7 @@ impl Settler {
         let owned = shard.cluster.owned();
         let moved = std::mem::replace(&mut self.owned, owned.clone()) != owned;
         let clock = shard.store.clock();
-        let ahead_us = shard.config.lookahead.as_micros() as i64 + CLOCK_STEP_US;
+        let ahead_us = shard.lookahead_ms() * 1000 + CLOCK_STEP_US;
         let mut dropped = false;
         let mut slots = shard.table.lock();
         let ClaimSlots { bundles, key_queues, .. } = &mut *slots;
