@@ -10,7 +10,7 @@ use bytes::Bytes;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use postdate::cluster::simulation::assign;
 use postdate::domain::testing::route;
-use postdate::domain::{Entry, Header, HeaderValue, Message, Origin, Partition, Partitions, Text, UnixMs};
+use postdate::domain::{Entry, Header, HeaderValue, Message, Origin, Partition, Partitions, TargetRef, UnixMs};
 use postdate::ingress::admit::admit;
 use postdate::store::{Bundle, decode, encode};
 use postdate::timer::simulation::WheelSimulation;
@@ -47,7 +47,7 @@ fn bundle(count: usize, json: bool) -> Bundle {
         }
         Entry::new(NOW.plus(n as i64 * 1000 / count as i64), message)
     });
-    Bundle { target: Text::default(), entries: Arc::new(entries.collect()) }
+    Bundle { target: TargetRef::Own, entries: Arc::new(entries.collect()) }
 }
 
 fn admission(criterion: &mut Criterion) {

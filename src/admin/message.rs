@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::problem::Problem;
 use super::router::Admin;
 use super::times::rfc3339;
-use crate::domain::{HeaderValue, Message as Sent, RouteName, Text};
+use crate::domain::{HeaderValue, Message as Sent, RouteName, TargetRef, Text};
 use crate::store::{Found, MessageState};
 
 /// A message of the store, without its body.
@@ -110,8 +110,8 @@ pub(super) async fn dead(admin: &Admin, route: &RouteName, id: &str) -> Result<O
 pub(super) fn message(admin: &Admin, found: &Found) -> Message {
     let (entry, sent) = (&found.entry, &found.entry.message);
     let target = match admin.route(&found.route) {
-        Ok(route) if found.target.is_empty() => route.to.name(),
-        _ => found.target.to_string(),
+        Ok(route) if found.target == TargetRef::Own => route.to.name(),
+        _ => found.target.as_str().to_owned(),
     };
     let key = sent.key.as_ref().map(|key| match std::str::from_utf8(key) {
         Ok(text) => (text.to_owned(), false),

@@ -17,7 +17,7 @@ use super::{Config, Graves, Inject, InjectError, Pausing, Redriven, State, Unfit
 use crate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy};
 use crate::domain::{
     Clock, Endpoint, Header, HeaderValue, InvalidReason, Message, Route, RouteName, PauseState, RoutePolicy,
-    RoutingKey, Secret, Target, UnixMs,
+    RoutingKey, Secret, Target, TargetRef, UnixMs,
 };
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
 use crate::store::{Bundle, CodecError, DeadBody, DeadFilter, DeadId, DeadMark, DeadPage, StoreError};
@@ -101,7 +101,7 @@ impl Graves for Yard {
         let body = |id: &DeadId| {
             let mut entry = crate::domain::testing::entry(UnixMs(1), b"body");
             entry.message.headers.push(Header::new("h", HeaderValue::Bytes(vec![255].into())));
-            let bundle = Bundle { target: "".into(), entries: Arc::new(vec![entry]) };
+            let bundle = Bundle { target: TargetRef::Own, entries: Arc::new(vec![entry]) };
             let bundle = if *id == dead(9) { Err(CodecError::Checksum) } else { Ok(bundle) };
             Some(DeadBody { bytes: 7, bundle })
         };

@@ -34,7 +34,7 @@ pub use nearest::nearest;
 pub use partition::{Partition, Partitions};
 pub use route::{
     DeadLetterLimits, DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RateLimit,
-    RetryPolicy, Route, RouteName, PauseState, RoutePolicy, RoutingKey, Target,
+    RetryPolicy, Route, RouteName, PauseState, RoutePolicy, RoutingKey, Target, TargetRef,
 };
 pub use secret::Secret;
 pub use text::Text;

@@ -83,13 +83,47 @@ impl Route {
         std::iter::once(&self.to).chain(&self.allow_targets).chain(&self.dead_letter_to)
     }
 
-    /// The target that a stored bundle or a header names: the empty text is the route's own. `None` if it is not (or
-    /// no longer) allowed.
-    pub fn target(&self, name: &str) -> Option<&Arc<Target>> {
-        if name.is_empty() || self.to.name() == name {
-            return Some(&self.to);
+    /// The target of a stored bundle. `None` if it is not (or no longer) allowed.
+    pub fn target(&self, target: &TargetRef) -> Option<&Arc<Target>> {
+        match target {
+            TargetRef::Own => Some(&self.to),
+            TargetRef::Named(name) => self.named_target(name.as_str()),
         }
-        self.allow_targets.iter().find(|t| t.name() == name)
+    }
+
+    /// The target with this name. `None` if the route may not publish to it.
+    pub fn named_target(&self, name: &str) -> Option<&Arc<Target>> {
+        std::iter::once(&self.to).chain(&self.allow_targets).find(|target| target.name() == name)
+    }
+
+    /// The reference by which bundles store one of the route's targets.
+    pub fn target_ref(&self, target: &Arc<Target>) -> TargetRef {
+        if Arc::ptr_eq(target, &self.to) { TargetRef::Own } else { TargetRef::Named(target.name().into()) }
+    }
+}
+
+/// A route's target as bundles store it. The route's own target has no name there, so that it can be renamed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TargetRef {
+    /// The route's own target.
+    #[default]
+    Own,
+    /// The target with this name, as `x-delay-target` wrote it.
+    Named(Text),
+}
+
+impl TargetRef {
+    /// Reads the stored form: the empty text is the route's own target.
+    pub fn from_text(text: Text) -> Self {
+        if text.is_empty() { Self::Own } else { Self::Named(text) }
+    }
+
+    /// The stored form: empty for the route's own target.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Own => "",
+            Self::Named(name) => name.as_str(),
+        }
     }
 }
 

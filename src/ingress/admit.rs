@@ -185,8 +185,7 @@ fn decide(
 fn target(found: &Found<'_>, message: &Message, route: &Route) -> Result<Arc<Target>, Refused> {
     let Some(value) = found.target else { return Ok(route.to.clone()) };
     let text = headers::text(value, message.origin).and_then(Text::from_utf8);
-    // The empty name means the route's own target in the store, but nothing in a header.
-    let target = text.filter(|t| !t.is_empty()).and_then(|t| route.target(t.as_str()).cloned());
+    let target = text.and_then(|name| route.named_target(name.as_str()).cloned());
     target.ok_or_else(|| {
         let named = headers::describe(value, message.origin);
         let name = &route.policy.headers.target;

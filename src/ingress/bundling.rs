@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::Receipt;
 use crate::domain::limits::{BUNDLE_BYTES, BUNDLE_MESSAGES};
-use crate::domain::{Entry, Flags, Partition, Route, Text, UnixMs};
+use crate::domain::{Entry, Flags, Partition, Route, TargetRef, Text, UnixMs};
 use crate::store::{Bundle, WriteOp};
 
 /// Shortest span, and that of named messages, ms.
@@ -33,13 +33,13 @@ pub(super) struct PartitionWork {
     /// Where the message before this one went: mostly this one goes there too.
     last: usize,
     /// The target of the message before this one.
-    target: Option<Text>,
+    target: Option<TargetRef>,
     names: HashSet<Text>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
-    target: Text,
+    target: TargetRef,
     span: i64,
     bucket: i64,
     /// Named; on an ordered route all of them: what is due at one moment shares a bundle in the order it came.
@@ -70,8 +70,8 @@ impl Work {
         Self { route, now, most: worth.min(BUNDLE_MESSAGES), partitions: BTreeMap::new() }
     }
 
-    /// A message to be kept until it is due. `target`: empty for the route's own.
-    pub(super) fn store(&mut self, p: Partition, target: Text, entry: Entry, receipt: Receipt) {
+    /// A message to be kept until it is due.
+    pub(super) fn store(&mut self, p: Partition, target: TargetRef, entry: Entry, receipt: Receipt) {
         let work = self.partitions.entry(p).or_default();
         let named = entry.flags.has(Flags::NAMED);
         if let Some(id) = entry.id.clone().filter(|_| named)
@@ -150,7 +150,7 @@ impl PartitionWork {
         }
     }
 
-    fn push(&mut self, route: &Arc<Route>, target: Text, building: Building) {
+    fn push(&mut self, route: &Arc<Route>, target: TargetRef, building: Building) {
         if building.entries.is_empty() {
             return;
         }
@@ -189,7 +189,7 @@ mod tests {
         let ledger = Ledger::new();
         let mut work = Work::new(testing::route(), UnixMs(0));
         for (at, entry) in messages.into_iter().enumerate() {
-            work.store(Partition(3), Text::default(), entry, ledger.enter(at as i64));
+            work.store(Partition(3), TargetRef::Own, entry, ledger.enter(at as i64));
         }
         work.finish().remove(&Partition(3)).map(|w| w.ops).unwrap_or_default()
     }
@@ -227,7 +227,7 @@ mod tests {
         let ledger = Ledger::new();
         let mut work = Work::new(Arc::new(route), UnixMs(0));
         for at in 0..5 {
-            work.store(Partition(3), Text::default(), entry(3_600_000, None), ledger.enter(at));
+            work.store(Partition(3), TargetRef::Own, entry(3_600_000, None), ledger.enter(at));
         }
         let ops = work.finish().remove(&Partition(3)).map(|w| w.ops).unwrap_or_default();
         assert_eq!(sizes(&ops), vec![1, 2, 2]);
@@ -251,7 +251,12 @@ mod tests {
         for (at, (target, name)) in messages.into_iter().enumerate() {
             let mut entry = entry(3_600_000, name);
             entry.handouts = at as u32;
-            work.store(Partition(3), Text::from(target), entry, ledger.enter(at as i64));
+            work.store(
+                Partition(3),
+                TargetRef::from_text(Text::from(target)),
+                entry,
+                ledger.enter(at as i64),
+            );
         }
         let ops = work.finish().remove(&Partition(3)).map(|w| w.ops).unwrap_or_default();
         assert_eq!(ops.len(), 3);

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use crate::domain::{
-    DeadLetterLimits, DeadReason, Entry, Flags, Origin, Route, RoutePolicy, Text, UnixMs, dying,
+    DeadLetterLimits, DeadReason, Entry, Flags, Origin, Route, RoutePolicy, TargetRef, UnixMs, dying,
 };
 use crate::store::{Bundle, DeadLetter, WriteOp};
 
 /// What the store is to do with a message that is dead: keep it, or send it to `dead_letter_to` first.
-/// `target`: the one it was for, empty for the route's own.
+/// `target`: the one it was for.
 pub(super) fn bury(
     route: &Route,
     reason: DeadReason,
-    target: Text,
+    target: TargetRef,
     mut entry: Entry,
     now: UnixMs,
 ) -> WriteOp {

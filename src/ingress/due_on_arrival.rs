@@ -11,7 +11,7 @@ use tracing::debug;
 
 use super::{Receipt, dead_letter};
 use crate::domain::failure::{self, FailedMessage, FailedPublish, FailureDecision, PublishFlow};
-use crate::domain::{Entry, Partition, Route, Target, Text, Verdict, retry};
+use crate::domain::{Entry, Partition, Route, Target, Verdict, retry};
 use crate::egress::{Batch, Lanes, Publication, Verdicts};
 use crate::lifecycle::{Shutdown, Stage, Tasks};
 use crate::store::{Bundle, DeadRoom, Store, WriteOp};
@@ -220,8 +220,7 @@ impl Inner {
     fn op(&self, failed: &NotSent) -> Option<WriteOp> {
         let NotSent { route, metrics, target, entry, verdict, .. } = failed;
         let now = self.store.clock().now();
-        let own = Arc::ptr_eq(target, &route.to);
-        let target = if own { Text::default() } else { Text::from(target.name()) };
+        let target = route.target_ref(target);
         let one = |entry| Bundle { target: target.clone(), entries: Arc::new(vec![entry]) };
         let route_name = route.name.clone();
         let store = |bundle| WriteOp::Store {

@@ -30,7 +30,7 @@ use super::loops::LoopWatch;
 use super::pass_through::{Passing, Through};
 use super::permits::AdmissionGate;
 use crate::backoff::Backoff;
-use crate::domain::{Arrival, Entry, Flags, Message, Partition, Route, RouteName, Target, Text, UnixMs};
+use crate::domain::{Arrival, Entry, Flags, Message, Partition, Route, RouteName, Text, UnixMs};
 use crate::egress::Lanes;
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{Bundle, DeadRoom, Store, WriteOp};
@@ -330,9 +330,9 @@ impl Source {
                 if !named && self.straight && due <= now && self.intake.store.clock().is_due(due) {
                     direct.push(Due { target, entry, partition: p, receipt });
                 } else if !named && key.is_none() && Company::may_wait(&entry, now) {
-                    far.push(Far { target: self.target_name(&target), entry, receipt, home: p });
+                    far.push(Far { target: self.route.target_ref(&target), entry, receipt, home: p });
                 } else {
-                    work.store(p, self.target_name(&target), entry, receipt);
+                    work.store(p, self.route.target_ref(&target), entry, receipt);
                 }
             }
             Admitted::Cancel { id } => {
@@ -347,7 +347,7 @@ impl Source {
                 let Some(p) = self.place_of_command(key.as_ref(), &id).await else { return };
                 let entry = entry(due, Some(id.clone()), flags.with(Flags::NAMED), message);
                 let fallback =
-                    Some(Bundle { target: self.target_name(&target), entries: Arc::new(vec![entry]) });
+                    Some(Bundle { target: self.route.target_ref(&target), entries: Arc::new(vec![entry]) });
                 let route = self.route.name.clone();
                 work.command(p, WriteOp::Reschedule { route, id, due, fallback, of: None }, receipt);
             }
@@ -379,10 +379,6 @@ impl Source {
         }
         let (store, route) = (&self.intake.store, &self.route.name);
         self.intake.until_done("look for a name", || store.whereabouts(route, id.as_str(), home)).await
-    }
-
-    fn target_name(&self, target: &Arc<Target>) -> Text {
-        if Arc::ptr_eq(target, &self.route.to) { Text::default() } else { Text::from(target.name()) }
     }
 
     /// Has a company leave when it has waited long enough.

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::Receipt;
 use super::bundling::{MAX_SPAN_MS, Work};
 use super::kafka::{OVERHEAD, WINDOW_BYTES, WINDOW_RECORDS};
-use crate::domain::{Entry, Partition, Partitions, Route, Text, UnixMs};
+use crate::domain::{Entry, Partition, Partitions, Route, TargetRef, UnixMs};
 
 /// How long a message waits for company.
 pub(super) const PATIENCE: Duration = Duration::from_millis(250);
@@ -74,7 +74,7 @@ impl Amount {
 
 /// A message that is due far ahead, on its way in.
 pub(super) struct Far {
-    pub(super) target: Text,
+    pub(super) target: TargetRef,
     pub(super) entry: Entry,
     pub(super) receipt: Receipt,
     /// Where it is stored if it does not wait.
@@ -188,7 +188,7 @@ mod tests {
         let message = |n: i64| {
             let mut entry = testing::entry(UnixMs(3_600_000 + n % 10 * MAX_SPAN_MS), b"body");
             entry.position = Some((source, n));
-            Far { target: Text::default(), entry, receipt: ledger.enter(n), home: Partition(63) }
+            Far { target: TargetRef::Own, entry, receipt: ledger.enter(n), home: Partition(63) }
         };
         (0..count).map(message).collect()
     }

@@ -15,7 +15,7 @@ use super::target_wait::TargetWait;
 use super::{Receipt, dead_letter};
 use crate::domain::failure::{self, FailedMessage, FailedPublish, FailureDecision, PublishFlow};
 use crate::domain::message::stamped;
-use crate::domain::{Entry, Partition, Route, Target, Text, UnixMs, Verdict, retry};
+use crate::domain::{Entry, Partition, Route, Target, UnixMs, Verdict, retry};
 use crate::egress::{Batch, Lanes, Publication, Verdicts};
 use crate::lifecycle::Shutdown;
 use crate::store::DeadRoom;
@@ -280,7 +280,7 @@ impl Through {
                 let what = "a passing message was refused; it is stored and tried again";
                 self.bursts.note(what, &route.name, word, &error);
                 self.metrics.retries.inc();
-                let target = target_name(&target, route);
+                let target = route.target_ref(&target);
                 round.work.store(partition, target, delayed(entry, due), receipt);
             }
             FailureDecision::DeadLetter(reason) | FailureDecision::DeadLetterVia(reason) => {
@@ -289,7 +289,7 @@ impl Through {
                 if matches!(decision, FailureDecision::DeadLetter(_)) {
                     self.metrics.dead_letter(reason.as_str());
                 }
-                let op = dead_letter::bury(route, reason, target_name(&target, route), entry, now);
+                let op = dead_letter::bury(route, reason, route.target_ref(&target), entry, now);
                 round.work.command(partition, op, receipt);
             }
             FailureDecision::Drop => {
@@ -299,11 +299,6 @@ impl Through {
             }
         }
     }
-}
-
-/// The text that a bundle names a target by: empty for the route's own.
-fn target_name(target: &Arc<Target>, route: &Route) -> Text {
-    if Arc::ptr_eq(target, &route.to) { Text::default() } else { Text::from(target.name()) }
 }
 
 /// A message that leaves the line, as the store keeps it. What Postdate sets on a delayed message stands there once,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::admit::{is_ours, within_limits};
-use crate::domain::{DeadReason, Flags, InvalidReason, Route, Text, UnixMs};
+use crate::domain::{DeadReason, Flags, InvalidReason, Route, UnixMs};
 use crate::store::Bundle;
 
 /// The bundle of one that a dead letter becomes: due now, without the delay headers, its attempts counted
@@ -30,9 +30,13 @@ pub fn redrive(
     if reason == unreadable && entry.message.headers.is_empty() {
         return Err("its headers could not be read, so it cannot leave with them".to_owned());
     }
-    let named = target.unwrap_or(letter.target.as_str());
-    let Some(target) = route.target(named).filter(|_| target != Some("")) else {
-        return Err(format!("{named:?} is neither the route's target nor in allow_targets"));
+    let found = match target {
+        Some(name) => route.named_target(name),
+        None => route.target(&letter.target),
+    };
+    let Some(target) = found else {
+        let name = target.unwrap_or(letter.target.as_str());
+        return Err(format!("{name:?} is neither the route's target nor in allow_targets"));
     };
     entry.message.headers.retain(|header| !is_ours(header, route));
     within_limits(&entry.message, None, route).map_err(|(_, why)| why)?;
@@ -43,9 +47,7 @@ pub fn redrive(
     if entry.id.as_ref().is_some_and(|id| !id.as_str().starts_with('~')) {
         entry.flags = entry.flags.with(Flags::NAMED);
     }
-    let own = Arc::ptr_eq(target, &route.to);
-    let target = if own { Text::default() } else { Text::from(target.name()) };
-    Ok(Bundle { target, entries: Arc::new(vec![entry]) })
+    Ok(Bundle { target: route.target_ref(target), entries: Arc::new(vec![entry]) })
 }
 
 #[cfg(test)]
@@ -53,7 +55,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::domain::{Entry, Header, HeaderValue, Target, testing};
+    use crate::domain::{Entry, Header, HeaderValue, Target, TargetRef, testing};
 
     const FAILED: DeadReason = DeadReason::Attempts;
 
@@ -73,7 +75,7 @@ mod tests {
         let header = |name: &str| Header::new(name, HeaderValue::Bytes(Bytes::from_static(b"x")));
         entry.message.headers = vec![header("X-Delay"), header("kept"), header("x-delay-due")];
         change(&mut entry);
-        Bundle { target: Text::default(), entries: Arc::new(vec![entry]) }
+        Bundle { target: TargetRef::Own, entries: Arc::new(vec![entry]) }
     }
 
     fn again(letter: &Bundle, target: Option<&str>) -> Result<Bundle, String> {
@@ -105,7 +107,7 @@ mod tests {
             assert!(again(&letter(|_| ()), Some(bad)).is_err_and(|why| why.contains("allow_targets")));
         }
         let mut moved = letter(|_| ());
-        moved.target = "orders.old".into();
+        moved.target = TargetRef::Named("orders.old".into());
         assert!(again(&moved, None).is_err(), "the target that it had is not allowed any more");
         assert_eq!(target(again(&moved, Some("orders"))), Ok(String::new()));
     }
@@ -119,7 +121,7 @@ mod tests {
             e.position = Some((3, 42));
         });
         assert!(why(&left_out).contains("partition 3, offset 42"));
-        let empty = Bundle { target: Text::default(), entries: Arc::default() };
+        let empty = Bundle { target: TargetRef::Own, entries: Arc::default() };
         assert!(why(&empty).contains("no message"));
         let reason = DeadReason::Invalid(InvalidReason::BadHeaders);
         let headless = letter(|e| e.message.headers.clear());

@@ -403,7 +403,7 @@ pub(super) fn parse_place(place: &str) -> Option<(BundleId, u32)> {
 mod tests {
     use super::*;
     use crate::domain::limits::MAX_CALL_NAMES;
-    use crate::domain::{OnDuplicate, UnixMs, testing};
+    use crate::domain::{OnDuplicate, TargetRef, UnixMs, testing};
 
     fn store(messages: usize, named: bool) -> WriteOp {
         let route = testing::route().name.clone();
@@ -411,7 +411,7 @@ mod tests {
         if named {
             (entry.id, entry.flags) = (Some("a".into()), entry.flags.with(Flags::NAMED));
         }
-        let bundle = Bundle { target: Text::default(), entries: Arc::new(vec![entry; messages]) };
+        let bundle = Bundle { target: TargetRef::Own, entries: Arc::new(vec![entry; messages]) };
         WriteOp::Store { route, on_duplicate: OnDuplicate::Keep, bundle }
     }
 

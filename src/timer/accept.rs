@@ -10,7 +10,7 @@ use super::claimed::{ClaimedBundle, DeliveryState, INDEX_BITS, InFlightBatch, Ke
 use super::wheel::WheelItem;
 use super::{ServedRoute, Shard};
 use crate::domain::limits::{MAX_EXPIRIES, SPLIT_EXPIRIES};
-use crate::domain::{DeadReason, Entry, Flags, Text, Verdict, dying, retry};
+use crate::domain::{DeadReason, Entry, Flags, TargetRef, Text, Verdict, dying, retry};
 use crate::egress::Batch;
 use crate::mutants::{self, Mutant};
 use crate::store::{Bundle, Claim, Claimed, CodecError, DeadLetter, Division, Fresh, Held, Remainder};
@@ -135,7 +135,7 @@ fn enter(
     let expiries = if mutants::is(Mutant::ForgetExpiry) { 0 } else { expiries };
     let slot = shard.table.slot();
     let dying = bundle.entries.iter().any(|entry| entry.flags.has(Flags::DYING));
-    let mut target = served.route.target(bundle.target.as_str());
+    let mut target = served.route.target(&bundle.target);
     if dying {
         target = served.route.dead_letter_to.as_ref();
     }
@@ -164,7 +164,7 @@ fn enter(
             not_after_us: lease_until_us.into(),
         }),
         lane: target.map(|target| shard.lanes.lane(target)),
-        target_name: bundle.target.clone(),
+        target_ref: bundle.target.clone(),
         published_us: AtomicI64::new(i64::MAX),
         handed: AtomicU32::new(0),
         first_sequence: claim.id.stamp(),
@@ -263,7 +263,7 @@ async fn keep_unreadable(
     reason: DeadReason,
     why: &str,
 ) -> AcceptOutcome {
-    let empty = Bundle { target: Text::default(), entries: Arc::default() };
+    let empty = Bundle { target: TargetRef::Own, entries: Arc::default() };
     let raw = Some(claimed.blob.clone()).filter(|blob| !blob.is_empty());
     let dead_letter = DeadLetter { route: served.route.name.clone(), reason, bundle: empty, raw };
     // The names inside cannot be read. The scrub removes names whose message is gone.

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::ServedRoute;
 use super::budget::ByteReservation;
-use crate::domain::{Entry, Flags, Partition, RouteName, StoreClock, Text, UnixMs, Verdict};
+use crate::domain::{Entry, Flags, Partition, RouteName, StoreClock, TargetRef, Text, UnixMs, Verdict};
 use crate::egress::{Batch, Lane};
 use crate::mutants::{self, Mutant};
 use crate::store::{Claim, Position};
@@ -26,8 +26,8 @@ pub(super) struct InFlightBatch {
     pub(super) entries: Arc<Vec<Entry>>,
     /// The entries as they are handed to the lane, with the deadline until which the claim is certain to last.
     pub(super) batch: Arc<Batch>,
-    /// The target's name as the bundle has it. Empty for the route's own target.
-    pub(super) target_name: Text,
+    /// The target as the bundle stores it.
+    pub(super) target_ref: TargetRef,
     /// `None`: the target is no longer allowed.
     pub(super) lane: Option<Arc<dyn Lane>>,
     /// Monotonic microseconds of the latest hand-over.

@@ -230,7 +230,7 @@ fn dead_letter(claimed: &ClaimedBundle, entry: Entry, reason: DeadReason) -> Dea
         route = %served.route.name, %id, reason = reason.as_str(),
         error = %error, failures = entry.failures, "a message became a dead letter"
     );
-    let bundle = Bundle { target: claimed.in_flight.target_name.clone(), entries: Arc::new(vec![entry]) };
+    let bundle = Bundle { target: claimed.in_flight.target_ref.clone(), entries: Arc::new(vec![entry]) };
     DeadLetter { route: served.route.name.clone(), reason, bundle, raw: None }
 }
 
@@ -275,7 +275,7 @@ fn remainder(
     expiries: u32,
 ) -> Remainder {
     let (from, entries): (Vec<u32>, Vec<Entry>) = messages.into_iter().unzip();
-    let bundle = Bundle { target: claimed.in_flight.target_name.clone(), entries: Arc::new(entries) };
+    let bundle = Bundle { target: claimed.in_flight.target_ref.clone(), entries: Arc::new(entries) };
     let route = claimed.in_flight.served.route.name.clone();
     Remainder { fresh: Fresh { route, bundle }, from, lease_ms, expiries, stamp: None }
 }

@@ -12,7 +12,7 @@ use super::budget::{ByteBudget, RouteBytes};
 use super::claimed::{INDEX_BITS, InFlightBatch};
 use super::wheel::{WheelItem, hand_over};
 use crate::domain::testing::{entry, route};
-use crate::domain::{Clock, Entry, StoreClock, Text, UnixMs};
+use crate::domain::{Clock, Entry, StoreClock, TargetRef, Text, UnixMs};
 use crate::egress::{Batch, Lane, Publication};
 use crate::telemetry::{Bursts, Metrics};
 
@@ -109,7 +109,7 @@ pub(super) fn in_flight(
         order: (0..entries.len() as u32).collect(),
         entries,
         batch: Arc::new(batch),
-        target_name: Text::default(),
+        target_ref: TargetRef::Own,
         lane: None,
         published_us: AtomicI64::new(i64::MAX),
         handed: AtomicU32::new(0),

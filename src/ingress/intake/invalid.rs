@@ -1,7 +1,7 @@
 //! What becomes of an invalid message: its route's policy.
 
 use super::{Judged, Source};
-use crate::domain::{DeadReason, Entry, InvalidReason, Message, OnInvalid, Route, Text, retry};
+use crate::domain::{DeadReason, Entry, InvalidReason, Message, OnInvalid, Route, TargetRef, Text, retry};
 use crate::ingress::pass_through::Passing;
 use crate::ingress::{Receipt, dead_letter, headers};
 use crate::telemetry::Outcome;
@@ -60,7 +60,7 @@ impl Source {
                 if self.route.dead_letter_to.is_none() {
                     self.metrics.dead_letter(reason.as_str());
                 }
-                let op = dead_letter::bury(&self.route, reason, Text::default(), entry, now);
+                let op = dead_letter::bury(&self.route, reason, TargetRef::Own, entry, now);
                 judged.work.command(p, op, receipt);
             }
         }

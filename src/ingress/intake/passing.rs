@@ -62,7 +62,7 @@ impl Source {
         }
         // Where no room is left it is kept all the same: the route's ingress pauses then.
         self.intake.room.take(&self.route.name, entry.stored_size());
-        let op = dead_letter::bury(&self.route, reason, self.target_name(&target), entry, now);
+        let op = dead_letter::bury(&self.route, reason, self.route.target_ref(&target), entry, now);
         judged.work.command(partition, op, receipt);
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::domain::{Entry, Partition, RouteName, Text, UnixMs};
+use crate::domain::{Entry, Partition, RouteName, TargetRef, Text, UnixMs};
 
 /// Width of a time slice: 2^20 ms, about 17 minutes. It bounds the size of every due zset.
 const SLICE_BITS: u32 = 20;
@@ -170,8 +170,8 @@ impl fmt::Display for BundleId {
 /// What a blob holds: messages with one target.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bundle {
-    /// The target's name as `x-delay-target` wrote it; empty for the route's own.
-    pub target: Text,
+    /// The target of all its messages.
+    pub target: TargetRef,
     /// The messages, in order of delivery. Shared: they are published from here.
     pub entries: Arc<Vec<Entry>>,
 }

@@ -1,6 +1,6 @@
 //! Answers to queries: single messages, pages of messages, counts, histograms.
 
-use crate::domain::{Entry, Partition, RouteName, Text, UnixMs};
+use crate::domain::{Entry, Partition, RouteName, TargetRef, Text, UnixMs};
 
 /// Where a message of the store stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +25,8 @@ pub struct Found {
     /// Which message it is, as it is now: another text once it was moved, replaced, or failed and waits anew.
     /// ASCII without spaces or quotes.
     pub version: Text,
-    /// Its target as `x-delay-target` wrote it; empty for the route's own.
-    pub target: Text,
+    /// Its target.
+    pub target: TargetRef,
     /// The message.
     pub entry: Entry,
 }

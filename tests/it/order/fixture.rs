@@ -10,7 +10,7 @@ use postdate::cluster::Cluster;
 use postdate::domain::route::{DelayFrom, HeaderNames, OnInvalid, OnRefused};
 use postdate::domain::{
     Clock, DeadLetterLimits, Endpoint, Entry, Message, OnDuplicate, Origin, Partition, Partitions, Refusal,
-    RetryPolicy, Route, RouteName, RoutePolicy, Secret, Target, Text, UnixMs, Verdict,
+    RetryPolicy, Route, RouteName, RoutePolicy, Secret, Target, TargetRef, UnixMs, Verdict,
 };
 use postdate::egress::{Lane, Lanes, Publication};
 use postdate::lifecycle::{Readiness, Shutdown, Stage, Tasks};
@@ -273,7 +273,7 @@ impl Replica {
         bundle: Vec<Entry>,
         on_duplicate: OnDuplicate,
     ) -> Vec<WriteResult> {
-        let bundle = Bundle { target: Text::default(), entries: Arc::new(bundle) };
+        let bundle = Bundle { target: TargetRef::Own, entries: Arc::new(bundle) };
         let op = WriteOp::Store { route: self.route.name.clone(), on_duplicate, bundle };
         self.store.write(self.home(key), vec![op]).await.expect("written").remove(0)
     }

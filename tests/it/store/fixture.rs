@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use postdate::domain::{
     Clock, DeadReason, Entry, Flags, Message, OnDuplicate, Origin, Partition, Partitions, RouteName, Secret,
-    Text, UnixMs,
+    TargetRef, Text, UnixMs,
 };
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
 use postdate::store::config::{Config, Durability, Overrides, Topology};
@@ -331,7 +331,7 @@ pub fn named(name: &str, due: UnixMs, body: &str) -> Entry {
 }
 
 pub fn bundle(entries: Vec<Entry>) -> Bundle {
-    Bundle { target: Text::default(), entries: Arc::new(entries) }
+    Bundle { target: TargetRef::Own, entries: Arc::new(entries) }
 }
 
 pub fn keep(entries: Vec<Entry>) -> WriteOp {

@@ -117,7 +117,7 @@ fn entry() -> impl Strategy<Value = Entry> {
 
 fn bundle() -> impl Strategy<Value = Bundle> {
     (text(), prop::collection::vec(entry(), 0..12))
-        .prop_map(|(target, entries)| Bundle { target, entries: Arc::new(entries) })
+        .prop_map(|(target, entries)| Bundle { target: TargetRef::from_text(target), entries: Arc::new(entries) })
 }
 
 proptest! {
@@ -205,7 +205,7 @@ fn sample() -> Bundle {
         history: vec![],
         message: delivery(),
     };
-    Bundle { target: "orders.retry".into(), entries: Arc::new(vec![kafka, tombstone, amqp]) }
+    Bundle { target: TargetRef::Named("orders.retry".into()), entries: Arc::new(vec![kafka, tombstone, amqp]) }
 }
 
 fn delivery() -> Message {
@@ -293,7 +293,7 @@ fn golden_files_are_read_as_ever() {
     assert_eq!(decode(&Bytes::from_static(GOLDEN_HEADS)), Ok(noisy_sample()));
     assert_eq!(decode(&Bytes::from_static(GOLDEN_PLAIN)), Ok(sample()));
     assert_eq!(decode(&Bytes::from_static(GOLDEN_ZSTD)), Ok(long_sample()));
-    let empty = Bundle { target: Text::default(), entries: Arc::default() };
+    let empty = Bundle { target: TargetRef::Own, entries: Arc::default() };
     assert_eq!(decode(&Bytes::from_static(GOLDEN_EMPTY)), Ok(empty));
 }
 
@@ -301,7 +301,7 @@ fn golden_files_are_read_as_ever() {
 #[test]
 fn the_plain_golden_file_is_written_as_ever() {
     assert_eq!(encode(&sample()), GOLDEN_PLAIN);
-    assert_eq!(encode(&Bundle { target: Text::default(), entries: Arc::default() }), GOLDEN_EMPTY);
+    assert_eq!(encode(&Bundle { target: TargetRef::Own, entries: Arc::default() }), GOLDEN_EMPTY);
 }
 
 #[test]
