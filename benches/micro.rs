@@ -10,7 +10,9 @@ use bytes::Bytes;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use postdate::cluster::simulation::assign;
 use postdate::domain::testing::route;
-use postdate::domain::{Entry, Header, HeaderValue, Message, Origin, Partition, Partitions, TargetRef, UnixMs};
+use postdate::domain::{
+    Entry, Header, HeaderValue, Message, Origin, Partition, Partitions, TargetRef, UnixMs,
+};
 use postdate::ingress::admit::admit;
 use postdate::store::{Bundle, decode, encode};
 use postdate::timer::simulation::WheelSimulation;

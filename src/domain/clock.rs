@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 
 use super::arrival::{Arrival, SteadyClocks};
-use super::due::UnixMs;
+use super::due::{MonoUs, UnixMs};
 
 /// Redis's clock has stepped back if it is further behind than drift explains by more than this, microseconds. The
 /// same holds for the clock of a new master; a smaller difference is only another clock.
@@ -34,6 +34,11 @@ impl Clock {
     /// Starts the monotonic count.
     pub fn start() -> Self {
         Self { origin_us: since_boot_us() }
+    }
+
+    /// The monotonic clock.
+    pub fn mono(&self) -> MonoUs {
+        MonoUs(self.mono_us())
     }
 
     /// Monotonic microseconds since the start.

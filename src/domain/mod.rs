@@ -27,7 +27,7 @@ pub mod verdict;
 
 pub use arrival::Arrival;
 pub use clock::{Clock, StoreClock};
-pub use due::UnixMs;
+pub use due::{MonoUs, UnixMs};
 pub use entry::{Entry, Failure, Flags};
 pub use message::{Header, HeaderValue, Message, Origin, Properties};
 pub use nearest::nearest;

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use tracing::{debug, error, warn};
 
 use super::budget::ByteReservation;
-use super::claimed::{ClaimedBundle, DeliveryState, INDEX_BITS, InFlightBatch, KeyedEntry};
+use super::claimed::{BundleTicket, ClaimedBundle, DeliveryState, InFlightBatch, KeyedEntry};
 use super::wheel::WheelItem;
 use super::{ServedRoute, Shard};
 use crate::domain::limits::{MAX_EXPIRIES, SPLIT_EXPIRIES};
-use crate::domain::{DeadReason, Entry, Flags, TargetRef, Text, Verdict, dying, retry};
+use crate::domain::{DeadReason, Entry, Flags, MonoUs, TargetRef, Text, Verdict, dying, retry};
 use crate::egress::Batch;
 use crate::mutants::{self, Mutant};
 use crate::store::{Bundle, Claim, Claimed, CodecError, DeadLetter, Division, Fresh, Held, Remainder};
@@ -35,7 +35,7 @@ pub(super) async fn accept(
     shard: &Shard,
     claimed: Claimed,
     reservation: ByteReservation,
-    lease_until_us: i64,
+    lease_end: MonoUs,
 ) -> AcceptOutcome {
     let Some(served) = shard.routes.get(claimed.claim.id.route()).cloned() else {
         return AcceptOutcome::LeftClaimed;
@@ -72,7 +72,7 @@ pub(super) async fn accept(
     if dies && served.route.dead_letter_to.is_none() {
         return end_dying(shard, &claimed, &served, &bundle).await;
     }
-    AcceptOutcome::Accepted(enter(shard, claimed, reservation, &served, &bundle, lease_until_us))
+    AcceptOutcome::Accepted(enter(shard, claimed, reservation, &served, &bundle, lease_end))
 }
 
 /// Flags the messages that were due before the store was found to have gone back: a replica may have published them
@@ -129,7 +129,7 @@ fn enter(
     reservation: ByteReservation,
     served: &Arc<ServedRoute>,
     bundle: &Bundle,
-    lease_until_us: i64,
+    lease_end: MonoUs,
 ) -> Option<WheelItem> {
     let Claimed { claim, expiries, skip, .. } = claimed;
     let expiries = if mutants::is(Mutant::ForgetExpiry) { 0 } else { expiries };
@@ -159,9 +159,9 @@ fn enter(
             ids: claim.id.message_ids(claim.partition, &bundle.entries),
             expiries,
             target: target.unwrap_or(&served.route.to).clone(),
-            first_ticket: slot << INDEX_BITS,
+            first_ticket: BundleTicket { slot, entry: 0 }.encode(),
             verdicts: shard.verdicts.clone(),
-            not_after_us: lease_until_us.into(),
+            not_after_us: lease_end.0.into(),
         }),
         lane: target.map(|target| shard.lanes.lane(target)),
         target_ref: bundle.target.clone(),

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::claimed::{ClaimedBundle, DeliveryState, INDEX_BITS, KeyQueueId, VerdictTime};
+use super::claimed::{BundleTicket, ClaimedBundle, DeliveryState, KeyQueueId, VerdictTime};
 use super::key_order::rules::{EntryPlace, KeyQueue};
 use crate::domain::{Partition, UnixMs, Verdict};
 use crate::mutants::{self, Mutant};
@@ -40,10 +40,9 @@ impl ClaimSlots {
     /// Enters a verdict. Returns the bundle's slot if nothing of the bundle is open any more, or if a message of it
     /// has to move in the store at once.
     pub(super) fn judge(&mut self, ticket: u64, verdict: Verdict, heard_at: VerdictTime) -> Option<u64> {
-        let slot = ticket >> INDEX_BITS;
-        let entry = (ticket & ((1 << INDEX_BITS) - 1)) as usize;
+        let BundleTicket { slot, entry } = BundleTicket::decode(ticket);
         let claimed = self.bundles.get_mut(&slot)?;
-        let state = claimed.states.get_mut(entry)?;
+        let state = claimed.states.get_mut(entry as usize)?;
         if *state == DeliveryState::Open {
             *state = match verdict {
                 Verdict::Unknown { .. } if mutants::is(Mutant::UnknownIsConfirmed) => {
@@ -51,19 +50,19 @@ impl ClaimSlots {
                 }
                 Verdict::Confirmed if claimed.in_flight.dying => {
                     let in_flight = &claimed.in_flight;
-                    in_flight.served.metrics.failing.confirmed(&in_flight.batch.target, heard_at.mono_us);
+                    in_flight.served.metrics.failing.confirmed(&in_flight.batch.target, heard_at.mono.0);
                     DeliveryState::Died
                 }
                 Verdict::Confirmed => {
                     claimed.news = true;
-                    claimed.in_flight.confirmed(entry, heard_at);
+                    claimed.in_flight.confirmed(entry as usize, heard_at);
                     DeliveryState::Confirmed
                 }
                 other => DeliveryState::Failed(other),
             };
             claimed.open -= 1;
-            if claimed.in_flight.keyed(entry as u32).is_some() {
-                self.tell_key_queue(slot, entry as u32, heard_at);
+            if claimed.in_flight.keyed(entry).is_some() {
+                self.tell_key_queue(slot, entry, heard_at);
             }
         }
         let claimed = self.bundles.get(&slot)?;
@@ -80,7 +79,7 @@ impl ClaimSlots {
         match state {
             DeliveryState::Confirmed | DeliveryState::Died => key_queue.done(&key),
             DeliveryState::Failed(Verdict::NotTried)
-                if !key_queue.closing && claimed.in_flight.goes_on(heard_at.mono_us) =>
+                if !key_queue.closing && claimed.in_flight.goes_on(heard_at.mono) =>
             {
                 // The lane did not submit it in time. The message waits again, in its place.
                 *state = DeliveryState::Open;

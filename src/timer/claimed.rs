@@ -11,14 +11,34 @@ use bytes::Bytes;
 
 use super::ServedRoute;
 use super::budget::ByteReservation;
-use crate::domain::{Entry, Flags, Partition, RouteName, StoreClock, TargetRef, Text, UnixMs, Verdict};
+use crate::domain::{
+    Entry, Flags, MonoUs, Partition, RouteName, StoreClock, TargetRef, Text, UnixMs, Verdict,
+};
 use crate::egress::{Batch, Lane};
 use crate::mutants::{self, Mutant};
 use crate::store::{Claim, Position};
 use crate::telemetry::Outcome;
 
 /// Number of ticket bits that name the entry.
-pub(super) const INDEX_BITS: u32 = 20;
+const ENTRY_BITS: u32 = 20;
+
+/// A ticket of the timer: it names a message by the slot of its bundle and its entry. Lanes carry it encoded, and a
+/// batch numbers its tickets from that of its first entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BundleTicket {
+    pub(super) slot: u64,
+    pub(super) entry: u32,
+}
+
+impl BundleTicket {
+    pub(super) fn encode(self) -> u64 {
+        self.slot << ENTRY_BITS | u64::from(self.entry)
+    }
+
+    pub(super) fn decode(ticket: u64) -> Self {
+        Self { slot: ticket >> ENTRY_BITS, entry: (ticket & ((1 << ENTRY_BITS) - 1)) as u32 }
+    }
+}
 
 /// The part of a claimed bundle that the wheel needs to publish it.
 pub(super) struct InFlightBatch {
@@ -58,12 +78,12 @@ pub(super) type KeyQueueId = (RouteName, Partition);
 #[derive(Clone, Copy)]
 pub(super) struct VerdictTime {
     store_us: i64,
-    pub(super) mono_us: i64,
+    pub(super) mono: MonoUs,
 }
 
 impl VerdictTime {
     pub(super) fn now(clock: &StoreClock) -> Self {
-        Self { store_us: clock.now_us().unwrap_or_default(), mono_us: clock.local().mono_us() }
+        Self { store_us: clock.now_us().unwrap_or_default(), mono: clock.local().mono() }
     }
 }
 
@@ -104,9 +124,9 @@ impl InFlightBatch {
     }
 
     /// Reports whether the claim is certain to last and more messages may be handed over.
-    pub(super) fn goes_on(&self, now_us: i64) -> bool {
+    pub(super) fn goes_on(&self, now: MonoUs) -> bool {
         let stopped = self.handed.load(Ordering::Acquire) & STOPPED != 0;
-        !stopped && now_us < self.lease_until_us()
+        !stopped && now < self.lease_end()
     }
 
     /// Stops all further hand-overs. Returns the entries that were not handed over.
@@ -121,7 +141,7 @@ impl InFlightBatch {
         let due_us = self.entries[entry].asked_due().0 * 1000;
         let handed_us = self.published_us.load(Ordering::Acquire);
         metrics.published.inc();
-        metrics.failing.confirmed(&self.batch.target, heard_at.mono_us);
+        metrics.failing.confirmed(&self.batch.target, heard_at.mono.0);
         self.served.watch.report(&self.served.route.name, self.batch.ids[entry].as_str(), || {
             Outcome::Published {
                 published_at: UnixMs(now_us / 1000),
@@ -131,7 +151,7 @@ impl InFlightBatch {
             }
         });
         metrics.lateness.observe((now_us - due_us).max(0) as f64 / 1e6);
-        metrics.confirm.observe((heard_at.mono_us - handed_us).max(0) as f64 / 1e6);
+        metrics.confirm.observe((heard_at.mono.0 - handed_us).max(0) as f64 / 1e6);
     }
 
     /// The time from the first due time to the last, microseconds.
@@ -159,9 +179,14 @@ impl InFlightBatch {
         in_order && self.keyed.iter().flatten().all(|keyed| keyed.taken.load(Ordering::Acquire))
     }
 
-    /// Monotonic microseconds until which the claim is certain to last.
-    pub(super) fn lease_until_us(&self) -> i64 {
-        self.batch.not_after_us.load(Ordering::Acquire)
+    /// The moment until which the claim is certain to last.
+    pub(super) fn lease_end(&self) -> MonoUs {
+        MonoUs(self.batch.not_after_us.load(Ordering::Acquire))
+    }
+
+    /// Notes that the claim was extended until this moment.
+    pub(super) fn extend_lease(&self, lease_end: MonoUs) {
+        self.batch.not_after_us.fetch_max(lease_end.0, Ordering::AcqRel);
     }
 }
 

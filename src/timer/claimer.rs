@@ -351,17 +351,17 @@ impl Claimer {
 /// Makes one claim. Returns whether there may be more to claim.
 async fn claim(shard: &Arc<Shard>, request: &ClaimRequest) -> Result<bool, StoreError> {
     // Read the clock before the claim is sent, so that the deadline in the store can only be later.
-    let lease_until_us = shard.mono_us() + shard.relied_on_us();
+    let lease_end = shard.lease_end(shard.mono());
     let measured = shard.store.claim_measured(request).await?;
     let messages: usize = measured.iter().map(|one| one.claimed.claim.id.count()).sum();
     let allowed: u32 = request.shelves.iter().map(|(_, messages)| messages).sum();
     let full = measured.len() >= request.max_bundles || messages + BUNDLE_MESSAGES > allowed as usize;
     let mut reader =
-        ClaimReader::begin(shard, request.partition, measured, ReadPolicy::Fitting, lease_until_us).await;
+        ClaimReader::begin(shard, request.partition, measured, ReadPolicy::Fitting, lease_end).await;
     while let Some(read) = reader.next().await {
         let mut items = Vec::new();
         for (one, reservation) in read? {
-            let outcome = accept::accept(shard, one, reservation, reader.lease_until_us()).await;
+            let outcome = accept::accept(shard, one, reservation, reader.lease_end()).await;
             if let AcceptOutcome::Accepted(item) = outcome {
                 items.extend(item);
             }

@@ -41,7 +41,7 @@ pub use config::Config;
 
 use crate::cluster::Cluster;
 use crate::domain::limits::BUNDLE_MESSAGES;
-use crate::domain::{Clock, Partition, Route};
+use crate::domain::{Clock, MonoUs, Partition, Route};
 use crate::egress::{Lanes, Verdicts};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{DeadRoom, Store};
@@ -229,10 +229,10 @@ impl Shard {
         self.config.claim.as_micros() as i64
     }
 
-    /// How long this replica relies on a claim, counted from before the claim is sent. Redis's clock counts the
-    /// lease, and may be faster.
-    fn relied_on_us(&self) -> i64 {
-        Clock::within(self.lease_us())
+    /// The moment until which this replica relies on a claim that is sent or extended after `sending`. Redis's clock
+    /// counts the lease, and may be faster.
+    fn lease_end(&self, sending: MonoUs) -> MonoUs {
+        sending.plus(Clock::within(self.lease_us()))
     }
 
     fn lease_ms(&self) -> u64 {
@@ -255,7 +255,11 @@ impl Shard {
         (-self.store.clock().skew_us() / 1000).max(0)
     }
 
+    fn mono(&self) -> MonoUs {
+        self.store.clock().local().mono()
+    }
+
     fn mono_us(&self) -> i64 {
-        self.store.clock().local().mono_us()
+        self.mono().0
     }
 }

@@ -12,7 +12,7 @@ use tracing::warn;
 use super::Shard;
 use super::budget::ByteReservation;
 use crate::backoff::Backoff;
-use crate::domain::Partition;
+use crate::domain::{MonoUs, Partition};
 use crate::store::{Claim, Claimed, Held, Measured, Position, Progress, StoreError};
 
 /// Bytes of bundles that are read, entered and published before the next are read.
@@ -35,8 +35,8 @@ pub(super) struct ClaimReader<'a> {
     partition: Partition,
     rest: VecDeque<(Measured, ByteReservation)>,
     left: Option<Position>,
-    /// Monotonic microseconds until which the claims are certain to last.
-    lease_until_us: AtomicI64,
+    /// The moment until which the claims are certain to last, monotonic microseconds.
+    lease_end_us: AtomicI64,
 }
 
 impl<'a> ClaimReader<'a> {
@@ -46,7 +46,7 @@ impl<'a> ClaimReader<'a> {
         partition: Partition,
         measured: Vec<Measured>,
         policy: ReadPolicy,
-        lease_until_us: i64,
+        lease_end: MonoUs,
     ) -> Self {
         learn(shard, &measured);
         let mut reader = Self {
@@ -54,7 +54,7 @@ impl<'a> ClaimReader<'a> {
             partition,
             rest: VecDeque::with_capacity(measured.len()),
             left: None,
-            lease_until_us: lease_until_us.into(),
+            lease_end_us: lease_end.0.into(),
         };
         let mut back = Vec::new();
         for (at, one) in measured.into_iter().enumerate() {
@@ -81,9 +81,9 @@ impl<'a> ClaimReader<'a> {
         self.left
     }
 
-    /// Monotonic microseconds until which the claims are certain to last.
-    pub(super) fn lease_until_us(&self) -> i64 {
-        self.lease_until_us.load(Ordering::Relaxed)
+    /// The moment until which the claims are certain to last.
+    pub(super) fn lease_end(&self) -> MonoUs {
+        MonoUs(self.lease_end_us.load(Ordering::Relaxed))
     }
 
     /// Reads the next bundles. `None`: there are no more.
@@ -105,7 +105,7 @@ impl<'a> ClaimReader<'a> {
             self.rest.drain(..count).unzip();
         let claims = measured.iter().chain(self.rest.iter().map(|(one, _)| one));
         let claims: Vec<Progress> = claims.map(|one| no_progress(one.claimed.claim.clone())).collect();
-        let opening = self.shard.store.open_claimed(self.partition, &measured, &self.lease_until_us);
+        let opening = self.shard.store.open_claimed(self.partition, &measured, &self.lease_end_us);
         let opened = tokio::select! {
             opened = opening => opened,
             () = self.extend(&claims) => return None,
@@ -127,12 +127,12 @@ impl<'a> ClaimReader<'a> {
         let store = &self.shard.store;
         let lease_us = self.shard.lease_us();
         let micros = |us: i64| Duration::from_micros(us.max(0) as u64);
-        tokio::time::sleep(micros(self.lease_until_us() - lease_us * 2 / 3 - self.shard.mono_us())).await;
+        tokio::time::sleep(micros(self.lease_end().since(self.shard.mono()) - lease_us * 2 / 3)).await;
         loop {
-            let before_us = self.shard.mono_us();
+            let sending = self.shard.mono();
             let held = store.extend(self.partition, self.shard.lease_ms(), claims).await;
             if held.is_ok_and(|held| held.iter().all(|held| matches!(held, Held::Done(_)))) {
-                self.lease_until_us.fetch_max(before_us + self.shard.relied_on_us(), Ordering::Relaxed);
+                self.lease_end_us.fetch_max(self.shard.lease_end(sending).0, Ordering::Relaxed);
             }
             tokio::time::sleep(micros(lease_us / 3)).await;
         }
@@ -145,7 +145,7 @@ impl<'a> ClaimReader<'a> {
         let mut failures = 0;
         while !back.is_empty() {
             let Err(why) = self.shard.store.give_back(self.partition, &back).await else { return };
-            if self.shard.mono_us() >= self.lease_until_us() || !matches!(why, StoreError::Unavailable(_)) {
+            if self.shard.mono() >= self.lease_end() || !matches!(why, StoreError::Unavailable(_)) {
                 warn!(partition = self.partition.0, error = %why, "returning claims failed; they will expire");
                 return;
             }

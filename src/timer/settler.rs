@@ -24,7 +24,7 @@ use super::claimed::{ClaimedBundle, DeliveryState, VerdictTime};
 use super::{Shard, resolve};
 use crate::cluster::OwnedPartitions;
 use crate::domain::limits::MAX_CALL_NAMES;
-use crate::domain::{Partition, Verdict};
+use crate::domain::{MonoUs, Partition, Verdict};
 use crate::lifecycle::tick;
 use crate::store::{Division, Held, Progress, Settlement, StoreError};
 
@@ -41,7 +41,8 @@ pub(super) type StoreCall = Pin<Box<dyn Future<Output = CallResult> + Send>>;
 pub(super) enum CallResult {
     Settled(Partition, Vec<u64>, Result<Vec<Held>, StoreError>),
     Divided(u64, Vec<u32>, Result<Held, StoreError>),
-    Extended(i64, Vec<u64>, Result<Vec<Held>, StoreError>),
+    /// Claims were extended until this moment, if they are still ours.
+    Extended(MonoUs, Vec<u64>, Result<Vec<Held>, StoreError>),
     Returned(Partition, usize, Result<Vec<Held>, StoreError>),
     /// Bundles of an ordered route that were never handed over went back as they were.
     PutBack(Vec<u64>, Result<Vec<Held>, StoreError>),
@@ -189,7 +190,7 @@ impl Settler {
         self.extending += 1;
         self.calls.push(Box::pin(async move {
             let result = store.extend(p, lease_ms, &[news]).await;
-            CallResult::Extended(0, Vec::new(), result)
+            CallResult::Extended(MonoUs::default(), Vec::new(), result)
         }));
     }
 
@@ -248,7 +249,7 @@ impl Settler {
                 self.settle(p);
             }
             CallResult::Divided(slot, still_open, result) => self.divided(slot, &still_open, result),
-            CallResult::Extended(until, batch, result) => self.extended(until, &batch, result),
+            CallResult::Extended(lease_end, batch, result) => self.extended(lease_end, &batch, result),
             CallResult::PutBack(batch, result) => self.settled(&batch, &result),
             CallResult::Released(Ok(())) => {}
             CallResult::Released(Err(why)) => {

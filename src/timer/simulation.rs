@@ -9,7 +9,7 @@ use prometheus_client::registry::Registry;
 
 use super::ServedRoute;
 use super::budget::{ByteBudget, RouteBytes};
-use super::claimed::{INDEX_BITS, InFlightBatch};
+use super::claimed::{BundleTicket, InFlightBatch};
 use super::wheel::{WheelItem, hand_over};
 use crate::domain::testing::{entry, route};
 use crate::domain::{Clock, Entry, StoreClock, TargetRef, Text, UnixMs};
@@ -100,7 +100,7 @@ pub(super) fn in_flight(
         ids: vec![Text::from_static("~0.a.b.1"); entries.len()],
         expiries,
         target: served.route.to.clone(),
-        first_ticket: slot << INDEX_BITS,
+        first_ticket: BundleTicket { slot, entry: 0 }.encode(),
         verdicts: Arc::default(),
         not_after_us: AtomicI64::new(i64::MAX),
     };

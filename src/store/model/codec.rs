@@ -91,7 +91,8 @@ pub fn encode(bundle: &Bundle) -> Bytes {
     let bodies = || bundle.entries.iter().filter_map(|entry| entry.message.body.as_deref());
     let Payload { codec, begin, bodies_follow } = compress(heads, bodies, bodies_len);
     let payload = begin.len() + if bodies_follow { bodies_len } else { 0 };
-    let mut blob = BytesMut::with_capacity(PREFIX + 32 + bundle.target.as_str().len() + index.len() + payload);
+    let mut blob =
+        BytesMut::with_capacity(PREFIX + 32 + bundle.target.as_str().len() + index.len() + payload);
     blob.put_slice(MAGIC);
     blob.put_u8(VERSION);
     blob.put_u8(codec);

@@ -92,7 +92,7 @@ impl Claimer {
             heads.entry(head.partition).or_default().push(head);
         }
         let paused = !self.shard.store.pauses().may_publish(name.as_str());
-        let now_us = self.shard.mono_us();
+        let now = self.shard.mono();
         let mut slots = self.shard.table.lock();
         let mut due = Vec::new();
         for &p in &looked.partitions {
@@ -115,7 +115,10 @@ impl Claimer {
             } else if key_queue.as_ref().map_or_else(
                 // Another replica should hold it. Claim it only where that replica does not.
                 || heads.iter().any(|head| scope.takes(head)),
-                |key_queue| !key_queue.closing && !key_queue.claiming && now_us >= key_queue.waits_until_us,
+                |key_queue| {
+                    let waits = key_queue.waits_until.is_some_and(|until| now < until);
+                    !key_queue.closing && !key_queue.claiming && !waits
+                },
             ) {
                 let beyond = looked.beyond.get(&(p, name.to_string())).copied();
                 due.push(DueKeyQueue { served, id, heads, beyond });
@@ -191,11 +194,11 @@ impl KeyQueueClaim {
     async fn make(self) -> Result<bool, StoreError> {
         let Some((request, policy, mut guard)) = self.begin() else { return Ok(false) };
         let shard = &self.shard;
-        let lease_until_us = shard.mono_us() + shard.relied_on_us();
+        let lease_end = shard.lease_end(shard.mono());
         let taken = match shard.store.claim_in_order_measured(&request).await? {
             Ordered::Wait(ms) => {
                 let wait_us = (ms as i64).saturating_mul(1000).min(HOLDER_RETRY_US);
-                guard.end(|key_queue| key_queue.waits_until_us = shard.mono_us() + wait_us);
+                guard.end(|key_queue| key_queue.waits_until = Some(shard.mono().plus(wait_us)));
                 return Ok(false);
             }
             Ordered::Lost => {
@@ -204,7 +207,7 @@ impl KeyQueueClaim {
             }
             Ordered::Taken(taken) => taken,
         };
-        let mut reader = ClaimReader::begin(shard, self.id.1, taken.claimed, policy, lease_until_us).await;
+        let mut reader = ClaimReader::begin(shard, self.id.1, taken.claimed, policy, lease_end).await;
         let mut claimed = Vec::new();
         while let Some(read) = reader.next().await {
             claimed.extend(read?);
@@ -217,7 +220,7 @@ impl KeyQueueClaim {
         let mut is_stored_again = false;
         let mut is_left_claimed = false;
         for (one, reservation) in claimed {
-            match accept::accept(shard, one, reservation, reader.lease_until_us()).await {
+            match accept::accept(shard, one, reservation, reader.lease_end()).await {
                 AcceptOutcome::Accepted(item) => items.extend(item),
                 AcceptOutcome::Dead => {}
                 AcceptOutcome::StoredAgain => is_stored_again = true,

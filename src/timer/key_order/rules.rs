@@ -17,7 +17,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use bytes::Bytes;
 
-use crate::domain::UnixMs;
+use crate::domain::{MonoUs, UnixMs};
 use crate::store::{Hold, Position};
 
 /// Freed keys that one claim reports to the store. A target that comes back may free tens of thousands at once.
@@ -87,8 +87,8 @@ pub(in crate::timer) struct KeyQueue {
     pub(in crate::timer) bundles: usize,
     /// A claim for the queue is on its way.
     pub(in crate::timer) claiming: bool,
-    /// Another holder has the route. It is asked again at this moment, monotonic microseconds.
-    pub(in crate::timer) waits_until_us: i64,
+    /// Another holder has the route. It is asked again at this moment.
+    pub(in crate::timer) waits_until: Option<MonoUs>,
     /// No message leaves any more. The claimed messages go back, then the queue ends.
     pub(in crate::timer) closing: bool,
     /// The unpublished messages of all its bundles were dropped.
@@ -137,7 +137,7 @@ impl KeyQueue {
             holder,
             bundles: 0,
             claiming: false,
-            waits_until_us: i64::MIN,
+            waits_until: None,
             closing: false,
             dropped: false,
             orphans: false,

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use tracing::debug;
 
 use super::{CallResult, Settler, one_call, progress};
-use crate::domain::Partition;
+use crate::domain::{MonoUs, Partition};
 use crate::store::{Held, Progress, StoreError};
 use crate::timer::claim_table::ClaimSlots;
 use crate::timer::resolve;
@@ -18,14 +18,15 @@ impl Settler {
     /// Extends claims, notes progress, and splits off messages that hang.
     pub(super) fn tick(&mut self) {
         let shard = self.shard.clone();
-        let now_us = shard.mono_us();
+        let now = shard.mono();
         let mut extend: BTreeMap<Partition, Vec<(u64, Progress)>> = BTreeMap::new();
         let mut splits = Vec::new();
         let mut slots = shard.table.lock();
         let ClaimSlots { bundles, key_queues, .. } = &mut *slots;
         for (&slot, claimed) in bundles.iter_mut().filter(|(_, h)| !h.busy && h.open > 0) {
-            let lease_left_us = claimed.in_flight.lease_until_us() - now_us;
-            let waited_us = now_us.saturating_sub(claimed.in_flight.published_us.load(Ordering::Acquire));
+            let lease_left_us = claimed.in_flight.lease_end().since(now);
+            let published = MonoUs(claimed.in_flight.published_us.load(Ordering::Acquire));
+            let waited_us = now.since(published);
             let resolved = claimed.open < claimed.stored.len();
             let all_handed = claimed.all_handed_over();
             if waited_us >= SPLIT_AFTER_US && resolved && all_handed && !claimed.lost {
@@ -55,16 +56,21 @@ impl Settler {
                 self.extending += 1;
                 let store = shard.store.clone();
                 let lease_ms = shard.lease_ms();
-                let until_us = now_us + shard.relied_on_us();
+                let lease_end = shard.lease_end(now);
                 self.calls.push(Box::pin(async move {
                     let result = store.extend(p, lease_ms, &claims).await;
-                    CallResult::Extended(until_us, slots, result)
+                    CallResult::Extended(lease_end, slots, result)
                 }));
             }
         }
     }
 
-    pub(super) fn extended(&mut self, until_us: i64, batch: &[u64], result: Result<Vec<Held>, StoreError>) {
+    pub(super) fn extended(
+        &mut self,
+        lease_end: MonoUs,
+        batch: &[u64],
+        result: Result<Vec<Held>, StoreError>,
+    ) {
         self.extending -= 1;
         let shard = self.shard.clone();
         let mut finished = Vec::new();
@@ -84,7 +90,7 @@ impl Settler {
                             finished.push(*slot);
                         }
                     } else {
-                        claimed.in_flight.batch.not_after_us.fetch_max(until_us, Ordering::AcqRel);
+                        claimed.in_flight.extend_lease(lease_end);
                     }
                 }
             }

@@ -116,8 +116,10 @@ fn entry() -> impl Strategy<Value = Entry> {
 }
 
 fn bundle() -> impl Strategy<Value = Bundle> {
-    (text(), prop::collection::vec(entry(), 0..12))
-        .prop_map(|(target, entries)| Bundle { target: TargetRef::from_text(target), entries: Arc::new(entries) })
+    (text(), prop::collection::vec(entry(), 0..12)).prop_map(|(target, entries)| Bundle {
+        target: TargetRef::from_text(target),
+        entries: Arc::new(entries),
+    })
 }
 
 proptest! {
@@ -205,7 +207,10 @@ fn sample() -> Bundle {
         history: vec![],
         message: delivery(),
     };
-    Bundle { target: TargetRef::Named("orders.retry".into()), entries: Arc::new(vec![kafka, tombstone, amqp]) }
+    Bundle {
+        target: TargetRef::Named("orders.retry".into()),
+        entries: Arc::new(vec![kafka, tombstone, amqp]),
+    }
 }
 
 fn delivery() -> Message {
