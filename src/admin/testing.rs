@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use super::{Config, Graves, Inject, InjectError, Pausing, Redriven, State, Unfit, start};
 use crate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy};
 use crate::domain::{
-    Clock, Endpoint, Header, HeaderValue, InvalidReason, Message, Route, RouteName, PauseState, RoutePolicy,
+    Clock, Endpoint, Header, HeaderValue, InvalidReason, Message, PauseState, Route, RouteName, RoutePolicy,
     RoutingKey, Secret, Target, TargetRef, UnixMs,
 };
 use crate::lifecycle::{Readiness, Shutdown, Tasks};

@@ -9,10 +9,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
+use super::membership::ClaimRounds;
 use super::skew::SkewAlarm;
 use super::store_identity::IdentityWatcher;
 use super::view::{NameRefusal, RegistryNews, ReplicaView, partitions_of};
-use super::{ClaimRounds, Cluster, Config, OwnedPartitions};
+use super::{Cluster, Config, OwnedPartitions};
 use crate::domain::{Route, UnixMs};
 use crate::lifecycle::{Readiness, Shutdown, Tasks, until_tick};
 use crate::mutants;

@@ -33,8 +33,8 @@ pub use message::{Header, HeaderValue, Message, Origin, Properties};
 pub use nearest::nearest;
 pub use partition::{Partition, Partitions};
 pub use route::{
-    DeadLetterLimits, DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RateLimit,
-    RetryPolicy, Route, RouteName, PauseState, RoutePolicy, RoutingKey, Target, TargetRef,
+    DeadLetterLimits, DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, OnRefused, PauseState,
+    RateLimit, RetryPolicy, Route, RouteName, RoutePolicy, RoutingKey, Target, TargetRef,
 };
 pub use secret::Secret;
 pub use text::Text;
