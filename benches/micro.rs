@@ -11,10 +11,12 @@ use bytes::Bytes;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use postdate::cluster::simulation::assign;
 use postdate::domain::testing::route;
-use postdate::domain::{Entry, Header, HeaderValue, Message, Origin, Partition, Partitions, Text, UnixMs};
+use postdate::domain::{
+    Entry, Header, HeaderValue, Message, Origin, Partition, Partitions, TargetRef, UnixMs,
+};
 use postdate::ingress::admit::admit;
 use postdate::store::{Bundle, decode, encode};
-use postdate::timer::simulation::Simulation;
+use postdate::timer::simulation::WheelSimulation;
 
 const NOW: UnixMs = UnixMs(1_800_000_000_000);
 
@@ -48,7 +50,7 @@ fn bundle(count: usize, json: bool) -> Bundle {
         }
         Entry::new(NOW.plus(n as i64 * 1000 / count as i64), message)
     });
-    Bundle { target: Text::default(), entries: Arc::new(entries.collect()) }
+    Bundle { target: TargetRef::Own, entries: Arc::new(entries.collect()) }
 }
 
 fn admission(criterion: &mut Criterion) {
@@ -100,7 +102,7 @@ fn wheel(criterion: &mut Criterion) {
         group.throughput(Throughput::Elements((bundles * each) as u64));
         group.bench_function(name, |bencher| {
             bencher.iter_batched(
-                || Simulation::new(bundles, each),
+                || WheelSimulation::new(bundles, each),
                 |mut simulation| assert_eq!(simulation.play(), bundles * each),
                 BatchSize::LargeInput,
             );

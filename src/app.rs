@@ -132,7 +132,7 @@ async fn build_and_run(app: &App, registry: Registry) -> anyhow::Result<()> {
     // From here on the API may use it.
     store_slot.get_or_init(|| store.clone());
     let quota = store::DeadLetterQuota::new(&app.config.routes);
-    let mut cluster = cluster::start(&cluster::Parts {
+    let mut cluster = cluster::start(&cluster::ClusterDependencies {
         config: &app.config.cluster,
         store: store.clone(),
         store_config: &app.config.redis,
@@ -145,10 +145,10 @@ async fn build_and_run(app: &App, registry: Registry) -> anyhow::Result<()> {
         shutdown: app.stages.ingress.clone(),
     })
     .await?;
-    timer::start(&timer::Parts {
+    timer::start(&timer::TimerDependencies {
         config: app.config.timer,
         store: store.clone(),
-        room: quota.clone(),
+        dead_letter_quota: quota.clone(),
         cluster: cluster.clone(),
         lanes: lanes.clone(),
         routes: &app.config.routes,

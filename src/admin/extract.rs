@@ -15,7 +15,7 @@ use utoipa::IntoParams;
 
 use super::problem::Problem;
 use super::router::{Admin, MAX_BODY};
-use crate::domain::limits::ID_BYTES;
+use crate::domain::limits::MAX_ID_BYTES;
 use crate::domain::{Route, Text};
 
 /// Longest wait for a request's body.
@@ -66,8 +66,11 @@ impl FromRequestParts<Arc<Admin>> for OfMessage {
     async fn from_request_parts(parts: &mut Parts, admin: &Arc<Admin>) -> Result<Self, Problem> {
         let Segments(InMessage { route, id }) = Segments::from_request_parts(parts, admin).await?;
         let route = Arc::clone(admin.route(&route)?);
-        if id.is_empty() || id.len() > ID_BYTES {
-            return Err(Problem::bad(format!("an id has 1 to {ID_BYTES} bytes, this one has {}", id.len())));
+        if id.is_empty() || id.len() > MAX_ID_BYTES {
+            return Err(Problem::bad(format!(
+                "an id has 1 to {MAX_ID_BYTES} bytes, this one has {}",
+                id.len()
+            )));
         }
         Ok(Self { route, id })
     }

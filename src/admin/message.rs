@@ -111,8 +111,8 @@ pub(super) async fn dead(admin: &Admin, route: &RouteName, id: &str) -> Result<O
 pub(super) fn message(admin: &Admin, found: &StoredMessage) -> Message {
     let (entry, sent) = (&found.entry, &found.entry.message);
     let target = match admin.route(&found.route) {
-        Ok(route) if found.target.is_empty() => route.to.name(),
-        _ => found.target.to_string(),
+        Ok(route) if found.target == TargetRef::Own => route.to.name(),
+        _ => found.target.as_str().to_owned(),
     };
     let key = sent.key.as_ref().map(|key| match std::str::from_utf8(key) {
         Ok(text) => (text.to_owned(), false),

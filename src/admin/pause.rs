@@ -12,7 +12,7 @@ use super::audit::Noted;
 use super::extract::{Body, InRoute, OfRoute};
 use super::problem::Problem;
 use super::router::Admin;
-use crate::domain::{Paused, RouteName};
+use crate::domain::{PauseState, RouteName};
 use crate::store::StoreError;
 
 /// Pauses and resumes for all replicas, and says what is paused then. `app` provides it.
@@ -22,9 +22,9 @@ pub trait Pausing: Send + Sync {
     fn set<'a>(
         &'a self,
         route: &'a RouteName,
-        what: Paused,
+        what: PauseState,
         pause: bool,
-    ) -> BoxFuture<'a, Result<Paused, StoreError>>;
+    ) -> BoxFuture<'a, Result<PauseState, StoreError>>;
 }
 
 /// Which part of a route.
@@ -49,11 +49,11 @@ pub(super) struct What {
 }
 
 impl What {
-    fn parts(&self) -> Paused {
+    fn parts(&self) -> PauseState {
         match self.only {
-            None => Paused { ingress: true, publishing: true },
-            Some(Part::Ingress) => Paused { ingress: true, publishing: false },
-            Some(Part::Publishing) => Paused { ingress: false, publishing: true },
+            None => PauseState { ingress: true, publishing: true },
+            Some(Part::Ingress) => PauseState { ingress: true, publishing: false },
+            Some(Part::Publishing) => PauseState { ingress: false, publishing: true },
         }
     }
 }

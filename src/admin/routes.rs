@@ -14,7 +14,7 @@ use super::page::Page;
 use super::problem::Problem;
 use super::router::Admin;
 use crate::domain::route::{DelayFrom, OnDuplicate};
-use crate::domain::{Endpoint, Policy, Route, RoutingKey, Target, route};
+use crate::domain::{Endpoint, Route, RoutePolicy, RoutingKey, Target, route};
 use crate::lifecycle::readiness::ReadinessState;
 
 /// Longest wait for the store's counts.
@@ -153,7 +153,7 @@ fn to(target: &Target) -> Value {
 }
 
 /// In the words of the configuration.
-fn policy(policy: &Policy) -> Value {
+fn policy(policy: &RoutePolicy) -> Value {
     let names = &policy.headers;
     json!({
         "delay_from": match policy.delay_from {

@@ -14,10 +14,10 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::{Config, Graves, Inject, InjectError, Pausing, Redriven, State, Unfit, start};
-use crate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, Retry};
+use crate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy};
 use crate::domain::{
-    Clock, Endpoint, Header, HeaderValue, InvalidReason, Message, Paused, Policy, Route, RouteName,
-    RoutingKey, Secret, Target, UnixMs,
+    Clock, Endpoint, Header, HeaderValue, InvalidReason, Message, PauseState, Route, RouteName, RoutePolicy,
+    RoutingKey, Secret, Target, TargetRef, UnixMs,
 };
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
 use crate::store::{Bundle, CodecError, DeadBody, DeadFilter, DeadId, DeadMark, DeadPage, StoreError};
@@ -40,15 +40,15 @@ pub(crate) enum Then {
 
 /// What is paused, in memory.
 #[derive(Default)]
-pub(crate) struct Pauses(Mutex<BTreeMap<RouteName, Paused>>);
+pub(crate) struct Pauses(Mutex<BTreeMap<RouteName, PauseState>>);
 
 impl Pausing for Pauses {
     fn set<'a>(
         &'a self,
         route: &'a RouteName,
-        what: Paused,
+        what: PauseState,
         pause: bool,
-    ) -> BoxFuture<'a, Result<Paused, StoreError>> {
+    ) -> BoxFuture<'a, Result<PauseState, StoreError>> {
         let mut all = self.0.lock();
         let paused = all.entry(route.clone()).or_default();
         if what.ingress {
@@ -101,7 +101,7 @@ impl Graves for Yard {
         let body = |id: &DeadId| {
             let mut entry = crate::domain::testing::entry(UnixMs(1), b"body");
             entry.message.headers.push(Header::new("h", HeaderValue::Bytes(vec![255].into())));
-            let bundle = Bundle { target: "".into(), entries: Arc::new(vec![entry]) };
+            let bundle = Bundle { target: TargetRef::Own, entries: Arc::new(vec![entry]) };
             let bundle = if *id == dead(9) { Err(CodecError::Checksum) } else { Ok(bundle) };
             Some(DeadBody { bytes: 7, bundle, unopened: None })
         };
@@ -182,7 +182,7 @@ impl Inject for Recorder {
 }
 
 pub(crate) fn route(name: &str, from: Endpoint) -> Arc<Route> {
-    let policy = Policy {
+    let policy = RoutePolicy {
         headers: HeaderNames::default(),
         delay_from: DelayFrom::Produced,
         max_delay_ms: 2_592_000_000,
@@ -196,8 +196,8 @@ pub(crate) fn route(name: &str, from: Endpoint) -> Arc<Route> {
         rate: None,
         jitter_ms: 0,
         ordered: false,
-        retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 300_000 },
-        dead_letters: crate::domain::DeadLetters::default(),
+        retry: RetryPolicy { attempts: 16, initial_ms: 1000, max_ms: 300_000 },
+        dead_letters: crate::domain::DeadLetterLimits::default(),
     };
     let graveyard = matches!(from, Endpoint::Rabbitmq { .. }).then(|| {
         let (connection, exchange) = ("main".to_owned(), "dead".to_owned());

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use futures_util::future::BoxFuture;
 
 use crate::admin::Pausing;
-use crate::domain::{Paused, RouteName};
+use crate::domain::{PauseState, RouteName};
 use crate::store::{Store, StoreError};
 
 /// The way to what is paused.
@@ -15,9 +15,9 @@ impl Pausing for StorePausing {
     fn set<'a>(
         &'a self,
         route: &'a RouteName,
-        what: Paused,
+        what: PauseState,
         pause: bool,
-    ) -> BoxFuture<'a, Result<Paused, StoreError>> {
+    ) -> BoxFuture<'a, Result<PauseState, StoreError>> {
         Box::pin(async move {
             let away = || StoreError::Unavailable("it has not been reached yet".to_owned());
             let store = self.0.get().ok_or_else(away)?;

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-/// This replica among the others.
+/// The settings of this replica among the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// This replica's name, never empty.
     pub name: String,
-    /// A replica that was not heard of for three of these counts as dead.
+    /// A replica that was silent for three of these counts as dead.
     pub heartbeat: Duration,
-    /// Beyond this difference of two clocks: alarm and metric.
+    /// A difference of two clocks beyond this raises the alarm and the metric.
     pub max_clock_skew: Duration,
 }

@@ -1,4 +1,5 @@
-//! The beats: this replica says that it lives, and hears who else does and whether the store is the one that it was.
+//! The heartbeat: this replica reports to the registry, and hears which replicas live and whether the store is still
+//! the same.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,10 +9,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-use super::skew::Skew;
-use super::store_identity::Watcher;
-use super::view::{News, Refusal, View, held};
-use super::{Cluster, Config, Owned, Rounds};
+use super::membership::ClaimRounds;
+use super::skew::SkewAlarm;
+use super::store_identity::IdentityWatcher;
+use super::view::{NameRefusal, RegistryNews, ReplicaView, partitions_of};
+use super::{Cluster, Config, OwnedPartitions};
 use crate::domain::{Route, UnixMs};
 use crate::lifecycle::{Readiness, Shutdown, Tasks, until_tick};
 use crate::mutants;
@@ -20,119 +22,127 @@ use crate::store::{
 };
 use crate::telemetry::{FollowRegistry, Metrics, OverduePlace};
 
-/// Longest time between two beats, half a heartbeat if that is less: who leaves is replaced within this.
-const LOOK: Duration = Duration::from_millis(400);
-/// Longest wait for an answer; then the next beat tries again.
-const DEADLINE: Duration = Duration::from_secs(1);
-/// How long claims of a dead replica last: the default of `timer.claim`.
-const CLAIM_MS: i64 = 10_000;
+/// Longest time between two heartbeats; half of `cluster.heartbeat` if that is less. A replica that leaves is
+/// replaced within this time.
+const BEAT_INTERVAL: Duration = Duration::from_millis(400);
+/// Longest wait for an answer. The next heartbeat tries again.
+const BEAT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the claims of a dead replica last: the default of `timer.claim`.
+const DEAD_CLAIM_MS: i64 = 10_000;
 
 /// Why a replica may not go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
-    /// Its name is another's.
+pub enum ClusterError {
+    /// Another replica has its name.
     #[error(transparent)]
-    Name(#[from] Refusal),
-    /// The store was wiped or replaced, and what is there now may not be used.
-    #[error("the store is another one than it was, and may not be used: {0}")]
+    Name(#[from] NameRefusal),
+    /// The store was wiped or replaced, and the new one may not be used.
+    #[error("the store was replaced, and the new one may not be used: {0}")]
     Store(PreflightError),
 }
 
-/// What the cluster is built from.
-pub struct Parts<'a> {
-    /// This replica among the others.
+/// The dependencies of the cluster.
+pub struct ClusterDependencies<'a> {
+    /// The settings of this replica.
     pub config: &'a Config,
-    /// Where they meet.
+    /// The store with the registry.
     pub store: Store,
-    /// How to look at it again when it is another one.
+    /// The settings for checking the store again when it was replaced.
     pub store_config: &'a store::Config,
-    /// What this replica serves.
+    /// The routes that this replica serves.
     pub routes: &'a [Arc<Route>],
-    /// How many timer shards it has.
+    /// Number of timer shards of this replica.
     pub shards: usize,
-    /// Whether it is willing to take work.
+    /// Tells whether this replica takes work.
     pub readiness: &'a Readiness,
-    /// Where it counts.
+    /// The metrics of the process.
     pub metrics: Arc<Metrics>,
-    /// News of followed messages, which replicas tell each other.
+    /// News of followed messages, which replicas exchange.
     pub watch: Arc<FollowRegistry>,
-    /// Where its task runs.
+    /// The task set to spawn on.
     pub tasks: &'a Tasks,
-    /// When to leave the others.
+    /// The signal to leave the registry.
     pub shutdown: Shutdown,
 }
 
-/// Joins the others: ends once the store has answered a first beat.
-pub async fn start(parts: &Parts<'_>) -> Result<Cluster, Error> {
-    let clock = parts.store.clock().local();
-    let rounds = Arc::new(Rounds::new(parts.shards, clock.mono_us()));
+/// Joins the registry. Returns once the store has answered a first heartbeat.
+pub async fn start(dependencies: &ClusterDependencies<'_>) -> Result<Cluster, ClusterError> {
+    let clock = dependencies.store.clock().local();
+    let rounds = Arc::new(ClaimRounds::new(dependencies.shards, clock.mono_us()));
     let replicas = Arc::new(AtomicUsize::new(1));
     let (tell, owned) = watch::channel(Arc::default());
     let (tell_end, ended) = watch::channel(None);
-    let mut beats = Beats {
+    let mut heartbeat = Heartbeat {
         presence: ReplicaStatus {
-            name: parts.config.name.clone(),
+            name: dependencies.config.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            heartbeat_ms: parts.config.heartbeat.as_millis() as i64,
-            routes: parts.routes.iter().map(|route| route.name.as_str().to_owned()).collect(),
+            heartbeat_ms: dependencies.config.heartbeat.as_millis() as i64,
+            routes: dependencies.routes.iter().map(|route| route.name.as_str().to_owned()).collect(),
             joining: true,
             ..ReplicaStatus::default()
         },
-        heartbeat: parts.config.heartbeat,
-        store: parts.store.clone(),
-        readiness: parts.readiness.clone(),
-        metrics: parts.metrics.clone(),
-        watch: parts.watch.clone(),
+        interval: dependencies.config.heartbeat,
+        store: dependencies.store.clone(),
+        readiness: dependencies.readiness.clone(),
+        metrics: dependencies.metrics.clone(),
+        watch: dependencies.watch.clone(),
         rounds: rounds.clone(),
         replicas: replicas.clone(),
-        view: View::new(parts.config.max_clock_skew),
-        known: KnownStore::default(),
-        watcher: Watcher::new(parts.store_config, &parts.store, parts.readiness, &parts.metrics),
-        skew: Skew::new(parts.config.max_clock_skew),
+        view: ReplicaView::new(dependencies.config.max_clock_skew),
+        identity: KnownStore::default(),
+        watcher: IdentityWatcher::new(
+            dependencies.store_config,
+            &dependencies.store,
+            dependencies.readiness,
+            &dependencies.metrics,
+        ),
+        skew: SkewAlarm::new(dependencies.config.max_clock_skew),
         joined_us: 0,
         failing: false,
         tell,
     };
-    while beats.known.heartbeat == 0 {
-        beats.beat().await?;
-        if beats.known.heartbeat == 0 {
-            tokio::time::sleep(LOOK).await;
+    while heartbeat.identity.heartbeat == 0 {
+        heartbeat.beat().await?;
+        if heartbeat.identity.heartbeat == 0 {
+            tokio::time::sleep(BEAT_INTERVAL).await;
         }
     }
-    let shutdown = parts.shutdown.clone();
-    parts.tasks.spawn("cluster", async move {
-        if let Err(why) = beats.run(&shutdown).await {
-            // Its reader is the process itself.
+    let shutdown = dependencies.shutdown.clone();
+    dependencies.tasks.spawn("cluster", async move {
+        if let Err(why) = heartbeat.run(&shutdown).await {
+            // The app waits for this value in [`Cluster::refused`].
             tell_end.send_replace(Some(why));
         }
-        beats.leave().await;
+        heartbeat.leave().await;
     });
     Ok(Cluster { owned, ended, rounds, replicas })
 }
 
-struct Beats {
+/// The task that sends heartbeats.
+struct Heartbeat {
     presence: ReplicaStatus,
-    heartbeat: Duration,
+    /// `cluster.heartbeat`.
+    interval: Duration,
     store: Store,
     readiness: Readiness,
     metrics: Arc<Metrics>,
     watch: Arc<FollowRegistry>,
-    rounds: Arc<Rounds>,
-    view: View,
-    known: KnownStore,
-    watcher: Watcher,
-    skew: Skew,
-    /// When it joined, monotonic microseconds.
+    rounds: Arc<ClaimRounds>,
+    view: ReplicaView,
+    identity: KnownStore,
+    watcher: IdentityWatcher,
+    skew: SkewAlarm,
+    /// The moment this replica joined, monotonic microseconds.
     joined_us: i64,
     failing: bool,
-    tell: watch::Sender<Arc<Owned>>,
-    /// How many live.
+    tell: watch::Sender<Arc<OwnedPartitions>>,
+    /// Number of living replicas.
     replicas: Arc<AtomicUsize>,
 }
 
-impl Beats {
-    /// Beats until draining begins, or until this replica may not go on.
-    async fn run(&mut self, shutdown: &Shutdown) -> Result<(), Error> {
+impl Heartbeat {
+    /// Sends heartbeats until draining begins, or until this replica may not go on.
+    async fn run(&mut self, shutdown: &Shutdown) -> Result<(), ClusterError> {
         loop {
             tokio::select! {
                 () = shutdown.draining() => return Ok(()),
@@ -140,19 +150,19 @@ impl Beats {
             }
             tokio::select! {
                 () = shutdown.draining() => return Ok(()),
-                beaten = self.beat() => beaten?,
+                result = self.beat() => result?,
             }
         }
     }
 
-    /// Until the next beat; a death is looked at as soon as it is one.
+    /// The wait until the next heartbeat. It ends early if another replica counts as dead before.
     fn pause(&self) -> Duration {
-        let pause = until_tick(LOOK.min(self.heartbeat / 2));
+        let pause = until_tick(BEAT_INTERVAL.min(self.interval / 2));
         let death = self.view.next_death_ms(self.store.nonce());
         death.map_or(pause, |ms| pause.min(Duration::from_millis(ms as u64 + 1)))
     }
 
-    async fn beat(&mut self) -> Result<(), Error> {
+    async fn beat(&mut self) -> Result<(), ClusterError> {
         let clock = self.store.clock().clone();
         let now_us = clock.local().mono_us();
         self.presence.ready = self.readiness.is_ready();
@@ -161,30 +171,30 @@ impl Beats {
         self.presence.skew_ms = clock.skew_us() / 1000;
         self.presence.overdue = overdue(&self.metrics);
         self.presence.joining =
-            self.known.heartbeat == 0 || now_us < self.joined_us + 3 * self.heartbeat.as_micros() as i64;
-        // The numbered calls may have found it before: all replicas are to know.
-        self.known.rolled_back_at = self.known.rolled_back_at.max(self.store.rolled_back_at());
-        let answer = tokio::time::timeout(DEADLINE, self.store.heartbeat(&self.presence, &self.known));
+            self.identity.heartbeat == 0 || now_us < self.joined_us + 3 * self.interval.as_micros() as i64;
+        // The numbered calls may have found a rollback first. All replicas have to know it.
+        self.identity.rolled_back_at = self.identity.rolled_back_at.max(self.store.rolled_back_at());
+        let answer = tokio::time::timeout(BEAT_TIMEOUT, self.store.heartbeat(&self.presence, &self.identity));
         let answer =
             answer.await.unwrap_or_else(|_| Err(StoreError::Unavailable("no answer in time".into())));
         match answer {
-            Ok(HeartbeatReply::Same { known, now, silence_ms, replicas: members }) => {
+            Ok(HeartbeatReply::Same { known: identity, now, silence_ms, replicas: members }) => {
                 self.failing = false;
                 let kept = silence_ms.map(|ms| now.plus(-ms));
-                self.watcher.compare(&self.known, &known, kept);
-                self.watcher.sound();
-                self.heard(known, silence_ms, members)
+                self.watcher.compare(&self.identity, &identity, kept);
+                self.watcher.usable();
+                self.heard(identity, silence_ms, members)
             }
             Ok(HeartbeatReply::Replaced(found)) => {
-                if let Some(known) = self.watcher.strange(&self.known, found.as_deref()).await? {
-                    self.known = known;
+                if let Some(identity) = self.watcher.replaced(&self.identity, found.as_deref()).await? {
+                    self.identity = identity;
                     self.presence.joined = 0;
                 }
                 Ok(())
             }
             Err(why) => {
                 if !self.failing {
-                    debug!(error = %why, "cannot beat; trying on");
+                    debug!(error = %why, "heartbeat failed; retrying");
                 }
                 self.failing = true;
                 Ok(())
@@ -192,21 +202,22 @@ impl Beats {
         }
     }
 
+    /// Takes in the answer to a heartbeat.
     fn heard(
         &mut self,
-        known: KnownStore,
+        identity: KnownStore,
         silence_ms: Option<i64>,
         members: Vec<RegisteredReplica>,
-    ) -> Result<(), Error> {
+    ) -> Result<(), ClusterError> {
         let now_us = self.store.clock().local().mono_us();
-        if self.known.heartbeat == 0 {
+        if self.identity.heartbeat == 0 {
             self.joined_us = now_us;
-            self.presence.joined = known.heartbeat;
+            self.presence.joined = identity.heartbeat;
         }
-        self.known = known;
+        self.identity = identity;
         self.hear_overdue(&members);
         let was: Vec<String> = self.view.alive().map(|m| m.status.name.clone()).collect();
-        self.view.hear(self.store.nonce(), News { members, silence_ms, now_us })?;
+        self.view.hear(self.store.nonce(), RegistryNews { members, silence_ms, now_us })?;
         let is: Vec<String> = self.view.alive().map(|m| m.status.name.clone()).collect();
         if was != is {
             info!(replicas = is.join(", "), "the replicas have changed");
@@ -215,44 +226,46 @@ impl Beats {
         let others = self.view.alive().filter(|member| member.nonce != nonce);
         self.watch.hear(others.map(|member| &member.status.follow));
         self.replicas.store(is.len(), Ordering::Relaxed);
-        self.skew.look(self.view.alive());
+        self.skew.compare(self.view.alive());
         let mut owned = self.view.owned(self.store.nonce(), self.store.partitions());
         if mutants::ownership_is_off() {
-            owned = Owned::everything(self.store.partitions(), self.presence.routes.iter().cloned());
+            owned =
+                OwnedPartitions::everything(self.store.partitions(), self.presence.routes.iter().cloned());
         }
-        self.presence.partitions = held(owned.kept());
+        self.presence.partitions = partitions_of(owned.maintained_flags());
         self.metrics.partitions_owned.set(owned.count() as i64);
         self.tell.send_if_modified(|told| {
-            let news = **told != owned;
-            if news {
+            let has_changed = **told != owned;
+            if has_changed {
                 *told = Arc::new(owned);
             }
-            news
+            has_changed
         });
         Ok(())
     }
 
-    /// Takes what the others say that they hold past its time; of a dead one for as long as its claims may last.
+    /// Notes the overdue messages that other replicas have claimed. Those of a dead replica count for as long as its
+    /// claims may last.
     fn hear_overdue(&self, members: &[RegisteredReplica]) {
         let others = members.iter().filter(|member| member.nonce != self.store.nonce());
-        let others: Vec<_> = others.filter(|m| m.silent_ms <= m.lifetime_ms() + CLAIM_MS).collect();
+        let others: Vec<_> = others.filter(|m| m.silent_ms <= m.lifetime_ms() + DEAD_CLAIM_MS).collect();
         for (name, metrics) in self.metrics.routes() {
             let oldest = others.iter().filter_map(|m| m.status.overdue.get(name.as_str())).min();
             metrics.overdue.report(OverduePlace::Elsewhere, oldest.copied().map(UnixMs));
         }
     }
 
-    /// Says goodbye, so that the others need not wait for this replica's death.
+    /// Leaves the registry, so that the others need not wait for this replica's death.
     async fn leave(&self) {
-        match tokio::time::timeout(DEADLINE, self.store.unregister()).await {
+        match tokio::time::timeout(BEAT_TIMEOUT, self.store.unregister()).await {
             Ok(Ok(())) => info!("left the other replicas"),
-            Ok(Err(why)) => warn!(error = %why, "cannot leave the other replicas; they will notice"),
-            Err(_) => warn!("no answer to leaving the other replicas; they will notice"),
+            Ok(Err(why)) => warn!(error = %why, "leaving the other replicas failed; they will notice"),
+            Err(_) => warn!("leaving the other replicas timed out; they will notice"),
         }
     }
 }
 
-/// By route, the oldest overdue message that this replica has claimed.
+/// The oldest overdue message of each route that this replica has claimed.
 fn overdue(metrics: &Metrics) -> BTreeMap<String, i64> {
     let claimed =
         metrics.routes().filter_map(|(name, m)| Some((name.as_str().to_owned(), m.overdue.claimed()?.0)));

@@ -1,56 +1,56 @@
-//! What this replica is to serve.
+//! The partitions that this replica owns.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::domain::{Partition, Partitions};
 
-/// Which partitions this replica is to serve: all of its own accord. Ownership is only for efficiency: serving
-/// more or less than this costs trips or time, never a message.
+/// The partitions that this replica serves of its own accord. Ownership is for efficiency only: serving more or fewer
+/// partitions costs round trips or time, never a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Owned {
-    /// Whose claims it sweeps, and what it audits.
-    keeps: Arc<Vec<bool>>,
-    /// By route: where some replicas do not know it, its partitions are shared among those that do.
+pub struct OwnedPartitions {
+    /// The partitions that it maintains: sweeps and scrubs.
+    maintained: Arc<Vec<bool>>,
+    /// The partitions that it serves, by route. A route that some replicas do not know is shared among those that do.
     routes: BTreeMap<String, Arc<Vec<bool>>>,
 }
 
-impl Owned {
-    pub(super) fn new(keeps: Arc<Vec<bool>>, routes: BTreeMap<String, Arc<Vec<bool>>>) -> Self {
-        Self { keeps, routes }
+impl OwnedPartitions {
+    pub(super) fn new(maintained: Arc<Vec<bool>>, routes: BTreeMap<String, Arc<Vec<bool>>>) -> Self {
+        Self { maintained, routes }
     }
 
-    /// Everything, as if there were no others.
+    /// All partitions, for these routes, as if there were no other replica.
     pub fn everything(partitions: Partitions, routes: impl IntoIterator<Item = String>) -> Self {
         let all = Arc::new(vec![true; usize::from(partitions.count())]);
-        Self { routes: routes.into_iter().map(|route| (route, all.clone())).collect(), keeps: all }
+        Self { routes: routes.into_iter().map(|route| (route, all.clone())).collect(), maintained: all }
     }
 
-    /// Whether it serves this route in this partition.
+    /// Reports whether this replica serves a route in a partition.
     pub fn serves(&self, p: Partition, route: &str) -> bool {
-        self.routes.get(route).is_some_and(|served| is(served, p))
+        self.routes.get(route).is_some_and(|served| is_set(served, p))
     }
 
-    /// Whether it serves any route in this partition.
+    /// Reports whether this replica serves any route in a partition.
     pub fn serves_any(&self, p: Partition) -> bool {
-        self.keeps(p) || self.routes.values().any(|served| is(served, p))
+        self.maintains(p) || self.routes.values().any(|served| is_set(served, p))
     }
 
-    /// Whether it looks after this partition: sweeps, audits.
-    pub fn keeps(&self, p: Partition) -> bool {
-        is(&self.keeps, p)
+    /// Reports whether this replica maintains a partition: sweeps and scrubs it.
+    pub fn maintains(&self, p: Partition) -> bool {
+        is_set(&self.maintained, p)
     }
 
-    /// How many partitions it looks after.
+    /// The number of partitions that it maintains.
     pub fn count(&self) -> usize {
-        self.keeps.iter().filter(|kept| **kept).count()
+        self.maintained.iter().filter(|maintained| **maintained).count()
     }
 
-    pub(super) fn kept(&self) -> &[bool] {
-        &self.keeps
+    pub(super) fn maintained_flags(&self) -> &[bool] {
+        &self.maintained
     }
 }
 
-fn is(served: &[bool], p: Partition) -> bool {
+fn is_set(served: &[bool], p: Partition) -> bool {
     served.get(usize::from(p.0)).copied().unwrap_or(false)
 }

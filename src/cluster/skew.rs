@@ -1,5 +1,5 @@
-//! Whether the replicas' clocks agree. Each says how far its own is from Redis's; a message leaves when Redis's
-//! clock and its publisher's both call it due, so clocks that differ make messages late, never early.
+//! The alarm on clock skew between replicas. Each replica reports how far its clock is from Redis's. A message leaves
+//! when Redis's clock and its publisher's both call it due, so clocks that differ make messages late, never early.
 
 use std::time::Duration;
 
@@ -7,27 +7,29 @@ use tracing::{info, warn};
 
 use crate::store::RegisteredReplica;
 
-/// Says when two replicas' clocks differ by more than `cluster.max_clock_skew`, and when they agree again.
+/// Logs when two replicas' clocks differ by more than `cluster.max_clock_skew`, and when they agree again.
 #[derive(Debug)]
-pub(super) struct Skew {
+pub(super) struct SkewAlarm {
     max_ms: i64,
-    said: bool,
+    is_raised: bool,
 }
 
-impl Skew {
+impl SkewAlarm {
     pub(super) fn new(max: Duration) -> Self {
-        Self { max_ms: max.as_millis() as i64, said: false }
+        Self { max_ms: max.as_millis() as i64, is_raised: false }
     }
 
-    /// Compares the clocks of those who live. A replica's own difference from Redis is told where it is measured.
-    pub(super) fn look<'a>(&mut self, alive: impl Iterator<Item = &'a RegisteredReplica> + Clone) {
+    /// Compares the clocks of the living replicas. A replica's own difference from Redis is reported where it is
+    /// measured.
+    pub(super) fn compare<'a>(&mut self, alive: impl Iterator<Item = &'a RegisteredReplica> + Clone) {
         let skew = |m: &&RegisteredReplica| m.status.skew_ms;
         let (Some(last), Some(first)) = (alive.clone().min_by_key(skew), alive.max_by_key(skew)) else {
             return;
         };
         let apart_ms = first.status.skew_ms - last.status.skew_ms;
-        let (ahead, behind) = (&first.status.name, &last.status.name);
-        if apart_ms > self.max_ms && !self.said {
+        let ahead = &first.status.name;
+        let behind = &last.status.name;
+        if apart_ms > self.max_ms && !self.is_raised {
             warn!(
                 ahead,
                 behind,
@@ -35,9 +37,9 @@ impl Skew {
                 max_ms = self.max_ms,
                 "two replicas' clocks differ by more than cluster.max_clock_skew; messages may be late by that"
             );
-        } else if apart_ms <= self.max_ms && self.said {
+        } else if apart_ms <= self.max_ms && self.is_raised {
             info!(apart_ms, "the replicas' clocks agree again");
         }
-        self.said = apart_ms > self.max_ms;
+        self.is_raised = apart_ms > self.max_ms;
     }
 }

@@ -1,41 +1,41 @@
-//! Who is there, as this replica knows it, and what follows for who serves what. Pure: it reads no clock.
+//! The living replicas as this replica knows them, and the partitions that follow for it. Pure: it reads no clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::assignment::{Candidate, assign};
-use super::owned::Owned;
+use super::assignment::{ReplicaCandidate, assign};
+use super::owned::OwnedPartitions;
 use crate::domain::{Partition, Partitions};
 use crate::store::RegisteredReplica;
 
-/// The others and this replica, from its last beats.
+/// The members of the registry, from the latest heartbeats.
 #[derive(Debug, Default)]
-pub(super) struct View {
-    /// Who counts as alive, by nonce.
+pub(super) struct ReplicaView {
+    /// The members that count as alive, by nonce.
     alive: BTreeMap<String, RegisteredReplica>,
-    /// Until when (monotonic microseconds) nobody is taken for dead.
+    /// No member counts as dead before this moment, monotonic microseconds.
     grace_until_us: i64,
     now_us: i64,
     /// `cluster.max_clock_skew`.
     max_skew_ms: i64,
 }
 
-/// What a beat brought.
+/// The registry as one heartbeat found it.
 #[derive(Clone, Debug)]
-pub(super) struct News {
-    /// Everybody in the registry.
+pub(super) struct RegistryNews {
+    /// All members of the registry.
     pub(super) members: Vec<RegisteredReplica>,
-    /// How long this replica had been silent, ms; `None` where nobody knew of it.
+    /// How long this replica had been silent, ms; `None` if the registry did not know it.
     pub(super) silence_ms: Option<i64>,
-    /// Monotonic microseconds of its arrival.
+    /// Monotonic microseconds at which the answer arrived.
     pub(super) now_us: i64,
 }
 
 /// Why a replica may not go on under its name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// Another process of that name was there before and lives.
+pub enum NameRefusal {
+    /// Another process had this name before, and lives.
     #[error(
         "another replica is named {0:?} and lives: give each its own cluster.name (the default is the host name and the port of admin.listen)"
     )]
@@ -45,17 +45,17 @@ pub enum Refusal {
     Replaced(String, i64),
 }
 
-impl View {
+impl ReplicaView {
     pub(super) fn new(max_skew: Duration) -> Self {
         Self { max_skew_ms: max_skew.as_millis() as i64, ..Self::default() }
     }
 
-    /// Takes in what a beat brought; `me` is this replica's nonce. Says if it must end.
-    pub(super) fn hear(&mut self, me: &str, news: News) -> Result<(), Refusal> {
+    /// Takes in the answer to a heartbeat. `me` is this replica's nonce. An error means that this replica has to end.
+    pub(super) fn hear(&mut self, me: &str, news: RegistryNews) -> Result<(), NameRefusal> {
         let own = news.members.iter().find(|m| m.nonce == me).cloned();
         self.now_us = news.now_us;
         if let (Some(own), Some(silence_ms)) = (&own, news.silence_ms) {
-            // What kept this one from being answered may have kept the others too: nobody is dead yet.
+            // The cause of this replica's silence may have silenced the others too, so nobody counts as dead yet.
             if silence_ms > 2 * own.status.heartbeat_ms {
                 self.grace_until_us = news.now_us + own.lifetime_ms() * 1000;
             }
@@ -74,24 +74,24 @@ impl View {
         Ok(())
     }
 
-    /// Everybody who counts as alive.
+    /// All members that count as alive.
     pub(super) fn alive(&self) -> impl Iterator<Item = &RegisteredReplica> + Clone {
         self.alive.values()
     }
 
-    /// How long until the next one dies if it stays silent, ms.
+    /// The time until the next member counts as dead if it stays silent, ms.
     pub(super) fn next_death_ms(&self, me: &str) -> Option<i64> {
         let others = self.alive.values().filter(|m| m.nonce != me);
         others.map(|m| m.lifetime_ms() - m.silent_ms).filter(|&ms| ms >= 0).min()
     }
 
-    /// What this replica is to serve.
-    pub(super) fn owned(&self, me: &str, partitions: Partitions) -> Owned {
+    /// The partitions that this replica is to serve.
+    pub(super) fn owned(&self, me: &str, partitions: Partitions) -> OwnedPartitions {
         let candidates = self.candidates();
         let all = mine(me, &candidates, partitions);
         let knows = |m: &RegisteredReplica, route: &String| m.status.routes.contains(route);
         let own_routes = self.alive.get(me).map(|m| m.status.routes.clone()).unwrap_or_default();
-        // Routes known to the same replicas are served alike.
+        // Routes known to the same replicas are shared alike.
         let mut groups: BTreeMap<Vec<&str>, Arc<Vec<bool>>> = BTreeMap::new();
         let routes = own_routes.into_iter().map(|route| {
             let group: Vec<&RegisteredReplica> =
@@ -104,15 +104,16 @@ impl View {
             (route, served)
         });
         let routes = routes.collect();
-        Owned::new(all, routes)
+        OwnedPartitions::new(all, routes)
     }
 
     fn in_grace(&self) -> bool {
         self.now_us < self.grace_until_us
     }
 
-    /// Who may serve: of each name the one that came last; none with a shard that hangs, and none whose clock is far
-    /// behind (what is theirs would wait until it is overdue). Where that is nobody, everybody.
+    /// The members that may serve partitions: of each name the one that joined last, except those with a hanging
+    /// shard and those whose clock is far behind (their messages would wait until they are overdue). If that leaves
+    /// none, all members.
     fn candidates(&self) -> Vec<&RegisteredReplica> {
         let mut of_name: BTreeMap<&str, &RegisteredReplica> = BTreeMap::new();
         for member in self.alive.values() {
@@ -133,41 +134,41 @@ impl View {
     }
 }
 
-/// Two processes of one name: the one that came later goes, if the earlier one has been heard of since; but one
-/// that was silent for so long that it counted as dead has lost its name to whoever took it.
+/// Judges two processes of one name. The later one has to go if the earlier one was heard of since. A process that
+/// was silent for so long that it counted as dead has lost its name to its successor.
 fn judge_name(
     own: &RegisteredReplica,
     silence_ms: Option<i64>,
     members: &[RegisteredReplica],
-) -> Result<(), Refusal> {
+) -> Result<(), NameRefusal> {
     let rivals = || members.iter().filter(|m| m.nonce != own.nonce && m.status.name == own.status.name);
     let name = || own.status.name.clone();
     let lifetime_ms = own.lifetime_ms();
     if let Some(silence_ms) = silence_ms.filter(|&ms| ms > lifetime_ms)
         && rivals().any(|m| m.joined() > own.joined() && m.is_alive())
     {
-        return Err(Refusal::Replaced(name(), silence_ms));
+        return Err(NameRefusal::Replaced(name(), silence_ms));
     }
     let lives =
         |m: &RegisteredReplica| m.joined() < own.joined() && m.heartbeat > own.joined() && m.is_alive();
     if own.status.joining && rivals().any(lives) {
-        return Err(Refusal::Taken(name()));
+        return Err(NameRefusal::Taken(name()));
     }
     Ok(())
 }
 
-/// Which partitions fall to `me` among these.
+/// The partitions that fall to `me` among these members.
 fn mine(me: &str, candidates: &[&RegisteredReplica], partitions: Partitions) -> Arc<Vec<bool>> {
-    let candidates: Vec<Candidate<'_>> =
-        candidates.iter().map(|m| Candidate { id: &m.nonce, held: &m.status.partitions }).collect();
+    let candidates: Vec<ReplicaCandidate<'_>> =
+        candidates.iter().map(|m| ReplicaCandidate { id: &m.nonce, held: &m.status.partitions }).collect();
     let owners = assign(partitions, &candidates);
     let mut mine: Vec<bool> = owners.into_iter().map(|c| candidates[c].id == me).collect();
     mine.resize(usize::from(partitions.count()), false);
     Arc::new(mine)
 }
 
-/// The partitions of a list of yes and no.
-pub(super) fn held(served: &[bool]) -> Vec<Partition> {
+/// The partitions whose flag is set.
+pub(super) fn partitions_of(served: &[bool]) -> Vec<Partition> {
     let places = served.iter().enumerate().filter(|(_, served)| **served);
     places.map(|(p, _)| Partition(p as u16)).collect()
 }

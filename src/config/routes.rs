@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::connections::{DeclaredConnections, named};
 use super::section::SectionReader;
 use crate::domain::route::{
-    DeadLetters, DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, Policy, Rate, Retry,
-    split_exchange,
+    DeadLetterLimits, DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RateLimit, RetryPolicy,
+    RoutePolicy, split_exchange,
 };
 use crate::domain::{Endpoint, Route, RouteName, RoutingKey, Target, nearest};
 
@@ -236,7 +236,7 @@ fn short(what: &str, text: &str) -> Result<String, String> {
     }
 }
 
-fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<Policy> {
+fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<RoutePolicy> {
     let max_delay_ms = section.millis("max_delay");
     let max_size = section.size("max_size", MAX_MESSAGE_BYTES);
     let max_headers = section.size("max_headers", MAX_MESSAGE_BYTES);
@@ -281,7 +281,7 @@ fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<Policy> 
     {
         section.report("max_size", "is above `dead_letters.max_message`: what fails could not be kept");
     }
-    Some(Policy {
+    Some(RoutePolicy {
         headers: headers?,
         delay_from: delay_from?,
         max_delay_ms: max_delay_ms?,
@@ -301,7 +301,7 @@ fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<Policy> 
 }
 
 /// Reads `rate` and `burst`, messages a second. A rate of 0 means no limit.
-fn rate(section: &SectionReader<'_>) -> Option<Rate> {
+fn rate(section: &SectionReader<'_>) -> Option<RateLimit> {
     let rate = section.integer("rate", 0..=MAX_RATE);
     let burst = section.integer("burst", 0..=MAX_RATE);
     let per_second = rate? as u32;
@@ -310,10 +310,10 @@ fn rate(section: &SectionReader<'_>) -> Option<Rate> {
         let key = if section.is_set("burst") { "burst" } else { "rate" };
         section.report(key, "`burst` without `rate` limits nothing: set `rate` too");
     }
-    Some(Rate { per_second, burst })
+    Some(RateLimit { per_second, burst })
 }
 
-fn dead_letters(section: &SectionReader<'_>) -> Option<DeadLetters> {
+fn dead_letters(section: &SectionReader<'_>) -> Option<DeadLetterLimits> {
     let max = section.integer("max", 1..=100_000_000);
     let (max_bytes, max_message) =
         (section.size("max_bytes", MAX_QUOTA_BYTES), section.size("max_message", MAX_MESSAGE_BYTES));
@@ -324,10 +324,10 @@ fn dead_letters(section: &SectionReader<'_>) -> Option<DeadLetters> {
         let key = if section.is_set("max_message") { "max_message" } else { "max_bytes" };
         section.report(key, "`max_message` is above `max_bytes`");
     }
-    Some(DeadLetters { max: max?, max_bytes: max_bytes as u64, max_message, keep_ms: keep_ms? })
+    Some(DeadLetterLimits { max: max?, max_bytes: max_bytes as u64, max_message, keep_ms: keep_ms? })
 }
 
-fn retry(section: &SectionReader<'_>) -> Option<Retry> {
+fn retry(section: &SectionReader<'_>) -> Option<RetryPolicy> {
     let attempts = section.integer("attempts", 1..=1_000_000);
     let initial = section.millis("initial");
     let max = section.millis("max");
@@ -337,7 +337,7 @@ fn retry(section: &SectionReader<'_>) -> Option<Retry> {
         let key = if section.is_set("initial") { "initial" } else { "max" };
         section.report(key, "`initial` is above `max`");
     }
-    Some(Retry { attempts: attempts? as u32, initial_ms, max_ms })
+    Some(RetryPolicy { attempts: attempts? as u32, initial_ms, max_ms })
 }
 
 fn headers(section: &SectionReader<'_>) -> Option<HeaderNames> {

@@ -1,54 +1,54 @@
 //! Durations as people and programs write them, and back to text.
 //!
-//! One grammar, two readers. [`parse_header`] takes what producers send: whole milliseconds
-//! (`1500`), numbers with units (`2h30m`, `1.5s`, `500µs`) and ISO 8601 (`PT1.5S`, `P1DT2H`).
-//! [`parse_setting`] takes what the configuration holds: the same with a unit, without fractions.
-//! Units are `d h m s ms us µs ns`, descending, each once; only the last number may have a fraction.
-//! What is finer than a millisecond rounds up, so that nothing is ever early. What is not surely a
-//! duration is an error, never a guess.
+//! One grammar, two readers. [`parse_header`] takes durations from producers: whole milliseconds (`1500`), numbers
+//! with units (`2h30m`, `1.5s`, `500µs`) and ISO 8601 (`PT1.5S`, `P1DT2H`). [`parse_setting`] takes durations from
+//! the configuration: the same with a unit, without fractions. Units are `d h m s ms us µs ns`, descending, each
+//! once; only the last number may have a fraction. A duration finer than a millisecond rounds up, so that nothing is
+//! ever early. Any doubtful text is an error, never a guess.
 
 use std::fmt;
 
 /// Nanoseconds in a millisecond.
-const MS: u128 = 1_000_000;
-/// Most digits of one number; 19 are what a signed 64-bit number needs.
-const DIGITS: usize = 19;
+const NS_PER_MS: u128 = 1_000_000;
+/// Most digits of one number. A signed 64-bit number needs 19.
+const MAX_DIGITS: usize = 19;
 
-/// A unit: how it is written, and its nanoseconds.
-type Unit = (&'static str, u128);
+/// A unit: its text, and its nanoseconds.
+type DurationUnit = (&'static str, u128);
 
-const UNITS: &[Unit] = &[
-    ("d", 86_400_000 * MS),
-    ("h", 3_600_000 * MS),
-    ("m", 60_000 * MS),
-    ("s", 1000 * MS),
-    ("ms", MS),
+const GO_UNITS: &[DurationUnit] = &[
+    ("d", 86_400_000 * NS_PER_MS),
+    ("h", 3_600_000 * NS_PER_MS),
+    ("m", 60_000 * NS_PER_MS),
+    ("s", 1000 * NS_PER_MS),
+    ("ms", NS_PER_MS),
     ("us", 1000),
     ("\u{b5}s", 1000),  // the micro sign, as Go writes it
     ("\u{3bc}s", 1000), // the Greek letter that looks the same
     ("ns", 1),
 ];
-const ISO_DATE: &[Unit] = &[("D", 86_400_000 * MS)];
-const ISO_TIME: &[Unit] = &[("H", 3_600_000 * MS), ("M", 60_000 * MS), ("S", 1000 * MS)];
+const ISO_DATE_UNITS: &[DurationUnit] = &[("D", 86_400_000 * NS_PER_MS)];
+const ISO_TIME_UNITS: &[DurationUnit] =
+    &[("H", 3_600_000 * NS_PER_MS), ("M", 60_000 * NS_PER_MS), ("S", 1000 * NS_PER_MS)];
 
 /// Why a text is no duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DurationError {
-    /// Nothing there.
+    /// The text is empty.
     Empty,
-    /// Something stands where an unsigned decimal number should.
+    /// An unsigned decimal number is missing.
     NoNumber,
-    /// A number without a unit, where one is needed.
+    /// A number lacks the unit that it needs.
     NoUnit,
-    /// A unit that is none of ours, or not in this place.
+    /// A unit is unknown, or not allowed in its place.
     UnknownUnit,
-    /// Units that are not descending, or one twice.
+    /// Units do not descend, or one appears twice.
     Order,
-    /// A fraction elsewhere than on the last number.
+    /// A number before the last one has a fraction.
     FractionNotLast,
-    /// A fraction in a setting.
+    /// A setting has a fraction.
     Fraction,
-    /// More milliseconds than a signed 64-bit number holds, or a number of more than 19 digits.
+    /// A signed 64-bit number does not hold the milliseconds, or a number has more than 19 digits.
     TooLarge,
 }
 
@@ -69,7 +69,7 @@ impl fmt::Display for DurationError {
 
 impl std::error::Error for DurationError {}
 
-/// Milliseconds of a duration as a producer writes it; digits alone are milliseconds.
+/// Parses a producer's duration to milliseconds. Digits alone are milliseconds.
 pub fn parse_header(text: &str) -> Result<i64, DurationError> {
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         return i64::try_from(whole(text)?).map_err(|_| DurationError::TooLarge);
@@ -77,14 +77,14 @@ pub fn parse_header(text: &str) -> Result<i64, DurationError> {
     sum(text)?.ms()
 }
 
-/// Milliseconds of a duration as the configuration writes it: a unit always, fractions never.
+/// Parses a duration of the configuration to milliseconds. It needs a unit and takes no fraction.
 pub fn parse_setting(text: &str) -> Result<i64, DurationError> {
     let sum = sum(text)?;
     if sum.fraction { Err(DurationError::Fraction) } else { sum.ms() }
 }
 
-/// The text of so many milliseconds, which both parsers read back: `1h30m`, `1s300ms`, `0s`.
-/// A negative span has a minus in front, for people only.
+/// The text of a duration in milliseconds, which both parsers read back: `1h30m`, `1s300ms`, `0s`. A negative
+/// duration has a minus in front, for people only.
 pub fn render(ms: i64) -> String {
     let mut text = String::from(if ms < 0 { "-" } else { "" });
     let mut rest = ms.unsigned_abs();
@@ -101,21 +101,21 @@ pub fn render(ms: i64) -> String {
     text
 }
 
-/// What was read so far. Numbers have at most 19 digits and each unit stands at most once, so it is far
-/// below what a `u128` holds.
+/// The sum of the units read so far. Numbers have at most 19 digits and each unit appears at most once, so the sum is
+/// far below the limit of a `u128`.
 #[derive(Default)]
-struct Sum {
+struct DurationSum {
     ns: u128,
     fraction: bool,
 }
 
-impl Sum {
+impl DurationSum {
     fn ms(&self) -> Result<i64, DurationError> {
-        i64::try_from(self.ns.div_ceil(MS)).map_err(|_| DurationError::TooLarge)
+        i64::try_from(self.ns.div_ceil(NS_PER_MS)).map_err(|_| DurationError::TooLarge)
     }
 
     /// Adds numbers with units of one list, largest unit first.
-    fn add(&mut self, mut text: &str, units: &[Unit]) -> Result<(), DurationError> {
+    fn add(&mut self, mut text: &str, units: &[DurationUnit]) -> Result<(), DurationError> {
         let mut below = u128::MAX;
         while !text.is_empty() {
             if self.fraction {
@@ -144,25 +144,25 @@ impl Sum {
     }
 }
 
-fn sum(text: &str) -> Result<Sum, DurationError> {
+fn sum(text: &str) -> Result<DurationSum, DurationError> {
     if text.is_empty() {
         return Err(DurationError::Empty);
     }
-    let mut sum = Sum::default();
+    let mut sum = DurationSum::default();
     let Some(iso) = text.strip_prefix('P') else {
-        sum.add(text, UNITS)?;
+        sum.add(text, GO_UNITS)?;
         return Ok(sum);
     };
     let (date, time) = iso.split_once('T').map_or((iso, None), |(date, time)| (date, Some(time)));
     if time.unwrap_or(date).is_empty() {
         return Err(DurationError::NoNumber); // `P`, `PT`, `P1DT`
     }
-    sum.add(date, ISO_DATE)?;
-    sum.add(time.unwrap_or_default(), ISO_TIME)?;
+    sum.add(date, ISO_DATE_UNITS)?;
+    sum.add(time.unwrap_or_default(), ISO_TIME_UNITS)?;
     Ok(sum)
 }
 
-/// The number a text begins with: its whole part, the digits of its fraction, what follows it.
+/// Splits the leading number off a text: its whole part, the digits of its fraction, and the rest.
 fn number(text: &str) -> Result<(u64, Option<&str>, &str), DurationError> {
     let (digits, rest) = split_digits(text);
     if digits.is_empty() {
@@ -185,14 +185,14 @@ fn split_digits(text: &str) -> (&str, &str) {
 
 /// The value of ASCII digits.
 fn whole(digits: &str) -> Result<u64, DurationError> {
-    if digits.len() > DIGITS {
+    if digits.len() > MAX_DIGITS {
         return Err(DurationError::TooLarge);
     }
     digits.parse().map_err(|_| DurationError::TooLarge)
 }
 
-/// Nanoseconds of a unit's fraction, rounded up: exact for any number of digits, since a tenth of a
-/// whole number and its remainder are carried from the last digit to the first.
+/// Nanoseconds of a unit's fraction, rounded up. Exact for any number of digits: the quotient and the remainder of
+/// each tenth are carried from the last digit to the first.
 fn part(digits: &str, size: u128) -> u128 {
     let mut ns = 0;
     let mut more = false;

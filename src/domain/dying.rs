@@ -1,17 +1,20 @@
-//! Messages that are published to their route's `dead_letter_to` before they count as dead. Pure.
+//! Messages on their way to their route's `dead_letter_to`, before they count as dead. Pure.
 //!
-//! Such a message waits in the store as any other, flagged; the last entry of its history says why it dies.
+//! Such a message waits in the store like any other, with a flag. The last entry of its history is the reason of its
+//! death.
 
 use super::due::UnixMs;
-use super::message::{Entry, Flags, Header, HeaderValue, Origin, stamped};
+use super::entry::{Entry, Flags};
+use super::message::{Header, HeaderValue, Origin, stamped};
 use super::retry::remember;
 use super::verdict::DeadReason;
 use super::{RouteName, Text};
 
-/// Headers that tell a dead-letter consumer why: reason, error, route. Their names are the same on every route.
-const HEADERS: [&str; 3] = ["x-delay-dead-reason", "x-delay-dead-error", "x-delay-dead-route"];
+/// Headers that tell a dead-letter consumer the reason, the error and the route. Their names are the same on every
+/// route.
+const DEAD_HEADERS: [&str; 3] = ["x-delay-dead-reason", "x-delay-dead-error", "x-delay-dead-route"];
 
-/// Sends it on its way: due now, nameless, its death in its history.
+/// Sends a message on its way: due now, without a name, and with the reason in its history.
 pub fn begin(entry: &mut Entry, now: UnixMs, reason: DeadReason) {
     let last = entry.history.last();
     if last.is_none_or(|last| last.reason.as_str() != reason.as_str()) {
@@ -23,13 +26,13 @@ pub fn begin(entry: &mut Entry, now: UnixMs, reason: DeadReason) {
     entry.due = now;
 }
 
-/// Why it dies.
+/// The reason of the death.
 pub fn reason(entry: &Entry) -> DeadReason {
     let word = entry.history.last().map(|last| last.reason.as_str()).unwrap_or_default();
     DeadReason::parse(word).unwrap_or(DeadReason::Attempts)
 }
 
-/// As it is published: with the reason in its headers, and without what is set on it once more.
+/// The message as it is published: with the reason in its headers, and without the headers that are set again.
 #[must_use]
 pub fn outgoing(entry: &Entry, route: &RouteName) -> Entry {
     let mut entry = entry.clone();
@@ -40,17 +43,17 @@ pub fn outgoing(entry: &Entry, route: &RouteName) -> Entry {
         Origin::Rabbitmq => HeaderValue::LongString(text.bytes().clone()),
     };
     let ours = |header: &Header| {
-        HEADERS.iter().chain(&stamped::ALL).any(|name| header.name.as_str().eq_ignore_ascii_case(name))
+        DEAD_HEADERS.iter().chain(&stamped::ALL).any(|name| header.name.as_str().eq_ignore_ascii_case(name))
     };
     entry.message.headers.retain(|header| !ours(header));
     let values = [Text::from(reason(&entry).as_str()), error, Text::from(route.as_str())];
-    for (name, text) in HEADERS.into_iter().zip(values) {
+    for (name, text) in DEAD_HEADERS.into_iter().zip(values) {
         entry.message.headers.push(Header::new(name, value(text)));
     }
     entry
 }
 
-/// As it is kept once it is dead.
+/// The message as a dead letter.
 #[must_use]
 pub fn ended(mut entry: Entry) -> Entry {
     entry.flags = entry.flags.without(Flags::DYING);
@@ -81,8 +84,12 @@ mod tests {
         };
         let headers: Vec<_> =
             out.message.headers.iter().map(|h| (h.name.to_string(), text(&h.value))).collect();
-        let expected =
-            [("kept", "x"), (HEADERS[0], "attempts"), (HEADERS[1], "no leader"), (HEADERS[2], "orders")];
+        let expected = [
+            ("kept", "x"),
+            (DEAD_HEADERS[0], "attempts"),
+            (DEAD_HEADERS[1], "no leader"),
+            (DEAD_HEADERS[2], "orders"),
+        ];
         assert_eq!(headers, expected.map(|(n, v)| (n.to_owned(), v.to_owned())));
         assert_eq!(ended(entry).message, message);
     }

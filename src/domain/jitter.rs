@@ -1,12 +1,12 @@
-//! Jitter: how long a due time is put off, so that what falls on one moment spreads. Pure, and the same each time
-//! for the same message: one that is read again falls on the same moment again.
+//! Jitter: delays due times a little, so that messages due at one moment spread. Pure. A message that is read again
+//! gets the same delay.
 
-/// Another one than where messages live by: the two choices must know nothing of each other.
-const SEED: u64 = 1;
+/// Differs from the seed of the placement, so that the two choices are independent.
+const JITTER_SEED: u64 = 1;
 
-/// A time from 0 to `most_ms`, both included, chosen by what tells the message apart.
+/// A delay from 0 to `most_ms`, both included, derived from what identifies the message.
 pub fn of(most_ms: i64, a: &[u8], b: &[u8]) -> i64 {
-    let mut hash = xxhash_rust::xxh3::Xxh3::with_seed(SEED);
+    let mut hash = xxhash_rust::xxh3::Xxh3::with_seed(JITTER_SEED);
     hash.update(a);
     hash.update(&[0]);
     hash.update(b);

@@ -1,77 +1,14 @@
-//! A message as its producer sent it, in a form that neither broker's client library shapes.
+//! A message as its producer sent it, independent of either broker's client library.
 //!
-//! Kafka records and AMQP deliveries both fit without loss: null is not empty, header order and
-//! repeats are kept, and AMQP's nested typed values stay what they were. Bytes are shared slices
-//! of what was read (from a record, or from a bundle), never copied on their way through.
+//! Kafka records and AMQP deliveries both fit without loss: null differs from empty, the order and the repeats of
+//! headers are kept, and so are AMQP's nested typed values. Bytes are shared slices of the record or the bundle that
+//! was read, and are never copied on their way.
 
 use bytes::Bytes;
-use bytestring::ByteString;
 
-use super::due::UnixMs;
-use super::kafka_position::KafkaPosition;
-use super::verdict::Cause;
+use super::text::Text;
 
-/// UTF-8 text over shared bytes.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct Text(ByteString);
-
-impl Text {
-    /// Text of the program's own; costs nothing.
-    pub const fn from_static(text: &'static str) -> Self {
-        Self(ByteString::from_static(text))
-    }
-
-    /// Takes bytes that are valid UTF-8; `None` if they are not.
-    pub fn from_utf8(bytes: Bytes) -> Option<Self> {
-        ByteString::try_from(bytes).ok().map(Self)
-    }
-
-    /// The text itself.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// Its bytes, shared.
-    pub fn bytes(&self) -> &Bytes {
-        self.0.as_bytes()
-    }
-
-    /// Its length in bytes.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether it is empty.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-impl From<&str> for Text {
-    fn from(text: &str) -> Self {
-        Self(ByteString::from(text))
-    }
-}
-
-impl From<String> for Text {
-    fn from(text: String) -> Self {
-        Self(ByteString::from(text))
-    }
-}
-
-impl std::fmt::Debug for Text {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.as_str().fmt(f)
-    }
-}
-
-impl std::fmt::Display for Text {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// The technology a message came from; it decides how headers and properties are read on the way out.
+/// The technology a message came from. It decides how headers and properties are read on the way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A Kafka record: `key` may be null, header values are bytes or null, no properties.
@@ -80,34 +17,34 @@ pub enum Origin {
     Rabbitmq,
 }
 
-/// What a producer sent.
+/// The message that a producer sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Message {
-    /// Where it came from.
+    /// The technology it came from.
     pub origin: Origin,
-    /// Kafka's record key (`None` = null), or AMQP's routing key (always there, maybe empty).
+    /// Kafka's record key (`None` is null), or AMQP's routing key (always there, may be empty).
     pub key: Option<Bytes>,
-    /// The body; `None` is Kafka's null value, which is not an empty one.
+    /// The body; `None` is Kafka's null value, which differs from an empty one.
     pub body: Option<Bytes>,
-    /// Headers in the order they came, repeats kept.
+    /// Headers in the order they came, repeats included.
     pub headers: Vec<Header>,
-    /// AMQP's basic properties without the header table; `None` on Kafka.
+    /// AMQP's basic properties without the header table; `None` for Kafka.
     pub properties: Option<Box<Properties>>,
 }
 
 impl Message {
-    /// The key whose messages leave in order where a route keeps one: AMQP has no null, so an empty routing key
-    /// is none.
+    /// The key that decides the order of messages in an ordered route. AMQP has no null, so an empty routing key is
+    /// none.
     pub fn order_key(&self) -> Option<&Bytes> {
         self.key.as_ref().filter(|key| self.origin == Origin::Kafka || !key.is_empty())
     }
 
-    /// Length of the body in bytes; a null body has none.
+    /// The length of the body in bytes; 0 for a null body.
     pub fn body_len(&self) -> usize {
         self.body.as_ref().map_or(0, Bytes::len)
     }
 
-    /// Bytes that all headers take together: names and values, nested ones too.
+    /// The bytes of all headers together: names and values, nested ones too.
     pub fn headers_len(&self) -> usize {
         self.headers.iter().map(|h| h.name.len() + h.value.size()).sum()
     }
@@ -116,9 +53,9 @@ impl Message {
 /// One header.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Header {
-    /// Its name, in the case it was sent.
+    /// The name, in the case it was sent.
     pub name: Text,
-    /// Its value.
+    /// The value.
     pub value: HeaderValue,
 }
 
@@ -129,14 +66,14 @@ impl Header {
     }
 }
 
-/// A header's value: Kafka uses `Null` and `Bytes` only, AMQP all of them.
+/// The value of a header. Kafka uses `Null` and `Bytes` only, AMQP all of them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum HeaderValue {
     /// Kafka's null value, AMQP's void (`V`).
     Null,
     /// Kafka's value, AMQP's byte array (`x`).
     Bytes(Bytes),
-    /// AMQP's long string (`S`): bytes that are mostly, not surely, text.
+    /// AMQP's long string (`S`): bytes that are mostly, but not always, text.
     LongString(Bytes),
     /// `t`
     Bool(bool),
@@ -174,7 +111,7 @@ pub enum HeaderValue {
 }
 
 impl HeaderValue {
-    /// How deep it is nested: 0 for a plain value, 1 for a table of plain values.
+    /// The nesting depth: 0 for a plain value, 1 for a table of plain values.
     pub fn depth(&self) -> usize {
         match self {
             Self::Table(fields) => 1 + fields.iter().map(|h| h.value.depth()).max().unwrap_or(0),
@@ -183,7 +120,7 @@ impl HeaderValue {
         }
     }
 
-    /// Bytes it takes, roughly as on the wire.
+    /// The size in bytes, roughly as on the wire.
     pub fn size(&self) -> usize {
         match self {
             Self::Null => 0,
@@ -199,7 +136,7 @@ impl HeaderValue {
     }
 }
 
-/// AMQP's basic properties, the header table apart.
+/// AMQP's basic properties without the header table.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[allow(missing_docs)] // AMQP 0-9-1's own names
 pub struct Properties {
@@ -219,140 +156,18 @@ pub struct Properties {
     pub cluster_id: Option<Text>,
 }
 
-/// What is known of a message besides what its producer sent: one element of a bundle.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
-    /// When it is to be published (next).
-    pub due: UnixMs,
-    /// The due time that was asked for, where a retry has moved `due`: what consumers are told, and what
-    /// lateness counts from.
-    pub asked: Option<UnixMs>,
-    /// Its explicit name: the producer's `x-delay-id` (flag `NAMED`), or the `~` id it left its first
-    /// bundle with. `None`: its `~` id follows from its bundle's id and its place in it.
-    pub id: Option<Text>,
-    /// How often it was handed out before it came into this bundle.
-    pub handouts: u32,
-    /// How many of its publishes failed.
-    pub failures: u32,
-    /// What makes its next publish a possible repeat, and whether it has a producer's name.
-    pub flags: Flags,
-    /// Where a Kafka message was read: partition and offset.
-    pub position: Option<KafkaPosition>,
-    /// Its last failures, oldest first, at most [`super::limits::HISTORY`].
-    pub history: Vec<Failure>,
-    /// What the producer sent, without the delay headers.
-    pub message: Message,
-}
-
-impl Entry {
-    /// A message of which nothing else is known yet.
-    pub fn new(due: UnixMs, message: Message) -> Self {
-        Self {
-            due,
-            asked: None,
-            id: None,
-            handouts: 0,
-            failures: 0,
-            flags: Flags::default(),
-            position: None,
-            history: Vec::new(),
-            message,
-        }
-    }
-
-    /// Bytes that it takes in the store, about.
-    pub fn stored_size(&self) -> usize {
-        self.message.body_len() + self.message.headers_len() + 64
-    }
-
-    /// The due time that was asked for.
-    pub fn asked_due(&self) -> UnixMs {
-        self.asked.unwrap_or(self.due)
-    }
-
-    /// What makes its next publish a possible repeat of an earlier one; `expiries` counts claims on its
-    /// bundle that ended without an answer.
-    pub fn repeat_cause(&self, expiries: u32) -> Option<Cause> {
-        let flags = self.flags;
-        if flags.has(Flags::CONFIRM_UNKNOWN) {
-            Some(Cause::ConfirmUnknown)
-        } else if expiries > 0 || flags.has(Flags::CLAIM_EXPIRED) {
-            Some(Cause::ClaimExpired)
-        } else if flags.has(Flags::STORE_ROLLBACK) {
-            Some(Cause::StoreRollback)
-        } else if flags.has(Flags::SOURCE_REREAD) {
-            Some(Cause::SourceReread)
-        } else if flags.has(Flags::SOURCE_REDELIVERY) {
-            Some(Cause::SourceRedelivery)
-        } else {
-            None
-        }
-    }
-}
-
-/// One failed publish of a message, or why it is dead.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// When.
-    pub at: UnixMs,
-    /// A reason's label ([`super::DeadReason`], [`super::InvalidReason`]).
-    pub reason: Text,
-    /// What the broker or Postdate said, cut to 200 bytes.
-    pub error: Text,
-}
-
-/// Bits of an entry; written into bundles, so their values stand.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flags(pub u8);
-
-impl Flags {
-    /// The id is the producer's own.
-    pub const NAMED: u8 = 1;
-    /// Read again from Kafka at or below the highest offset ever read.
-    pub const SOURCE_REREAD: u8 = 2;
-    /// RabbitMQ delivered it again.
-    pub const SOURCE_REDELIVERY: u8 = 4;
-    /// An earlier publish may have arrived: its confirm never came.
-    pub const CONFIRM_UNKNOWN: u8 = 8;
-    /// An earlier claim of it expired.
-    pub const CLAIM_EXPIRED: u8 = 16;
-    /// It was due before the store went back or changed its master.
-    pub const STORE_ROLLBACK: u8 = 32;
-    /// What a dead letter's message held was not kept: it was too large.
-    pub const LEFT_OUT: u8 = 64;
-    /// It is on its way to its route's `dead_letter_to`; confirmed there, it is a dead letter.
-    pub const DYING: u8 = 128;
-
-    /// Whether a bit is set.
-    pub fn has(self, bit: u8) -> bool {
-        self.0 & bit != 0
-    }
-
-    /// With a bit cleared.
-    #[must_use]
-    pub fn without(self, bit: u8) -> Self {
-        Self(self.0 & !bit)
-    }
-
-    /// With a bit set.
-    #[must_use]
-    pub fn with(self, bit: u8) -> Self {
-        Self(self.0 | bit)
-    }
-}
-
 /// Headers that Postdate sets on delayed messages. Their names are the same on every route.
 pub mod stamped {
     /// The producer's id, or the one that Postdate made (`~...`).
     pub const ID: &str = "x-delay-id";
     /// The due time, Unix milliseconds.
     pub const DUE: &str = "x-delay-due";
-    /// How often it was handed out, from the second time on.
+    /// The number of hand-outs, from the second one on.
     pub const ATTEMPT: &str = "x-delay-attempt";
-    /// All of them.
+    /// All of these headers.
     pub const ALL: [&str; 3] = [ID, DUE, ATTEMPT];
 
-    /// Whether a header's name is one of them, in whatever case.
+    /// Reports whether a header's name is one of these, in any case.
     pub fn is_one(name: &super::Text) -> bool {
         ALL.iter().any(|own| name.as_str().eq_ignore_ascii_case(own))
     }

@@ -1,14 +1,15 @@
 //! The words of the service, and nothing else: no I/O, no runtime, no wire format.
 //!
-//! Every other room may use these; they use none. `message` is what a producer sent,
-//! `route` is where it goes under which policy, `verdict` is what became of it,
-//! `due` and `clock` say when, `partition` says in which slice of the store.
+//! Every other room may use these; they use none. `message` is the producer's message and `entry` what Postdate knows
+//! of it. `route` is its way, with the policy. `verdict` is the end of a publish. `due` and `clock` are about time,
+//! `partition` about placement in the store.
 
 mod arrival;
 pub mod clock;
 pub mod due;
 pub mod duration;
 pub mod dying;
+mod entry;
 pub mod failure;
 pub mod jitter;
 mod kafka_position;
@@ -22,18 +23,21 @@ pub mod route;
 pub mod secret;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
+mod text;
 pub mod verdict;
 
 pub use arrival::Arrival;
 pub use clock::{Clock, StoreClock};
-pub use due::UnixMs;
+pub use due::{MonoUs, UnixMs};
+pub use entry::{Entry, Failure, Flags};
 pub use kafka_position::KafkaPosition;
-pub use message::{Entry, Failure, Flags, Header, HeaderValue, Message, Origin, Properties, Text};
+pub use message::{Header, HeaderValue, Message, Origin, Properties};
 pub use nearest::nearest;
 pub use partition::{Partition, Partitions};
 pub use route::{
-    DeadLetters, DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, OnRefused, Paused, Policy, Rate,
-    Retry, Route, RouteName, RoutingKey, Target,
+    DeadLetterLimits, DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, OnRefused, PauseState,
+    RateLimit, RetryPolicy, Route, RouteName, RoutePolicy, RoutingKey, Target, TargetRef,
 };
 pub use secret::Secret;
-pub use verdict::{Cause, DeadReason, InvalidReason, Refusal, Verdict};
+pub use text::Text;
+pub use verdict::{DeadReason, InvalidReason, Refusal, RepeatCause, Verdict};

@@ -7,16 +7,16 @@ use jiff::civil::DateTime;
 
 use super::due::UnixMs;
 
-const EPOCH: DateTime = jiff::civil::date(1970, 1, 1).at(0, 0, 0, 0);
+const UNIX_EPOCH_DAY: DateTime = jiff::civil::date(1970, 1, 1).at(0, 0, 0, 0);
 
 /// Why a text is no moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MomentError {
-    /// Not of the form `2026-11-21T10:00:00Z`.
+    /// The text does not have the form `2026-11-21T10:00:00Z`.
     Form,
-    /// No offset: nobody can tell which moment is meant.
+    /// The offset is missing, so the moment is ambiguous.
     NoOffset,
-    /// A day or a time of day that does not exist; `24:00` and leap seconds are none here.
+    /// The day or the time of day does not exist. `24:00` and leap seconds are not accepted.
     NoSuchTime,
 }
 
@@ -32,10 +32,10 @@ impl fmt::Display for MomentError {
 
 impl std::error::Error for MomentError {}
 
-/// Reads RFC 3339: `2026-11-21T10:00:00Z`, `2026-11-21t10:00:00.123456+01:00`. The offset and the
-/// seconds are required; what is finer than a millisecond rounds up.
+/// Parses RFC 3339: `2026-11-21T10:00:00Z`, `2026-11-21t10:00:00.123456+01:00`. The offset and the seconds are
+/// required. Fractions finer than a millisecond round up.
 pub fn parse(text: &str) -> Result<UnixMs, MomentError> {
-    // Bytes, for the places of a fixed form: whatever is not ASCII fails at its place.
+    // Work on bytes, because the form is fixed: a character that is not ASCII fails at its place.
     let mut rest = text.as_bytes();
     let year = number(&mut rest, 4)?;
     literal(&mut rest, b"-")?;
@@ -55,14 +55,15 @@ pub fn parse(text: &str) -> Result<UnixMs, MomentError> {
     }
     let civil = DateTime::new(year, month as i8, day as i8, hour as i8, minute as i8, second as i8, 0);
     let civil = civil.map_err(|_| MomentError::NoSuchTime)?;
-    let seconds = civil.duration_since(EPOCH).as_secs() - offset_s;
+    let seconds = civil.duration_since(UNIX_EPOCH_DAY).as_secs() - offset_s;
     Ok(UnixMs(seconds * 1000 + ms))
 }
 
-/// RFC 3339 in UTC with milliseconds, `2026-11-21T10:00:00.000Z`, which [`parse`] reads back; `None`
-/// outside the years 0 to 9999, which it cannot write.
+/// RFC 3339 in UTC with milliseconds, `2026-11-21T10:00:00.000Z`, which [`parse`] reads back; `None` outside of the
+/// years 0 to 9999.
 pub fn render(moment: UnixMs) -> Option<String> {
-    let civil = EPOCH.checked_add(SignedDuration::from_millis(moment.0)).ok().filter(|c| c.year() >= 0)?;
+    let civil =
+        UNIX_EPOCH_DAY.checked_add(SignedDuration::from_millis(moment.0)).ok().filter(|c| c.year() >= 0)?;
     Some(format!(
         "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z",
         civil.year(),
@@ -75,7 +76,7 @@ pub fn render(moment: UnixMs) -> Option<String> {
     ))
 }
 
-/// Takes exactly so many digits.
+/// Takes exactly this many digits.
 fn number(rest: &mut &[u8], digits: usize) -> Result<i16, MomentError> {
     let (taken, left) = rest.split_at_checked(digits).ok_or(MomentError::Form)?;
     *rest = left;

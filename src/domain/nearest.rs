@@ -1,6 +1,6 @@
-//! What somebody probably meant who wrote a name that is not there.
+//! Suggests the name that was probably meant by a wrong one.
 
-/// The candidate a reader most likely meant, if any is close enough to be worth naming.
+/// The candidate that was most likely meant, if any is close enough to be worth naming.
 pub fn nearest<'a>(wrong: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wrong = wrong.to_ascii_lowercase();
     candidates
@@ -11,7 +11,7 @@ pub fn nearest<'a>(wrong: &str, candidates: impl IntoIterator<Item = &'a str>) -
         .map(|(_, candidate)| candidate)
 }
 
-/// One that contains the other is one step away: `timeout` for `shutdown_timeout`.
+/// The edit distance. If one name contains the other it is at most 1: `timeout` for `shutdown_timeout`.
 fn distance(wrong: &str, candidate: &str) -> usize {
     let contains = wrong.len() > 2 && (candidate.contains(wrong) || wrong.contains(candidate));
     let edits = strsim::damerau_levenshtein(wrong, candidate);

@@ -1,4 +1,4 @@
-//! Partitions: the slices of the store. All keys of one share a Redis hash tag.
+//! Partitions: the slices of the store. All keys of one partition share a Redis hash tag.
 
 use super::route::RouteName;
 
@@ -12,7 +12,7 @@ impl std::fmt::Display for Partition {
     }
 }
 
-/// How many there are; fixed for a store's life. Placement is a function of it, so it is too.
+/// The number of partitions. It is fixed for the life of a store, because placement depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Partitions(u16);
 
@@ -22,29 +22,28 @@ impl Partitions {
         (count > 0).then_some(Self(count))
     }
 
-    /// How many.
+    /// The number of partitions.
     pub fn count(self) -> u16 {
         self.0
     }
 
-    /// Each of them.
+    /// All partitions.
     pub fn all(self) -> impl Iterator<Item = Partition> {
         (0..self.0).map(Partition)
     }
 
-    /// Where a named message of a route lives: with its name, so that its commands find it.
+    /// The partition of a named message. It follows from the name, so that commands find the message.
     pub fn of_name(self, route: &RouteName, id: &str) -> Partition {
         self.of(route.as_str().as_bytes(), id.as_bytes())
     }
 
-    /// Where a message with a key lives on a route whose keys leave in order, named or not: with all others of
-    /// its key.
+    /// The partition of a message with a key in an ordered route, named or not. All messages of a key share it.
     pub fn of_key(self, route: &RouteName, key: &[u8]) -> Partition {
         self.of(route.as_str().as_bytes(), key)
     }
 
-    /// Where an unnamed message lives: with its block of source offsets, so that a batch makes few
-    /// bundles and load spreads over all partitions.
+    /// The partition of an unnamed message. It follows from the message's block of source offsets, so that a batch
+    /// makes few bundles and load spreads over all partitions.
     pub fn of_block(self, source: &str, block: u64) -> Partition {
         self.of(source.as_bytes(), &block.to_be_bytes())
     }

@@ -1,11 +1,12 @@
-//! What a failed publish leaves on its message: counts, flags, history. Pure.
+//! The traces of a failed publish on its message: counts, flags, history. Pure.
 
 use super::due::UnixMs;
-use super::limits::{ERROR_TEXT, HISTORY};
-use super::message::{Entry, Failure, Flags, Text};
+use super::entry::{Entry, Failure, Flags};
+use super::limits::{MAX_ERROR_BYTES, MAX_HISTORY};
+use super::text::Text;
 use super::verdict::Verdict;
 
-/// The label and the words of a verdict that is not a confirmation.
+/// The label and the error text of a verdict that is not a confirm.
 pub fn describe(verdict: &Verdict) -> (&'static str, Text) {
     match verdict {
         Verdict::Confirmed => ("confirmed", Text::default()),
@@ -15,8 +16,8 @@ pub fn describe(verdict: &Verdict) -> (&'static str, Text) {
     }
 }
 
-/// The entry as it goes back after a failed publish: one hand-out and one failure more, the failure in its
-/// history, and flagged if nobody knows whether it arrived.
+/// The entry after a failed publish: one hand-out and one failure more, the failure in its history, and a flag if
+/// nobody knows whether it arrived.
 #[must_use]
 pub fn failed(entry: &Entry, verdict: &Verdict, handouts: u32, now: UnixMs) -> Entry {
     let (reason, error) = describe(verdict);
@@ -30,17 +31,17 @@ pub fn failed(entry: &Entry, verdict: &Verdict, handouts: u32, now: UnixMs) -> E
     entry
 }
 
-/// Adds a failure to a message's history; the oldest beyond the bound goes.
+/// Adds a failure to a message's history. Beyond the bound the oldest is dropped.
 pub fn remember(entry: &mut Entry, at: UnixMs, reason: &str, error: &str) {
-    if entry.history.len() >= HISTORY {
+    if entry.history.len() >= MAX_HISTORY {
         entry.history.remove(0);
     }
     entry.history.push(Failure { at, reason: reason.into(), error: cut(error) });
 }
 
-/// An error's text within its bound.
+/// Cuts an error text to its bound.
 pub fn cut(error: &str) -> Text {
-    let mut end = error.len().min(ERROR_TEXT);
+    let mut end = error.len().min(MAX_ERROR_BYTES);
     while !error.is_char_boundary(end) {
         end -= 1;
     }

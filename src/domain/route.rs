@@ -1,17 +1,18 @@
-//! A route: from one ingress topic or queue to a target, under a policy. All of it checked already.
+//! A route: from one ingress topic or queue to a target, under a policy. Everything here is checked already.
 
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 
-use super::message::{Message, Text};
+use super::message::Message;
+use super::text::Text;
 
-/// A route's name: `[a-z][a-z0-9_-]{0,63}` without `__`. Cheap to clone.
+/// The name of a route: `[a-z][a-z0-9_-]{0,63}` without `__`. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RouteName(Arc<str>);
 
 impl RouteName {
-    /// A checked name; `None` if it is not of that form.
+    /// A checked name; `None` if it does not have that form.
     pub fn new(name: &str) -> Option<Self> {
         let mut bytes = name.bytes();
         let first = bytes.next()?;
@@ -22,7 +23,7 @@ impl RouteName {
         fits.then(|| Self(name.into()))
     }
 
-    /// The name.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -40,30 +41,30 @@ impl fmt::Display for RouteName {
     }
 }
 
-/// One route, as the configuration says it, checked.
+/// One route of the configuration, checked.
 #[derive(Clone, Debug)]
 pub struct Route {
-    /// Its name.
+    /// The name.
     pub name: RouteName,
-    /// Where its messages come from.
+    /// The source of its messages.
     pub from: Endpoint,
-    /// Where they go.
+    /// The target of its messages.
     pub to: Arc<Target>,
     /// The other targets that `x-delay-target` may name, all on `to`'s connection.
     pub allow_targets: Vec<Arc<Target>>,
-    /// Where dead letters are published too, on `to`'s connection.
+    /// The target to which dead letters are published too, on `to`'s connection.
     pub dead_letter_to: Option<Arc<Target>>,
-    /// How they are treated.
-    pub policy: Policy,
+    /// The treatment of its messages.
+    pub policy: RoutePolicy,
 }
 
 impl Route {
-    /// The key whose messages leave in order with this one, if the route keeps an order and it has a key.
+    /// The key by which this message is ordered, if the route keeps an order and the message has a key.
     pub fn order_key(&self, message: &Message) -> Option<Bytes> {
         message.order_key().filter(|_| self.policy.ordered).cloned()
     }
 
-    /// The target that stands for its own ingress: where a message is published that is to go through the route.
+    /// The route's own ingress as a target: publishing there sends a message through the route.
     pub fn ingress_target(&self) -> Target {
         match &self.from {
             Endpoint::Kafka { connection, topic, .. } => {
@@ -77,27 +78,61 @@ impl Route {
         }
     }
 
-    /// All that it may publish to.
+    /// All targets that the route may publish to.
     pub fn targets(&self) -> impl Iterator<Item = &Arc<Target>> {
         std::iter::once(&self.to).chain(&self.allow_targets).chain(&self.dead_letter_to)
     }
 
-    /// The target that a stored bundle or a header names: the empty text is the route's own. `None`
-    /// if it is not allowed (any more).
-    pub fn target(&self, name: &str) -> Option<&Arc<Target>> {
-        if name.is_empty() || self.to.name() == name {
-            return Some(&self.to);
+    /// The target of a stored bundle. `None` if it is not (or no longer) allowed.
+    pub fn target(&self, target: &TargetRef) -> Option<&Arc<Target>> {
+        match target {
+            TargetRef::Own => Some(&self.to),
+            TargetRef::Named(name) => self.named_target(name.as_str()),
         }
-        self.allow_targets.iter().find(|t| t.name() == name)
+    }
+
+    /// The target with this name. `None` if the route may not publish to it.
+    pub fn named_target(&self, name: &str) -> Option<&Arc<Target>> {
+        std::iter::once(&self.to).chain(&self.allow_targets).find(|target| target.name() == name)
+    }
+
+    /// The reference by which bundles store one of the route's targets.
+    pub fn target_ref(&self, target: &Arc<Target>) -> TargetRef {
+        if Arc::ptr_eq(target, &self.to) { TargetRef::Own } else { TargetRef::Named(target.name().into()) }
     }
 }
 
-/// Where a route reads.
+/// A route's target as bundles store it. The route's own target has no name there, so that it can be renamed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TargetRef {
+    /// The route's own target.
+    #[default]
+    Own,
+    /// The target with this name, as `x-delay-target` wrote it.
+    Named(Text),
+}
+
+impl TargetRef {
+    /// Reads the stored form: the empty text is the route's own target.
+    pub fn from_text(text: Text) -> Self {
+        if text.is_empty() { Self::Own } else { Self::Named(text) }
+    }
+
+    /// The stored form: empty for the route's own target.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Own => "",
+            Self::Named(name) => name.as_str(),
+        }
+    }
+}
+
+/// The source that a route reads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Endpoint {
     /// A Kafka topic, read by a consumer group.
     Kafka {
-        /// Name of the connection.
+        /// The name of the connection.
         connection: String,
         /// The topic.
         topic: String,
@@ -106,49 +141,49 @@ pub enum Endpoint {
     },
     /// A RabbitMQ queue.
     Rabbitmq {
-        /// Name of the connection.
+        /// The name of the connection.
         connection: String,
         /// The queue.
         queue: String,
-        /// Unacknowledged deliveries at most.
+        /// Most unacknowledged deliveries.
         prefetch: u16,
     },
 }
 
-/// Where messages are published.
+/// The place that a route publishes to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
     /// A Kafka topic.
     Kafka {
-        /// Name of the connection.
+        /// The name of the connection.
         connection: String,
         /// The topic.
         topic: String,
     },
     /// A RabbitMQ exchange and a rule for the routing key.
     Rabbitmq {
-        /// Name of the connection.
+        /// The name of the connection.
         connection: String,
-        /// The exchange; empty is the default one, whose routing key is a queue's name.
+        /// The exchange. Empty is the default exchange, whose routing key is a queue's name.
         exchange: String,
-        /// The routing key.
+        /// The rule for the routing key.
         routing_key: RoutingKey,
     },
 }
 
-/// Which routing key a message is published with.
+/// The rule for the routing key of a message.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RoutingKey {
-    /// The one it came with (from RabbitMQ only).
+    /// The key that the message came with (from RabbitMQ only).
     Preserve,
-    /// Its Kafka key (null: empty); from RabbitMQ, its routing key.
+    /// The message's Kafka key (null: empty), or its RabbitMQ routing key.
     Key,
-    /// This one.
+    /// This key.
     Fixed(String),
 }
 
 impl Target {
-    /// Its name, as `x-delay-target` and `allow_targets` write it: a topic, or `exchange/routing-key`
+    /// The name of the target in `x-delay-target` and `allow_targets`: a topic, or `exchange/routing-key`
     /// (`exchange/` for the rules that take the key from the message).
     pub fn name(&self) -> String {
         match self {
@@ -160,7 +195,7 @@ impl Target {
         }
     }
 
-    /// Name of its connection.
+    /// The name of its connection.
     pub fn connection(&self) -> &str {
         match self {
             Self::Kafka { connection, .. } | Self::Rabbitmq { connection, .. } => connection,
@@ -168,12 +203,12 @@ impl Target {
     }
 }
 
-/// How a route treats its messages.
+/// The treatment of a route's messages.
 #[derive(Clone, Debug)]
-pub struct Policy {
-    /// Names of the five headers, lower case.
+pub struct RoutePolicy {
+    /// The names of the five headers, lower case.
     pub headers: HeaderNames,
-    /// What a delay counts from.
+    /// The moment a delay counts from.
     pub delay_from: DelayFrom,
     /// Longest delay, ms, measured from arrival, inclusive.
     pub max_delay_ms: i64,
@@ -181,30 +216,30 @@ pub struct Policy {
     pub max_size: usize,
     /// Most bytes of all headers together.
     pub max_headers: usize,
-    /// Pending and in flight, for the route over all replicas; its ingress pauses above.
+    /// Most messages pending and in flight, for the route over all replicas. Above it the route's ingress pauses.
     pub max_pending: u64,
-    /// What becomes of an invalid message.
+    /// The treatment of invalid messages.
     pub on_invalid: OnInvalid,
-    /// What becomes of a message that passes through and that its target refuses for its own sake.
+    /// The treatment of a message that passes through and that its target refuses for its own sake.
     pub on_refused: OnRefused,
-    /// What becomes of the second of one name while the first is pending.
+    /// The treatment of a second message with the name of a pending one.
     pub on_duplicate: OnDuplicate,
-    /// How long a name stays taken after its message was delivered, ms; 0: not at all, and it is free while
-    /// its message is in flight too.
+    /// How long a name stays taken after its message was delivered, ms. With 0 it is free while its message is in
+    /// flight too.
     pub dedupe_ms: i64,
-    /// How many messages a second leave, over all replicas; `None`: as many as can.
-    pub rate: Option<Rate>,
-    /// Most that a due time is put off to spread what falls on one moment, ms.
+    /// The rate limit over all replicas; `None`: no limit.
+    pub rate: Option<RateLimit>,
+    /// Longest random delay added to spread messages due at one moment, ms.
     pub jitter_ms: i64,
-    /// Whether messages of one key leave in the order of their due times, ties as they came.
+    /// Messages of one key leave in the order of their due times; ties keep the order of arrival.
     pub ordered: bool,
-    /// When a refused publish is tried again.
-    pub retry: Retry,
-    /// How much is kept of dead letters.
-    pub dead_letters: DeadLetters,
+    /// The retries of refused publishes.
+    pub retry: RetryPolicy,
+    /// The quota of dead letters.
+    pub dead_letters: DeadLetterLimits,
 }
 
-/// Names of the delay headers on a route, lower case.
+/// The names of the delay headers on a route, lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct HeaderNames {
@@ -230,25 +265,25 @@ impl Default for HeaderNames {
 /// The moment a delay counts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DelayFrom {
-    /// When it was produced (Kafka's record timestamp; RabbitMQ: at most a second after its `timestamp`).
+    /// The moment it was produced (Kafka's record timestamp; RabbitMQ: at most a second after its `timestamp`).
     Produced,
-    /// When Postdate read it.
+    /// The moment Postdate read it.
     Arrival,
 }
 
 /// A route's policy for invalid messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnInvalid {
-    /// Kept whole, with reason and origin.
+    /// Keep the whole message, with reason and origin.
     DeadLetter,
-    /// Published at once to the route's own target, all its headers as they came.
+    /// Publish it at once to the route's own target, with all its headers as they came.
     PassThrough,
-    /// Counted and logged in bursts.
+    /// Count it, and log it in bursts.
     Drop,
 }
 
 impl OnInvalid {
-    /// Its name in the configuration and in metrics.
+    /// The name in the configuration and in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::DeadLetter => "dead_letter",
@@ -261,18 +296,18 @@ impl OnInvalid {
 /// A route's policy for a message that passes through and that its target refuses for its own sake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnRefused {
-    /// It leaves the line: stored, and tried again like a delayed one.
+    /// Store the message and retry it like a delayed one. Later messages pass it.
     Retry,
-    /// It is tried again in place, so that the order stands; its source waits.
+    /// Retry it in place, which keeps the order. Its source waits.
     Wait,
-    /// It becomes a dead letter at once.
+    /// Make it a dead letter at once.
     DeadLetter,
-    /// Counted and logged in bursts.
+    /// Count it, and log it in bursts.
     Drop,
 }
 
 impl OnRefused {
-    /// Its name in the configuration and in the API.
+    /// The name in the configuration and in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Retry => "retry",
@@ -283,45 +318,45 @@ impl OnRefused {
     }
 }
 
-/// A route's policy for the second message of a pending name.
+/// A route's policy for a second message with the name of a pending one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnDuplicate {
-    /// The first stays; the second is acknowledged and counted.
+    /// The first message stays; the second is acknowledged and counted.
     Keep,
-    /// The second takes its place: body, headers, due time.
+    /// The second message replaces the first: body, headers, due time.
     Replace,
 }
 
-/// A token bucket: how fast a route's delayed messages leave the store.
+/// A token bucket that limits how fast a route's delayed messages leave the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rate {
+pub struct RateLimit {
     /// Messages a second; at least 1.
     pub per_second: u32,
-    /// As configured: how many may leave at once after a quiet time.
+    /// Messages that may leave at once after a quiet time, as configured.
     pub burst: u32,
 }
 
-impl Rate {
-    /// What the bucket holds: the burst, but at least a tenth of a second's worth, for tokens are fetched
-    /// some fifty times a second and what does not fit is lost.
+impl RateLimit {
+    /// The size of the bucket: the burst, but at least a tenth of a second's worth. Tokens are fetched some fifty
+    /// times a second, and a token that does not fit is lost.
     pub fn capacity(self) -> u32 {
         self.burst.max(self.per_second.div_ceil(10))
     }
 }
 
-/// What of a route was paused by hand.
+/// The parts of a route that were paused by hand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Paused {
-    /// Nothing more is read from its topic or queue.
+pub struct PauseState {
+    /// Its topic or queue is not read.
     pub ingress: bool,
-    /// Nothing more of it is claimed or published.
+    /// Its messages are not claimed or published.
     pub publishing: bool,
 }
 
-/// When a refused publish is tried again.
+/// The retries of refused publishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retry {
-    /// Publishes at most, the first included; at least 1.
+pub struct RetryPolicy {
+    /// Most publishes, the first included; at least 1.
     pub attempts: u32,
     /// Wait after the first failure, ms.
     pub initial_ms: i64,
@@ -329,31 +364,31 @@ pub struct Retry {
     pub max_ms: i64,
 }
 
-/// How much is kept of a route's dead letters, over all replicas.
+/// The quota of a route's dead letters, over all replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeadLetters {
-    /// How many.
+pub struct DeadLetterLimits {
+    /// Most dead letters.
     pub max: u64,
-    /// How many bytes of them, as they lie in the store.
+    /// Most bytes of dead letters, as stored.
     pub max_bytes: u64,
-    /// Most bytes of one, body and headers; of a larger one only what it was, and where.
+    /// Most bytes of one dead letter, body and headers. Of a larger one only its metadata is kept.
     pub max_message: usize,
-    /// For how long, ms.
+    /// How long dead letters are kept, ms.
     pub keep_ms: i64,
 }
 
-impl Default for DeadLetters {
+impl Default for DeadLetterLimits {
     fn default() -> Self {
         Self { max: 100_000, max_bytes: 256 << 20, max_message: 16 << 20, keep_ms: 30 * 86_400_000 }
     }
 }
 
-/// `x-delay-target` of a RabbitMQ route: exchange and routing key, split at the first slash.
+/// Splits the `x-delay-target` of a RabbitMQ route at the first slash into exchange and routing key.
 pub fn split_exchange(name: &str) -> Option<(&str, &str)> {
     name.split_once('/')
 }
 
-/// A target's key for logs: connection and name, cut to a sane length.
+/// The text of a target in logs: connection and name.
 pub fn describe(target: &Target) -> Text {
     Text::from(format!("{}:{}", target.connection(), target.name()))
 }

@@ -1,4 +1,4 @@
-//! A text that cannot be printed or serialised: passwords, tokens, and URLs that hold them.
+//! A text that cannot be printed or serialised: passwords, tokens, and URLs that contain them.
 
 /// A secret. `Debug` shows `***`; there is no `Display` and no `Serialize`.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -10,17 +10,18 @@ impl Secret {
         Self(text.into())
     }
 
-    /// The secret itself: for the client library that needs it, never for a log.
+    /// The secret itself, for the client library that needs it, never for a log.
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// A URL with its user, password and query cut out; safe to show.
+    /// A URL without its user, password and query; safe to show.
     pub fn redacted_url(&self) -> String {
         let Some((scheme, rest)) = self.0.split_once("://") else {
             return if self.0.contains('@') { "***".to_owned() } else { self.0.clone() };
         };
-        // An unescaped `@`, `/` or `?` in a password must not show a part of it: cut at the last `@` first.
+        // A password may contain an unescaped `@`, `/` or `?`. Cut at the last `@` first, so that no part of it
+        // shows.
         let (user, rest) = match rest.rsplit_once('@') {
             Some((_, rest)) => ("***@", rest),
             None => ("", rest),

@@ -1,10 +1,10 @@
-//! Plain samples of the words, for tests.
+//! Plain samples of the domain's types, for tests.
 
 use std::sync::Arc;
 
 use super::{
-    DelayFrom, Endpoint, Entry, HeaderNames, Message, OnDuplicate, OnInvalid, OnRefused, Origin, Policy,
-    Retry, Route, RouteName, Target, UnixMs,
+    DelayFrom, Endpoint, Entry, HeaderNames, Message, OnDuplicate, OnInvalid, OnRefused, Origin, RetryPolicy,
+    Route, RouteName, RoutePolicy, Target, UnixMs,
 };
 
 /// A Kafka to Kafka route called `orders`, all defaults.
@@ -24,7 +24,7 @@ pub fn route() -> Arc<Route> {
         to: Arc::new(Target::Kafka { connection: "main".into(), topic: "orders".into() }),
         allow_targets: Vec::new(),
         dead_letter_to: None,
-        policy: Policy {
+        policy: RoutePolicy {
             headers: HeaderNames::default(),
             delay_from: DelayFrom::Produced,
             max_delay_ms: 30 * 86_400_000,
@@ -38,8 +38,8 @@ pub fn route() -> Arc<Route> {
             rate: None,
             jitter_ms: 0,
             ordered: false,
-            retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 300_000 },
-            dead_letters: crate::domain::DeadLetters::default(),
+            retry: RetryPolicy { attempts: 16, initial_ms: 1000, max_ms: 300_000 },
+            dead_letters: crate::domain::DeadLetterLimits::default(),
         },
     })
 }

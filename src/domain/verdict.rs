@@ -1,43 +1,43 @@
-//! What became of a message: the broker's word on a publish, and why something is invalid or dead.
+//! Verdicts on publishes, and the reasons why a message is invalid or dead.
 
-use super::message::Text;
+use super::text::Text;
 
 /// The end of one hand-over to a lane. Every publication gets exactly one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The broker has it, routed.
+    /// The broker has the message, routed.
     Confirmed,
-    /// The broker surely does not have it.
+    /// The broker certainly does not have the message.
     Refused {
-        /// Why.
+        /// The reason.
         reason: Refusal,
-        /// In the broker's or the client's words, cut to [`super::limits::ERROR_TEXT`].
+        /// The error text of the broker or the client, cut to [`super::limits::MAX_ERROR_BYTES`].
         error: Text,
     },
-    /// Nobody can tell whether the broker has it: the confirm never came.
+    /// Nobody knows whether the broker has the message: the confirm never came.
     Unknown {
-        /// What was seen instead.
+        /// The event that was seen instead.
         error: Text,
     },
-    /// It was never handed to the broker (draining, or its claim's deadline had passed).
+    /// The message was never handed to the broker (draining, or its claim's deadline had passed).
     NotTried,
 }
 
 /// Why a broker refused a publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
-    /// No queue is bound for its routing key.
+    /// No queue is bound for the routing key.
     Unroutable,
-    /// The topic or exchange is not there.
+    /// The topic or exchange does not exist.
     UnknownTarget,
     /// The principal may not publish there.
     NotAllowed,
-    /// It is larger than the target takes.
+    /// The message is larger than the target accepts.
     TooBig,
-    /// The broker is away, overloaded or said no.
+    /// The broker is away or overloaded, or it said no.
     Unavailable,
-    /// No publish of it to this target can succeed, for what it is: its form, or what it holds. The dead letter's
-    /// reason.
+    /// No publish of this message to this target can succeed, because of its form or its content. Holds the dead
+    /// letter's reason.
     Hopeless(DeadReason),
 }
 
@@ -54,14 +54,14 @@ impl Refusal {
         }
     }
 
-    /// Whether the same publish will be refused for ever: another try is in vain.
+    /// Reports whether the same publish will be refused for ever.
     pub fn is_hopeless(self) -> bool {
         matches!(self, Self::TooBig | Self::Hopeless(_))
     }
 }
 
 impl Verdict {
-    /// Whether it is a refusal that no other try can change.
+    /// Reports whether this is a refusal that no retry can change.
     pub fn is_hopeless(&self) -> bool {
         matches!(self, Self::Refused { reason, .. } if reason.is_hopeless())
     }
@@ -83,7 +83,7 @@ pub enum DeadReason {
 }
 
 impl DeadReason {
-    /// Those of messages that were valid.
+    /// The reasons of messages that were valid.
     pub const FAILED: [Self; 8] = [
         Self::Unroutable,
         Self::UnknownTarget,
@@ -95,17 +95,17 @@ impl DeadReason {
         Self::Loop,
     ];
 
-    /// All of them, in the contract's order.
+    /// All reasons, in the contract's order.
     pub fn all() -> impl Iterator<Item = Self> {
         Self::FAILED.into_iter().chain(InvalidReason::ALL.into_iter().map(Self::Invalid))
     }
 
-    /// The reason of this word.
+    /// The reason with this name.
     pub fn parse(word: &str) -> Option<Self> {
         Self::all().find(|reason| reason.as_str() == word)
     }
 
-    /// The contract's word for it.
+    /// The name in the contract.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unroutable => "unroutable",
@@ -137,7 +137,7 @@ pub enum InvalidReason {
 }
 
 impl InvalidReason {
-    /// All of them, for metrics.
+    /// All reasons, for metrics.
     pub const ALL: [Self; 9] = [
         Self::BadDelay,
         Self::BadTime,
@@ -150,7 +150,7 @@ impl InvalidReason {
         Self::BadHeaders,
     ];
 
-    /// The contract's word for it.
+    /// The name in the contract.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::BadDelay => "bad_delay",
@@ -169,7 +169,7 @@ impl InvalidReason {
 /// Why a publish may be a repeat: `redelivered_total{cause}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)] // each is its contract name
-pub enum Cause {
+pub enum RepeatCause {
     ClaimExpired,
     ConfirmUnknown,
     SourceReread,
@@ -177,8 +177,8 @@ pub enum Cause {
     StoreRollback,
 }
 
-impl Cause {
-    /// All of them, for metrics.
+impl RepeatCause {
+    /// All causes, for metrics.
     pub const ALL: [Self; 5] = [
         Self::ClaimExpired,
         Self::ConfirmUnknown,
@@ -187,7 +187,7 @@ impl Cause {
         Self::StoreRollback,
     ];
 
-    /// The contract's word for it.
+    /// The name in the contract.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ClaimExpired => "claim_expired",

@@ -186,8 +186,7 @@ fn decide(
 fn target(found: &DelayHeaders<'_>, message: &Message, route: &Route) -> Result<Arc<Target>, InvalidCause> {
     let Some(value) = found.target else { return Ok(route.to.clone()) };
     let text = headers::text(value, message.origin).and_then(Text::from_utf8);
-    // In the store an empty name means the route's own target. In a header it means nothing.
-    let target = text.filter(|t| !t.is_empty()).and_then(|t| route.target(t.as_str()).cloned());
+    let target = text.and_then(|name| route.named_target(name.as_str()).cloned());
     target.ok_or_else(|| {
         let named = headers::describe(value, message.origin);
         let name = &route.policy.headers.target;

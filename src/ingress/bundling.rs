@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::Receipt;
 use crate::domain::limits::{BUNDLE_BYTES, BUNDLE_MESSAGES};
-use crate::domain::{Entry, Flags, Partition, Route, Text, UnixMs};
+use crate::domain::{Entry, Flags, Partition, Route, TargetRef, Text, UnixMs};
 use crate::store::{Bundle, WriteOp};
 
 /// Shortest span, and the span of named messages, ms.
@@ -33,13 +33,13 @@ pub(super) struct PartitionWork {
     /// Index of the open bundle that took the last message. Mostly it takes the next one too.
     last_open: usize,
     /// Target of the last message.
-    target: Option<Text>,
+    target: Option<TargetRef>,
     names: HashSet<Text>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct BundleKey {
-    target: Text,
+    target: TargetRef,
     span: i64,
     bucket: i64,
     /// Set for named messages, and for all messages of an ordered route: messages that are due at one time
@@ -73,7 +73,7 @@ impl StoreWork {
     }
 
     /// Adds a message to be kept until it is due. `target` is empty for the route's own.
-    pub(super) fn store(&mut self, p: Partition, target: Text, entry: Entry, receipt: Receipt) {
+    pub(super) fn store(&mut self, p: Partition, target: TargetRef, entry: Entry, receipt: Receipt) {
         let work = self.partitions.entry(p).or_default();
         let named = entry.flags.has(Flags::NAMED);
         if let Some(id) = entry.id.clone().filter(|_| named)
@@ -154,7 +154,7 @@ impl PartitionWork {
         }
     }
 
-    fn push(&mut self, route: &Arc<Route>, target: Text, bundle: OpenBundle) {
+    fn push(&mut self, route: &Arc<Route>, target: TargetRef, bundle: OpenBundle) {
         if bundle.entries.is_empty() {
             return;
         }
@@ -193,7 +193,7 @@ mod tests {
         let ledger = Ledger::new();
         let mut work = StoreWork::new(testing::route(), UnixMs(0));
         for (at, entry) in messages.into_iter().enumerate() {
-            work.store(Partition(3), Text::default(), entry, ledger.enter(at as i64));
+            work.store(Partition(3), TargetRef::Own, entry, ledger.enter(at as i64));
         }
         work.finish().remove(&Partition(3)).map(|w| w.ops).unwrap_or_default()
     }
@@ -227,11 +227,11 @@ mod tests {
     #[test]
     fn a_bundle_of_a_limited_route_holds_a_seconds_worth() {
         let mut route = (*testing::route()).clone();
-        route.policy.rate = Some(crate::domain::Rate { per_second: 2, burst: 100 });
+        route.policy.rate = Some(crate::domain::RateLimit { per_second: 2, burst: 100 });
         let ledger = Ledger::new();
         let mut work = StoreWork::new(Arc::new(route), UnixMs(0));
         for at in 0..5 {
-            work.store(Partition(3), Text::default(), entry(3_600_000, None), ledger.enter(at));
+            work.store(Partition(3), TargetRef::Own, entry(3_600_000, None), ledger.enter(at));
         }
         let ops = work.finish().remove(&Partition(3)).map(|w| w.ops).unwrap_or_default();
         assert_eq!(sizes(&ops), vec![1, 2, 2]);
@@ -255,7 +255,12 @@ mod tests {
         for (at, (target, name)) in messages.into_iter().enumerate() {
             let mut entry = entry(3_600_000, name);
             entry.handouts = at as u32;
-            work.store(Partition(3), Text::from(target), entry, ledger.enter(at as i64));
+            work.store(
+                Partition(3),
+                TargetRef::from_text(Text::from(target)),
+                entry,
+                ledger.enter(at as i64),
+            );
         }
         let ops = work.finish().remove(&Partition(3)).map(|w| w.ops).unwrap_or_default();
         assert_eq!(ops.len(), 3);

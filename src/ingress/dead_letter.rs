@@ -3,15 +3,17 @@
 
 use std::sync::Arc;
 
-use crate::domain::{DeadLetters, DeadReason, Entry, Flags, Origin, Policy, Route, Text, UnixMs, dying};
+use crate::domain::{
+    DeadLetterLimits, DeadReason, Entry, Flags, Origin, Route, RoutePolicy, TargetRef, UnixMs, dying,
+};
 use crate::store::{Bundle, DeadLetter, WriteOp};
 
 /// The write for a message that is dead: keep it as a dead letter, or store it for `dead_letter_to` first.
-/// `target` is the target that it was for, empty for the route's own.
+/// `target` is the target that it was for.
 pub(super) fn to_write_op(
     route: &Route,
     reason: DeadReason,
-    target: Text,
+    target: TargetRef,
     mut entry: Entry,
     now: UnixMs,
 ) -> WriteOp {
@@ -33,8 +35,8 @@ pub(super) fn to_write_op(
 ///
 /// A Kafka record over `max_message` stays in its topic, where its position finds it, so its body is left out.
 /// A RabbitMQ delivery exists nowhere else, so its queue must take it back.
-pub(super) fn fit_entry(mut entry: Entry, policy: &Policy) -> Option<Entry> {
-    let DeadLetters { max_message, .. } = policy.dead_letters;
+pub(super) fn fit_entry(mut entry: Entry, policy: &RoutePolicy) -> Option<Entry> {
+    let DeadLetterLimits { max_message, .. } = policy.dead_letters;
     let message = &mut entry.message;
     let key = message.key.as_ref().map_or(0, bytes::Bytes::len);
     if message.body_len() + message.headers_len() + key <= max_message {

@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use tracing::debug;
 
 use super::{Receipt, dead_letter};
-use crate::domain::failure::{self, Decision, Failed, FailedPublish, Flow};
-use crate::domain::{Entry, Partition, Route, Target, Text, Verdict, retry};
+use crate::domain::failure::{self, FailedMessage, FailedPublish, FailureDecision, PublishFlow};
+use crate::domain::{Entry, Partition, Route, Target, Verdict, retry};
 use crate::egress::{Lanes, Publication, PublishBatch, VerdictInbox};
 use crate::lifecycle::{Shutdown, Stage, Tasks};
 use crate::store::{Bundle, DeadLetterQuota, Store, WriteOp};
@@ -225,8 +225,7 @@ impl DuePublisher {
     fn failure_op(&self, failed: &FailedDue) -> Option<WriteOp> {
         let FailedDue { route, metrics, target, entry, verdict, .. } = failed;
         let now = self.store.clock().now();
-        let own = Arc::ptr_eq(target, &route.to);
-        let target = if own { Text::default() } else { Text::from(target.name()) };
+        let target = route.target_ref(target);
         let one = |entry| Bundle { target: target.clone(), entries: Arc::new(vec![entry]) };
         let route_name = route.name.clone();
         let store = |bundle| WriteOp::Store {
@@ -239,31 +238,31 @@ impl DuePublisher {
         }
         metrics.publish_failure(retry::describe(verdict).0);
         let handouts = entry.handouts + 1;
-        let flow = Flow::Delayed;
+        let flow = PublishFlow::Delayed;
         let jitter = fastrand::f64();
         let publish = FailedPublish { entry, verdict, handouts, flow, now, jitter };
         let quota = |size| self.quota.take(&route.name, size);
-        let Failed { mut entry, decision, is_full } = failure::decide(publish, route, quota);
+        let FailedMessage { mut entry, decision, is_full } = failure::decide(publish, route, quota);
         if let Some(reason) = is_full {
             let error = retry::describe(verdict).1;
             self.bursts.note(failure::QUOTA_FULL, &route.name, reason.as_str(), error);
         }
         match decision {
-            Decision::RetryAt(due) | Decision::WaitUntil(due) => {
+            FailureDecision::RetryAt(due) | FailureDecision::WaitUntil(due) => {
                 metrics.retries.inc();
                 metrics.stored.inc();
                 entry.asked = Some(entry.due);
                 entry.due = due;
                 Some(store(one(entry)))
             }
-            Decision::DeadLetter(reason) | Decision::DeadLetterVia(reason) => {
-                if matches!(decision, Decision::DeadLetter(_)) {
+            FailureDecision::DeadLetter(reason) | FailureDecision::DeadLetterVia(reason) => {
+                if matches!(decision, FailureDecision::DeadLetter(_)) {
                     metrics.dead_letter(reason.as_str());
                 }
                 Some(dead_letter::to_write_op(route, reason, target.clone(), entry, now))
             }
-            Decision::Drop => {
-                metrics.dropped(failure::REFUSED, 1);
+            FailureDecision::Drop => {
+                metrics.dropped(failure::DROP_REASON, 1);
                 None
             }
         }

@@ -121,7 +121,7 @@ pub(super) fn id(value: &HeaderValue, origin: Origin) -> Result<Option<Text>, St
     if bytes.first() == Some(&b'~') {
         return Ok(None);
     }
-    if bytes.is_empty() || bytes.len() > limits::ID_BYTES {
+    if bytes.is_empty() || bytes.len() > limits::MAX_ID_BYTES {
         return Err(error("1 to 256 bytes are expected"));
     }
     Text::from_utf8(bytes).map(Some).ok_or_else(|| error("it is not UTF-8"))

@@ -31,7 +31,7 @@ use super::pass_through::{PassThroughPublisher, PassingRecord};
 use super::permits::AdmissionGate;
 use crate::backoff::Backoff;
 use crate::domain::{
-    Arrival, Entry, Flags, KafkaPosition, Message, Partition, Route, RouteName, Target, Text, UnixMs,
+    Arrival, Entry, Flags, KafkaPosition, Message, Partition, Route, RouteName, Text, UnixMs,
 };
 use crate::egress::Lanes;
 use crate::lifecycle::{Shutdown, Tasks};
@@ -353,13 +353,13 @@ impl Source {
                     due_now.push(DueMessage { target, entry, partition: p, receipt });
                 } else if !named && key.is_none() && LingerBuffer::may_linger(&entry, now) {
                     far_ahead.push(LingerMessage {
-                        target: self.target_name(&target),
+                        target: self.route.target_ref(&target),
                         entry,
                         receipt,
                         partition: p,
                     });
                 } else {
-                    work.store(p, self.target_name(&target), entry, receipt);
+                    work.store(p, self.route.target_ref(&target), entry, receipt);
                 }
             }
             Admitted::Cancel { id } => {
@@ -374,7 +374,7 @@ impl Source {
                 let Some(p) = self.partition_of_command(key.as_ref(), &id).await else { return };
                 let entry = entry(due, Some(id.clone()), flags.with(Flags::NAMED), message);
                 let fallback =
-                    Some(Bundle { target: self.target_name(&target), entries: Arc::new(vec![entry]) });
+                    Some(Bundle { target: self.route.target_ref(&target), entries: Arc::new(vec![entry]) });
                 let route = self.route.name.clone();
                 work.command(p, WriteOp::Reschedule { route, id, due, fallback, of: None }, receipt);
             }
@@ -414,10 +414,6 @@ impl Source {
         let store = &self.intake.store;
         let route = &self.route.name;
         self.intake.until_done("look for a name", || store.locate(route, id.as_str(), partition)).await
-    }
-
-    fn target_name(&self, target: &Arc<Target>) -> Text {
-        if Arc::ptr_eq(target, &self.route.to) { Text::default() } else { Text::from(target.name()) }
     }
 
     /// Flushes a generation of the linger buffer after [`LINGER`].

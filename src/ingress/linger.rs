@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use super::Receipt;
 use super::bundling::{MAX_SPAN_MS, StoreWork};
 use super::kafka::{RECORD_OVERHEAD, WINDOW_BYTES, WINDOW_RECORDS};
-use crate::domain::{Entry, KafkaPosition, Partition, Partitions, Route, Text, UnixMs};
+use crate::domain::{Entry, KafkaPosition, Partition, Partitions, Route, TargetRef, UnixMs};
 
 /// How long a message lingers.
 pub(super) const LINGER: Duration = Duration::from_millis(250);
@@ -85,7 +85,7 @@ impl BufferSize {
 
 /// A message that is due far ahead, on its way into the store.
 pub(super) struct LingerMessage {
-    pub(super) target: Text,
+    pub(super) target: TargetRef,
     pub(super) entry: Entry,
     pub(super) receipt: Receipt,
     /// The partition that stores it if it does not linger.
@@ -206,7 +206,7 @@ mod tests {
             let mut entry = testing::entry(UnixMs(3_600_000 + n % 10 * MAX_SPAN_MS), b"body");
             entry.position = Some(KafkaPosition { partition: source, offset: n });
             LingerMessage {
-                target: Text::default(),
+                target: TargetRef::Own,
                 entry,
                 receipt: ledger.enter(n),
                 partition: Partition(63),

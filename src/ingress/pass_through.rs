@@ -14,9 +14,9 @@ use super::bundling::StoreWork;
 use super::intake::Submitter;
 use super::target_wait::TargetWait;
 use super::{Receipt, dead_letter};
-use crate::domain::failure::{self, Decision, Failed, FailedPublish, Flow};
+use crate::domain::failure::{self, FailedMessage, FailedPublish, FailureDecision, PublishFlow};
 use crate::domain::message::stamped;
-use crate::domain::{Entry, KafkaPosition, Partition, Route, Target, Text, UnixMs, Verdict, retry};
+use crate::domain::{Entry, KafkaPosition, Partition, Route, Target, UnixMs, Verdict, retry};
 use crate::egress::{Lanes, Publication, PublishBatch, VerdictInbox};
 use crate::lifecycle::Shutdown;
 use crate::store::DeadLetterQuota;
@@ -269,50 +269,45 @@ impl PassThroughPublisher {
             self.metrics.publish_failure(word);
         }
         let handouts = entry.handouts + 1;
-        let flow = Flow::Passing { waits };
+        let flow = PublishFlow::Passing { waits };
         let jitter = fastrand::f64();
         let publish = FailedPublish { entry: &entry, verdict, handouts, flow, now, jitter };
         let quota = |size| self.quota.take(&route.name, size);
-        let Failed { entry, decision, is_full } = failure::decide(publish, route, quota);
+        let FailedMessage { entry, decision, is_full } = failure::decide(publish, route, quota);
         if let Some(reason) = is_full {
             self.bursts.note(failure::QUOTA_FULL, &route.name, reason.as_str(), &error);
         }
         match decision {
-            Decision::WaitUntil(at) => {
+            FailureDecision::WaitUntil(at) => {
                 if was_tried {
                     self.wait.begin(&target.name(), word, error.as_str());
                 }
                 round.wait_until.get_or_insert(at);
                 round.back.push(PassingRecord { entry, target, partition, receipt, waits: waits + 1 });
             }
-            Decision::RetryAt(due) => {
+            FailureDecision::RetryAt(due) => {
                 let what = "a passing message was refused; it is stored and tried again";
                 self.bursts.note(what, &route.name, word, &error);
                 self.metrics.retries.inc();
-                let target = target_name(&target, route);
+                let target = route.target_ref(&target);
                 round.work.store(partition, target, delayed(entry, due), receipt);
             }
-            Decision::DeadLetter(reason) | Decision::DeadLetterVia(reason) => {
+            FailureDecision::DeadLetter(reason) | FailureDecision::DeadLetterVia(reason) => {
                 let what = "a passing message became a dead letter";
                 self.bursts.note(what, &route.name, reason.as_str(), &error);
-                if matches!(decision, Decision::DeadLetter(_)) {
+                if matches!(decision, FailureDecision::DeadLetter(_)) {
                     self.metrics.dead_letter(reason.as_str());
                 }
-                let op = dead_letter::to_write_op(route, reason, target_name(&target, route), entry, now);
+                let op = dead_letter::to_write_op(route, reason, route.target_ref(&target), entry, now);
                 round.work.command(partition, op, receipt);
             }
-            Decision::Drop => {
+            FailureDecision::Drop => {
                 self.bursts.note("a refused message was dropped", &route.name, word, &error);
-                self.metrics.dropped(failure::REFUSED, 1);
+                self.metrics.dropped(failure::DROP_REASON, 1);
                 receipt.resolve();
             }
         }
     }
-}
-
-/// The name of a target in a bundle: empty for the route's own.
-fn target_name(target: &Arc<Target>, route: &Route) -> Text {
-    if Arc::ptr_eq(target, &route.to) { Text::default() } else { Text::from(target.name()) }
 }
 
 /// Turns a passing message into a delayed one. The headers that Postdate sets on a delayed message must appear

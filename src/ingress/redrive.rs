@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::admit::{is_delay_header, within_limits};
-use crate::domain::{DeadReason, Entry, Flags, InvalidReason, KafkaPosition, Route, Text, UnixMs};
+use crate::domain::{DeadReason, Entry, Flags, InvalidReason, KafkaPosition, Route, UnixMs};
 use crate::store::Bundle;
 
 /// The bundle that a dead letter becomes: its messages due now, without delay headers, their attempts counted from 1
@@ -20,15 +20,17 @@ pub fn redrive(
     if letter.entries.is_empty() {
         return Err("there is no message in it that could be published".to_owned());
     }
-    let named = target.unwrap_or(letter.target.as_str());
-    let Some(target) = route.target(named).filter(|_| target != Some("")) else {
-        return Err(format!("{named:?} is neither the route's target nor in allow_targets"));
+    let found = match target {
+        Some(name) => route.named_target(name),
+        None => route.target(&letter.target),
     };
-    let own = Arc::ptr_eq(target, &route.to);
-    let target = if own { Text::default() } else { Text::from(target.name()) };
+    let Some(found) = found else {
+        let name = target.unwrap_or(letter.target.as_str());
+        return Err(format!("{name:?} is neither the route's target nor in allow_targets"));
+    };
     let entries: Result<Vec<Entry>, String> =
         letter.entries.iter().map(|entry| redrive_entry(entry, reason, route, now)).collect();
-    Ok(Bundle { target, entries: Arc::new(entries?) })
+    Ok(Bundle { target: route.target_ref(found), entries: Arc::new(entries?) })
 }
 
 /// One message of a dead letter as it is published again.
@@ -81,7 +83,7 @@ mod tests {
         let header = |name: &str| Header::new(name, HeaderValue::Bytes(Bytes::from_static(b"x")));
         entry.message.headers = vec![header("X-Delay"), header("kept"), header("x-delay-due")];
         change(&mut entry);
-        Bundle { target: Text::default(), entries: Arc::new(vec![entry]) }
+        Bundle { target: TargetRef::Own, entries: Arc::new(vec![entry]) }
     }
 
     fn again(letter: &Bundle, target: Option<&str>) -> Result<Bundle, String> {
@@ -113,7 +115,7 @@ mod tests {
             assert!(again(&letter(|_| ()), Some(bad)).is_err_and(|why| why.contains("allow_targets")));
         }
         let mut moved = letter(|_| ());
-        moved.target = "orders.old".into();
+        moved.target = TargetRef::Named("orders.old".into());
         assert!(again(&moved, None).is_err(), "the target that it had is not allowed any more");
         assert_eq!(target(again(&moved, Some("orders"))), Ok(String::new()));
     }
@@ -140,7 +142,7 @@ mod tests {
             e.position = Some(KafkaPosition { partition: 3, offset: 42 });
         });
         assert!(why(&left_out).contains("partition 3, offset 42"));
-        let empty = Bundle { target: Text::default(), entries: Arc::default() };
+        let empty = Bundle { target: TargetRef::Own, entries: Arc::default() };
         assert!(why(&empty).contains("no message"));
         let reason = DeadReason::Invalid(InvalidReason::BadHeaders);
         let headless = letter(|e| e.message.headers.clear());

@@ -390,21 +390,21 @@ mod tests {
             entry.id = Some("a".into());
             entry.flags = entry.flags.with(Flags::NAMED);
         }
-        let bundle = Bundle { target: Text::default(), entries: Arc::new(vec![entry; messages]) };
+        let bundle = Bundle { target: TargetRef::Own, entries: Arc::new(vec![entry; messages]) };
         WriteOp::Store { route, on_duplicate: OnDuplicate::Keep, bundle }
     }
 
     #[test]
     fn a_call_is_bounded_in_operations_names_and_bytes() {
-        let run = |ops: Vec<WriteOp>| cut::run_length(&ops.iter().collect::<Vec<_>>(), CALL_NAMES);
+        let run = |ops: Vec<WriteOp>| cut::run_length(&ops.iter().collect::<Vec<_>>(), MAX_CALL_NAMES);
         let many = |op: &dyn Fn() -> WriteOp| (0..100).map(|_| op()).collect::<Vec<_>>();
         assert_eq!(run(many(&|| store(10, false))), CALL_OPS);
-        assert_eq!(run(many(&|| store(100, true))), CALL_NAMES / 100);
-        assert_eq!(run(many(&|| store(CALL_NAMES + 1, true))), 1, "one bundle goes whatever it brings");
+        assert_eq!(run(many(&|| store(100, true))), MAX_CALL_NAMES / 100);
+        assert_eq!(run(many(&|| store(MAX_CALL_NAMES + 1, true))), 1, "one bundle goes whatever it brings");
         let bytes = op_size(&store(500, false));
         assert_eq!(run(many(&|| store(500, false))), (CALL_BYTES / bytes).min(CALL_OPS));
         let cancel = || WriteOp::Cancel { route: testing::route().name.clone(), id: "a".into(), of: None };
-        assert_eq!(run(vec![store(CALL_NAMES, true), cancel()]), 1);
+        assert_eq!(run(vec![store(MAX_CALL_NAMES, true), cancel()]), 1);
         assert_eq!(run(vec![store(1, true), cancel()]), 2);
     }
 }

@@ -15,7 +15,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use super::{OldestOverdue, TargetFailures};
-use crate::domain::{Cause, InvalidReason, RouteName, UnixMs};
+use crate::domain::{InvalidReason, RepeatCause, RouteName, UnixMs};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RouteLabel {
@@ -318,7 +318,7 @@ impl RouteMetrics {
             source_trouble: Mutex::default(),
             route: label.route,
         };
-        for cause in Cause::ALL {
+        for cause in RepeatCause::ALL {
             metrics.redelivered(cause, 0);
         }
         metrics
@@ -341,7 +341,7 @@ impl RouteMetrics {
     }
 
     /// `redelivered_total{cause}`
-    pub fn redelivered(&self, cause: Cause, times: u64) {
+    pub fn redelivered(&self, cause: RepeatCause, times: u64) {
         let labels = CauseLabels { route: self.route.clone(), cause: cause.as_str() };
         self.redelivered.get_or_create(&labels).inc_by(times);
     }

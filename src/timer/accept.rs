@@ -1,102 +1,117 @@
-//! Taking a claimed bundle: into the table and the wheel, or apart, or to the dead letters.
+//! Accepts a claimed bundle: into the claim table and the wheel, back to the store in parts, or to the dead letters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
 use tracing::{debug, error, warn};
 
-use super::budget::Room;
-use super::claimed::{Flight, Holding, INDEX_BITS, Keyed, Standing};
-use super::wheel::Item;
-use super::{Served, Shard};
+use super::budget::ByteReservation;
+use super::claimed::{BundleTicket, ClaimedBundle, DeliveryState, InFlightBatch, KeyedEntry};
+use super::wheel::WheelItem;
+use super::{ServedRoute, Shard};
 use crate::domain::limits::{MAX_EXPIRIES, SPLIT_EXPIRIES};
-use crate::domain::{DeadReason, Entry, Flags, Text, Verdict, dying, retry};
+use crate::domain::{DeadReason, Entry, Flags, MonoUs, TargetRef, Text, Verdict, dying, retry};
 use crate::egress::PublishBatch;
 use crate::mutants::{self, Mutant};
 use crate::store::{
     Bundle, Claim, ClaimAnswer, CodecError, DeadLetter, Division, NewBundle, Remainder, SettleAnswer,
+    UnopenedBundle,
 };
 
-/// A bundle of a later version is tried again after this, ms: by then a replica of that version may serve it.
+/// Delay until a bundle of a later version is claimed again, ms. By then a replica of that version may serve it.
 const UNREADABLE_MS: u64 = 30_000;
 
-/// What became of a claimed bundle.
-pub(super) enum Taken {
-    /// It is held here: what of it is for the wheel.
-    Held(Option<Item>),
-    /// It has gone to the dead letters.
-    Gone,
-    /// It is in the store again, in other bundles.
-    Back,
-    /// It is left claimed, and nobody here knows of it.
-    Left,
+/// The end of [`accept`] for one claimed bundle.
+pub(super) enum AcceptOutcome {
+    /// The bundle is in the claim table. Holds its item for the wheel, if some of its messages leave by due time.
+    Accepted(Option<WheelItem>),
+    /// The bundle is a dead letter.
+    Dead,
+    /// The bundle's messages are in the store again, in other bundles.
+    StoredAgain,
+    /// The bundle stays claimed in the store, and this shard does not know it.
+    LeftClaimed,
 }
 
-/// Enters one claimed bundle, or deals with one that cannot be published as it is.
-pub(super) async fn take(shard: &Shard, claimed: ClaimAnswer, room: Room, lease_until_us: i64) -> Taken {
-    let Some(served) = shard.routes.get(claimed.claim.id.route()).cloned() else { return Taken::Left };
+/// Enters one claimed bundle into the claim table, or disposes of one that cannot be published as it is.
+pub(super) async fn accept(
+    shard: &Shard,
+    claimed: ClaimAnswer,
+    reservation: ByteReservation,
+    lease_end: MonoUs,
+) -> AcceptOutcome {
+    let Some(served) = shard.routes.get(claimed.claim.id.route()).cloned() else {
+        return AcceptOutcome::LeftClaimed;
+    };
     let bundle = match &claimed.bundle {
         Ok(bundle) if bundle.entries.len() == claimed.skip.len() => bundle.clone(),
         Ok(_) => {
-            let why = "it holds another number of messages";
-            return bury_whole(shard, &claimed, &served, DeadReason::Corrupt, why).await;
+            let why = "it holds a different number of messages";
+            return keep_unreadable(shard, &claimed, &served, DeadReason::Corrupt, why).await;
         }
         Err(CodecError::Missing) => {
-            // Under a claim that is still ours nothing but damage takes a blob away.
-            return bury_whole(shard, &claimed, &served, DeadReason::Corrupt, "its blob is not there").await;
+            // Our claim is still valid, so only damage can have removed the blob.
+            return keep_unreadable(shard, &claimed, &served, DeadReason::Corrupt, "its blob is missing")
+                .await;
         }
         Err(CodecError::UnknownVersion(version)) => {
             return put_off(shard, &claimed.claim, &served, *version).await;
         }
         Err(why @ CodecError::Poison) => {
-            return bury_whole(shard, &claimed, &served, DeadReason::Crashes, &why.to_string()).await;
+            return keep_unreadable(shard, &claimed, &served, DeadReason::Crashes, &why.to_string()).await;
         }
         Err(why) => {
-            return bury_whole(shard, &claimed, &served, DeadReason::Corrupt, &why.to_string()).await;
+            return keep_unreadable(shard, &claimed, &served, DeadReason::Corrupt, &why.to_string()).await;
         }
     };
-    let bundle = doubted(shard, bundle);
+    let bundle = flag_rolled_back(shard, bundle);
     if claimed.expiries >= SPLIT_EXPIRIES && bundle.entries.len() > 1 {
-        return take_apart(shard, &claimed, &served, &bundle).await;
+        return split_up(shard, &claimed, &served, &bundle).await;
     }
     if claimed.expiries >= MAX_EXPIRIES {
-        return bury_crashed(shard, &claimed, &served, &bundle).await;
+        return end_crashed(shard, &claimed, &served, &bundle).await;
     }
     let dies = bundle.entries.iter().any(|entry| entry.flags.has(Flags::DYING));
     if dies && served.route.dead_letter_to.is_none() {
-        return bury_dying(shard, &claimed, &served, &bundle).await;
+        return end_dying(shard, &claimed, &served, &bundle).await;
     }
-    Taken::Held(enter(shard, claimed, room, &served, &bundle, lease_until_us))
+    AcceptOutcome::Accepted(enter(shard, claimed, reservation, &served, &bundle, lease_end))
 }
 
-/// What was due before the store was found to have gone back may have been published by whoever knew what the store
-/// has forgotten.
-fn doubted(shard: &Shard, mut bundle: Bundle) -> Bundle {
-    let changed = shard.store.rolled_back_at();
-    if bundle.entries.iter().any(|entry| entry.due <= changed) {
-        for entry in Arc::make_mut(&mut bundle.entries).iter_mut().filter(|entry| entry.due <= changed) {
+/// Flags the messages that were due before the store was found to have gone back: a replica may have published them
+/// and the store may have forgotten that.
+fn flag_rolled_back(shard: &Shard, mut bundle: Bundle) -> Bundle {
+    let rolled_back_at = shard.store.rolled_back_at();
+    if bundle.entries.iter().any(|entry| entry.due <= rolled_back_at) {
+        for entry in Arc::make_mut(&mut bundle.entries).iter_mut().filter(|entry| entry.due <= rolled_back_at)
+        {
             entry.flags = entry.flags.with(Flags::STORE_ROLLBACK);
         }
     }
     bundle
 }
 
-/// What was on its way to a `dead_letter_to` that is not configured any more is a dead letter now.
-async fn bury_dying(shard: &Shard, claimed: &ClaimAnswer, served: &Arc<Served>, bundle: &Bundle) -> Taken {
-    let letters = bundle.entries.iter().map(|entry| {
-        let (reason, target) = (dying::reason(entry), bundle.target.clone());
+/// Makes dead letters of messages that were on their way to a `dead_letter_to` that is no longer configured.
+async fn end_dying(
+    shard: &Shard,
+    claimed: &ClaimAnswer,
+    served: &Arc<ServedRoute>,
+    bundle: &Bundle,
+) -> AcceptOutcome {
+    let dead_letters = bundle.entries.iter().map(|entry| {
+        let reason = dying::reason(entry);
+        let target = bundle.target.clone();
         let bundle = Bundle { target, entries: Arc::new(vec![dying::ended(entry.clone())]) };
         DeadLetter { route: served.route.name.clone(), reason, bundle, raw: None }
     });
-    divide(shard, served, &claimed.claim, (claimed.skip.len(), Vec::new()), Vec::new(), letters.collect())
-        .await
+    divide(shard, served, claimed, Vec::new(), Vec::new(), dead_letters.collect()).await
 }
 
-/// What a later version wrote waits for whoever can read it. In an ordered route it keeps its place, and with it all
-/// that comes behind.
-async fn put_off(shard: &Shard, claim: &Claim, served: &Served, version: u8) -> Taken {
+/// Leaves a bundle of a later version to a replica that can read it. In an ordered route the bundle keeps its place,
+/// and blocks everything behind it.
+async fn put_off(shard: &Shard, claim: &Claim, served: &ServedRoute, version: u8) -> AcceptOutcome {
     shard.metrics.unknown_versions.inc();
-    if !shard.met_later.swap(true, Ordering::Relaxed) {
+    if !shard.saw_later_version.swap(true, Ordering::Relaxed) {
         warn!(
             bundle = %claim.id,
             version,
@@ -105,25 +120,26 @@ async fn put_off(shard: &Shard, claim: &Claim, served: &Served, version: u8) -> 
     }
     let wait_ms = if served.route.policy.ordered { 0 } else { UNREADABLE_MS };
     if let Err(why) = shard.store.put_off(claim.partition, std::slice::from_ref(claim), wait_ms).await {
-        // The claim expires and the next holder tries again.
-        debug!(bundle = %claim.id, error = %why, "cannot put a bundle off");
+        // The claim expires and the next claimer tries again.
+        debug!(bundle = %claim.id, error = %why, "deferring a bundle failed");
     }
-    Taken::Left
+    AcceptOutcome::LeftClaimed
 }
 
+/// Enters a bundle into the claim table. Returns its item for the wheel, if some of its messages leave by due time.
 fn enter(
     shard: &Shard,
     claimed: ClaimAnswer,
-    room: Room,
-    served: &Arc<Served>,
+    reservation: ByteReservation,
+    served: &Arc<ServedRoute>,
     bundle: &Bundle,
-    lease_until_us: i64,
-) -> Option<Item> {
+    lease_end: MonoUs,
+) -> Option<WheelItem> {
     let ClaimAnswer { claim, expiries, skip, .. } = claimed;
     let expiries = if mutants::is(Mutant::ForgetExpiry) { 0 } else { expiries };
     let slot = shard.table.slot();
     let dying = bundle.entries.iter().any(|entry| entry.flags.has(Flags::DYING));
-    let mut target = served.route.target(bundle.target.as_str());
+    let mut target = served.route.target(&bundle.target);
     if dying {
         target = served.route.dead_letter_to.as_ref();
     }
@@ -135,7 +151,7 @@ fn enter(
     let open = order.len();
     order.retain(|&index| keyed.get(index as usize).is_none_or(Option::is_none));
     order.sort_by_key(|&index| bundle.entries[index as usize].due);
-    let flight = Arc::new(Flight {
+    let in_flight = Arc::new(InFlightBatch {
         served: served.clone(),
         entries: bundle.entries.clone(),
         batch: Arc::new(PublishBatch {
@@ -147,58 +163,63 @@ fn enter(
             ids: claim.id.message_ids(claim.partition, &bundle.entries),
             expiries,
             target: target.unwrap_or(&served.route.to).clone(),
-            first_ticket: slot << INDEX_BITS,
+            first_ticket: BundleTicket { slot, entry: 0 }.encode(),
             verdicts: shard.verdicts.clone(),
-            not_after_us: lease_until_us.into(),
+            not_after_us: lease_end.0.into(),
         }),
         lane: target.map(|target| shard.lanes.lane(target)),
-        target_name: bundle.target.clone(),
+        target_ref: bundle.target.clone(),
         published_us: AtomicI64::new(i64::MAX),
         handed: AtomicU32::new(0),
-        first_stamp: claim.id.sequence(),
+        first_sequence: claim.id.sequence(),
         keyed,
         dying,
         order,
     });
-    let standing: Vec<Standing> =
-        skip.iter().map(|&skip| if skip { Standing::Skipped } else { Standing::Open }).collect();
-    served.hold(skip.len() as i64);
-    let holding = Holding {
+    let states: Vec<DeliveryState> =
+        skip.iter().map(|&skip| if skip { DeliveryState::Skipped } else { DeliveryState::Open }).collect();
+    served.count_claimed(skip.len() as i64);
+    let claimed = ClaimedBundle {
         claim,
-        flight: flight.clone(),
+        in_flight: in_flight.clone(),
         stored: (0..skip.len() as u32).collect(),
-        standing,
+        states,
         open,
-        room,
+        reservation,
         news: false,
         busy: false,
         moving: Vec::new(),
         lost: false,
         split: false,
     };
-    shard.table.lock().enter(slot, holding);
+    shard.table.lock().enter(slot, claimed);
     if open == 0 {
-        // All of it is gone or done: the settler hears of it as of any other that is finished.
-        shard.verdicts.push(flight.batch.first_ticket, Verdict::NotTried);
+        // No message of the bundle is left to publish. This verdict has the settler finish it like any other bundle.
+        shard.verdicts.push(in_flight.batch.first_ticket, Verdict::NotTried);
     }
-    Item::new(flight)
+    WheelItem::new(in_flight)
 }
 
-/// The entries that go when it is their key's turn; none where keys have no order.
-fn keyed(served: &Served, bundle: &Bundle, skip: &[bool]) -> Vec<Option<Keyed>> {
+/// The entries that leave when their key's turn comes, by index. Empty where the route keeps no key order.
+fn keyed(served: &ServedRoute, bundle: &Bundle, skip: &[bool]) -> Vec<Option<KeyedEntry>> {
     if !served.route.policy.ordered {
         return Vec::new();
     }
-    let keyed = |(entry, &skip): (&Entry, &bool)| {
+    let keyed = |entry: &Entry, skip: bool| {
         let key = served.route.order_key(&entry.message).filter(|_| !skip)?;
-        Some(Keyed { key, taken: AtomicBool::new(false) })
+        Some(KeyedEntry { key, taken: AtomicBool::new(false) })
     };
-    bundle.entries.iter().zip(skip).map(keyed).collect()
+    bundle.entries.iter().zip(skip).map(|(entry, &skip)| keyed(entry, skip)).collect()
 }
 
-/// A bundle whose claim expired twice may hold what kills its publisher: each message on its own from
-/// here on, so that it judges only itself.
-async fn take_apart(shard: &Shard, claimed: &ClaimAnswer, served: &Arc<Served>, bundle: &Bundle) -> Taken {
+/// Splits a bundle whose claim expired twice into single messages. One of them may crash its publisher; from here on
+/// each message is judged alone.
+async fn split_up(
+    shard: &Shard,
+    claimed: &ClaimAnswer,
+    served: &Arc<ServedRoute>,
+    bundle: &Bundle,
+) -> AcceptOutcome {
     let claim = &claimed.claim;
     let live = (0..bundle.entries.len()).filter(|&i| !claimed.skip[i]);
     let remainders = live.map(|index| {
@@ -213,83 +234,99 @@ async fn take_apart(shard: &Shard, claimed: &ClaimAnswer, served: &Arc<Served>, 
             sequence: None,
         }
     });
-    warn!(bundle = %claim.id, expiries = claimed.expiries, "its claims expire; taken apart into single messages");
+    warn!(bundle = %claim.id, expiries = claimed.expiries, "claims of a bundle expired; split into single messages");
     let freed = freed(bundle, |index| claimed.skip[index]);
-    divide(shard, served, claim, (claimed.skip.len(), freed), remainders.collect(), Vec::new()).await
+    divide(shard, served, claimed, freed, remainders.collect(), Vec::new()).await
 }
 
-async fn bury_crashed(shard: &Shard, claimed: &ClaimAnswer, served: &Arc<Served>, bundle: &Bundle) -> Taken {
+/// Makes a dead letter of a bundle whose claims expired too often.
+async fn end_crashed(
+    shard: &Shard,
+    claimed: &ClaimAnswer,
+    served: &Arc<ServedRoute>,
+    bundle: &Bundle,
+) -> AcceptOutcome {
     let mut bundle = bundle.clone();
     for entry in Arc::make_mut(&mut bundle.entries) {
         let now = shard.store.clock().now();
         retry::remember(entry, now, DeadReason::Crashes.as_str(), "its claims expired unpublished");
-        // Redriven, it may be a repeat: nobody knows what became of it under those claims.
+        // A redriven message may be a repeat: nobody knows whether it was published under the claims that expired.
         entry.flags = entry.flags.with(Flags::CLAIM_EXPIRED);
     }
-    let letter =
+    let dead_letter =
         DeadLetter { route: served.route.name.clone(), reason: DeadReason::Crashes, bundle, raw: None };
-    let freed = freed(&letter.bundle, |_| true);
-    divide(shard, served, &claimed.claim, (claimed.skip.len(), freed), Vec::new(), vec![letter]).await
+    let freed = freed(&dead_letter.bundle, |_| true);
+    divide(shard, served, claimed, freed, Vec::new(), vec![dead_letter]).await
 }
 
-/// Keeps a blob that nobody can or may open, as it is.
-async fn bury_whole(
+/// Keeps an unreadable blob as a dead letter, unchanged.
+async fn keep_unreadable(
     shard: &Shard,
     claimed: &ClaimAnswer,
-    served: &Arc<Served>,
+    served: &Arc<ServedRoute>,
     reason: DeadReason,
     why: &str,
-) -> Taken {
-    let nothing = Bundle { target: Text::default(), entries: Arc::default() };
-    let raw = Some(claimed.blob.clone()).filter(|blob| !blob.is_empty());
-    let letter = DeadLetter { route: served.route.name.clone(), reason, bundle: nothing, raw };
-    // The names in it cannot be read; the audit removes those that mean what is no longer there.
-    let count = claimed.skip.len();
-    let taken = divide(shard, served, &claimed.claim, (count, Vec::new()), Vec::new(), vec![letter]).await;
-    match taken {
-        Taken::Gone => {
+) -> AcceptOutcome {
+    let empty = Bundle { target: TargetRef::Own, entries: Arc::default() };
+    let content = match reason {
+        // A person may ask for it again: not for messages that were cancelled or confirmed before.
+        DeadReason::Crashes => {
+            UnopenedBundle { blob: claimed.blob.clone(), skip: claimed.skip.clone() }.encode()
+        }
+        _ => claimed.blob.clone(),
+    };
+    let raw = Some(content).filter(|content| !content.is_empty());
+    let dead_letter = DeadLetter { route: served.route.name.clone(), reason, bundle: empty, raw };
+    // The names inside cannot be read. The scrub removes names whose message is gone.
+    let outcome = divide(shard, served, claimed, Vec::new(), Vec::new(), vec![dead_letter]).await;
+    match outcome {
+        AcceptOutcome::Dead => {
             error!(bundle = %claimed.claim.id, reason = reason.as_str(), error = why, "a bundle cannot be read");
         }
         _ => {
-            warn!(bundle = %claimed.claim.id, error = why, "a bundle could not be read, and is left to be claimed again");
+            warn!(bundle = %claimed.claim.id, error = why, "a bundle cannot be read; it will be claimed again");
         }
     }
-    taken
+    outcome
 }
 
-/// What is dead of it is counted as such once the store has said so.
+/// Divides a claimed bundle in the store, and counts its dead letters once the store has confirmed them.
 async fn divide(
     shard: &Shard,
-    served: &Served,
-    claim: &Claim,
-    (count, freed): (usize, Vec<(Text, u32)>),
+    served: &ServedRoute,
+    claimed: &ClaimAnswer,
+    freed: Vec<(Text, u32)>,
     remainders: Vec<Remainder>,
     dead: Vec<DeadLetter>,
-) -> Taken {
-    let taken = if remainders.is_empty() { Taken::Gone } else { Taken::Back };
-    let confirmed = vec![false; count];
-    let delivered = Vec::new();
-    let (claim_of, holds) = (claim.clone(), Vec::new());
-    let division =
-        Division { claim: claim_of, confirmed, delivered, freed, remainders, dead, held_keys: holds };
+) -> AcceptOutcome {
+    let outcome = if remainders.is_empty() { AcceptOutcome::Dead } else { AcceptOutcome::StoredAgain };
+    let division = Division {
+        claim: claimed.claim.clone(),
+        confirmed: vec![false; claimed.skip.len()],
+        delivered: Vec::new(),
+        freed,
+        remainders,
+        dead,
+        held_keys: Vec::new(),
+    };
     match shard.store.divide(&division).await {
         Ok(SettleAnswer::Applied(_)) => {
-            for letter in &division.dead {
-                served.metrics.dead_letter(letter.reason.as_str());
+            for dead_letter in &division.dead {
+                served.metrics.dead_letter(dead_letter.reason.as_str());
             }
-            taken
+            outcome
         }
-        // Another holder has it, or will.
-        Ok(SettleAnswer::Stale) => Taken::Left,
+        // The claim belongs to another replica, or soon will.
+        Ok(SettleAnswer::Stale) => AcceptOutcome::LeftClaimed,
         Err(why) => {
-            // The claim expires and the next holder tries again.
-            error!(bundle = %claim.id, error = %why, "cannot take a bundle apart");
-            Taken::Left
+            // The claim expires and the next claimer tries again.
+            error!(bundle = %division.claim.id, error = %why, "dividing a bundle failed");
+            AcceptOutcome::LeftClaimed
         }
     }
 }
 
-/// The names of a bundle's messages that leave for good, and their places.
+/// The names of the messages that leave a bundle for good, with their positions.
 fn freed(bundle: &Bundle, leaves: impl Fn(usize) -> bool) -> Vec<(Text, u32)> {
     let named = bundle.entries.iter().enumerate().filter(|(index, _)| leaves(*index));
     named.filter_map(|(index, entry)| Some((entry.id.clone()?, index as u32))).collect()

@@ -1,9 +1,10 @@
-//! Bytes that this process holds claimed: one bound for all routes and shards.
+//! The bound on the bytes of claimed bundles in this process: one for all routes and shards.
 //!
-//! Bytes are those of bundles when opened. Room is taken before a bundle is read, and given back when its holding ends.
-//! No route may hold more than is free: alone it gets half of a pool, and one whose target is away leaves half of it to
-//! the others. A little each route may hold whatever is free. Large bundles have a pool of their own, or a stream of small
-//! ones would never leave room for them; the first of them is taken however large it is, alone.
+//! Bytes are those of opened bundles. They are reserved before a bundle is read and released when the bundle is
+//! settled. No route may reserve more than is free: a single route gets half of a pool, and a route whose target is
+//! away leaves half of the pool to the others. Up to [`MIN_ROUTE_BYTES`] a route may reserve regardless of what the
+//! others hold. Large bundles have a pool of their own; otherwise a stream of small bundles would never leave room
+//! for them. The first large bundle is accepted however large it is, alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -13,82 +14,82 @@ use tokio::sync::Notify;
 use crate::domain::limits::BUNDLE_BYTES;
 use crate::mutants::{self, Mutant};
 
-/// Bytes of bundles up to [`LARGE`] that the process holds at most.
-const HELD_BYTES: i64 = 128 << 20;
-/// Bytes of larger ones, but for one alone.
-const LARGE_BYTES: i64 = 64 << 20;
-/// A bundle of more bytes is a large one. Bundles of several messages are far below it.
-const LARGE: i64 = 8 << 20;
-/// Bytes that a bundle of several messages may have: a claim takes one of a shelf at least.
-const BUNDLE: i64 = BUNDLE_BYTES as i64;
-/// Weight of the latest claim in a route's mean: a quarter.
-const LATEST: i64 = 4;
-/// Bytes that each route may hold whatever the others do.
-const EACH: i64 = 1 << 20;
-/// A route of which something was given back for want of room is left alone for this long, microseconds, unless some
-/// of its own leaves.
-const PAUSE_US: i64 = 100_000;
+/// Bytes that bundles up to [`LARGE_BUNDLE_BYTES`] may take in this process.
+const SMALL_POOL_BYTES: i64 = 128 << 20;
+/// Bytes that larger bundles may take, unless there is only one of them.
+const LARGE_POOL_BYTES: i64 = 64 << 20;
+/// Bytes above which a bundle counts as large. Bundles of several messages are far smaller.
+const LARGE_BUNDLE_BYTES: i64 = 8 << 20;
+/// Bytes that a bundle of several messages may have. A claim takes at least one bundle of each due set.
+const SMALL_BUNDLE_BYTES: i64 = BUNDLE_BYTES as i64;
+/// Divisor of the moving mean: the latest claim weighs a quarter.
+const MEAN_DIVISOR: i64 = 4;
+/// Bytes that each route may hold regardless of the others.
+const MIN_ROUTE_BYTES: i64 = 1 << 20;
+/// Pause of a route after one of its bundles was refused and returned, microseconds. A release by the same route ends
+/// the pause early.
+const REFUSAL_PAUSE_US: i64 = 100_000;
 
-/// The bound, and who waits for room.
+/// The byte bound of the process, and the shards to wake when bytes are released.
 #[derive(Debug)]
-pub(super) struct Budget {
-    small: Pool,
-    large: Pool,
-    /// One for each shard.
-    bells: Vec<Arc<Notify>>,
+pub(super) struct ByteBudget {
+    small: BytePool,
+    large: BytePool,
+    /// One wake-up a shard.
+    wake_ups: Vec<Arc<Notify>>,
 }
 
 #[derive(Debug)]
-struct Pool {
+struct BytePool {
     limit: i64,
     held: AtomicI64,
 }
 
-/// What one route holds of a budget.
+/// The bytes that one route holds of the budget.
 #[derive(Debug)]
-pub(super) struct Share {
-    budget: Arc<Budget>,
-    small: Own,
-    large: Own,
-    /// Bytes of a message, as the latest claims had them: by it the next claims are cut.
+pub(super) struct RouteBytes {
+    budget: Arc<ByteBudget>,
+    small: PoolShare,
+    large: PoolShare,
+    /// Mean bytes of a message in the latest claims. The next claims are cut by it.
     mean: AtomicI64,
-    /// It found too little room since the bells were last rung for it.
-    short: AtomicBool,
+    /// Set when a reservation was refused; cleared when the shards are woken.
+    was_refused: AtomicBool,
 }
 
-/// One route's part of a pool.
+/// The part of one pool that one route holds.
 #[derive(Debug, Default)]
-struct Own {
+struct PoolShare {
     held: AtomicI64,
-    /// It found too little room, and is left alone until then, monotonic microseconds.
-    rests_until_us: AtomicI64,
+    /// No claims before this moment, monotonic microseconds.
+    paused_until_us: AtomicI64,
 }
 
-/// Room for one bundle; dropping it gives it back.
+/// Bytes reserved for one bundle. Dropping it releases them.
 #[derive(Debug)]
-pub(super) struct Room {
-    share: Arc<Share>,
+pub(super) struct ByteReservation {
+    route: Arc<RouteBytes>,
     bytes: i64,
 }
 
-impl Budget {
-    pub(super) fn new(bells: Vec<Arc<Notify>>) -> Arc<Self> {
-        let pool = |limit| Pool { limit, held: AtomicI64::new(0) };
-        Arc::new(Self { small: pool(HELD_BYTES), large: pool(LARGE_BYTES), bells })
+impl ByteBudget {
+    pub(super) fn new(wake_ups: Vec<Arc<Notify>>) -> Arc<Self> {
+        let pool = |limit| BytePool { limit, held: AtomicI64::new(0) };
+        Arc::new(Self { small: pool(SMALL_POOL_BYTES), large: pool(LARGE_POOL_BYTES), wake_ups })
     }
 }
 
-impl Pool {
+impl BytePool {
     fn free(&self) -> i64 {
         self.limit - self.held.load(Ordering::Acquire)
     }
 
-    /// Takes so many bytes for a route that holds `own`, if there is room for them, or if they must be taken.
-    fn take(&self, own: &AtomicI64, bytes: i64, must: bool) -> bool {
+    /// Reserves bytes for a route that already holds `own`, if they fit or `forced` is set.
+    fn take(&self, own: &AtomicI64, bytes: i64, forced: bool) -> bool {
         let taken = |held: i64| {
-            let fits = own.load(Ordering::Acquire) + bytes <= (self.limit - held).max(EACH);
+            let fits = own.load(Ordering::Acquire) + bytes <= (self.limit - held).max(MIN_ROUTE_BYTES);
             let is_unbounded = mutants::is(Mutant::UnboundedClaims);
-            (must || held == 0 || fits || is_unbounded).then_some(held + bytes)
+            (forced || held == 0 || fits || is_unbounded).then_some(held + bytes)
         };
         let taken = self.held.fetch_update(Ordering::AcqRel, Ordering::Acquire, taken).is_ok();
         if taken {
@@ -98,77 +99,84 @@ impl Pool {
     }
 }
 
-impl Share {
-    pub(super) fn new(budget: Arc<Budget>) -> Arc<Self> {
-        let (small, large) = (Own::default(), Own::default());
-        Arc::new(Self { budget, small, large, mean: AtomicI64::new(0), short: false.into() })
+impl RouteBytes {
+    pub(super) fn new(budget: Arc<ByteBudget>) -> Arc<Self> {
+        let small = PoolShare::default();
+        let large = PoolShare::default();
+        Arc::new(Self { budget, small, large, mean: AtomicI64::new(0), was_refused: false.into() })
     }
 
-    fn pool(&self, bytes: i64) -> (&Pool, &Own) {
-        if bytes > LARGE { (&self.budget.large, &self.large) } else { (&self.budget.small, &self.small) }
+    fn pool(&self, bytes: i64) -> (&BytePool, &PoolShare) {
+        if bytes > LARGE_BUNDLE_BYTES {
+            (&self.budget.large, &self.large)
+        } else {
+            (&self.budget.small, &self.small)
+        }
     }
 
-    /// Room for a bundle of so many bytes; `None`: it waits, and the shards' bells ring when there may be room. With
-    /// `must` it is taken whether there is room or not.
-    pub(super) fn take(self: &Arc<Self>, bytes: usize, must: bool) -> Option<Room> {
+    /// Reserves bytes for one bundle. `None`: they do not fit, and the shards are woken when they may. `forced`
+    /// reserves them in any case.
+    pub(super) fn reserve(self: &Arc<Self>, bytes: usize, forced: bool) -> Option<ByteReservation> {
         let bytes = bytes as i64;
         let (pool, own) = self.pool(bytes);
-        let taken = pool.take(&own.held, bytes, must) || {
-            self.short.store(true, Ordering::Release);
-            // What was given back before that did not ring.
-            pool.take(&own.held, bytes, must)
+        let taken = pool.take(&own.held, bytes, forced) || {
+            self.was_refused.store(true, Ordering::Release);
+            // A release before the flag was set has not woken anybody.
+            pool.take(&own.held, bytes, forced)
         };
-        taken.then(|| Room { share: self.clone(), bytes })
+        taken.then(|| ByteReservation { route: self.clone(), bytes })
     }
 
-    /// So many bytes were given back for want of room: no more is claimed for a moment.
-    pub(super) fn rest(&self, bytes: usize, now_us: i64) {
+    /// Pauses the route after a bundle of this size was returned for want of bytes.
+    pub(super) fn pause(&self, bytes: usize, now_us: i64) {
         let (_, own) = self.pool(bytes as i64);
-        own.rests_until_us.store(now_us + PAUSE_US, Ordering::Release);
+        own.paused_until_us.store(now_us + REFUSAL_PAUSE_US, Ordering::Release);
     }
 
-    /// Messages and shelves that the next look may claim without exceeding what is free, by what those before them had;
-    /// `None` until a quarter of that is free.
-    pub(super) fn fits(&self, now_us: i64) -> Option<(i64, usize)> {
+    /// Messages and due sets that the next poll may claim without exceeding the free bytes, estimated from the mean
+    /// of earlier claims. `None` until a quarter of the free bytes is unused.
+    pub(super) fn allowance(&self, now_us: i64) -> Option<(i64, usize)> {
         if mutants::is(Mutant::UnboundedClaims) {
-            return Some((HELD_BYTES, HELD_BYTES as usize));
+            return Some((SMALL_POOL_BYTES, SMALL_POOL_BYTES as usize));
         }
-        let rests = |own: &Own| now_us < own.rests_until_us.load(Ordering::Acquire);
-        let left = self.left().filter(|_| !rests(&self.small) && !rests(&self.large));
+        let paused = |own: &PoolShare| now_us < own.paused_until_us.load(Ordering::Acquire);
+        let left = self.left().filter(|_| !paused(&self.small) && !paused(&self.large));
         let Some(left) = left else {
-            self.short.store(true, Ordering::Release);
+            self.was_refused.store(true, Ordering::Release);
             return None;
         };
         let mean = self.mean.load(Ordering::Relaxed).max(1);
-        Some(((left / mean).max(1), (left / mean.max(BUNDLE)).max(1) as usize))
+        Some(((left / mean).max(1), (left / mean.max(SMALL_BUNDLE_BYTES)).max(1) as usize))
     }
 
-    /// Bytes that may be taken besides what is held, if they are not few: taking them leaves as much less to take.
+    /// Bytes that the route may still reserve, if they are worth a claim. Halved, because reserving them reduces what
+    /// is free by as much.
     fn left(&self) -> Option<i64> {
-        let free = self.budget.small.free().max(EACH);
+        let free = self.budget.small.free().max(MIN_ROUTE_BYTES);
         let left = free - self.small.held.load(Ordering::Acquire);
         (left >= free / 4).then_some(left / 2)
     }
 
-    /// Learns from a claim what messages of this route have.
+    /// Updates the mean message size of the route from one claim.
     pub(super) fn learn(&self, messages: usize, bytes: usize) {
         let Some(latest) = (bytes as i64).checked_div(messages as i64) else { return };
         let mean = self.mean.load(Ordering::Relaxed);
-        // A lost update costs nothing: it is a guess, and what is too much is given back.
-        self.mean.store(mean + (latest.min(LARGE) - mean) / LATEST, Ordering::Relaxed);
+        // A lost update is harmless: the mean is an estimate, and bundles that do not fit are returned.
+        self.mean.store(mean + (latest.min(LARGE_BUNDLE_BYTES) - mean) / MEAN_DIVISOR, Ordering::Relaxed);
     }
 }
 
-impl Drop for Room {
+impl Drop for ByteReservation {
     fn drop(&mut self) {
-        let (pool, own) = self.share.pool(self.bytes);
+        let (pool, own) = self.route.pool(self.bytes);
         own.held.fetch_sub(self.bytes, Ordering::AcqRel);
-        own.rests_until_us.store(0, Ordering::Release);
+        own.paused_until_us.store(0, Ordering::Release);
         pool.held.fetch_sub(self.bytes, Ordering::AcqRel);
-        let (share, large) = (&self.share, self.bytes > LARGE);
-        let waits = share.short.load(Ordering::Acquire) && (large || share.left().is_some());
-        if waits && share.short.swap(false, Ordering::AcqRel) {
-            share.budget.bells.iter().for_each(|bell| bell.notify_one());
+        let route = &self.route;
+        let is_large = self.bytes > LARGE_BUNDLE_BYTES;
+        let should_wake = route.was_refused.load(Ordering::Acquire) && (is_large || route.left().is_some());
+        if should_wake && route.was_refused.swap(false, Ordering::AcqRel) {
+            route.budget.wake_ups.iter().for_each(|wake_up| wake_up.notify_one());
         }
     }
 }
@@ -181,14 +189,14 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    fn shares<const N: usize>() -> [Arc<Share>; N] {
-        let budget = Budget::new(vec![Arc::default()]);
-        [(); N].map(|()| Share::new(budget.clone()))
+    fn shares<const N: usize>() -> [Arc<RouteBytes>; N] {
+        let budget = ByteBudget::new(vec![Arc::default()]);
+        [(); N].map(|()| RouteBytes::new(budget.clone()))
     }
 
-    /// As much as there is room for, in bundles of so many bytes.
-    fn fill(share: &Arc<Share>, bytes: usize) -> Vec<Room> {
-        std::iter::from_fn(|| share.take(bytes, false)).take(1_000_000).collect()
+    /// Reserves bundles of this size until one is refused.
+    fn fill(share: &Arc<RouteBytes>, bytes: usize) -> Vec<ByteReservation> {
+        std::iter::from_fn(|| share.reserve(bytes, false)).take(1_000_000).collect()
     }
 
     #[test]
@@ -212,21 +220,21 @@ mod tests {
     fn a_large_bundle_is_taken_however_large_and_beside_small_ones() {
         let [one, two] = shares();
         let small = fill(&one, MIB);
-        let large = two.take(500 * MIB, false).expect("the first is always taken");
-        assert!(one.take(9 * MIB, false).is_none(), "it is alone");
-        assert!(two.take(MIB, false).is_some(), "the small ones are not held up by it");
+        let large = two.reserve(500 * MIB, false).expect("the first is always taken");
+        assert!(one.reserve(9 * MIB, false).is_none(), "it is alone");
+        assert!(two.reserve(MIB, false).is_some(), "the small ones are not held up by it");
         drop(large);
         let several = fill(&one, 10 * MIB);
         assert_eq!(several.len(), 3);
         drop((small, several));
-        assert!(one.take(100 * MIB, false).is_some());
+        assert!(one.reserve(100 * MIB, false).is_some());
     }
 
     #[test]
     fn what_must_be_taken_is_and_counts() {
         let [one] = shares();
         let held = fill(&one, MIB);
-        let beyond = one.take(MIB, true).expect("it must be");
+        let beyond = one.reserve(MIB, true).expect("it must be");
         drop(held);
         assert_eq!(one.small.held.load(Ordering::Acquire), MIB as i64);
         drop(beyond);
@@ -236,45 +244,45 @@ mod tests {
     #[test]
     fn claims_are_cut_by_what_those_before_them_had() {
         let [one] = shares();
-        let (messages, shelves) = one.fits(0).expect("room");
-        assert!(messages >= 50_000 && shelves >= 1000, "nothing is known: {messages}, {shelves}");
+        let (messages, due_sets) = one.allowance(0).expect("room");
+        assert!(messages >= 50_000 && due_sets >= 1000, "nothing is known: {messages}, {due_sets}");
         for _ in 0..20 {
             one.learn(10, 10 * MIB);
         }
-        let (messages, shelves) = one.fits(0).expect("room");
-        assert!((64..=80).contains(&messages) && (64..=80).contains(&shelves), "{messages}, {shelves}");
+        let (messages, due_sets) = one.allowance(0).expect("room");
+        assert!((64..=80).contains(&messages) && (64..=80).contains(&due_sets), "{messages}, {due_sets}");
         let held = fill(&one, MIB);
-        assert_eq!(one.fits(0), None, "until a quarter is free");
+        assert_eq!(one.allowance(0), None, "until a quarter is free");
         drop(held);
-        assert!(one.fits(0).is_some());
+        assert!(one.allowance(0).is_some());
         one.learn(0, 0);
     }
 
     #[test]
     fn what_was_given_back_is_left_alone_for_a_moment_or_until_some_of_its_own_leaves() {
         let [one] = shares();
-        let large = one.take(100 * MIB, false);
-        assert!(one.take(10 * MIB, false).is_none());
-        one.rest(10 * MIB, 1000);
-        let small = one.take(MIB, false);
-        assert_eq!(one.fits(1000), None);
+        let large = one.reserve(100 * MIB, false);
+        assert!(one.reserve(10 * MIB, false).is_none());
+        one.pause(10 * MIB, 1000);
+        let small = one.reserve(MIB, false);
+        assert_eq!(one.allowance(1000), None);
         drop(small);
-        assert_eq!(one.fits(1000), None, "of the other pool");
-        assert!(one.fits(1000 + PAUSE_US).is_some());
+        assert_eq!(one.allowance(1000), None, "of the other pool");
+        assert!(one.allowance(1000 + REFUSAL_PAUSE_US).is_some());
         drop(large);
-        assert!(one.fits(1000).is_some());
+        assert!(one.allowance(1000).is_some());
     }
 
     #[test]
-    fn the_bells_ring_once_there_is_room_again() {
-        let bell = Arc::new(Notify::new());
-        let share = Share::new(Budget::new(vec![bell.clone()]));
+    fn the_shards_are_woken_once_there_is_room_again() {
+        let wake_up = Arc::new(Notify::new());
+        let share = RouteBytes::new(ByteBudget::new(vec![wake_up.clone()]));
         let mut held = fill(&share, MIB);
         held.pop();
-        assert!(bell.notified().now_or_never().is_none(), "few are free");
+        assert!(wake_up.notified().now_or_never().is_none(), "few are free");
         held.truncate(held.len() / 2);
-        assert!(bell.notified().now_or_never().is_some());
+        assert!(wake_up.notified().now_or_never().is_some());
         held.pop();
-        assert!(bell.notified().now_or_never().is_none(), "nobody has found too little room since");
+        assert!(wake_up.notified().now_or_never().is_none(), "nobody has found too little room since");
     }
 }

@@ -1,34 +1,34 @@
-//! The table of what a shard holds claimed, and of its ordered routes' lines. No I/O.
+//! The table of the bundles that a shard has claimed, and of its key queues. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::claimed::{Heard, Holding, INDEX_BITS, LineId, Standing};
-use super::key_order::rules::{Line, Place};
+use super::claimed::{BundleTicket, ClaimedBundle, DeliveryState, KeyQueueId, VerdictTime};
+use super::key_order::rules::{EntryPlace, KeyQueue};
 use crate::domain::{Partition, UnixMs, Verdict};
 use crate::mutants::{self, Mutant};
 
-/// All holdings of a shard.
+/// All claimed bundles of a shard, by slot, and its key queues.
 #[derive(Default)]
-pub(super) struct Table(Mutex<Slots>);
+pub(super) struct ClaimTable(Mutex<ClaimSlots>);
 
 #[derive(Default)]
-pub(super) struct Slots {
-    pub(super) holdings: HashMap<u64, Holding>,
-    pub(super) lines: BTreeMap<LineId, Line>,
-    /// Looks of the claimer that have begun.
-    pub(super) looks: u64,
+pub(super) struct ClaimSlots {
+    pub(super) bundles: HashMap<u64, ClaimedBundle>,
+    pub(super) key_queues: BTreeMap<KeyQueueId, KeyQueue>,
+    /// Number of polls that the claimer has begun.
+    pub(super) polls: u64,
     next: u64,
 }
 
-impl Table {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Slots> {
+impl ClaimTable {
+    pub(super) fn lock(&self) -> MutexGuard<'_, ClaimSlots> {
         self.0.lock()
     }
 
-    /// A number that no holding had before.
+    /// A slot number that no bundle had before.
     pub(super) fn slot(&self) -> u64 {
         let mut slots = self.0.lock();
         slots.next += 1;
@@ -36,97 +36,108 @@ impl Table {
     }
 }
 
-impl Slots {
-    /// Enters a verdict. Returns the holding's slot if it has nothing open any more, or something of it has to be
-    /// put elsewhere at once.
-    pub(super) fn judge(&mut self, ticket: u64, verdict: Verdict, heard: Heard) -> Option<u64> {
-        let (slot, entry) = (ticket >> INDEX_BITS, (ticket & ((1 << INDEX_BITS) - 1)) as usize);
-        let holding = self.holdings.get_mut(&slot)?;
-        let standing = holding.standing.get_mut(entry)?;
-        if *standing == Standing::Open {
-            *standing = match verdict {
-                Verdict::Unknown { .. } if mutants::is(Mutant::UnknownIsConfirmed) => Standing::Confirmed,
-                Verdict::Confirmed if holding.flight.dying => {
-                    let flight = &holding.flight;
-                    flight.served.metrics.target_failures.confirmed(&flight.batch.target, heard.mono_us);
-                    Standing::Died
+impl ClaimSlots {
+    /// Enters a verdict. Returns the bundle's slot if nothing of the bundle is open any more, or if a message of it
+    /// has to move in the store at once.
+    pub(super) fn judge(&mut self, ticket: u64, verdict: Verdict, heard_at: VerdictTime) -> Option<u64> {
+        let BundleTicket { slot, entry } = BundleTicket::decode(ticket);
+        let claimed = self.bundles.get_mut(&slot)?;
+        let state = claimed.states.get_mut(entry as usize)?;
+        if *state == DeliveryState::Open {
+            *state = match verdict {
+                Verdict::Unknown { .. } if mutants::is(Mutant::UnknownIsConfirmed) => {
+                    DeliveryState::Confirmed
+                }
+                Verdict::Confirmed if claimed.in_flight.dying => {
+                    let in_flight = &claimed.in_flight;
+                    in_flight
+                        .served
+                        .metrics
+                        .target_failures
+                        .confirmed(&in_flight.batch.target, heard_at.mono.0);
+                    DeliveryState::Died
                 }
                 Verdict::Confirmed => {
-                    holding.news = true;
-                    holding.flight.confirmed(entry, heard);
-                    Standing::Confirmed
+                    claimed.news = true;
+                    claimed.in_flight.confirmed(entry as usize, heard_at);
+                    DeliveryState::Confirmed
                 }
-                other => Standing::Failed(other),
+                other => DeliveryState::Failed(other),
             };
-            holding.open -= 1;
-            if holding.flight.keyed(entry as u32).is_some() {
-                self.tell_line(slot, entry as u32, heard);
+            claimed.open -= 1;
+            if claimed.in_flight.keyed(entry).is_some() {
+                self.tell_key_queue(slot, entry, heard_at);
             }
         }
-        let holding = self.holdings.get(&slot)?;
-        (holding.open == 0 || holding.must_part()).then_some(slot)
+        let claimed = self.bundles.get(&slot)?;
+        (claimed.open == 0 || claimed.must_move()).then_some(slot)
     }
 
-    /// What a verdict means for the key of its message.
-    fn tell_line(&mut self, slot: u64, entry: u32, heard: Heard) {
-        let Some(holding) = self.holdings.get_mut(&slot) else { return };
-        let Some((id, keyed)) = holding.line().zip(holding.flight.keyed(entry)) else { return };
-        let Some(line) = self.lines.get_mut(&id) else { return };
+    /// Applies a verdict to the queue of its message's key.
+    fn tell_key_queue(&mut self, slot: u64, entry: u32, heard_at: VerdictTime) {
+        let Some(claimed) = self.bundles.get_mut(&slot) else { return };
+        let Some((id, keyed)) = claimed.key_queue_id().zip(claimed.in_flight.keyed(entry)) else { return };
+        let Some(key_queue) = self.key_queues.get_mut(&id) else { return };
         let key = keyed.key.clone();
-        let standing = &mut holding.standing[entry as usize];
-        match standing {
-            Standing::Confirmed | Standing::Died => line.done(&key),
-            Standing::Failed(Verdict::NotTried) if !line.closing && holding.flight.goes_on(heard.mono_us) => {
-                // Its lane had no use for it in time: it goes on waiting, in its place.
-                *standing = Standing::Open;
-                holding.open += 1;
+        let state = &mut claimed.states[entry as usize];
+        match state {
+            DeliveryState::Confirmed | DeliveryState::Died => key_queue.done(&key),
+            DeliveryState::Failed(Verdict::NotTried)
+                if !key_queue.closing && claimed.in_flight.goes_on(heard_at.mono) =>
+            {
+                // The lane did not submit it in time. The message waits again, in its place.
+                *state = DeliveryState::Open;
+                claimed.open += 1;
                 keyed.taken.store(false, Ordering::Release);
-                line.undo(&key, holding.position(entry), Place { slot, entry });
+                key_queue.undo(&key, claimed.position(entry), EntryPlace { slot, entry });
             }
-            // It goes back where it was, and nothing of its key may go before it.
-            Standing::Failed(Verdict::NotTried) => line.closing = true,
-            _ => holding.moving.push(key),
+            // The message goes back to its place in the store, and nothing of its key may pass it.
+            DeliveryState::Failed(Verdict::NotTried) => key_queue.closing = true,
+            _ => claimed.moving.push(key),
         }
     }
 
-    /// Counts a look of the claimer, which begins now.
-    pub(super) fn begin_look(&mut self) -> u64 {
-        self.looks += 1;
-        self.looks
+    /// Counts a poll of the claimer that begins now.
+    pub(super) fn begin_poll(&mut self) -> u64 {
+        self.polls += 1;
+        self.polls
     }
 
-    /// Enters a claimed bundle, and its messages into their line.
-    pub(super) fn enter(&mut self, slot: u64, holding: Holding) {
-        if let Some(line) = holding.line().and_then(|id| self.lines.get_mut(&id)) {
-            line.holdings += 1;
-            line.dropped = false;
-            for (entry, keyed) in (0..).zip(&holding.flight.keyed) {
+    /// Enters a claimed bundle, and its messages into their key queue.
+    pub(super) fn enter(&mut self, slot: u64, claimed: ClaimedBundle) {
+        if let Some(key_queue) = claimed.key_queue_id().and_then(|id| self.key_queues.get_mut(&id)) {
+            key_queue.bundles += 1;
+            key_queue.dropped = false;
+            for (entry, keyed) in (0..).zip(&claimed.in_flight.keyed) {
                 let Some(keyed) = keyed else { continue };
-                line.enter(keyed.key.clone(), holding.position(entry), Place { slot, entry });
+                key_queue.enter(keyed.key.clone(), claimed.position(entry), EntryPlace { slot, entry });
             }
         }
-        self.holdings.insert(slot, holding);
+        self.bundles.insert(slot, claimed);
     }
 
-    /// Takes a holding out; nothing of it is left to be done.
-    pub(super) fn remove(&mut self, slot: u64) -> Option<Holding> {
-        let holding = self.holdings.remove(&slot)?;
-        if let Some(line) = holding.line().and_then(|id| self.lines.get_mut(&id)) {
-            line.holdings -= 1;
+    /// Removes a bundle with which nothing is left to do.
+    pub(super) fn remove(&mut self, slot: u64) -> Option<ClaimedBundle> {
+        let claimed = self.bundles.remove(&slot)?;
+        if let Some(key_queue) = claimed.key_queue_id().and_then(|id| self.key_queues.get_mut(&id)) {
+            key_queue.bundles -= 1;
         }
-        Some(holding)
+        Some(claimed)
     }
 
-    /// Has what closing lines hold and have not handed over go back. Returns the holdings that have nothing open any
-    /// more because of it.
+    /// Drops the unpublished messages of closing key queues. Returns the bundles that have nothing open any more
+    /// because of it.
     pub(super) fn drop_closing(&mut self) -> Vec<u64> {
         let mut finished = Vec::new();
-        let Self { holdings, lines, .. } = self;
-        for (id, line) in lines.iter_mut().filter(|(_, line)| line.closing && !line.dropped) {
-            line.dropped = true;
-            for (&slot, holding) in holdings.iter_mut().filter(|(_, h)| h.line().as_ref() == Some(id)) {
-                holding.drop_unpublished();
-                if holding.open == 0 {
+        let Self { bundles, key_queues, .. } = self;
+        for (id, key_queue) in
+            key_queues.iter_mut().filter(|(_, key_queue)| key_queue.closing && !key_queue.dropped)
+        {
+            key_queue.dropped = true;
+            for (&slot, claimed) in bundles.iter_mut().filter(|(_, h)| h.key_queue_id().as_ref() == Some(id))
+            {
+                claimed.drop_unpublished();
+                if claimed.open == 0 {
                     finished.push(slot);
                 }
             }
@@ -134,32 +145,36 @@ impl Slots {
         finished
     }
 
-    /// Takes out the lines that have ended, with the names of those holders that have no claim left.
-    pub(super) fn ended_lines(&mut self) -> Vec<(LineId, String)> {
+    /// Removes the key queues that have ended. Returns the holder names under which no claim is left.
+    pub(super) fn ended_key_queues(&mut self) -> Vec<(KeyQueueId, String)> {
         let mut ended = Vec::new();
-        self.lines.retain(|id, line| {
-            let over = line.closing && line.holdings == 0 && !line.claiming;
-            if over && !line.orphans {
-                ended.push((id.clone(), std::mem::take(&mut line.holder)));
+        self.key_queues.retain(|id, key_queue| {
+            let over = key_queue.closing && key_queue.bundles == 0 && !key_queue.claiming;
+            if over && !key_queue.orphans {
+                ended.push((id.clone(), std::mem::take(&mut key_queue.holder)));
             }
             !over
         });
         ended
     }
 
-    /// When the next message of an ordered route falls due that only a look can let go.
-    pub(super) fn next_look(&self) -> Option<UnixMs> {
-        self.lines.values().filter_map(Line::next_look).min()
+    /// The due time of the next message of an ordered route that needs another poll before it may leave.
+    pub(super) fn next_poll(&self) -> Option<UnixMs> {
+        self.key_queues.values().filter_map(KeyQueue::next_poll).min()
     }
 
-    /// The partitions in which an ordered route is held here: whoever's they are, its holder goes on looking.
+    /// Partitions in which this shard holds an ordered route. Their holder goes on polling them, regardless of their
+    /// owner.
     pub(super) fn partitions_held(&self) -> BTreeSet<Partition> {
-        self.lines.keys().map(|(_, p)| *p).collect()
+        self.key_queues.keys().map(|(_, p)| *p).collect()
     }
 
-    /// The partitions in which one is due at this moment.
+    /// Partitions with a key queue that needs a poll at this moment.
     pub(super) fn partitions_due(&self, now: UnixMs) -> Vec<Partition> {
-        let due = self.lines.iter().filter(|(_, line)| line.next_look().is_some_and(|due| due <= now));
+        let due = self
+            .key_queues
+            .iter()
+            .filter(|(_, key_queue)| key_queue.next_poll().is_some_and(|due| due <= now));
         let partitions: BTreeSet<Partition> = due.map(|((_, p), _)| *p).collect();
         partitions.into_iter().collect()
     }

@@ -1,126 +1,147 @@
-//! What a shard holds claimed, message by message. No I/O.
+//! The state of claimed bundles, message by message. No I/O.
 //!
-//! A holding keeps the entries as they were claimed; `stored` maps the positions of the bundle that stands
-//! in the store now (it changes when what hangs is split off) to them. Tickets name the holding and the
-//! entry, so a verdict finds its message whatever became of its bundle.
+//! A [`ClaimedBundle`] keeps the entries as they were claimed. The bundle in the store changes when hanging messages
+//! are split off; `stored` maps its positions to the claimed entries. A ticket names slot and entry, so a verdict
+//! finds its message after every such change.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
 use bytes::Bytes;
 
-use super::Served;
-use super::budget::Room;
-use crate::domain::{Entry, Flags, Partition, RouteName, StoreClock, Text, UnixMs, Verdict};
+use super::ServedRoute;
+use super::budget::ByteReservation;
+use crate::domain::{
+    Entry, Flags, MonoUs, Partition, RouteName, StoreClock, TargetRef, Text, UnixMs, Verdict,
+};
 use crate::egress::{Lane, PublishBatch};
 use crate::mutants::{self, Mutant};
 use crate::store::{Claim, OrderPosition};
 use crate::telemetry::MessageEnd;
 
-/// Bits of a ticket that name the entry.
-pub(super) const INDEX_BITS: u32 = 20;
+/// Number of ticket bits that name the entry.
+const ENTRY_BITS: u32 = 20;
 
-/// What the wheel needs of a holding to publish it.
-pub(super) struct Flight {
-    pub(super) served: Arc<Served>,
-    pub(super) entries: Arc<Vec<Entry>>,
-    /// The same as they are handed to the lane, until the claim surely holds no more.
-    pub(super) batch: Arc<PublishBatch>,
-    /// Its name as the bundle has it; empty for the route's own.
-    pub(super) target_name: Text,
-    /// `None`: the target is not allowed any more.
-    pub(super) lane: Option<Arc<dyn Lane>>,
-    /// Monotonic microseconds of its latest hand-over.
-    pub(super) published_us: AtomicI64,
-    /// Entries to be published, in order of their due times.
-    pub(super) order: Vec<u32>,
-    /// How many of `order` are handed over; [`STOPPED`] once no more may be.
-    pub(super) handed: AtomicU32,
-    /// Of an ordered route: the stamp of its first entry.
-    pub(super) first_stamp: u64,
-    /// Of an ordered route: the entries that go when it is their key's turn; they are not in `order`.
-    pub(super) keyed: Vec<Option<Keyed>>,
-    /// Its messages are on their way to the route's `dead_letter_to`: confirmed there, they are dead.
-    pub(super) dying: bool,
+/// A ticket of the timer: it names a message by the slot of its bundle and its entry. Lanes carry it encoded, and a
+/// batch numbers its tickets from that of its first entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BundleTicket {
+    pub(super) slot: u64,
+    pub(super) entry: u32,
 }
 
-/// An entry that has a key, on a route whose keys leave in order.
-pub(super) struct Keyed {
-    pub(super) key: Bytes,
-    /// Handed over, or never to be.
-    pub(super) taken: AtomicBool,
-}
+impl BundleTicket {
+    pub(super) fn encode(self) -> u64 {
+        self.slot << ENTRY_BITS | u64::from(self.entry)
+    }
 
-/// An ordered route in one partition.
-pub(super) type LineId = (RouteName, Partition);
-
-/// When a batch of verdicts was heard: Redis's clock and the monotonic one, microseconds.
-#[derive(Clone, Copy)]
-pub(super) struct Heard {
-    store_us: i64,
-    pub(super) mono_us: i64,
-}
-
-impl Heard {
-    pub(super) fn now(clock: &StoreClock) -> Self {
-        Self { store_us: clock.now_us().unwrap_or_default(), mono_us: clock.local().mono_us() }
+    pub(super) fn decode(ticket: u64) -> Self {
+        Self { slot: ticket >> ENTRY_BITS, entry: (ticket & ((1 << ENTRY_BITS) - 1)) as u32 }
     }
 }
 
-/// The bit of `handed` that stops the wheel: the claim is lost, or the process drains.
+/// The part of a claimed bundle that the wheel needs to publish it.
+pub(super) struct InFlightBatch {
+    pub(super) served: Arc<ServedRoute>,
+    pub(super) entries: Arc<Vec<Entry>>,
+    /// The entries as they are handed to the lane, with the deadline until which the claim is certain to last.
+    pub(super) batch: Arc<PublishBatch>,
+    /// The target as the bundle stores it.
+    pub(super) target_ref: TargetRef,
+    /// `None`: the target is no longer allowed.
+    pub(super) lane: Option<Arc<dyn Lane>>,
+    /// Monotonic microseconds of the latest hand-over.
+    pub(super) published_us: AtomicI64,
+    /// Entries to publish, by due time.
+    pub(super) order: Vec<u32>,
+    /// Number of entries of `order` that are handed over. [`STOPPED`] is set once no more may be.
+    pub(super) handed: AtomicU32,
+    /// Sequence number of the first entry, in an ordered route.
+    pub(super) first_sequence: u64,
+    /// Entries of an ordered route that leave when their key's turn comes. They are not in `order`.
+    pub(super) keyed: Vec<Option<KeyedEntry>>,
+    /// The messages are on their way to the route's `dead_letter_to`; a confirm there makes them dead letters.
+    pub(super) dying: bool,
+}
+
+/// An entry with a key, in a route whose keys leave in order.
+pub(super) struct KeyedEntry {
+    pub(super) key: Bytes,
+    /// The entry was handed over, or never will be.
+    pub(super) taken: AtomicBool,
+}
+
+/// Names a key queue: an ordered route in one partition.
+pub(super) type KeyQueueId = (RouteName, Partition);
+
+/// The moment at which a batch of verdicts was taken, by Redis's clock and by the monotonic one, microseconds.
+#[derive(Clone, Copy)]
+pub(super) struct VerdictTime {
+    store_us: i64,
+    pub(super) mono: MonoUs,
+}
+
+impl VerdictTime {
+    pub(super) fn now(clock: &StoreClock) -> Self {
+        Self { store_us: clock.now_us().unwrap_or_default(), mono: clock.local().mono() }
+    }
+}
+
+/// The bit of `handed` that stops the wheel, because the claim is lost or the process drains.
 const STOPPED: u32 = 1 << 31;
 
-impl Flight {
-    /// The due time of the next message to be handed over.
+impl InFlightBatch {
+    /// The due time of the next message to hand over.
     pub(super) fn next_due(&self) -> Option<UnixMs> {
         let at = self.handed.load(Ordering::Acquire);
         let due = self.order.get(at as usize).map(|&index| self.entries[index as usize].due);
         if mutants::is(Mutant::Early) { due.map(|due| due.plus(-1000)) } else { due }
     }
 
-    /// How many messages are due and not handed over.
+    /// The number of messages that are due and not handed over.
     pub(super) fn due(&self, clock: &StoreClock) -> usize {
         let handed = self.handed.load(Ordering::Acquire) as usize;
         let rest = self.order.get(handed..).unwrap_or_default();
         rest.partition_point(|&index| clock.is_due(self.entries[index as usize].due))
     }
 
-    /// Takes the next message to be handed over; `None` if there is none, or none may be any more. From
-    /// here on it counts as handed over, whatever becomes of it.
+    /// Takes the next message to hand over. `None` if there is none, or if none may be handed over any more. The
+    /// message counts as handed over from here on.
     pub(super) fn hand(&self) -> Option<u32> {
         let at = self.handed.load(Ordering::Acquire);
         let &index = self.order.get(at as usize)?;
         self.handed.compare_exchange(at, at + 1, Ordering::AcqRel, Ordering::Acquire).ok().map(|_| index)
     }
 
-    /// An entry that goes when it is its key's turn.
-    pub(super) fn keyed(&self, index: u32) -> Option<&Keyed> {
+    /// The entry at `index`, if it leaves when its key's turn comes.
+    pub(super) fn keyed(&self, index: u32) -> Option<&KeyedEntry> {
         self.keyed.get(index as usize)?.as_ref()
     }
 
-    /// Takes such an entry, to be handed over or put elsewhere; `false` if that was done already.
+    /// Takes such an entry, to hand it over or to move it. Returns `false` if it was taken before.
     pub(super) fn take(&self, index: u32) -> bool {
         self.keyed(index).is_some_and(|keyed| !keyed.taken.swap(true, Ordering::AcqRel))
     }
 
-    /// Whether the claim still surely holds and more may be handed over.
-    pub(super) fn goes_on(&self, now_us: i64) -> bool {
+    /// Reports whether the claim is certain to last and more messages may be handed over.
+    pub(super) fn goes_on(&self, now: MonoUs) -> bool {
         let stopped = self.handed.load(Ordering::Acquire) & STOPPED != 0;
-        !stopped && now_us < self.lease_until_us()
+        !stopped && now < self.lease_end()
     }
 
-    /// Nothing more is handed over; returns what was not.
+    /// Stops all further hand-overs. Returns the entries that were not handed over.
     pub(super) fn stop(&self) -> &[u32] {
         let handed = self.handed.fetch_or(STOPPED, Ordering::AcqRel) & !STOPPED;
         self.order.get(handed as usize..).unwrap_or_default()
     }
 
-    pub(super) fn confirmed(&self, entry: usize, heard: Heard) {
+    pub(super) fn confirmed(&self, entry: usize, heard_at: VerdictTime) {
         let metrics = &self.served.metrics;
-        let (now_us, due_us) = (heard.store_us, self.entries[entry].asked_due().0 * 1000);
+        let now_us = heard_at.store_us;
+        let due_us = self.entries[entry].asked_due().0 * 1000;
         let handed_us = self.published_us.load(Ordering::Acquire);
         metrics.published.inc();
-        metrics.target_failures.confirmed(&self.batch.target, heard.mono_us);
+        metrics.target_failures.confirmed(&self.batch.target, heard_at.mono.0);
         self.served.watch.report(&self.served.route.name, self.batch.ids[entry].as_str(), || {
             MessageEnd::Published {
                 published_at: UnixMs(now_us / 1000),
@@ -130,17 +151,17 @@ impl Flight {
             }
         });
         metrics.lateness.observe((now_us - due_us).max(0) as f64 / 1e6);
-        metrics.confirm.observe((heard.mono_us - handed_us).max(0) as f64 / 1e6);
+        metrics.confirm.observe((heard_at.mono.0 - handed_us).max(0) as f64 / 1e6);
     }
 
-    /// From its first due time to its last, microseconds.
+    /// The time from the first due time to the last, microseconds.
     pub(super) fn span_us(&self) -> i64 {
         let due = |index: Option<&u32>| index.map_or(0, |&index| self.entries[index as usize].due.0);
         (due(self.order.last()) - due(self.order.first())) * 1000
     }
 
-    /// Whether nothing of it is handed over, and something may be.
-    pub(super) fn handed_none(&self) -> bool {
+    /// Reports whether no message was handed over yet, and hand-overs are still allowed.
+    pub(super) fn nothing_handed(&self) -> bool {
         self.handed.load(Ordering::Acquire) == 0
     }
 
@@ -148,7 +169,8 @@ impl Flight {
     fn handed_over(&self) -> impl Iterator<Item = usize> {
         let handed = self.handed.load(Ordering::Acquire) & !STOPPED;
         let in_order = self.order.iter().take(handed as usize).map(|&index| index as usize);
-        let taken = |keyed: &Option<Keyed>| keyed.as_ref().is_some_and(|k| k.taken.load(Ordering::Acquire));
+        let taken =
+            |keyed: &Option<KeyedEntry>| keyed.as_ref().is_some_and(|k| k.taken.load(Ordering::Acquire));
         in_order.chain(self.keyed.iter().enumerate().filter(move |(_, k)| taken(k)).map(|(index, _)| index))
     }
 
@@ -157,162 +179,169 @@ impl Flight {
         in_order && self.keyed.iter().flatten().all(|keyed| keyed.taken.load(Ordering::Acquire))
     }
 
-    /// Monotonic microseconds until which the claim surely holds.
-    pub(super) fn lease_until_us(&self) -> i64 {
-        self.batch.not_after_us.load(Ordering::Acquire)
+    /// The moment until which the claim is certain to last.
+    pub(super) fn lease_end(&self) -> MonoUs {
+        MonoUs(self.batch.not_after_us.load(Ordering::Acquire))
+    }
+
+    /// Notes that the claim was extended until this moment.
+    pub(super) fn extend_lease(&self, lease_end: MonoUs) {
+        self.batch.not_after_us.fetch_max(lease_end.0, Ordering::AcqRel);
     }
 }
 
-/// How one message of a holding stands.
+/// The delivery of one message of a claimed bundle.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Standing {
-    /// In the wheel, in a lane or in a socket.
+pub(super) enum DeliveryState {
+    /// The message is in the wheel, in a lane or in a socket.
     Open,
-    /// Its broker has it.
+    /// The broker has confirmed the message.
     Confirmed,
-    /// Its dead-letter target has it: it is dead, and not yet kept.
+    /// `dead_letter_to` has confirmed the message, and the store does not have it as a dead letter yet.
     Died,
-    /// Not to be published: it was gone or done when claimed.
+    /// The message was cancelled or confirmed before the claim, and is not published.
     Skipped,
-    /// Its publish failed.
+    /// The publish failed.
     Failed(Verdict),
-    /// Its key is held back: it goes there.
+    /// The message's key is held, so the message moves to this position.
     Moved(OrderPosition),
 }
 
 /// One claimed bundle.
-pub(super) struct Holding {
+pub(super) struct ClaimedBundle {
     pub(super) claim: Claim,
-    pub(super) flight: Arc<Flight>,
-    /// Position in the stored bundle -> entry.
+    pub(super) in_flight: Arc<InFlightBatch>,
+    /// The claimed entry at each position of the stored bundle.
     pub(super) stored: Vec<u32>,
-    pub(super) standing: Vec<Standing>,
-    /// Entries of `stored` that are still open.
+    pub(super) states: Vec<DeliveryState>,
+    /// Number of open entries in `stored`.
     pub(super) open: usize,
-    /// Of what the process may hold, until its messages are settled.
-    pub(super) room: Room,
-    /// Something was confirmed since the store was last told.
+    /// The bytes that the bundle takes, until its messages are settled.
+    pub(super) reservation: ByteReservation,
+    /// A message was confirmed after the last report to the store.
     pub(super) news: bool,
-    /// An answer to the store about it is on its way.
+    /// A call about this bundle is on its way to the store.
     pub(super) busy: bool,
-    /// Keys of an ordered route of which a message is being put elsewhere, by the call that is on its way or comes.
+    /// Keys with a message that moves in the store, by the call on its way or by the next one.
     pub(super) moving: Vec<Bytes>,
-    /// The claim is somebody else's: note what is confirmed, then forget it.
+    /// The claim belongs to another replica: note the confirms, then drop the bundle.
     pub(super) lost: bool,
-    /// It was split off: what had no name of its producer's is known by its `~` id.
+    /// The bundle was split. Messages without a producer's name are now stored under their `~` id.
     pub(super) split: bool,
 }
 
-impl Holding {
-    /// An entry's place in the order of its key.
+impl ClaimedBundle {
+    /// The position of an entry in the order of its key.
     pub(super) fn position(&self, entry: u32) -> OrderPosition {
         OrderPosition {
-            due: self.flight.entries[entry as usize].due,
-            sequence: self.flight.first_stamp + u64::from(entry),
+            due: self.in_flight.entries[entry as usize].due,
+            sequence: self.in_flight.first_sequence + u64::from(entry),
         }
     }
 
-    /// Whether every message of it has been handed over.
+    /// Reports whether every message was handed over.
     pub(super) fn all_handed_over(&self) -> bool {
-        self.flight.all_handed_over()
+        self.in_flight.all_handed_over()
     }
 
-    /// The earliest moment asked for among its messages that are due and not delivered.
+    /// The earliest due time asked for among the messages that are due and not delivered.
     pub(super) fn oldest_overdue(&self, now: UnixMs) -> Option<UnixMs> {
-        let delivered = |standing: &Standing| {
-            matches!(standing, Standing::Confirmed | Standing::Skipped | Standing::Died)
+        let delivered = |state: &DeliveryState| {
+            matches!(state, DeliveryState::Confirmed | DeliveryState::Skipped | DeliveryState::Died)
         };
-        let left = self.stored.iter().filter(|&&entry| !delivered(&self.standing[entry as usize]));
-        let asked = left.map(|&entry| self.flight.entries[entry as usize].asked_due());
+        let left = self.stored.iter().filter(|&&entry| !delivered(&self.states[entry as usize]));
+        let asked = left.map(|&entry| self.in_flight.entries[entry as usize].asked_due());
         asked.min().filter(|asked| *asked <= now)
     }
 
-    /// When it was last handed over to its lane, if something of that is not answered; monotonic microseconds.
+    /// The latest hand-over to the lane, if one of the handed messages has no verdict yet; monotonic microseconds.
     pub(super) fn unanswered_us(&self) -> Option<i64> {
-        let handed_us = self.flight.published_us.load(Ordering::Acquire);
+        let handed_us = self.in_flight.published_us.load(Ordering::Acquire);
         let waits = handed_us < i64::MAX
-            && self.flight.handed_over().any(|entry| self.standing[entry] == Standing::Open);
+            && self.in_flight.handed_over().any(|entry| self.states[entry] == DeliveryState::Open);
         waits.then_some(handed_us)
     }
 
-    /// Nothing more of it is handed over: what was not yet counts as not tried.
+    /// Stops all further hand-overs, and marks the rest as not tried.
     pub(super) fn drop_unpublished(&mut self) {
-        let keyed = (0..self.flight.keyed.len() as u32).filter(|&index| self.flight.take(index));
-        for index in self.flight.stop().iter().copied().chain(keyed) {
-            let standing = &mut self.standing[index as usize];
-            if *standing == Standing::Open {
-                *standing = Standing::Failed(Verdict::NotTried);
+        let keyed = (0..self.in_flight.keyed.len() as u32).filter(|&index| self.in_flight.take(index));
+        for index in self.in_flight.stop().iter().copied().chain(keyed) {
+            let state = &mut self.states[index as usize];
+            if *state == DeliveryState::Open {
+                *state = DeliveryState::Failed(Verdict::NotTried);
                 self.open -= 1;
             }
         }
     }
 
-    /// The line that its messages wait in, if its route is an ordered one.
-    pub(super) fn line(&self) -> Option<LineId> {
-        let route = &self.flight.served.route;
+    /// The key queue of the messages, if the route is ordered.
+    pub(super) fn key_queue_id(&self) -> Option<KeyQueueId> {
+        let route = &self.in_flight.served.route;
         route.policy.ordered.then(|| (route.name.clone(), self.claim.partition))
     }
 
-    /// Entries of the stored bundle that are open.
+    /// The open entries of the stored bundle.
     pub(super) fn open_entries(&self) -> Vec<u32> {
-        let open = |entry: &u32| self.standing[*entry as usize] == Standing::Open;
+        let open = |entry: &u32| self.states[*entry as usize] == DeliveryState::Open;
         self.stored.iter().copied().filter(open).collect()
     }
 
-    /// Whether a message of this key in the stored bundle has to be put elsewhere.
+    /// Reports whether a message of this key in the stored bundle has to move in the store.
     pub(super) fn is_leaving(&self, key: &Bytes) -> bool {
         self.stored.iter().any(|&entry| {
-            let leaves = matches!(self.standing[entry as usize], Standing::Failed(_) | Standing::Moved(_));
-            leaves && self.flight.keyed(entry).is_some_and(|keyed| keyed.key == *key)
+            let leaves =
+                matches!(self.states[entry as usize], DeliveryState::Failed(_) | DeliveryState::Moved(_));
+            leaves && self.in_flight.keyed(entry).is_some_and(|keyed| keyed.key == *key)
         })
     }
 
-    /// Whether something of it has to be put elsewhere while the rest is still open.
-    pub(super) fn must_part(&self) -> bool {
+    /// Reports whether a message has to move in the store while others are still open.
+    pub(super) fn must_move(&self) -> bool {
         !self.moving.is_empty()
     }
 
-    /// Whether what is not confirmed was never tried: such a bundle can be given back as it is.
+    /// Reports whether every unconfirmed message was never tried. Such a bundle can be returned as it is.
     pub(super) fn only_untried(&self) -> bool {
-        let untried = Standing::Failed(Verdict::NotTried);
+        let untried = DeliveryState::Failed(Verdict::NotTried);
         self.stored
             .iter()
-            .map(|&e| &self.standing[e as usize])
-            .all(|s| matches!(s, Standing::Confirmed | Standing::Skipped) || *s == untried)
+            .map(|&e| &self.states[e as usize])
+            .all(|s| matches!(s, DeliveryState::Confirmed | DeliveryState::Skipped) || *s == untried)
     }
 
-    /// One bit per stored position: is it confirmed.
+    /// One bool a stored position: `true` if it is confirmed.
     pub(super) fn confirmed(&self) -> Vec<bool> {
         self.stored
             .iter()
-            .map(|&entry| matches!(self.standing[entry as usize], Standing::Confirmed))
+            .map(|&entry| matches!(self.states[entry as usize], DeliveryState::Confirmed))
             .collect()
     }
 
-    /// The producers' names among what is confirmed, where the route remembers them.
+    /// The producers' names of the confirmed messages, if the route remembers delivered names.
     pub(super) fn delivered(&self) -> Vec<Text> {
-        if self.flight.served.route.policy.dedupe_ms == 0 {
+        if self.in_flight.served.route.policy.dedupe_ms == 0 {
             return Vec::new();
         }
-        let confirmed = |entry: &&u32| matches!(self.standing[**entry as usize], Standing::Confirmed);
-        let entries = self.stored.iter().filter(confirmed).map(|&entry| &self.flight.entries[entry as usize]);
+        let confirmed = |entry: &&u32| matches!(self.states[**entry as usize], DeliveryState::Confirmed);
+        let entries =
+            self.stored.iter().filter(confirmed).map(|&entry| &self.in_flight.entries[entry as usize]);
         entries.filter(|entry| entry.flags.has(Flags::NAMED)).filter_map(|entry| entry.id.clone()).collect()
     }
 
-    /// Whether nothing but confirmed and skipped messages is in it.
+    /// Reports whether all messages are confirmed or skipped.
     pub(super) fn is_clean(&self) -> bool {
         self.stored
             .iter()
-            .all(|&e| matches!(self.standing[e as usize], Standing::Confirmed | Standing::Skipped))
+            .all(|&e| matches!(self.states[e as usize], DeliveryState::Confirmed | DeliveryState::Skipped))
     }
 
-    /// Names in the stored bundle and their positions, of the entries that `wanted` takes: what the store knows
-    /// them by.
-    pub(super) fn names(&self, wanted: impl Fn(&Standing) -> bool) -> Vec<(Text, u32)> {
+    /// The names under which the store knows the messages that `wanted` selects, with their positions in the stored
+    /// bundle.
+    pub(super) fn names(&self, wanted: impl Fn(&DeliveryState) -> bool) -> Vec<(Text, u32)> {
         let named = |(position, &entry): (usize, &u32)| {
-            let own = self.flight.entries[entry as usize].id.clone();
-            let id = own.or_else(|| self.split.then(|| self.flight.batch.ids[entry as usize].clone()))?;
-            wanted(&self.standing[entry as usize]).then_some((id, position as u32))
+            let own = self.in_flight.entries[entry as usize].id.clone();
+            let id = own.or_else(|| self.split.then(|| self.in_flight.batch.ids[entry as usize].clone()))?;
+            wanted(&self.states[entry as usize]).then_some((id, position as u32))
         };
         self.stored.iter().enumerate().filter_map(named).collect()
     }

@@ -1,6 +1,6 @@
-//! The claimer: looks at the heads of all its partitions in one trip, claims what is due within the
-//! look-ahead, and hands it to the wheel. Now and then it looks at those that fall to other replicas too, and
-//! claims what is overdue there.
+//! The claimer polls the heads of all partitions of its shard in one round trip, claims the bundles that are due
+//! within the lookahead, and hands them to the wheel. Once a second it polls the partitions of other replicas too,
+//! and claims what is overdue there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -13,11 +13,11 @@ use futures_util::stream::FuturesUnordered;
 use tracing::warn;
 
 use super::Shard;
-use super::accept::{self, Taken};
-use super::claim_scope::{LOOK, Sight};
-use super::key_order::rules::Look;
-use super::polling::Looks;
-use super::read_claimed::{Reading, Wanted};
+use super::accept::{self, AcceptOutcome};
+use super::claim_scope::{ClaimScope, POLL_INTERVAL};
+use super::key_order::rules::StorePoll;
+use super::polling::PollHistory;
+use super::read_claimed::{ClaimReader, ReadPolicy};
 use crate::cluster::Cluster;
 use crate::domain::limits::BUNDLE_MESSAGES;
 use crate::domain::{Partition, UnixMs};
@@ -25,23 +25,23 @@ use crate::lifecycle::until_tick;
 use crate::mutants;
 use crate::store::{ClaimRequest, Head, HeadsSeen, StoreError};
 
-/// Longest time between two looks after one that failed, and while a claim is on its way: one that hangs must not hold
-/// up the others for longer than they are claimed ahead.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
-/// A wake-up for something due later than this after the next look is left to that look.
-const MARGIN_MS: i64 = 20;
-/// Looks for the sake of what falls due of ordered routes are at least so far apart.
-const PACE: Duration = Duration::from_millis(1);
-/// What is overdue by this much is claimed by whoever sees it: a process that lives and a shard that hangs is no
-/// owner.
-const OVERDUE_MS: i64 = 2000;
-/// Bundles that one claim takes of one partition at most.
-pub(super) const BUNDLES: usize = 200;
-/// Longest wait for the store on the way out: a claim whose answer nobody hears is published only after its
-/// deadline.
-const LAST_WORD: Duration = Duration::from_secs(5);
+/// Longest time between two polls after a failed one, and while a claim is on its way. One claim that hangs must not
+/// delay the others beyond the lookahead.
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
+/// A wake-up for a message due later than this after the next poll does not cause an earlier poll.
+const WAKE_MARGIN_MS: i64 = 20;
+/// Shortest time between two polls for the sake of key queues.
+const MIN_POLL_GAP: Duration = Duration::from_millis(1);
+/// A bundle overdue by this much is claimed by any replica that sees it. Its owner's process may live while the
+/// owner's shard hangs.
+const OVERDUE_AFTER_MS: i64 = 2000;
+/// Bundles that one claim takes from one partition at most.
+pub(super) const MAX_CLAIM_BUNDLES: usize = 200;
+/// Longest wait for the store while draining. A claim whose answer is lost is published only after its deadline.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs until draining begins; what is being claimed then is still taken in, to be given back.
+/// Runs until draining begins. Claims on their way at that moment are still accepted, so that the settler can return
+/// them.
 pub(super) async fn run(shard: Arc<Shard>) {
     let mut claimer = Claimer {
         shard: shard.clone(),
@@ -49,28 +49,29 @@ pub(super) async fn run(shard: Arc<Shard>) {
         claims: FuturesUnordered::new(),
         busy: BTreeSet::new(),
         failing: false,
-        looks: Looks::new(shard.store.pauses()),
+        history: PollHistory::new(shard.store.pauses()),
         next_us: 0,
         starved: false,
         near: BTreeMap::new(),
     };
-    let late = async {
+    let timeout = async {
         shard.shutdown.draining().await;
-        tokio::time::sleep(LAST_WORD).await;
+        tokio::time::sleep(DRAIN_TIMEOUT).await;
     };
     tokio::select! {
-        () = claimer.turn() => {}
-        () = late => {}
+        () = claimer.run() => {}
+        () = timeout => {}
         () = shard.shutdown.forced() => {}
     }
-    shard.claimed_all.cancel();
+    shard.claiming_ended.cancel();
 }
 
-/// One partition's claim (of unordered routes, of an ordered one), and whether there may be more to take.
-pub(super) type Claiming = Pin<Box<dyn Future<Output = (Claimed, Result<bool, StoreError>)> + Send>>;
+/// One claim: of the unordered routes in a partition, or of one ordered route. Yields whether there may be more to
+/// claim.
+pub(super) type ClaimFuture = Pin<Box<dyn Future<Output = (ClaimKind, Result<bool, StoreError>)> + Send>>;
 
-/// Whose claim it was.
-pub(super) enum Claimed {
+/// The kind of a claim.
+pub(super) enum ClaimKind {
     Unordered(Partition),
     Ordered,
 }
@@ -78,44 +79,44 @@ pub(super) enum Claimed {
 pub(super) struct Claimer {
     pub(super) shard: Arc<Shard>,
     cluster: Cluster,
-    /// Claims on their way. Those of a node that is away may take long; the others do not wait for them.
-    pub(super) claims: FuturesUnordered<Claiming>,
-    /// The partitions of the unordered ones: one claim each at a time.
+    /// Claims on their way. Claims at a node that is away may take long; the others do not wait for them.
+    pub(super) claims: FuturesUnordered<ClaimFuture>,
+    /// Partitions with a claim of unordered routes on its way. There is one at a time.
     pub(super) busy: BTreeSet<Partition>,
-    pub(super) looks: Looks,
+    pub(super) history: PollHistory,
     failing: bool,
-    /// When all partitions are to be looked at again, monotonic microseconds.
+    /// Monotonic microseconds of the next poll of all partitions.
     next_us: i64,
-    /// A route's window left something out.
+    /// A route's window was too full for everything that is due.
     starved: bool,
-    /// Partitions in which this process stored something that is due before their owner is sure to look, and when
-    /// that is due. Nobody wakes the owner; whoever stored it claims it.
+    /// Partitions in which this process stored a message that is due before their owner is sure to poll, with that
+    /// due time. Nobody wakes the owner, so the process that stored the message claims it.
     near: BTreeMap<Partition, UnixMs>,
 }
 
-/// When to look again.
-enum Next {
-    /// At once: there was more than a claim takes.
+/// The time of the next poll.
+enum NextPoll {
+    /// At once: more was due than one claim takes.
     Now,
-    /// All partitions after this; sooner if something due before the end of it is stored, or, where a route's window
-    /// left something out, when one has room.
+    /// All partitions, after this wait. The wait ends early if a message due before its end is stored, or, where a
+    /// route's window was too full, if the window empties.
     In(Duration),
-    /// As was said after the last look at all of them.
+    /// At the time that the last poll of all partitions has set.
     AsBefore,
 }
 
-/// What to claim after a look.
-struct Requests {
+/// The claims that follow from one poll.
+struct ClaimRequests {
     claims: Vec<ClaimRequest>,
-    /// A route's window left it out.
+    /// A route's window was too full to claim anything.
     starved: bool,
-    /// A route's window left some of its shelves to the next look.
+    /// A route's window left some of its due sets to the next poll.
     more: bool,
 }
 
 impl Claimer {
-    /// Looks until draining begins.
-    async fn turn(&mut self) {
+    /// Polls until draining begins.
+    async fn run(&mut self) {
         let shard = self.shard.clone();
         if shard.number == 0 && mutants::shard_hangs() {
             std::future::pending::<()>().await;
@@ -129,86 +130,86 @@ impl Claimer {
                 at = self.rest(next) => at,
             };
         }
-        // What comes of the last claims is given back, or left to expire: nothing is to be said of it here.
+        // The settler returns what these last claims bring, or it expires. Their errors need no log line.
         while self.claims.next().await.is_some() {}
     }
 
-    /// One look and its claims.
-    async fn round(&mut self, partitions: &[Partition]) -> Next {
-        match self.look(partitions).await {
+    /// Makes one poll and its claims.
+    async fn round(&mut self, partitions: &[Partition]) -> NextPoll {
+        match self.poll(partitions).await {
             Ok(next) => {
                 self.failing = false;
                 next
             }
             Err(why) => {
                 if !self.failing {
-                    warn!(shard = self.shard.number, error = %why, "cannot claim; trying on");
+                    warn!(shard = self.shard.number, error = %why, "claim failed; retrying");
                 }
                 self.failing = true;
                 self.starved = false;
-                Next::In(LOOK_AGAIN)
+                NextPoll::In(RETRY_INTERVAL)
             }
         }
     }
 
-    async fn look(&mut self, partitions: &[Partition]) -> Result<Next, StoreError> {
+    async fn poll(&mut self, partitions: &[Partition]) -> Result<NextPoll, StoreError> {
         let shard = self.shard.clone();
-        let lookahead = shard.config.lookahead.as_millis() as i64;
         let all = partitions.len() == shard.partitions.len();
-        // What this replica's own clock would not call due for long is better claimed by another.
-        let lookahead = lookahead - shard.behind_ms();
-        let look = Look { number: shard.table.lock().begin_look(), began: shard.store.clock().now() };
-        let until = look.began.plus(lookahead);
+        let horizon_ms = shard.claim_horizon_ms();
+        let poll = StorePoll { number: shard.table.lock().begin_poll(), began: shard.store.clock().now() };
+        let until = poll.began.plus(horizon_ms);
         if all {
-            // What is stored from here on rings the bell again.
+            // A message stored from here on wakes this shard again.
             shard.store.wake().take(shard.number);
             for &p in &shard.partitions {
-                if let Some(due) = shard.store.wake().soon(p, until.plus(LOOK.as_millis() as i64)) {
+                if let Some(due) = shard.store.wake().soon(p, until.plus(POLL_INTERVAL.as_millis() as i64)) {
                     self.near.insert(p, due);
                 }
             }
         }
-        // Only now: a bell that nobody has answered would have the next look begin at once, for ever.
+        // Check this after `take()`: an unconsumed wake-up would make the claimer spin.
         if shard.store.is_replaced() {
-            return Ok(Next::In(LOOK_AGAIN));
+            return Ok(NextPoll::In(RETRY_INTERVAL));
         }
         let near = self.near.keys().copied().collect();
         if all {
             self.near.retain(|_, due| *due > until);
         }
-        let overdue = look.began.plus(-OVERDUE_MS);
-        let sight = Sight { owned: self.cluster.owned_for_now(), near, until, overdue };
-        let looked = self.heads(partitions, &sight).await?;
+        let overdue = poll.began.plus(-OVERDUE_AFTER_MS);
+        let scope = ClaimScope { owned: self.cluster.owned_for_now(), near, until, overdue };
+        let looked = self.heads(partitions, &scope).await?;
         self.starved &= !all;
-        let Requests { claims, starved, mut more } = self.requests(&looked, &sight);
+        let ClaimRequests { claims, starved, mut more } = self.requests(&looked, &scope);
         for request in claims {
             self.busy.insert(request.partition);
-            let (shard, of) = (shard.clone(), Claimed::Unordered(request.partition));
-            self.claims.push(Box::pin(async move { (of, claim(&shard, &request).await) }));
+            let shard = shard.clone();
+            let kind = ClaimKind::Unordered(request.partition);
+            self.claims.push(Box::pin(async move { (kind, claim(&shard, &request).await) }));
         }
-        let ordered = self.claim_in_order(&looked, look, &sight);
+        let ordered = self.claim_in_order(&looked, poll, &scope);
         self.starved |= starved | ordered.starved;
         more |= ordered.more;
-        more |= self.claimed().await?;
+        more |= self.await_claims().await?;
         if more {
-            return Ok(Next::Now);
+            return Ok(NextPoll::Now);
         }
         if !all {
-            return Ok(Next::AsBefore);
+            return Ok(NextPoll::AsBefore);
         }
-        Ok(Next::In(sight.rest(&looked.heads, shard.store.clock().now(), lookahead)))
+        Ok(NextPoll::In(scope.rest(&looked.heads, shard.store.clock().now(), horizon_ms)))
     }
 
-    /// Waits for the claims on their way, some time at most. Answers whether there may be more.
-    async fn claimed(&mut self) -> Result<bool, StoreError> {
-        let (mut more, mut failed) = (false, None);
-        let mut end = std::pin::pin!(tokio::time::sleep(LOOK_AGAIN));
+    /// Waits for the claims on their way, for a bounded time. Returns whether there may be more to claim.
+    async fn await_claims(&mut self) -> Result<bool, StoreError> {
+        let mut more = false;
+        let mut failed = None;
+        let mut end = std::pin::pin!(tokio::time::sleep(RETRY_INTERVAL));
         loop {
             tokio::select! {
-                done = self.claims.next() => match done {
-                    Some((of, done)) => {
-                        self.has_ended(&of);
-                        match done {
+                ended = self.claims.next() => match ended {
+                    Some((kind, result)) => {
+                        self.claim_ended(&kind);
+                        match result {
                             Ok(full) => more |= full,
                             Err(why) => failed = Some(why),
                         }
@@ -221,148 +222,152 @@ impl Claimer {
         failed.map_or(Ok(more), Err)
     }
 
-    fn has_ended(&mut self, of: &Claimed) {
-        if let Claimed::Unordered(p) = of {
+    fn claim_ended(&mut self, kind: &ClaimKind) {
+        if let ClaimKind::Unordered(p) = kind {
             self.busy.remove(p);
         }
     }
 
-    /// A claim per partition that has something due that may be served. What room a route has is shared among
-    /// its shelves.
-    fn requests(&self, looked: &HeadsSeen, sight: &Sight) -> Requests {
+    /// Makes one claim request for each partition that has something due. A route's allowance is shared among its due
+    /// sets.
+    fn requests(&self, looked: &HeadsSeen, scope: &ClaimScope) -> ClaimRequests {
         let pauses = self.shard.store.pauses();
         let mut of_route: BTreeMap<&str, Vec<&Head>> = BTreeMap::new();
-        for head in looked.heads.iter().filter(|h| sight.takes(h) && !self.busy.contains(&h.partition)) {
+        for head in looked.heads.iter().filter(|h| scope.takes(h) && !self.busy.contains(&h.partition)) {
             of_route.entry(head.route()).or_default().push(head);
         }
-        let mut requests = Requests { claims: Vec::new(), starved: false, more: false };
+        let mut requests = ClaimRequests { claims: Vec::new(), starved: false, more: false };
         let mut of_partition: BTreeMap<Partition, Vec<(&Head, u32)>> = BTreeMap::new();
         for (route, mut heads) in of_route {
             let Some(served) = self.shard.routes.get(route).filter(|served| !served.route.policy.ordered)
             else {
                 continue;
             };
-            // It stays where it is, and nobody waits for it: a paused route's head is in the past for long.
+            // Its bundles stay where they are and do not count as starved: the head of a paused route is overdue all
+            // the time.
             if !pauses.may_publish(route) {
                 continue;
             }
-            let Some((room, shelves)) = served.room(self.shard.mono_us()) else {
+            let Some((messages, due_sets)) = served.claim_allowance(self.shard.mono_us()) else {
                 requests.starved = true;
                 continue;
             };
-            if heads.len() > shelves {
+            if heads.len() > due_sets {
                 heads.sort_by_key(|head| head.due);
-                heads.truncate(shelves);
+                heads.truncate(due_sets);
                 requests.more = true;
             }
-            let share = (room / heads.len() as i64).max(1) as u32;
+            let messages_each = (messages / heads.len() as i64).max(1) as u32;
             requests.more |= heads.iter().any(|head| looked.beyond.contains_key(&head.partition_route()));
             for head in heads {
-                of_partition.entry(head.partition).or_default().push((head, share));
+                of_partition.entry(head.partition).or_default().push((head, messages_each));
             }
         }
-        for (partition, mut shelves) in of_partition {
-            shelves.sort_by_key(|(head, _)| head.due);
-            let shelves = shelves.into_iter().map(|(head, share)| (head.due_set.clone(), share)).collect();
-            requests.claims.push(self.request(partition, shelves));
+        for (partition, mut heads) in of_partition {
+            heads.sort_by_key(|(head, _)| head.due);
+            let due_sets =
+                heads.into_iter().map(|(head, messages)| (head.due_set.clone(), messages)).collect();
+            requests.claims.push(self.request(partition, due_sets));
         }
         requests
     }
 
-    fn request(&self, partition: Partition, shelves: Vec<(String, u32)>) -> ClaimRequest {
+    fn request(&self, partition: Partition, due_sets: Vec<(String, u32)>) -> ClaimRequest {
         ClaimRequest {
             partition,
-            due_sets: shelves,
-            lookahead_ms: self.shard.config.lookahead.as_millis() as i64 - self.shard.behind_ms(),
+            due_sets: due_sets,
+            lookahead_ms: self.shard.claim_horizon_ms(),
             lease_ms: self.shard.lease_ms(),
-            max_bundles: BUNDLES,
+            max_bundles: MAX_CLAIM_BUNDLES,
         }
     }
 
-    /// Waits for the next look; answers at which partitions.
-    async fn rest(&mut self, next: Next) -> Vec<Partition> {
+    /// Waits for the next poll. Returns the partitions to poll.
+    async fn rest(&mut self, next: NextPoll) -> Vec<Partition> {
         let shard = self.shard.clone();
         match next {
-            Next::Now => return shard.partitions.clone(),
-            Next::In(pause) => {
-                // With nothing to do it rests as others do.
-                let pause = if pause == LOOK { until_tick(LOOK) } else { pause };
+            NextPoll::Now => return shard.partitions.clone(),
+            NextPoll::In(pause) => {
+                // An idle claimer uses the shared ticks.
+                let pause = if pause == POLL_INTERVAL { until_tick(POLL_INTERVAL) } else { pause };
                 self.next_us = shard.mono_us() + pause.as_micros() as i64;
             }
-            Next::AsBefore => {}
+            NextPoll::AsBefore => {}
         }
-        let lookahead = shard.config.lookahead.as_millis() as i64;
-        let wake_until = |now: UnixMs, left: Duration| now.plus(left.as_millis() as i64 + MARGIN_MS);
+        let lookahead_ms = shard.lookahead_ms();
+        let wake_until = |now: UnixMs, left: Duration| now.plus(left.as_millis() as i64 + WAKE_MARGIN_MS);
         loop {
             let left = Duration::from_micros((self.next_us - shard.mono_us()).max(0) as u64);
             if left.is_zero() {
                 return shard.partitions.clone();
             }
             let now = shard.store.clock().now();
-            // What the next look would still claim in time is left to it.
+            // A wake-up that the next poll would serve in time does not cause an earlier one.
             if shard.store.wake().peek(shard.number).is_some_and(|due| due <= wake_until(now, left)) {
                 return shard.partitions.clone();
             }
-            // Something became due within the look-ahead: look again soon, not when the pause ends.
-            let soon = Duration::from_millis((lookahead / 4).max(1) as u64);
-            let near = shard.store.wake().peek(shard.number).is_some_and(|due| due <= now.plus(lookahead));
-            let left = if near { left.min(soon) } else { left };
-            let turn = self.until_turn().filter(|turn| *turn < left);
+            // A message became due within the lookahead. Poll soon instead of at the end of the wait.
+            let soon = Duration::from_millis((lookahead_ms / 4).max(1) as u64);
+            let is_near =
+                shard.store.wake().peek(shard.number).is_some_and(|due| due <= now.plus(lookahead_ms));
+            let left = if is_near { left.min(soon) } else { left };
+            let key_poll = self.until_key_poll().filter(|wait| *wait < left);
             tokio::select! {
                 () = shard.store.wake().rung(shard.number) => {}
-                // What falls to this replica now may be overdue.
+                // Bundles that now belong to this replica may be overdue.
                 () = self.cluster.moved() => return shard.partitions.clone(),
-                // What waits of a route may be served now.
-                () = self.looks.pauses.changed() => {
-                    self.looks.forget();
+                // The bundles of a resumed route may be claimed now.
+                () = self.history.pauses.changed() => {
+                    self.history.forget();
                     return shard.partitions.clone();
                 }
-                // What was claimed late: the next look takes what is left there.
-                Some((of, done)) = self.claims.next() => {
-                    self.has_ended(&of);
-                    if let Err(why) = done {
-                        warn!(shard = shard.number, error = %why, "cannot claim; trying on");
+                // A claim ended late. The next poll takes what it left.
+                Some((kind, result)) = self.claims.next() => {
+                    self.claim_ended(&kind);
+                    if let Err(why) = result {
+                        warn!(shard = shard.number, error = %why, "claim failed; retrying");
                     }
                     return shard.partitions.clone();
                 }
-                () = shard.room.notified(), if self.starved => return shard.partitions.clone(),
-                () = tokio::time::sleep(turn.unwrap_or_default()), if turn.is_some() => {
+                () = shard.window_freed.notified(), if self.starved => return shard.partitions.clone(),
+                () = tokio::time::sleep(key_poll.unwrap_or_default()), if key_poll.is_some() => {
                     let due = shard.table.lock().partitions_due(shard.store.clock().now());
                     if !due.is_empty() {
                         return due;
                     }
                 }
-                () = tokio::time::sleep(left) => if near { return shard.partitions.clone() },
+                () = tokio::time::sleep(left) => if is_near { return shard.partitions.clone() },
             }
         }
     }
 
-    /// How long until something of an ordered route falls due that only a look lets go.
-    fn until_turn(&self) -> Option<Duration> {
-        let due = self.shard.table.lock().next_look().filter(|_| !self.failing)?;
-        let until_us = self.shard.store.clock().until_due_us(due).clamp(0, LOOK.as_micros() as i64);
-        Some(Duration::from_micros(until_us as u64).max(PACE))
+    /// The wait until a key queue needs a poll.
+    fn until_key_poll(&self) -> Option<Duration> {
+        let due = self.shard.table.lock().next_poll().filter(|_| !self.failing)?;
+        let until_us = self.shard.store.clock().until_due_us(due).clamp(0, POLL_INTERVAL.as_micros() as i64);
+        Some(Duration::from_micros(until_us as u64).max(MIN_POLL_GAP))
     }
 }
 
-/// One partition's claim. Returns whether there may be more to take.
+/// Makes one claim. Returns whether there may be more to claim.
 async fn claim(shard: &Arc<Shard>, request: &ClaimRequest) -> Result<bool, StoreError> {
-    // Taken before the claim is sent: the deadline in the store can only be later.
-    let lease_until_us = shard.mono_us() + shard.relied_on_us();
+    // Read the clock before the claim is sent, so that the deadline in the store can only be later.
+    let lease_end = shard.lease_end(shard.mono());
     let measured = shard.store.claim_measured(request).await?;
     let messages: usize = measured.iter().map(|one| one.claimed.claim.id.count()).sum();
     let allowed: u32 = request.due_sets.iter().map(|(_, messages)| messages).sum();
     let full = measured.len() >= request.max_bundles || messages + BUNDLE_MESSAGES > allowed as usize;
-    let mut reading =
-        Reading::begin(shard, request.partition, measured, Wanted::WhatFits, lease_until_us).await;
-    while let Some(read) = reading.next().await {
+    let mut reader =
+        ClaimReader::begin(shard, request.partition, measured, ReadPolicy::Fitting, lease_end).await;
+    while let Some(read) = reader.next().await {
         let mut items = Vec::new();
-        for (one, room) in read? {
-            if let Taken::Held(item) = accept::take(shard, one, room, reading.lease_until_us()).await {
+        for (one, reservation) in read? {
+            let outcome = accept::accept(shard, one, reservation, reader.lease_end()).await;
+            if let AcceptOutcome::Accepted(item) = outcome {
                 items.extend(item);
             }
         }
         shard.wheel.add(items);
     }
-    Ok(full && reading.left().is_none())
+    Ok(full && reader.left().is_none())
 }

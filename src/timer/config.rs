@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-/// How the timer claims.
+/// The settings of claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// How far ahead of their due time bundles are claimed.
     pub lookahead: Duration,
-    /// How long a claim holds without being extended.
+    /// How long a claim lasts unless it is extended.
     pub claim: Duration,
 }

@@ -1,9 +1,8 @@
-//! The keeper: returns the claims of dead holders, drops dead letters that are too old, and audits what no transition
-//! makes.
+//! Maintenance of the store by the timer: returns expired claims, drops old dead letters, and scrubs partitions.
 //!
-//! Three tasks of a shard, each with deadlines of its own, beside the flow and never in its way: an audit that is slow
-//! holds up no sweep. A sweep of all of a shard's partitions each second ([`sweep`]), a look for old dead letters
-//! ([`expire_dead`]), an audit of each partition about once a minute ([`scrub`]).
+//! Each shard runs three tasks, each with its own deadlines and outside of the message flow. They are separate so
+//! that a slow scrub does not delay a sweep. [`sweep`] sweeps all partitions of the shard once a second,
+//! [`expire_dead`] looks for old dead letters, and [`scrub`] scrubs each partition about once a minute.
 
 mod expire_dead;
 mod expiry_pause;
@@ -20,40 +19,41 @@ use super::Shard;
 use crate::domain::Partition;
 use crate::lifecycle::{Tasks, tick};
 
-/// How often each of the three looks whether there is something to do.
-const ROUND: Duration = Duration::from_secs(1);
+/// Time between two rounds of each task.
+const ROUND_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Partitions that wait for nobody's turn: those that refused to be swept are audited at once, and lost indexes are
-/// made again before that.
+/// Partitions that are scrubbed out of turn. Partitions that refused to be swept are scrubbed at once; lost indexes
+/// are rebuilt before that.
 #[derive(Debug, Default)]
-struct Refused {
-    swept: Mutex<BTreeSet<Partition>>,
+struct PriorityPartitions {
+    refused: Mutex<BTreeSet<Partition>>,
     indexes: Mutex<BTreeSet<Partition>>,
 }
 
-/// What one of the three does once a round. It may be dropped in the middle.
-trait Duty: Send + 'static {
+/// One of the three tasks. A round may be dropped in the middle.
+trait MaintenanceTask: Send + 'static {
     fn round(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// Starts the tasks of one shard, which run until draining begins.
+/// Starts the tasks of one shard. They run until draining begins.
 pub(super) fn start(shard: &Arc<Shard>, tasks: &Tasks) {
-    let (number, refused) = (shard.number, Arc::new(Refused::default()));
-    let sweeper = sweep::Sweeper::new(shard.clone(), refused.clone());
+    let number = shard.number;
+    let priority = Arc::new(PriorityPartitions::default());
+    let sweeper = sweep::Sweeper::new(shard.clone(), priority.clone());
     tasks.spawn(&format!("timer:sweeper:{number}"), run(shard.clone(), sweeper));
-    let expirer = expire_dead::Expirer::new(shard.clone());
+    let expirer = expire_dead::DeadLetterExpirer::new(shard.clone());
     tasks.spawn(&format!("timer:expirer:{number}"), run(shard.clone(), expirer));
-    let auditor = scrub::Auditor::new(shard.clone(), refused);
-    tasks.spawn(&format!("timer:auditor:{number}"), run(shard.clone(), auditor));
+    let scrubber = scrub::Scrubber::new(shard.clone(), priority);
+    tasks.spawn(&format!("timer:scrubber:{number}"), run(shard.clone(), scrubber));
 }
 
-async fn run(shard: Arc<Shard>, mut duty: impl Duty) {
+async fn run(shard: Arc<Shard>, mut task: impl MaintenanceTask) {
     let rounds = async {
         loop {
             if !shard.store.is_replaced() {
-                duty.round().await;
+                task.round().await;
             }
-            tick(ROUND).await;
+            tick(ROUND_INTERVAL).await;
         }
     };
     tokio::select! {
@@ -62,19 +62,19 @@ async fn run(shard: Arc<Shard>, mut duty: impl Duty) {
     }
 }
 
-/// The partitions that a shard's keeper looks after now.
-fn kept(shard: &Shard) -> Vec<Partition> {
+/// The partitions that this shard maintains now.
+fn maintained(shard: &Shard) -> Vec<Partition> {
     let owned = shard.cluster.owned();
-    shard.partitions.iter().copied().filter(|&p| owned.keeps(p)).collect()
+    shard.partitions.iter().copied().filter(|&p| owned.maintains(p)).collect()
 }
 
-impl Refused {
-    fn note(&self, p: Partition) {
-        self.swept.lock().insert(p);
+impl PriorityPartitions {
+    fn note_refused(&self, p: Partition) {
+        self.refused.lock().insert(p);
     }
 
-    fn take(&self) -> Option<Partition> {
-        self.swept.lock().pop_first()
+    fn take_refused(&self) -> Option<Partition> {
+        self.refused.lock().pop_first()
     }
 
     fn note_indexes(&self, partitions: Vec<Partition>) {

@@ -1,4 +1,4 @@
-//! The claimer's looks: which partitions each one reads, and what it need not read again.
+//! The claimer's polls: which partitions each one reads, and what it need not read again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,32 +6,32 @@ use std::sync::Arc;
 use tracing::warn;
 
 use super::Shard;
-use super::claim_scope::{LOOK, Sight, is_open};
+use super::claim_scope::{ClaimScope, POLL_INTERVAL, is_open};
 use super::claimer::Claimer;
 use crate::domain::{Partition, UnixMs};
 use crate::store::{Head, HeadsQuery, HeadsSeen, RoutePauses, StoreError, UnservedHeads};
 
-/// Time between two looks at the partitions of others too, for what is overdue there (microseconds).
-const LOOK_AROUND_US: i64 = 1_000_000;
-/// Time between two looks at everything that waits, whenever it is due and whoever serves it (microseconds). What is
-/// known of unserved routes is forgotten before each.
-const LOOK_AT_ALL_US: i64 = 10_000_000;
+/// Time between two polls of other replicas' partitions, for what is overdue there, microseconds.
+const OTHERS_POLL_US: i64 = 1_000_000;
+/// Time between two polls of everything that waits, regardless of due time and owner, microseconds. Each forgets the
+/// unserved routes first.
+const FULL_POLL_US: i64 = 10_000_000;
 
-/// What a claimer knows from its earlier looks.
-pub(super) struct Looks {
+/// The results of earlier polls that a claimer remembers.
+pub(super) struct PollHistory {
     pub(super) pauses: RoutePauses,
     unserved: UnservedHeads,
-    /// By route, the earliest due time of what was seen of paused routes.
+    /// The earliest due time seen of each paused route.
     paused: BTreeMap<String, UnixMs>,
-    /// When the partitions of others were last looked at too, monotonic microseconds.
+    /// Monotonic microseconds of the latest poll of other replicas' partitions.
     around_us: i64,
-    /// The same of everything that waits.
+    /// Monotonic microseconds of the latest poll of everything that waits.
     all_us: i64,
-    /// Routes with something in the store that are not configured here.
+    /// Number of routes in the store that are not configured here.
     unknown: usize,
 }
 
-impl Looks {
+impl PollHistory {
     pub(super) fn new(pauses: RoutePauses) -> Self {
         Self {
             pauses,
@@ -43,7 +43,7 @@ impl Looks {
         }
     }
 
-    /// Has the next look read everything: another route may be served now.
+    /// Has the next poll read everything, because another route may be served now.
     pub(super) fn forget(&mut self) {
         self.unserved.forget();
         self.paused.clear();
@@ -51,51 +51,53 @@ impl Looks {
 }
 
 impl Claimer {
-    /// The heads of these partitions; if these are all, of what falls to this replica, and now and then of all. What
-    /// nobody here serves is not among them.
+    /// The heads of these partitions that this replica serves. If they are all partitions of the shard, reads the
+    /// owned ones, and now and then the others.
     pub(super) async fn heads(
         &mut self,
         partitions: &[Partition],
-        sight: &Sight,
+        scope: &ClaimScope,
     ) -> Result<HeadsSeen, StoreError> {
         let shard = self.shard.clone();
-        let (busy, now_us) = (self.busy.clone(), shard.mono_us());
+        let busy = self.busy.clone();
+        let now_us = shard.mono_us();
         let is_whole = partitions.len() == shard.partitions.len();
-        let is_around = is_whole && now_us >= self.looks.around_us.saturating_add(LOOK_AROUND_US);
-        let is_all = is_around && now_us >= self.looks.all_us.saturating_add(LOOK_AT_ALL_US);
-        if self.looks.pauses.has_changed() || is_all {
-            self.looks.forget();
+        let is_around = is_whole && now_us >= self.history.around_us.saturating_add(OTHERS_POLL_US);
+        let is_all = is_around && now_us >= self.history.all_us.saturating_add(FULL_POLL_US);
+        if self.history.pauses.has_changed() || is_all {
+            self.history.forget();
         }
         let held = shard.table.lock().partitions_held();
         for &p in &held {
-            // What lets a key go must have seen everything.
-            self.looks.unserved.forget_partition(p);
+            // A poll that lets a key leave has to see everything.
+            self.history.unserved.forget_partition(p);
         }
-        let looks_at = |p: &Partition| is_around || !is_whole || sight.looks_at(*p) || held.contains(p);
-        let looked_at: Vec<Partition> = partitions.iter().copied().filter(looks_at).collect();
-        let later = if is_all { UnixMs(i64::MAX) } else { sight.until.plus(LOOK.as_millis() as i64) };
+        let is_polled = |p: &Partition| is_around || !is_whole || scope.polls(*p) || held.contains(p);
+        let polled: Vec<Partition> = partitions.iter().copied().filter(is_polled).collect();
+        let later =
+            if is_all { UnixMs(i64::MAX) } else { scope.until.plus(POLL_INTERVAL.as_millis() as i64) };
         let looking = HeadsQuery {
-            until: sight.until,
+            until: scope.until,
             later,
-            past: sight.overdue,
-            open: &|head| is_open(&shard, &busy, head, sight),
+            past: scope.overdue,
+            open: &|head| is_open(&shard, &busy, head, scope),
             served: &|head| is_served(&shard, head),
         };
-        let mut looked = shard.store.served_heads(&looked_at, &looking, &mut self.looks.unserved).await?;
+        let mut looked = shard.store.served_heads(&polled, &looking, &mut self.history.unserved).await?;
         if is_all {
-            self.looks.all_us = now_us;
+            self.history.all_us = now_us;
             self.count_unknown(&looked.heads);
         }
         let waiting = self.note_waiting(&looked.heads);
         if is_around {
-            self.looks.around_us = now_us;
+            self.history.around_us = now_us;
             shard.store.report_waiting(shard.number, waiting);
         }
         looked.heads.retain(|head| is_served(&shard, head));
         Ok(looked)
     }
 
-    /// By route, the earliest due time of what waits and is overdue.
+    /// The earliest due time of each route with something overdue.
     fn note_waiting(&mut self, heads: &[Head]) -> BTreeMap<String, UnixMs> {
         let now = self.shard.store.clock().now();
         let mut served: BTreeMap<String, UnixMs> = BTreeMap::new();
@@ -103,13 +105,13 @@ impl Claimer {
             if !self.shard.routes.contains_key(head.route()) {
                 continue;
             }
-            let of = if is_served(&self.shard, head) { &mut served } else { &mut self.looks.paused };
+            let of = if is_served(&self.shard, head) { &mut served } else { &mut self.history.paused };
             match of.get_mut(head.route()) {
                 Some(oldest) => *oldest = head.due.min(*oldest),
                 None => drop(of.insert(head.route().to_owned(), head.due)),
             }
         }
-        for (route, due) in &self.looks.paused {
+        for (route, due) in &self.history.paused {
             let oldest = served.entry(route.clone()).or_insert(*due);
             *oldest = (*due).min(*oldest);
         }
@@ -121,19 +123,19 @@ impl Claimer {
             heads.iter().map(Head::route).filter(|r| !self.shard.routes.contains_key(*r)).collect();
         unknown.sort_unstable();
         unknown.dedup();
-        if unknown.len() > self.looks.unknown {
+        if unknown.len() > self.history.unknown {
             warn!(
                 routes = unknown.join(", "),
                 "the store holds messages of routes that are not configured here"
             );
         }
-        self.looks.unknown = unknown.len();
+        self.history.unknown = unknown.len();
         self.shard.metrics.unknown_routes.set(unknown.len() as i64);
     }
 }
 
-/// Whether a look has to show what is due of a head's route: it is configured, and not paused. Of an ordered route it
-/// has to in any case: a line closes by what it sees.
+/// Reports whether a poll has to show a head: its route is configured and not paused. Heads of ordered routes are
+/// always shown, because a key queue closes by what it sees.
 fn is_served(shard: &Arc<Shard>, head: &Head) -> bool {
     let Some(served) = shard.routes.get(head.route()) else { return false };
     served.route.policy.ordered || shard.store.pauses().may_publish(head.route())

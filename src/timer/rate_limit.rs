@@ -1,9 +1,10 @@
-//! A limited route's tokens on this replica: leased from the store when messages are due and want them, spent by
-//! the wheel one a hand-over. The queue behind the limit is the store: the claimer takes no more than about two
-//! seconds' worth.
+//! Rate tokens of a limited route on this replica. They are fetched from the store when due messages need them, and
+//! the wheel spends one for each hand-over. The queue behind the limit is the store: the claimer takes no more than
+//! about two seconds' worth.
 //!
-//! Tokens are never given back: what is not spent within [`HOLD_US`] is void, so that nobody saves up. What a
-//! replica that dies held is lost, at most one lease; the bucket goes on filling at its rate for the others.
+//! Tokens are never given back. A token that is not spent within [`TOKEN_LIFETIME_US`] is void, so that no replica
+//! saves up. A replica that dies loses at most the tokens of one fetch; the bucket goes on filling at its rate for
+//! the others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,36 +15,36 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::wheel::Wheel;
-use crate::domain::{Clock, Rate, RouteName};
+use crate::domain::{Clock, RateLimit, RouteName};
 use crate::lifecycle::Shutdown;
 use crate::store::{RateGrant, Store, StoreError};
 
-/// Tokens that were not spent this long after they came are void, microseconds.
-const HOLD_US: i64 = 100_000;
-/// Leases a second of one busy route and replica, about.
-const LEASES: u32 = 50;
-/// Wait after a lease that failed.
-const AGAIN: Duration = Duration::from_millis(100);
+/// Lifetime of an unspent token, microseconds.
+const TOKEN_LIFETIME_US: i64 = 100_000;
+/// Fetches a second by one replica for a busy route, about.
+const FETCHES_PER_SECOND: u32 = 50;
+/// Wait after a failed fetch.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// One limited route.
-pub(super) struct Limit {
-    rate: Rate,
+/// The tokens of one limited route.
+pub(super) struct RateLimiter {
+    rate: RateLimit,
     clock: Clock,
-    state: Mutex<State>,
+    state: Mutex<TokenState>,
     wanted: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct TokenState {
     tokens: u32,
-    /// Monotonic microseconds after which they are void.
+    /// Monotonic microseconds after which the tokens are void.
     until_us: i64,
-    /// Tokens asked for; 0: nobody waits for an answer.
+    /// Tokens asked for; 0: no fetch is wanted.
     asked: u32,
 }
 
-impl Limit {
-    pub(super) fn new(rate: Rate, clock: Clock) -> Self {
+impl RateLimiter {
+    pub(super) fn new(rate: RateLimit, clock: Clock) -> Self {
         Self { rate, clock, state: Mutex::default(), wanted: Notify::new() }
     }
 
@@ -58,23 +59,23 @@ impl Limit {
         true
     }
 
-    /// The hand-over did not come about.
+    /// Returns a token, because its hand-over did not happen.
     pub(super) fn put_back(&self) {
         self.state.lock().tokens += 1;
     }
 
-    /// Whether an answer to an earlier [`Limit::ask`] is still to come.
+    /// Reports whether an answer to an earlier [`RateLimiter::ask`] is still to come.
     pub(super) fn has_asked(&self) -> bool {
         self.state.lock().asked > 0
     }
 
-    /// Says that so many messages are due and have no token; the wheel is woken when some have come.
+    /// Asks for tokens for this many due messages. The wheel is woken when some have come.
     pub(super) fn ask(&self, messages: u32) {
         self.state.lock().asked = messages.min(self.capacity());
         self.wanted.notify_one();
     }
 
-    /// No more than this is ever granted at once.
+    /// The most tokens that one fetch grants.
     pub(super) fn capacity(&self) -> u32 {
         self.rate.capacity()
     }
@@ -83,13 +84,19 @@ impl Limit {
         let mut state = self.state.lock();
         let now_us = self.clock.mono_us();
         let left = if now_us > state.until_us { 0 } else { state.tokens };
-        *state = State { tokens: left + tokens, until_us: now_us + HOLD_US, asked: 0 };
+        *state = TokenState { tokens: left + tokens, until_us: now_us + TOKEN_LIFETIME_US, asked: 0 };
     }
 }
 
-/// Leases tokens whenever some are wanted, until draining begins.
-pub(super) async fn run(limit: Arc<Limit>, route: RouteName, store: Store, wheel: Wheel, shutdown: Shutdown) {
-    let lease = async {
+/// Fetches tokens whenever some are wanted, until draining begins.
+pub(super) async fn run(
+    limit: Arc<RateLimiter>,
+    route: RouteName,
+    store: Store,
+    wheel: Wheel,
+    shutdown: Shutdown,
+) {
+    let fetch = async {
         let mut next = Instant::now();
         loop {
             limit.wanted.notified().await;
@@ -105,23 +112,25 @@ pub(super) async fn run(limit: Arc<Limit>, route: RouteName, store: Store, wheel
                         wheel.tokens_came();
                         break;
                     }
-                    Err(why) => debug!(%route, error = %why, "cannot lease tokens; trying on"),
+                    Err(why) => debug!(%route, error = %why, "fetching rate tokens failed; retrying"),
                 }
             }
         }
     };
     tokio::select! {
         () = shutdown.draining() => {}
-        () = lease => {}
+        () = fetch => {}
     }
 }
 
-/// When to ask again: once there is about a fiftieth of a second's worth, a little earlier or later, so that
-/// no replica is always the first.
-fn pause_after(lease: &Result<RateGrant, StoreError>, rate: Rate, chance: f64) -> Duration {
+/// The wait until the next fetch: until about a fiftieth of a second's worth of tokens is there. The wait varies, so
+/// that no replica is always the first.
+fn pause_after(lease: &Result<RateGrant, StoreError>, rate: RateLimit, chance: f64) -> Duration {
     match lease {
-        Ok(lease) => lease.until((rate.per_second / LEASES).max(1), rate).mul_f64(0.75 + chance / 2.0),
-        Err(_) => AGAIN,
+        Ok(lease) => {
+            lease.until((rate.per_second / FETCHES_PER_SECOND).max(1), rate).mul_f64(0.75 + chance / 2.0)
+        }
+        Err(_) => RETRY_INTERVAL,
     }
 }
 
@@ -129,11 +138,11 @@ fn pause_after(lease: &Result<RateGrant, StoreError>, rate: Rate, chance: f64) -
 mod tests {
     use super::*;
 
-    const RATE: Rate = Rate { per_second: 100, burst: 30 };
+    const RATE: RateLimit = RateLimit { per_second: 100, burst: 30 };
 
     #[test]
     fn tokens_are_spent_one_by_one_and_none_is_made_up() {
-        let limit = Limit::new(RATE, Clock::start());
+        let limit = RateLimiter::new(RATE, Clock::start());
         assert!(!limit.take(), "nothing was granted");
         limit.ask(1000);
         assert_eq!(limit.state.lock().asked, 30, "never more than the bucket holds");
@@ -146,7 +155,7 @@ mod tests {
 
     #[test]
     fn tokens_that_were_not_spent_in_time_are_void() {
-        let limit = Limit::new(RATE, Clock::start());
+        let limit = RateLimiter::new(RATE, Clock::start());
         limit.granted(5);
         limit.state.lock().until_us = -1;
         assert!(!limit.take());
@@ -159,7 +168,7 @@ mod tests {
         let wait = |wait_us, rate, chance| pause_after(&Ok(RateGrant { granted: 1, wait_us }), rate, chance);
         assert_eq!(wait(10_000, RATE, 0.5), Duration::from_millis(20), "two tokens");
         assert_eq!(wait(-5_000_000, RATE, 0.5), Duration::ZERO, "they are there");
-        let slow = Rate { per_second: 1, burst: 0 };
+        let slow = RateLimit { per_second: 1, burst: 0 };
         assert_eq!(wait(800_000, slow, 0.0), Duration::from_millis(600), "at most a quarter too early");
     }
 }

@@ -1,7 +1,7 @@
-//! Reading what was claimed: as much of it as there is room for, some mebibytes at a time.
+//! Reads claimed bundles, as many as the byte budget allows, some mebibytes at a time.
 //!
-//! What finds no room goes back to the store unread, without an expiry or an attempt. Claims are extended while their
-//! contents are on their way, so that a slow link costs time and no claim.
+//! A bundle without a reservation goes back to the store unread; neither an expiry nor an attempt is counted. Claims
+//! are extended while bundles are on their way, so that a slow link costs time and no claim.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -10,111 +10,112 @@ use std::time::Duration;
 use tracing::warn;
 
 use super::Shard;
-use super::budget::Room;
+use super::budget::ByteReservation;
 use crate::backoff::Backoff;
-use crate::domain::Partition;
+use crate::domain::{MonoUs, Partition};
 use crate::store::{
     Claim, ClaimAnswer, ClaimProgress, MeasuredClaim, OrderPosition, SettleAnswer, StoreError,
 };
 
 /// Bytes of bundles that are read, entered and published before the next are read.
-const READ: usize = 4 << 20;
+const READ_BYTES: usize = 4 << 20;
 
-/// What of a claim is read.
+/// Which bundles of a claim are read.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Wanted {
-    /// Each bundle that fits.
-    WhatFits,
-    /// Those before the first that does not: their messages leave in order.
-    FromTheFirst,
-    /// The same, and the first whether it fits or not.
-    TheFirst,
+pub(super) enum ReadPolicy {
+    /// Every bundle that fits.
+    Fitting,
+    /// The bundles before the first that does not fit: their messages leave in order.
+    FittingInOrder,
+    /// The same, and the first bundle in any case.
+    FirstForced,
 }
 
 /// The bundles of one claim, on their way from the store.
-pub(super) struct Reading<'a> {
+pub(super) struct ClaimReader<'a> {
     shard: &'a Shard,
     partition: Partition,
-    rest: VecDeque<(MeasuredClaim, Room)>,
+    rest: VecDeque<(MeasuredClaim, ByteReservation)>,
     left: Option<OrderPosition>,
-    /// Until when the claims surely hold, monotonic microseconds.
-    lease_until_us: AtomicI64,
+    /// The moment until which the claims are certain to last, monotonic microseconds.
+    lease_end_us: AtomicI64,
 }
 
-impl<'a> Reading<'a> {
-    /// Takes room for what is wanted and gives the rest back.
+impl<'a> ClaimReader<'a> {
+    /// Reserves bytes for the bundles to read, and returns the others.
     pub(super) async fn begin(
         shard: &'a Shard,
         partition: Partition,
         measured: Vec<MeasuredClaim>,
-        wanted: Wanted,
-        lease_until_us: i64,
+        policy: ReadPolicy,
+        lease_end: MonoUs,
     ) -> Self {
         learn(shard, &measured);
-        let mut reading = Self {
+        let mut reader = Self {
             shard,
             partition,
             rest: VecDeque::with_capacity(measured.len()),
             left: None,
-            lease_until_us: lease_until_us.into(),
+            lease_end_us: lease_end.0.into(),
         };
         let mut back = Vec::new();
         for (at, one) in measured.into_iter().enumerate() {
             let Some(served) = shard.routes.get(one.claimed.claim.id.route()) else { continue };
-            let behind = wanted != Wanted::WhatFits && reading.left.is_some();
-            // An opening that counts is not undone by giving back.
-            let must = one.claimed.opened > 0 || (at == 0 && wanted == Wanted::TheFirst);
-            let room = if behind { None } else { served.share.take(one.bytes, must) };
-            if let Some(room) = room {
-                reading.rest.push_back((one, room));
+            let behind = policy != ReadPolicy::Fitting && reader.left.is_some();
+            // Returning a bundle would not undo an opening that was counted.
+            let forced = one.claimed.opened > 0 || (at == 0 && policy == ReadPolicy::FirstForced);
+            let reservation = if behind { None } else { served.bytes.reserve(one.bytes, forced) };
+            if let Some(reservation) = reservation {
+                reader.rest.push_back((one, reservation));
                 continue;
             }
-            served.share.rest(one.bytes, shard.mono_us());
+            served.bytes.pause(one.bytes, shard.mono_us());
             let ClaimAnswer { claim, due, .. } = one.claimed;
-            reading.left.get_or_insert(OrderPosition { due, sequence: claim.id.sequence() });
+            reader.left.get_or_insert(OrderPosition { due, sequence: claim.id.sequence() });
             back.push(claim);
         }
-        reading.give_back(back).await;
-        reading
+        reader.give_back(back).await;
+        reader
     }
 
-    /// The first bundle that found no room.
+    /// The first bundle that did not fit.
     pub(super) fn left(&self) -> Option<OrderPosition> {
         self.left
     }
 
-    /// Until when the claims surely hold, monotonic microseconds.
-    pub(super) fn lease_until_us(&self) -> i64 {
-        self.lease_until_us.load(Ordering::Relaxed)
+    /// The moment until which the claims are certain to last.
+    pub(super) fn lease_end(&self) -> MonoUs {
+        MonoUs(self.lease_end_us.load(Ordering::Relaxed))
     }
 
-    /// The next bundles; `None`: there are no more.
-    pub(super) async fn next(&mut self) -> Option<Result<Vec<(ClaimAnswer, Room)>, StoreError>> {
+    /// Reads the next bundles. `None`: there are no more.
+    pub(super) async fn next(&mut self) -> Option<Result<Vec<(ClaimAnswer, ByteReservation)>, StoreError>> {
         if self.shard.shutdown.is_draining() {
             self.leave_rest().await;
         }
         let mut bytes = 0;
-        let some = self.rest.iter().take_while(|(one, _)| {
-            let more = bytes < READ;
+        let batch = self.rest.iter().take_while(|(one, _)| {
+            let fits = bytes < READ_BYTES;
             bytes += one.bytes;
-            more
+            fits
         });
-        let some = some.count();
-        if some == 0 {
+        let count = batch.count();
+        if count == 0 {
             return None;
         }
-        let (measured, rooms): (Vec<MeasuredClaim>, Vec<Room>) = self.rest.drain(..some).unzip();
+        let (measured, reservations): (Vec<MeasuredClaim>, Vec<ByteReservation>) =
+            self.rest.drain(..count).unzip();
         let claims = measured.iter().chain(self.rest.iter().map(|(one, _)| one));
-        let claims: Vec<ClaimProgress> = claims.map(|one| untold(one.claimed.claim.clone())).collect();
-        let opening = self.shard.store.open_claimed(self.partition, &measured, &self.lease_until_us);
+        let claims: Vec<ClaimProgress> = claims.map(|one| no_progress(one.claimed.claim.clone())).collect();
+        let opening = self.shard.store.open_claimed(self.partition, &measured, &self.lease_end_us);
         let opened = tokio::select! {
             opened = opening => opened,
             () = self.extend(&claims) => return None,
         };
-        Some(opened.map(|opened| opened.into_iter().zip(rooms).collect()))
+        Some(opened.map(|opened| opened.into_iter().zip(reservations).collect()))
     }
 
-    /// Gives back what was not read yet.
+    /// Returns the bundles that were not read yet.
     async fn leave_rest(&mut self) {
         let rest: Vec<ClaimAnswer> = self.rest.drain(..).map(|(one, _)| one.claimed).collect();
         if let Some(first) = rest.first() {
@@ -123,29 +124,31 @@ impl<'a> Reading<'a> {
         self.give_back(rest.into_iter().map(|one| one.claim).collect()).await;
     }
 
-    /// Extends the claims each third of a lease, for ever. One that is lost is found so by whoever settles it.
+    /// Extends the claims each third of a lease, for ever. A lost claim is found by the call that settles it.
     async fn extend(&self, claims: &[ClaimProgress]) {
-        let (store, lease_us) = (&self.shard.store, self.shard.lease_us());
+        let store = &self.shard.store;
+        let lease_us = self.shard.lease_us();
         let micros = |us: i64| Duration::from_micros(us.max(0) as u64);
-        tokio::time::sleep(micros(self.lease_until_us() - lease_us * 2 / 3 - self.shard.mono_us())).await;
+        tokio::time::sleep(micros(self.lease_end().since(self.shard.mono()) - lease_us * 2 / 3)).await;
         loop {
-            let before_us = self.shard.mono_us();
+            let sending = self.shard.mono();
             let held = store.extend(self.partition, self.shard.lease_ms(), claims).await;
             if held.is_ok_and(|held| held.iter().all(|held| matches!(held, SettleAnswer::Applied(_)))) {
-                self.lease_until_us.fetch_max(before_us + self.shard.relied_on_us(), Ordering::Relaxed);
+                self.lease_end_us.fetch_max(self.shard.lease_end(sending).0, Ordering::Relaxed);
             }
             tokio::time::sleep(micros(lease_us / 3)).await;
         }
     }
 
-    /// Tries on while they are held: given up here, they would wait for their deadline and count as expired.
+    /// Returns claims, and retries while they last. If it gave up earlier, they would wait for their deadline and
+    /// count as expired.
     async fn give_back(&self, claims: Vec<Claim>) {
-        let back: Vec<ClaimProgress> = claims.into_iter().map(untold).collect();
+        let back: Vec<ClaimProgress> = claims.into_iter().map(no_progress).collect();
         let mut failures = 0;
         while !back.is_empty() {
             let Err(why) = self.shard.store.give_back(self.partition, &back).await else { return };
-            if self.shard.mono_us() >= self.lease_until_us() || !matches!(why, StoreError::Unavailable(_)) {
-                warn!(partition = self.partition.0, error = %why, "cannot give claims back; they will expire");
+            if self.shard.mono() >= self.lease_end() || !matches!(why, StoreError::Unavailable(_)) {
+                warn!(partition = self.partition.0, error = %why, "returning claims failed; they will expire");
                 return;
             }
             failures += 1;
@@ -154,23 +157,23 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// A claim of which there is nothing to tell.
-fn untold(claim: Claim) -> ClaimProgress {
+/// A progress report for a claim without news.
+fn no_progress(claim: Claim) -> ClaimProgress {
     ClaimProgress { claim, confirmed: None, delivered: Vec::new() }
 }
 
-/// Tells each route how large its messages are.
+/// Updates the mean message size of each route.
 fn learn(shard: &Shard, measured: &[MeasuredClaim]) {
-    let mut of: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    let mut by_route: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for one in measured {
         let id = &one.claimed.claim.id;
-        let (messages, bytes) = of.entry(id.route()).or_default();
+        let (messages, bytes) = by_route.entry(id.route()).or_default();
         *messages += id.count();
         *bytes += one.bytes;
     }
-    for (route, (messages, bytes)) in of {
+    for (route, (messages, bytes)) in by_route {
         if let Some(served) = shard.routes.get(route) {
-            served.share.learn(messages, bytes);
+            served.bytes.learn(messages, bytes);
         }
     }
 }

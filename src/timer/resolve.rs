@@ -1,5 +1,5 @@
-//! What becomes of each message of a holding that is not wholly confirmed. Pure but for the metrics, the log
-//! line of a dead letter, and the clock.
+//! Resolves a claimed bundle that is not wholly confirmed: the fate of each of its messages. Pure except for metrics,
+//! the log line of a dead letter, and the clock.
 
 use std::sync::Arc;
 
@@ -7,192 +7,220 @@ use bytes::Bytes;
 use tracing::warn;
 
 use super::Shard;
-use super::claimed::{Flight, Holding, Standing};
-use super::key_order::rules::Line;
-use crate::domain::failure::{self, Decision, Failed, FailedPublish, Flow};
+use super::claimed::{ClaimedBundle, DeliveryState, InFlightBatch};
+use super::key_order::rules::KeyQueue;
+use crate::domain::failure::{self, FailedMessage, FailedPublish, FailureDecision, PublishFlow};
 use crate::domain::{DeadReason, Entry, Flags, Text, UnixMs, Verdict, dying, retry};
 use crate::store::{Bundle, DeadLetter, Division, HeldKey, NewBundle, Remainder, slice_of};
 use crate::telemetry::MessageEnd;
 
-/// Failed messages due within this go back together.
+/// Failed messages due within this time go back in one bundle.
 const RETRY_SPAN_MS: i64 = 1000;
 
-/// What becomes of each message of a holding: confirmed ones leave, failed ones go back or die; with
-/// `split`, open ones are held on as a bundle of their own.
-pub(super) fn of(shard: &Shard, holding: &Holding, mut line: Option<&mut Line>, split: bool) -> Division {
+/// The division of a claimed bundle. Confirmed messages leave; failed ones go back or become dead letters. With
+/// `split`, open messages stay claimed, in a bundle of their own.
+pub(super) fn division_of(
+    shard: &Shard,
+    claimed: &ClaimedBundle,
+    mut key_queue: Option<&mut KeyQueue>,
+    split: bool,
+) -> Division {
     let now = shard.store.clock().now();
     let jitter = fastrand::f64();
     let mut again: Vec<(u32, Entry)> = Vec::new();
-    let (mut open, mut dead, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+    let mut open = Vec::new();
+    let mut dead = Vec::new();
+    let mut ends = Vec::new();
     let mut behind: Vec<(u32, u64, Entry)> = Vec::new();
-    let mut leaves = vec![true; holding.stored.len()];
-    for (position, &index) in holding.stored.iter().enumerate() {
-        let entry = &holding.flight.entries[index as usize];
-        match &holding.standing[index as usize] {
-            Standing::Confirmed | Standing::Skipped => {}
-            Standing::Open if split => {
+    let mut leaves = vec![true; claimed.stored.len()];
+    for (position, &index) in claimed.stored.iter().enumerate() {
+        let entry = &claimed.in_flight.entries[index as usize];
+        match &claimed.states[index as usize] {
+            DeliveryState::Confirmed | DeliveryState::Skipped => {}
+            DeliveryState::Open if split => {
                 leaves[position] = false;
-                open.push((position as u32, named(&holding.flight, index, entry.clone())));
+                open.push((position as u32, detached(&claimed.in_flight, index, entry.clone())));
             }
-            Standing::Open | Standing::Failed(Verdict::NotTried) => {
+            DeliveryState::Open | DeliveryState::Failed(Verdict::NotTried) => {
                 leaves[position] = false;
-                again.push((position as u32, counted(&holding.flight, index)));
+                again.push((position as u32, detached_untried(&claimed.in_flight, index)));
             }
-            Standing::Died => dead.push(letter(holding, dying::ended(entry.clone()), dying::reason(entry))),
-            Standing::Moved(to) => {
+            DeliveryState::Died => {
+                dead.push(dead_letter(claimed, dying::ended(entry.clone()), dying::reason(entry)));
+            }
+            DeliveryState::Moved(to) => {
                 leaves[position] = false;
-                let mut entry = counted(&holding.flight, index);
+                let mut entry = detached_untried(&claimed.in_flight, index);
                 entry.asked.get_or_insert(entry.due);
                 entry.due = to.due;
                 behind.push((position as u32, to.sequence, entry));
             }
-            Standing::Failed(verdict) => {
-                let fate = if holding.flight.dying {
-                    dying(shard, holding, index, verdict, now)
+            DeliveryState::Failed(verdict) => {
+                let fate = if claimed.in_flight.dying {
+                    fate_of_dying(shard, claimed, index, verdict, now)
                 } else {
-                    failed(shard, holding, index, verdict, now, jitter)
+                    fate_of_failed(shard, claimed, index, verdict, now, jitter)
                 };
                 match fate {
-                    Fate::Again(entry) => {
+                    MessageFate::Again(entry) => {
                         leaves[position] = false;
-                        if let Some((line, keyed)) = line.as_mut().zip(holding.flight.keyed(index)) {
-                            let stamp = line.failed(&keyed.key, entry.due, shard.store.next_sequence(1));
-                            behind.push((position as u32, stamp, entry));
+                        if let Some((key_queue, keyed)) =
+                            key_queue.as_mut().zip(claimed.in_flight.keyed(index))
+                        {
+                            let number =
+                                key_queue.failed(&keyed.key, entry.due, shard.store.next_sequence(1));
+                            behind.push((position as u32, number, entry));
                             continue;
                         }
                         again.push((position as u32, entry));
                     }
-                    Fate::Dying(entry) => ends.push((position as u32, entry)),
-                    Fate::Dead(letter) => dead.push(letter),
-                    Fate::Dropped => {}
+                    MessageFate::Dying(entry) => ends.push((position as u32, entry)),
+                    MessageFate::Dead(dead_letter) => dead.push(dead_letter),
+                    MessageFate::Dropped => {}
                 }
             }
         }
     }
-    let mut remainders = together(holding, again);
-    // Never among those that are to live: a bundle has one target.
-    remainders.extend(together(holding, ends));
-    remainders.extend(in_a_row(holding, behind));
+    let mut remainders = group_by_due(claimed, again);
+    // Kept apart from the messages that live on, because a bundle has one target.
+    remainders.extend(group_by_due(claimed, ends));
+    remainders.extend(group_by_sequence(claimed, behind));
     if !open.is_empty() {
-        let expiries = holding.flight.batch.expiries;
-        remainders.push(remainder(holding, open, Some(shard.lease_ms()), expiries));
+        let expiries = claimed.in_flight.batch.expiries;
+        remainders.push(remainder(claimed, open, Some(shard.lease_ms()), expiries));
     }
-    let names = holding.names(|_| true);
+    let names = claimed.names(|_| true);
     let freed = names.into_iter().filter(|(_, position)| leaves[*position as usize]).collect();
     Division {
-        claim: holding.claim.clone(),
-        confirmed: holding.confirmed(),
-        delivered: holding.delivered(),
+        claim: claimed.claim.clone(),
+        confirmed: claimed.confirmed(),
+        delivered: claimed.delivered(),
         freed,
         remainders,
         dead,
-        held_keys: line.map(|line| holds(line, holding)).unwrap_or_default(),
+        held_keys: key_queue.map(|key_queue| held_keys(key_queue, claimed)).unwrap_or_default(),
     }
 }
 
-/// The keys of which something is put elsewhere, as they are held back now.
-fn holds(line: &Line, holding: &Holding) -> Vec<(Bytes, HeldKey)> {
-    let hold = |key: &Bytes| Some((key.clone(), line.hold_of(key)?));
-    holding.moving.iter().filter_map(hold).collect()
+/// The keys of moving messages, with their current held ranges.
+fn held_keys(key_queue: &KeyQueue, claimed: &ClaimedBundle) -> Vec<(Bytes, HeldKey)> {
+    let hold = |key: &Bytes| Some((key.clone(), key_queue.hold_of(key)?));
+    claimed.moving.iter().filter_map(hold).collect()
 }
 
-/// What becomes of a message whose publish failed.
-enum Fate {
-    /// It is due again.
+/// The fate of a message whose publish failed.
+enum MessageFate {
+    /// The message is due again.
     Again(Entry),
-    /// It is dead as soon as `dead_letter_to` has confirmed it.
+    /// The message becomes a dead letter once `dead_letter_to` has confirmed it.
     Dying(Entry),
     Dead(DeadLetter),
-    /// It leaves, and nothing of it is kept.
+    /// The message leaves, and nothing of it is kept.
     Dropped,
 }
 
-fn failed(shard: &Shard, holding: &Holding, index: u32, verdict: &Verdict, now: UnixMs, jitter: f64) -> Fate {
-    let served = &holding.flight.served;
-    let entry = named(&holding.flight, index, holding.flight.entries[index as usize].clone());
-    let handouts = entry.handouts + holding.flight.batch.expiries + 1;
-    fails(shard, holding, verdict);
-    let publish = FailedPublish { entry: &entry, verdict, handouts, flow: Flow::Delayed, now, jitter };
-    let quota = |size| shard.dead_room.take(&served.route.name, size);
-    let Failed { mut entry, decision, is_full } = failure::decide(publish, &served.route, quota);
+fn fate_of_failed(
+    shard: &Shard,
+    claimed: &ClaimedBundle,
+    index: u32,
+    verdict: &Verdict,
+    now: UnixMs,
+    jitter: f64,
+) -> MessageFate {
+    let served = &claimed.in_flight.served;
+    let entry = detached(&claimed.in_flight, index, claimed.in_flight.entries[index as usize].clone());
+    let handouts = entry.handouts + claimed.in_flight.batch.expiries + 1;
+    count_failure(shard, claimed, verdict);
+    let publish = FailedPublish { entry: &entry, verdict, handouts, flow: PublishFlow::Delayed, now, jitter };
+    let quota = |size| shard.dead_letter_quota.take(&served.route.name, size);
+    let FailedMessage { mut entry, decision, is_full } = failure::decide(publish, &served.route, quota);
     if let Some(reason) = is_full {
         let error = entry.history.last().map(|f| f.error.clone()).unwrap_or_default();
         served.bursts.note(failure::QUOTA_FULL, &served.route.name, reason.as_str(), error);
     }
     match decision {
-        Decision::RetryAt(due) | Decision::WaitUntil(due) => {
+        FailureDecision::RetryAt(due) | FailureDecision::WaitUntil(due) => {
             served.metrics.retries.inc();
-            tried_again(shard, holding, due.since(now));
+            mark_failing(shard, claimed, due.since(now));
             entry.asked.get_or_insert(entry.due);
             entry.due = due;
-            Fate::Again(entry)
+            MessageFate::Again(entry)
         }
-        Decision::DeadLetter(reason) => Fate::Dead(letter(holding, entry, reason)),
-        Decision::DeadLetterVia(reason) => {
+        FailureDecision::DeadLetter(reason) => MessageFate::Dead(dead_letter(claimed, entry, reason)),
+        FailureDecision::DeadLetterVia(reason) => {
             dying::begin(&mut entry, now, reason);
-            Fate::Dying(entry)
+            MessageFate::Dying(entry)
         }
-        Decision::Drop => {
-            served.metrics.dropped(failure::REFUSED, 1);
-            Fate::Dropped
+        FailureDecision::Drop => {
+            served.metrics.dropped(failure::DROP_REASON, 1);
+            MessageFate::Dropped
         }
     }
 }
 
-/// Counts a failed publish, and has its target named; answers why it failed.
-fn fails(shard: &Shard, holding: &Holding, verdict: &Verdict) -> (&'static str, Text) {
+/// Counts a failed publish, for the route and for the target. Returns the reason and the error.
+fn count_failure(shard: &Shard, claimed: &ClaimedBundle, verdict: &Verdict) -> (&'static str, Text) {
     let (reason, error) = retry::describe(verdict);
-    let metrics = &holding.flight.served.metrics;
+    let metrics = &claimed.in_flight.served.metrics;
     metrics.publish_failure(reason);
-    metrics.target_failures.failed(&holding.flight.batch.target, shard.mono_us(), reason, &error);
+    metrics.target_failures.failed(&claimed.in_flight.batch.target, shard.mono_us(), reason, &error);
     (reason, error)
 }
 
-/// Has its target count as failing until then.
-fn tried_again(shard: &Shard, holding: &Holding, in_ms: i64) {
-    let failing = &holding.flight.served.metrics.target_failures;
-    failing.tried_again(&holding.flight.batch.target, shard.mono_us() + in_ms * 1000);
+/// Marks the target as failing until the next try.
+fn mark_failing(shard: &Shard, claimed: &ClaimedBundle, wait_ms: i64) {
+    let failures = &claimed.in_flight.served.metrics.target_failures;
+    failures.tried_again(&claimed.in_flight.batch.target, shard.mono_us() + wait_ms * 1000);
 }
 
-/// What becomes of a dead message that `dead_letter_to` did not take.
-fn dying(shard: &Shard, holding: &Holding, index: u32, verdict: &Verdict, now: UnixMs) -> Fate {
-    let (served, entry) = (&holding.flight.served, &holding.flight.entries[index as usize]);
+/// The fate of a dead message that `dead_letter_to` did not take.
+fn fate_of_dying(
+    shard: &Shard,
+    claimed: &ClaimedBundle,
+    index: u32,
+    verdict: &Verdict,
+    now: UnixMs,
+) -> MessageFate {
+    let served = &claimed.in_flight.served;
+    let entry = &claimed.in_flight.entries[index as usize];
     if let Verdict::Refused { reason, error } = verdict
         && reason.is_hopeless()
     {
-        // It never will be taken there; the store has it, so nothing is lost.
+        // The target can never take it. The store keeps it as a dead letter, so nothing is lost.
         warn!(route = %served.route.name, reason = reason.as_str(), %error, "dead_letter_to can never take a dead letter");
-        return Fate::Dead(letter(holding, dying::ended(entry.clone()), dying::reason(entry)));
+        return MessageFate::Dead(dead_letter(claimed, dying::ended(entry.clone()), dying::reason(entry)));
     }
-    let (reason, error) = fails(shard, holding, verdict);
-    let what = "dead_letter_to does not take what is dead; trying on";
-    served.bursts.note(what, &served.route.name, reason, error);
-    let mut entry = named(&holding.flight, index, entry.clone());
-    entry.handouts += holding.flight.batch.expiries + 1;
+    let (reason, error) = count_failure(shard, claimed, verdict);
+    let text = "dead_letter_to did not take a dead letter; retrying";
+    served.bursts.note(text, &served.route.name, reason, error);
+    let mut entry = detached(&claimed.in_flight, index, entry.clone());
+    entry.handouts += claimed.in_flight.batch.expiries + 1;
     entry.due = now.plus(served.route.policy.retry.max_ms);
-    tried_again(shard, holding, served.route.policy.retry.max_ms);
-    Fate::Again(entry)
+    mark_failing(shard, claimed, served.route.policy.retry.max_ms);
+    MessageFate::Again(entry)
 }
 
-/// A message that leaves its first bundle takes its `~` id along; and, for its new bundle does not know of it,
-/// that a holder of before may have published it.
-fn named(flight: &Flight, index: u32, mut entry: Entry) -> Entry {
-    entry.id.get_or_insert_with(|| flight.batch.ids[index as usize].clone());
-    if flight.batch.expiries > 0 {
+/// Prepares a message to leave its first bundle. It takes its `~` id along, and a flag if an earlier claimer may have
+/// published it: the new bundle does not know that.
+fn detached(in_flight: &InFlightBatch, index: u32, mut entry: Entry) -> Entry {
+    entry.id.get_or_insert_with(|| in_flight.batch.ids[index as usize].clone());
+    if in_flight.batch.expiries > 0 {
         entry.flags = entry.flags.with(Flags::CLAIM_EXPIRED);
     }
     entry
 }
 
-/// The same of one that its holder did not publish: those before him may have, each under a claim that expired.
-fn counted(flight: &Flight, index: u32) -> Entry {
-    let mut entry = named(flight, index, flight.entries[index as usize].clone());
-    entry.handouts += flight.batch.expiries;
+/// The same for a message that this replica did not publish. Earlier claimers may have, each under a claim that
+/// expired.
+fn detached_untried(in_flight: &InFlightBatch, index: u32) -> Entry {
+    let mut entry = detached(in_flight, index, in_flight.entries[index as usize].clone());
+    entry.handouts += in_flight.batch.expiries;
     entry
 }
 
-fn letter(holding: &Holding, entry: Entry, reason: DeadReason) -> DeadLetter {
-    let served = &holding.flight.served;
+/// Makes a dead letter of a message: counts it, logs it, and tells whoever follows the message.
+fn dead_letter(claimed: &ClaimedBundle, entry: Entry, reason: DeadReason) -> DeadLetter {
+    let served = &claimed.in_flight.served;
     served.metrics.dead_letter(reason.as_str());
     let id = entry.id.clone().unwrap_or_default();
     served
@@ -203,12 +231,12 @@ fn letter(holding: &Holding, entry: Entry, reason: DeadReason) -> DeadLetter {
         route = %served.route.name, %id, reason = reason.as_str(),
         error = %error, failures = entry.failures, "a message became a dead letter"
     );
-    let bundle = Bundle { target: holding.flight.target_name.clone(), entries: Arc::new(vec![entry]) };
+    let bundle = Bundle { target: claimed.in_flight.target_ref.clone(), entries: Arc::new(vec![entry]) };
     DeadLetter { route: served.route.name.clone(), reason, bundle, raw: None }
 }
 
-/// Messages that go back, as few bundles: those due close together share one.
-fn together(holding: &Holding, mut again: Vec<(u32, Entry)>) -> Vec<Remainder> {
+/// Groups returning messages into few bundles: messages due close together share one.
+fn group_by_due(claimed: &ClaimedBundle, mut again: Vec<(u32, Entry)>) -> Vec<Remainder> {
     again.sort_by_key(|(_, entry)| entry.due);
     let mut groups: Vec<Vec<(u32, Entry)>> = Vec::new();
     for (position, entry) in again {
@@ -220,35 +248,36 @@ fn together(holding: &Holding, mut again: Vec<(u32, Entry)>) -> Vec<Remainder> {
             _ => groups.push(vec![(position, entry)]),
         }
     }
-    groups.into_iter().map(|group| remainder(holding, group, None, 0)).collect()
+    groups.into_iter().map(|group| remainder(claimed, group, None, 0)).collect()
 }
 
-/// Messages that go back under stamps of their own, as few bundles: those in a row that are due together share one.
-fn in_a_row(holding: &Holding, mut behind: Vec<(u32, u64, Entry)>) -> Vec<Remainder> {
-    behind.sort_by_key(|(_, stamp, entry)| (entry.due, *stamp));
+/// Groups returning messages with sequence numbers of their own: consecutive messages with one due time share a
+/// bundle.
+fn group_by_sequence(claimed: &ClaimedBundle, mut behind: Vec<(u32, u64, Entry)>) -> Vec<Remainder> {
+    behind.sort_by_key(|(_, number, entry)| (entry.due, *number));
     let mut rows: Vec<(u64, Vec<(u32, Entry)>)> = Vec::new();
-    for (position, stamp, entry) in behind {
-        let next = |(first, row): &(u64, Vec<(u32, Entry)>)| {
-            *first + row.len() as u64 == stamp && row.first().is_some_and(|(_, e)| e.due == entry.due)
+    for (position, number, entry) in behind {
+        let continues = |first: u64, row: &[(u32, Entry)]| {
+            first + row.len() as u64 == number && row.first().is_some_and(|(_, e)| e.due == entry.due)
         };
-        match rows.last_mut().filter(|row| next(row)) {
+        match rows.last_mut().filter(|(first, row)| continues(*first, row)) {
             Some((_, row)) => row.push((position, entry)),
-            None => rows.push((stamp, vec![(position, entry)])),
+            None => rows.push((number, vec![(position, entry)])),
         }
     }
-    let stamped = |(stamp, row)| Remainder { sequence: Some(stamp), ..remainder(holding, row, None, 0) };
-    rows.into_iter().map(stamped).collect()
+    let numbered = |first, row| Remainder { sequence: Some(first), ..remainder(claimed, row, None, 0) };
+    rows.into_iter().map(|(first, row)| numbered(first, row)).collect()
 }
 
 fn remainder(
-    holding: &Holding,
+    claimed: &ClaimedBundle,
     messages: Vec<(u32, Entry)>,
     lease_ms: Option<u64>,
     expiries: u32,
 ) -> Remainder {
     let (from, entries): (Vec<u32>, Vec<Entry>) = messages.into_iter().unzip();
-    let bundle = Bundle { target: holding.flight.target_name.clone(), entries: Arc::new(entries) };
-    let route = holding.flight.served.route.name.clone();
+    let bundle = Bundle { target: claimed.in_flight.target_ref.clone(), entries: Arc::new(entries) };
+    let route = claimed.in_flight.served.route.name.clone();
     Remainder { new_bundle: NewBundle { route, bundle }, from, lease_ms, expiries, sequence: None }
 }
 
@@ -256,17 +285,18 @@ fn remainder(
 mod tests {
     use super::*;
     use crate::domain::testing::entry;
-    use crate::domain::{Cause, Clock};
+    use crate::domain::{Clock, RepeatCause};
     use crate::timer::simulation;
 
     #[test]
     fn what_a_holder_did_not_publish_counts_the_claims_of_those_before_him() {
         let served = simulation::served(Clock::start());
-        let flight = |expiries| simulation::flight(&served, 0, vec![entry(UnixMs(7), b"body")], expiries);
-        let first = counted(&flight(0), 0);
+        let in_flight =
+            |expiries| simulation::in_flight(&served, 0, vec![entry(UnixMs(7), b"body")], expiries);
+        let first = detached_untried(&in_flight(0), 0);
         assert_eq!((first.handouts, first.repeat_cause(0)), (0, None));
-        let later = counted(&flight(2), 0);
-        assert_eq!((later.handouts, later.repeat_cause(0)), (2, Some(Cause::ClaimExpired)));
+        let later = detached_untried(&in_flight(2), 0);
+        assert_eq!((later.handouts, later.repeat_cause(0)), (2, Some(RepeatCause::ClaimExpired)));
         assert_eq!(later.id, Some("~0.a.b.1".into()));
     }
 }

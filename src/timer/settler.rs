@@ -1,8 +1,8 @@
-//! The settler: verdicts in, answers to the store out.
+//! The settler takes verdicts and answers the store.
 //!
-//! Bundles with nothing open any more are settled together, one call a partition at a time. Nobody waits for that,
-//! so they gather for some milliseconds first. Each quarter of a second claims are extended while anything of them
-//! is held, what is confirmed so far is noted, and what hangs a second after its bundle's last hand-over is split off.
+//! Bundles with nothing open any more are settled together, one call a partition at a time. Nobody waits for that, so
+//! they gather for some milliseconds first. Each quarter of a second the settler extends claims, notes confirms of
+//! open bundles, and splits off messages that hang for a second after their bundle's last hand-over.
 
 mod extend;
 mod late;
@@ -19,49 +19,50 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::claim_table::Slots;
-use super::claimed::{Heard, Holding, Standing};
+use super::claim_table::ClaimSlots;
+use super::claimed::{ClaimedBundle, DeliveryState, VerdictTime};
 use super::{Shard, resolve};
-use crate::cluster::Owned;
-use crate::domain::limits::CALL_NAMES;
-use crate::domain::{Partition, Verdict};
+use crate::cluster::OwnedPartitions;
+use crate::domain::limits::MAX_CALL_NAMES;
+use crate::domain::{MonoUs, Partition, Verdict};
 use crate::lifecycle::tick;
 use crate::store::{ClaimProgress, Division, SettleAnswer, Settlement, StoreError};
 
-/// Confirmed indexes of open bundles are noted, and claims extended, this often.
-const TICK: Duration = Duration::from_millis(250);
+/// Time between two rounds of extending claims and noting the confirms of open bundles.
+const TICK_INTERVAL: Duration = Duration::from_millis(250);
 /// Bundles that one call takes at most.
-const CALL_BUNDLES: usize = 200;
-/// How long bundles gather to be settled together; a crash repeats what was confirmed meanwhile.
-const GATHER: Duration = Duration::from_millis(10);
+const MAX_CALL_BUNDLES: usize = 200;
+/// How long bundles gather before they are settled together. A crash repeats the messages confirmed meanwhile.
+const GATHER_TIME: Duration = Duration::from_millis(10);
 
-pub(super) type Answer = Pin<Box<dyn Future<Output = Done> + Send>>;
+pub(super) type StoreCall = Pin<Box<dyn Future<Output = CallResult> + Send>>;
 
-/// What came of a call.
-pub(super) enum Done {
+/// The result of a call.
+pub(super) enum CallResult {
     Settled(Partition, Vec<u64>, Result<Vec<SettleAnswer>, StoreError>),
     Divided(u64, Vec<u32>, Result<SettleAnswer, StoreError>),
-    Extended(i64, Vec<u64>, Result<Vec<SettleAnswer>, StoreError>),
-    GivenBack(Partition, usize, Result<Vec<SettleAnswer>, StoreError>),
+    /// Claims were extended until this moment, if they are still ours.
+    Extended(MonoUs, Vec<u64>, Result<Vec<SettleAnswer>, StoreError>),
+    Returned(Partition, usize, Result<Vec<SettleAnswer>, StoreError>),
     /// Bundles of an ordered route that were never handed over went back as they were.
-    Back(Vec<u64>, Result<Vec<SettleAnswer>, StoreError>),
-    /// An ordered route was given up.
+    PutBack(Vec<u64>, Result<Vec<SettleAnswer>, StoreError>),
+    /// The shard gave up an ordered route.
     Released(Result<(), StoreError>),
 }
 
 pub(super) struct Settler {
     pub(super) shard: Arc<Shard>,
-    pub(super) calls: FuturesUnordered<Answer>,
-    /// Clean bundles waiting for their partition's turn.
+    pub(super) calls: FuturesUnordered<StoreCall>,
+    /// Clean bundles that wait for their partition's next call.
     clean: BTreeMap<Partition, Vec<u64>>,
-    /// They are settled when [`GATHER`] is over.
+    /// Bundles gather, to be settled after [`GATHER_TIME`].
     gathering: bool,
     /// Partitions with a settle on its way.
     settling: BTreeSet<Partition>,
     extending: usize,
     ticks: u32,
-    /// What this replica served at the last tick.
-    served: Arc<Owned>,
+    /// The partitions that this replica owned at the last tick.
+    owned: Arc<OwnedPartitions>,
 }
 
 /// Runs until the shard has drained.
@@ -74,50 +75,50 @@ pub(super) async fn run(shard: Arc<Shard>) {
         settling: BTreeSet::new(),
         extending: 0,
         ticks: 0,
-        served: shard.cluster.owned(),
+        owned: shard.cluster.owned(),
     };
-    let mut ticked = pin!(tick(TICK));
-    let mut gathered = pin!(tokio::time::sleep(GATHER));
+    let mut ticked = pin!(tick(TICK_INTERVAL));
+    let mut gathered = pin!(tokio::time::sleep(GATHER_TIME));
     let mut ending = false;
     loop {
         let was_gathering = settler.gathering;
         tokio::select! {
             () = shard.shutdown.forced() => return,
             verdicts = shard.verdicts.take() => settler.judge(verdicts),
-            Some(done) = settler.calls.next() => settler.answered(done),
+            Some(result) = settler.calls.next() => settler.call_ended(result),
             () = gathered.as_mut(), if settler.gathering => settler.settle_all(),
-            () = shard.lines_moved.notified() => settler.go_on(),
+            () = shard.key_queues_changed.notified() => settler.advance_key_queues(),
             () = ticked.as_mut() => {
-                ticked.set(tick(TICK));
+                ticked.set(tick(TICK_INTERVAL));
                 settler.tick();
-                settler.hand_over();
-                settler.go_on();
+                settler.return_misplaced();
+                settler.advance_key_queues();
                 settler.report_late();
             }
-            () = shard.claimed_all.cancelled(), if !ending => ending = true,
+            () = shard.claiming_ended.cancelled(), if !ending => ending = true,
         }
         if settler.gathering && !was_gathering {
-            gathered.as_mut().reset(Instant::now() + GATHER);
+            gathered.as_mut().reset(Instant::now() + GATHER_TIME);
         }
-        // One that is forced ends without a word, as a killed one would.
+        // A forced shutdown ends without a word, as a killed process would.
         if ending && !shard.shutdown.is_forced() && settler.drained() {
             return;
         }
     }
 }
 
-/// What the store is told of a holding: with `news`, what is confirmed.
-fn progress(holding: &Holding, news: bool) -> ClaimProgress {
-    let delivered = if news { holding.delivered() } else { Vec::new() };
-    ClaimProgress { claim: holding.claim.clone(), confirmed: news.then(|| holding.confirmed()), delivered }
+/// The progress of a bundle for the store. `news` includes the confirms.
+fn progress(claimed: &ClaimedBundle, news: bool) -> ClaimProgress {
+    let delivered = if news { claimed.delivered() } else { Vec::new() };
+    ClaimProgress { claim: claimed.claim.clone(), confirmed: news.then(|| claimed.confirmed()), delivered }
 }
 
-/// How many bundles go in one call, of these with so many names each.
+/// The number of bundles that fit into one call, given the number of names of each.
 fn one_call(names: impl Iterator<Item = usize>) -> usize {
     let mut all = 0;
-    let fits = names.take(CALL_BUNDLES).enumerate().take_while(|(n, names)| {
+    let fits = names.take(MAX_CALL_BUNDLES).enumerate().take_while(|(n, names)| {
         all += names;
-        *n == 0 || all <= CALL_NAMES
+        *n == 0 || all <= MAX_CALL_NAMES
     });
     fits.count()
 }
@@ -126,70 +127,74 @@ impl Settler {
     fn judge(&mut self, verdicts: Vec<(u64, Verdict)>) {
         let shard = self.shard.clone();
         let mut finished = Vec::new();
-        let heard = Heard::now(shard.store.clock());
+        let heard_at = VerdictTime::now(shard.store.clock());
         let mut slots = shard.table.lock();
         for (ticket, verdict) in verdicts {
-            finished.extend(slots.judge(ticket, verdict, heard));
+            finished.extend(slots.judge(ticket, verdict, heard_at));
         }
         drop(slots);
         for slot in finished {
             self.finish(slot);
         }
-        self.go_on();
+        self.advance_key_queues();
     }
 
-    /// Deals with a holding that has nothing open any more, or of which something has to be put elsewhere at once.
+    /// Finishes a bundle that has nothing open any more, or that has a message to move at once.
     pub(super) fn finish(&mut self, slot: u64) {
         let shard = self.shard.clone();
         let mut slots = shard.table.lock();
-        let Slots { holdings, lines, .. } = &mut *slots;
-        let Some(holding) = holdings.get_mut(&slot) else { return };
-        if holding.busy || (holding.open > 0 && (holding.lost || !holding.must_part())) {
+        let ClaimSlots { bundles, key_queues, .. } = &mut *slots;
+        let Some(claimed) = bundles.get_mut(&slot) else { return };
+        if claimed.busy || (claimed.open > 0 && (claimed.lost || !claimed.must_move())) {
             return;
         }
-        if holding.lost {
-            // Nothing is ours any more but the news: its next holder should not repeat what is confirmed.
-            let holding = slots.remove(slot);
+        if claimed.lost {
+            // Only the confirms are still ours to report: the next claimer should not repeat those messages.
+            let claimed = slots.remove(slot);
             drop(slots);
-            self.note(holding.as_ref().filter(|h| h.news));
-            self.release(holding);
+            self.note(claimed.as_ref().filter(|h| h.news));
+            self.release(claimed);
             return;
         }
-        holding.busy = true;
-        let line = holding.line().and_then(|id| lines.get_mut(&id));
-        if holding.open == 0 && holding.is_clean() {
-            let p = holding.claim.partition;
+        claimed.busy = true;
+        let key_queue = claimed.key_queue_id().and_then(|id| key_queues.get_mut(&id));
+        if claimed.open == 0 && claimed.is_clean() {
+            let p = claimed.claim.partition;
             drop(slots);
             let waiting = self.clean.entry(p).or_default();
             waiting.push(slot);
-            if waiting.len() >= CALL_BUNDLES {
+            if waiting.len() >= MAX_CALL_BUNDLES {
                 self.settle(p);
             }
             self.gathering = true;
-        } else if holding.open == 0 && line.is_some() && holding.only_untried() {
-            let (p, back) = (holding.claim.partition, progress(holding, holding.confirmed().contains(&true)));
+        } else if claimed.open == 0 && key_queue.is_some() && claimed.only_untried() {
+            let p = claimed.claim.partition;
+            let back = progress(claimed, claimed.confirmed().contains(&true));
             drop(slots);
             self.put_back(slot, p, back);
         } else {
-            let held_on = holding.open_entries();
-            let division = resolve::of(&shard, holding, line, !held_on.is_empty());
+            let still_open = claimed.open_entries();
+            let division = resolve::division_of(&shard, claimed, key_queue, !still_open.is_empty());
             drop(slots);
-            self.divide(slot, held_on, division);
+            self.divide(slot, still_open, division);
         }
     }
 
-    fn note(&mut self, holding: Option<&Holding>) {
-        let Some(holding) = holding else { return };
-        let (store, lease_ms) = (self.shard.store.clone(), self.shard.lease_ms());
-        let (p, news) = (holding.claim.partition, progress(holding, true));
+    /// Reports the confirms of a bundle whose claim is lost.
+    fn note(&mut self, claimed: Option<&ClaimedBundle>) {
+        let Some(claimed) = claimed else { return };
+        let store = self.shard.store.clone();
+        let lease_ms = self.shard.lease_ms();
+        let p = claimed.claim.partition;
+        let news = progress(claimed, true);
         self.extending += 1;
         self.calls.push(Box::pin(async move {
             let result = store.extend(p, lease_ms, &[news]).await;
-            Done::Extended(0, Vec::new(), result)
+            CallResult::Extended(MonoUs::default(), Vec::new(), result)
         }));
     }
 
-    /// Settles what has gathered; where a call is on its way, what has gathered behind it goes next.
+    /// Settles the bundles that have gathered. Bundles behind a call that is on its way go next.
     fn settle_all(&mut self) {
         self.gathering = false;
         let waiting: Vec<Partition> = self.clean.keys().copied().collect();
@@ -204,7 +209,7 @@ impl Settler {
         }
         let Some(waiting) = self.clean.get_mut(&p).filter(|w| !w.is_empty()) else { return };
         let slots = self.shard.table.lock();
-        let names = |slot: &u64| slots.holdings.get(slot).map_or(0, |h| h.names(|_| true).len());
+        let names = |slot: &u64| slots.bundles.get(slot).map_or(0, |h| h.names(|_| true).len());
         let fits = one_call(waiting.iter().map(names));
         let batch: Vec<u64> = waiting.drain(..fits).collect();
         if waiting.is_empty() {
@@ -212,7 +217,7 @@ impl Settler {
         }
         let settled: Vec<Settlement> = batch
             .iter()
-            .filter_map(|slot| slots.holdings.get(slot))
+            .filter_map(|slot| slots.bundles.get(slot))
             .map(|h| Settlement {
                 claim: h.claim.clone(),
                 names: h.names(|_| true),
@@ -224,33 +229,35 @@ impl Settler {
         self.settling.insert(p);
         self.calls.push(Box::pin(async move {
             let result = store.settle(p, &settled).await;
-            Done::Settled(p, batch, result)
+            CallResult::Settled(p, batch, result)
         }));
     }
 
-    fn divide(&mut self, slot: u64, held_on: Vec<u32>, division: Division) {
+    fn divide(&mut self, slot: u64, still_open: Vec<u32>, division: Division) {
         let store = self.shard.store.clone();
         self.calls.push(Box::pin(async move {
             let result = store.divide(&division).await;
-            Done::Divided(slot, held_on, result)
+            CallResult::Divided(slot, still_open, result)
         }));
     }
 
-    fn answered(&mut self, done: Done) {
-        match done {
-            Done::Settled(p, batch, result) => {
+    fn call_ended(&mut self, result: CallResult) {
+        match result {
+            CallResult::Settled(p, batch, result) => {
                 self.settling.remove(&p);
                 self.settled(&batch, &result);
                 self.settle(p);
             }
-            Done::Divided(slot, held_on, result) => self.divided(slot, &held_on, result),
-            Done::Extended(until, batch, result) => self.extended(until, &batch, result),
-            Done::Back(batch, result) => self.settled(&batch, &result),
-            Done::Released(Ok(())) => {}
-            Done::Released(Err(why)) => debug!(error = %why, "cannot give an ordered route up; it lapses"),
-            Done::GivenBack(p, bundles, Ok(_)) => debug!(partition = p.0, bundles, "gave claims back"),
-            Done::GivenBack(p, _, Err(why)) => {
-                warn!(partition = p.0, error = %why, "cannot give claims back; they will expire");
+            CallResult::Divided(slot, still_open, result) => self.divided(slot, &still_open, result),
+            CallResult::Extended(lease_end, batch, result) => self.extended(lease_end, &batch, result),
+            CallResult::PutBack(batch, result) => self.settled(&batch, &result),
+            CallResult::Released(Ok(())) => {}
+            CallResult::Released(Err(why)) => {
+                debug!(error = %why, "giving up an ordered route failed; it will lapse");
+            }
+            CallResult::Returned(p, bundles, Ok(_)) => debug!(partition = p.0, bundles, "returned claims"),
+            CallResult::Returned(p, _, Err(why)) => {
+                warn!(partition = p.0, error = %why, "returning claims failed; they will expire");
             }
         }
     }
@@ -259,8 +266,8 @@ impl Settler {
         let mut stale: Vec<bool> = vec![result.is_err(); batch.len()];
         match result {
             Ok(held) => stale = held.iter().map(|h| *h == SettleAnswer::Stale).collect(),
-            // The claims expire; what is confirmed was noted or is repeated with its cause.
-            Err(why) => warn!(error = %why, bundles = batch.len(), "cannot settle"),
+            // The claims expire. Confirms were noted, or their messages are repeated with that cause.
+            Err(why) => warn!(error = %why, bundles = batch.len(), "settling failed"),
         }
         if result.is_ok() {
             self.shard.metrics.stale_claims.inc_by(stale.iter().filter(|stale| **stale).count() as u64);
@@ -270,66 +277,66 @@ impl Settler {
             if stale {
                 slots.lose(slot, result.is_err());
             }
-            let holding = slots.remove(slot);
+            let claimed = slots.remove(slot);
             drop(slots);
-            self.release(holding);
+            self.release(claimed);
         }
-        self.go_on();
+        self.advance_key_queues();
     }
 
-    fn divided(&mut self, slot: u64, held_on: &[u32], result: Result<SettleAnswer, StoreError>) {
+    fn divided(&mut self, slot: u64, still_open: &[u32], result: Result<SettleAnswer, StoreError>) {
         let shard = self.shard.clone();
         let mut slots = shard.table.lock();
         match result {
-            Ok(SettleAnswer::Applied(mut claims)) if !held_on.is_empty() => {
-                let Some((holding, claim)) = slots.holdings.get_mut(&slot).zip(claims.pop()) else { return };
-                holding.claim = claim;
-                holding.stored = held_on.to_vec();
-                holding.split = true;
-                holding.open =
-                    held_on.iter().filter(|&&e| holding.standing[e as usize] == Standing::Open).count();
-                holding.busy = false;
+            Ok(SettleAnswer::Applied(mut claims)) if !still_open.is_empty() => {
+                let Some((claimed, claim)) = slots.bundles.get_mut(&slot).zip(claims.pop()) else { return };
+                claimed.claim = claim;
+                claimed.stored = still_open.to_vec();
+                claimed.split = true;
+                claimed.open =
+                    still_open.iter().filter(|&&e| claimed.states[e as usize] == DeliveryState::Open).count();
+                claimed.busy = false;
                 slots.moved(slot);
                 drop(slots);
                 self.finish(slot);
             }
             Ok(SettleAnswer::Applied(_)) => {
-                if let Some(holding) = slots.holdings.get_mut(&slot) {
-                    if let Some(asked) = holding.oldest_overdue(shard.store.clock().now()) {
-                        holding.flight.served.metrics.overdue.put_back(asked);
+                if let Some(claimed) = slots.bundles.get_mut(&slot) {
+                    if let Some(asked) = claimed.oldest_overdue(shard.store.clock().now()) {
+                        claimed.in_flight.served.metrics.overdue.put_back(asked);
                     }
-                    holding.stored.clear();
+                    claimed.stored.clear();
                 }
                 slots.moved(slot);
-                let holding = slots.remove(slot);
+                let claimed = slots.remove(slot);
                 drop(slots);
-                self.release(holding);
+                self.release(claimed);
             }
             Ok(SettleAnswer::Stale) | Err(_) => {
                 self.shard.metrics.stale_claims.inc();
                 if let Err(why) = &result {
-                    warn!(error = %why, "cannot put the rest of a bundle back; its claim will expire");
+                    warn!(error = %why, "dividing a bundle failed; its claim will expire");
                 }
                 slots.lose(slot, result.is_err());
-                let Some(holding) = slots.holdings.get_mut(&slot) else { return };
-                holding.lost = true;
-                holding.busy = false;
-                holding.drop_unpublished();
+                let Some(claimed) = slots.bundles.get_mut(&slot) else { return };
+                claimed.lost = true;
+                claimed.busy = false;
+                claimed.drop_unpublished();
                 drop(slots);
                 self.finish(slot);
             }
         }
-        self.go_on();
+        self.advance_key_queues();
     }
 
-    fn release(&self, holding: Option<Holding>) {
-        let Some(holding) = holding else { return };
-        let Holding { flight, standing, room, .. } = holding;
-        let served = &flight.served;
-        served.hold(-(standing.len() as i64));
-        drop(room);
-        if served.room(self.shard.mono_us()).is_some() {
-            self.shard.room.notify_one();
+    fn release(&self, claimed: Option<ClaimedBundle>) {
+        let Some(claimed) = claimed else { return };
+        let ClaimedBundle { in_flight, states, reservation, .. } = claimed;
+        let served = &in_flight.served;
+        served.count_claimed(-(states.len() as i64));
+        drop(reservation);
+        if served.claim_allowance(self.shard.mono_us()).is_some() {
+            self.shard.window_freed.notify_one();
         }
     }
 }
@@ -342,8 +349,8 @@ mod tests {
     fn a_call_takes_so_many_bundles_and_names_and_one_bundle_whatever_it_has() {
         let of = |names: &[usize]| one_call(names.iter().copied());
         assert_eq!(of(&[]), 0);
-        assert_eq!(of(&[CALL_NAMES + 1, 0]), 1);
-        assert_eq!(of(&[CALL_NAMES, 0, 0, 1, 0]), 3);
-        assert_eq!(of(&[1; CALL_BUNDLES + 1]), CALL_BUNDLES);
+        assert_eq!(of(&[MAX_CALL_NAMES + 1, 0]), 1);
+        assert_eq!(of(&[MAX_CALL_NAMES, 0, 0, 1, 0]), 3);
+        assert_eq!(of(&[1; MAX_CALL_BUNDLES + 1]), MAX_CALL_BUNDLES);
     }
 }

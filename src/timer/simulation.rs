@@ -1,4 +1,4 @@
-//! The wheel's own work without its thread and without a broker: for `benches/`.
+//! The wheel's work without its thread and without a broker, for `benches/`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -7,26 +7,26 @@ use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering};
 
 use prometheus_client::registry::Registry;
 
-use super::Served;
-use super::budget::{Budget, Share};
-use super::claimed::{Flight, INDEX_BITS};
-use super::wheel::{Item, hand_over};
+use super::ServedRoute;
+use super::budget::{ByteBudget, RouteBytes};
+use super::claimed::{BundleTicket, InFlightBatch};
+use super::wheel::{WheelItem, hand_over};
 use crate::domain::testing::{entry, route};
-use crate::domain::{Clock, Entry, StoreClock, Text, UnixMs};
+use crate::domain::{Clock, Entry, StoreClock, TargetRef, Text, UnixMs};
 use crate::egress::{Lane, Publication, PublishBatch};
 use crate::telemetry::{BurstLog, Metrics};
 
-/// Bundles that are due, in a heap.
-pub struct Simulation {
+/// Due bundles in a heap.
+pub struct WheelSimulation {
     clock: StoreClock,
-    heap: BinaryHeap<Reverse<Item>>,
-    counter: Arc<Counter>,
+    heap: BinaryHeap<Reverse<WheelItem>>,
+    counter: Arc<CountingLane>,
 }
 
 #[derive(Default)]
-struct Counter(AtomicUsize);
+struct CountingLane(AtomicUsize);
 
-impl Lane for Counter {
+impl Lane for CountingLane {
     fn submit_all(&self, publications: Vec<Publication>) {
         self.0.fetch_add(publications.len(), Ordering::Relaxed);
     }
@@ -40,72 +40,80 @@ impl Lane for Counter {
     }
 }
 
-impl Simulation {
-    /// So many bundles of so many messages each, due at random within the second before now.
+impl WheelSimulation {
+    /// Makes `bundles` bundles of `each` messages, due at random within the last second.
     pub fn new(bundles: usize, each: usize) -> Self {
-        let (clock, counter) = (Clock::start(), Arc::<Counter>::default());
+        let clock = Clock::start();
+        let counter = Arc::<CountingLane>::default();
         let store_clock = StoreClock::new(clock);
         let sent = store_clock.sending(0);
         store_clock.observe(clock.wall_us(), sent);
-        let (served, now) = (served(clock), clock.wall());
+        let served = served(clock);
+        let now = clock.wall();
         let items = (0..bundles as u64).filter_map(|slot| {
             let mut dues: Vec<i64> = (0..each).map(|_| now.0 - fastrand::i64(1..1000)).collect();
             dues.sort_unstable();
             let entries = dues.iter().map(|&due| entry(UnixMs(due), b"body")).collect();
-            let flight = Flight { lane: Some(counter.clone()), ..flight(&served, slot, entries, 0) };
-            Item::new(Arc::new(flight))
+            let in_flight =
+                InFlightBatch { lane: Some(counter.clone()), ..in_flight(&served, slot, entries, 0) };
+            WheelItem::new(Arc::new(in_flight))
         });
         Self { clock: store_clock, heap: items.map(Reverse).collect(), counter }
     }
 
-    /// Hands all of it over; how many messages that were.
+    /// Hands everything over. Returns the number of messages.
     pub fn play(&mut self) -> usize {
         hand_over(&self.clock, &mut self.heap, &mut BTreeMap::new());
         self.counter.0.load(Ordering::Relaxed)
     }
 }
 
-/// A plain route, served.
+/// A plain served route.
 ///
 /// # Panics
 /// Never: the route has its metrics.
 #[expect(clippy::expect_used, reason = "the route has its metrics")]
-pub(super) fn served(clock: Clock) -> Arc<Served> {
+pub(super) fn served(clock: Clock) -> Arc<ServedRoute> {
     let route = route();
     let metrics = Metrics::new(&mut Registry::default(), [route.name.clone()]);
-    Arc::new(Served {
+    Arc::new(ServedRoute {
         metrics: metrics.route(&route.name).cloned().expect("of this route"),
         route,
         watch: Arc::default(),
         bursts: Arc::new(BurstLog::new(clock)),
         limit: None,
         messages: AtomicI64::new(0),
-        share: Share::new(Budget::new(Vec::new())),
+        bytes: RouteBytes::new(ByteBudget::new(Vec::new())),
     })
 }
 
-/// A bundle of its, claimed for ever, whose claim expired so often before.
-pub(super) fn flight(served: &Arc<Served>, slot: u64, entries: Vec<Entry>, expiries: u32) -> Flight {
+/// A bundle of this route, claimed for ever, after `expiries` expired claims.
+pub(super) fn in_flight(
+    served: &Arc<ServedRoute>,
+    slot: u64,
+    entries: Vec<Entry>,
+    expiries: u32,
+) -> InFlightBatch {
     let entries = Arc::new(entries);
     let batch = PublishBatch {
         entries: entries.clone(),
         ids: vec![Text::from_static("~0.a.b.1"); entries.len()],
         expiries,
         target: served.route.to.clone(),
-        first_ticket: slot << INDEX_BITS,
+        first_ticket: BundleTicket { slot, entry: 0 }.encode(),
         verdicts: Arc::default(),
         not_after_us: AtomicI64::new(i64::MAX),
     };
-    Flight {
+    InFlightBatch {
         served: served.clone(),
         order: (0..entries.len() as u32).collect(),
         entries,
         batch: Arc::new(batch),
-        target_name: Text::default(),
+        target_ref: TargetRef::Own,
         lane: None,
         published_us: AtomicI64::new(i64::MAX),
         handed: AtomicU32::new(0),
-        first_stamp: 0,
+        first_sequence: 0,
         keyed: Vec::new(),
         dying: false,
     }

@@ -1,8 +1,8 @@
 //! The wheel: one thread that hands each message to its lane at its own millisecond.
 //!
-//! A thread with a timer slack of one nanosecond and a bounded wait is late by tens of microseconds; the
-//! runtime's own timers are late by one or two milliseconds. It sleeps until the earliest due time it knows
-//! (at most [`LOOK`], for clocks may step), and before each hand-over asks both clocks again: never early.
+//! A thread with a timer slack of one nanosecond and a bounded wait is late by tens of microseconds; the runtime's
+//! timers are late by one or two milliseconds. The thread sleeps until the earliest due time it knows, at most
+//! [`MAX_SLEEP`], because clocks may step. Before each hand-over it asks both clocks again: never early.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -14,90 +14,91 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use tracing::warn;
 
-use super::Served;
-use super::claimed::Flight;
-use super::rate_limit::Limit;
+use super::ServedRoute;
+use super::claimed::InFlightBatch;
+use super::rate_limit::RateLimiter;
 use crate::domain::{Refusal, RouteName, StoreClock, UnixMs, Verdict};
 use crate::egress::Publication;
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::mutants::{self, Mutant};
 
-/// Longest sleep while anything waits: a clock that steps is followed within this.
-const LOOK: Duration = Duration::from_millis(100);
+/// Longest sleep while something waits. A clock step is noticed within this time.
+const MAX_SLEEP: Duration = Duration::from_millis(100);
 
-/// Messages that are handed to a lane together at most; the clocks are asked before each such batch, some 20 us.
-const TOGETHER: usize = 64;
+/// Messages that are handed to a lane batch at most. The clocks are read before each such batch, which takes some
+/// 20 us.
+const HAND_OVER_BATCH: usize = 64;
 
-/// A flight with something left to hand over.
-pub(super) struct Item {
-    flight: Arc<Flight>,
+/// A batch with messages left to hand over.
+pub(super) struct WheelItem {
+    in_flight: Arc<InFlightBatch>,
     due: UnixMs,
-    /// Only this entry of it: its key's turn has come.
+    /// Limits the item to this entry, whose key's turn has come.
     only: Option<u32>,
 }
 
 /// The wheel's handle. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Wheel(Arc<Inbox>);
+pub(super) struct Wheel(Arc<WheelInbox>);
 
-struct Inbox {
-    news: Mutex<News>,
+struct WheelInbox {
+    pending: Mutex<PendingWork>,
     arrived: Condvar,
     stopping: std::sync::atomic::AtomicBool,
 }
 
-/// What the thread has not seen yet.
+/// Work that the thread has not seen yet.
 #[derive(Default)]
-struct News {
-    items: Vec<Item>,
+struct PendingWork {
+    items: Vec<WheelItem>,
     /// A limited route has tokens again.
     tokens: bool,
 }
 
-impl Item {
-    /// `None` if nothing of the flight is to be published.
-    pub(super) fn new(flight: Arc<Flight>) -> Option<Self> {
-        let due = flight.next_due()?;
-        Some(Self { flight, due, only: None })
+impl WheelItem {
+    /// An item for the whole batch. `None` if nothing of it is to be published.
+    pub(super) fn new(in_flight: Arc<InFlightBatch>) -> Option<Self> {
+        let due = in_flight.next_due()?;
+        Some(Self { in_flight, due, only: None })
     }
 
-    /// One entry of a flight, whose key's turn has come.
-    pub(super) fn only(flight: Arc<Flight>, index: u32) -> Self {
-        let due = flight.entries[index as usize].due;
-        Self { flight, due, only: Some(index) }
+    /// An item for one entry, whose key's turn has come.
+    pub(super) fn single(in_flight: Arc<InFlightBatch>, index: u32) -> Self {
+        let due = in_flight.entries[index as usize].due;
+        Self { in_flight, due, only: Some(index) }
     }
 
-    /// Takes the next entry to be handed over; `None`: none may be any more.
+    /// Takes the next entry to hand over. `None`: no entry may be handed over any more.
     fn take(&self) -> Option<u32> {
         match self.only {
-            Some(index) => self.flight.take(index).then_some(index),
-            None => self.flight.hand(),
+            Some(index) => self.in_flight.take(index).then_some(index),
+            None => self.in_flight.hand(),
         }
     }
 
     /// The due time of the entry after the one that was taken.
     fn next_due(&self) -> Option<UnixMs> {
-        if self.only.is_some() { None } else { self.flight.next_due() }
+        if self.only.is_some() { None } else { self.in_flight.next_due() }
     }
 
-    /// How many entries are due and not handed over.
+    /// The number of entries that are due and not handed over.
     fn count_due(&self, clock: &StoreClock) -> usize {
-        if self.only.is_some() { 1 } else { self.flight.due(clock) }
+        if self.only.is_some() { 1 } else { self.in_flight.due(clock) }
     }
 }
 
-impl PartialEq for Item {
+impl PartialEq for WheelItem {
     fn eq(&self, other: &Self) -> bool {
         self.due == other.due
     }
 }
-impl Eq for Item {}
-impl PartialOrd for Item {
+impl Eq for WheelItem {}
+impl PartialOrd for WheelItem {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Item {
+impl Ord for WheelItem {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.due.cmp(&other.due)
     }
@@ -106,70 +107,73 @@ impl Ord for Item {
 impl Wheel {
     pub(super) fn start(clock: Arc<StoreClock>, tasks: &Tasks, shutdown: &Shutdown) -> std::io::Result<Self> {
         let stopping = std::sync::atomic::AtomicBool::new(false);
-        let inbox = Arc::new(Inbox { news: Mutex::default(), arrived: Condvar::new(), stopping });
-        let (thread_inbox, stop_inbox, stop) = (inbox.clone(), inbox.clone(), shutdown.clone());
-        tasks.thread("timer:wheel", move || turn(&clock, &thread_inbox))?;
+        let inbox = Arc::new(WheelInbox { pending: Mutex::default(), arrived: Condvar::new(), stopping });
+        let thread_inbox = inbox.clone();
+        let stop_inbox = inbox.clone();
+        let stop = shutdown.clone();
+        tasks.thread("timer:wheel", move || run(&clock, &thread_inbox))?;
         tasks.spawn("timer:wheel:stop", async move {
             stop.draining().await;
             stop_inbox.stopping.store(true, Ordering::Release);
-            drop(stop_inbox.news.lock());
+            drop(stop_inbox.pending.lock());
             stop_inbox.arrived.notify_one();
         });
         Ok(Self(inbox))
     }
 
-    /// Takes items; they are published when due.
-    pub(super) fn add(&self, items: Vec<Item>) {
+    /// Adds items. They are published when due.
+    pub(super) fn add(&self, items: Vec<WheelItem>) {
         if items.is_empty() {
             return;
         }
-        self.0.news.lock().items.extend(items);
+        self.0.pending.lock().items.extend(items);
         self.0.arrived.notify_one();
     }
 
-    /// Looks again at what waits for tokens.
+    /// Wakes the thread, because a limited route has tokens.
     pub(super) fn tokens_came(&self) {
-        self.0.news.lock().tokens = true;
+        self.0.pending.lock().tokens = true;
         self.0.arrived.notify_one();
     }
 }
 
-fn turn(clock: &StoreClock, inbox: &Inbox) {
+fn run(clock: &StoreClock, inbox: &WheelInbox) {
     if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(1)) {
-        warn!(%error, "cannot set the timer slack; messages will be some 50 us later");
+        warn!(%error, "setting the timer slack failed; messages will be some 50 us later");
     }
-    let mut heap: BinaryHeap<Reverse<Item>> = BinaryHeap::new();
-    let mut queues: BTreeMap<RouteName, Queue> = BTreeMap::new();
+    let mut heap: BinaryHeap<Reverse<WheelItem>> = BinaryHeap::new();
+    let mut queues: BTreeMap<RouteName, TokenQueue> = BTreeMap::new();
     loop {
-        let wait = heap.peek().map_or(LOOK.as_micros() as i64, |Reverse(item)| clock.until_due_us(item.due));
-        let idle = heap.is_empty() && queues.values().all(|queue| queue.due.is_empty());
+        let wait =
+            heap.peek().map_or(MAX_SLEEP.as_micros() as i64, |Reverse(item)| clock.until_due_us(item.due));
+        let is_empty = heap.is_empty() && queues.values().all(|queue| queue.due.is_empty());
         {
-            let mut news = inbox.news.lock();
-            let nothing = news.items.is_empty() && !news.tokens;
-            if nothing && wait > 0 && !inbox.stopping.load(Ordering::Acquire) {
-                if idle {
-                    inbox.arrived.wait(&mut news);
+            let mut pending = inbox.pending.lock();
+            let is_idle = pending.items.is_empty() && !pending.tokens;
+            if is_idle && wait > 0 && !inbox.stopping.load(Ordering::Acquire) {
+                if is_empty {
+                    inbox.arrived.wait(&mut pending);
                 } else {
-                    inbox.arrived.wait_for(&mut news, Duration::from_micros(wait as u64).min(LOOK));
+                    inbox.arrived.wait_for(&mut pending, Duration::from_micros(wait as u64).min(MAX_SLEEP));
                 }
             }
-            heap.extend(news.items.drain(..).map(Reverse));
-            news.tokens = false;
+            heap.extend(pending.items.drain(..).map(Reverse));
+            pending.tokens = false;
         }
         if inbox.stopping.load(Ordering::Acquire) {
-            // What is not handed over stays open; the settlers give it back.
+            // The settlers return the messages that were not handed over.
             return;
         }
         hand_over(clock, &mut heap, &mut queues);
     }
 }
 
-/// One turn: what is due now goes to its lane, or where its route is limited into its queue, which then hands over
-/// what there are tokens for.
+/// Makes one turn. Due messages go to their lane, or to the token queue of a limited route, which then hands over as
+/// many as it has tokens for.
 pub(super) fn hand_over(
     clock: &StoreClock,
-    heap: &mut BinaryHeap<Reverse<Item>>,
-    queues: &mut BTreeMap<RouteName, Queue>,
+    heap: &mut BinaryHeap<Reverse<WheelItem>>,
+    queues: &mut BTreeMap<RouteName, TokenQueue>,
 ) {
     let reached_us = clock.reached_us();
     while let Some(Reverse(item)) = heap.peek() {
@@ -177,9 +181,9 @@ pub(super) fn hand_over(
             break;
         }
         let Some(Reverse(item)) = heap.pop() else { break };
-        match item.flight.served.limit.clone() {
+        match item.in_flight.served.limit.clone() {
             None => heap.extend(publish(clock, item).map(Reverse)),
-            Some(limit) => Queue::of(queues, &item.flight.served, limit).due.push(Reverse(item)),
+            Some(limit) => TokenQueue::of(queues, &item.in_flight.served, limit).due.push(Reverse(item)),
         }
     }
     for queue in queues.values_mut() {
@@ -187,21 +191,25 @@ pub(super) fn hand_over(
     }
 }
 
-/// What of one limited route is due and has no token yet. Bounded by what the claimer takes of it.
-pub(super) struct Queue {
-    limit: Arc<Limit>,
-    due: BinaryHeap<Reverse<Item>>,
+/// The due messages of one limited route that have no token yet. The claimer bounds their number.
+pub(super) struct TokenQueue {
+    limit: Arc<RateLimiter>,
+    due: BinaryHeap<Reverse<WheelItem>>,
 }
 
-impl Queue {
-    fn of<'a>(queues: &'a mut BTreeMap<RouteName, Self>, served: &Served, limit: Arc<Limit>) -> &'a mut Self {
+impl TokenQueue {
+    fn of<'a>(
+        queues: &'a mut BTreeMap<RouteName, Self>,
+        served: &ServedRoute,
+        limit: Arc<RateLimiter>,
+    ) -> &'a mut Self {
         let fresh = || Self { limit, due: BinaryHeap::new() };
         queues.entry(served.route.name.clone()).or_insert_with(fresh)
     }
 
-    /// Hands over as much as there are tokens, the earliest first, and asks for more. What of an item is not
-    /// due yet goes back into the heap.
-    fn publish(&mut self, clock: &StoreClock, heap: &mut BinaryHeap<Reverse<Item>>) {
+    /// Hands over as many messages as there are tokens, the earliest first, and asks for more tokens. Items with
+    /// nothing due go back into the heap.
+    fn publish(&mut self, clock: &StoreClock, heap: &mut BinaryHeap<Reverse<WheelItem>>) {
         while let Some(Reverse(item)) = self.due.peek() {
             let due = clock.is_due(item.due);
             if due && !self.limit.take() {
@@ -213,12 +221,12 @@ impl Queue {
                 continue;
             }
             let Some(index) = item.take() else {
-                // The claim is lost, or all of it is handed over.
+                // The claim is lost, or everything is handed over.
                 self.limit.put_back();
                 continue;
             };
-            let one = publication(&item.flight, index, clock.local().mono_us());
-            if let Some((lane, one)) = item.flight.lane.as_ref().zip(one) {
+            let one = publication(&item.in_flight, index, clock.local().mono_us());
+            if let Some((lane, one)) = item.in_flight.lane.as_ref().zip(one) {
                 lane.submit(one);
             }
             if let Some(due) = item.next_due() {
@@ -244,29 +252,30 @@ fn is_due(due: UnixMs, reached_us: i64) -> bool {
     due.0.saturating_mul(1000) <= reached_us
 }
 
-/// Hands over what is due of an item; returns it with what remains.
-fn publish(clock: &StoreClock, mut item: Item) -> Option<Item> {
+/// Hands over what is due of an item. Returns the item if messages remain.
+fn publish(clock: &StoreClock, mut item: WheelItem) -> Option<WheelItem> {
     if item.only.is_some() {
-        let one = item.take().and_then(|index| publication(&item.flight, index, clock.local().mono_us()));
-        if let Some((lane, one)) = item.flight.lane.as_ref().zip(one) {
+        let one = item.take().and_then(|index| publication(&item.in_flight, index, clock.local().mono_us()));
+        if let Some((lane, one)) = item.in_flight.lane.as_ref().zip(one) {
             lane.submit(one);
         }
         return None;
     }
     loop {
-        let (reached_us, now_us) = (clock.reached_us(), clock.local().mono_us());
-        let mut together = Vec::new();
+        let reached_us = clock.reached_us();
+        let now_us = clock.local().mono_us();
+        let mut batch = Vec::new();
         let rest = loop {
-            match item.flight.next_due() {
-                Some(due) if is_due(due, reached_us) && together.len() < TOGETHER => {
-                    let Some(index) = item.flight.hand() else { break None };
-                    together.extend(publication(&item.flight, index, now_us));
+            match item.in_flight.next_due() {
+                Some(due) if is_due(due, reached_us) && batch.len() < HAND_OVER_BATCH => {
+                    let Some(index) = item.in_flight.hand() else { break None };
+                    batch.extend(publication(&item.in_flight, index, now_us));
                 }
                 rest => break rest,
             }
         };
-        if let Some(lane) = item.flight.lane.as_ref().filter(|_| !together.is_empty()) {
-            lane.submit_all(together);
+        if let Some(lane) = item.in_flight.lane.as_ref().filter(|_| !batch.is_empty()) {
+            lane.submit_all(batch);
         }
         item.due = rest?;
         if !is_due(item.due, reached_us) {
@@ -275,13 +284,13 @@ fn publish(clock: &StoreClock, mut item: Item) -> Option<Item> {
     }
 }
 
-/// One message for its lane; `None` if it has its verdict already.
-fn publication(flight: &Flight, index: u32, now_us: i64) -> Option<Publication> {
-    let entry = &flight.entries[index as usize];
-    let publication = Publication { batch: flight.batch.clone(), index };
-    flight.published_us.store(now_us, Ordering::Release);
-    if flight.lane.is_none() {
-        let error = "the target is not (or no longer) in allow_targets".into();
+/// One message for its lane. `None` if it has its verdict already.
+fn publication(in_flight: &InFlightBatch, index: u32, now_us: i64) -> Option<Publication> {
+    let entry = &in_flight.entries[index as usize];
+    let publication = Publication { batch: in_flight.batch.clone(), index };
+    in_flight.published_us.store(now_us, Ordering::Release);
+    if in_flight.lane.is_none() {
+        let error = "the target is not in allow_targets".into();
         publication.answer(Verdict::Refused { reason: Refusal::NotAllowed, error });
         return None;
     }
@@ -289,10 +298,11 @@ fn publication(flight: &Flight, index: u32, now_us: i64) -> Option<Publication> 
         publication.answer(Verdict::NotTried);
         return None;
     }
-    if let Some(cause) = entry.repeat_cause(flight.batch.expiries) {
-        flight.served.metrics.redelivered(cause, 1);
-        let (route, id) = (&flight.served.route.name, &flight.batch.ids[index as usize]);
-        flight.served.bursts.note_message(
+    if let Some(cause) = entry.repeat_cause(in_flight.batch.expiries) {
+        in_flight.served.metrics.redelivered(cause, 1);
+        let route = &in_flight.served.route.name;
+        let id = &in_flight.batch.ids[index as usize];
+        in_flight.served.bursts.note_message(
             "this publish may repeat an earlier one",
             route,
             cause.as_str(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use postdate::broker::kafka::OWNED_PROPERTIES;
 use postdate::config::{self, Config, Problems, Sources};
-use postdate::domain::route::{DelayFrom, OnInvalid, Rate, Retry};
+use postdate::domain::route::{DelayFrom, OnInvalid, RateLimit, RetryPolicy};
 use postdate::domain::{Endpoint, Route};
 use postdate::store::config::Topology;
 
@@ -91,11 +91,11 @@ fn the_reference_is_the_default_and_its_commented_keys_are_right() {
     assert_eq!(config.redis.partitions.count(), 64);
     assert_eq!(config.cluster.name, "here:8025", "host and port of the admin listener");
     let policy = &route(&config, "orders").policy;
-    assert_eq!(policy.retry, Retry { attempts: 16, initial_ms: 1000, max_ms: 300_000 });
+    assert_eq!(policy.retry, RetryPolicy { attempts: 16, initial_ms: 1000, max_ms: 300_000 });
     assert_eq!(policy.headers, postdate::domain::route::HeaderNames::default());
     assert_eq!((policy.dedupe_ms, policy.rate, policy.jitter_ms, policy.ordered), (0, None, 0, false));
     assert_eq!((policy.max_size, policy.max_headers), (1 << 20, 64 << 10));
-    assert_eq!(policy.dead_letters, postdate::domain::DeadLetters::default());
+    assert_eq!(policy.dead_letters, postdate::domain::DeadLetterLimits::default());
 
     for property in OWNED_PROPERTIES {
         assert!(reference.contains(&format!("`{property}`")), "{property} is not in the reference");
@@ -115,7 +115,7 @@ fn routes_take_defaults_and_differ_where_they_say_so() {
         ("x-deliver-in", "x-archive")
     );
     assert_eq!(archive.policy.rate, None);
-    assert_eq!(jobs.policy.rate, Some(Rate { per_second: 200, burst: 50 }));
+    assert_eq!(jobs.policy.rate, Some(RateLimit { per_second: 200, burst: 50 }));
     assert_eq!((jobs.policy.dedupe_ms, jobs.policy.jitter_ms), (3_600_000, 30_000));
     assert_eq!(archive.policy.delay_from, DelayFrom::Produced);
     assert_eq!(jobs.policy.delay_from, DelayFrom::Arrival);
@@ -130,7 +130,7 @@ fn routes_take_defaults_and_differ_where_they_say_so() {
 fn yaml_says_the_same_as_toml() {
     let config = check(example("kubernetes.yaml")).expect("right");
     let orders = route(&config, "orders");
-    assert_eq!(orders.policy.retry, Retry { attempts: 8, initial_ms: 1000, max_ms: 300_000 });
+    assert_eq!(orders.policy.retry, RetryPolicy { attempts: 8, initial_ms: 1000, max_ms: 300_000 });
     assert_eq!(orders.policy.max_pending, 5_000_000);
     assert_eq!(config.kafka["main"].properties["socket.keepalive.enable"].expose(), "true");
     assert_eq!(config.kafka["main"].properties["queued.max.messages.kbytes"].expose(), "32768");
@@ -253,6 +253,6 @@ fn what_is_printed_names_each_source_hides_secrets_and_can_be_read_again() {
     assert_eq!(again.timer.claim, Duration::from_secs(12));
     assert_eq!(
         route(&again, "orders").policy.retry,
-        Retry { attempts: 30, initial_ms: 500, max_ms: 600_000 }
+        RetryPolicy { attempts: 30, initial_ms: 500, max_ms: 600_000 }
     );
 }

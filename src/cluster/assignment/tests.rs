@@ -1,4 +1,4 @@
-//! What holds for every assignment.
+//! Properties of every assignment.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,12 @@ fn partitions(count: u16) -> Partitions {
 }
 
 fn owners(count: u16, held: &Held) -> Vec<String> {
-    let candidates: Vec<Candidate<'_>> = held.iter().map(|(id, held)| Candidate { id, held }).collect();
+    let candidates: Vec<ReplicaCandidate<'_>> =
+        held.iter().map(|(id, held)| ReplicaCandidate { id, held }).collect();
     assign(partitions(count), &candidates).into_iter().map(|c| candidates[c].id.to_owned()).collect()
 }
 
-/// What each holds after an assignment.
+/// The partitions of each candidate after an assignment.
 fn settled(count: u16, held: &Held) -> Held {
     let mut after: Held = held.keys().map(|id| (id.clone(), Vec::new())).collect();
     for (p, owner) in owners(count, held).into_iter().enumerate() {
@@ -46,7 +47,7 @@ fn fresh(ids: &[String]) -> Held {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is claimed to be held, overlaps, gaps and partitions that are not there included.
+    /// For any held partitions: overlaps, gaps and unknown partitions included.
     #[test]
     fn every_partition_has_one_owner_and_loads_differ_by_one_at_most(
         count in 1_u16..200,
@@ -62,7 +63,7 @@ proptest! {
     #[test]
     fn the_order_of_the_candidates_means_nothing(count in 1_u16..100, ids in ids(), by in 0_usize..8) {
         let held = settled(count, &fresh(&ids));
-        let mut candidates: Vec<Candidate<'_>> = held.iter().map(|(id, held)| Candidate { id, held }).collect();
+        let mut candidates: Vec<ReplicaCandidate<'_>> = held.iter().map(|(id, held)| ReplicaCandidate { id, held }).collect();
         let by = by % candidates.len();
         candidates.rotate_left(by);
         let named: Vec<&str> =
@@ -75,7 +76,8 @@ proptest! {
         let before = settled(count, &fresh(&ids));
         let mut joined = before.clone();
         joined.insert("joiner".to_owned(), Vec::new());
-        let (old, new) = (owners(count, &before), owners(count, &joined));
+        let old = owners(count, &before);
+        let new = owners(count, &joined);
         let share = new.iter().filter(|owner| *owner == "joiner").count();
         prop_assert!(share >= usize::from(count) / joined.len());
         prop_assert_eq!(moved(&old, &new), share);
@@ -91,8 +93,8 @@ proptest! {
         prop_assert_eq!(moved(&owners(count, &before), &owners(count, &left)), before[leaver].len());
     }
 
-    /// Each replica acts on what the others last said, in any order, while some come and go: as soon as nobody
-    /// does any more, all agree after each has beaten four times.
+    /// Each replica acts on what the others last said, in any order, while some come and go. Once nobody does any
+    /// more, all agree after four heartbeats each.
     #[test]
     fn replicas_that_hear_of_each_other_late_agree_in_the_end(
         count in 1_u16..80,

@@ -1,12 +1,12 @@
-//! What follows from who is heard of.
+//! Tests of what follows from the members of the registry.
 
 use super::*;
 use crate::store::ReplicaStatus;
 
 const BEAT_MS: i64 = 1000;
 
-fn empty() -> View {
-    View::new(Duration::from_millis(500))
+fn empty() -> ReplicaView {
+    ReplicaView::new(Duration::from_millis(500))
 }
 
 fn member(nonce: &str, heartbeat: u64) -> RegisteredReplica {
@@ -30,19 +30,21 @@ fn with(mut member: RegisteredReplica, change: impl FnOnce(&mut ReplicaStatus)) 
     member
 }
 
-fn hear(view: &mut View, now_ms: i64, silence_ms: i64, members: &[RegisteredReplica]) -> Result<(), Refusal> {
-    let news = News { members: members.to_vec(), silence_ms: Some(silence_ms), now_us: now_ms * 1000 };
+fn hear(view: &mut ReplicaView, now_ms: i64, silence_ms: i64, members: &[Member]) -> Result<(), NameRefusal> {
+    let news =
+        RegistryNews { members: members.to_vec(), silence_ms: Some(silence_ms), now_us: now_ms * 1000 };
     view.hear("a", news)
 }
 
-fn owned(view: &View) -> Owned {
+fn owned(view: &ReplicaView) -> OwnedPartitions {
     view.owned("a", Partitions::new(12).expect("some"))
 }
 
 #[test]
 fn the_dead_own_nothing_and_their_death_is_awaited() {
     let mut view = empty();
-    let (a, b) = (member("a", 1), member("b", 2));
+    let a = member("a", 1);
+    let b = member("b", 2);
     assert_eq!(hear(&mut view, 0, 400, &[a.clone(), silent(b.clone(), 3000)]), Ok(()));
     assert_eq!(owned(&view).count(), 6);
     assert_eq!(view.next_death_ms("a"), Some(0));
@@ -56,9 +58,10 @@ fn the_dead_own_nothing_and_their_death_is_awaited() {
 #[test]
 fn who_was_not_answered_itself_takes_nobody_for_dead_at_once() {
     let mut view = empty();
-    let (a, b) = (member("a", 1), member("b", 2));
+    let a = member("a", 1);
+    let b = member("b", 2);
     assert_eq!(hear(&mut view, 0, 400, &[a.clone(), b.clone()]), Ok(()));
-    // Redis was away for all; its clock may have stepped far, and then b's entry has ended.
+    // Redis was away for all. Its clock may have stepped far, so b's entry has ended.
     assert_eq!(hear(&mut view, 9000, 9000, &[a.clone(), silent(b, 9400)]), Ok(()));
     assert_eq!(owned(&view).count(), 6);
     assert_eq!(hear(&mut view, 11_999, 400, std::slice::from_ref(&a)), Ok(()));
@@ -70,8 +73,9 @@ fn who_was_not_answered_itself_takes_nobody_for_dead_at_once() {
 #[test]
 fn a_process_with_a_shard_that_hangs_or_a_slow_clock_is_no_owner_unless_all_are_such() {
     let mut view = empty();
-    let hangs = |p: &mut ReplicaStatus| p.rounds = vec![10, 3001];
-    let (a, b) = (member("a", 1), with(member("b", 2), hangs));
+    let hangs = |p: &mut Presence| p.rounds = vec![10, 3001];
+    let a = member("a", 1);
+    let b = with(member("b", 2), hangs);
     assert_eq!(hear(&mut view, 0, 400, &[a.clone(), b.clone()]), Ok(()));
     assert_eq!(owned(&view).count(), 12);
     assert_eq!(hear(&mut view, 0, 400, &[with(a.clone(), hangs), b]), Ok(()));
@@ -86,11 +90,15 @@ fn a_process_with_a_shard_that_hangs_or_a_slow_clock_is_no_owner_unless_all_are_
 #[test]
 fn a_route_that_only_some_know_is_shared_among_those() {
     let mut view = empty();
-    let also = |p: &mut ReplicaStatus| p.routes.push("mail".to_owned());
-    let (a, b, c) = (with(member("a", 1), also), member("b", 2), with(member("c", 3), also));
+    let also = |p: &mut Presence| p.routes.push("mail".to_owned());
+    let a = with(member("a", 1), also);
+    let b = member("b", 2);
+    let c = with(member("c", 3), also);
     assert_eq!(hear(&mut view, 0, 400, &[a, b, c.clone()]), Ok(()));
-    let (of_a, of_c) = (owned(&view), view.owned("c", Partitions::new(12).expect("some")));
-    let count = |owned: &Owned, route: &str| (0..12).filter(|&p| owned.serves(Partition(p), route)).count();
+    let of_a = owned(&view);
+    let of_c = view.owned("c", Partitions::new(12).expect("some"));
+    let count =
+        |owned: &OwnedPartitions, route: &str| (0..12).filter(|&p| owned.serves(Partition(p), route)).count();
     assert_eq!((count(&of_a, "orders"), count(&of_a, "mail")), (4, 6));
     assert!((0..12).all(|p| of_a.serves(Partition(p), "mail") != of_c.serves(Partition(p), "mail")));
     assert_eq!((0..12).filter(|&p| of_a.serves_any(Partition(p))).count(), 6);
@@ -102,19 +110,19 @@ fn of_two_with_one_name_the_later_goes_once_the_earlier_is_heard_of() {
     let named = |member: RegisteredReplica| with(member, |p| p.name = "same".to_owned());
     let newcomer = with(named(member("a", 5)), |p| p.joining = true);
     let mut view = empty();
-    // Dead or not: nobody knows yet, and the newcomer serves in its place.
+    // Nobody knows yet whether the earlier one is dead, and the newcomer serves in its place.
     assert_eq!(hear(&mut view, 0, 400, &[newcomer.clone(), named(member("b", 2))]), Ok(()));
     assert_eq!(owned(&view).count(), 12);
     let heard = RegisteredReplica { heartbeat: 6, ..named(member("b", 2)) };
     assert_eq!(
         hear(&mut view, 400, 400, &[newcomer.clone(), heard.clone()]),
-        Err(Refusal::Taken("same".to_owned()))
+        Err(NameRefusal::Taken("same".to_owned()))
     );
-    // Past its probation it has the name, and the earlier one goes: it had been silent.
-    let settled = with(newcomer, |p| p.joining = false);
+    // After joining, the newcomer has the name, and the earlier one goes, because it had been silent.
+    let settled = with(newcomer, |p| p.probation = false);
     assert_eq!(hear(&mut view, 400, 400, &[settled.clone(), heard.clone()]), Ok(()));
-    let news = News { members: vec![settled, heard], silence_ms: Some(9000), now_us: 0 };
-    assert_eq!(empty().hear("b", news), Err(Refusal::Replaced("same".to_owned(), 9000)));
+    let news = RegistryNews { members: vec![settled, heard], silence_ms: Some(9000), now_us: 0 };
+    assert_eq!(empty().hear("b", news), Err(NameRefusal::Replaced("same".to_owned(), 9000)));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What the bound follows, and what counts as a step.
+//! Tests of the bound on Redis's time, and of steps.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn the_highest_offer_counts_and_a_late_reply_does_not_lower_it() {
     let sent = clock.sending(0);
     assert!(!clock.observe(5_000_000_000_000, sent));
     let before = clock.now_us().unwrap_or_default();
-    // A reply that was slow on its way offers less: sent when nothing was known, it proves nothing.
+    // A slow reply offers less. Its request was sent when nothing was known, so it proves nothing.
     assert!(!clock.observe(4_999_999_000_000, sent));
     assert!(clock.now_us().unwrap_or_default() >= before);
 }
@@ -19,18 +19,20 @@ fn the_highest_offer_counts_and_a_late_reply_does_not_lower_it() {
 fn an_arrival_is_never_placed_before_the_moment_it_may_have_been() {
     let clock = StoreClock::new(Clock::start());
     let ahead = clock.local().wall_us() + 3_600_000_000;
-    let sent = Sent { mono_us: clock.local().mono_us() - 20_000, ..clock.sending(0) };
-    // Read at any moment of the 20 ms that the trip took: as late as its end, and then this is what it is now.
+    let sent = TimeRequest { mono_us: clock.local().mono_us() - 20_000, ..clock.sending(0) };
+    // Redis read its clock at any moment of the 20 ms round trip, possibly at its end; then that is the time now.
     clock.observe(ahead, sent);
-    let (low, high) = (clock.now(), clock.arrival().latest);
+    let low = clock.now();
+    let high = clock.arrival().latest;
     assert!(high.since(low) >= 20, "{low} {high}");
-    // A quick trip says more.
+    // A quick round trip narrows the bound.
     clock.observe(ahead + 20_000, clock.sending(0));
     assert!(clock.arrival().latest.since(clock.now()) < 20);
-    // A Redis that is behind may be the one that is wrong, and be set right before the delay is over.
+    // A Redis that is behind may be the wrong clock, and be set right before the delay is over.
     clock.observe(4_000_000_000_000, clock.sending(0));
     assert!(clock.now() < UnixMs(4_100_000_000), "a step back takes the bound");
-    let (arrival, wall) = (clock.arrival().latest, clock.local().wall());
+    let arrival = clock.arrival().latest;
+    let wall = clock.local().wall();
     assert!(clock.is_due(clock.arrival().earliest), "due by any clock");
     assert!(arrival > UnixMs(ahead / 1000 - 3_600_000) && arrival <= wall.plus(1), "{arrival} {wall}");
 }
@@ -40,7 +42,7 @@ fn the_slowest_of_several_clocks_counts_and_is_no_step() {
     let clock = StoreClock::new(Clock::start());
     let at = 5_000_000_000_000;
     clock.observe(at, clock.sending(1));
-    // Each goes on by itself, and 1 is an hour ahead of 2 from here on.
+    // Each clock goes on by itself, and 1 is an hour ahead of 2 from here on.
     let hour = 3_600_000_000;
     for on in [0, hour, 2 * hour] {
         assert!(!clock.observe(at + on - 5000, clock.sending(2)), "another clock, 5 ms behind");
@@ -50,7 +52,7 @@ fn the_slowest_of_several_clocks_counts_and_is_no_step() {
     assert!(bound >= at + 2 * hour - 5000 && bound < at + 3 * hour, "{bound}");
     clock.follow(&[1]);
     assert!(clock.now_us().unwrap_or_default() >= at + 3 * hour, "the slow one has left");
-    // A master that takes over with a clock far behind: claims made by the old one's mean nothing to it.
+    // A master with a clock far behind takes over: claims by the old clock mean nothing to it.
     clock.follow(&[3]);
     assert!(clock.now_us().is_some(), "until it says something, what was known stays");
     assert!(clock.observe(at - hour, clock.sending(3)));
@@ -70,7 +72,8 @@ fn a_time_far_below_the_bound_at_sending_is_a_step_back() {
 #[test]
 fn each_master_of_a_cluster_is_asked_by_its_own_time() {
     let clock = StoreClock::new(Clock::start());
-    let (at, hour) = (5_000_000_000_000, 3_600_000_000);
+    let at = 5_000_000_000_000;
+    let hour = 3_600_000_000;
     clock.observe(at, clock.sending(1));
     clock.observe(at - hour, clock.sending(2));
     assert!(clock.now() < UnixMs(at / 1000 - 3_500_000));
@@ -84,7 +87,7 @@ struct Drifting {
     clock: StoreClock,
     rng: fastrand::Rng,
     ppm: i64,
-    /// Longest part of a round trip, there or back.
+    /// Longest one-way trip.
     leg_us: i64,
     mono_us: i64,
     stepped_us: i64,
@@ -95,10 +98,11 @@ impl Drifting {
         5_000_000_000_000_000 + self.stepped_us + mono_us + mono_us * self.ppm / 1_000_000
     }
 
-    /// One request: whether it shows a step, and how long it was on its way there.
+    /// Makes one request. Returns whether it shows a step, and the time of its way there.
     fn ask(&mut self) -> (bool, i64) {
         let mut leg = || self.rng.i64(self.leg_us / 20..=self.leg_us);
-        let (out, back) = (leg(), leg());
+        let out = leg();
+        let back = leg();
         let sent = self.clock.sending_at(0, self.mono_us);
         let time = self.redis_us(self.mono_us + out);
         self.mono_us += out + back;
@@ -110,7 +114,7 @@ impl Drifting {
     }
 }
 
-/// Every drift between two clocks that are not alike, on every kind of way.
+/// Every drift between two clocks, on every kind of link.
 fn all_drifts() -> impl Iterator<Item = Drifting> {
     let ways = [40, 500, 5_000, 200_000];
     let drifts = [-500, -200, -50, -20, -10, -1, 0, 1, 10, 50, 500];
@@ -173,7 +177,7 @@ fn a_holder_stops_before_the_lease_is_over_by_a_clock_that_is_faster() {
     for lease_us in [1_000_000, 10_000_000, 600_000_000] {
         let relied_on_us = Clock::within(lease_us);
         // By the faster clock, a microsecond in a thousand.
-        let over_us = relied_on_us + relied_on_us / DRIFT;
+        let over_us = relied_on_us + relied_on_us / DRIFT_DIVISOR;
         assert!(over_us <= lease_us, "{over_us} of {lease_us}");
         assert!(
             lease_us - over_us <= lease_us / 100_000,

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 const HOUR: i64 = 3_600_000;
 const DAY: i64 = 24 * HOUR;
 
-/// Text, milliseconds, whether a setting may say so too.
+/// Text, milliseconds, and `true` if a setting may say so too.
 #[rustfmt::skip]
 const ACCEPTED: &[(&str, i64, bool)] = &[
     ("0", 0, false), ("5", 5, false), ("1500", 1500, false), ("007", 7, false),

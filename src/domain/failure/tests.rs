@@ -8,18 +8,18 @@ fn refused(reason: Refusal) -> Verdict {
     Verdict::Refused { reason, error: "no".into() }
 }
 
-/// What becomes of a message at its `nth` publish, at full jitter: `+1000` published again after so long, `=1000`
-/// the same in place, a reason: dead for it, with `>` by way of `dead_letter_to`.
+/// The fate of a message at its `nth` publish, at full jitter. `+1000`: published again after this long. `=1000`: the
+/// same in place. A reason: dead for it; with `>`, by way of `dead_letter_to`.
 fn fate(
     verdict: &Verdict,
     nth: u32,
-    flow: Flow,
+    flow: PublishFlow,
     on_refused: OnRefused,
     has_quota: bool,
     via: bool,
 ) -> String {
     let mut route = (*testing::route()).clone();
-    route.policy.retry = Retry { attempts: 3, initial_ms: 1000, max_ms: MAX_MS };
+    route.policy.retry = RetryPolicy { attempts: 3, initial_ms: 1000, max_ms: MAX_MS };
     route.policy.on_refused = on_refused;
     route.dead_letter_to = via.then(|| route.to.clone());
     let mut entry = testing::entry(NOW, b"body");
@@ -32,13 +32,14 @@ fn fate(
     });
     let counted = failed.entry.failures - entry.failures;
     let text = match failed.decision {
-        Decision::RetryAt(at) => format!("+{}", at.since(NOW)),
-        Decision::WaitUntil(at) => format!("={}", at.since(NOW)),
-        Decision::DeadLetter(reason) => reason.as_str().to_owned(),
-        Decision::DeadLetterVia(reason) => format!(">{}", reason.as_str()),
-        Decision::Drop => "drop".to_owned(),
+        FailureDecision::RetryAt(at) => format!("+{}", at.since(NOW)),
+        FailureDecision::WaitUntil(at) => format!("={}", at.since(NOW)),
+        FailureDecision::DeadLetter(reason) => reason.as_str().to_owned(),
+        FailureDecision::DeadLetterVia(reason) => format!(">{}", reason.as_str()),
+        FailureDecision::Drop => "drop".to_owned(),
     };
-    let is_dead = matches!(failed.decision, Decision::DeadLetter(_) | Decision::DeadLetterVia(_));
+    let is_dead =
+        matches!(failed.decision, FailureDecision::DeadLetter(_) | FailureDecision::DeadLetterVia(_));
     assert_eq!(
         asked.is_some(),
         is_dead || failed.is_full.is_some(),
@@ -57,7 +58,7 @@ const ALL: [OnRefused; 4] = [OnRefused::Retry, OnRefused::Wait, OnRefused::DeadL
 #[test]
 fn the_table_of_what_passes_through() {
     let passing = |verdict: &Verdict, nth| {
-        ALL.map(|policy| fate(verdict, nth, Flow::Passing { waits: 0 }, policy, true, false))
+        ALL.map(|policy| fate(verdict, nth, PublishFlow::Passing { waits: 0 }, policy, true, false))
     };
     let unknown = Verdict::Unknown { error: "lost".into() };
     let hopeless = Refusal::Hopeless(DeadReason::Unroutable);
@@ -100,7 +101,7 @@ fn the_table_of_what_is_delayed() {
     ];
     for (what, verdict, expected) in table {
         for policy in ALL {
-            let fates = [1, 2, 3].map(|nth| fate(&verdict, nth, Flow::Delayed, policy, true, false));
+            let fates = [1, 2, 3].map(|nth| fate(&verdict, nth, PublishFlow::Delayed, policy, true, false));
             assert_eq!(fates, expected.map(str::to_owned), "{what}");
         }
     }
@@ -108,10 +109,10 @@ fn the_table_of_what_is_delayed() {
 
 #[test]
 fn where_no_room_is_left_for_the_dead_it_is_tried_again_and_said() {
-    let passing = Flow::Passing { waits: 0 };
+    let passing = PublishFlow::Passing { waits: 0 };
     let too_big = refused(Refusal::TooBig);
     let full = |flow, policy| fate(&too_big, 1, flow, policy, false, true);
-    assert_eq!(full(Flow::Delayed, OnRefused::Retry), "+1500 full of too_big_for_target");
+    assert_eq!(full(PublishFlow::Delayed, OnRefused::Retry), "+1500 full of too_big_for_target");
     assert_eq!(full(passing, OnRefused::Retry), "+1500 full of too_big_for_target");
     assert_eq!(full(passing, OnRefused::Wait), "=1500 full of too_big_for_target");
     let unroutable = refused(Refusal::Unroutable);
@@ -122,18 +123,18 @@ fn where_no_room_is_left_for_the_dead_it_is_tried_again_and_said() {
 #[test]
 fn with_dead_letter_to_it_dies_by_way_of_that() {
     let too_big = refused(Refusal::TooBig);
-    for flow in [Flow::Delayed, Flow::Passing { waits: 0 }] {
+    for flow in [PublishFlow::Delayed, PublishFlow::Passing { waits: 0 }] {
         assert_eq!(fate(&too_big, 1, flow, OnRefused::Retry, true, true), ">too_big_for_target");
     }
 }
 
 #[test]
 fn a_wait_is_jittered_and_a_target_that_is_away_is_asked_every_second() {
-    let retry = Retry { attempts: 9, initial_ms: 100, max_ms: 300_000 };
+    let retry = RetryPolicy { attempts: 9, initial_ms: 100, max_ms: 300_000 };
     assert_eq!([1, 2, 3, 40, 400].map(|n| back_off_ms(retry, n, 1.0)), [100, 200, 400, 300_000, 300_000]);
     assert_eq!(back_off_ms(retry, 1, 0.0), 50);
     let missing = refused(Refusal::UnknownTarget);
-    let waits = |waits| fate(&missing, 1, Flow::Passing { waits }, OnRefused::Retry, true, false);
+    let waits = |waits| fate(&missing, 1, PublishFlow::Passing { waits }, OnRefused::Retry, true, false);
     assert_eq!([0, 1, 9, 1_000_000].map(waits), ["=1000 uncounted"; 4].map(str::to_owned));
 }
 
@@ -141,7 +142,7 @@ fn a_wait_is_jittered_and_a_target_that_is_away_is_asked_every_second() {
 fn what_nobody_knows_of_is_flagged() {
     let entry = testing::entry(NOW, b"body");
     let verdict = Verdict::Unknown { error: "lost".into() };
-    let flow = Flow::Passing { waits: 0 };
+    let flow = PublishFlow::Passing { waits: 0 };
     let publish =
         FailedPublish { entry: &entry, verdict: &verdict, handouts: 1, flow, now: NOW, jitter: 0.5 };
     let failed = decide(publish, &testing::route(), |_| true);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::domain::limits::ERROR_TEXT;
+use crate::domain::limits::MAX_ERROR_BYTES;
 use crate::domain::verdict::Refusal;
 use crate::domain::{Text, Verdict};
 use crate::egress::{Lane, Publication};
@@ -142,6 +142,6 @@ pub(super) fn unknown(error: &str) -> Verdict {
 }
 
 fn cut(error: &str) -> Text {
-    let end = (0..=error.len().min(ERROR_TEXT)).rev().find(|&end| error.is_char_boundary(end));
+    let end = (0..=error.len().min(MAX_ERROR_BYTES)).rev().find(|&end| error.is_char_boundary(end));
     Text::from(&error[..end.unwrap_or_default()])
 }

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
-use crate::domain::route::{HeaderNames, OnDuplicate, OnInvalid, OnRefused, Retry};
-use crate::domain::{Endpoint, HeaderValue, Origin, Policy, RouteName, RoutingKey};
+use crate::domain::route::{HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy};
+use crate::domain::{Endpoint, HeaderValue, Origin, RouteName, RoutePolicy, RoutingKey};
 
 mod routes;
 mod times;
@@ -24,13 +24,13 @@ fn route() -> Route {
         to: topic("orders"),
         allow_targets: vec![topic("orders.retry")],
         dead_letter_to: None,
-        policy: Policy {
+        policy: RoutePolicy {
             headers: HeaderNames::default(),
             delay_from: DelayFrom::Produced,
             max_delay_ms: MAX_DELAY,
             max_size: 100,
             max_headers: 1000,
-            dead_letters: crate::domain::DeadLetters::default(),
+            dead_letters: crate::domain::DeadLetterLimits::default(),
             max_pending: 1,
             on_invalid: OnInvalid::DeadLetter,
             on_refused: OnRefused::Retry,
@@ -39,7 +39,7 @@ fn route() -> Route {
             rate: None,
             jitter_ms: 0,
             ordered: false,
-            retry: Retry { attempts: 1, initial_ms: 1, max_ms: 1 },
+            retry: RetryPolicy { attempts: 1, initial_ms: 1, max_ms: 1 },
         },
     }
 }

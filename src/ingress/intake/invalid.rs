@@ -1,7 +1,7 @@
 //! Invalid messages: carries out the route's `on_invalid`.
 
 use super::{JudgedBatch, Source};
-use crate::domain::{DeadReason, Entry, InvalidReason, Message, OnInvalid, Route, Text, retry};
+use crate::domain::{DeadReason, Entry, InvalidReason, Message, OnInvalid, Route, TargetRef, Text, retry};
 use crate::ingress::pass_through::PassingRecord;
 use crate::ingress::{Receipt, dead_letter, headers};
 use crate::telemetry::MessageEnd;
@@ -61,7 +61,7 @@ impl Source {
                 if self.route.dead_letter_to.is_none() {
                     self.metrics.dead_letter(reason.as_str());
                 }
-                let op = dead_letter::to_write_op(&self.route, reason, Text::default(), entry, now);
+                let op = dead_letter::to_write_op(&self.route, reason, TargetRef::Own, entry, now);
                 judged.work.command(p, op, receipt);
             }
         }

@@ -64,7 +64,7 @@ impl Source {
         }
         // The quota does not refuse it: an exhausted quota pauses the route's ingress instead.
         self.intake.quota.take(&self.route.name, entry.stored_size());
-        let op = dead_letter::to_write_op(&self.route, reason, self.target_name(&target), entry, now);
+        let op = dead_letter::to_write_op(&self.route, reason, self.route.target_ref(&target), entry, now);
         judged.work.command(partition, op, receipt);
     }
 }

@@ -92,7 +92,7 @@ impl Source {
                     judged.work.command(p, WriteOp::Cancel { route, id, of: of(offset) }, receipt);
                 }
                 let flags = if named { flags.with(Flags::NAMED) } else { flags };
-                judged.work.store(p, self.target_name(&target), entry(due, id, flags), receipt);
+                judged.work.store(p, self.route.target_ref(&target), entry(due, id, flags), receipt);
             }
             (ReplayStep::Cancel { of: offset }, Some(id), _) => {
                 judged.work.command(p, WriteOp::Cancel { route, id, of: of(offset) }, receipt);

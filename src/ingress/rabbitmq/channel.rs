@@ -170,10 +170,10 @@ impl Subscription {
         let (mut headers, properties) = from_amqp(&amqp.properties);
         self.warn_of_redeliveries(&headers);
         headers.retain(|header| !BROKER_HEADERS.contains(&header.name.as_str()));
-        let too_deep = headers.iter().any(|h| h.value.depth() > limits::HEADER_DEPTH);
+        let too_deep = headers.iter().any(|h| h.value.depth() > limits::MAX_HEADER_DEPTH);
         let malformed = too_deep.then(|| {
             headers.clear();
-            Text::from(format!("headers nested deeper than {}", limits::HEADER_DEPTH))
+            Text::from(format!("headers nested deeper than {}", limits::MAX_HEADER_DEPTH))
         });
         let flags = Flags::default();
         Delivery {

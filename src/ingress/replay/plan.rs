@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use super::judge::{JudgedRecord, RecordRequest};
 use super::stored::{StoredRecords, name_hash};
 use crate::domain::route::DelayFrom;
-use crate::domain::{OnDuplicate, Policy, UnixMs};
+use crate::domain::{OnDuplicate, RoutePolicy, UnixMs};
 use crate::store::ScannedState;
 
 /// The records that count.
@@ -161,7 +161,7 @@ impl<'a> ReplayPlanner<'a> {
     /// A planner for one partition. Begins with the messages that the store holds from offsets below `from`.
     pub fn new(
         bounds: ReplayBounds,
-        policy: &Policy,
+        policy: &RoutePolicy,
         stored: &'a StoredRecords,
         partition: i32,
         from: i64,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::domain::{Rate, RouteName};
+use crate::domain::{RateLimit, RouteName};
 use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::reply::{integer, shape};
 use crate::store::call::scripts;
@@ -23,7 +23,7 @@ pub struct RateGrant {
 
 impl RateGrant {
     /// How long until `tokens` tokens are available, if nobody else takes any.
-    pub fn until(&self, tokens: u32, rate: Rate) -> Duration {
+    pub fn until(&self, tokens: u32, rate: RateLimit) -> Duration {
         let more = i64::from(tokens.saturating_sub(1)) * 1_000_000 / i64::from(rate.per_second);
         Duration::from_micros((self.wait_us + more).max(0) as u64)
     }
@@ -35,7 +35,7 @@ impl Store {
     pub async fn take_tokens(
         &self,
         route: &RouteName,
-        rate: Rate,
+        rate: RateLimit,
         wanted: u32,
     ) -> Result<RateGrant, StoreError> {
         let p = self.home_of(route, "");

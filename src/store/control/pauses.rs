@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::shared_keys::quarantine_shared;
-use crate::domain::{Paused, RouteName, StoreClock};
+use crate::domain::{PauseState, RouteName, StoreClock};
 use crate::lifecycle::{Tasks, tick};
 use crate::store::call::keys::Keys;
 use crate::store::connection::link::StoreLink;
@@ -24,7 +24,7 @@ const READ_INTERVAL: Duration = Duration::from_millis(400);
 /// Longest wait for one read. Then the next one tries again.
 const READ_DEADLINE: Duration = Duration::from_secs(1);
 
-type KnownPauses = Option<Arc<BTreeMap<String, Paused>>>;
+type KnownPauses = Option<Arc<BTreeMap<String, PauseState>>>;
 
 /// The pauses of all routes, as this replica knows them. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub struct RoutePauses(watch::Receiver<KnownPauses>);
 
 impl RoutePauses {
     /// The paused parts of a route. `None` until the store was first asked.
-    pub fn of(&self, route: &str) -> Option<Paused> {
+    pub fn of(&self, route: &str) -> Option<PauseState> {
         self.0.borrow().as_ref().map(|known| known.get(route).copied().unwrap_or_default())
     }
 
@@ -116,7 +116,7 @@ async fn read_or_mend(
     side: &StoreLink,
     keys: &Keys,
     clock: &StoreClock,
-) -> Result<BTreeMap<String, Paused>, StoreError> {
+) -> Result<BTreeMap<String, PauseState>, StoreError> {
     let seen = read(side, &keys.paused()).await;
     if let Err(StoreError::Damaged(_)) = &seen {
         quarantine_shared(side, keys, clock.now()).await?;
@@ -124,11 +124,11 @@ async fn read_or_mend(
     seen
 }
 
-async fn read(side: &StoreLink, key: &str) -> Result<BTreeMap<String, Paused>, StoreError> {
+async fn read(side: &StoreLink, key: &str) -> Result<BTreeMap<String, PauseState>, StoreError> {
     let mut pipe = redis::pipe();
     pipe.cmd("HGETALL").arg(key);
     let (found,): (Vec<(String, String)>,) = side.pipe(Slot::for_key(key), &pipe).await?;
-    let mut seen: BTreeMap<String, Paused> = BTreeMap::new();
+    let mut seen: BTreeMap<String, PauseState> = BTreeMap::new();
     for (field, _) in found {
         match field.split_once('/') {
             Some((route, "ingress")) => seen.entry(route.to_owned()).or_default().ingress = true,
@@ -140,7 +140,7 @@ async fn read(side: &StoreLink, key: &str) -> Result<BTreeMap<String, Paused>, S
     Ok(seen)
 }
 
-fn publish_pauses(publish: &watch::Sender<KnownPauses>, seen: BTreeMap<String, Paused>) {
+fn publish_pauses(publish: &watch::Sender<KnownPauses>, seen: BTreeMap<String, PauseState>) {
     publish.send_if_modified(|known| {
         if known.as_deref() == Some(&seen) {
             return false;
@@ -162,7 +162,7 @@ fn publish_pauses(publish: &watch::Sender<KnownPauses>, seen: BTreeMap<String, P
 impl Store {
     /// Pauses these parts of a route for all replicas, from now on. A part that is paused already stays as it
     /// is. Each replica knows within half a second, this one as soon as the answer is there.
-    pub async fn pause(&self, route: &RouteName, what: Paused) -> Result<(), StoreError> {
+    pub async fn pause(&self, route: &RouteName, what: PauseState) -> Result<(), StoreError> {
         let now = self.0.clock.now();
         self.set_pauses(route, what, |pipe, key, field| {
             pipe.cmd("HSETNX").arg(key).arg(field).arg(now.0).ignore();
@@ -171,7 +171,7 @@ impl Store {
     }
 
     /// Resumes these parts of a route. A part that is not paused stays as it is.
-    pub async fn resume(&self, route: &RouteName, what: Paused) -> Result<(), StoreError> {
+    pub async fn resume(&self, route: &RouteName, what: PauseState) -> Result<(), StoreError> {
         self.set_pauses(route, what, |pipe, key, field| {
             pipe.cmd("HDEL").arg(key).arg(field).ignore();
         })
@@ -179,7 +179,7 @@ impl Store {
     }
 
     /// The paused parts of a route, read from the store itself.
-    pub async fn paused(&self, route: &RouteName) -> Result<Paused, StoreError> {
+    pub async fn paused(&self, route: &RouteName) -> Result<PauseState, StoreError> {
         let paused = read(&self.0.side, &self.0.keys.paused()).await?;
         Ok(paused.get(route.as_str()).copied().unwrap_or_default())
     }
@@ -192,7 +192,7 @@ impl Store {
     async fn set_pauses(
         &self,
         route: &RouteName,
-        what: Paused,
+        what: PauseState,
         set: impl Fn(&mut Pipeline, &str, String),
     ) -> Result<(), StoreError> {
         let key = self.0.keys.paused();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use crate::domain::{DeadLetters, Route, RouteName};
+use crate::domain::{DeadLetterLimits, Route, RouteName};
 use crate::store::Counts;
 
 /// The dead-letter quota of all routes.
@@ -15,7 +15,7 @@ pub struct DeadLetterQuota(BTreeMap<RouteName, RouteQuota>);
 
 #[derive(Debug)]
 struct RouteQuota {
-    limits: DeadLetters,
+    limits: DeadLetterLimits,
     messages: AtomicI64,
     bytes: AtomicI64,
 }
@@ -87,7 +87,8 @@ mod tests {
 
     fn quota() -> (Arc<DeadLetterQuota>, RouteName) {
         let mut route = Route::clone(&testing::route());
-        route.policy.dead_letters = DeadLetters { max: 10, max_bytes: 1000, ..DeadLetters::default() };
+        route.policy.dead_letters =
+            DeadLetterLimits { max: 10, max_bytes: 1000, ..DeadLetterLimits::default() };
         let name = route.name.clone();
         (DeadLetterQuota::new(&[Arc::new(route)]), name)
     }

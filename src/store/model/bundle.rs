@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::domain::{Entry, Partition, RouteName, Text, UnixMs};
+use crate::domain::{Entry, Partition, RouteName, TargetRef, Text, UnixMs};
 
 /// Width of a time slice: 2^20 ms, about 17 minutes. It bounds the size of every due set.
 const SLICE_BITS: u32 = 20;
@@ -175,7 +175,7 @@ impl fmt::Display for BundleId {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bundle {
     /// The target's name as `x-delay-target` wrote it. Empty for the route's own target.
-    pub target: Text,
+    pub target: TargetRef,
     /// The messages, in order of delivery. Shared, because they are published from here.
     pub entries: Arc<Vec<Entry>>,
 }

@@ -21,7 +21,7 @@ use std::thread::LocalKey;
 use bytes::{BufMut, Bytes, BytesMut};
 use zstd::bulk::{Compressor, Decompressor};
 
-use crate::domain::{Entry, Failure, Flags, Text, UnixMs};
+use crate::domain::{Entry, Failure, Flags, TargetRef, Text, UnixMs};
 use crate::store::Bundle;
 
 mod records;
@@ -96,13 +96,14 @@ pub fn encode(bundle: &Bundle) -> Bytes {
     let bodies = || bundle.entries.iter().filter_map(|entry| entry.message.body.as_deref());
     let BlobPayload { codec, begin, bodies_follow } = compress(heads, bodies, bodies_len);
     let payload = begin.len() + if bodies_follow { bodies_len } else { 0 };
-    let mut blob = BytesMut::with_capacity(PREFIX_LEN + 32 + bundle.target.len() + index.len() + payload);
+    let mut blob =
+        BytesMut::with_capacity(PREFIX_LEN + 32 + bundle.target.as_str().len() + index.len() + payload);
     blob.put_slice(MAGIC_BYTES);
     blob.put_u8(FORMAT_VERSION);
     blob.put_u8(codec);
     blob.put_u32_le(0);
-    let mut head = Vec::with_capacity(16 + bundle.target.len());
-    put_bytes(&mut head, bundle.target.bytes());
+    let mut head = Vec::with_capacity(16 + bundle.target.as_str().len());
+    put_bytes(&mut head, bundle.target.as_str().as_bytes());
     for number in [count, heads_len, bodies_len] {
         put_unsigned(&mut head, number as u64);
     }
@@ -226,7 +227,7 @@ pub fn decode(blob: &Bytes) -> Result<Bundle, CodecError> {
         return Err(CodecError::Checksum);
     }
     let mut reader = Reader::new(blob.slice(PREFIX_LEN..));
-    let target = reader.text()?;
+    let target = TargetRef::from_text(reader.text()?);
     let count = reader.bounded(1 << 20)?;
     let heads_len = reader.bounded(MAX_PLAIN)?;
     let bodies_len = reader.bounded(MAX_PLAIN)?;

@@ -1,6 +1,6 @@
 //! Answers to queries: single messages, pages of messages, counts, histograms.
 
-use crate::domain::{Entry, Partition, RouteName, Text, UnixMs};
+use crate::domain::{Entry, Partition, RouteName, TargetRef, Text, UnixMs};
 
 /// The state of a message in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct StoredMessage {
     /// anew. ASCII without spaces or quotes.
     pub version: Text,
     /// The target as `x-delay-target` wrote it. Empty for the route's own target.
-    pub target: Text,
+    pub target: TargetRef,
     /// The message.
     pub entry: Entry,
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{CALL_BYTES, CALL_OPS, PartitionWriter, op_size, reads_first};
 use crate::domain::Flags;
-use crate::domain::limits::CALL_NAMES;
+use crate::domain::limits::MAX_CALL_NAMES;
 use crate::store::{Bundle, WriteOp};
 
 /// Bundles that one call may change by their messages' names, if it has more than a few operations. Each bundle
@@ -14,7 +14,7 @@ const CALL_TOUCHED: usize = 100;
 impl PartitionWriter {
     /// The number of operations that may go in one call.
     pub(super) async fn run_length(&self, ops: &[&WriteOp]) -> usize {
-        let run = run_length(ops, CALL_NAMES);
+        let run = run_length(ops, MAX_CALL_NAMES);
         if run > 1 && self.touches_many(&ops[..run]).await { run_length(ops, CALL_TOUCHED) } else { run }
     }
 

@@ -1,291 +1,304 @@
-//! The claimer's part for ordered routes: claims as their only holder, and the looks that let messages go.
+//! The claimer's part for ordered routes: exclusive claims, and the polls that let messages leave.
 //!
-//! A message of such a route may go once a look that began when it was due has left nothing before it in the store.
-//! So there is a look at each moment at which something of them falls due, at the partitions it is in; looks follow
-//! each other at a millisecond's distance at least, and what fell due meanwhile shares one.
+//! A message of an ordered route may leave once a poll that began after its due time has left nothing before it in
+//! the store. Therefore the partitions concerned are polled at each due time of such a message. Those polls are at
+//! least a millisecond apart; messages that fall due in between share one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::rules::{Line, Look};
+use super::rules::{KeyQueue, StorePoll};
 use crate::domain::{Partition, RouteName, UnixMs};
 use crate::store::{ClaimRequest, Head, HeadsSeen, OrderPosition, OrderedAnswer, OrderedRequest, StoreError};
-use crate::timer::accept::{self, Taken};
-use crate::timer::claim_scope::Sight;
-use crate::timer::claim_table::Slots;
-use crate::timer::claimed::LineId;
-use crate::timer::claimer::{BUNDLES, Claimed, Claimer};
-use crate::timer::read_claimed::{Reading, Wanted};
-use crate::timer::{Served, Shard};
+use crate::timer::accept::{self, AcceptOutcome};
+use crate::timer::claim_scope::ClaimScope;
+use crate::timer::claim_table::ClaimSlots;
+use crate::timer::claimed::KeyQueueId;
+use crate::timer::claimer::{ClaimKind, Claimer, MAX_CLAIM_BUNDLES};
+use crate::timer::read_claimed::{ClaimReader, ReadPolicy};
+use crate::timer::{ServedRoute, Shard};
 
-/// Another holder may give up before its time is over: it is asked again after this, microseconds.
-const ASK_US: i64 = 500_000;
+/// Longest wait before another holder is asked again, microseconds. The holder may give up before its time is over.
+const HOLDER_RETRY_US: i64 = 500_000;
 
-/// What came of the claims of ordered routes.
+/// The result of the claims of ordered routes in one poll.
 #[derive(Default)]
-pub(in crate::timer) struct Outcome {
-    /// There may be more to take.
+pub(in crate::timer) struct OrderedOutcome {
+    /// There may be more to claim.
     pub(in crate::timer) more: bool,
-    /// A route's window left something out.
+    /// A route's window was too full for everything that is due.
     pub(in crate::timer) starved: bool,
 }
 
-/// A line, and its shelves that hold something due.
-struct Due<'a> {
-    served: &'a Arc<Served>,
-    id: LineId,
-    shelves: Vec<&'a Head>,
-    /// More of it is due from then on, in other shelves.
+/// A key queue, with the due sets that hold something due for it.
+struct DueKeyQueue<'a> {
+    served: &'a Arc<ServedRoute>,
+    id: KeyQueueId,
+    heads: Vec<&'a Head>,
+    /// The due time of the first bundle in further due sets.
     beyond: Option<UnixMs>,
 }
 
-impl Due<'_> {
-    /// When the first of it is due.
+impl DueKeyQueue<'_> {
+    /// The due time of the first bundle.
     fn first(&self) -> UnixMs {
-        self.shelves.iter().map(|head| head.due).min().unwrap_or_default()
+        self.heads.iter().map(|head| head.due).min().unwrap_or_default()
     }
 
-    /// Nothing of it is claimed for want of room: what would go before the first of it still may.
-    fn left_alone<'s>(&self, slots: &'s mut Slots, look: Look) -> Option<&'s mut Line> {
-        let line = slots.lines.get_mut(&self.id)?;
-        line.looked(look, Some(OrderPosition { due: self.first(), sequence: 0 }));
-        Some(line)
+    /// Notes that nothing of it is claimed, because the window is full. Messages before its first bundle may still
+    /// leave.
+    fn note_unclaimed<'s>(&self, slots: &'s mut ClaimSlots, poll: StorePoll) -> Option<&'s mut KeyQueue> {
+        let key_queue = slots.key_queues.get_mut(&self.id)?;
+        key_queue.polled(poll, Some(OrderPosition { due: self.first(), sequence: 0 }));
+        Some(key_queue)
     }
 }
 
 impl Claimer {
-    /// Begins the claims of what is due of ordered routes, and lets the lines of the partitions that answered know how
-    /// far they have been looked at.
+    /// Begins the claims of ordered routes, and tells the key queues of the polled partitions how far they are
+    /// covered.
     pub(in crate::timer) fn claim_in_order(
         &mut self,
         looked: &HeadsSeen,
-        look: Look,
-        sight: &Sight,
-    ) -> Outcome {
-        let mut outcome = Outcome::default();
+        poll: StorePoll,
+        scope: &ClaimScope,
+    ) -> OrderedOutcome {
+        let mut outcome = OrderedOutcome::default();
         let shard = self.shard.clone();
         for served in shard.routes.values().filter(|served| served.route.policy.ordered) {
-            let due = self.due(served, looked, look, sight);
-            for (due, share) in self.within_room(served, due, look, &mut outcome) {
-                let claim = Claim::new(&shard, due, share, (look, sight.until));
-                self.claims.push(Box::pin(async move { (Claimed::Ordered, claim.make().await) }));
+            let due = self.due(served, looked, poll, scope);
+            for (due, messages) in self.within_window(served, due, poll, &mut outcome) {
+                let claim = KeyQueueClaim::new(&shard, due, messages, poll, scope.until);
+                self.claims.push(Box::pin(async move { (ClaimKind::Ordered, claim.make().await) }));
             }
         }
-        if !shard.table.lock().lines.is_empty() {
-            shard.lines_moved.notify_one();
+        if !shard.table.lock().key_queues.is_empty() {
+            shard.key_queues_changed.notify_one();
         }
         outcome
     }
 
-    /// Where a route has something due; where it has not, its line has been looked at.
+    /// Finds the key queues of a route that have something due. The others are told that they are covered.
     fn due<'a>(
         &self,
-        served: &'a Arc<Served>,
+        served: &'a Arc<ServedRoute>,
         looked: &'a HeadsSeen,
-        look: Look,
-        sight: &Sight,
-    ) -> Vec<Due<'a>> {
+        poll: StorePoll,
+        scope: &ClaimScope,
+    ) -> Vec<DueKeyQueue<'a>> {
         let name = &served.route.name;
-        let mut shelves: BTreeMap<Partition, Vec<&Head>> = BTreeMap::new();
-        for head in looked.heads.iter().filter(|h| h.due <= sight.until && h.route() == name.as_str()) {
-            shelves.entry(head.partition).or_default().push(head);
+        let mut heads: BTreeMap<Partition, Vec<&Head>> = BTreeMap::new();
+        for head in looked.heads.iter().filter(|h| h.due <= scope.until && h.route() == name.as_str()) {
+            heads.entry(head.partition).or_default().push(head);
         }
         let paused = !self.shard.store.pauses().may_publish(name.as_str());
-        let now_us = self.shard.mono_us();
+        let now = self.shard.mono();
         let mut slots = self.shard.table.lock();
         let mut due = Vec::new();
         for &p in &looked.partitions {
             let id = (name.clone(), p);
-            let shelves = shelves.remove(&p).unwrap_or_default();
-            let line = slots.lines.get_mut(&id);
+            let heads = heads.remove(&p).unwrap_or_default();
+            let key_queue = slots.key_queues.get_mut(&id);
             if paused {
-                // What it holds goes back, to wait where it can be cancelled.
-                if let Some(line) = line {
-                    line.closing = true;
+                // The claimed messages go back to the store, where they can be cancelled.
+                if let Some(key_queue) = key_queue {
+                    key_queue.closing = true;
                 }
-            } else if shelves.is_empty() {
-                if let Some(line) = line {
-                    line.looked(look, None);
-                    // Begun for what was overdue, or soon due, of another's partition: there is no more of it.
-                    line.closing |= line.holdings == 0 && !line.claiming && !sight.serves(p, name.as_str());
+            } else if heads.is_empty() {
+                if let Some(key_queue) = key_queue {
+                    key_queue.polled(poll, None);
+                    // The queue was begun for an overdue or near bundle in another replica's partition, and nothing
+                    // more is due there.
+                    key_queue.closing |=
+                        key_queue.bundles == 0 && !key_queue.claiming && !scope.serves(p, name.as_str());
                 }
-            } else if line.as_ref().map_or_else(
-                // Another's to hold, unless it does not.
-                || shelves.iter().any(|head| sight.takes(head)),
-                |line| !line.closing && !line.claiming && now_us >= line.waits_until_us,
+            } else if key_queue.as_ref().map_or_else(
+                // Another replica should hold it. Claim it only where that replica does not.
+                || heads.iter().any(|head| scope.takes(head)),
+                |key_queue| {
+                    let waits = key_queue.waits_until.is_some_and(|until| now < until);
+                    !key_queue.closing && !key_queue.claiming && !waits
+                },
             ) {
                 let beyond = looked.beyond.get(&(p, name.to_string())).copied();
-                due.push(Due { served, id, shelves, beyond });
+                due.push(DueKeyQueue { served, id, heads, beyond });
             }
         }
         due
     }
 
-    /// Those that the route's window has room for, each with how many messages it may take of a shelf.
-    fn within_room<'a>(
+    /// Selects the key queues that fit into the route's window, each with the messages that may be claimed from one
+    /// of its due sets.
+    fn within_window<'a>(
         &self,
-        served: &Served,
-        mut due: Vec<Due<'a>>,
-        look: Look,
-        outcome: &mut Outcome,
-    ) -> Vec<(Due<'a>, u32)> {
+        served: &ServedRoute,
+        mut due: Vec<DueKeyQueue<'a>>,
+        poll: StorePoll,
+        outcome: &mut OrderedOutcome,
+    ) -> Vec<(DueKeyQueue<'a>, u32)> {
         if due.is_empty() {
             return Vec::new();
         }
-        let Some((room, shelves)) = served.room(self.shard.mono_us()) else {
+        let Some((messages, due_sets)) = served.claim_allowance(self.shard.mono_us()) else {
             outcome.starved = true;
             let mut slots = self.shard.table.lock();
-            // A window full of what waits for something that it left out would never empty: one bundle more.
-            due.retain(|due| due.left_alone(&mut slots, look).is_some_and(|line| line.holds_stuck()));
+            // Claim one bundle more: a window full of messages that wait for an unclaimed one would never empty.
+            due.retain(|due| {
+                due.note_unclaimed(&mut slots, poll).is_some_and(|key_queue| key_queue.holds_stuck())
+            });
             outcome.more |= !due.is_empty();
             return due.into_iter().map(|due| (due, 1)).collect();
         };
-        if due.len() > shelves {
-            due.sort_by_key(Due::first);
+        if due.len() > due_sets {
+            due.sort_by_key(DueKeyQueue::first);
             let mut slots = self.shard.table.lock();
-            for due in due.split_off(shelves) {
-                due.left_alone(&mut slots, look);
+            for due in due.split_off(due_sets) {
+                due.note_unclaimed(&mut slots, poll);
             }
             outcome.more = true;
         }
-        let share = (room / due.len() as i64).max(1) as u32;
-        due.into_iter().map(|due| (due, share)).collect()
+        let messages_each = (messages / due.len() as i64).max(1) as u32;
+        due.into_iter().map(|due| (due, messages_each)).collect()
     }
 }
 
-/// One line's claim.
-struct Claim {
+/// The claim of one key queue.
+struct KeyQueueClaim {
     shard: Arc<Shard>,
     route: RouteName,
-    id: LineId,
-    look: Look,
+    id: KeyQueueId,
+    poll: StorePoll,
     until: UnixMs,
-    /// See [`Due::beyond`].
+    /// See [`DueKeyQueue::beyond`].
     beyond: Option<OrderPosition>,
     request: ClaimRequest,
 }
 
-impl Claim {
-    fn new(shard: &Arc<Shard>, due: Due<'_>, share: u32, (look, until): (Look, UnixMs)) -> Self {
-        let Due { served, id, mut shelves, beyond } = due;
+impl KeyQueueClaim {
+    /// A claim of at most `messages` messages from each due set.
+    fn new(shard: &Arc<Shard>, due: DueKeyQueue<'_>, messages: u32, poll: StorePoll, until: UnixMs) -> Self {
+        let DueKeyQueue { served, id, mut heads, beyond } = due;
         let beyond = beyond.map(|due| OrderPosition { due, sequence: 0 });
-        shelves.sort_by_key(|head| head.due);
+        heads.sort_by_key(|head| head.due);
         let request = ClaimRequest {
             partition: id.1,
-            due_sets: shelves.into_iter().map(|head| (head.due_set.clone(), share)).collect(),
-            lookahead_ms: shard.config.lookahead.as_millis() as i64 - shard.behind_ms(),
+            due_sets: heads.into_iter().map(|head| (head.due_set.clone(), messages)).collect(),
+            lookahead_ms: shard.claim_horizon_ms(),
             lease_ms: shard.lease_ms(),
-            max_bundles: BUNDLES,
+            max_bundles: MAX_CLAIM_BUNDLES,
         };
-        Self { shard: shard.clone(), route: served.route.name.clone(), id, look, until, beyond, request }
+        Self { shard: shard.clone(), route: served.route.name.clone(), id, poll, until, beyond, request }
     }
 
-    /// Makes it. Returns whether there may be more to take.
+    /// Makes the claim. Returns whether there may be more to claim.
     async fn make(self) -> Result<bool, StoreError> {
-        let Some((request, wanted, mut claiming)) = self.begin() else { return Ok(false) };
+        let Some((request, policy, mut guard)) = self.begin() else { return Ok(false) };
         let shard = &self.shard;
-        let lease_until_us = shard.mono_us() + shard.relied_on_us();
+        let lease_end = shard.lease_end(shard.mono());
         let taken = match shard.store.claim_in_order_measured(&request).await? {
             OrderedAnswer::Wait(ms) => {
-                let wait_us = (ms as i64).saturating_mul(1000).min(ASK_US);
-                claiming.end(|line| line.waits_until_us = shard.mono_us() + wait_us);
+                let wait_us = (ms as i64).saturating_mul(1000).min(HOLDER_RETRY_US);
+                guard.end(|key_queue| key_queue.waits_until = Some(shard.mono().plus(wait_us)));
                 return Ok(false);
             }
             OrderedAnswer::Lost => {
-                claiming.end(|line| line.closing = true);
+                guard.end(|key_queue| key_queue.closing = true);
                 return Ok(false);
             }
             OrderedAnswer::Claimed(taken) => taken,
         };
-        let mut reading = Reading::begin(shard, self.id.1, taken.claimed, wanted, lease_until_us).await;
+        let mut reader = ClaimReader::begin(shard, self.id.1, taken.claimed, policy, lease_end).await;
         let mut claimed = Vec::new();
-        while let Some(read) = reading.next().await {
+        while let Some(read) = reader.next().await {
             claimed.extend(read?);
         }
-        // The line knows what is held back no sooner than it has what was claimed: nothing waits in between.
-        if let Some(holds) = taken.held_keys {
-            claiming.line(|line| line.took_over(holds));
+        // The queue learns the held keys no earlier than the claimed messages: nothing may leave in between.
+        if let Some(held_keys) = taken.held_keys {
+            guard.key_queue(|key_queue| key_queue.took_over(held_keys));
         }
-        let (mut items, mut whole, mut known) = (Vec::new(), true, true);
-        for (one, room) in claimed {
-            match accept::take(shard, one, room, reading.lease_until_us()).await {
-                Taken::Held(item) => items.extend(item),
-                Taken::Gone => {}
-                Taken::Back => whole = false,
-                Taken::Left => known = false,
+        let mut items = Vec::new();
+        let mut is_stored_again = false;
+        let mut is_left_claimed = false;
+        for (one, reservation) in claimed {
+            match accept::accept(shard, one, reservation, reader.lease_end()).await {
+                AcceptOutcome::Accepted(item) => items.extend(item),
+                AcceptOutcome::Dead => {}
+                AcceptOutcome::StoredAgain => is_stored_again = true,
+                AcceptOutcome::LeftClaimed => is_left_claimed = true,
             }
         }
         shard.wheel.add(items);
-        let refused = reading.left().is_some();
-        // What is left of these shelves comes before all of the others.
-        let left = reading.left().or(taken.left).or(self.beyond);
-        claiming.end(|line| {
-            if !known {
-                line.give_up();
-            } else if whole {
-                line.looked(self.look, left);
+        let refused = reader.left().is_some();
+        // A bundle that was left in these due sets comes before the other due sets.
+        let left = reader.left().or(taken.left).or(self.beyond);
+        guard.end(|key_queue| {
+            if is_left_claimed {
+                key_queue.give_up();
+            } else if is_stored_again {
+                key_queue.forget_poll();
             } else {
-                line.forget_look();
+                key_queue.polled(self.poll, left);
             }
         });
-        Ok(!refused && (left.is_some() || !whole))
+        Ok(!refused && (left.is_some() || is_stored_again))
     }
 
-    /// The request; `None` if its line closes, or another claim for it is on its way.
-    fn begin(&self) -> Option<(OrderedRequest, Wanted, Claiming<'_>)> {
+    /// Builds the request. `None` if the queue closes, or if another claim for it is on its way.
+    fn begin(&self) -> Option<(OrderedRequest, ReadPolicy, ClaimGuard<'_>)> {
         let mut slots = self.shard.table.lock();
-        let new = || Line::new(self.shard.store.unique());
-        let line = slots.lines.entry(self.id.clone()).or_insert_with(new);
-        if line.closing || line.claiming {
+        let new_queue = || KeyQueue::new(self.shard.store.unique());
+        let key_queue = slots.key_queues.entry(self.id.clone()).or_insert_with(new_queue);
+        if key_queue.closing || key_queue.claiming {
             return None;
         }
-        line.claiming = true;
-        // What it holds waits for what is in the store: the first of that must be taken.
-        let wanted = if line.holds_stuck() { Wanted::TheFirst } else { Wanted::FromTheFirst };
+        key_queue.claiming = true;
+        // The claimed messages wait for one in the store, so the first bundle has to be read even if it does not fit.
+        let policy =
+            if key_queue.holds_stuck() { ReadPolicy::FirstForced } else { ReadPolicy::FittingInOrder };
         let request = OrderedRequest {
             claim: self.request.clone(),
             until: self.until,
             route: self.route.clone(),
-            owner: line.holder.clone(),
-            may_take: line.holdings == 0,
-            freed: line.take_freed(),
+            owner: key_queue.holder.clone(),
+            may_take: key_queue.bundles == 0,
+            freed: key_queue.take_freed(),
         };
-        Some((request, wanted, Claiming { shard: &self.shard, id: self.id.clone(), ended: false }))
+        Some((request, policy, ClaimGuard { shard: &self.shard, id: self.id.clone(), ended: false }))
     }
 }
 
-/// A claim on its way. Cut off or failed, it may have been made: its line gives up.
-struct Claiming<'a> {
+/// A claim on its way. If it is dropped or fails, the store may have made the claim, so the queue gives up.
+struct ClaimGuard<'a> {
     shard: &'a Shard,
-    id: LineId,
+    id: KeyQueueId,
     ended: bool,
 }
 
-impl Claiming<'_> {
-    fn line(&self, change: impl FnOnce(&mut Line)) {
-        if let Some(line) = self.shard.table.lock().lines.get_mut(&self.id) {
-            change(line);
+impl ClaimGuard<'_> {
+    fn key_queue(&self, change: impl FnOnce(&mut KeyQueue)) {
+        if let Some(key_queue) = self.shard.table.lock().key_queues.get_mut(&self.id) {
+            change(key_queue);
         }
     }
 
-    fn end(&mut self, change: impl FnOnce(&mut Line)) {
+    fn end(&mut self, change: impl FnOnce(&mut KeyQueue)) {
         self.ended = true;
-        self.line(|line| {
-            line.claiming = false;
-            change(line);
+        self.key_queue(|key_queue| {
+            key_queue.claiming = false;
+            change(key_queue);
         });
-        self.shard.lines_moved.notify_one();
+        self.shard.key_queues_changed.notify_one();
     }
 }
 
-impl Drop for Claiming<'_> {
+impl Drop for ClaimGuard<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            self.line(|line| {
-                line.claiming = false;
-                line.give_up();
+            self.key_queue(|key_queue| {
+                key_queue.claiming = false;
+                key_queue.give_up();
             });
-            self.shard.lines_moved.notify_one();
+            self.shard.key_queues_changed.notify_one();
         }
     }
 }

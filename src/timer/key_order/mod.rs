@@ -1,4 +1,4 @@
-//! Routes whose keys leave in order (`order = "key"`): whose turn it is, claiming as the only holder, and settling.
+//! Routes whose keys leave in order (`order = "key"`): the rules, exclusive claims, and settling.
 
 pub(super) mod claim;
 pub(super) mod rules;

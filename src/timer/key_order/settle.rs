@@ -1,43 +1,45 @@
-//! Ordered routes in the settler's hands: whose turn it is, what goes behind what failed, and which lines have ended.
+//! The settler's part for ordered routes: handing over, moving messages behind a failed one, and ending key queues.
 
-use super::rules::{Surroundings, Turn};
+use super::rules::{KeyAction, MoveContext};
 use crate::domain::Partition;
 use crate::store::{ClaimProgress, OrderPosition};
-use crate::timer::claim_table::Slots;
-use crate::timer::claimed::{Holding, Standing};
-use crate::timer::settler::{Done, Settler};
-use crate::timer::wheel::Item;
+use crate::timer::claim_table::ClaimSlots;
+use crate::timer::claimed::{ClaimedBundle, DeliveryState};
+use crate::timer::settler::{CallResult, Settler};
+use crate::timer::wheel::WheelItem;
 
 impl Settler {
-    /// Lets go what may go of all lines, puts elsewhere what has to be, and ends what closes.
-    pub(in crate::timer) fn go_on(&mut self) {
+    /// Carries out the next actions of all key queues, and ends those that close.
+    pub(in crate::timer) fn advance_key_queues(&mut self) {
         let shard = self.shard.clone();
         let mut slots = shard.table.lock();
-        if slots.lines.is_empty() {
+        if slots.key_queues.is_empty() {
             return;
         }
         let mut touched = slots.drop_closing();
-        let soon = shard.store.clock().now().plus(shard.config.lookahead.as_millis() as i64);
-        let surroundings = Surroundings { soon, stamps: &|count| shard.store.next_sequence(count) };
-        let (mut items, Slots { holdings, lines, .. }) = (Vec::new(), &mut *slots);
-        for line in lines.values_mut() {
-            while let Some(turn) = line.next(&surroundings) {
-                match turn {
-                    Turn::Hand(place) => {
-                        let holding = holdings.get(&place.slot);
-                        items.extend(holding.map(|h| Item::only(h.flight.clone(), place.entry)));
+        let soon = shard.store.clock().now().plus(shard.lookahead_ms());
+        let context = MoveContext { soon, sequence_numbers: &|count| shard.store.next_sequence(count) };
+        let mut items = Vec::new();
+        let ClaimSlots { bundles, key_queues, .. } = &mut *slots;
+        for key_queue in key_queues.values_mut() {
+            while let Some(action) = key_queue.next(&context) {
+                match action {
+                    KeyAction::HandOver(place) => {
+                        let claimed = bundles.get(&place.slot);
+                        items
+                            .extend(claimed.map(|one| WheelItem::single(one.in_flight.clone(), place.entry)));
                     }
-                    Turn::Behind(slot, moves) => {
-                        let Some(holding) = holdings.get_mut(&slot) else { continue };
+                    KeyAction::MoveBehind(slot, moves) => {
+                        let Some(claimed) = bundles.get_mut(&slot) else { continue };
                         for (entry, to) in moves {
-                            holding.move_to(entry, to);
+                            claimed.move_to(entry, to);
                         }
                         touched.push(slot);
                     }
                 }
             }
         }
-        let ended = slots.ended_lines();
+        let ended = slots.ended_key_queues();
         drop(slots);
         shard.wheel.add(items);
         for slot in touched {
@@ -45,58 +47,62 @@ impl Settler {
         }
         for ((route, p), holder) in ended {
             let store = shard.store.clone();
-            self.calls
-                .push(Box::pin(async move { Done::Released(store.release_route(p, &route, &holder).await) }));
+            self.calls.push(Box::pin(async move {
+                CallResult::Released(store.release_route(p, &route, &holder).await)
+            }));
         }
     }
 }
 
 impl Settler {
-    /// A bundle of which nothing was handed over goes back as it was.
+    /// Returns a bundle of which no message was handed over.
     pub(in crate::timer) fn put_back(&mut self, slot: u64, p: Partition, back: ClaimProgress) {
         let store = self.shard.store.clone();
         self.calls.push(Box::pin(async move {
             let result = store.give_back(p, &[back]).await;
-            Done::Back(vec![slot], result)
+            CallResult::PutBack(vec![slot], result)
         }));
     }
 }
 
-impl Slots {
-    /// What was being put elsewhere of a holding is there.
+impl ClaimSlots {
+    /// Notes that messages of a bundle have moved in the store.
     pub(in crate::timer) fn moved(&mut self, slot: u64) {
-        let Some(holding) = self.holdings.get_mut(&slot) else { return };
-        // What came to that while the call was on its way waits for the next one.
+        let Some(claimed) = self.bundles.get_mut(&slot) else { return };
+        // Keys that were added while the call was on its way wait for the next call.
         let (still, there): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut holding.moving).into_iter().partition(|key| holding.is_leaving(key));
-        holding.moving = still;
-        let Some(line) = holding.line().and_then(|id| self.lines.get_mut(&id)) else { return };
+            std::mem::take(&mut claimed.moving).into_iter().partition(|key| claimed.is_leaving(key));
+        claimed.moving = still;
+        let Some(key_queue) = claimed.key_queue_id().and_then(|id| self.key_queues.get_mut(&id)) else {
+            return;
+        };
         for key in there {
-            line.moved(&key, self.looks);
+            key_queue.moved(&key, self.polls);
         }
     }
 
-    /// A claim was lost, or nobody knows: what is here of its line may be out of order, and goes back.
+    /// Closes the key queue of a bundle whose claim is lost or in doubt: its messages may be out of order, and go
+    /// back.
     pub(in crate::timer) fn lose(&mut self, slot: u64, orphans: bool) {
-        let id = self.holdings.get(&slot).and_then(Holding::line);
-        if let Some(line) = id.and_then(|id| self.lines.get_mut(&id)) {
-            line.closing = true;
-            line.orphans |= orphans;
+        let id = self.bundles.get(&slot).and_then(ClaimedBundle::key_queue_id);
+        if let Some(key_queue) = id.and_then(|id| self.key_queues.get_mut(&id)) {
+            key_queue.closing = true;
+            key_queue.orphans |= orphans;
         }
     }
 }
 
-impl Holding {
-    /// An entry's key is held back: it goes there.
+impl ClaimedBundle {
+    /// Moves an entry of a held key to this position.
     fn move_to(&mut self, entry: u32, to: OrderPosition) {
-        let Some(keyed) = self.flight.keyed(entry) else { return };
-        if !self.flight.take(entry) || self.standing[entry as usize] != Standing::Open {
+        let Some(keyed) = self.in_flight.keyed(entry) else { return };
+        if !self.in_flight.take(entry) || self.states[entry as usize] != DeliveryState::Open {
             return;
         }
         if !self.moving.contains(&keyed.key) {
             self.moving.push(keyed.key.clone());
         }
-        self.standing[entry as usize] = Standing::Moved(to);
+        self.states[entry as usize] = DeliveryState::Moved(to);
         self.open -= 1;
     }
 }

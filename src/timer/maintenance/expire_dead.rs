@@ -1,64 +1,64 @@
-//! Dead letters that were kept for as long as they are to be are dropped.
+//! Drops dead letters that are older than `dead_letters.keep`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::{debug, info};
 
-use super::{Duty, kept};
+use super::{MaintenanceTask, maintained};
 use crate::domain::{Partition, RouteName, UnixMs};
 use crate::store::StoreError;
-use crate::timer::{Served, Shard};
+use crate::timer::{ServedRoute, Shard};
 
-/// Seconds of one round over all partitions of a shard, and most steps of one look.
-const ROUND: usize = 10;
-const STEPS: usize = 10;
-/// Longest time for one partition; the next round goes on.
-const DEADLINE: Duration = Duration::from_secs(10);
+/// Seconds in which a round visits all partitions of a shard, and steps that one visit takes at most.
+const ROUND_SECONDS: usize = 10;
+const MAX_STEPS: usize = 10;
+/// Longest time for one partition. The next round continues.
+const PARTITION_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(super) struct Expirer {
+pub(super) struct DeadLetterExpirer {
     shard: Arc<Shard>,
-    /// The place of the partition that was looked through last.
+    /// Index of the partition that was visited last.
     place: usize,
 }
 
-impl Duty for Expirer {
+impl MaintenanceTask for DeadLetterExpirer {
     async fn round(&mut self) {
         self.expire().await;
     }
 }
 
-impl Expirer {
+impl DeadLetterExpirer {
     pub(super) fn new(shard: Arc<Shard>) -> Self {
         Self { shard, place: 0 }
     }
 
-    /// Looks through the next few partitions.
+    /// Visits the next few partitions.
     async fn expire(&mut self) {
         let shard = self.shard.clone();
         let now = shard.store.clock().now();
-        let keep = |served: &Arc<Served>| {
+        let keep = |served: &Arc<ServedRoute>| {
             let route = &served.route;
             (route.name.clone(), now.plus(-route.policy.dead_letters.keep_ms))
         };
         let routes: Vec<_> = shard.routes.values().map(keep).collect();
-        let kept = kept(&shard);
-        for _ in 0..kept.len().div_ceil(ROUND) {
-            self.place = (self.place + 1) % kept.len();
-            let p = kept[self.place];
-            match tokio::time::timeout(DEADLINE, drop_old(&shard, p, &routes)).await {
+        let partitions = maintained(&shard);
+        for _ in 0..partitions.len().div_ceil(ROUND_SECONDS) {
+            self.place = (self.place + 1) % partitions.len();
+            let p = partitions[self.place];
+            match tokio::time::timeout(PARTITION_TIMEOUT, drop_old(&shard, p, &routes)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(why)) => {
-                    debug!(partition = p.0, error = %why, "cannot drop old dead letters; trying on");
+                    debug!(partition = p.0, error = %why, "dropping old dead letters failed; retrying");
                 }
-                Err(_) => debug!(partition = p.0, "no answer about old dead letters in time; trying on"),
+                Err(_) => debug!(partition = p.0, "dropping old dead letters timed out; retrying"),
             }
         }
     }
 }
 
 async fn drop_old(shard: &Shard, p: Partition, routes: &[(RouteName, UnixMs)]) -> Result<(), StoreError> {
-    for _ in 0..STEPS {
+    for _ in 0..MAX_STEPS {
         let old = shard.store.dead_before(p, routes).await?;
         if old.is_empty() {
             break;
@@ -68,7 +68,7 @@ async fn drop_old(shard: &Shard, p: Partition, routes: &[(RouteName, UnixMs)]) -
                 served.metrics.dropped("dead_letters_keep", 1);
             }
         }
-        info!(partition = p.0, letters = old.len(), "dropped dead letters older than dead_letters.keep");
+        info!(partition = p.0, dead_letters = old.len(), "dropped dead letters older than dead_letters.keep");
     }
     Ok(())
 }

@@ -1,40 +1,39 @@
-//! When no claim may expire, and for how long at most.
+//! The pause of claim expiry, and its longest duration.
 
-/// Sweeps that are answered while nothing may expire, in leases' worth (a sweep a second): after that claims expire
-/// all the same.
-const LEASES: i64 = 6;
+/// Longest pause, in leases of answered sweeps (one sweep a second). After that claims expire in spite of its cause.
+const MAX_PAUSED_LEASES: i64 = 6;
 
-/// For one lease after the last cause nothing expires: deadlines that were written by another clock, or while nobody
-/// could extend them, mean nothing. Causes that never end do not hold it for ever.
+/// Suspends claim expiry for one lease after the last cause. Deadlines mean nothing if another clock wrote them, or
+/// if nobody could extend them. Causes that never end cannot suspend expiry for ever.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ExpiryHold {
+pub(super) struct ExpiryPause {
     until_us: i64,
-    /// Answered sweeps that let nothing expire since the last calm.
+    /// Answered sweeps that let nothing expire, since the last calm.
     withheld: i64,
 }
 
-impl ExpiryHold {
-    /// There is a cause now.
+impl ExpiryPause {
+    /// Starts or prolongs the pause, because there is a cause now.
     pub(super) fn extend(&mut self, now_us: i64, lease_us: i64) {
         self.until_us = self.until_us.max(now_us + lease_us);
     }
 
-    /// Whether a sweep that begins now lets nothing expire.
-    pub(super) fn holds(&self, now_us: i64, lease_us: i64) -> bool {
-        now_us < self.until_us && !self.is_spent(lease_us)
+    /// Reports whether a sweep that begins now lets nothing expire.
+    pub(super) fn is_active(&self, now_us: i64, lease_us: i64) -> bool {
+        now_us < self.until_us && !self.is_exhausted(lease_us)
     }
 
-    /// Whether it has lasted for too long.
-    pub(super) fn is_spent(&self, lease_us: i64) -> bool {
-        self.withheld >= (LEASES * lease_us / 1_000_000).max(LEASES)
+    /// Reports whether the pause has reached its longest duration.
+    pub(super) fn is_exhausted(&self, lease_us: i64) -> bool {
+        self.withheld >= (MAX_PAUSED_LEASES * lease_us / 1_000_000).max(MAX_PAUSED_LEASES)
     }
 
-    /// Whether nothing calls for it any more.
+    /// Reports whether the last cause is over.
     pub(super) fn is_over(&self, now_us: i64) -> bool {
         now_us >= self.until_us
     }
 
-    /// A sweep was answered. What goes unanswered while Redis is away costs nothing of the patience.
+    /// Counts an answered sweep. Unanswered sweeps, while Redis is away, do not shorten the pause.
     pub(super) fn answered(&mut self, now_us: i64) {
         self.withheld = if self.is_over(now_us) { 0 } else { self.withheld.saturating_add(1) };
     }
@@ -47,19 +46,19 @@ mod tests {
     const SECOND: i64 = 1_000_000;
     const LEASE: i64 = 10 * SECOND;
 
-    /// Sweeps once a second; which of the seconds let claims expire.
+    /// Plays one sweep a second. Returns the seconds in which claims could expire.
     fn played(seconds: i64, cause: impl Fn(i64) -> bool, answers: impl Fn(i64) -> bool) -> Vec<i64> {
-        let mut hold = ExpiryHold::default();
+        let mut pause = ExpiryPause::default();
         let mut expiring = Vec::new();
         for second in 0..seconds {
             let now_us = second * SECOND;
             if cause(second) || !answers(second) {
-                hold.extend(now_us, LEASE);
+                pause.extend(now_us, LEASE);
             }
-            let holds = hold.holds(now_us, LEASE);
+            let is_active = pause.is_active(now_us, LEASE);
             if answers(second) {
-                hold.answered(now_us);
-                expiring.extend((!holds).then_some(second));
+                pause.answered(now_us);
+                expiring.extend((!is_active).then_some(second));
             }
         }
         expiring
@@ -82,7 +81,7 @@ mod tests {
             let expiring = played(600, |s| s % every == 0, |_| true);
             assert_eq!(expiring, (60..600).collect::<Vec<_>>(), "every {every} s");
         }
-        // Half of the sweeps of a link that flaps go unanswered.
+        // Every other sweep over a flapping link goes unanswered.
         let expiring = played(600, |_| false, |s| s % 2 == 0);
         assert_eq!(expiring[..2], [0, 122], "before the first that goes unanswered, and after six leases");
         assert!(expiring.len() > 200, "from then on");

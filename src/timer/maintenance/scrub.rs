@@ -1,4 +1,4 @@
-//! The audits: each partition in its turn, a refused one at once.
+//! Scrubs: each partition in turn, and a partition that refused to be swept at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,76 +7,76 @@ use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 use tracing::{debug, error, warn};
 
-use super::{Duty, Refused, kept};
+use super::{MaintenanceTask, PriorityPartitions, maintained};
 use crate::domain::Partition;
 use crate::store::{ScrubReport, StoreError};
 use crate::telemetry::Metrics;
 use crate::timer::Shard;
 
-/// One round over all partitions of a shard, where the way to Redis lets it.
-const ROUND: Duration = Duration::from_secs(60);
-/// Time for each shelf and entry that an audit looks at, over all shards of the process (microseconds): each costs Redis
-/// about ten commands, and a store that lies on many slices has many.
-const LOOKED_AT_US: i64 = 1000;
-/// Longest time for one audit: it has saved its places on the way, and the next goes on from there.
-const DEADLINE: Duration = Duration::from_secs(300);
+/// Time of one round over all partitions of a shard, if Redis is fast enough.
+const SCRUB_INTERVAL: Duration = Duration::from_secs(60);
+/// Time for each due set and entry that a scrub examines, over all shards of the process, microseconds. Each costs
+/// Redis about ten commands, and a store that spans many slices has many.
+const ITEM_PAUSE_US: i64 = 1000;
+/// Longest time for one scrub. It saves its progress on the way, and the next one continues from there.
+const SCRUB_TIMEOUT: Duration = Duration::from_secs(300);
 
-pub(super) struct Auditor {
+pub(super) struct Scrubber {
     shard: Arc<Shard>,
-    refused: Arc<Refused>,
-    /// The place of the partition audited last.
+    priority: Arc<PriorityPartitions>,
+    /// Index of the partition that was scrubbed last.
     place: usize,
-    /// When the next audit is due.
+    /// Monotonic microseconds of the next scrub.
     due_us: i64,
 }
 
-impl Duty for Auditor {
+impl MaintenanceTask for Scrubber {
     async fn round(&mut self) {
-        self.audit().await;
+        self.scrub().await;
     }
 }
 
-impl Auditor {
-    pub(super) fn new(shard: Arc<Shard>, refused: Arc<Refused>) -> Self {
-        Self { shard, refused, place: 0, due_us: 0 }
+impl Scrubber {
+    pub(super) fn new(shard: Arc<Shard>, priority: Arc<PriorityPartitions>) -> Self {
+        Self { shard, priority, place: 0, due_us: 0 }
     }
 
-    /// Makes lost indexes again; audits the partition that refused to be swept, and the one whose turn has come.
-    async fn audit(&mut self) {
-        for p in self.refused.take_indexes() {
+    /// Rebuilds lost indexes, then scrubs the partition that refused to be swept, then the one whose turn has come.
+    async fn scrub(&mut self) {
+        for p in self.priority.take_indexes() {
             self.mend_indexes(p).await;
         }
-        if let Some(p) = self.refused.take() {
-            self.audit_one(p).await;
+        if let Some(p) = self.priority.take_refused() {
+            self.scrub_one(p).await;
         }
-        let partitions = kept(&self.shard);
-        // Several where a shard has more than one for each second.
-        for _ in 0..partitions.len().div_ceil(ROUND.as_secs() as usize) {
+        let partitions = maintained(&self.shard);
+        // A shard with more than one partition a second scrubs several in a round.
+        for _ in 0..partitions.len().div_ceil(SCRUB_INTERVAL.as_secs() as usize) {
             let began_us = self.shard.mono_us();
             if began_us < self.due_us {
                 return;
             }
             self.place = (self.place + 1) % partitions.len();
-            let looked_at = self.audit_one(partitions[self.place]).await;
-            // At least half of the time is rest, however slow the way to Redis.
+            let examined = self.scrub_one(partitions[self.place]).await;
+            // At least half of the time is rest, however slow the connection to Redis is.
             let took_us = self.shard.mono_us() - began_us;
-            let share_us = ROUND.as_micros() as i64 / partitions.len() as i64;
+            let share_us = SCRUB_INTERVAL.as_micros() as i64 / partitions.len() as i64;
             let next_us = self.due_us.max(began_us - 1_000_000) + share_us;
-            let worth_us = looked_at as i64 * LOOKED_AT_US * self.shard.store.wake().shards() as i64;
+            let worth_us = examined as i64 * ITEM_PAUSE_US * self.shard.store.wake().shards() as i64;
             self.due_us = next_us.max(began_us + 2 * took_us).max(began_us + worth_us);
         }
     }
 
     async fn mend_indexes(&self, p: Partition) {
         let mut report = ScrubReport::default();
-        let ended = timeout(DEADLINE, self.shard.store.mend_indexes(p, &mut report)).await;
+        let ended = timeout(SCRUB_TIMEOUT, self.shard.store.mend_indexes(p, &mut report)).await;
         self.note(p, &report, ended);
     }
 
-    /// Returns how many shelves and entries were looked at.
-    async fn audit_one(&self, p: Partition) -> usize {
+    /// Scrubs one partition. Returns the number of due sets and entries examined.
+    async fn scrub_one(&self, p: Partition) -> usize {
         let mut report = ScrubReport::default();
-        let ended = timeout(DEADLINE, self.shard.store.scrub_into(p, &mut report)).await;
+        let ended = timeout(SCRUB_TIMEOUT, self.shard.store.scrub_into(p, &mut report)).await;
         self.note(p, &report, ended).unwrap_or(0)
     }
 
@@ -89,26 +89,23 @@ impl Auditor {
         let answer = match ended {
             Ok(Ok(answer)) => Some(answer),
             Ok(Err(why)) => {
-                debug!(partition = p.0, error = %why, "an audit failed; trying on");
+                debug!(partition = p.0, error = %why, "a scrub failed; retrying");
                 None
             }
             Err(_) => {
-                warn!(
-                    partition = p.0,
-                    "an audit did not come to its end in time; the next one goes on from there"
-                );
+                warn!(partition = p.0, "a scrub did not finish in time; the next one continues from there");
                 None
             }
         };
-        // What was found and mended before it failed is told all the same.
+        // Report what was found and mended before a failure too.
         if !report.is_clean() {
-            tell(&self.shard.metrics, p, report);
+            report_damage(&self.shard.metrics, p, report);
         }
         answer
     }
 }
 
-fn tell(metrics: &Metrics, p: Partition, report: &ScrubReport) {
+fn report_damage(metrics: &Metrics, p: Partition, report: &ScrubReport) {
     let counts = report.counts.unwrap_or(0);
     for (what, found) in [
         ("mended", (report.indexes + report.leftovers + counts) as usize),
@@ -135,7 +132,7 @@ fn tell(metrics: &Metrics, p: Partition, report: &ScrubReport) {
     );
 }
 
-/// Names what is lost, what came back, and what a person should look at.
+/// Logs each loss, each recovery, and each finding that needs a person.
 fn name_each(p: Partition, report: &ScrubReport) {
     let p = p.0;
     for id in &report.lost {
@@ -145,12 +142,12 @@ fn name_each(p: Partition, report: &ScrubReport) {
         error!(partition = p, %id, messages = id.count(), "a bundle had lost its entry; it is due again");
     }
     for id in &report.unreadable {
-        error!(partition = p, %id, messages = id.count(), "a bundle cannot be read; it dies when it is due");
+        error!(partition = p, %id, messages = id.count(), "a bundle cannot be read; it becomes a dead letter when it is due");
     }
     for id in &report.dead_lost {
         error!(partition = p, %id, "a dead letter is lost: its content is not in the store");
     }
     for key in &report.quarantined {
-        error!(partition = p, key, "a key had another type than ours have; it is in quarantine, as it was");
+        error!(partition = p, key, "a key had another type than ours have; it is in quarantine, unchanged");
     }
 }

@@ -1,49 +1,50 @@
-//! What happens to claims that are held: each quarter of a second they are extended, what is confirmed so far is noted,
-//! and what hangs is split off.
+//! The settler's tick: extends claims, notes confirms, and splits off messages that hang.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use tracing::debug;
 
-use super::{Done, Settler, one_call, progress};
-use crate::domain::Partition;
+use super::{CallResult, Settler, one_call, progress};
+use crate::domain::{MonoUs, Partition};
 use crate::store::{ClaimProgress, SettleAnswer, StoreError};
-use crate::timer::claim_table::Slots;
+use crate::timer::claim_table::ClaimSlots;
 use crate::timer::resolve;
 
-/// What is unresolved this long after its bundle's last hand-over is split off, microseconds.
-const HANGS_US: i64 = 1_000_000;
+/// Open messages are split off this long after their bundle's last hand-over, microseconds.
+const SPLIT_AFTER_US: i64 = 1_000_000;
 
 impl Settler {
-    /// Extends claims, notes progress, and splits off what hangs.
+    /// Extends claims, notes progress, and splits off messages that hang.
     pub(super) fn tick(&mut self) {
         let shard = self.shard.clone();
-        let now_us = shard.mono_us();
+        let now = shard.mono();
         let mut extend: BTreeMap<Partition, Vec<(u64, ClaimProgress)>> = BTreeMap::new();
         let mut splits = Vec::new();
         let mut slots = shard.table.lock();
-        let Slots { holdings, lines, .. } = &mut *slots;
-        for (&slot, holding) in holdings.iter_mut().filter(|(_, h)| !h.busy && h.open > 0) {
-            let lease = holding.flight.lease_until_us() - now_us;
-            let waited = now_us.saturating_sub(holding.flight.published_us.load(Ordering::Acquire));
-            let resolved = holding.open < holding.stored.len();
-            let all_handed = holding.all_handed_over();
-            if waited >= HANGS_US && resolved && all_handed && !holding.lost {
-                holding.busy = true;
-                let line = holding.line().and_then(|id| lines.get_mut(&id));
-                splits.push((slot, holding.open_entries(), resolve::of(&shard, holding, line, true)));
-            } else if holding.news || lease < shard.lease_us() * 2 / 3 {
-                let news = std::mem::take(&mut holding.news);
-                extend.entry(holding.claim.partition).or_default().push((slot, progress(holding, news)));
+        let ClaimSlots { bundles, key_queues, .. } = &mut *slots;
+        for (&slot, claimed) in bundles.iter_mut().filter(|(_, h)| !h.busy && h.open > 0) {
+            let lease_left_us = claimed.in_flight.lease_end().since(now);
+            let published = MonoUs(claimed.in_flight.published_us.load(Ordering::Acquire));
+            let waited_us = now.since(published);
+            let resolved = claimed.open < claimed.stored.len();
+            let all_handed = claimed.all_handed_over();
+            if waited_us >= SPLIT_AFTER_US && resolved && all_handed && !claimed.lost {
+                claimed.busy = true;
+                let key_queue = claimed.key_queue_id().and_then(|id| key_queues.get_mut(&id));
+                let division = resolve::division_of(&shard, claimed, key_queue, true);
+                splits.push((slot, claimed.open_entries(), division));
+            } else if claimed.news || lease_left_us < shard.lease_us() * 2 / 3 {
+                let news = std::mem::take(&mut claimed.news);
+                extend.entry(claimed.claim.partition).or_default().push((slot, progress(claimed, news)));
             }
         }
         drop(slots);
-        for (slot, held_on, division) in splits {
-            debug!(bundle = %division.claim.id, open = held_on.len(), "split off what hangs");
-            self.divide(slot, held_on, division);
+        for (slot, still_open, division) in splits {
+            debug!(bundle = %division.claim.id, open = still_open.len(), "split off messages that hang");
+            self.divide(slot, still_open, division);
         }
-        // One round of extensions at a time: each covers all that needs it.
+        // Make one round of extensions at a time. Each covers every claim that needs it.
         if self.extending > 0 {
             return;
         }
@@ -54,10 +55,11 @@ impl Settler {
                     std::mem::replace(&mut held, rest).into_iter().unzip();
                 self.extending += 1;
                 let store = shard.store.clone();
-                let (lease_ms, until) = (shard.lease_ms(), now_us + shard.relied_on_us());
+                let lease_ms = shard.lease_ms();
+                let lease_end = shard.lease_end(now);
                 self.calls.push(Box::pin(async move {
                     let result = store.extend(p, lease_ms, &claims).await;
-                    Done::Extended(until, slots, result)
+                    CallResult::Extended(lease_end, slots, result)
                 }));
             }
         }
@@ -65,7 +67,7 @@ impl Settler {
 
     pub(super) fn extended(
         &mut self,
-        until: i64,
+        lease_end: MonoUs,
         batch: &[u64],
         result: Result<Vec<SettleAnswer>, StoreError>,
     ) {
@@ -79,24 +81,24 @@ impl Settler {
                     if held == SettleAnswer::Stale {
                         slots.lose(*slot, false);
                     }
-                    let Some(holding) = slots.holdings.get_mut(slot) else { continue };
+                    let Some(claimed) = slots.bundles.get_mut(slot) else { continue };
                     if held == SettleAnswer::Stale {
                         shard.metrics.stale_claims.inc();
-                        holding.lost = true;
-                        holding.drop_unpublished();
-                        if holding.open == 0 {
+                        claimed.lost = true;
+                        claimed.drop_unpublished();
+                        if claimed.open == 0 {
                             finished.push(*slot);
                         }
                     } else {
-                        holding.flight.batch.not_after_us.fetch_max(until, Ordering::AcqRel);
+                        claimed.in_flight.extend_lease(lease_end);
                     }
                 }
             }
             Err(why) => {
-                debug!(error = %why, "cannot extend claims");
+                debug!(error = %why, "extending claims failed");
                 for slot in batch {
-                    if let Some(holding) = slots.holdings.get_mut(slot) {
-                        holding.news = true;
+                    if let Some(claimed) = slots.bundles.get_mut(slot) {
+                        claimed.news = true;
                     }
                 }
             }

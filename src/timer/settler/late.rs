@@ -1,5 +1,5 @@
-//! Reports of what is held past its time: by route how late the oldest message is, by target since when a publish was
-//! not answered.
+//! Reports late messages of this shard: the oldest overdue message of each route, and the oldest unanswered publish
+//! of each target.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,32 +10,33 @@ use crate::domain::{Target, UnixMs};
 use crate::telemetry::OverduePlace;
 
 /// Ticks between two reports.
-const EVERY: u32 = 4;
+const REPORT_TICKS: u32 = 4;
 
 impl Settler {
-    /// Reports, once in so many ticks, what this shard holds claimed and has not delivered.
+    /// Reports, once in [`REPORT_TICKS`] ticks, the claimed messages that are not delivered.
     pub(super) fn report_late(&mut self) {
         self.ticks = self.ticks.wrapping_add(1);
-        if !self.ticks.is_multiple_of(EVERY) {
+        if !self.ticks.is_multiple_of(REPORT_TICKS) {
             return;
         }
         let shard = &self.shard;
-        let (now, number) = (shard.store.clock().now(), shard.number);
+        let now = shard.store.clock().now();
+        let number = shard.number;
         let mut overdue: BTreeMap<String, UnixMs> = BTreeMap::new();
-        // By address: thousands of bundles share a few targets.
+        // Keyed by address, because thousands of bundles share a few targets.
         let mut unanswered: BTreeMap<usize, (Arc<Target>, i64)> = BTreeMap::new();
         let slots = shard.table.lock();
-        for holding in slots.holdings.values().filter(|holding| !holding.lost) {
-            let flight = &holding.flight;
-            if let Some(asked) = holding.oldest_overdue(now) {
-                let route = flight.served.route.name.as_str();
+        for claimed in slots.bundles.values().filter(|claimed| !claimed.lost) {
+            let in_flight = &claimed.in_flight;
+            if let Some(asked) = claimed.oldest_overdue(now) {
+                let route = in_flight.served.route.name.as_str();
                 match overdue.get_mut(route) {
                     Some(oldest) => *oldest = asked.min(*oldest),
                     None => drop(overdue.insert(route.to_owned(), asked)),
                 }
             }
-            if let Some(handed_us) = holding.unanswered_us() {
-                let target = &flight.batch.target;
+            if let Some(handed_us) = claimed.unanswered_us() {
+                let target = &in_flight.batch.target;
                 let fresh = || (target.clone(), handed_us);
                 let (_, oldest) = unanswered.entry(Arc::as_ptr(target).addr()).or_insert_with(fresh);
                 *oldest = handed_us.min(*oldest);

@@ -1,77 +1,88 @@
-//! Claims that go back to the store before their time: what is another's by now, and all on the way out.
+//! Returns claims to the store before their deadline: those of partitions that moved to another replica, and all of
+//! them while draining.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Done, Settler, one_call, progress};
+use super::{CallResult, Settler, one_call, progress};
 use crate::domain::Partition;
 use crate::store::{ClaimProgress, StoreError};
-use crate::timer::claim_table::Slots;
-use crate::timer::claimed::Holding;
+use crate::timer::claim_table::ClaimSlots;
+use crate::timer::claimed::ClaimedBundle;
 
-/// What is due within this (microseconds) is published by whoever holds it, whoever's partition it is by now.
-const SOON_US: i64 = 200_000;
-/// What is due later than the look-ahead and this (microseconds) was not claimed by the clocks as they are.
-const STEP_US: i64 = 1_000_000;
-/// Longest wait for the store when claims are given back: then they expire.
-const LAST_WORD: Duration = Duration::from_secs(5);
+/// A message due within this time is published by the replica that claimed it, even if its partition has moved;
+/// microseconds.
+const PUBLISH_SOON_US: i64 = 200_000;
+/// A message due later than the lookahead and this cannot have been claimed by the clocks as they are now,
+/// microseconds.
+const CLOCK_STEP_US: i64 = 1_000_000;
+/// Longest wait for the store when claims are returned. After that they expire.
+const RETURN_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Settler {
-    /// Gives back what this replica no longer serves and would not publish soon, for its new owner is there for it;
-    /// and what it would not publish for long, for its clock is wrong.
-    pub(super) fn hand_over(&mut self) {
+    /// Returns the claims that another replica should have: of moved partitions, unless their messages are due soon,
+    /// and those that would wait long because the local clock is wrong.
+    pub(super) fn return_misplaced(&mut self) {
         let shard = self.shard.clone();
         let owned = shard.cluster.owned();
-        let moved = std::mem::replace(&mut self.served, owned.clone()) != owned;
+        let moved = std::mem::replace(&mut self.owned, owned.clone()) != owned;
         let clock = shard.store.clock();
-        let ahead_us = shard.config.lookahead.as_micros() as i64 + STEP_US;
+        let ahead_us = shard.lookahead_ms() * 1000 + CLOCK_STEP_US;
         let mut dropped = false;
         let mut slots = shard.table.lock();
-        let Slots { holdings, lines, .. } = &mut *slots;
-        // The next holder of an ordered route waits until this one has given it up; so it does where its messages
-        // would wait for this replica's clock, which is far behind.
-        let late = shard.behind_ms() * 1000 > ahead_us;
-        for ((route, p), line) in lines.iter_mut() {
-            line.closing |= late || (moved && !owned.serves(*p, route.as_str()));
+        let ClaimSlots { bundles, key_queues, .. } = &mut *slots;
+        // The next holder of an ordered route waits until this one has given it up. This replica gives it up too if
+        // its clock is so far behind that messages would wait for it.
+        let is_late = shard.behind_ms() * 1000 > ahead_us;
+        for ((route, p), key_queue) in key_queues.iter_mut() {
+            key_queue.closing |= is_late || (moved && !owned.serves(*p, route.as_str()));
         }
-        for holding in holdings.values_mut().filter(|h| !h.busy && !h.lost && h.line().is_none()) {
-            let Some(due) = holding.flight.next_due() else { continue };
-            let (p, route) = (holding.claim.partition, holding.flight.served.route.name.as_str());
+        for claimed in bundles.values_mut().filter(|h| !h.busy && !h.lost && h.key_queue_id().is_none()) {
+            let Some(due) = claimed.in_flight.next_due() else { continue };
+            let p = claimed.claim.partition;
+            let route = claimed.in_flight.served.route.name.as_str();
             let waits_us = clock.until_due_us(due);
-            // Further ahead than anything is claimed: a clock has stepped back, perhaps this replica's alone. What
-            // of the bundle is with a broker already is waited for, and the rest goes back behind it.
-            let stepped = waits_us > ahead_us + holding.flight.span_us();
-            let anothers = moved && holding.flight.handed_none() && !owned.serves(p, route);
-            if stepped || (anothers && waits_us > SOON_US) {
-                holding.drop_unpublished();
+            // The bundle is further ahead than any claim reaches, so a clock has stepped back, perhaps the local one
+            // alone. Messages at a broker keep their claim; the rest goes back behind them.
+            let stepped = waits_us > ahead_us + claimed.in_flight.span_us();
+            let anothers = moved && claimed.in_flight.nothing_handed() && !owned.serves(p, route);
+            if stepped || (anothers && waits_us > PUBLISH_SOON_US) {
+                claimed.drop_unpublished();
                 dropped = true;
             }
         }
         drop(slots);
         if dropped {
-            self.give_back();
+            self.return_untried();
         }
     }
 
-    /// Gives back the claims of which nothing was handed over.
-    fn give_back(&mut self) {
+    /// Returns the claims of bundles that have nothing at a broker.
+    fn return_untried(&mut self) {
         let mut back: BTreeMap<Partition, Vec<ClaimProgress>> = BTreeMap::new();
         let mut slots = self.shard.table.lock();
-        let untried = |(_, h): &(&u64, &Holding)| {
-            // An ordered route's bundles go back one by one: its holder gives it up only behind the last of them.
-            h.line().is_none() && !h.busy && !h.lost && h.open == 0 && !h.is_clean() && h.only_untried()
+        let is_untried = |h: &ClaimedBundle| {
+            // Bundles of an ordered route go back one by one, because the holder gives it up only behind the last of
+            // them.
+            h.key_queue_id().is_none()
+                && !h.busy
+                && !h.lost
+                && h.open == 0
+                && !h.is_clean()
+                && h.only_untried()
         };
-        let untried: Vec<u64> = slots.holdings.iter().filter(untried).map(|(&slot, _)| slot).collect();
-        let mut given = Vec::with_capacity(untried.len());
+        let untried = slots.bundles.iter().filter(|(_, claimed)| is_untried(claimed));
+        let untried: Vec<u64> = untried.map(|(&slot, _)| slot).collect();
+        let mut returned = Vec::with_capacity(untried.len());
         for slot in untried {
-            let Some(holding) = slots.remove(slot) else { continue };
-            let news = holding.confirmed().contains(&true);
-            back.entry(holding.claim.partition).or_default().push(progress(&holding, news));
-            given.push(holding);
+            let Some(claimed) = slots.remove(slot) else { continue };
+            let news = claimed.confirmed().contains(&true);
+            back.entry(claimed.claim.partition).or_default().push(progress(&claimed, news));
+            returned.push(claimed);
         }
         drop(slots);
-        for holding in given {
-            self.release(Some(holding));
+        for claimed in returned {
+            self.release(Some(claimed));
         }
         for (p, mut held) in back {
             while !held.is_empty() {
@@ -79,35 +90,35 @@ impl Settler {
                 let held = std::mem::replace(&mut held, rest);
                 let store = self.shard.store.clone();
                 self.calls.push(Box::pin(async move {
-                    let answer = tokio::time::timeout(LAST_WORD, store.give_back(p, &held)).await;
-                    let late = |_| Err(StoreError::Unavailable("no answer".into()));
-                    Done::GivenBack(p, held.len(), answer.unwrap_or_else(late))
+                    let answer = tokio::time::timeout(RETURN_TIMEOUT, store.give_back(p, &held)).await;
+                    let late = |_| Err(StoreError::Unavailable("no answer in time".into()));
+                    CallResult::Returned(p, held.len(), answer.unwrap_or_else(late))
                 }));
             }
         }
     }
 
-    /// On the way out: gives back what was never handed over; done when nothing is held any more.
+    /// While draining: returns what was never handed over. Reports whether nothing is claimed any more.
     pub(super) fn drained(&mut self) -> bool {
         let shard = self.shard.clone();
         let mut slots = shard.table.lock();
-        for line in slots.lines.values_mut() {
-            line.closing = true;
+        for key_queue in slots.key_queues.values_mut() {
+            key_queue.closing = true;
         }
-        for holding in slots.holdings.values_mut() {
-            holding.drop_unpublished();
+        for claimed in slots.bundles.values_mut() {
+            claimed.drop_unpublished();
         }
         drop(slots);
-        self.give_back();
+        self.return_untried();
         let idle: Vec<u64> = {
             let slots = shard.table.lock();
-            slots.holdings.iter().filter(|(_, h)| !h.busy && h.open == 0).map(|(&s, _)| s).collect()
+            slots.bundles.iter().filter(|(_, h)| !h.busy && h.open == 0).map(|(&s, _)| s).collect()
         };
         for slot in idle {
             self.finish(slot);
         }
-        self.go_on();
+        self.advance_key_queues();
         let slots = shard.table.lock();
-        slots.holdings.is_empty() && slots.lines.is_empty() && self.calls.is_empty()
+        slots.bundles.is_empty() && slots.key_queues.is_empty() && self.calls.is_empty()
     }
 }

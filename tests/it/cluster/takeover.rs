@@ -71,7 +71,7 @@ async fn a_process_that_lives_and_whose_shard_hangs_is_no_owner() {
     let hung = crew.relays[1].total("postdate_partitions_owned", &[]).await;
     assert!(hung < 0.5, "it owns {hung}");
     crew.accounted(0).await;
-    assert!(!crew.relays[1].log().contains("cannot claim"), "to serve nothing is no error");
+    assert!(!crew.relays[1].log().contains("claim failed"), "to serve nothing is no error");
     assert_eq!(
         crew.relays[1].terminate().await.code(),
         Some(0),

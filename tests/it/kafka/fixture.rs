@@ -8,9 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use postdate::broker::kafka::Connection;
-use postdate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, Retry};
+use postdate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy};
 use postdate::domain::{
-    Clock, Endpoint, Entry, Message, Origin, Policy, Route, RouteName, Target, UnixMs, Verdict,
+    Clock, Endpoint, Entry, Message, Origin, Route, RouteName, RoutePolicy, Target, UnixMs, Verdict,
 };
 use postdate::egress::kafka::KafkaLanes;
 use postdate::egress::{Lane, Publication, PublishBatch, VerdictInbox};
@@ -32,7 +32,7 @@ pub(super) fn connection(kafka: &Kafka) -> Connection {
 }
 
 pub(super) fn route(name: &str, topic: &str, group: &str) -> Arc<Route> {
-    let policy = Policy {
+    let policy = RoutePolicy {
         headers: HeaderNames::default(),
         delay_from: DelayFrom::Produced,
         max_delay_ms: 1000,
@@ -46,8 +46,8 @@ pub(super) fn route(name: &str, topic: &str, group: &str) -> Arc<Route> {
         rate: None,
         jitter_ms: 0,
         ordered: false,
-        retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 1000 },
-        dead_letters: postdate::domain::DeadLetters::default(),
+        retry: RetryPolicy { attempts: 16, initial_ms: 1000, max_ms: 1000 },
+        dead_letters: postdate::domain::DeadLetterLimits::default(),
     };
     let connection = "main".to_owned();
     let topic = topic.to_owned();

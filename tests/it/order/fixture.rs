@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use postdate::cluster::Cluster;
 use postdate::domain::route::{DelayFrom, HeaderNames, OnInvalid, OnRefused};
 use postdate::domain::{
-    Clock, DeadLetters, Endpoint, Entry, Message, OnDuplicate, Origin, Partition, Partitions, Policy,
-    Refusal, Retry, Route, RouteName, Secret, Target, Text, UnixMs, Verdict,
+    Clock, DeadLetterLimits, Endpoint, Entry, Message, OnDuplicate, Origin, Partition, Partitions, Refusal,
+    RetryPolicy, Route, RouteName, RoutePolicy, Secret, Target, TargetRef, UnixMs, Verdict,
 };
 use postdate::egress::{Lane, Lanes, Publication};
 use postdate::lifecycle::{Readiness, Shutdown, Stage, Tasks};
@@ -134,7 +134,7 @@ impl Drop for Replica {
 
 /// Kafka to Kafka, in order, tried again soon.
 fn route() -> Route {
-    let policy = Policy {
+    let policy = RoutePolicy {
         headers: HeaderNames::default(),
         delay_from: DelayFrom::Produced,
         max_delay_ms: 30 * 86_400_000,
@@ -148,8 +148,8 @@ fn route() -> Route {
         rate: None,
         jitter_ms: 0,
         ordered: true,
-        retry: Retry { attempts: 50, initial_ms: 30, max_ms: 60 },
-        dead_letters: DeadLetters::default(),
+        retry: RetryPolicy { attempts: 50, initial_ms: 30, max_ms: 60 },
+        dead_letters: DeadLetterLimits::default(),
     };
     let connection = "main".to_owned();
     Route {
@@ -229,7 +229,7 @@ impl Replica {
 
     fn serve_of(&self, broker: &Arc<Broker>, claim: Duration, own: Vec<String>) {
         let routes = [self.route.clone()];
-        timer::start(&timer::Parts {
+        timer::start(&timer::TimerDependencies {
             config: timer::Config { lookahead: Duration::from_millis(250), claim },
             store: self.store.clone(),
             room: DeadLetterQuota::new(&routes),
@@ -273,7 +273,7 @@ impl Replica {
         bundle: Vec<Entry>,
         on_duplicate: OnDuplicate,
     ) -> Vec<WriteResult> {
-        let bundle = Bundle { target: Text::default(), entries: Arc::new(bundle) };
+        let bundle = Bundle { target: TargetRef::Own, entries: Arc::new(bundle) };
         let op = WriteOp::Store { route: self.route.name.clone(), on_duplicate, bundle };
         self.store.write(self.home(key), vec![op]).await.expect("written").remove(0)
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::anyhow;
-use postdate::domain::{Entry, OnDuplicate, Paused, Rate, Retry, UnixMs, Verdict};
+use postdate::domain::{Entry, OnDuplicate, PauseState, RateLimit, RetryPolicy, UnixMs, Verdict};
 use postdate::store::{DeadFilter, DeadId, WriteResult};
 
 use super::fixture::{BrokerRule, OrderFixture, Replica, entry, named, refused};
@@ -27,8 +27,8 @@ fn broken(bodies: &'static [&'static str]) -> (BrokerRule, Arc<AtomicBool>) {
     (Box::new(rule), mended)
 }
 
-fn attempts(attempts: u32, ms: i64) -> Retry {
-    Retry { attempts, initial_ms: ms, max_ms: ms }
+fn attempts(attempts: u32, ms: i64) -> RetryPolicy {
+    RetryPolicy { attempts, initial_ms: ms, max_ms: ms }
 }
 
 /// The same name with another body.
@@ -65,7 +65,7 @@ async fn redrive(replica: &Replica, id: &DeadId) {
 async fn a_limited_route_keeps_the_order_though_every_third_is_refused() {
     let fixture = OrderFixture::new(2, every_third(), |route| {
         // Far fewer than are due: each waits for its tokens, and so does each that is tried again.
-        route.policy.rate = Some(Rate { per_second: 60, burst: 6 });
+        route.policy.rate = Some(RateLimit { per_second: 60, burst: 6 });
     })
     .await;
     let writer = fixture.replica();
@@ -207,7 +207,7 @@ async fn what_a_pause_catches_goes_on_in_order() {
     let expected = store_random(&[&writer], 240, -500..2000).await;
     let replica = fixture.serve(CLAIM);
     let route = &fixture.route.name;
-    let what = Paused { publishing: true, ..Paused::default() };
+    let what = PauseState { publishing: true, ..PauseState::default() };
     let seen = async |may: bool| {
         eventually("the pause or its end is seen", async || {
             if replica.store.pauses().may_publish(route.as_str()) == may { Ok(()) } else { Err("not yet") }

@@ -14,9 +14,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use postdate::broker::rabbitmq::{Broker, Connection};
-use postdate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, Retry};
+use postdate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy};
 use postdate::domain::{
-    Clock, Endpoint, Entry, Header, Message, Origin, Policy, Properties, Route, RouteName, RoutingKey,
+    Clock, Endpoint, Entry, Header, Message, Origin, Properties, Route, RouteName, RoutePolicy, RoutingKey,
     Secret, Target, Text, UnixMs, Verdict,
 };
 use postdate::egress::rabbitmq::RabbitLanes;
@@ -99,7 +99,7 @@ fn route(name: &str, queue: &str, prefetch: u16) -> Arc<Route> {
         to: Arc::new(target),
         allow_targets: vec![],
         dead_letter_to: None,
-        policy: Policy {
+        policy: RoutePolicy {
             headers: HeaderNames::default(),
             delay_from: DelayFrom::Arrival,
             max_delay_ms: 1000,
@@ -114,8 +114,8 @@ fn route(name: &str, queue: &str, prefetch: u16) -> Arc<Route> {
             rate: None,
             jitter_ms: 0,
             ordered: false,
-            retry: Retry { attempts: 16, initial_ms: 1000, max_ms: 1000 },
-            dead_letters: postdate::domain::DeadLetters::default(),
+            retry: RetryPolicy { attempts: 16, initial_ms: 1000, max_ms: 1000 },
+            dead_letters: postdate::domain::DeadLetterLimits::default(),
         },
     })
 }

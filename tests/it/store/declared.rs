@@ -112,7 +112,7 @@ async fn interleaving_08_every_key_that_a_script_touches_is_declared() {
     ];
     let remembering = StoreFixture::with(&redis, &redis.url(), 1, LONG as i64).await;
     let ordered = StoreFixture::ordered(&redis, 1).await;
-    let rate = postdate::domain::Rate { per_second: 10, burst: 10 };
+    let rate = postdate::domain::RateLimit { per_second: 10, burst: 10 };
     let lines = watched(
         &redis,
         Box::pin(async {

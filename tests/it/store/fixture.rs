@@ -339,7 +339,7 @@ pub fn named(name: &str, due: UnixMs, body: &str) -> Entry {
 }
 
 pub fn bundle(entries: Vec<Entry>) -> Bundle {
-    Bundle { target: Text::default(), entries: Arc::new(entries) }
+    Bundle { target: TargetRef::Own, entries: Arc::new(entries) }
 }
 
 pub fn keep(entries: Vec<Entry>) -> WriteOp {

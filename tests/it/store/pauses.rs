@@ -7,10 +7,10 @@ use postdate::store::RoutePauses;
 use super::fixture::{StoreFixture, route};
 use crate::support::eventually;
 
-const INGRESS: Paused = Paused { ingress: true, publishing: false };
-const PUBLISHING: Paused = Paused { ingress: false, publishing: true };
-const BOTH: Paused = Paused { ingress: true, publishing: true };
-const NOTHING: Paused = Paused { ingress: false, publishing: false };
+const INGRESS: PauseState = PauseState { ingress: true, publishing: false };
+const PUBLISHING: PauseState = PauseState { ingress: false, publishing: true };
+const BOTH: PauseState = PauseState { ingress: true, publishing: true };
+const NOTHING: PauseState = PauseState { ingress: false, publishing: false };
 
 async fn knows(pauses: &RoutePauses, what: Paused) {
     eventually(&format!("a replica knows {what:?}"), async || match pauses.of("orders") {

@@ -19,7 +19,7 @@ async fn lease(fixture: &StoreFixture, rate: Rate, wanted: u32) -> RateGrant {
 async fn a_full_bucket_gives_its_burst_and_then_its_rate() {
     let fixture = StoreFixture::shared().await;
     // So slow that nothing comes back while this test looks.
-    let rate = Rate { per_second: 1, burst: 10_000 };
+    let rate = RateLimit { per_second: 1, burst: 10_000 };
     assert_eq!(lease(&fixture, rate, 4000).await.granted, 4000);
     let rest = lease(&fixture, rate, u32::MAX).await.granted;
     assert!((6000..6600).contains(&rest), "what was left, and what came meanwhile: {rest}");
@@ -36,7 +36,7 @@ async fn a_full_bucket_gives_its_burst_and_then_its_rate() {
 async fn two_replicas_together_stay_under_the_line_and_use_it_up() {
     let fixture = StoreFixture::shared().await;
     let other = fixture.another();
-    let rate = Rate { per_second: 2000, burst: 50 };
+    let rate = RateLimit { per_second: 2000, burst: 50 };
     assert_eq!(rate.capacity(), 200, "a tenth of a second's worth");
     let started = now_us(&fixture).await;
     let mut granted = 0u64;
@@ -56,7 +56,7 @@ async fn two_replicas_together_stay_under_the_line_and_use_it_up() {
 async fn a_clock_that_stepped_back_or_damage_costs_a_bucket_at_most() {
     let fixture = StoreFixture::shared().await;
     let key = format!("{}:{{0}}:rates", fixture.config.prefix);
-    let rate = Rate { per_second: 10, burst: 10 };
+    let rate = RateLimit { per_second: 10, burst: 10 };
     let far = (now_us(&fixture).await + 3_600_000_000).to_string();
     fixture.command::<i64>(&["HSET", &key, "orders", &far]).await;
     let lease_now = lease(&fixture, rate, 1).await;

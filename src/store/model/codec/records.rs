@@ -153,7 +153,7 @@ fn tagged(out: &mut Vec<u8>, tag: u8, put: impl FnOnce(&mut Vec<u8>)) {
 }
 
 fn read_value(reader: &mut Reader, depth: usize) -> Result<HeaderValue, CodecError> {
-    if depth > limits::HEADER_DEPTH {
+    if depth > limits::MAX_HEADER_DEPTH {
         return Err(CodecError::Malformed(reader.position()));
     }
     Ok(match reader.byte()? {

@@ -124,8 +124,10 @@ fn entry() -> impl Strategy<Value = Entry> {
 }
 
 fn bundle() -> impl Strategy<Value = Bundle> {
-    (text(), prop::collection::vec(entry(), 0..12))
-        .prop_map(|(target, entries)| Bundle { target, entries: Arc::new(entries) })
+    (text(), prop::collection::vec(entry(), 0..12)).prop_map(|(target, entries)| Bundle {
+        target: TargetRef::from_text(target),
+        entries: Arc::new(entries),
+    })
 }
 
 proptest! {
@@ -213,7 +215,10 @@ fn sample() -> Bundle {
         history: vec![],
         message: delivery(),
     };
-    Bundle { target: "orders.retry".into(), entries: Arc::new(vec![kafka, tombstone, amqp]) }
+    Bundle {
+        target: TargetRef::Named("orders.retry".into()),
+        entries: Arc::new(vec![kafka, tombstone, amqp]),
+    }
 }
 
 fn delivery() -> Message {
@@ -304,7 +309,7 @@ fn golden_files_are_read_as_ever() {
     assert_eq!(decode(&Bytes::from_static(GOLDEN_HEADS)), Ok(noisy_sample()));
     assert_eq!(decode(&Bytes::from_static(GOLDEN_PLAIN)), Ok(sample()));
     assert_eq!(decode(&Bytes::from_static(GOLDEN_ZSTD)), Ok(long_sample()));
-    let empty = Bundle { target: Text::default(), entries: Arc::default() };
+    let empty = Bundle { target: TargetRef::Own, entries: Arc::default() };
     assert_eq!(decode(&Bytes::from_static(GOLDEN_EMPTY)), Ok(empty));
 }
 
@@ -312,7 +317,7 @@ fn golden_files_are_read_as_ever() {
 #[test]
 fn the_plain_golden_file_is_written_as_ever() {
     assert_eq!(encode(&sample()), GOLDEN_PLAIN);
-    assert_eq!(encode(&Bundle { target: Text::default(), entries: Arc::default() }), GOLDEN_EMPTY);
+    assert_eq!(encode(&Bundle { target: TargetRef::Own, entries: Arc::default() }), GOLDEN_EMPTY);
 }
 
 #[test]
@@ -428,9 +433,9 @@ fn nesting_is_kept_to_a_depth_and_refused_beyond_it() {
         entry.message.headers = vec![Header::new("deep", value)];
         bundle
     };
-    let deep = nested(limits::HEADER_DEPTH);
+    let deep = nested(limits::MAX_HEADER_DEPTH);
     assert_eq!(decode(&encode(&deep)), Ok(deep));
-    assert!(matches!(decode(&encode(&nested(limits::HEADER_DEPTH + 1))), Err(CodecError::Malformed(_))));
+    assert!(matches!(decode(&encode(&nested(limits::MAX_HEADER_DEPTH + 1))), Err(CodecError::Malformed(_))));
 }
 
 #[test]

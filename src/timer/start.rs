@@ -1,0 +1,113 @@
+//! Builds the timer: the wheel, the token fetchers, and the tasks of each shard.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64};
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::budget::{ByteBudget, RouteBytes};
+use super::claim_table::ClaimTable;
+use super::rate_limit::{self, RateLimiter};
+use super::shard::{ServedRoute, Shard};
+use super::wheel::Wheel;
+use super::{Config, claimer, maintenance, settler};
+use crate::cluster::Cluster;
+use crate::domain::Route;
+use crate::egress::Lanes;
+use crate::lifecycle::{Shutdown, Tasks};
+use crate::store::{DeadLetterQuota, Store};
+use crate::telemetry::{BurstLog, FollowRegistry, Metrics};
+
+/// The dependencies of the timer.
+pub struct TimerDependencies<'a> {
+    /// The settings of claims.
+    pub config: Config,
+    /// The store that is claimed from.
+    pub store: Store,
+    /// The quota of dead letters.
+    pub dead_letter_quota: Arc<DeadLetterQuota>,
+    /// The lanes to the targets.
+    pub lanes: Arc<dyn Lanes>,
+    /// The partitions that this replica owns.
+    pub cluster: Cluster,
+    /// The routes that this replica serves.
+    pub routes: &'a [Arc<Route>],
+    /// The metrics of the process.
+    pub metrics: Arc<Metrics>,
+    /// Receives the end of each followed message.
+    pub watch: Arc<FollowRegistry>,
+    /// Logs possible repeats, in bursts.
+    pub bursts: Arc<BurstLog>,
+    /// Number of shards. The store's wake-ups have to know the same number.
+    pub shards: usize,
+    /// The task set to spawn on.
+    pub tasks: &'a Tasks,
+    /// The signal to return all claims and end.
+    pub shutdown: Shutdown,
+}
+
+/// Starts the wheel and all shards.
+pub fn start(dependencies: &TimerDependencies<'_>) -> std::io::Result<()> {
+    let wheel = Wheel::start(dependencies.store.clock().clone(), dependencies.tasks, &dependencies.shutdown)?;
+    let wake_ups: Vec<Arc<Notify>> = (0..dependencies.shards).map(|_| Arc::default()).collect();
+    let budget = ByteBudget::new(wake_ups.clone());
+    let clock = dependencies.store.clock().local();
+    let served = dependencies.routes.iter().filter_map(|route| {
+        let served = ServedRoute {
+            route: route.clone(),
+            metrics: dependencies.metrics.route(&route.name)?.clone(),
+            watch: dependencies.watch.clone(),
+            bursts: dependencies.bursts.clone(),
+            limit: route.policy.rate.map(|rate| Arc::new(RateLimiter::new(rate, clock))),
+            messages: AtomicI64::new(0),
+            bytes: RouteBytes::new(budget.clone()),
+        };
+        Some((route.name.as_str().to_owned(), Arc::new(served)))
+    });
+    let routes = Arc::new(served.collect::<BTreeMap<_, _>>());
+    for served in routes.values() {
+        let Some(limit) = served.limit.clone() else { continue };
+        let task_name = format!("timer:limit:{}", served.route.name);
+        let run = rate_limit::run(
+            limit,
+            served.route.name.clone(),
+            dependencies.store.clone(),
+            wheel.clone(),
+            dependencies.shutdown.clone(),
+        );
+        dependencies.tasks.spawn(&task_name, run);
+    }
+    for (number, window_freed) in wake_ups.into_iter().enumerate() {
+        let partitions = dependencies
+            .store
+            .partitions()
+            .all()
+            .filter(|&p| dependencies.store.wake().shard_of(p) == number)
+            .collect();
+        let shard = Arc::new(Shard {
+            number,
+            config: dependencies.config,
+            partitions,
+            cluster: dependencies.cluster.clone(),
+            store: dependencies.store.clone(),
+            dead_letter_quota: dependencies.dead_letter_quota.clone(),
+            lanes: dependencies.lanes.clone(),
+            routes: routes.clone(),
+            metrics: dependencies.metrics.clone(),
+            saw_later_version: AtomicBool::new(false),
+            table: ClaimTable::default(),
+            verdicts: Arc::default(),
+            wheel: wheel.clone(),
+            key_queues_changed: Notify::new(),
+            window_freed,
+            claiming_ended: CancellationToken::new(),
+            shutdown: dependencies.shutdown.clone(),
+        });
+        dependencies.tasks.spawn(&format!("timer:claimer:{number}"), claimer::run(shard.clone()));
+        maintenance::start(&shard, dependencies.tasks);
+        dependencies.tasks.spawn(&format!("timer:settler:{number}"), settler::run(shard));
+    }
+    Ok(())
+}
