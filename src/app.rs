@@ -1,12 +1,11 @@
-//! The composition root: builds the rooms from the configuration, joins them, and ends them in order.
-//! No logic of its own: it is the one place that knows everybody.
+//! The composition root: builds the rooms from the configuration, joins them, and ends them in order. It has no logic of
+//! its own, and is the only room that knows all others. The file reads from the start of the relay to its ingress.
 
 pub(crate) mod check;
 #[cfg(feature = "mutants")]
 mod clocks;
 mod drain;
 mod inject;
-mod pausing;
 mod readiness_parts;
 mod redrive;
 pub(crate) mod runtime;
@@ -19,11 +18,10 @@ use anyhow::Context;
 use prometheus_client::registry::Registry;
 use tracing::{error, info};
 
-pub use self::check::{Finding, check_connections, lowered_prefetches};
-use self::drain::Stages;
+pub use self::check::{CheckFinding, check_connections, lowered_prefetches};
+use self::drain::StageShutdowns;
 use self::inject::IngressInject;
-use self::pausing::StorePausing;
-use self::redrive::StoreGraves;
+use self::redrive::StoreRedrive;
 use crate::backoff::Backoff;
 use crate::broker::rabbitmq::Broker;
 use crate::config::Config;
@@ -44,13 +42,13 @@ pub fn run(config: Config) -> anyhow::Result<ExitCode> {
     runtime::run_to_end(&log, run_until_shutdown(config))
 }
 
-/// Everything that is built before the first room, and that rooms share.
+/// Context that is built before the first room, and that rooms share.
 struct App {
     config: Config,
     clock: Clock,
     tasks: Tasks,
     readiness: Readiness,
-    stages: Stages,
+    stages: StageShutdowns,
     metrics: Arc<Metrics>,
     watch: Arc<FollowRegistry>,
     bursts: Arc<BurstLog>,
@@ -68,7 +66,7 @@ async fn run_until_shutdown(config: Config) -> anyhow::Result<ExitCode> {
         clock,
         tasks: Tasks::default(),
         readiness: Readiness::default(),
-        stages: Stages::new(),
+        stages: StageShutdowns::new(),
         metrics,
         watch: Arc::default(),
         bursts: Arc::new(BurstLog::new(clock)),
@@ -87,20 +85,20 @@ async fn run_until_shutdown(config: Config) -> anyhow::Result<ExitCode> {
     let drained = tokio::select! {
         drained = drain::drain(&app.stages, &app.tasks, &app.readiness, app.config.shutdown_timeout) => drained,
         code = signals.next() => {
-            error!("a second signal: ending at once; what is unfinished is in the store");
+            error!("a second signal: ending at once; unfinished messages are in the store");
             return Ok(ExitCode::from(code));
         }
     };
     ran?;
     if let Err(late) = drained {
-        error!(late = ?late, "time ran out; what is unfinished is in the store");
+        error!(late = ?late, "time ran out; unfinished messages are in the store");
         return Ok(ExitCode::FAILURE);
     }
     Ok(if app.tasks.has_panicked() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Builds all rooms from the end of the flow to its beginning: whoever takes messages is there before whoever gives them.
-/// Returns only if the relay cannot start, or may not go on.
+/// Builds all rooms, from the end of the flow to its beginning: a room that takes messages is there before the room that
+/// gives them. Returns only if the relay cannot start, or may not go on.
 async fn build_and_run(app: &App, registry: Registry) -> anyhow::Result<()> {
     let admin_tasks = app.tasks.of(Stage::Admin);
     let bursts = app.bursts.clone();
@@ -110,137 +108,22 @@ async fn build_and_run(app: &App, registry: Registry) -> anyhow::Result<()> {
     let lanes: Arc<dyn Lanes> = Arc::new(start_lanes(app, &brokers)?);
     let store_slot: Arc<OnceLock<Store>> = Arc::default();
     readiness_parts::start(app, lanes.clone(), &store_slot, app.stages.egress.clone());
-    // Announced before anybody can ask: the replica is not ready until the store is there. From then on the store alone
-    // reports on its connections; a report from here could be older, and nobody would take it back.
+    // Both parts are announced before anybody can ask: the replica is not ready until the store is there. From then on the
+    // store alone reports on its connections. A report from here could be older, and nothing would take it back.
     let redis_part = app.readiness.part("redis", true);
     let store_part = app.readiness.part("store", true);
     let state = admin_state(app, registry, &lanes, &store_slot);
     admin::start(&app.config.admin, state, &admin_tasks, app.stages.admin.clone()).await?;
     preflight(&app.config.redis, &[&redis_part, &store_part]).await?;
-    let store = Store::start(&store::StoreDependencies {
-        config: &app.config.redis,
-        clock: app.clock,
-        metrics: app.metrics.clone(),
-        readiness: &app.readiness,
-        tasks: &app.tasks,
-        shutdown: &app.stages.process,
-        remembers: app.config.routes.iter().map(|r| (r.name.clone(), r.policy.dedupe_ms)).collect(),
-        ordered: ordered_routes(&app.config.routes),
-        shards: app.shards,
-    })?;
+    let store = start_store(app)?;
     agree_on_placement(&store, &app.config.routes, &store_part).await?;
-    // From here on the API may use it.
+    // From here on the API may use the store.
     store_slot.get_or_init(|| store.clone());
     let quota = store::DeadLetterQuota::new(&app.config.routes);
-    let mut cluster = cluster::start(&cluster::ClusterDependencies {
-        config: &app.config.cluster,
-        store: store.clone(),
-        store_config: &app.config.redis,
-        routes: &app.config.routes,
-        shards: app.shards,
-        readiness: &app.readiness,
-        metrics: app.metrics.clone(),
-        watch: app.watch.clone(),
-        tasks: &app.tasks.of(Stage::Ingress),
-        shutdown: app.stages.ingress.clone(),
-    })
-    .await?;
-    timer::start(&timer::TimerDependencies {
-        config: app.config.timer,
-        store: store.clone(),
-        dead_letter_quota: quota.clone(),
-        cluster: cluster.clone(),
-        lanes: lanes.clone(),
-        routes: &app.config.routes,
-        metrics: app.metrics.clone(),
-        watch: app.watch.clone(),
-        bursts: app.bursts.clone(),
-        shards: app.shards,
-        tasks: &app.tasks.of(Stage::Publishing),
-        shutdown: app.stages.publishing.clone(),
-    })?;
+    let mut cluster = start_cluster(app, &store).await?;
+    start_timer(app, &store, &quota, &lanes, &cluster)?;
     start_ingress(app, store, &quota, lanes, &brokers, cluster.clone())?;
     Err(cluster.refused().await).context("this replica may not go on")
-}
-
-fn admin_state(
-    app: &App,
-    registry: Registry,
-    lanes: &Arc<dyn Lanes>,
-    store: &Arc<OnceLock<Store>>,
-) -> admin::State {
-    let routes = &app.config.routes;
-    admin::State {
-        routes: routes.clone(),
-        metrics: app.metrics.clone(),
-        registry: Arc::new(registry),
-        readiness: app.readiness.clone(),
-        watch: app.watch.clone(),
-        inject: Arc::new(IngressInject::new(lanes.clone(), app.clock)),
-        pausing: Arc::new(StorePausing(store.clone())),
-        graves: Arc::new(StoreGraves { store: store.clone(), routes: routes.clone() }),
-        clock: app.clock,
-        store: store.clone(),
-        replica: app.config.cluster.name.clone(),
-    }
-}
-
-/// Routes whose keys leave in order.
-fn ordered_routes(routes: &[Arc<Route>]) -> BTreeSet<RouteName> {
-    routes.iter().filter(|route| route.policy.ordered).map(|route| route.name.clone()).collect()
-}
-
-/// Waits until the store has been checked. `Err` if it may not be used.
-async fn preflight(config: &store::Config, parts: &[&ReadinessPart]) -> anyhow::Result<()> {
-    let checked = until_store_answers(parts, async || match store::preflight(config, true).await {
-        Ok(()) => Ok(Ok(())),
-        Err(PreflightFailure::Refused(why)) => Ok(Err(why)),
-        Err(PreflightFailure::Away(why)) => Err(why),
-    });
-    checked.await.context("the store may not be used")
-}
-
-/// Waits until the store has compared where this configuration looks for messages with where it keeps them. `Err` if
-/// they differ.
-async fn agree_on_placement(
-    store: &Store,
-    routes: &[Arc<Route>],
-    part: &ReadinessPart,
-) -> anyhow::Result<()> {
-    let names: Vec<RouteName> = routes.iter().map(|route| route.name.clone()).collect();
-    let parts = [part];
-    let agreed = until_store_answers(&parts, async || {
-        store.agree_on_placement(&names).await.map_err(|why| why.to_string())
-    });
-    agreed.await.context("the store may not be used")
-}
-
-/// Asks the store until it answers, for as long as that takes. Each failure stands in these parts of readiness; the
-/// wait has a line of the log when it begins and one when it ends.
-async fn until_store_answers<T>(
-    parts: &[&ReadinessPart],
-    mut ask: impl AsyncFnMut() -> Result<T, String>,
-) -> T {
-    let mut failures = 0;
-    loop {
-        let why = match ask().await {
-            Ok(answer) => {
-                if failures > 0 {
-                    info!(failures, "the store is reached");
-                }
-                return answer;
-            }
-            Err(why) => why,
-        };
-        failures += 1;
-        for part in parts {
-            part.down(&*why);
-        }
-        if failures == 1 {
-            tracing::warn!(error = why, "waiting for the store");
-        }
-        tokio::time::sleep(Backoff::CLIENT.wait(failures)).await;
-    }
 }
 
 /// RabbitMQ brokers that a route uses, by connection.
@@ -271,6 +154,138 @@ fn start_lanes(app: &App, brokers: &BTreeMap<String, Arc<Broker>>) -> anyhow::Re
         (name.clone(), RabbitLanes::new(broker.clone(), app.clock, tasks.clone(), shutdown.clone()))
     });
     Ok(AllLanes::new(kafka, rabbitmq.collect()))
+}
+
+fn admin_state(
+    app: &App,
+    registry: Registry,
+    lanes: &Arc<dyn Lanes>,
+    store: &Arc<OnceLock<Store>>,
+) -> admin::AdminState {
+    let routes = &app.config.routes;
+    admin::AdminState {
+        routes: routes.clone(),
+        metrics: app.metrics.clone(),
+        registry: Arc::new(registry),
+        readiness: app.readiness.clone(),
+        watch: app.watch.clone(),
+        inject: Arc::new(IngressInject::new(lanes.clone(), app.clock)),
+        redrive: Arc::new(StoreRedrive { store: store.clone(), routes: routes.clone() }),
+        clock: app.clock,
+        store: store.clone(),
+        replica: app.config.cluster.name.clone(),
+    }
+}
+
+/// Waits until the store has been checked. `Err` if it may not be used.
+async fn preflight(config: &store::Config, parts: &[&ReadinessPart]) -> anyhow::Result<()> {
+    let checked = until_store_answers(parts, async || match store::preflight(config, true).await {
+        Ok(()) => Ok(Ok(())),
+        Err(PreflightFailure::Refused(why)) => Ok(Err(why)),
+        Err(PreflightFailure::Away(why)) => Err(why),
+    });
+    checked.await.context("the store may not be used")
+}
+
+fn start_store(app: &App) -> anyhow::Result<Store> {
+    Ok(Store::start(&store::StoreDependencies {
+        config: &app.config.redis,
+        clock: app.clock,
+        metrics: app.metrics.clone(),
+        readiness: &app.readiness,
+        tasks: &app.tasks,
+        shutdown: &app.stages.process,
+        remembers: app.config.routes.iter().map(|r| (r.name.clone(), r.policy.dedupe_ms)).collect(),
+        ordered: ordered_routes(&app.config.routes),
+        shards: app.shards,
+    })?)
+}
+
+/// Routes whose keys leave in order.
+fn ordered_routes(routes: &[Arc<Route>]) -> BTreeSet<RouteName> {
+    routes.iter().filter(|route| route.policy.ordered).map(|route| route.name.clone()).collect()
+}
+
+/// Waits until the store has compared the placement of messages by this configuration with the placement that it holds.
+/// `Err` if they differ.
+async fn agree_on_placement(
+    store: &Store,
+    routes: &[Arc<Route>],
+    part: &ReadinessPart,
+) -> anyhow::Result<()> {
+    let names: Vec<RouteName> = routes.iter().map(|route| route.name.clone()).collect();
+    let parts = [part];
+    let agreed = until_store_answers(&parts, async || {
+        store.agree_on_placement(&names).await.map_err(|why| why.to_string())
+    });
+    agreed.await.context("the store may not be used")
+}
+
+/// Asks the store until it answers, for as long as that takes. Each failure is shown by these parts of readiness. The log
+/// has a line when the wait begins, and one when it ends.
+async fn until_store_answers<T>(
+    parts: &[&ReadinessPart],
+    mut ask: impl AsyncFnMut() -> Result<T, String>,
+) -> T {
+    let mut failures = 0;
+    loop {
+        let why = match ask().await {
+            Ok(answer) => {
+                if failures > 0 {
+                    info!(failures, "the store is reached");
+                }
+                return answer;
+            }
+            Err(why) => why,
+        };
+        failures += 1;
+        for part in parts {
+            part.down(&*why);
+        }
+        if failures == 1 {
+            tracing::warn!(error = why, "waiting for the store");
+        }
+        tokio::time::sleep(Backoff::CLIENT.wait(failures)).await;
+    }
+}
+
+async fn start_cluster(app: &App, store: &Store) -> anyhow::Result<cluster::Cluster> {
+    Ok(cluster::start(&cluster::ClusterDependencies {
+        config: &app.config.cluster,
+        store: store.clone(),
+        store_config: &app.config.redis,
+        routes: &app.config.routes,
+        shards: app.shards,
+        readiness: &app.readiness,
+        metrics: app.metrics.clone(),
+        watch: app.watch.clone(),
+        tasks: &app.tasks.of(Stage::Ingress),
+        shutdown: app.stages.ingress.clone(),
+    })
+    .await?)
+}
+
+fn start_timer(
+    app: &App,
+    store: &Store,
+    quota: &Arc<store::DeadLetterQuota>,
+    lanes: &Arc<dyn Lanes>,
+    cluster: &cluster::Cluster,
+) -> anyhow::Result<()> {
+    Ok(timer::start(&timer::TimerDependencies {
+        config: app.config.timer,
+        store: store.clone(),
+        dead_letter_quota: quota.clone(),
+        cluster: cluster.clone(),
+        lanes: lanes.clone(),
+        routes: &app.config.routes,
+        metrics: app.metrics.clone(),
+        watch: app.watch.clone(),
+        bursts: app.bursts.clone(),
+        shards: app.shards,
+        tasks: &app.tasks.of(Stage::Publishing),
+        shutdown: app.stages.publishing.clone(),
+    })?)
 }
 
 fn start_ingress(

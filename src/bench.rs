@@ -1,10 +1,10 @@
-//! `bench`: a route of running relays measured from outside, as its producers and consumers see it. Marked messages
-//! go into the route's ingress, and are looked for where they come out, by a reader that takes nothing from
-//! anybody. What has not come at the end is taken out of the store.
+//! `bench`: measures a route of running relays from outside, as its producers and consumers see it. Marked messages go
+//! into the route's ingress. A reader of its own finds them at the target, and takes no message from anybody. Messages
+//! that have not arrived at the end are taken out of the store.
 
+mod clock_steps;
 mod load;
-mod site;
-mod steps;
+mod measured_route;
 mod tally;
 mod types;
 
@@ -16,238 +16,272 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use parking_lot::Mutex;
 
-use self::load::{Plan, Sender, Sent};
-use self::site::Site;
-use self::steps::Steps;
-use self::tally::Tally;
-pub use self::types::{Late, Progress, Request, Summary, Watcher};
+use self::clock_steps::StepDetector;
+use self::load::{BenchSender, SendCounts, SendPlan};
+use self::measured_route::MeasuredRoute;
+use self::tally::ArrivalTally;
+pub use self::types::{BenchProgress, BenchRequest, BenchSummary, BenchWatcher, LatenessSummary};
 use crate::app::runtime;
 use crate::config::Config;
 use crate::egress::VerdictInbox;
 use crate::lifecycle::signals::ShutdownSignals;
 
-/// What is logged unless another filter is configured: what is wrong is said by the bench itself.
-const FILTER: &str = "error,lapin=off,rdkafka=off,librdkafka=off";
-/// Between two looks at how it stands.
-const LOOK: Duration = Duration::from_millis(100);
-/// How long nothing may come once all is due; and how long a first message may take.
-const PATIENCE_US: i64 = 10_000_000;
-/// Messages that try the way and warm it up: over half a second, due soon.
-const PROBE: Plan = Plan { gap_us: 10_000.0, length_us: 500_000, delay_ms: (200, 400) };
-/// How long what has not come is looked for in the store.
-const CLEANING_US: i64 = 10_000_000;
+/// Log filter unless another one is configured. The bench reports problems itself.
+const DEFAULT_LOG_FILTER: &str = "error,lapin=off,rdkafka=off,librdkafka=off";
+/// Time between two checks of the run.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Longest time without an arrival once all messages are due, and longest wait for the first one, microseconds.
+const ARRIVAL_TIMEOUT_US: i64 = 10_000_000;
+/// Plan of the messages that probe the route and warm it up: sent over half a second, due soon.
+const PROBE_PLAN: SendPlan = SendPlan { gap_us: 10_000.0, length_us: 500_000, delay_ms: (200, 400) };
+/// Longest search in the store for messages that have not arrived, microseconds.
+const CLEANUP_TIMEOUT_US: i64 = 10_000_000;
 
-/// How a bench ended.
-pub enum Outcome {
+/// Outcome of a bench.
+pub enum BenchOutcome {
     /// It was measured, maybe not for as long as was asked.
-    Measured(Box<Summary>),
-    /// A second signal ended it at once, with this exit code; what it has sent is not cleaned up.
+    Measured(Box<BenchSummary>),
+    /// A second signal ended it at once, with this exit code. Its messages are not cleaned up.
     Killed(ExitCode),
 }
 
 /// Measures a route. `Err` is a sentence that says why there are no numbers.
-pub fn bench(config: &Config, request: &Request, watcher: &dyn Watcher) -> anyhow::Result<Outcome> {
-    runtime::run_to_end(&runtime::log_as_text(config, Some(FILTER)), whole(config, request, watcher))
+pub fn bench(
+    config: &Config,
+    request: &BenchRequest,
+    watcher: &dyn BenchWatcher,
+) -> anyhow::Result<BenchOutcome> {
+    runtime::run_to_end(
+        &runtime::log_as_text(config, Some(DEFAULT_LOG_FILTER)),
+        run_bench(config, request, watcher),
+    )
 }
 
-async fn whole(config: &Config, request: &Request, watcher: &dyn Watcher) -> anyhow::Result<Outcome> {
+async fn run_bench(
+    config: &Config,
+    request: &BenchRequest,
+    watcher: &dyn BenchWatcher,
+) -> anyhow::Result<BenchOutcome> {
     let mut signals = ShutdownSignals::listen().context("cannot listen for signals")?;
-    let begun = tokio::select! {
-        begun = Site::open(config, request) => begun,
+    let opened = tokio::select! {
+        opened = MeasuredRoute::open(config, request) => opened,
         _ = signals.next() => bail!("ended before anything was sent"),
     };
-    let site = begun?;
-    let probe = Run::begin(&site, request)?;
+    let route = opened?;
+    let probe = BenchRun::begin(&route, request)?;
     let tried = probe.probe(&mut signals).await;
     let cleaned = probe.clean(&mut signals, watcher).await;
-    if let Cleaned::Killed(code) = cleaned {
-        return Ok(Outcome::Killed(ExitCode::from(code)));
+    if let CleanupEnd::Killed(code) = cleaned {
+        return Ok(BenchOutcome::Killed(ExitCode::from(code)));
     }
     tried?;
-    let run = Run::begin(&site, request)?;
-    watcher.begins(&run.name, &site.from, &site.to);
+    let run = BenchRun::begin(&route, request)?;
+    watcher.begins(&run.name, &route.from, &route.to);
     let measured = run.measure(request, &mut signals, watcher).await;
-    // Whatever came in between, nothing is left behind.
+    // The cleanup comes first even if the run failed: nothing is left behind.
     let cancelled = match run.clean(&mut signals, watcher).await {
-        Cleaned::Killed(code) => return Ok(Outcome::Killed(ExitCode::from(code))),
-        Cleaned::Cancelled(cancelled) => cancelled,
+        CleanupEnd::Killed(code) => return Ok(BenchOutcome::Killed(ExitCode::from(code))),
+        CleanupEnd::Cancelled(cancelled) => cancelled,
     };
-    let (stopped, sent_us) = measured?;
-    let summary = run.summary((stopped, sent_us), cancelled);
-    site.close().await;
-    Ok(Outcome::Measured(Box::new(summary)))
+    let summary = run.summary(&measured?, cancelled);
+    route.close().await;
+    Ok(BenchOutcome::Measured(Box::new(summary)))
 }
 
-/// How the cleaning ended.
-enum Cleaned {
-    /// So many messages were taken out of the store.
+/// End of the cleanup.
+enum CleanupEnd {
+    /// It is done: the number of messages taken out of the store.
     Cancelled(u64),
-    /// By a signal: its exit code.
+    /// A signal ended it: its exit code.
     Killed(u8),
 }
 
-/// Messages of one name.
-struct Run<'a> {
-    site: &'a Site,
-    name: String,
-    sender: Sender,
-    verdicts: Arc<VerdictInbox>,
-    sent: Arc<Sent>,
-    tally: Arc<Mutex<Tally>>,
+/// End of the sending and receiving of a run.
+struct RunEnd {
+    /// True if a signal cut the run short.
+    stopped: bool,
+    /// Time for which messages were sent, microseconds.
+    sent_us: i64,
 }
 
-impl<'a> Run<'a> {
-    fn begin(site: &'a Site, request: &Request) -> anyhow::Result<Self> {
+/// A run: messages that carry its name, and their account.
+struct BenchRun<'a> {
+    route: &'a MeasuredRoute,
+    name: String,
+    sender: BenchSender,
+    verdicts: Arc<VerdictInbox>,
+    sent: Arc<SendCounts>,
+    tally: Arc<Mutex<ArrivalTally>>,
+}
+
+impl<'a> BenchRun<'a> {
+    fn begin(route: &'a MeasuredRoute, request: &BenchRequest) -> anyhow::Result<Self> {
         let name = format!("{:08x}", fastrand::u32(..));
-        let (verdicts, sent): (Arc<VerdictInbox>, Arc<Sent>) = Default::default();
-        let tally = Arc::new(Mutex::new(Tally::new(&name)?));
-        site.count(&tally, &sent);
-        let sender = Sender::new(request, &name, site.clock, site.lane.clone(), (&verdicts, &sent));
-        Ok(Self { site, name, sender, verdicts, sent, tally })
+        let verdicts: Arc<VerdictInbox> = Arc::default();
+        let sent: Arc<SendCounts> = Arc::default();
+        let tally = Arc::new(Mutex::new(ArrivalTally::new(&name)?));
+        route.count(&tally, &sent);
+        let lane = route.lane.clone();
+        let sender = BenchSender::new(request, &name, route.clock, lane, &verdicts, &sent);
+        Ok(Self { route, name, sender, verdicts, sent, tally })
     }
 
-    /// Messages that the ingress has and that have not come, as far as is known.
+    /// The number of messages that the ingress has confirmed and that have not arrived yet.
     fn waiting(&self) -> u64 {
         self.sent.confirmed.load(Ordering::Acquire).saturating_sub(self.tally.lock().received)
     }
 
-    /// Tries the way with a few messages.
+    /// Probes the route with a few messages. `Err` says why it cannot be measured.
     async fn probe(&self, signals: &mut ShutdownSignals) -> anyhow::Result<()> {
-        let steps = Steps::new(self.site.clock);
+        let step_detector = StepDetector::new(self.route.clock);
         tokio::select! {
-            () = self.sender.run(PROBE) => {}
+            () = self.sender.run(PROBE_PLAN) => {}
             () = self.sent.hear(&self.verdicts) => {}
             _ = signals.next() => bail!("ended before anything was measured"),
         }
-        let come = self.come(&steps, |_| {});
+        let arrivals = self.await_arrivals(&step_detector, |_| {});
         tokio::select! {
-            came = come => came?,
+            arrived = arrivals => arrived?,
             () = self.sent.hear(&self.verdicts) => {}
             _ = signals.next() => bail!("ended before anything was measured"),
         }
         if let Some(why) = self.sent.why.lock().as_ref() {
-            bail!("{} does not take what is sent: {why}", self.site.from);
+            bail!("{} does not take what is sent: {why}", self.route.from);
         }
-        let (came, sent) = (self.tally.lock().received, self.sent.sent());
+        let sent = self.sent.sent();
+        let received = self.tally.lock().received;
         ensure!(
-            came == sent,
-            "of {sent} messages sent to {} {came} came out of {} within {} s: do the relays that serve the route \
-             have this configuration, and is its publishing not held back?",
-            self.site.from,
-            self.site.to,
-            PATIENCE_US / 1_000_000
+            received == sent,
+            "of {sent} messages sent to {} {received} arrived at {} within {} s: do the relays that serve the route \
+             have this configuration, and is its publishing paused or limited?",
+            self.route.from,
+            self.route.to,
+            ARRIVAL_TIMEOUT_US / 1_000_000
         );
         Ok(())
     }
 
-    /// Waits until all that was sent has come, or nothing has come for long enough.
-    async fn come(&self, steps: &Steps, mut each: impl FnMut(&Self)) -> anyhow::Result<()> {
-        let clock = self.site.clock;
-        let (mut last, mut since_us) = (u64::MAX, clock.mono_us());
+    /// Waits until all messages have arrived, or none has arrived for [`ARRIVAL_TIMEOUT_US`].
+    async fn await_arrivals(
+        &self,
+        step_detector: &StepDetector,
+        mut each: impl FnMut(&Self),
+    ) -> anyhow::Result<()> {
+        let clock = self.route.clock;
+        let mut last_waiting = u64::MAX;
+        let mut since_us = clock.mono_us();
         loop {
-            tokio::time::sleep(LOOK).await;
-            self.site.check(steps)?;
+            tokio::time::sleep(CHECK_INTERVAL).await;
+            self.route.check(step_detector)?;
             each(self);
             let waiting = self.waiting();
             if waiting == 0 && self.sent.open() == 0 {
                 return Ok(());
             }
             let is_due = clock.wall().0 > self.sent.last_due.load(Ordering::Acquire);
-            if waiting != last || !is_due {
-                (last, since_us) = (waiting, clock.mono_us());
+            if waiting != last_waiting || !is_due {
+                last_waiting = waiting;
+                since_us = clock.mono_us();
             }
-            if clock.mono_us() - since_us > PATIENCE_US {
+            if clock.mono_us() - since_us > ARRIVAL_TIMEOUT_US {
                 return Ok(());
             }
         }
     }
 
-    /// The run itself. Says whether a signal cut it short, and for how long (microseconds) messages were sent.
+    /// Sends messages by the request's plan and waits until they have arrived.
     async fn measure(
         &self,
-        request: &Request,
+        request: &BenchRequest,
         signals: &mut ShutdownSignals,
-        watcher: &dyn Watcher,
-    ) -> anyhow::Result<(bool, i64)> {
-        let (clock, steps) = (self.site.clock, Steps::new(self.site.clock));
+        watcher: &dyn BenchWatcher,
+    ) -> anyhow::Result<RunEnd> {
+        let clock = self.route.clock;
+        let step_detector = StepDetector::new(clock);
         let begin_us = clock.mono_us();
-        let plan = Plan {
+        let plan = SendPlan {
             gap_us: 1e6 / f64::from(request.rate),
             length_us: request.duration.as_micros() as i64,
             delay_ms: request.delay_ms,
         };
         let tell = |run: &Self| watcher.goes_on(&run.progress((clock.mono_us() - begin_us) / 1000));
         let sending = async {
-            let looking = async {
+            let checking = async {
                 loop {
-                    tokio::time::sleep(LOOK).await;
-                    self.site.check(&steps)?;
+                    tokio::time::sleep(CHECK_INTERVAL).await;
+                    self.route.check(&step_detector)?;
                     tell(self);
                 }
             };
             tokio::select! {
                 () = self.sender.run(plan) => anyhow::Ok(()),
-                broken = looking => broken,
+                failed = checking => failed,
             }
         };
         tokio::select! {
             sent = sending => sent?,
             () = self.sent.hear(&self.verdicts) => {}
-            _ = signals.next() => return Ok((true, clock.mono_us() - begin_us)),
+            _ = signals.next() => return Ok(RunEnd { stopped: true, sent_us: clock.mono_us() - begin_us }),
         }
         let sent_us = clock.mono_us() - begin_us;
         tokio::select! {
-            came = self.come(&steps, tell) => came?,
+            arrived = self.await_arrivals(&step_detector, tell) => arrived?,
             () = self.sent.hear(&self.verdicts) => {}
-            _ = signals.next() => return Ok((true, sent_us)),
+            _ = signals.next() => return Ok(RunEnd { stopped: true, sent_us }),
         }
-        Ok((false, sent_us))
+        Ok(RunEnd { stopped: false, sent_us })
     }
 
-    fn progress(&self, at_ms: i64) -> Progress {
+    fn progress(&self, at_ms: i64) -> BenchProgress {
         let tally = self.tally.lock();
         let at = |quantile| tally.late.value_at_quantile(quantile);
-        let (sent, received) = (self.sent.sent(), tally.received);
-        Progress { at_ms, sent, received, p50_us: at(0.5), p99_us: at(0.99) }
+        BenchProgress {
+            at_ms,
+            sent: self.sent.sent(),
+            received: tally.received,
+            p50_us: at(0.5),
+            p99_us: at(0.99),
+        }
     }
 
-    /// Takes what has not come out of the store, until all is accounted for or time is over.
-    async fn clean(&self, signals: &mut ShutdownSignals, watcher: &dyn Watcher) -> Cleaned {
+    /// Takes messages that have not arrived out of the store, until all are accounted for or
+    /// [`CLEANUP_TIMEOUT_US`] is over.
+    async fn clean(&self, signals: &mut ShutdownSignals, watcher: &dyn BenchWatcher) -> CleanupEnd {
         let mut cancelled = 0;
-        let until_us = self.site.clock.mono_us() + CLEANING_US;
+        let until_us = self.route.clock.mono_us() + CLEANUP_TIMEOUT_US;
         let cleaning = async {
             loop {
                 let waiting = self.waiting().saturating_sub(cancelled);
-                if waiting == 0 && self.sent.open() == 0 || self.site.clock.mono_us() > until_us {
+                if waiting == 0 && self.sent.open() == 0 || self.route.clock.mono_us() > until_us {
                     return;
                 }
                 watcher.cleans(waiting);
-                match tokio::time::timeout(LOOK * 50, self.site.cancel(&self.name)).await {
+                match tokio::time::timeout(CHECK_INTERVAL * 50, self.route.cancel(&self.name)).await {
                     Ok(Ok(some)) => cancelled += some,
-                    // The store is away, or says no: it is asked again as long as there is time.
-                    Ok(Err(error)) => tracing::debug!(%error, "cannot clean up"),
-                    Err(_) => tracing::debug!("the store does not answer"),
+                    // The store is away, or refuses: it is asked again until the time is over.
+                    Ok(Err(error)) => tracing::debug!(%error, "cleanup failed; retrying"),
+                    Err(_) => tracing::debug!("the store does not answer; retrying"),
                 }
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(CHECK_INTERVAL).await;
             }
         };
         tokio::select! {
-            () = cleaning => Cleaned::Cancelled(cancelled),
-            () = self.sent.hear(&self.verdicts) => Cleaned::Cancelled(0),
-            code = signals.next() => Cleaned::Killed(code),
+            () = cleaning => CleanupEnd::Cancelled(cancelled),
+            () = self.sent.hear(&self.verdicts) => CleanupEnd::Cancelled(0),
+            code = signals.next() => CleanupEnd::Killed(code),
         }
     }
 
-    fn summary(&self, (stopped, sent_us): (bool, i64), cancelled: u64) -> Summary {
+    fn summary(&self, end: &RunEnd, cancelled: u64) -> BenchSummary {
         let waiting = self.waiting();
         let tally = self.tally.lock();
         let late = &tally.late;
         let at = |quantile| late.value_at_quantile(quantile);
-        Summary {
+        BenchSummary {
             run: self.name.clone(),
-            stopped,
+            stopped: end.stopped,
             sent: self.sent.sent(),
-            sent_ms: sent_us / 1000,
+            sent_ms: end.sent_us / 1000,
             behind_us: self.sent.behind_us.load(Ordering::Acquire),
             failed: self.sent.failed.load(Ordering::Acquire) + self.sent.open(),
             why: self.sent.why.lock().clone(),
@@ -258,8 +292,8 @@ impl<'a> Run<'a> {
             earliest_us: tally.earliest_us,
             cancelled,
             missing: waiting.saturating_sub(cancelled),
-            skew_us: self.site.skew_us,
-            late: Late {
+            skew_us: self.route.skew_us,
+            late: LatenessSummary {
                 min: late.min(),
                 mean: late.mean(),
                 p50: at(0.5),

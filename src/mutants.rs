@@ -173,7 +173,7 @@ mod planted {
     /// The line after which `claim.lua` knows which messages are gone.
     const READ_GONE: &str = "local gone = fields(GONE, ids)\n";
     /// The line that compares a token with the token of the claim.
-    const HOLDER_CHECK: &str = "if mark and string.sub(held, 1, mark - 1) == token then";
+    const TOKEN_CHECK: &str = "if space and string.sub(entry, 1, space - 1) == token then";
 
     /// The text of a script, with the fault of this process if that is a fault of scripts.
     pub fn script(text: &str) -> Cow<'_, str> {
@@ -183,7 +183,7 @@ mod planted {
             }
             Some(Mutant::DeadlineAsToken) => {
                 // Two claims can share a deadline, so a caller who names it passes as the owner of either.
-                (HOLDER_CHECK, "if mark then".to_owned())
+                (TOKEN_CHECK, "if space then".to_owned())
             }
             _ => return Cow::Borrowed(text),
         };
@@ -193,6 +193,6 @@ mod planted {
     #[test]
     fn the_scripts_hold_what_is_replaced_in_them() {
         assert_eq!(include_str!("store/call/scripts/claim.lua").matches(READ_GONE).count(), 1);
-        assert_eq!(include_str!("store/call/scripts/prelude.lua").matches(HOLDER_CHECK).count(), 1);
+        assert_eq!(include_str!("store/call/scripts/prelude.lua").matches(TOKEN_CHECK).count(), 1);
     }
 }

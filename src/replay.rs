@@ -1,4 +1,4 @@
-//! `replay`: a Kafka topic's past once more, into the store. Beside running relays or without any.
+//! `replay`: reads a Kafka topic's past once more, into the store. Relays may run meanwhile.
 
 mod types;
 
@@ -10,9 +10,9 @@ use anyhow::{Context, anyhow, bail};
 use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
 
-pub use self::types::{Outcome, Overview, Request, Times, Watcher};
+pub use self::types::{ReplayOutcome, ReplayOverview, ReplayRequest, ReplayTimes, ReplayWatcher};
 
-use self::types::Note;
+use self::types::ReplayNote;
 use crate::app::runtime;
 use crate::config::Config;
 use crate::domain::{Clock, Endpoint, OnDuplicate, Route, UnixMs};
@@ -28,29 +28,38 @@ use crate::lifecycle::{Readiness, Shutdown, Tasks};
 use crate::store::{self, PreflightFailure, Store};
 use crate::telemetry::{BurstLog, Metrics, RouteMetrics};
 
-/// What is logged unless another filter is configured.
-const FILTER: &str = "warn,lapin=off,rdkafka=error,librdkafka=error";
+/// Log filter unless another one is configured.
+const DEFAULT_LOG_FILTER: &str = "warn,lapin=off,rdkafka=error,librdkafka=error";
 /// Longest wait for a store that does not answer at the beginning.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How often it is noted how far the replay has come.
-const NOTE_US: i64 = 1_000_000;
-/// Records that are handed over at once, and batches that may be read ahead.
-const BATCH: usize = 500;
-const AHEAD: usize = 4;
-/// So many records and bytes may be on their way to the store; then all of them are waited for.
-const UNDERWAY: usize = 20_000;
-const UNDERWAY_BYTES: usize = 16 << 20;
+const STORE_DEADLINE: Duration = Duration::from_secs(10);
+/// Time between two notes of the replay's position, microseconds.
+const NOTE_INTERVAL_US: i64 = 1_000_000;
+/// Records passed to the intake at once.
+const RECORD_BATCH: usize = 500;
+/// Batches that may be read ahead.
+const BATCHES_AHEAD: usize = 4;
+/// Most records on their way to the store. Above this number all of them are waited for.
+const MAX_UNDERWAY: usize = 20_000;
+/// Most bytes on their way to the store. Above this number all of them are waited for.
+const MAX_UNDERWAY_BYTES: usize = 16 << 20;
 
 /// Replays a route.
-pub fn replay(config: &Config, request: &Request, watcher: &Arc<dyn Watcher>) -> anyhow::Result<Outcome> {
+pub fn replay(
+    config: &Config,
+    request: &ReplayRequest,
+    watcher: &Arc<dyn ReplayWatcher>,
+) -> anyhow::Result<ReplayOutcome> {
     // The watcher tells how the replay goes; the rooms say only what is wrong.
-    runtime::run_to_end(&runtime::log_as_text(config, Some(FILTER)), whole(config, request, watcher))
+    runtime::run_to_end(
+        &runtime::log_as_text(config, Some(DEFAULT_LOG_FILTER)),
+        run_replay(config, request, watcher),
+    )
 }
 
-/// All that the steps share.
+/// Context that the steps of a replay share.
 struct Replay {
     route: Arc<Route>,
-    /// How the ingress calls its sources: what is read by partition comes behind it.
+    /// Name of the topic as a source of the ingress. The partition is appended to it.
     source: String,
     store: Store,
     past: Arc<WindowReader>,
@@ -58,20 +67,24 @@ struct Replay {
     tasks: Tasks,
     shutdown: Shutdown,
     metrics: Arc<Metrics>,
-    watcher: Arc<dyn Watcher>,
+    watcher: Arc<dyn ReplayWatcher>,
 }
 
-async fn whole(config: &Config, request: &Request, watcher: &Arc<dyn Watcher>) -> anyhow::Result<Outcome> {
+async fn run_replay(
+    config: &Config,
+    request: &ReplayRequest,
+    watcher: &Arc<dyn ReplayWatcher>,
+) -> anyhow::Result<ReplayOutcome> {
     let times = request.times;
     let replay = Replay::begin(config, request, watcher).await?;
     let past = replay.past.clone();
-    // The group's positions first: what is stored below them is seen by the scan.
+    // The group's positions are read first: records below them that are stored are then seen by the scan.
     let mut windows = blocking(move || past.windows(times.since)).await??;
     let note = replay.note().await?;
     let resumed = note.as_ref().filter(|note| note.times() == times);
     if let Some(note) = resumed {
         for window in &mut windows {
-            // Where the first run would have ended, not where the relays are by now.
+            // The end is that of the first run, not the position of the relays by now.
             window.to = note.partitions.get(&window.partition).map_or(window.from, |(_, to)| *to);
         }
     }
@@ -84,39 +97,50 @@ async fn whole(config: &Config, request: &Request, watcher: &Arc<dyn Watcher>) -
         noted.map_or(window.from, |(next, _)| *next).max(window.from)
     };
     let done = windows.iter().map(|w| (next(w) - w.from).max(0) as u64).sum();
-    let overview = Overview {
+    let overview = ReplayOverview {
         tally,
         known: known.len(),
         done: resumed.map(|_| done),
-        forgets: note.as_ref().map(Note::times).filter(|other| *other != times),
+        forgets: note.as_ref().map(ReplayNote::times).filter(|other| *other != times),
         windows: windows.clone(),
     };
     if !replay.watcher.goes_on(&overview) || request.dry_run {
-        return Ok(Outcome::Left);
+        return Ok(ReplayOutcome::Left);
     }
     let partitions = windows.iter().map(|w| (w.partition, (next(w), w.to))).collect();
-    let (since_ms, until_ms, due_after_ms) = (times.since.0, times.until.map(|t| t.0), times.due_after.0);
-    let note = Note { since_ms, until_ms, due_after_ms, partitions };
-    replay.store_all(config, &windows, plans, &known, (note, bounds)).await
+    let note = ReplayNote {
+        since_ms: times.since.0,
+        until_ms: times.until.map(|t| t.0),
+        due_after_ms: times.due_after.0,
+        partitions,
+    };
+    replay.store_all(config, &windows, plans, &known, note, bounds).await
 }
 
+/// Runs a function on a thread that may block.
 async fn blocking<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> anyhow::Result<T> {
     Ok(tokio::task::spawn_blocking(run).await?)
 }
 
 impl Replay {
-    async fn begin(config: &Config, request: &Request, watcher: &Arc<dyn Watcher>) -> anyhow::Result<Self> {
+    async fn begin(
+        config: &Config,
+        request: &ReplayRequest,
+        watcher: &Arc<dyn ReplayWatcher>,
+    ) -> anyhow::Result<Self> {
         let route = &request.route;
         let Endpoint::Kafka { connection, topic, group } = &route.from else {
             bail!("route {} does not read from Kafka", route.name);
         };
-        let (clock, tasks, shutdown) = (Clock::start(), Tasks::default(), Shutdown::default());
+        let clock = Clock::start();
+        let tasks = Tasks::default();
+        let shutdown = Shutdown::default();
         let preflight = store::preflight(&config.redis, !request.dry_run);
-        match tokio::time::timeout(PATIENCE, preflight).await {
+        match tokio::time::timeout(STORE_DEADLINE, preflight).await {
             Ok(Ok(())) => {}
             Ok(Err(PreflightFailure::Refused(why))) => return Err(why).context("the store may not be used"),
             Ok(Err(PreflightFailure::Away(why))) => bail!("the store cannot be used: {why}"),
-            Err(_) => bail!("the store did not answer within {} s", PATIENCE.as_secs()),
+            Err(_) => bail!("the store did not answer within {} s", STORE_DEADLINE.as_secs()),
         }
         let metrics = Metrics::new(&mut Registry::default(), [route.name.clone()]);
         let store = Store::start(&store::StoreDependencies {
@@ -133,16 +157,27 @@ impl Replay {
         let at = config.kafka.get(connection).context("an unknown kafka connection")?;
         let past = Arc::new(WindowReader::new(at, group, topic, clock)?);
         let source = format!("kafka/{connection}/{group}/{topic}");
-        let (route, watcher) = (route.clone(), watcher.clone());
-        Ok(Self { route, source, store, past, clock, tasks, shutdown, metrics, watcher })
+        Ok(Self {
+            route: route.clone(),
+            source,
+            store,
+            past,
+            clock,
+            tasks,
+            shutdown,
+            metrics,
+            watcher: watcher.clone(),
+        })
     }
 
-    async fn note(&self) -> anyhow::Result<Option<Note>> {
+    /// The note of an earlier run that was not finished.
+    async fn note(&self) -> anyhow::Result<Option<ReplayNote>> {
         let note = self.store.replay_note(&self.route.name).await?;
-        // One of another version says nothing: all is read again then.
+        // A note of another version is ignored: everything is read again then.
         Ok(note.and_then(|note| serde_json::from_str(&note).ok()))
     }
 
+    /// Collects the messages of the route that the store holds.
     async fn scan(&self) -> anyhow::Result<StoredRecords> {
         let mut known = StoredRecordsBuilder::default();
         let progress = |done, of| self.watcher.scanned(u64::from(done), u64::from(of));
@@ -155,7 +190,7 @@ impl Replay {
         format!("{}/{partition}", self.source)
     }
 
-    /// Reads all of it, and works out what is to be done.
+    /// Reads all windows, and plans the action for each record.
     async fn plan(
         &self,
         windows: &[ReplayWindow],
@@ -163,11 +198,16 @@ impl Replay {
         bounds: ReplayBounds,
     ) -> anyhow::Result<(Vec<ReplayPlan>, ReplayTally)> {
         let total = windows.iter().map(ReplayWindow::len).sum();
-        let (mut plans, mut tally, mut before) = (Vec::new(), ReplayTally::default(), 0);
+        let mut plans = Vec::new();
+        let mut tally = ReplayTally::default();
+        let mut before = 0;
         for window in windows {
-            let (past, known, watcher) = (self.past.clone(), known.clone(), self.watcher.clone());
+            let past = self.past.clone();
+            let known = known.clone();
+            let watcher = self.watcher.clone();
+            let policy = self.route.policy.clone();
+            let window = window.clone();
             let mut judge = RecordJudge::new(&self.route, &self.source_of(window.partition), bounds.now);
-            let (policy, window) = (self.route.policy.clone(), window.clone());
             let done = before;
             before += window.len();
             let plan = blocking(move || {
@@ -187,41 +227,43 @@ impl Replay {
         Ok((plans, tally))
     }
 
-    /// Reads it once more, and does what is to be done.
+    /// Reads all windows once more, and carries out the plans.
     async fn store_all(
         &self,
         config: &Config,
         windows: &[ReplayWindow],
         plans: Vec<ReplayPlan>,
         known: &Arc<StoredRecords>,
-        (mut note, bounds): (Note, ReplayBounds),
-    ) -> anyhow::Result<Outcome> {
+        mut note: ReplayNote,
+        bounds: ReplayBounds,
+    ) -> anyhow::Result<ReplayOutcome> {
         let intake = self.intake(config)?;
-        // A name that was taken meanwhile belongs to a later message.
+        // A name that is taken by now belongs to a later message, which is kept.
         let mut route = Route::clone(&self.route);
         route.policy.on_duplicate = OnDuplicate::Keep;
         let route = Arc::new(route);
         self.keep(&note).await?;
-        let mut done = Done { before: 0, total: windows.iter().map(ReplayWindow::len).sum() };
+        let mut progress = ReplayProgress { before: 0, total: windows.iter().map(ReplayWindow::len).sum() };
         for (window, plan) in windows.iter().zip(plans) {
             let source = self.source_of(window.partition);
             let source =
                 intake.open(&route, source).await.ok_or_else(|| anyhow!("the route is not served"))?;
             let (from, _) = note.partitions.get(&window.partition).copied().unwrap_or((window.to, window.to));
-            let records = self.records(window, from, (plan, known.clone()), bounds);
-            self.store_one((window, source), records, &mut note, &done).await?;
-            done.before += window.len();
+            let records = self.records(window, from, plan, known.clone(), bounds);
+            self.store_one(window, source, records, &mut note, &progress).await?;
+            progress.before += window.len();
         }
-        self.watcher.stored(done.total, done.total, false);
+        self.watcher.stored(progress.total, progress.total, false);
         self.store.note_replay(&self.route.name, None).await?;
         let count = |of: fn(&RouteMetrics) -> u64| self.metrics.route(&route.name).map_or(0, |m| of(m));
-        let (stored, duplicates) = (count(|m| m.stored.get()), count(|m| m.duplicates.get()));
+        let stored = count(|m| m.stored.get());
+        let duplicates = count(|m| m.duplicates.get());
         let later = self.later(windows, bounds.now).await;
         let later = later.context("it is done, but what the relays have read meanwhile is not known")?;
-        Ok(Outcome::Done { stored, duplicates, later })
+        Ok(ReplayOutcome::Done { stored, duplicates, later })
     }
 
-    /// How many offsets the relays have read beyond these windows.
+    /// The number of offsets that the relays have read beyond these windows.
     async fn later(&self, windows: &[ReplayWindow], now: UnixMs) -> anyhow::Result<u64> {
         let past = self.past.clone();
         let read = blocking(move || past.windows(now)).await??;
@@ -230,9 +272,10 @@ impl Replay {
         Ok(windows.iter().map(|w| beyond(w).max(0) as u64).sum())
     }
 
-    /// The ingress's own way into the store. Nothing is published from here: its lanes lead nowhere.
+    /// Starts the ingress's intake into the store. A replay publishes nothing, so its lanes have no broker.
     fn intake(&self, config: &Config) -> anyhow::Result<Arc<Intake>> {
-        let (routes, shutdown) = (std::slice::from_ref(&self.route), &self.shutdown);
+        let routes = std::slice::from_ref(&self.route);
+        let shutdown = &self.shutdown;
         let readiness = Readiness::default();
         let room = store::DeadLetterQuota::new(routes);
         let skew = config.cluster.max_clock_skew;
@@ -241,7 +284,7 @@ impl Replay {
             store: &self.store,
             quota: &room,
             metrics: &self.metrics,
-            // A relay takes in beside it.
+            // A relay may store messages beside this replay.
             replicas: Box::new(|| 2),
             max_skew: skew,
             tasks: &self.tasks,
@@ -262,16 +305,18 @@ impl Replay {
         }))
     }
 
-    /// A window's records from an offset on, each with what is to be done; read on a thread of its own.
+    /// Reads a window's records from an offset on, each with its planned step, on a thread of its own.
     fn records(
         &self,
         window: &ReplayWindow,
         from: i64,
-        (plan, known): (ReplayPlan, Arc<StoredRecords>),
+        plan: ReplayPlan,
+        known: Arc<StoredRecords>,
         bounds: ReplayBounds,
-    ) -> Records {
-        let (sender, batches) = mpsc::channel(AHEAD);
-        let (past, window) = (self.past.clone(), window.clone());
+    ) -> RecordStream {
+        let (sender, batches) = mpsc::channel(BATCHES_AHEAD);
+        let past = self.past.clone();
+        let window = window.clone();
         let mut judge = RecordJudge::new(&self.route, &self.source_of(window.partition), bounds.now);
         let ended = tokio::task::spawn_blocking(move || {
             let mut batch = Vec::new();
@@ -279,40 +324,43 @@ impl Replay {
                 let record = judge.judge(record);
                 let step = plan.step(&record, &known);
                 batch.push((record, step));
-                batch.len() < BATCH || sender.blocking_send(std::mem::take(&mut batch)).is_ok()
+                batch.len() < RECORD_BATCH || sender.blocking_send(std::mem::take(&mut batch)).is_ok()
             })?;
-            // Nobody listens any more only when all has failed already.
+            // The receiver is gone only if the replay has failed already.
             drop(sender.blocking_send(batch));
             Ok(())
         });
-        Records { batches, ended }
+        RecordStream { batches, ended }
     }
 
+    /// Carries out the plan of one window, and notes how far it has come.
     async fn store_one(
         &self,
-        (window, mut source): (&ReplayWindow, Source),
-        mut records: Records,
-        note: &mut Note,
-        done: &Done,
+        window: &ReplayWindow,
+        mut source: Source,
+        mut records: RecordStream,
+        note: &mut ReplayNote,
+        progress: &ReplayProgress,
     ) -> anyhow::Result<()> {
         let ledger = Ledger::new();
-        let (mut bytes, mut noted_us) = (0, self.clock.mono_us());
+        let mut bytes = 0;
+        let mut noted_us = self.clock.mono_us();
         while let Some(batch) = records.batches.recv().await {
             let Some(last) = batch.last().map(|(record, _)| record.position.offset) else { continue };
             bytes += batch.iter().map(|(record, _)| record.size()).sum::<usize>();
             if !source.is_open() {
-                self.watcher.stored(done.at(window, last), done.total, true);
+                self.watcher.stored(progress.at(window, last), progress.total, true);
             }
             if !source.replay_batch(batch, &ledger).await {
                 bail!("ended before it was done");
             }
             Self::release(&ledger, window, note);
-            if ledger.outstanding() > UNDERWAY || bytes > UNDERWAY_BYTES {
+            if ledger.outstanding() > MAX_UNDERWAY || bytes > MAX_UNDERWAY_BYTES {
                 self.settle(&ledger, window, note).await;
                 bytes = 0;
             }
-            self.watcher.stored(done.at(window, last), done.total, false);
-            if self.clock.mono_us() - noted_us > NOTE_US {
+            self.watcher.stored(progress.at(window, last), progress.total, false);
+            if self.clock.mono_us() - noted_us > NOTE_INTERVAL_US {
                 self.keep(note).await?;
                 noted_us = self.clock.mono_us();
             }
@@ -323,8 +371,8 @@ impl Replay {
         self.keep(note).await
     }
 
-    /// Waits until all that is under way is stored.
-    async fn settle(&self, ledger: &Arc<Ledger>, window: &ReplayWindow, note: &mut Note) {
+    /// Waits until every record under way is stored.
+    async fn settle(&self, ledger: &Arc<Ledger>, window: &ReplayWindow, note: &mut ReplayNote) {
         Self::release(ledger, window, note);
         while ledger.outstanding() > 0 {
             ledger.advanced().await;
@@ -332,32 +380,36 @@ impl Replay {
         }
     }
 
-    /// Takes in how far the resolved prefix reaches.
-    fn release(ledger: &Arc<Ledger>, window: &ReplayWindow, note: &mut Note) {
+    /// Moves the note to the end of the ledger's resolved prefix.
+    fn release(ledger: &Arc<Ledger>, window: &ReplayWindow, note: &mut ReplayNote) {
         if let Some(released) = ledger.release() {
             let (next, _) = note.partitions.entry(window.partition).or_insert((window.from, window.to));
             *next = released.last + 1;
         }
     }
 
-    async fn keep(&self, note: &Note) -> anyhow::Result<()> {
+    /// Keeps the note in the store.
+    async fn keep(&self, note: &ReplayNote) -> anyhow::Result<()> {
         Ok(self.store.note_replay(&self.route.name, Some(&serde_json::to_string(note)?)).await?)
     }
 }
 
-/// Records that are being read.
-struct Records {
+/// Records that are being read, in batches.
+struct RecordStream {
     batches: mpsc::Receiver<Vec<(JudgedRecord, Option<ReplayStep>)>>,
     ended: tokio::task::JoinHandle<Result<(), RereadError>>,
 }
 
-/// Offsets of the partitions that are done, and of all.
-struct Done {
+/// Progress over all partitions, in offsets.
+struct ReplayProgress {
+    /// Offsets of the windows that are done.
     before: u64,
+    /// Offsets of all windows.
     total: u64,
 }
 
-impl Done {
+impl ReplayProgress {
+    /// The number of offsets done once this window is done up to and including `offset`.
     fn at(&self, window: &ReplayWindow, offset: i64) -> u64 {
         self.before + (offset + 1 - window.from).max(0) as u64
     }

@@ -1,8 +1,8 @@
-//! Who did what, and what came of it: for every call that may change something a line of log, and an entry
-//! in a bounded stream that all replicas share.
+//! Audit log of the API: who did what, with which result. Every call that may change something gets a line in the log and
+//! an entry in a bounded stream of the store, which all replicas share.
 //!
-//! `router::around` writes it, so that no handler can forget to. A handler says more by returning a
-//! [`Noted`] beside its answer; a problem notes its own sentence.
+//! `router::guard_call` writes both, so that no handler can forget to. A handler adds details by returning an [`AuditNote`]
+//! beside its answer; a problem notes its own sentence.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,42 +13,28 @@ use axum::http::Method;
 use axum::http::request::Parts;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
-use tracing::info;
+use tracing::{info, warn};
 use utoipa::{IntoParams, ToSchema};
 
-use super::extract::Asked;
+use super::audit_note::AuditNote;
+use super::context::Admin;
+use super::extract::QueryParams;
 use super::page::{Page, limit, read_cursor, write_cursor};
 use super::problem::Problem;
-use super::router::Admin;
 use super::times::rfc3339;
 use crate::domain::UnixMs;
 use crate::store::AuditLogEntry;
 
-/// Longest text of an entry, bytes: callers choose paths and ids.
-const TEXT: usize = 512;
+/// Longest text of a record, bytes. Callers choose paths and ids, so these have no other limit.
+const MAX_TEXT_BYTES: usize = 512;
 
-/// What a handler tells the audit: on which message, route or filter, with what result. Returned as
-/// `(Extension(Noted), ...)` beside the answer.
-#[derive(Clone, Debug)]
-pub(super) struct Noted {
-    subject: String,
-    result: String,
-}
-
-impl Noted {
-    /// `subject`: what the path does not say already (a filter, ids in a body), or empty.
-    pub(super) fn new(subject: impl Into<String>, result: impl Into<String>) -> Self {
-        Self { subject: subject.into(), result: result.into() }
-    }
-}
-
-/// The other end of a connection.
+/// Address of a connection's other end.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Peer(pub(super) SocketAddr);
+pub(super) struct PeerAddress(pub(super) SocketAddr);
 
-/// What is kept of a call.
+/// Record of one call, as the audit log keeps it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Entry {
+pub(super) struct AuditRecord {
     who: String,
     from: String,
     call: String,
@@ -57,9 +43,9 @@ pub(super) struct Entry {
     status: String,
 }
 
-impl Entry {
-    /// As the trail keeps it.
-    pub(super) fn fields(&self) -> [(&str, &str); 6] {
+impl AuditRecord {
+    /// The record as fields of the store's stream.
+    fn fields(&self) -> [(&str, &str); 6] {
         [
             ("who", &self.who),
             ("from", &self.from),
@@ -69,57 +55,74 @@ impl Entry {
             ("status", &self.status),
         ]
     }
+
+    fn log(&self) {
+        let Self { who, from, call, subject, result, status } = self;
+        info!(who, from, call, subject, result, status, "a call of the admin API");
+    }
 }
 
-/// A call under way. Dropped before its end (the caller went away), it says so.
-pub(super) struct Audited {
+/// A call under way. Dropped before its end (the caller went away), it is audited as unfinished.
+pub(super) struct AuditedCall {
     admin: Arc<Admin>,
-    entry: Option<Entry>,
+    record: Option<AuditRecord>,
 }
 
-impl Audited {
-    /// Begins the entry of a call that may change something; `None` for one that only reads.
+impl AuditedCall {
+    /// Begins the record of a call that may change something; `None` for a call that only reads.
     pub(super) fn begin(admin: &Arc<Admin>, parts: &Parts, who: &str) -> Option<Self> {
         if matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS) {
             return None;
         }
-        let from = parts.extensions.get::<Peer>().map_or_else(String::new, |peer| peer.0.to_string());
-        let call = clipped(&format!("{} {}", parts.method, parts.uri));
-        let entry = Entry { who: who.to_owned(), from, call, ..Entry::default() };
-        Some(Self { admin: Arc::clone(admin), entry: Some(entry) })
+        let peer = parts.extensions.get::<PeerAddress>();
+        let record = AuditRecord {
+            who: who.to_owned(),
+            from: peer.map_or_else(String::new, |peer| peer.0.to_string()),
+            call: clipped(&format!("{} {}", parts.method, parts.uri)),
+            ..AuditRecord::default()
+        };
+        Some(Self { admin: Arc::clone(admin), record: Some(record) })
     }
 
-    /// Ends it with the call's answer: what is to be kept.
-    pub(super) fn end(mut self, response: &Response) -> Entry {
-        let mut entry = self.entry.take().unwrap_or_default();
-        if let Some(noted) = response.extensions().get::<Noted>() {
-            entry.subject = clipped(&noted.subject);
-            entry.result = clipped(&noted.result);
+    /// Completes the record with the call's answer, logs it, and returns it for the store.
+    pub(super) fn end(mut self, response: &Response) -> AuditRecord {
+        let mut record = self.record.take().unwrap_or_default();
+        if let Some(note) = response.extensions().get::<AuditNote>() {
+            record.subject = clipped(&note.subject);
+            record.result = clipped(&note.result);
         }
-        entry.status = response.status().as_u16().to_string();
-        log(&entry);
-        entry
+        record.status = response.status().as_u16().to_string();
+        record.log();
+        record
     }
 }
 
-impl Drop for Audited {
+impl Drop for AuditedCall {
     fn drop(&mut self) {
-        if let Some(mut entry) = self.entry.take() {
-            "the caller went away before the end; it may have been done".clone_into(&mut entry.result);
-            log(&entry);
-            self.admin.tasks.spawn("admin:audit", Arc::clone(&self.admin).keep(entry));
+        if let Some(mut record) = self.record.take() {
+            "the caller went away before the end; it may have been done".clone_into(&mut record.result);
+            record.log();
+            self.admin.tasks.spawn("admin:audit", Arc::clone(&self.admin).keep(record));
         }
     }
 }
 
-fn log(entry: &Entry) {
-    let Entry { who, from, call, subject, result, status } = entry;
-    info!(who, from, call, subject, result, status, "a call of the admin API");
+impl Admin {
+    /// Appends a record to the audit log of the store. A failure is logged as a warning beside the record's own line.
+    pub(super) async fn keep(self: Arc<Self>, record: AuditRecord) {
+        let kept = match self.store() {
+            Ok(store) => self.ask(store.append_to_audit_log(&record.fields())).await,
+            Err(problem) => Err(problem),
+        };
+        if let Err(problem) = kept {
+            warn!(error = problem.detail(), "an audit entry could not be stored; it is in the log only");
+        }
+    }
 }
 
-/// An entry of the audit: one call that may have changed something.
+/// An entry of the audit log: one call that may have changed something.
 #[derive(Serialize, ToSchema)]
-pub(super) struct Kept {
+pub(super) struct AuditEntry {
     /// When, Unix ms.
     at_ms: i64,
     /// The same, RFC 3339.
@@ -132,19 +135,19 @@ pub(super) struct Kept {
     from: String,
     /// Method and path.
     call: String,
-    /// What the path does not say.
+    /// Details that the path does not show.
     subject: String,
-    /// What came of it.
+    /// The result.
     result: String,
     /// The HTTP status; empty if the caller went away before.
     status: String,
 }
 
-/// Which part of the audit.
+/// Query of the audit log.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Part {
+pub(super) struct AuditQuery {
     /// `next` of the page before.
     cursor: Option<String>,
     /// Items of a page, 1 to 1000; 100 if not given.
@@ -152,13 +155,13 @@ pub(super) struct Part {
     limit: Option<String>,
 }
 
-/// Who did what, newest first
+/// Audited calls, newest first
 ///
 /// The last ten thousand calls that may have changed something, over all replicas. The log has all of them.
 #[utoipa::path(
-    get, path = "/api/v1/audit", operation_id = "listAudit", params(Part),
+    get, path = "/api/v1/audit", operation_id = "listAudit", params(AuditQuery),
     responses(
-        (status = 200, description = "The entries.", body = Page<Kept>),
+        (status = 200, description = "The entries.", body = Page<AuditEntry>),
         (status = 400, description = "A limit or a cursor that is none."),
         (status = 503, description = "Redis is away."),
         (status = 504, description = "Redis did not answer in time."),
@@ -166,34 +169,44 @@ pub(super) struct Part {
 )]
 pub(super) async fn list(
     Extract(admin): Extract<Arc<Admin>>,
-    Asked(part): Asked<Part>,
-) -> Result<Json<Page<Kept>>, Problem> {
-    let (limit, query) = (limit(part.limit.as_deref())?, "audit".to_owned());
-    let before = part.cursor.as_deref().map(|c| read_cursor::<_, (u64, u64)>(c, &query)).transpose()?;
+    QueryParams(query): QueryParams<AuditQuery>,
+) -> Result<Json<Page<AuditEntry>>, Problem> {
+    let limit = limit(query.limit.as_deref())?;
+    let cursor_scope = "audit".to_owned();
+    let before =
+        query.cursor.as_deref().map(|c| read_cursor::<_, (u64, u64)>(c, &cursor_scope)).transpose()?;
     let before = before.map(|(ms, n)| format!("{ms}-{n}"));
-    let trail = admin.browse(admin.store()?.audit_log(before.as_deref(), limit)).await?;
-    let at = |id: &str| id.split_once('-').and_then(|(ms, n)| Some((ms.parse().ok()?, n.parse().ok()?)));
-    let more = trail.last().filter(|_| trail.len() == limit).and_then(|(id, _)| at(id));
-    let next = more.map(|after: (u64, u64)| write_cursor(&query, after)).transpose()?;
-    let kept = |(id, fields): &AuditLogEntry| {
-        let field = |name| fields.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone()).unwrap_or_default();
-        let at_ms = at(id).map_or(0, |(ms, _): (u64, u64)| ms as i64);
-        Kept {
-            at_ms,
-            at: rfc3339(UnixMs(at_ms)),
-            who: field("who"),
-            from: field("from"),
-            call: field("call"),
-            subject: field("subject"),
-            result: field("result"),
-            status: field("status"),
-        }
-    };
-    Ok(Json(Page { items: trail.iter().map(kept).collect(), next }))
+    let entries = admin.browse(admin.store()?.audit_log(before.as_deref(), limit)).await?;
+    let last = entries.last().filter(|_| entries.len() == limit);
+    let more = last.and_then(|(id, _)| entry_position(id));
+    let next = more.map(|after| write_cursor(&cursor_scope, after)).transpose()?;
+    Ok(Json(Page { items: entries.iter().map(audit_entry).collect(), next }))
 }
 
-/// Cut to a length that a line of log and an entry can bear.
+/// An entry of the store's stream, as answers show it.
+fn audit_entry((id, fields): &AuditLogEntry) -> AuditEntry {
+    let field = |name| fields.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone()).unwrap_or_default();
+    let at_ms = entry_position(id).map_or(0, |(ms, _)| ms as i64);
+    AuditEntry {
+        at_ms,
+        at: rfc3339(UnixMs(at_ms)),
+        who: field("who"),
+        from: field("from"),
+        call: field("call"),
+        subject: field("subject"),
+        result: field("result"),
+        status: field("status"),
+    }
+}
+
+/// The milliseconds and the counter of a stream entry's id.
+fn entry_position(id: &str) -> Option<(u64, u64)> {
+    let (ms, counter) = id.split_once('-')?;
+    Some((ms.parse().ok()?, counter.parse().ok()?))
+}
+
+/// A text cut to [`MAX_TEXT_BYTES`], at the boundary of a character.
 fn clipped(text: &str) -> String {
-    let end = (0..=TEXT.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+    let end = (0..=MAX_TEXT_BYTES.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
     text[..end].to_owned()
 }

@@ -1,16 +1,16 @@
-//! The admin listener's part of the configuration, checked.
+//! Configuration of the admin listener, checked.
 
 use std::net::SocketAddr;
 
 use crate::domain::Secret;
 
-/// Where the API listens and who may use it.
+/// Address of the API, and the tokens that open it.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Anything but loopback needs a token.
+    /// Address to listen on. An address other than loopback needs a token.
     pub listen: SocketAddr,
-    /// May read.
+    /// Tokens that may read.
     pub read_tokens: Vec<Secret>,
-    /// May read and write.
+    /// Tokens that may read and write.
     pub write_tokens: Vec<Secret>,
 }

@@ -1,5 +1,5 @@
-//! A connection's progress: when its bytes last moved, and whether a request of it is being handled. The listener
-//! closes connections that make none, and when it is full the one that has made none for longest.
+//! Progress of connections: when a connection's bytes last moved, and whether a request of it is being handled. The
+//! listener closes a connection without progress. When all places are taken it closes the one that is idle longest.
 
 use std::io;
 use std::pin::Pin;
@@ -18,9 +18,9 @@ use crate::domain::Clock;
 /// Longest time without progress: no byte came or went, and no request is being handled.
 const IDLE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Progress of one connection: shared by its stream, its requests and the listener.
+/// ConnectionProgress of one connection: shared by its stream, its requests and the listener.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct ConnectionProgress {
     clock: Clock,
     moved_us: AtomicI64,
     /// Requests that a handler has not answered yet.
@@ -29,9 +29,9 @@ pub(super) struct Progress {
 }
 
 /// Marks a request as being handled until it is dropped.
-pub(super) struct Handling(Arc<Progress>);
+pub(super) struct RequestGuard(Arc<ConnectionProgress>);
 
-impl Progress {
+impl ConnectionProgress {
     fn new(clock: Clock) -> Self {
         Self {
             clock,
@@ -45,20 +45,20 @@ impl Progress {
         self.moved_us.store(self.clock.mono_us(), Ordering::Relaxed);
     }
 
-    /// Microseconds since bytes moved; `None` while a request is being handled: then the client waits for us.
+    /// Microseconds since bytes moved; `None` while a request is being handled, for then the client waits for us.
     fn idle_us(&self) -> Option<i64> {
         let idle = self.handling.load(Ordering::Relaxed) == 0;
         idle.then(|| self.clock.mono_us() - self.moved_us.load(Ordering::Relaxed))
     }
 
     /// Notes that a request is being handled.
-    pub(super) fn handle(self: &Arc<Self>) -> Handling {
+    pub(super) fn handle(self: &Arc<Self>) -> RequestGuard {
         self.handling.fetch_add(1, Ordering::Relaxed);
-        Handling(Arc::clone(self))
+        RequestGuard(Arc::clone(self))
     }
 
-    /// Waits until the connection should be closed: its client has stopped reading and writing, or its place is
-    /// needed. Cancel-safe.
+    /// Waits until the connection is to be closed: its client has stopped reading and writing, or its place is needed.
+    /// Cancel-safe.
     pub(super) async fn ended(&self) {
         loop {
             let idle = Duration::from_micros(self.idle_us().unwrap_or(0).max(0) as u64);
@@ -71,7 +71,7 @@ impl Progress {
     }
 }
 
-impl Drop for Handling {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.0.moved();
         self.0.handling.fetch_sub(1, Ordering::Relaxed);
@@ -80,29 +80,29 @@ impl Drop for Handling {
 
 /// All open connections of a listener.
 #[derive(Debug)]
-pub(super) struct Connections {
+pub(super) struct OpenConnections {
     clock: Clock,
-    open: Mutex<Vec<Arc<Progress>>>,
+    open: Mutex<Vec<Arc<ConnectionProgress>>>,
 }
 
-impl Connections {
+impl OpenConnections {
     pub(super) fn new(clock: Clock) -> Self {
         Self { clock, open: Mutex::default() }
     }
 
-    /// Enters a new connection.
-    pub(super) fn open(&self) -> Arc<Progress> {
-        let progress = Arc::new(Progress::new(self.clock));
+    /// Adds a new connection.
+    pub(super) fn open(&self) -> Arc<ConnectionProgress> {
+        let progress = Arc::new(ConnectionProgress::new(self.clock));
         self.open.lock().push(Arc::clone(&progress));
         progress
     }
 
-    /// Forgets a connection that has ended.
-    pub(super) fn closed(&self, progress: &Arc<Progress>) {
+    /// Removes a connection that has ended.
+    pub(super) fn closed(&self, progress: &Arc<ConnectionProgress>) {
         self.open.lock().retain(|other| !Arc::ptr_eq(other, progress));
     }
 
-    /// Closes the connection whose client has been idle longest. One whose request is being handled stays.
+    /// Closes the connection whose client has been idle longest. A connection whose request is being handled stays.
     pub(super) fn close_idlest(&self) {
         let open = self.open.lock();
         let idle = open.iter().filter(|progress| !progress.close.is_cancelled());
@@ -117,11 +117,11 @@ impl Connections {
 #[derive(Debug)]
 pub(super) struct TrackedStream {
     stream: TcpStream,
-    progress: Arc<Progress>,
+    progress: Arc<ConnectionProgress>,
 }
 
 impl TrackedStream {
-    pub(super) fn new(stream: TcpStream, progress: Arc<Progress>) -> Self {
+    pub(super) fn new(stream: TcpStream, progress: Arc<ConnectionProgress>) -> Self {
         Self { stream, progress }
     }
 }
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn the_idlest_connection_makes_way_and_one_that_is_served_stays() {
-        let connections = Connections::new(Clock::start());
+        let connections = OpenConnections::new(Clock::start());
         let served = connections.open();
         let handling = served.handle();
         let idle = connections.open();

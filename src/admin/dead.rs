@@ -1,4 +1,4 @@
-//! Dead letters: finding them.
+//! Dead letters: list them, and show one.
 
 use std::sync::Arc;
 
@@ -7,23 +7,26 @@ use axum::extract::State as Extract;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::dead_letter::{Letter, Much, letter};
-use super::extract::{Asked, Segments};
+use super::context::Admin;
+use super::dead_letter::{DeadLetterView, DetailLevel, dead_letter_view};
+use super::extract::{PathParams, QueryParams};
 use super::page::{Page, read_cursor, write_cursor};
 use super::problem::Problem;
-use super::router::Admin;
 use crate::domain::{DeadReason, UnixMs, moment, nearest};
 use crate::store::{DeadFilter, DeadId, DeadMark};
 
-/// Items of a page, and most of them.
-const PAGE: usize = 100;
-const MOST: usize = 1000;
+/// Items of a page where the query does not say.
+const DEFAULT_PAGE: usize = 100;
+/// Most items of a page.
+const MAX_PAGE: usize = 1000;
+/// Longest id that is looked up, bytes: a dead letter's own id holds the name of its route and more.
+const MAX_ID_BYTES: usize = 400;
 
-/// Which dead letters. All of it holds together; what is not given does not matter.
+/// Filter of dead letters. All given conditions hold together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Which {
+pub(super) struct DeadLetterFilter {
     /// Of this route.
     #[schema(nullable = false)]
     #[param(nullable = false)]
@@ -42,11 +45,11 @@ pub(super) struct Which {
     pub(super) to: Option<String>,
 }
 
-/// What a list is asked for.
+/// Query of the list of dead letters.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Listing {
+pub(super) struct DeadListQuery {
     /// Of this route.
     #[param(nullable = false)]
     route: Option<String>,
@@ -75,9 +78,9 @@ pub(super) struct Listing {
 /// Over all partitions. A page of a narrow filter may have fewer items than asked for, even none, and still
 /// not be the last: `next` tells.
 #[utoipa::path(
-    get, path = "/api/v1/dead", operation_id = "listDead", params(Listing),
+    get, path = "/api/v1/dead", operation_id = "listDead", params(DeadListQuery),
     responses(
-        (status = 200, description = "Some of them.", body = Page<Letter>),
+        (status = 200, description = "Some of them.", body = Page<DeadLetterView>),
         (status = 400, description = "A filter, a cursor or a limit that cannot be."),
         (status = 404, description = "No such route."),
         (status = 503, description = "Redis is away."),
@@ -86,45 +89,47 @@ pub(super) struct Listing {
 )]
 pub(super) async fn list(
     Extract(admin): Extract<Arc<Admin>>,
-    Asked(listing): Asked<Listing>,
-) -> Result<Json<Page<Letter>>, Problem> {
-    let Listing { route, reason, from, to, body, cursor, limit } = listing;
-    let which = Which { route, reason, from, to };
-    let filter = filter(&admin, &which)?;
+    QueryParams(query): QueryParams<DeadListQuery>,
+) -> Result<Json<Page<DeadLetterView>>, Problem> {
+    let DeadListQuery { route, reason, from, to, body, cursor, limit } = query;
+    let filter = DeadLetterFilter { route, reason, from, to };
+    let wanted = store_filter(&admin, &filter)?;
     let limit = match limit {
-        None => PAGE,
-        Some(limit @ 1..=MOST) => limit,
-        Some(_) => return Err(Problem::bad(format!("`limit` is 1 to {MOST}"))),
+        None => DEFAULT_PAGE,
+        Some(limit @ 1..=MAX_PAGE) => limit,
+        Some(_) => return Err(Problem::bad(format!("`limit` is 1 to {MAX_PAGE}"))),
     };
-    let after = cursor.map(|cursor| read_mark(&cursor, &which)).transpose()?;
-    let mut page = admin.ask(admin.state.graves.page(&filter, after.as_ref(), limit)).await?;
+    let after = cursor.map(|cursor| read_mark(&cursor, &filter)).transpose()?;
+    let store = admin.store()?;
+    let mut page = admin.ask(store.dead_page(&wanted, after.as_ref(), limit)).await?;
     let ids: Vec<DeadId> = page.marks.iter().map(|mark| mark.id.clone()).collect();
-    let bodies = admin.ask(admin.state.graves.read(&ids)).await?;
+    let bodies = admin.ask(store.dead_letters(&ids)).await?;
     if bodies.len() < page.marks.len() {
-        // The rest would be too much at once: the next page begins with it.
+        // The store returned as many bodies as fit into one answer: the next page begins with the rest.
         page.marks.truncate(bodies.len());
         page.next = page.marks.last().cloned();
     }
-    let much = if body { Much::Body } else { Much::Outline };
+    let detail = if body { DetailLevel::Body } else { DetailLevel::Outline };
     let items = page.marks.iter().zip(bodies);
-    let items = items.filter_map(|(mark, body)| Some(letter(&mark.id, mark.at, &body?, much))).collect();
-    let next = page.next.map(|mark| write_mark(&mark, &which)).transpose()?;
+    let items =
+        items.filter_map(|(mark, body)| Some(dead_letter_view(&mark.id, mark.at, &body?, detail))).collect();
+    let next = page.next.map(|mark| write_mark(&mark, &filter)).transpose()?;
     Ok(Json(Page { items, next }))
 }
 
-/// One of the dead letters.
+/// `{id}` in a path.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
-pub(super) struct InDead {
+pub(super) struct DeadLetterPath {
     /// A dead letter's id, or that of its message.
     id: String,
 }
 
-/// How one letter is asked for.
+/// Query of one dead letter.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Showing {
+pub(super) struct DeadShowQuery {
     /// The route, where a message's id is not unique.
     #[param(nullable = false)]
     route: Option<String>,
@@ -137,9 +142,9 @@ pub(super) struct Showing {
 ///
 /// By its own id or by its message's.
 #[utoipa::path(
-    get, path = "/api/v1/dead/{id}", operation_id = "getDead", params(InDead, Showing),
+    get, path = "/api/v1/dead/{id}", operation_id = "getDead", params(DeadLetterPath, DeadShowQuery),
     responses(
-        (status = 200, description = "The dead letter.", body = Letter),
+        (status = 200, description = "The dead letter.", body = DeadLetterView),
         (status = 400, description = "An id that cannot be."),
         (status = 404, description = "No such dead letter, or no such route."),
         (status = 409, description = "Several dead letters have this message id; `detail` names them."),
@@ -149,11 +154,11 @@ pub(super) struct Showing {
 )]
 pub(super) async fn one(
     Extract(admin): Extract<Arc<Admin>>,
-    Segments(InDead { id }): Segments<InDead>,
-    Asked(Showing { route, body }): Asked<Showing>,
-) -> Result<Json<Letter>, Problem> {
+    PathParams(DeadLetterPath { id }): PathParams<DeadLetterPath>,
+    QueryParams(DeadShowQuery { route, body }): QueryParams<DeadShowQuery>,
+) -> Result<Json<DeadLetterView>, Problem> {
     let unknown = || Problem::not_found(format!("there is no dead letter `{}`", id.escape_debug()));
-    let dead = match &find(&admin, &id, route.as_deref()).await?[..] {
+    let dead = match &find_dead(&admin, &id, route.as_deref()).await?[..] {
         [] => return Err(unknown()),
         [one] => one.clone(),
         several => {
@@ -161,40 +166,44 @@ pub(super) async fn one(
             return Err(Problem::new(axum::http::StatusCode::CONFLICT, detail));
         }
     };
-    let at = admin.ask(admin.state.graves.at(&dead)).await?.ok_or_else(unknown)?;
-    let found = admin.ask(admin.state.graves.read(std::slice::from_ref(&dead))).await?;
+    let store = admin.store()?;
+    let at = admin.ask(store.dead_at(&dead)).await?.ok_or_else(unknown)?;
+    let found = admin.ask(store.dead_letters(std::slice::from_ref(&dead))).await?;
     let found = found.into_iter().next().flatten().ok_or_else(unknown)?;
-    Ok(Json(letter(&dead, at, &found, if body { Much::Body } else { Much::Headers })))
+    let detail = if body { DetailLevel::Body } else { DetailLevel::Headers };
+    Ok(Json(dead_letter_view(&dead, at, &found, detail)))
 }
 
-/// Some ids in a row, for a sentence.
+/// The first ten ids in a row, for a sentence.
 pub(super) fn list_of(ids: &[DeadId]) -> String {
     ids.iter().take(10).map(DeadId::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// The dead letters that an id means: itself, or those of its message.
-pub(super) async fn find(admin: &Admin, id: &str, route: Option<&str>) -> Result<Vec<DeadId>, Problem> {
-    if id.is_empty() || id.len() > 400 {
+/// Finds the dead letters that an id means: the dead letter of this id, or else those of the message of this id.
+pub(super) async fn find_dead(admin: &Admin, id: &str, route: Option<&str>) -> Result<Vec<DeadId>, Problem> {
+    if id.is_empty() || id.len() > MAX_ID_BYTES {
         return Err(Problem::bad("an id has 1 to 256 bytes"));
     }
     let of_route = route.map(|route| admin.route(route)).transpose()?;
+    let store = admin.store()?;
     if let Some(dead) = DeadId::parse(id)
         && of_route.is_none_or(|route| route.name.as_str() == dead.route())
-        && admin.ask(admin.state.graves.at(&dead)).await?.is_some()
+        && admin.ask(store.dead_at(&dead)).await?.is_some()
     {
         return Ok(vec![dead]);
     }
     let mut found = Vec::new();
     for route in admin.routes().filter(|route| of_route.is_none_or(|of| of.name == route.name)) {
-        found.extend(admin.ask(admin.state.graves.find(&route.name, id)).await?);
+        found.extend(admin.ask(store.dead_of_message(&route.name, id)).await?);
     }
     Ok(found)
 }
 
-/// What a filter means; 400 or 404 if it means nothing.
-pub(super) fn filter(admin: &Admin, which: &Which) -> Result<DeadFilter, Problem> {
-    let route = which.route.as_deref().map(|route| admin.route(route).map(|r| r.name.clone())).transpose()?;
-    let reason = which.reason.as_deref().map(|word| {
+/// The store's form of a filter. 400 if a condition cannot be, 404 if there is no such route.
+pub(super) fn store_filter(admin: &Admin, filter: &DeadLetterFilter) -> Result<DeadFilter, Problem> {
+    let route =
+        filter.route.as_deref().map(|route| admin.route(route).map(|r| r.name.clone())).transpose()?;
+    let reason = filter.reason.as_deref().map(|word| {
         DeadReason::parse(word).ok_or_else(|| {
             let near = nearest(word, DeadReason::all().map(DeadReason::as_str)).map(str::to_owned);
             Problem::bad(format!("`reason` cannot be `{}`", word.escape_debug())).nearest(near)
@@ -206,19 +215,22 @@ pub(super) fn filter(admin: &Admin, which: &Which) -> Result<DeadFilter, Problem
             Problem::bad(format!("`{name}` is no moment: {why}; write RFC 3339 with an offset, or Unix ms"))
         })
     };
-    let (from, to) = (at("from", &which.from)?, at("to", &which.to)?);
+    let from = at("from", &filter.from)?;
+    let to = at("to", &filter.to)?;
     if from.zip(to).is_some_and(|(from, to)| from >= to) {
         return Err(Problem::bad("`from` is not before `to`"));
     }
     Ok(DeadFilter { route, invalid: None, reason: reason.transpose()?, from, to })
 }
 
-pub(super) fn write_mark(mark: &DeadMark, which: &Which) -> Result<String, Problem> {
-    write_cursor(which, (mark.at.0, mark.id.as_str()))
+/// Writes the cursor of a page that goes on after this dead letter.
+pub(super) fn write_mark(mark: &DeadMark, filter: &DeadLetterFilter) -> Result<String, Problem> {
+    write_cursor(filter, (mark.at.0, mark.id.as_str()))
 }
 
-pub(super) fn read_mark(cursor: &str, which: &Which) -> Result<DeadMark, Problem> {
-    let (at, id): (i64, String) = read_cursor(cursor, which)?;
+/// Reads a cursor of the same filter back.
+pub(super) fn read_mark(cursor: &str, filter: &DeadLetterFilter) -> Result<DeadMark, Problem> {
+    let (at, id): (i64, String) = read_cursor(cursor, filter)?;
     let id = DeadId::parse(&id).ok_or_else(|| Problem::bad("`cursor` is not one that this list gave"))?;
     Ok(DeadMark { at: UnixMs(at), id })
 }

@@ -7,31 +7,31 @@ use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::audit::Noted;
-use super::dead::{Which, filter, find, list_of, read_mark, write_mark};
-use super::extract::Body;
-use super::graves::Redriven;
+use super::audit_note::AuditNote;
+use super::context::Admin;
+use super::dead::{DeadLetterFilter, find_dead, list_of, read_mark, store_filter, write_mark};
+use super::extract::JsonBody;
 use super::problem::Problem;
-use super::router::Admin;
-use crate::store::{DeadId, DeadMark};
+use super::redrive::RedriveOutcome;
+use crate::store::DeadId;
 
-/// Dead letters that one call acts on.
-const AT_ONCE: usize = 100;
+/// Most dead letters that one call acts on.
+const MAX_ACTION_ITEMS: usize = 100;
 
-/// Which dead letters are meant: `ids`, or `filter`. An empty filter means all of them.
+/// Selection of dead letters: `ids`, or `filter`. An empty filter means all of them.
 #[derive(Deserialize, ToSchema)]
 #[schema(as = DeadAct)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Act {
+pub(super) struct DeadActionRequest {
     /// Ids of dead letters, or of their messages; at most 100.
     #[schema(nullable = false, max_items = 100)]
     ids: Option<Vec<String>>,
     /// The route, where a message's id is not unique. Only with `ids`.
     #[schema(nullable = false)]
     route: Option<String>,
-    /// Which of them. Acts on at most 100 a call: `next` of the answer is `cursor` of the next call.
+    /// Conditions that select them. Acts on at most 100 a call: `next` of the answer is `cursor` of the next call.
     #[schema(nullable = false)]
-    filter: Option<Which>,
+    filter: Option<DeadLetterFilter>,
     /// Where to go on. Only with `filter`.
     #[schema(nullable = false)]
     cursor: Option<String>,
@@ -40,21 +40,20 @@ pub(super) struct Act {
     target: Option<String>,
 }
 
-/// What was done.
+/// Results of an action on dead letters.
 #[derive(Serialize, ToSchema)]
-#[schema(as = DeadActed)]
-pub(super) struct Acted {
+pub(super) struct DeadLetterResults {
     /// One item for each that was asked for or found.
-    items: Vec<Ended>,
+    items: Vec<DeadActionItem>,
     /// `cursor` of the next call; null: there is no more.
     #[schema(required)]
     next: Option<String>,
 }
 
-/// How it went with one.
+/// Result of an action on one dead letter.
 #[derive(Serialize, ToSchema)]
 #[schema(as = DeadActResult)]
-struct Ended {
+struct DeadActionItem {
     /// As it was asked for: a dead letter's id, or a message's.
     id: String,
     /// The dead letter, if there is one.
@@ -65,20 +64,20 @@ struct Ended {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     route: Option<String>,
-    /// How it ended.
-    result: How,
+    /// The result.
+    result: DeadActionEnd,
     /// Why it was not done.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     error: Option<String>,
 }
 
-/// How an act ended. `unknown`: it is not there (any more); `ambiguous`: several dead letters have this
-/// message id; `refused`: a rule of its route keeps it where it is.
+/// Result of an action on one dead letter. `unknown`: it is not there (any more); `ambiguous`: several dead letters have
+/// this message id; `refused`: a rule of its route keeps it where it is.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = DeadActEnd)]
 #[serde(rename_all = "snake_case")]
-enum How {
+enum DeadActionEnd {
     Redriven,
     Dropped,
     Unknown,
@@ -89,12 +88,12 @@ enum How {
 /// Makes dead letters due now
 ///
 /// To the route's own target, the one they had, or `target`, without their delay headers, by the route's
-/// rules as they are now. The attempts allowed start at 1; `x-delay-attempt` goes on counting. What dies again
+/// rules as they are now. The attempts allowed start at 1; `x-delay-attempt` goes on counting. A message that dies again
 /// is a new dead letter.
 #[utoipa::path(
-    post, path = "/api/v1/dead/redrive", operation_id = "redriveDead", request_body = Act,
+    post, path = "/api/v1/dead/redrive", operation_id = "redriveDead", request_body = DeadActionRequest,
     responses(
-        (status = 200, description = "What was done, one by one.", body = Acted),
+        (status = 200, description = "What was done, one by one.", body = DeadLetterResults),
         (status = 400, description = "Neither or both of `ids` and `filter`, or one of them cannot be. Nothing was done."),
         (status = 404, description = "No such route. Nothing was done."),
         (status = 408, description = "The body did not come in time. Nothing was done."),
@@ -106,26 +105,27 @@ enum How {
 )]
 pub(super) async fn redrive(
     Extract(admin): Extract<Arc<Admin>>,
-    Body(act): Body<Act>,
-) -> Result<(Extension<Noted>, Json<Acted>), Problem> {
-    let meant = meant(&admin, &act).await?;
-    let mut items = meant.ended;
-    for (asked, id) in meant.ids {
-        let (result, error) = match admin.ask(admin.state.graves.redrive(&id, act.target.as_deref())).await? {
-            Redriven::Done => (How::Redriven, None),
-            Redriven::Unknown => (How::Unknown, None),
-            Redriven::Refused(why) => (How::Refused, Some(why)),
+    JsonBody(request): JsonBody<DeadActionRequest>,
+) -> Result<(Extension<AuditNote>, Json<DeadLetterResults>), Problem> {
+    let selected = select(&admin, &request).await?;
+    let mut items = selected.ended;
+    for (asked, id) in selected.ids {
+        let redriven = admin.state.redrive.redrive(&id, request.target.as_deref());
+        let (result, error) = match admin.ask(redriven).await? {
+            RedriveOutcome::Done => (DeadActionEnd::Redriven, None),
+            RedriveOutcome::Unknown => (DeadActionEnd::Unknown, None),
+            RedriveOutcome::Refused(why) => (DeadActionEnd::Refused, Some(why)),
         };
         items.push(ended(asked, &id, result, error));
     }
-    Ok(answer(&act, items, How::Redriven, meant.next))
+    Ok(answer(&request, items, DeadActionEnd::Redriven, selected.next))
 }
 
 /// Drops dead letters for good
 #[utoipa::path(
-    post, path = "/api/v1/dead/drop", operation_id = "dropDead", request_body = Act,
+    post, path = "/api/v1/dead/drop", operation_id = "dropDead", request_body = DeadActionRequest,
     responses(
-        (status = 200, description = "What was done, one by one.", body = Acted),
+        (status = 200, description = "What was done, one by one.", body = DeadLetterResults),
         (status = 400, description = "Neither or both of `ids` and `filter`, or one of them cannot be. Nothing was done."),
         (status = 404, description = "No such route. Nothing was done."),
         (status = 408, description = "The body did not come in time. Nothing was done."),
@@ -137,80 +137,109 @@ pub(super) async fn redrive(
 )]
 pub(super) async fn drop_dead(
     Extract(admin): Extract<Arc<Admin>>,
-    Body(act): Body<Act>,
-) -> Result<(Extension<Noted>, Json<Acted>), Problem> {
-    if act.target.is_some() {
+    JsonBody(request): JsonBody<DeadActionRequest>,
+) -> Result<(Extension<AuditNote>, Json<DeadLetterResults>), Problem> {
+    if request.target.is_some() {
         return Err(Problem::bad("`target` is for redrive: what is dropped goes nowhere"));
     }
-    let meant = meant(&admin, &act).await?;
-    let mut items = meant.ended;
-    let ids: Vec<DeadId> = meant.ids.iter().map(|(_, id)| id.clone()).collect();
-    let dropped = admin.ask(admin.state.graves.drop_dead(&ids)).await?;
-    for ((asked, id), there) in meant.ids.into_iter().zip(dropped) {
-        items.push(ended(asked, &id, if there { How::Dropped } else { How::Unknown }, None));
+    let selected = select(&admin, &request).await?;
+    let mut items = selected.ended;
+    let ids: Vec<DeadId> = selected.ids.iter().map(|(_, id)| id.clone()).collect();
+    let dropped = admin.ask(admin.store()?.drop_dead(&ids)).await?;
+    for ((asked, id), was_there) in selected.ids.into_iter().zip(dropped) {
+        let result = if was_there { DeadActionEnd::Dropped } else { DeadActionEnd::Unknown };
+        items.push(ended(asked, &id, result, None));
     }
-    Ok(answer(&act, items, How::Dropped, meant.next))
+    Ok(answer(&request, items, DeadActionEnd::Dropped, selected.next))
 }
 
-/// The letters that an act means, and what has ended already: ids that mean none or several.
-struct Meant {
+/// Dead letters that a request selects, and the items that have ended already: ids that mean none or several.
+struct SelectedDead {
     ids: Vec<(String, DeadId)>,
-    ended: Vec<Ended>,
+    ended: Vec<DeadActionItem>,
     next: Option<String>,
 }
 
-async fn meant(admin: &Admin, act: &Act) -> Result<Meant, Problem> {
-    let mut meant = Meant { ids: Vec::new(), ended: Vec::new(), next: None };
-    match (&act.ids, &act.filter) {
-        (Some(ids), None) => {
-            if act.cursor.is_some() {
-                return Err(Problem::bad("`cursor` goes with `filter`, not with `ids`"));
-            }
-            if ids.is_empty() || ids.len() > AT_ONCE {
-                return Err(Problem::bad(format!("`ids` holds 1 to {AT_ONCE} ids")));
-            }
-            for id in ids {
-                let found = find(admin, id, act.route.as_deref()).await?;
-                match &found[..] {
-                    [one] => meant.ids.push((id.clone(), one.clone())),
-                    [] => meant.ended.push(none(id, How::Unknown, None)),
-                    several => {
-                        let why = format!("several dead letters have this message id: {}", list_of(several));
-                        meant.ended.push(none(id, How::Ambiguous, Some(why)));
-                    }
-                }
-            }
-        }
-        (None, Some(which)) => {
-            if act.route.is_some() {
-                return Err(Problem::bad("`route` goes with `ids`; a filter has its own"));
-            }
-            let wanted = filter(admin, which)?;
-            let after: Option<DeadMark> =
-                act.cursor.as_deref().map(|cursor| read_mark(cursor, which)).transpose()?;
-            let page = admin.ask(admin.state.graves.page(&wanted, after.as_ref(), AT_ONCE)).await?;
-            meant.ids = page.marks.into_iter().map(|mark| (mark.id.to_string(), mark.id)).collect();
-            meant.next = page.next.map(|mark| write_mark(&mark, which)).transpose()?;
-        }
-        _ => return Err(Problem::bad("say which dead letters: either `ids` or `filter` (`{}` means all)")),
+async fn select(admin: &Admin, request: &DeadActionRequest) -> Result<SelectedDead, Problem> {
+    match (&request.ids, &request.filter) {
+        (Some(ids), None) => select_by_ids(admin, request, ids).await,
+        (None, Some(filter)) => select_by_filter(admin, request, filter).await,
+        _ => Err(Problem::bad("say which dead letters: either `ids` or `filter` (`{}` means all)")),
     }
-    Ok(meant)
 }
 
-fn none(id: &str, result: How, error: Option<String>) -> Ended {
-    Ended { id: id.to_owned(), dead_id: None, route: None, result, error }
+async fn select_by_ids(
+    admin: &Admin,
+    request: &DeadActionRequest,
+    ids: &[String],
+) -> Result<SelectedDead, Problem> {
+    if request.cursor.is_some() {
+        return Err(Problem::bad("`cursor` goes with `filter`, not with `ids`"));
+    }
+    if ids.is_empty() || ids.len() > MAX_ACTION_ITEMS {
+        return Err(Problem::bad(format!("`ids` holds 1 to {MAX_ACTION_ITEMS} ids")));
+    }
+    let mut selected = SelectedDead { ids: Vec::new(), ended: Vec::new(), next: None };
+    for id in ids {
+        let found = find_dead(admin, id, request.route.as_deref()).await?;
+        match &found[..] {
+            [one] => selected.ids.push((id.clone(), one.clone())),
+            [] => selected.ended.push(not_selected(id, DeadActionEnd::Unknown, None)),
+            several => {
+                let why = format!("several dead letters have this message id: {}", list_of(several));
+                selected.ended.push(not_selected(id, DeadActionEnd::Ambiguous, Some(why)));
+            }
+        }
+    }
+    Ok(selected)
 }
 
-fn ended(id: String, dead: &DeadId, result: How, error: Option<String>) -> Ended {
-    Ended { id, dead_id: Some(dead.to_string()), route: Some(dead.route().to_owned()), result, error }
+async fn select_by_filter(
+    admin: &Admin,
+    request: &DeadActionRequest,
+    filter: &DeadLetterFilter,
+) -> Result<SelectedDead, Problem> {
+    if request.route.is_some() {
+        return Err(Problem::bad("`route` goes with `ids`; a filter has its own"));
+    }
+    let wanted = store_filter(admin, filter)?;
+    let after = request.cursor.as_deref().map(|cursor| read_mark(cursor, filter)).transpose()?;
+    let page = admin.ask(admin.store()?.dead_page(&wanted, after.as_ref(), MAX_ACTION_ITEMS)).await?;
+    Ok(SelectedDead {
+        ids: page.marks.into_iter().map(|mark| (mark.id.to_string(), mark.id)).collect(),
+        ended: Vec::new(),
+        next: page.next.map(|mark| write_mark(&mark, filter)).transpose()?,
+    })
 }
 
-fn answer(act: &Act, items: Vec<Ended>, good: How, next: Option<String>) -> (Extension<Noted>, Json<Acted>) {
+/// The item of an id that means no dead letter, or several.
+fn not_selected(id: &str, result: DeadActionEnd, error: Option<String>) -> DeadActionItem {
+    DeadActionItem { id: id.to_owned(), dead_id: None, route: None, result, error }
+}
+
+/// The item of a dead letter that was acted on.
+fn ended(id: String, dead: &DeadId, result: DeadActionEnd, error: Option<String>) -> DeadActionItem {
+    DeadActionItem {
+        id,
+        dead_id: Some(dead.to_string()),
+        route: Some(dead.route().to_owned()),
+        result,
+        error,
+    }
+}
+
+/// The answer to a request, and the note of how many items ended well, which is as `good`.
+fn answer(
+    request: &DeadActionRequest,
+    items: Vec<DeadActionItem>,
+    good: DeadActionEnd,
+    next: Option<String>,
+) -> (Extension<AuditNote>, Json<DeadLetterResults>) {
     let done = items.iter().filter(|item| item.result == good).count();
-    let subject = match (&act.ids, &act.filter) {
+    let subject = match (&request.ids, &request.filter) {
         (Some(ids), _) => ids.join(" "),
-        (None, which) => serde_json::to_string(which).unwrap_or_default(),
+        (None, filter) => serde_json::to_string(filter).unwrap_or_default(),
     };
-    let noted = Noted::new(subject, format!("{done} of {} done", items.len()));
-    (Extension(noted), Json(Acted { items, next }))
+    let note = AuditNote::new(subject, format!("{done} of {} done", items.len()));
+    (Extension(note), Json(DeadLetterResults { items, next }))
 }

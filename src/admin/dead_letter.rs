@@ -6,15 +6,15 @@ use bytes::Bytes;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::message::{Header, headers};
+use super::message::{HeaderView, header_views};
 use super::times::rfc3339;
 use crate::domain::{Entry, Failure, Flags, UnixMs};
 use crate::store::{DeadBody, DeadId};
 
-/// A dead letter.
+/// A dead letter, as answers show it.
 #[derive(Serialize, ToSchema)]
 #[schema(as = DeadLetter)]
-pub(super) struct Letter {
+pub(super) struct DeadLetterView {
     /// Its own id.
     dead_id: String,
     /// Its message's id within the route.
@@ -25,7 +25,7 @@ pub(super) struct Letter {
     route: String,
     /// Always `dead`.
     state: &'static str,
-    /// Why it is dead, in the contract's word.
+    /// Reason of its death, in the contract's word.
     reason: &'static str,
     /// The last error, or why it cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,14 +39,14 @@ pub(super) struct Letter {
     dead_at: Option<String>,
     /// Bytes that it takes in the store.
     stored_bytes: usize,
-    /// What is known of its message, unless it cannot be read.
+    /// Content of its message, unless it cannot be read.
     #[serde(flatten)]
-    message: Option<Known>,
+    message: Option<DeadLetterMessage>,
 }
 
-/// What is known of a dead letter's message.
+/// Content of a dead letter's message.
 #[derive(Serialize, ToSchema)]
-struct Known {
+struct DeadLetterMessage {
     /// The due time that was asked for, Unix ms.
     due_ms: i64,
     /// The same, RFC 3339.
@@ -63,18 +63,18 @@ struct Known {
     key: Option<String>,
     /// Length of the body.
     size: usize,
-    /// Whether the body was too large to be kept.
+    /// True if the body was too large to be kept.
     left_out: bool,
-    /// Where it was read: Kafka's partition and offset.
+    /// Position that it was read at: Kafka's partition and offset.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    position: Option<Position>,
+    position: Option<PositionView>,
     /// Its last failures, oldest first.
-    history: Vec<Failed>,
+    history: Vec<FailureView>,
     /// Its headers: name and value, in their order.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    headers: Option<Vec<Header>>,
+    headers: Option<Vec<HeaderView>>,
     /// Its body, where it is text and was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -85,9 +85,10 @@ struct Known {
     body_base64: Option<String>,
 }
 
-/// A place in a Kafka topic.
+/// A position in a Kafka topic.
 #[derive(Serialize, ToSchema)]
-struct Position {
+#[schema(as = Position)]
+struct PositionView {
     /// The partition.
     partition: i32,
     /// The offset.
@@ -97,30 +98,35 @@ struct Position {
 /// One failure.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Failure)]
-struct Failed {
+struct FailureView {
     /// When, Unix ms.
     at_ms: i64,
     /// The same, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     at: Option<String>,
-    /// Why, in the contract's word.
+    /// The reason, in the contract's word.
     reason: String,
-    /// What the broker or Postdate said.
+    /// The words of the broker or of Postdate.
     error: String,
 }
 
-/// How much of a letter is shown.
+/// Level of detail at which a dead letter is shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Much {
+pub(super) enum DetailLevel {
     Outline,
     Headers,
     Body,
 }
 
-/// What is shown of one.
-pub(super) fn letter(id: &DeadId, at: UnixMs, body: &DeadBody, much: Much) -> Letter {
-    let mut letter = Letter {
+/// A dead letter, as answers show it at this level of detail.
+pub(super) fn dead_letter_view(
+    id: &DeadId,
+    at: UnixMs,
+    body: &DeadBody,
+    detail: DetailLevel,
+) -> DeadLetterView {
+    let mut view = DeadLetterView {
         dead_id: id.to_string(),
         id: None,
         route: id.route().to_owned(),
@@ -133,31 +139,32 @@ pub(super) fn letter(id: &DeadId, at: UnixMs, body: &DeadBody, much: Much) -> Le
         message: None,
     };
     match &body.bundle {
-        Err(why) => letter.error = Some(why.to_string()),
+        Err(why) => view.error = Some(why.to_string()),
         Ok(bundle) => match bundle.entries.first() {
-            None => letter.error = Some("its content was not in the store".to_owned()),
+            None => view.error = Some("its content was not in the store".to_owned()),
             Some(entry) => {
-                letter.id = entry.id.as_ref().map(ToString::to_string);
-                letter.error = entry.history.last().map(|failure| failure.error.to_string());
-                letter.message = Some(known(entry, bundle.target.as_str(), much));
+                view.id = entry.id.as_ref().map(ToString::to_string);
+                view.error = entry.history.last().map(|failure| failure.error.to_string());
+                view.message = Some(message_of(entry, bundle.target.as_str(), detail));
             }
         },
     }
-    letter
+    view
 }
 
-fn known(entry: &Entry, target: &str, much: Much) -> Known {
+/// The content of a dead letter's message, at this level of detail.
+fn message_of(entry: &Entry, target: &str, detail: DetailLevel) -> DeadLetterMessage {
     let message = &entry.message;
     let text = |bytes: &Bytes| String::from_utf8(bytes.to_vec()).ok();
-    let wanted = message.body.as_ref().filter(|_| much == Much::Body);
+    let wanted = message.body.as_ref().filter(|_| detail == DetailLevel::Body);
     let body = wanted.and_then(text);
-    let failed = |failure: &Failure| Failed {
+    let failed = |failure: &Failure| FailureView {
         at_ms: failure.at.0,
         at: rfc3339(failure.at),
         reason: failure.reason.to_string(),
         error: failure.error.to_string(),
     };
-    Known {
+    DeadLetterMessage {
         due_ms: entry.asked_due().0,
         due: rfc3339(entry.asked_due()),
         attempt: entry.handouts,
@@ -165,9 +172,9 @@ fn known(entry: &Entry, target: &str, much: Much) -> Known {
         key: message.key.as_ref().map(|key| String::from_utf8_lossy(key).into_owned()),
         size: message.body_len(),
         left_out: entry.flags.has(Flags::LEFT_OUT),
-        position: entry.position.map(|at| Position { partition: at.partition, offset: at.offset }),
+        position: entry.position.map(|at| PositionView { partition: at.partition, offset: at.offset }),
         history: entry.history.iter().map(failed).collect(),
-        headers: (much != Much::Outline).then(|| headers(message)),
+        headers: (detail != DetailLevel::Outline).then(|| header_views(message)),
         body_base64: wanted.filter(|_| body.is_none()).map(|bytes| STANDARD.encode(bytes)),
         body,
     }

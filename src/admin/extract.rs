@@ -1,5 +1,5 @@
-//! What handlers take from a request. Each extractor answers its own problems, in the order of a handler's
-//! arguments: the route (404) before the query or the body (400 and the like).
+//! Extractors: the arguments that handlers take from a request. Each extractor answers with a problem of its own, in the
+//! order of the handler's arguments: the route (404) comes before the query or the body (400 and the like).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,31 +13,33 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
 
+use super::context::Admin;
 use super::problem::Problem;
-use super::router::{Admin, MAX_BODY};
 use crate::domain::limits::MAX_ID_BYTES;
 use crate::domain::{Route, Text};
 
+/// Longest request body, bytes.
+pub(super) const MAX_BODY_BYTES: usize = 2 * 1024 * 1024;
 /// Longest wait for a request's body.
 const BODY_DEADLINE: Duration = Duration::from_secs(10);
 
 /// `{route}` in a path, as the description has it.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
-pub(super) struct InRoute {
+pub(super) struct RoutePath {
     /// The route's name, as in the configuration.
     #[param(pattern = "^[a-z][a-z0-9_-]{0,63}$")]
     route: String,
 }
 
 /// The route that the path names; 404 with the nearest name if there is none.
-pub(super) struct OfRoute(pub(super) Arc<Route>);
+pub(super) struct NamedRoute(pub(super) Arc<Route>);
 
-impl FromRequestParts<Arc<Admin>> for OfRoute {
+impl FromRequestParts<Arc<Admin>> for NamedRoute {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, admin: &Arc<Admin>) -> Result<Self, Problem> {
-        let Segments(InRoute { route }) = Segments::from_request_parts(parts, admin).await?;
+        let PathParams(RoutePath { route }) = PathParams::from_request_parts(parts, admin).await?;
         admin.route(&route).cloned().map(Self)
     }
 }
@@ -45,7 +47,7 @@ impl FromRequestParts<Arc<Admin>> for OfRoute {
 /// `{route}` and `{id}` in a path, as the description has them.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
-pub(super) struct InMessage {
+pub(super) struct MessagePath {
     /// The route's name, as in the configuration.
     #[param(pattern = "^[a-z][a-z0-9_-]{0,63}$")]
     route: String,
@@ -55,16 +57,16 @@ pub(super) struct InMessage {
 }
 
 /// The route that the path names, and the id of a message; 400 if no message can have it.
-pub(super) struct OfMessage {
+pub(super) struct NamedMessage {
     pub(super) route: Arc<Route>,
     pub(super) id: String,
 }
 
-impl FromRequestParts<Arc<Admin>> for OfMessage {
+impl FromRequestParts<Arc<Admin>> for NamedMessage {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, admin: &Arc<Admin>) -> Result<Self, Problem> {
-        let Segments(InMessage { route, id }) = Segments::from_request_parts(parts, admin).await?;
+        let PathParams(MessagePath { route, id }) = PathParams::from_request_parts(parts, admin).await?;
         let route = Arc::clone(admin.route(&route)?);
         if id.is_empty() || id.len() > MAX_ID_BYTES {
             return Err(Problem::bad(format!(
@@ -76,7 +78,7 @@ impl FromRequestParts<Arc<Admin>> for OfMessage {
     }
 }
 
-/// `If-Match`: the call is for a message as it was when it was shown; `None`: as it is, whatever was changed since.
+/// `If-Match`: the version of the message that the call is for, as the caller was shown it. `None`: any version.
 pub(super) struct IfMatch(pub(super) Option<Text>);
 
 impl FromRequestParts<Arc<Admin>> for IfMatch {
@@ -84,9 +86,10 @@ impl FromRequestParts<Arc<Admin>> for IfMatch {
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<Admin>) -> Result<Self, Problem> {
         let mut tags = parts.headers.get_all(header::IF_MATCH).iter();
-        let (Some(tag), None) = (tags.next(), tags.next()) else {
-            return if parts.headers.contains_key(header::IF_MATCH) { Err(no_tag()) } else { Ok(Self(None)) };
-        };
+        let Some(tag) = tags.next() else { return Ok(Self(None)) };
+        if tags.next().is_some() {
+            return Err(no_tag());
+        }
         let tag = tag.to_str().map_err(|_| no_tag())?.trim();
         if tag == "*" {
             return Ok(Self(None));
@@ -101,10 +104,10 @@ fn no_tag() -> Problem {
     Problem::bad("`If-Match` takes one entity tag, as the message's `ETag` gave it with its quotes, or `*`")
 }
 
-/// The path's segments by name. A path that cannot be read names nothing that is there.
-pub(super) struct Segments<T>(pub(super) T);
+/// The path's segments by name. A path that cannot be read is a 404: nothing can have that name.
+pub(super) struct PathParams<T>(pub(super) T);
 
-impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Admin>> for Segments<T> {
+impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Admin>> for PathParams<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, admin: &Arc<Admin>) -> Result<Self, Problem> {
@@ -113,22 +116,22 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Admin>> for Segments<T> {
     }
 }
 
-/// The query string. Its type denies unknown fields: a misspelt filter must not select everything.
-pub(super) struct Asked<T>(pub(super) T);
+/// The query string. The type `T` denies unknown fields: a misspelt filter must not select everything.
+pub(super) struct QueryParams<T>(pub(super) T);
 
-impl<T: DeserializeOwned> FromRequestParts<Arc<Admin>> for Asked<T> {
+impl<T: DeserializeOwned> FromRequestParts<Arc<Admin>> for QueryParams<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, admin: &Arc<Admin>) -> Result<Self, Problem> {
-        let asked = Query::<T>::from_request_parts(parts, admin).await;
-        asked.map(|Query(asked)| Self(asked)).map_err(|e| Problem::bad(e.body_text()))
+        let query = Query::<T>::from_request_parts(parts, admin).await;
+        query.map(|Query(query)| Self(query)).map_err(|e| Problem::bad(e.body_text()))
     }
 }
 
-/// The body, JSON, read in time and bounded.
-pub(super) struct Body<T>(pub(super) T);
+/// The JSON body. Its size and the time to read it are bounded.
+pub(super) struct JsonBody<T>(pub(super) T);
 
-impl<T: DeserializeOwned> FromRequest<Arc<Admin>> for Body<T> {
+impl<T: DeserializeOwned> FromRequest<Arc<Admin>> for JsonBody<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &Arc<Admin>) -> Result<Self, Problem> {
@@ -141,7 +144,7 @@ impl<T: DeserializeOwned> FromRequest<Arc<Admin>> for Body<T> {
                 "the body must be JSON, and `content-type: application/json` must say so",
             )),
             Err(e) if e.status() == StatusCode::PAYLOAD_TOO_LARGE => {
-                Err(Problem::new(e.status(), format!("the body is larger than {MAX_BODY} bytes")))
+                Err(Problem::new(e.status(), format!("the body is larger than {MAX_BODY_BYTES} bytes")))
             }
             Err(e) => Err(Problem::bad(e.body_text())),
         }

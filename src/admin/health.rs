@@ -9,37 +9,40 @@ use axum::response::IntoResponse;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::context::Admin;
 use super::problem::Problem;
-use super::router::Admin;
 use super::times::rfc3339;
 use crate::lifecycle::readiness::ReadinessState;
 
-/// Whether the process turns.
+/// Answer of the liveness probe.
 #[derive(Serialize, ToSchema)]
-pub(super) struct Live {
+#[schema(as = Live)]
+pub(super) struct LivenessView {
     /// True.
     live: bool,
 }
 
-/// Whether it is willing to take work.
+/// Answer of the readiness probe.
 #[derive(Serialize, ToSchema)]
-pub(super) struct Readiness {
-    /// As the status says.
+#[schema(as = Readiness)]
+pub(super) struct ReadinessView {
+    /// True if the status is 200.
     ready: bool,
-    /// Whether the process is ending.
+    /// True while the process ends in order.
     draining: bool,
     /// Redis, each broker, each route's source, each target, and whether each route delivers in time.
-    parts: Vec<Part>,
+    parts: Vec<PartView>,
 }
 
 /// One thing that the process needs.
 #[derive(Serialize, ToSchema)]
-struct Part {
-    /// Which part.
+#[schema(as = Part)]
+struct PartView {
+    /// The part's name.
     name: String,
     /// `waiting`: never reached yet; `degraded`: lost later.
-    state: PartState,
-    /// What is wrong, unless it is up.
+    state: PartStateView,
+    /// The trouble, unless it is up.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     why: Option<String>,
@@ -49,33 +52,34 @@ struct Part {
     since: Option<String>,
 }
 
-/// How one part stands.
+/// ReadinessState of one part.
 #[derive(Serialize, ToSchema)]
+#[schema(as = PartState)]
 #[serde(rename_all = "snake_case")]
-enum PartState {
+enum PartStateView {
     Up,
     Waiting,
     Degraded,
 }
 
-/// Whether the process turns
+/// Liveness: the process runs
 #[utoipa::path(
     get, path = "/livez", operation_id = "livez", security(()),
-    responses((status = 200, description = "It does.", body = Live))
+    responses((status = 200, description = "It does.", body = LivenessView))
 )]
-pub(super) async fn live() -> Json<Live> {
-    Json(Live { live: true })
+pub(super) async fn live() -> Json<LivenessView> {
+    Json(LivenessView { live: true })
 }
 
-/// Whether it is willing to take work, and if not, why not
+/// Readiness: the replica takes work, or says why not
 ///
 /// Ready once Redis and every broker that a route uses has been reached; not while Redis is away or the process
 /// drains. If a broker goes away later, it is reported as degraded and the replica stays ready.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "readyz", security(()),
     responses(
-        (status = 200, description = "It is.", body = Readiness),
-        (status = 503, description = "It is not: `draining`, or a part that says why.", body = Readiness),
+        (status = 200, description = "It is.", body = ReadinessView),
+        (status = 503, description = "It is not: `draining`, or a part that says why.", body = ReadinessView),
     )
 )]
 pub(super) async fn ready(Extract(admin): Extract<Arc<Admin>>) -> impl IntoResponse {
@@ -84,16 +88,16 @@ pub(super) async fn ready(Extract(admin): Extract<Arc<Admin>>) -> impl IntoRespo
     let since = readiness.since();
     let part = |(name, state): (String, ReadinessState)| {
         let (state, why) = match state {
-            ReadinessState::Up => (PartState::Up, None),
-            ReadinessState::Waiting(why) => (PartState::Waiting, Some(why)),
-            ReadinessState::Degraded(why) => (PartState::Degraded, Some(why)),
+            ReadinessState::Up => (PartStateView::Up, None),
+            ReadinessState::Waiting(why) => (PartStateView::Waiting, Some(why)),
+            ReadinessState::Degraded(why) => (PartStateView::Degraded, Some(why)),
         };
         let since = since.get(&name).filter(|_| why.is_some()).copied().and_then(rfc3339);
-        Part { name, state, why, since }
+        PartView { name, state, why, since }
     };
     let parts = readiness.parts().into_iter().map(part).collect();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Json(Readiness { ready, draining: readiness.is_draining(), parts }))
+    (status, Json(ReadinessView { ready, draining: readiness.is_draining(), parts }))
 }
 
 /// Every metric, in OpenMetrics text

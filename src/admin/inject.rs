@@ -1,4 +1,4 @@
-//! The way to a route's own ingress, as `app` provides it.
+//! Publishing into a route's own ingress, as `app` provides it.
 
 use std::sync::Arc;
 
@@ -8,14 +8,13 @@ use crate::domain::{InvalidReason, Message, Route, UnixMs};
 
 /// Publishes messages to the topics and queues that routes read.
 pub trait Inject: Send + Sync {
-    /// What admission would make of a message that arrived now: when it is due at the
-    /// latest, or why it would be invalid.
-    /// The message carries a delay header and an id, and no `x-delay-op`.
-    fn judge(&self, route: &Route, message: &Message) -> Result<UnixMs, Unfit>;
+    /// Judges a message as admission would if it arrived now. Answers when it is due at the latest, or why it would be
+    /// invalid. The message carries a delay header and an id, and no `x-delay-op`.
+    fn judge(&self, route: &Route, message: &Message) -> Result<UnixMs, InvalidMessage>;
 
-    /// Publishes a message, as it stands, to the topic or queue that the route reads, and waits for the
-    /// broker's confirm. On RabbitMQ through the default exchange: the message's key is empty then, and
-    /// the queue's name is the routing key. Dropped half-way, the message may have been published.
+    /// Publishes a message, as it is, to the topic or queue that the route reads, and waits for the broker's confirm. On
+    /// RabbitMQ it goes through the default exchange: the message's key is empty then, and the queue's name is the routing
+    /// key. If the future is dropped half-way, the message may have been published.
     fn inject<'a>(
         &'a self,
         route: &'a Arc<Route>,
@@ -23,12 +22,12 @@ pub trait Inject: Send + Sync {
     ) -> BoxFuture<'a, Result<(), InjectError>>;
 }
 
-/// Why a message would be invalid on its route.
+/// A message that its route would call invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unfit {
+pub struct InvalidMessage {
     /// The contract's reason.
     pub reason: InvalidReason,
-    /// What exactly, for a person.
+    /// The exact error, for a person.
     pub error: String,
 }
 

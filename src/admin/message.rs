@@ -1,4 +1,4 @@
-//! A message of the store, as answers show it.
+//! A message of the store, as answers show it: without its body.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -6,15 +6,16 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+use super::context::Admin;
 use super::problem::Problem;
-use super::router::Admin;
 use super::times::rfc3339;
-use crate::domain::{HeaderValue, Message as Sent, RouteName, Text};
+use crate::domain::{HeaderValue, Message, RouteName, TargetRef, Text};
 use crate::store::{StoredMessage, StoredState};
 
 /// A message of the store, without its body.
 #[derive(Serialize, ToSchema)]
-pub(super) struct Message {
+#[schema(as = Message)]
+pub(super) struct MessageView {
     /// Its producer's name for it, or the `~` id that Postdate gave it.
     id: String,
     /// The route.
@@ -31,30 +32,30 @@ pub(super) struct Message {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = DateTime)]
     asked: Option<String>,
-    /// Where it stands.
-    state: Standing,
-    /// Which hand-out comes next or is under way; the first is 1.
+    /// Its state.
+    state: ShownState,
+    /// Number of the hand-out that comes next or is under way; the first is 1.
     attempt: u32,
     /// How many of its publishes failed.
     failures: u32,
-    /// Why the last of them did.
+    /// The last of these failures.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     last_error: Option<LastError>,
-    /// Where it goes: a topic, or `exchange/routing-key`.
+    /// Its target: a topic, or `exchange/routing-key`.
     target: String,
     /// Kafka's record key or AMQP's routing key, as text (not UTF-8: base64, and `key_is_base64`).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     key: Option<String>,
-    /// Whether `key` is base64.
+    /// True if `key` is base64.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     key_is_base64: bool,
     /// Length of its body, bytes.
     size: usize,
     /// Its headers, in their order, repeats kept.
-    headers: Vec<Header>,
+    headers: Vec<HeaderView>,
     /// Its id among the dead letters, if it is dead.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -68,13 +69,14 @@ pub(super) struct LastError {
     at_ms: i64,
     /// Its reason: a label of `publish_failures_total`.
     reason: String,
-    /// What the broker or its client said, cut to 200 bytes.
+    /// The words of the broker or its client, cut to 200 bytes.
     error: String,
 }
 
 /// One header.
 #[derive(Serialize, ToSchema)]
-pub(super) struct Header {
+#[schema(as = Header)]
+pub(super) struct HeaderView {
     /// Its name.
     name: String,
     /// Its value: text, number, bool, null, table or array; bytes that are not UTF-8 as
@@ -83,42 +85,54 @@ pub(super) struct Header {
     value: Value,
 }
 
-/// Where a message stands: `published` only until the rest of its bundle has gone, too; `dead`: see `/api/v1/dead`.
+/// State of a message: `published` only until the rest of its bundle has gone, too; `dead`: see `/api/v1/dead`.
 #[derive(Serialize, ToSchema)]
+#[schema(as = StoredState)]
 #[serde(rename_all = "snake_case")]
-enum Standing {
+enum ShownState {
     Pending,
     InFlight,
     Published,
     Dead,
 }
 
-/// The last dead letter of this message.
-pub(super) async fn dead(admin: &Admin, route: &RouteName, id: &str) -> Result<Option<Message>, Problem> {
-    let graves = &admin.state.graves;
-    let ids = admin.browse(graves.find(route, id)).await?;
+/// The last dead letter of a message id, shown as a message; `None` if there is none that can be read.
+pub(super) async fn dead_message(
+    admin: &Admin,
+    route: &RouteName,
+    id: &str,
+) -> Result<Option<MessageView>, Problem> {
+    let store = admin.store()?;
+    let ids = admin.browse(store.dead_of_message(route, id)).await?;
     let Some(dead) = ids.last() else { return Ok(None) };
-    let body = admin.browse(graves.read(std::slice::from_ref(dead))).await?.pop().flatten();
+    let body = admin.browse(store.dead_letters(std::slice::from_ref(dead))).await?.pop().flatten();
     let Some(bundle) = body.and_then(|body| body.bundle.ok()) else { return Ok(None) };
     let Some(entry) = bundle.entries.first().cloned() else { return Ok(None) };
-    let (route, id, target) = (route.as_str().to_owned(), id.into(), bundle.target.clone());
-    let found =
-        StoredMessage { route, id, state: StoredState::Published, version: Text::default(), target, entry };
-    let shown = message(admin, &found);
-    Ok(Some(Message { state: Standing::Dead, dead_id: Some(dead.to_string()), ..shown }))
+    let found = StoredMessage {
+        route: route.as_str().to_owned(),
+        id: id.into(),
+        state: StoredState::Published,
+        version: Text::default(),
+        target: bundle.target.clone(),
+        entry,
+    };
+    let shown = message_view(admin, &found);
+    Ok(Some(MessageView { state: ShownState::Dead, dead_id: Some(dead.to_string()), ..shown }))
 }
 
-pub(super) fn message(admin: &Admin, found: &StoredMessage) -> Message {
-    let (entry, sent) = (&found.entry, &found.entry.message);
+/// A message that the store found, as answers show it.
+pub(super) fn message_view(admin: &Admin, found: &StoredMessage) -> MessageView {
+    let entry = &found.entry;
+    let message = &entry.message;
     let target = match admin.route(&found.route) {
         Ok(route) if found.target == TargetRef::Own => route.to.name(),
         _ => found.target.as_str().to_owned(),
     };
-    let key = sent.key.as_ref().map(|key| match std::str::from_utf8(key) {
+    let key = message.key.as_ref().map(|key| match std::str::from_utf8(key) {
         Ok(text) => (text.to_owned(), false),
         Err(_) => (STANDARD.encode(key), true),
     });
-    Message {
+    MessageView {
         id: found.id.to_string(),
         route: found.route.clone(),
         due_ms: entry.due.0,
@@ -126,9 +140,9 @@ pub(super) fn message(admin: &Admin, found: &StoredMessage) -> Message {
         asked_ms: entry.asked_due().0,
         asked: rfc3339(entry.asked_due()),
         state: match found.state {
-            StoredState::Pending => Standing::Pending,
-            StoredState::InFlight => Standing::InFlight,
-            StoredState::Published => Standing::Published,
+            StoredState::Pending => ShownState::Pending,
+            StoredState::InFlight => ShownState::InFlight,
+            StoredState::Published => ShownState::Published,
         },
         attempt: entry.handouts + 1,
         failures: entry.failures,
@@ -140,19 +154,23 @@ pub(super) fn message(admin: &Admin, found: &StoredMessage) -> Message {
         target,
         key_is_base64: key.as_ref().is_some_and(|(_, coded)| *coded),
         key: key.map(|(text, _)| text),
-        size: sent.body_len(),
-        headers: headers(sent),
+        size: message.body_len(),
+        headers: header_views(message),
         dead_id: None,
     }
 }
 
 /// A message's headers for people.
-pub(super) fn headers(of: &Sent) -> Vec<Header> {
-    of.headers.iter().map(|h| Header { name: h.name.to_string(), value: value(&h.value) }).collect()
+pub(super) fn header_views(message: &Message) -> Vec<HeaderView> {
+    message
+        .headers
+        .iter()
+        .map(|h| HeaderView { name: h.name.to_string(), value: value_view(&h.value) })
+        .collect()
 }
 
 /// A header's value for people: its wire type is not shown.
-fn value(header: &HeaderValue) -> Value {
+fn value_view(header: &HeaderValue) -> Value {
     match header {
         HeaderValue::Null => Value::Null,
         HeaderValue::Bytes(bytes) | HeaderValue::LongString(bytes) => match std::str::from_utf8(bytes) {
@@ -172,8 +190,8 @@ fn value(header: &HeaderValue) -> Value {
         HeaderValue::Decimal { scale, value } => json!({ "scale": scale, "value": value }),
         HeaderValue::Timestamp(seconds) => (*seconds).into(),
         HeaderValue::Table(fields) => {
-            fields.iter().map(|field| (field.name.to_string(), value(&field.value))).collect()
+            fields.iter().map(|field| (field.name.to_string(), value_view(&field.value))).collect()
         }
-        HeaderValue::Array(items) => items.iter().map(value).collect(),
+        HeaderValue::Array(items) => items.iter().map(value_view).collect(),
     }
 }

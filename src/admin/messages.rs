@@ -1,4 +1,4 @@
-//! Messages: what waits, one of them, cancel and reschedule.
+//! Messages that wait: list them, show one, cancel it, reschedule it.
 
 use std::sync::Arc;
 
@@ -8,22 +8,22 @@ use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::audit::Noted;
-use super::extract::{Asked, Body, IfMatch, InMessage, OfMessage};
-use super::message::{Message, dead, message};
+use super::audit_note::AuditNote;
+use super::context::Admin;
+use super::extract::{IfMatch, JsonBody, MessagePath, NamedMessage, QueryParams};
+use super::message::{MessageView, dead_message, message_view};
 use super::page::{Page, limit, read_cursor, write_cursor};
 use super::problem::Problem;
-use super::router::Admin;
-use super::times::{LAST, Moment, moment};
+use super::times::{LAST_MOMENT, Timestamp, moment};
 use crate::domain::duration::{parse_header, render};
 use crate::domain::{InvalidReason, Partition, Route, RouteName, UnixMs, nearest};
 use crate::store::{BrowseKey, BrowseQuery, IntendedMessage, StoredState, WriteOp, WriteResult};
 
-/// Which messages.
+/// Query of the list of messages.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Window {
+pub(super) struct MessageQuery {
     /// Of this route only.
     route: Option<String>,
     /// Due at this moment or later: RFC 3339 with an offset, or Unix ms.
@@ -37,15 +37,15 @@ pub(super) struct Window {
     limit: Option<String>,
 }
 
-/// What waits, in due order
+/// Messages that wait, in due order
 ///
-/// Over all routes and partitions. A page may be short, even empty, while `next` is there: nothing that is
-/// read costs the store more than some hundred microseconds at a time. What is claimed meanwhile is left out.
+/// Over all routes and partitions. A page may be short, even empty, while `next` is there: no single read costs the
+/// store more than some hundred microseconds. Messages that are claimed meanwhile are left out.
 #[utoipa::path(
-    get, path = "/api/v1/messages", operation_id = "listMessages", params(Window),
+    get, path = "/api/v1/messages", operation_id = "listMessages", params(MessageQuery),
     responses(
-        (status = 200, description = "The messages.", body = Page<Message>),
-        (status = 400, description = "A moment, a window, a limit or a cursor that is none."),
+        (status = 200, description = "The messages.", body = Page<MessageView>),
+        (status = 400, description = "A moment, a query, a limit or a cursor that is none."),
         (status = 404, description = "No such route."),
         (status = 503, description = "Redis is away."),
         (status = 504, description = "Redis did not answer in time."),
@@ -53,28 +53,28 @@ pub(super) struct Window {
 )]
 pub(super) async fn list(
     Extract(admin): Extract<Arc<Admin>>,
-    Asked(window): Asked<Window>,
-) -> Result<Json<Page<Message>>, Problem> {
-    let route = window.route.as_deref().map(|name| admin.route(name).map(|r| r.name.clone())).transpose()?;
+    QueryParams(query): QueryParams<MessageQuery>,
+) -> Result<Json<Page<MessageView>>, Problem> {
+    let route = query.route.as_deref().map(|name| admin.route(name).map(|r| r.name.clone())).transpose()?;
     let bound = |name, text: Option<&str>, or| text.map_or(Ok(or), |text| moment(name, text));
-    let from = bound("from", window.from.as_deref(), UnixMs(0))?;
-    let to = bound("to", window.to.as_deref(), LAST)?;
+    let from = bound("from", query.from.as_deref(), UnixMs(0))?;
+    let to = bound("to", query.to.as_deref(), LAST_MOMENT)?;
     if from > to {
         return Err(Problem::bad("`from` is later than `to`: exchange them"));
     }
-    let query = (window.route.clone(), from.0, to.0);
-    let limit = limit(window.limit.as_deref())?;
-    let after = window.cursor.as_deref().map(|cursor| read_cursor(cursor, &query)).transpose()?;
+    let cursor_scope = (query.route.clone(), from.0, to.0);
+    let limit = limit(query.limit.as_deref())?;
+    let after = query.cursor.as_deref().map(|cursor| read_cursor(cursor, &cursor_scope)).transpose()?;
     let after = after.map(|(due, p, bundle, index)| BrowseKey {
         due: UnixMs(due),
         partition: Partition(p),
         bundle,
         index,
     });
-    let query_of_store = BrowseQuery { route, from, to, after, limit };
-    let browsed = admin.browse(admin.store()?.browse(&query_of_store)).await?;
-    let next = browsed.next.map(|k| write_cursor(&query, (k.due.0, k.partition.0, k.bundle, k.index)));
-    let items = browsed.found.iter().map(|found| message(&admin, found)).collect();
+    let store_query = BrowseQuery { route, from, to, after, limit };
+    let browsed = admin.browse(admin.store()?.browse(&store_query)).await?;
+    let next = browsed.next.map(|k| write_cursor(&cursor_scope, (k.due.0, k.partition.0, k.bundle, k.index)));
+    let items = browsed.found.iter().map(|found| message_view(&admin, found)).collect();
     Ok(Json(Page { items, next: next.transpose()? }))
 }
 
@@ -82,10 +82,10 @@ pub(super) async fn list(
 ///
 /// Its metadata, while the store has it, as a dead letter too. By its own id, or by its `~` id.
 #[utoipa::path(
-    get, path = "/api/v1/routes/{route}/messages/{id}", operation_id = "getMessage", params(InMessage),
+    get, path = "/api/v1/routes/{route}/messages/{id}", operation_id = "getMessage", params(MessagePath),
     responses(
         (status = 200, description = "The message. Its `ETag`, which a dead letter has not, changes whenever it is \
-            moved, replaced or tried: `If-Match` of a cancel or a reschedule takes it.", body = Message,
+            moved, replaced or tried: `If-Match` of a cancel or a reschedule takes it.", body = MessageView,
             headers(("ETag" = Option<String>, description = "Which message this is, as it is now."))),
         (status = 400, description = "An id that none can be."),
         (status = 404, description = "No such route; or the store has no such message: it was never there, or \
@@ -96,34 +96,34 @@ pub(super) async fn list(
 )]
 pub(super) async fn one(
     Extract(admin): Extract<Arc<Admin>>,
-    OfMessage { route, id }: OfMessage,
-) -> Result<(Option<[(HeaderName, String); 1]>, Json<Message>), Problem> {
+    NamedMessage { route, id }: NamedMessage,
+) -> Result<(Option<[(HeaderName, String); 1]>, Json<MessageView>), Problem> {
     let found = admin.browse(admin.store()?.find(&route.name, &id)).await?;
     if let Some(found) = found {
         let tag = [(header::ETAG, format!("\"{}\"", found.version))];
-        return Ok((Some(tag), Json(message(&admin, &found))));
+        return Ok((Some(tag), Json(message_view(&admin, &found))));
     }
-    if let Some(dead) = dead(&admin, &route.name, &id).await? {
+    if let Some(dead) = dead_message(&admin, &route.name, &id).await? {
         return Ok((None, Json(dead)));
     }
     Err(unknown(&admin, &route, &id).await)
 }
 
-/// What became of a command.
+/// Answer to a command that was carried out.
 #[derive(Serialize, ToSchema)]
-pub(super) struct Commanded {
+pub(super) struct CommandAnswer {
     /// The message's id within the route.
     id: String,
     /// The route.
     route: String,
-    /// What was done.
-    result: Done,
+    /// The command's result.
+    result: CommandResult,
 }
 
-/// What a command did.
+/// Result of a command that was carried out.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-enum Done {
+enum CommandResult {
     Cancelled,
     Rescheduled,
 }
@@ -134,10 +134,10 @@ enum Done {
 /// `result` says why nothing was cancelled. A `504` says that nobody knows: ask again.
 #[utoipa::path(
     delete, path = "/api/v1/routes/{route}/messages/{id}", operation_id = "cancelMessage",
-    params(InMessage, ("If-Match" = Option<String>, Header,
+    params(MessagePath, ("If-Match" = Option<String>, Header,
         description = "The message's `ETag`, with its quotes: only if it is unchanged since.")),
     responses(
-        (status = 200, description = "It will not be published: `cancelled`.", body = Commanded),
+        (status = 200, description = "It will not be published: `cancelled`.", body = CommandAnswer),
         (status = 400, description = "An id that none can be, or an `If-Match` that is none."),
         (status = 404, description = "No such route; or no such message waits (`result`: `unknown`)."),
         (status = 409, description = "`result`: `in_flight`: it is being published right now; `published`: it was."),
@@ -148,25 +148,29 @@ enum Done {
 )]
 pub(super) async fn cancel(
     Extract(admin): Extract<Arc<Admin>>,
-    OfMessage { route, id }: OfMessage,
+    NamedMessage { route, id }: NamedMessage,
     IfMatch(seen): IfMatch,
-) -> Result<(Extension<Noted>, Json<Commanded>), Problem> {
-    let (name, conditional) = (route.name.clone(), seen.is_some());
-    let op = WriteOp::Cancel { route: name, id: id.as_str().into(), of: seen.map(IntendedMessage::Seen) };
+) -> Result<(Extension<AuditNote>, Json<CommandAnswer>), Problem> {
+    let conditional = seen.is_some();
+    let op = WriteOp::Cancel {
+        route: route.name.clone(),
+        id: id.as_str().into(),
+        of: seen.map(IntendedMessage::Seen),
+    };
     let result = match command(&admin, &route.name, &id, op).await? {
         WriteResult::Unknown => match admin.browse(admin.store()?.find(&route.name, &id)).await? {
-            // Confirmed already, while the rest of its bundle is still under way.
+            // The message is confirmed already, while the rest of its bundle is still under way.
             Some(found) if found.state == StoredState::Published => "published",
             Some(_) if conditional => "changed",
             _ => "unknown",
         },
         WriteResult::Cancelled => "cancelled",
         WriteResult::InFlight => "in_flight",
-        other => return Err(strange(&id, other)),
+        other => return Err(unexpected_result(&id, other)),
     };
     count(&admin, &route, "cancel", result);
     match result {
-        "cancelled" => Ok(commanded(&route, id, Done::Cancelled, result)),
+        "cancelled" => Ok(commanded(&route, id, CommandResult::Cancelled, result)),
         "unknown" => Err(unknown(&admin, &route, &id).await),
         "changed" => Err(changed(&id)),
         "published" => Err(conflict(&id, result, "has been published already")),
@@ -176,14 +180,15 @@ pub(super) async fn cancel(
 
 /// A new due time: exactly one of the two.
 #[derive(Deserialize, ToSchema)]
+#[schema(as = Reschedule)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Reschedule {
+pub(super) struct RescheduleRequest {
     /// The moment, Unix ms; a past one: at once.
     #[schema(nullable = false, minimum = 0)]
     due_ms: Option<i64>,
     /// So long from now, as `x-delay`.
     #[schema(nullable = false)]
-    delay: Option<Moment>,
+    delay: Option<Timestamp>,
 }
 
 /// Move a message to another moment
@@ -191,11 +196,11 @@ pub(super) struct Reschedule {
 /// Only its due time changes. A message that waits for its retry is moved too, and keeps its attempts.
 #[utoipa::path(
     patch, path = "/api/v1/routes/{route}/messages/{id}", operation_id = "rescheduleMessage",
-    params(InMessage, ("If-Match" = Option<String>, Header,
+    params(MessagePath, ("If-Match" = Option<String>, Header,
         description = "The message's `ETag`, with its quotes: only if it is unchanged since.")),
-    request_body = Reschedule,
+    request_body = RescheduleRequest,
     responses(
-        (status = 200, description = "It has its new due time: `rescheduled`.", body = Commanded),
+        (status = 200, description = "It has its new due time: `rescheduled`.", body = CommandAnswer),
         (status = 400, description = "Not the JSON asked for, an id that none can be, an `If-Match` that is none, or a \
             moment that is too far (`reason`). Nothing was done."),
         (status = 404, description = "No such route; or no such message waits (`result`: `unknown`). Nothing is stored."),
@@ -210,10 +215,10 @@ pub(super) struct Reschedule {
 )]
 pub(super) async fn reschedule(
     Extract(admin): Extract<Arc<Admin>>,
-    OfMessage { route, id }: OfMessage,
+    NamedMessage { route, id }: NamedMessage,
     IfMatch(seen): IfMatch,
-    Body(body): Body<Reschedule>,
-) -> Result<(Extension<Noted>, Json<Commanded>), Problem> {
+    JsonBody(body): JsonBody<RescheduleRequest>,
+) -> Result<(Extension<AuditNote>, Json<CommandAnswer>), Problem> {
     let now = admin.store()?.clock().arrival().latest;
     let due = match (body.due_ms, body.delay) {
         (Some(due), None) if due >= 0 => UnixMs(due),
@@ -229,8 +234,14 @@ pub(super) async fn reschedule(
         let detail = format!("that is further ahead than the route's `max_delay`, {max}");
         return Err(Problem::bad(detail).reason(InvalidReason::TooFar.as_str()));
     }
-    let (name, conditional, of) = (route.name.clone(), seen.is_some(), seen.map(IntendedMessage::Seen));
-    let op = WriteOp::Reschedule { route: name, id: id.as_str().into(), due, fallback: None, of };
+    let conditional = seen.is_some();
+    let op = WriteOp::Reschedule {
+        route: route.name.clone(),
+        id: id.as_str().into(),
+        due,
+        fallback: None,
+        of: seen.map(IntendedMessage::Seen),
+    };
     let result = match command(&admin, &route.name, &id, op).await? {
         WriteResult::Unknown if conditional => {
             let found = admin.browse(admin.store()?.find(&route.name, &id)).await?;
@@ -239,17 +250,20 @@ pub(super) async fn reschedule(
         WriteResult::Rescheduled => "rescheduled",
         WriteResult::TooLate => "too_late",
         WriteResult::Unknown => "unknown",
-        other => return Err(strange(&id, other)),
+        other => return Err(unexpected_result(&id, other)),
     };
     count(&admin, &route, "reschedule", result);
     match result {
-        "rescheduled" => Ok(commanded(&route, id, Done::Rescheduled, &format!("rescheduled to {}", due.0))),
+        "rescheduled" => {
+            Ok(commanded(&route, id, CommandResult::Rescheduled, &format!("rescheduled to {}", due.0)))
+        }
         "unknown" => Err(unknown(&admin, &route, &id).await),
         "changed" => Err(changed(&id)),
         _ => Err(conflict(&id, result, "is being published right now, or was")),
     }
 }
 
+/// Has the store carry out a command on the message of this id.
 async fn command(admin: &Admin, route: &RouteName, id: &str, op: WriteOp) -> Result<WriteResult, Problem> {
     let store = admin.store()?;
     let home = store.home_of(route, id);
@@ -257,7 +271,7 @@ async fn command(admin: &Admin, route: &RouteName, id: &str, op: WriteOp) -> Res
     admin.ask(done).await.map_err(|problem| problem.id(id))
 }
 
-fn strange(id: &str, result: WriteResult) -> Problem {
+fn unexpected_result(id: &str, result: WriteResult) -> Problem {
     let detail = format!("the store answered {result:?}, which is no answer to this command");
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail).id(id)
 }
@@ -268,24 +282,31 @@ fn count(admin: &Admin, route: &Route, op: &'static str, result: &'static str) {
     }
 }
 
-fn commanded(route: &Route, id: String, result: Done, noted: &str) -> (Extension<Noted>, Json<Commanded>) {
-    let body = Commanded { id, route: route.name.to_string(), result };
-    (Extension(Noted::new("", noted)), Json(body))
+fn commanded(
+    route: &Route,
+    id: String,
+    result: CommandResult,
+    note: &str,
+) -> (Extension<AuditNote>, Json<CommandAnswer>) {
+    let body = CommandAnswer { id, route: route.name.to_string(), result };
+    (Extension(AuditNote::new("", note)), Json(body))
 }
 
 async fn unknown(admin: &Admin, route: &Route, id: &str) -> Problem {
-    let (name, id_text) = (&route.name, id.escape_debug());
-    let detail =
-        format!("no message `{id_text}` of the route `{name}` waits: it was never there, or is gone");
-    // A hint: the answer stands without it.
-    let near = near(admin, route, id).await.unwrap_or_default();
-    Problem::not_found(detail).id(id).result("unknown").nearest(near)
+    let detail = format!(
+        "no message `{}` of the route `{}` waits: it was never there, or is gone",
+        id.escape_debug(),
+        route.name
+    );
+    // The nearest id is a hint only: an error while it is looked for is no error of the call.
+    let nearest = nearest_waiting_id(admin, route, id).await.unwrap_or_default();
+    Problem::not_found(detail).id(id).result("unknown").nearest(nearest)
 }
 
-/// The id most like this one among the first that wait.
-async fn near(admin: &Admin, route: &Route, id: &str) -> Result<Option<String>, Problem> {
+/// The id most like this one among the first hundred that wait.
+async fn nearest_waiting_id(admin: &Admin, route: &Route, id: &str) -> Result<Option<String>, Problem> {
     let name = Some(route.name.clone());
-    let query = BrowseQuery { route: name, from: UnixMs(0), to: LAST, after: None, limit: 100 };
+    let query = BrowseQuery { route: name, from: UnixMs(0), to: LAST_MOMENT, after: None, limit: 100 };
     let browsed = admin.browse(admin.store()?.browse(&query)).await?;
     Ok(nearest(id, browsed.found.iter().map(|found| found.id.as_str())).map(str::to_owned))
 }

@@ -24,45 +24,49 @@
 //! | `POST /api/v1/dead/redrive` | write | makes dead letters due now, by id or filter |
 //! | `POST /api/v1/dead/drop` | write | drops dead letters for good, by id or filter |
 //!
-//! Guarantees: under `/api/` a bearer token is judged before anything else is looked at (401, then 403,
-//! then 404 and the rest); every error is RFC 9457 `application/problem+json`; nothing may be cached;
-//! every wait of a request is bounded; on drain idle connections close, open requests get
-//! [`GRACE`] to end, and a waiting `send` is answered at once; every call that may change something is
-//! audited: who, what, result.
+//! Guarantees:
 //!
-//! # A call, by the house's pattern
+//! - Under `/api/` a bearer token is judged before anything else (401, then 403, then 404 and the rest).
+//! - Every error is RFC 9457 `application/problem+json`.
+//! - No answer may be cached.
+//! - Every wait of a request is bounded.
+//! - On drain idle connections close, open requests get [`DRAIN_GRACE`] to end, and a waiting `send` is answered at once.
+//! - Every call that may change something is audited: who, what, result.
 //!
-//! One file a noun; `routes.rs` is the plainest, `send.rs` one that writes. To add a call:
+//! # Pattern of a call
+//!
+//! Each noun has a file: `routes.rs` is the plainest, `send.rs` is one that writes. To add a call:
 //!
 //! 1. **Handler**: an async fn under `#[utoipa::path(...)]`: method, path, `operation_id`, `params`,
 //!    `request_body`, `responses`. Its doc comment's first line is the summary, the rest the description.
-//!    Arguments are the extractors of `extract.rs`, in the order in which they shall refuse: `OfRoute`
-//!    (404 with the nearest name), `Segments`, `Asked` (the query), `Body`.
-//! 2. **Role**: by the method, as `auth` judges it: `GET` needs read, all else write. Only what is open
-//!    says so, by `security(())`. `x-role`, 401 and 403 are added by `openapi.rs`.
+//!    Arguments are the extractors of `extract.rs`, in the order in which they shall refuse: `NamedRoute`
+//!    (404 with the nearest name), `PathParams`, `QueryParams`, `JsonBody`.
+//! 2. **Role**: by the method, as `auth` judges it: `GET` needs read, all else write. A call without a role says so by
+//!    `security(())`. `openapi.rs` adds `x-role`, 401 and 403.
 //! 3. **Schemas**: a struct with `Serialize`/`Deserialize` and `ToSchema`, every field documented, no
-//!    `json!`. What callers send denies unknown fields. An optional field of an answer is left out when
-//!    there is none: `skip_serializing_if` with `schema(nullable = false)`. Moments come in pairs:
+//!    `json!`. A request denies unknown fields. An optional field of an answer is left out when
+//!    it is `None`: `skip_serializing_if` with `schema(nullable = false)`. Moments come in pairs:
 //!    `x_ms` (Unix ms) and `x` (RFC 3339, `times::rfc3339`). Never `schema(inline)` on a field with docs.
 //! 4. **Problems**: `Err(Problem::bad(..))`, `not_found`, `unavailable`, or `Problem::new(status, ..)`: one
 //!    sentence without its final stop that says what to do; `.nearest(..)`, `.id(..)`, `.reason(..)` add members.
 //!    In `responses` a status from 400 on needs a description only.
 //! 5. **Lists** answer `Page<T>`; `page::write_cursor` and `read_cursor` tie a cursor to its query.
-//! 6. **Audit**: `router::around` writes the entry of every call that is no `GET`. A handler adds what the
-//!    path does not say and how it went: `(Extension(Noted::new(subject, result)), Json(answer))`.
+//! 6. **Audit**: `router::guard_call` writes the entry of every call that is no `GET`. A handler adds the details that the
+//!    path does not show, and the result: `(Extension(AuditNote::new(subject, result)), Json(answer))`.
 //! 7. A line `.routes(routes!(file::handler))` in `router.rs` (handlers of one path in one `routes!`), a row
 //!    in the table above, and `UPDATE_DOCS=1 cargo test --lib fresh`. The tests of the table then walk it
 //!    by every role.
 
 mod audit;
+mod audit_note;
 mod auth;
 pub mod config;
 mod connection;
+mod context;
 mod dead;
 mod dead_actions;
 mod dead_letter;
 mod extract;
-mod graves;
 mod health;
 mod inject;
 mod message;
@@ -72,6 +76,7 @@ mod overview;
 mod page;
 mod pause;
 mod problem;
+mod redrive;
 mod router;
 mod routes;
 mod send;
@@ -89,50 +94,47 @@ use crate::store::Store;
 use crate::telemetry::{FollowRegistry, Metrics};
 
 pub use config::Config;
-pub use graves::{Graves, Redriven};
-pub use inject::{Inject, InjectError, Unfit};
-pub use pause::Pausing;
-pub use server::{GRACE, start};
+pub use inject::{Inject, InjectError, InvalidMessage};
+pub use redrive::{Redrive, RedriveOutcome};
+pub use server::{DRAIN_GRACE, start};
 
-/// What the API shows and uses.
-#[allow(missing_debug_implementations)] // `Inject` is somebody else's
-pub struct State {
+/// Everything that the API shows and uses.
+#[allow(missing_debug_implementations)] // `Inject` and `Redrive` belong to `app`
+pub struct AdminState {
     /// All configured routes.
     pub routes: Vec<Arc<Route>>,
-    /// Their counts.
+    /// Metrics of the routes.
     pub metrics: Arc<Metrics>,
     /// All metrics, for `/metrics`.
     pub registry: Arc<Registry>,
-    /// For `/readyz`; while it drains, nothing is sent.
+    /// Readiness, for `/readyz`. While it drains, `send` is refused.
     pub readiness: Readiness,
-    /// Follows what `send` with `wait` has sent.
+    /// Follows the messages of `send` with `wait`.
     pub watch: Arc<FollowRegistry>,
-    /// The way to a route's own ingress.
+    /// Publishes into a route's own ingress.
     pub inject: Arc<dyn Inject>,
-    /// The way to what is paused.
-    pub pausing: Arc<dyn Pausing>,
-    /// The dead letters.
-    pub graves: Arc<dyn Graves>,
+    /// Makes dead letters due again.
+    pub redrive: Arc<dyn Redrive>,
     /// This machine's clocks.
     pub clock: Clock,
-    /// The store, once it may be used; until then what needs it answers 503.
+    /// The store, once it may be used. Until then the calls that need it answer 503.
     pub store: Arc<OnceLock<Store>>,
     /// This replica's name.
     pub replica: String,
 }
 
-/// Why the listener did not start.
+/// Failure to start the listener.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ListenError {
     /// The address cannot be listened on.
     #[error("cannot listen on {address} (admin.listen): {why}")]
     Bind {
-        /// As configured.
+        /// The address, as configured.
         address: SocketAddr,
-        /// What the system said.
+        /// Error of the system.
         why: std::io::Error,
     },
-    /// Anybody on the network could send messages.
+    /// The address is not loopback and no token is configured: anybody on the network could send messages.
     #[error("admin.listen is {0}, not loopback, and no token is configured: set admin.write_tokens_file")]
     Unprotected(SocketAddr),
 }

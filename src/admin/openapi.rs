@@ -1,4 +1,4 @@
-//! The description of the API: made from the handlers, completed with what holds for all of them.
+//! The OpenAPI document: made from the handlers, then completed with the rules that hold for all of them.
 
 use serde_json::{Value, json};
 use utoipa::openapi::OpenApi as Document;
@@ -12,7 +12,7 @@ const FORBIDDEN_READ: &str =
 const FORBIDDEN_WRITE: &str = "The token may only read; or, where no token is configured, the request came \
     by a host name other than localhost.";
 
-/// What no handler says.
+/// Parts of the document that no handler describes.
 #[derive(OpenApi)]
 #[openapi(
     info(
@@ -25,13 +25,13 @@ const FORBIDDEN_WRITE: &str = "The token may only read; or, where no token is co
     ),
     components(schemas(Problem)),
     security(("bearer" = [])),
-    modifiers(&Bearer)
+    modifiers(&BearerScheme)
 )]
-pub(super) struct Base;
+pub(super) struct ApiDescription;
 
-struct Bearer;
+struct BearerScheme;
 
-impl Modify for Bearer {
+impl Modify for BearerScheme {
     fn modify(&self, document: &mut Document) {
         use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
         let scheme = HttpBuilder::new()
@@ -43,8 +43,8 @@ impl Modify for Bearer {
     }
 }
 
-/// The description as it is served: `x-role`, 401 and 403 follow from what `auth` judges by; what has no
-/// content and is an error is a [`Problem`].
+/// Completes the document as it is served. `x-role`, 401 and 403 follow from the rules of `auth`. An error without content
+/// gets the content of a [`Problem`].
 pub(super) fn complete(document: &Document) -> serde_json::Result<String> {
     let mut document = serde_json::to_value(document)?;
     let paths = document["paths"].as_object_mut().into_iter().flat_map(|paths| paths.values_mut());

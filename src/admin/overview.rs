@@ -1,4 +1,4 @@
-//! What is due when, how each partition stands, and who serves.
+//! Overview of the store and the cluster: due times, partitions, replicas.
 
 use std::sync::Arc;
 
@@ -7,32 +7,33 @@ use axum::extract::State as Extract;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::extract::Asked;
+use super::context::Admin;
+use super::extract::QueryParams;
 use super::page::Page;
 use super::problem::Problem;
-use super::router::Admin;
 use super::times::rfc3339;
 use crate::store::{RegisteredReplica, ReplicaStatus};
 
-/// Of which route.
+/// Query of the histogram.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct OneOrAll {
+pub(super) struct HistogramQuery {
     /// Of this route only.
     route: Option<String>,
 }
 
 /// Messages that wait, by when they fall due. A bundle counts whole, by its first due time.
 #[derive(Serialize, ToSchema)]
-pub(super) struct Histogram {
-    /// When the windows begin, Unix ms, by Redis's clock.
+#[schema(as = Histogram)]
+pub(super) struct HistogramView {
+    /// Beginning of the windows, Unix ms, by Redis's clock.
     now_ms: i64,
     /// The same, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = DateTime)]
     now: Option<String>,
-    /// Whether everything was read; else the numbers are estimated from some of the partitions.
+    /// True if everything was read; else the numbers are estimated from some of the partitions.
     exact: bool,
     /// Due already and not claimed yet.
     overdue: u64,
@@ -44,11 +45,11 @@ pub(super) struct Histogram {
     day: Vec<u64>,
 }
 
-/// How much falls due when
+/// Messages that wait, by when they fall due
 #[utoipa::path(
-    get, path = "/api/v1/histogram", operation_id = "getHistogram", params(OneOrAll),
+    get, path = "/api/v1/histogram", operation_id = "getHistogram", params(HistogramQuery),
     responses(
-        (status = 200, description = "The histogram.", body = Histogram),
+        (status = 200, description = "The histogram.", body = HistogramView),
         (status = 400, description = "An unknown parameter."),
         (status = 404, description = "No such route."),
         (status = 503, description = "Redis is away."),
@@ -57,11 +58,11 @@ pub(super) struct Histogram {
 )]
 pub(super) async fn histogram(
     Extract(admin): Extract<Arc<Admin>>,
-    Asked(of): Asked<OneOrAll>,
-) -> Result<Json<Histogram>, Problem> {
-    let route = of.route.as_deref().map(|name| admin.route(name)).transpose()?.map(|r| &r.name);
+    QueryParams(query): QueryParams<HistogramQuery>,
+) -> Result<Json<HistogramView>, Problem> {
+    let route = query.route.as_deref().map(|name| admin.route(name)).transpose()?.map(|r| &r.name);
     let histogram = admin.browse(admin.store()?.histogram(route)).await?;
-    Ok(Json(Histogram {
+    Ok(Json(HistogramView {
         now_ms: histogram.now.0,
         now: rfc3339(histogram.now),
         exact: histogram.exact,
@@ -72,9 +73,10 @@ pub(super) async fn histogram(
     }))
 }
 
-/// A slice of the store.
+/// A partition of the store.
 #[derive(Serialize, ToSchema)]
-pub(super) struct Partition {
+#[schema(as = Partition)]
+pub(super) struct PartitionStatus {
     /// Its number.
     #[serde(rename = "partition")]
     number: u16,
@@ -90,7 +92,7 @@ pub(super) struct Partition {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     owner: Option<String>,
-    /// How long before its last beat that replica had finished a claim round over it, ms.
+    /// Time from that replica's last claim round over it to its last heartbeat, ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     round_ms: Option<i64>,
@@ -108,20 +110,20 @@ pub(super) struct Partition {
 #[utoipa::path(
     get, path = "/api/v1/partitions", operation_id = "listPartitions",
     responses(
-        (status = 200, description = "The partitions, all of them.", body = Page<Partition>),
+        (status = 200, description = "The partitions, all of them.", body = Page<PartitionStatus>),
         (status = 503, description = "Redis is away."),
         (status = 504, description = "Redis did not answer in time."),
     )
 )]
 pub(super) async fn partitions(
     Extract(admin): Extract<Arc<Admin>>,
-) -> Result<Json<Page<Partition>>, Problem> {
+) -> Result<Json<Page<PartitionStatus>>, Problem> {
     let store = admin.store()?;
     let views = admin.browse(store.partition_views()).await?;
     let members = admin.browse(store.replicas()).await?;
     let view = |v: crate::store::PartitionView| {
         let owner = members.iter().find(|m| m.is_alive() && m.status.partitions.contains(&v.partition));
-        Partition {
+        PartitionStatus {
             number: v.partition.0,
             messages: v.messages,
             bytes: v.bytes,
@@ -136,28 +138,29 @@ pub(super) async fn partitions(
     Ok(Json(Page { items: views.into_iter().map(view).collect(), next: None }))
 }
 
-/// A process that serves.
+/// A replica: one process of Postdate.
 #[derive(Serialize, ToSchema)]
-pub(super) struct Replica {
+#[schema(as = Replica)]
+pub(super) struct ReplicaStatusView {
     /// Its name: `cluster.name`.
     name: String,
     /// Its version of Postdate.
     version: String,
-    /// Whether it is the one that answers.
+    /// True for the replica that answers.
     this: bool,
-    /// Whether it was heard of lately enough; one that was not is shown for a minute.
+    /// True if its last heartbeat is recent enough; a replica that is not alive is shown for a minute.
     alive: bool,
-    /// Whether it is willing to take work.
+    /// True while it takes work.
     ready: bool,
-    /// Whether it is ending.
+    /// True while it ends in order.
     draining: bool,
     /// Partitions that it serves.
     partitions: usize,
-    /// How long ago it was last heard of, ms; not known of one that is not with the others (yet, or any more).
+    /// Time since its last heartbeat, ms; unknown of a replica that is not in the registry (yet, or any more).
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     silent_ms: Option<i64>,
-    /// How long before that the slowest of its timer shards had finished a claim round, ms.
+    /// Time from the last claim round of its slowest timer shard to that heartbeat, ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     round_ms: Option<i64>,
@@ -167,7 +170,7 @@ pub(super) struct Replica {
     clock_skew_ms: Option<i64>,
 }
 
-impl Replica {
+impl ReplicaStatusView {
     fn of(member: RegisteredReplica, this: bool) -> Self {
         Self {
             this,
@@ -186,34 +189,39 @@ impl Replica {
 
 /// The replicas
 ///
-/// By name. Where Redis cannot be asked: the one that answers, alone.
+/// By name. If Redis cannot be asked, the list holds only the replica that answers.
 #[utoipa::path(
     get, path = "/api/v1/replicas", operation_id = "listReplicas",
-    responses((status = 200, description = "The replicas, all of them.", body = Page<Replica>))
+    responses((status = 200, description = "The replicas, all of them.", body = Page<ReplicaStatusView>))
 )]
-pub(super) async fn replicas(Extract(admin): Extract<Arc<Admin>>) -> Json<Page<Replica>> {
-    let (readiness, store) = (&admin.state.readiness, admin.state.store.get());
+pub(super) async fn replicas(Extract(admin): Extract<Arc<Admin>>) -> Json<Page<ReplicaStatusView>> {
+    let readiness = &admin.state.readiness;
     let mut items = Vec::new();
-    if let Some(store) = store
+    if let Some(store) = admin.state.store.get()
         && let Ok(members) = admin.browse(store.replicas()).await
     {
         let own = store.nonce();
         items.extend(members.into_iter().map(|m| {
             let this = m.nonce == own;
-            Replica::of(m, this)
+            ReplicaStatusView::of(m, this)
         }));
     }
     if !items.iter().any(|replica| replica.this) {
-        let presence = ReplicaStatus {
+        let status = ReplicaStatus {
             name: admin.state.replica.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             ..ReplicaStatus::default()
         };
-        let alone = RegisteredReplica { nonce: String::new(), heartbeat: 0, silent_ms: 0, status: presence };
-        items.push(Replica { silent_ms: None, clock_skew_ms: None, ..Replica::of(alone, true) });
+        let alone = RegisteredReplica { nonce: String::new(), heartbeat: 0, silent_ms: 0, status };
+        items.push(ReplicaStatusView {
+            silent_ms: None,
+            clock_skew_ms: None,
+            ..ReplicaStatusView::of(alone, true)
+        });
     }
     for this in items.iter_mut().filter(|replica| replica.this) {
-        (this.ready, this.draining) = (readiness.is_ready(), readiness.is_draining());
+        this.ready = readiness.is_ready();
+        this.draining = readiness.is_draining();
     }
     items.sort_by(|a, b| a.name.cmp(&b.name));
     Json(Page { items, next: None })

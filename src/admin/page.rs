@@ -1,4 +1,4 @@
-//! Lists: `{"items": [...], "next": CURSOR | null}`.
+//! Pages of lists: `{"items": [...], "next": CURSOR | null}`.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -11,14 +11,14 @@ use super::problem::Problem;
 /// A list, or a part of one.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Page<T> {
-    /// What is there, in the list's order.
+    /// Items of this page, in the list's order.
     pub(super) items: Vec<T>,
     /// `cursor` of the next page; null: this is the last.
     #[schema(required)]
     pub(super) next: Option<String>,
 }
 
-/// `limit` of a query: 1 to 1000, 100 if not given.
+/// Reads `limit` of a query: 1 to 1000, 100 if not given.
 pub(super) fn limit(text: Option<&str>) -> Result<usize, Problem> {
     let limit = text.map_or(Ok(100), str::parse);
     limit
@@ -27,29 +27,29 @@ pub(super) fn limit(text: Option<&str>) -> Result<usize, Problem> {
         .ok_or_else(|| Problem::bad("`limit` is a number from 1 to 1000"))
 }
 
-/// Where a list goes on: a place in it, and the query that it belongs to.
+/// Place in a list at which it goes on, and the query that the place belongs to.
 #[derive(Serialize, Deserialize)]
-struct Cursor<Q, T> {
+struct PageCursor<Q, T> {
     query: Q,
     after: T,
 }
 
-/// Writes a cursor: opaque to callers. `query` is everything that selects the list, but not how much of it.
+/// Writes a cursor, which is opaque to callers. `query` is everything that selects the list, but not the limit.
 pub(super) fn write_cursor(query: impl Serialize, after: impl Serialize) -> Result<String, Problem> {
-    let text = serde_json::to_vec(&Cursor { query, after }).map_err(|e| {
+    let text = serde_json::to_vec(&PageCursor { query, after }).map_err(|e| {
         Problem::new(axum::http::StatusCode::INTERNAL_SERVER_ERROR, format!("no cursor can be written: {e}"))
     })?;
     Ok(URL_SAFE_NO_PAD.encode(text))
 }
 
-/// Reads a cursor of the same query back; 400 if it is none, or another query's.
+/// Reads a cursor of the same query back. 400 if the text is no cursor, or belongs to another query.
 pub(super) fn read_cursor<Q, T>(text: &str, query: &Q) -> Result<T, Problem>
 where
     Q: DeserializeOwned + PartialEq,
     T: DeserializeOwned,
 {
     let bytes = URL_SAFE_NO_PAD.decode(text).ok();
-    let cursor = bytes.and_then(|bytes| serde_json::from_slice::<Cursor<Q, T>>(&bytes).ok());
+    let cursor = bytes.and_then(|bytes| serde_json::from_slice::<PageCursor<Q, T>>(&bytes).ok());
     let cursor = cursor.ok_or_else(|| {
         Problem::bad("`cursor` is not one that this list gave: leave it out to begin at the first page")
     })?;

@@ -4,83 +4,69 @@ use std::sync::Arc;
 
 use axum::extract::State as Extract;
 use axum::{Extension, Json};
-use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::audit::Noted;
-use super::extract::{Body, InRoute, OfRoute};
+use super::audit_note::AuditNote;
+use super::context::Admin;
+use super::extract::{JsonBody, NamedRoute, RoutePath};
 use super::problem::Problem;
-use super::router::Admin;
 use crate::domain::{PauseState, RouteName};
-use crate::store::StoreError;
 
-/// Pauses and resumes for all replicas, and says what is paused then. `app` provides it.
-pub trait Pausing: Send + Sync {
-    /// Pauses (or resumes) these parts of a route; what is so already stays. `Err` says why it may not have
-    /// been done. Safe to do again.
-    fn set<'a>(
-        &'a self,
-        route: &'a RouteName,
-        what: PauseState,
-        pause: bool,
-    ) -> BoxFuture<'a, Result<PauseState, StoreError>>;
-}
-
-/// Which part of a route.
+/// A part of a route.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 #[schema(as = RoutePart)]
-pub(super) enum Part {
+pub(super) enum RoutePart {
     /// Reading its topic or queue.
     Ingress,
     /// Publishing its messages.
     Publishing,
 }
 
-/// What is to be paused or resumed.
+/// The part of a route that is to be paused or resumed.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Pausing)]
-pub(super) struct What {
+pub(super) struct PauseRequest {
     /// Only this part; without it both.
     #[schema(nullable = false)]
-    only: Option<Part>,
+    only: Option<RoutePart>,
 }
 
-impl What {
+impl PauseRequest {
     fn parts(&self) -> PauseState {
         match self.only {
             None => PauseState { ingress: true, publishing: true },
-            Some(Part::Ingress) => PauseState { ingress: true, publishing: false },
-            Some(Part::Publishing) => PauseState { ingress: false, publishing: true },
+            Some(RoutePart::Ingress) => PauseState { ingress: true, publishing: false },
+            Some(RoutePart::Publishing) => PauseState { ingress: false, publishing: true },
         }
     }
 }
 
-/// What of a route is paused by hand.
+/// The parts of a route that are paused by hand.
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Paused)]
-pub(super) struct View {
+#[schema(as = PauseState)]
+pub(super) struct PausedView {
     /// The route.
     route: String,
-    /// What of it is paused: `ingress` (nothing is read from its topic or queue), `publishing` (nothing of it is
-    /// claimed or published), both, or nothing.
-    paused: Vec<Part>,
+    /// The paused parts: `ingress` (nothing is read from its topic or queue), `publishing` (nothing of it is claimed or
+    /// published), both, or nothing.
+    paused: Vec<RoutePart>,
 }
 
-type Answer = (Extension<Noted>, Json<View>);
+type PauseAnswer = (Extension<AuditNote>, Json<PausedView>);
 
 /// Pause a route
 ///
 /// Its ingress, its publishing, or both, on every replica within a second, until it is resumed; restarts change
-/// nothing about it. What was claimed already (of the next 250 ms, or two seconds' worth of a limited rate) may
-/// still go out. What is paused already stays so.
+/// nothing about it. Messages that were claimed already (of the next 250 ms, or two seconds' worth of a limited rate)
+/// may still go out. A part that is paused already stays so.
 #[utoipa::path(
-    post, path = "/api/v1/routes/{route}/pause", operation_id = "pauseRoute", params(InRoute),
-    request_body = What,
+    post, path = "/api/v1/routes/{route}/pause", operation_id = "pauseRoute", params(RoutePath),
+    request_body = PauseRequest,
     responses(
-        (status = 200, description = "What of it is paused now.", body = View),
+        (status = 200, description = "What of it is paused now.", body = PausedView),
         (status = 400, description = "No such part."),
         (status = 404, description = "No such route."),
         (status = 415, description = "The body is not said to be `application/json`. Nothing was paused."),
@@ -90,20 +76,20 @@ type Answer = (Extension<Noted>, Json<View>);
 )]
 pub(super) async fn pause(
     Extract(admin): Extract<Arc<Admin>>,
-    OfRoute(route): OfRoute,
-    Body(what): Body<What>,
-) -> Result<Answer, Problem> {
-    set(&admin, &route.name, &what, true).await
+    NamedRoute(route): NamedRoute,
+    JsonBody(request): JsonBody<PauseRequest>,
+) -> Result<PauseAnswer, Problem> {
+    set(&admin, &route.name, &request, true).await
 }
 
 /// Resume a route
 ///
-/// Its ingress, its publishing, or both, on every replica within a second. What is not paused stays so.
+/// Its ingress, its publishing, or both, on every replica within a second. A part that is not paused stays so.
 #[utoipa::path(
-    post, path = "/api/v1/routes/{route}/resume", operation_id = "resumeRoute", params(InRoute),
-    request_body = What,
+    post, path = "/api/v1/routes/{route}/resume", operation_id = "resumeRoute", params(RoutePath),
+    request_body = PauseRequest,
     responses(
-        (status = 200, description = "What of it is paused still.", body = View),
+        (status = 200, description = "What of it is paused still.", body = PausedView),
         (status = 400, description = "No such part."),
         (status = 404, description = "No such route."),
         (status = 415, description = "The body is not said to be `application/json`. Nothing was resumed."),
@@ -113,18 +99,29 @@ pub(super) async fn pause(
 )]
 pub(super) async fn resume(
     Extract(admin): Extract<Arc<Admin>>,
-    OfRoute(route): OfRoute,
-    Body(what): Body<What>,
-) -> Result<Answer, Problem> {
-    set(&admin, &route.name, &what, false).await
+    NamedRoute(route): NamedRoute,
+    JsonBody(request): JsonBody<PauseRequest>,
+) -> Result<PauseAnswer, Problem> {
+    set(&admin, &route.name, &request, false).await
 }
 
-async fn set(admin: &Admin, route: &RouteName, what: &What, pause: bool) -> Result<Answer, Problem> {
-    let paused = admin.ask(admin.state.pausing.set(route, what.parts(), pause)).await?;
+async fn set(
+    admin: &Admin,
+    route: &RouteName,
+    request: &PauseRequest,
+    pause: bool,
+) -> Result<PauseAnswer, Problem> {
+    let store = admin.store()?;
+    let parts = request.parts();
+    let change = async {
+        if pause { store.pause(route, parts).await } else { store.resume(route, parts).await }?;
+        store.paused(route).await
+    };
+    let paused = admin.ask(change).await?;
     let word = |paused| if paused { "paused" } else { "running" };
     let result = format!("ingress {}, publishing {}", word(paused.ingress), word(paused.publishing));
-    let parts = [(paused.ingress, Part::Ingress), (paused.publishing, Part::Publishing)];
+    let parts = [(paused.ingress, RoutePart::Ingress), (paused.publishing, RoutePart::Publishing)];
     let parts = parts.into_iter().filter_map(|(paused, part)| paused.then_some(part)).collect();
-    let view = View { route: route.to_string(), paused: parts };
-    Ok((Extension(Noted::new("", result)), Json(view)))
+    let view = PausedView { route: route.to_string(), paused: parts };
+    Ok((Extension(AuditNote::new("", result)), Json(view)))
 }

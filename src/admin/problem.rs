@@ -1,4 +1,4 @@
-//! Every error of the API, as RFC 9457 says it.
+//! Every error of the API, in the form of RFC 9457.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -6,12 +6,12 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::audit::Noted;
+use super::audit_note::AuditNote;
 
 /// The media type of every error.
 pub(super) const PROBLEM_JSON: &str = "application/problem+json";
 
-/// What is wrong, as RFC 9457 says it.
+/// An error, in the form of RFC 9457.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Problem {
     /// Always `about:blank`.
@@ -21,14 +21,14 @@ pub(super) struct Problem {
     title: &'static str,
     /// The HTTP status.
     status: u16,
-    /// What is wrong, and what to do about it, in a sentence.
+    /// The error and what to do about it, in a sentence.
     #[schema(value_type = String)]
     detail: Box<str>,
     /// Why the route would call the message invalid, in the contract's word.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     reason: Option<&'static str>,
-    /// What a command came to: `in_flight`, `published`, `too_late`, `changed` or `unknown`.
+    /// The result of a command: `in_flight`, `published`, `too_late`, `changed` or `unknown`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     result: Option<&'static str>,
@@ -43,7 +43,7 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    /// `detail` is a sentence for a person, without its final stop.
+    /// A problem of this status. `detail` is a sentence for a person, without its final stop.
     pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self {
             kind: "about:blank",
@@ -57,48 +57,48 @@ impl Problem {
         }
     }
 
-    /// The sentence.
+    /// The sentence of the problem.
     pub(super) fn detail(&self) -> &str {
         &self.detail
     }
 
-    /// 400
+    /// A problem of status 400.
     pub(super) fn bad(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    /// 404
+    /// A problem of status 404.
     pub(super) fn not_found(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, detail)
     }
 
-    /// 503
+    /// A problem of status 503.
     pub(super) fn unavailable(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     }
 
-    /// Says why the message would be invalid.
+    /// Adds why the route would call the message invalid.
     #[must_use]
     pub(super) fn reason(mut self, reason: &'static str) -> Self {
         self.reason = Some(reason);
         self
     }
 
-    /// Says what a command came to.
+    /// Adds the result of a command.
     #[must_use]
     pub(super) fn result(mut self, result: &'static str) -> Self {
         self.result = Some(result);
         self
     }
 
-    /// Names the message.
+    /// Adds the id of the message in question.
     #[must_use]
     pub(super) fn id(mut self, id: impl Into<String>) -> Self {
         self.id = Some(id.into().into_boxed_str());
         self
     }
 
-    /// Names what was probably meant, in the sentence too.
+    /// Adds the name that was probably meant, to the sentence too.
     #[must_use]
     pub(super) fn nearest(mut self, nearest: Option<String>) -> Self {
         if let Some(nearest) = nearest {
@@ -113,9 +113,9 @@ impl Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let noted = Noted::new(self.id.as_deref().unwrap_or_default(), &*self.detail);
+        let note = AuditNote::new(self.id.as_deref().unwrap_or_default(), &*self.detail);
         let mut response = (status, Json(self)).into_response();
-        response.extensions_mut().insert(noted);
+        response.extensions_mut().insert(note);
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
         if status == StatusCode::UNAUTHORIZED {

@@ -1,4 +1,4 @@
-//! Routes: where from, where to, under which policy, and how much of what.
+//! Routes: their sources, targets, policies and counts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::extract::{InRoute, OfRoute};
+use super::context::Admin;
+use super::extract::{NamedRoute, RoutePath};
 use super::page::Page;
 use super::problem::Problem;
-use super::router::Admin;
 use crate::domain::route::{DelayFrom, OnDuplicate};
 use crate::domain::{Endpoint, Route, RoutePolicy, RoutingKey, Target, route};
 use crate::lifecycle::readiness::ReadinessState;
@@ -23,18 +23,18 @@ const COUNT_DEADLINE: Duration = Duration::from_secs(1);
 /// A route, in the words of the configuration.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Route)]
-pub(super) struct View {
+pub(super) struct RouteView {
     /// Its name.
     name: String,
-    /// Where it reads: `kafka`, `topic`, `group`, or `rabbitmq`, `queue`, `prefetch`.
+    /// Its source: `kafka`, `topic`, `group`, or `rabbitmq`, `queue`, `prefetch`.
     #[schema(value_type = Object)]
     from: Value,
-    /// Where it publishes: `kafka`, `topic`, or `rabbitmq`, `exchange`, `routing_key`.
+    /// Its target: `kafka`, `topic`, or `rabbitmq`, `exchange`, `routing_key`.
     #[schema(value_type = Object)]
     to: Value,
     /// The other targets that `x-delay-target` may name.
     allow_targets: Vec<String>,
-    /// Where dead letters are published too.
+    /// Target that dead letters are published to as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     dead_letter_to: Option<String>,
@@ -47,46 +47,47 @@ pub(super) struct View {
     in_flight: i64,
     /// Dead letters kept, over all replicas.
     dead: i64,
-    /// Why its ingress is paused; empty while it is not.
+    /// Reasons why its ingress is paused; empty while it is not.
     paused: Vec<String>,
-    /// Whether its publishing is paused by hand.
+    /// True while its publishing is paused by hand.
     publishing_paused: bool,
-    /// How long ago the oldest message that is not yet delivered was to be, seconds; 0 if none is overdue. The same
-    /// as `oldest_overdue_seconds`.
+    /// Lateness of the oldest message that is not yet delivered, seconds; 0 if none is overdue. The same as
+    /// `oldest_overdue_seconds`.
     oldest_overdue_s: f64,
-    /// What is wrong with its source, its targets, its delivery or the store's room: the parts of `/readyz` that are not up, and why.
+    /// Troubles of its source, its targets, its delivery or the store's free memory: the parts of `/readyz` that are not
+    /// up, and why.
     troubles: Vec<String>,
 }
 
 /// All routes, by name
 #[utoipa::path(
     get, path = "/api/v1/routes", operation_id = "listRoutes",
-    responses((status = 200, description = "The routes, all of them: `next` is always null.", body = Page<View>))
+    responses((status = 200, description = "The routes, all of them: `next` is always null.", body = Page<RouteView>))
 )]
-pub(super) async fn list(Extract(admin): Extract<Arc<Admin>>) -> Json<Page<View>> {
-    count_anew(&admin).await;
-    Json(Page { items: admin.routes().map(|route| view(&admin, route)).collect(), next: None })
+pub(super) async fn list(Extract(admin): Extract<Arc<Admin>>) -> Json<Page<RouteView>> {
+    refresh_counts(&admin).await;
+    Json(Page { items: admin.routes().map(|route| route_view(&admin, route)).collect(), next: None })
 }
 
 /// One route
 #[utoipa::path(
-    get, path = "/api/v1/routes/{route}", operation_id = "getRoute", params(InRoute),
+    get, path = "/api/v1/routes/{route}", operation_id = "getRoute", params(RoutePath),
     responses(
-        (status = 200, description = "The route.", body = View),
+        (status = 200, description = "The route.", body = RouteView),
         (status = 404, description = "No such route.")
     )
 )]
 pub(super) async fn one(
     Extract(admin): Extract<Arc<Admin>>,
-    OfRoute(route): OfRoute,
-) -> Result<Json<View>, Problem> {
-    count_anew(&admin).await;
-    Ok(Json(view(&admin, &route)))
+    NamedRoute(route): NamedRoute,
+) -> Result<Json<RouteView>, Problem> {
+    refresh_counts(&admin).await;
+    Ok(Json(route_view(&admin, &route)))
 }
 
-/// Counts what the store holds now, so that an answer agrees with a histogram of the same moment. Without an answer of
-/// the store the last counts stand: what is away has a part in `/readyz`.
-async fn count_anew(admin: &Admin) {
+/// Counts the store's messages now, so that an answer agrees with a histogram of the same moment. If the store does not
+/// answer, the last counts are shown: `/readyz` reports that it is away.
+async fn refresh_counts(admin: &Admin) {
     let Ok(store) = admin.store() else { return };
     let Ok(Ok(counts)) = tokio::time::timeout(COUNT_DEADLINE, store.counts()).await else { return };
     for (name, metrics) in admin.state.metrics.routes() {
@@ -95,9 +96,9 @@ async fn count_anew(admin: &Admin) {
     }
 }
 
-fn view(admin: &Admin, route: &Route) -> View {
+fn route_view(admin: &Admin, route: &Route) -> RouteView {
     let metrics = admin.state.metrics.route(&route.name);
-    View {
+    RouteView {
         name: route.name.to_string(),
         from: from(&route.from),
         to: to(&route.to),
@@ -152,7 +153,7 @@ fn to(target: &Target) -> Value {
     }
 }
 
-/// In the words of the configuration.
+/// A policy in the words of the configuration.
 fn policy(policy: &RoutePolicy) -> Value {
     let names = &policy.headers;
     json!({

@@ -1,4 +1,4 @@
-//! Send: a test message to a route's own ingress, followed to its end on request.
+//! Send: publishes a test message to a route's own ingress, and follows it to its end on request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::audit::Noted;
-use super::extract::{Body, InRoute, OfRoute};
+use super::audit_note::AuditNote;
+use super::context::Admin;
+use super::extract::{JsonBody, NamedRoute, RoutePath};
 use super::inject::InjectError;
 use super::problem::Problem;
-use super::router::Admin;
-use super::times::{Moment, rfc3339};
+use super::times::{Timestamp, rfc3339};
 use crate::domain::{Clock, Endpoint, Header, HeaderValue, Message, Origin, Properties, Route};
 use crate::lifecycle::readiness::ReadinessState;
 use crate::telemetry::{MessageEnd, MessageFollower};
 
-/// Longest wait for the broker's confirm; a little longer than lanes wait themselves.
+/// Longest wait for the broker's confirm, a little longer than lanes wait themselves.
 const INJECT_DEADLINE: Duration = Duration::from_secs(35);
-/// Longest wait for the other replicas to look out for a message too: some heartbeats.
-const OTHERS_DEADLINE: Duration = Duration::from_secs(3);
-/// How long past its due time a message is followed.
-const PATIENCE_MS: i64 = 30_000;
+/// Longest wait until the other replicas watch for the message too: some heartbeats.
+const WATCHERS_DEADLINE: Duration = Duration::from_secs(3);
+/// Time past its due time for which a message is followed, ms.
+const FOLLOW_MARGIN_MS: i64 = 30_000;
 /// Longest delay that is waited for, ms.
 const MAX_WAIT_MS: i64 = 3_600_000;
 
@@ -37,13 +37,13 @@ const MAX_WAIT_MS: i64 = 3_600_000;
 #[derive(Deserialize, ToSchema)]
 #[schema(as = Send)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Sending {
+pub(super) struct SendRequest {
     /// As `x-delay`: `"2s"`, `"PT1.5S"`, or milliseconds. Without `delay` and `at`: 0.
     #[schema(nullable = false)]
-    delay: Option<Moment>,
+    delay: Option<Timestamp>,
     /// As `x-deliver-at`: RFC 3339, or Unix milliseconds. Not together with `delay`.
     #[schema(nullable = false)]
-    at: Option<Moment>,
+    at: Option<Timestamp>,
     /// The producer's own name for it, as `x-delay-id`; a fresh one if none is given.
     #[schema(nullable = false, min_length = 1, max_length = 256)]
     id: Option<String>,
@@ -66,23 +66,24 @@ pub(super) struct Sending {
 
 /// A message that is in its route's ingress.
 #[derive(Serialize, ToSchema)]
-struct Sent {
+#[schema(as = Sent)]
+struct AcceptedMessage {
     /// The message's id within the route.
     id: String,
     /// The route.
     route: String,
 }
 
-/// How a message ended.
+/// The end of a message that was followed.
 #[derive(Serialize, ToSchema)]
-#[schema(as = Outcome)]
-struct Ended {
+#[schema(as = MessageEnd)]
+struct SendAnswer {
     /// The message's id within the route.
     id: String,
     /// The route.
     route: String,
-    /// How it ended; `dead`: kept as a dead letter, or dropped by policy.
-    result: How,
+    /// The outcome; `dead`: kept as a dead letter, or dropped by policy.
+    result: SendOutcome,
     /// When its target confirmed it, Unix ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -103,7 +104,7 @@ struct Ended {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     lateness_ms: Option<f64>,
-    /// Which hand-out it was; the first is 1.
+    /// Number of the hand-out; the first is 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     attempt: Option<u32>,
@@ -113,11 +114,10 @@ struct Ended {
     reason: Option<String>,
 }
 
-/// The end of a message.
+/// MessageEnd of a message.
 #[derive(Serialize, ToSchema)]
-#[schema(as = Ending)]
 #[serde(rename_all = "snake_case")]
-enum How {
+enum SendOutcome {
     Published,
     Dead,
 }
@@ -128,11 +128,11 @@ enum How {
 /// the way of any other. With `wait` the answer comes when its target has confirmed it (or it is dead), at
 /// most 30 s past its due time. At most 2 MiB.
 #[utoipa::path(
-    post, path = "/api/v1/routes/{route}/messages", operation_id = "send", params(InRoute),
-    request_body = Sending,
+    post, path = "/api/v1/routes/{route}/messages", operation_id = "send", params(RoutePath),
+    request_body = SendRequest,
     responses(
-        (status = 200, description = "With `wait`: how it ended.", body = Ended),
-        (status = 202, description = "The broker has confirmed it in the route's ingress.", body = Sent),
+        (status = 200, description = "With `wait`: how it ended.", body = SendAnswer),
+        (status = 202, description = "The broker has confirmed it in the route's ingress.", body = AcceptedMessage),
         (status = 400, description = "Not the JSON asked for, or a message that the route would call invalid: \
             `reason` then holds the contract's word (`bad_delay`, `too_far`, ...). Nothing was sent."),
         (status = 404, description = "No such route."),
@@ -148,23 +148,23 @@ enum How {
 )]
 pub(super) async fn send(
     Extract(admin): Extract<Arc<Admin>>,
-    OfRoute(route): OfRoute,
-    Body(mut sending): Body<Sending>,
+    NamedRoute(route): NamedRoute,
+    JsonBody(mut request): JsonBody<SendRequest>,
 ) -> Result<Response, Problem> {
     if admin.state.readiness.is_draining() {
         return Err(Problem::unavailable("this replica is draining; nothing was sent"));
     }
-    let wait = sending.wait;
-    let id = sending.id.take().unwrap_or_else(|| fresh_id(admin.state.clock));
-    let message = message(&route, sending, &id)?;
+    let wait = request.wait;
+    let id = request.id.take().unwrap_or_else(|| fresh_id(admin.state.clock));
+    let message = message(&route, request, &id)?;
     let due = admin.state.inject.judge(&route, &message).map_err(|unfit| {
         let detail = format!("the route would not take this message: {}", unfit.error);
         Problem::bad(detail).reason(unfit.reason.as_str())
     })?;
     if !wait {
         inject(&admin, &route, message, &id).await?;
-        let sent = Sent { id: id.clone(), route: route.name.to_string() };
-        return Ok((StatusCode::ACCEPTED, Extension(Noted::new(id, "sent")), Json(sent)).into_response());
+        let sent = AcceptedMessage { id: id.clone(), route: route.name.to_string() };
+        return Ok((StatusCode::ACCEPTED, Extension(AuditNote::new(id, "sent")), Json(sent)).into_response());
     }
     let left_ms = due.since(admin.state.clock.wall()).max(0);
     if left_ms > MAX_WAIT_MS {
@@ -173,13 +173,13 @@ pub(super) async fn send(
     let follower = admin.state.watch.follow(&route.name, &id).ok_or_else(|| {
         Problem::unavailable("too many messages are being waited for; send it without `wait`")
     })?;
-    // A replica that hangs cannot be waited for: its messages are published by the others.
-    drop(tokio::time::timeout(OTHERS_DEADLINE, follower.watched_everywhere()).await);
+    // A replica that hangs does not answer. The wait ends without it: the others publish its messages.
+    drop(tokio::time::timeout(WATCHERS_DEADLINE, follower.watched_everywhere()).await);
     inject(&admin, &route, message, &id).await?;
-    let patience = Duration::from_millis((left_ms + PATIENCE_MS) as u64);
+    let patience = Duration::from_millis((left_ms + FOLLOW_MARGIN_MS) as u64);
     let outcome = follow(&admin, &route, follower, patience, &id).await?;
     let ended = ended(&route, id.clone(), &outcome);
-    Ok((Extension(Noted::new(id, "sent and followed")), Json(ended)).into_response())
+    Ok((Extension(AuditNote::new(id, "sent and followed")), Json(ended)).into_response())
 }
 
 /// An id that no producer uses: time and 64 random bits.
@@ -187,13 +187,13 @@ fn fresh_id(clock: Clock) -> String {
     format!("send-{:x}-{:016x}", clock.wall().0, fastrand::u64(..))
 }
 
-/// The message as a producer of the route's own technology would send it.
-fn message(route: &Route, sending: Sending, id: &str) -> Result<Message, Problem> {
+/// Builds the message as a producer of the route's own technology would.
+fn message(route: &Route, request: SendRequest, id: &str) -> Result<Message, Problem> {
     let bad = |detail: &str| Err(Problem::bad(detail));
-    let (origin, key, properties) = match (&route.from, sending.key) {
+    let (origin, key, properties) = match (&route.from, request.key) {
         (Endpoint::Kafka { .. }, key) => (Origin::Kafka, key.map(Bytes::from), None),
         (Endpoint::Rabbitmq { .. }, None) => {
-            // Persistent, as everything that Postdate publishes.
+            // The message is persistent, as every message that Postdate publishes.
             let properties = Properties { delivery_mode: Some(2), ..Properties::default() };
             (Origin::Rabbitmq, Some(Bytes::new()), Some(Box::new(properties)))
         }
@@ -205,16 +205,16 @@ fn message(route: &Route, sending: Sending, id: &str) -> Result<Message, Problem
         return bad("an id cannot begin with `~`, which is for Postdate's own ids, or with a quote");
     }
     let names = &route.policy.headers;
-    let moment = match (sending.delay, sending.at) {
+    let moment = match (request.delay, request.at) {
         (Some(_), Some(_)) => return bad("`delay` and `at` cannot stand together"),
         (None, Some(at)) => (names.deliver_at.as_str(), at.text()),
-        (delay, None) => (names.delay.as_str(), delay.map_or_else(|| "0".to_owned(), Moment::text)),
+        (delay, None) => (names.delay.as_str(), delay.map_or_else(|| "0".to_owned(), Timestamp::text)),
     };
     let own = [&names.delay, &names.deliver_at, &names.id, &names.op];
-    if let Some(name) = sending.headers.keys().find(|name| own.iter().any(|o| o.eq_ignore_ascii_case(name))) {
+    if let Some(name) = request.headers.keys().find(|name| own.iter().any(|o| o.eq_ignore_ascii_case(name))) {
         return bad(&format!("the header `{name}` is not for `headers`: use `delay`, `at` and `id`"));
     }
-    let body = match (sending.body, sending.body_base64) {
+    let body = match (request.body, request.body_base64) {
         (Some(_), Some(_)) => return bad("`body` and `body_base64` cannot stand together"),
         (text, None) => Bytes::from(text.unwrap_or_default()),
         (None, Some(coded)) => match STANDARD.decode(coded) {
@@ -222,7 +222,7 @@ fn message(route: &Route, sending: Sending, id: &str) -> Result<Message, Problem
             Err(e) => return bad(&format!("`body_base64` is not base64: {e}")),
         },
     };
-    let given = sending.headers.into_iter();
+    let given = request.headers.into_iter();
     let set = [(moment.0.to_owned(), moment.1), (names.id.clone(), id.to_owned())];
     let headers = given.chain(set).map(|(name, value)| Header::new(name, text(origin, value))).collect();
     Ok(Message { origin, key, body: Some(body), headers, properties })
@@ -291,13 +291,13 @@ pub(super) fn obstacles(admin: &Admin, route: &Route) -> String {
     found.join("; ")
 }
 
-fn ended(route: &Route, id: String, outcome: &MessageEnd) -> Ended {
+fn ended(route: &Route, id: String, outcome: &MessageEnd) -> SendAnswer {
     let route = route.name.to_string();
     match outcome.clone() {
-        MessageEnd::Published { published_at, due, lateness_ms, attempt } => Ended {
+        MessageEnd::Published { published_at, due, lateness_ms, attempt } => SendAnswer {
             id,
             route,
-            result: How::Published,
+            result: SendOutcome::Published,
             published_at_ms: Some(published_at.0),
             published_at: rfc3339(published_at),
             due_ms: Some(due.0),
@@ -306,10 +306,10 @@ fn ended(route: &Route, id: String, outcome: &MessageEnd) -> Ended {
             attempt: Some(attempt),
             reason: None,
         },
-        MessageEnd::Dead { reason } => Ended {
+        MessageEnd::Dead { reason } => SendAnswer {
             id,
             route,
-            result: How::Dead,
+            result: SendOutcome::Dead,
             published_at_ms: None,
             published_at: None,
             due_ms: None,

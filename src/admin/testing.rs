@@ -1,6 +1,6 @@
-//! For tests: the server on a free port, in front of an ingress that records.
+//! For tests: the server on a free port, in front of an ingress that records. It has no store: calls that need one
+//! answer 503.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,24 +13,24 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-use super::{Config, Graves, Inject, InjectError, Pausing, Redriven, State, Unfit, start};
+use super::{AdminState, Config, Inject, InjectError, InvalidMessage, Redrive, RedriveOutcome, start};
 use crate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy};
 use crate::domain::{
-    Clock, Endpoint, Header, HeaderValue, InvalidReason, Message, PauseState, Route, RouteName, RoutePolicy,
-    RoutingKey, Secret, Target, TargetRef, UnixMs,
+    Clock, Endpoint, Header, HeaderValue, InvalidReason, Message, Route, RouteName, RoutePolicy, RoutingKey,
+    Secret, Target, UnixMs,
 };
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
-use crate::store::{Bundle, CodecError, DeadBody, DeadFilter, DeadId, DeadMark, DeadPage, StoreError};
+use crate::store::{DeadId, StoreError};
 use crate::telemetry::{FollowRegistry, Metrics};
 
-/// A dead letter that is always there.
-pub(crate) const DEAD: &str = "orders.attempts.0.n.1";
-pub(crate) const READ: &str = "canary-read-Pa55";
-pub(crate) const WRITE: &str = "canary-write-Pa55";
+/// An id of the form of a dead letter's.
+pub(crate) const DEAD_ID: &str = "orders.attempts.0.n.1";
+pub(crate) const READ_TOKEN: &str = "canary-read-Pa55";
+pub(crate) const WRITE_TOKEN: &str = "canary-write-Pa55";
 
-/// What the double does with a message after recording it.
+/// Behaviour of the double after it has recorded a message.
 #[derive(Clone)]
-pub(crate) enum Then {
+pub(crate) enum InjectBehaviour {
     Confirm,
     Fail(InjectError),
     Panic,
@@ -38,109 +38,29 @@ pub(crate) enum Then {
     Hold,
 }
 
-/// What is paused, in memory.
-#[derive(Default)]
-pub(crate) struct Pauses(Mutex<BTreeMap<RouteName, PauseState>>);
-
-impl Pausing for Pauses {
-    fn set<'a>(
-        &'a self,
-        route: &'a RouteName,
-        what: PauseState,
-        pause: bool,
-    ) -> BoxFuture<'a, Result<PauseState, StoreError>> {
-        let mut all = self.0.lock();
-        let paused = all.entry(route.clone()).or_default();
-        if what.ingress {
-            paused.ingress = pause;
-        }
-        if what.publishing {
-            paused.publishing = pause;
-        }
-        let paused = *paused;
-        // A route by this name stands for a store that is away.
-        let away = route.as_str() == "renamed";
-        let away = away.then(|| StoreError::Unavailable("connection refused".to_owned()));
-        async move { away.map_or(Ok(paused), Err) }.boxed()
-    }
-}
-
 /// An ingress that records. It takes delays in whole milliseconds and calls any other `bad_delay`.
-pub(crate) struct Recorder {
+pub(crate) struct RecordingIngress {
     pub(crate) injected: Mutex<Vec<(RouteName, Message)>>,
-    pub(crate) then: Mutex<Then>,
+    pub(crate) behaviour: Mutex<InjectBehaviour>,
     pub(crate) arrived: Notify,
     pub(crate) release: Notify,
     clock: Clock,
 }
 
-/// Ten dead letters of `orders` that stay whatever is done, one a millisecond from 1000 on; those of the message
-/// `twice` are the first two, `order-3` is the third. One cannot be read, one may not be redriven.
-pub(crate) struct Yard;
+/// A redrive that succeeds at once. Without a store no test here reaches it.
+struct InstantRedrive;
 
-fn dead(n: usize) -> DeadId {
-    DeadId::parse(&format!("orders.attempts.0.n.{n}")).expect("an id")
-}
-
-impl Graves for Yard {
-    fn page<'a>(
-        &'a self,
-        filter: &'a DeadFilter,
-        after: Option<&'a DeadMark>,
-        limit: usize,
-    ) -> BoxFuture<'a, Result<DeadPage, StoreError>> {
-        let marks = (0..10).map(|n| DeadMark { at: UnixMs(1000 + n), id: dead(n as usize) });
-        let marks = marks.filter(|mark| after.is_none_or(|after| mark > after));
-        let mut marks: Vec<_> = marks.filter(|m| filter.to.is_none_or(|to| m.at < to)).collect();
-        let next = (marks.len() > limit).then(|| marks[limit - 1].clone());
-        marks.truncate(limit);
-        async move { Ok(DeadPage { marks, next }) }.boxed()
-    }
-
-    fn read<'a>(&'a self, ids: &'a [DeadId]) -> BoxFuture<'a, Result<Vec<Option<DeadBody>>, StoreError>> {
-        let body = |id: &DeadId| {
-            let mut entry = crate::domain::testing::entry(UnixMs(1), b"body");
-            entry.message.headers.push(Header::new("h", HeaderValue::Bytes(vec![255].into())));
-            let bundle = Bundle { target: TargetRef::Own, entries: Arc::new(vec![entry]) };
-            let bundle = if *id == dead(9) { Err(CodecError::Checksum) } else { Ok(bundle) };
-            Some(DeadBody { bytes: 7, bundle, unopened: None })
-        };
-        let bodies = ids.iter().map(body).collect();
-        async move { Ok(bodies) }.boxed()
-    }
-
-    fn at<'a>(&'a self, id: &'a DeadId) -> BoxFuture<'a, Result<Option<UnixMs>, StoreError>> {
-        let found = (0..10).find(|&n| dead(n) == *id).map(|n| UnixMs(1000 + n as i64));
-        async move { Ok(found) }.boxed()
-    }
-
-    fn find<'a>(
-        &'a self,
-        route: &'a RouteName,
-        message: &'a str,
-    ) -> BoxFuture<'a, Result<Vec<DeadId>, StoreError>> {
-        let found = match (route.as_str(), message) {
-            ("orders", "twice") => vec![dead(0), dead(1)],
-            ("orders", "order-3") => vec![dead(2)],
-            _ => Vec::new(),
-        };
-        async move { Ok(found) }.boxed()
-    }
-
+impl Redrive for InstantRedrive {
     fn redrive<'a>(
         &'a self,
-        id: &'a DeadId,
-        target: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<Redriven, StoreError>> {
-        let refused = target.is_some() || *id == dead(9);
-        async move { Ok(if refused { Redriven::Refused("no".to_owned()) } else { Redriven::Done }) }.boxed()
-    }
-
-    fn drop_dead<'a>(&'a self, ids: &'a [DeadId]) -> BoxFuture<'a, Result<Vec<bool>, StoreError>> {
-        async move { Ok(vec![true; ids.len()]) }.boxed()
+        _: &'a DeadId,
+        _: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<RedriveOutcome, StoreError>> {
+        async { Ok(RedriveOutcome::Done) }.boxed()
     }
 }
 
+/// The value of a header that holds text; `None` if there is no such header.
 pub(crate) fn text(headers: &[Header], name: &str) -> Option<String> {
     headers.iter().find(|h| h.name.as_str() == name).map(|h| match &h.value {
         HeaderValue::Bytes(b) | HeaderValue::LongString(b) => String::from_utf8(b.to_vec()).expect("UTF-8"),
@@ -148,14 +68,14 @@ pub(crate) fn text(headers: &[Header], name: &str) -> Option<String> {
     })
 }
 
-impl Inject for Recorder {
-    fn judge(&self, route: &Route, message: &Message) -> Result<UnixMs, Unfit> {
+impl Inject for RecordingIngress {
+    fn judge(&self, route: &Route, message: &Message) -> Result<UnixMs, InvalidMessage> {
         let names = &route.policy.headers;
         let delay =
             text(&message.headers, &names.delay).map(|t| t.parse().map(|ms| self.clock.wall().plus(ms)));
         let at = text(&message.headers, &names.deliver_at).map(|t| t.parse().map(UnixMs));
         let due = delay.or(at).expect("a delay header, always");
-        due.map_err(|_| Unfit { reason: InvalidReason::BadDelay, error: "not a delay".to_owned() })
+        due.map_err(|_| InvalidMessage { reason: InvalidReason::BadDelay, error: "not a delay".to_owned() })
     }
 
     fn inject<'a>(
@@ -166,12 +86,12 @@ impl Inject for Recorder {
         async move {
             self.injected.lock().push((route.name.clone(), message));
             self.arrived.notify_one();
-            let then = self.then.lock().clone();
-            match then {
-                Then::Confirm => Ok(()),
-                Then::Fail(error) => Err(error),
-                Then::Panic => panic!("planted"),
-                Then::Hold => {
+            let behaviour = self.behaviour.lock().clone();
+            match behaviour {
+                InjectBehaviour::Confirm => Ok(()),
+                InjectBehaviour::Fail(error) => Err(error),
+                InjectBehaviour::Panic => panic!("planted"),
+                InjectBehaviour::Hold => {
                     self.release.notified().await;
                     Ok(())
                 }
@@ -199,10 +119,12 @@ pub(crate) fn route(name: &str, from: Endpoint) -> Arc<Route> {
         retry: RetryPolicy { attempts: 16, initial_ms: 1000, max_ms: 300_000 },
         dead_letters: crate::domain::DeadLetterLimits::default(),
     };
-    let graveyard = matches!(from, Endpoint::Rabbitmq { .. }).then(|| {
-        let (connection, exchange) = ("main".to_owned(), "dead".to_owned());
-        let routing_key = RoutingKey::Fixed("key".to_owned());
-        Arc::new(Target::Rabbitmq { connection, exchange, routing_key })
+    let dead_letter_to = matches!(from, Endpoint::Rabbitmq { .. }).then(|| {
+        Arc::new(Target::Rabbitmq {
+            connection: "main".to_owned(),
+            exchange: "dead".to_owned(),
+            routing_key: RoutingKey::Fixed("key".to_owned()),
+        })
     });
     let name = RouteName::new(name).expect("a name");
     let to = match &from {
@@ -213,14 +135,7 @@ pub(crate) fn route(name: &str, from: Endpoint) -> Arc<Route> {
             routing_key: RoutingKey::Preserve,
         },
     };
-    Arc::new(Route {
-        name,
-        from,
-        to: Arc::new(to),
-        allow_targets: Vec::new(),
-        dead_letter_to: graveyard,
-        policy,
-    })
+    Arc::new(Route { name, from, to: Arc::new(to), allow_targets: Vec::new(), dead_letter_to, policy })
 }
 
 /// A Kafka route `orders`, a RabbitMQ route `mail`, and one with names of its own for the headers.
@@ -236,11 +151,11 @@ pub(crate) fn routes() -> Vec<Arc<Route>> {
 }
 
 /// A state around a recording ingress.
-pub(crate) fn state() -> (State, Arc<Recorder>) {
+pub(crate) fn state() -> (AdminState, Arc<RecordingIngress>) {
     let clock = Clock::start();
-    let recorder = Arc::new(Recorder {
+    let recorder = Arc::new(RecordingIngress {
         injected: Mutex::default(),
-        then: Mutex::new(Then::Confirm),
+        behaviour: Mutex::new(InjectBehaviour::Confirm),
         arrived: Notify::new(),
         release: Notify::new(),
         clock,
@@ -248,15 +163,14 @@ pub(crate) fn state() -> (State, Arc<Recorder>) {
     let mut registry = Registry::default();
     let routes = routes();
     let metrics = Metrics::new(&mut registry, routes.iter().map(|r| r.name.clone()));
-    let state = State {
+    let state = AdminState {
         routes,
         metrics,
         registry: Arc::new(registry),
         readiness: Readiness::default(),
         watch: Arc::new(FollowRegistry::default()),
         inject: Arc::clone(&recorder) as Arc<dyn Inject>,
-        pausing: Arc::new(Pauses::default()),
-        graves: Arc::new(Yard),
+        redrive: Arc::new(InstantRedrive),
         clock,
         store: Arc::default(),
         replica: "this-one".to_owned(),
@@ -271,9 +185,9 @@ pub(crate) fn config(read: &[&str], write: &[&str]) -> Config {
 }
 
 /// A running server.
-pub(crate) struct Server {
+pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
-    pub(crate) recorder: Arc<Recorder>,
+    pub(crate) recorder: Arc<RecordingIngress>,
     pub(crate) tasks: Tasks,
     pub(crate) shutdown: Shutdown,
     pub(crate) readiness: Readiness,
@@ -281,15 +195,15 @@ pub(crate) struct Server {
     pub(crate) metrics: Arc<Metrics>,
 }
 
-/// An answer as it stood on the wire.
+/// An answer as it was on the wire.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HttpAnswer {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: String,
 }
 
-impl Answer {
+impl HttpAnswer {
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {self:?}"))
     }
@@ -300,23 +214,25 @@ impl Answer {
     }
 }
 
-impl Server {
+impl TestServer {
     /// With a read and a write token.
     pub(crate) async fn start() -> Self {
-        Self::with(config(&[READ], &[WRITE])).await
+        Self::with(config(&[READ_TOKEN], &[WRITE_TOKEN])).await
     }
 
     pub(crate) async fn with(config: Config) -> Self {
         let (state, recorder) = state();
-        let (tasks, shutdown) = (Tasks::default(), Shutdown::default());
-        let (readiness, watch) = (state.readiness.clone(), Arc::clone(&state.watch));
+        let tasks = Tasks::default();
+        let shutdown = Shutdown::default();
+        let readiness = state.readiness.clone();
+        let watch = Arc::clone(&state.watch);
         let metrics = Arc::clone(&state.metrics);
         let address = start(&config, state, &tasks, shutdown.clone()).await.expect("started");
         Self { address, recorder, tasks, shutdown, readiness, watch, metrics }
     }
 
     /// Sends bytes on a connection of their own and reads all that comes back.
-    pub(crate) async fn raw(&self, request: String) -> Answer {
+    pub(crate) async fn raw(&self, request: String) -> HttpAnswer {
         let exchange = async {
             let mut stream = TcpStream::connect(self.address).await.expect("connected");
             stream.write_all(request.as_bytes()).await.expect("written");
@@ -328,11 +244,11 @@ impl Server {
             tokio::time::timeout(Duration::from_secs(30), exchange).await.expect("an answer in time");
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {answer:?}"));
         let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("a status");
-        Answer { status, head: head.to_owned(), body: body.to_owned() }
+        HttpAnswer { status, head: head.to_owned(), body: body.to_owned() }
     }
 
     /// One request, with a token if one is given.
-    pub(crate) async fn call(&self, method: &str, path: &str, token: Option<&str>, body: &str) -> Answer {
+    pub(crate) async fn call(&self, method: &str, path: &str, token: Option<&str>, body: &str) -> HttpAnswer {
         let token = token.map(|t| format!("authorization: Bearer {t}\r\n")).unwrap_or_default();
         let host = self.address;
         let length = body.len();
@@ -344,8 +260,9 @@ impl Server {
     }
 
     /// `POST /api/v1/routes/{route}/messages` with the write token.
-    pub(crate) async fn send(&self, route: &str, body: serde_json::Value) -> Answer {
-        self.call("POST", &format!("/api/v1/routes/{route}/messages"), Some(WRITE), &body.to_string()).await
+    pub(crate) async fn send(&self, route: &str, body: serde_json::Value) -> HttpAnswer {
+        self.call("POST", &format!("/api/v1/routes/{route}/messages"), Some(WRITE_TOKEN), &body.to_string())
+            .await
     }
 
     /// Ends the server; all its tasks must end.

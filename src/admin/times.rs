@@ -1,4 +1,4 @@
-//! Moments and delays, as callers write them and as answers show them.
+//! Moments and delays: as callers write them, and as answers show them.
 
 use serde::Deserialize;
 use utoipa::openapi::RefOr;
@@ -8,17 +8,17 @@ use utoipa::{PartialSchema, ToSchema};
 use super::problem::Problem;
 use crate::domain::{UnixMs, moment};
 
-/// What a delay header may hold: a text, or a whole number of milliseconds.
+/// Value of a delay header: a text, or a whole number of milliseconds.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "a delay or a moment is a text or a whole number of milliseconds")]
-pub(super) enum Moment {
+pub(super) enum Timestamp {
     /// Milliseconds.
     Ms(u64),
-    /// As a producer would write it.
+    /// A text, as a producer would write it.
     Text(String),
 }
 
-impl PartialSchema for Moment {
+impl PartialSchema for Timestamp {
     fn schema() -> RefOr<Schema> {
         let kinds = SchemaType::Array(vec![Type::String, Type::Integer]);
         let meaning = "As a delay header holds it: a text, or a whole number of milliseconds.";
@@ -26,10 +26,10 @@ impl PartialSchema for Moment {
     }
 }
 
-impl ToSchema for Moment {}
+impl ToSchema for Timestamp {}
 
-impl Moment {
-    /// As a header holds it.
+impl Timestamp {
+    /// The text of the header.
     pub(super) fn text(self) -> String {
         match self {
             Self::Ms(ms) => ms.to_string(),
@@ -39,12 +39,12 @@ impl Moment {
 }
 
 /// The last moment that can be written: the end of the year 9999.
-pub(super) const LAST: UnixMs = UnixMs(253_402_300_799_999);
+pub(super) const LAST_MOMENT: UnixMs = UnixMs(253_402_300_799_999);
 
-/// A moment of a query, under this name: Unix ms, or RFC 3339 with an offset.
+/// Reads a moment of a query: Unix ms, or RFC 3339 with an offset. `name` is the parameter's name, for the error.
 pub(super) fn moment(name: &str, text: &str) -> Result<UnixMs, Problem> {
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
-        let ms = text.parse().ok().map(UnixMs).filter(|ms| *ms <= LAST);
+        let ms = text.parse().ok().map(UnixMs).filter(|ms| *ms <= LAST_MOMENT);
         return ms.ok_or_else(|| Problem::bad(format!("`{name}` is beyond the year 9999")));
     }
     moment::parse(text).map_err(|e| {
@@ -54,7 +54,7 @@ pub(super) fn moment(name: &str, text: &str) -> Result<UnixMs, Problem> {
     })
 }
 
-/// RFC 3339 in UTC; `None` beyond the year 9999.
+/// Writes a moment as RFC 3339 in UTC; `None` beyond the year 9999.
 pub(super) fn rfc3339(moment: UnixMs) -> Option<String> {
     jiff::Timestamp::from_millisecond(moment.0).ok().map(|t| t.to_string())
 }

@@ -1,5 +1,5 @@
-//! `check --connect`: tries Redis, the brokers, and every topic, queue and exchange that a route names.
-//! Creates and changes nothing; everything at once, so that what is dead costs its own deadline only.
+//! `check --connect`: tries Redis, the brokers, and every topic, queue and exchange that a route names. It creates and
+//! changes nothing. Everything is tried at once, so that all servers that are away cost one deadline together.
 
 mod kafka;
 mod rabbitmq;
@@ -16,19 +16,19 @@ use crate::domain::{Endpoint, Route};
 use crate::ingress::ReadAllocation;
 use crate::store::{self, PreflightFailure};
 
-/// Longest wait for what does not answer.
-const PATIENCE: Duration = Duration::from_secs(4);
+/// Longest wait for a server that does not answer.
+const CHECK_DEADLINE: Duration = Duration::from_secs(4);
 
-/// One thing that was tried: a sentence for a person, without any secret.
+/// CheckFinding about one thing that was tried: a sentence for a person, without any secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// Whether it is as it should be.
+pub struct CheckFinding {
+    /// True if the thing is as it should be.
     pub good: bool,
-    /// What was found; of what is not good also what to do.
+    /// The finding, and for a bad one also what to do.
     pub text: String,
 }
 
-impl Finding {
+impl CheckFinding {
     fn good(text: String) -> Self {
         Self { good: true, text }
     }
@@ -38,7 +38,7 @@ impl Finding {
     }
 }
 
-/// A sentence for each queue that hands over fewer messages at a time than its `prefetch` says.
+/// A sentence for each queue that is read with fewer messages at a time than its `prefetch` says.
 pub fn lowered_prefetches(routes: &[Arc<Route>]) -> Vec<String> {
     let parts = ReadAllocation::of(routes);
     let lowered = |route: &Arc<Route>| {
@@ -55,21 +55,21 @@ pub fn lowered_prefetches(routes: &[Arc<Route>]) -> Vec<String> {
     routes.iter().filter_map(lowered).collect()
 }
 
-/// Tries all of it. Warnings of the rooms themselves go to the log, as text.
-pub fn check_connections(config: &Config) -> anyhow::Result<Vec<Finding>> {
+/// Tries everything that the configuration names. Warnings of the rooms themselves go to the log, as text.
+pub fn check_connections(config: &Config) -> anyhow::Result<Vec<CheckFinding>> {
     let findings = async { Ok(all(config).await) };
     runtime::run_to_end(&runtime::log_as_text(config, None), findings)
 }
 
-async fn all(config: &Config) -> Vec<Finding> {
+async fn all(config: &Config) -> Vec<CheckFinding> {
     let kafka = config.kafka.values().map(|connection| kafka::check(connection, &config.routes));
     let rabbitmq = config.rabbitmq.values().map(|connection| rabbitmq::check(connection, &config.routes));
     let (redis, kafka, rabbitmq) = tokio::join!(redis(&config.redis), join_all(kafka), join_all(rabbitmq));
     std::iter::once(redis).chain(kafka.into_iter().flatten()).chain(rabbitmq.into_iter().flatten()).collect()
 }
 
-/// What is wrong with the brokers that one route uses, and with what it names there.
-pub(crate) async fn of_route(config: &Config, route: &Arc<Route>) -> Vec<Finding> {
+/// The bad findings about the brokers that one route uses, and about its topics, queues and exchanges there.
+pub(crate) async fn of_route(config: &Config, route: &Arc<Route>) -> Vec<CheckFinding> {
     let routes = std::slice::from_ref(route);
     let used = super::used_connections(routes);
     let kafka = config.kafka.values().filter(|c| used.contains(c.name.as_str()));
@@ -80,28 +80,30 @@ pub(crate) async fn of_route(config: &Config, route: &Arc<Route>) -> Vec<Finding
     kafka.into_iter().chain(rabbitmq).flatten().filter(|finding| !finding.good).collect()
 }
 
-async fn redis(config: &store::Config) -> Finding {
-    let (place, key) = (config.place(), config.place_key());
-    match tokio::time::timeout(PATIENCE, store::preflight(config, false)).await {
-        Ok(Ok(())) => Finding::good(format!("redis: {place} is there and may be used")),
+async fn redis(config: &store::Config) -> CheckFinding {
+    let place = config.place();
+    let key = config.place_key();
+    match tokio::time::timeout(CHECK_DEADLINE, store::preflight(config, false)).await {
+        Ok(Ok(())) => CheckFinding::good(format!("redis: {place} is there and may be used")),
         Ok(Err(PreflightFailure::Refused(why))) => {
-            Finding::bad(format!("redis: {place} may not be used: {why}"))
+            CheckFinding::bad(format!("redis: {place} may not be used: {why}"))
         }
-        Ok(Err(PreflightFailure::Away(why))) => Finding::bad(format!(
+        Ok(Err(PreflightFailure::Away(why))) => CheckFinding::bad(format!(
             "redis: cannot be used: {why}; is it running, and is `{key}` right, user and password included?"
         )),
-        Err(_) => Finding::bad(format!(
+        Err(_) => CheckFinding::bad(format!(
             "redis: {place} did not answer within {} s; is it running, and is `{key}` right?",
-            PATIENCE.as_secs()
+            CHECK_DEADLINE.as_secs()
         )),
     }
 }
 
-/// What a route is to a thing that it names.
+/// Names a route as the reader of a topic or queue.
 fn source(route: &Route) -> String {
     format!("source of route {}", route.name)
 }
 
+/// Names a route as a publisher to a topic, queue or exchange.
 fn target(route: &Route) -> String {
     format!("target of route {}", route.name)
 }

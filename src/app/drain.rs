@@ -1,9 +1,12 @@
-//! The orderly end, stage by stage.
+//! Drain: the orderly end, stage by stage.
 //!
-//! Ingress stops reading and lets what it has read be stored, and this replica leaves the cluster, so that others serve
-//! its partitions. Then timers stop claiming, settle what is confirmed and return the rest. Then lanes close; the admin
-//! listener comes last, so that the end can be watched. Each stage has a share of the time of its own: a stage that hangs
-//! takes none of the others' time.
+//! 1. Ingress stops reading and stores the records that it has read. This replica leaves the cluster, so that others serve
+//!    its partitions.
+//! 2. Timers stop claiming, settle the confirmed bundles and return the rest.
+//! 3. Lanes close.
+//! 4. The admin listener ends last, so that the drain can be watched.
+//!
+//! Each stage has its own share of the time: a stage that hangs takes none of the others' time.
 
 use std::time::Duration;
 
@@ -12,10 +15,10 @@ use tracing::{info, warn};
 
 use crate::lifecycle::{Readiness, Shutdown, Stage, Tasks};
 
-/// One shutdown signal a stage, and one for all of them.
+/// A shutdown signal for each stage, and one for all of them.
 #[derive(Debug)]
-pub(super) struct Stages {
-    /// Outlives all stages: the store, which each of them needs. Forcing it forces every stage.
+pub(super) struct StageShutdowns {
+    /// Signal of the store, which every stage needs: it outlives them. Forcing it forces every stage.
     pub(super) process: Shutdown,
     pub(super) ingress: Shutdown,
     pub(super) publishing: Shutdown,
@@ -23,7 +26,7 @@ pub(super) struct Stages {
     pub(super) admin: Shutdown,
 }
 
-impl Stages {
+impl StageShutdowns {
     pub(super) fn new() -> Self {
         let process = Shutdown::default();
         Self {
@@ -48,36 +51,40 @@ impl Stages {
 /// Time for tasks to notice that they are forced.
 const FORCED_END: Duration = Duration::from_millis(500);
 
-/// Parts that the time of the whole end is cut into.
-const SHARES: u32 = 16;
+/// Shares that the time of the whole drain is cut into.
+const TIME_SHARES: u32 = 16;
 
-/// The part at whose end the time of a stage is over. A stage leaves the time that it does not use to those after it.
+/// The last share of a stage's time. A stage leaves the time that it does not use to the stages after it.
 fn last_share(stage: Stage) -> u32 {
     match stage {
         Stage::Ingress => 4,
         Stage::Publishing => 12,
         Stage::Egress => 15,
-        Stage::Admin => SHARES,
+        Stage::Admin => TIME_SHARES,
     }
 }
 
 /// Ends every stage, within `timeout` in all. `Err` names the tasks that were late.
 pub(super) async fn drain(
-    stages: &Stages,
+    stages: &StageShutdowns,
     tasks: &Tasks,
     readiness: &Readiness,
     timeout: Duration,
 ) -> Result<(), Vec<String>> {
     readiness.drain();
     let began = Instant::now();
-    let deadline = |stage| began + timeout * last_share(stage) / SHARES;
+    let deadline = |stage| began + timeout * last_share(stage) / TIME_SHARES;
     stages.ingress.begin();
     let unfinished = ended_until(tasks, Stage::Ingress, deadline(Stage::Ingress)).await;
     if !unfinished.is_empty() {
         stages.ingress.force();
         let left = ended_until(tasks, Stage::Ingress, Instant::now() + FORCED_END).await;
-        // Nothing is lost: the source delivers again what was read and not stored.
-        warn!(tasks = ?unfinished, still_ending = ?left, "ingress gave up what it had read and the store did not take in; it is read again");
+        // Nothing is lost: the source delivers again every record that was read and not stored.
+        warn!(
+            tasks = ?unfinished,
+            still_ending = ?left,
+            "ingress gave up records that it had read and the store did not take in; they are read again"
+        );
     }
     let mut late = Vec::new();
     for stage in [Stage::Publishing, Stage::Egress] {
@@ -94,7 +101,7 @@ pub(super) async fn drain(
 }
 
 /// Drains one stage until its deadline and forces it then. Answers the tasks that were late.
-async fn end_stage(stages: &Stages, tasks: &Tasks, stage: Stage, deadline: Instant) -> Vec<String> {
+async fn end_stage(stages: &StageShutdowns, tasks: &Tasks, stage: Stage, deadline: Instant) -> Vec<String> {
     let shutdown = stages.shutdown(stage);
     shutdown.begin();
     let unfinished = ended_until(tasks, stage, deadline).await;
@@ -116,10 +123,10 @@ async fn ended_until(tasks: &Tasks, stage: Stage, deadline: Instant) -> Vec<Stri
 mod tests {
     use super::*;
 
-    const WHOLE: Duration = Duration::from_secs(16);
+    const TIMEOUT: Duration = Duration::from_secs(16);
 
     /// A task of a stage that does not end before it is forced, or not even then.
-    fn stubborn(tasks: &Tasks, stage: Stage, stages: &Stages, even_then: bool) {
+    fn stubborn(tasks: &Tasks, stage: Stage, stages: &StageShutdowns, even_then: bool) {
         let shutdown = stages.shutdown(stage).clone();
         tasks.of(stage).spawn(&name(stage), async move {
             shutdown.forced().await;
@@ -139,17 +146,19 @@ mod tests {
         const ALL: [Stage; 4] = [Stage::Ingress, Stage::Publishing, Stage::Egress, Stage::Admin];
         for case in 0..16_u32 {
             let slow: Vec<Stage> = (0..4).filter(|n| case & (1 << n) != 0).map(|n| ALL[n]).collect();
-            let (stages, tasks, readiness) = (Stages::new(), Tasks::default(), Readiness::default());
+            let stages = StageShutdowns::new();
+            let tasks = Tasks::default();
+            let readiness = Readiness::default();
             for &stage in &slow {
                 stubborn(&tasks, stage, &stages, false);
             }
             let began = Instant::now();
-            let drained = drain(&stages, &tasks, &readiness, WHOLE).await;
+            let drained = drain(&stages, &tasks, &readiness, TIMEOUT).await;
             let late = slow.iter().filter(|stage| **stage != Stage::Ingress);
             let late: Vec<String> = late.map(|stage| name(*stage)).collect();
             assert_eq!(drained.err().unwrap_or_default(), late, "{case:04b}");
             let waited = began.elapsed();
-            let share = WHOLE * slow.last().map_or(0, |stage| last_share(*stage)) / SHARES;
+            let share = TIMEOUT * slow.last().map_or(0, |stage| last_share(*stage)) / TIME_SHARES;
             assert!(waited >= share && waited <= share + FORCED_END, "{case:04b}: {waited:?}");
             assert!(stages.process.is_forced() && stages.ingress.is_forced() && stages.admin.is_forced());
         }
@@ -157,9 +166,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_does_not_end_even_when_forced_is_named() {
-        let (stages, tasks) = (Stages::new(), Tasks::default());
+        let stages = StageShutdowns::new();
+        let tasks = Tasks::default();
         stubborn(&tasks, Stage::Ingress, &stages, true);
-        let drained = drain(&stages, &tasks, &Readiness::default(), WHOLE).await;
+        let drained = drain(&stages, &tasks, &Readiness::default(), TIMEOUT).await;
         assert_eq!(drained, Err(vec![name(Stage::Ingress)]));
     }
 }

@@ -1,16 +1,16 @@
-//! `send`: a test message to a route's own ingress, over the same lanes as everything else.
+//! Publishing test messages of `send` into a route's own ingress, over the same lanes as every other message.
 
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use crate::admin::{Inject, InjectError, Unfit};
+use crate::admin::{Inject, InjectError, InvalidMessage};
 use crate::domain::{Clock, Entry, Message, Route, UnixMs, Verdict};
 use crate::egress::{Lanes, Publication, VerdictInbox};
 use crate::ingress::admit::{Admitted, admit};
 
-/// A message that has not left its lane by then is not sent at all.
-const PATIENCE_US: i64 = 5_000_000;
+/// Time for a message to leave its lane, microseconds. After that it is not sent at all.
+const SUBMIT_DEADLINE_US: i64 = 5_000_000;
 
 /// Publishes to ingress topics and queues.
 pub(super) struct IngressInject {
@@ -25,14 +25,16 @@ impl IngressInject {
 }
 
 impl Inject for IngressInject {
-    fn judge(&self, route: &Route, message: &Message) -> Result<UnixMs, Unfit> {
+    fn judge(&self, route: &Route, message: &Message) -> Result<UnixMs, InvalidMessage> {
         let now = self.clock.wall();
         match admit(message.clone(), None, None, route, now.into()) {
             Admitted::Delayed { due, .. } | Admitted::Reschedule { due, .. } => {
                 Ok(due.plus(route.policy.jitter_ms))
             }
             Admitted::PassThrough { .. } | Admitted::Cancel { .. } => Ok(now),
-            Admitted::Invalid { reason, error, .. } => Err(Unfit { reason, error: error.to_string() }),
+            Admitted::Invalid { reason, error, .. } => {
+                Err(InvalidMessage { reason, error: error.to_string() })
+            }
         }
     }
 
@@ -46,7 +48,7 @@ impl Inject for IngressInject {
         let entry = Entry::new(due, message);
         let verdicts: Arc<VerdictInbox> = Arc::default();
         let lane = self.lanes.lane(&target);
-        let not_after_us = self.clock.mono_us() + PATIENCE_US;
+        let not_after_us = self.clock.mono_us() + SUBMIT_DEADLINE_US;
         lane.submit(Publication::alone(entry, target, 0, &verdicts, not_after_us));
         Box::pin(async move {
             match verdicts.take().await.into_iter().next().map(|(_, verdict)| verdict) {

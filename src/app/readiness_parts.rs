@@ -1,10 +1,10 @@
-//! The parts of `/readyz` beside the connections: each route's source, each target, whether the store takes messages
-//! in, and whether each route delivers in time. None of them closes readiness: what is in trouble costs its own
-//! messages only. Each is a metric too, and its begin and end a line of the log.
+//! Parts of `/readyz` beside the connections: each route's source, each target, the store's capacity, and each route's
+//! delivery in time. None of them makes the replica unready: a part in trouble costs its own messages only. Each part is a
+//! metric too, and the log has a line when its trouble begins and one when it ends.
 
-mod asking;
 mod lateness;
 mod standstill;
+mod store_polls;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use tracing::{info, warn};
 
-use self::asking::{LateLook, MemoryLook};
-use self::lateness::Lateness;
+use self::lateness::RouteLateness;
 use self::standstill::Standstill;
+use self::store_polls::{LatenessPoll, MemoryPoll};
 use super::App;
 use crate::domain::{Clock, Endpoint, Route, Target, Text, route};
 use crate::egress::Lanes;
@@ -23,32 +23,33 @@ use crate::lifecycle::{Readiness, ReadinessPart, Shutdown, tick};
 use crate::store::{RedisMemory, Store};
 use crate::telemetry::{Metrics, TargetChange};
 
-/// A master is nearly full from this share of its `maxmemory` on.
+/// Share of `maxmemory` from which on a master counts as nearly full.
 const NEARLY_FULL: f64 = 0.9;
 
-/// Announces the parts and keeps them true until the lanes end.
+/// Announces the parts and keeps them up to date until the lanes end.
 pub(super) fn start(app: &App, lanes: Arc<dyn Lanes>, slot: &Arc<OnceLock<Store>>, shutdown: Shutdown) {
-    let (routes, readiness) = (&app.config.routes, &app.readiness);
+    let routes = &app.config.routes;
+    let readiness = &app.readiness;
     let side = |name: String| readiness.side_part(name);
     let targets: BTreeMap<Text, Arc<Target>> = routes
         .iter()
         .flat_map(|route| route.targets())
         .map(|target| (route::describe(target), target.clone()))
         .collect();
-    let parts = Parts {
+    let parts = ReadinessParts {
         targets: targets.into_iter().map(|(name, target)| (side(format!("target:{name}")), target)).collect(),
         routes: routes
             .iter()
-            .map(|route| Watched {
+            .map(|route| RouteParts {
                 source: side(format!("source:{}", route.name)),
                 source_waits: false,
                 standstill: Standstill::default(),
                 delivery: side(format!("route:{}", route.name)),
                 route: route.clone(),
-                lateness: Lateness::default(),
+                lateness: RouteLateness::default(),
             })
             .collect(),
-        room: side("store:room".to_owned()),
+        store_part: side("store:room".to_owned()),
         readiness: readiness.clone(),
         metrics: app.metrics.clone(),
         lanes,
@@ -56,26 +57,26 @@ pub(super) fn start(app: &App, lanes: Arc<dyn Lanes>, slot: &Arc<OnceLock<Store>
         clock: app.clock,
         nearly_full: false,
     };
-    let late = LateLook::new(slot.clone(), app.metrics.clone());
-    let memory = MemoryLook::new(slot.clone(), app.metrics.clone());
+    let late = LatenessPoll::new(slot.clone(), app.metrics.clone());
+    let memory = MemoryPoll::new(slot.clone(), app.metrics.clone());
     app.tasks.spawn("parts:late", at_each_tick(late, shutdown.clone()));
     app.tasks.spawn("parts:memory", at_each_tick(memory, shutdown.clone()));
     app.tasks.spawn("parts", at_each_tick(parts, shutdown));
 }
 
-/// Something that is done at each tick of a period.
-trait Recurring: Send + 'static {
+/// A task that runs at each tick of a period.
+trait PeriodicTask: Send + 'static {
     const PERIOD: Duration;
 
     fn round(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// Runs until draining begins.
-async fn at_each_tick<R: Recurring>(mut recurring: R, shutdown: Shutdown) {
+/// Runs a task at each tick until draining begins.
+async fn at_each_tick<T: PeriodicTask>(mut task: T, shutdown: Shutdown) {
     let rounds = async {
         loop {
-            tick(R::PERIOD).await;
-            recurring.round().await;
+            tick(T::PERIOD).await;
+            task.round().await;
         }
     };
     tokio::select! {
@@ -84,23 +85,24 @@ async fn at_each_tick<R: Recurring>(mut recurring: R, shutdown: Shutdown) {
     }
 }
 
-/// A route's parts.
-struct Watched {
+/// Parts of one route.
+struct RouteParts {
     route: Arc<Route>,
     source: ReadinessPart,
-    /// Whether the route itself was last seen to wait, its connection apart.
+    /// True if the source itself waited at the last update; trouble of its connection does not count.
     source_waits: bool,
-    /// What was read from it and does not get on.
+    /// Detects records that were read from the source and stand still.
     standstill: Standstill,
     delivery: ReadinessPart,
-    lateness: Lateness,
+    lateness: RouteLateness,
 }
 
-struct Parts {
+/// All parts beside the connections, and the sources of their state.
+struct ReadinessParts {
     targets: Vec<(ReadinessPart, Arc<Target>)>,
-    routes: Vec<Watched>,
-    /// Whether the store takes messages in.
-    room: ReadinessPart,
+    routes: Vec<RouteParts>,
+    /// ReadinessPart `store:room`: the store's capacity to take messages in.
+    store_part: ReadinessPart,
     readiness: Readiness,
     metrics: Arc<Metrics>,
     lanes: Arc<dyn Lanes>,
@@ -109,19 +111,19 @@ struct Parts {
     nearly_full: bool,
 }
 
-impl Recurring for Parts {
+impl PeriodicTask for ReadinessParts {
     const PERIOD: Duration = Duration::from_secs(1);
 
     async fn round(&mut self) {
-        self.look();
+        self.update();
     }
 }
 
-impl Parts {
-    fn look(&mut self) {
+impl ReadinessParts {
+    fn update(&mut self) {
         let now_us = self.clock.mono_us();
         for (target, change) in self.metrics.target_failures.changes(now_us) {
-            tell(&target, &change);
+            log_target(&target, &change);
         }
         let trouble = trouble(&self.readiness);
         for (part, target) in &self.targets {
@@ -132,14 +134,14 @@ impl Parts {
                 .or_else(|| self.metrics.target_failures.why(target, now_us));
             show(part, why.or_else(|| named(&trouble, &target_connection(target))));
         }
-        self.look_at_room();
-        self.look_at_routes(&trouble);
+        self.update_store();
+        self.update_routes(&trouble);
         for (name, state) in self.readiness.parts() {
             self.metrics.part_up(name, state == ReadinessState::Up);
         }
     }
 
-    fn look_at_room(&mut self) {
+    fn update_store(&mut self) {
         let used = self.metrics.store_memory.get().max(0) as u64;
         let memory = RedisMemory { used, limit: self.metrics.store_memory_limit.get().max(0) as u64 };
         let nearly_full = memory.share() >= NEARLY_FULL;
@@ -157,50 +159,56 @@ impl Parts {
         let waits = self.slot.get().and_then(Store::write_failure);
         let unconfirmed = || {
             let why = self.slot.get().and_then(Store::not_durable)?;
-            Some(format!("what is stored and claimed is not confirmed: {why}"))
+            Some(format!("writes and claims are not confirmed: {why}"))
         };
         let why = waits.map(|why| format!("the store takes nothing in: {why}")).or_else(unconfirmed);
-        show(&self.room, why.or_else(|| nearly_full.then(|| format!("redis uses {percent} % of maxmemory"))));
+        show(
+            &self.store_part,
+            why.or_else(|| nearly_full.then(|| format!("redis uses {percent} % of maxmemory"))),
+        );
     }
 
-    /// Shows each route's source and delivery. A source whose connection is away waits with it, without log lines of
-    /// its own: those of the connection say so for all its routes.
-    fn look_at_routes(&mut self, trouble: &BTreeMap<String, String>) {
+    /// Shows each route's source and delivery. A source whose connection is away waits with it and logs nothing: the
+    /// connection logs it for all its routes.
+    fn update_routes(&mut self, trouble: &BTreeMap<String, String>) {
         let now = self.slot.get().map(|store| store.clock().now());
         let mono_us = self.clock.mono_us();
-        for watched in &mut self.routes {
-            let Some(metrics) = self.metrics.route(&watched.route.name) else { continue };
-            let stands = watched.standstill.look(&metrics.oldest_unresolved(), mono_us);
-            let waits = metrics.source_waits().or(stands);
-            let name = &watched.route.name;
-            match (&waits, std::mem::replace(&mut watched.source_waits, waits.is_some())) {
+        for route_parts in &mut self.routes {
+            let Some(metrics) = self.metrics.route(&route_parts.route.name) else { continue };
+            let standstill = route_parts.standstill.update(&metrics.oldest_unresolved(), mono_us);
+            let waits = metrics.source_waits().or(standstill);
+            let name = &route_parts.route.name;
+            match (&waits, std::mem::replace(&mut route_parts.source_waits, waits.is_some())) {
                 (Some(why), false) => warn!(route = %name, why, "the source waits"),
                 (None, true) => info!(route = %name, "the source is read again"),
                 _ => {}
             }
-            show(&watched.source, waits.or_else(|| named(trouble, &source_connection(&watched.route.from))));
+            show(
+                &route_parts.source,
+                waits.or_else(|| named(trouble, &source_connection(&route_parts.route.from))),
+            );
             let late_s = now.map_or(0.0, |now| metrics.count_overdue(now));
             let paused = metrics.publishing_paused.get() != 0;
-            let change = watched.lateness.look(late_s);
+            let change = route_parts.lateness.update(late_s);
             let count = metrics.pending.get() + metrics.in_flight.get();
             let now_s = mono_us as f64 / 1e6;
-            let catches_up = watched.lateness.catches_up(now_s, late_s, count);
+            let catches_up = route_parts.lateness.catches_up(now_s, late_s, count);
             let place = metrics.overdue.place();
             let catching_up = catches_up.then_some(count);
-            let causes = || lateness::causes(&watched.route, paused, catching_up, place, trouble);
+            let causes = || lateness::causes(&route_parts.route, paused, catching_up, place, trouble);
             if let Some(change) = change {
-                change.tell(name, late_s, &causes());
+                change.log(name, late_s, &causes());
             }
-            let why = watched
+            let why = route_parts
                 .lateness
                 .is_late()
                 .then(|| format!("its oldest message is {late_s:.0} s late: {}", causes()));
-            show(&watched.delivery, why);
+            show(&route_parts.delivery, why);
         }
     }
 }
 
-/// Each part that is not up, and why.
+/// The trouble of each part that is not up, by the part's name.
 fn trouble(readiness: &Readiness) -> BTreeMap<String, String> {
     let why = |state| match state {
         ReadinessState::Up => None,
@@ -209,12 +217,12 @@ fn trouble(readiness: &Readiness) -> BTreeMap<String, String> {
     readiness.parts().into_iter().filter_map(|(name, state)| Some((name, why(state)?))).collect()
 }
 
-/// A part's trouble with the part's name, where it has any.
+/// A part's trouble with the part's name before it; `None` if the part is up.
 fn named(trouble: &BTreeMap<String, String>, part: &str) -> Option<String> {
     trouble.get(part).map(|why| format!("{part}: {why}"))
 }
 
-/// The part of the connection that a source is read over.
+/// The name of the part of a source's connection.
 fn source_connection(source: &Endpoint) -> String {
     match source {
         Endpoint::Kafka { connection, group, .. } => format!("kafka:{connection}:{group}"),
@@ -222,7 +230,7 @@ fn source_connection(source: &Endpoint) -> String {
     }
 }
 
-/// The part of the connection that a target is published over.
+/// The name of the part of a target's connection.
 fn target_connection(target: &Target) -> String {
     match target {
         Target::Kafka { connection, .. } => format!("kafka:{connection}"),
@@ -237,10 +245,11 @@ fn show(part: &ReadinessPart, why: Option<String>) {
     };
 }
 
-fn tell(target: &Text, change: &TargetChange) {
+/// Logs that publishes to a target begin to fail or to hang, or work again.
+fn log_target(target: &Text, change: &TargetChange) {
     match change {
         TargetChange::Fails { reason, error } => {
-            warn!(%target, reason, %error, "publishing to a target fails")
+            warn!(%target, reason, %error, "publishing to a target fails");
         }
         TargetChange::Works { failures, lasted_us } => {
             let lasted_s = lasted_us / 1_000_000;

@@ -1,84 +1,53 @@
-//! The dead letters for the API: the store's, under the rules of their routes.
+//! Redrive of dead letters for the API: the store's dead letters, under the rules of their routes.
 
 use std::sync::{Arc, OnceLock};
 
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use crate::admin::{Graves, Redriven};
-use crate::domain::{Route, RouteName, UnixMs};
+use crate::admin::{Redrive, RedriveOutcome};
+use crate::domain::Route;
 use crate::ingress;
-use crate::store::{DeadBody, DeadFilter, DeadId, DeadMark, DeadPage, Store, StoreError};
+use crate::store::{DeadId, Store, StoreError};
 
-/// The store once it is there, and the routes.
-pub(super) struct StoreGraves {
+/// Makes dead letters of the store due again.
+pub(super) struct StoreRedrive {
+    /// The store, once it may be used.
     pub(super) store: Arc<OnceLock<Store>>,
+    /// All configured routes.
     pub(super) routes: Vec<Arc<Route>>,
 }
 
-impl StoreGraves {
-    fn store(&self) -> Result<&Store, StoreError> {
-        self.store.get().ok_or_else(|| StoreError::Unavailable("it has not been reached yet".to_owned()))
-    }
-
-    async fn again(&self, id: &DeadId, target: Option<&str>) -> Result<Redriven, StoreError> {
-        let store = self.store()?;
+impl StoreRedrive {
+    async fn redrive_one(&self, id: &DeadId, target: Option<&str>) -> Result<RedriveOutcome, StoreError> {
+        let away = || StoreError::Unavailable("it has not been reached yet".to_owned());
+        let store = self.store.get().ok_or_else(away)?;
         let Some(body) = store.dead_letters(std::slice::from_ref(id)).await?.pop().flatten() else {
-            return Ok(Redriven::Unknown);
+            return Ok(RedriveOutcome::Unknown);
         };
         let Some(route) = self.routes.iter().find(|route| route.name.as_str() == id.route()) else {
-            return Ok(Redriven::Refused("its route is not in this configuration (any more)".to_owned()));
+            let why = "its route is not in this configuration (any more)";
+            return Ok(RedriveOutcome::Refused(why.to_owned()));
         };
-        let letter = match body.bundle {
-            Ok(letter) => letter,
-            Err(why) => return Ok(Redriven::Refused(format!("it cannot be read: {why}"))),
+        let dead = match body.bundle {
+            Ok(bundle) => bundle,
+            Err(why) => return Ok(RedriveOutcome::Refused(format!("it cannot be read: {why}"))),
         };
-        let now = store.clock().now();
-        match ingress::redrive(&letter, id.reason(), route, target, now) {
-            Err(why) => Ok(Redriven::Refused(why)),
+        match ingress::redrive(&dead, id.reason(), route, target, store.clock().now()) {
+            Err(why) => Ok(RedriveOutcome::Refused(why)),
             Ok(bundle) => {
                 let done = store.redrive(id, &bundle).await?;
-                Ok(if done { Redriven::Done } else { Redriven::Unknown })
+                Ok(if done { RedriveOutcome::Done } else { RedriveOutcome::Unknown })
             }
         }
     }
 }
 
-impl Graves for StoreGraves {
-    fn page<'a>(
-        &'a self,
-        filter: &'a DeadFilter,
-        after: Option<&'a DeadMark>,
-        limit: usize,
-    ) -> BoxFuture<'a, Result<DeadPage, StoreError>> {
-        async move { self.store()?.dead_page(filter, after, limit).await }.boxed()
-    }
-
-    fn read<'a>(&'a self, ids: &'a [DeadId]) -> BoxFuture<'a, Result<Vec<Option<DeadBody>>, StoreError>> {
-        async move { self.store()?.dead_letters(ids).await }.boxed()
-    }
-
-    fn at<'a>(&'a self, id: &'a DeadId) -> BoxFuture<'a, Result<Option<UnixMs>, StoreError>> {
-        async move { self.store()?.dead_at(id).await }.boxed()
-    }
-
-    fn find<'a>(
-        &'a self,
-        route: &'a RouteName,
-        message: &'a str,
-    ) -> BoxFuture<'a, Result<Vec<DeadId>, StoreError>> {
-        async move { self.store()?.dead_of_message(route, message).await }.boxed()
-    }
-
+impl Redrive for StoreRedrive {
     fn redrive<'a>(
         &'a self,
         id: &'a DeadId,
         target: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<Redriven, StoreError>> {
-        self.again(id, target).boxed()
-    }
-
-    fn drop_dead<'a>(&'a self, ids: &'a [DeadId]) -> BoxFuture<'a, Result<Vec<bool>, StoreError>> {
-        async move { self.store()?.drop_dead(ids).await }.boxed()
+    ) -> BoxFuture<'a, Result<RedriveOutcome, StoreError>> {
+        Box::pin(self.redrive_one(id, target))
     }
 }

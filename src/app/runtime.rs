@@ -1,4 +1,4 @@
-//! The process around a command: logging, the TLS provider, planted clocks, and the asynchronous runtime.
+//! Runtime of a command: logging, the TLS provider, planted clocks, and the asynchronous runtime.
 
 use crate::config::Config;
 use crate::telemetry;
@@ -26,7 +26,7 @@ pub(crate) fn log_as_text(config: &Config, filter: Option<&str>) -> telemetry::C
     telemetry::Config { format: telemetry::LogFormat::Text, filter }
 }
 
-/// Chooses the TLS provider. The client libraries choose none, and would panic at the first handshake.
+/// Installs the TLS provider. The client libraries choose none, and would panic at the first handshake.
 fn install_tls_provider() -> anyhow::Result<()> {
     let installed = rustls::crypto::ring::default_provider().install_default();
     installed.map_err(|_| anyhow::anyhow!("another TLS provider is installed already"))

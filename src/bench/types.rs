@@ -1,33 +1,35 @@
-//! What a bench is asked for, and what it tells.
+//! Request, progress and summary of a bench.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::domain::{Endpoint, Origin, Route, RoutingKey, Target};
 
-/// What is to be measured.
+/// Request to measure a route.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct BenchRequest {
     /// The route that the messages go through.
     pub route: Arc<Route>,
     /// Messages a second, at random moments; at least 1.
     pub rate: u32,
-    /// For how long messages are sent.
+    /// Length of the sending.
     pub duration: Duration,
-    /// Each is due so many ms later, at least and at most, evenly.
+    /// Least and greatest delay of a message, ms; evenly distributed.
     pub delay_ms: (i64, i64),
     /// Bytes of each body.
     pub size: usize,
-    /// Partitions that the route's topic must have at least; `None`: one for each replica that serves the route.
+    /// Least number of partitions of the route's topic; `None`: one for each replica that serves the route.
     pub partitions: Option<usize>,
 }
 
-impl Request {
-    /// Why this cannot be measured, as far as the configuration says it.
+impl BenchRequest {
+    /// The reason why this cannot be measured, as far as the configuration tells; `None` if it can.
     pub fn unfit(&self) -> Option<String> {
-        let Request { route, delay_ms: (_, most), .. } = self;
-        let (name, policy) = (&route.name, &route.policy);
-        if *most > policy.max_delay_ms {
+        let route = &self.route;
+        let name = &route.name;
+        let policy = &route.policy;
+        let (_, longest_ms) = self.delay_ms;
+        if longest_ms > policy.max_delay_ms {
             return Some(format!(
                 "route {name} takes no delay above {} ms (`max_delay`)",
                 policy.max_delay_ms
@@ -58,7 +60,7 @@ impl Request {
         }
     }
 
-    /// Bytes of the route's ingress.
+    /// The technology of the route's ingress.
     pub(super) fn origin(&self) -> Origin {
         match self.route.from {
             Endpoint::Kafka { .. } => Origin::Kafka,
@@ -66,79 +68,79 @@ impl Request {
         }
     }
 
-    /// The routing key that its messages leave with, where they leave to RabbitMQ with one and the same.
+    /// The routing key of all its messages at the target; `None` if the target is Kafka.
     pub(super) fn routing_key(&self) -> Option<String> {
         let Target::Rabbitmq { routing_key, .. } = &*self.route.to else { return None };
         Some(match (routing_key, &self.route.from) {
             (RoutingKey::Fixed(key), _) => key.clone(),
-            // They are published to the default exchange, which goes by the queue's name.
+            // The messages come in over the default exchange: the queue's name is their routing key.
             (_, Endpoint::Rabbitmq { queue, .. }) => queue.clone(),
-            (_, Endpoint::Kafka { .. }) => KEY.to_owned(),
+            (_, Endpoint::Kafka { .. }) => RECORD_KEY.to_owned(),
         })
     }
 }
 
-/// The key of records whose key becomes a routing key.
-pub(super) const KEY: &str = "postdate-bench";
+/// Key of records whose key becomes a routing key.
+pub(super) const RECORD_KEY: &str = "postdate-bench";
 
-/// How far it is.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Progress {
-    /// For how long messages have been sent, ms.
+pub struct BenchProgress {
+    /// Time since the run began, ms.
     pub at_ms: i64,
     /// Messages sent.
     pub sent: u64,
-    /// Messages that came out.
+    /// Messages that arrived.
     pub received: u64,
-    /// Lateness, microseconds: the median and the 99th percentile so far.
+    /// Median of the lateness so far, microseconds.
     pub p50_us: u64,
-    /// See `p50_us`.
+    /// 99th percentile of the lateness so far, microseconds.
     pub p99_us: u64,
 }
 
-/// What was measured.
+/// Result of a run.
 #[derive(Clone, Debug)]
-pub struct Summary {
-    /// The name of the run, which stands in each of its messages.
+pub struct BenchSummary {
+    /// Name of the run, which each of its messages carries.
     pub run: String,
-    /// Whether it was ended by a signal.
+    /// True if a signal ended it.
     pub stopped: bool,
-    /// Messages handed to the broker of the route's ingress.
+    /// Messages sent to the broker of the route's ingress.
     pub sent: u64,
-    /// For how long, ms.
+    /// Length of the sending, ms.
     pub sent_ms: i64,
-    /// How far sending fell behind its own plan at most, microseconds. Due times are those of the plan.
+    /// Greatest delay of the sending behind its plan, microseconds. Due times are those of the plan.
     pub behind_us: i64,
-    /// Messages that the ingress's broker did not take, or not surely, and the first reason.
+    /// Messages that the ingress's broker did not take, or not surely.
     pub failed: u64,
-    /// See `failed`.
+    /// Reason of the first failure.
     pub why: Option<String>,
-    /// Messages that came out, each counted once.
+    /// Messages that arrived, each counted once.
     pub received: u64,
-    /// Of these a second, from the first to the last.
+    /// Arrivals a second, from the first to the last.
     pub received_per_second: f64,
-    /// Arrivals of what had come already.
+    /// Arrivals of messages that had arrived before.
     pub again: u64,
-    /// Messages that came before they were due, by this machine's clock.
+    /// Messages that arrived before they were due, by this machine's clock.
     pub early: u64,
-    /// By how much at most, microseconds.
+    /// Greatest earliness, microseconds.
     pub earliest_us: u64,
-    /// Messages taken out of the store at the end, for they had not come.
+    /// Messages taken out of the store at the end, because they had not arrived.
     pub cancelled: u64,
-    /// Messages that neither came nor were found in the store.
+    /// Messages that neither arrived nor were found in the store.
     pub missing: u64,
     /// This machine's clock minus Redis's, microseconds.
     pub skew_us: i64,
     /// Lateness, microseconds.
-    pub late: Late,
-    /// How many are how late: each row's limit (microseconds; `None`: beyond all) and its messages.
+    pub late: LatenessSummary,
+    /// Histogram of lateness: each row's upper limit (microseconds; `None`: beyond all) and its messages.
     pub rows: Vec<(Option<u64>, u64)>,
 }
 
 /// Lateness, microseconds.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
-pub struct Late {
+pub struct LatenessSummary {
     pub min: u64,
     pub mean: f64,
     pub p50: u64,
@@ -148,12 +150,12 @@ pub struct Late {
     pub max: u64,
 }
 
-/// Hears of a bench.
-pub trait Watcher: Send + Sync {
-    /// All is there; it begins. The name of the run, and from and to where.
+/// Is told about the stages of a bench.
+pub trait BenchWatcher: Send + Sync {
+    /// The run begins: its name, the route's ingress and its target.
     fn begins(&self, run: &str, from: &str, to: &str);
-    /// Several times a second.
-    fn goes_on(&self, progress: &Progress);
-    /// What has not come is being taken out of the store.
+    /// The run goes on; called several times a second.
+    fn goes_on(&self, progress: &BenchProgress);
+    /// Messages that have not arrived are being taken out of the store.
     fn cleans(&self, waiting: u64);
 }

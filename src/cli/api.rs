@@ -1,35 +1,35 @@
-//! What the commands that speak the API share: where it is, which route an id belongs to, how they end.
+//! Shared by the commands that call the API: its address and token, the route of a message id, output and exit codes.
 
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::client::{Client, ClientError};
+use super::client::{ApiClient, ClientError};
 use super::output;
 use crate::config;
 use crate::domain::{RouteName, Secret};
 
-/// Where the API is unless `POSTDATE_URL` says otherwise: the default of `admin.listen`.
+/// Address of the API where `POSTDATE_URL` is not set: the default of `admin.listen`.
 const DEFAULT_URL: &str = "http://127.0.0.1:8025";
-/// What `--watch` waits between two looks.
-pub(super) const WATCH: Duration = Duration::from_secs(2);
+/// Time between two refreshes of `--watch`.
+pub(super) const WATCH_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The end of every such command's help.
-pub(super) const WHERE: &str = "POSTDATE_URL: where the API is (default http://127.0.0.1:8025).\n\
+/// End of the help of every command that calls the API: its environment variables.
+pub(super) const ENVIRONMENT_HELP: &str = "POSTDATE_URL: where the API is (default http://127.0.0.1:8025).\n\
     POSTDATE_TOKEN or POSTDATE_TOKEN_FILE: the token; of a file its first line.";
 
-/// The API's client. The token comes from the environment or a file, for an argument would show it to every user of
-/// the machine.
-pub(super) fn connect() -> Result<Client, ClientError> {
+/// Builds the client of the API. The token comes from the environment or a file: an argument would show it to every user
+/// of the machine.
+pub(super) fn connect() -> Result<ApiClient, ClientError> {
     let url = config::variable("POSTDATE_URL").unwrap_or_else(|| DEFAULT_URL.to_owned());
-    Client::new(&url, token()?)
+    ApiClient::new(&url, token()?)
 }
 
-/// The token of `POSTDATE_TOKEN`, or the first line of the file that `POSTDATE_TOKEN_FILE` names. Both set is an
-/// error, as it is for every other secret that can be given in two ways.
+/// The token of `POSTDATE_TOKEN`, or the first line of the file that `POSTDATE_TOKEN_FILE` names. If both are set it is
+/// an error, as for every other secret that can be given in two ways.
 fn token() -> Result<Option<Secret>, ClientError> {
     let text = config::variable("POSTDATE_TOKEN");
     let Some(file) = config::variable("POSTDATE_TOKEN_FILE") else { return Ok(text.map(Secret::new)) };
@@ -42,11 +42,11 @@ fn token() -> Result<Option<Secret>, ClientError> {
     Ok(Some(Secret::new(text.lines().next().unwrap_or_default())))
 }
 
-/// Says why a command was not done, if it was not.
+/// Ends a command: prints its failure, if it failed, and answers its exit code.
 pub(super) fn ended(done: Result<(), ClientError>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader (`head`, a pager) has what it wanted.
+        // The reader (`head`, a pager) has closed the pipe: it has all it wanted.
         Err(ClientError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             output::err(&format!("error: {error}"));
@@ -55,19 +55,19 @@ pub(super) fn ended(done: Result<(), ClientError>) -> ExitCode {
     }
 }
 
-/// Runs a command that may be done in part: exit 1 then, its own words said already.
-pub(super) fn ended_all(act: impl FnOnce(&Client) -> Result<bool, ClientError>) -> ExitCode {
-    match connect().and_then(|client| act(&client)) {
+/// Runs a command that may be done in part. It answers false then, exit code 1, and has printed its failures itself.
+pub(super) fn ended_all(command: impl FnOnce(&ApiClient) -> Result<bool, ClientError>) -> ExitCode {
+    match connect().and_then(|client| command(&client)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => ended(Err(error)),
     }
 }
 
-/// Shows something once, or again and again until interrupted.
-pub(super) fn show(every: Option<Duration>, look: impl Fn() -> Result<String, ClientError>) -> ExitCode {
+/// Shows a text once, or again and again until interrupted.
+pub(super) fn show(every: Option<Duration>, render: impl Fn() -> Result<String, ClientError>) -> ExitCode {
     loop {
-        let shown = look().map(|text| {
+        let shown = render().map(|text| {
             if every.is_some() && output::is_terminal() {
                 output::screen(&text);
             } else {
@@ -81,9 +81,9 @@ pub(super) fn show(every: Option<Duration>, look: impl Fn() -> Result<String, Cl
     }
 }
 
-/// The path of a message: by its route, or by the one route that has a message of this id.
+/// The route and the API path of a message. Without a route given, the single route that has a message of this id.
 pub(super) fn message_path(
-    client: &Client,
+    client: &ApiClient,
     route: Option<&str>,
     id: &str,
 ) -> Result<(String, String), ClientError> {
@@ -117,7 +117,57 @@ pub(super) fn message_path(
     }
 }
 
-/// A list's items.
+/// Makes the same command on each of these messages, and prints each result. Answers whether all were done.
+pub(super) fn command_each(
+    client: &ApiClient,
+    method: &str,
+    ids: &[String],
+    route: Option<&str>,
+    body: Option<&Value>,
+    json: bool,
+) -> Result<bool, ClientError> {
+    let mut answers = Vec::new();
+    let mut all_done = true;
+    for id in ids {
+        let mut found_route = route.map(str::to_owned);
+        let mut failure = None;
+        let done = message_path(client, route, id).and_then(|(route, path)| {
+            found_route = Some(route);
+            client.ask(method, &path, body)
+        });
+        let answer = match done {
+            Ok(answer) => answer,
+            Err(ClientError::Refused { result: Some(result), detail, .. }) => {
+                failure = Some(detail);
+                json!({ "id": id, "route": found_route, "result": result })
+            }
+            Err(error @ ClientError::UnknownMessage { .. }) => {
+                failure = Some(error.to_string());
+                json!({ "id": id, "route": found_route, "result": "unknown" })
+            }
+            Err(error) if ids.len() == 1 || error.is_of_all() => return Err(error),
+            Err(error) => {
+                failure = Some(error.to_string());
+                json!({ "id": id, "route": found_route, "result": "failed" })
+            }
+        };
+        all_done &= failure.is_none();
+        if !json {
+            match failure {
+                Some(why) => output::err(&format!("error: {why}")),
+                None => output::out(&format!("{id}: {}", answer["result"].as_str().unwrap_or("?"))),
+            }
+        }
+        answers.push(answer);
+    }
+    if json {
+        let body = if answers.len() == 1 { answers.remove(0) } else { Value::Array(answers) };
+        output::out(&body.to_string());
+    }
+    Ok(all_done)
+}
+
+/// The items of a list.
 pub(super) fn items(list: &Value) -> Vec<Value> {
     list["items"].as_array().cloned().unwrap_or_default()
 }
@@ -126,13 +176,13 @@ fn hex(digit: u8) -> char {
     char::from_digit(u32::from(digit), 16).unwrap_or('0').to_ascii_uppercase()
 }
 
-/// A text as one segment of a path, or as a value of a query.
+/// A text encoded as one segment of a path, or as a value of a query.
 pub(super) fn segment(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' => out.push(char::from(byte)),
-            // A point too: `.` and `..` would be taken for steps.
+            // A dot is encoded too: `.` and `..` would be taken for steps in the path.
             _ => out.extend(['%', hex(byte >> 4), hex(byte & 15)]),
         }
     }

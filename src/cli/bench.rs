@@ -9,47 +9,48 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 
-use super::replay::named;
-use super::{ConfigArgs, USAGE, output, refuse};
-use crate::bench::{self, Outcome, Progress, Request, Watcher};
+use super::replay::route_named;
+use super::{ConfigArgs, USAGE_EXIT, output, refuse};
+use crate::bench::{self, BenchOutcome, BenchProgress, BenchRequest, BenchWatcher};
 use crate::domain::duration;
 
-/// Most messages a second that can be asked for, and most bytes of a body.
-const MOST: u64 = 1_000_000;
-const LARGEST: u64 = 64 << 20;
-/// Longest run: a day.
-const LONGEST_MS: i64 = 86_400_000;
+/// Most messages a second.
+const MAX_RATE: u64 = 1_000_000;
+/// Most bytes of a body.
+const MAX_BODY_SIZE: u64 = 64 << 20;
+/// Longest run, ms: a day.
+const MAX_RUN_MS: i64 = 86_400_000;
 
 /// Measure a route: throughput and lateness, with your own brokers, Redis and relays
 ///
 /// Sends marked messages to the route's ingress and looks for them at its target, beside running relays. Lateness
 /// counts from the due time, which goes by a plan that waits for nobody: a stall shows in every message that it
-/// holds up. It reads for itself alone: on Kafka at a position of its own without a group, on RabbitMQ from an
-/// exclusive queue that it binds to the target's exchange. What has not come at the end, or at Ctrl-C, is taken out
-/// of the store again. The messages are real: the target's own consumers get them too, with the header
+/// delays. It reads for itself alone: on Kafka at a position of its own without a group, on RabbitMQ from an
+/// exclusive queue that it binds to the target's exchange. Messages that have not arrived at the end, or at Ctrl-C, are
+/// taken out of the store again. The messages are real: the target's own consumers get them too, with the header
 /// `postdate-bench`, and in Kafka they stay in the topics. Set a route aside for it where that matters.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  postdate bench --route bench --yes\n  \
     postdate bench --route bench --rate 5000 --duration 1m --delay 500ms..10s --size 1024 --yes --json\n\n\
     Redis and brokers are those of the configuration, which must be the relays' own.\n\n\
     Exit codes: 0 all came back; 1 no numbers, or not all came back, or it was ended early; 64 usage or configuration.")]
-pub(super) struct Bench {
+pub(super) struct BenchArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// The route
     #[arg(long, value_name = "R")]
     route: String,
     /// Messages a second, at random moments
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = RangedU64ValueParser::<u32>::new().range(1..=MOST))]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = RangedU64ValueParser::<u32>::new().range(1..=MAX_RATE))]
     rate: u32,
-    /// For how long messages are sent
+    /// Length of the sending
     #[arg(long, value_name = "D", default_value = "30s", value_parser = length)]
     duration: Duration,
-    /// How much later each is due: one delay, or two for all between them
+    /// Delay of each message: one delay, or two for all between them
     #[arg(long, value_name = "D[..D]", default_value = "1s..3s", value_parser = delay)]
     delay: (i64, i64),
     /// Bytes of each body, at random
-    #[arg(long, value_name = "BYTES", default_value_t = 256, value_parser = RangedU64ValueParser::<u32>::new().range(0..=LARGEST))]
+    #[arg(long, value_name = "BYTES", default_value_t = 256, value_parser = RangedU64ValueParser::<u32>::new().range(0..=MAX_BODY_SIZE))]
     size: u32,
     /// Refuse a topic with fewer partitions; without it: than replicas serve the route
     #[arg(long, value_name = "N")]
@@ -64,30 +65,33 @@ pub(super) struct Bench {
 
 fn length(text: &str) -> Result<Duration, String> {
     match duration::parse_setting(text).map_err(|error| error.to_string())? {
-        ms @ 100..=LONGEST_MS => Ok(Duration::from_millis(ms.unsigned_abs())),
+        ms @ 100..=MAX_RUN_MS => Ok(Duration::from_millis(ms.unsigned_abs())),
         _ => Err("between 100ms and 1d is expected".to_owned()),
     }
 }
 
 fn delay(text: &str) -> Result<(i64, i64), String> {
-    let (least, most) = text.split_once("..").unwrap_or((text, text));
+    let (shortest, longest) = text.split_once("..").unwrap_or((text, text));
     let ms = |text| duration::parse_setting(text).map_err(|error| format!("`{text}`: {error}"));
-    match (ms(least)?, ms(most)?) {
-        (least, most) if least <= most => Ok((least, most)),
-        _ => Err("the first delay is longer than the second".to_owned()),
+    let shortest = ms(shortest)?;
+    let longest = ms(longest)?;
+    if shortest > longest {
+        return Err("the first delay is longer than the second".to_owned());
     }
+    Ok((shortest, longest))
 }
 
-pub(super) fn run(args: Bench) -> anyhow::Result<ExitCode> {
-    let Bench { config, route, rate, duration, delay, size, partitions, json, yes } = args;
+pub(super) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
+    let BenchArgs { config, route, rate, duration, delay, size, partitions, json, yes } = args;
     let config = match config.load().and_then(|loaded| loaded.check()) {
         Ok(config) => config,
         Err(problems) => return Ok(refuse(&problems)),
     };
     let asks = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
-    let request = named(&config, &route).and_then(|route| {
+    let request = route_named(&config, &route).and_then(|route| {
         let size = size as usize;
-        let request = Request { route: route.clone(), rate, duration, delay_ms: delay, size, partitions };
+        let request =
+            BenchRequest { route: route.clone(), rate, duration, delay_ms: delay, size, partitions };
         match request.unfit() {
             Some(why) => Err(why),
             None if yes || asks => Ok(request),
@@ -98,18 +102,18 @@ pub(super) fn run(args: Bench) -> anyhow::Result<ExitCode> {
         Ok(request) => request,
         Err(why) => {
             output::err(&format!("error: {why}"));
-            return Ok(ExitCode::from(USAGE));
+            return Ok(ExitCode::from(USAGE_EXIT));
         }
     };
     if !yes && !agreed(&request) {
         output::err("nothing was sent");
         return Ok(ExitCode::FAILURE);
     }
-    let teller = Teller { terminal: std::io::stderr().is_terminal(), json, duration };
-    match bench::bench(&config, &request, &teller)? {
-        Outcome::Killed(code) => Ok(code),
-        Outcome::Measured(summary) => {
-            if teller.terminal {
+    let reporter = BenchReporter { terminal: std::io::stderr().is_terminal(), json, duration };
+    match bench::bench(&config, &request, &reporter)? {
+        BenchOutcome::Killed(code) => Ok(code),
+        BenchOutcome::Measured(summary) => {
+            if reporter.terminal {
                 output::over("");
             }
             if json {
@@ -126,8 +130,8 @@ pub(super) fn run(args: Bench) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Asks on the terminal.
-fn agreed(request: &Request) -> bool {
+/// Asks on the terminal whether to go on.
+fn agreed(request: &BenchRequest) -> bool {
     output::over(&format!(
         "some {} messages will go to the consumers of route {}'s target. go on? [y/N] ",
         (u128::from(request.rate) * request.duration.as_millis()).div_ceil(1000),
@@ -138,21 +142,21 @@ fn agreed(request: &Request) -> bool {
     read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
-/// Tells how far it is: on a terminal, over and over in one line.
-struct Teller {
+/// Reports the progress of a bench: on a terminal, over and over in one line.
+struct BenchReporter {
     terminal: bool,
     json: bool,
     duration: Duration,
 }
 
-impl Watcher for Teller {
+impl BenchWatcher for BenchReporter {
     fn begins(&self, run: &str, from: &str, to: &str) {
         if !self.json {
             output::out(&format!("run {run}: {from} -> {to}"));
         }
     }
 
-    fn goes_on(&self, progress: &Progress) {
+    fn goes_on(&self, progress: &BenchProgress) {
         if self.terminal {
             output::over(&answer::line(progress, self.duration));
         }

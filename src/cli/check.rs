@@ -8,17 +8,17 @@ use super::{ConfigArgs, output, refuse};
 use crate::app;
 use crate::config::Config;
 
-/// Say whether the configuration is right, all errors at once
+/// Check the configuration, and report all errors at once
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  postdate check\n  postdate check --config postdate.yaml --connect\n  \
     postdate check --print\n\nExit codes: 0 all is well, 1 --connect found something, 64 the configuration is wrong.")]
-pub(super) struct Check {
+pub(super) struct CheckArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// Try Redis, the brokers, and every topic, queue and exchange too
     ///
-    /// Nothing is created or changed, and no group is joined. What a user may write, and on RabbitMQ also read,
-    /// shows only when it is done: it is not tried.
+    /// Nothing is created or changed, and no group is joined. The rights to write, and on RabbitMQ also to read, show
+    /// only in use: they are not tried.
     #[arg(long)]
     connect: bool,
     /// Print the effective configuration as TOML, each value with its source, secrets redacted
@@ -26,7 +26,7 @@ pub(super) struct Check {
     print: bool,
 }
 
-pub(super) fn check(args: Check) -> anyhow::Result<ExitCode> {
+pub(super) fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
     let loaded = match args.config.load() {
         Ok(loaded) => loaded,
         Err(problems) => return Ok(refuse(&problems)),
@@ -39,7 +39,8 @@ pub(super) fn check(args: Check) -> anyhow::Result<ExitCode> {
     if args.connect { connect(&config, args.print) } else { Ok(ExitCode::SUCCESS) }
 }
 
-/// What is well goes to stdout, unless the configuration is printed there; what is not to stderr.
+/// Tries the connections and prints the findings: good ones to stdout, unless the configuration is printed there; bad
+/// ones to stderr.
 fn connect(config: &Config, print: bool) -> anyhow::Result<ExitCode> {
     let (good, bad): (Vec<_>, Vec<_>) = app::check_connections(config)?.into_iter().partition(|f| f.good);
     for finding in good.iter().filter(|_| !print) {
@@ -55,9 +56,11 @@ fn connect(config: &Config, print: bool) -> anyhow::Result<ExitCode> {
 }
 
 fn summary(config: &Config) -> String {
-    let (routes, kafka, rabbitmq) = (config.routes.len(), config.kafka.len(), config.rabbitmq.len());
     let right = format!(
-        "the configuration is right: {routes} route(s), {kafka} Kafka and {rabbitmq} RabbitMQ connection(s)"
+        "the configuration is right: {} route(s), {} Kafka and {} RabbitMQ connection(s)",
+        config.routes.len(),
+        config.kafka.len(),
+        config.rabbitmq.len()
     );
     let lowered = app::lowered_prefetches(&config.routes);
     std::iter::once(right).chain(lowered).collect::<Vec<_>>().join("\n")

@@ -1,45 +1,35 @@
-//! The API's client, and `send`, its first command.
+//! ApiClient of the API.
 //!
 //! The token goes to the configured address and nowhere else: no proxy is taken from the environment, and
 //! no redirect is followed.
 
-mod pause;
-
-use std::collections::BTreeMap;
-use std::io::Write;
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use serde_json::{Value, json};
+use serde_json::Value;
 use ureq::Agent;
 use ureq::http::{Request, Uri};
 
-pub(super) use self::pause::{Pausing, pause};
-use crate::domain::{RouteName, Secret};
+use crate::domain::Secret;
 
 /// Longest wait for a connection.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 /// Longest wait for an answer; the API's own deadlines are shorter.
-const DEADLINE: Duration = Duration::from_secs(60);
-/// The same with `--wait`: the API follows for an hour and a half minute at most.
-const WAIT_DEADLINE: Duration = Duration::from_secs(3720);
-
+pub(super) const CALL_DEADLINE: Duration = Duration::from_secs(60);
 /// Largest answer, bytes: a dead letter has at most 256 MiB, and base64 adds a third.
-const LARGEST: u64 = 512 << 20;
+const MAX_ANSWER_BYTES: u64 = 512 << 20;
 
-/// Why a command was not done. Its text is a whole sentence for a person.
+/// Failure of a command. Its text is a whole sentence for a person.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
-    /// Something was asked for that cannot be.
+    /// The command line asks for something that cannot be.
     #[error("{0}")]
     Usage(String),
-    /// Nobody answered there.
+    /// No server answered at the address.
     #[error("{url} cannot be reached: {why}; does postdate run there? (POSTDATE_URL)")]
     Unreachable {
         /// The address, without any password.
         url: String,
-        /// What the system said.
+        /// Error of the system.
         why: String,
     },
     /// No answer came in time.
@@ -47,23 +37,23 @@ pub(super) enum ClientError {
     Late {
         /// The address, without any password.
         url: String,
-        /// Which deadline passed.
+        /// The deadline that passed.
         why: String,
     },
-    /// No token, or none that is known there.
+    /// The token is missing, or not known to the server.
     #[error("{url} wants a valid token: set POSTDATE_TOKEN or POSTDATE_TOKEN_FILE (401)")]
     Unauthorized {
         /// The address, without any password.
         url: String,
     },
-    /// The API said no.
+    /// The API refused the call.
     #[error("{detail} ({status})")]
     Refused {
         /// The HTTP status.
         status: u16,
         /// The API's own sentence.
         detail: String,
-        /// What a command came to, in the contract's word.
+        /// Result of a command, in the contract's word.
         result: Option<String>,
     },
     /// No route has a message of this id waiting.
@@ -82,12 +72,12 @@ pub(super) enum ClientError {
         /// The routes.
         routes: Vec<String>,
     },
-    /// It is another server that answers there, or a proxy before it.
+    /// Another server answers at the address, or a proxy before it.
     #[error("{url} does not answer as postdate's API does: {why} (POSTDATE_URL)")]
     Stranger {
         /// The address, without any password.
         url: String,
-        /// What it answered.
+        /// Its answer.
         why: String,
     },
     /// The message was sent and followed, and did not reach its target.
@@ -98,14 +88,14 @@ pub(super) enum ClientError {
         /// The contract's reason.
         reason: String,
     },
-    /// Not all that was asked for was done; what was not has been told already.
+    /// A part of the request was not done. The command has named each such item already.
     #[error("{failed} of {all} were not {done}")]
     NotAll {
-        /// How many were not done.
+        /// Items that were not done.
         failed: usize,
-        /// How many were meant.
+        /// Items in all.
         all: usize,
-        /// What should have been done.
+        /// The action, as a participle: `redriven`.
         done: &'static str,
     },
     /// The answer could not be written out.
@@ -114,34 +104,34 @@ pub(super) enum ClientError {
 }
 
 impl ClientError {
-    /// Whether it would be the same for every message: there is no use in going on.
+    /// Reports whether every further message would fail the same way, so that the command should stop.
     pub(super) fn is_of_all(&self) -> bool {
         !matches!(self, Self::Refused { .. } | Self::UnknownMessage { .. } | Self::Ambiguous { .. })
     }
 
-    /// The exit code it stands for.
+    /// The exit code of this failure.
     pub(super) fn exit_code(&self) -> u8 {
         if matches!(self, Self::Usage(_)) { 64 } else { 1 }
     }
 }
 
-/// Speaks to one replica's API.
+/// ApiClient of one replica's API.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct ApiClient {
     agent: Agent,
     base: Secret,
     token: Option<Secret>,
 }
 
-/// A status and the body, as it came.
-struct Answer {
-    status: u16,
-    body: String,
+/// Status and body of an answer, as they came.
+pub(super) struct ApiAnswer {
+    pub(super) status: u16,
+    pub(super) body: String,
 }
 
-impl Client {
-    /// For the API at `url` (`POSTDATE_URL`), with `token` (`POSTDATE_TOKEN`) if there is one. Does not
-    /// connect yet.
+impl ApiClient {
+    /// A client of the API at `url` (`POSTDATE_URL`), with `token` (`POSTDATE_TOKEN`) if there is one. It does not connect
+    /// yet.
     pub(super) fn new(url: &str, token: Option<Secret>) -> Result<Self, ClientError> {
         let base = Secret::new(url.trim_end_matches('/'));
         let parsed = url.parse::<Uri>().ok().filter(|u| matches!(u.scheme_str(), Some("http" | "https")));
@@ -165,13 +155,14 @@ impl Client {
         Ok(Self { agent: config.build().new_agent(), base, token })
     }
 
-    fn call(
+    /// Makes one call and returns its answer, whatever its status.
+    pub(super) fn call(
         &self,
         method: &str,
         path: &str,
         body: Option<&Value>,
         deadline: Duration,
-    ) -> Result<Answer, ClientError> {
+    ) -> Result<ApiAnswer, ClientError> {
         let url = format!("{}{path}", self.base.expose());
         let mut request = Request::builder().method(method).uri(&url);
         if let Some(token) = &self.token {
@@ -186,19 +177,19 @@ impl Client {
         let mut response = self.agent.run(request).map_err(|e| self.failed(&e))?;
         let status = response.status().as_u16();
         // Pages of dead letters with their bodies may be large.
-        let read = response.body_mut().with_config().limit(LARGEST).read_to_string();
+        let read = response.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_string();
         let body = read.map_err(|e| self.failed(&e))?;
-        Ok(Answer { status, body })
+        Ok(ApiAnswer { status, body })
     }
 
-    /// Asks for something: the API's body.
+    /// Reads from the API: the body of the answer.
     pub(super) fn get(&self, path: &str) -> Result<Value, ClientError> {
-        self.accept(&self.call("GET", path, None, DEADLINE)?)
+        self.accept(&self.call("GET", path, None, CALL_DEADLINE)?)
     }
 
-    /// Asks for something to be done: the API's body, or why it was not.
+    /// Has the API do something: the body of the answer, or why it was not done.
     pub(super) fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value, ClientError> {
-        self.accept(&self.call(method, path, body, DEADLINE)?)
+        self.accept(&self.call(method, path, body, CALL_DEADLINE)?)
     }
 
     fn url(&self) -> String {
@@ -206,7 +197,8 @@ impl Client {
     }
 
     fn failed(&self, error: &ureq::Error) -> ClientError {
-        let (url, why) = (self.url(), error.to_string());
+        let url = self.url();
+        let why = error.to_string();
         match error {
             ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve)
             | ureq::Error::HostNotFound
@@ -217,8 +209,8 @@ impl Client {
         }
     }
 
-    /// The body of an answer that says yes; any other as a sentence.
-    fn accept(&self, answer: &Answer) -> Result<Value, ClientError> {
+    /// The body of a successful answer; any other answer as a [`ClientError`].
+    pub(super) fn accept(&self, answer: &ApiAnswer) -> Result<Value, ClientError> {
         let stranger = |why| ClientError::Stranger { url: self.url(), why };
         let body: Value = serde_json::from_str(&answer.body)
             .map_err(|_| stranger(format!("status {}, and no JSON", answer.status)))?;
@@ -233,88 +225,3 @@ impl Client {
         }
     }
 }
-
-/// What `send` sends.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Sending {
-    /// The route's name.
-    pub(super) route: String,
-    /// As `x-delay`.
-    pub(super) delay: Option<String>,
-    /// As `x-deliver-at`.
-    pub(super) at: Option<String>,
-    /// The message's name; the API makes one if none is given.
-    pub(super) id: Option<String>,
-    /// Kafka's record key.
-    pub(super) key: Option<String>,
-    /// Further headers, each name once.
-    pub(super) headers: Vec<(String, String)>,
-    /// The body; empty if none is given.
-    pub(super) body: Vec<u8>,
-    /// Whether to follow it to its target.
-    pub(super) wait: bool,
-}
-
-impl Sending {
-    fn request(&self) -> Result<Value, ClientError> {
-        let headers: BTreeMap<_, _> = self.headers.iter().map(|(name, value)| (name, value)).collect();
-        if headers.len() < self.headers.len() {
-            return Err(ClientError::Usage("each header can be given once".to_owned()));
-        }
-        let mut request = json!({ "headers": headers, "wait": self.wait });
-        match std::str::from_utf8(&self.body) {
-            Ok(text) => request["body"] = text.into(),
-            Err(_) => request["body_base64"] = STANDARD.encode(&self.body).into(),
-        }
-        let texts = [("delay", &self.delay), ("at", &self.at), ("id", &self.id), ("key", &self.key)];
-        for (name, text) in texts {
-            if let Some(text) = text {
-                request[name] = text.as_str().into();
-            }
-        }
-        Ok(request)
-    }
-}
-
-/// Sends a message to a route's own ingress. Prints its id; with `wait` a second line says when it was
-/// published and how late. With `json` prints the API's body instead, whatever it says.
-pub(super) fn send(
-    client: &Client,
-    sending: &Sending,
-    json: bool,
-    out: &mut dyn Write,
-) -> Result<(), ClientError> {
-    let Some(route) = RouteName::new(&sending.route) else {
-        return Err(ClientError::Usage(format!("`{}` is not a route's name", sending.route.escape_debug())));
-    };
-    let deadline = if sending.wait { WAIT_DEADLINE } else { DEADLINE };
-    let answer = client.call(
-        "POST",
-        &format!("/api/v1/routes/{route}/messages"),
-        Some(&sending.request()?),
-        deadline,
-    )?;
-    if json {
-        writeln!(out, "{}", answer.body)?;
-    }
-    let body = client.accept(&answer)?;
-    let text = |name: &str| body[name].as_str().unwrap_or("?").to_owned();
-    if !json {
-        writeln!(out, "{}", text("id"))?;
-    }
-    if body["result"] == "dead" {
-        return Err(ClientError::NotPublished { id: text("id"), reason: text("reason") });
-    }
-    if let (false, Some(late)) = (json, body["lateness_ms"].as_f64()) {
-        writeln!(
-            out,
-            "published at {}, {late:.1} ms late, attempt {}",
-            text("published_at"),
-            body["attempt"]
-        )?;
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests;

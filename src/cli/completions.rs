@@ -14,13 +14,13 @@ use super::Cli;
 #[command(after_help = "Examples:\n  postdate completions bash > /etc/bash_completion.d/postdate\n  \
     postdate completions zsh > ~/.zfunc/_postdate\n  \
     postdate completions fish > ~/.config/fish/completions/postdate.fish")]
-pub(super) struct Completions {
+pub(super) struct CompletionsArgs {
     /// The shell
-    shell: Kind,
+    shell: ShellKind,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Kind {
+enum ShellKind {
     Bash,
     Zsh,
     Fish,
@@ -28,22 +28,22 @@ enum Kind {
 
 /// Write the man pages, one a command, into a folder
 #[derive(Debug, Args)]
-pub(super) struct Man {
+pub(super) struct ManArgs {
     /// The folder; it is made if it is missing
     folder: PathBuf,
 }
 
-pub(super) fn completions(args: &Completions) -> ExitCode {
+pub(super) fn completions(args: &CompletionsArgs) -> ExitCode {
     let shell = match args.shell {
-        Kind::Bash => Shell::Bash,
-        Kind::Zsh => Shell::Zsh,
-        Kind::Fish => Shell::Fish,
+        ShellKind::Bash => Shell::Bash,
+        ShellKind::Zsh => Shell::Zsh,
+        ShellKind::Fish => Shell::Fish,
     };
     generate(shell, &mut Cli::command(), "postdate", &mut std::io::stdout());
     ExitCode::SUCCESS
 }
 
-pub(super) fn man(args: &Man) -> anyhow::Result<ExitCode> {
+pub(super) fn man(args: &ManArgs) -> anyhow::Result<ExitCode> {
     let folder = args.folder.display();
     std::fs::create_dir_all(&args.folder).with_context(|| format!("cannot make the folder {folder}"))?;
     clap_mangen::generate_to(Cli::command(), &args.folder)

@@ -1,18 +1,17 @@
-//! The command line: one file per command, one exit code for each kind of end.
-//!
-//! 0 done; 1 failed; 64 usage or configuration.
+//! The command line. Each command has a file. Exit codes: 0 done, 1 failed, 64 usage or configuration.
 
 mod api;
 mod bench;
+mod cancel;
 mod check;
 mod client;
-mod command;
 mod completions;
 mod dead;
 mod output;
 mod pause;
 mod pending;
 mod replay;
+mod reschedule;
 mod run;
 mod send;
 mod status;
@@ -28,11 +27,11 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, ConfigProblems, ConfigSources, LoadedConfig};
 
-/// Usage or configuration.
-const USAGE: u8 = 64;
+/// Exit code of a wrong command line or configuration.
+const USAGE_EXIT: u8 = 64;
 
 /// Commands that the contract has and this version does not.
-const LATER: [&str; 1] = ["import"];
+const LATER_COMMANDS: [&str; 1] = ["import"];
 
 #[derive(Debug, Parser)]
 #[command(
@@ -51,30 +50,30 @@ const LATER: [&str; 1] = ["import"];
 )]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
-    Run(run::Run),
-    Check(check::Check),
-    Send(send::Send),
-    Status(status::Status),
-    Pending(pending::Pending),
-    Cancel(command::Cancel),
-    Reschedule(command::Reschedule),
-    Completions(completions::Completions),
+enum CliCommand {
+    Run(run::RunArgs),
+    Check(check::CheckArgs),
+    Send(send::SendArgs),
+    Status(status::StatusArgs),
+    Pending(pending::PendingArgs),
+    Cancel(cancel::CancelArgs),
+    Reschedule(reschedule::RescheduleArgs),
+    Completions(completions::CompletionsArgs),
     #[command(hide = true)]
-    Man(completions::Man),
-    Pause(pause::Pause),
-    Resume(pause::Resume),
-    Dead(dead::Dead),
-    Replay(replay::Replay),
-    Bench(bench::Bench),
-    Top(top::Top),
+    Man(completions::ManArgs),
+    Pause(pause::PauseArgs),
+    Resume(pause::ResumeArgs),
+    Dead(dead::DeadArgs),
+    Replay(replay::ReplayArgs),
+    Bench(bench::BenchArgs),
+    Top(top::TopArgs),
 }
 
-/// Where the configuration comes from.
+/// Sources of the configuration.
 #[derive(Debug, Args)]
 struct ConfigArgs {
     /// The configuration file, .toml or .yaml
@@ -102,21 +101,21 @@ pub fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     let done = match cli.command {
-        Command::Run(args) => run::run(args),
-        Command::Check(args) => check::check(args),
-        Command::Send(args) => Ok(send::run(args)),
-        Command::Status(args) => Ok(status::run(&args)),
-        Command::Pending(args) => Ok(pending::run(&args)),
-        Command::Cancel(args) => Ok(command::cancel(&args)),
-        Command::Reschedule(args) => Ok(command::reschedule(&args)),
-        Command::Completions(args) => Ok(completions::completions(&args)),
-        Command::Man(args) => completions::man(&args),
-        Command::Pause(args) => Ok(pause::pause(args)),
-        Command::Resume(args) => Ok(pause::resume(args)),
-        Command::Dead(args) => Ok(dead::run(args)),
-        Command::Replay(args) => replay::run(args),
-        Command::Bench(args) => bench::run(args),
-        Command::Top(top::Top {}) => Ok(top::run()),
+        CliCommand::Run(args) => run::run(args),
+        CliCommand::Check(args) => check::check(args),
+        CliCommand::Send(args) => Ok(send::run(args)),
+        CliCommand::Status(args) => Ok(status::run(&args)),
+        CliCommand::Pending(args) => Ok(pending::run(&args)),
+        CliCommand::Cancel(args) => Ok(cancel::run(&args)),
+        CliCommand::Reschedule(args) => Ok(reschedule::run(&args)),
+        CliCommand::Completions(args) => Ok(completions::completions(&args)),
+        CliCommand::Man(args) => completions::man(&args),
+        CliCommand::Pause(args) => Ok(pause::pause(&args)),
+        CliCommand::Resume(args) => Ok(pause::resume(&args)),
+        CliCommand::Dead(args) => Ok(dead::run(args)),
+        CliCommand::Replay(args) => replay::run(args),
+        CliCommand::Bench(args) => bench::run(args),
+        CliCommand::Top(top::TopArgs {}) => Ok(top::run()),
     };
     done.unwrap_or_else(|error| {
         output::err(&format!("error: {error:#}"));
@@ -124,23 +123,23 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// Answers what clap did not take, or took as a question for help.
+/// Ends a command line that clap refused, or took as a question for help.
 fn usage(error: &clap::Error) -> ExitCode {
     if let Some(ContextValue::String(command)) = error.get(ContextKind::InvalidSubcommand)
-        && LATER.contains(&command.as_str())
+        && LATER_COMMANDS.contains(&command.as_str())
     {
         output::err(&format!("error: `{command}` is not in this version of Postdate"));
-        return ExitCode::from(USAGE);
+        return ExitCode::from(USAGE_EXIT);
     }
-    // To stdout or stderr, as it is help or an error. Nobody is left to tell if that fails.
+    // Help goes to stdout, an error to stderr. If that fails, nobody is left to tell.
     error.print().unwrap_or_default();
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-        _ => ExitCode::from(USAGE),
+        _ => ExitCode::from(USAGE_EXIT),
     }
 }
 
-/// Prints all that is wrong with a configuration.
+/// Prints all problems of a configuration.
 fn refuse(problems: &ConfigProblems) -> ExitCode {
     for problem in &problems.0 {
         output::err(&format!("error: {problem}"));
@@ -148,7 +147,7 @@ fn refuse(problems: &ConfigProblems) -> ExitCode {
     if problems.0.len() > 1 {
         output::err(&format!("{} errors", problems.0.len()));
     }
-    ExitCode::from(USAGE)
+    ExitCode::from(USAGE_EXIT)
 }
 
 #[cfg(test)]
@@ -165,7 +164,7 @@ mod tests {
     #[test]
     fn commands_of_later_versions_stand_in_no_help() {
         let help = Cli::command().render_long_help().to_string();
-        for command in LATER {
+        for command in LATER_COMMANDS {
             assert!(!help.lines().any(|line| line.trim_start().starts_with(command)), "{command}\n{help}");
         }
     }

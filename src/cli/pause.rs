@@ -1,69 +1,121 @@
 //! `postdate pause` and `postdate resume`
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use serde_json::json;
 
 use super::api;
-use super::client::{self, Pausing};
+use super::client::{ApiClient, CALL_DEADLINE, ClientError};
+use crate::domain::RouteName;
 
 /// Pause a route on all replicas: its ingress, its publishing, or both
 ///
-/// It stays paused, over restarts too, until `postdate resume`. What was claimed already may still go out.
+/// It stays paused, over restarts too, until `postdate resume`. Messages that were claimed already may still go out.
 #[derive(Debug, Args)]
 #[command(after_help = format!("Examples:\n  postdate pause orders\n  postdate pause orders --only publishing\n\n\
-    {}", api::WHERE))]
-pub(super) struct Pause {
+    {}", api::ENVIRONMENT_HELP))]
+pub(super) struct PauseArgs {
     #[command(flatten)]
-    what: What,
+    selection: PauseSelection,
 }
 
 /// Resume a route that was paused: its ingress, its publishing, or both
 #[derive(Debug, Args)]
 #[command(after_help = format!("Examples:\n  postdate resume orders\n  postdate resume orders --only ingress\n\n\
-    {}", api::WHERE))]
-pub(super) struct Resume {
+    {}", api::ENVIRONMENT_HELP))]
+pub(super) struct ResumeArgs {
     #[command(flatten)]
-    what: What,
+    selection: PauseSelection,
 }
 
 #[derive(Debug, Args)]
-struct What {
+struct PauseSelection {
     /// The route
     #[arg(value_name = "ROUTE")]
     route: String,
     /// Only this part of it
     #[arg(long, value_name = "PART", value_enum)]
-    only: Option<Part>,
+    only: Option<PausePart>,
     /// Print the API's answer as JSON
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Part {
+enum PausePart {
     /// Reading its topic or queue
     Ingress,
     /// Publishing its messages
     Publishing,
 }
 
-pub(super) fn pause(args: Pause) -> ExitCode {
-    run("pause", args.what)
+pub(super) fn pause(args: &PauseArgs) -> ExitCode {
+    run("pause", &args.selection)
 }
 
-pub(super) fn resume(args: Resume) -> ExitCode {
-    run("resume", args.what)
+pub(super) fn resume(args: &ResumeArgs) -> ExitCode {
+    run("resume", &args.selection)
 }
 
-fn run(verb: &'static str, what: What) -> ExitCode {
-    let only = what.only.map(|part| match part {
-        Part::Ingress => "ingress",
-        Part::Publishing => "publishing",
-    });
-    let pausing = Pausing { verb, route: what.route, only };
-    api::ended(
-        api::connect()
-            .and_then(|client| client::pause(&client, &pausing, what.json, &mut std::io::stdout().lock())),
-    )
+fn run(verb: &str, selection: &PauseSelection) -> ExitCode {
+    let out = &mut std::io::stdout().lock();
+    api::ended(api::connect().and_then(|client| call(&client, verb, selection, out)))
+}
+
+/// Pauses or resumes a route and prints which parts of it are paused then. With `--json` it prints the API's body instead.
+fn call(
+    client: &ApiClient,
+    verb: &str,
+    selection: &PauseSelection,
+    out: &mut dyn Write,
+) -> Result<(), ClientError> {
+    let Some(route) = RouteName::new(&selection.route) else {
+        let name = selection.route.escape_debug();
+        return Err(ClientError::Usage(format!("`{name}` is not a route's name")));
+    };
+    let request = match selection.only {
+        None => json!({}),
+        Some(PausePart::Ingress) => json!({ "only": "ingress" }),
+        Some(PausePart::Publishing) => json!({ "only": "publishing" }),
+    };
+    let path = format!("/api/v1/routes/{route}/{verb}");
+    let answer = client.call("POST", &path, Some(&request), CALL_DEADLINE)?;
+    if selection.json {
+        writeln!(out, "{}", answer.body)?;
+    }
+    let body = client.accept(&answer)?;
+    if !selection.json {
+        let paused = body["paused"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let word = |part: &str| if paused.iter().any(|p| p == part) { "paused" } else { "running" };
+        writeln!(out, "{route}: ingress {}, publishing {}", word("ingress"), word("publishing"))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::testing::{TestServer, WRITE_TOKEN};
+    use crate::domain::Secret;
+
+    #[tokio::test]
+    async fn a_route_that_is_not_there_is_named() {
+        let server = TestServer::start().await;
+        for (route, exit, part) in
+            [("order", 1, "did you mean `orders`?"), ("no route", 64, "is not a route's name")]
+        {
+            let url = format!("http://{}", server.address);
+            let called = tokio::task::spawn_blocking(move || {
+                let selection = PauseSelection { route: route.to_owned(), only: None, json: false };
+                let client = ApiClient::new(&url, Some(Secret::new(WRITE_TOKEN)))?;
+                call(&client, "pause", &selection, &mut Vec::new())
+            });
+            let error = called.await.expect("no panic").expect_err("refused");
+            assert_eq!(error.exit_code(), exit, "{error}");
+            assert!(error.to_string().contains(part), "{error}");
+        }
+        server.end().await;
+    }
 }

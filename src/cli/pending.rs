@@ -6,14 +6,14 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::api::{self, items, segment};
-use super::client::{Client, ClientError};
+use super::client::{ApiClient, ClientError};
 use super::table::{moment, table};
 use crate::domain::Clock;
 
-/// Show what waits, in due order
+/// Show messages that wait, in due order
 #[derive(Debug, Args)]
-#[command(after_help = api::WHERE)]
-pub(super) struct Pending {
+#[command(after_help = api::ENVIRONMENT_HELP)]
+pub(super) struct PendingArgs {
     /// Of this route only
     #[arg(long, value_name = "R")]
     route: Option<String>,
@@ -34,25 +34,26 @@ pub(super) struct Pending {
     watch: bool,
 }
 
-impl Pending {
-    /// The next messages that fall due.
+impl PendingArgs {
+    /// Arguments for the messages that fall due next.
     pub(super) fn next(limit: u32) -> Self {
         Self { route: None, from: None, to: None, limit, json: false, watch: false }
     }
 }
 
-pub(super) fn run(args: &Pending) -> ExitCode {
+pub(super) fn run(args: &PendingArgs) -> ExitCode {
     match api::connect() {
-        Ok(client) => api::show(args.watch.then_some(api::WATCH), || look(&client, args)),
+        Ok(client) => api::show(args.watch.then_some(api::WATCH_INTERVAL), || render(&client, args)),
         Err(error) => api::ended(Err(error)),
     }
 }
 
-pub(super) fn look(client: &Client, args: &Pending) -> Result<String, ClientError> {
+pub(super) fn render(client: &ApiClient, args: &PendingArgs) -> Result<String, ClientError> {
     let filters = [("route", &args.route), ("from", &args.from), ("to", &args.to)];
     let filters: String =
         filters.iter().filter_map(|(n, v)| Some(format!("&{n}={}", segment(v.as_deref()?)))).collect();
-    let (mut found, mut next): (Vec<Value>, Value) = (Vec::new(), Value::Null);
+    let mut found: Vec<Value> = Vec::new();
+    let mut next = Value::Null;
     loop {
         let limit = (args.limit as usize - found.len()).min(1000);
         let cursor = next.as_str().map(|c| format!("&cursor={c}")).unwrap_or_default();

@@ -8,31 +8,32 @@ use clap::Args;
 use parking_lot::Mutex;
 
 use super::table::{moment, table};
-use super::{ConfigArgs, USAGE, output, refuse, times};
+use super::{ConfigArgs, USAGE_EXIT, output, refuse, times};
 use crate::config::Config;
 use crate::domain::{Clock, Endpoint, Route, UnixMs, nearest};
-use crate::replay::{Outcome, Overview, Request, Times, Watcher, replay};
+use crate::replay::{ReplayOutcome, ReplayOverview, ReplayRequest, ReplayTimes, ReplayWatcher, replay};
 
-/// Between two lines of progress where there is no terminal, ms.
-const LINE_MS: i64 = 10_000;
-/// The same on a terminal: the line is written over.
-const BAR_MS: i64 = 100;
-const BAR: usize = 30;
+/// Time between two lines of progress where there is no terminal, ms.
+const LINE_INTERVAL_MS: i64 = 10_000;
+/// Time between two updates of the bar on a terminal, ms.
+const BAR_INTERVAL_MS: i64 = 100;
+/// Width of the bar, characters.
+const BAR_WIDTH: usize = 30;
 
 /// Store again what a Kafka route read and the store has lost
 ///
 /// After the store was lost or restored from a backup: reads the route's topic again, up to where the route has
-/// read it, and stores what should be waiting and is not. What the store has is left alone, what passed through
-/// is left out, cancels and reschedules hold. Relays may run meanwhile. What was delivered since T may come
-/// again: --due-after leaves out what surely was. Killed, it goes on where it was when it is started again with
-/// the same times.
+/// read it, and stores the messages that should wait and do not. Messages that the store has are left alone, messages
+/// that passed through are left out, cancels and reschedules hold. Relays may run meanwhile. Messages delivered since T
+/// may come again: --due-after leaves out those that surely were delivered. Killed, it goes on where it was when it is
+/// started again with the same times.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     postdate replay --route orders --since 2026-11-21T08:00:00Z --dry-run\n  \
     postdate replay --route orders --since 2026-11-21T08:00:00Z --due-after 2026-11-21T10:30:00Z --yes\n\n\
     A time is RFC 3339 with an offset, Unix milliseconds, or relative: `--since=-2h`. Redis and Kafka are those of the configuration, \
     which must be the relays' own.\n\nExit codes: 0 done, 1 failed, 64 usage or configuration.")]
-pub(super) struct Replay {
+pub(super) struct ReplayArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// The route; it reads from Kafka
@@ -41,13 +42,13 @@ pub(super) struct Replay {
     /// From the first record of this time on: when the backup was made, or before the oldest message that waited
     #[arg(long, value_name = "T", value_parser = time)]
     since: UnixMs,
-    /// Only records up to this time; what later ones say of them holds
+    /// Only records up to this time; later commands for them hold
     #[arg(long, value_name = "T", value_parser = time)]
     until: Option<UnixMs>,
-    /// Leave out what was due before: when the store was lost. Without it, nothing is left out
+    /// Leave out messages that were due before this: the time when the store was lost. Without it, nothing is left out
     #[arg(long, value_name = "T", value_parser = time)]
     due_after: Option<UnixMs>,
-    /// Say what would be done, and change nothing
+    /// Print the overview, and change nothing
     #[arg(long)]
     dry_run: bool,
     /// Do not ask; needed where there is no terminal
@@ -59,36 +60,37 @@ fn time(text: &str) -> Result<UnixMs, String> {
     times::parse(text, Clock::start().wall())
 }
 
-pub(super) fn run(args: Replay) -> anyhow::Result<ExitCode> {
-    let Replay { config, route, since, until, due_after, dry_run, yes } = args;
+pub(super) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
+    let ReplayArgs { config, route, since, until, due_after, dry_run, yes } = args;
     let config = match config.load().and_then(|loaded| loaded.check()) {
         Ok(config) => config,
         Err(problems) => return Ok(refuse(&problems)),
     };
     let asks = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
-    let wanted = wanted(&config, &route).and_then(|route| {
+    let request = replayable_route(&config, &route).and_then(|route| {
         let times = times(since, until, due_after, Clock::start().wall())?;
         if !(dry_run || yes || asks) {
             return Err("this may store many messages: look with --dry-run, then add --yes".to_owned());
         }
-        Ok(Request { route: route.clone(), times, dry_run })
+        Ok(ReplayRequest { route: route.clone(), times, dry_run })
     });
-    let request = match wanted {
+    let request = match request {
         Ok(request) => request,
         Err(why) => {
             output::err(&format!("error: {why}"));
-            return Ok(ExitCode::from(USAGE));
+            return Ok(ExitCode::from(USAGE_EXIT));
         }
     };
-    let teller = Teller { request: request.clone(), asks: asks && !yes, said: Mutex::default() };
-    let watcher: Arc<dyn Watcher> = Arc::new(teller);
+    let reporter =
+        ReplayReporter { request: request.clone(), asks: asks && !yes, last_report: Mutex::default() };
+    let watcher: Arc<dyn ReplayWatcher> = Arc::new(reporter);
     match replay(&config, &request, &watcher)? {
-        Outcome::Left if request.dry_run => Ok(ExitCode::SUCCESS),
-        Outcome::Left => {
+        ReplayOutcome::Left if request.dry_run => Ok(ExitCode::SUCCESS),
+        ReplayOutcome::Left => {
             output::err("nothing was done");
             Ok(ExitCode::FAILURE)
         }
-        Outcome::Done { stored, duplicates, later } => {
+        ReplayOutcome::Done { stored, duplicates, later } => {
             output::out(&format!("done: {stored} message(s) stored, dead letters included"));
             if duplicates > 0 {
                 output::out(&format!("{duplicates} were not: messages of their names came meanwhile"));
@@ -104,9 +106,9 @@ pub(super) fn run(args: Replay) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The route that is meant, if it can be replayed.
-fn wanted<'a>(config: &'a Config, name: &str) -> Result<&'a Arc<Route>, String> {
-    let route = named(config, name)?;
+/// The route of this name, if it can be replayed.
+fn replayable_route<'a>(config: &'a Config, name: &str) -> Result<&'a Arc<Route>, String> {
+    let route = route_named(config, name)?;
     match route.from {
         Endpoint::Kafka { .. } => Ok(route),
         Endpoint::Rabbitmq { .. } => Err(format!(
@@ -117,7 +119,7 @@ fn wanted<'a>(config: &'a Config, name: &str) -> Result<&'a Arc<Route>, String> 
 }
 
 /// The route of this name.
-pub(super) fn named<'a>(config: &'a Config, name: &str) -> Result<&'a Arc<Route>, String> {
+pub(super) fn route_named<'a>(config: &'a Config, name: &str) -> Result<&'a Arc<Route>, String> {
     config.routes.iter().find(|route| route.name.as_str() == name).ok_or_else(|| {
         let near = nearest(name, config.routes.iter().map(|route| route.name.as_str()));
         let near = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
@@ -130,7 +132,7 @@ fn times(
     until: Option<UnixMs>,
     due_after: Option<UnixMs>,
     now: UnixMs,
-) -> Result<Times, String> {
+) -> Result<ReplayTimes, String> {
     let say = |at: UnixMs| moment(at.0, now.0);
     if since > now {
         return Err(format!("--since is in the future: {}", say(since)));
@@ -138,77 +140,101 @@ fn times(
     if let Some(until) = until.filter(|until| *until < since) {
         return Err(format!("--until is before --since: {} and {}", say(until), say(since)));
     }
-    // What was stored since then fell due since then: by default nothing is left out.
-    Ok(Times { since, until, due_after: due_after.unwrap_or(since) })
+    // A message that was stored since then fell due since then: by default nothing is left out.
+    Ok(ReplayTimes { since, until, due_after: due_after.unwrap_or(since) })
 }
 
-/// Tells how far it is, and asks.
-struct Teller {
-    request: Request,
+/// Reports the progress of a replay, and asks whether to go on.
+struct ReplayReporter {
+    request: ReplayRequest,
     asks: bool,
-    said: Mutex<Said>,
+    last_report: Mutex<LastReport>,
 }
 
+/// The last line of progress that was printed.
 #[derive(Default)]
-struct Said {
-    what: &'static str,
+struct LastReport {
+    stage: &'static str,
     at_ms: i64,
-    /// Whether the terminal's line is ours to write over.
-    line: bool,
+    /// True while the terminal's current line is the bar, which may be written over.
+    is_open: bool,
 }
 
-impl Teller {
-    fn tell(&self, what: &'static str, (done, of): (u64, u64), waits: bool) {
+/// Progress of a stage: `done` of `of` items.
+#[derive(Clone, Copy)]
+struct StageProgress {
+    done: u64,
+    of: u64,
+    /// True while the route's ingress is paused.
+    waits: bool,
+}
+
+impl ReplayReporter {
+    fn report(&self, stage: &'static str, progress: StageProgress) {
         let terminal = std::io::stderr().is_terminal();
         let now_ms = Clock::start().wall().0;
-        let mut said = self.said.lock();
-        let every = if terminal { BAR_MS } else { LINE_MS };
-        let whole = done >= of;
-        if said.what == what && (now_ms - said.at_ms < every && !whole || said.at_ms == i64::MAX) {
+        let interval_ms = if terminal { BAR_INTERVAL_MS } else { LINE_INTERVAL_MS };
+        let is_done = progress.done >= progress.of;
+        let mut last = self.last_report.lock();
+        let too_soon = now_ms - last.at_ms < interval_ms && !is_done;
+        // The end of a stage is reported once.
+        let ended = last.at_ms == i64::MAX;
+        if last.stage == stage && (too_soon || ended) {
             return;
         }
-        let line = progress(what, (done, of), waits, terminal);
         if terminal {
-            output::over(&line);
-            if whole {
+            output::over(&progress.bar(stage));
+            if is_done {
                 output::err("");
             }
         } else {
-            output::err(&line);
+            output::err(&progress.line(stage));
         }
-        // The end of a stage is told once.
-        *said = Said { what, at_ms: if whole { i64::MAX } else { now_ms }, line: terminal && !whole };
+        let at_ms = if is_done { i64::MAX } else { now_ms };
+        *last = LastReport { stage, at_ms, is_open: terminal && !is_done };
     }
 }
 
-fn progress(what: &str, (done, of): (u64, u64), waits: bool, bar: bool) -> String {
-    let percent = (done.min(of) * 100).checked_div(of).unwrap_or(100);
-    let waits = if waits { "  (waits: the route's ingress is paused)" } else { "" };
-    if bar {
-        let full = BAR * percent as usize / 100;
-        return format!("{what:<18} [{}{}] {percent:>3} %{waits}", "#".repeat(full), ".".repeat(BAR - full));
+impl StageProgress {
+    fn percent(self) -> u64 {
+        (self.done.min(self.of) * 100).checked_div(self.of).unwrap_or(100)
     }
-    format!("{what}: {done} of {of} ({percent} %){waits}")
+
+    fn pause_note(self) -> &'static str {
+        if self.waits { "  (waits: the route's ingress is paused)" } else { "" }
+    }
+
+    fn bar(self, stage: &str) -> String {
+        let percent = self.percent();
+        let full = BAR_WIDTH * percent as usize / 100;
+        let filled = "#".repeat(full);
+        let rest = ".".repeat(BAR_WIDTH - full);
+        format!("{stage:<18} [{filled}{rest}] {percent:>3} %{}", self.pause_note())
+    }
+
+    fn line(self, stage: &str) -> String {
+        format!("{stage}: {} of {} ({} %){}", self.done, self.of, self.percent(), self.pause_note())
+    }
 }
 
-impl Watcher for Teller {
+impl ReplayWatcher for ReplayReporter {
     fn scanned(&self, done: u64, of: u64) {
-        self.tell("looking at Redis", (done, of), false);
+        self.report("looking at Redis", StageProgress { done, of, waits: false });
     }
 
     fn read(&self, done: u64, of: u64) {
-        self.tell("reading the topic", (done, of), false);
+        self.report("reading the topic", StageProgress { done, of, waits: false });
     }
 
     fn stored(&self, done: u64, of: u64, waits: bool) {
-        self.tell("storing", (done, of), waits);
+        self.report("storing", StageProgress { done, of, waits });
     }
 
-    fn goes_on(&self, overview: &Overview) -> bool {
-        if self.said.lock().line {
+    fn goes_on(&self, overview: &ReplayOverview) -> bool {
+        if self.last_report.lock().is_open {
             output::err("");
         }
-        output::out(&tell(&self.request, overview, Clock::start().wall()));
+        output::out(&overview_text(&self.request, overview, Clock::start().wall()));
         if self.request.dry_run || !self.asks {
             return !self.request.dry_run;
         }
@@ -219,8 +245,8 @@ impl Watcher for Teller {
     }
 }
 
-/// What is not replayed because nobody has said that it was read.
-fn unread(request: &Request, overview: &Overview) -> Option<String> {
+/// Names the partitions that are not replayed because the group has committed no position in them.
+fn unread(request: &ReplayRequest, overview: &ReplayOverview) -> Option<String> {
     let Endpoint::Kafka { group, topic, .. } = &request.route.from else { return None };
     let unread: Vec<String> =
         overview.windows.iter().filter(|w| w.unread).map(|w| w.partition.to_string()).collect();
@@ -235,9 +261,10 @@ fn unread(request: &Request, overview: &Overview) -> Option<String> {
     ))
 }
 
-/// What a replay comes to, for a person.
-fn tell(request: &Request, overview: &Overview, now: UnixMs) -> String {
-    let (tally, times) = (&overview.tally, request.times);
+/// The overview of a replay, for a person.
+fn overview_text(request: &ReplayRequest, overview: &ReplayOverview, now: UnixMs) -> String {
+    let tally = &overview.tally;
+    let times = request.times;
     let say = |at: UnixMs| moment(at.0, now.0);
     let until = times.until.map_or("all that the route has read".to_owned(), say);
     let mut lines = vec![

@@ -1,12 +1,22 @@
 //! `postdate send`
 
+use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use clap::Args;
+use serde_json::{Value, json};
 
 use super::api;
-use super::client::{self, ClientError, Sending};
+use super::client::{ApiClient, CALL_DEADLINE, ClientError};
+use crate::domain::RouteName;
+
+/// Longest wait for an answer with `--wait`: the API follows for an hour and a half minute at most.
+const WAIT_DEADLINE: Duration = Duration::from_secs(3720);
 
 /// Send a test message to a route's own ingress, by the API of a running Postdate
 ///
@@ -15,8 +25,8 @@ use super::client::{self, ClientError, Sending};
 #[command(after_help = format!("Examples:\n  postdate send --route orders --delay 2s --body hello --wait\n  \
     postdate send --route orders --at 2030-01-01T00:00:00Z --id new-year --file greeting.json\n  \
     postdate send --route orders --delay 1500 --key customer-7 --header x-kind=reminder --body hi\n\n\
-    {}", api::WHERE))]
-pub(super) struct Send {
+    {}", api::ENVIRONMENT_HELP))]
+pub(super) struct SendArgs {
     /// The route
     #[arg(long, value_name = "R")]
     route: String,
@@ -56,21 +66,100 @@ fn header(text: &str) -> Result<(String, String), String> {
     }
 }
 
-pub(super) fn run(args: Send) -> ExitCode {
+/// A test message, as the command line gives it.
+#[derive(Clone, Debug, Default)]
+struct TestMessage {
+    /// The route's name.
+    route: String,
+    /// Value of `x-delay`.
+    delay: Option<String>,
+    /// Value of `x-deliver-at`.
+    at: Option<String>,
+    /// The message's name; the API makes one if none is given.
+    id: Option<String>,
+    /// Kafka's record key.
+    key: Option<String>,
+    /// Further headers, each name once.
+    headers: Vec<(String, String)>,
+    /// The body; empty if none is given.
+    body: Vec<u8>,
+    /// True to follow it to its target.
+    wait: bool,
+}
+
+impl TestMessage {
+    /// Reads the message from the arguments, and its body from the file that they name.
+    fn read(args: SendArgs) -> Result<Self, ClientError> {
+        let body = match (args.body, args.file) {
+            (Some(text), _) => text.into_bytes(),
+            (None, Some(file)) => std::fs::read(&file)
+                .map_err(|error| ClientError::Usage(format!("cannot read {}: {error}", file.display())))?,
+            (None, None) => Vec::new(),
+        };
+        let SendArgs { route, delay, at, id, key, headers, wait, .. } = args;
+        Ok(Self { route, delay, at, id, key, headers, body, wait })
+    }
+
+    /// The API's request.
+    fn request(&self) -> Result<Value, ClientError> {
+        let headers: BTreeMap<_, _> = self.headers.iter().map(|(name, value)| (name, value)).collect();
+        if headers.len() < self.headers.len() {
+            return Err(ClientError::Usage("each header can be given once".to_owned()));
+        }
+        let mut request = json!({ "headers": headers, "wait": self.wait });
+        match std::str::from_utf8(&self.body) {
+            Ok(text) => request["body"] = text.into(),
+            Err(_) => request["body_base64"] = STANDARD.encode(&self.body).into(),
+        }
+        let texts = [("delay", &self.delay), ("at", &self.at), ("id", &self.id), ("key", &self.key)];
+        for (name, text) in texts {
+            if let Some(text) = text {
+                request[name] = text.as_str().into();
+            }
+        }
+        Ok(request)
+    }
+}
+
+pub(super) fn run(args: SendArgs) -> ExitCode {
     let json = args.json;
     api::ended(api::connect().and_then(|client| {
-        let sending = sending(args)?;
-        client::send(&client, &sending, json, &mut std::io::stdout().lock())
+        let message = TestMessage::read(args)?;
+        send(&client, &message, json, &mut std::io::stdout().lock())
     }))
 }
 
-fn sending(args: Send) -> Result<Sending, ClientError> {
-    let body = match (args.body, args.file) {
-        (Some(text), _) => text.into_bytes(),
-        (None, Some(file)) => std::fs::read(&file)
-            .map_err(|error| ClientError::Usage(format!("cannot read {}: {error}", file.display())))?,
-        (None, None) => Vec::new(),
+/// Sends a message to a route's own ingress and prints its id. With `wait` a second line says when it was published and
+/// how late. With `json` the API's body is printed instead, whatever it says.
+fn send(
+    client: &ApiClient,
+    message: &TestMessage,
+    json: bool,
+    out: &mut dyn Write,
+) -> Result<(), ClientError> {
+    let Some(route) = RouteName::new(&message.route) else {
+        return Err(ClientError::Usage(format!("`{}` is not a route's name", message.route.escape_debug())));
     };
-    let Send { route, delay, at, id, key, headers, wait, .. } = args;
-    Ok(Sending { route, delay, at, id, key, headers, body, wait })
+    let deadline = if message.wait { WAIT_DEADLINE } else { CALL_DEADLINE };
+    let path = format!("/api/v1/routes/{route}/messages");
+    let answer = client.call("POST", &path, Some(&message.request()?), deadline)?;
+    if json {
+        writeln!(out, "{}", answer.body)?;
+    }
+    let body = client.accept(&answer)?;
+    let text = |name: &str| body[name].as_str().unwrap_or("?").to_owned();
+    if !json {
+        writeln!(out, "{}", text("id"))?;
+    }
+    if body["result"] == "dead" {
+        return Err(ClientError::NotPublished { id: text("id"), reason: text("reason") });
+    }
+    if !json && let Some(late_ms) = body["lateness_ms"].as_f64() {
+        let attempt = &body["attempt"];
+        writeln!(out, "published at {}, {late_ms:.1} ms late, attempt {attempt}", text("published_at"))?;
+    }
+    Ok(())
 }
+
+#[cfg(test)]
+mod tests;

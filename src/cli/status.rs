@@ -7,13 +7,13 @@ use clap::Args;
 use serde_json::Value;
 
 use super::api::{self, items};
-use super::client::{Client, ClientError};
+use super::client::{ApiClient, ClientError};
 use super::table::table;
 
-/// Show the replicas, the routes, and how much falls due when
+/// Show the replicas, the routes, and how many messages fall due when
 #[derive(Debug, Args)]
-#[command(after_help = api::WHERE)]
-pub(super) struct Status {
+#[command(after_help = api::ENVIRONMENT_HELP)]
+pub(super) struct StatusArgs {
     /// Print the API's list of routes as JSON
     #[arg(long, conflicts_with = "watch")]
     json: bool,
@@ -22,14 +22,14 @@ pub(super) struct Status {
     watch: bool,
 }
 
-pub(super) fn run(args: &Status) -> ExitCode {
+pub(super) fn run(args: &StatusArgs) -> ExitCode {
     match api::connect() {
-        Ok(client) => api::show(args.watch.then_some(api::WATCH), || look(&client, args.json)),
+        Ok(client) => api::show(args.watch.then_some(api::WATCH_INTERVAL), || render(&client, args.json)),
         Err(error) => api::ended(Err(error)),
     }
 }
 
-pub(super) fn look(client: &Client, json: bool) -> Result<String, ClientError> {
+pub(super) fn render(client: &ApiClient, json: bool) -> Result<String, ClientError> {
     let routes = client.get("/api/v1/routes")?;
     if json {
         return Ok(routes.to_string());
@@ -81,7 +81,7 @@ pub(super) fn look(client: &Client, json: bool) -> Result<String, ClientError> {
     ))
 }
 
-/// How late the oldest message is.
+/// Lateness of the oldest message, for people.
 fn overdue(seconds: f64) -> String {
     match seconds as u64 {
         0 => "-".to_owned(),

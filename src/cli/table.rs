@@ -6,11 +6,11 @@ use jiff::tz::TimeZone;
 
 use super::output;
 
-/// Blanks between two columns.
+/// Spaces between two columns.
 const COLUMN_GAP: u16 = 2;
 
-/// A table: its columns' names, and rows of cells. Columns of numbers stand to the right. On a terminal no line is
-/// wider than it: cells are cut, the widest first.
+/// Renders a table with these column names and rows of cells. Columns of numbers are aligned to the right. On a terminal
+/// no line is wider than the terminal: cells are cut, the widest first.
 pub(super) fn table(names: &[&str], rows: &[Vec<String>]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_truncation_indicator("…");
@@ -40,7 +40,7 @@ pub(super) fn table(names: &[&str], rows: &[Vec<String>]) -> String {
     lines.join("\n")
 }
 
-/// A moment in this machine's time zone, and how far away it is.
+/// A moment in this machine's time zone, with its distance from now.
 pub(super) fn moment(ms: i64, now_ms: i64) -> String {
     let local = Timestamp::from_millisecond(ms).map_or_else(
         |_| ms.to_string(),
@@ -49,7 +49,7 @@ pub(super) fn moment(ms: i64, now_ms: i64) -> String {
     format!("{local} ({})", distance(ms - now_ms))
 }
 
-/// `in 2h 5m`, `3s ago`: the two largest units.
+/// The distance of a moment in its two largest units: `in 2h 5m`, `3s ago`.
 fn distance(ms: i64) -> String {
     let mut rest = ms.unsigned_abs() / 1000;
     let parts = [("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)].map(|(unit, length)| {

@@ -1,9 +1,9 @@
-//! Moments and spans that a user writes on the command line.
+//! Moments that a user writes on the command line.
 
 use crate::domain::{UnixMs, duration, moment};
 
 /// Reads a moment: Unix milliseconds, RFC 3339 with an offset, or a duration before or after `now` (`-2h`, `+30m`).
-/// The error is a sentence for whoever typed it.
+/// The error is a sentence for the user.
 pub(super) fn parse(text: &str, now: UnixMs) -> Result<UnixMs, String> {
     if let Some(span) = text.strip_prefix('-') {
         return relative(text, span, -1, now);

@@ -5,28 +5,28 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::pending::{self, Pending};
+use super::pending::{self, PendingArgs};
 use super::{api, output, status};
 
-/// How often it is shown again.
-const EVERY: Duration = Duration::from_secs(1);
-/// Messages that fall due next.
-const NEXT: u32 = 10;
+/// Time between two refreshes.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+/// Messages shown of those that fall due next.
+const NEXT_MESSAGES: u32 = 10;
 
-/// Show the replicas, the routes and what falls due next, every second
+/// Show the replicas, the routes and the messages that fall due next, every second
 ///
-/// Until interrupted; once where the output is no terminal.
+/// It runs until interrupted. Where the output is no terminal, it shows them once.
 #[derive(Debug, Args)]
-#[command(after_help = api::WHERE)]
-pub(super) struct Top {}
+#[command(after_help = api::ENVIRONMENT_HELP)]
+pub(super) struct TopArgs {}
 
 pub(super) fn run() -> ExitCode {
     let client = match api::connect() {
         Ok(client) => client,
         Err(error) => return api::ended(Err(error)),
     };
-    let next = Pending::next(NEXT);
-    api::show(output::is_terminal().then_some(EVERY), || {
-        Ok(format!("{}\n\n{}", status::look(&client, false)?, pending::look(&client, &next)?))
+    let next = PendingArgs::next(NEXT_MESSAGES);
+    api::show(output::is_terminal().then_some(REFRESH_INTERVAL), || {
+        Ok(format!("{}\n\n{}", status::render(&client, false)?, pending::render(&client, &next)?))
     })
 }

@@ -63,7 +63,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::domain::{Header, HeaderValue, Target, testing};
+    use crate::domain::{Header, HeaderValue, Target, TargetRef, Text, testing};
 
     const FAILED: DeadReason = DeadReason::Attempts;
 

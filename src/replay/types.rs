@@ -1,4 +1,4 @@
-//! What a replay takes, tells and answers.
+//! Request, overview and outcome of a replay.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,85 +9,88 @@ use crate::domain::{Route, UnixMs};
 use crate::ingress::kafka::window::ReplayWindow;
 use crate::ingress::replay::ReplayTally;
 
-/// What to replay.
+/// Times that select the records of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Times {
-    /// From the first record of this time or later.
+pub struct ReplayTimes {
+    /// Time of the earliest records.
     pub since: UnixMs,
-    /// Up to records of this time; `None`: all that the route has read.
+    /// Time of the latest records; `None`: all that the route has read.
     pub until: Option<UnixMs>,
-    /// What was due before this is left out.
+    /// Messages that were due before this are left out.
     pub due_after: UnixMs,
 }
 
-/// Which replay.
+/// Request to replay a route.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct ReplayRequest {
     /// A route that reads from Kafka.
     pub route: Arc<Route>,
-    /// Which of its records.
-    pub times: Times,
-    /// Whether it ends with the overview, and nothing is written.
+    /// Times of the records.
+    pub times: ReplayTimes,
+    /// True if the replay ends with the overview, and writes nothing.
     pub dry_run: bool,
 }
 
-/// How far a replay has come: kept in the store until it is done.
+/// Position of a replay, kept in the store until it is done.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Note {
+pub(super) struct ReplayNote {
     pub(super) since_ms: i64,
     pub(super) until_ms: Option<i64>,
     pub(super) due_after_ms: i64,
-    /// Of each partition: the offset to go on at, and the end.
+    /// By partition: the offset to go on at, and the end.
     pub(super) partitions: BTreeMap<i32, (i64, i64)>,
 }
 
-impl Note {
-    pub(super) fn times(&self) -> Times {
-        let (since, due_after) = (UnixMs(self.since_ms), UnixMs(self.due_after_ms));
-        Times { since, until: self.until_ms.map(UnixMs), due_after }
+impl ReplayNote {
+    pub(super) fn times(&self) -> ReplayTimes {
+        ReplayTimes {
+            since: UnixMs(self.since_ms),
+            until: self.until_ms.map(UnixMs),
+            due_after: UnixMs(self.due_after_ms),
+        }
     }
 }
 
-/// What a replay comes to, before it is done.
+/// Overview of a replay before it is carried out.
 #[derive(Clone, Debug)]
-pub struct Overview {
-    /// How many records come to what.
+pub struct ReplayOverview {
+    /// Number of records by their planned step.
     pub tally: ReplayTally,
-    /// What is read of each partition.
+    /// Records that are read of each partition.
     pub windows: Vec<ReplayWindow>,
-    /// Messages that the store holds of the route.
+    /// Messages of the route that the store has.
     pub known: usize,
-    /// An earlier run with these times was not finished: offsets that it has done already.
+    /// Offsets that an earlier run with the same times has done already, if one was not finished.
     pub done: Option<u64>,
-    /// An earlier run with other times was not finished, and is forgotten by this one.
-    pub forgets: Option<Times>,
+    /// Times of an earlier run that was not finished and had other times. This run forgets it.
+    pub forgets: Option<ReplayTimes>,
 }
 
-/// What became of it.
+/// Outcome of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It was not wanted.
+pub enum ReplayOutcome {
+    /// The watcher did not want it.
     Left,
-    /// It is done: messages stored, and named ones that were there by then.
+    /// It is done.
     Done {
         /// Messages stored.
         stored: u64,
-        /// Named ones whose name was taken meanwhile.
+        /// Messages that were not stored because their name was taken meanwhile.
         duplicates: u64,
-        /// Offsets that the relays have read since it was begun: commands among them may have come before their
-        /// messages were here.
+        /// Offsets that the relays have read since the replay began. Commands among them may have come before their
+        /// messages were in the store.
         later: u64,
     },
 }
 
-/// Hears how far it is, and decides.
-pub trait Watcher: Send + Sync {
-    /// So many of so many partitions of the store were looked through.
+/// Is told about the progress of a replay, and decides whether to carry it out.
+pub trait ReplayWatcher: Send + Sync {
+    /// `done` of `of` partitions of the store were scanned.
     fn scanned(&self, done: u64, of: u64);
-    /// So many of so many offsets were looked at.
+    /// `done` of `of` offsets were read for the plan.
     fn read(&self, done: u64, of: u64);
-    /// So many of so many offsets are done; `waits`: the route's ingress is paused.
+    /// `done` of `of` offsets are stored. `waits` is true while the route's ingress is paused.
     fn stored(&self, done: u64, of: u64, waits: bool);
-    /// Whether to go on with this.
-    fn goes_on(&self, overview: &Overview) -> bool;
+    /// Decides whether to go on with this.
+    fn goes_on(&self, overview: &ReplayOverview) -> bool;
 }

@@ -380,8 +380,8 @@ fn op_size(op: &WriteOp) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::limits::CALL_NAMES;
-    use crate::domain::{OnDuplicate, Text, UnixMs, testing};
+    use crate::domain::limits::MAX_CALL_NAMES;
+    use crate::domain::{OnDuplicate, TargetRef, UnixMs, testing};
 
     fn store(messages: usize, named: bool) -> WriteOp {
         let route = testing::route().name.clone();

@@ -275,7 +275,7 @@ impl Claimer {
     fn request(&self, partition: Partition, due_sets: Vec<(String, u32)>) -> ClaimRequest {
         ClaimRequest {
             partition,
-            due_sets: due_sets,
+            due_sets,
             lookahead_ms: self.shard.claim_horizon_ms(),
             lease_ms: self.shard.lease_ms(),
             max_bundles: MAX_CLAIM_BUNDLES,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use postdate::broker::kafka::OWNED_PROPERTIES;
-use postdate::config::{self, Config, Problems, Sources};
+use postdate::config::{self, Config, ConfigProblems, ConfigSources};
 use postdate::domain::route::{DelayFrom, OnInvalid, RateLimit, RetryPolicy};
 use postdate::domain::{Endpoint, Route};
 use postdate::store::config::Topology;

@@ -396,3 +396,205 @@ async fn the_commands_speak_the_api() {
     assert!(folder.path().join("postdate-cancel.1").exists() && folder.path().join("postdate.1").exists());
     assert!(relay.terminate().await.success());
 }
+
+#[tokio::test]
+async fn one_part_or_both_are_paused_and_resumed() {
+    let mut relay = start(Kafka::shared().await).await;
+    let paused = |parts: &[&str]| (200, json!({ "route": "orders", "paused": parts }));
+    for (verb, body, expected) in [
+        ("pause", json!({ "only": "publishing" }), paused(&["publishing"])),
+        ("pause", json!({ "only": "publishing" }), paused(&["publishing"])),
+        ("pause", json!({}), paused(&["ingress", "publishing"])),
+        ("resume", json!({ "only": "ingress" }), paused(&["publishing"])),
+        ("resume", json!({}), paused(&[])),
+        ("resume", json!({}), paused(&[])),
+    ] {
+        let answer = write(&relay, "POST", &format!("/routes/orders/{verb}"), Some(body.clone())).await;
+        assert_eq!(answer, expected, "{verb} {body}");
+    }
+    for body in [json!({ "only": "half" }), json!({ "onyl": "ingress" })] {
+        assert_eq!(write(&relay, "POST", "/routes/orders/pause", Some(body)).await.0, 400);
+    }
+    let unchanged = write(&relay, "POST", "/routes/orders/resume", Some(json!({ "only": "ingress" }))).await;
+    assert_eq!(unchanged, paused(&[]), "a refused call changes nothing");
+    for (args, said) in [
+        (&["pause", "orders", "--only", "publishing"][..], "orders: ingress running, publishing paused\n"),
+        (&["pause", "orders"], "orders: ingress paused, publishing paused\n"),
+        (&["resume", "orders", "--only", "ingress"], "orders: ingress running, publishing paused\n"),
+        (&["resume", "orders", "--json"], "{\"route\":\"orders\",\"paused\":[]}\n"),
+    ] {
+        let output = cli(&relay, args).await;
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", text(&output.stderr));
+        assert_eq!(text(&output.stdout), said, "{args:?}");
+    }
+    assert!(relay.terminate().await.success());
+}
+
+/// Makes four invalid messages, two of them with the id `twice`, and returns their dead letters, oldest first.
+async fn four_dead_letters(relay: &Relay, kafka: &Kafka, topic: &str) -> Vec<Value> {
+    bury(relay, kafka, topic, &["a", "b", "twice"]).await;
+    bury(relay, kafka, topic, &["twice"]).await;
+    eventually("four are dead", async || {
+        let (_, list) = get(relay, "/dead").await;
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        if items.len() == 4 { Ok(items) } else { Err(list) }
+    })
+    .await
+}
+
+/// The dead letter's id of the message of this id.
+fn dead_id_of<'a>(letters: &'a [Value], id: &str) -> &'a str {
+    let letter = letters.iter().find(|letter| letter["id"] == id).expect("it is dead");
+    letter["dead_id"].as_str().expect("an id")
+}
+
+fn dead_ids(letters: &[Value]) -> Vec<&str> {
+    letters.iter().map(|letter| letter["dead_id"].as_str().expect("an id")).collect()
+}
+
+#[tokio::test]
+async fn dead_letters_are_listed_by_page_and_shown_by_either_id() {
+    let kafka = Kafka::shared().await;
+    let (mut relay, topic) = start_on(kafka).await;
+    let all = four_dead_letters(&relay, kafka, &topic).await;
+    let mut seen = Vec::new();
+    let mut cursor = String::new();
+    loop {
+        let (status, page) = get(&relay, &format!("/dead?route=orders&limit=3{cursor}")).await;
+        assert_eq!(status, 200, "{page}");
+        for item in page["items"].as_array().expect("items") {
+            assert_eq!((&item["state"], &item["reason"]), (&json!("dead"), &json!("bad_delay")));
+            assert!(item["body"].is_null() && item["headers"].is_null(), "{item}");
+            seen.push(item.clone());
+        }
+        let Some(next) = page["next"].as_str() else { break };
+        cursor = format!("&cursor={next}");
+    }
+    assert_eq!(dead_ids(&seen), dead_ids(&all), "pages go on where the last ended");
+    let moments: Vec<i64> = seen.iter().map(|item| item["dead_at_ms"].as_i64().expect("a moment")).collect();
+    assert!(moments.is_sorted(), "{moments:?}");
+    let last = moments[3];
+    let (_, earlier) = get(&relay, &format!("/dead?body=true&to={last}")).await;
+    let earlier = earlier["items"].as_array().expect("items");
+    assert_eq!(earlier.len(), moments.iter().filter(|at| **at < last).count());
+    for item in earlier {
+        assert_eq!(item["body"], "body");
+        assert_eq!(item["headers"][1], json!({ "name": "x-delay", "value": "soon" }), "{item}");
+    }
+
+    let a = dead_id_of(&all, "a");
+    for (path, expected) in [
+        (a, 200),
+        ("a", 200),
+        ("a?route=orders", 200),
+        ("twice", 409),
+        ("nobody", 404),
+        ("orders.attempts.0.n.z", 404),
+    ] {
+        let (status, answer) = get(&relay, &format!("/dead/{path}")).await;
+        assert_eq!(status, expected, "{path}: {answer}");
+    }
+    let (_, shown) = get(&relay, "/dead/a?body=true").await;
+    assert_eq!((&shown["dead_id"], &shown["body"]), (&json!(a), &json!("body")), "{shown}");
+    let (_, shown) = get(&relay, "/dead/a").await;
+    assert!(shown["body"].is_null() && shown["headers"].is_array(), "{shown}");
+    assert!(relay.terminate().await.success());
+}
+
+/// Each item's id and result, in the order of ids.
+fn results(answer: &Value) -> Vec<String> {
+    let items = answer["items"].as_array().expect("items");
+    let result = |item: &Value| format!("{} {}", item["id"].as_str().expect("an id"), item["result"]);
+    let mut results: Vec<String> = items.iter().map(result).collect();
+    results.sort();
+    results
+}
+
+#[tokio::test]
+async fn actions_on_dead_letters_answer_one_by_one() {
+    let kafka = Kafka::shared().await;
+    let (mut relay, topic) = start_on(kafka).await;
+    let all = four_dead_letters(&relay, kafka, &topic).await;
+    let a = dead_id_of(&all, "a");
+    let act = async |action: &str, body: Value| {
+        let (status, answer) = write(&relay, "POST", &format!("/dead/{action}"), Some(body)).await;
+        assert_eq!(status, 200, "{answer}");
+        answer
+    };
+    let elsewhere = act("redrive", json!({ "ids": ["b"], "target": "elsewhere" })).await;
+    assert_eq!(results(&elsewhere), ["b \"refused\""], "{elsewhere}");
+    let ids = json!({ "ids": [a, "twice", "nobody"] });
+    let redriven = act("redrive", ids.clone()).await;
+    let mut expected =
+        ["nobody \"unknown\"".to_owned(), format!("{a} \"redriven\""), "twice \"ambiguous\"".to_owned()];
+    expected.sort();
+    assert_eq!(results(&redriven), expected, "{redriven}");
+    let again = act("redrive", ids).await;
+    assert!(results(&again).contains(&format!("{a} \"unknown\"")), "{again}");
+    let dropped = act("drop", json!({ "ids": ["b", "nobody"] })).await;
+    assert_eq!(results(&dropped), ["b \"dropped\"", "nobody \"unknown\""], "{dropped}");
+    let rest = act("drop", json!({ "filter": {} })).await;
+    assert_eq!((results(&rest).len(), &rest["next"]), (2, &Value::Null), "{rest}");
+    assert_eq!(get(&relay, "/dead").await.1["items"], json!([]));
+    assert!(relay.terminate().await.success());
+}
+
+#[tokio::test]
+async fn dead_commands_list_show_and_export() {
+    let kafka = Kafka::shared().await;
+    let (mut relay, topic) = start_on(kafka).await;
+    let all = four_dead_letters(&relay, kafka, &topic).await;
+    let ok = |output: &Output| {
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let table = ok(&cli(&relay, &["dead", "list"]).await);
+    assert_eq!(table.lines().count(), 5, "{table}");
+    assert!(table.starts_with("DEAD AT ") && table.contains(dead_ids(&all)[3]), "{table}");
+    let some = ok(&cli(&relay, &["dead", "list", "--limit", "3", "--json"]).await);
+    let some: Value = serde_json::from_str(&some).expect("JSON");
+    assert_eq!(some["items"].as_array().map(Vec::len), Some(3));
+    let lines = ok(&cli(&relay, &["dead", "export", "--route", "orders"]).await);
+    let exported: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(dead_ids(&exported), dead_ids(&all));
+    assert_eq!(exported[0]["body"], "body");
+    let shown = ok(&cli(&relay, &["dead", "show", "a", "--json"]).await);
+    assert!(shown.contains("\"id\":\"a\"") && !shown.contains("\"body\""), "{shown}");
+    let unknown = cli(&relay, &["dead", "show", "nobody/%"]).await;
+    assert_eq!(unknown.status.code(), Some(1));
+    let error = text(&unknown.stderr);
+    assert!(error.contains("there is no dead letter `nobody/%`"), "{error}");
+    assert!(relay.terminate().await.success());
+}
+
+#[tokio::test]
+async fn dead_commands_act_on_ids_and_on_many_only_with_yes() {
+    let kafka = Kafka::shared().await;
+    let (mut relay, topic) = start_on(kafka).await;
+    let all = four_dead_letters(&relay, kafka, &topic).await;
+    let a = dead_id_of(&all, "a");
+    let run = async |args: &[&str]| {
+        let output = cli(&relay, &[&["dead"][..], args].concat()).await;
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, _, error) = run(&["redrive", "b", "--target", "elsewhere"]).await;
+    assert_eq!(code, Some(1), "{error}");
+    let (code, out, error) = run(&["redrive", "a"]).await;
+    assert_eq!((code, out), (Some(0), format!("{a} redriven\n")), "{error}");
+    let (code, out, error) = run(&["drop", "b", "twice", "nobody", "--json"]).await;
+    assert_eq!(code, Some(1), "{out}");
+    assert!(error.contains("2 of 3 were not dropped"), "{error}");
+    assert_eq!(serde_json::from_str::<Value>(&out).expect("JSON").as_array().map(Vec::len), Some(3));
+    let (code, out, error) = run(&["redrive", "--route", "orders", "--dry-run"]).await;
+    assert_eq!((code, out.as_str()), (Some(0), "2 dead letter(s) would be redriven\n"), "{error}");
+    for args in [&["drop", "--all"][..], &["redrive", "--route", "orders"]] {
+        let (code, out, error) = run(args).await;
+        assert_eq!((code, out.as_str()), (Some(64), ""), "{args:?}");
+        assert!(error.contains("2 dead letter(s)") && error.contains("--yes"), "{error}");
+    }
+    let (code, out, _) = run(&["redrive", "--route", "orders", "--reason", "attempts", "--yes"]).await;
+    assert_eq!((code, out.as_str()), (Some(0), ""), "none of them is dead for this reason");
+    let (code, out, error) = run(&["drop", "--all", "--yes"]).await;
+    assert_eq!((code, out.lines().count()), (Some(0), 2), "{error}");
+    assert!(relay.terminate().await.success());
+}

@@ -1,9 +1,9 @@
-//! Who may, what is refused how, and that no secret leaves.
+//! Access: roles, refusals, and that no secret leaves.
 
 use std::net::SocketAddr;
 
-use super::super::testing::{READ, Server, Then, WRITE, config, state};
-use super::super::{Config, Error, InjectError, start};
+use super::super::testing::{InjectBehaviour, READ_TOKEN, TestServer, WRITE_TOKEN, config, state};
+use super::super::{Config, InjectError, ListenError, start};
 use super::{agreement, problem};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::telemetry::logging::testing::capture;
@@ -12,7 +12,7 @@ const MESSAGES: &str = "/api/v1/routes/orders/messages";
 
 #[tokio::test]
 async fn the_token_is_judged_before_anything_else() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     // A path that is not there, a method that is not for it, a body that is no JSON: 401, then 403.
     let bad = [
         ("GET", "/api/v1/nothing", 404),
@@ -26,15 +26,15 @@ async fn the_token_is_judged_before_anything_else() {
         ("POST", MESSAGES, 400),
     ];
     for (method, path, status) in bad {
-        for token in [None, Some("wrong"), Some(""), Some(&WRITE[1..]), Some("canary-write-Pa55x")] {
+        for token in [None, Some("wrong"), Some(""), Some(&WRITE_TOKEN[1..]), Some("canary-write-Pa55x")] {
             let answer = server.call(method, path, token, "{").await;
             problem(&answer, 401);
             assert!(answer.header("www-authenticate").is_some_and(|h| h.starts_with("Bearer")), "{answer:?}");
         }
         if method != "GET" {
-            problem(&server.call(method, path, Some(READ), "{").await, 403);
+            problem(&server.call(method, path, Some(READ_TOKEN), "{").await, 403);
         }
-        problem(&server.call(method, path, Some(WRITE), "{").await, status);
+        problem(&server.call(method, path, Some(WRITE_TOKEN), "{").await, status);
     }
     assert!(server.recorder.injected.lock().is_empty(), "something was sent");
     server.end().await;
@@ -42,23 +42,23 @@ async fn the_token_is_judged_before_anything_else() {
 
 #[tokio::test]
 async fn a_malformed_authorization_is_no_authorization() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let malformed = [
-        format!("authorization: {WRITE}\r\n"),
-        format!("authorization: Basic {WRITE}\r\n"),
-        format!("authorization: Bearer  {WRITE}\r\n"),
-        format!("authorization: Bearer{WRITE}\r\n"),
+        format!("authorization: {WRITE_TOKEN}\r\n"),
+        format!("authorization: Basic {WRITE_TOKEN}\r\n"),
+        format!("authorization: Bearer  {WRITE_TOKEN}\r\n"),
+        format!("authorization: Bearer{WRITE_TOKEN}\r\n"),
         "authorization: Bearer\r\n".to_owned(),
         "authorization: \r\n".to_owned(),
-        format!("authorization: Bearer {WRITE}\r\nauthorization: Bearer {WRITE}\r\n"),
-        format!("x-authorization: Bearer {WRITE}\r\n"),
+        format!("authorization: Bearer {WRITE_TOKEN}\r\nauthorization: Bearer {WRITE_TOKEN}\r\n"),
+        format!("x-authorization: Bearer {WRITE_TOKEN}\r\n"),
     ];
     for header in malformed {
         let request = format!("GET /api/v1/routes HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{header}\r\n");
         problem(&server.raw(request).await, 401);
     }
     let request = format!(
-        "GET /api/v1/routes HTTP/1.1\r\nhost: x\r\nconnection: close\r\nAuthorization: bEARER {WRITE}\r\n\r\n"
+        "GET /api/v1/routes HTTP/1.1\r\nhost: x\r\nconnection: close\r\nAuthorization: bEARER {WRITE_TOKEN}\r\n\r\n"
     );
     assert_eq!(server.raw(request).await.status, 200);
     server.end().await;
@@ -66,7 +66,7 @@ async fn a_malformed_authorization_is_no_authorization() {
 
 #[tokio::test]
 async fn several_tokens_hold_at_once_for_rotation() {
-    let server = Server::with(config(&["old-r", "new-r"], &["old-w", "new-w"])).await;
+    let server = TestServer::with(config(&["old-r", "new-r"], &["old-w", "new-w"])).await;
     for (token, read, write) in
         [("old-r", 200, 403), ("new-r", 200, 403), ("old-w", 200, 202), ("new-w", 200, 202), ("r", 401, 401)]
     {
@@ -76,7 +76,7 @@ async fn several_tokens_hold_at_once_for_rotation() {
     server.end().await;
     // Either kind alone closes the API too.
     for config in [config(&["r"], &[]), config(&[], &["w"])] {
-        let server = Server::with(config).await;
+        let server = TestServer::with(config).await;
         problem(&server.call("GET", "/api/v1/routes", None, "").await, 401);
         server.end().await;
     }
@@ -84,7 +84,7 @@ async fn several_tokens_hold_at_once_for_rotation() {
 
 #[tokio::test]
 async fn without_tokens_it_is_open_to_this_machine_and_to_no_web_page() {
-    let server = Server::with(config(&[], &[])).await;
+    let server = TestServer::with(config(&[], &[])).await;
     for row in agreement::table() {
         let answer = server.call(row.method, &row.concrete(), None, &row.body()).await;
         assert!(row.is_answered(answer.status), "{answer:?}");
@@ -102,7 +102,7 @@ async fn without_tokens_it_is_open_to_this_machine_and_to_no_web_page() {
         let request = format!("GET /api/v1/routes HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
         assert_eq!(server.raw(request).await.status, status, "{host}");
     }
-    // What a page of another origin may post without asking first.
+    // A request that a page of another origin may post without asking first.
     let request = format!(
         "POST {MESSAGES} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: text/plain\r\n\
          content-length: 2\r\n\r\n{{}}"
@@ -116,11 +116,12 @@ async fn without_tokens_it_is_open_to_this_machine_and_to_no_web_page() {
 #[tokio::test]
 async fn off_loopback_it_does_not_start_without_a_token() {
     let listen: SocketAddr = "0.0.0.0:0".parse().expect("an address");
-    let (tasks, shutdown) = (Tasks::default(), Shutdown::default());
+    let tasks = Tasks::default();
+    let shutdown = Shutdown::default();
     let open = Config { listen, ..config(&[], &[]) };
     let error = start(&open, state().0, &tasks, shutdown.clone()).await.expect_err("refused");
-    assert!(matches!(error, Error::Unprotected(_)), "{error}");
-    for closed in [config(&[READ], &[]), config(&[], &[WRITE])] {
+    assert!(matches!(error, ListenError::Unprotected(_)), "{error}");
+    for closed in [config(&[READ_TOKEN], &[]), config(&[], &[WRITE_TOKEN])] {
         let closed = Config { listen, ..closed };
         start(&closed, state().0, &tasks, shutdown.clone()).await.expect("started");
     }
@@ -130,7 +131,7 @@ async fn off_loopback_it_does_not_start_without_a_token() {
 
 #[tokio::test]
 async fn a_taken_port_is_named() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let taken = Config { listen: server.address, ..config(&[], &[]) };
     let error = start(&taken, state().0, &Tasks::default(), Shutdown::default()).await.expect_err("refused");
     let text = error.to_string();
@@ -140,15 +141,17 @@ async fn a_taken_port_is_named() {
 
 #[tokio::test]
 async fn every_error_is_a_problem() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     problem(&server.call("GET", "/nothing", None, "").await, 404);
     problem(&server.call("GET", "/", None, "").await, 404);
     problem(&server.call("GET", "/livez/", None, "").await, 404);
     let answer = server.call("POST", "/livez", None, "").await;
     problem(&answer, 405);
     assert_eq!(answer.header("allow"), Some("GET,HEAD"));
-    let detail =
-        problem(&server.call("POST", "/api/v1/routes/no%0aroute/messages", Some(WRITE), "{}").await, 404);
+    let detail = problem(
+        &server.call("POST", "/api/v1/routes/no%0aroute/messages", Some(WRITE_TOKEN), "{}").await,
+        404,
+    );
     assert!(detail.contains(r"`no\nroute`"), "{detail}");
     for (body, part) in [
         ("", "EOF"),
@@ -163,33 +166,39 @@ async fn every_error_is_a_problem() {
         (r#"{"id":"a","id":"b"}"#, "duplicate field `id`"),
         (r#"{"body":"a"} x"#, "trailing"),
     ] {
-        let detail = problem(&server.call("POST", MESSAGES, Some(WRITE), body).await, 400);
+        let detail = problem(&server.call("POST", MESSAGES, Some(WRITE_TOKEN), body).await, 400);
         assert!(detail.contains(part), "{body}: {detail}");
     }
     let large = format!(r#"{{"body":"{}"}}"#, "x".repeat(2 * 1024 * 1024));
-    problem(&server.call("POST", MESSAGES, Some(WRITE), &large).await, 413);
+    problem(&server.call("POST", MESSAGES, Some(WRITE_TOKEN), &large).await, 413);
     assert!(server.recorder.injected.lock().is_empty(), "something was sent");
     server.end().await;
 }
 
 #[tokio::test]
 async fn a_panic_in_a_call_is_a_500_and_the_process_goes_on() {
-    let server = Server::start().await;
-    *server.recorder.then.lock() = Then::Panic;
-    problem(&server.call("POST", MESSAGES, Some(WRITE), "{}").await, 500);
-    *server.recorder.then.lock() = Then::Confirm;
-    assert_eq!(server.call("POST", MESSAGES, Some(WRITE), "{}").await.status, 202);
+    let server = TestServer::start().await;
+    *server.recorder.behaviour.lock() = InjectBehaviour::Panic;
+    problem(&server.call("POST", MESSAGES, Some(WRITE_TOKEN), "{}").await, 500);
+    *server.recorder.behaviour.lock() = InjectBehaviour::Confirm;
+    assert_eq!(server.call("POST", MESSAGES, Some(WRITE_TOKEN), "{}").await.status, 202);
     server.end().await;
 }
 
 #[tokio::test]
 async fn no_token_stands_in_any_answer_or_log_line() {
     let (lines, _guard) = capture();
-    let server = Server::start().await;
-    let mut said = format!("{:?}", config(&[READ], &[WRITE]));
-    for then in [Then::Confirm, Then::Panic, Then::Fail(InjectError::Refused("no such topic".to_owned()))] {
-        *server.recorder.then.lock() = then;
-        for token in [None, Some(READ), Some(WRITE), Some("canary-wrong-Pa55"), Some("canary-\u{e9}-Pa55")] {
+    let server = TestServer::start().await;
+    let mut said = format!("{:?}", config(&[READ_TOKEN], &[WRITE_TOKEN]));
+    for behaviour in [
+        InjectBehaviour::Confirm,
+        InjectBehaviour::Panic,
+        InjectBehaviour::Fail(InjectError::Refused("no such topic".to_owned())),
+    ] {
+        *server.recorder.behaviour.lock() = behaviour;
+        for token in
+            [None, Some(READ_TOKEN), Some(WRITE_TOKEN), Some("canary-wrong-Pa55"), Some("canary-\u{e9}-Pa55")]
+        {
             for row in agreement::table() {
                 for method in [row.method, "DELETE"] {
                     let answer = server.call(method, &row.concrete(), token, "{}").await;
@@ -205,7 +214,7 @@ async fn no_token_stands_in_any_answer_or_log_line() {
     assert!(lines.text().contains("admin listens"), "the log was not captured");
     assert!(lines.text().contains("panicked"), "the log was not captured");
     said += &lines.text();
-    for secret in [READ, WRITE, "Pa55"] {
+    for secret in [READ_TOKEN, WRITE_TOKEN, "Pa55"] {
         let at = said.find(secret);
         assert_eq!(at, None, "{secret} in {}", &said[at.unwrap_or(0).saturating_sub(200)..]);
     }

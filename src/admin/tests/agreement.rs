@@ -1,4 +1,4 @@
-//! The table in `mod.rs`, the handlers, `docs/openapi.json` and `docs/api.md` say the same.
+//! The table in `mod.rs`, the handlers, `docs/openapi.json` and `docs/api.md` agree.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -6,56 +6,68 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::super::router::DESCRIPTION;
-use super::super::testing::{DEAD, READ, Server, WRITE};
+use super::super::router::OPENAPI_DOCUMENT;
+use super::super::testing::{DEAD_ID, READ_TOKEN, TestServer, WRITE_TOKEN};
 
 /// A row of the table: method, path, role.
-pub(super) struct Row {
+pub(super) struct TableRow {
     pub(super) method: &'static str,
     pub(super) path: &'static str,
     pub(super) role: &'static str,
 }
 
-pub(super) fn table() -> Vec<Row> {
+pub(super) fn table() -> Vec<TableRow> {
     let rows = include_str!("../mod.rs").lines().filter_map(|line| line.strip_prefix("//! | `"));
     let rows = rows.map(|row| {
         let (call, rest) = row.split_once("` | ").expect("a call, then a role");
         let (method, path) = call.split_once(' ').expect("a method and a path");
         let (role, _) = rest.split_once(" | ").expect("a role, then an answer");
-        Row { method, path, role }
+        TableRow { method, path, role }
     });
     rows.collect()
 }
 
-impl Row {
+impl TableRow {
     /// The path for a route that is there.
     pub(super) fn concrete(&self) -> String {
-        let id = if self.path.starts_with("/api/v1/dead") { DEAD } else { "order-7" };
+        let id = if self.path.starts_with("/api/v1/dead") { DEAD_ID } else { "order-7" };
         self.path.replace("{route}", "orders").replace("{id}", id)
     }
 
     /// A body that the call takes.
     pub(super) fn body(&self) -> String {
         match self.path {
-            "/api/v1/dead/redrive" | "/api/v1/dead/drop" => format!("{{\"ids\":[\"{DEAD}\"]}}"),
+            "/api/v1/dead/redrive" | "/api/v1/dead/drop" => format!("{{\"ids\":[\"{DEAD_ID}\"]}}"),
             _ if matches!(self.method, "POST" | "PATCH") => "{}".to_owned(),
             _ => String::new(),
         }
     }
 
-    /// What a call without content is answered with: what asks the store gets none in these tests, but the
-    /// call was let through.
+    /// Reports whether the status shows that the call was let through. There is no store in these tests: a call that asks
+    /// the store answers 503.
     pub(super) fn is_answered(&self, status: u16) -> bool {
-        let asks = ["/messages/{id}", "v1/messages", "/histogram", "/partitions", "/audit"];
+        let asks = [
+            "/messages/{id}",
+            "v1/messages",
+            "/histogram",
+            "/partitions",
+            "/audit",
+            "/pause",
+            "/resume",
+            "/dead",
+            "/dead/{id}",
+            "/dead/redrive",
+            "/dead/drop",
+        ];
         if asks.iter().any(|end| self.path.ends_with(end)) { status == 503 } else { status < 300 }
     }
 }
 
 fn description() -> Value {
-    serde_json::from_str(DESCRIPTION.as_ref().expect("written")).expect("JSON")
+    serde_json::from_str(OPENAPI_DOCUMENT.as_ref().expect("written")).expect("JSON")
 }
 
-/// Committed as it is made; `UPDATE_DOCS` makes it so.
+/// Checks that a committed document is as it is made now. With `UPDATE_DOCS` set it is written first.
 fn is_fresh(name: &str, made: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name);
     if std::env::var_os("UPDATE_DOCS").is_some() {
@@ -68,15 +80,15 @@ fn is_fresh(name: &str, made: &str) {
 #[tokio::test]
 async fn the_router_has_what_the_table_says_and_nothing_else() {
     let listed: BTreeSet<_> = table().iter().map(|row| row.path).collect();
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let rows = table();
     for path in listed {
         for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
             let row = rows.iter().find(|row| (row.method, row.path) == (method, path));
             let of_path = rows.iter().find(|row| row.path == path).expect("listed");
             let concrete = of_path.concrete();
-            let body = row.map_or_else(|| "{}".to_owned(), Row::body);
-            let answer = server.call(method, &concrete, Some(WRITE), &body).await;
+            let body = row.map_or_else(|| "{}".to_owned(), TableRow::body);
+            let answer = server.call(method, &concrete, Some(WRITE_TOKEN), &body).await;
             assert_eq!(answer.status != 405, row.is_some(), "{method} {path}: {answer:?}");
             assert!(row.is_none_or(|row| row.is_answered(answer.status)), "{method} {path}: {answer:?}");
         }
@@ -86,10 +98,10 @@ async fn the_router_has_what_the_table_says_and_nothing_else() {
 
 #[tokio::test]
 async fn the_roles_of_the_table_hold() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     for row in table() {
         let mut answers = Vec::new();
-        for token in [None, Some("wrong"), Some(READ), Some(WRITE)] {
+        for token in [None, Some("wrong"), Some(READ_TOKEN), Some(WRITE_TOKEN)] {
             answers.push(server.call(row.method, &row.concrete(), token, &row.body()).await.status);
         }
         let done = answers[3];
@@ -124,7 +136,7 @@ fn openapi_describes_the_table() {
 
 #[tokio::test]
 async fn answers_have_the_members_that_openapi_promises() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let schemas = &description()["components"]["schemas"];
     let members =
         |answer: &Value| answer.as_object().expect("an object").keys().cloned().collect::<BTreeSet<_>>();
@@ -132,7 +144,7 @@ async fn answers_have_the_members_that_openapi_promises() {
     server.readiness.part("redis", true).down("connection refused");
     let ready = server.call("GET", "/readyz", None, "").await.json();
     assert_eq!(members(&ready), promised("Readiness"));
-    let route = server.call("GET", "/api/v1/routes/mail", Some(READ), "").await.json();
+    let route = server.call("GET", "/api/v1/routes/mail", Some(READ_TOKEN), "").await.json();
     assert_eq!(members(&route), promised("Route"));
     let sent = server.send("orders", serde_json::json!({})).await.json();
     assert_eq!(members(&sent), promised("Sent"));
@@ -141,7 +153,7 @@ async fn answers_have_the_members_that_openapi_promises() {
     server.end().await;
 }
 
-/// A reference of every `$ref`, followed.
+/// The schema that a `$ref` names, or the schema itself.
 fn resolve<'a>(description: &'a Value, schema: &'a Value) -> &'a Value {
     match schema["$ref"].as_str() {
         Some(name) => description.pointer(name.trim_start_matches('#')).expect("described"),
@@ -208,9 +220,10 @@ fn reference(description: &Value) -> String {
     let text = one_line;
     for (path, methods) in description["paths"].as_object().expect("paths") {
         for (method, call) in methods.as_object().expect("methods") {
-            let (method, role, summary) =
-                (method.to_uppercase(), text(&call["x-role"]), text(&call["summary"]));
-            write!(page, "\n## `{method} {path}`\n\n{summary}. Role: {role}.").expect("into a string");
+            let method = method.to_uppercase();
+            let role = text(&call["x-role"]);
+            let summary = text(&call["summary"]);
+            write!(page, "\n## `{method} {path}`\n\n{summary}. AccessRole: {role}.").expect("into a string");
             if call["description"].is_string() {
                 write!(page, " {}", text(&call["description"])).expect("into a string");
             }
@@ -229,7 +242,7 @@ fn reference(description: &Value) -> String {
             }
         }
     }
-    // What callers send stands with its call.
+    // The schemas of requests are shown with their calls.
     let sent = ["Send", "Reschedule"];
     for (name, schema) in description["components"]["schemas"].as_object().expect("schemas") {
         if !sent.contains(&name.as_str()) {
@@ -242,7 +255,7 @@ fn reference(description: &Value) -> String {
 
 #[test]
 fn the_description_is_fresh() {
-    is_fresh("openapi.json", DESCRIPTION.as_ref().expect("written"));
+    is_fresh("openapi.json", OPENAPI_DOCUMENT.as_ref().expect("written"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! More clients than there are places, none of which reads or writes.
+//! More clients than places, none of which reads or writes.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream};
 
 use super::super::server::MAX_CONNECTIONS;
-use super::super::testing::Server;
+use super::super::testing::TestServer;
 
-/// A client that asks for much and reads nothing of it.
-async fn deaf(server: &Server) -> TcpStream {
+/// A client that sends many requests and reads none of the answers.
+async fn unread_client(server: &TestServer) -> TcpStream {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_recv_buffer_size(4096).expect("a small buffer");
     let mut stream = socket.connect(server.address).await.expect("connected");
@@ -20,13 +20,13 @@ async fn deaf(server: &Server) -> TcpStream {
 
 #[tokio::test]
 async fn probes_answer_beside_clients_that_do_not_read_and_clients_that_say_nothing() {
-    let server = Server::start().await;
-    let mut held = Vec::new();
+    let server = TestServer::start().await;
+    let mut open = Vec::new();
     for _ in 0..MAX_CONNECTIONS {
-        held.push(deaf(&server).await);
+        open.push(unread_client(&server).await);
     }
     for _ in 0..MAX_CONNECTIONS {
-        held.push(TcpStream::connect(server.address).await.expect("connected"));
+        open.push(TcpStream::connect(server.address).await.expect("connected"));
     }
     for _ in 0..3 {
         let probe = server.call("GET", "/livez", None, "");
@@ -34,6 +34,6 @@ async fn probes_answer_beside_clients_that_do_not_read_and_clients_that_say_noth
             tokio::time::timeout(Duration::from_secs(5), probe).await.expect("a probe has its answer");
         assert_eq!(answer.status, 200);
     }
-    drop(held);
+    drop(open);
     server.end().await;
 }

@@ -1,4 +1,4 @@
-//! The end: open requests end, idle connections close, nothing hangs.
+//! The end of the listener: open requests end, idle connections close, nothing hangs.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::super::GRACE;
-use super::super::testing::{Server, Then, WRITE};
+use super::super::DRAIN_GRACE;
+use super::super::testing::{InjectBehaviour, TestServer, WRITE_TOKEN};
 use super::problem;
 
 const CONNECTION: &str = "admin:connection";
@@ -15,8 +15,8 @@ const ENDED: Result<(), Vec<String>> = Ok(());
 
 #[tokio::test]
 async fn an_open_request_is_answered_and_an_idle_connection_closes() {
-    let server = Server::start().await;
-    *server.recorder.then.lock() = Then::Hold;
+    let server = TestServer::start().await;
+    *server.recorder.behaviour.lock() = InjectBehaviour::Hold;
     let mut idle = TcpStream::connect(server.address).await.expect("connected");
     idle.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("written");
     let mut first = [0; 12];
@@ -37,7 +37,7 @@ async fn an_open_request_is_answered_and_an_idle_connection_closes() {
 
 #[tokio::test]
 async fn a_waiting_send_is_answered_when_draining_begins() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let end = async {
         server.recorder.arrived.notified().await;
         server.shutdown.begin();
@@ -51,11 +51,11 @@ async fn a_waiting_send_is_answered_when_draining_begins() {
 }
 
 /// Opens a request that the ingress holds for ever.
-async fn held(server: &Server) -> TcpStream {
-    *server.recorder.then.lock() = Then::Hold;
+async fn held(server: &TestServer) -> TcpStream {
+    *server.recorder.behaviour.lock() = InjectBehaviour::Hold;
     let mut stream = TcpStream::connect(server.address).await.expect("connected");
     let request = format!(
-        "POST /api/v1/routes/orders/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {WRITE}\r\n\
+        "POST /api/v1/routes/orders/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {WRITE_TOKEN}\r\n\
          content-type: application/json\r\ncontent-length: 2\r\n\r\n{{}}"
     );
     stream.write_all(request.as_bytes()).await.expect("written");
@@ -65,16 +65,16 @@ async fn held(server: &Server) -> TcpStream {
 
 #[tokio::test(start_paused = true)]
 async fn the_grace_of_an_open_request_ends() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let _stream = held(&server).await;
     server.shutdown.begin();
-    assert_eq!(server.tasks.ended(GRACE / 2).await, Err(vec![CONNECTION.to_owned()]));
-    assert_eq!(server.tasks.ended(GRACE).await, ENDED);
+    assert_eq!(server.tasks.ended(DRAIN_GRACE / 2).await, Err(vec![CONNECTION.to_owned()]));
+    assert_eq!(server.tasks.ended(DRAIN_GRACE).await, ENDED);
 }
 
 #[tokio::test(start_paused = true)]
 async fn force_cuts_what_is_still_open() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let _stream = held(&server).await;
     server.shutdown.force();
     assert_eq!(server.tasks.ended(Duration::from_secs(1)).await, ENDED);
@@ -82,7 +82,7 @@ async fn force_cuts_what_is_still_open() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_whose_head_does_not_come_is_cut() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let mut stream = TcpStream::connect(server.address).await.expect("connected");
     stream.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await.expect("written");
     let mut first = [0; 12];

@@ -9,10 +9,10 @@ mod pausing;
 mod probes;
 mod sending;
 
-use super::testing::Answer;
+use super::testing::HttpAnswer;
 
-/// That it is an error as RFC 9457 has it, uncached, with a sentence. Returns the sentence.
-fn problem(answer: &Answer, status: u16) -> String {
+/// Checks that the answer is an error in the form of RFC 9457, uncached, with a sentence. Returns the sentence.
+fn problem(answer: &HttpAnswer, status: u16) -> String {
     assert_eq!(answer.status, status, "{answer:?}");
     guarded(answer);
     assert_eq!(answer.header("content-type"), Some("application/problem+json"), "{answer:?}");
@@ -25,7 +25,7 @@ fn problem(answer: &Answer, status: u16) -> String {
     detail
 }
 
-fn guarded(answer: &Answer) {
+fn guarded(answer: &HttpAnswer) {
     assert_eq!(answer.header("cache-control"), Some("no-store"), "{answer:?}");
     assert_eq!(answer.header("x-content-type-options"), Some("nosniff"), "{answer:?}");
 }

@@ -1,19 +1,20 @@
-//! Probes, metrics, and what is shown of routes.
+//! Probes, metrics, and routes as they are shown.
 
 use serde_json::json;
 
-use super::super::testing::{READ, Server};
+use super::super::testing::{READ_TOKEN, TestServer};
 use super::guarded;
 
 #[tokio::test]
 async fn readiness_names_each_part_and_says_why_not() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let ready = async || {
         let answer = server.call("GET", "/readyz", None, "").await;
         guarded(&answer);
         (answer.status, answer.json())
     };
-    let (redis, kafka) = (server.readiness.part("redis", true), server.readiness.part("kafka:main", false));
+    let redis = server.readiness.part("redis", true);
+    let kafka = server.readiness.part("kafka:main", false);
     redis.up();
     kafka.down("connection refused");
     let part = |name: &str, state: &str| json!({ "name": name, "state": state });
@@ -46,7 +47,7 @@ async fn readiness_names_each_part_and_says_why_not() {
 
 #[tokio::test]
 async fn metrics_are_open_metrics() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     for (_, route) in server.metrics.routes() {
         route.stored.inc_by(3);
     }
@@ -64,7 +65,7 @@ async fn metrics_are_open_metrics() {
 
 #[tokio::test]
 async fn a_route_is_shown_in_the_words_of_the_configuration() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let (_, mail) = server.metrics.routes().find(|(name, _)| name.as_str() == "mail").expect("configured");
     mail.pending.set(7);
     mail.in_flight.set(2);
@@ -74,7 +75,7 @@ async fn a_route_is_shown_in_the_words_of_the_configuration() {
     server.readiness.side_part("source:mail").down("topic t is missing");
     server.readiness.side_part("source:orders").down("nothing of this route's");
     server.readiness.side_part("target:main:mail/").down("it refuses");
-    let answer = server.call("GET", "/api/v1/routes/mail", Some(READ), "").await;
+    let answer = server.call("GET", "/api/v1/routes/mail", Some(READ_TOKEN), "").await;
     guarded(&answer);
     let expected = json!({
         "name": "mail",
@@ -100,7 +101,7 @@ async fn a_route_is_shown_in_the_words_of_the_configuration() {
         "troubles": ["source:mail: topic t is missing", "target:main:mail/: it refuses"],
     });
     assert_eq!((answer.status, answer.json()), (200, expected.clone()));
-    let list = server.call("GET", "/api/v1/routes", Some(READ), "").await.json();
+    let list = server.call("GET", "/api/v1/routes", Some(READ_TOKEN), "").await.json();
     let names: Vec<_> = list["items"].as_array().expect("items").iter().map(|r| r["name"].clone()).collect();
     assert_eq!(names, ["mail", "orders", "renamed"]);
     assert_eq!((&list["items"][0], &list["next"]), (&expected, &json!(null)));

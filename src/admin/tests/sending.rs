@@ -10,22 +10,23 @@ use hyper_util::service::TowerToHyperService;
 use serde_json::{Value, json};
 
 use super::super::InjectError;
-use super::super::auth::Tokens;
-use super::super::router::{Admin, router};
+use super::super::auth::AccessTokens;
+use super::super::context::Admin;
+use super::super::router::router;
 use super::super::send::obstacles;
-use super::super::testing::{Server, Then, config, state, text};
+use super::super::testing::{InjectBehaviour, TestServer, config, state, text};
 use super::problem;
 use crate::domain::{HeaderValue, Message, Origin, RouteName, UnixMs};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::telemetry::{MAX_FOLLOWERS, MessageEnd};
 
-fn last(server: &Server) -> (RouteName, Message) {
+fn last(server: &TestServer) -> (RouteName, Message) {
     server.recorder.injected.lock().pop().expect("something was sent")
 }
 
 #[tokio::test]
 async fn a_kafka_route_gets_a_record_with_its_delay_headers() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let body = json!({
         "delay": 2000, "id": "order-7", "key": "k", "body": "hällo", "headers": { "x-delay-target": "t", "A": "" },
     });
@@ -46,7 +47,7 @@ async fn a_kafka_route_gets_a_record_with_its_delay_headers() {
 
 #[tokio::test]
 async fn a_queue_gets_a_persistent_message_with_long_strings() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let answer = server.send("mail", json!({ "at": 1_800_000_000_000_i64, "body_base64": "AP8=" })).await;
     assert_eq!(answer.status, 202, "{answer:?}");
     let (route, message) = last(&server);
@@ -66,7 +67,7 @@ async fn a_queue_gets_a_persistent_message_with_long_strings() {
 
 #[tokio::test]
 async fn without_an_id_it_gets_a_fresh_one_and_without_a_delay_none_at_all() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let mut ids = Vec::new();
     for _ in 0..3 {
         let answer = server.send("renamed", json!({})).await.json();
@@ -85,7 +86,7 @@ async fn without_an_id_it_gets_a_fresh_one_and_without_a_delay_none_at_all() {
 
 #[tokio::test]
 async fn what_the_route_would_not_take_is_refused_and_not_sent() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let answer = server.send("orders", json!({ "delay": "abc" })).await;
     let detail = problem(&answer, 400);
     assert!(detail.contains("not a delay"), "{detail}");
@@ -113,14 +114,14 @@ async fn what_the_route_would_not_take_is_refused_and_not_sent() {
 
 #[tokio::test]
 async fn a_broker_that_fails_is_told_apart() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let failures: [(InjectError, u16); 3] = [
         (InjectError::Unreachable("refused".to_owned()), 503),
         (InjectError::Refused("no such topic".to_owned()), 502),
         (InjectError::Unconfirmed("30 s".to_owned()), 504),
     ];
     for (failure, status) in failures {
-        *server.recorder.then.lock() = Then::Fail(failure.clone());
+        *server.recorder.behaviour.lock() = InjectBehaviour::Fail(failure.clone());
         for wait in [false, true] {
             let answer = server.send("orders", json!({ "id": "a", "wait": wait })).await;
             assert_eq!(problem(&answer, status), failure.to_string());
@@ -136,7 +137,7 @@ async fn a_broker_that_fails_is_told_apart() {
 
 #[tokio::test]
 async fn waiting_follows_it_to_its_end() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let orders = RouteName::new("orders").expect("a name");
     let published = MessageEnd::Published {
         published_at: UnixMs(1_800_000_000_002),
@@ -178,10 +179,11 @@ async fn waiting_follows_it_to_its_end() {
 }
 
 /// A call without a connection, so that time can be paused.
-async fn direct(then: Then, body: Body) -> (u16, Value) {
+async fn direct(behaviour: InjectBehaviour, body: Body) -> (u16, Value) {
     let (state, recorder) = state();
-    *recorder.then.lock() = then;
-    let admin = Admin::new(state, Tokens::new(&config(&[], &[])), Tasks::default(), Shutdown::default());
+    *recorder.behaviour.lock() = behaviour;
+    let admin =
+        Admin::new(state, AccessTokens::new(&config(&[], &[])), Tasks::default(), Shutdown::default());
     let request = Request::post("/api/v1/routes/orders/messages")
         .header("content-type", "application/json")
         .body(body)
@@ -195,11 +197,12 @@ async fn direct(then: Then, body: Body) -> (u16, Value) {
 #[tokio::test(start_paused = true)]
 async fn every_wait_is_bounded() {
     let never = futures_util::stream::pending::<Result<Bytes, io::Error>>();
-    let (status, _) = direct(Then::Confirm, Body::from_stream(never)).await;
+    let (status, _) = direct(InjectBehaviour::Confirm, Body::from_stream(never)).await;
     assert_eq!(status, 408);
-    let (status, body) = direct(Then::Hold, Body::from(r#"{"id":"a"}"#)).await;
+    let (status, body) = direct(InjectBehaviour::Hold, Body::from(r#"{"id":"a"}"#)).await;
     assert_eq!((status, &body["id"]), (504, &json!("a")));
-    let (status, body) = direct(Then::Confirm, Body::from(r#"{"id":"a","delay":60000,"wait":true}"#)).await;
+    let (status, body) =
+        direct(InjectBehaviour::Confirm, Body::from(r#"{"id":"a","delay":60000,"wait":true}"#)).await;
     assert_eq!((status, &body["id"]), (504, &json!("a")));
     assert!(body["detail"].as_str().is_some_and(|d| d.contains("was sent")), "{body}");
 }
@@ -210,7 +213,8 @@ async fn what_keeps_a_message_from_arriving_is_named() {
     let orders = RouteName::new("orders").expect("a name");
     let metrics = state.metrics.clone();
     let readiness = state.readiness.clone();
-    let admin = Admin::new(state, Tokens::new(&config(&[], &[])), Tasks::default(), Shutdown::default());
+    let admin =
+        Admin::new(state, AccessTokens::new(&config(&[], &[])), Tasks::default(), Shutdown::default());
     let route = admin.route("orders").unwrap_or_else(|_| panic!("configured")).clone();
     let named = || obstacles(&admin, &route);
     let before = named();

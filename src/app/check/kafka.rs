@@ -1,72 +1,73 @@
-//! Kafka: is it there, are the topics, and may they be read.
+//! Check of a Kafka connection: the cluster, the topics, and the right to read them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
 
-use super::{Finding, PATIENCE, list, source, target};
+use super::{CHECK_DEADLINE, CheckFinding, list, source, target};
 use crate::broker::kafka::{Connection, ReadObstacle, TopicState};
 use crate::domain::{Endpoint, Route, Target};
 
-/// What the routes want of one connection.
+/// Topics and groups that the routes use on one connection.
 #[derive(Default)]
-struct Wanted {
-    /// Each topic, and what it is to whom.
+struct UsedTopics {
+    /// By topic: the routes that read from it or publish to it.
     topics: BTreeMap<String, BTreeSet<String>>,
-    /// Each group, and the topics it reads.
+    /// By group: the topics that it reads.
     groups: BTreeMap<String, BTreeSet<String>>,
 }
 
-impl Wanted {
+impl UsedTopics {
     fn of(name: &str, routes: &[Arc<Route>]) -> Self {
-        let mut wanted = Self::default();
+        let mut used = Self::default();
         for route in routes {
             if let Endpoint::Kafka { connection, topic, group } = &route.from
                 && connection == name
             {
-                wanted.topics.entry(topic.clone()).or_default().insert(source(route));
-                wanted.groups.entry(group.clone()).or_default().insert(topic.clone());
+                used.topics.entry(topic.clone()).or_default().insert(source(route));
+                used.groups.entry(group.clone()).or_default().insert(topic.clone());
             }
             for to in route.targets() {
                 if let Target::Kafka { connection, topic } = &**to
                     && connection == name
                 {
-                    wanted.topics.entry(topic.clone()).or_default().insert(target(route));
+                    used.topics.entry(topic.clone()).or_default().insert(target(route));
                 }
             }
         }
-        wanted
+        used
     }
 
-    fn who(&self, topic: &str) -> String {
+    /// The routes that use a topic, for a sentence.
+    fn users(&self, topic: &str) -> String {
         self.topics.get(topic).map(list).unwrap_or_default()
     }
 }
 
-/// Tries one connection; nothing is found on one that no route uses.
-pub(super) async fn check(connection: &Connection, routes: &[Arc<Route>]) -> Vec<Finding> {
-    let wanted = Wanted::of(&connection.name, routes);
+/// Tries one connection. A connection that no route uses is not tried.
+pub(super) async fn check(connection: &Connection, routes: &[Arc<Route>]) -> Vec<CheckFinding> {
+    let used = UsedTopics::of(&connection.name, routes);
     let name = &connection.name;
-    if wanted.topics.is_empty() {
-        return vec![Finding::good(format!("kafka {name}: not tried, for no route uses it"))];
+    if used.topics.is_empty() {
+        return vec![CheckFinding::good(format!("kafka {name}: not tried, for no route uses it"))];
     }
-    let found = match connection.find_topics(wanted.topics.keys().cloned().collect(), PATIENCE).await {
+    let found = match connection.find_topics(used.topics.keys().cloned().collect(), CHECK_DEADLINE).await {
         Ok(found) => found,
         Err(why) => {
-            let all = list(&wanted.topics.values().flatten().cloned().collect());
+            let all = list(&used.topics.values().flatten().cloned().collect());
             let advice = advice(name, &why);
-            return vec![Finding::bad(format!("kafka {name}: cannot be used ({all}): {why}; {advice}"))];
+            return vec![CheckFinding::bad(format!("kafka {name}: cannot be used ({all}): {why}; {advice}"))];
         }
     };
     let there: BTreeSet<&String> =
         found.iter().filter(|(_, s)| matches!(s, TopicState::There { .. })).map(|(t, _)| t).collect();
-    let reading = wanted.groups.iter().map(|(group, topics)| {
+    let reading = used.groups.iter().map(|(group, topics)| {
         let topics: Vec<String> = topics.iter().filter(|t| there.contains(t)).cloned().collect();
-        reading(connection, &wanted, group, topics)
+        reading(connection, &used, group, topics)
     });
     let reading = join_all(reading).await.into_iter().flatten();
-    found.iter().map(|(topic, state)| judge(name, topic, &wanted.who(topic), state)).chain(reading).collect()
+    found.iter().map(|(topic, state)| judge(name, topic, &used.users(topic), state)).chain(reading).collect()
 }
 
 fn advice(name: &str, why: &str) -> String {
@@ -80,38 +81,46 @@ fn advice(name: &str, why: &str) -> String {
     }
 }
 
-fn judge(name: &str, topic: &str, who: &str, state: &TopicState) -> Finding {
+fn judge(name: &str, topic: &str, users: &str, state: &TopicState) -> CheckFinding {
     match state {
-        TopicState::There { partitions } => {
-            Finding::good(format!("kafka {name}: topic {topic} is there, {partitions} partition(s) ({who})"))
-        }
-        TopicState::Missing => Finding::bad(format!(
-            "kafka {name}: topic {topic} is missing ({who}); create it, Postdate does not"
+        TopicState::There { partitions } => CheckFinding::good(format!(
+            "kafka {name}: topic {topic} is there, {partitions} partition(s) ({users})"
         )),
-        TopicState::NotAllowed => Finding::bad(format!(
-            "kafka {name}: topic {topic} may not be seen ({who}); allow the connection's principal DESCRIBE and READ \
+        TopicState::Missing => CheckFinding::bad(format!(
+            "kafka {name}: topic {topic} is missing ({users}); create it, Postdate does not"
+        )),
+        TopicState::NotAllowed => CheckFinding::bad(format!(
+            "kafka {name}: topic {topic} may not be seen ({users}); allow the connection's principal DESCRIBE and READ \
              on a source, DESCRIBE and WRITE on a target"
         )),
         TopicState::Unreachable(why) => {
-            Finding::bad(format!("kafka {name}: topic {topic} cannot be looked at ({who}): {why}"))
+            CheckFinding::bad(format!("kafka {name}: topic {topic} cannot be looked at ({users}): {why}"))
         }
     }
 }
 
-async fn reading(connection: &Connection, wanted: &Wanted, group: &str, topics: Vec<String>) -> Vec<Finding> {
+/// Tries whether a group can read its topics.
+async fn reading(
+    connection: &Connection,
+    used: &UsedTopics,
+    group: &str,
+    topics: Vec<String>,
+) -> Vec<CheckFinding> {
     let name = &connection.name;
     if topics.is_empty() {
         return Vec::new();
     }
-    let who = list(&topics.iter().map(|topic| wanted.who(topic)).collect());
+    let users = list(&topics.iter().map(|topic| used.users(topic)).collect());
     let obstacles = match connection.obstacles(group, topics).await {
         Ok(obstacles) => obstacles,
         Err(why) => {
-            return vec![Finding::bad(format!("kafka {name}: group {group} cannot be tried ({who}): {why}"))];
+            return vec![CheckFinding::bad(format!(
+                "kafka {name}: group {group} cannot be tried ({users}): {why}"
+            ))];
         }
     };
     if obstacles.is_empty() {
-        return vec![Finding::good(format!("kafka {name}: group {group} can read ({who})"))];
+        return vec![CheckFinding::good(format!("kafka {name}: group {group} can read ({users})"))];
     }
     let told = obstacles.into_iter().map(|obstacle| match obstacle {
         ReadObstacle::Group { why, denied } => {
@@ -120,11 +129,11 @@ async fn reading(connection: &Connection, wanted: &Wanted, group: &str, topics: 
             } else {
                 "is the group's coordinator up, and the topic __consumer_offsets with it?"
             };
-            Finding::bad(format!("kafka {name}: group {group} cannot be used ({who}): {why}; {advice}"))
+            CheckFinding::bad(format!("kafka {name}: group {group} cannot be used ({users}): {why}; {advice}"))
         }
-        ReadObstacle::Topic { topic, why } => Finding::bad(format!(
+        ReadObstacle::Topic { topic, why } => CheckFinding::bad(format!(
             "kafka {name}: topic {topic} cannot be read ({}): {why}; allow the connection's principal READ on it",
-            wanted.who(&topic)
+            used.users(&topic)
         )),
     });
     told.collect()

@@ -1,4 +1,4 @@
-//! Lateness of a route, and its causes as far as known. Pure but for the log lines.
+//! Lateness of a route, and its causes as far as they are known. Pure except for the log lines.
 
 use std::collections::BTreeMap;
 
@@ -7,74 +7,76 @@ use tracing::{info, warn};
 use crate::domain::{Route, RouteName, route};
 use crate::telemetry::OverduePlace;
 
-/// A route is late from so many seconds on, and in time again below so few.
-const LATE_S: f64 = 3.0;
-const IN_TIME_S: f64 = 1.0;
+/// Lateness from which on a route is late, seconds.
+const LATE_FROM_S: f64 = 3.0;
+/// Lateness below which a late route is in time again, seconds.
+const IN_TIME_BELOW_S: f64 = 1.0;
 
-/// A late route catches up if less waits, or what waits is younger, than so many seconds ago.
-const PROGRESS_S: f64 = 5.0;
-/// The store's clock and this process's differ by less than this within a few seconds.
-const CLOCKS_S: f64 = 0.1;
+/// Window of catching up, seconds: a late route catches up if fewer messages wait, or younger ones, than this long ago.
+const CATCH_UP_WINDOW_S: f64 = 5.0;
+/// Bound of the difference between the store's clock and this process's within a few seconds, seconds.
+const CLOCK_TOLERANCE_S: f64 = 0.1;
 
-/// Lateness of a route, with a little patience at both ends.
+/// Lateness of a route. It begins and ends at different limits, so that it does not flap.
 #[derive(Debug, Default)]
-pub(super) struct Lateness {
+pub(super) struct RouteLateness {
     late: bool,
-    progress: Option<Progress>,
+    catch_up: Option<CatchUp>,
 }
 
-/// How far a late route has come.
+/// Progress of a late route.
 #[derive(Clone, Copy, Debug)]
-struct Progress {
-    /// The moment that its oldest message was asked for, seconds.
+struct CatchUp {
+    /// Requested delivery time of its oldest message, seconds.
     oldest_s: f64,
-    /// The fewest messages that waited since it is late.
+    /// Fewest messages that waited since it is late.
     waits: i64,
-    /// When one of these last went on, seconds.
+    /// Time of the last progress of either, seconds.
     moved_s: f64,
 }
 
 /// A change of a route's lateness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum LatenessChange {
     Late,
     InTime,
 }
 
-impl Lateness {
-    /// Takes how late the oldest message is, in seconds; answers what that begins, if anything.
-    pub(super) fn look(&mut self, late_s: f64) -> Option<Turn> {
-        let late = if self.late { late_s >= IN_TIME_S } else { late_s >= LATE_S };
-        let turn = if late { Turn::Late } else { Turn::InTime };
-        (std::mem::replace(&mut self.late, late) != late).then_some(turn)
+impl RouteLateness {
+    /// Takes the lateness of the oldest message, in seconds. Answers the change that it makes, if any.
+    pub(super) fn update(&mut self, late_s: f64) -> Option<LatenessChange> {
+        let late = if self.late { late_s >= IN_TIME_BELOW_S } else { late_s >= LATE_FROM_S };
+        let change = if late { LatenessChange::Late } else { LatenessChange::InTime };
+        (std::mem::replace(&mut self.late, late) != late).then_some(change)
     }
 
     pub(super) fn is_late(&self) -> bool {
         self.late
     }
 
-    /// Takes how many messages wait now. Whether those that are late become fewer, or less late: what is slow then is
-    /// the way, and nothing stands still.
+    /// Takes the number of messages that wait now. Reports whether the late messages become fewer, or less late: then the
+    /// way to the target is slow, but nothing stands still.
     pub(super) fn catches_up(&mut self, now_s: f64, late_s: f64, waits: i64) -> bool {
         if !self.late {
-            self.progress = None;
+            self.catch_up = None;
             return false;
         }
         let oldest_s = now_s - late_s;
-        let begin = Progress { oldest_s, waits, moved_s: now_s - PROGRESS_S };
-        let progress = self.progress.get_or_insert(begin);
-        // While a message stands still, its moment differs by no more than two clocks do.
-        if oldest_s > progress.oldest_s + CLOCKS_S || waits < progress.waits {
-            progress.moved_s = now_s;
+        let begin = CatchUp { oldest_s, waits, moved_s: now_s - CATCH_UP_WINDOW_S };
+        let catch_up = self.catch_up.get_or_insert(begin);
+        // While the oldest message stands still, its time varies by no more than the two clocks differ.
+        if oldest_s > catch_up.oldest_s + CLOCK_TOLERANCE_S || waits < catch_up.waits {
+            catch_up.moved_s = now_s;
         }
-        progress.oldest_s = oldest_s.max(progress.oldest_s);
-        progress.waits = waits.min(progress.waits);
-        now_s - progress.moved_s < PROGRESS_S
+        catch_up.oldest_s = oldest_s.max(catch_up.oldest_s);
+        catch_up.waits = waits.min(catch_up.waits);
+        now_s - catch_up.moved_s < CATCH_UP_WINDOW_S
     }
 }
 
-impl Turn {
-    pub(super) fn tell(self, route: &RouteName, late_s: f64, causes: &str) {
+impl LatenessChange {
+    /// Logs the change.
+    pub(super) fn log(self, route: &RouteName, late_s: f64, causes: &str) {
         match self {
             Self::Late => warn!(%route, late_s, causes, "messages are late"),
             Self::InTime => info!(%route, "messages are in time again"),
@@ -82,8 +84,8 @@ impl Turn {
     }
 }
 
-/// Why a route may be late: what of its way is in trouble, given all parts that are; how many messages wait, if it
-/// catches up; where its oldest message is, if nothing else is known.
+/// The causes of a route's lateness, in words: parts on its way that are in trouble, the number of waiting messages if it
+/// catches up, and the place of its oldest message if nothing else is known. `trouble` holds all parts in trouble.
 pub(super) fn causes(
     route: &Route,
     paused: bool,
@@ -118,17 +120,18 @@ mod tests {
 
     #[test]
     fn a_route_is_late_from_three_seconds_until_less_than_one() {
-        let mut lateness = Lateness::default();
-        let turns = [0.0, 2.9, 3.0, 9.0, 1.0, 0.9, 2.0].map(|late_s| lateness.look(late_s));
-        let (late, in_time) = (Some(Turn::Late), Some(Turn::InTime));
-        assert_eq!(turns, [None, None, late, None, None, in_time, None]);
+        let mut lateness = RouteLateness::default();
+        let changes = [0.0, 2.9, 3.0, 9.0, 1.0, 0.9, 2.0].map(|late_s| lateness.update(late_s));
+        let late = Some(LatenessChange::Late);
+        let in_time = Some(LatenessChange::InTime);
+        assert_eq!(changes, [None, None, late, None, None, in_time, None]);
     }
 
     #[test]
     fn a_late_route_catches_up_while_less_waits_or_what_waits_is_younger_and_not_when_it_stands() {
-        let mut lateness = Lateness::default();
+        let mut lateness = RouteLateness::default();
         assert!(!lateness.catches_up(100.0, 0.0, 50), "it is in time");
-        lateness.look(3.0);
+        lateness.update(3.0);
         // The moment, how late it is then, how many wait, whether that is progress.
         for (now_s, late_s, waits, expected) in [
             (101.0, 4.0, 50, false),
@@ -142,7 +145,7 @@ mod tests {
         ] {
             assert_eq!(lateness.catches_up(now_s, late_s, waits), expected, "at {now_s}");
         }
-        lateness.look(0.0);
+        lateness.update(0.0);
         assert!(!lateness.catches_up(115.0, 0.0, 0));
     }
 

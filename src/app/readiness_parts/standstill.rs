@@ -1,18 +1,18 @@
-//! Records that were read from a source and do not get on: neither stored nor published nor dropped. Pure.
+//! Standstill of records that were read from a source: neither stored nor published nor dropped. Pure.
 
 use std::collections::BTreeMap;
 
-/// A record that is the oldest of its partition for so long stands still, microseconds.
+/// Time for which a record is the oldest of its partition until it counts as standing still, microseconds.
 const STANDSTILL_US: i64 = 3_000_000;
 
-/// The oldest unresolved record of each partition of one source, and since when it is that, monotonic microseconds.
+/// By partition of one source: the oldest unresolved record, and since when it is the oldest, monotonic microseconds.
 #[derive(Debug, Default)]
 pub(super) struct Standstill(BTreeMap<i32, (u64, i64)>);
 
 impl Standstill {
-    /// Takes the oldest unresolved record of each partition as they are now. Answers what stands still, if anything
-    /// does.
-    pub(super) fn look(&mut self, oldest: &BTreeMap<i32, u64>, now_us: i64) -> Option<String> {
+    /// Takes the oldest unresolved record of each partition, as it is now. Answers a sentence about the standstill, if
+    /// there is one.
+    pub(super) fn update(&mut self, oldest: &BTreeMap<i32, u64>, now_us: i64) -> Option<String> {
         self.0.retain(|partition, (record, _)| oldest.get(partition) == Some(record));
         for (&partition, &record) in oldest {
             self.0.entry(partition).or_insert((record, now_us));
@@ -30,8 +30,8 @@ impl Standstill {
 mod tests {
     use super::*;
 
-    fn look(standstill: &mut Standstill, oldest: &[(i32, u64)], now_us: i64) -> Option<String> {
-        standstill.look(&oldest.iter().copied().collect(), now_us)
+    fn update(standstill: &mut Standstill, oldest: &[(i32, u64)], now_us: i64) -> Option<String> {
+        standstill.update(&oldest.iter().copied().collect(), now_us)
     }
 
     #[test]
@@ -47,7 +47,7 @@ mod tests {
             (20, &[], None),
             (21, &[(0, 9)], None),
         ] {
-            let said = look(&mut standstill, oldest, now_s * 1_000_000);
+            let said = update(&mut standstill, oldest, now_s * 1_000_000);
             let words = expected.map(|s| format!("a record that was read {s} s ago"));
             assert_eq!(said.is_some(), words.is_some(), "at {now_s} s: {said:?}");
             assert!(said.unwrap_or_default().starts_with(&words.unwrap_or_default()), "at {now_s} s");

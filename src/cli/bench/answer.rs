@@ -1,19 +1,20 @@
-//! What a bench says: a line while it runs, a table or JSON at its end.
+//! Output of a bench: a line while it runs, a table or JSON at its end.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::bench::{Progress, Request, Summary};
+use crate::bench::{BenchProgress, BenchRequest, BenchSummary};
 use crate::cli::table;
 
-/// Signs of the longest bar.
-const BAR: u64 = 40;
-/// A sender that is further behind its plan is worth a word, microseconds.
-const BEHIND_US: i64 = 100_000;
+/// Width of the longest bar, characters.
+const BAR_WIDTH: u64 = 40;
+/// Delay of the sending behind its plan from which on it is reported, microseconds.
+const NOTABLE_DELAY_US: i64 = 100_000;
 
-pub(super) fn line(progress: &Progress, duration: Duration) -> String {
-    let Progress { at_ms, sent, received, p50_us, p99_us } = *progress;
+/// The line of progress.
+pub(super) fn line(progress: &BenchProgress, duration: Duration) -> String {
+    let BenchProgress { at_ms, sent, received, p50_us, p99_us } = *progress;
     let at = (at_ms / 1000).min(duration.as_secs() as i64);
     format!(
         "{at} of {} s  sent {sent}  received {received}  waiting {}  late p50 {} p99 {}",
@@ -24,8 +25,9 @@ pub(super) fn line(progress: &Progress, duration: Duration) -> String {
     )
 }
 
-pub(super) fn table(request: &Request, summary: &Summary) -> String {
-    let Summary { late, .. } = summary;
+/// The result as a table.
+pub(super) fn table(request: &BenchRequest, summary: &BenchSummary) -> String {
+    let BenchSummary { late, .. } = summary;
     let (least, most) = request.delay_ms;
     let mut lines = vec![
         format!(
@@ -40,7 +42,7 @@ pub(super) fn table(request: &Request, summary: &Summary) -> String {
     ];
     let sent_per_second = summary.sent as f64 * 1e3 / summary.sent_ms.max(1) as f64;
     let rate = |per_second: f64| format!("{per_second:.1}");
-    // They come over a longer time than they are sent in: a rate of theirs would look like a loss.
+    // Messages arrive over a longer time than they are sent in: a rate of arrivals would look like a loss.
     let received = if summary.received == summary.sent { "all of them" } else { "" };
     let mut rows = vec![
         vec!["sent".to_owned(), summary.sent.to_string(), rate(sent_per_second)],
@@ -73,7 +75,7 @@ pub(super) fn table(request: &Request, summary: &Summary) -> String {
         lines.extend([String::new(), table::table(&["LATENESS", ""], &rows)]);
         lines.extend([String::new(), histogram(&summary.rows)]);
     }
-    if summary.behind_us > BEHIND_US {
+    if summary.behind_us > NOTABLE_DELAY_US {
         lines.extend([
             String::new(),
             format!(
@@ -87,12 +89,13 @@ pub(super) fn table(request: &Request, summary: &Summary) -> String {
 }
 
 fn histogram(rows: &[(Option<u64>, u64)]) -> String {
-    let (all, most) = (rows.iter().map(|(_, n)| n).sum::<u64>(), rows.iter().map(|(_, n)| *n).max());
+    let all: u64 = rows.iter().map(|(_, n)| n).sum();
+    let most = rows.iter().map(|(_, n)| *n).max();
     let beyond = rows.iter().rev().find_map(|(limit, _)| *limit).unwrap_or(0);
     let rows: Vec<_> = rows
         .iter()
         .map(|(limit, n)| {
-            let signs = (n * BAR).div_ceil(most.unwrap_or(1).max(1));
+            let signs = (n * BAR_WIDTH).div_ceil(most.unwrap_or(1).max(1));
             vec![
                 limit.map_or_else(|| format!(">= {}", span(beyond)), |us| format!("< {}", span(us))),
                 n.to_string(),
@@ -104,8 +107,8 @@ fn histogram(rows: &[(Option<u64>, u64)]) -> String {
     table::table(&["LATE BY", "MESSAGES", "", ""], &rows)
 }
 
-/// What was not as it should be, a sentence each.
-pub(super) fn troubles(summary: &Summary) -> Vec<String> {
+/// The troubles of a run, a sentence each.
+pub(super) fn troubles(summary: &BenchSummary) -> Vec<String> {
     let mut troubles = Vec::new();
     if summary.stopped {
         troubles.push(format!("ended by a signal after {} ms of sending", summary.sent_ms));
@@ -115,19 +118,21 @@ pub(super) fn troubles(summary: &Summary) -> Vec<String> {
         troubles.push(format!("{} message(s) were not taken by the ingress: {why}", summary.failed));
     }
     if summary.cancelled > 0 && !summary.stopped {
-        troubles
-            .push(format!("{} message(s) had not come; they were taken out of the store", summary.cancelled));
+        troubles.push(format!(
+            "{} message(s) had not arrived; they were taken out of the store",
+            summary.cancelled
+        ));
     }
     if summary.missing > 0 {
         troubles.push(format!(
-            "{} message(s) did not come and are not waiting in the store: in the ingress unread, in flight, dead \
+            "{} message(s) did not arrive and do not wait in the store: unread in the ingress, in flight, dead \
              letters, or lost (header `postdate-bench`, run {})",
             summary.missing, summary.run
         ));
     }
     if summary.early > 0 {
         troubles.push(format!(
-            "{} message(s) came before they were due by this machine's clock, by at most {}; postdate goes by redis's \
+            "{} message(s) arrived before they were due by this machine's clock, by at most {}; postdate goes by redis's \
              clock and its own: are all three the same?",
             summary.early,
             span(summary.earliest_us)
@@ -136,8 +141,9 @@ pub(super) fn troubles(summary: &Summary) -> Vec<String> {
     troubles
 }
 
-pub(super) fn json(request: &Request, summary: &Summary) -> Value {
-    let Summary { late, .. } = summary;
+/// The result as JSON.
+pub(super) fn json(request: &BenchRequest, summary: &BenchSummary) -> Value {
+    let BenchSummary { late, .. } = summary;
     let milli = |us: u64| us as f64 / 1e3;
     let rows: Vec<Value> = summary
         .rows
@@ -190,7 +196,7 @@ fn ms(ms: i64) -> String {
     span(ms.unsigned_abs() * 1000)
 }
 
-/// So many digits behind the point at most.
+/// A number with at most this many digits behind the point.
 fn trimmed(value: f64, digits: usize) -> String {
     let text = format!("{value:.digits$}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

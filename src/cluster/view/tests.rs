@@ -30,7 +30,12 @@ fn with(mut member: RegisteredReplica, change: impl FnOnce(&mut ReplicaStatus)) 
     member
 }
 
-fn hear(view: &mut ReplicaView, now_ms: i64, silence_ms: i64, members: &[Member]) -> Result<(), NameRefusal> {
+fn hear(
+    view: &mut ReplicaView,
+    now_ms: i64,
+    silence_ms: i64,
+    members: &[RegisteredReplica],
+) -> Result<(), NameRefusal> {
     let news =
         RegistryNews { members: members.to_vec(), silence_ms: Some(silence_ms), now_us: now_ms * 1000 };
     view.hear("a", news)
@@ -73,7 +78,7 @@ fn who_was_not_answered_itself_takes_nobody_for_dead_at_once() {
 #[test]
 fn a_process_with_a_shard_that_hangs_or_a_slow_clock_is_no_owner_unless_all_are_such() {
     let mut view = empty();
-    let hangs = |p: &mut Presence| p.rounds = vec![10, 3001];
+    let hangs = |p: &mut ReplicaStatus| p.rounds = vec![10, 3001];
     let a = member("a", 1);
     let b = with(member("b", 2), hangs);
     assert_eq!(hear(&mut view, 0, 400, &[a.clone(), b.clone()]), Ok(()));
@@ -90,7 +95,7 @@ fn a_process_with_a_shard_that_hangs_or_a_slow_clock_is_no_owner_unless_all_are_
 #[test]
 fn a_route_that_only_some_know_is_shared_among_those() {
     let mut view = empty();
-    let also = |p: &mut Presence| p.routes.push("mail".to_owned());
+    let also = |p: &mut ReplicaStatus| p.routes.push("mail".to_owned());
     let a = with(member("a", 1), also);
     let b = member("b", 2);
     let c = with(member("c", 3), also);
@@ -119,7 +124,7 @@ fn of_two_with_one_name_the_later_goes_once_the_earlier_is_heard_of() {
         Err(NameRefusal::Taken("same".to_owned()))
     );
     // After joining, the newcomer has the name, and the earlier one goes, because it had been silent.
-    let settled = with(newcomer, |p| p.probation = false);
+    let settled = with(newcomer, |p| p.joining = false);
     assert_eq!(hear(&mut view, 400, 400, &[settled.clone(), heard.clone()]), Ok(()));
     let news = RegistryNews { members: vec![settled, heard], silence_ms: Some(9000), now_us: 0 };
     assert_eq!(empty().hear("b", news), Err(NameRefusal::Replaced("same".to_owned(), 9000)));

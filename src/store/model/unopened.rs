@@ -74,12 +74,12 @@ impl UnopenedBundle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{UnixMs, testing};
+    use crate::domain::{TargetRef, UnixMs, testing};
     use crate::store::encode;
 
     fn unopened(bodies: &[&'static str], skip: &[bool]) -> UnopenedBundle {
         let entries = bodies.iter().map(|body| testing::entry(UnixMs(7), body.as_bytes())).collect();
-        let bundle = Bundle { target: "orders".into(), entries: Arc::new(entries) };
+        let bundle = Bundle { target: TargetRef::Named("orders".into()), entries: Arc::new(entries) };
         UnopenedBundle { blob: encode(&bundle), skip: skip.to_vec() }
     }
 
@@ -101,7 +101,7 @@ mod tests {
         let kept = unopened(&["a"], &[false]);
         assert_eq!(UnopenedBundle::read(&kept.blob), None, "a bundle");
         let content = kept.encode();
-        for len in 0..PREFIX + 1 {
+        for len in 0..=PREFIX {
             assert_eq!(UnopenedBundle::read(&content.slice(..len)), None, "{len} bytes");
         }
         let mut later = content.to_vec();

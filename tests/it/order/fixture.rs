@@ -232,7 +232,7 @@ impl Replica {
         timer::start(&timer::TimerDependencies {
             config: timer::Config { lookahead: Duration::from_millis(250), claim },
             store: self.store.clone(),
-            room: DeadLetterQuota::new(&routes),
+            dead_letter_quota: DeadLetterQuota::new(&routes),
             lanes: Arc::new(BrokerLanes(broker.clone())),
             cluster: Cluster::alone(self.store.partitions(), own),
             routes: &routes,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use postdate::domain::{
     Clock, DeadReason, Entry, Flags, KafkaPosition, Message, OnDuplicate, Origin, Partition, Partitions,
-    RouteName, Secret, Text, UnixMs,
+    RouteName, Secret, TargetRef, Text, UnixMs,
 };
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
 use postdate::store::config::{Config, Durability, Overrides, Topology};

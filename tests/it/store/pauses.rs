@@ -1,7 +1,7 @@
 //! Pauses: kept in the store, known to every replica, and idempotent.
 
 use anyhow::anyhow;
-use postdate::domain::{Paused, RouteName};
+use postdate::domain::{PauseState, RouteName};
 use postdate::store::RoutePauses;
 
 use super::fixture::{StoreFixture, route};
@@ -12,7 +12,7 @@ const PUBLISHING: PauseState = PauseState { ingress: false, publishing: true };
 const BOTH: PauseState = PauseState { ingress: true, publishing: true };
 const NOTHING: PauseState = PauseState { ingress: false, publishing: false };
 
-async fn knows(pauses: &RoutePauses, what: Paused) {
+async fn knows(pauses: &RoutePauses, what: PauseState) {
     eventually(&format!("a replica knows {what:?}"), async || match pauses.of("orders") {
         Some(known) if known == what => Ok(()),
         other => Err(anyhow!("it knows {other:?}")),

@@ -1,6 +1,6 @@
 //! Token buckets: what all replicas together are granted stays under the line, and nothing but use empties one.
 
-use postdate::domain::Rate;
+use postdate::domain::RateLimit;
 use postdate::store::RateGrant;
 
 use super::fixture::{StoreFixture, route};
@@ -11,7 +11,7 @@ async fn now_us(fixture: &StoreFixture) -> i64 {
     seconds * 1_000_000 + micros
 }
 
-async fn lease(fixture: &StoreFixture, rate: Rate, wanted: u32) -> RateGrant {
+async fn lease(fixture: &StoreFixture, rate: RateLimit, wanted: u32) -> RateGrant {
     fixture.store.take_tokens(&route(), rate, wanted).await.expect("an answer")
 }
 

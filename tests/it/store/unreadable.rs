@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use postdate::domain::{DeadReason, Paused, UnixMs};
+use postdate::domain::{DeadReason, PauseState, UnixMs};
 use postdate::store::{CodecError, DeadLetter, Division, KnownStore, ReplicaStatus, SettleAnswer};
 
 use super::fixture::*;
@@ -244,7 +244,7 @@ async fn a_key_outside_of_the_partitions_that_is_not_ours_gets_out_of_the_way_at
         let use_it = async || match name {
             "audit" => fixture.store.append_to_audit_log(&[("who", "me")]).await,
             "replays" => fixture.store.note_replay(&route(), Some("so far")).await,
-            "paused" => fixture.store.paused(&route()).await.map(|_: Paused| ()),
+            "paused" => fixture.store.paused(&route()).await.map(|_: PauseState| ()),
             _ => fixture.store.heartbeat(&ReplicaStatus::default(), &KnownStore::default()).await.map(drop),
         };
         eventually(&format!("{name} can be used"), async || use_it().await).await;

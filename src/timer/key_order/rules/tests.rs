@@ -16,11 +16,11 @@ impl QueueBench {
 
     fn enter(&mut self, key: &'static str, due: i64, slot: u64) -> EntryPlace {
         let place = EntryPlace { slot, entry: 0 };
-        self.0.enter(key.into(), Position { due: UnixMs(due), stamp: slot }, place);
+        self.0.enter(key.into(), OrderPosition { due: UnixMs(due), sequence: slot }, place);
         place
     }
 
-    fn poll(&mut self, began: i64, left: Option<Position>) {
+    fn poll(&mut self, began: i64, left: Option<OrderPosition>) {
         self.1 += 1;
         self.0.polled(StorePoll { number: self.1, began: UnixMs(began) }, left);
     }
@@ -78,7 +78,7 @@ fn nothing_passes_by_what_a_poll_left_in_the_store() {
     let mut key_queue = QueueBench::new();
     let a = key_queue.enter("k", 10, 1);
     let b = key_queue.enter("l", 10, 5);
-    key_queue.poll(20, Some(Position { due: UnixMs(10), stamp: 3 }));
+    key_queue.poll(20, Some(OrderPosition { due: UnixMs(10), sequence: 3 }));
     assert_eq!(key_queue.actions(20), [hand(a)]);
     assert!(!key_queue.0.is_stuck(), "one is on its way");
     key_queue.0.done(&"k".into());
@@ -103,7 +103,7 @@ fn what_waits_for_a_short_retry_stays_and_goes_after_it() {
     // The failed message has come back.
     key_queue.0.enter(
         "k".into(),
-        Position { due: UnixMs(100), stamp: 1000 },
+        OrderPosition { due: UnixMs(100), sequence: 1000 },
         EntryPlace { slot: 9, entry: 0 },
     );
     key_queue.poll(130, None);
@@ -121,13 +121,13 @@ fn what_waits_for_a_long_one_goes_behind_it_bundle_by_bundle() {
     let first = key_queue.enter("k", 10, 1);
     let entries = [(11, 2, 0), (12, 2, 1), (13, 3, 0), (14, 2, 2)];
     for (due, slot, entry) in entries {
-        let position = Position { due: UnixMs(due), stamp: due as u64 };
+        let position = OrderPosition { due: UnixMs(due), sequence: due as u64 };
         key_queue.0.enter("k".into(), position, EntryPlace { slot, entry });
     }
     key_queue.poll(20, None);
     assert_eq!(key_queue.actions(20), [hand(first)]);
     key_queue.failed("k", FAR);
-    let at = |stamp| Position { due: FAR, stamp };
+    let at = |sequence| OrderPosition { due: FAR, sequence };
     assert_eq!(key_queue.actions(20), [KeyAction::MoveBehind(2, vec![(0, at(1001)), (1, at(1002))])]);
     assert_eq!(key_queue.actions(20), [], "the next only once the store has these");
     key_queue.0.moved(&"k".into(), 1);
@@ -135,7 +135,7 @@ fn what_waits_for_a_long_one_goes_behind_it_bundle_by_bundle() {
     key_queue.0.moved(&"k".into(), 1);
     assert_eq!(key_queue.actions(20), [KeyAction::MoveBehind(2, vec![(2, at(1004))])]);
     key_queue.0.moved(&"k".into(), 1);
-    assert_eq!(key_queue.0.hold_of(&"k".into()), Some(Hold { due: FAR, from: 1000, to: 1004 }));
+    assert_eq!(key_queue.0.hold_of(&"k".into()), Some(HeldKey { due: FAR, from: 1000, to: 1004 }));
     // A message that nobody had claimed goes behind the others when it is due, and not before.
     let late = key_queue.enter("k", 40, 7);
     assert_eq!(key_queue.actions(20), []);
@@ -156,7 +156,7 @@ fn a_hold_is_over_only_when_a_later_poll_has_left_nothing_of_it() {
     key_queue.poll(70, None);
     assert_eq!(key_queue.actions(70), []);
     assert_eq!(key_queue.0.next_poll(), Some(UnixMs(50)), "another one is needed, now");
-    key_queue.poll(71, Some(Position { due: UnixMs(50), stamp: 1000 }));
+    key_queue.poll(71, Some(OrderPosition { due: UnixMs(50), sequence: 1000 }));
     assert_eq!(key_queue.actions(71), [], "it was left there");
     key_queue.poll(72, None);
     assert_eq!(key_queue.actions(72), [hand(later)], "it was cancelled, or moved");
@@ -165,12 +165,12 @@ fn a_hold_is_over_only_when_a_later_poll_has_left_nothing_of_it() {
 #[test]
 fn a_successor_knows_what_is_held() {
     let mut key_queue = QueueBench::new();
-    let hold = Hold { due: FAR, from: 500, to: 600 };
+    let hold = HeldKey { due: FAR, from: 500, to: 600 };
     key_queue.0.took_over(vec![("k".into(), hold)]);
     let unclaimed = key_queue.enter("k", 10, 1);
     let other = key_queue.enter("l", 11, 2);
     key_queue.poll(20, None);
-    let behind = KeyAction::MoveBehind(unclaimed.slot, vec![(0, Position { due: FAR, stamp: 1000 })]);
+    let behind = KeyAction::MoveBehind(unclaimed.slot, vec![(0, OrderPosition { due: FAR, sequence: 1000 })]);
     assert_eq!(key_queue.actions(20), [behind, hand(other)]);
     key_queue.0.moved(&"k".into(), 1);
     assert_eq!(key_queue.actions(20), []);
@@ -182,7 +182,7 @@ fn a_successor_knows_what_is_held() {
 fn one_claim_tells_of_so_many_freed_keys_and_the_next_one_of_the_rest() {
     let mut key_queue = QueueBench::new();
     let key = |n: usize| Bytes::from(format!("k{n}"));
-    let held = |n| (key(n), Hold { due: UnixMs(10), from: 500, to: 600 });
+    let held = |n| (key(n), HeldKey { due: UnixMs(10), from: 500, to: 600 });
     key_queue.0.took_over((0..MAX_FREED_KEYS + 2).map(held).collect());
     key_queue.poll(20, None);
     let first = key_queue.0.take_freed();

@@ -1,66 +1,66 @@
-//! What the store is asked about itself at each tick: what is late in it, and how full it is. An answer that fails is
-//! named once in the log, and once more when answers come again.
+//! Polls of the store: the lateness of its messages, and its memory. The log has a line when a poll begins to fail, and one
+//! when it succeeds again.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tracing::{info, warn};
 
-use super::Recurring;
+use super::PeriodicTask;
 use crate::store::{Store, StoreError};
 use crate::telemetry::{Metrics, OverduePlace};
 
-/// Longest wait for what the store says is late.
-const DEADLINE: Duration = Duration::from_secs(3);
+/// Longest wait for the lateness of the store's messages.
+const LATE_DEADLINE: Duration = Duration::from_secs(3);
 
-/// Whether one question to the store is answered.
+/// Logs the failures of one poll, at their begin and their end.
 #[derive(Debug)]
-struct Question {
-    what: &'static str,
+struct PollLog {
+    poll: &'static str,
     fails: bool,
 }
 
-impl Question {
-    fn new(what: &'static str) -> Self {
-        Self { what, fails: false }
+impl PollLog {
+    fn new(poll: &'static str) -> Self {
+        Self { poll, fails: false }
     }
 
-    /// Takes an answer, and names in the log when answers begin to fail and when they come again.
+    /// Takes an answer, and logs a change between failure and success. `None` if the answer is a failure.
     fn answered<T>(&mut self, answer: Result<T, StoreError>) -> Option<T> {
         let fails = answer.is_err();
         let failed = std::mem::replace(&mut self.fails, fails);
         match &answer {
             Err(error) if !failed => {
-                warn!(what = self.what, %error, "the store does not say; its figure stands still");
+                warn!(poll = self.poll, %error, "poll of the store failed; its figures are not updated");
             }
-            Ok(_) if failed => info!(what = self.what, "the store says again"),
+            Ok(_) if failed => info!(poll = self.poll, "poll of the store succeeded again"),
             _ => {}
         }
         answer.ok()
     }
 }
 
-/// Asks the store what is late in it. Without an answer what was late stays so.
-pub(super) struct LateLook {
+/// Asks the store for its late messages. Without an answer the last figures stay.
+pub(super) struct LatenessPoll {
     slot: Arc<OnceLock<Store>>,
     metrics: Arc<Metrics>,
-    question: Question,
+    log: PollLog,
 }
 
-impl LateLook {
+impl LatenessPoll {
     pub(super) fn new(slot: Arc<OnceLock<Store>>, metrics: Arc<Metrics>) -> Self {
-        Self { slot, metrics, question: Question::new("what is late in it") }
+        Self { slot, metrics, log: PollLog::new("lateness") }
     }
 }
 
-impl Recurring for LateLook {
+impl PeriodicTask for LatenessPoll {
     const PERIOD: Duration = Duration::from_secs(1);
 
     async fn round(&mut self) {
         let Some(store) = self.slot.get() else { return };
-        let answer = tokio::time::timeout(DEADLINE, store.oldest_overdue()).await;
+        let answer = tokio::time::timeout(LATE_DEADLINE, store.oldest_overdue()).await;
         let answer = answer.unwrap_or_else(|_| Err(StoreError::Unavailable("no answer in time".to_owned())));
-        let Some(late) = self.question.answered(answer) else { return };
+        let Some(late) = self.log.answered(answer) else { return };
         for (name, metrics) in self.metrics.routes() {
             metrics.overdue.report(OverduePlace::Waiting, late.waiting.get(name.as_str()).copied());
             metrics.overdue.report(OverduePlace::PutBack, late.put_back.get(name.as_str()).copied());
@@ -68,25 +68,25 @@ impl Recurring for LateLook {
     }
 }
 
-/// Asks the store how full it is. Without an answer what was known stays so.
-pub(super) struct MemoryLook {
+/// Asks the store for its use of memory. Without an answer the last figures stay.
+pub(super) struct MemoryPoll {
     slot: Arc<OnceLock<Store>>,
     metrics: Arc<Metrics>,
-    question: Question,
+    log: PollLog,
 }
 
-impl MemoryLook {
+impl MemoryPoll {
     pub(super) fn new(slot: Arc<OnceLock<Store>>, metrics: Arc<Metrics>) -> Self {
-        Self { slot, metrics, question: Question::new("how full it is") }
+        Self { slot, metrics, log: PollLog::new("memory") }
     }
 }
 
-impl Recurring for MemoryLook {
+impl PeriodicTask for MemoryPoll {
     const PERIOD: Duration = Duration::from_secs(5);
 
     async fn round(&mut self) {
         let Some(store) = self.slot.get() else { return };
-        let Some(memory) = self.question.answered(store.redis_memory().await) else { return };
+        let Some(memory) = self.log.answered(store.redis_memory().await) else { return };
         self.metrics.store_memory.set(memory.used as i64);
         self.metrics.store_memory_limit.set(memory.limit as i64);
     }
@@ -98,12 +98,12 @@ mod tests {
 
     #[test]
     fn an_answer_that_fails_gives_nothing_and_the_next_one_counts_again() {
-        let mut question = Question::new("anything");
-        assert_eq!(question.answered(Ok(1)), Some(1));
+        let mut log = PollLog::new("anything");
+        assert_eq!(log.answered(Ok(1)), Some(1));
         let away = || Err::<i32, _>(StoreError::Unavailable("away".to_owned()));
-        assert_eq!([question.answered(away()), question.answered(away())], [None, None]);
-        assert!(question.fails);
-        assert_eq!(question.answered(Ok(2)), Some(2));
-        assert!(!question.fails);
+        assert_eq!([log.answered(away()), log.answered(away())], [None, None]);
+        assert!(log.fails);
+        assert_eq!(log.answered(Ok(2)), Some(2));
+        assert!(!log.fails);
     }
 }

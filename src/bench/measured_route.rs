@@ -1,4 +1,4 @@
-//! Where a bench works: the way into the route, the reader at its end, the store behind it.
+//! The route that a bench measures: the lane into its ingress, the reader at its target, the store behind it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 
-use super::load::Sent;
-use super::steps::Steps;
-use super::tally::{MARK, Mark, Tally};
-use super::types::Request;
+use super::clock_steps::StepDetector;
+use super::load::SendCounts;
+use super::tally::{ArrivalTally, MARK_HEADER, MessageMark};
+use super::types::BenchRequest;
 use crate::app::check;
 use crate::broker::rabbitmq::Broker;
 use crate::config::Config;
@@ -28,78 +28,81 @@ use crate::store::{
 };
 use crate::telemetry::Metrics;
 
-/// Longest wait for what must be there at the beginning.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Messages that are looked at together in the store.
-const PAGE: usize = 1000;
-/// How far ahead of now messages of a run that is over may be due beside their delay: a retry put them off.
-const RETRY_MS: i64 = 600_000;
+/// Longest wait for each server at the beginning.
+const OPEN_DEADLINE: Duration = Duration::from_secs(10);
+/// Longest wait for connections to close.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
+/// Messages of one page while the store is browsed.
+const BROWSE_PAGE: usize = 1000;
+/// Time by which a retry may have moved a message past its delay, ms.
+const RETRY_MARGIN_MS: i64 = 600_000;
 
-/// Whose arrivals are counted now.
-type Counting = Arc<Mutex<Option<(Arc<Mutex<Tally>>, Arc<Sent>)>>>;
+/// Tally and counts of the run whose arrivals are counted now.
+type ActiveRun = Arc<Mutex<Option<(Arc<Mutex<ArrivalTally>>, Arc<SendCounts>)>>>;
 
-/// All of it.
-pub(super) struct Site {
+/// The measured route with its open connections.
+pub(super) struct MeasuredRoute {
     pub(super) clock: Clock,
     pub(super) lane: Arc<dyn Lane>,
-    /// The route's ingress and its target, for people.
+    /// The route's ingress, for people.
     pub(super) from: String,
+    /// The route's target, for people.
     pub(super) to: String,
     /// This machine's clock minus Redis's, microseconds.
     pub(super) skew_us: i64,
     route: Arc<Route>,
-    /// The latest due time there can be, from now on, ms.
+    /// Time from now to the latest possible due time of a run's messages, ms.
     horizon_ms: i64,
     store: Store,
     tasks: Tasks,
     shutdown: Shutdown,
-    counting: Counting,
-    /// Why the reader ended.
+    active_run: ActiveRun,
+    /// Error that ended the reader.
     lost: Arc<Mutex<Option<String>>>,
 }
 
-impl Site {
-    /// Looks whether all is there, and opens it. Nothing is sent yet.
-    pub(super) async fn open(config: &Config, request: &Request) -> anyhow::Result<Self> {
+impl MeasuredRoute {
+    /// Checks that everything is there, and opens the connections. Nothing is sent yet.
+    pub(super) async fn open(config: &Config, request: &BenchRequest) -> anyhow::Result<Self> {
         let route = &request.route;
         let wrong = check::of_route(config, route).await;
         if let Some(first) = wrong.first() {
-            bail!(
-                "{}{}",
-                first.text,
-                if wrong.len() > 1 { " (and more: `postdate check --connect`)" } else { "" }
-            );
+            let more = if wrong.len() > 1 { " (and more: `postdate check --connect`)" } else { "" };
+            bail!("{}{more}", first.text);
         }
-        let (clock, tasks, shutdown) = (Clock::start(), Tasks::default(), Shutdown::default());
+        let clock = Clock::start();
+        let tasks = Tasks::default();
+        let shutdown = Shutdown::default();
         let store = store(config, route, clock, &tasks, &shutdown).await?;
         let skew_us = judge_relays(config, request, &store).await?;
         let lanes = lanes(config, route, clock, &tasks.of(Stage::Egress), &shutdown)?;
-        let site = Self {
+        let measured = Self {
             clock,
             lane: lanes.lane(&route.ingress_target()),
             from: source(route),
             to: target(route),
             skew_us,
             route: route.clone(),
-            horizon_ms: request.delay_ms.1 + RETRY_MS,
+            horizon_ms: request.delay_ms.1 + RETRY_MARGIN_MS,
             store,
             tasks,
             shutdown,
-            counting: Arc::default(),
+            active_run: Arc::default(),
             lost: Arc::default(),
         };
-        site.read(config, request).await.with_context(|| format!("{} cannot be read", site.to))?;
-        Ok(site)
+        let started = measured.start_reader(config, request).await;
+        started.with_context(|| format!("{} cannot be read", measured.to))?;
+        Ok(measured)
     }
 
-    /// From now on arrivals of this run are counted.
-    pub(super) fn count(&self, tally: &Arc<Mutex<Tally>>, sent: &Arc<Sent>) {
-        *self.counting.lock() = Some((tally.clone(), sent.clone()));
+    /// Counts the arrivals of this run from now on.
+    pub(super) fn count(&self, tally: &Arc<Mutex<ArrivalTally>>, sent: &Arc<SendCounts>) {
+        *self.active_run.lock() = Some((tally.clone(), sent.clone()));
     }
 
-    /// `Err` if what is measured is worth nothing any more.
-    pub(super) fn check(&self, steps: &Steps) -> anyhow::Result<()> {
-        let step_us = steps.look();
+    /// Checks that the measurement is still valid; `Err` says why it is not.
+    pub(super) fn check(&self, step_detector: &StepDetector) -> anyhow::Result<()> {
+        let step_us = step_detector.step_us();
         ensure!(
             step_us == 0,
             "this machine's clock was stepped by {} ms in mid-run: what was measured is worth nothing",
@@ -112,23 +115,26 @@ impl Site {
     }
 
     /// Starts the reader at the route's target.
-    async fn read(&self, config: &Config, request: &Request) -> anyhow::Result<()> {
-        let (clock, counting, lost) = (self.clock, self.counting.clone(), self.lost.clone());
+    async fn start_reader(&self, config: &Config, request: &BenchRequest) -> anyhow::Result<()> {
+        let clock = self.clock;
+        let active_run = self.active_run.clone();
+        let lost = self.lost.clone();
         let each = move |mark: &[u8], at_us| {
-            if let Some((tally, sent)) = &*counting.lock() {
+            if let Some((tally, sent)) = &*active_run.lock() {
                 tally.lock().arrive(mark, at_us, sent.sent());
             }
         };
         match &*self.route.to {
             Target::Kafka { connection, topic } => {
                 let connection = config.kafka.get(connection).context("an unknown connection")?.clone();
-                let (topic, shutdown) = (topic.clone(), self.shutdown.clone());
+                let topic = topic.clone();
+                let shutdown = self.shutdown.clone();
                 let opened = tokio::task::spawn_blocking(move || {
                     ingress::kafka::tail::TopicTail::open(&connection, &topic)
                 });
                 let tail = opened.await?.map_err(|why| anyhow!(why))?;
                 self.tasks.thread("bench:reader", move || {
-                    let ended = tail.read(clock, MARK, || shutdown.is_forced(), each);
+                    let ended = tail.read(clock, MARK_HEADER, || shutdown.is_forced(), each);
                     *lost.lock() = ended.err();
                 })?;
             }
@@ -141,17 +147,17 @@ impl Site {
                     &self.tasks.of(Stage::Ingress),
                     &self.shutdown,
                 );
-                let live = tokio::time::timeout(PATIENCE, link.live()).await;
+                let live = tokio::time::timeout(OPEN_DEADLINE, link.live()).await;
                 let live = live.ok().flatten().context("rabbitmq does not answer")?;
                 let key = request.routing_key().unwrap_or_default();
-                let tail = ingress::rabbitmq::tail::ExchangeTail::open(&live, exchange, &key, MARK);
+                let tail = ingress::rabbitmq::tail::ExchangeTail::open(&live, exchange, &key, MARK_HEADER);
                 let mut tail = tail.await?;
                 let shutdown = self.shutdown.clone();
                 self.tasks.spawn("bench:reader", async move {
-                    // Held as long as it is read.
+                    // The connection stays open as long as the queue is read.
                     let _link = link;
                     tokio::select! {
-                        why = tail.read(clock, MARK, each) => *lost.lock() = Some(why.to_string()),
+                        why = tail.read(clock, MARK_HEADER, each) => *lost.lock() = Some(why.to_string()),
                         () = shutdown.draining() => {}
                     }
                 });
@@ -160,16 +166,20 @@ impl Site {
         Ok(())
     }
 
-    /// Takes what waits of a run out of the store; how many those were. What is in flight is on its way.
+    /// Takes the waiting messages of a run out of the store and answers their number. Messages in flight stay: they are on
+    /// their way.
     pub(super) async fn cancel(&self, run: &str) -> Result<u64, StoreError> {
         let to = UnixMs(self.clock.wall().0 + self.horizon_ms);
-        let (mut cancelled, mut after): (u64, Option<BrowseKey>) = (0, None);
+        let mut cancelled: u64 = 0;
+        let mut after: Option<BrowseKey> = None;
         loop {
-            let (route, from) = (Some(self.route.name.clone()), UnixMs(0));
-            let page = self.store.browse(&BrowseQuery { route, from, to, after, limit: PAGE }).await?;
+            let route = Some(self.route.name.clone());
+            let query = BrowseQuery { route, from: UnixMs(0), to, after, limit: BROWSE_PAGE };
+            let page = self.store.browse(&query).await?;
             let mut ops: BTreeMap<Partition, Vec<WriteOp>> = BTreeMap::new();
-            for found in page.found.into_iter().filter(|found| is_of(found, run)) {
-                let (route, id) = (self.route.name.clone(), found.id);
+            for found in page.found.into_iter().filter(|found| waits_of_run(found, run)) {
+                let route = self.route.name.clone();
+                let id = found.id;
                 let home = self.store.home_of(&route, id.as_str());
                 ops.entry(home).or_default().push(WriteOp::Cancel { route, id, of: None });
             }
@@ -183,34 +193,31 @@ impl Site {
         }
     }
 
-    /// Ends all of it.
+    /// Closes the connections and ends the tasks.
     pub(super) async fn close(&self) {
         self.shutdown.begin();
-        if let Err(late) = self.tasks.of(Stage::Egress).ended(LAST).await {
+        if let Err(late) = self.tasks.of(Stage::Egress).ended(CLOSE_DEADLINE).await {
             tracing::debug!(?late, "not ended in order");
         }
-        // The queue goes with its connection.
-        if let Err(late) = self.tasks.of(Stage::Ingress).ended(LAST).await {
+        // The exclusive queue goes with its connection.
+        if let Err(late) = self.tasks.of(Stage::Ingress).ended(CLOSE_DEADLINE).await {
             tracing::debug!(?late, "not ended in order");
         }
         self.shutdown.force();
     }
 }
 
-/// How long connections may take to close.
-const LAST: Duration = Duration::from_secs(5);
-
-/// Whether a message that waits is one of a run.
-fn is_of(found: &StoredMessage, run: &str) -> bool {
-    let mark = found.entry.message.headers.iter().find(|header| header.name.as_str() == MARK);
+/// Reports whether a message waits and belongs to a run.
+fn waits_of_run(found: &StoredMessage, run: &str) -> bool {
+    let mark = found.entry.message.headers.iter().find(|header| header.name.as_str() == MARK_HEADER);
     let text = mark.and_then(|header| match &header.value {
-        HeaderValue::Bytes(text) | HeaderValue::LongString(text) => Mark::read(text),
+        HeaderValue::Bytes(text) | HeaderValue::LongString(text) => MessageMark::read(text),
         _ => None,
     });
     found.state == StoredState::Pending && text.is_some_and(|mark| mark.run == run)
 }
 
-/// The route's store, which is there.
+/// Opens the route's store, once it is known to be there.
 async fn store(
     config: &Config,
     route: &Arc<Route>,
@@ -218,11 +225,11 @@ async fn store(
     tasks: &Tasks,
     shutdown: &Shutdown,
 ) -> anyhow::Result<Store> {
-    match tokio::time::timeout(PATIENCE, store::preflight(&config.redis, false)).await {
+    match tokio::time::timeout(OPEN_DEADLINE, store::preflight(&config.redis, false)).await {
         Ok(Ok(())) => {}
         Ok(Err(PreflightFailure::Refused(why))) => return Err(why).context("the store may not be used"),
         Ok(Err(PreflightFailure::Away(why))) => bail!("the store cannot be used: {why}"),
-        Err(_) => bail!("the store did not answer within {} s", PATIENCE.as_secs()),
+        Err(_) => bail!("the store did not answer within {} s", OPEN_DEADLINE.as_secs()),
     }
     Ok(Store::start(&store::StoreDependencies {
         config: &config.redis,
@@ -237,20 +244,22 @@ async fn store(
     })?)
 }
 
-/// Whether relays serve the route, clocks agree and the topic has room for all of them; answers this machine's
-/// clock minus Redis's, microseconds.
-async fn judge_relays(config: &Config, request: &Request, store: &Store) -> anyhow::Result<i64> {
+/// Checks that relays serve the route, that clocks agree, and that the topic has a partition for each relay. Answers this
+/// machine's clock minus Redis's, microseconds.
+async fn judge_relays(config: &Config, request: &BenchRequest, store: &Store) -> anyhow::Result<i64> {
     let name = &request.route.name;
-    let asked = tokio::time::timeout(PATIENCE, async {
+    let asked = tokio::time::timeout(OPEN_DEADLINE, async {
         let paused = store.paused(name).await?;
         let skew = store.skew_us().await?;
         Ok::<_, StoreError>((paused, skew, store.replicas().await?))
     });
-    let (paused, skew_us, replicas) = asked.await.map_err(|_| anyhow!("the store does not answer"))??;
+    let answered = asked.await.map_err(|_| anyhow!("the store does not answer"))?;
+    let (paused, skew_us, replicas) = answered?;
     let bound = config.cluster.max_clock_skew;
     ensure!(
         skew_us.unsigned_abs() <= bound.as_micros() as u64,
-        "this machine's clock and Redis's differ by {} ms, more than `cluster.max_clock_skew`: lateness would be that",
+        "this machine's clock and Redis's differ by {} ms, more than `cluster.max_clock_skew`: the measured lateness \
+         would be wrong by as much",
         skew_us / 1000
     );
     let alive = replicas.iter().filter(|member| member.is_alive());
@@ -265,7 +274,7 @@ async fn judge_relays(config: &Config, request: &Request, store: &Store) -> anyh
         let wanted = request.partitions.unwrap_or(serving);
         let connection = config.kafka.get(connection).context("an unknown connection")?;
         let found =
-            connection.find_topics(vec![topic.clone()], PATIENCE).await.map_err(|why| anyhow!(why))?;
+            connection.find_topics(vec![topic.clone()], OPEN_DEADLINE).await.map_err(|why| anyhow!(why))?;
         let has = found.first().map_or(0, |(_, state)| state.partitions());
         ensure!(
             has >= wanted,
@@ -277,7 +286,7 @@ async fn judge_relays(config: &Config, request: &Request, store: &Store) -> anyh
     Ok(skew_us)
 }
 
-/// The lanes to the route's ingress.
+/// Starts the lanes to the route's ingress.
 fn lanes(
     config: &Config,
     route: &Route,
@@ -286,7 +295,8 @@ fn lanes(
     shutdown: &Shutdown,
 ) -> anyhow::Result<AllLanes> {
     let readiness = Readiness::default();
-    let (mut kafka, mut rabbitmq) = (None, BTreeMap::new());
+    let mut kafka = None;
+    let mut rabbitmq = BTreeMap::new();
     match &route.from {
         Endpoint::Kafka { connection, .. } => kafka = config.kafka.get(connection),
         Endpoint::Rabbitmq { connection, .. } => {
@@ -298,14 +308,16 @@ fn lanes(
     Ok(AllLanes::new(KafkaLanes::start(kafka, clock, &readiness, tasks, shutdown)?, rabbitmq))
 }
 
-fn source(of: &Route) -> String {
-    match &of.from {
+/// A route's ingress, for people.
+fn source(route: &Route) -> String {
+    match &route.from {
         Endpoint::Kafka { connection, topic, .. } => format!("topic {connection}:{topic}"),
         Endpoint::Rabbitmq { connection, queue, .. } => format!("queue {connection}:{queue}"),
     }
 }
 
-fn target(of: &Route) -> String {
-    let what = if matches!(*of.to, Target::Kafka { .. }) { "topic" } else { "exchange" };
-    format!("{what} {}", route::describe(&of.to))
+/// A route's target, for people.
+fn target(route: &Route) -> String {
+    let kind = if matches!(*route.to, Target::Kafka { .. }) { "topic" } else { "exchange" };
+    format!("{kind} {}", route::describe(&route.to))
 }

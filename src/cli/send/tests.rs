@@ -1,32 +1,32 @@
-//! The client against the real server.
+//! `send`, and the client of the API, against the real server.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
 use super::*;
 use crate::admin::InjectError;
-use crate::admin::testing::{READ, Server, Then, WRITE, text};
-use crate::domain::UnixMs;
+use crate::admin::testing::{InjectBehaviour, READ_TOKEN, TestServer, WRITE_TOKEN, text};
+use crate::domain::{Secret, UnixMs};
 use crate::telemetry::MessageEnd;
 
 /// Runs `send` beside the server, which lives on this thread's runtime.
 async fn run(
     url: String,
     token: Option<&str>,
-    sending: Sending,
+    message: TestMessage,
     json: bool,
 ) -> (String, Result<(), ClientError>) {
     let token = token.map(Secret::new);
     let sent = tokio::task::spawn_blocking(move || {
         let mut out = Vec::new();
-        let result = Client::new(&url, token).and_then(|client| send(&client, &sending, json, &mut out));
+        let result = ApiClient::new(&url, token).and_then(|client| send(&client, &message, json, &mut out));
         (String::from_utf8(out).expect("UTF-8"), result)
     });
     sent.await.expect("no panic")
 }
 
-fn sending(route: &str) -> Sending {
-    Sending { route: route.to_owned(), id: Some("a".to_owned()), ..Sending::default() }
+fn message_to(route: &str) -> TestMessage {
+    TestMessage { route: route.to_owned(), id: Some("a".to_owned()), ..TestMessage::default() }
 }
 
 fn refused(result: Result<(), ClientError>, exit: u8, part: &str) {
@@ -38,16 +38,16 @@ fn refused(result: Result<(), ClientError>, exit: u8, part: &str) {
 
 #[tokio::test]
 async fn it_sends_what_it_was_given_and_prints_the_id() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let url = format!("http://{}/", server.address);
-    let given = Sending {
+    let given = TestMessage {
         delay: Some("1500".to_owned()),
         key: Some("k".to_owned()),
         headers: vec![("h".to_owned(), "v".to_owned())],
         body: vec![0xff, 0],
-        ..sending("orders")
+        ..message_to("orders")
     };
-    let (out, result) = run(url.clone(), Some(WRITE), given, false).await;
+    let (out, result) = run(url.clone(), Some(WRITE_TOKEN), given, false).await;
     result.expect("sent");
     assert_eq!(out, "a\n");
     let (_, message) = server.recorder.injected.lock().pop().expect("sent");
@@ -55,8 +55,9 @@ async fn it_sends_what_it_was_given_and_prints_the_id() {
     for (name, value) in [("h", "v"), ("x-delay", "1500"), ("x-delay-id", "a")] {
         assert_eq!(text(&message.headers, name).as_deref(), Some(value));
     }
-    let at = Sending { at: Some("1800000000000".to_owned()), body: b"text".to_vec(), ..sending("orders") };
-    let (out, result) = run(url, Some(WRITE), at, true).await;
+    let at =
+        TestMessage { at: Some("1800000000000".to_owned()), body: b"text".to_vec(), ..message_to("orders") };
+    let (out, result) = run(url, Some(WRITE_TOKEN), at, true).await;
     result.expect("sent");
     assert_eq!(out, "{\"id\":\"a\",\"route\":\"orders\"}\n");
     let (_, message) = server.recorder.injected.lock().pop().expect("sent");
@@ -66,7 +67,7 @@ async fn it_sends_what_it_was_given_and_prints_the_id() {
 
 #[tokio::test]
 async fn waiting_prints_the_lateness_or_fails_with_the_reason() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let url = format!("http://{}", server.address);
     let orders = RouteName::new("orders").expect("a name");
     let published = MessageEnd::Published {
@@ -83,8 +84,8 @@ async fn waiting_prints_the_lateness_or_fails_with_the_reason() {
             server.recorder.arrived.notified().await;
             server.watch.report(&orders, "a", || outcome.clone());
         };
-        let given = Sending { wait: true, ..sending("orders") };
-        let ((out, result), ()) = tokio::join!(run(url.clone(), Some(WRITE), given, json), report);
+        let given = TestMessage { wait: true, ..message_to("orders") };
+        let ((out, result), ()) = tokio::join!(run(url.clone(), Some(WRITE_TOKEN), given, json), report);
         if outcome == dead {
             refused(result, 1, "the message a was not published: unroutable");
         } else {
@@ -104,30 +105,35 @@ async fn waiting_prints_the_lateness_or_fails_with_the_reason() {
 
 #[tokio::test]
 async fn what_the_api_refuses_is_said_in_a_sentence() {
-    let server = Server::start().await;
+    let server = TestServer::start().await;
     let url = format!("http://{}", server.address);
-    refused(run(url.clone(), None, sending("orders"), false).await.1, 1, "POSTDATE_TOKEN_FILE (401)");
+    refused(run(url.clone(), None, message_to("orders"), false).await.1, 1, "POSTDATE_TOKEN_FILE (401)");
     refused(
-        run(url.clone(), Some("wrong-Pa55"), sending("orders"), false).await.1,
+        run(url.clone(), Some("wrong-Pa55"), message_to("orders"), false).await.1,
         1,
         "POSTDATE_TOKEN_FILE (401)",
     );
-    refused(run(url.clone(), Some(READ), sending("orders"), false).await.1, 1, "write token (403)");
+    refused(run(url.clone(), Some(READ_TOKEN), message_to("orders"), false).await.1, 1, "write token (403)");
     refused(
-        run(url.clone(), Some(WRITE), sending("nope"), false).await.1,
+        run(url.clone(), Some(WRITE_TOKEN), message_to("nope"), false).await.1,
         1,
         "there is no route `nope` (404)",
     );
-    let bad = Sending { delay: Some("abc".to_owned()), ..sending("orders") };
-    let (out, result) = run(url.clone(), Some(WRITE), bad, true).await;
+    let bad = TestMessage { delay: Some("abc".to_owned()), ..message_to("orders") };
+    let (out, result) = run(url.clone(), Some(WRITE_TOKEN), bad, true).await;
     refused(result, 1, "not a delay (400)");
     assert!(out.contains("\"reason\":\"bad_delay\""), "{out}");
-    *server.recorder.then.lock() = Then::Fail(InjectError::Refused("no such topic".to_owned()));
-    refused(run(url.clone(), Some(WRITE), sending("orders"), false).await.1, 1, "no such topic (502)");
+    *server.recorder.behaviour.lock() =
+        InjectBehaviour::Fail(InjectError::Refused("no such topic".to_owned()));
+    refused(
+        run(url.clone(), Some(WRITE_TOKEN), message_to("orders"), false).await.1,
+        1,
+        "no such topic (502)",
+    );
     let twice = [("h", "1"), ("h", "2")].map(|(n, v)| (n.to_owned(), v.to_owned())).to_vec();
-    let twice = Sending { headers: twice, ..sending("orders") };
-    refused(run(url.clone(), Some(WRITE), twice, false).await.1, 64, "once");
-    refused(run(url, Some(WRITE), sending("No Route"), false).await.1, 64, "`No Route`");
+    let twice = TestMessage { headers: twice, ..message_to("orders") };
+    refused(run(url.clone(), Some(WRITE_TOKEN), twice, false).await.1, 64, "once");
+    refused(run(url, Some(WRITE_TOKEN), message_to("No Route"), false).await.1, 64, "`No Route`");
     server.end().await;
 }
 
@@ -135,7 +141,11 @@ async fn what_the_api_refuses_is_said_in_a_sentence() {
 async fn a_wrong_address_is_named_without_its_password() {
     let free = TcpListener::bind("127.0.0.1:0").expect("bound").local_addr().expect("an address");
     let url = format!("http://{free}");
-    refused(run(url, None, sending("orders"), false).await.1, 1, &format!("http://{free} cannot be reached"));
+    refused(
+        run(url, None, message_to("orders"), false).await.1,
+        1,
+        &format!("http://{free} cannot be reached"),
+    );
     for wrong in [
         "",
         "127.0.0.1:8025",
@@ -146,13 +156,13 @@ async fn a_wrong_address_is_named_without_its_password() {
         "http://a b",
         "http://u:Pa55@x",
     ] {
-        refused(run(wrong.to_owned(), None, sending("orders"), false).await.1, 64, "POSTDATE_URL");
+        refused(run(wrong.to_owned(), None, message_to("orders"), false).await.1, 64, "POSTDATE_URL");
     }
-    refused(run("http://x".to_owned(), Some("Pa55\n"), sending("orders"), false).await.1, 64, "line end");
+    refused(run("http://x".to_owned(), Some("Pa55\n"), message_to("orders"), false).await.1, 64, "line end");
 }
 
 /// Answers one request with these bytes.
-fn stranger(answer: &'static str) -> (String, std::thread::JoinHandle<String>) {
+fn foreign_server(answer: &'static str) -> (String, std::thread::JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
     let thread = std::thread::spawn(move || {
@@ -173,41 +183,10 @@ async fn another_server_is_told_from_the_api_and_no_redirect_is_followed() {
         "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
         "SSH-2.0-OpenSSH_9.2\r\n",
     ] {
-        let (url, thread) = stranger(answer);
-        let (_, result) = run(url, Some("Pa55"), sending("orders"), false).await;
+        let (url, thread) = foreign_server(answer);
+        let (_, result) = run(url, Some("Pa55"), message_to("orders"), false).await;
         refused(result, 1, "does not answer as postdate's API does");
         let request = thread.join().expect("no panic").to_ascii_lowercase();
         assert!(request.contains("authorization: bearer pa55\r\n"), "{request}");
     }
-}
-
-#[tokio::test]
-async fn it_pauses_and_resumes_and_says_what_stands_still() {
-    let server = Server::start().await;
-    let url = format!("http://{}", server.address);
-    let call = async |verb, route: &str, only, json| {
-        let (url, pausing) = (url.clone(), Pausing { verb, route: route.to_owned(), only });
-        let called = tokio::task::spawn_blocking(move || {
-            let mut out = Vec::new();
-            let client = Client::new(&url, Some(Secret::new(WRITE)));
-            let result = client.and_then(|client| pause(&client, &pausing, json, &mut out));
-            (String::from_utf8(out).expect("UTF-8"), result)
-        });
-        called.await.expect("no panic")
-    };
-    for (verb, only, said) in [
-        ("pause", Some("publishing"), "orders: ingress running, publishing paused\n"),
-        ("pause", None, "orders: ingress paused, publishing paused\n"),
-        ("resume", Some("ingress"), "orders: ingress running, publishing paused\n"),
-    ] {
-        let (out, result) = call(verb, "orders", only, false).await;
-        result.expect("done");
-        assert_eq!(out, said);
-    }
-    let (out, result) = call("resume", "orders", None, true).await;
-    result.expect("done");
-    assert_eq!(out, "{\"route\":\"orders\",\"paused\":[]}\n");
-    refused(call("pause", "order", None, false).await.1, 1, "did you mean `orders`?");
-    refused(call("pause", "no route", None, false).await.1, 64, "is not a route's name");
-    server.end().await;
 }

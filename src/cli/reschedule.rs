@@ -1,0 +1,49 @@
+//! `postdate reschedule`
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::json;
+
+use super::client::ClientError;
+use super::{api, times};
+use crate::domain::Clock;
+
+/// Move a message to another moment
+#[derive(Debug, Args)]
+#[command(after_help = api::ENVIRONMENT_HELP)]
+#[command(group = clap::ArgGroup::new("when").required(true).args(["delay", "at"]))]
+pub(super) struct RescheduleArgs {
+    /// Its id; `--` before one that begins with `-`
+    #[arg(value_name = "ID")]
+    id: String,
+    /// So long from now: `2s`, `2h30m`, or milliseconds
+    #[arg(long, value_name = "D")]
+    delay: Option<String>,
+    /// To this moment: RFC 3339 with an offset, or Unix milliseconds
+    #[arg(long, value_name = "T")]
+    at: Option<String>,
+    /// Its route; may be left out where the id is unique
+    #[arg(long, value_name = "R")]
+    route: Option<String>,
+    /// Print the API's answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &RescheduleArgs) -> ExitCode {
+    api::ended_all(|client| {
+        let body = match (&args.at, &args.delay) {
+            (Some(at), _) => json!({ "due_ms": due_ms(at)? }),
+            (None, delay) => json!({ "delay": delay }),
+        };
+        let ids = std::slice::from_ref(&args.id);
+        api::command_each(client, "PATCH", ids, args.route.as_deref(), Some(&body), args.json)
+    })
+}
+
+/// Reads the moment of `--at`, Unix ms.
+fn due_ms(text: &str) -> Result<i64, ClientError> {
+    let moment = times::parse(text, Clock::start().wall());
+    moment.map(|at| at.0).map_err(|why| ClientError::Usage(format!("--at: {why}")))
+}
