@@ -38,9 +38,9 @@ impl Store {
             }
             let p = Partition(((begin + step) % count) as u16);
             let (n, all) = self.sum_up(p, route, &mut sums).await?;
-            entries = entries + n;
-            whole = whole && all;
-            read = read + 1;
+            entries += n;
+            whole &= all;
+            read += 1;
         }
         let scale = |sum: u64| sum * count as u64 / read.max(1) as u64;
         let scaled = |sums: &[u64]| sums.iter().copied().map(scale).collect();

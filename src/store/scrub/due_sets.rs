@@ -49,8 +49,8 @@ pub(super) fn pages(due_sets: &[DueSet], from: &SetPosition, size: usize) -> Vec
             if let Some(page) = pages.last_mut() {
                 page.push(DueSetRange { due_set: at, first, count });
             }
-            first = first + count;
-            room = room - count;
+            first += count;
+            room -= count;
         }
     }
     pages

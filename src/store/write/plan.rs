@@ -21,14 +21,7 @@ impl WritePlan {
         let keys = &writer.keys;
         let mut with = ScriptVariant::default();
         let mut sequences: Option<(u64, u64)> = None;
-        let mut due_sets: Vec<String> = Vec::new();
-        let mut place = |due_set: &str| {
-            let at = due_sets.iter().position(|s| s == due_set).unwrap_or_else(|| {
-                due_sets.push(due_set.to_owned());
-                due_sets.len() - 1
-            });
-            at + 1
-        };
+        let mut due_sets = DueSetList::default();
         let mut fresh = Vec::new();
         let mut fresh_keys = Vec::new();
         let mut dead_ids = Vec::new();
@@ -45,7 +38,7 @@ impl WritePlan {
                     bundles += 1;
                     fresh.extend::<[ScriptArg; 4]>([
                         id.as_str().into(),
-                        place(id.due_set()).into(),
+                        due_sets.place(id.due_set()).into(),
                         first.0.into(),
                         blob.len().into(),
                     ]);
@@ -72,18 +65,18 @@ impl WritePlan {
         }
         let mut behind: Vec<ScriptArg> = Vec::with_capacity(meant.len() * 2);
         for id in meant {
-            behind.extend::<[ScriptArg; 2]>([id.as_str().into(), place(id.due_set()).into()]);
+            behind.extend::<[ScriptArg; 2]>([id.as_str().into(), due_sets.place(id.due_set()).into()]);
         }
         with.ordered = sequences.is_some();
         let mut all_keys = keys.fixed_of(p, with);
-        all_keys.extend(due_sets.iter().map(|due_set| keys.due(p, due_set)));
+        all_keys.extend(due_sets.0.iter().map(|due_set| keys.due(p, due_set)));
         all_keys.extend(fresh_keys);
         all_keys.extend(meant.iter().map(|id| keys.blob(p, id)));
         let (queues, places) = queues_of(&dead_ids);
         all_keys.extend(dead_ids.iter().map(|id| keys.dead(id)));
         all_keys.extend(queues.iter().map(|queue| keys.queue(p, queue)));
         let mut args: Vec<ScriptArg> = vec![
-            due_sets.len().into(),
+            due_sets.0.len().into(),
             bundles.into(),
             meant.len().into(),
             dead_ids.len().into(),
@@ -95,12 +88,27 @@ impl WritePlan {
         let dead_args =
             dead_ids.iter().zip(places).flat_map(|(id, place)| [id.as_str().into(), place.into()]);
         let dead_args: Vec<ScriptArg> = dead_args.chain(queues.into_iter().map(ScriptArg::Text)).collect();
-        args.extend(due_sets.into_iter().map(ScriptArg::Text));
+        args.extend(due_sets.0.into_iter().map(ScriptArg::Text));
         args.extend(fresh.into_iter().chain(behind).chain(dead_args).chain(script_ops.finish()));
         let (script, op) =
             if blobs.is_empty() { (&scripts::CANCEL, "cancel") } else { (&scripts::WRITE, "store") };
         let script = script.of(with);
         Self { call: ScriptCall { script, op, keys: all_keys, args, blobs }, dues }
+    }
+}
+
+/// The due sets of a call, each once.
+#[derive(Default)]
+struct DueSetList(Vec<String>);
+
+impl DueSetList {
+    /// The place of a due set in the list, from 1. Adds a new one at the end.
+    fn place(&mut self, due_set: &str) -> usize {
+        let at = self.0.iter().position(|known| known == due_set).unwrap_or_else(|| {
+            self.0.push(due_set.to_owned());
+            self.0.len() - 1
+        });
+        at + 1
     }
 }
 
