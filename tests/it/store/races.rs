@@ -381,7 +381,7 @@ async fn interleaving_28_who_comes_back_and_finds_its_name_taken_goes_on_nameles
         assert_eq!(fixture.keep(vec![named("a", past().plus(5), "new")]).await, [Stored], "in flight: free");
         match way {
             "give back" => {
-                assert_eq!(fixture.give_back(&old.claim, None).await, SettleAnswer::Applied(vec![]))
+                assert_eq!(fixture.give_back(&old.claim, None).await, SettleAnswer::Applied(vec![]));
             }
             "retry" => assert_eq!(fixture.divide(all_back(&old)).await, SettleAnswer::Applied(vec![])),
             _ => expire(&fixture).await,
