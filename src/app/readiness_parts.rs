@@ -240,7 +240,7 @@ fn show(part: &ReadinessPart, why: Option<String>) {
 fn tell(target: &Text, change: &TargetChange) {
     match change {
         TargetChange::Fails { reason, error } => {
-            warn!(%target, reason, %error, "publishing to a target fails")
+            warn!(%target, reason, %error, "publishing to a target fails");
         }
         TargetChange::Works { failures, lasted_us } => {
             let lasted_s = lasted_us / 1_000_000;
