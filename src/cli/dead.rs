@@ -237,7 +237,7 @@ fn render(client: &ApiClient, filter: &FilterArgs, limit: usize) -> Result<Strin
         std::iter::once(at).chain(rest).collect::<Vec<_>>()
     };
     let rows: Vec<_> = outlines(client, filter, limit)?.iter().map(row).collect();
-    Ok(table(&["DEAD_ID AT", "DEAD_ID ID", "ID", "ATTEMPT", "SIZE", "ERROR"], &rows))
+    Ok(table(&["DEAD AT", "DEAD ID", "ID", "ATTEMPT", "SIZE", "ERROR"], &rows))
 }
 
 fn show(

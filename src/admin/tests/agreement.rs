@@ -223,7 +223,7 @@ fn reference(description: &Value) -> String {
             let method = method.to_uppercase();
             let role = text(&call["x-role"]);
             let summary = text(&call["summary"]);
-            write!(page, "\n## `{method} {path}`\n\n{summary}. AccessRole: {role}.").expect("into a string");
+            write!(page, "\n## `{method} {path}`\n\n{summary}. Role: {role}.").expect("into a string");
             if call["description"].is_string() {
                 write!(page, " {}", text(&call["description"])).expect("into a string");
             }
