@@ -294,7 +294,7 @@ impl Claimer {
             }
             NextPoll::AsBefore => {}
         }
-        let lookahead_ms = shard.lookahead_ms();
+        let horizon_ms = shard.claim_horizon_ms();
         let wake_until = |now: UnixMs, left: Duration| now.plus(left.as_millis() as i64 + WAKE_MARGIN_MS);
         loop {
             let left = Duration::from_micros((self.next_us - shard.mono_us()).max(0) as u64);
@@ -306,10 +306,10 @@ impl Claimer {
             if shard.store.wake().peek(shard.number).is_some_and(|due| due <= wake_until(now, left)) {
                 return shard.partitions.clone();
             }
-            // A message became due within the lookahead. Poll soon instead of at the end of the wait.
-            let soon = Duration::from_millis((lookahead_ms / 4).max(1) as u64);
+            // A message became due within the claim horizon. Poll soon instead of at the end of the wait.
+            let soon = Duration::from_millis((horizon_ms / 4).max(1) as u64);
             let is_near =
-                shard.store.wake().peek(shard.number).is_some_and(|due| due <= now.plus(lookahead_ms));
+                shard.store.wake().peek(shard.number).is_some_and(|due| due <= now.plus(horizon_ms));
             let left = if is_near { left.min(soon) } else { left };
             let key_poll = self.until_key_poll().filter(|wait| *wait < left);
             tokio::select! {

@@ -17,7 +17,7 @@ impl Settler {
             return;
         }
         let mut touched = slots.drop_closing();
-        let soon = shard.store.clock().now().plus(shard.lookahead_ms());
+        let soon = shard.store.clock().now().plus(shard.claim_horizon_ms());
         let context = MoveContext { soon, sequence_numbers: &|count| shard.store.next_sequence(count) };
         let mut items = Vec::new();
         let ClaimSlots { bundles, key_queues, .. } = &mut *slots;
