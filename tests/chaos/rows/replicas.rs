@@ -86,9 +86,11 @@ pub(super) async fn kill_all(scale: Scale) -> Outcome {
     scenario.close().await
 }
 
-/// All of a machine: the store hangs, and a second later everything dies.
+/// All of a machine: the store hangs, and a second later everything dies. Redis writes each command to its file before
+/// it answers: with `everysec` it holds writes back for up to two seconds while the disk is busy, and a kill takes them.
 pub(super) async fn kill_with_redis(scale: Scale) -> Outcome {
-    let mut scenario = loaded(scale, Setup::default()).await;
+    let redis = ["--appendfsync", "always"].map(String::from).to_vec();
+    let mut scenario = loaded(scale, Setup { redis, ..Setup::default() }).await;
     let victims = scenario.all();
     scenario.inject(&victims).await;
     scenario.precondition_claims();

@@ -43,8 +43,8 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         id: "F02r",
-        version: 1,
-        fault: "Redis hangs, and about a second later it and all three replicas are killed and started again",
+        version: 2,
+        fault: "Redis (`appendfsync always`) hangs, and about a second later it and all three replicas are killed and started again",
         precondition: "50 messages or more were claimed",
         limit: "nothing late 20 s after they are ready again",
         differs: "a row of our own: a machine that dies with the store on it",
