@@ -18,7 +18,7 @@ use crate::domain::Clock;
 /// Longest time without progress: no byte came or went, and no request is being handled.
 const IDLE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// ConnectionProgress of one connection: shared by its stream, its requests and the listener.
+/// The progress of one connection: shared by its stream, its requests and the listener.
 #[derive(Debug)]
 pub(super) struct ConnectionProgress {
     clock: Clock,

@@ -1,4 +1,4 @@
-//! ApiClient of the API.
+//! The client of the API.
 //!
 //! The token goes to the configured address and nowhere else: no proxy is taken from the environment, and
 //! no redirect is followed.

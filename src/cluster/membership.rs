@@ -44,7 +44,7 @@ impl Cluster {
         self.owned.borrow().clone()
     }
 
-    /// The same. A change after this call ends a wait for [`Self::moved`].
+    /// Like `owned`, and marks the value as seen. A change after this call ends a wait for [`Self::moved`].
     pub fn owned_for_now(&mut self) -> Arc<OwnedPartitions> {
         self.owned.borrow_and_update().clone()
     }

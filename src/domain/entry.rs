@@ -4,7 +4,6 @@ use super::due::UnixMs;
 use super::kafka_position::KafkaPosition;
 use super::message::Message;
 use super::text::Text;
-use super::verdict::RepeatCause;
 
 /// A message with everything that Postdate knows of it: one element of a bundle.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,25 +54,6 @@ impl Entry {
     /// The due time that was asked for.
     pub fn asked_due(&self) -> UnixMs {
         self.asked.unwrap_or(self.due)
-    }
-
-    /// The reason why the next publish may repeat an earlier one. `expiries` counts the claims on its bundle that
-    /// ended without an answer.
-    pub fn repeat_cause(&self, expiries: u32) -> Option<RepeatCause> {
-        let flags = self.flags;
-        if flags.has(Flags::CONFIRM_UNKNOWN) {
-            Some(RepeatCause::ConfirmUnknown)
-        } else if expiries > 0 || flags.has(Flags::CLAIM_EXPIRED) {
-            Some(RepeatCause::ClaimExpired)
-        } else if flags.has(Flags::STORE_ROLLBACK) {
-            Some(RepeatCause::StoreRollback)
-        } else if flags.has(Flags::SOURCE_REREAD) {
-            Some(RepeatCause::SourceReread)
-        } else if flags.has(Flags::SOURCE_REDELIVERY) {
-            Some(RepeatCause::SourceRedelivery)
-        } else {
-            None
-        }
     }
 }
 

@@ -10,7 +10,7 @@ pub mod due;
 pub mod duration;
 pub mod dying;
 mod entry;
-pub mod failure;
+pub mod failure_policy;
 pub mod jitter;
 mod kafka_position;
 pub mod limits;
@@ -18,6 +18,7 @@ pub mod message;
 pub mod moment;
 pub mod nearest;
 pub mod partition;
+mod repeat_cause;
 pub mod retry;
 pub mod route;
 pub mod secret;
@@ -34,10 +35,11 @@ pub use kafka_position::KafkaPosition;
 pub use message::{Header, HeaderValue, Message, Origin, Properties};
 pub use nearest::nearest;
 pub use partition::{Partition, Partitions};
+pub use repeat_cause::RepeatCause;
 pub use route::{
     DeadLetterLimits, DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, OnRefused, PauseState,
     RateLimit, RetryPolicy, Route, RouteName, RoutePolicy, RoutingKey, Target, TargetRef,
 };
 pub use secret::Secret;
 pub use text::Text;
-pub use verdict::{DeadReason, InvalidReason, Refusal, RepeatCause, Verdict};
+pub use verdict::{DeadReason, InvalidReason, Refusal, Verdict};

@@ -165,36 +165,3 @@ impl InvalidReason {
         }
     }
 }
-
-/// Why a publish may be a repeat: `redelivered_total{cause}`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)] // each is its contract name
-pub enum RepeatCause {
-    ClaimExpired,
-    ConfirmUnknown,
-    SourceReread,
-    SourceRedelivery,
-    StoreRollback,
-}
-
-impl RepeatCause {
-    /// All causes, for metrics.
-    pub const ALL: [Self; 5] = [
-        Self::ClaimExpired,
-        Self::ConfirmUnknown,
-        Self::SourceReread,
-        Self::SourceRedelivery,
-        Self::StoreRollback,
-    ];
-
-    /// The name in the contract.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::ClaimExpired => "claim_expired",
-            Self::ConfirmUnknown => "confirm_unknown",
-            Self::SourceReread => "source_reread",
-            Self::SourceRedelivery => "source_redelivery",
-            Self::StoreRollback => "store_rollback",
-        }
-    }
-}

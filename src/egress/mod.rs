@@ -13,14 +13,14 @@ mod bridge_headers;
 pub mod kafka;
 mod lanes;
 pub mod rabbitmq;
-mod verdicts;
+mod verdict_inbox;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 pub use lanes::AllLanes;
-pub use verdicts::VerdictInbox;
+pub use verdict_inbox::VerdictInbox;
 
 use crate::domain::{Entry, Target, Text, UnixMs, Verdict};
 use crate::mutants::{self, Mutant};

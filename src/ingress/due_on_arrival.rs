@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tracing::debug;
 
 use super::{Receipt, dead_letter};
-use crate::domain::failure::{self, FailedMessage, FailedPublish, FailureDecision, PublishFlow};
+use crate::domain::failure_policy::{self, FailedMessage, FailedPublish, FailureDecision, PublishFlow};
 use crate::domain::{Entry, Partition, Route, Target, Verdict, retry};
 use crate::egress::{Lanes, Publication, PublishBatch, VerdictInbox};
 use crate::lifecycle::{Shutdown, Stage, Tasks};
@@ -242,10 +242,10 @@ impl DuePublisher {
         let jitter = fastrand::f64();
         let publish = FailedPublish { entry, verdict, handouts, flow, now, jitter };
         let quota = |size| self.quota.take(&route.name, size);
-        let FailedMessage { mut entry, decision, is_full } = failure::decide(publish, route, quota);
+        let FailedMessage { mut entry, decision, is_full } = failure_policy::decide(publish, route, quota);
         if let Some(reason) = is_full {
             let error = retry::describe(verdict).1;
-            self.bursts.note(failure::QUOTA_FULL, &route.name, reason.as_str(), error);
+            self.bursts.note(failure_policy::QUOTA_FULL, &route.name, reason.as_str(), error);
         }
         match decision {
             FailureDecision::RetryAt(due) | FailureDecision::WaitUntil(due) => {
@@ -262,7 +262,7 @@ impl DuePublisher {
                 Some(dead_letter::to_write_op(route, reason, target.clone(), entry, now))
             }
             FailureDecision::Drop => {
-                metrics.dropped(failure::DROP_REASON, 1);
+                metrics.dropped(failure_policy::DROP_REASON, 1);
                 None
             }
         }

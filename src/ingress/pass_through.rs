@@ -14,7 +14,7 @@ use super::bundling::StoreWork;
 use super::intake::Submitter;
 use super::target_wait::TargetWait;
 use super::{Receipt, dead_letter};
-use crate::domain::failure::{self, FailedMessage, FailedPublish, FailureDecision, PublishFlow};
+use crate::domain::failure_policy::{self, FailedMessage, FailedPublish, FailureDecision, PublishFlow};
 use crate::domain::message::stamped;
 use crate::domain::{Entry, KafkaPosition, Partition, Route, Target, UnixMs, Verdict, retry};
 use crate::egress::{Lanes, Publication, PublishBatch, VerdictInbox};
@@ -273,9 +273,9 @@ impl PassThroughPublisher {
         let jitter = fastrand::f64();
         let publish = FailedPublish { entry: &entry, verdict, handouts, flow, now, jitter };
         let quota = |size| self.quota.take(&route.name, size);
-        let FailedMessage { entry, decision, is_full } = failure::decide(publish, route, quota);
+        let FailedMessage { entry, decision, is_full } = failure_policy::decide(publish, route, quota);
         if let Some(reason) = is_full {
-            self.bursts.note(failure::QUOTA_FULL, &route.name, reason.as_str(), &error);
+            self.bursts.note(failure_policy::QUOTA_FULL, &route.name, reason.as_str(), &error);
         }
         match decision {
             FailureDecision::WaitUntil(at) => {
@@ -303,7 +303,7 @@ impl PassThroughPublisher {
             }
             FailureDecision::Drop => {
                 self.bursts.note("a refused message was dropped", &route.name, word, &error);
-                self.metrics.dropped(failure::DROP_REASON, 1);
+                self.metrics.dropped(failure_policy::DROP_REASON, 1);
                 receipt.resolve();
             }
         }

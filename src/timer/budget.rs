@@ -106,7 +106,8 @@ impl RouteBytes {
         Arc::new(Self { budget, small, large, mean: AtomicI64::new(0), was_refused: false.into() })
     }
 
-    fn pool(&self, bytes: i64) -> (&BytePool, &PoolShare) {
+    /// The pool for a bundle of this size, and this route's share of it.
+    fn pool_for(&self, bytes: i64) -> (&BytePool, &PoolShare) {
         if bytes > LARGE_BUNDLE_BYTES {
             (&self.budget.large, &self.large)
         } else {
@@ -118,7 +119,7 @@ impl RouteBytes {
     /// reserves them in any case.
     pub(super) fn reserve(self: &Arc<Self>, bytes: usize, forced: bool) -> Option<ByteReservation> {
         let bytes = bytes as i64;
-        let (pool, own) = self.pool(bytes);
+        let (pool, own) = self.pool_for(bytes);
         let taken = pool.take(&own.held, bytes, forced) || {
             self.was_refused.store(true, Ordering::Release);
             // A release before the flag was set has not woken anybody.
@@ -129,7 +130,7 @@ impl RouteBytes {
 
     /// Pauses the route after a bundle of this size was returned for want of bytes.
     pub(super) fn pause(&self, bytes: usize, now_us: i64) {
-        let (_, own) = self.pool(bytes as i64);
+        let (_, own) = self.pool_for(bytes as i64);
         own.paused_until_us.store(now_us + REFUSAL_PAUSE_US, Ordering::Release);
     }
 
@@ -168,7 +169,7 @@ impl RouteBytes {
 
 impl Drop for ByteReservation {
     fn drop(&mut self) {
-        let (pool, own) = self.route.pool(self.bytes);
+        let (pool, own) = self.route.pool_for(self.bytes);
         own.held.fetch_sub(self.bytes, Ordering::AcqRel);
         own.paused_until_us.store(0, Ordering::Release);
         pool.held.fetch_sub(self.bytes, Ordering::AcqRel);

@@ -24,10 +24,12 @@ pub(super) struct ClaimScope {
 }
 
 impl ClaimScope {
-    pub(super) fn takes(&self, head: &Head) -> bool {
+    /// Reports whether this poll may claim the head: due by `until` in a partition that is ours, or overdue in any.
+    pub(super) fn may_claim(&self, head: &Head) -> bool {
         head.due <= self.until && (self.is_ours(head) || head.due <= self.overdue)
     }
 
+    /// Reports whether this poll reads the partition.
     pub(super) fn polls(&self, p: Partition) -> bool {
         self.owned.serves_any(p) || self.near.contains(&p)
     }
@@ -49,7 +51,7 @@ impl ClaimScope {
     pub(super) fn rest(&self, heads: &[Head], now: UnixMs, horizon_ms: i64) -> Duration {
         let ms = |ms: i64| Duration::from_millis(ms.max(1) as u64).min(POLL_INTERVAL);
         let part = |quarters: i64| ms(horizon_ms * quarters / 4);
-        let most = if heads.iter().any(|head| self.takes(head)) { part(3) } else { POLL_INTERVAL };
+        let most = if heads.iter().any(|head| self.may_claim(head)) { part(3) } else { POLL_INTERVAL };
         let left = heads.iter().filter(|head| head.due > self.until && self.is_ours(head));
         left.map(|head| head.due)
             .min()
@@ -61,7 +63,7 @@ impl ClaimScope {
 pub(super) fn is_open(shard: &Shard, busy: &BTreeSet<Partition>, head: &Head, scope: &ClaimScope) -> bool {
     let Some(served) = shard.routes.get(head.route()) else { return false };
     // The holder of an ordered route goes on polling it, even where another replica owns the partition.
-    let ours = served.route.policy.ordered || (scope.takes(head) && !busy.contains(&head.partition));
+    let ours = served.route.policy.ordered || (scope.may_claim(head) && !busy.contains(&head.partition));
     ours && shard.store.pauses().may_publish(head.route())
         && served.claim_allowance(shard.mono_us()).is_some()
 }

@@ -233,7 +233,7 @@ impl Claimer {
     fn requests(&self, looked: &HeadsSeen, scope: &ClaimScope) -> ClaimRequests {
         let pauses = self.shard.store.pauses();
         let mut of_route: BTreeMap<&str, Vec<&Head>> = BTreeMap::new();
-        for head in looked.heads.iter().filter(|h| scope.takes(h) && !self.busy.contains(&h.partition)) {
+        for head in looked.heads.iter().filter(|h| scope.may_claim(h) && !self.busy.contains(&h.partition)) {
             of_route.entry(head.route()).or_default().push(head);
         }
         let mut requests = ClaimRequests { claims: Vec::new(), starved: false, more: false };

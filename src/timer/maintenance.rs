@@ -2,9 +2,9 @@
 //!
 //! Each shard runs three tasks, each with its own deadlines and outside of the message flow. They are separate so
 //! that a slow scrub does not delay a sweep. [`sweep`] sweeps all partitions of the shard once a second,
-//! [`expire_dead`] looks for old dead letters, and [`scrub`] scrubs each partition about once a minute.
+//! [`drop_old_dead`] looks for old dead letters, and [`scrub`] scrubs each partition about once a minute.
 
-mod expire_dead;
+mod drop_old_dead;
 mod expiry_pause;
 mod scrub;
 mod sweep;
@@ -41,7 +41,7 @@ pub(super) fn start(shard: &Arc<Shard>, tasks: &Tasks) {
     let priority = Arc::new(PriorityPartitions::default());
     let sweeper = sweep::Sweeper::new(shard.clone(), priority.clone());
     tasks.spawn(&format!("timer:sweeper:{number}"), run(shard.clone(), sweeper));
-    let expirer = expire_dead::DeadLetterExpirer::new(shard.clone());
+    let expirer = drop_old_dead::DeadLetterDropper::new(shard.clone());
     tasks.spawn(&format!("timer:expirer:{number}"), run(shard.clone(), expirer));
     let scrubber = scrub::Scrubber::new(shard.clone(), priority);
     tasks.spawn(&format!("timer:scrubber:{number}"), run(shard.clone(), scrubber));

@@ -9,7 +9,7 @@ use tracing::warn;
 use super::Shard;
 use super::claimed::{ClaimedBundle, DeliveryState, InFlightBatch};
 use super::key_order::rules::KeyQueue;
-use crate::domain::failure::{self, FailedMessage, FailedPublish, FailureDecision, PublishFlow};
+use crate::domain::failure_policy::{self, FailedMessage, FailedPublish, FailureDecision, PublishFlow};
 use crate::domain::{DeadReason, Entry, Flags, Text, UnixMs, Verdict, dying, retry};
 use crate::store::{Bundle, DeadLetter, Division, HeldKey, NewBundle, Remainder, slice_of};
 use crate::telemetry::MessageEnd;
@@ -133,10 +133,11 @@ fn fate_of_failed(
     count_failure(shard, claimed, verdict);
     let publish = FailedPublish { entry: &entry, verdict, handouts, flow: PublishFlow::Delayed, now, jitter };
     let quota = |size| shard.dead_letter_quota.take(&served.route.name, size);
-    let FailedMessage { mut entry, decision, is_full } = failure::decide(publish, &served.route, quota);
+    let FailedMessage { mut entry, decision, is_full } =
+        failure_policy::decide(publish, &served.route, quota);
     if let Some(reason) = is_full {
         let error = entry.history.last().map(|f| f.error.clone()).unwrap_or_default();
-        served.bursts.note(failure::QUOTA_FULL, &served.route.name, reason.as_str(), error);
+        served.bursts.note(failure_policy::QUOTA_FULL, &served.route.name, reason.as_str(), error);
     }
     match decision {
         FailureDecision::RetryAt(due) | FailureDecision::WaitUntil(due) => {
@@ -152,7 +153,7 @@ fn fate_of_failed(
             MessageFate::Dying(entry)
         }
         FailureDecision::Drop => {
-            served.metrics.dropped(failure::DROP_REASON, 1);
+            served.metrics.dropped(failure_policy::DROP_REASON, 1);
             MessageFate::Dropped
         }
     }

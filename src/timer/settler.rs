@@ -5,7 +5,7 @@
 //! open bundles, and splits off messages that hang for a second after their bundle's last hand-over.
 
 mod extend;
-mod late;
+mod report_overdue;
 mod return_claims;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -58,7 +58,8 @@ pub(super) fn weight(publication: &Publication) -> usize {
 }
 
 impl SendRun {
-    /// Sends the messages in order, until the producer has no room.
+    /// Gives the messages to the producer, in order, until it has no room. A message that it refuses gets its verdict
+    /// here. The others come back in the remainder.
     pub(super) fn send(self, lane: &Arc<TopicLane>) -> RunRemainder {
         let Self { producer, publications, suspects } = self;
         let mut remainder = RunRemainder { suspects, ..RunRemainder::default() };

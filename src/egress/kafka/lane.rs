@@ -9,7 +9,7 @@ use super::connection::{ProducerConnection, ProducerKind};
 use super::dispatch::{self, RunRemainder, SendRun};
 use super::outcome::{self, DeliveryOutcome};
 use super::producer::InFlightMessage;
-use super::quarantine::SuspectGroups;
+use super::suspects::SuspectGroups;
 use crate::broker::kafka::TopicState;
 use crate::domain::Verdict;
 use crate::domain::verdict::Refusal;

@@ -17,8 +17,8 @@ mod lane;
 pub(super) mod mapping;
 mod outcome;
 mod producer;
-mod quarantine;
 mod record;
+mod suspects;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use tracing::{info, warn};
 
 use super::channel::ConfirmChannel;
 use super::lane::{ExchangeLane, refused};
-use super::quarantine::SuspectFingerprints;
+use super::suspects::SuspectFingerprints;
 use crate::backoff::Backoff;
 use crate::broker::rabbitmq::{
     AmqpFault, ConnectionHandle, FaultKind, LiveConnection, look_for_exchange, within,

@@ -15,7 +15,7 @@ mod driver;
 mod lane;
 pub mod mapping;
 mod pump;
-mod quarantine;
+mod suspects;
 mod validate;
 mod window;
 

@@ -372,7 +372,7 @@ pub(super) fn commit_starts<S: Sink>(
     }
 }
 
-/// Commits the positions of these partitions that are news to the broker.
+/// Commits the positions of these partitions that the broker does not have yet.
 fn commit<S: Sink>(
     state: &mut GroupState,
     consumer: &GroupClient<S>,

@@ -107,7 +107,7 @@ impl Store {
         })
     }
 
-    /// The same without the contents, see [`Store::claim_measured`].
+    /// Like `claim_in_order`, but the bundles are not read, see [`Store::claim_measured`].
     pub async fn claim_in_order_measured(
         &self,
         request: &OrderedRequest,

@@ -9,7 +9,7 @@ use crate::store::Store;
 /// Findings of the heartbeats and of the numbered calls.
 #[derive(Debug, Default)]
 pub(in crate::store) struct IdentityState {
-    strange: AtomicBool,
+    replaced: AtomicBool,
     changed_ms: AtomicI64,
     /// The number of rollbacks seen by the numbered calls when [`Store::rolled_back_at`] was last called.
     seen: AtomicU64,
@@ -19,16 +19,17 @@ impl Store {
     /// Reports whether the store was found to be another or an empty one, and is not cleared for use yet. Until
     /// then nothing is stored in it and nothing claimed from it.
     pub fn is_replaced(&self) -> bool {
-        self.0.identity.strange.load(Ordering::Acquire)
+        self.0.identity.replaced.load(Ordering::Acquire)
     }
 
     /// Sets whether the store counts as replaced.
-    pub fn set_replaced(&self, strange: bool) {
-        self.0.identity.strange.store(strange, Ordering::Release);
+    pub fn set_replaced(&self, replaced: bool) {
+        self.0.identity.replaced.store(replaced, Ordering::Release);
     }
 
     /// The latest moment at which the store was found to have rolled back (a failover, a restored copy) or to
     /// have been wiped. The epoch if it never was. A message due by then may have been published before.
+    /// Takes in rollbacks that numbered calls have seen since the last call, as of now.
     pub fn rolled_back_at(&self) -> UnixMs {
         let identity = &self.0.identity;
         let times = self.rollbacks();

@@ -135,6 +135,6 @@ pub enum SettleAnswer {
 pub struct SweepOutcome {
     /// Claims that had expired: their bundles are due again.
     pub expired: u32,
-    /// Deadlines too far ahead that were shortened.
+    /// Number of claims whose deadline lay more than a lease ahead and was shortened.
     pub clamped: u32,
 }

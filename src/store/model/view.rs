@@ -45,8 +45,8 @@ pub struct BrowseKey {
 }
 
 impl BrowseKey {
-    /// The place before everything that is due at a moment.
-    pub fn at(due: UnixMs) -> Self {
+    /// The first place of a moment: every message due then or later lies behind it.
+    pub fn start_of(due: UnixMs) -> Self {
         Self { due, partition: Partition(0), bundle: String::new(), index: 0 }
     }
 }

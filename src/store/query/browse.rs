@@ -50,7 +50,7 @@ impl Store {
     /// The next waiting messages, in the order of [`BrowseKey`]. A page may be short, even empty, while there
     /// is more. Messages that are claimed meanwhile are left out. Waits while the store is away.
     pub async fn browse(&self, query: &BrowseQuery) -> Result<MessagePage, StoreError> {
-        let mut from = query.after.clone().unwrap_or(BrowseKey::at(query.from));
+        let mut from = query.after.clone().unwrap_or(BrowseKey::start_of(query.from));
         let mut found: Vec<StoredMessage> = Vec::new();
         let mut budget = PAGE_BYTES;
         for _ in 0..PAGE_ROUNDS {
@@ -64,7 +64,7 @@ impl Store {
                     return Ok(MessagePage { found, next: Some(last.clone()) });
                 }
                 (_, None) => return Ok(MessagePage { found, next: None }),
-                (_, Some(horizon)) => from = BrowseKey::at(UnixMs(horizon)),
+                (_, Some(horizon)) => from = BrowseKey::start_of(UnixMs(horizon)),
             }
             if found.len() >= query.limit || budget == 0 {
                 break;

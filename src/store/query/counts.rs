@@ -1,4 +1,4 @@
-//! Questions beside the flow: counts per route, and the highest offset that was ever read of each source.
+//! Queries outside the message path: counts per route, and the highest offset that was ever read of each source.
 
 use std::collections::BTreeMap;
 

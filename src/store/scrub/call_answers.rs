@@ -25,13 +25,14 @@ pub(super) struct CallProgress {
 }
 
 impl Store {
-    /// The living processes. `None` if the registry cannot be read now.
-    pub(super) async fn living(&self) -> Option<BTreeSet<String>> {
+    /// The processes that stand in the registry, up to a minute after their last heartbeat, this one included. `None` if it
+    /// cannot be read now.
+    pub(super) async fn registered(&self) -> Option<BTreeSet<String>> {
         let mut pipe = redis::pipe();
         pipe.cmd("HKEYS").arg(self.0.keys.replicas());
-        let (mut living,): (BTreeSet<String>,) = self.0.side.pipe(Keys::members(), &pipe).await.ok()?;
-        living.insert(self.0.ids.nonce.clone());
-        Some(living)
+        let (mut registered,): (BTreeSet<String>,) = self.0.side.pipe(Keys::members(), &pipe).await.ok()?;
+        registered.insert(self.0.ids.nonce.clone());
+        Some(registered)
     }
 
     /// Reads how far each caller has come. The answers of dead processes are forgotten after minutes, their
@@ -39,7 +40,7 @@ impl Store {
     pub(super) async fn progress(
         &self,
         p: Partition,
-        living: Option<&BTreeSet<String>>,
+        registered: Option<&BTreeSet<String>>,
         report: &mut ScrubReport,
     ) -> Result<CallProgress, StoreError> {
         let mut progress = CallProgress::default();
@@ -47,7 +48,7 @@ impl Store {
             let mut args: Vec<ScriptArg> = vec!["look".into(), callers.len().into()];
             for caller in &callers {
                 let nonce = caller.split_once('.').map_or(caller.as_str(), |(nonce, _)| nonce);
-                let lives = living.is_none_or(|living| living.contains(nonce));
+                let lives = registered.is_none_or(|registered| registered.contains(nonce));
                 args.extend::<[ScriptArg; 2]>([
                     caller.as_str().into(),
                     (if lives { "1" } else { "0" }).into(),

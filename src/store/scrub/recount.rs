@@ -44,8 +44,8 @@ impl Store {
         queues: &BTreeSet<String>,
         report: &mut ScrubReport,
     ) -> Result<(), StoreError> {
-        let living = self.living().await;
-        let mut before = self.progress(p, living.as_ref(), report).await?;
+        let registered = self.registered().await;
+        let mut before = self.progress(p, registered.as_ref(), report).await?;
         let stored = self.stored(p).await?;
         let urgent =
             is_missing(&stored, due_sets, queues) || !report.lost.is_empty() || !report.dead_lost.is_empty();
@@ -56,7 +56,7 @@ impl Store {
         let mut errors = Vec::new();
         for _ in 0..RECOUNT_ATTEMPTS {
             let counted = self.count(p, queues).await?;
-            let after = self.progress(p, living.as_ref(), report).await?;
+            let after = self.progress(p, registered.as_ref(), report).await?;
             let stored_after = self.stored(p).await?;
             let error = error_of(&counted, &stored, &stored_after);
             let rested = before == after && stored == stored_after;

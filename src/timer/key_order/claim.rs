@@ -114,7 +114,7 @@ impl Claimer {
                 }
             } else if key_queue.as_ref().map_or_else(
                 // Another replica should hold it. Claim it only where that replica does not.
-                || heads.iter().any(|head| scope.takes(head)),
+                || heads.iter().any(|head| scope.may_claim(head)),
                 |key_queue| {
                     let waits = key_queue.waits_until.is_some_and(|until| now < until);
                     !key_queue.closing && !key_queue.claiming && !waits

@@ -13,8 +13,8 @@ pub(super) struct ExpiryPause {
 }
 
 impl ExpiryPause {
-    /// Starts or prolongs the pause, because there is a cause now.
-    pub(super) fn extend(&mut self, now_us: i64, lease_us: i64) {
+    /// Pauses expiry until one lease from now, because there is a cause now.
+    pub(super) fn prolong(&mut self, now_us: i64, lease_us: i64) {
         self.until_us = self.until_us.max(now_us + lease_us);
     }
 
@@ -53,7 +53,7 @@ mod tests {
         for second in 0..seconds {
             let now_us = second * SECOND;
             if cause(second) || !answers(second) {
-                pause.extend(now_us, LEASE);
+                pause.prolong(now_us, LEASE);
             }
             let is_active = pause.is_active(now_us, LEASE);
             if answers(second) {

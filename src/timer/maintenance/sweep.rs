@@ -105,7 +105,7 @@ impl Sweeper {
                 shard = shard.number,
                 "the clock of redis stepped, or the store was rolled back; no claim expires for the time of one claim"
             );
-            self.stepped.extend(shard.mono_us(), shard.lease_us());
+            self.stepped.prolong(shard.mono_us(), shard.lease_us());
         }
     }
 
@@ -156,7 +156,7 @@ impl Sweeper {
                     if matches!(why, StoreError::Damaged(_)) {
                         self.priority.note_refused(p);
                     }
-                    self.away.entry(p).or_default().extend(now_us, lease_us);
+                    self.away.entry(p).or_default().prolong(now_us, lease_us);
                     failed.get_or_insert((p, why));
                 }
             }

@@ -17,7 +17,7 @@ pub const QUOTA_FULL: &str = "dead_letters is full: what is out of attempts is t
 /// Time until a passing message that was never handed to the broker is submitted again, ms.
 const UNTRIED_RETRY_MS: i64 = 100;
 
-/// The way of the message that failed.
+/// Tells whether the failed message was delayed or passing through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PublishFlow {
     /// The message is delayed: it is in the store, or goes there when its publish fails.

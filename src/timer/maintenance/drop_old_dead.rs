@@ -16,19 +16,19 @@ const MAX_STEPS: usize = 10;
 /// Longest time for one partition. The next round continues.
 const PARTITION_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(super) struct DeadLetterExpirer {
+pub(super) struct DeadLetterDropper {
     shard: Arc<Shard>,
     /// Index of the partition that was visited last.
     place: usize,
 }
 
-impl MaintenanceTask for DeadLetterExpirer {
+impl MaintenanceTask for DeadLetterDropper {
     async fn round(&mut self) {
         self.expire().await;
     }
 }
 
-impl DeadLetterExpirer {
+impl DeadLetterDropper {
     pub(super) fn new(shard: Arc<Shard>) -> Self {
         Self { shard, place: 0 }
     }
