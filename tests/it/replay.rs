@@ -239,6 +239,29 @@ async fn a_cancel_that_comes_before_its_message_is_replayed_is_carried_out_by_th
     assert_eq!(fixture.pending().await, both[1..], "now it is cancelled");
 }
 
+#[tokio::test]
+async fn what_is_later_than_until_is_left_out_and_its_commands_hold() {
+    let mut fixture = ReplayFixture::new(1, "").await;
+    let far = now_ms() + HOUR;
+    let named = |id: &'static str| record(0, id, &[("x-delay-id", id), ("x-deliver-at", &far.to_string())]);
+    fixture.produce(&[named("a"), named("b")]).await;
+    fixture.committed().await;
+    let until = now_ms();
+    while now_ms() <= until {
+        tokio::task::yield_now().await;
+    }
+    let cancel = record(0, "-", &[("x-delay-id", "a"), ("x-delay-op", "cancel")]);
+    fixture.produce(&[named("c"), cancel]).await;
+    fixture.committed().await;
+    fixture.end().await;
+    fixture.wipe().await;
+    let until = until.to_string();
+    let done = fixture.replay(&["--since", &ago(&fixture), "--until", &until, "--yes"]).await;
+    assert_eq!((done.code, done.counts()[1]), (0, 1), "{done:?}");
+    fixture.begin().await;
+    assert_eq!(fixture.pending().await, [("b".to_owned(), far)], "`a` was cancelled later, `c` came later");
+}
+
 /// As a wiped store is while relays run: they store on, and their messages are not doubled.
 #[tokio::test]
 async fn a_store_that_is_wiped_under_a_running_relay_is_refilled() {

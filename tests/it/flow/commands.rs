@@ -204,3 +204,31 @@ async fn headers_by_other_names_and_delays_that_count_from_elsewhere() {
     assert!(stamp.due_ms.is_some_and(|due| due <= message.received_ms), "{message:?}");
     drop(relay);
 }
+
+#[tokio::test]
+async fn a_name_without_a_delay_passes_as_it_came_and_leaves_its_namesake_pending() {
+    let fixture = FlowFixture::new().await;
+    let paths = [
+        Path::new("from-kafka", Side::Kafka, Side::Kafka),
+        Path::new("from-rabbitmq", Side::Quorum, Side::Classic),
+    ];
+    fixture.open(&paths).await;
+    let config = paths.iter().fold(config(&fixture), |config, path| path.configure(config, ""));
+    let mut relay = Relay::start(&config).await;
+    for path in &paths {
+        let case = |step: &str| format!("{} | {step}", path.route);
+        let named = |step: &str, headers: &[(&str, &str)]| message(path.from, &case(step), "a", headers);
+        let passes = named("passes", &[]);
+        let waits = named("waits", &[("x-delay", "1h")]);
+        fixture.send(path, &[(waits, now_ms()), (passes.clone(), now_ms())]).await;
+        fixture.await_cases(&[case("passes")]).await;
+        let came = fixture.arrived()[&case("passes")][0].wire.clone();
+        assert_eq!(came.comparable(true), passes.comparable(true), "its id stays, and nothing is added");
+        await_metric(&relay, "pending", &[("route", &path.route)], 1).await;
+        fixture.send(path, &[(named("cancel", &[("x-delay-op", "cancel")]), now_ms())]).await;
+        let labels = [("route", path.route.as_str()), ("op", "cancel"), ("result", "cancelled")];
+        await_metric(&relay, "commands_total", &labels, 1).await;
+        await_metric(&relay, "duplicates_total", &[("route", &path.route)], 0).await;
+    }
+    assert!(relay.terminate().await.success(), "a clean end");
+}

@@ -6,6 +6,7 @@ use rdkafka::Message as _;
 use rdkafka::message::Headers as _;
 
 use super::fixture::{EgressFixture, message, read_all, text};
+use crate::support::run::now_ms;
 use crate::support::{Kafka, eventually, names};
 
 fn refused_for(verdict: &Verdict) -> Option<Refusal> {
@@ -216,4 +217,19 @@ async fn a_record_refused_for_its_content_costs_its_neighbours_nothing() {
         assert_eq!(read, good, "each once");
         writer.stop().await;
     }
+}
+
+/// The broker keeps a record by its timestamp: with that of its due time, what waited for long would soon be deleted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_has_the_moment_of_its_publish_as_its_timestamp_not_its_due_time() {
+    let kafka = Kafka::shared().await;
+    let topic = kafka.unique_topic("timestamp", 1).await;
+    let writer = EgressFixture::start(kafka);
+    let before = now_ms();
+    writer.lane(&topic).submit(writer.stamped(1, &topic, message("due years ago")));
+    assert_eq!(writer.verdicts(1).await[&1], Verdict::Confirmed);
+    let after = now_ms();
+    let created = read_all(kafka, &topic, 1)[0].timestamp().to_millis();
+    assert!(created.is_some_and(|at| (before..=after).contains(&at)), "{created:?} of {before} to {after}");
+    writer.stop().await;
 }

@@ -235,3 +235,18 @@ async fn what_a_pause_catches_goes_on_in_order() {
     same_order(&fixture, &expected);
     replica.drain().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_name_of_one_that_died_is_free_again_and_its_key_is_not_held() {
+    let (rule, _) = broken(&["a1"]);
+    let fixture = OrderFixture::new(1, rule, |route| route.policy.retry = attempts(2, 50)).await;
+    let replica = fixture.serve(CLAIM);
+    let due = store_named(&replica, "a", &["a1", "a2"]).await;
+    arrived(&fixture, "a", &["a2"]).await;
+    dead(&replica, &fixture, 1).await;
+    let again = || vec![with_body("a", "a1", "again", due)];
+    assert_eq!(replica.store("a", again()).await, [WriteResult::Stored]);
+    arrived(&fixture, "a", &["a2", "again"]).await;
+    assert_eq!(dead(&replica, &fixture, 1).await.len(), 1, "the dead letter stays beside it");
+    replica.drain().await;
+}

@@ -47,3 +47,24 @@ async fn kill_9_between_storing_and_committing() {
     assert!(explained > 0, "three kills repeated nothing");
     fixture.run.report().assert_accounted(explained);
 }
+
+#[tokio::test]
+async fn two_replicas_that_share_the_work_repeat_nothing_of_each_other() {
+    let (redis, kafka, rabbitmq) = tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
+    let fixture = four_routes(redis, kafka, rabbitmq).await;
+    let mut relays = [Relay::start(&fixture.config).await, Relay::start(&fixture.config).await];
+    for relay in &relays {
+        eventually("it serves half of the store", async || {
+            let owned = relay.metrics().await?.sum("postdate_partitions_owned", &[]);
+            if (owned - 32.0).abs() < 0.5 { Ok(()) } else { Err(anyhow::anyhow!("it owns {owned}")) }
+        })
+        .await;
+    }
+    fixture.send(kafka, rabbitmq).await;
+    fixture.run.drain(&relays[0]).await;
+    fixture.run.report().assert_accounted(0);
+    for relay in &mut relays {
+        assert!(relay.total("postdate_published_total", &[]).await > 0.5, "each has a share in it");
+        assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");
+    }
+}

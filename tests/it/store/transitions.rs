@@ -1,6 +1,6 @@
 //! Every transition with its refusals, and all invariants after each step.
 
-use postdate::domain::{OnDuplicate, UnixMs};
+use postdate::domain::{OnDuplicate, RouteName, UnixMs};
 use postdate::store::{
     DeadLetter, Division, NewBundle, Remainder, SettleAnswer, SweepOutcome, WriteOp, WriteResult,
 };
@@ -380,4 +380,26 @@ async fn a_store_rings_for_what_is_earlier_than_all_before() {
     fixture.store.wake().rung(0).await;
     assert_eq!(fixture.store.wake().take(0), Some(past()));
     assert_eq!(fixture.store.wake().take(0), None::<UnixMs>);
+}
+
+#[tokio::test]
+async fn a_name_is_its_own_routes_and_another_route_may_have_it_too() {
+    let fixture = StoreFixture::shared().await;
+    let mail = RouteName::new("mail").expect("a name");
+    let of_mail = |due: UnixMs| WriteOp::Store {
+        route: mail.clone(),
+        on_duplicate: OnDuplicate::Keep,
+        bundle: bundle(vec![named("a", due, "mail")]),
+    };
+    assert_eq!(fixture.keep(vec![named("a", past(), "orders")]).await, [Stored]);
+    assert_eq!(fixture.write(vec![of_mail(past())]).await, [[Stored]], "not a duplicate of another route's");
+    assert_eq!(fixture.check().await.names.len(), 2);
+    assert_eq!(fixture.cancel("a").await, Cancelled);
+    assert_eq!(fixture.cancel("a").await, Unknown, "the other one is not its route's");
+    fixture.check().await;
+    let claimed = fixture.claim(LONG).await;
+    assert_eq!(claimed.iter().flat_map(live).collect::<Vec<_>>(), ["mail"]);
+    fixture.settle(&claimed[0]).await;
+    assert_eq!(fixture.write(vec![of_mail(far())]).await, [[Stored]], "its name is free again");
+    fixture.check().await;
 }

@@ -6,7 +6,8 @@ mod fates;
 mod fixture;
 
 use self::fates::Fate;
-use self::fixture::{Cause, Source};
+use self::fixture::{Cause, Source, WaitingFixture};
+use crate::support::{Kafka, Rabbitmq, eventually};
 
 /// Why a combination is not played.
 fn left_out(_: Cause, fate: Fate, source: Source) -> Option<&'static str> {
@@ -51,4 +52,22 @@ play! {
     what_waits_outlives_the_loss_of_its_partitions_leader: Leader;
     what_waits_outlives_clean_stops_of_the_relay: Terminated;
     what_waits_outlives_kills_of_the_relay: Killed;
+}
+
+/// A fate may explain a repeat; waiting by itself explains none.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_only_waits_comes_once_and_its_gate_says_that_it_is_open() {
+    let servers = tokio::join!(Kafka::shared(), Rabbitmq::shared());
+    let mut fixture = WaitingFixture::open(Cause::GROUPS[0], |_, _| true, servers).await;
+    fixture.wait(servers.0, servers.1).await;
+    fixture.go_on(servers.1).await;
+    fixture.delivered().await;
+    fixture.run.drain(&fixture.relay).await;
+    fixture.run.report().assert_accounted(0);
+    eventually("every gate is open", async || {
+        let closed = fixture.relay.metrics().await?.sum("postdate_ingress_paused", &[]);
+        if closed < 0.5 { Ok(()) } else { Err(anyhow::anyhow!("{closed} are closed")) }
+    })
+    .await;
+    fixture.terminate().await;
 }
