@@ -149,7 +149,8 @@ impl TargetFailures {
         changes
     }
 
-    /// A sentence on the failures of a target; `None` while nothing fails.
+    /// A sentence on the failures of a target; `None` while nothing fails. A target is silent here from the change to
+    /// [`TargetChange::Silent`] to the change to [`TargetChange::Answers`], so that its part and the log agree.
     pub fn why(&self, target: &Target, now_us: i64) -> Option<String> {
         let targets = self.targets.lock();
         let health = targets.get(&describe(target))?;
@@ -157,8 +158,8 @@ impl TargetFailures {
             let seconds = (now_us - began_us).max(0) / 1_000_000;
             return Some(format!("{failures} publishes failed within {seconds} s: {reason}: {error}"));
         }
-        let silent_us = health.silent_us(now_us);
-        (silent_us >= SILENT_US).then(|| format!("no answer to a publish for {} s", silent_us / 1_000_000))
+        let silent_us = health.silent_us(now_us).max(SILENT_US);
+        health.silent.then(|| format!("no answer to a publish for {} s", silent_us / 1_000_000))
     }
 }
 
@@ -243,6 +244,9 @@ mod tests {
         failures.unanswered(1, &BTreeMap::new());
         assert_eq!(failures.changes(2 * S + SILENT_US).len(), 0, "the other one still waits");
         failures.unanswered(0, &BTreeMap::new());
+        assert!(failures.why(&slow, 2 * S + SILENT_US).is_some(), "it is over once that is told");
         assert_eq!(names(&failures.changes(2 * S + SILENT_US)), ["main:slow Answers"]);
+        failures.unanswered(0, &since(2 * S));
+        assert_eq!(failures.why(&slow, 9 * S), None, "nothing is said before the change is told");
     }
 }
