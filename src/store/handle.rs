@@ -101,7 +101,7 @@ pub struct StoreDependencies<'a> {
 }
 
 impl Store {
-    /// Starts to keep connections to the store up. Does not wait for it: see [`preflight()`].
+    /// Starts to keep connections to the store up. Does not wait for it: see [`preflight`](super::preflight()).
     pub fn start(dependencies: &StoreDependencies<'_>) -> Result<Self, super::PreflightError> {
         let clock = Arc::new(StoreClock::new(dependencies.clock));
         let config = dependencies.config;
