@@ -139,7 +139,11 @@ pub(super) fn dead_letter_view(
         message: None,
     };
     match &body.bundle {
-        Err(why) => view.error = Some(why.to_string()),
+        Err(why) => {
+            let holds =
+                body.unopened.as_ref().map(|unopened| format!("; it holds {} messages", unopened.count()));
+            view.error = Some(format!("{why}{}", holds.unwrap_or_default()));
+        }
         Ok(bundle) => match bundle.entries.first() {
             None => view.error = Some("its content was not in the store".to_owned()),
             Some(entry) => {

@@ -28,7 +28,7 @@ impl StoreRedrive {
             let why = "its route is not in this configuration (any more)";
             return Ok(RedriveOutcome::Refused(why.to_owned()));
         };
-        let dead = match body.bundle {
+        let dead = match body.open() {
             Ok(bundle) => bundle,
             Err(why) => return Ok(RedriveOutcome::Refused(format!("it cannot be read: {why}"))),
         };
