@@ -182,7 +182,7 @@ pub(super) fn list_of(ids: &[DeadId]) -> String {
 /// Finds the dead letters that an id means: the dead letter of this id, or else those of the message of this id.
 pub(super) async fn find_dead(admin: &Admin, id: &str, route: Option<&str>) -> Result<Vec<DeadId>, Problem> {
     if id.is_empty() || id.len() > MAX_ID_BYTES {
-        return Err(Problem::bad("an id has 1 to 256 bytes"));
+        return Err(Problem::bad(format!("an id has 1 to {MAX_ID_BYTES} bytes")));
     }
     let of_route = route.map(|route| admin.route(route)).transpose()?;
     let store = admin.store()?;

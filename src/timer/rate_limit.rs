@@ -14,7 +14,6 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::wheel::Wheel;
 use crate::domain::{Clock, RateLimit, RouteName};
 use crate::lifecycle::Shutdown;
 use crate::store::{RateGrant, Store, StoreError};
@@ -88,12 +87,12 @@ impl RateLimiter {
     }
 }
 
-/// Fetches tokens whenever some are wanted, until draining begins.
+/// Fetches tokens whenever some are wanted, until draining begins. `tokens_came` is called after each grant.
 pub(super) async fn run(
     limit: Arc<RateLimiter>,
     route: RouteName,
     store: Store,
-    wheel: Wheel,
+    tokens_came: impl Fn() + Send,
     shutdown: Shutdown,
 ) {
     let fetch = async {
@@ -109,7 +108,7 @@ pub(super) async fn run(
                     Ok(RateGrant { granted: 0, .. }) => {}
                     Ok(lease) => {
                         limit.granted(lease.granted);
-                        wheel.tokens_came();
+                        tokens_came();
                         break;
                     }
                     Err(why) => debug!(%route, error = %why, "fetching rate tokens failed; retrying"),

@@ -70,11 +70,12 @@ pub fn start(dependencies: &TimerDependencies<'_>) -> std::io::Result<()> {
     for served in routes.values() {
         let Some(limit) = served.limit.clone() else { continue };
         let task_name = format!("timer:limit:{}", served.route.name);
+        let wake = wheel.clone();
         let run = rate_limit::run(
             limit,
             served.route.name.clone(),
             dependencies.store.clone(),
-            wheel.clone(),
+            move || wake.tokens_came(),
             dependencies.shutdown.clone(),
         );
         dependencies.tasks.spawn(&task_name, run);

@@ -540,6 +540,25 @@ async fn actions_on_dead_letters_answer_one_by_one() {
 }
 
 #[tokio::test]
+async fn an_unreadable_dead_letter_says_why_and_cannot_be_redriven() {
+    let kafka = Kafka::shared().await;
+    let (mut relay, topic) = start_on(kafka).await;
+    let dead = bury(&relay, kafka, &topic, &["a"]).await.remove(0);
+    let mut redis = Redis::shared().await.connection().await.expect("connected");
+    let keys: Vec<String> =
+        redis::cmd("KEYS").arg(format!("*:d:{dead}")).query_async(&mut redis).await.expect("keys");
+    let [key] = &keys[..] else { panic!("one content: {keys:?}") };
+    redis::cmd("SET").arg(key).arg("damaged").exec_async(&mut redis).await.expect("set");
+    let (status, shown) = get(&relay, &format!("/dead/{dead}")).await;
+    assert_eq!((status, &shown["error"]), (200, &json!("not a bundle")), "{shown}");
+    let (status, answer) = write(&relay, "POST", "/dead/redrive", Some(json!({ "ids": [dead] }))).await;
+    assert_eq!((status, results(&answer)), (200, vec![format!("{dead} \"refused\"")]), "{answer}");
+    assert_eq!(answer["items"][0]["error"], "it cannot be read: not a bundle");
+    assert_eq!(get(&relay, &format!("/dead/{dead}?route=orders")).await.0, 200, "it is where it was");
+    assert!(relay.terminate().await.success());
+}
+
+#[tokio::test]
 async fn dead_commands_list_show_and_export() {
     let kafka = Kafka::shared().await;
     let (mut relay, topic) = start_on(kafka).await;

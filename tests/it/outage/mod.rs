@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::fixture::FourRoutesFixture;
 use crate::support::{Relay, eventually};
 
-/// How long a server stays away in mid-flow: 10 s, or what `scripts/outage` says.
+/// How long a server stays away in mid-flow: 10 s, or `POSTDATE_OUTAGE_SECONDS`.
 async fn away() {
     let seconds =
         std::env::var("POSTDATE_OUTAGE_SECONDS").ok().map(|text| text.parse().expect("whole seconds"));

@@ -41,7 +41,7 @@ const WORDS: &[Words] = &[
             "waiting for the store",
             "redis is away; waiting for it",
         ],
-        end: &["the store may be used", "the store is reached", "connected to redis"],
+        end: &["the store may be used; continuing", "the store is reached", "connected to redis"],
     },
     Words {
         part: "kafka:",
