@@ -60,7 +60,7 @@ enum DeadCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Make them due now, without their delay headers, by their route's rules
+    /// Publish them again now, without delay headers and by their route's rules as they are now
     Redrive {
         #[command(flatten)]
         action: ActionArgs,
@@ -89,10 +89,10 @@ struct FilterArgs {
     /// Dead for this reason: `attempts`, `unroutable`, `bad_delay`, ...
     #[arg(long, value_name = "X")]
     reason: Option<String>,
-    /// Dead since this moment: RFC 3339 with an offset, Unix milliseconds, or relative, `-2h`
+    /// Dead since this moment, inclusive: RFC 3339 with an offset, Unix milliseconds, or relative, `-2h`
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
     from: Option<String>,
-    /// Dead before this moment
+    /// Dead before this moment, exclusive
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
     to: Option<String>,
 }
@@ -108,7 +108,7 @@ struct ActionArgs {
     /// All of them
     #[arg(long, conflicts_with_all = ["ids", "reason", "from", "to", "route"])]
     all: bool,
-    /// Yes, many at once: needed with --all or a filter
+    /// Confirm an action on many at once; required with --all or a filter
     #[arg(long)]
     yes: bool,
     /// Say how many there are, and change nothing

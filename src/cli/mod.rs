@@ -81,7 +81,7 @@ struct ConfigArgs {
     /// Without it: POSTDATE_CONFIG, else ./postdate.toml, else /etc/postdate/postdate.toml.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Set one key, above file and environment; may be repeated
+    /// Set one key, over file and environment; may be repeated
     ///
     /// For example `--set redis.url=redis://cache:6379 --set timer.claim=20s`.
     #[arg(long, value_name = "KEY=VALUE")]

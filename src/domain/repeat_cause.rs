@@ -1,4 +1,5 @@
-//! Why a message may be published a second time: the causes of possible duplicates, and the rule that names one.
+//! Why a message may be published a second time: the causes of possible duplicates, and the rule that names one. What
+//! each cause means stands in docs/guarantees.md, under "Duplicates and their causes".
 
 use super::entry::{Entry, Flags};
 

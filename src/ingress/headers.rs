@@ -1,4 +1,5 @@
-//! The grammar of the delay headers: which headers of a message they are, and the meaning of each value.
+//! The grammar of the delay headers: which headers of a message they are, and the meaning of each value. Their names
+//! (`x-delay`, ...) come from the route; the defaults stand in config/postdate.toml.
 //!
 //! Kafka's values are bytes. AMQP's are typed, and text comes as a long string or a byte array. A value either
 //! has a certain meaning, or is an error with a sentence for a person.

@@ -1,5 +1,6 @@
 //! Writes of ingress, in order: one call of a partition at a time, each with everything that has come
-//! meanwhile. Batches grow with the load and wait for nothing when it is quiet.
+//! meanwhile. Batches grow with the load and wait for nothing when it is quiet. `write/plan.rs` encodes the bodies into
+//! blobs, and `call/numbered.rs` sends them beside `write.lua`, in one `MULTI`.
 //!
 //! Names need this order: a named record or command is judged after every earlier one of its name. Both live in
 //! one partition, and a partition's calls are made one after another.
