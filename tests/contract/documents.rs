@@ -69,3 +69,104 @@ fn each_decision_has_a_status() {
         );
     }
 }
+
+/// Figures that documents state: the document, its words, and the constant that they are taken from.
+const FIGURES: &[(&str, &str, &str, &str)] = &[
+    ("glossary.md", "1,048,576 ms", "store/model/bundle.rs", "const SLICE_BITS: u32 = 20;"),
+    (
+        "glossary.md",
+        "each 400 ms",
+        "cluster/heartbeat.rs",
+        "const BEAT_INTERVAL: Duration = Duration::from_millis(400);",
+    ),
+    (
+        "glossary.md",
+        "three make a replica dead",
+        "store/model/members.rs",
+        "const MISSED_HEARTBEATS: i64 = 3;",
+    ),
+    (
+        "faults.md",
+        "(each 400 ms)",
+        "cluster/heartbeat.rs",
+        "const BEAT_INTERVAL: Duration = Duration::from_millis(400);",
+    ),
+    (
+        "faults.md",
+        "(noted every 250 ms)",
+        "timer/settler.rs",
+        "const TICK_INTERVAL: Duration = Duration::from_millis(250);",
+    ),
+    ("faults.md", "up to eight times", "ingress/loops.rs", "const MAX_PASSES: u32 = 8;"),
+    (
+        "faults.md",
+        "a record that was read three seconds ago",
+        "app/readiness_parts/standstill.rs",
+        "const STANDSTILL_US: i64 = 3_000_000;",
+    ),
+    (
+        "faults.md",
+        "none has failed for ten seconds",
+        "telemetry/target_failures.rs",
+        "const QUIET_US: i64 = 10_000_000;",
+    ),
+    (
+        "faults.md",
+        "not answered for 2.5 s",
+        "telemetry/target_failures.rs",
+        "const SILENT_US: i64 = 2_500_000;",
+    ),
+    ("faults.md", "uses 90 % of its `maxmemory`", "app/readiness_parts.rs", "const NEARLY_FULL: f64 = 0.9;"),
+    (
+        "faults.md",
+        "three seconds late or more",
+        "app/readiness_parts/lateness.rs",
+        "const LATE_FROM_S: f64 = 3.0;",
+    ),
+    (
+        "guarantees.md",
+        "65,536 records",
+        "ingress/kafka/assignment.rs",
+        "const WINDOW_RECORDS: usize = 65_536;",
+    ),
+    (
+        "guarantees.md",
+        "over all partitions 96 MiB",
+        "ingress/read_budget.rs",
+        "const READ_BYTES: usize = 96 << 20;",
+    ),
+    (
+        "guarantees.md",
+        "20,000 messages or 64 MiB a topic",
+        "egress/kafka/lane.rs",
+        "const WINDOW_MESSAGES: usize = 20_000;",
+    ),
+    (
+        "why-it-holds.md",
+        "65,536 records",
+        "ingress/kafka/assignment.rs",
+        "const WINDOW_RECORDS: usize = 65_536;",
+    ),
+    (
+        "why-it-holds.md",
+        "each 400 ms",
+        "cluster/heartbeat.rs",
+        "const BEAT_INTERVAL: Duration = Duration::from_millis(400);",
+    ),
+    (
+        "../README.md",
+        "twice a second",
+        "timer/claim_scope.rs",
+        "const POLL_INTERVAL: Duration = Duration::from_millis(500);",
+    ),
+];
+
+#[test]
+fn figures_in_prose_are_those_of_the_code() {
+    for (document, words, file, constant) in FIGURES {
+        let text = read(repository("docs").join(document));
+        assert!(text.contains(words), "{document} says no longer: {words}");
+        let code = read(repository("src").join(file));
+        assert!(code.contains(constant), "src/{file} has no longer: {constant}; {document} says: {words}");
+    }
+}
