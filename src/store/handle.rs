@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use super::call::ids::Ids;
 use super::call::keys::Keys;
 use super::call::numbered::{NumberedCalls, Rollbacks};
 use super::claim::dedupe::DeliveredNames;
@@ -20,7 +20,7 @@ use super::connection::node::LinkPurpose;
 use super::connection::topology;
 use super::control::identity::IdentityState;
 use super::control::pauses::PauseWatcher;
-use super::model::bundle::{base36, put_base36};
+use super::model::bundle::put_base36;
 use super::query::counts::CountFields;
 use super::query::overdue::OverdueReports;
 use super::scrub::ScrubPositions;
@@ -58,24 +58,6 @@ pub(super) struct StoreInner {
     /// Each partition's counts as they were last read.
     pub(super) last_counts: Mutex<Vec<Option<CountFields>>>,
     pub(super) waiting: OverdueReports,
-}
-
-/// The source of unique names: a random nonce of this process and a counter.
-#[derive(Debug)]
-pub(super) struct Ids {
-    pub(super) nonce: String,
-    next: AtomicU64,
-}
-
-impl Ids {
-    pub(super) fn new() -> Self {
-        Self { nonce: base36(fastrand::u64(..1 << 52)), next: AtomicU64::new(1) }
-    }
-
-    /// A new name: `nonce.counter`.
-    pub(super) fn unique(&self) -> String {
-        format!("{}.{}", self.nonce, base36(self.next.fetch_add(1, Ordering::Relaxed)))
-    }
 }
 
 /// Dependencies that the store is built from.

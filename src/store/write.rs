@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use self::plan::WritePlan;
+use super::call::ids::Ids;
 use super::call::keys::Keys;
 use super::call::names::name_key;
 use super::call::numbered::{CallTurn, NumberedCalls};
@@ -23,7 +24,6 @@ use super::call::reply::{shape, text};
 use super::claim::dedupe::DeliveredNames;
 use super::claim::key_order::KeyOrder;
 use super::connection::link::StoreLink;
-use super::handle::Ids;
 use super::model::bundle::BundleId;
 use super::query::find::MessagePlace;
 use super::{Bundle, Store, StoreDependencies, StoreError, WakeUps, WriteOp, WriteResult};

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::domain::{Partition, RouteName, Text};
-use crate::store::handle::Ids;
+use crate::store::call::ids::Ids;
 use crate::store::model::bundle::BundleId;
 use crate::store::{DeadId, DeadLetter, encode};
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::domain::{Partition, RouteName, StoreClock, UnixMs};
+use crate::store::call::ids::Ids;
 use crate::store::call::keys::Keys;
 use crate::store::call::names::name_key;
 use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::reply::{integer, shape, text};
 use crate::store::call::scripts;
 use crate::store::call::scripts::ScriptVariant;
-use crate::store::handle::Ids;
 use crate::store::model::bundle::BundleId;
 use crate::store::{
     HeldKey, MeasuredClaim, OrderPosition, OrderedAnswer, OrderedClaims, OrderedRequest, Store, StoreError,
