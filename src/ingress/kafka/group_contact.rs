@@ -18,7 +18,10 @@ const ASK_INTERVAL_US: i64 = 1_000_000;
 const ASK_DEADLINE: Duration = Duration::from_secs(1);
 /// Time for the group to give partitions before the wait counts as trouble.
 const JOIN_DEADLINE_US: i64 = 3_000_000;
-/// The reason that is reported then.
+/// Longest wait for the group, twice its session. A consumer that has been given nothing by then restarts, since an
+/// answer to its join may never come: of a coordinator that died meanwhile, for instance.
+const JOIN_LIMIT_US: i64 = 20_000_000;
+/// The reason that is reported after [`JOIN_DEADLINE_US`].
 const NOT_JOINED: &str = "the group has given this consumer no partitions yet; a member that is gone, perhaps this \
                           consumer's own former self, counts until its session of 10 s ends";
 
@@ -71,6 +74,11 @@ impl GroupContact {
             }
             self.is_reached = true;
         }
+        if self.has_waited_too_long(consumer, now_us) {
+            let why = format!("the group has given nothing for {} s", JOIN_LIMIT_US / 1_000_000);
+            consumer.context().state.lock().mark_broken(why);
+            return;
+        }
         let is_member = consumer.context().state.lock().is_member;
         match self.nothing_to_read(consumer, now_us) {
             Some(why) => self.report(setup, Some(ContactTrouble::NothingToRead(why))),
@@ -85,6 +93,14 @@ impl GroupContact {
             self.reported,
             ReportedContact::Trouble(ContactTrouble::NothingToRead(_) | ContactTrouble::Broken(_))
         )
+    }
+
+    /// Reports whether the group has given nothing for [`JOIN_LIMIT_US`]. While a topic is missing there is nothing that it
+    /// could give.
+    fn has_waited_too_long<S: Sink>(&self, consumer: &GroupClient<S>, now_us: i64) -> bool {
+        let is_over = self.joining_since_us.is_some_and(|since_us| now_us - since_us > JOIN_LIMIT_US);
+        let state = consumer.context().state.lock();
+        is_over && !state.is_member && state.missing_topics.is_empty()
     }
 
     /// The reason why a consumer whose brokers answer reads nothing, or not all of its partitions.
