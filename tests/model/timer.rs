@@ -35,7 +35,8 @@ impl World {
                 format!("{} goes out after its cancel was answered", show(message.body)),
             );
         }
-        let (message, flagged) = (*message, message.repeat || claimed.expiries > 0);
+        let message = *message;
+        let flagged = message.repeat || claimed.expiries > 0;
         *state = DeliveryState::Handed;
         if setting.has(Fault::SettleBeforeConfirm) {
             *state = DeliveryState::Confirmed;

@@ -13,10 +13,10 @@ use super::codec::{CodecError, decode};
 use crate::domain::{Entry, Flags};
 use crate::store::Bundle;
 
-const MAGIC: &[u8; 2] = b"PU";
-const VERSION: u8 = 1;
+const MAGIC_BYTES: &[u8; 2] = b"PU";
+const FORMAT_VERSION: u8 = 1;
 /// Length of magic, version and count.
-const PREFIX: usize = 7;
+const PREFIX_LEN: usize = 7;
 
 /// A bundle that nobody opened, and the messages that are no longer part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl UnopenedBundle {
     pub fn open(&self) -> Result<Bundle, CodecError> {
         let bundle = decode(&self.blob)?;
         if bundle.entries.len() != self.skip.len() {
-            return Err(CodecError::Malformed(PREFIX));
+            return Err(CodecError::Malformed(PREFIX_LEN));
         }
         let entries = bundle.entries.iter().zip(&self.skip).filter(|(_, skip)| !**skip);
         let entries = entries
@@ -49,9 +49,9 @@ impl UnopenedBundle {
 
     /// Writes the content of the dead letter.
     pub fn encode(&self) -> Bytes {
-        let mut out = BytesMut::with_capacity(PREFIX + self.skip.len() + self.blob.len());
-        out.put_slice(MAGIC);
-        out.put_u8(VERSION);
+        let mut out = BytesMut::with_capacity(PREFIX_LEN + self.skip.len() + self.blob.len());
+        out.put_slice(MAGIC_BYTES);
+        out.put_u8(FORMAT_VERSION);
         out.put_u32_le(self.skip.len() as u32);
         out.extend(self.skip.iter().map(|&skip| u8::from(skip)));
         out.put_slice(&self.blob);
@@ -60,13 +60,13 @@ impl UnopenedBundle {
 
     /// Reads the content of a dead letter. `None` if it is no unopened bundle of this version.
     pub(in crate::store) fn read(content: &Bytes) -> Option<Self> {
-        let prefix = content.get(..PREFIX)?;
-        if &prefix[..2] != MAGIC || prefix[2] != VERSION {
+        let prefix = content.get(..PREFIX_LEN)?;
+        if &prefix[..2] != MAGIC_BYTES || prefix[2] != FORMAT_VERSION {
             return None;
         }
         let count = u32::from_le_bytes([prefix[3], prefix[4], prefix[5], prefix[6]]) as usize;
-        let end = PREFIX.checked_add(count)?;
-        let skip = content.get(PREFIX..end)?.iter().map(|&byte| byte != 0).collect();
+        let end = PREFIX_LEN.checked_add(count)?;
+        let skip = content.get(PREFIX_LEN..end)?.iter().map(|&byte| byte != 0).collect();
         Some(Self { blob: content.slice(end..), skip })
     }
 }
@@ -101,20 +101,20 @@ mod tests {
         let kept = unopened(&["a"], &[false]);
         assert_eq!(UnopenedBundle::read(&kept.blob), None, "a bundle");
         let content = kept.encode();
-        for len in 0..=PREFIX {
+        for len in 0..=PREFIX_LEN {
             assert_eq!(UnopenedBundle::read(&content.slice(..len)), None, "{len} bytes");
         }
         let mut later = content.to_vec();
         later[2] = 2;
         assert_eq!(UnopenedBundle::read(&later.into()), None, "a later version");
         let mut huge = content.to_vec();
-        huge[3..PREFIX].copy_from_slice(&[0xff; 4]);
+        huge[3..PREFIX_LEN].copy_from_slice(&[0xff; 4]);
         assert_eq!(UnopenedBundle::read(&huge.into()), None, "a count that cannot be");
     }
 
     #[test]
     fn another_number_of_messages_is_said() {
         let kept = unopened(&["a", "b"], &[false]);
-        assert_eq!(kept.open(), Err(CodecError::Malformed(PREFIX)));
+        assert_eq!(kept.open(), Err(CodecError::Malformed(PREFIX_LEN)));
     }
 }
