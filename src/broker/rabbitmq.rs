@@ -4,11 +4,14 @@
 mod convert;
 mod examine;
 mod fault;
+mod frame_guard;
+mod guarded_connect;
+mod header_frame;
 mod health;
 mod lookup;
 mod supervisor;
 
-pub use convert::{TooLong, from_amqp, to_amqp, wire_len};
+pub use convert::{TooLong, from_amqp, to_amqp, unreadable_reason, wire_len};
 pub use examine::QueueOrExchange;
 pub use fault::{AmqpFault, FaultKind};
 pub use lookup::{look_for_exchange, look_for_queue, short_name};

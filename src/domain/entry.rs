@@ -48,7 +48,7 @@ impl Entry {
 
     /// The approximate size in the store, bytes.
     pub fn stored_size(&self) -> usize {
-        self.message.body_len() + self.message.headers_len() + 64
+        self.message.size() + 64
     }
 
     /// The due time that was asked for.

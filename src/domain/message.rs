@@ -44,6 +44,11 @@ impl Message {
         self.body.as_ref().map_or(0, Bytes::len)
     }
 
+    /// The bytes of body and headers.
+    pub fn size(&self) -> usize {
+        self.body_len() + self.headers_len()
+    }
+
     /// The bytes of all headers together: names and values, nested ones too.
     pub fn headers_len(&self) -> usize {
         self.headers.iter().map(|h| h.name.len() + h.value.size()).sum()
@@ -111,15 +116,6 @@ pub enum HeaderValue {
 }
 
 impl HeaderValue {
-    /// The nesting depth: 0 for a plain value, 1 for a table of plain values.
-    pub fn depth(&self) -> usize {
-        match self {
-            Self::Table(fields) => 1 + fields.iter().map(|h| h.value.depth()).max().unwrap_or(0),
-            Self::Array(items) => 1 + items.iter().map(Self::depth).max().unwrap_or(0),
-            _ => 0,
-        }
-    }
-
     /// The size in bytes, roughly as on the wire.
     pub fn size(&self) -> usize {
         match self {
@@ -170,20 +166,5 @@ pub mod stamped {
     /// Reports whether a header's name is one of these, in any case.
     pub fn is_one(name: &super::Text) -> bool {
         ALL.iter().any(|own| name.as_str().eq_ignore_ascii_case(own))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn depth_counts_tables_and_arrays() {
-        let nested = HeaderValue::Array(vec![
-            HeaderValue::Bool(true),
-            HeaderValue::Table(vec![Header::new("inner", HeaderValue::I8(1))]),
-        ]);
-        assert_eq!(HeaderValue::I8(1).depth(), 0);
-        assert_eq!(nested.depth(), 2);
     }
 }

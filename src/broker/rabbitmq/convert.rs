@@ -7,6 +7,7 @@ use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, DecimalValue, FieldArray, FieldTable, ShortString};
 
+use super::header_frame::UNREADABLE_HEADER;
 use crate::domain::{Header, HeaderValue, Properties, Text};
 
 /// A text that is too long for AMQP: a name, a routing key or a property over 255 bytes.
@@ -17,8 +18,7 @@ pub struct TooLong {
     len: usize,
 }
 
-/// Converts headers and properties from AMQP. Text that is not UTF-8 never gets here: the client library
-/// refuses the frame.
+/// Converts headers and properties from AMQP. Of text that is not UTF-8 see [`unreadable_reason`].
 pub fn from_amqp(amqp: &BasicProperties) -> (Vec<Header>, Properties) {
     let text = |t: &Option<ShortString>| t.as_ref().map(|t| Text::from(t.as_str()));
     let properties = Properties {
@@ -37,6 +37,15 @@ pub fn from_amqp(amqp: &BasicProperties) -> (Vec<Header>, Properties) {
         cluster_id: text(amqp.cluster_id()),
     };
     (amqp.headers().as_ref().map(headers).unwrap_or_default(), properties)
+}
+
+/// The reason why a message's headers, or another of its texts, cannot be read. `None` if they can.
+pub fn unreadable_reason(headers: &[Header]) -> Option<Text> {
+    let reason = headers.iter().find(|header| header.name.as_str() == UNREADABLE_HEADER)?;
+    match &reason.value {
+        HeaderValue::LongString(text) => Some(String::from_utf8_lossy(text).as_ref().into()),
+        _ => None,
+    }
 }
 
 fn headers(table: &FieldTable) -> Vec<Header> {

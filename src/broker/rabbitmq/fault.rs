@@ -25,8 +25,6 @@ pub enum FaultKind {
     Refused,
     /// A connection error that one of our frames caused: 501 to 506, 540, 541.
     Poison,
-    /// The client could not parse a frame of the broker.
-    Undecodable,
     /// The connection is gone, was closed (320), or gave no answer in time.
     Lost,
 }
@@ -50,7 +48,6 @@ impl AmqpFault {
 impl From<lapin::Error> for AmqpFault {
     fn from(error: lapin::Error) -> Self {
         let kind = match error.kind() {
-            ErrorKind::ParsingError(_) => FaultKind::Undecodable,
             ErrorKind::ProtocolError(amqp) => of_reply(amqp),
             _ => FaultKind::Lost,
         };

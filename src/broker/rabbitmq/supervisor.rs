@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
+use super::guarded_connect;
 use super::health::RoleHealth;
 use super::{AmqpFault, Connection, FaultKind};
 use crate::backoff::Backoff;
@@ -23,6 +24,10 @@ use crate::lifecycle::{Readiness, Shutdown, Tasks};
 pub const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 /// Seconds between heartbeats, unless the URL says otherwise. A peer that is silent for two of them is dead.
 const HEARTBEAT_SECONDS: u16 = 10;
+/// Bytes of the largest frame that we ask for, unless the URL says otherwise: RabbitMQ's own default.
+const FRAME_MAX: u32 = 128 * 1024;
+/// Most that the URL can ask for.
+const MOST_FRAME_MAX: u32 = 1024 * 1024;
 
 /// One configured connection, shared by all of its users.
 #[derive(Debug)]
@@ -122,9 +127,14 @@ impl Broker {
     pub(super) async fn connect(&self, role: &str) -> Result<lapin::Connection, AmqpFault> {
         let mut uri = self.uri()?;
         uri.query.heartbeat.get_or_insert(HEARTBEAT_SECONDS);
+        // The client library takes 64 times as much for its buffers.
+        uri.query.frame_max = Some(match uri.query.frame_max {
+            None | Some(0) => FRAME_MAX,
+            Some(asked) => asked.min(MOST_FRAME_MAX),
+        });
         let properties =
             ConnectionProperties::default().with_connection_name(format!("postdate {role}").into());
-        match timeout(ANSWER_DEADLINE, lapin::Connection::connect_uri(uri, properties)).await {
+        match timeout(ANSWER_DEADLINE, guarded_connect::connect(uri, properties)).await {
             Ok(connection) => Ok(connection?),
             Err(_) => Err(no_answer("connecting")),
         }

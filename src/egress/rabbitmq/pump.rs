@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::channel::{ConfirmChannel, NumberedConfirm};
 use super::driver::{EXPIRE_INTERVAL, LaneDriver};
 use super::lane::{refused, unknown};
-use super::mapping::{self, AmqpMessage, UnfitMessage};
+use super::mapping::{self, AmqpMessage, AmqpRules, UnfitMessage};
 use super::validate::checked;
 use super::window::{BrokerAnswer, ConfirmWindow, ReturnedMessage};
 use crate::broker::rabbitmq::{AmqpFault, FaultKind, LiveConnection, short_name};
@@ -176,7 +176,8 @@ impl LaneDriver {
         let message = &publication.entry().message;
         let delay_headers = publication.delay_headers();
         let own_user = self.own_user.as_deref();
-        let message = mapping::to_amqp(message, delay_headers, routing_key, own_user)
+        let rules = AmqpRules { routing_key, own_user, copies: publication.batch.copies };
+        let message = mapping::to_amqp(message, delay_headers, rules)
             .map_err(|UnfitMessage { reason, error }| (reason, error.to_string()))?;
         let properties = checked(&message, own_user, frame_max)?;
         let name = |name| short_name(name).map_err(|fault| (Refusal::TooBig, fault.to_string()));
@@ -272,7 +273,7 @@ impl LaneDriver {
             FaultKind::Poison if self.suspects.strike(publication) => {
                 Refusal::Hopeless(DeadReason::NotAllowed)
             }
-            FaultKind::Poison | FaultKind::Undecodable | FaultKind::Lost => return None,
+            FaultKind::Poison | FaultKind::Lost => return None,
         };
         Some(refused(reason, error))
     }

@@ -16,9 +16,9 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use crate::broker::rabbitmq::{
-    AmqpFault, FaultKind, LiveConnection, from_amqp, look_for_queue, short_name, within,
+    AmqpFault, FaultKind, LiveConnection, from_amqp, look_for_queue, short_name, unreadable_reason, within,
 };
-use crate::domain::{Flags, Header, HeaderValue, Message, Origin, Text, UnixMs, limits};
+use crate::domain::{Flags, Header, HeaderValue, Message, Origin, UnixMs};
 use crate::ingress::Feed;
 use crate::ingress::{Delivery, Ledger};
 use crate::lifecycle::{Shutdown, tick};
@@ -170,11 +170,10 @@ impl Subscription {
         let (mut headers, properties) = from_amqp(&amqp.properties);
         self.warn_of_redeliveries(&headers);
         headers.retain(|header| !BROKER_HEADERS.contains(&header.name.as_str()));
-        let too_deep = headers.iter().any(|h| h.value.depth() > limits::MAX_HEADER_DEPTH);
-        let malformed = too_deep.then(|| {
+        let malformed = unreadable_reason(&headers);
+        if malformed.is_some() {
             headers.clear();
-            Text::from(format!("headers nested deeper than {}", limits::MAX_HEADER_DEPTH))
-        });
+        }
         let flags = Flags::default();
         Delivery {
             malformed,

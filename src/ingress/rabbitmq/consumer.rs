@@ -9,21 +9,18 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use super::channel::{self, Subscription};
 use crate::backoff::Backoff;
 use crate::broker::rabbitmq::{AmqpFault, Broker, ConnectionHandle, FaultKind, LiveConnection};
 use crate::domain::Route;
 use crate::ingress::{Feed, Ledger, Sink};
-use crate::lifecycle::{Shutdown, Tasks, tick};
+use crate::lifecycle::{Shutdown, tick};
 use crate::telemetry::RouteMetrics;
 
 /// How often `ingress_unresolved` is set.
 const UNRESOLVED_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Connections lost to an undecodable delivery before a route gets a connection of its own.
-const MAX_SHARED_LOSSES: u32 = 2;
 
 /// Everything that a queue's consumer is built from.
 pub(super) struct QueueSetup<S> {
@@ -34,25 +31,12 @@ pub(super) struct QueueSetup<S> {
     pub(super) connection: ConnectionHandle,
     pub(super) sink: Arc<S>,
     pub(super) metrics: Option<Arc<RouteMetrics>>,
-    pub(super) tasks: Tasks,
     pub(super) shutdown: Shutdown,
-}
-
-/// Progress of the search for an undecodable delivery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum DecodeSearch {
-    /// On the shared connection. The number counts connections that were lost to it.
-    Shared(u32),
-    /// On a connection of its own.
-    OwnConnection,
-    /// On a connection of its own, with one delivery at a time: the delivery is in this queue.
-    OneByOne,
 }
 
 /// A route's consumer of a queue.
 pub(super) struct QueueConsumer<S> {
     setup: QueueSetup<S>,
-    search: DecodeSearch,
     /// The trouble that was reported last.
     trouble: Option<String>,
 }
@@ -71,7 +55,7 @@ enum SubscriptionExit {
 
 impl<S: Sink> QueueConsumer<S> {
     pub(super) fn new(setup: QueueSetup<S>) -> Self {
-        Self { setup, search: DecodeSearch::Shared(0), trouble: None }
+        Self { setup, trouble: None }
     }
 
     /// Runs until the process drains.
@@ -97,10 +81,6 @@ impl<S: Sink> QueueConsumer<S> {
             };
             failures += 1;
             self.troubled(&fault);
-            if fault.kind == FaultKind::Undecodable && !self.narrow_search() {
-                self.stop(&fault).await;
-                return;
-            }
             let backoff = if fault.kind == FaultKind::Lost { Backoff::BROKER } else { Backoff::CLIENT };
             tokio::select! {
                 biased;
@@ -112,14 +92,13 @@ impl<S: Sink> QueueConsumer<S> {
 
     /// Runs one subscription.
     async fn subscribe(&mut self, live: &LiveConnection) -> SubscriptionExit {
-        let QueueSetup { route, queue, shutdown, .. } = &self.setup;
-        let prefetch = if self.search == DecodeSearch::OneByOne { 1 } else { self.setup.prefetch };
+        let QueueSetup { route, queue, prefetch, shutdown, .. } = &self.setup;
         let name = format!("rabbitmq/{}/{queue}", self.setup.broker.name());
         let begin = async {
             // `None`: shutting down began during the wait for the store.
             let Some(feed) = self.setup.sink.open(route, name).await else { return Ok(None) };
             feed.until_ready().await;
-            let subscription = Subscription::open(live, queue, prefetch).await?;
+            let subscription = Subscription::open(live, queue, *prefetch).await?;
             let consumer = subscription.consume(&format!("postdate.{}", route.name)).await?;
             Ok(Some((subscription, feed, consumer)))
         };
@@ -187,36 +166,6 @@ impl<S: Sink> QueueConsumer<S> {
                 "a delivery was given up; it is delivered again",
             )),
         }
-    }
-
-    /// Takes the next step of the search. Returns `false` if the queue begins with a message that cannot be
-    /// decoded.
-    fn narrow_search(&mut self) -> bool {
-        self.search = match self.search {
-            DecodeSearch::Shared(losses) if losses + 1 < MAX_SHARED_LOSSES => {
-                DecodeSearch::Shared(losses + 1)
-            }
-            DecodeSearch::Shared(_) => {
-                let QueueSetup { broker, route, tasks, shutdown, .. } = &self.setup;
-                let task = format!("ingress:rabbitmq:{}:{}:connection", broker.name(), route.name);
-                self.setup.connection = broker.open_exclusive("consume apart", &task, tasks, shutdown);
-                DecodeSearch::OwnConnection
-            }
-            DecodeSearch::OwnConnection => DecodeSearch::OneByOne,
-            DecodeSearch::OneByOne => return false,
-        };
-        true
-    }
-
-    /// Stops for good, until a person has taken the message out and restarted the process.
-    async fn stop(&self, fault: &AmqpFault) {
-        let route = &self.setup.route.name;
-        let queue = &self.setup.queue;
-        error!(%route, queue, error = %fault, "the queue begins with a message that cannot be decoded; its route stops until it is taken out and postdate restarted");
-        if let Some(metrics) = &self.setup.metrics {
-            metrics.ingress_paused("undecodable", true);
-        }
-        self.setup.shutdown.draining().await;
     }
 
     /// Reports the trouble, and logs a change of it.

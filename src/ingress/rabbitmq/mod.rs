@@ -69,7 +69,6 @@ pub fn start<S: Sink>(
             connection: shared.handle(),
             sink: dependencies.sink.clone(),
             metrics: dependencies.metrics.route(&route.name).cloned(),
-            tasks: dependencies.tasks.clone(),
             shutdown: dependencies.shutdown.clone(),
         });
         dependencies.tasks.spawn(&format!("{task}:{}", route.name), consumer.run());

@@ -1,78 +1,111 @@
-//! Deliveries that the client library cannot parse.
+//! Deliveries that the client library cannot decode, or not without a very deep stack. Each is one bad message of
+//! its route, and nothing else notices.
 
 use postdate::lifecycle::readiness::ReadinessState;
-use prometheus_client::encoding::text::encode;
 
-use super::{DeliverySink, RabbitmqFixture, Submitter, bodies, message, resolve};
-use crate::support::{QueueKind, Rabbitmq, eventually, names};
+use super::{DeliverySink, RabbitmqFixture, body, resolve};
+use crate::support::{QueueKind, Rabbitmq, names};
+
+/// A poison: properties and routing key as terms of Erlang, since no client of ours could send them, and what is
+/// said of it.
+struct Poison {
+    properties: String,
+    routing_key: &'static str,
+    reason: &'static str,
+}
+
+/// An array in an array, or a table in a table, so many deep.
+fn nested(is_array: bool, depth: usize) -> String {
+    let around =
+        if is_array { "{array, [V]}" } else { "{table, [{<<\"n\">>, element(1, V), element(2, V)}]}" };
+    format!(
+        "[{{headers, [(fun() -> {{T, C}} = lists:foldl(fun(_, V) -> {around} end, {{void, undefined}}, \
+         lists:seq(1, {depth})), {{<<\"h\">>, T, C}} end)()]}}]"
+    )
+}
+
+fn poisons() -> Vec<Poison> {
+    let with =
+        |properties: &str, reason| Poison { properties: properties.to_owned(), routing_key: "k", reason };
+    let mut poisons = vec![
+        with("[{headers, [{<<255,254>>, longstr, <<\"x\">>}]}]", "a header's name is not UTF-8"),
+        with(
+            "[{headers, [{<<\"a\">>, table, [{<<255>>, longstr, <<\"x\">>}]}]}]",
+            "a header's name is not UTF-8",
+        ),
+        with("[{content_type, <<\"a\", 255>>}]", "its content_type is not UTF-8"),
+        with("[{cluster_id, <<255>>}]", "its cluster_id is not UTF-8"),
+        with(
+            "[{headers, [{<<\"x-postdate-unreadable\">>, longstr, <<\"x\">>}]}]",
+            "it has a header x-postdate-unreadable already",
+        ),
+        with(
+            "[{headers, [{<<\"h\">>, longstr, binary:copy(<<\"x\">>, 3000000)}]}]",
+            "its properties are 3000",
+        ),
+        Poison {
+            properties: "[]".to_owned(),
+            routing_key: "k\", 255, \"",
+            reason: "its routing key is not UTF-8",
+        },
+    ];
+    for is_array in [true, false] {
+        for depth in [129, 1_500, 20_000] {
+            poisons.push(with(&nested(is_array, depth), "its headers nest deeper than 128"));
+        }
+    }
+    poisons
+}
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_header_name_that_is_not_text_stops_its_own_route_only() {
+async fn what_cannot_be_decoded_is_one_bad_message_of_its_route() {
     let server = Rabbitmq::start().await;
-    let queues: Vec<_> = (0..3).map(|_| names::unique("q")).collect();
+    let queues = [names::unique("q"), names::unique("q")];
+    let exchange = names::unique("x");
+    server.declare_exchange(&exchange, lapin::ExchangeKind::Topic).await;
+    server.declare_queue(&queues[0], QueueKind::Classic).await;
+    server.declare_queue(&queues[1], QueueKind::Quorum).await;
     for queue in &queues {
-        server.declare_queue(queue, QueueKind::Classic).await;
+        server.bind(queue, &exchange, "#").await;
     }
-    let feeder = RabbitmqFixture::new(&server);
-    let lanes = feeder.lanes();
-    let lane = lanes.lane("");
-    let mut submitter = Submitter::default();
-    for ticket in 0..5 {
-        submitter.submit(&*lane, ticket, &queues[1], message(format!("before {ticket}")), None);
+    let publish = |properties: &str, key: &str, body: &str| {
+        format!(
+            "rabbit_basic:publish(rabbit_misc:r(<<\"/\">>, exchange, <<\"{exchange}\">>), <<\"{key}\">>, \
+             {properties}, <<\"{body}\">>)"
+        )
+    };
+    let poisons = poisons();
+    let mut publishes = vec![publish(&nested(true, 128), "k", "deepest")];
+    for (n, poison) in poisons.iter().enumerate() {
+        publishes.push(publish(&poison.properties, poison.routing_key, &format!("poison {n}")));
+        publishes.push(publish("[]", "k", &format!("good {n}")));
     }
-    submitter.collect(5).await;
-    // No client of ours could send it: the broker publishes it itself.
-    let poison = format!(
-        "rabbit_basic:publish(rabbit_misc:r(<<\"/\">>, exchange, <<>>), <<\"{}\">>, \
-         [{{headers, [{{<<255,254>>, longstr, <<\"x\">>}}]}}], <<\"poison\">>).",
-        queues[1]
-    );
-    server.ctl(&["eval", &poison]).await;
-    assert_eq!(server.queue_len(&queues[1]).await, 6);
+    server.ctl(&["eval", &format!("{}.", publishes.join(", "))]).await;
 
     let fixture = RabbitmqFixture::new(&server);
     let sink = DeliverySink::default();
-    let registry = fixture.consume(&queues.iter().map(String::as_str).collect::<Vec<_>>(), 100, &sink);
-    let resolver = async {
-        loop {
-            for delivery in sink.catch(1).await {
-                let seen = bodies(std::slice::from_ref(&delivery)).remove(0);
-                delivery.receipt.resolve();
-                if seen.starts_with("after") {
-                    return;
-                }
+    let _registry = fixture.consume(&queues.each_ref().map(String::as_str), 100, &sink);
+    let deliveries = sink.catch(2 * (2 * poisons.len() + 1)).await;
+    for delivery in &deliveries {
+        let body = body(delivery);
+        let reason = delivery.malformed.as_ref().map(ToString::to_string);
+        match body.strip_prefix("poison ") {
+            Some(n) => {
+                let expected = poisons[n.parse::<usize>().expect("a number")].reason;
+                assert!(
+                    reason.as_ref().is_some_and(|reason| reason.contains(expected)),
+                    "{body}: {reason:?}"
+                );
+                assert!(delivery.message.headers.is_empty(), "{body}");
             }
+            None => assert_eq!(reason, None, "{body}"),
         }
-    };
-    let metrics = || {
-        let mut text = String::new();
-        encode(&mut text, &registry).expect("metrics");
-        text
-    };
-    let paused = async {
-        eventually("the route stops", async || {
-            let text = metrics();
-            let line = "postdate_ingress_paused{route=\"r1\",reason=\"undecodable\"} 1";
-            if text.contains(line) { Ok(()) } else { Err(text) }
-        })
-        .await;
-        // All before the poison were stored and acknowledged on the way; it alone is left.
-        eventually("only the poison is left", async || match server.queue_len(&queues[1]).await {
-            1 => Ok(()),
-            left => Err(left),
-        })
-        .await;
-        submitter.submit(&*lane, 100, &queues[0], message("after 0"), None);
-    };
-    tokio::join!(paused, resolver);
-    submitter.submit(&*lane, 101, &queues[2], message("after 2"), None);
-    let last = sink.catch(1).await;
-    assert_eq!(bodies(&last), ["after 2"]);
-    resolve(last);
-    submitter.collect(7).await;
-    let text = metrics();
-    assert!(!text.contains("route=\"r0\",reason=\"undecodable\""), "{text}");
+        assert_eq!(delivery.message.headers.len(), usize::from(body == "deepest"), "{body}");
+    }
+    resolve(deliveries);
     assert_eq!(fixture.readiness.parts(), [("rabbitmq:main".to_owned(), ReadinessState::Up)]);
     fixture.drain().await;
-    feeder.drain().await;
+    for queue in &queues {
+        assert_eq!(server.queue_len(queue).await, 0, "all are acknowledged");
+    }
 }

@@ -1,0 +1,68 @@
+//! Opens a connection of the client library over a [`FrameGuard`].
+
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use async_rs::traits::Reactor;
+use async_rs::util::RuntimeParts;
+use async_rs::{Runtime, Tokio};
+use futures_io::{AsyncRead, AsyncWrite};
+use futures_util::Stream;
+use lapin::ConnectionProperties;
+use lapin::tcp::{AMQPUriTcpExt, AsyncTcpStream, TLSConfig};
+use lapin::uri::AMQPUri;
+
+use super::frame_guard::FrameGuard;
+
+/// A TCP stream of tokio, with or without TLS.
+type TokioStream = AsyncTcpStream<<Tokio as Reactor>::TcpStream>;
+
+/// Connects to a broker. The certificate is checked against the system's, and those of `SSL_CERT_FILE`.
+pub(super) async fn connect(
+    uri: AMQPUri,
+    properties: ConnectionProperties,
+) -> lapin::Result<lapin::Connection> {
+    let tokio = Tokio::current();
+    let runtime = Runtime::new(RuntimeParts::new(tokio.clone(), GuardedReactor(tokio.clone())));
+    let tokio = Runtime::new(tokio);
+    let open = async move |uri: AMQPUri, _| {
+        let stream = uri.connect_with_config_async(TLSConfig::default(), &tokio).await?;
+        Ok(AsyncTcpStream::Plain(FrameGuard::new(stream)))
+    };
+    lapin::Connection::connector(uri, runtime, open, properties).await
+}
+
+/// Tokio's reactor, with streams behind a [`FrameGuard`].
+#[derive(Clone, Debug)]
+struct GuardedReactor(Tokio);
+
+impl Reactor for GuardedReactor {
+    type TcpStream = FrameGuard<TokioStream>;
+    type Sleep = <Tokio as Reactor>::Sleep;
+
+    /// Fails: the client library registers no handles.
+    fn register<H: Read + Write + Send + 'static>(
+        &self,
+        _: H,
+    ) -> io::Result<impl AsyncRead + AsyncWrite + Send + Unpin + 'static> {
+        Err::<Self::TcpStream, _>(io::ErrorKind::Unsupported.into())
+    }
+
+    fn sleep(&self, time: Duration) -> Self::Sleep {
+        self.0.sleep(time)
+    }
+
+    fn interval(&self, time: Duration) -> impl Stream<Item = Instant> + Send + 'static {
+        self.0.interval(time)
+    }
+
+    /// Connects without TLS.
+    fn tcp_connect_addr(
+        &self,
+        address: SocketAddr,
+    ) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
+        let connecting = self.0.tcp_connect_addr(address);
+        async move { Ok(FrameGuard::new(AsyncTcpStream::Plain(connecting.await?))) }
+    }
+}
