@@ -95,12 +95,10 @@ impl GroupContact {
         )
     }
 
-    /// Reports whether the group has given nothing for [`JOIN_LIMIT_US`]. While a topic is missing there is nothing that it
-    /// could give.
+    /// Reports whether the group has given nothing for [`JOIN_LIMIT_US`], although it could.
     fn has_waited_too_long<S: Sink>(&self, consumer: &GroupClient<S>, now_us: i64) -> bool {
         let is_over = self.joining_since_us.is_some_and(|since_us| now_us - since_us > JOIN_LIMIT_US);
-        let state = consumer.context().state.lock();
-        is_over && !state.is_member && state.missing_topics.is_empty()
+        is_over && consumer.context().state.lock().is_owed_partitions()
     }
 
     /// The reason why a consumer whose brokers answer reads nothing, or not all of its partitions.

@@ -89,6 +89,8 @@ pub(super) struct GroupState {
     pub(super) rest_until_us: i64,
     /// Failed commits since the last one that was seen to succeed.
     pub(super) failed_commits: u32,
+    /// The brokers refuse this consumer its group. Over once the group has given it partitions.
+    pub(super) is_refused: bool,
     /// Topics that are reported as missing.
     pub(super) missing_topics: BTreeSet<String>,
     /// Reasons that were logged already.
@@ -101,6 +103,12 @@ impl GroupState {
         if !self.is_leaving() {
             self.phase = ConsumerPhase::Broken(why);
         }
+    }
+
+    /// Reports whether the group could give this consumer partitions, and has not. While a topic is missing, or
+    /// the group is forbidden, there is nothing that it could give.
+    pub(super) fn is_owed_partitions(&self) -> bool {
+        !self.is_member && !self.is_refused && self.missing_topics.is_empty()
     }
 
     /// Reports whether the consumer leaves the group.

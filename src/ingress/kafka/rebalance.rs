@@ -50,6 +50,7 @@ impl<S: Sink> GroupContext<S> {
             state.warned.clear();
             state.verified_us = 0;
             state.is_member = true;
+            state.is_refused = false;
         }
         if let Err(error) = self.start_partitions(consumer, partitions(offered), ANSWER_TIMEOUT) {
             self.state.lock().mark_broken(format!("partitions cannot be taken: {error}"));
@@ -148,9 +149,12 @@ impl<S: Sink> ClientContext for GroupContext<S> {
             Some(
                 RDKafkaErrorCode::UnknownTopicOrPartition
                 | RDKafkaErrorCode::UnknownTopic
-                | RDKafkaErrorCode::TopicAuthorizationFailed
-                | RDKafkaErrorCode::GroupAuthorizationFailed,
+                | RDKafkaErrorCode::TopicAuthorizationFailed,
             ) => self.report_trouble(reason),
+            Some(RDKafkaErrorCode::GroupAuthorizationFailed) => {
+                self.state.lock().is_refused = true;
+                self.report_trouble(reason);
+            }
             Some(RDKafkaErrorCode::Fatal) => {
                 error!(consumer = %self.setup.owner, reason, "kafka consumer failed for good, starting another");
                 self.state.lock().mark_broken(reason.to_owned());

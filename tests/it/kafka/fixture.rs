@@ -39,6 +39,9 @@ pub(super) fn route(name: &str, topic: &str, group: &str) -> Arc<Route> {
         max_size: 1 << 20,
         max_headers: 64 << 10,
         max_pending: 1000,
+        max_pending_bytes: 4 << 30,
+        commands: true,
+        copies: false,
         on_invalid: OnInvalid::DeadLetter,
         on_refused: OnRefused::Retry,
         on_duplicate: OnDuplicate::Keep,
@@ -207,6 +210,17 @@ impl IngressFixture {
         sink: &Arc<S>,
         budget: &Arc<ReadBudget>,
     ) -> Self {
+        Self::start_at(&connection(kafka), group, topics, sink, budget)
+    }
+
+    /// At a connection of the caller's.
+    pub(super) fn start_at<S: Sink>(
+        connection: &Connection,
+        group: &str,
+        topics: &[&str],
+        sink: &Arc<S>,
+        budget: &Arc<ReadBudget>,
+    ) -> Self {
         let routes: Vec<_> =
             topics.iter().enumerate().map(|(i, topic)| route(&format!("r{i}"), topic, group)).collect();
         let tasks = Tasks::default();
@@ -223,7 +237,7 @@ impl IngressFixture {
             shutdown: shutdown.clone(),
             clock: Clock::start(),
         };
-        postdate::ingress::kafka::start(&connection(kafka), group, routes, surroundings).expect("started");
+        postdate::ingress::kafka::start(connection, group, routes, surroundings).expect("started");
         Self { shutdown, tasks, readiness, metrics }
     }
 
@@ -302,6 +316,7 @@ impl EgressFixture {
             ids: vec!["order-7".into()],
             expiries: ticket as u32 - 1,
             target: Arc::new(Target::Kafka { connection: "main".into(), topic: topic.into() }),
+            copies: false,
             first_ticket: ticket,
             verdicts: self.verdicts.clone(),
             not_after_us: i64::MAX.into(),

@@ -6,3 +6,4 @@ pub(crate) mod fixture;
 mod ingress;
 mod outage;
 mod raw;
+mod silence;
