@@ -248,10 +248,14 @@ impl Heartbeat {
     /// claims may last.
     fn hear_overdue(&self, members: &[RegisteredReplica]) {
         let others = members.iter().filter(|member| member.nonce != self.store.nonce());
-        let others: Vec<_> = others.filter(|m| m.silent_ms <= m.lifetime_ms() + DEAD_CLAIM_MS).collect();
+        let others = others.filter(|m| m.silent_ms <= m.lifetime_ms() + DEAD_CLAIM_MS);
+        let (alive, dead): (Vec<_>, Vec<_>) = others.partition(|m| m.is_alive());
+        let places = [(OverduePlace::Elsewhere, alive), (OverduePlace::DeadReplica, dead)];
         for (name, metrics) in self.metrics.routes() {
-            let oldest = others.iter().filter_map(|m| m.status.overdue.get(name.as_str())).min();
-            metrics.overdue.report(OverduePlace::Elsewhere, oldest.copied().map(UnixMs));
+            for (place, members) in &places {
+                let oldest = members.iter().filter_map(|m| m.status.overdue.get(name.as_str())).min();
+                metrics.overdue.report(*place, oldest.copied().map(UnixMs));
+            }
         }
     }
 

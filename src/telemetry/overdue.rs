@@ -20,6 +20,8 @@ pub enum OverduePlace {
     Claimed(usize),
     /// Claimed by another replica, as that one reports.
     Elsewhere,
+    /// Claimed by a replica that has died since, as it reported last. Perhaps it was settled after that report.
+    DeadReplica,
 }
 
 /// The earliest requested due time in each place, of one route.
@@ -48,6 +50,7 @@ impl OverduePlace {
             Self::PutBack => "was put back after a try, and waits for the next",
             Self::Claimed(_) => "is claimed by this replica and not settled",
             Self::Elsewhere => "is claimed by another replica",
+            Self::DeadReplica => "was claimed by a replica that is dead",
         }
     }
 }
@@ -109,14 +112,15 @@ mod tests {
             OverduePlace::Claimed(0),
             OverduePlace::Claimed(1),
             OverduePlace::Elsewhere,
+            OverduePlace::DeadReplica,
         ];
-        for (n, place) in (0..5_i32).zip(places) {
+        for (n, place) in (0..6_i32).zip(places) {
             overdue.report(place, Some(UnixMs(100 - i64::from(n))));
             assert_eq!(overdue.oldest(), Some(UnixMs(100 - i64::from(n))), "{place:?}");
             assert_eq!(overdue.place(), Some(place));
         }
         assert_eq!(overdue.claimed(), Some(UnixMs(97)), "by this replica alone");
-        for (n, place) in (0..5_i32).zip(places).rev() {
+        for (n, place) in (0..6_i32).zip(places).rev() {
             assert_eq!(overdue.oldest(), Some(UnixMs(100 - i64::from(n))), "{place:?}");
             overdue.report(place, None);
             overdue.report(place, None);

@@ -106,6 +106,9 @@ pub(super) fn causes(
         causes.push("the route's rate is limited".to_owned());
     }
     causes.extend(waits.map(|waits| format!("it catches up: {waits} messages wait")));
+    if oldest == Some(OverduePlace::DeadReplica) {
+        causes.push("a replica is dead, and what it had claimed comes back when its claims end".to_owned());
+    }
     if causes.is_empty() {
         let place = oldest.map_or("is delivered by now", OverduePlace::words);
         return format!("no trouble is known; the oldest {place}");
@@ -158,6 +161,8 @@ mod tests {
         assert_eq!(none, "no trouble is known; the oldest is delivered by now");
         let claimed = causes(&route, false, None, Some(OverduePlace::Claimed(1)), &BTreeMap::new());
         assert_eq!(claimed, "no trouble is known; the oldest is claimed by this replica and not settled");
+        let dead = causes(&route, false, None, Some(OverduePlace::DeadReplica), &BTreeMap::new());
+        assert_eq!(dead, "a replica is dead, and what it had claimed comes back when its claims end");
         let all = causes(&route, true, Some(7), Some(OverduePlace::Waiting), &trouble(&["redis", &target]));
         let expected = format!("publishing is paused; redis: away; {target}: away");
         assert_eq!(all, format!("{expected}; it catches up: 7 messages wait"));
