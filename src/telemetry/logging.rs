@@ -7,9 +7,10 @@
 use std::fmt::{self, Write};
 use std::io::IsTerminal;
 
-use tracing::Subscriber;
 use tracing::field::Field;
+use tracing::{Level, Metadata, Subscriber};
 use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::filter::FilterFn;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::{self, Writer};
 use tracing_subscriber::layer::SubscriberExt;
@@ -67,7 +68,13 @@ where
     };
     // The filter applies to all layers. A filter of this layer alone would lose the next event of a thread after it
     // has refused a record of the `log` crate, such as a line of rdkafka.
-    Ok(Registry::default().with(layer).with(filter))
+    Ok(Registry::default().with(layer).with(filter).with(FilterFn::new(may_be_logged)))
+}
+
+/// Reports whether an event may be logged, whatever the filter says. Below `debug` client libraries write what they
+/// send: lapin the login with its password, in decimal bytes, and bodies.
+fn may_be_logged(metadata: &Metadata<'_>) -> bool {
+    *metadata.level() <= Level::DEBUG || metadata.target().starts_with("postdate")
 }
 
 /// Writes one field of a text line, escaped: the message without its name, any other as `name=value`.
@@ -155,7 +162,7 @@ pub(crate) mod testing {
 
 #[cfg(test)]
 mod tests {
-    use tracing::{debug, info, subscriber::with_default, warn};
+    use tracing::{debug, info, subscriber::with_default, trace, warn};
 
     use super::testing::{CapturedLines, enable_all_call_sites};
     use super::*;
@@ -224,6 +231,22 @@ mod tests {
             debug!(target: "lapin::io_loop", "theirs");
         });
         assert!(text.contains("theirs") && text.lines().count() == 1, "{text}");
+    }
+
+    #[test]
+    fn no_filter_shows_the_client_libraries_below_debug() {
+        for filter in
+            ["trace", "lapin=trace,rdkafka=trace,postdate=trace", "lapin::io_loop=trace,postdate=trace"]
+        {
+            let text = logged(LogFormat::Text, Some(filter), false, || {
+                trace!(target: "lapin::io_loop", "a password");
+                trace!(target: "rdkafka::client", "a password");
+                debug!(target: "lapin::io_loop", "detail");
+                trace!(target: "postdate::egress", "ours");
+            });
+            assert!(!text.contains("password"), "{filter}: {text}");
+            assert!(text.contains("ours") && text.contains("detail"), "{filter}: {text}");
+        }
     }
 
     #[test]

@@ -1,0 +1,4 @@
+//! What others may send, and what must not get out: messages of a hostile producer, and our own secrets.
+
+mod copies;
+mod secrets;
