@@ -165,6 +165,9 @@ fn policy(policy: &RoutePolicy) -> Value {
         "max_size": size(policy.max_size),
         "max_headers": size(policy.max_headers),
         "max_pending": policy.max_pending,
+        "max_pending_bytes": size(policy.max_pending_bytes as usize),
+        "commands": policy.commands,
+        "copies": policy.copies,
         "on_invalid": policy.on_invalid.as_str(),
         "on_refused": policy.on_refused.as_str(),
         "on_duplicate": match policy.on_duplicate {

@@ -18,13 +18,11 @@ use self::store_polls::{LatenessPoll, MemoryPoll};
 use super::App;
 use crate::domain::{Clock, Endpoint, Route, Target, Text, route};
 use crate::egress::Lanes;
+use crate::ingress::ALL_WAIT_SHARE;
 use crate::lifecycle::readiness::ReadinessState;
 use crate::lifecycle::{Readiness, ReadinessPart, Shutdown, tick};
 use crate::store::{RedisMemory, Store};
 use crate::telemetry::{Metrics, TargetChange};
-
-/// Share of `maxmemory` from which on a master counts as nearly full.
-const NEARLY_FULL: f64 = 0.9;
 
 /// Announces the parts and keeps them up to date until the lanes end.
 pub(super) fn start(app: &App, lanes: Arc<dyn Lanes>, slot: &Arc<OnceLock<Store>>, shutdown: Shutdown) {
@@ -55,7 +53,6 @@ pub(super) fn start(app: &App, lanes: Arc<dyn Lanes>, slot: &Arc<OnceLock<Store>
         lanes,
         slot: slot.clone(),
         clock: app.clock,
-        nearly_full: false,
     };
     let late = LatenessPoll::new(slot.clone(), app.metrics.clone());
     let memory = MemoryPoll::new(slot.clone(), app.metrics.clone());
@@ -108,7 +105,6 @@ struct ReadinessParts {
     lanes: Arc<dyn Lanes>,
     slot: Arc<OnceLock<Store>>,
     clock: Clock,
-    nearly_full: bool,
 }
 
 impl PeriodicTask for ReadinessParts {
@@ -144,18 +140,8 @@ impl ReadinessParts {
     fn update_store(&mut self) {
         let used = self.metrics.store_memory.get().max(0) as u64;
         let memory = RedisMemory { used, limit: self.metrics.store_memory_limit.get().max(0) as u64 };
-        let nearly_full = memory.share() >= NEARLY_FULL;
+        let nearly_full = memory.share() >= ALL_WAIT_SHARE;
         let percent = (memory.share() * 100.0) as u64;
-        if nearly_full && !self.nearly_full {
-            warn!(
-                used = memory.used,
-                limit = memory.limit,
-                "redis is nearly full; at maxmemory ingress waits"
-            );
-        } else if self.nearly_full && !nearly_full {
-            info!(used = memory.used, limit = memory.limit, "redis has room again");
-        }
-        self.nearly_full = nearly_full;
         let waits = self.slot.get().and_then(Store::write_failure);
         let unconfirmed = || {
             let why = self.slot.get().and_then(Store::not_durable)?;
@@ -164,7 +150,9 @@ impl ReadinessParts {
         let why = waits.map(|why| format!("the store takes nothing in: {why}")).or_else(unconfirmed);
         show(
             &self.store_part,
-            why.or_else(|| nearly_full.then(|| format!("redis uses {percent} % of maxmemory"))),
+            why.or_else(|| {
+                nearly_full.then(|| format!("redis uses {percent} % of maxmemory, ingress waits"))
+            }),
         );
     }
 

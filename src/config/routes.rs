@@ -14,7 +14,7 @@ use crate::domain::{Endpoint, Route, RouteName, RoutingKey, Target, nearest};
 const MAX_MESSAGE_BYTES: u64 = 256 << 20;
 /// Highest `rate` and `burst`, messages.
 const MAX_RATE: u64 = 1_000_000;
-/// Most bytes of dead letters that a route may keep: no Redis is larger.
+/// Most bytes that a route may keep in Redis: no Redis is larger.
 const MAX_QUOTA_BYTES: u64 = 1 << 40;
 
 /// Checks `[defaults]` by itself, so that a mistake there is reported once, under its own key.
@@ -241,6 +241,9 @@ fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<RoutePol
     let max_size = section.size("max_size", MAX_MESSAGE_BYTES);
     let max_headers = section.size("max_headers", MAX_MESSAGE_BYTES);
     let max_pending = section.integer("max_pending", 1..=u64::MAX);
+    let max_pending_bytes = section.size("max_pending_bytes", MAX_QUOTA_BYTES);
+    let commands = section.truth("commands");
+    let copies = section.truth("copies");
     let on_invalid = section.choice(
         "on_invalid",
         &[
@@ -288,6 +291,9 @@ fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<RoutePol
         max_size: max_size?,
         max_headers: max_headers?,
         max_pending: max_pending?,
+        max_pending_bytes: max_pending_bytes? as u64,
+        commands: commands?,
+        copies: copies?,
         on_invalid: on_invalid?,
         on_refused: on_refused?,
         on_duplicate: on_duplicate?,

@@ -218,6 +218,13 @@ pub struct RoutePolicy {
     pub max_headers: usize,
     /// Most messages pending and in flight, for the route over all replicas. Above it the route's ingress pauses.
     pub max_pending: u64,
+    /// Most bytes in Redis of messages pending and in flight, for the route over all replicas. Above it the route's
+    /// ingress pauses.
+    pub max_pending_bytes: u64,
+    /// Messages may cancel and reschedule others by name (`x-delay-op`).
+    pub commands: bool,
+    /// RabbitMQ also sends messages to the routing keys in their headers `CC` and `BCC`.
+    pub copies: bool,
     /// The treatment of invalid messages.
     pub on_invalid: OnInvalid,
     /// The treatment of a message that passes through and that its target refuses for its own sake.

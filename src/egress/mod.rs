@@ -40,6 +40,8 @@ pub struct PublishBatch {
     pub expiries: u32,
     /// The target of the lane, perhaps with another routing key.
     pub target: Arc<Target>,
+    /// RabbitMQ also sends the messages to the routing keys in their headers `CC` and `BCC`.
+    pub copies: bool,
     /// The number that the submitter gave to the first message; the others count on from it. Verdicts carry it.
     pub first_ticket: u64,
     /// Inbox for the verdicts.
@@ -72,6 +74,7 @@ impl Publication {
             ids: Vec::new(),
             expiries: 0,
             target,
+            copies: false,
             first_ticket: ticket,
             verdicts: verdicts.clone(),
             not_after_us: not_after_us.into(),

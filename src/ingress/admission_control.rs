@@ -2,8 +2,9 @@
 //!
 //! A gate stays closed
 //! - while the route is paused by hand
-//! - while the route has `max_pending` messages
+//! - while the route has `max_pending` messages, or `max_pending_bytes` of them
 //! - while the route's dead-letter quota is exhausted
+//! - while Redis has no room left for the route
 //! - while the store does not answer, and until the store has once said what is paused.
 //!
 //! The counts are shown as metrics: pending messages, dead letters, and the difference of the clocks.
@@ -15,10 +16,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tracing::{debug, info, warn};
 
-use super::permits::{AdmissionGate, GateControl, share_of};
+use super::memory_room::{ALL_WAIT_SHARE, room};
+use super::permits::{AdmissionGate, GateControl, MessageVolume, share_of};
 use crate::domain::{Route, RouteName};
 use crate::lifecycle::{Shutdown, Tasks, tick};
-use crate::store::{Counts, DeadFilter, DeadLetterQuota, RoutePauses, Store, StoreError};
+use crate::store::{Counts, DeadFilter, DeadLetterQuota, RedisMemory, RoutePauses, Store, StoreError};
 use crate::telemetry::Metrics;
 
 /// Longest time between two counts.
@@ -45,10 +47,14 @@ struct AdmissionController {
     /// The number of replicas that share the capacity.
     replicas: Box<dyn Fn() -> usize + Send + Sync>,
     pauses: RoutePauses,
-    /// Routes at `max_pending`, or with an exhausted dead-letter quota.
+    /// Routes at `max_pending` or `max_pending_bytes`, or with an exhausted dead-letter quota.
     at_limit: BTreeSet<RouteName>,
     /// Routes with an exhausted dead-letter quota.
     dead_letters_full: BTreeSet<RouteName>,
+    /// The memory of Redis, as far as is known.
+    memory: RedisMemory,
+    /// Routes that wait for room in it.
+    without_room: BTreeSet<RouteName>,
     max_skew: Duration,
     store_away: bool,
     /// The store answers, but refuses writes.
@@ -99,6 +105,8 @@ pub fn start(dependencies: AdmissionDependencies<'_>) -> BTreeMap<RouteName, Adm
         pauses: store.pauses(),
         at_limit: BTreeSet::new(),
         dead_letters_full: BTreeSet::new(),
+        memory: RedisMemory::default(),
+        without_room: BTreeSet::new(),
         max_skew,
         store_away: false,
         store_refuses: false,
@@ -154,8 +162,9 @@ impl AdmissionController {
     }
 
     /// Counts for the routes that wait for capacity. Reports whether no source waits any more.
-    async fn recount(&self) -> bool {
+    async fn recount(&mut self) -> bool {
         let returned = self.returned();
+        self.read_memory().await;
         match tokio::time::timeout(COUNT_TIMEOUT, self.store.counts()).await {
             Ok(Ok(counts)) => {
                 self.share_out(&counts, &returned);
@@ -172,19 +181,21 @@ impl AdmissionController {
         }
     }
 
-    /// The number of permits of each route that were returned before a count.
-    fn returned(&self) -> BTreeMap<RouteName, u64> {
+    /// The permits of each route that were returned before a count.
+    fn returned(&self) -> BTreeMap<RouteName, MessageVolume> {
         self.admission.iter().map(|(name, control)| (name.clone(), control.returned())).collect()
     }
 
     /// Gives each route this replica's share of the capacity that a count saw.
-    fn share_out(&self, counts: &BTreeMap<String, Counts>, returned: &BTreeMap<RouteName, u64>) {
+    fn share_out(&self, counts: &BTreeMap<String, Counts>, returned: &BTreeMap<RouteName, MessageVolume>) {
         let replicas = (self.replicas)();
         for route in &self.routes {
-            let counted = counts.get(route.name.as_str()).map_or(0, |counts| counts.messages);
+            let counted = counts.get(route.name.as_str()).copied().unwrap_or_default();
             let before = returned.get(&route.name).copied().unwrap_or_default();
             if let Some(control) = self.admission.get(&route.name) {
-                control.set_share(before, share_of(route.policy.max_pending, counted, replicas));
+                let share = share_of(most_pending(route), pending(&counted), replicas);
+                let room = self.room(&counted).div_ceil(replicas.max(1) as u64);
+                control.set_share(before, MessageVolume { bytes: share.bytes.min(room), ..share });
             }
         }
     }
@@ -226,7 +237,7 @@ impl AdmissionController {
         for (route, excess) in counted.unwrap_or_default() {
             self.trim(&route, excess).await;
         }
-        let waits = self.takes_nothing_in() || self.store_away;
+        let waits = self.takes_nothing_in() || self.store_away || self.memory.share() >= ALL_WAIT_SHARE;
         for route in &self.routes {
             if let Some(metrics) = self.metrics.route(&route.name) {
                 metrics.ingress_paused("store", waits);
@@ -281,6 +292,39 @@ impl AdmissionController {
         }
     }
 
+    /// Asks how full Redis is. Without an answer the last one counts: another poll reports that.
+    async fn read_memory(&mut self) {
+        match tokio::time::timeout(COUNT_TIMEOUT, self.store.redis_memory()).await {
+            Ok(Ok(memory)) => self.memory = memory,
+            Ok(Err(why)) => debug!(error = %why, "redis's memory is not known"),
+            Err(_) => debug!("redis's memory was asked for in vain"),
+        }
+    }
+
+    /// The room in Redis that is left for a route with these counts.
+    fn room(&self, counts: &Counts) -> u64 {
+        let held = (counts.bytes + counts.dead_bytes).max(0) as u64;
+        room(self.memory, held, self.routes.len())
+    }
+
+    /// Reports which routes wait for room in Redis.
+    fn report_room(&mut self, counts: &BTreeMap<String, Counts>) {
+        let RedisMemory { used, limit } = self.memory;
+        for route in &self.routes {
+            let name = &route.name;
+            let counts = counts.get(name.as_str()).copied().unwrap_or_default();
+            let waits = self.room(&counts) == 0;
+            if waits && self.without_room.insert(name.clone()) {
+                warn!(route = %name, bytes = counts.bytes, used, limit, "redis has no room left for the route; its ingress waits");
+            } else if !waits && self.without_room.remove(name) {
+                info!(route = %name, bytes = counts.bytes, used, limit, "redis has room for the route again");
+            }
+            if let Some(metrics) = self.metrics.route(name) {
+                metrics.ingress_paused("store_memory", waits);
+            }
+        }
+    }
+
     /// Shows the difference of the clocks, and warns of a large one. Clocks that differ make messages late,
     /// never early: both must call a message due.
     fn check_clock_skew(&mut self) {
@@ -305,14 +349,17 @@ impl AdmissionController {
     async fn count(&mut self) -> Result<Vec<(Arc<Route>, u64)>, StoreError> {
         let mut excess = Vec::new();
         let returned = self.returned();
+        self.read_memory().await;
         let counts = self.store.counts().await?;
         self.share_out(&counts, &returned);
+        self.report_room(&counts);
         for route in &self.routes {
             let Some(metrics) = self.metrics.route(&route.name) else { continue };
             let counts = counts.get(route.name.as_str()).copied().unwrap_or_default();
             metrics.show_counts(counts.messages, counts.dead);
-            let full = counts.messages > 0 && counts.messages as u64 >= route.policy.max_pending;
-            metrics.ingress_paused("max_pending", full);
+            let full = limit_reached(route, pending(&counts));
+            metrics.ingress_paused("max_pending", full == Some("max_pending"));
+            metrics.ingress_paused("max_pending_bytes", full == Some("max_pending_bytes"));
             let dead_letters = self.quota.counted(&route.name, &counts);
             metrics.ingress_paused("dead_letters", dead_letters.full);
             if dead_letters.full {
@@ -320,17 +367,40 @@ impl AdmissionController {
             } else {
                 self.dead_letters_full.remove(&route.name);
             }
-            let pending = counts.messages;
-            let dead = counts.dead;
-            let closed = full || dead_letters.full;
-            if closed && self.at_limit.insert(route.name.clone()) {
-                let limit = if full { "max_pending" } else { "dead_letters" };
-                warn!(route = %route.name, pending, dead, limit, "a limit is reached; ingress waits");
-            } else if !closed && self.at_limit.remove(&route.name) {
-                info!(route = %route.name, pending, dead, "below its limits; ingress goes on");
+            let Counts { messages: pending, bytes: pending_bytes, dead, .. } = counts;
+            match full.or(dead_letters.full.then_some("dead_letters")) {
+                Some(limit) if self.at_limit.insert(route.name.clone()) => {
+                    warn!(route = %route.name, pending, pending_bytes, dead, limit, "a limit is reached; ingress waits");
+                }
+                None if self.at_limit.remove(&route.name) => {
+                    info!(route = %route.name, pending, pending_bytes, dead, "below its limits; ingress goes on");
+                }
+                _ => {}
             }
             excess.extend((dead_letters.excess > 0).then(|| (route.clone(), dead_letters.excess)));
         }
         Ok(excess)
+    }
+}
+
+/// The most that a route may have pending.
+fn most_pending(route: &Route) -> MessageVolume {
+    MessageVolume { messages: route.policy.max_pending, bytes: route.policy.max_pending_bytes }
+}
+
+/// What a route has pending by a count, which may be wrong for a while.
+fn pending(counts: &Counts) -> MessageVolume {
+    MessageVolume { messages: counts.messages.max(0) as u64, bytes: counts.bytes.max(0) as u64 }
+}
+
+/// The key of the limit that a route has reached, if any.
+fn limit_reached(route: &Route, pending: MessageVolume) -> Option<&'static str> {
+    let most = most_pending(route);
+    if pending.messages >= most.messages {
+        Some("max_pending")
+    } else if pending.bytes >= most.bytes {
+        Some("max_pending_bytes")
+    } else {
+        None
     }
 }

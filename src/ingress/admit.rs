@@ -151,6 +151,9 @@ fn decide(
     let origin = message.origin;
     let op = found.op.map(|value| headers::op(value, origin)).transpose();
     let op = op.map_err(|e| (InvalidReason::BadOp, format!("{}: {e}", names.op)))?;
+    if op.is_some() && !route.policy.commands {
+        return Err((InvalidReason::BadOp, format!("{}: the route takes no commands", names.op)));
+    }
     let delayed = found.delay.is_some() || found.deliver_at.is_some();
     if op.is_none() && !delayed {
         // An id alone asks for nothing: a message that Postdate published may pass through again unchanged.

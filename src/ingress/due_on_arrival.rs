@@ -153,6 +153,7 @@ impl DuePublisher {
             ids,
             expiries: 0,
             target: target.clone(),
+            copies: route.policy.copies,
             first_ticket: number << INDEX_BITS,
             verdicts: self.verdicts.clone(),
             not_after_us: (handed_us + LANE_DEADLINE_US).into(),

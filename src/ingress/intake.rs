@@ -241,10 +241,12 @@ impl Source {
     /// later; they are dropped if shutting down has begun and the store cannot be reached. Not cancel-safe: a
     /// caller that gives up drops the source, and its ledger with it.
     pub async fn take(&mut self, mut batch: Vec<Delivery>) -> Vec<Delivery> {
-        let Some(permits) = self.gate.try_admit(batch.len()) else { return batch };
+        let Some(mut permits) = self.gate.try_admit(batch.len()) else { return batch };
         let rest = batch.split_off(permits.messages());
-        for (delivery, permit) in batch.iter_mut().zip(permits) {
-            delivery.receipt.attach(permit);
+        for delivery in &mut batch {
+            if let Some(permit) = permits.take(delivery.message.size()) {
+                delivery.receipt.attach(permit);
+            }
         }
         self.take_admitted(batch).await;
         rest

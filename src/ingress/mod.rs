@@ -26,6 +26,7 @@ pub mod kafka;
 mod ledger;
 mod linger;
 mod loops;
+mod memory_room;
 mod outcomes;
 mod pass_through;
 mod permits;
@@ -37,6 +38,7 @@ mod target_wait;
 
 pub use intake::{Intake, Source};
 pub use ledger::{Ledger, Receipt, Released};
+pub use memory_room::ALL_WAIT_SHARE;
 pub use permits::AdmissionGate;
 pub use read_budget::{READ_BYTES, ReadAllocation, ReadBudget, ReadShare};
 pub use redrive::redrive;
@@ -50,7 +52,7 @@ use crate::domain::{Flags, KafkaPosition, Message, Route, Text, UnixMs};
 pub struct Delivery {
     /// The message as the producer sent it, with all of its headers.
     pub message: Message,
-    /// The reason why the broker's client could not read the headers (a header name that is not UTF-8). The
+    /// The reason why the message cannot be read whole: a text that is not UTF-8, headers that nest too deep. The
     /// message then has no headers, and is invalid: `bad_headers`.
     pub malformed: Option<Text>,
     /// The time at which the message was produced, if its broker says so. Kafka: the record's timestamp, unless

@@ -162,7 +162,7 @@ impl PassThroughPublisher {
             in_flight.push(Some(PassingInFlight { target, partition, receipt, waits }));
         }
         let entries = Arc::new(entries);
-        self.submit(first, &entries, &in_flight);
+        self.submit(route, first, &entries, &in_flight);
         let mut failed = Vec::new();
         while left > 0 {
             let verdicts = self.next_verdicts(&in_flight, shutdown).await?;
@@ -221,7 +221,13 @@ impl PassThroughPublisher {
     }
 
     /// Submits the messages to their lanes, in order.
-    fn submit(&self, first: u64, entries: &Arc<Vec<Entry>>, in_flight: &[Option<PassingInFlight>]) {
+    fn submit(
+        &self,
+        route: &Route,
+        first: u64,
+        entries: &Arc<Vec<Entry>>,
+        in_flight: &[Option<PassingInFlight>],
+    ) {
         let targets: Vec<&Arc<Target>> = in_flight.iter().flatten().map(|one| &one.target).collect();
         let mut index = 0;
         for together in targets.chunk_by(|one, other| Arc::ptr_eq(one, other)) {
@@ -231,6 +237,7 @@ impl PassThroughPublisher {
                 ids: Vec::new(),
                 expiries: 0,
                 target: target.clone(),
+                copies: route.policy.copies,
                 first_ticket: first,
                 verdicts: self.verdicts.clone(),
                 not_after_us: i64::MAX.into(),

@@ -1,9 +1,9 @@
-//! Permits: how many messages of a route may still be taken in.
+//! Permits: how many messages of a route may still be taken in, and how many bytes.
 //!
-//! `max_pending` is a bound over all replicas, and each count is some time old. Between two counts a replica
-//! grants no more permits than its share of the capacity that the last count saw, less the permits that it
-//! granted since and that the count cannot have seen. The gate asks for the next count when half of the share
-//! is used up.
+//! `max_pending` and `max_pending_bytes` are bounds over all replicas, and each count is some time old. Between two
+//! counts a replica grants no more permits than its share of the capacity that the last count saw, less the permits
+//! that it granted since and that the count cannot have seen. The gate asks for the next count when half of the share
+//! is used up. Bytes are counted as they were read; stored they are fewer, which the next count sees.
 //!
 //! A route has one [`GateControl`], which the admission controller sets by its counts, and one
 //! [`AdmissionGate`] in each source, which grants permits.
@@ -15,15 +15,40 @@ use tokio::sync::{Notify, watch};
 
 /// Messages that a replica may still take in on an old count, where capacity is scarce: about a batch.
 const STALE_SHARE: u64 = 1000;
+/// Bytes of them.
+const STALE_SHARE_BYTES: u64 = 8 << 20;
 /// A share below this is scarce: one replica can take in as much between two counts.
 const SCARCE_CAPACITY: u64 = 65_536;
+/// Bytes below which a share is scarce.
+const SCARCE_CAPACITY_BYTES: u64 = 512 << 20;
+
+/// An amount of messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct MessageVolume {
+    pub(super) messages: u64,
+    pub(super) bytes: u64,
+}
+
+impl MessageVolume {
+    /// Reports whether nothing is left of this limit.
+    fn is_used_up(self, granted: Self) -> bool {
+        granted.messages >= self.messages || granted.bytes >= self.bytes
+    }
+
+    /// Each of the two values by itself.
+    fn map(self, other: Self, combine: impl Fn(u64, u64) -> u64) -> Self {
+        Self { messages: combine(self.messages, other.messages), bytes: combine(self.bytes, other.bytes) }
+    }
+}
 
 /// The permits of one route. Each stands for a message that was read and is not yet stored, passed on or given
 /// up.
 #[derive(Debug)]
 struct PermitPool {
     granted: AtomicU64,
+    granted_bytes: AtomicU64,
     returned: AtomicU64,
+    returned_bytes: AtomicU64,
     /// Sources that wait for a permit.
     waiting: AtomicUsize,
     count_now: Arc<Notify>,
@@ -35,11 +60,11 @@ struct PermitPool {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct AdmissionLimit {
     open: bool,
-    /// Total number of permits that may be granted.
-    until: u64,
-    /// Total number of permits from which on the next count is asked for.
-    ask_from: u64,
-    /// The share is below [`SCARCE_CAPACITY`].
+    /// Total of the permits that may be granted. The last one may go beyond it with its bytes.
+    until: MessageVolume,
+    /// Total of the permits from which on the next count is asked for.
+    ask_from: MessageVolume,
+    /// The share is below [`SCARCE_CAPACITY`] or [`SCARCE_CAPACITY_BYTES`].
     is_scarce: bool,
 }
 
@@ -57,16 +82,21 @@ pub(super) struct GateControl {
     permits: Arc<PermitPool>,
 }
 
-/// Permits for a batch of messages, as an iterator. Permits that nobody takes return with the batch.
+/// Permits for a batch of messages. Permits that nobody takes return with the batch.
 #[derive(Debug)]
 pub(super) struct PermitBatch {
     permits: Arc<PermitPool>,
+    /// The limit under which they were granted.
+    limit: AdmissionLimit,
     count: u64,
 }
 
 /// One message's permit. The permit ends with the message's receipt.
 #[derive(Debug)]
-pub(super) struct PendingPermit(Arc<PermitPool>);
+pub(super) struct PendingPermit {
+    permits: Arc<PermitPool>,
+    bytes: u64,
+}
 
 impl GateControl {
     /// A closed gate with its control. `count_now` is notified when the gate wants a count.
@@ -76,9 +106,12 @@ impl GateControl {
         (Self { limit: tell, permits: permits.clone() }, AdmissionGate { limit, permits })
     }
 
-    /// The number of permits that were returned. Read it before a count: the count includes their messages.
-    pub(super) fn returned(&self) -> u64 {
-        self.permits.returned.load(Ordering::Acquire)
+    /// The permits that were returned. Read it before a count: the count includes their messages.
+    pub(super) fn returned(&self) -> MessageVolume {
+        MessageVolume {
+            messages: self.permits.returned.load(Ordering::Acquire),
+            bytes: self.permits.returned_bytes.load(Ordering::Acquire),
+        }
     }
 
     /// Opens or closes the gate, whatever the capacity.
@@ -87,11 +120,12 @@ impl GateControl {
     }
 
     /// Sets this replica's share by a count. `returned` is what [`Self::returned`] said before the count.
-    pub(super) fn set_share(&self, returned: u64, share: u64) {
+    pub(super) fn set_share(&self, returned: MessageVolume, share: MessageVolume) {
         self.limit.send_if_modified(|limit| {
-            let until = returned.saturating_add(share);
-            let is_scarce = share < SCARCE_CAPACITY;
-            let next = AdmissionLimit { until, ask_from: until - share / 2, is_scarce, ..*limit };
+            let until = returned.map(share, u64::saturating_add);
+            let ask_from = until.map(share, |until, share| until - share / 2);
+            let is_scarce = share.messages < SCARCE_CAPACITY || share.bytes < SCARCE_CAPACITY_BYTES;
+            let next = AdmissionLimit { until, ask_from, is_scarce, ..*limit };
             std::mem::replace(limit, next) != next
         });
     }
@@ -99,9 +133,10 @@ impl GateControl {
     /// Declares the last count old: other replicas may have used the capacity that it saw.
     pub(super) fn set_stale(&self) {
         self.limit.send_if_modified(|limit| {
-            let most = self.permits.granted.load(Ordering::Acquire).saturating_add(STALE_SHARE);
+            let share = MessageVolume { messages: STALE_SHARE, bytes: STALE_SHARE_BYTES };
+            let most = self.permits.granted().map(share, u64::saturating_add);
             if limit.is_scarce {
-                limit.until = limit.until.min(most);
+                limit.until = limit.until.map(most, u64::min);
             }
             false
         });
@@ -116,7 +151,8 @@ impl GateControl {
 impl AdmissionGate {
     /// A gate that is always open, for a route that nobody counts.
     pub(super) fn unbounded() -> Self {
-        let limit = AdmissionLimit { open: true, until: u64::MAX, ask_from: u64::MAX, is_scarce: false };
+        let most = MessageVolume { messages: u64::MAX, bytes: u64::MAX };
+        let limit = AdmissionLimit { open: true, until: most, ask_from: most, is_scarce: false };
         let permits = PermitPool::new(&Arc::new(Notify::new()));
         Self { limit: watch::channel(limit).1, permits: Arc::new(permits) }
     }
@@ -126,7 +162,7 @@ impl AdmissionGate {
     pub(super) fn try_admit(&self, most: usize) -> Option<PermitBatch> {
         let limit = *self.limit.borrow();
         let count = if limit.open { self.permits.grant(limit, most as u64) } else { 0 };
-        (count > 0).then(|| PermitBatch { permits: self.permits.clone(), count })
+        (count > 0).then(|| PermitBatch { permits: self.permits.clone(), limit, count })
     }
 
     /// Waits until the route's ingress is open and has capacity, and has the next count made meanwhile.
@@ -172,7 +208,7 @@ impl AdmissionGate {
     /// Reports whether the route's ingress is open and has capacity right now.
     pub(super) fn is_open(&self) -> bool {
         let limit = *self.limit.borrow();
-        limit.open && limit.until > self.permits.granted.load(Ordering::Acquire)
+        limit.open && !limit.until.is_used_up(self.permits.granted())
     }
 }
 
@@ -180,29 +216,53 @@ impl PermitPool {
     fn new(count_now: &Arc<Notify>) -> Self {
         Self {
             granted: AtomicU64::new(0),
+            granted_bytes: AtomicU64::new(0),
             returned: AtomicU64::new(0),
+            returned_bytes: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             count_now: count_now.clone(),
             used_up: Notify::new(),
         }
     }
 
+    /// The permits that were granted, with the bytes of those that were taken.
+    fn granted(&self) -> MessageVolume {
+        MessageVolume {
+            messages: self.granted.load(Ordering::Acquire),
+            bytes: self.granted_bytes.load(Ordering::Acquire),
+        }
+    }
+
     /// Grants at most `most` permits, and returns how many.
     fn grant(&self, limit: AdmissionLimit, most: u64) -> u64 {
-        let free = |granted: u64| limit.until.saturating_sub(granted).min(most);
+        if self.granted().bytes >= limit.until.bytes {
+            return 0;
+        }
+        let free = |granted: u64| limit.until.messages.saturating_sub(granted).min(most);
         let add = |granted: u64| Some(granted + free(granted)).filter(|next| *next > granted);
         match self.granted.fetch_update(Ordering::AcqRel, Ordering::Acquire, add) {
             Ok(granted) => {
-                let count = free(granted);
-                if granted + count >= limit.ask_from {
-                    self.count_now.notify_one();
-                }
-                if granted + count >= limit.until {
-                    self.used_up.notify_waiters();
-                }
-                count
+                self.tell_use(limit);
+                free(granted)
             }
             Err(_) => 0,
+        }
+    }
+
+    /// Counts the bytes of a message that takes its permit.
+    fn add_bytes(&self, limit: AdmissionLimit, bytes: u64) {
+        self.granted_bytes.fetch_add(bytes, Ordering::AcqRel);
+        self.tell_use(limit);
+    }
+
+    /// Asks for the next count, or tells that nothing is left, if that is due.
+    fn tell_use(&self, limit: AdmissionLimit) {
+        let granted = self.granted();
+        if limit.ask_from.is_used_up(granted) {
+            self.count_now.notify_one();
+        }
+        if limit.until.is_used_up(granted) {
+            self.used_up.notify_waiters();
         }
     }
 }
@@ -212,14 +272,12 @@ impl PermitBatch {
     pub(super) fn messages(&self) -> usize {
         self.count as usize
     }
-}
 
-impl Iterator for PermitBatch {
-    type Item = PendingPermit;
-
-    fn next(&mut self) -> Option<PendingPermit> {
+    /// Takes the permit for a message of so many bytes. `None` if all are taken.
+    pub(super) fn take(&mut self, bytes: usize) -> Option<PendingPermit> {
         self.count = self.count.checked_sub(1)?;
-        Some(PendingPermit(self.permits.clone()))
+        self.permits.add_bytes(self.limit, bytes as u64);
+        Some(PendingPermit { permits: self.permits.clone(), bytes: bytes as u64 })
     }
 }
 
@@ -231,7 +289,8 @@ impl Drop for PermitBatch {
 
 impl Drop for PendingPermit {
     fn drop(&mut self) {
-        self.0.returned.fetch_add(1, Ordering::AcqRel);
+        self.permits.returned_bytes.fetch_add(self.bytes, Ordering::AcqRel);
+        self.permits.returned.fetch_add(1, Ordering::AcqRel);
     }
 }
 
@@ -251,9 +310,13 @@ impl Drop for WaitingSource {
     }
 }
 
-/// A replica's share of what a route may still take in: at least 1 while there is any.
-pub(super) fn share_of(max_pending: u64, counted: i64, replicas: usize) -> u64 {
-    max_pending.saturating_sub(counted.max(0) as u64).div_ceil(replicas.max(1) as u64)
+/// A replica's share of what a route may still take in: at least 1 message and 1 byte while there is any. Nothing of
+/// either is left once one of them is used up.
+pub(super) fn share_of(most: MessageVolume, counted: MessageVolume, replicas: usize) -> MessageVolume {
+    if most.is_used_up(counted) {
+        return MessageVolume::default();
+    }
+    most.map(counted, |most, counted| most.saturating_sub(counted).div_ceil(replicas.max(1) as u64))
 }
 
 #[cfg(test)]
@@ -266,41 +329,51 @@ mod tests {
         (control, gate)
     }
 
+    /// So many messages, and bytes for all of them.
+    fn messages(messages: u64) -> MessageVolume {
+        MessageVolume { messages, bytes: 1 << 40 }
+    }
+
+    /// Takes the permits of all messages in a batch, of no bytes.
+    fn take_all(batch: &mut PermitBatch, count: usize) -> Vec<PendingPermit> {
+        (0..count).filter_map(|_| batch.take(0)).collect()
+    }
+
     #[test]
     fn no_more_is_taken_than_a_count_left_free_until_the_next_has_seen_it() {
         let (control, gate) = gate();
         assert!(gate.try_admit(10).is_none(), "nothing was counted yet");
-        control.set_share(control.returned(), 200);
+        control.set_share(control.returned(), messages(200));
         let first = gate.try_admit(150).expect("room");
         let second = gate.try_admit(150).expect("some room");
         assert_eq!((first.messages(), second.messages()), (150, 50));
         assert!(!gate.is_open());
         // One count cannot have seen the messages. Of the other nobody knows whether it has seen the second
         // batch.
-        control.set_share(control.returned(), 200);
+        control.set_share(control.returned(), messages(200));
         assert!(gate.try_admit(1).is_none());
         let before = control.returned();
         drop(first);
-        control.set_share(before, 200);
+        control.set_share(before, messages(200));
         assert!(gate.try_admit(1).is_none());
-        control.set_share(control.returned(), 50);
+        control.set_share(control.returned(), messages(50));
         assert!(gate.try_admit(1).is_none(), "the second is not stored yet");
         drop(second);
-        control.set_share(control.returned(), 3);
+        control.set_share(control.returned(), messages(3));
         assert_eq!(gate.try_admit(10).map(|g| g.messages()), Some(3));
     }
 
     #[test]
     fn each_message_returns_its_own_permit_and_an_unused_one_returns_too() {
         let (control, gate) = gate();
-        control.set_share(0, 10);
+        control.set_share(messages(0), messages(10));
         let mut granted = gate.try_admit(4).expect("room");
-        let one: Vec<PendingPermit> = granted.by_ref().take(3).collect();
-        assert_eq!(control.returned(), 0);
+        let one = take_all(&mut granted, 3);
+        assert_eq!(control.returned().messages, 0);
         drop(granted);
-        assert_eq!(control.returned(), 1);
+        assert_eq!(control.returned().messages, 1);
         drop(one);
-        assert_eq!(control.returned(), 4);
+        assert_eq!(control.returned().messages, 4);
     }
 
     #[tokio::test]
@@ -316,7 +389,7 @@ mod tests {
             assert!(!control.has_waiting(), "it waits for the gate to open, which no count does");
             control.set_open(true);
             assert!(control.has_waiting());
-            control.set_share(0, 2);
+            control.set_share(messages(0), messages(2));
         };
         let (taken, ()) = tokio::join!(waits, counts);
         assert_eq!(taken, Some(2));
@@ -327,14 +400,14 @@ mod tests {
     async fn whoever_waits_for_the_gate_to_close_hears_of_the_last_permit_and_of_a_pause() {
         use futures_util::FutureExt;
         let (control, gate) = gate();
-        control.set_share(0, 2);
+        control.set_share(messages(0), messages(2));
         let other = gate.clone();
         let mut closed = Box::pin(other.closed());
         assert!(closed.as_mut().now_or_never().is_none());
         let granted = gate.try_admit(2);
         closed.await;
         drop(granted);
-        control.set_share(2, 2);
+        control.set_share(messages(2), messages(2));
         let mut closed = Box::pin(other.closed());
         assert!(closed.as_mut().now_or_never().is_none());
         control.set_open(false);
@@ -347,7 +420,7 @@ mod tests {
         let count_now = Arc::new(Notify::new());
         let (control, gate) = GateControl::new(&count_now);
         control.set_open(true);
-        control.set_share(0, 100);
+        control.set_share(messages(0), messages(100));
         let asked = || {
             use futures_util::FutureExt;
             count_now.notified().now_or_never().is_some()
@@ -362,18 +435,46 @@ mod tests {
     fn a_stale_count_leaves_a_batch_where_there_is_little_room_and_all_where_there_is_much() {
         for (share, left) in [(100, 100), (SCARCE_CAPACITY - 1, STALE_SHARE), (1_000_000, 1_000_000)] {
             let (control, gate) = gate();
-            control.set_share(0, share);
+            control.set_share(messages(0), messages(share));
             control.set_stale();
             assert_eq!(gate.try_admit(usize::MAX).map(|g| g.messages() as u64), Some(left));
         }
     }
 
     #[test]
+    fn no_more_bytes_are_taken_than_a_count_left_free_but_for_the_last_message() {
+        use futures_util::FutureExt;
+        let (control, gate) = gate();
+        let bytes = |bytes| MessageVolume { messages: 1000, bytes };
+        control.set_share(MessageVolume::default(), bytes(100));
+        let mut batch = gate.try_admit(10).expect("room");
+        let first = batch.take(60).expect("a permit");
+        assert!(gate.is_open());
+        let mut closed = Box::pin(gate.closed());
+        assert!(closed.as_mut().now_or_never().is_none());
+        let second = batch.take(60).expect("a permit");
+        assert!(closed.now_or_never().is_some(), "whoever waits is told");
+        assert!(gate.try_admit(1).is_none());
+        drop(first);
+        let before = control.returned();
+        assert_eq!(before.bytes, 60);
+        control.set_share(before, bytes(100));
+        assert!(gate.is_open(), "40 bytes are left beside the second message");
+        control.set_share(before, bytes(60));
+        assert!(!gate.is_open());
+        drop(second);
+    }
+
+    #[test]
     fn shares_make_up_the_room_and_are_never_nothing_while_there_is_some() {
-        assert_eq!(share_of(200, 0, 1), 200);
-        assert_eq!(share_of(200, 50, 3), 50);
-        assert_eq!(share_of(200, 199, 5), 1);
-        assert_eq!((share_of(200, 200, 2), share_of(200, 300, 2)), (0, 0));
-        assert_eq!(share_of(200, -5, 1), 200, "counts may be wrong for a while");
+        let share = |most, counted, replicas| {
+            share_of(messages(most), MessageVolume { messages: counted, bytes: 0 }, replicas).messages
+        };
+        assert_eq!(share(200, 0, 1), 200);
+        assert_eq!(share(200, 50, 3), 50);
+        assert_eq!(share(200, 199, 5), 1);
+        assert_eq!((share(200, 200, 2), share(200, 300, 2)), (0, 0));
+        let full = MessageVolume { messages: 1, bytes: 1 << 40 };
+        assert_eq!(share_of(messages(200), full, 1), MessageVolume::default(), "no bytes are left");
     }
 }

@@ -163,6 +163,7 @@ fn enter(
             ids: claim.id.message_ids(claim.partition, &bundle.entries),
             expiries,
             target: target.unwrap_or(&served.route.to).clone(),
+            copies: served.route.policy.copies,
             first_ticket: BundleTicket { slot, entry: 0 }.encode(),
             verdicts: shard.verdicts.clone(),
             not_after_us: lease_end.0.into(),

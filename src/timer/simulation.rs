@@ -100,6 +100,7 @@ pub(super) fn in_flight(
         ids: vec![Text::from_static("~0.a.b.1"); entries.len()],
         expiries,
         target: served.route.to.clone(),
+        copies: served.route.policy.copies,
         first_ticket: BundleTicket { slot, entry: 0 }.encode(),
         verdicts: Arc::default(),
         not_after_us: AtomicI64::new(i64::MAX),

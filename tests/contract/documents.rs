@@ -116,7 +116,12 @@ const FIGURES: &[(&str, &str, &str, &str)] = &[
         "telemetry/target_failures.rs",
         "const SILENT_US: i64 = 2_500_000;",
     ),
-    ("faults.md", "uses 90 % of its `maxmemory`", "app/readiness_parts.rs", "const NEARLY_FULL: f64 = 0.9;"),
+    (
+        "faults.md",
+        "uses 85 % of its `maxmemory`",
+        "ingress/memory_room.rs",
+        "pub const ALL_WAIT_SHARE: f64 = 0.85;",
+    ),
     (
         "faults.md",
         "three seconds late or more",

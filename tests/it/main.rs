@@ -12,6 +12,7 @@ mod check;
 mod cluster;
 mod fixture;
 mod flow;
+mod hostile;
 mod kafka;
 mod kubernetes;
 mod observer;

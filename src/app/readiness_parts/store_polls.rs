@@ -82,7 +82,7 @@ impl MemoryPoll {
 }
 
 impl PeriodicTask for MemoryPoll {
-    const PERIOD: Duration = Duration::from_secs(5);
+    const PERIOD: Duration = Duration::from_secs(1);
 
     async fn round(&mut self) {
         let Some(store) = self.slot.get() else { return };

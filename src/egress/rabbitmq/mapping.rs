@@ -45,15 +45,25 @@ pub(in crate::egress) struct UnfitMessage {
     pub error: Text,
 }
 
+/// What the target and its connection say about the messages published there.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::egress) struct AmqpRules<'a> {
+    /// The rule for the routing key.
+    pub routing_key: &'a RoutingKey,
+    /// The user of the connection, the only `user_id` that RabbitMQ lets it publish.
+    pub own_user: Option<&'a str>,
+    /// The headers `CC` and `BCC` stay: RabbitMQ publishes to their routing keys too.
+    pub copies: bool,
+}
+
 /// Maps a message to an AMQP message. `delay_headers` is `None` for a message that passes through; if it came from
-/// AMQP, it stays as it is. `own_user` is the user of the connection, the only `user_id` that RabbitMQ lets it publish.
+/// AMQP, it stays as it is, but for `CC` and `BCC`.
 pub(in crate::egress) fn to_amqp(
     message: &Message,
     delay_headers: Option<DelayHeaders<'_>>,
-    routing_key: &RoutingKey,
-    own_user: Option<&str>,
+    rules: AmqpRules<'_>,
 ) -> Result<AmqpMessage, UnfitMessage> {
-    let routing_key = route_by(message, routing_key)?;
+    let routing_key = route_by(message, rules.routing_key)?;
     let (mut properties, mut headers) = match message.origin {
         Origin::Rabbitmq => {
             let properties = message.properties.as_deref().cloned().unwrap_or_default();
@@ -61,9 +71,11 @@ pub(in crate::egress) fn to_amqp(
         }
         Origin::Kafka => from_kafka(message)?,
     };
-    if let Some(delay_headers) = delay_headers {
-        properties.user_id = properties.user_id.filter(|user| Some(user.as_str()) == own_user);
+    if !rules.copies {
         headers.retain(|h| !SENDER_SELECTED.contains(&h.name.as_str()));
+    }
+    if let Some(delay_headers) = delay_headers {
+        properties.user_id = properties.user_id.filter(|user| Some(user.as_str()) == rules.own_user);
         push(&mut headers, stamped::ID, HeaderValue::LongString(delay_headers.id.bytes().clone()));
         push(&mut headers, stamped::DUE, HeaderValue::I64(delay_headers.due.0));
         if delay_headers.attempt >= 2 {

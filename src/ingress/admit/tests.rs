@@ -32,6 +32,9 @@ fn route() -> Route {
             max_headers: 1000,
             dead_letters: crate::domain::DeadLetterLimits::default(),
             max_pending: 1,
+            max_pending_bytes: 4 << 30,
+            commands: true,
+            copies: false,
             on_invalid: OnInvalid::DeadLetter,
             on_refused: OnRefused::Retry,
             on_duplicate: OnDuplicate::Keep,
@@ -172,6 +175,20 @@ fn spring_quotes_are_no_part_of_any_of_the_five() {
     };
     assert_eq!(admit_now(&kafka, &route()), expected);
     assert_invalid(&amqp, &route(), InvalidReason::BadOp);
+}
+
+#[test]
+fn a_route_without_commands_takes_none() {
+    let mut route = route();
+    route.policy.commands = false;
+    for op in ["cancel", "reschedule"] {
+        for message in both(&[("x-delay-op", op), ("x-delay-id", "a"), ("x-delay", "1")]) {
+            assert_invalid(&message, &route, InvalidReason::BadOp);
+        }
+    }
+    for message in both(&[("x-delay", "1"), ("x-delay-id", "a")]) {
+        assert!(matches!(admit_now(&message, &route), Admitted::Delayed { .. }));
+    }
 }
 
 #[test]

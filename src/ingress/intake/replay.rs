@@ -43,15 +43,15 @@ impl Source {
     async fn replay_admitted(
         &mut self,
         batch: Vec<(JudgedRecord, Option<ReplayStep>)>,
-        permits: Option<PermitBatch>,
+        mut permits: Option<PermitBatch>,
         ledger: &Arc<Ledger>,
     ) {
         let now = self.intake.store.clock().now();
         let mut judged = JudgedBatch::new(&self.route, now);
-        let mut permits = permits.into_iter().flatten();
         for (record, step) in batch {
             let mut receipt = ledger.enter(record.position.offset);
-            if let Some(permit) = permits.next() {
+            let permit = permits.as_mut().and_then(|permits| permits.take(record.message.size()));
+            if let Some(permit) = permit {
                 receipt.attach(permit);
             }
             match step {

@@ -115,7 +115,7 @@ fn content_case(at: usize, path: &Path, base_ms: i64, mode: Mode, name: &str, co
         sent = sent.header("x-delay-id", "~old").header("x-delay-due", "17").header("x-delay-attempt", "3");
     }
     let mut expected = if same_technology(path) { content.same } else { content.across };
-    if let (Wire::Amqp(amqp), true) = (&mut expected, content.sender_selected && delayed) {
+    if let (Wire::Amqp(amqp), true) = (&mut expected, content.sender_selected) {
         amqp.headers = amqp.headers.inner().iter().filter(|(name, _)| name.as_str() != "CC").fold(
             table([]),
             |mut rest, (name, value)| {

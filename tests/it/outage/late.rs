@@ -284,7 +284,6 @@ async fn a_store_that_fills_up_is_told_before_it_takes_nothing_in() {
     run.collect_rabbitmq(rabbitmq, &target);
     let message = run.message(&format!("rabbitmq:{target}"), When::Delay(3000)).key(&target);
     run.send_rabbitmq(rabbitmq, "", Some(&source), vec![message]).await;
-    named(&relay, "store:room", "takes nothing in").await;
     named(&relay, "source:one", "store").await;
     limit(0).await;
     up_again(&relay, "store:room").await;

@@ -9,6 +9,7 @@ mod bytes;
 mod disk;
 mod late;
 mod queued_bytes;
+mod quotas;
 mod redis;
 mod rereads;
 mod restarts;

@@ -72,14 +72,19 @@ fn delay_headers(attempt: u32) -> DelayHeaders<'static> {
     DelayHeaders { id: &ID, due: UnixMs(1_795_255_200_000), attempt }
 }
 
+fn rules<'a>(routing_key: &'a RoutingKey, own_user: Option<&'a str>) -> AmqpRules<'a> {
+    AmqpRules { routing_key, own_user, copies: false }
+}
+
 fn mapped(message: &Message, delay_headers: Option<DelayHeaders<'_>>) -> AmqpMessage {
-    to_amqp(message, delay_headers, &RoutingKey::Key, Some("postdate")).expect("it fits")
+    to_amqp(message, delay_headers, rules(&RoutingKey::Key, Some("postdate"))).expect("it fits")
 }
 
 #[test]
 fn from_amqp_what_passes_through_is_untouched() {
     let message = amqp();
-    let published = to_amqp(&message, None, &RoutingKey::Preserve, Some("postdate")).expect("it fits");
+    let rules = AmqpRules { copies: true, ..rules(&RoutingKey::Preserve, Some("postdate")) };
+    let published = to_amqp(&message, None, rules).expect("it fits");
     assert_eq!(published.headers, message.headers);
     assert_eq!(published.properties, every_property());
     assert_eq!(published.routing_key, "order.created".into());
@@ -87,6 +92,20 @@ fn from_amqp_what_passes_through_is_untouched() {
     // No property is set that was not there, delivery_mode included.
     let bare = Message { properties: None, headers: Vec::new(), ..amqp() };
     assert_eq!(mapped(&bare, None).properties, Properties::default());
+}
+
+#[test]
+fn further_routing_keys_stay_only_where_the_route_has_copies() {
+    let names = |delay_headers, copies| {
+        let rules = AmqpRules { copies, ..rules(&RoutingKey::Key, None) };
+        let published = to_amqp(&amqp(), delay_headers, rules).expect("it fits");
+        let names = published.headers.iter().map(|h| h.name.as_str().to_owned());
+        names.filter(|name| name.eq_ignore_ascii_case("cc") || name == "BCC").collect::<Vec<_>>()
+    };
+    for delay_headers in [None, Some(delay_headers(1))] {
+        assert_eq!(names(delay_headers, false), ["cc"], "RabbitMQ heeds the name in capitals alone");
+        assert_eq!(names(delay_headers, true), ["CC", "BCC", "cc"]);
+    }
 }
 
 #[test]
@@ -103,16 +122,18 @@ fn a_delayed_message_loses_other_routes_and_anothers_user_and_is_stamped() {
         assert_eq!(published.headers, expected);
         assert_eq!(published.properties, Properties { user_id: None, ..every_property() });
     }
-    let own = to_amqp(&message, Some(delay_headers(1)), &RoutingKey::Key, Some("guest")).expect("it fits");
+    let own =
+        to_amqp(&message, Some(delay_headers(1)), rules(&RoutingKey::Key, Some("guest"))).expect("it fits");
     assert_eq!(own.properties, every_property());
-    let unknown = to_amqp(&message, Some(delay_headers(1)), &RoutingKey::Key, None).expect("it fits");
+    let unknown = to_amqp(&message, Some(delay_headers(1)), rules(&RoutingKey::Key, None)).expect("it fits");
     assert_eq!(unknown.properties.user_id, None);
 }
 
 #[test]
 fn the_routing_key_follows_its_rule_and_fits_a_short_string() {
-    let route =
-        |message: &Message, rule: RoutingKey| to_amqp(message, None, &rule, None).map(|m| m.routing_key);
+    let route = |message: &Message, rule: RoutingKey| {
+        to_amqp(message, None, rules(&rule, None)).map(|m| m.routing_key)
+    };
     let fixed = RoutingKey::Fixed("fixed".into());
     for (message, own) in [(amqp(), "order.created"), (kafka(Vec::new()), "key")] {
         assert_eq!(route(&message, fixed.clone()), Ok("fixed".into()));
@@ -168,7 +189,8 @@ fn null_key_and_null_value_are_not_empty_ones() {
     ];
     for (key, value) in cases {
         let message = Message { key: key.map(Bytes::from_static), ..kafka(Vec::new()) };
-        let published = to_amqp(&message, None, &RoutingKey::Fixed("r".into()), None).expect("it fits");
+        let published =
+            to_amqp(&message, None, rules(&RoutingKey::Fixed("r".into()), None)).expect("it fits");
         assert_eq!(published.headers, [header("kafka.key", value)]);
     }
     let message = Message { body: None, ..kafka(vec![header("kafka.null_value", raw(b"no"))]) };
@@ -274,7 +296,8 @@ fn of_a_repeated_property_the_last_counts_even_if_it_does_not_fit() {
 
 #[test]
 fn a_header_name_that_amqp_cannot_write_is_refused_before_it_is_published() {
-    let named = |len| to_amqp(&kafka(vec![header(&"n".repeat(len), raw(b""))]), None, &RoutingKey::Key, None);
+    let named =
+        |len| to_amqp(&kafka(vec![header(&"n".repeat(len), raw(b""))]), None, rules(&RoutingKey::Key, None));
     assert!(named(255).is_ok());
     let unfit = named(256).expect_err("too long");
     assert_eq!(
@@ -354,7 +377,7 @@ proptest! {
     /// `amqp.delivery_mode` may be new.
     #[test]
     fn a_record_survives_kafka_to_amqp_to_kafka(message in any_record()) {
-        let published = to_amqp(&message, None, &RoutingKey::Fixed("r".into()), None).expect("it fits");
+        let published = to_amqp(&message, None, rules(&RoutingKey::Fixed("r".into()), None)).expect("it fits");
         let delivered = delivered(published);
         let mut back = to_kafka(&delivered, None);
         prop_assert_eq!(back.key.as_deref(), message.key.as_deref());
@@ -376,7 +399,7 @@ proptest! {
     #[test]
     fn what_is_published_fits_amqp(message in any_record(), attempt in 0..4_u32) {
         let delay_headers = delay_headers(attempt);
-        if let Ok(published) = to_amqp(&message, Some(delay_headers), &RoutingKey::Key, None) {
+        if let Ok(published) = to_amqp(&message, Some(delay_headers), rules(&RoutingKey::Key, None)) {
             prop_assert!(published.routing_key.len() <= 255);
             let mut names: Vec<_> = published.headers.iter().map(|h| h.name.clone()).collect();
             names.sort();
