@@ -10,11 +10,12 @@ use parking_lot::Mutex;
 use postdate::broker::kafka::Connection;
 use postdate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy};
 use postdate::domain::{
-    Clock, Endpoint, Entry, Message, Origin, Route, RouteName, RoutePolicy, Target, UnixMs, Verdict,
+    Clock, Endpoint, Entry, Message, Origin, Route, RouteName, RoutePolicy, Secret, Target, UnixMs, Verdict,
 };
 use postdate::egress::kafka::KafkaLanes;
 use postdate::egress::{Lane, Publication, PublishBatch, VerdictInbox};
 use postdate::ingress::kafka::KafkaDependencies;
+use postdate::ingress::kafka::skip::SkipDesk;
 use postdate::ingress::{Delivery, Feed, READ_BYTES, ReadBudget, Receipt, Sink};
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
 use postdate::telemetry::{Metrics, RouteMetrics};
@@ -192,6 +193,7 @@ pub(super) struct IngressFixture {
     pub(super) tasks: Tasks,
     pub(super) readiness: Readiness,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) skips: SkipDesk,
 }
 
 impl IngressFixture {
@@ -199,9 +201,32 @@ impl IngressFixture {
         Self::start_within(kafka, group, topics, sink, &Arc::new(ReadBudget::new(READ_BYTES)))
     }
 
+    /// With properties of the client library.
+    pub(super) fn start_with<S: Sink>(
+        kafka: &Kafka,
+        group: &str,
+        topics: &[&str],
+        sink: &Arc<S>,
+        properties: &[(&str, &str)],
+    ) -> Self {
+        let properties = properties.iter().map(|(name, value)| ((*name).to_owned(), Secret::new(*value)));
+        let connection = Connection { properties: properties.collect(), ..connection(kafka) };
+        Self::start_on(&connection, group, topics, sink, &Arc::new(ReadBudget::new(READ_BYTES)))
+    }
+
     /// With a budget for what is read and not resolved.
     pub(super) fn start_within<S: Sink>(
         kafka: &Kafka,
+        group: &str,
+        topics: &[&str],
+        sink: &Arc<S>,
+        budget: &Arc<ReadBudget>,
+    ) -> Self {
+        Self::start_on(&connection(kafka), group, topics, sink, budget)
+    }
+
+    fn start_on<S: Sink>(
+        connection: &Connection,
         group: &str,
         topics: &[&str],
         sink: &Arc<S>,
@@ -214,17 +239,19 @@ impl IngressFixture {
         let readiness = Readiness::default();
         let mut registry = prometheus_client::registry::Registry::default();
         let metrics = Metrics::new(&mut registry, routes.iter().map(|r| r.name.clone()));
+        let skips = SkipDesk::default();
         let surroundings = KafkaDependencies {
             sink: sink.clone(),
             metrics: metrics.clone(),
             budget: budget.clone(),
+            skips: skips.clone(),
             part: readiness.part("kafka:main", false),
             tasks: tasks.clone(),
             shutdown: shutdown.clone(),
             clock: Clock::start(),
         };
-        postdate::ingress::kafka::start(&connection(kafka), group, routes, surroundings).expect("started");
-        Self { shutdown, tasks, readiness, metrics }
+        postdate::ingress::kafka::start(connection, group, routes, surroundings).expect("started");
+        Self { shutdown, tasks, readiness, metrics, skips }
     }
 
     /// SIGTERM: drains.
@@ -254,7 +281,7 @@ impl IngressFixture {
         self.of(route).source_lost.get()
     }
 
-    fn of(&self, route: &str) -> &RouteMetrics {
+    pub(super) fn of(&self, route: &str) -> &RouteMetrics {
         let name = RouteName::new(route).expect("a route's name");
         self.metrics.route(&name).expect("its metrics")
     }

@@ -5,4 +5,5 @@ mod egress;
 pub(crate) mod fixture;
 mod ingress;
 mod outage;
-mod raw;
+pub(crate) mod raw;
+mod undecodable;
