@@ -9,6 +9,7 @@ mod inject;
 mod readiness_parts;
 mod redrive;
 pub(crate) mod runtime;
+mod skip;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -22,6 +23,7 @@ pub use self::check::{CheckFinding, check_connections, lowered_prefetches};
 use self::drain::StageShutdowns;
 use self::inject::IngressInject;
 use self::redrive::StoreRedrive;
+use self::skip::IngressSkip;
 use crate::backoff::Backoff;
 use crate::broker::rabbitmq::Broker;
 use crate::config::Config;
@@ -29,6 +31,7 @@ use crate::domain::{Clock, Endpoint, Route, RouteName};
 use crate::egress::kafka::KafkaLanes;
 use crate::egress::rabbitmq::RabbitLanes;
 use crate::egress::{AllLanes, Lanes};
+use crate::ingress::kafka::skip::SkipDesk;
 use crate::ingress::{self, Intake};
 use crate::lifecycle::signals::ShutdownSignals;
 use crate::lifecycle::{Readiness, ReadinessPart, Stage, Tasks};
@@ -52,6 +55,7 @@ struct App {
     metrics: Arc<Metrics>,
     watch: Arc<FollowRegistry>,
     bursts: Arc<BurstLog>,
+    skips: SkipDesk,
     /// Timer shards of this replica: one a core, 1 to 8.
     shards: usize,
 }
@@ -70,6 +74,7 @@ async fn run_until_shutdown(config: Config) -> anyhow::Result<ExitCode> {
         metrics,
         watch: Arc::default(),
         bursts: Arc::new(BurstLog::new(clock)),
+        skips: SkipDesk::default(),
         shards: std::thread::available_parallelism().map_or(2, |n| n.get().clamp(1, 8)),
         config,
     };
@@ -171,6 +176,7 @@ fn admin_state(
         watch: app.watch.clone(),
         inject: Arc::new(IngressInject::new(lanes.clone(), app.clock)),
         redrive: Arc::new(StoreRedrive { store: store.clone(), routes: routes.clone() }),
+        skip: Arc::new(IngressSkip(app.skips.clone())),
         clock: app.clock,
         store: store.clone(),
         replica: app.config.cluster.name.clone(),
@@ -338,6 +344,7 @@ fn start_ingress(
             sink: intake.clone(),
             metrics: app.metrics.clone(),
             budget: read_allocation.kafka.clone(),
+            skips: app.skips.clone(),
             part: app.readiness.part(format!("kafka:{}:{group}", connection.name), false),
             tasks: tasks.clone(),
             shutdown: shutdown.clone(),

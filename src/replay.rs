@@ -155,7 +155,7 @@ impl Replay {
             shards: 1,
         })?;
         let at = config.kafka.get(connection).context("an unknown kafka connection")?;
-        let past = Arc::new(WindowReader::new(at, group, topic, clock)?);
+        let past = Arc::new(WindowReader::new(at, group, topic, route, clock)?);
         let source = format!("kafka/{connection}/{group}/{topic}");
         Ok(Self {
             route: route.clone(),

@@ -18,6 +18,7 @@
 //! | `GET /api/v1/audit` | read | who did what, newest first |
 //! | `POST /api/v1/routes/{route}/pause` | write | pauses its ingress, its publishing, or both, on all replicas |
 //! | `POST /api/v1/routes/{route}/resume` | write | resumes them |
+//! | `POST /api/v1/routes/{route}/skip` | write | passes over an offset at which a Kafka partition of it stands |
 //! | `POST /api/v1/routes/{route}/messages` | write | sends a message to the route's own ingress; `wait` follows it |
 //! | `GET /api/v1/dead` | read | dead letters, oldest first, by route, reason and time |
 //! | `GET /api/v1/dead/{id}` | read | one dead letter, its headers too; its body on request |
@@ -81,6 +82,7 @@ mod router;
 mod routes;
 mod send;
 mod server;
+mod skip;
 mod times;
 
 use std::net::SocketAddr;
@@ -97,9 +99,10 @@ pub use config::Config;
 pub use inject::{Inject, InjectError, InvalidMessage};
 pub use redrive::{Redrive, RedriveOutcome};
 pub use server::{DRAIN_GRACE, start};
+pub use skip::{Skip, SkipResult};
 
 /// Everything that the API shows and uses.
-#[allow(missing_debug_implementations)] // `Inject` and `Redrive` belong to `app`
+#[allow(missing_debug_implementations)] // `Inject`, `Redrive` and `Skip` belong to `app`
 pub struct AdminState {
     /// All configured routes.
     pub routes: Vec<Arc<Route>>,
@@ -115,6 +118,8 @@ pub struct AdminState {
     pub inject: Arc<dyn Inject>,
     /// Makes dead letters due again.
     pub redrive: Arc<dyn Redrive>,
+    /// Passes over offsets at which Kafka partitions stand.
+    pub skip: Arc<dyn Skip>,
     /// This machine's clocks.
     pub clock: Clock,
     /// The store, once it may be used. Until then the calls that need it answer 503.

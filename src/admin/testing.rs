@@ -13,11 +13,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-use super::{AdminState, Config, Inject, InjectError, InvalidMessage, Redrive, RedriveOutcome, start};
+use super::{
+    AdminState, Config, Inject, InjectError, InvalidMessage, Redrive, RedriveOutcome, Skip, SkipResult, start,
+};
 use crate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy};
 use crate::domain::{
-    Clock, Endpoint, Header, HeaderValue, InvalidReason, Message, Route, RouteName, RoutePolicy, RoutingKey,
-    Secret, Target, UnixMs,
+    Clock, Endpoint, Header, HeaderValue, InvalidReason, KafkaPosition, Message, Route, RouteName,
+    RoutePolicy, RoutingKey, Secret, Target, UnixMs,
 };
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
 use crate::store::{DeadId, StoreError};
@@ -57,6 +59,21 @@ impl Redrive for InstantRedrive {
         _: Option<&'a str>,
     ) -> BoxFuture<'a, Result<RedriveOutcome, StoreError>> {
         async { Ok(RedriveOutcome::Done) }.boxed()
+    }
+}
+
+/// Skips of partitions that all stand at offset 7. This replica reads partition 0 only.
+struct StandingAtSeven;
+
+impl Skip for StandingAtSeven {
+    fn skip<'a>(&'a self, _: &'a RouteName, position: KafkaPosition) -> BoxFuture<'a, SkipResult> {
+        let result = match (position.partition, position.offset) {
+            (0, 7) => SkipResult::Skipped,
+            (0, _) => SkipResult::StandsElsewhere(7),
+            (1, offset) => SkipResult::DoesNotStand(offset),
+            _ => SkipResult::NotHere,
+        };
+        std::future::ready(result).boxed()
     }
 }
 
@@ -174,6 +191,7 @@ pub(crate) fn state() -> (AdminState, Arc<RecordingIngress>) {
         watch: Arc::new(FollowRegistry::default()),
         inject: Arc::clone(&recorder) as Arc<dyn Inject>,
         redrive: Arc::new(InstantRedrive),
+        skip: Arc::new(StandingAtSeven),
         clock,
         store: Arc::default(),
         replica: "this-one".to_owned(),

@@ -1,6 +1,7 @@
 //! `check --connect`: tries Redis, the brokers, and every topic, queue and exchange that a route names. It creates and
 //! changes nothing. Everything is tried at once, so that all servers that are away cost one deadline together.
 
+mod clusters;
 mod kafka;
 mod rabbitmq;
 
@@ -24,17 +25,23 @@ const CHECK_DEADLINE: Duration = Duration::from_secs(4);
 pub struct CheckFinding {
     /// True if the thing is as it should be.
     pub good: bool,
+    /// True if the thing works, and is a danger. It is good, too.
+    pub warns: bool,
     /// The finding, and for a bad one also what to do.
     pub text: String,
 }
 
 impl CheckFinding {
     fn good(text: String) -> Self {
-        Self { good: true, text }
+        Self { good: true, warns: false, text }
+    }
+
+    fn warning(text: String) -> Self {
+        Self { good: true, warns: true, text }
     }
 
     fn bad(text: String) -> Self {
-        Self { good: false, text }
+        Self { good: false, warns: false, text }
     }
 }
 
@@ -64,8 +71,11 @@ pub fn check_connections(config: &Config) -> anyhow::Result<Vec<CheckFinding>> {
 async fn all(config: &Config) -> Vec<CheckFinding> {
     let kafka = config.kafka.values().map(|connection| kafka::check(connection, &config.routes));
     let rabbitmq = config.rabbitmq.values().map(|connection| rabbitmq::check(connection, &config.routes));
-    let (redis, kafka, rabbitmq) = tokio::join!(redis(&config.redis), join_all(kafka), join_all(rabbitmq));
-    std::iter::once(redis).chain(kafka.into_iter().flatten()).chain(rabbitmq.into_iter().flatten()).collect()
+    let loops = clusters::loops(config);
+    let (redis, kafka, rabbitmq, loops) =
+        tokio::join!(redis(&config.redis), join_all(kafka), join_all(rabbitmq), loops);
+    let brokers = kafka.into_iter().chain(rabbitmq).flatten();
+    std::iter::once(redis).chain(brokers).chain(loops).collect()
 }
 
 /// The bad findings about the brokers that one route uses, and about its topics, queues and exchanges there.

@@ -4,6 +4,7 @@
 //! ([`OWNED_PROPERTIES`]). Their values are secrets: neither logs nor errors show one.
 
 mod examine;
+mod sizes;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +18,8 @@ use rdkafka::{ClientConfig, types::RDKafkaConfRes};
 use tokio::sync::Notify;
 use tracing::{debug, trace, warn};
 
-pub use self::examine::ReadObstacle;
+pub use self::examine::{BatchSettings, ReadObstacle};
+pub use self::sizes::open_bytes;
 use crate::domain::Secret;
 
 /// A named Kafka connection, checked.
@@ -97,9 +99,7 @@ const COMMON_TUNED: &[(&str, &str)] = &[
 const CONSUMER_TUNED: &[(&str, &str)] = &[
     // Find new partitions, and topics that were missing or created anew, within two seconds.
     ("topic.metadata.refresh.interval.ms", "2000"),
-    // Limit the memory of records that are read ahead, per group: librdkafka's own 64 MiB do not fit twenty
-    // routes. A broker's answer comes on top; librdkafka's own limit for one is 50 MiB.
-    ("fetch.max.bytes", "8388608"),
+    // Limit the memory of records that are read ahead, per group. A broker's answer comes on top: `sizes` bounds it.
     ("queued.min.messages", "20000"),
     ("queued.max.messages.kbytes", "8192"),
 ];
@@ -131,9 +131,11 @@ pub enum ConfigError {
 }
 
 impl Connection {
-    /// The configuration of a consumer of this group.
-    pub fn consumer_config(&self, group: &str) -> Result<ClientConfig, ConfigError> {
+    /// The configuration of a consumer of this group, whose routes take records of at most `largest_record` bytes,
+    /// headers included.
+    pub fn consumer_config(&self, group: &str, largest_record: u64) -> Result<ClientConfig, ConfigError> {
         let mut config = self.config(CONSUMER_TUNED)?;
+        sizes::set(&mut config, &self.properties, largest_record);
         config
             .set("group.id", group)
             .set("group.protocol", "classic")
@@ -150,7 +152,7 @@ impl Connection {
             .set("enable.partition.eof", "false")
             .set("allow.auto.create.topics", "false")
             .set("fetch.queue.backoff.ms", "10")
-            .set("statistics.interval.ms", "5000");
+            .set("statistics.interval.ms", "2000");
         Ok(config)
     }
 
@@ -320,7 +322,7 @@ mod tests {
     fn every_owned_property_is_one_of_librdkafkas_and_refused() {
         for property in OWNED_PROPERTIES {
             let owned = connection(&[(property, "1")]);
-            assert!(matches!(owned.consumer_config("g"), Err(ConfigError::Owned { .. })), "{property}");
+            assert!(matches!(owned.consumer_config("g", 0), Err(ConfigError::Owned { .. })), "{property}");
             assert!(
                 matches!(owned.producer_config(Duration::ZERO), Err(ConfigError::Owned { .. })),
                 "{property}"
@@ -335,7 +337,7 @@ mod tests {
     #[test]
     fn librdkafka_takes_what_postdate_sets_and_operators_tune() {
         let tuned = connection(&[("compression.type", "zstd"), ("socket.timeout.ms", "5000")]);
-        let consumer = tuned.consumer_config("g").expect("checked");
+        let consumer = tuned.consumer_config("g", 0).expect("checked");
         consumer.create_native_config().expect("librdkafka takes it");
         assert_eq!(consumer.get("socket.timeout.ms"), Some("5000"));
         tuned

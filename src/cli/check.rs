@@ -43,8 +43,9 @@ pub(super) fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
 /// ones to stderr.
 fn connect(config: &Config, print: bool) -> anyhow::Result<ExitCode> {
     let (good, bad): (Vec<_>, Vec<_>) = app::check_connections(config)?.into_iter().partition(|f| f.good);
-    for finding in good.iter().filter(|_| !print) {
-        output::out(&finding.text);
+    for finding in good.iter().filter(|finding| !print || finding.warns) {
+        let text = if finding.warns { &format!("warning: {}", finding.text) } else { &finding.text };
+        if print { output::err(text) } else { output::out(text) }
     }
     for finding in &bad {
         output::err(&format!("error: {}", finding.text));

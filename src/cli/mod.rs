@@ -14,6 +14,7 @@ mod replay;
 mod reschedule;
 mod run;
 mod send;
+mod skip;
 mod status;
 mod table;
 mod times;
@@ -67,6 +68,7 @@ enum CliCommand {
     Man(completions::ManArgs),
     Pause(pause::PauseArgs),
     Resume(pause::ResumeArgs),
+    Skip(skip::SkipArgs),
     Dead(dead::DeadArgs),
     Replay(replay::ReplayArgs),
     Bench(bench::BenchArgs),
@@ -112,6 +114,7 @@ pub fn main() -> ExitCode {
         CliCommand::Man(args) => completions::man(&args),
         CliCommand::Pause(args) => Ok(pause::pause(&args)),
         CliCommand::Resume(args) => Ok(pause::resume(&args)),
+        CliCommand::Skip(args) => Ok(skip::run(&args)),
         CliCommand::Dead(args) => Ok(dead::run(args)),
         CliCommand::Replay(args) => replay::run(args),
         CliCommand::Bench(args) => bench::run(args),

@@ -6,6 +6,7 @@ use std::path::Path;
 use figment::value::Value;
 
 use super::clients;
+use super::graph::SameBroker;
 use super::secrets::{is_secret_property, not_both, secret};
 use super::section::SectionReader;
 use super::sources::read_secret;
@@ -158,9 +159,9 @@ fn split_port(broker: &str) -> (&str, Option<&str>) {
     }
 }
 
-impl DeclaredConnections {
-    /// Reports whether two Kafka connections reach one cluster. One broker in common is enough.
-    pub(super) fn same_kafka(&self, one: &str, other: &str) -> bool {
+impl SameBroker for DeclaredConnections {
+    // One broker in common is enough.
+    fn same_kafka(&self, one: &str, other: &str) -> bool {
         let brokers = |name: &str| {
             let connection = self.kafka.get(name)?.as_ref()?;
             let brokers = connection.brokers.split(',').map(|broker| {
@@ -175,8 +176,7 @@ impl DeclaredConnections {
                 .is_some_and(|(one, other)| one.iter().any(|b| other.contains(b)))
     }
 
-    /// Reports whether two RabbitMQ connections reach one vhost.
-    pub(super) fn same_rabbitmq(&self, one: &str, other: &str) -> bool {
+    fn same_rabbitmq(&self, one: &str, other: &str) -> bool {
         let place = |name: &str| clients::amqp_place(self.rabbitmq.get(name)?.as_ref()?.url.expose());
         one == other || place(one).zip(place(other)).is_some_and(|(one, other)| one == other)
     }

@@ -6,19 +6,44 @@ use super::connections::DeclaredConnections;
 use super::section::CheckContext;
 use crate::domain::{Endpoint, Route, RoutingKey, Target};
 
+/// Tells which connections lead to one broker.
+pub trait SameBroker {
+    /// Reports whether two Kafka connections lead to one cluster.
+    fn same_kafka(&self, one: &str, other: &str) -> bool;
+    /// Reports whether two RabbitMQ connections lead to one virtual host.
+    fn same_rabbitmq(&self, one: &str, other: &str) -> bool;
+}
+
+/// A conflict between routes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteConflict {
+    /// The route in whose section it stands.
+    pub route: String,
+    /// The key of that section.
+    pub key: &'static str,
+    /// The conflict, for a person.
+    pub message: String,
+}
+
 /// Reports each target that is a route's ingress, and each ingress of two routes.
 pub(super) fn check(context: &CheckContext<'_>, routes: &[Arc<Route>], connections: &DeclaredConnections) {
+    for RouteConflict { route, key, message } in conflicts(routes, connections) {
+        report(context, &route, key, message);
+    }
+}
+
+/// Finds each target that is a route's ingress, and each ingress of two routes.
+pub fn conflicts(routes: &[Arc<Route>], connections: &impl SameBroker) -> Vec<RouteConflict> {
+    let mut found = Vec::new();
+    let mut report = |route: &str, key, message| {
+        found.push(RouteConflict { route: route.to_owned(), key, message });
+    };
     for (index, route) in routes.iter().enumerate() {
         let name = route.name.as_str();
         if let Some(first) =
             routes[..index].iter().find(|first| same_source(&first.from, &route.from, connections))
         {
-            report(
-                context,
-                name,
-                "from",
-                format!("route `{}` reads it already, {}", first.name, place(&route.from)),
-            );
+            report(name, "from", format!("route `{}` reads it already, {}", first.name, place(&route.from)));
         }
         for (key, target) in std::iter::once(("to", &route.to))
             .chain(route.allow_targets.iter().map(|t| ("allow_targets", t)))
@@ -30,15 +55,11 @@ pub(super) fn check(context: &CheckContext<'_>, routes: &[Arc<Route>], connectio
                 } else {
                     format!("route `{}`", ingress.name)
                 };
-                report(
-                    context,
-                    name,
-                    key,
-                    format!("a loop: {} is the ingress of {reader}", place(&ingress.from)),
-                );
+                report(name, key, format!("a loop: {} is the ingress of {reader}", place(&ingress.from)));
             }
         }
     }
+    found
 }
 
 fn report(context: &CheckContext<'_>, route: &str, key: &str, message: String) {
@@ -59,7 +80,7 @@ fn place(endpoint: &Endpoint) -> String {
 }
 
 /// Reports whether two routes would share one stream of messages.
-fn same_source(one: &Endpoint, other: &Endpoint, connections: &DeclaredConnections) -> bool {
+fn same_source(one: &Endpoint, other: &Endpoint, connections: &impl SameBroker) -> bool {
     match (one, other) {
         (
             Endpoint::Kafka { connection: a, topic, group },
@@ -74,7 +95,7 @@ fn same_source(one: &Endpoint, other: &Endpoint, connections: &DeclaredConnectio
 }
 
 /// Reports whether a message that `route` publishes to `target` is read again by `ingress`.
-fn feeds(target: &Target, route: &Route, ingress: &Route, connections: &DeclaredConnections) -> bool {
+fn feeds(target: &Target, route: &Route, ingress: &Route, connections: &impl SameBroker) -> bool {
     match (target, &ingress.from) {
         (Target::Kafka { connection: a, topic }, Endpoint::Kafka { connection: b, topic: read, .. }) => {
             topic == read && connections.same_kafka(a, b)

@@ -179,7 +179,7 @@ impl RouteFamilies {
         r.register("loops", "Messages without a delay header that came back with the marks of an earlier delivery, and contents that came a thousand times within ten seconds", self.loops.clone());
         r.register("redelivered", "Publishes that may repeat an earlier one, by cause (an upper bound)", self.redelivered.clone());
         r.register("dead_letters", "Messages that became dead letters", self.dead_letters.clone());
-        r.register("dropped", "Messages dropped by policy", self.dropped.clone());
+        r.register("dropped", "Messages dropped by policy, or skipped by an operator", self.dropped.clone());
         r.register("pending", "Messages waiting in the store, over all replicas", self.pending.clone());
         r.register("in_flight", "Messages claimed by this replica and not yet settled", self.in_flight.clone());
         r.register("dead", "Dead letters kept, over all replicas", self.dead.clone());
@@ -187,7 +187,7 @@ impl RouteFamilies {
         r.register("ingress_paused", "1 while the route's ingress is paused, by reason", self.ingress_paused.clone());
         r.register("ingress_lag", "Messages in the ingress topic that are not yet stored, published or dropped, those of open transactions apart", self.ingress_lag.clone());
         r.register("ingress_unresolved", "Messages read from the ingress topic or queue and not yet stored, published or dropped", self.ingress_unresolved.clone());
-        r.register("source_lost", "Messages deleted from the ingress topic before they were read (an upper bound)", self.source_lost.clone());
+        r.register("source_lost", "Messages that were deleted from the ingress topic before they were read, or that the Kafka client could not open and passed over (an upper bound)", self.source_lost.clone());
         r.register("publishing_paused", "1 while the route's publishing is paused by hand", self.publishing_paused.clone());
     }
 }

@@ -126,3 +126,32 @@ async fn everything_that_is_wrong_is_said_in_one_run() {
     assert!(!all.contains("hunter2"), "{all}");
     assert!(lines(&output.stdout).iter().any(|l| l.contains(&there)), "what is well is said too: {all}");
 }
+
+#[tokio::test]
+async fn two_names_of_one_cluster_hide_no_loop_and_compressed_sources_are_warned_of() {
+    let (redis, kafka) = tokio::join!(Redis::start(), Kafka::shared());
+    let there = names::unique("there");
+    let back = names::unique("back");
+    kafka.create_topic_with(&there, 1, &[("compression.type", "uncompressed")]).await;
+    kafka.create_topic_with(&back, 1, &[("max.message.bytes", "30000000")]).await;
+    let source =
+        |at: &str, topic: &str| format!("{{ kafka = \"{at}\", topic = \"{topic}\", group = \"g\" }}");
+    let target = |at: &str, topic: &str| format!("{{ kafka = \"{at}\", topic = \"{topic}\" }}");
+    let config = Config::new(&redis)
+        .kafka("main", kafka)
+        .section(&format!("[kafka.other]\nbrokers = \"localhost:{}\"\n", kafka.port()))
+        .route("out", &source("main", &there), &target("main", &back), "")
+        .route("home", &source("other", &back), &target("other", &there), "");
+    let output = check(&config).await;
+    let wrong = lines(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{wrong:#?}");
+    for route in ["out", "home"] {
+        let start = format!("error: routes.{route}.to: a loop: topic ");
+        assert!(wrong.iter().any(|line| line.starts_with(&start)), "{start}\n{wrong:#?}");
+    }
+    let found = lines(&output.stdout);
+    let warnings: Vec<_> = found.iter().filter(|line| line.starts_with("warning: kafka other: ")).collect();
+    assert!(warnings[0].contains(&format!("take compressed batches ({back})")), "{found:#?}");
+    assert!(warnings[1].contains(&format!("topic {back} takes batches of 30000000 bytes")), "{found:#?}");
+    assert!(!found.iter().any(|line| line.starts_with("warning: kafka main: ")), "{found:#?}");
+}

@@ -132,6 +132,12 @@ impl Kafka {
         self.nodes[0].process.id()
     }
 
+    /// The file of a partition's records on the first node, while they fit into one segment.
+    pub fn segment(&self, topic: &str, partition: i32) -> PathBuf {
+        let folder = self.nodes[0].folder.join("data").join(format!("{topic}-{partition}"));
+        folder.join("00000000000000000000.log")
+    }
+
     /// A client's configuration with the address in it.
     pub fn client(&self) -> ClientConfig {
         let mut config = ClientConfig::new();

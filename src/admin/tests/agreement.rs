@@ -38,6 +38,7 @@ impl TableRow {
     pub(super) fn body(&self) -> String {
         match self.path {
             "/api/v1/dead/redrive" | "/api/v1/dead/drop" => format!("{{\"ids\":[\"{DEAD_ID}\"]}}"),
+            "/api/v1/routes/{route}/skip" => "{\"partition\":0,\"offset\":7}".to_owned(),
             _ if matches!(self.method, "POST" | "PATCH") => "{}".to_owned(),
             _ => String::new(),
         }

@@ -8,6 +8,7 @@ mod ending;
 mod pausing;
 mod probes;
 mod sending;
+mod skipping;
 
 use super::testing::HttpAnswer;
 

@@ -6,8 +6,12 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 
 use super::{CHECK_DEADLINE, CheckFinding, list, source, target};
-use crate::broker::kafka::{Connection, ReadObstacle, TopicState};
+use crate::broker::kafka::{BatchSettings, Connection, ReadObstacle, TopicState, open_bytes};
 use crate::domain::{Endpoint, Route, Target};
+use crate::ingress::kafka::largest_record;
+
+/// Bytes of an answer's framing.
+const ANSWER_FRAMING: u64 = 512;
 
 /// Topics and groups that the routes use on one connection.
 #[derive(Default)]
@@ -66,8 +70,60 @@ pub(super) async fn check(connection: &Connection, routes: &[Arc<Route>]) -> Vec
         let topics: Vec<String> = topics.iter().filter(|t| there.contains(t)).cloned().collect();
         reading(connection, &used, group, topics)
     });
-    let reading = join_all(reading).await.into_iter().flatten();
-    found.iter().map(|(topic, state)| judge(name, topic, &used.users(topic), state)).chain(reading).collect()
+    let read = used.groups.values().flatten().filter(|topic| there.contains(topic)).cloned().collect();
+    let (reading, bombs) = tokio::join!(join_all(reading), large_batches(connection, routes, read));
+    let found = found.iter().map(|(topic, state)| judge(name, topic, &used.users(topic), state));
+    found.chain(reading.into_iter().flatten()).chain(bombs).collect()
+}
+
+/// Warns of topics whose batches may be larger than what the consumer opens: compressed, or as they are.
+async fn large_batches(
+    connection: &Connection,
+    routes: &[Arc<Route>],
+    topics: BTreeSet<String>,
+) -> Vec<CheckFinding> {
+    let name = &connection.name;
+    let topics: Vec<String> = topics.into_iter().collect();
+    let settings = connection.batch_settings(&topics).await;
+    let mut findings = Vec::new();
+    let compressed: Vec<&str> = settings
+        .iter()
+        .filter(|(_, settings)| settings.compression != "uncompressed")
+        .map(|(topic, _)| topic.as_str())
+        .collect();
+    if !compressed.is_empty() {
+        findings.push(CheckFinding::warning(format!(
+            "kafka {name}: source topics take compressed batches ({}): if producers that you do not trust may write to \
+             them, set `compression.type=uncompressed` on the topics, for a few KB can become gigabytes when they are read",
+            compressed.join(", ")
+        )));
+    }
+    for (topic, BatchSettings { max_bytes, .. }) in settings {
+        let open = opened_bytes(connection, routes, &topic);
+        if open.is_some_and(|open| max_bytes.saturating_add(ANSWER_FRAMING) > open) {
+            findings.push(CheckFinding::warning(format!(
+                "kafka {name}: topic {topic} takes batches of {max_bytes} bytes (`max.message.bytes`), more than its \
+                 consumer takes: such a batch stops all of the group's partitions on one broker; lower it, or raise \
+                 `receive.message.max.bytes` in `kafka.{name}.properties`"
+            )));
+        }
+    }
+    findings
+}
+
+/// The size up to which the consumer of a topic takes answers. `None` if no route reads it.
+fn opened_bytes(connection: &Connection, routes: &[Arc<Route>], topic: &str) -> Option<u64> {
+    let of_group = |group: &str| {
+        let reads = |route: &&Arc<Route>| matches!(&route.from, Endpoint::Kafka { connection: at, group: g, .. } if *at == connection.name && g == group);
+        largest_record(routes.iter().filter(reads).map(|route| &**route))
+    };
+    let group = routes.iter().find_map(|route| match &route.from {
+        Endpoint::Kafka { connection: at, topic: read, group } if *at == connection.name && read == topic => {
+            Some(group)
+        }
+        _ => None,
+    })?;
+    connection.consumer_config(group, of_group(group)).ok().map(|config| open_bytes(&config))
 }
 
 fn advice(name: &str, why: &str) -> String {

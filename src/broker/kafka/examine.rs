@@ -1,10 +1,12 @@
 //! Examines a connection before anything relies on it, for `check --connect`. Joins no group, commits nothing,
 //! creates nothing.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rdkafka::client::ClientContext;
+use rdkafka::admin::{AdminClient, AdminOptions, OwnedResourceSpecifier, ResourceSpecifier};
+use rdkafka::client::{ClientContext, DefaultClientContext};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -43,6 +45,15 @@ pub enum ReadObstacle {
     },
 }
 
+/// The settings of a topic that decide how large a batch may become.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchSettings {
+    /// `compression.type`
+    pub compression: String,
+    /// `max.message.bytes`: the largest batch, as it is stored.
+    pub max_bytes: u64,
+}
+
 impl Connection {
     /// Asks for topics, all with one client. `Err` gives the reason why no broker answers, after `at_most`.
     pub async fn find_topics(
@@ -71,7 +82,7 @@ impl Connection {
     /// The obstacles that keep a group from reading these topics (which are there), as far as they show without
     /// joining: asks for the group's positions, and tries a first fetch of each topic.
     pub async fn obstacles(&self, group: &str, topics: Vec<String>) -> Result<Vec<ReadObstacle>, String> {
-        let mut config = self.consumer_config(group).map_err(|error| error.to_string())?;
+        let mut config = self.consumer_config(group, 0).map_err(|error| error.to_string())?;
         config.set("enable.partition.eof", "true").set("fetch.wait.max.ms", "10");
         let client = self.probe(&config)?;
         let tried = tokio::task::spawn_blocking(move || {
@@ -87,6 +98,36 @@ impl Connection {
             obstacles
         });
         tried.await.map_err(|error| error.to_string())
+    }
+
+    /// The id of the cluster, in its own words. `None` if no broker told it within `at_most`.
+    pub async fn cluster_id(&self, at_most: Duration) -> Option<String> {
+        let client = self.probe(&self.config(&[]).ok()?).ok()?;
+        let asked = tokio::task::spawn_blocking(move || client.client().fetch_cluster_id(at_most));
+        asked.await.ok().flatten()
+    }
+
+    /// The settings of these topics (which are there) that decide how large a batch may become, by topic. A topic whose
+    /// settings may not be seen is left out.
+    pub async fn batch_settings(&self, topics: &[String]) -> BTreeMap<String, BatchSettings> {
+        let client = self
+            .config(&[])
+            .ok()
+            .and_then(|config| config.create::<AdminClient<DefaultClientContext>>().ok());
+        let Some(client) = client else { return BTreeMap::new() };
+        let asked: Vec<_> = topics.iter().map(|topic| ResourceSpecifier::Topic(topic)).collect();
+        let options = AdminOptions::new().request_timeout(Some(ANSWER_TIMEOUT));
+        let answers = client.describe_configs(&asked, &options).await.unwrap_or_default();
+        let settings = answers.into_iter().flatten().filter_map(|answer| {
+            let value = |name: &str| answer.get(name)?.value.clone();
+            let OwnedResourceSpecifier::Topic(topic) = &answer.specifier else { return None };
+            let settings = BatchSettings {
+                compression: value("compression.type")?,
+                max_bytes: value("max.message.bytes")?.parse().ok()?,
+            };
+            Some((topic.clone(), settings))
+        });
+        settings.collect()
     }
 
     fn probe(&self, config: &ClientConfig) -> Result<BaseConsumer<ProbeContext>, String> {

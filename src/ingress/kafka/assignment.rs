@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use super::undecodable::StandstillWatch;
 use crate::domain::Route;
 use crate::ingress::{Delivery, Feed, Ledger, ReadShare, Sink};
 use crate::lifecycle::{Shutdown, Tasks};
@@ -71,6 +72,8 @@ pub(super) struct Assignment {
     pub(super) paused: bool,
     /// It is not known whether this is still the log that was committed. Nothing is committed meanwhile.
     pub(super) in_doubt: bool,
+    /// Watches whether the partition stands at records that cannot be opened.
+    pub(super) standstill: StandstillWatch,
     /// The widest jump over offsets since the log's start was last known.
     gap: Option<OffsetRange>,
     /// Records that were deleted unread before this offset have been reported.
@@ -113,6 +116,7 @@ impl Assignment {
             end: 0,
             paused: false,
             in_doubt: false,
+            standstill: StandstillWatch::default(),
             gap: None,
             reported_until: start,
             inbox,
@@ -131,6 +135,14 @@ impl Assignment {
         self.window.enter(offset, size);
         self.inbox.put(delivery);
         self.window.is_full()
+    }
+
+    /// Passes over an offset that cannot be read, as if its record was read and resolved. Records before it are
+    /// committed first.
+    pub(super) fn pass_over(&mut self, offset: i64) {
+        self.ledger.enter(offset).resolve();
+        self.next = offset + 1;
+        self.standstill = StandstillWatch::default();
     }
 
     /// Takes the resolved prefix out of the ledger and the window.

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use rdkafka::Message as _;
 use rdkafka::consumer::Consumer;
-use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::error::KafkaResult;
 use rdkafka::message::BorrowedMessage;
 use rdkafka::{ClientConfig, TopicPartitionList};
 use tokio::runtime::Handle;
 use tracing::{debug, trace, warn};
 
-use super::assignment::StartPosition;
+use super::assignment::{OffsetRange, StartPosition};
 use super::group_contact::GroupContact;
 use super::group_state::{ConsumerPhase, GroupSetup, ReadProgress};
 use super::rebalance::{GroupClient, GroupContext};
@@ -66,6 +66,7 @@ impl<S: Sink> GroupConsumer<S> {
                 Endpoint::Rabbitmq { .. } => None,
             })
             .collect();
+        let skips = deps.skips.open(by_topic.values());
         let setup = GroupSetup {
             owner: format!("{}/{group}", connection.name),
             task: format!("ingress:kafka:{}:{group}", connection.name),
@@ -73,6 +74,7 @@ impl<S: Sink> GroupConsumer<S> {
             deps,
             runtime: Handle::current(),
             suspicion: OutageSuspicion::default(),
+            skips,
         };
         Self { setup: Arc::new(setup), config }
     }
@@ -128,6 +130,7 @@ impl<S: Sink> GroupConsumer<S> {
             if now >= next_tick {
                 consumer.context().commit_tick(&consumer);
                 consumer.context().retry_unplaced(&consumer);
+                consumer.context().carry_out_skips(&consumer);
                 contact.check(&self.setup, &consumer, now);
                 next_tick = clock.mono_us() + COMMIT_INTERVAL_US;
             }
@@ -150,6 +153,7 @@ fn leave<S: Sink>(consumer: GroupClient<S>, end: &ConsumerExit) {
     state.phase = ConsumerPhase::Leaving;
     state.assignments.clear();
     drop(state);
+    context.show_standing();
     unsubscribe(&consumer);
     drop(consumer);
     debug!(consumer = %context.setup.owner, "kafka group left");
@@ -186,21 +190,13 @@ fn poll<S: Sink>(consumer: &GroupClient<S>, mut poll_timeout: Duration) -> bool 
                 take(consumer, &message);
                 came = true;
             }
-            Some(Err(error)) if is_damage(&error) => {
-                consumer.context().warn_once(&format!("a damaged batch is skipped: {error}"));
-            }
+            // The context has taken the error, with its reason, before.
             Some(Err(error)) => trace!(%error, "kafka consumer error"),
             None => break,
         }
         poll_timeout = Duration::ZERO;
     }
     came
-}
-
-/// Reports whether the client library found records that it cannot read.
-fn is_damage(error: &KafkaError) -> bool {
-    use RDKafkaErrorCode as Code;
-    matches!(error.rdkafka_error_code(), Some(Code::BadMessage | Code::BadCompression | Code::InvalidMessage))
 }
 
 /// Takes one record.
@@ -210,7 +206,12 @@ fn take<S: Sink>(consumer: &GroupClient<S>, message: &BorrowedMessage<'_>) {
     let copied = record::copy(message);
     let context = consumer.context();
     let mut state = context.state.lock();
+    let reported_batch = state.decode_reports.take_batch();
     let Some(assignment) = state.find(message.topic(), partition) else { return };
+    if let Some(batch) = reported_batch.filter(|batch| (assignment.next..offset).contains(batch)) {
+        let passed = OffsetRange { from: batch, to: offset };
+        context.report_passed_over(&assignment.route, message.topic(), partition, passed);
+    }
     if offset < assignment.next {
         // The log was cut or created anew, and is read again from here. A commit beyond this offset is void.
         warn!(consumer = %context.setup.owner, topic = message.topic(), partition, offset, expected = assignment.next, "the log went back, reading again");

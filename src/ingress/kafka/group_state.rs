@@ -10,6 +10,8 @@ use tracing::debug;
 
 use super::KafkaDependencies;
 use super::assignment::{Assignment, AssignmentSpec, StartPosition, WINDOW_BYTES, feed};
+use super::skip::SkipQueue;
+use super::undecodable::DecodeReports;
 use crate::broker::kafka::OutageSuspicion;
 use crate::domain::Route;
 use crate::ingress::Sink;
@@ -28,6 +30,7 @@ pub(super) struct GroupSetup<S> {
     /// Lets the consumer's own thread wait for tasks.
     pub(super) runtime: Handle,
     pub(super) suspicion: OutageSuspicion,
+    pub(super) skips: SkipQueue,
 }
 
 impl<S: Sink> GroupSetup<S> {
@@ -93,6 +96,10 @@ pub(super) struct GroupState {
     pub(super) is_refused: bool,
     /// Topics that are reported as missing.
     pub(super) missing_topics: BTreeSet<String>,
+    /// The client library's reports about records that it cannot open.
+    pub(super) decode_reports: DecodeReports,
+    /// Topics that are shown with a standing partition.
+    pub(super) standing_topics: BTreeSet<String>,
     /// Reasons that were logged already.
     pub(super) warned: BTreeSet<String>,
 }

@@ -19,8 +19,10 @@ mod group_state;
 mod log_ends;
 mod rebalance;
 mod record;
+pub mod skip;
 mod start_positions;
 pub mod tail;
+mod undecodable;
 pub mod window;
 
 use std::sync::Arc;
@@ -28,6 +30,7 @@ use std::sync::Arc;
 pub(super) use self::assignment::{WINDOW_BYTES, WINDOW_RECORDS};
 pub(super) use self::record::RECORD_OVERHEAD;
 
+use self::skip::SkipDesk;
 use super::{ReadBudget, Sink};
 use crate::broker::kafka::{ConfigError, Connection};
 use crate::domain::{Clock, Route};
@@ -58,6 +61,8 @@ pub struct KafkaDependencies<S> {
     pub metrics: Arc<Metrics>,
     /// The read budget that all Kafka sources share.
     pub budget: Arc<ReadBudget>,
+    /// Takes the skips of operators.
+    pub skips: SkipDesk,
     /// The readiness part of the connection.
     pub part: ReadinessPart,
     /// Runs the consumer's thread and its partitions' tasks.
@@ -77,7 +82,8 @@ pub fn start<S: Sink>(
     routes: Vec<Arc<Route>>,
     dependencies: KafkaDependencies<S>,
 ) -> Result<(), StartError> {
-    let mut config = connection.consumer_config(group)?;
+    let largest = largest_record(routes.iter().map(|route| &**route));
+    let mut config = connection.consumer_config(group, largest)?;
     config.set("group.instance.id", instance_id());
     config.create_native_config().map_err(|error| connection.refused(error))?;
     let tasks = dependencies.tasks.clone();
@@ -85,6 +91,13 @@ pub fn start<S: Sink>(
     tasks
         .thread(&format!("ingress:kafka:{}:{group}", connection.name), move || consumer.run())
         .map_err(|error| StartError::Thread { group: group.to_owned(), error })
+}
+
+/// The most bytes that a record may have which one of these routes takes, headers included.
+pub fn largest_record<'a>(routes: impl IntoIterator<Item = &'a Route>) -> u64 {
+    let sizes =
+        routes.into_iter().map(|route| route.policy.max_size as u64 + route.policy.max_headers as u64);
+    sizes.max().unwrap_or(0)
 }
 
 /// Makes the id that a consumer keeps through all of its restarts, and shares with no other. The client library

@@ -15,6 +15,7 @@ use rdkafka::types::RDKafkaRespErr;
 use tracing::{debug, error, warn};
 
 use super::group_state::{GroupSetup, GroupState, list, partitions};
+use super::undecodable::is_decode_error;
 use crate::broker::kafka;
 use crate::ingress::Sink;
 
@@ -80,6 +81,7 @@ impl<S: Sink> GroupContext<S> {
             state.unplaced.retain(|key| !keys.contains(key));
             taken
         };
+        self.show_standing();
         let taken = list(taken.iter().map(|(topic, partition)| (topic.as_str(), *partition)));
         if let Err(error) = consumer.incremental_unassign(&taken) {
             self.state.lock().mark_broken(format!("partitions cannot be let go: {error}"));
@@ -146,6 +148,7 @@ impl<S: Sink> ClientContext for GroupContext<S> {
 
     fn error(&self, error: KafkaError, reason: &str) {
         match error.rdkafka_error_code() {
+            Some(code) if is_decode_error(code, reason) => self.note_undecodable(reason),
             Some(
                 RDKafkaErrorCode::UnknownTopicOrPartition
                 | RDKafkaErrorCode::UnknownTopic
@@ -174,5 +177,6 @@ impl<S: Sink> ClientContext for GroupContext<S> {
             !there
         });
         self.show_lag(&statistics);
+        self.find_standing(&statistics);
     }
 }

@@ -26,7 +26,7 @@ pub struct TopicTail(BaseConsumer<TailContext>);
 impl TopicTail {
     /// Looks up the end of each partition of a topic. `Err` gives the reason if that fails.
     pub fn open(connection: &Connection, topic: &str) -> Result<Self, String> {
-        let mut config = connection.consumer_config(TAIL_GROUP).map_err(|error| error.to_string())?;
+        let mut config = connection.consumer_config(TAIL_GROUP, 0).map_err(|error| error.to_string())?;
         // A partition that loses its position (the topic was created anew) goes on at new records.
         config.set("auto.offset.reset", "latest");
         let consumer: BaseConsumer<TailContext> =

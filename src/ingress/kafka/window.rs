@@ -10,9 +10,9 @@ use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::record;
+use super::{largest_record, record};
 use crate::broker::kafka::{self, Connection, OutageSuspicion};
-use crate::domain::{Clock, KafkaPosition, UnixMs};
+use crate::domain::{Clock, KafkaPosition, Route, UnixMs};
 use crate::ingress::replay::ReplayRecord;
 
 /// Longest wait for an answer of the brokers.
@@ -87,10 +87,17 @@ pub struct WindowReader {
 }
 
 impl WindowReader {
-    /// Makes a client. `group` is the group whose positions count.
-    pub fn new(connection: &Connection, group: &str, topic: &str, clock: Clock) -> Result<Self, RereadError> {
+    /// Makes a client for the topic that the route reads. The positions of the route's group count.
+    pub fn new(
+        connection: &Connection,
+        group: &str,
+        topic: &str,
+        route: &Route,
+        clock: Clock,
+    ) -> Result<Self, RereadError> {
         let refused = |why: String| RereadError::Connection(connection.name.clone(), why);
-        let mut config = connection.consumer_config(group).map_err(|error| refused(error.to_string()))?;
+        let config = connection.consumer_config(group, largest_record([route]));
+        let mut config = config.map_err(|error| refused(error.to_string()))?;
         config.set("enable.partition.eof", "true").set("auto.offset.reset", "error");
         let consumer = config.create_with_context(WindowContext::default());
         let consumer = consumer.map_err(|error| refused(connection.refused(error).to_string()))?;

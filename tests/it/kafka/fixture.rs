@@ -10,11 +10,12 @@ use parking_lot::Mutex;
 use postdate::broker::kafka::Connection;
 use postdate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy};
 use postdate::domain::{
-    Clock, Endpoint, Entry, Message, Origin, Route, RouteName, RoutePolicy, Target, UnixMs, Verdict,
+    Clock, Endpoint, Entry, Message, Origin, Route, RouteName, RoutePolicy, Secret, Target, UnixMs, Verdict,
 };
 use postdate::egress::kafka::KafkaLanes;
 use postdate::egress::{Lane, Publication, PublishBatch, VerdictInbox};
 use postdate::ingress::kafka::KafkaDependencies;
+use postdate::ingress::kafka::skip::SkipDesk;
 use postdate::ingress::{Delivery, Feed, READ_BYTES, ReadBudget, Receipt, Sink};
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
 use postdate::telemetry::{Metrics, RouteMetrics};
@@ -195,11 +196,25 @@ pub(super) struct IngressFixture {
     pub(super) tasks: Tasks,
     pub(super) readiness: Readiness,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) skips: SkipDesk,
 }
 
 impl IngressFixture {
     pub(super) fn start<S: Sink>(kafka: &Kafka, group: &str, topics: &[&str], sink: &Arc<S>) -> Self {
         Self::start_within(kafka, group, topics, sink, &Arc::new(ReadBudget::new(READ_BYTES)))
+    }
+
+    /// With properties of the client library.
+    pub(super) fn start_with<S: Sink>(
+        kafka: &Kafka,
+        group: &str,
+        topics: &[&str],
+        sink: &Arc<S>,
+        properties: &[(&str, &str)],
+    ) -> Self {
+        let properties = properties.iter().map(|(name, value)| ((*name).to_owned(), Secret::new(*value)));
+        let connection = Connection { properties: properties.collect(), ..connection(kafka) };
+        Self::start_at(&connection, group, topics, sink, &Arc::new(ReadBudget::new(READ_BYTES)))
     }
 
     /// With a budget for what is read and not resolved.
@@ -228,17 +243,19 @@ impl IngressFixture {
         let readiness = Readiness::default();
         let mut registry = prometheus_client::registry::Registry::default();
         let metrics = Metrics::new(&mut registry, routes.iter().map(|r| r.name.clone()));
+        let skips = SkipDesk::default();
         let surroundings = KafkaDependencies {
             sink: sink.clone(),
             metrics: metrics.clone(),
             budget: budget.clone(),
+            skips: skips.clone(),
             part: readiness.part("kafka:main", false),
             tasks: tasks.clone(),
             shutdown: shutdown.clone(),
             clock: Clock::start(),
         };
         postdate::ingress::kafka::start(connection, group, routes, surroundings).expect("started");
-        Self { shutdown, tasks, readiness, metrics }
+        Self { shutdown, tasks, readiness, metrics, skips }
     }
 
     /// SIGTERM: drains.
@@ -268,7 +285,7 @@ impl IngressFixture {
         self.of(route).source_lost.get()
     }
 
-    fn of(&self, route: &str) -> &RouteMetrics {
+    pub(super) fn of(&self, route: &str) -> &RouteMetrics {
         let name = RouteName::new(route).expect("a route's name");
         self.metrics.route(&name).expect("its metrics")
     }

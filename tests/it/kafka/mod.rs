@@ -5,5 +5,6 @@ mod egress;
 pub(crate) mod fixture;
 mod ingress;
 mod outage;
-mod raw;
+pub(crate) mod raw;
 mod silence;
+mod undecodable;

@@ -2,18 +2,36 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 
 use crate::support::Kafka;
 
+/// Zstd, in a batch's attributes.
+const ZSTD: i16 = 4;
+
 /// A record of the wire format, before it is framed.
-pub(super) struct RawRecord<'a> {
-    pub(super) body: &'a [u8],
-    pub(super) header: (&'a [u8], &'a [u8]),
+pub(crate) struct RawRecord<'a> {
+    pub(crate) body: &'a [u8],
+    pub(crate) header: (&'a [u8], &'a [u8]),
 }
 
 /// Writes one batch of one record to partition 0, with this timestamp (-1: none), and checks the answer.
 pub(super) fn produce(kafka: &Kafka, topic: &str, timestamp: i64, record: &RawRecord<'_>) {
-    let batch = batch(timestamp, record);
+    send(kafka, topic, &batch(timestamp, 0, &framed(record)));
+}
+
+/// The same with the batch compressed by zstd, in a frame that says how large it is when opened.
+pub(crate) fn produce_zstd(kafka: &Kafka, topic: &str, record: &RawRecord<'_>) {
+    send(kafka, topic, &zstd_batch(record));
+}
+
+/// A batch of one record, compressed by zstd.
+pub(super) fn zstd_batch(record: &RawRecord<'_>) -> Vec<u8> {
+    batch(5, ZSTD, &zstd::bulk::compress(&framed(record), 3).expect("compressed"))
+}
+
+/// Writes one batch to partition 0, and checks the answer.
+pub(super) fn send(kafka: &Kafka, topic: &str, batch: &[u8]) {
     let mut body = Vec::new();
     body.extend(i16::to_be_bytes(-1)); // no transaction
     body.extend(i16::to_be_bytes(-1)); // acks: all
@@ -24,10 +42,10 @@ pub(super) fn produce(kafka: &Kafka, topic: &str, timestamp: i64, record: &RawRe
     body.extend(i32::to_be_bytes(1)); // partitions
     body.extend(i32::to_be_bytes(0));
     body.extend((batch.len() as i32).to_be_bytes());
-    body.extend(&batch);
+    body.extend(batch);
     let mut request = Vec::new();
     request.extend(i16::to_be_bytes(0)); // Produce
-    request.extend(i16::to_be_bytes(3)); // version
+    request.extend(i16::to_be_bytes(7)); // version: the first that takes zstd
     request.extend(i32::to_be_bytes(1)); // correlation
     request.extend(i16::to_be_bytes(-1)); // no client id
     request.extend(&body);
@@ -44,7 +62,28 @@ pub(super) fn produce(kafka: &Kafka, topic: &str, timestamp: i64, record: &RawRe
     assert_eq!(answer[at..at + 2], [0, 0], "kafka refused the batch");
 }
 
-fn batch(timestamp: i64, record: &RawRecord<'_>) -> Vec<u8> {
+/// A batch of the log file: where its parts begin.
+pub(super) mod part {
+    pub(in super::super) const FORMAT: usize = 16;
+    pub(in super::super) const CHECKSUM: usize = 17;
+    /// The low byte, of which the lowest three bits are the codec.
+    pub(in super::super) const ATTRIBUTES: usize = 22;
+    pub(in super::super) const RECORDS: usize = 61;
+}
+
+/// Changes the batch of this number, counted from 0, in the file of a broker that is stopped.
+pub(super) fn damage(file: &Path, number: usize, change: impl FnOnce(&mut [u8])) {
+    let mut log = std::fs::read(file).expect("the segment");
+    let length = |log: &[u8], from: usize| {
+        12 + u32::from_be_bytes(log[from + 8..from + 12].try_into().expect("four bytes")) as usize
+    };
+    let from = (0..number).fold(0, |from, _| from + length(&log, from));
+    let to = from + length(&log, from);
+    change(&mut log[from..to]);
+    std::fs::write(file, log).expect("written");
+}
+
+fn framed(record: &RawRecord<'_>) -> Vec<u8> {
     let mut inner = vec![0]; // attributes
     varint(&mut inner, 0); // timestamp delta
     varint(&mut inner, 0); // offset delta
@@ -53,9 +92,15 @@ fn batch(timestamp: i64, record: &RawRecord<'_>) -> Vec<u8> {
     varint(&mut inner, 1); // headers
     bytes(&mut inner, record.header.0);
     bytes(&mut inner, record.header.1);
+    let mut framed = Vec::new();
+    bytes(&mut framed, &inner);
+    framed
+}
 
+/// A batch of one record, which is given as it stands in the batch.
+fn batch(timestamp: i64, codec: i16, record: &[u8]) -> Vec<u8> {
     let mut checked = Vec::new();
-    checked.extend(i16::to_be_bytes(0)); // attributes
+    checked.extend(i16::to_be_bytes(codec)); // attributes
     checked.extend(i32::to_be_bytes(0)); // last offset delta
     checked.extend(timestamp.to_be_bytes());
     checked.extend(timestamp.to_be_bytes());
@@ -63,7 +108,7 @@ fn batch(timestamp: i64, record: &RawRecord<'_>) -> Vec<u8> {
     checked.extend(i16::to_be_bytes(-1));
     checked.extend(i32::to_be_bytes(-1));
     checked.extend(i32::to_be_bytes(1)); // records
-    bytes(&mut checked, &inner);
+    checked.extend(record);
 
     let mut batch = Vec::new();
     batch.extend(i64::to_be_bytes(0)); // base offset

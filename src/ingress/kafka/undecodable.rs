@@ -1,0 +1,299 @@
+//! Records that the client library cannot open: a batch that is too large once decompressed, of an unknown codec,
+//! damaged, or cut short.
+//!
+//! The client library asks for such a batch again twice a second, for ever, and the partition stands. Its report names
+//! the offset of the batch and neither topic nor partition, and of a batch that is cut short there is no report at all:
+//! it is taken for a partial answer. Therefore a partition stands if its log goes on, its fetch position does not move,
+//! no record comes, and the client library has reported something or has counted partial answers meanwhile.
+//!
+//! A batch with a wrong checksum (only with `check.crcs`) or of an unknown format is passed over if a good batch came
+//! with it. The next record then lies behind a gap that begins at the offset of the report.
+
+use rdkafka::error::RDKafkaErrorCode;
+use rdkafka::statistics::Statistics;
+use tracing::{debug, error, info, warn};
+
+use super::assignment::OffsetRange;
+use super::rebalance::GroupContext;
+use crate::domain::Route;
+use crate::ingress::Sink;
+
+/// Shortest standstill that counts while the client library reports records that it cannot open: three of its tries.
+const STANDSTILL_US: i64 = 1_500_000;
+/// Shortest standstill that counts while the client library only counts partial answers. These are usual where much is
+/// read, but for a partition that gets nothing for so long.
+const SILENT_STANDSTILL_US: i64 = 3_000_000;
+/// How long a report counts: the client library tries again after half a second, and waits half a second for an answer.
+const REPORT_FRESH_US: i64 = 2_500_000;
+/// Reason of `ingress_paused` while a partition of the route stands.
+const UNDECODABLE: &str = "undecodable";
+
+/// The client library's reports about records that it cannot open, over all partitions of a consumer.
+#[derive(Debug, Default)]
+pub(super) struct DecodeReports {
+    /// The last report, in the client library's words.
+    last: String,
+    /// Monotonic microseconds of the last report.
+    last_us: Option<i64>,
+    /// Base offset of the batch of the last report, until the next record comes.
+    batch: Option<i64>,
+    /// Partial answers of all brokers, as of the last statistics.
+    partial_answers: u64,
+}
+
+/// The client library's word about records that it cannot open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Evidence {
+    Nothing,
+    PartialAnswers,
+    Reported,
+}
+
+impl DecodeReports {
+    fn note(&mut self, reason: &str, now_us: i64) {
+        self.last = reason.trim_end_matches('.').to_owned();
+        self.last_us = Some(now_us);
+        self.batch = batch_offset(reason);
+    }
+
+    /// The base offset of the batch that was reported since the last record.
+    pub(super) fn take_batch(&mut self) -> Option<i64> {
+        self.batch.take()
+    }
+
+    /// The evidence since the last call. `partial_answers` is the client library's count.
+    fn evidence(&mut self, partial_answers: u64, now_us: i64) -> Evidence {
+        let rose = partial_answers > std::mem::replace(&mut self.partial_answers, partial_answers);
+        if self.last_us.is_some_and(|last_us| now_us - last_us < REPORT_FRESH_US) {
+            Evidence::Reported
+        } else if rose {
+            Evidence::PartialAnswers
+        } else {
+            Evidence::Nothing
+        }
+    }
+
+    /// The sentence about a standstill that the evidence allows.
+    fn why(&self, evidence: Evidence) -> &str {
+        if evidence == Evidence::Reported { &self.last } else { "the batch is cut short" }
+    }
+}
+
+/// The offset that a report names: `... at offset 7 (...`, `... of message at 7 of ...`.
+fn batch_offset(reason: &str) -> Option<i64> {
+    let number = |marker: &str| {
+        let (_, rest) = reason.split_once(marker)?;
+        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        rest[..end].parse().ok()
+    };
+    number("at offset ").or_else(|| number("of message at "))
+}
+
+/// Reports whether an error of the client library is about records that it cannot open. An answer above
+/// `receive.message.max.bytes` is reported as a failure of the connection.
+pub(super) fn is_decode_error(code: RDKafkaErrorCode, reason: &str) -> bool {
+    use RDKafkaErrorCode as Code;
+    matches!(
+        code,
+        Code::BadMessage
+            | Code::BadCompression
+            | Code::InvalidMessage
+            | Code::NotImplemented
+            | Code::MessageSizeTooLarge
+            | Code::CriticalSystemResource
+    ) || reason.contains("Invalid frame size")
+        || reason.contains("Invalid response size")
+}
+
+/// The reading of one partition, as the statistics show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FetchView {
+    /// The next offset that the client library fetches.
+    fetch: i64,
+    /// One past the last record that came.
+    next: i64,
+    /// One past the last record that can be read.
+    end: i64,
+}
+
+/// A change of a partition's standstill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StandstillChange {
+    /// The partition stands at this offset.
+    Begins(i64),
+    /// The partition stood at this offset, and is read on.
+    Ends(i64),
+}
+
+/// Watches whether one partition stands. Pure: moments are arguments.
+#[derive(Debug, Default)]
+pub(super) struct StandstillWatch {
+    /// Fetch position and next record, as of the last move.
+    seen: Option<(i64, i64)>,
+    since_us: i64,
+    standing: Option<i64>,
+}
+
+impl StandstillWatch {
+    /// The offset at which the partition stands: the next one that is expected.
+    pub(super) fn standing(&self) -> Option<i64> {
+        self.standing
+    }
+
+    fn update(&mut self, view: FetchView, evidence: Evidence, now_us: i64) -> Option<StandstillChange> {
+        let seen = (view.fetch, view.next);
+        if self.seen != Some(seen) || view.end <= view.fetch {
+            *self = Self { seen: Some(seen), since_us: now_us, standing: self.standing };
+            return self.standing.take().map(StandstillChange::Ends);
+        }
+        let at_least_us = match evidence {
+            Evidence::Nothing => {
+                self.since_us = now_us;
+                return None;
+            }
+            Evidence::PartialAnswers => SILENT_STANDSTILL_US,
+            Evidence::Reported => STANDSTILL_US,
+        };
+        if self.standing.is_some() || now_us - self.since_us < at_least_us {
+            return None;
+        }
+        self.standing = Some(view.fetch.max(view.next));
+        self.standing.map(StandstillChange::Begins)
+    }
+}
+
+impl<S: Sink> GroupContext<S> {
+    /// Notes the client library's report about records that it cannot open.
+    pub(super) fn note_undecodable(&self, reason: &str) {
+        debug!(consumer = %self.setup.owner, reason, "kafka client library cannot open records");
+        self.state.lock().decode_reports.note(reason, self.setup.deps.clock.mono_us());
+    }
+
+    /// Finds the partitions that stand, and reports each change. Runs with each statistics of the client library.
+    pub(super) fn find_standing(&self, statistics: &Statistics) {
+        let now_us = self.setup.deps.clock.mono_us();
+        let partial_answers = statistics.brokers.values().map(|broker| broker.rxpartial).sum();
+        let mut changes = Vec::new();
+        let why = {
+            let state = &mut *self.state.lock();
+            let evidence = state.decode_reports.evidence(partial_answers, now_us);
+            for assignment in state.assignments.iter_mut().filter(|assignment| !assignment.paused) {
+                let topic = statistics.topics.get(&*assignment.topic);
+                let partition = topic.and_then(|topic| topic.partitions.get(&assignment.partition));
+                let Some(partition) = partition.filter(|partition| partition.next_offset >= 0) else {
+                    continue;
+                };
+                let view = FetchView {
+                    fetch: partition.next_offset,
+                    next: assignment.next,
+                    end: partition.ls_offset,
+                };
+                if let Some(change) = assignment.standstill.update(view, evidence, now_us) {
+                    changes.push((assignment.topic.clone(), assignment.partition, change));
+                }
+            }
+            state.decode_reports.why(evidence).to_owned()
+        };
+        for (topic, partition, change) in changes {
+            let consumer = &self.setup.owner;
+            match change {
+                StandstillChange::Begins(offset) => warn!(
+                    %consumer, %topic, partition, offset, why,
+                    "kafka partition stands at records that cannot be opened; `postdate skip` passes over one"
+                ),
+                StandstillChange::Ends(offset) => {
+                    info!(%consumer, %topic, partition, offset, "kafka partition is read on");
+                }
+            }
+        }
+        self.show_standing();
+    }
+
+    /// Shows each route whether a partition of it stands.
+    pub(super) fn show_standing(&self) {
+        let state = &mut *self.state.lock();
+        for (topic, route) in &self.setup.routes {
+            let Some(metrics) = self.setup.deps.metrics.route(&route.name) else { continue };
+            let standing = state.assignments.iter().find_map(|assignment| {
+                let at = assignment.standstill.standing().filter(|_| assignment.topic == *topic)?;
+                Some((assignment.partition, at))
+            });
+            if let Some((partition, offset)) = standing {
+                metrics.source_trouble(Some(format!(
+                    "topic {topic}: partition {partition} stands at offset {offset}, which cannot be opened"
+                )));
+                metrics.ingress_paused(UNDECODABLE, true);
+                state.standing_topics.insert(topic.to_string());
+            } else if state.standing_topics.remove(&**topic) {
+                metrics.source_trouble(None);
+                metrics.ingress_paused(UNDECODABLE, false);
+            }
+        }
+    }
+
+    /// Reports records that the client library passed over, and counts them.
+    pub(super) fn report_passed_over(&self, route: &Route, topic: &str, partition: i32, passed: OffsetRange) {
+        error!(
+            consumer = %self.setup.owner,
+            route = %route.name,
+            topic,
+            partition,
+            from = passed.from,
+            to = passed.to - 1,
+            "records of the source topic cannot be opened, and were passed over"
+        );
+        if let Some(metrics) = self.setup.deps.metrics.route(&route.name) {
+            metrics.source_lost.inc_by((passed.to - passed.from).max(0) as u64);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND_US: i64 = 1_000_000;
+
+    fn view(fetch: i64, next: i64, end: i64) -> FetchView {
+        FetchView { fetch, next, end }
+    }
+
+    #[test]
+    fn a_partition_stands_only_behind_the_end_without_a_move_and_with_evidence() {
+        let mut watch = StandstillWatch::default();
+        for (at_s, view, evidence, expected) in [
+            (0, view(5, 5, 9), Evidence::Reported, None),
+            (1, view(5, 5, 9), Evidence::Reported, None),
+            (2, view(5, 5, 9), Evidence::Reported, Some(StandstillChange::Begins(5))),
+            (3, view(5, 5, 12), Evidence::Nothing, None),
+            (4, view(6, 5, 12), Evidence::Reported, Some(StandstillChange::Ends(5))),
+            (5, view(6, 6, 12), Evidence::Reported, None),
+            (9, view(12, 12, 12), Evidence::Reported, None),
+            (20, view(12, 12, 12), Evidence::Reported, None),
+            // A slow broker, and nothing reported.
+            (21, view(12, 12, 14), Evidence::Nothing, None),
+            (30, view(12, 12, 14), Evidence::Nothing, None),
+            (31, view(12, 12, 14), Evidence::PartialAnswers, None),
+            (32, view(12, 12, 14), Evidence::PartialAnswers, None),
+            (33, view(12, 12, 14), Evidence::PartialAnswers, Some(StandstillChange::Begins(12))),
+        ] {
+            assert_eq!(watch.update(view, evidence, at_s * SECOND_US), expected, "at {at_s} s");
+        }
+        assert_eq!(watch.standing(), Some(12));
+    }
+
+    #[test]
+    fn the_offset_of_a_report_is_found() {
+        for (reason, expected) in [
+            ("Decompression (codec 0x4) of message at 17 of 3693 bytes failed: Local: x", Some(17)),
+            (
+                "MessageSet at offset 3 (73 bytes) failed CRC32C check (original 0x0 != calculated 0x1)",
+                Some(3),
+            ),
+            ("Unsupported Message(Set) MagicByte 9 at offset 12", Some(12)),
+            ("Fetch from broker 1 failed: Broker: x", None),
+        ] {
+            assert_eq!(batch_offset(reason), expected, "{reason}");
+        }
+    }
+}
