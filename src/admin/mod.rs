@@ -18,6 +18,7 @@
 //! | `GET /api/v1/audit` | read | who did what, newest first |
 //! | `POST /api/v1/routes/{route}/pause` | write | pauses its ingress, its publishing, or both, on all replicas |
 //! | `POST /api/v1/routes/{route}/resume` | write | resumes them |
+//! | `POST /api/v1/routes/{route}/purge` | write | cancels its messages that wait, by state and due time |
 //! | `POST /api/v1/routes/{route}/messages` | write | sends a message to the route's own ingress; `wait` follows it |
 //! | `GET /api/v1/dead` | read | dead letters, oldest first, by route, reason and time |
 //! | `GET /api/v1/dead/{id}` | read | one dead letter, its headers too; its body on request |
@@ -76,6 +77,7 @@ mod overview;
 mod page;
 mod pause;
 mod problem;
+mod purge;
 mod redrive;
 mod router;
 mod routes;

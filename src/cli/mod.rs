@@ -10,6 +10,7 @@ mod dead;
 mod output;
 mod pause;
 mod pending;
+mod purge;
 mod replay;
 mod reschedule;
 mod run;
@@ -67,6 +68,7 @@ enum CliCommand {
     Man(completions::ManArgs),
     Pause(pause::PauseArgs),
     Resume(pause::ResumeArgs),
+    Purge(purge::PurgeArgs),
     Dead(dead::DeadArgs),
     Replay(replay::ReplayArgs),
     Bench(bench::BenchArgs),
@@ -112,6 +114,7 @@ pub fn main() -> ExitCode {
         CliCommand::Man(args) => completions::man(&args),
         CliCommand::Pause(args) => Ok(pause::pause(&args)),
         CliCommand::Resume(args) => Ok(pause::resume(&args)),
+        CliCommand::Purge(args) => Ok(purge::run(&args)),
         CliCommand::Dead(args) => Ok(dead::run(args)),
         CliCommand::Replay(args) => replay::run(args),
         CliCommand::Bench(args) => bench::run(args),

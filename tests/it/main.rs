@@ -18,6 +18,7 @@ mod observer;
 mod order;
 mod outage;
 mod promises;
+mod purge;
 mod rabbitmq;
 mod races;
 mod replay;

@@ -54,6 +54,7 @@ impl TableRow {
             "/audit",
             "/pause",
             "/resume",
+            "/purge",
             "/dead",
             "/dead/{id}",
             "/dead/redrive",
