@@ -101,9 +101,13 @@ pub(super) async fn list(
     };
     let after = cursor.map(|cursor| read_mark(&cursor, &filter)).transpose()?;
     let store = admin.store()?;
-    let mut page = admin.ask(store.dead_page(&wanted, after.as_ref(), limit)).await?;
+    let mut page = admin.browse(store.dead_page(&wanted, after.as_ref(), limit)).await?;
     let ids: Vec<DeadId> = page.marks.iter().map(|mark| mark.id.clone()).collect();
-    let bodies = admin.ask(store.dead_letters(&ids)).await?;
+    let bodies = if body {
+        admin.browse(store.dead_letters(&ids)).await
+    } else {
+        admin.browse(store.dead_outlines(&ids)).await
+    }?;
     if bodies.len() < page.marks.len() {
         // The store returned as many bodies as fit into one answer: the next page begins with the rest.
         page.marks.truncate(bodies.len());
@@ -168,7 +172,12 @@ pub(super) async fn one(
     };
     let store = admin.store()?;
     let at = admin.ask(store.dead_at(&dead)).await?.ok_or_else(unknown)?;
-    let found = admin.ask(store.dead_letters(std::slice::from_ref(&dead))).await?;
+    let ids = std::slice::from_ref(&dead);
+    let found = if body {
+        admin.browse(store.dead_letters(ids)).await
+    } else {
+        admin.browse(store.dead_outlines(ids)).await
+    }?;
     let found = found.into_iter().next().flatten().ok_or_else(unknown)?;
     let detail = if body { DetailLevel::Body } else { DetailLevel::Headers };
     Ok(Json(dead_letter_view(&dead, at, &found, detail)))
@@ -194,7 +203,7 @@ pub(super) async fn find_dead(admin: &Admin, id: &str, route: Option<&str>) -> R
     }
     let mut found = Vec::new();
     for route in admin.routes().filter(|route| of_route.is_none_or(|of| of.name == route.name)) {
-        found.extend(admin.ask(store.dead_of_message(&route.name, id)).await?);
+        found.extend(admin.browse(store.dead_of_message(&route.name, id)).await?);
     }
     Ok(found)
 }

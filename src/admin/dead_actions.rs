@@ -111,7 +111,8 @@ pub(super) async fn redrive(
     let mut items = selected.ended;
     for (asked, id) in selected.ids {
         let redriven = admin.state.redrive.redrive(&id, request.target.as_deref());
-        let (result, error) = match admin.ask(redriven).await? {
+        // A redrive opens the whole message.
+        let (result, error) = match admin.browse(redriven).await? {
             RedriveOutcome::Done => (DeadActionEnd::Redriven, None),
             RedriveOutcome::Unknown => (DeadActionEnd::Unknown, None),
             RedriveOutcome::Refused(why) => (DeadActionEnd::Refused, Some(why)),
@@ -204,7 +205,7 @@ async fn select_by_filter(
     }
     let wanted = store_filter(admin, filter)?;
     let after = request.cursor.as_deref().map(|cursor| read_mark(cursor, filter)).transpose()?;
-    let page = admin.ask(admin.store()?.dead_page(&wanted, after.as_ref(), MAX_ACTION_ITEMS)).await?;
+    let page = admin.browse(admin.store()?.dead_page(&wanted, after.as_ref(), MAX_ACTION_ITEMS)).await?;
     Ok(SelectedDead {
         ids: page.marks.into_iter().map(|mark| (mark.id.to_string(), mark.id)).collect(),
         ended: Vec::new(),

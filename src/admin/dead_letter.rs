@@ -1,15 +1,18 @@
 //! A dead letter, as answers show it.
 
-use base64::Engine;
+use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
 use super::message::{HeaderView, header_views};
 use super::times::rfc3339;
-use crate::domain::{Entry, Failure, Flags, UnixMs};
+use crate::domain::{Entry, Failure, Flags, Text, UnixMs};
 use crate::store::{DeadBody, DeadId};
+
+/// Bytes that escapes may add to a short text of whatever content.
+const SHORT_BYTES: usize = 4096;
 
 /// A dead letter, as answers show it.
 #[derive(Serialize, ToSchema)]
@@ -77,12 +80,12 @@ struct DeadLetterMessage {
     headers: Option<Vec<HeaderView>>,
     /// Its body, where it is text and was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    body: Option<String>,
-    /// Its body, where it is no text and was asked for.
+    #[schema(nullable = false, value_type = String, required = false)]
+    body: Option<TextBody>,
+    /// Its body, where it is no text, or one that JSON would write longer than this, and was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false, content_encoding = "base64")]
-    body_base64: Option<String>,
+    #[schema(nullable = false, content_encoding = "base64", value_type = String, required = false)]
+    body_base64: Option<Base64Body>,
 }
 
 /// A position in a Kafka topic.
@@ -149,7 +152,7 @@ pub(super) fn dead_letter_view(
             Some(entry) => {
                 view.id = entry.id.as_ref().map(ToString::to_string);
                 view.error = entry.history.last().map(|failure| failure.error.to_string());
-                view.message = Some(message_of(entry, bundle.target.as_str(), detail));
+                view.message = Some(message_of(entry, body.size, bundle.target.as_str(), detail));
             }
         },
     }
@@ -157,11 +160,10 @@ pub(super) fn dead_letter_view(
 }
 
 /// The content of a dead letter's message, at this level of detail.
-fn message_of(entry: &Entry, target: &str, detail: DetailLevel) -> DeadLetterMessage {
+fn message_of(entry: &Entry, size: usize, target: &str, detail: DetailLevel) -> DeadLetterMessage {
     let message = &entry.message;
-    let text = |bytes: &Bytes| String::from_utf8(bytes.to_vec()).ok();
     let wanted = message.body.as_ref().filter(|_| detail == DetailLevel::Body);
-    let body = wanted.and_then(text);
+    let body = wanted.cloned().and_then(Text::from_utf8).filter(is_short_in_json).map(TextBody);
     let failed = |failure: &Failure| FailureView {
         at_ms: failure.at.0,
         at: rfc3339(failure.at),
@@ -174,12 +176,44 @@ fn message_of(entry: &Entry, target: &str, detail: DetailLevel) -> DeadLetterMes
         attempt: entry.handouts,
         target: target.to_owned(),
         key: message.key.as_ref().map(|key| String::from_utf8_lossy(key).into_owned()),
-        size: message.body_len(),
+        size,
         left_out: entry.flags.has(Flags::LEFT_OUT),
         position: entry.position.map(|at| PositionView { partition: at.partition, offset: at.offset }),
         history: entry.history.iter().map(failed).collect(),
         headers: (detail != DetailLevel::Outline).then(|| header_views(message)),
-        body_base64: wanted.filter(|_| body.is_none()).map(|bytes| STANDARD.encode(bytes)),
+        body_base64: wanted.filter(|_| body.is_none()).cloned().map(Base64Body),
         body,
+    }
+}
+
+/// Reports whether JSON writes this text no longer than base64 would: a control character takes six bytes.
+fn is_short_in_json(text: &Text) -> bool {
+    let extra: usize = text
+        .as_str()
+        .bytes()
+        .map(|byte| match byte {
+            b'"' | b'\\' | b'\n' | b'\r' | b'\t' => 1,
+            0..0x20 => 5,
+            _ => 0,
+        })
+        .sum();
+    extra <= text.as_str().len() / 3 + SHORT_BYTES
+}
+
+/// A body that is text.
+struct TextBody(Text);
+
+impl Serialize for TextBody {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.0.as_str())
+    }
+}
+
+/// A body that is written as base64, straight into the answer: it is not held a second time.
+struct Base64Body(Bytes);
+
+impl Serialize for Base64Body {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&Base64Display::new(&self.0, &STANDARD))
     }
 }

@@ -105,8 +105,10 @@ pub(super) async fn dead_message(
     let store = admin.store()?;
     let ids = admin.browse(store.dead_of_message(route, id)).await?;
     let Some(dead) = ids.last() else { return Ok(None) };
-    let body = admin.browse(store.dead_letters(std::slice::from_ref(dead))).await?.pop().flatten();
-    let Some(bundle) = body.and_then(|body| body.bundle.ok()) else { return Ok(None) };
+    let body = admin.browse(store.dead_outlines(std::slice::from_ref(dead))).await?.pop().flatten();
+    let Some(body) = body else { return Ok(None) };
+    let size = body.size;
+    let Ok(bundle) = body.bundle else { return Ok(None) };
     let Some(entry) = bundle.entries.first().cloned() else { return Ok(None) };
     let found = StoredMessage {
         route: route.as_str().to_owned(),
@@ -114,6 +116,7 @@ pub(super) async fn dead_message(
         state: StoredState::Published,
         version: Text::default(),
         target: bundle.target.clone(),
+        size,
         entry,
     };
     let shown = message_view(admin, &found);
@@ -154,7 +157,7 @@ pub(super) fn message_view(admin: &Admin, found: &StoredMessage) -> MessageView 
         target,
         key_is_base64: key.as_ref().is_some_and(|(_, coded)| *coded),
         key: key.map(|(text, _)| text),
-        size: message.body_len(),
+        size: found.size,
         headers: header_views(message),
         dead_id: None,
     }

@@ -19,6 +19,7 @@
 //! | `POST /api/v1/routes/{route}/pause` | write | pauses its ingress, its publishing, or both, on all replicas |
 //! | `POST /api/v1/routes/{route}/resume` | write | resumes them |
 //! | `POST /api/v1/routes/{route}/skip` | write | passes over an offset at which a Kafka partition of it stands |
+//! | `POST /api/v1/routes/{route}/purge` | write | cancels its messages that wait, by state and due time |
 //! | `POST /api/v1/routes/{route}/messages` | write | sends a message to the route's own ingress; `wait` follows it |
 //! | `GET /api/v1/dead` | read | dead letters, oldest first, by route, reason and time |
 //! | `GET /api/v1/dead/{id}` | read | one dead letter, its headers too; its body on request |
@@ -77,6 +78,7 @@ mod overview;
 mod page;
 mod pause;
 mod problem;
+mod purge;
 mod redrive;
 mod router;
 mod routes;

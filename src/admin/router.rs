@@ -20,7 +20,7 @@ use super::context::Admin;
 use super::extract::MAX_BODY_BYTES;
 use super::openapi::{self, ApiDescription};
 use super::problem::Problem;
-use super::{audit, dead, dead_actions, health, messages, overview, pause, routes, send, skip};
+use super::{audit, dead, dead_actions, health, messages, overview, pause, purge, routes, send, skip};
 
 /// All calls. The router and the description are made of these and nothing else. The table in `mod.rs` lists the same
 /// calls, and a test compares them.
@@ -42,6 +42,7 @@ fn calls() -> OpenApiRouter<Arc<Admin>> {
         .routes(routes!(pause::pause))
         .routes(routes!(pause::resume))
         .routes(routes!(skip::skip))
+        .routes(routes!(purge::purge))
         .routes(routes!(dead::list))
         .routes(routes!(dead::one))
         .routes(routes!(dead_actions::redrive))

@@ -10,6 +10,7 @@ mod dead;
 mod output;
 mod pause;
 mod pending;
+mod purge;
 mod replay;
 mod reschedule;
 mod run;
@@ -69,6 +70,7 @@ enum CliCommand {
     Pause(pause::PauseArgs),
     Resume(pause::ResumeArgs),
     Skip(skip::SkipArgs),
+    Purge(purge::PurgeArgs),
     Dead(dead::DeadArgs),
     Replay(replay::ReplayArgs),
     Bench(bench::BenchArgs),
@@ -115,6 +117,7 @@ pub fn main() -> ExitCode {
         CliCommand::Pause(args) => Ok(pause::pause(&args)),
         CliCommand::Resume(args) => Ok(pause::resume(&args)),
         CliCommand::Skip(args) => Ok(skip::run(&args)),
+        CliCommand::Purge(args) => Ok(purge::run(&args)),
         CliCommand::Dead(args) => Ok(dead::run(args)),
         CliCommand::Replay(args) => replay::run(args),
         CliCommand::Bench(args) => bench::run(args),

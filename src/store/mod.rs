@@ -55,7 +55,7 @@ pub use self::model::claim::{
     Claim, ClaimAnswer, ClaimProgress, ClaimRequest, Division, NewBundle, Remainder, SettleAnswer,
     Settlement, SweepOutcome,
 };
-pub use self::model::codec::{CodecError, decode, encode};
+pub use self::model::codec::{BundleOutline, CodecError, decode, decode_outline, encode};
 pub use self::model::condition::{OldestOverdue, RedisMemory};
 pub use self::model::dead_letter::{DeadBody, DeadFilter, DeadId, DeadLetter, DeadMark, DeadPage};
 pub use self::model::error::{PreflightError, StoreError};

@@ -172,7 +172,7 @@ impl RouteFamilies {
         r.register("invalid", "Messages whose headers or size were refused, by reason and policy", self.invalid.clone());
         r.register("stored", "Messages put into the store", self.stored.clone());
         r.register("duplicates", "Named messages suppressed or replaced because the name was pending, or (dedupe) in flight or remembered", self.duplicates.clone());
-        r.register("commands", "Commands (cancel, reschedule) by result", self.commands.clone());
+        r.register("commands", "Commands (cancel, reschedule, purge: one a message) by result", self.commands.clone());
         r.register("published", "Delayed messages confirmed by their target", self.published.clone());
         r.register("publish_failures", "Publishes refused, returned or unconfirmed", self.publish_failures.clone());
         r.register("retries", "Messages put back to be published again later", self.retries.clone());

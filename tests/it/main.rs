@@ -19,6 +19,7 @@ mod observer;
 mod order;
 mod outage;
 mod promises;
+mod purge;
 mod rabbitmq;
 mod races;
 mod replay;

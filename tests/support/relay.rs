@@ -100,6 +100,11 @@ impl Config {
     }
 }
 
+/// Most bytes of an answer: as many as the command line reads.
+const MAX_ANSWER_BYTES: u64 = 256 << 20;
+/// Longest wait for an answer.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(15);
+
 /// A running (or killed) relay. When a test panics while it holds one, the end of its log is printed.
 #[derive(Debug)]
 pub struct Relay {
@@ -281,12 +286,13 @@ impl Relay {
         let request = request.body(body.to_owned())?;
         let answer = tokio::task::spawn_blocking(move || {
             let config = ureq::Agent::config_builder()
-                .timeout_global(Some(Duration::from_secs(10)))
+                .timeout_global(Some(ANSWER_DEADLINE))
                 .http_status_as_error(false)
                 .allow_non_standard_methods(true)
                 .build();
             let mut response = ureq::Agent::new_with_config(config).run(request)?;
-            anyhow::Ok((response.status().as_u16(), response.body_mut().read_to_string()?))
+            let body = response.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_string()?;
+            anyhow::Ok((response.status().as_u16(), body))
         });
         answer.await?.with_context(|| format!("{method} {path}"))
     }

@@ -55,6 +55,7 @@ impl TableRow {
             "/audit",
             "/pause",
             "/resume",
+            "/purge",
             "/dead",
             "/dead/{id}",
             "/dead/redrive",

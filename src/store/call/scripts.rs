@@ -119,6 +119,8 @@ mod shifted {
     fn the_prelude_reads_the_clock_in_that_line_alone() {
         let prelude = include_str!("scripts/prelude.lua");
         assert_eq!(prelude.matches("'TIME'").count(), 1);
+        let most = format!("local BUNDLE_MESSAGES = {}\n", crate::domain::limits::BUNDLE_MESSAGES);
+        assert!(prelude.contains(&most), "scripts know the same bound");
         assert!(prelude.contains(CLOCK_LINE));
     }
 }

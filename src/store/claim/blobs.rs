@@ -13,6 +13,7 @@ use crate::store::StoreError;
 use crate::store::call::keys::Keys;
 use crate::store::call::reply::shape;
 use crate::store::connection::link::{Connected, StoreLink};
+use crate::store::model::codec::plain_lengths;
 
 /// First bytes of a blob that come with its size. A blob up to this size needs no second trip. The first bytes
 /// of a larger blob say how large it is when opened.
@@ -31,6 +32,15 @@ pub(in crate::store) struct BlobHead {
     pub(in crate::store) len: usize,
     /// The whole blob if it is short, otherwise its first bytes.
     pub(in crate::store) head: Bytes,
+}
+
+impl BlobHead {
+    /// Bytes in memory once the blob is read and opened, with its bodies or without.
+    pub(in crate::store) fn opened_len(&self, with_bodies: bool) -> usize {
+        let plain = plain_lengths(&self.head);
+        let opened = plain.map_or(0, |plain| plain.heads + if with_bodies { plain.bodies } else { 0 });
+        self.len.max(opened)
+    }
 }
 
 /// One trip: it asks for whole blobs, or for a part of one.
@@ -134,20 +144,36 @@ impl StoreLink {
         Ok(contents)
     }
 
-    /// Measures and reads blobs of several partitions, in the order of the keys.
-    pub(in crate::store) async fn get_blobs_of(
+    /// Measures blobs of several partitions, in the order of the keys.
+    pub(in crate::store) async fn measure_blobs_of(
         &self,
         keys: &[(Partition, String)],
-    ) -> Result<Vec<Option<Bytes>>, StoreError> {
-        let mut of: BTreeMap<Partition, Vec<usize>> = BTreeMap::new();
-        for (at, (p, _)) in keys.iter().enumerate() {
-            of.entry(*p).or_default().push(at);
-        }
+    ) -> Result<Vec<Option<BlobHead>>, StoreError> {
+        let mut measured = vec![None; keys.len()];
+        let of = by_partition(keys.iter().map(|(p, _)| *p));
         let reads = of.into_iter().map(|(p, places)| async move {
-            let own = places.iter().map(|&at| keys[at].1.clone()).collect();
-            (self.get_blobs(Keys::slot(p), own).await, places)
+            let own: Vec<String> = places.iter().map(|&at| keys[at].1.clone()).collect();
+            (self.measure_blobs(Keys::slot(p), &own).await, places)
         });
-        let mut contents = vec![None; keys.len()];
+        for (answer, places) in join_all(reads).await {
+            for (at, head) in places.into_iter().zip(answer?) {
+                measured[at] = head;
+            }
+        }
+        Ok(measured)
+    }
+
+    /// Reads measured blobs of several partitions, in their order. `None`: the blob is gone meanwhile.
+    pub(in crate::store) async fn read_blobs_of(
+        &self,
+        blobs: &[(Partition, String, BlobHead)],
+    ) -> Result<Vec<Option<Bytes>>, StoreError> {
+        let mut contents = vec![None; blobs.len()];
+        let of = by_partition(blobs.iter().map(|(p, ..)| *p));
+        let reads = of.into_iter().map(|(p, places)| async move {
+            let own = places.iter().map(|&at| (blobs[at].1.clone(), blobs[at].2.clone()));
+            (self.read_blobs(Keys::slot(p), &own.collect::<Vec<_>>()).await, places)
+        });
         for (answer, places) in join_all(reads).await {
             for (at, content) in places.into_iter().zip(answer?) {
                 contents[at] = content;
@@ -180,6 +206,15 @@ impl StoreLink {
         };
         answers.into_iter().map(nil_of_another_type).collect()
     }
+}
+
+/// The places of each partition.
+fn by_partition(partitions: impl Iterator<Item = Partition>) -> BTreeMap<Partition, Vec<usize>> {
+    let mut of: BTreeMap<Partition, Vec<usize>> = BTreeMap::new();
+    for (at, p) in partitions.enumerate() {
+        of.entry(p).or_default().push(at);
+    }
+    of
 }
 
 fn bulk(answer: Value) -> Option<Bytes> {

@@ -309,10 +309,12 @@ fn open(claimed: &ClaimAnswer) -> Result<Bundle, CodecError> {
     if claimed.opened > SPLIT_EXPIRIES { Err(CodecError::Poison) } else { decode(&claimed.blob) }
 }
 
-/// Reads one claimed bundle. `None`: the member of the due set is not a bundle id, which must not cost the
-/// other bundles.
+/// Reads one claimed bundle. `None`: the member of the due set is not a bundle id, or what stands beside it is not
+/// ours. That must not cost the other bundles: its claim expires, and a scrub mends it.
 fn read_claimed(p: Partition, token: &Arc<str>, row: &Value) -> Result<Option<ClaimAnswer>, StoreError> {
-    let row = text(row)?;
+    let Value::BulkString(row) = row else { return Err(shape("a claimed bundle")) };
+    let row = String::from_utf8_lossy(row);
+    let row = &*row;
     let (due, said, id) = match row.strip_prefix("* ") {
         None => row.split_once(' ').map(|(due, id)| (due, None, id)),
         Some(row) => match row.splitn(6, ' ').collect::<Vec<_>>()[..] {
@@ -322,18 +324,19 @@ fn read_claimed(p: Partition, token: &Arc<str>, row: &Value) -> Result<Option<Cl
     }
     .ok_or_else(|| shape("a claimed bundle"))?;
     let Some(id) = BundleId::parse(id) else {
-        warn!(partition = p.0, id, "a claimed member is not a bundle; a scrub will remove it");
+        warn!(partition = p.0, id, "member of a due set is not a bundle; a scrub removes it");
         return Ok(None);
     };
     let (expiries, opened, gone, done) = said.unwrap_or(("0", "0", "", ""));
-    let number = |text: &str| text.parse::<i64>().map_err(|_| shape("a claimed bundle"));
+    // A score may be any number that Redis knows, infinite ones included.
+    let number = |text: &str| text.parse::<f64>().map_or(0, |number| number as i64);
     let bit = |map: &str, index: usize| map.as_bytes().get(index) == Some(&b'1');
     let skip = (0..id.count()).map(|index| bit(gone, index) || bit(done, index)).collect();
     Ok(Some(ClaimAnswer {
         claim: Claim { partition: p, id, token: token.clone() },
-        due: UnixMs(number(due)?),
-        expiries: number(expiries)? as u32,
-        opened: number(opened)? as u32,
+        due: UnixMs(number(due)),
+        expiries: number(expiries) as u32,
+        opened: number(opened) as u32,
         skip,
         bundle: Err(CodecError::Missing),
         blob: Bytes::new(),

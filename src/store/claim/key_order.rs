@@ -23,6 +23,10 @@ use bytes::Bytes;
 /// The answer to HSCAN: the next cursor, and the fields with their values.
 type ScannedHeldKeys = (u64, Vec<(Vec<u8>, String)>);
 
+/// Sequence numbers are below this: microseconds of some 280 years, and exact in a script. A higher one was not given by
+/// Postdate, and nothing is counted on from it.
+const SEQUENCE_END: u64 = 1 << 53;
+
 /// Held keys read in one trip.
 const HELD_KEYS_PAGE: usize = 1000;
 
@@ -63,7 +67,9 @@ impl KeyOrder {
 
     /// Notes that somebody gave all sequence numbers up to this one.
     pub(in crate::store) fn seen(&self, sequence: u64) {
-        self.0.given.fetch_max(sequence, Ordering::AcqRel);
+        if sequence < SEQUENCE_END {
+            self.0.given.fetch_max(sequence, Ordering::AcqRel);
+        }
     }
 
     /// The id of a new bundle. `sequence` is its sequence number if that is known already.

@@ -16,8 +16,8 @@ use crate::store::{Bundle, DeadBody, DeadFilter, DeadId, DeadMark, DeadPage, Sto
 
 /// Most reads that one page takes. Where few dead letters match, a page may be empty and not the last.
 const PAGE_READS: usize = 8;
-/// Bytes of dead letters that one read returns. The first dead letter comes whatever its size.
-const READ_BYTES: i64 = 8 << 20;
+/// Bytes that the dead letters of one read may take when opened. The first comes whatever its size.
+const READ_BYTES: usize = 4 << 20;
 /// Most dead letters that one drop takes.
 const DROP_BATCH: usize = 100;
 /// Most dead letters of one queue that a search by message id looks at.
@@ -118,26 +118,25 @@ impl Store {
     }
 
     /// The contents of these dead letters, in order. `None` for one that is not there (any more). Answers at
-    /// least the first, and as many of the others as a few MiB hold.
+    /// least the first, and as many of the others as [`READ_BYTES`] hold when opened.
     pub async fn dead_letters(&self, ids: &[DeadId]) -> Result<Vec<Option<DeadBody>>, StoreError> {
+        self.read_dead(ids, true).await
+    }
+
+    /// The same without opening their bodies, which cost nothing then.
+    pub async fn dead_outlines(&self, ids: &[DeadId]) -> Result<Vec<Option<DeadBody>>, StoreError> {
+        self.read_dead(ids, false).await
+    }
+
+    async fn read_dead(
+        &self,
+        ids: &[DeadId],
+        with_bodies: bool,
+    ) -> Result<Vec<Option<DeadBody>>, StoreError> {
         let is_known = |id: &DeadId| id.partition().0 < self.0.partitions.count();
-        let sizes = ids.iter().map(|id| {
-            let mut strlen = redis::cmd("STRLEN");
-            strlen.arg(self.0.keys.dead(id));
-            (Keys::slot(id.partition()), strlen)
-        });
-        let sizes: Vec<i64> = self.0.side.gather_all(sizes.collect()).await?;
-        let mut total = 0;
-        let mut taken = 0;
-        for size in sizes {
-            total += size;
-            if taken > 0 && total > READ_BYTES {
-                break;
-            }
-            taken += 1;
-        }
-        let mut bodies = Vec::with_capacity(taken);
-        for ids in ids[..taken].chunks(DROP_BATCH) {
+        let mut bodies = Vec::new();
+        let mut budget = READ_BYTES;
+        for ids in ids.chunks(DROP_BATCH) {
             let scores = ids.iter().map(|id| {
                 let mut score = redis::cmd("ZSCORE");
                 score.arg(self.0.keys.queue(id.partition(), &id.queue())).arg(id.as_str());
@@ -146,13 +145,35 @@ impl Store {
             let keys: Vec<(Partition, String)> =
                 ids.iter().map(|id| (id.partition(), self.0.keys.dead(id))).collect();
             let scores: Vec<Value> = self.0.side.gather_all(scores.collect()).await?;
-            let blobs = self.0.side.get_blobs_of(&keys).await?;
-            bodies.extend(ids.iter().zip(scores.iter().zip(blobs)).map(|(id, found)| match found {
-                (Value::BulkString(_) | Value::Double(_), Some(blob)) if is_known(id) => {
-                    Some(DeadBody::read(&blob))
+            let heads = self.0.browse.measure_blobs_of(&keys).await?;
+            let mut wanted = Vec::new();
+            let mut places = Vec::new();
+            let mut taken = 0;
+            for (id, (score, ((p, key), head))) in
+                ids.iter().zip(scores.iter().zip(keys.into_iter().zip(heads)))
+            {
+                let is_there = is_known(id) && matches!(score, Value::BulkString(_) | Value::Double(_));
+                if let Some(head) = head.filter(|_| is_there) {
+                    let opened = head.opened_len(with_bodies);
+                    if opened > budget && !(bodies.is_empty() && wanted.is_empty()) {
+                        budget = 0;
+                        break;
+                    }
+                    budget = budget.saturating_sub(opened);
+                    places.push(taken);
+                    wanted.push((p, key, head));
                 }
-                _ => None,
-            }));
+                taken += 1;
+            }
+            let mut found = vec![None; taken];
+            for (at, blob) in places.into_iter().zip(self.0.browse.read_blobs_of(&wanted).await?) {
+                let read = if with_bodies { DeadBody::read } else { DeadBody::read_outline };
+                found[at] = blob.as_ref().map(read);
+            }
+            bodies.append(&mut found);
+            if taken < ids.len() {
+                break;
+            }
         }
         Ok(bodies)
     }
@@ -215,7 +236,7 @@ impl Store {
             let ids: Vec<DeadId> = members.iter().filter_map(|id| DeadId::parse(id)).collect();
             let mut rest = &ids[..];
             while !rest.is_empty() {
-                let bodies = self.dead_letters(&rest[..rest.len().min(DROP_BATCH)]).await?;
+                let bodies = self.dead_outlines(&rest[..rest.len().min(DROP_BATCH)]).await?;
                 let (read, later) = rest.split_at(bodies.len().max(1).min(rest.len()));
                 for (dead, body) in read.iter().zip(bodies) {
                     let bundle = body.and_then(|body| body.bundle.ok());

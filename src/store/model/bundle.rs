@@ -12,13 +12,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::domain::limits::BUNDLE_MESSAGES;
 use crate::domain::{Entry, Partition, RouteName, TargetRef, Text, UnixMs};
 
 /// Width of a time slice: 2^20 ms, about 17 minutes. It bounds the size of every due set.
 const SLICE_BITS: u32 = 20;
-
-/// Most messages of a bundle, as its id says it: far more than any bundle has, and few enough to allocate.
-const MAX_COUNT: u64 = 1 << 20;
 
 /// Digits of a sequence number, so that the texts sort as the numbers do.
 const SEQUENCE_DIGITS: usize = 13;
@@ -71,7 +69,8 @@ impl BundleId {
         self.unique().split('.').next().and_then(from_base36).unwrap_or_default()
     }
 
-    /// Parses an id of the store. `None` if the text has another form.
+    /// Parses an id of the store. `None` if the text has another form, or says more messages than any bundle has:
+    /// whoever reads an id allocates that many places.
     pub fn parse(text: &str) -> Option<Self> {
         let (due_set, unique) = text.rsplit_once('/')?;
         let (route, slice) = due_set.split_once('/')?;
@@ -82,7 +81,7 @@ impl BundleId {
         let counter = parts.next()?;
         let count = parts.next()?;
         from_base36(nonce).and(from_base36(counter))?;
-        let whole = parts.next().is_none() && (1..=MAX_COUNT).contains(&from_base36(count)?);
+        let whole = parts.next().is_none() && (1..=BUNDLE_MESSAGES as u64).contains(&from_base36(count)?);
         whole.then(|| Self(text.into()))
     }
 
@@ -225,14 +224,17 @@ mod tests {
             let count = rng.u64(..) >> rng.u32(..64);
             let text = format!("orders/{}/n.1.{}", base36(rng.u64(..1 << 30)), base36(count));
             let counted = BundleId::parse(&text).map(|id| id.count() as u64);
-            assert_eq!(counted, (1..=MAX_COUNT).contains(&count).then_some(count), "{text}");
+            assert_eq!(counted, (1..=BUNDLE_MESSAGES as u64).contains(&count).then_some(count), "{text}");
             let mut junk = text.into_bytes();
             for _ in 0..rng.usize(1..4) {
                 let at = rng.usize(..junk.len());
                 junk[at] = rng.u8(b' '..=b'~');
             }
             let junk = String::from_utf8(junk).expect("ASCII");
-            assert!(BundleId::parse(&junk).is_none_or(|id| (1..=1 << 20).contains(&id.count())), "{junk}");
+            assert!(
+                BundleId::parse(&junk).is_none_or(|id| (1..=BUNDLE_MESSAGES).contains(&id.count())),
+                "{junk}"
+            );
         }
     }
 
@@ -248,6 +250,7 @@ mod tests {
             "",
             "Orders/0/n.1.1",
             "orders/0/n.1.0",
+            "orders/0/n.1.dx",
             "orders/0/n.1.mh35",
             "orders/0/n.1.zzzzzzzzz",
             "orders/0/n.1.3w5e11264sgsf",

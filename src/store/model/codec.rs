@@ -21,14 +21,17 @@ use std::thread::LocalKey;
 use bytes::{BufMut, Bytes, BytesMut};
 use zstd::bulk::{Compressor, Decompressor};
 
+use crate::domain::limits::BUNDLE_MESSAGES;
 use crate::domain::{Entry, Failure, Flags, TargetRef, Text, UnixMs};
 use crate::store::Bundle;
 
+mod outline;
 mod records;
 #[cfg(test)]
 mod tests;
 mod varint;
 
+pub use outline::{BundleOutline, decode_outline};
 use varint::{Reader, put_bytes, put_signed, put_unsigned};
 
 const MAGIC_BYTES: &[u8; 2] = b"PB";
@@ -49,6 +52,9 @@ const BODIES_LEVEL: i32 = 1;
 const HEADS_LEVEL: i32 = -1;
 /// Most bytes that records may decompress to: a bomb is refused.
 const MAX_PLAIN: usize = 256 << 20;
+/// Longest text of a target: exchange and routing key of 255 bytes each are the longest that a broker knows. The
+/// lengths of the records stand behind it, and must lie among the first bytes of a blob.
+const MAX_TARGET_BYTES: usize = 1024;
 
 /// Why a blob cannot be read.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
@@ -214,52 +220,79 @@ pub(in crate::store) fn later_version(blob: &[u8]) -> Option<u8> {
     (prefix[2] > FORMAT_VERSION).then_some(prefix[2])
 }
 
+/// The parts of a blob, none of them opened. The checksum holds, and the lengths add up.
+struct BlobParts {
+    codec: u8,
+    target: TargetRef,
+    index: Vec<IndexEntry>,
+    heads_len: usize,
+    bodies_len: usize,
+    payload: Bytes,
+}
+
+impl BlobParts {
+    fn read(blob: &Bytes) -> Result<Self, CodecError> {
+        if blob.len() < PREFIX_LEN || &blob[..2] != MAGIC_BYTES {
+            return Err(CodecError::NotABundle);
+        }
+        if blob[2] != FORMAT_VERSION {
+            return Err(CodecError::UnknownVersion(blob[2]));
+        }
+        let stored = u32::from_le_bytes([blob[4], blob[5], blob[6], blob[7]]);
+        if checksum(blob) != stored {
+            return Err(CodecError::Checksum);
+        }
+        let mut reader = Reader::new(blob.slice(PREFIX_LEN..));
+        let target = TargetRef::from_text(reader.short_text(MAX_TARGET_BYTES)?);
+        let count = reader.bounded(BUNDLE_MESSAGES)?;
+        let heads_len = reader.bounded(MAX_PLAIN)?;
+        let bodies_len = reader.bounded(MAX_PLAIN)?;
+        let index = read_index(&mut reader, count)?;
+        let heads_sum: usize = index.iter().map(|item| item.head).sum();
+        let bodies_sum: usize = index.iter().map(|item| item.body).sum();
+        if heads_sum != heads_len || bodies_sum != bodies_len {
+            return Err(CodecError::Malformed(PREFIX_LEN));
+        }
+        Ok(Self { codec: blob[3], target, index, heads_len, bodies_len, payload: reader.rest() })
+    }
+
+    /// The messages, from their heads and a body for each.
+    fn entries(&self, heads: &Bytes, bodies: Vec<Bytes>) -> Result<Vec<Entry>, CodecError> {
+        let mut entries = Vec::with_capacity(self.index.len());
+        let mut head = 0;
+        for (item, body) in self.index.iter().zip(bodies) {
+            let head_end = head + item.head;
+            let record = records::read_record(heads.slice(head..head_end), body)?;
+            head = head_end;
+            entries.push(Entry {
+                due: UnixMs(item.due),
+                id: record.id,
+                handouts: item.handouts,
+                failures: item.failures,
+                flags: Flags(item.flags),
+                position: record.position,
+                asked: record.asked,
+                history: record.history,
+                message: record.message,
+            });
+        }
+        Ok(entries)
+    }
+}
+
 /// Reads a bundle. Keys, headers and bodies are slices of the blob (or of its decompressed records).
 pub fn decode(blob: &Bytes) -> Result<Bundle, CodecError> {
-    if blob.len() < PREFIX_LEN || &blob[..2] != MAGIC_BYTES {
-        return Err(CodecError::NotABundle);
-    }
-    if blob[2] != FORMAT_VERSION {
-        return Err(CodecError::UnknownVersion(blob[2]));
-    }
-    let stored = u32::from_le_bytes([blob[4], blob[5], blob[6], blob[7]]);
-    if checksum(blob) != stored {
-        return Err(CodecError::Checksum);
-    }
-    let mut reader = Reader::new(blob.slice(PREFIX_LEN..));
-    let target = TargetRef::from_text(reader.text()?);
-    let count = reader.bounded(1 << 20)?;
-    let heads_len = reader.bounded(MAX_PLAIN)?;
-    let bodies_len = reader.bounded(MAX_PLAIN)?;
-    let index = read_index(&mut reader, count)?;
-    let (heads, bodies) = plain(blob[3], &reader.rest(), heads_len, bodies_len)?;
-    let heads_sum: usize = index.iter().map(|item| item.head).sum();
-    let bodies_sum: usize = index.iter().map(|item| item.body).sum();
-    if heads_sum != heads_len || bodies_sum != bodies_len {
-        return Err(CodecError::Malformed(PREFIX_LEN));
-    }
-    let mut entries = Vec::with_capacity(index.len());
-    let mut head = 0;
-    let mut body = 0;
-    for item in index {
-        let head_end = head + item.head;
-        let body_end = body + item.body;
-        let record = records::read_record(heads.slice(head..head_end), bodies.slice(body..body_end))?;
-        head = head_end;
-        body = body_end;
-        entries.push(Entry {
-            due: UnixMs(item.due),
-            id: record.id,
-            handouts: item.handouts,
-            failures: item.failures,
-            flags: Flags(item.flags),
-            position: record.position,
-            asked: record.asked,
-            history: record.history,
-            message: record.message,
-        });
-    }
-    Ok(Bundle { target, entries: Arc::new(entries) })
+    let parts = BlobParts::read(blob)?;
+    let (heads, bodies) = plain(parts.codec, &parts.payload, parts.heads_len, parts.bodies_len)?;
+    let mut at = 0;
+    let body = |item: &IndexEntry| {
+        let start = at;
+        at += item.body;
+        bodies.slice(start..at)
+    };
+    let bodies = parts.index.iter().map(body).collect();
+    let entries = Arc::new(parts.entries(&heads, bodies)?);
+    Ok(Bundle { target: parts.target, entries })
 }
 
 /// Heads and bodies decompressed, each of the stated length.
@@ -294,27 +327,39 @@ pub(in crate::store) fn read_dues(head: &Bytes) -> Result<Vec<UnixMs>, CodecErro
         return Err(CodecError::UnknownVersion(head[2]));
     }
     let mut reader = Reader::new(head.slice(PREFIX_LEN..));
-    reader.text()?;
-    let count = reader.bounded(1 << 20)?;
+    reader.short_text(MAX_TARGET_BYTES)?;
+    let count = reader.bounded(BUNDLE_MESSAGES)?;
     let _heads_len = reader.bounded(MAX_PLAIN)?;
     let _bodies_len = reader.bounded(MAX_PLAIN)?;
     Ok(read_index(&mut reader, count)?.into_iter().map(|item| UnixMs(item.due)).collect())
 }
 
+/// Bytes that a bundle's records take when they are opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) struct PlainLengths {
+    pub(in crate::store) heads: usize,
+    pub(in crate::store) bodies: usize,
+}
+
 /// The decompressed size of a bundle's records, from the first bytes of its blob. `None` if they do not say.
 /// The checksum is not verified.
 pub(in crate::store) fn plain_len(head: &Bytes) -> Option<usize> {
+    plain_lengths(head).map(|plain| plain.heads + plain.bodies)
+}
+
+/// The same for heads and bodies apart.
+pub(in crate::store) fn plain_lengths(head: &Bytes) -> Option<PlainLengths> {
     if head.len() < PREFIX_LEN || &head[..2] != MAGIC_BYTES || head[2] != FORMAT_VERSION {
         return None;
     }
     let mut reader = Reader::new(head.slice(PREFIX_LEN..));
-    reader.text().ok()?;
-    let _count = reader.bounded(1 << 20).ok()?;
-    Some(reader.bounded(MAX_PLAIN).ok()? + reader.bounded(MAX_PLAIN).ok()?)
+    reader.short_text(MAX_TARGET_BYTES).ok()?;
+    let _count = reader.bounded(BUNDLE_MESSAGES).ok()?;
+    Some(PlainLengths { heads: reader.bounded(MAX_PLAIN).ok()?, bodies: reader.bounded(MAX_PLAIN).ok()? })
 }
 
 fn read_index(reader: &mut Reader, count: usize) -> Result<Vec<IndexEntry>, CodecError> {
-    let mut index = Vec::with_capacity(count.min(1024));
+    let mut index = Vec::with_capacity(count);
     let mut due = 0i64;
     for _ in 0..count {
         due = due.wrapping_add(reader.signed()?);

@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use super::bundle::{base36, from_base36};
 use crate::domain::{DeadReason, Partition, RouteName, UnixMs};
-use crate::store::{Bundle, CodecError, UnopenedBundle, decode};
+use crate::store::{Bundle, CodecError, UnopenedBundle, decode, decode_outline};
 
 /// The name of a dead letter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -156,6 +156,8 @@ pub struct DeadBody {
     pub bytes: usize,
     /// The message, as a bundle of one (of none if its blob was missing), or why it cannot be read.
     pub bundle: Result<Bundle, CodecError>,
+    /// The length of the body of its first message, bytes.
+    pub size: usize,
     /// The bundle that is kept unopened. `bundle` is [`CodecError::Poison`] then.
     pub unopened: Option<UnopenedBundle>,
 }
@@ -165,7 +167,18 @@ impl DeadBody {
     pub(in crate::store) fn read(content: &Bytes) -> Self {
         let unopened = UnopenedBundle::read(content);
         let bundle = if unopened.is_some() { Err(CodecError::Poison) } else { decode(content) };
-        Self { bytes: content.len(), bundle, unopened }
+        let size = bundle.as_ref().ok().and_then(|bundle| bundle.entries.first());
+        let size = size.map_or(0, |entry| entry.message.body_len());
+        Self { bytes: content.len(), bundle, size, unopened }
+    }
+
+    /// The same without opening bodies: each body that is there is empty.
+    pub(in crate::store) fn read_outline(content: &Bytes) -> Self {
+        let unopened = UnopenedBundle::read(content);
+        let outline = if unopened.is_some() { Err(CodecError::Poison) } else { decode_outline(content) };
+        let size =
+            outline.as_ref().ok().and_then(|outline| outline.sizes.first()).copied().unwrap_or_default();
+        Self { bytes: content.len(), bundle: outline.map(|outline| outline.bundle), size, unopened }
     }
 
     /// The messages for a redrive. Opens a bundle that was kept unopened.

@@ -10,6 +10,9 @@ use crate::telemetry::FollowNews;
 /// Heartbeats that a replica may miss before it counts as dead.
 const MISSED_HEARTBEATS: i64 = 3;
 
+/// Most partitions that one replica may list: as many as a store can have. A short text can name ranges without end.
+const MAX_LISTED: usize = u16::MAX as usize;
+
 /// The status that a replica reports with each heartbeat.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -60,7 +63,7 @@ pub struct RegisteredReplica {
 impl RegisteredReplica {
     /// How long it may be silent, ms.
     pub fn lifetime_ms(&self) -> i64 {
-        self.status.heartbeat_ms * MISSED_HEARTBEATS
+        self.status.heartbeat_ms.saturating_mul(MISSED_HEARTBEATS)
     }
 
     /// Reports whether its last heartbeat is recent enough.
@@ -140,6 +143,10 @@ fn read_ranges<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Partition>, D::
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let bounds: Option<(u16, u16)> = first.parse().ok().zip(last.parse().ok());
         let (first, last) = bounds.ok_or_else(|| serde::de::Error::custom("no range of partitions"))?;
+        let more = usize::from(last.saturating_sub(first)) + 1;
+        if partitions.len() + more > MAX_LISTED {
+            return Err(serde::de::Error::custom("more partitions than a store has"));
+        }
         partitions.extend((first..=last).map(Partition));
     }
     Ok(partitions)
@@ -163,5 +170,7 @@ mod tests {
             assert_eq!(serde_json::from_value::<ReplicaStatus>(json).expect("read"), presence);
         }
         assert!(serde_json::from_str::<ReplicaStatus>(r#"{"held":"a-b"}"#).is_err());
+        let endless = vec!["0-65535"; 1000].join(",");
+        assert!(serde_json::from_str::<ReplicaStatus>(&format!(r#"{{"held":"{endless}"}}"#)).is_err());
     }
 }

@@ -27,7 +27,9 @@ pub struct StoredMessage {
     pub version: Text,
     /// The target as `x-delay-target` wrote it. Empty for the route's own target.
     pub target: TargetRef,
-    /// The message.
+    /// The length of its body, bytes.
+    pub size: usize,
+    /// The message. Its body was not opened: it is empty where the message has one. `size` tells its length.
     pub entry: Entry,
 }
 

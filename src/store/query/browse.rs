@@ -14,10 +14,12 @@ use redis::cluster_routing::Slot;
 use super::find::version;
 use crate::domain::{Partition, UnixMs};
 use crate::store::call::keys::Keys;
+use crate::store::claim::blobs::BlobHead;
 use crate::store::model::bundle::BundleId;
 use crate::store::model::codec::read_dues;
 use crate::store::{
-    BrowseKey, BrowseQuery, Bundle, MessagePage, Store, StoreError, StoredMessage, StoredState, decode,
+    BrowseKey, BrowseQuery, BundleOutline, MessagePage, Store, StoreError, StoredMessage, StoredState,
+    decode_outline,
 };
 
 /// How far behind its bundle's first due time a message may be: the longest span, and that of a retry.
@@ -36,7 +38,7 @@ const MORE_ENTRIES: usize = 1 << 16;
 const MORE_STEP: usize = 1024;
 /// Rounds of one page. Sparse due sets of other routes may use them up. Then the page is short.
 const PAGE_ROUNDS: usize = 8;
-/// Bytes of blobs that one page may read, the first message aside.
+/// Bytes that the bundles of one page may take when opened, the first message aside. Bodies are not opened.
 const PAGE_BYTES: usize = 4 << 20;
 
 /// A bundle that may have messages for the page.
@@ -256,7 +258,8 @@ impl Store {
         Ok(keys)
     }
 
-    /// Reads these messages, as many as the budget allows, at least one. Returns how many it went through.
+    /// Reads these messages without their bodies, as many as the budget allows, at least one. Returns how many it went
+    /// through.
     async fn contents(
         &self,
         keys: &[BrowseKey],
@@ -267,19 +270,21 @@ impl Store {
             keys.iter().filter_map(|k| Some((k.partition, BundleId::parse(&k.bundle)?))).collect();
         ids.sort();
         ids.dedup();
-        let lengths = ids.iter().map(|(p, id)| {
-            let mut strlen = redis::cmd("STRLEN");
-            strlen.arg(self.0.keys.blob(*p, id));
-            (Keys::slot(*p), strlen)
-        });
-        let lengths: Vec<usize> = self.trips(lengths.collect(), TRIP_COMMANDS).await?;
-        let sizes: BTreeMap<(Partition, &str), usize> =
-            ids.iter().zip(lengths).map(|((p, id), length)| ((*p, id.as_str()), length)).collect();
-        let mut wanted: BTreeMap<_, Option<Bundle>> = BTreeMap::new();
+        let blob_keys: Vec<(Partition, String)> =
+            ids.iter().map(|(p, id)| (*p, self.0.keys.blob(*p, id))).collect();
+        let heads = self.0.browse.measure_blobs_of(&blob_keys).await?;
+        let measured: BTreeMap<(Partition, &str), (String, Option<BlobHead>)> = ids
+            .iter()
+            .zip(blob_keys)
+            .zip(heads)
+            .map(|(((p, id), (_, key)), head)| ((*p, id.as_str()), (key, head)))
+            .collect();
+        let mut wanted: BTreeMap<_, Option<BundleOutline>> = BTreeMap::new();
         let mut taken: usize = 0;
         for key in keys {
             let place = (key.partition, key.bundle.as_str());
-            let size = sizes.get(&place).copied().unwrap_or(0);
+            let head = measured.get(&place).and_then(|(_, head)| head.as_ref());
+            let size = head.map_or(0, |head| head.opened_len(false));
             if let Entry::Vacant(fresh) = wanted.entry(place) {
                 if size > *budget && taken > 0 {
                     *budget = 0;
@@ -290,25 +295,32 @@ impl Store {
             }
             taken += 1;
         }
-        let blob_key = |(p, id): &(Partition, &str)| Some((*p, self.0.keys.blob(*p, &BundleId::parse(id)?)));
-        let blob_keys: Vec<(Partition, String)> = wanted.keys().filter_map(blob_key).collect();
-        let blobs = self.0.browse.get_blobs_of(&blob_keys).await?;
-        for (bundle, blob) in wanted.values_mut().zip(blobs) {
+        let mut places = Vec::with_capacity(wanted.len());
+        let mut there = Vec::with_capacity(wanted.len());
+        for &place in wanted.keys() {
+            if let Some((key, Some(head))) = measured.get(&place) {
+                places.push(place);
+                there.push((place.0, key.clone(), head.clone()));
+            }
+        }
+        let blobs = self.0.browse.read_blobs_of(&there).await?;
+        for (place, blob) in places.into_iter().zip(blobs) {
             // An unreadable bundle is reported by its scrub and its claim. A bundle that has left meanwhile is
             // not shown.
-            *bundle = blob.and_then(|blob| decode(&blob).ok());
+            wanted.insert(place, blob.and_then(|blob| decode_outline(&blob).ok()));
         }
         for key in &keys[..taken] {
-            let Some(Some(bundle)) = wanted.get(&(key.partition, key.bundle.as_str())) else { continue };
+            let Some(Some(outline)) = wanted.get(&(key.partition, key.bundle.as_str())) else { continue };
             let Some(id) = BundleId::parse(&key.bundle) else { continue };
-            let Some(entry) = bundle.entries.get(key.index as usize) else { continue };
+            let Some(entry) = outline.bundle.entries.get(key.index as usize) else { continue };
             let name = entry.id.clone();
             found.push(StoredMessage {
                 route: id.route().to_owned(),
                 id: name.unwrap_or_else(|| id.message_id(key.partition, key.index as usize, entry.due)),
                 state: StoredState::Pending,
                 version: version(&id, key.index),
-                target: bundle.target.clone(),
+                target: outline.bundle.target.clone(),
+                size: outline.sizes.get(key.index as usize).copied().unwrap_or_default(),
                 entry: entry.clone(),
             });
         }

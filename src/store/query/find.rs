@@ -8,7 +8,7 @@ use crate::store::call::names::{name_key, parse_place};
 use crate::store::call::scripts;
 use crate::store::connection::link::StoreLink;
 use crate::store::model::bundle::{BundleId, place_in};
-use crate::store::{Store, StoreError, StoredMessage, StoredState, decode};
+use crate::store::{Store, StoreError, StoredMessage, StoredState, decode_outline};
 
 /// Reads of a name before giving up. Others move the name too, but not this often.
 const NAME_READS: usize = 50;
@@ -127,7 +127,7 @@ pub(in crate::store) async fn read_until_stable(
 }
 
 impl Store {
-    /// One message by its name, or by its `~` id. `None`: it is not in the store (any more). A confirmed
+    /// One message by its name, or by its `~` id, without its body. `None`: it is not in the store (any more). A confirmed
     /// message is `Published` only until its bundle has left. Waits while the store is away.
     pub async fn find(&self, route: &RouteName, id: &str) -> Result<Option<StoredMessage>, StoreError> {
         let p = self.locate(route, id, self.home_of(route, id)).await?;
@@ -136,10 +136,12 @@ impl Store {
         let Some((place, reading)) = found else { return Ok(None) };
         let Some(state) = reading.state else { return Ok(None) };
         let blob = reading.blob.unwrap_or_default();
-        let bundle = decode(&blob).map_err(|why| {
+        let outline = decode_outline(&blob).map_err(|why| {
             StoreError::Damaged(format!("the bundle of `{}` cannot be read: {why}", id.escape_debug()))
         })?;
-        let Some(entry) = bundle.entries.get(place.index as usize) else {
+        let index = place.index as usize;
+        let found = outline.bundle.entries.get(index).zip(outline.sizes.get(index));
+        let Some((entry, &size)) = found else {
             return Err(StoreError::Damaged("a name points behind the end of its bundle".to_owned()));
         };
         Ok(Some(StoredMessage {
@@ -147,7 +149,8 @@ impl Store {
             id: id.into(),
             state,
             version: place.version(),
-            target: bundle.target.clone(),
+            target: outline.bundle.target.clone(),
+            size,
             entry: entry.clone(),
         }))
     }

@@ -5,5 +5,6 @@ pub(super) mod browse;
 pub(super) mod counts;
 pub(super) mod find;
 pub(super) mod histogram;
+mod in_flight;
 pub(super) mod overdue;
 pub(super) mod scan;

@@ -76,7 +76,7 @@ impl Store {
     }
 
     /// The members of a sorted set, a few at a time. A member that is there all the time appears once or more.
-    async fn members(&self, p: Partition, key: &str) -> Result<Vec<String>, StoreError> {
+    pub(super) async fn members(&self, p: Partition, key: &str) -> Result<Vec<String>, StoreError> {
         let mut members = Vec::new();
         let mut cursor = 0u64;
         loop {

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tracing::warn;
+
 use super::corrupt::KeyKind;
 use super::dead_letters::DeadFindings;
 use crate::domain::Partition;
@@ -13,6 +15,10 @@ use crate::store::{ScrubReport, Store, StoreError};
 
 /// Finds that one call mends.
 const MEND_FINDS: usize = 100;
+
+/// Members that are no bundle and are named in the log, of those that one scrub removes, and the characters of each that are shown.
+const NAMED_JUNK: usize = 20;
+const MAX_MEMBER_CHARS: usize = 200;
 
 /// Suspicious finds in one partition.
 #[derive(Default)]
@@ -81,6 +87,10 @@ impl Store {
                 batch.bundle(id, *first, of_bundle.remove(id).unwrap_or_default());
             }
             self.mend_batch(p, batch, report).await?;
+        }
+        for (member, due_set) in junk.iter().take(NAMED_JUNK) {
+            let member: String = member.chars().take(MAX_MEMBER_CHARS).collect();
+            warn!(partition = p.0, member, due_set, "removed what is not the id of a bundle");
         }
         for junk in junk.chunks(MEND_FINDS) {
             let mut batch = MendBatch::default();

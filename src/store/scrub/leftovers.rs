@@ -12,6 +12,9 @@ use crate::store::{Store, StoreError};
 /// Hashes with a field per bundle.
 pub(super) const PER_BUNDLE_HASHES: [&str; 5] = ["tokens", "gone", "done", "expiries", "opened"];
 
+/// Highest number that a script takes a count of happenings for: nine digits.
+const MAX_TIMES: u32 = 999_999_999;
+
 /// The next cursor, and the fields of a hash with their values.
 type ScannedFields = (u64, Vec<(String, String)>);
 
@@ -114,7 +117,9 @@ fn is_malformed(hash: &str, id: &str, value: &str) -> bool {
             let count = BundleId::parse(id).map_or(0, |id| id.count());
             value.len() != count || value.bytes().any(|bit| !matches!(bit, b'0' | b'1'))
         }
-        "expiries" | "opened" => value.parse::<u32>().is_err(),
+        "expiries" | "opened" => {
+            !value.parse::<u32>().is_ok_and(|n| n <= MAX_TIMES && n.to_string() == value)
+        }
         _ => false,
     }
 }

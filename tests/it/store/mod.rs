@@ -47,6 +47,7 @@
 #![allow(clippy::expect_used, reason = "a test that cannot go on panics")]
 #![allow(clippy::disallowed_methods, reason = "tests have no end to come to in order")]
 
+mod absurd;
 mod blocking;
 mod bytes;
 mod damage;
@@ -68,6 +69,7 @@ mod model;
 mod ordered;
 mod orders;
 mod pauses;
+mod plain_bytes;
 mod preflight;
 mod proxy;
 mod races;

@@ -140,7 +140,7 @@ async fn what_stands_beside_a_bundle_that_lost_its_entry_waits_for_it_to_be_foun
 async fn a_blob_on_its_way_in_is_left_alone() {
     let (_redis, fixture) = full().await;
     let id = bundle_of(&fixture, "a").await;
-    let other = id.replace('.', ".z");
+    let other = id.replacen('.', ".z", 1);
     let from = fixture.key(&format!("b:{id}"));
     let to = fixture.key(&format!("b:{other}"));
     fixture.command::<i64>(&["COPY", &from, &to]).await;
@@ -152,7 +152,7 @@ async fn a_blob_on_its_way_in_is_left_alone() {
 #[tokio::test]
 async fn what_stands_beside_nothing_is_removed() {
     let (_redis, fixture) = full().await;
-    let nowhere = bundle_of(&fixture, "a").await.replace('.', ".z");
+    let nowhere = bundle_of(&fixture, "a").await.replacen('.', ".z", 1);
     let standing = bundle_of(&fixture, "b").await;
     for hash in ["gone", "done", "expiries", "opened", "tokens"] {
         fixture.command::<i64>(&["HSET", &fixture.key(hash), &nowhere, "11"]).await;

@@ -80,6 +80,11 @@ if ORDERED then
     redis.call('HDEL', ORDER, 'k:' .. route .. '/' .. key)
   end
 end
+-- A bitmap as the answer says it: as long as a bundle can be, and of zeros and ones alone.
+local function bits(map)
+  return map and map ~= '' and (string.gsub(string.sub(map, 1, BUNDLE_MESSAGES), '[^1]', '0')) or '-'
+end
+
 local ids, scores = {}, {}
 for s = 1, due_sets do
   local due, due_set, messages = KEYS[FIXED + s], arg(), num()
@@ -131,15 +136,15 @@ if #ids > 0 then
   local gone = fields(GONE, ids)
   local n = #reply
   for i, id in ipairs(ids) do
-    local expired, opened = tonumber(expiries[i] or 0) or 0, 0
+    local expired, opened = times(expiries[i]), 0
     -- Count the opening before anyone decodes the bundle: a bundle that kills its reader is known by it. A
     -- single message judges only itself, so its expiries are enough.
-    if expired >= 2 and (count_of(id) or 1) > 1 then
+    if expired >= 2 and count_of(id) > 1 then
       opened = count_up(OPENED, id)
     end
     if expired > 0 or gone[i] or done[i] then
       reply[n + i] = table.concat(
-        { '*', scores[i], int(expired), int(opened), gone[i] or '-', done[i] or '-', id }, ' ')
+        { '*', scores[i], int(expired), int(opened), bits(gone[i]), bits(done[i]), id }, ' ')
     else
       reply[n + i] = scores[i] .. ' ' .. id
     end

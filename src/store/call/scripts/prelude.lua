@@ -82,9 +82,22 @@ local function lengths(from, to)
   return found
 end
 
--- Never fails, whatever the id is: an error in the middle would keep half of a transition.
+-- The most messages that a bundle has, `limits::BUNDLE_MESSAGES`.
+local BUNDLE_MESSAGES = 500
+-- Never fails, whatever the id is: an error in the middle would keep half of a transition. A count that no bundle has
+-- is taken for one: bitmaps are made of that length.
 local function count_of(id)
-  return tonumber(string.match(id, '%.(%w+)$') or '1', 36) or 1
+  local count = tonumber(string.match(id, '%.(%w+)$') or '1', 36) or 1
+  return count >= 1 and count <= BUNDLE_MESSAGES and count or 1
+end
+-- How often something happened, as a field says it. None, where the field holds no number that a counter can have.
+local function times(text)
+  return tonumber(string.match(text or '', '^%d%d?%d?%d?%d?%d?%d?%d?%d?$') or nil) or 0
+end
+-- The highest sequence number given, as a field says it. None, where no clock can have come so far.
+local function sequence_of(text)
+  local sequence = tonumber(text or nil) or 0
+  return sequence >= 0 and sequence < 2 ^ 53 and sequence or 0
 end
 local function route_of(id)
   return string.match(id, '^[^/]+')
@@ -241,7 +254,7 @@ end
 
 -- Adds one to a bundle's expiries or openings. A malformed number starts again from one.
 local function count_up(key, id)
-  local n = (tonumber(redis.call('HGET', key, id) or 0) or 0) + 1
+  local n = times(redis.call('HGET', key, id)) + 1
   redis.call('HSET', key, id, int(n))
   return n
 end
@@ -360,7 +373,7 @@ if ORDERED then
     end
   end
   raise_sequence = function(sequence)
-    if sequence > (tonumber(redis.call('HGET', ORDER, 'stamp') or nil) or 0) then
+    if sequence > sequence_of(redis.call('HGET', ORDER, 'stamp')) then
       redis.call('HSET', ORDER, 'stamp', int(sequence))
     end
   end

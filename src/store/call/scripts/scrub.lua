@@ -43,7 +43,7 @@ local function repair(id)
   end
   for _, key in ipairs({ EXPIRIES, OPENED }) do
     local n = redis.call('HGET', key, id)
-    if n and not string.find(n, '^%d+$') then
+    if n and n ~= int(times(n)) then
       redis.call('HDEL', key, id)
       repaired = 1
     end

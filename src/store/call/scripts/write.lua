@@ -75,7 +75,7 @@ end
 
 -- Sequence numbers only grow, whoever gives them: they are the order in which messages came.
 if ORDERED then
-  local given = tonumber(redis.call('HGET', ORDER, 'stamp') or nil) or 0
+  local given = sequence_of(redis.call('HGET', ORDER, 'stamp'))
   if lowest <= given then
     tidy()
     return answer('BEHIND ' .. int(given))

@@ -87,6 +87,13 @@ impl Reader {
         Text::from_utf8(self.bytes()?).ok_or(CodecError::Malformed(at))
     }
 
+    /// Reads a text of at most `max` bytes.
+    pub(super) fn short_text(&mut self, max: usize) -> Result<Text, CodecError> {
+        let at = self.at;
+        let len = self.bounded(max)?;
+        Text::from_utf8(self.take(len)?).ok_or(CodecError::Malformed(at))
+    }
+
     pub(super) fn rest(self) -> Bytes {
         self.bytes.slice(self.at..)
     }

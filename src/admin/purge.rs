@@ -1,0 +1,186 @@
+//! Purging a route: cancels its messages that wait, some at a time.
+
+use std::sync::Arc;
+
+use axum::extract::State as Extract;
+use axum::{Extension, Json};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::audit_note::AuditNote;
+use super::context::Admin;
+use super::extract::{JsonBody, NamedRoute, RoutePath};
+use super::page::{read_cursor, write_cursor};
+use super::problem::Problem;
+use super::times::{LAST_MOMENT, moment};
+use crate::domain::{Partition, Route, UnixMs};
+use crate::store::{BrowseKey, BrowseQuery, IntendedMessage, StoredMessage, WriteOp, WriteResult};
+
+/// Most messages that one call looks at: each takes a round trip.
+const MAX_PURGE_ITEMS: usize = 200;
+
+/// Which of a route's messages that wait: by whether a publish of them has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+#[schema(as = PurgeState)]
+pub(super) enum PurgeState {
+    /// No publish of it has failed.
+    Waiting,
+    /// A publish of it has failed; it waits for the next.
+    Retrying,
+}
+
+/// The messages to be cancelled. Without a condition all that wait.
+#[derive(Deserialize, ToSchema)]
+#[schema(as = Purge)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PurgeRequest {
+    /// Only those in this state.
+    #[schema(nullable = false)]
+    state: Option<PurgeState>,
+    /// Due at this moment or later: RFC 3339 with an offset, or Unix ms as text.
+    #[schema(nullable = false)]
+    from: Option<String>,
+    /// Due at this moment or earlier.
+    #[schema(nullable = false)]
+    to: Option<String>,
+    /// Change nothing: say what would be cancelled.
+    #[serde(default)]
+    #[schema(default = false)]
+    dry_run: bool,
+    /// `next` of the answer before, with the same conditions.
+    #[schema(nullable = false)]
+    cursor: Option<String>,
+}
+
+/// What a call cancelled, or would cancel.
+#[derive(Serialize, ToSchema)]
+pub(super) struct PurgeAnswer {
+    /// The route.
+    route: String,
+    /// True if nothing was changed.
+    dry_run: bool,
+    /// Messages that will not be published; of a dry run those that would not be.
+    messages: u64,
+    /// Bytes of their bodies together.
+    bytes: u64,
+    /// Messages that stay because their bundles are in flight, all of the route's, as of the first call; later calls add
+    /// those that were claimed before they could be cancelled.
+    in_flight: u64,
+    /// Messages that stay because they were moved, replaced or tried meanwhile, or left.
+    changed: u64,
+    /// `cursor` of the next call; null: there is no more.
+    #[schema(required)]
+    next: Option<String>,
+}
+
+/// Purge a route
+///
+/// Cancels its messages that wait, in due order, at most 200 a call: `next` of the answer is `cursor` of the next call.
+/// What is in flight is left and counted. What a producer sends meanwhile may be cancelled too: pause the route's ingress
+/// before. Dead letters stay: `POST /api/v1/dead/drop` is for those.
+#[utoipa::path(
+    post, path = "/api/v1/routes/{route}/purge", operation_id = "purgeRoute", params(RoutePath),
+    request_body = PurgeRequest,
+    responses(
+        (status = 200, description = "What was cancelled.", body = PurgeAnswer),
+        (status = 400, description = "A state, a moment or a cursor that is none. Nothing was done."),
+        (status = 404, description = "No such route. Nothing was done."),
+        (status = 408, description = "The body did not come in time. Nothing was done."),
+        (status = 413, description = "The body is too large. Nothing was done."),
+        (status = 415, description = "The body is not said to be `application/json`. Nothing was done."),
+        (status = 503, description = "Redis is away. Some of it may have been done."),
+        (status = 504, description = "Redis did not answer in time. Some of it may have been done."),
+    )
+)]
+pub(super) async fn purge(
+    Extract(admin): Extract<Arc<Admin>>,
+    NamedRoute(route): NamedRoute,
+    JsonBody(request): JsonBody<PurgeRequest>,
+) -> Result<(Extension<AuditNote>, Json<PurgeAnswer>), Problem> {
+    let bound = |name, text: Option<&str>, or| text.map_or(Ok(or), |text| moment(name, text));
+    let from = bound("from", request.from.as_deref(), UnixMs(0))?;
+    let to = bound("to", request.to.as_deref(), LAST_MOMENT)?;
+    if from > to {
+        return Err(Problem::bad("`from` is later than `to`: exchange them"));
+    }
+    let scope = (route.name.to_string(), request.state, from.0, to.0);
+    let after = request.cursor.as_deref().map(|cursor| read_cursor(cursor, &scope)).transpose()?;
+    let after = after.map(|(due, p, bundle, index)| BrowseKey {
+        due: UnixMs(due),
+        partition: Partition(p),
+        bundle,
+        index,
+    });
+    let store = admin.store()?;
+    let is_first = after.is_none();
+    let name = Some(route.name.clone());
+    let query = BrowseQuery { route: name, from, to, after, limit: MAX_PURGE_ITEMS };
+    let page = admin.browse(store.browse(&query)).await?;
+    let next = page.next.map(|k| write_cursor(&scope, (k.due.0, k.partition.0, k.bundle, k.index)));
+    let mut answer = PurgeAnswer {
+        route: route.name.to_string(),
+        dry_run: request.dry_run,
+        messages: 0,
+        bytes: 0,
+        in_flight: if is_first { admin.browse(store.in_flight(&route.name)).await? } else { 0 },
+        changed: 0,
+        next: next.transpose()?,
+    };
+    for found in page.found.iter().filter(|found| is_in(found, request.state)) {
+        let result =
+            if request.dry_run { WriteResult::Cancelled } else { cancel(&admin, &route, found).await? };
+        match result {
+            WriteResult::Cancelled => {
+                answer.messages += 1;
+                answer.bytes += found.size as u64;
+            }
+            WriteResult::InFlight => answer.in_flight += 1,
+            _ => answer.changed += 1,
+        }
+    }
+    let verb = if request.dry_run { "would be cancelled" } else { "cancelled" };
+    let PurgeAnswer { messages, in_flight, changed, .. } = answer;
+    let result = format!("{messages} {verb}, {in_flight} in flight, {changed} changed");
+    let note = AuditNote::new(subject(&request), result);
+    Ok((Extension(note), Json(answer)))
+}
+
+fn is_in(found: &StoredMessage, state: Option<PurgeState>) -> bool {
+    let own = if found.entry.failures > 0 { PurgeState::Retrying } else { PurgeState::Waiting };
+    state.is_none_or(|state| state == own)
+}
+
+/// Cancels this very message: another one that took its name meanwhile stays.
+async fn cancel(admin: &Admin, route: &Route, found: &StoredMessage) -> Result<WriteResult, Problem> {
+    let store = admin.store()?;
+    let id = found.id.as_str();
+    let op = WriteOp::Cancel {
+        route: route.name.clone(),
+        id: found.id.clone(),
+        of: Some(IntendedMessage::Seen(found.version.clone())),
+    };
+    let home = store.home_of(&route.name, id);
+    let done = async { store.command(store.locate(&route.name, id, home).await?, op).await };
+    let result = admin.ask(done).await?;
+    if let Some(metrics) = admin.state.metrics.route(&route.name) {
+        let word = match result {
+            WriteResult::Cancelled => "cancelled",
+            WriteResult::InFlight => "in_flight",
+            _ => "changed",
+        };
+        metrics.command("purge", word);
+    }
+    Ok(result)
+}
+
+/// The conditions of a request, for the audit log.
+fn subject(request: &PurgeRequest) -> String {
+    let state = request.state.map(|state| match state {
+        PurgeState::Waiting => "state=waiting".to_owned(),
+        PurgeState::Retrying => "state=retrying".to_owned(),
+    });
+    let from = request.from.as_ref().map(|from| format!("from={from}"));
+    let to = request.to.as_ref().map(|to| format!("to={to}"));
+    state.into_iter().chain(from).chain(to).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,141 @@
+//! `postdate purge`
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+
+use super::client::{ApiClient, ClientError};
+use super::{api, times};
+use crate::domain::{Clock, RouteName};
+
+/// Cancel a route's messages that wait, all or by state and due time
+///
+/// Without --yes it changes nothing and says how many there are. What is in flight stays and is counted, and so do dead
+/// letters. What a producer sends meanwhile may be cancelled too: pause the route's ingress before.
+#[derive(Debug, Args)]
+#[command(after_help = format!("Examples:\n  postdate purge --route orders\n  \
+    postdate pause orders --only ingress && postdate purge --route orders --yes\n  \
+    postdate purge --route orders --state retrying --to -1h --yes\n\n{}", api::ENVIRONMENT_HELP))]
+pub(super) struct PurgeArgs {
+    /// The route
+    #[arg(long, value_name = "R")]
+    route: String,
+    /// Only those in this state
+    #[arg(long, value_name = "STATE", value_enum)]
+    state: Option<PurgeState>,
+    /// Due at this moment or later: RFC 3339 with an offset, Unix milliseconds, or relative, `-2h`
+    #[arg(long, value_name = "T", allow_hyphen_values = true)]
+    from: Option<String>,
+    /// Due at this moment or earlier
+    #[arg(long, value_name = "T", allow_hyphen_values = true)]
+    to: Option<String>,
+    /// Cancel them; without it nothing is changed
+    #[arg(long)]
+    yes: bool,
+    /// Print the sums as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PurgeState {
+    /// No publish of it has failed
+    Waiting,
+    /// A publish of it has failed; it waits for the next
+    Retrying,
+}
+
+pub(super) fn run(args: &PurgeArgs) -> ExitCode {
+    api::ended(api::connect().and_then(|client| purge(&client, args, &mut std::io::stdout().lock())))
+}
+
+fn purge(client: &ApiClient, args: &PurgeArgs, out: &mut dyn Write) -> Result<(), ClientError> {
+    let Some(route) = RouteName::new(&args.route) else {
+        return Err(ClientError::Usage(format!("`{}` is not a route's name", args.route.escape_debug())));
+    };
+    let mut request = json!({ "dry_run": !args.yes });
+    if let Some(state) = args.state {
+        request["state"] = match state {
+            PurgeState::Waiting => "waiting".into(),
+            PurgeState::Retrying => "retrying".into(),
+        };
+    }
+    let now = Clock::start().wall();
+    for (name, text) in [("from", &args.from), ("to", &args.to)] {
+        if let Some(text) = text {
+            let moment = times::parse(text, now);
+            let moment = moment.map_err(|why| ClientError::Usage(format!("--{name}: {why}")))?;
+            request[name] = moment.0.to_string().into();
+        }
+    }
+    let path = format!("/api/v1/routes/{route}/purge");
+    let mut sums = [("messages", 0), ("bytes", 0), ("in_flight", 0), ("changed", 0)];
+    loop {
+        let answer = client.ask("POST", &path, Some(&request))?;
+        for (name, sum) in &mut sums {
+            *sum += answer[*name].as_u64().unwrap_or_default();
+        }
+        let Some(next) = answer["next"].as_str() else { break };
+        request["cursor"] = next.into();
+    }
+    if args.json {
+        let mut shown: Value = sums.into_iter().collect();
+        shown["route"] = route.as_str().into();
+        shown["dry_run"] = (!args.yes).into();
+        writeln!(out, "{shown}")?;
+        return Ok(());
+    }
+    let [messages, bytes, in_flight, changed] = sums.map(|(_, sum)| sum);
+    let verb = if args.yes { "cancelled" } else { "would be cancelled" };
+    write!(out, "{route}: {messages} message(s) of {bytes} bytes {verb}")?;
+    if in_flight > 0 {
+        write!(out, "; {in_flight} in flight stay")?;
+    }
+    if changed > 0 {
+        write!(out, "; {changed} were moved, tried or gone meanwhile")?;
+    }
+    let hint = if !args.yes && messages > 0 { "; add --yes to cancel them" } else { "" };
+    writeln!(out, "{hint}")?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::admin::testing::{TestServer, WRITE_TOKEN};
+    use crate::domain::Secret;
+
+    #[derive(Parser)]
+    struct PurgeCommandLine {
+        #[command(flatten)]
+        purge: PurgeArgs,
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_purged_is_said() {
+        let server = TestServer::start().await;
+        for (line, exit, part) in [
+            ("--route order", 1, "did you mean `orders`?"),
+            ("--route no/route", 64, "is not a route's name"),
+            ("--route orders --from yesterday", 64, "--from: `yesterday` is no moment"),
+            ("--route orders --yes", 1, "Redis cannot be reached"),
+            ("--route orders --from 7 --to 5", 1, "`from` is later than `to`"),
+        ] {
+            let url = format!("http://{}", server.address);
+            let ran = tokio::task::spawn_blocking(move || {
+                let words = std::iter::once("purge").chain(line.split(' '));
+                let args = PurgeCommandLine::try_parse_from(words).expect("parses").purge;
+                let client = ApiClient::new(&url, Some(Secret::new(WRITE_TOKEN)))?;
+                purge(&client, &args, &mut Vec::new())
+            });
+            let error = ran.await.expect("no panic").expect_err(line);
+            assert_eq!(error.exit_code(), exit, "{line}: {error}");
+            assert!(error.to_string().contains(part), "{line}: {error}");
+        }
+        server.end().await;
+    }
+}
