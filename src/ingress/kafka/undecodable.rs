@@ -51,7 +51,7 @@ enum Evidence {
 
 impl DecodeReports {
     fn note(&mut self, reason: &str, now_us: i64) {
-        self.last = reason.trim_end_matches('.').to_owned();
+        reason.trim_end_matches('.').clone_into(&mut self.last);
         self.last_us = Some(now_us);
         self.batch = batch_offset(reason);
     }

@@ -234,7 +234,7 @@ async fn an_operator_reads_the_offset_in_the_log_and_skips_it_and_bombs_cost_no_
             let (_, ready) = relay.get("/readyz").await?;
             anyhow::ensure!(ready.contains(&format!("stands at offset {offset},")), "{ready}");
             let paused = [("route", route), ("reason", "undecodable")];
-            anyhow::ensure!(relay.metrics().await?.sum("postdate_ingress_paused", &paused) == 1.0, "{route}");
+            anyhow::ensure!(relay.metrics().await?.sum("postdate_ingress_paused", &paused) > 0.5, "{route}");
             anyhow::Ok(())
         })
         .await;
@@ -257,7 +257,7 @@ async fn an_operator_reads_the_offset_in_the_log_and_skips_it_and_bombs_cost_no_
     assert_eq!(arrived, (0..6).map(|i| format!("m-{i}")).collect::<Vec<_>>());
     commits(kafka, &group, &from, 7).await;
     let counted = [("route", "orders"), ("reason", "skipped")];
-    assert_eq!(relay.total("postdate_dropped_total", &counted).await, 1.0);
+    assert_eq!(relay.total("postdate_dropped_total", &counted).await as u64, 1);
     let (_, audit) = relay.get("/api/v1/audit").await.expect("an answer");
     assert!(audit.contains("offset 3") && audit.contains("\"skipped\""), "{audit}");
     let peak = peak_mib(relay.id());
