@@ -54,10 +54,10 @@ impl SafeText {
             .map_or_else(|_| Self::json(value), |text| Self::escaped_json(&text))
     }
 
-    /// An answer that should be JSON, in its own form if it is.
+    /// An answer that should be JSON, in its own form if it is. Anything else becomes one line.
     pub(super) fn answer(text: &str) -> Self {
         let is_json = serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
-        if is_json { Self::escaped_json(text) } else { Self::lines(text) }
+        if is_json { Self::escaped_json(text) } else { Self::from(text) }
     }
 
     /// Escapes a JSON document. JSON has raw line ends, carriage returns and tabs between its tokens only.
@@ -153,6 +153,6 @@ mod tests {
             assert!(!text.as_str().replace('\n', "").contains(is_unsafe), "{text:?}");
             assert_eq!(serde_json::from_str::<Value>(text.as_str()).expect("JSON"), value);
         }
-        assert_eq!(SafeText::answer("no\u{9b} JSON\r\nat all").as_str(), "no\\u{9b} JSON\\r\nat all");
+        assert_eq!(SafeText::answer("no\u{9b} JSON\r\nat all").as_str(), "no\\u{9b} JSON\\r\\nat all");
     }
 }

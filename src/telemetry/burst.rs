@@ -139,9 +139,10 @@ impl BurstLog {
     fn log_counts(&self, now_us: i64) {
         let counts = self.windows.lock().ended(now_us);
         for (BurstKey { what, route, reason }, count) in counts {
-            match route {
-                Some(route) => warn!(%route, reason, count, "{what}, repeated"),
-                None => warn!(reason, count, "{what}, repeated"),
+            if let Some(route) = route {
+                warn!(%route, reason, count, "{what}, repeated");
+            } else {
+                warn!(reason, count, "{what}, repeated");
             }
         }
     }

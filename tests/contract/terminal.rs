@@ -114,7 +114,7 @@ fn answer(request: &str, nasty: &str, manner: Manner) -> String {
 /// Reads one request, head and body.
 fn read_request(stream: &mut TcpStream) -> String {
     let mut request = Vec::new();
-    let mut part = [0; 65_536];
+    let mut part = vec![0; 65_536];
     loop {
         let read = stream.read(&mut part).unwrap_or(0);
         request.extend_from_slice(&part[..read]);
