@@ -68,7 +68,8 @@ async fn run_until_shutdown(config: Config) -> anyhow::Result<ExitCode> {
     let clock = Clock::start();
     let app = App {
         clock,
-        tasks: Tasks::default(),
+        // Calls of the API reach rooms from another runtime: what those spawn belongs here.
+        tasks: Tasks::default().on(&tokio::runtime::Handle::current()),
         readiness: Readiness::default(),
         stages: StageShutdowns::new(),
         metrics,
@@ -174,6 +175,7 @@ fn admin_state(
         registry: Arc::new(registry),
         readiness: app.readiness.clone(),
         watch: app.watch.clone(),
+        bursts: app.bursts.clone(),
         inject: Arc::new(IngressInject::new(lanes.clone(), app.clock)),
         redrive: Arc::new(StoreRedrive { store: store.clone(), routes: routes.clone() }),
         skip: Arc::new(IngressSkip(app.skips.clone())),

@@ -1,7 +1,9 @@
-//! Progress of connections: when a connection's bytes last moved, and whether a request of it is being handled. The
-//! listener closes a connection without progress. When all places are taken it closes the one that is idle longest.
+//! Progress of connections: when a connection's bytes last moved, and whether a call of it is being handled. The
+//! listener closes a connection without progress. When all places are taken it closes the one that is idle longest; when
+//! one address has too many of them, the idlest of that address.
 
 use std::io;
+use std::net::{IpAddr, Ipv6Addr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -18,24 +20,48 @@ use crate::domain::Clock;
 /// Longest time without progress: no byte came or went, and no request is being handled.
 const IDLE_DEADLINE: Duration = Duration::from_secs(10);
 
+/// Longest time from an answer's first byte to its last. A client that reads a byte now and then makes progress for ever.
+const RESPONSE_DEADLINE: Duration = Duration::from_secs(60);
+/// Value of `responding_us` while no answer is under way.
+const NO_RESPONSE: i64 = i64::MAX;
+
+/// The network that a connection comes from: an IPv4 address, or the /64 that one IPv6 host may choose its addresses
+/// from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PeerNetwork(IpAddr);
+
+impl From<IpAddr> for PeerNetwork {
+    fn from(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V6(address) => Self(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into()),
+            address @ IpAddr::V4(_) => Self(address),
+        }
+    }
+}
+
 /// The progress of one connection: shared by its stream, its requests and the listener.
 #[derive(Debug)]
 pub(super) struct ConnectionProgress {
     clock: Clock,
+    peer: PeerNetwork,
     moved_us: AtomicI64,
-    /// Requests that a handler has not answered yet.
+    /// Since when an answer is being written, monotonic microseconds.
+    responding_us: AtomicI64,
+    /// Calls that a handler has not answered yet.
     handling: AtomicUsize,
     close: CancellationToken,
 }
 
-/// Marks a request as being handled until it is dropped.
-pub(super) struct RequestGuard(Arc<ConnectionProgress>);
+/// Marks a call as being handled until it is dropped.
+pub(super) struct CallGuard(Arc<ConnectionProgress>);
 
 impl ConnectionProgress {
-    fn new(clock: Clock) -> Self {
+    fn new(clock: Clock, peer: PeerNetwork) -> Self {
         Self {
             clock,
+            peer,
             moved_us: clock.mono_us().into(),
+            responding_us: NO_RESPONSE.into(),
             handling: AtomicUsize::new(0),
             close: CancellationToken::new(),
         }
@@ -45,24 +71,52 @@ impl ConnectionProgress {
         self.moved_us.store(self.clock.mono_us(), Ordering::Relaxed);
     }
 
-    /// Microseconds since bytes moved; `None` while a request is being handled, for then the client waits for us.
+    /// Notes that an answer is ready to be written.
+    pub(super) fn responds(&self) {
+        // An answer before it on the same connection may still be under way.
+        if !self.is_responding() {
+            self.responding_us.store(self.clock.mono_us(), Ordering::Relaxed);
+        }
+    }
+
+    /// Reports whether an answer is under way.
+    pub(super) fn is_responding(&self) -> bool {
+        self.responding_us.load(Ordering::Relaxed) != NO_RESPONSE
+    }
+
+    /// Notes that every byte so far is written.
+    fn flushed(&self) {
+        self.responding_us.store(NO_RESPONSE, Ordering::Relaxed);
+    }
+
+    /// Microseconds since bytes moved; `None` while a call is being handled, for then the client waits for us.
     fn idle_us(&self) -> Option<i64> {
         let idle = self.handling.load(Ordering::Relaxed) == 0;
         idle.then(|| self.clock.mono_us() - self.moved_us.load(Ordering::Relaxed))
     }
 
-    /// Notes that a request is being handled.
-    pub(super) fn handle(self: &Arc<Self>) -> RequestGuard {
-        self.handling.fetch_add(1, Ordering::Relaxed);
-        RequestGuard(Arc::clone(self))
+    /// Time until the first of the two deadlines, if nothing happens; `None` once one is over.
+    fn time_left(&self) -> Option<Duration> {
+        let left = |deadline: Duration, since_us: i64| {
+            let left = deadline.checked_sub(Duration::from_micros(since_us.max(0) as u64));
+            left.filter(|left| !left.is_zero())
+        };
+        let responding = self.responding_us.load(Ordering::Relaxed);
+        let to_progress = left(IDLE_DEADLINE, self.idle_us().unwrap_or(0))?;
+        let to_end = left(RESPONSE_DEADLINE, self.clock.mono_us().saturating_sub(responding))?;
+        Some(to_progress.min(to_end))
     }
 
-    /// Waits until the connection is to be closed: its client has stopped reading and writing, or its place is needed.
-    /// Cancel-safe.
+    /// Notes that a call is being handled.
+    pub(super) fn handle(self: &Arc<Self>) -> CallGuard {
+        self.handling.fetch_add(1, Ordering::Relaxed);
+        CallGuard(Arc::clone(self))
+    }
+
+    /// Waits until the connection is to be closed: its client has stopped reading and writing, takes too long to read an
+    /// answer, or its place is needed. Cancel-safe.
     pub(super) async fn ended(&self) {
-        loop {
-            let idle = Duration::from_micros(self.idle_us().unwrap_or(0).max(0) as u64);
-            let Some(left) = IDLE_DEADLINE.checked_sub(idle).filter(|left| !left.is_zero()) else { return };
+        while let Some(left) = self.time_left() {
             tokio::select! {
                 () = self.close.cancelled() => return,
                 () = tokio::time::sleep(left) => {}
@@ -71,7 +125,7 @@ impl ConnectionProgress {
     }
 }
 
-impl Drop for RequestGuard {
+impl Drop for CallGuard {
     fn drop(&mut self) {
         self.0.moved();
         self.0.handling.fetch_sub(1, Ordering::Relaxed);
@@ -90,9 +144,15 @@ impl OpenConnections {
         Self { clock, open: Mutex::default() }
     }
 
+    /// Reports of each connection whether an answer is under way.
+    #[cfg(test)]
+    pub(super) fn responding(&self) -> Vec<bool> {
+        self.open.lock().iter().map(|progress| progress.is_responding()).collect()
+    }
+
     /// Adds a new connection.
-    pub(super) fn open(&self) -> Arc<ConnectionProgress> {
-        let progress = Arc::new(ConnectionProgress::new(self.clock));
+    pub(super) fn open(&self, peer: PeerNetwork) -> Arc<ConnectionProgress> {
+        let progress = Arc::new(ConnectionProgress::new(self.clock, peer));
         self.open.lock().push(Arc::clone(&progress));
         progress
     }
@@ -102,14 +162,25 @@ impl OpenConnections {
         self.open.lock().retain(|other| !Arc::ptr_eq(other, progress));
     }
 
-    /// Closes the connection whose client has been idle longest. A connection whose request is being handled stays.
-    pub(super) fn close_idlest(&self) {
+    /// The number of open connections, and of those of one network. Connections that are being closed do not count.
+    pub(super) fn counts(&self, peer: PeerNetwork) -> (usize, usize) {
+        let open = self.open.lock();
+        let staying = open.iter().filter(|progress| !progress.close.is_cancelled());
+        staying.fold((0, 0), |(all, own), progress| (all + 1, own + usize::from(progress.peer == peer)))
+    }
+
+    /// Closes the connection whose client has been idle longest, of this network if one is given. A connection whose call
+    /// is being handled stays. Returns false if there is none to close.
+    pub(super) fn close_idlest(&self, of: Option<PeerNetwork>) -> bool {
         let open = self.open.lock();
         let idle = open.iter().filter(|progress| !progress.close.is_cancelled());
+        let idle = idle.filter(|progress| of.is_none_or(|peer| progress.peer == peer));
         let idle = idle.filter_map(|progress| Some((progress.idle_us()?, progress)));
-        if let Some((_, progress)) = idle.max_by_key(|(idle_us, _)| *idle_us) {
+        let idlest = idle.max_by_key(|(idle_us, _)| *idle_us);
+        if let Some((_, progress)) = idlest {
             progress.close.cancel();
         }
+        idlest.is_some()
     }
 }
 
@@ -167,7 +238,12 @@ impl AsyncWrite for TrackedStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        // The HTTP side flushes once it has written all that it has.
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        if flushed.is_ready() {
+            self.progress.flushed();
+        }
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -179,25 +255,55 @@ impl AsyncWrite for TrackedStream {
 mod tests {
     use super::*;
 
+    fn network(address: &str) -> PeerNetwork {
+        address.parse::<IpAddr>().expect("an address").into()
+    }
+
     #[test]
     fn the_idlest_connection_makes_way_and_one_that_is_served_stays() {
         let connections = OpenConnections::new(Clock::start());
-        let served = connections.open();
+        let one = network("10.0.0.1");
+        let served = connections.open(one);
         let handling = served.handle();
-        let idle = connections.open();
-        let newer = connections.open();
+        let idle = connections.open(one);
+        let newer = connections.open(one);
         newer.moved_us.fetch_add(1_000_000, Ordering::Relaxed);
         let closed = || [&served, &idle, &newer].map(|progress| progress.close.is_cancelled());
-        connections.close_idlest();
+        assert!(!connections.close_idlest(Some(network("10.0.0.2"))), "another's");
+        assert!(connections.close_idlest(Some(one)));
         assert_eq!(closed(), [false, true, false]);
-        connections.close_idlest();
+        assert_eq!(connections.counts(one), (2, 2));
+        assert!(connections.close_idlest(None));
         assert_eq!(closed(), [false, true, true], "one that is on its way out is not counted again");
-        connections.close_idlest();
+        assert!(!connections.close_idlest(None));
         assert_eq!(closed(), [false, true, true]);
         drop(handling);
-        connections.close_idlest();
+        assert!(connections.close_idlest(None));
         assert_eq!(closed(), [true; 3]);
         connections.closed(&idle);
         assert_eq!(connections.open.lock().len(), 2);
+    }
+
+    #[test]
+    fn one_host_is_one_network() {
+        assert_eq!(network("10.0.0.1"), network("::ffff:10.0.0.1"));
+        assert_ne!(network("10.0.0.1"), network("10.0.0.2"));
+        assert_eq!(network("2001:db8::1"), network("2001:db8::ffff:1"));
+        assert_ne!(network("2001:db8::1"), network("2001:db8:0:1::1"));
+    }
+
+    #[test]
+    fn an_answer_that_is_read_too_slowly_ends_although_bytes_move() {
+        let clock = Clock::start();
+        let progress = ConnectionProgress::new(clock, network("10.0.0.1"));
+        progress.responds();
+        assert!(progress.time_left().is_some());
+        let long_ago = clock.mono_us() - RESPONSE_DEADLINE.as_micros() as i64;
+        progress.responding_us.store(long_ago, Ordering::Relaxed);
+        progress.moved();
+        progress.responds();
+        assert_eq!(progress.time_left(), None, "a second answer does not lengthen the time of the first");
+        progress.flushed();
+        assert!(progress.time_left().is_some());
     }
 }

@@ -6,10 +6,14 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use tokio::sync::Semaphore;
+use tokio_util::sync::DropGuard;
 
 use super::AdminState;
 use super::auth::AccessTokens;
 use super::problem::Problem;
+use super::pulse::Pulse;
+use super::refusals::Refusals;
+use super::rendered::RenderedMetrics;
 use crate::domain::{Route, RouteName, nearest};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{Store, StoreError};
@@ -25,6 +29,11 @@ pub(super) struct Admin {
     pub(super) tokens: AccessTokens,
     pub(super) shutdown: Shutdown,
     pub(super) tasks: Tasks,
+    pub(super) refusals: Refusals,
+    pub(super) pulse: Pulse,
+    pub(super) rendered: RenderedMetrics,
+    /// Dropped with the last connection and the last audit entry, which tells the listener's thread to end.
+    _ended: DropGuard,
     browsing: Semaphore,
     by_name: BTreeMap<RouteName, Arc<Route>>,
 }
@@ -33,12 +42,27 @@ impl Admin {
     pub(super) fn new(
         state: AdminState,
         tokens: AccessTokens,
+        refusals: Refusals,
+        pulse: Pulse,
+        ended: DropGuard,
         tasks: Tasks,
         shutdown: Shutdown,
     ) -> Arc<Self> {
         let by_name = state.routes.iter().map(|r| (r.name.clone(), Arc::clone(r))).collect();
         let browsing = Semaphore::new(MAX_BROWSING);
-        Arc::new(Self { state, tokens, shutdown, tasks, browsing, by_name })
+        let rendered = RenderedMetrics::default();
+        Arc::new(Self {
+            state,
+            tokens,
+            shutdown,
+            tasks,
+            refusals,
+            pulse,
+            rendered,
+            _ended: ended,
+            browsing,
+            by_name,
+        })
     }
 
     /// All routes, by name.

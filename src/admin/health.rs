@@ -65,10 +65,16 @@ enum PartStateView {
 /// Liveness: the process runs
 #[utoipa::path(
     get, path = "/livez", operation_id = "livez", security(()),
-    responses((status = 200, description = "It does.", body = LivenessView))
+    responses(
+        (status = 200, description = "It does.", body = LivenessView),
+        (status = 503, description = "The relay's runtime has not turned for a minute."),
+    )
 )]
-pub(super) async fn live() -> Json<LivenessView> {
-    Json(LivenessView { live: true })
+pub(super) async fn live(Extract(admin): Extract<Arc<Admin>>) -> Result<Json<LivenessView>, Problem> {
+    if !admin.pulse.is_alive() {
+        return Err(Problem::unavailable("the relay has been at a standstill for a minute: restart it"));
+    }
+    Ok(Json(LivenessView { live: true }))
 }
 
 /// Readiness: the replica takes work, or says why not
@@ -102,14 +108,15 @@ pub(super) async fn ready(Extract(admin): Extract<Arc<Admin>>) -> impl IntoRespo
 
 /// Every metric, in OpenMetrics text
 ///
-/// The names are in `docs/metrics.md`.
+/// The names are in `docs/metrics.md`. They are rendered at most once a second: a call that comes sooner waits for the
+/// next rendering.
 #[utoipa::path(
     get, path = "/metrics", operation_id = "metrics", security(()),
     responses((status = 200, description = "The metrics.", body = String, content_type = "application/openmetrics-text"))
 )]
 pub(super) async fn metrics(Extract(admin): Extract<Arc<Admin>>) -> Result<impl IntoResponse, Problem> {
-    let mut text = String::new();
-    prometheus_client::encoding::text::encode(&mut text, &admin.state.registry).map_err(|e| {
+    let rendered = admin.rendered.text(&admin.state.registry, admin.state.clock).await;
+    let text = rendered.map_err(|e| {
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("metrics cannot be written: {e}"))
     })?;
     Ok(([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text))

@@ -2,7 +2,7 @@
 //!
 //! | call | role | answer |
 //! |---|---|---|
-//! | `GET /livez` | open | 200 while the process turns |
+//! | `GET /livez` | open | 200 while the process turns, or 503 |
 //! | `GET /readyz` | open | 200, or 503 while it is not willing to take work; names each part and says why not |
 //! | `GET /metrics` | open | every metric, OpenMetrics text |
 //! | `GET /api/v1/openapi.json` | open | the description of this table |
@@ -31,7 +31,10 @@
 //! - Under `/api/` a bearer token is judged before anything else (401, then 403, then 404 and the rest).
 //! - Every error is RFC 9457 `application/problem+json`.
 //! - No answer may be cached.
-//! - Every wait of a request is bounded.
+//! - Every wait of a request is bounded, and so is the time of an answer: 60 s from its first byte to its last.
+//! - Probes, metrics and the API run on a thread of their own. They answer while the relay's runtime is busy; `/livez` says
+//!   503 once that has not turned for a minute.
+//! - One address has at most 32 connections while more than half of the 256 places are taken.
 //! - On drain idle connections close, open requests get [`DRAIN_GRACE`] to end, and a waiting `send` is answered at once.
 //! - Every call that may change something is audited: who, what, result.
 //!
@@ -78,8 +81,11 @@ mod overview;
 mod page;
 mod pause;
 mod problem;
+mod pulse;
 mod purge;
 mod redrive;
+mod refusals;
+mod rendered;
 mod router;
 mod routes;
 mod send;
@@ -95,12 +101,12 @@ use prometheus_client::registry::Registry;
 use crate::domain::{Clock, Route};
 use crate::lifecycle::Readiness;
 use crate::store::Store;
-use crate::telemetry::{FollowRegistry, Metrics};
+use crate::telemetry::{BurstLog, FollowRegistry, Metrics};
 
 pub use config::Config;
 pub use inject::{Inject, InjectError, InvalidMessage};
 pub use redrive::{Redrive, RedriveOutcome};
-pub use server::{DRAIN_GRACE, start};
+pub use server::{DRAIN_GRACE, ListenAddresses, start};
 pub use skip::{Skip, SkipResult};
 
 /// Everything that the API shows and uses.
@@ -116,6 +122,8 @@ pub struct AdminState {
     pub readiness: Readiness,
     /// Follows the messages of `send` with `wait`.
     pub watch: Arc<FollowRegistry>,
+    /// Log of refusals, one line a burst.
+    pub bursts: Arc<BurstLog>,
     /// Publishes into a route's own ingress.
     pub inject: Arc<dyn Inject>,
     /// Makes dead letters due again.
@@ -134,8 +142,10 @@ pub struct AdminState {
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// The address cannot be listened on.
-    #[error("cannot listen on {address} (admin.listen): {why}")]
+    #[error("cannot listen on {address} ({key}): {why}")]
     Bind {
+        /// The key that has the address.
+        key: &'static str,
         /// The address, as configured.
         address: SocketAddr,
         /// Error of the system.
@@ -144,6 +154,9 @@ pub enum ListenError {
     /// The address is not loopback and no token is configured: anybody on the network could send messages.
     #[error("admin.listen is {0}, not loopback, and no token is configured: set admin.write_tokens_file")]
     Unprotected(SocketAddr),
+    /// The system gave no thread, or no runtime for it.
+    #[error("no thread for the admin listener: {0}")]
+    Thread(std::io::Error),
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ const FORBIDDEN_READ: &str =
 const FORBIDDEN_WRITE: &str = "The token may only read; or, where no token is configured, the request came \
     by a host name other than localhost.";
 
+const TOO_MANY: &str = "The address has too many connections, each with a call under way.";
+
 /// Parts of the document that no handler describes.
 #[derive(OpenApi)]
 #[openapi(
@@ -43,7 +45,7 @@ impl Modify for BearerScheme {
     }
 }
 
-/// Completes the document as it is served. `x-role`, 401 and 403 follow from the rules of `auth`. An error without content
+/// Completes the document as it is served. `x-role`, 401, 403 and 429 follow from the rules of `auth`. An error without content
 /// gets the content of a [`Problem`].
 pub(super) fn complete(document: &Document) -> serde_json::Result<String> {
     let mut document = serde_json::to_value(document)?;
@@ -61,6 +63,7 @@ pub(super) fn complete(document: &Document) -> serde_json::Result<String> {
         } else {
             let forbidden = if role == "read" { FORBIDDEN_READ } else { FORBIDDEN_WRITE };
             call["responses"]["401"] = json!({ "description": UNAUTHORIZED });
+            call["responses"]["429"] = json!({ "description": TOO_MANY });
             call["responses"]["403"] = json!({ "description": forbidden });
         }
         for (status, answer) in call["responses"].as_object_mut().into_iter().flatten() {

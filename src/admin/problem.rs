@@ -57,6 +57,11 @@ impl Problem {
         }
     }
 
+    /// The HTTP status.
+    pub(super) fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
     /// The sentence of the problem.
     pub(super) fn detail(&self) -> &str {
         &self.detail
@@ -112,7 +117,7 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let status = self.status();
         let note = AuditNote::new(self.id.as_deref().unwrap_or_default(), &*self.detail);
         let mut response = (status, Json(self)).into_response();
         response.extensions_mut().insert(note);

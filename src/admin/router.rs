@@ -5,21 +5,24 @@ use std::sync::{Arc, LazyLock};
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State as Extract};
+use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use futures_util::FutureExt;
 use tracing::error;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::audit::AuditedCall;
-use super::auth::OPENAPI_PATH;
+use super::audit::{AuditedCall, PeerAddress};
+use super::auth::{OPENAPI_PATH, is_guarded};
 use super::context::Admin;
 use super::extract::MAX_BODY_BYTES;
 use super::openapi::{self, ApiDescription};
 use super::problem::Problem;
+use super::refusals::{ProbesOnly, RefusalReason};
 use super::{audit, dead, dead_actions, health, messages, overview, pause, purge, routes, send, skip};
 
 /// All calls. The router and the description are made of these and nothing else. The table in `mod.rs` lists the same
@@ -62,12 +65,26 @@ pub(super) fn router(admin: Arc<Admin>) -> Router {
         .with_state(admin)
 }
 
-/// Guards every call. The token is judged first. A panic of the handler becomes a 500 and leaves the connection whole. A
+/// The router of the listener that has the probes alone.
+pub(super) fn probe_router(admin: Arc<Admin>) -> Router {
+    Router::new()
+        .route("/livez", get(health::live))
+        .route("/readyz", get(health::ready))
+        .fallback(|| async { Problem::not_found("there are /livez and /readyz at this address, no more") })
+        .layer(from_fn_with_state(Arc::clone(&admin), guard_call))
+        .with_state(admin)
+}
+
+/// Guards every call. A caller with too many connections is refused first. The token is judged before anything else. A panic of the handler becomes a 500 and leaves the connection whole. A
 /// call that may have changed something is audited. No answer may be cached, and no browser may guess its type.
 async fn guard_call(Extract(admin): Extract<Arc<Admin>>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    let mut response = match admin.tokens.judge(&parts) {
-        Err(problem) => problem.into_response(),
+    let judged = judge_connection(&parts).and_then(|()| admin.tokens.judge(&parts));
+    let mut response = match judged {
+        Err(problem) => {
+            note_refusal(&admin, &parts, &problem);
+            problem.into_response()
+        }
         Ok(who) => {
             let audited = AuditedCall::begin(&admin, &parts, &who);
             let answer = AssertUnwindSafe(next.run(Request::from_parts(parts, body))).catch_unwind().await;
@@ -88,6 +105,28 @@ async fn guard_call(Extract(admin): Extract<Arc<Admin>>, request: Request, next:
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
+}
+
+/// Refuses a call on a connection that may ask for probes and metrics only.
+fn judge_connection(parts: &Parts) -> Result<(), Problem> {
+    let probes_only = parts.extensions.get::<ProbesOnly>().is_some_and(|only| only.0);
+    if probes_only && is_guarded(parts.uri.path()) {
+        let detail = "this address has too many connections with calls under way; end some and try again";
+        return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, detail));
+    }
+    Ok(())
+}
+
+/// Counts a refused call.
+fn note_refusal(admin: &Admin, parts: &Parts, problem: &Problem) {
+    let reason = match problem.status() {
+        StatusCode::UNAUTHORIZED => RefusalReason::Unauthorized,
+        StatusCode::TOO_MANY_REQUESTS => RefusalReason::Address,
+        _ => RefusalReason::Forbidden,
+    };
+    if let Some(PeerAddress(peer)) = parts.extensions.get() {
+        admin.refusals.note(reason, *peer);
+    }
 }
 
 /// The OpenAPI document, made once. `Err` says why it cannot be written as JSON.

@@ -1,5 +1,6 @@
-//! The listener: it bounds the number of connections and every wait, and ends in order. Clients that neither read nor
-//! write cannot take the places of others: see [`super::connection`].
+//! The listener: on a thread and a runtime of its own, so that neither the API's work slows the relay, nor the relay's
+//! the probes. It bounds the number of connections and every wait, and ends in order. Clients that neither read nor write
+//! cannot take the places of others: see [`super::connection`].
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,14 +13,18 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
 use tracing::{info, trace, warn};
 
 use super::audit::PeerAddress;
-use super::auth::AccessTokens;
-use super::connection::{ConnectionProgress, OpenConnections, TrackedStream};
+use super::auth::{AccessTokens, is_guarded};
+use super::connection::{ConnectionProgress, OpenConnections, PeerNetwork, TrackedStream};
 use super::context::Admin;
-use super::router::router;
+use super::pulse::{Pulse, beat};
+use super::refusals::{ProbesOnly, RefusalReason, Refusals};
+use super::router::{probe_router, router};
 use super::{AdminState, Config, ListenError};
 use crate::lifecycle::{Shutdown, Tasks};
 
@@ -27,74 +32,243 @@ use crate::lifecycle::{Shutdown, Tasks};
 pub const DRAIN_GRACE: Duration = Duration::from_secs(5);
 /// Longest wait for a request's head, and longest idle time of a connection.
 const HEAD_DEADLINE: Duration = Duration::from_secs(10);
+/// Most bytes of a request's head, and of what is read ahead.
+const MAX_HEAD_BYTES: usize = 64 << 10;
 /// Most connections at once; one more takes the place of the idlest.
 pub(super) const MAX_CONNECTIONS: usize = 256;
+/// Most connections of one network while more than half of all places are taken. One more takes the place of its idlest.
+pub(super) const MAX_OF_ONE_NETWORK: usize = 32;
+/// Most connections at once to the listener that has the probes alone.
+const MAX_PROBES: usize = 32;
 /// Pause between two attempts to find a place while all are taken.
 const FULL_RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// Pause after a failed `accept` (no file descriptors left, say) before the next.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Starts listening, and returns the address with its actual port. The tasks are named `admin` and
-/// `admin:connection`; they end once `shutdown` drains, at most [`DRAIN_GRACE`] later.
+/// Addresses that a started server listens on, with their actual ports.
+#[derive(Clone, Copy, Debug)]
+pub struct ListenAddresses {
+    /// The API, metrics and probes.
+    pub admin: SocketAddr,
+    /// The probes alone, if configured.
+    pub probes: Option<SocketAddr>,
+}
+
+/// Starts listening, on a thread of its own with its own runtime, and returns the addresses. The thread is named `admin`
+/// and its tasks `admin:connection`; they end once `shutdown` drains, at most [`DRAIN_GRACE`] later.
 pub async fn start(
     config: &Config,
     state: AdminState,
     tasks: &Tasks,
     shutdown: Shutdown,
-) -> Result<SocketAddr, ListenError> {
-    let tokens = AccessTokens::new(config);
-    if tokens.is_empty() && !config.listen.ip().is_loopback() {
-        return Err(ListenError::Unprotected(config.listen));
-    }
-    let refused = |why| ListenError::Bind { address: config.listen, why };
-    let listener = TcpListener::bind(config.listen).await.map_err(refused)?;
-    let address = listener.local_addr().map_err(refused)?;
-    let connections = Arc::new(OpenConnections::new(state.clock));
-    let app = router(Admin::new(state, tokens, tasks.clone(), shutdown.clone()));
-    tasks.spawn("admin", accept(listener, app, connections, tasks.clone(), shutdown));
-    info!(%address, "admin listens");
-    Ok(address)
+) -> Result<ListenAddresses, ListenError> {
+    let runtime = OwnRuntime::new().map_err(ListenError::Thread)?;
+    let own_tasks = tasks.on(&runtime.handle);
+    let pulse = Pulse::new(state.clock);
+    let bound = BoundServer::bind(config, state, &own_tasks, shutdown.clone(), pulse.clone()).await?;
+    let addresses = bound.addresses;
+    let thread = own_tasks.clone();
+    let serving = move || runtime.run(bound.serve(own_tasks));
+    thread.thread("admin", serving).map_err(ListenError::Thread)?;
+    tasks.spawn("admin:pulse", beat(pulse, shutdown));
+    Ok(addresses)
 }
 
-async fn accept(
-    listener: TcpListener,
+/// The runtime of the listener's thread. It may be dropped anywhere, on another runtime too.
+struct OwnRuntime {
+    handle: Handle,
+    /// `None` once it runs.
+    runtime: Option<Runtime>,
+}
+
+impl OwnRuntime {
+    fn new() -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { handle: runtime.handle().clone(), runtime: Some(runtime) })
+    }
+
+    /// Runs a future to its end on this thread.
+    fn run(mut self, future: impl Future<Output = ()>) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.block_on(future);
+        }
+    }
+}
+
+impl Drop for OwnRuntime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// A server whose addresses are bound.
+pub(super) struct BoundServer {
+    pub(super) addresses: ListenAddresses,
+    listeners: Vec<BoundListener>,
+    shutdown: Shutdown,
+    /// Cancelled once nothing of the server is left: no connection, and no audit entry to be stored.
+    ended: CancellationToken,
+}
+
+impl BoundServer {
+    /// Binds the addresses. `tasks` are those of the runtime that will serve.
+    pub(super) async fn bind(
+        config: &Config,
+        state: AdminState,
+        tasks: &Tasks,
+        shutdown: Shutdown,
+        pulse: Pulse,
+    ) -> Result<Self, ListenError> {
+        let tokens = AccessTokens::new(config);
+        if tokens.is_empty() && !config.listen.ip().is_loopback() {
+            return Err(ListenError::Unprotected(config.listen));
+        }
+        let clock = state.clock;
+        let refusals = Refusals::new(state.metrics.clone(), state.bursts.clone());
+        let main = bind("admin.listen", config.listen).await?;
+        let probes = match config.probe_listen {
+            Some(address) => Some(bind("admin.probe_listen", address).await?),
+            None => None,
+        };
+        let addresses =
+            ListenAddresses { admin: main.1, probes: probes.as_ref().map(|(_, address)| *address) };
+        let ended = CancellationToken::new();
+        let gone = ended.clone().drop_guard();
+        let admin = Admin::new(state, tokens, refusals.clone(), pulse, gone, tasks.clone(), shutdown.clone());
+        let listener = |listener, app, places, of_one_network| BoundListener {
+            listener,
+            app,
+            connections: Arc::new(OpenConnections::new(clock)),
+            bounds: ConnectionBounds { places, of_one_network },
+            refusals: refusals.clone(),
+        };
+        let mut listeners = Vec::new();
+        if let Some((socket, address)) = probes {
+            listeners.push(listener(socket, probe_router(Arc::clone(&admin)), MAX_PROBES, MAX_PROBES));
+            info!(%address, "admin listens for probes");
+        }
+        listeners.push(listener(main.0, router(admin), MAX_CONNECTIONS, MAX_OF_ONE_NETWORK));
+        info!(address = %addresses.admin, "admin listens");
+        Ok(Self { addresses, listeners, shutdown, ended })
+    }
+
+    /// The connections of the main address.
+    #[cfg(test)]
+    pub(super) fn connections(&self) -> Arc<OpenConnections> {
+        self.listeners.last().expect("the main one").connections.clone()
+    }
+
+    /// Serves until `shutdown` drains and every connection has ended. `tasks` are those of this runtime.
+    pub(super) async fn serve(self, tasks: Tasks) {
+        for listener in self.listeners {
+            tasks.spawn("admin:accept", listener.accept(tasks.clone(), self.shutdown.clone()));
+        }
+        self.ended.cancelled().await;
+    }
+}
+
+/// Binds an address. The listener is of no runtime yet: the one that accepts waits for it.
+async fn bind(
+    key: &'static str,
+    address: SocketAddr,
+) -> Result<(std::net::TcpListener, SocketAddr), ListenError> {
+    let refused = |why| ListenError::Bind { key, address, why };
+    let listener = TcpListener::bind(address).await.map_err(refused)?;
+    let listener = listener.into_std().map_err(refused)?;
+    let address = listener.local_addr().map_err(refused)?;
+    Ok((listener, address))
+}
+
+/// Bounds of one listener.
+#[derive(Clone, Copy)]
+struct ConnectionBounds {
+    places: usize,
+    of_one_network: usize,
+}
+
+/// A bound address, and what answers there.
+struct BoundListener {
+    listener: std::net::TcpListener,
     app: Router,
     connections: Arc<OpenConnections>,
-    tasks: Tasks,
-    shutdown: Shutdown,
-) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    loop {
-        let accepted = tokio::select! {
-            () = shutdown.draining() => return,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, peer)) => {
-                let place = tokio::select! {
-                    () = shutdown.draining() => return,
-                    place = free_place(&places, &connections) => place,
-                };
-                let progress = connections.open();
-                let connection = AcceptedConnection { stream, peer, progress, place };
-                let task = serve(connection, app.clone(), connections.clone(), shutdown.clone());
-                tasks.spawn("admin:connection", task);
-            }
+    bounds: ConnectionBounds,
+    refusals: Refusals,
+}
+
+impl BoundListener {
+    async fn accept(self, tasks: Tasks, shutdown: Shutdown) {
+        let Self { listener, app, connections, bounds, refusals } = self;
+        let listener = match TcpListener::from_std(listener) {
+            Ok(listener) => listener,
             Err(error) => {
-                warn!(%error, "admin cannot accept a connection");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+                warn!(%error, "admin cannot accept connections");
+                return;
+            }
+        };
+        let places = Arc::new(Semaphore::new(bounds.places));
+        loop {
+            let accepted = tokio::select! {
+                () = shutdown.draining() => return,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, peer)) => {
+                    let network = PeerNetwork::from(peer.ip());
+                    let probes_only = is_over_bound(network, bounds, &connections, peer, &refusals);
+                    let place = tokio::select! {
+                        () = shutdown.draining() => return,
+                        place = free_place(&places, &connections, peer, &refusals) => place,
+                    };
+                    let progress = connections.open(network);
+                    let connection = AcceptedConnection { stream, peer, probes_only, progress, place };
+                    let task = serve(connection, app.clone(), connections.clone(), shutdown.clone());
+                    tasks.spawn("admin:connection", task);
+                }
+                Err(error) => {
+                    warn!(%error, "admin cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
             }
         }
     }
 }
 
+/// Closes the idlest connection of a network that has too many. Returns true if all of them have a call that is being
+/// handled: then the new connection may ask for probes and metrics only.
+fn is_over_bound(
+    network: PeerNetwork,
+    bounds: ConnectionBounds,
+    connections: &OpenConnections,
+    peer: SocketAddr,
+    refusals: &Refusals,
+) -> bool {
+    let (all, of_network) = connections.counts(network);
+    if all * 2 <= bounds.places || of_network < bounds.of_one_network {
+        return false;
+    }
+    if !connections.close_idlest(Some(network)) {
+        return true;
+    }
+    refusals.note(RefusalReason::Address, peer);
+    false
+}
+
 /// Waits for a place for a new connection. While all are taken, idle connections are closed.
-async fn free_place(places: &Arc<Semaphore>, connections: &OpenConnections) -> OwnedSemaphorePermit {
+async fn free_place(
+    places: &Arc<Semaphore>,
+    connections: &OpenConnections,
+    peer: SocketAddr,
+    refusals: &Refusals,
+) -> OwnedSemaphorePermit {
     loop {
         if let Ok(place) = Arc::clone(places).try_acquire_owned() {
             return place;
         }
-        connections.close_idlest();
+        if connections.close_idlest(None) {
+            refusals.note(RefusalReason::Full, peer);
+        }
         if let Ok(Ok(place)) =
             tokio::time::timeout(FULL_RETRY_PAUSE, Arc::clone(places).acquire_owned()).await
         {
@@ -107,8 +281,10 @@ async fn free_place(places: &Arc<Semaphore>, connections: &OpenConnections) -> O
 struct AcceptedConnection {
     stream: TcpStream,
     peer: SocketAddr,
+    /// True for a network that has too many connections: it is answered probes and metrics.
+    probes_only: bool,
     progress: Arc<ConnectionProgress>,
-    /// Its place among [`MAX_CONNECTIONS`], returned when the connection ends.
+    /// Its place among those of the listener, returned when the connection ends.
     place: OwnedSemaphorePermit,
 }
 
@@ -118,25 +294,33 @@ async fn serve(
     connections: Arc<OpenConnections>,
     shutdown: Shutdown,
 ) {
-    let AcceptedConnection { stream, peer, progress, place } = connection;
+    let AcceptedConnection { stream, peer, probes_only, progress, place } = connection;
     let request_progress = progress.clone();
-    let app =
-        app.layer(axum::Extension(PeerAddress(peer))).layer(from_fn(move |request: Request, next: Next| {
-            let guard = request_progress.handle();
+    let app = app
+        .layer(axum::Extension(PeerAddress(peer)))
+        .layer(axum::Extension(ProbesOnly(probes_only)))
+        .layer(from_fn(move |request: Request, next: Next| {
+            let progress = request_progress.clone();
+            // What is open to everybody is answered at once: it keeps no place from others.
+            let guard = is_guarded(request.uri().path()).then(|| progress.handle());
             async move {
                 let response = next.run(request).await;
                 drop(guard);
+                progress.responds();
                 response
             }
         }));
-    let served =
-        http1::Builder::new().timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE).serve_connection(
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_DEADLINE)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .serve_connection(
             TokioIo::new(TrackedStream::new(stream, progress.clone())),
             TowerToHyperService::new(app),
         );
     tokio::select! {
         () = run_connection(served, &shutdown) => {}
-        () = progress.ended() => trace!(%peer, "an admin connection made no progress"),
+        () = progress.ended() => trace!(%peer, "an admin connection was closed: no progress, or its place was needed"),
     }
     connections.closed(&progress);
     drop(place);

@@ -12,9 +12,16 @@ use prometheus_client::registry::Registry;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
+use super::auth::AccessTokens;
+use super::connection::OpenConnections;
+use super::context::Admin;
+use super::pulse::Pulse;
+use super::refusals::Refusals;
+use super::server::{BoundServer, ListenAddresses};
 use super::{
-    AdminState, Config, Inject, InjectError, InvalidMessage, Redrive, RedriveOutcome, Skip, SkipResult, start,
+    AdminState, Config, Inject, InjectError, InvalidMessage, Redrive, RedriveOutcome, Skip, SkipResult,
 };
 use crate::domain::route::{DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RetryPolicy};
 use crate::domain::{
@@ -23,7 +30,7 @@ use crate::domain::{
 };
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
 use crate::store::{DeadId, StoreError};
-use crate::telemetry::{FollowRegistry, Metrics};
+use crate::telemetry::{BurstLog, FollowRegistry, Metrics};
 
 /// An id of the form of a dead letter's.
 pub(crate) const DEAD_ID: &str = "orders.attempts.0.n.1";
@@ -189,6 +196,7 @@ pub(crate) fn state() -> (AdminState, Arc<RecordingIngress>) {
         registry: Arc::new(registry),
         readiness: Readiness::default(),
         watch: Arc::new(FollowRegistry::default()),
+        bursts: Arc::new(BurstLog::new(clock)),
         inject: Arc::clone(&recorder) as Arc<dyn Inject>,
         redrive: Arc::new(InstantRedrive),
         skip: Arc::new(StandingAtSeven),
@@ -202,7 +210,16 @@ pub(crate) fn state() -> (AdminState, Arc<RecordingIngress>) {
 pub(crate) fn config(read: &[&str], write: &[&str]) -> Config {
     let secrets = |texts: &[&str]| texts.iter().map(|t| Secret::new(*t)).collect();
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    Config { listen, read_tokens: secrets(read), write_tokens: secrets(write) }
+    Config { listen, probe_listen: None, read_tokens: secrets(read), write_tokens: secrets(write) }
+}
+
+/// The context of a server without tokens and connections.
+pub(super) fn open_admin(state: AdminState) -> Arc<Admin> {
+    let tokens = AccessTokens::new(&config(&[], &[]));
+    let refusals = Refusals::new(state.metrics.clone(), state.bursts.clone());
+    let pulse = Pulse::new(state.clock);
+    let gone = CancellationToken::new().drop_guard();
+    Admin::new(state, tokens, refusals, pulse, gone, Tasks::default(), Shutdown::default())
 }
 
 /// A running server.
@@ -214,6 +231,8 @@ pub(crate) struct TestServer {
     pub(crate) readiness: Readiness,
     pub(crate) watch: Arc<FollowRegistry>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(super) addresses: ListenAddresses,
+    pub(super) connections: Arc<OpenConnections>,
 }
 
 /// An answer as it was on the wire.
@@ -241,6 +260,7 @@ impl TestServer {
         Self::with(config(&[READ_TOKEN], &[WRITE_TOKEN])).await
     }
 
+    /// On the runtime of the test, whose clock and log it shares.
     pub(crate) async fn with(config: Config) -> Self {
         let (state, recorder) = state();
         let tasks = Tasks::default();
@@ -248,8 +268,13 @@ impl TestServer {
         let readiness = state.readiness.clone();
         let watch = Arc::clone(&state.watch);
         let metrics = Arc::clone(&state.metrics);
-        let address = start(&config, state, &tasks, shutdown.clone()).await.expect("started");
-        Self { address, recorder, tasks, shutdown, readiness, watch, metrics }
+        let pulse = Pulse::new(state.clock);
+        let bound = BoundServer::bind(&config, state, &tasks, shutdown.clone(), pulse).await.expect("bound");
+        let address = bound.addresses.admin;
+        let addresses = bound.addresses;
+        let connections = bound.connections();
+        tasks.spawn("admin", bound.serve(tasks.clone()));
+        Self { address, recorder, tasks, shutdown, readiness, watch, metrics, addresses, connections }
     }
 
     /// Sends bytes on a connection of their own and reads all that comes back.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::client::{ApiClient, ClientError};
-use super::output;
+use super::output::{self, SafeText};
 use crate::config;
 use crate::domain::{RouteName, Secret};
 
@@ -49,7 +49,7 @@ pub(super) fn ended(done: Result<(), ClientError>) -> ExitCode {
         // The reader (`head`, a pager) has closed the pipe: it has all it wanted.
         Err(ClientError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            output::err(&format!("error: {error}"));
+            output::err(format!("error: {error}"));
             ExitCode::from(error.exit_code())
         }
     }
@@ -65,13 +65,13 @@ pub(super) fn ended_all(command: impl FnOnce(&ApiClient) -> Result<bool, ClientE
 }
 
 /// Shows a text once, or again and again until interrupted.
-pub(super) fn show(every: Option<Duration>, render: impl Fn() -> Result<String, ClientError>) -> ExitCode {
+pub(super) fn show(every: Option<Duration>, render: impl Fn() -> Result<SafeText, ClientError>) -> ExitCode {
     loop {
         let shown = render().map(|text| {
             if every.is_some() && output::is_terminal() {
                 output::screen(&text);
             } else {
-                output::out(&text);
+                output::out(text);
             }
         });
         match every {
@@ -154,15 +154,15 @@ pub(super) fn command_each(
         all_done &= failure.is_none();
         if !json {
             match failure {
-                Some(why) => output::err(&format!("error: {why}")),
-                None => output::out(&format!("{id}: {}", answer["result"].as_str().unwrap_or("?"))),
+                Some(why) => output::err(format!("error: {why}")),
+                None => output::out(format!("{id}: {}", answer["result"].as_str().unwrap_or("?"))),
             }
         }
         answers.push(answer);
     }
     if json {
         let body = if answers.len() == 1 { answers.remove(0) } else { Value::Array(answers) };
-        output::out(&body.to_string());
+        output::out(SafeText::json(&body));
     }
     Ok(all_done)
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 
+use super::output::SafeText;
 use super::replay::route_named;
 use super::{ConfigArgs, USAGE_EXIT, output, refuse};
 use crate::bench::{self, BenchOutcome, BenchProgress, BenchRequest, BenchWatcher};
@@ -101,7 +102,7 @@ pub(super) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     let request = match request {
         Ok(request) => request,
         Err(why) => {
-            output::err(&format!("error: {why}"));
+            output::err(format!("error: {why}"));
             return Ok(ExitCode::from(USAGE_EXIT));
         }
     };
@@ -117,13 +118,13 @@ pub(super) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
                 output::over("");
             }
             if json {
-                output::out(&answer::json(&request, &summary).to_string());
+                output::out(SafeText::json(&answer::json(&request, &summary)));
             } else {
-                output::out(&answer::table(&request, &summary));
+                output::out(answer::table(&request, &summary));
             }
             let troubles = answer::troubles(&summary);
             for trouble in &troubles {
-                output::err(&format!("error: {trouble}"));
+                output::err(format!("error: {trouble}"));
             }
             Ok(if troubles.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
@@ -132,7 +133,7 @@ pub(super) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
 
 /// Asks on the terminal whether to go on.
 fn agreed(request: &BenchRequest) -> bool {
-    output::over(&format!(
+    output::over(format!(
         "some {} messages will go to the consumers of route {}'s target. go on? [y/N] ",
         (u128::from(request.rate) * request.duration.as_millis()).div_ceil(1000),
         request.route.name
@@ -152,19 +153,19 @@ struct BenchReporter {
 impl BenchWatcher for BenchReporter {
     fn begins(&self, run: &str, from: &str, to: &str) {
         if !self.json {
-            output::out(&format!("run {run}: {from} -> {to}"));
+            output::out(format!("run {run}: {from} -> {to}"));
         }
     }
 
     fn goes_on(&self, progress: &BenchProgress) {
         if self.terminal {
-            output::over(&answer::line(progress, self.duration));
+            output::over(answer::line(progress, self.duration));
         }
     }
 
     fn cleans(&self, waiting: u64) {
         if self.terminal {
-            output::over(&format!("taking {waiting} message(s) out of the store"));
+            output::over(format!("taking {waiting} message(s) out of the store"));
         }
     }
 }

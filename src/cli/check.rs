@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use super::output::SafeText;
 use super::{ConfigArgs, output, refuse};
 use crate::app;
 use crate::config::Config;
@@ -35,7 +36,8 @@ pub(super) fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
         Ok(config) => config,
         Err(problems) => return Ok(refuse(&problems)),
     };
-    output::out(&if args.print { loaded.print().trim_end().to_owned() } else { summary(&config) });
+    let text = if args.print { loaded.print() } else { summary(&config) };
+    output::out(SafeText::lines(text.trim_end()));
     if args.connect { connect(&config, args.print) } else { Ok(ExitCode::SUCCESS) }
 }
 
@@ -44,14 +46,14 @@ pub(super) fn check(args: CheckArgs) -> anyhow::Result<ExitCode> {
 fn connect(config: &Config, print: bool) -> anyhow::Result<ExitCode> {
     let (good, bad): (Vec<_>, Vec<_>) = app::check_connections(config)?.into_iter().partition(|f| f.good);
     for finding in good.iter().filter(|finding| !print || finding.warns) {
-        let text = if finding.warns { &format!("warning: {}", finding.text) } else { &finding.text };
+        let text = if finding.warns { format!("warning: {}", finding.text) } else { finding.text.clone() };
         if print { output::err(text) } else { output::out(text) }
     }
     for finding in &bad {
-        output::err(&format!("error: {}", finding.text));
+        output::err(format!("error: {}", finding.text));
     }
     if bad.len() > 1 {
-        output::err(&format!("{} errors", bad.len()));
+        output::err(format!("{} errors", bad.len()));
     }
     Ok(if bad.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

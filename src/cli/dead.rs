@@ -1,14 +1,14 @@
 //! `postdate dead`
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::client::{ApiClient, ClientError};
+use super::output::{self, Printer, SafeText};
 use super::table::{moment, table};
-use super::{api, output, times};
+use super::{api, times};
 use crate::domain::Clock;
 
 /// Most ids that the API takes at once.
@@ -147,10 +147,10 @@ pub(super) fn run(args: DeadArgs) -> ExitCode {
             Err(error) => api::ended(Err(error)),
         };
     }
-    api::ended(api::connect().and_then(|client| dead(&client, args, &mut std::io::stdout().lock())))
+    api::ended(api::connect().and_then(|client| output::with_stdout(|out| dead(&client, args, out))))
 }
 
-fn dead(client: &ApiClient, args: DeadArgs, out: &mut dyn Write) -> Result<(), ClientError> {
+fn dead(client: &ApiClient, args: DeadArgs, out: &mut Printer<'_>) -> Result<(), ClientError> {
     match args.command {
         DeadCommand::List { filter, limit, json, .. } => list(client, &filter.absolute()?, limit, json, out),
         DeadCommand::Show { id, route, body, json } => show(client, &id, route.as_deref(), body, json, out),
@@ -161,7 +161,7 @@ fn dead(client: &ApiClient, args: DeadArgs, out: &mut dyn Write) -> Result<(), C
         DeadCommand::Export { filter } => {
             let filter = filter.absolute()?;
             for_each_dead(client, &filter, usize::MAX, true, |item| {
-                writeln!(out, "{item}").map_err(ClientError::from)
+                out.print(SafeText::json(item)).map_err(ClientError::from)
             })
         }
     }
@@ -202,14 +202,14 @@ fn list(
     filter: &FilterArgs,
     limit: usize,
     as_json: bool,
-    out: &mut dyn Write,
+    out: &mut Printer<'_>,
 ) -> Result<(), ClientError> {
     let shown = if as_json {
-        json!({ "items": outlines(client, filter, limit)?, "next": null }).to_string()
+        SafeText::json(&json!({ "items": outlines(client, filter, limit)?, "next": null }))
     } else {
         render(client, filter, limit)?
     };
-    writeln!(out, "{shown}")?;
+    out.print(shown)?;
     Ok(())
 }
 
@@ -224,11 +224,11 @@ fn outlines(client: &ApiClient, filter: &FilterArgs, limit: usize) -> Result<Vec
 }
 
 /// The list as a table.
-fn render(client: &ApiClient, filter: &FilterArgs, limit: usize) -> Result<String, ClientError> {
+fn render(client: &ApiClient, filter: &FilterArgs, limit: usize) -> Result<SafeText, ClientError> {
     let now = Clock::start().wall().0;
     let cell = |item: &Value, name: &str| match &item[name] {
         Value::Null => "-".to_owned(),
-        Value::String(text) => text.chars().map(|c| if c.is_control() { '?' } else { c }).collect(),
+        Value::String(text) => text.clone(),
         other => other.to_string(),
     };
     let row = |item: &Value| {
@@ -246,19 +246,14 @@ fn show(
     route: Option<&str>,
     body: bool,
     as_json: bool,
-    out: &mut dyn Write,
+    out: &mut Printer<'_>,
 ) -> Result<(), ClientError> {
     let body = body.to_string();
     let mut pairs = vec![("body", body.as_str())];
     pairs.extend(route.map(|route| ("route", route)));
     let dead = client.get(&format!("/api/v1/dead/{}?{}", encoded(id), query(&pairs)))?;
-    if as_json {
-        writeln!(out, "{dead}")?;
-    } else {
-        // Every member has its name already: for people the same JSON is indented.
-        let text = serde_json::to_string_pretty(&dead).unwrap_or_else(|_| dead.to_string());
-        writeln!(out, "{text}")?;
-    }
+    // Every member has its name already: for people the same JSON is indented.
+    out.print(if as_json { SafeText::json(&dead) } else { SafeText::indented_json(&dead) })?;
     Ok(())
 }
 
@@ -279,7 +274,7 @@ fn act_on(
     done: &'static str,
     mut args: ActionArgs,
     target: Option<&str>,
-    out: &mut dyn Write,
+    out: &mut Printer<'_>,
 ) -> Result<(), ClientError> {
     args.filter = args.filter.absolute()?;
     let has_ids = !args.ids.is_empty();
@@ -294,7 +289,7 @@ fn act_on(
             return Err(ClientError::Usage("ids and a filter cannot be given together".to_owned()));
         }
         (false, true) if args.dry_run => {
-            writeln!(out, "{} dead letter(s) would be {done}", counted(client, &args.filter)?)?;
+            out.print(format!("{} dead letter(s) would be {done}", counted(client, &args.filter)?))?;
             return Ok(());
         }
         (false, true) if !args.yes => {
@@ -363,10 +358,10 @@ fn print_results(
     items: &[Value],
     done: &'static str,
     as_json: bool,
-    out: &mut dyn Write,
+    out: &mut Printer<'_>,
 ) -> Result<(), ClientError> {
     if as_json {
-        writeln!(out, "{}", Value::from(items.to_vec()))?;
+        out.print(SafeText::json(&Value::from(items.to_vec())))?;
     }
     let mut failed = 0;
     for item in items {
@@ -374,10 +369,10 @@ fn print_results(
         let good = text("result") == done;
         failed += usize::from(!good);
         if !as_json && good {
-            writeln!(out, "{} {done}", text("dead_id"))?;
+            out.print(format!("{} {done}", text("dead_id")))?;
         } else if !as_json {
             let why = if text("error").is_empty() { String::new() } else { format!(": {}", text("error")) };
-            output::err(&format!("{} {}{why}", text("id"), text("result")));
+            output::err(format!("{} {}{why}", text("id"), text("result")));
         }
     }
     if failed > 0 {
@@ -421,7 +416,7 @@ mod tests {
             let args = DeadCommandLine::try_parse_from(words).expect("parses");
             let client = ApiClient::new(&url, Some(Secret::new(WRITE_TOKEN))).expect("a client");
             let mut out = Vec::new();
-            let result = dead(&client, args.dead, &mut out);
+            let result = dead(&client, args.dead, &mut Printer(&mut out));
             (String::from_utf8(out).expect("UTF-8"), result)
         });
         run.await.expect("no panic")

@@ -27,7 +27,9 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 
+use self::output::SafeText;
 use crate::config::{self, ConfigProblems, ConfigSources, LoadedConfig};
+use crate::domain::unsafe_text::escaped;
 
 /// Exit code of a wrong command line or configuration.
 const USAGE_EXIT: u8 = 64;
@@ -102,7 +104,7 @@ impl ConfigArgs {
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return usage(&error),
+        Err(error) => return usage(&with_escaped_arguments().unwrap_or(error)),
     };
     let done = match cli.command {
         CliCommand::Run(args) => run::run(args),
@@ -124,9 +126,14 @@ pub fn main() -> ExitCode {
         CliCommand::Top(top::TopArgs {}) => Ok(top::run()),
     };
     done.unwrap_or_else(|error| {
-        output::err(&format!("error: {error:#}"));
+        output::err(format!("error: {error:#}"));
         ExitCode::FAILURE
     })
+}
+
+/// The error that clap has about this command line, in which its arguments are escaped; `None` if it has none then.
+fn with_escaped_arguments() -> Option<clap::Error> {
+    Cli::try_parse_from(std::env::args_os().map(|argument| escaped(&argument.to_string_lossy()))).err()
 }
 
 /// Ends a command line that clap refused, or took as a question for help.
@@ -134,24 +141,34 @@ fn usage(error: &clap::Error) -> ExitCode {
     if let Some(ContextValue::String(command)) = error.get(ContextKind::InvalidSubcommand)
         && LATER_COMMANDS.contains(&command.as_str())
     {
-        output::err(&format!("error: `{command}` is not in this version of Postdate"));
+        output::err(format!("error: `{command}` is not in this version of Postdate"));
         return ExitCode::from(USAGE_EXIT);
     }
-    // Help goes to stdout, an error to stderr. If that fails, nobody is left to tell.
-    error.print().unwrap_or_default();
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-        _ => ExitCode::from(USAGE_EXIT),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // Clap's own text, in its colours. If that fails, nobody is left to tell.
+            error.print().unwrap_or_default();
+            ExitCode::SUCCESS
+        }
+        _ => {
+            // The text repeats arguments of the user's, which may be ids of a producer's.
+            output::err(SafeText::lines(error.render().to_string().trim_end()));
+            ExitCode::from(USAGE_EXIT)
+        }
     }
 }
 
 /// Prints all problems of a configuration.
 fn refuse(problems: &ConfigProblems) -> ExitCode {
     for problem in &problems.0 {
-        output::err(&format!("error: {problem}"));
+        // A parser's message shows lines of the file; a path is one line.
+        let place = [&problem.source, &problem.key].into_iter().filter(|part| !part.is_empty());
+        let place = place.map(|part| SafeText::from(part.as_str()));
+        let whole = place.chain([SafeText::lines(&problem.message)]);
+        output::err(SafeText::joined([SafeText::from("error"), SafeText::joined(whole, ": ")], ": "));
     }
     if problems.0.len() > 1 {
-        output::err(&format!("{} errors", problems.0.len()));
+        output::err(format!("{} errors", problems.0.len()));
     }
     ExitCode::from(USAGE_EXIT)
 }

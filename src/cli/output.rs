@@ -1,8 +1,101 @@
 //! Output to the terminal. A reader that has gone away (`postdate check --print | head`) is no failure.
+//!
+//! Ids, reasons and headers are words of producers and brokers. Everything that is written passes [`SafeText`], so none
+//! of them reaches a terminal as a command. No other file of this room writes to standard output or standard error.
 
 use std::io::{IsTerminal, Write};
 
+use serde_json::Value;
+
 use crate::config;
+use crate::domain::unsafe_text::{escaped, is_unsafe};
+
+/// Text without a character that a terminal takes for a command: control characters and those that turn the direction of
+/// writing are escaped. Text from a `&str` or a `String` is one line; its line ends are escaped too.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct SafeText(String);
+
+impl From<&str> for SafeText {
+    fn from(text: &str) -> Self {
+        Self(escaped(text))
+    }
+}
+
+impl From<String> for SafeText {
+    fn from(text: String) -> Self {
+        Self::from(text.as_str())
+    }
+}
+
+impl SafeText {
+    /// Text of several lines: line ends stay. For text of this program, and of files that the user wrote.
+    pub(super) fn lines(text: &str) -> Self {
+        Self::joined(text.split('\n').map(Self::from), "\n")
+    }
+
+    /// These texts, with `separator` between them.
+    pub(super) fn joined(texts: impl IntoIterator<Item = Self>, separator: &'static str) -> Self {
+        Self(texts.into_iter().map(|text| text.0).collect::<Vec<_>>().join(separator))
+    }
+
+    /// The text in bold.
+    pub(super) fn bold(self) -> Self {
+        Self(format!("\x1b[1m{}\x1b[0m", self.0))
+    }
+
+    /// JSON in one line. Escapes inside its strings are `\uXXXX`: it reads back as the same value.
+    pub(super) fn json(value: &Value) -> Self {
+        Self::escaped_json(&value.to_string())
+    }
+
+    /// The same JSON, indented for people.
+    pub(super) fn indented_json(value: &Value) -> Self {
+        serde_json::to_string_pretty(value)
+            .map_or_else(|_| Self::json(value), |text| Self::escaped_json(&text))
+    }
+
+    /// An answer that should be JSON, in its own form if it is. Anything else becomes one line.
+    pub(super) fn answer(text: &str) -> Self {
+        let is_json = serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
+        if is_json { Self::escaped_json(text) } else { Self::from(text) }
+    }
+
+    /// Escapes a JSON document. JSON has raw line ends, carriage returns and tabs between its tokens only.
+    fn escaped_json(text: &str) -> Self {
+        let mut out = String::with_capacity(text.len());
+        for c in text.chars() {
+            match c {
+                '\r' | '\t' => out.push(' '),
+                c if c != '\n' && is_unsafe(c) => {
+                    let units = &mut [0; 2];
+                    out.extend(c.encode_utf16(units).iter().map(|unit| format!("\\u{unit:04x}")));
+                }
+                c => out.push(c),
+            }
+        }
+        Self(out)
+    }
+
+    /// The text.
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Writes lines to standard output or, in tests, to a buffer.
+pub(super) struct Printer<'a>(pub(super) &'a mut dyn Write);
+
+impl Printer<'_> {
+    /// Writes a text and a line end.
+    pub(super) fn print(&mut self, text: impl Into<SafeText>) -> std::io::Result<()> {
+        writeln!(self.0, "{}", text.into().as_str())
+    }
+}
+
+/// Runs a command with a printer to standard output.
+pub(super) fn with_stdout<T>(command: impl FnOnce(&mut Printer<'_>) -> T) -> T {
+    command(&mut Printer(&mut std::io::stdout().lock()))
+}
 
 /// Reports whether standard output is a terminal.
 pub(super) fn is_terminal() -> bool {
@@ -22,25 +115,44 @@ pub(super) fn width() -> Option<u16> {
 }
 
 /// Writes a screenful over the one before. The rest of the old one is cleared, and nothing flickers.
-pub(super) fn screen(text: &str) {
-    let lines = text.replace('\n', "\x1b[K\n");
+pub(super) fn screen(text: &SafeText) {
+    let lines = text.as_str().replace('\n', "\x1b[K\n");
     let mut out = std::io::stdout().lock();
     write!(out, "\x1b[H{lines}\x1b[K\n\x1b[J").and_then(|()| out.flush()).unwrap_or_default();
 }
 
-/// Writes a line to standard output.
-pub(super) fn out(line: &str) {
+/// Writes a text and a line end to standard output.
+pub(super) fn out(text: impl Into<SafeText>) {
     // If this fails, nobody is left to tell.
-    writeln!(std::io::stdout().lock(), "{line}").unwrap_or_default();
+    with_stdout(|printer| printer.print(text)).unwrap_or_default();
 }
 
-/// Writes a line to standard error.
-pub(super) fn err(line: &str) {
-    writeln!(std::io::stderr().lock(), "{line}").unwrap_or_default();
+/// Writes a text and a line end to standard error.
+pub(super) fn err(text: impl Into<SafeText>) {
+    Printer(&mut std::io::stderr().lock()).print(text).unwrap_or_default();
 }
 
 /// Writes over the terminal's current line, on standard error, without ending it.
-pub(super) fn over(line: &str) {
+pub(super) fn over(line: impl Into<SafeText>) {
     let mut err = std::io::stderr().lock();
-    write!(err, "\r\x1b[2K{line}").and_then(|()| err.flush()).unwrap_or_default();
+    write!(err, "\r\x1b[2K{}", line.into().as_str()).and_then(|()| err.flush()).unwrap_or_default();
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn json_reads_back_and_holds_no_unsafe_character() {
+        let nasty: String = ('\0'..='\u{2070}').filter(|c| is_unsafe(*c)).chain(['\u{1f600}']).collect();
+        let value = json!({ "id": nasty, (nasty.clone()): [nasty] });
+        let spaced = format!("\t{value}\r\n");
+        for text in [SafeText::json(&value), SafeText::indented_json(&value), SafeText::answer(&spaced)] {
+            assert!(!text.as_str().replace('\n', "").contains(is_unsafe), "{text:?}");
+            assert_eq!(serde_json::from_str::<Value>(text.as_str()).expect("JSON"), value);
+        }
+        assert_eq!(SafeText::answer("no\u{9b} JSON\r\nat all").as_str(), "no\\u{9b} JSON\\r\\nat all");
+    }
 }

@@ -1,6 +1,5 @@
 //! `postdate pause` and `postdate resume`
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
@@ -8,6 +7,7 @@ use serde_json::json;
 
 use super::api;
 use super::client::{ApiClient, CALL_DEADLINE, ClientError};
+use super::output::{self, Printer, SafeText};
 use crate::domain::RouteName;
 
 /// Pause a route on all replicas: its ingress, its publishing, or both
@@ -60,8 +60,9 @@ pub(super) fn resume(args: &ResumeArgs) -> ExitCode {
 }
 
 fn run(verb: &str, selection: &PauseSelection) -> ExitCode {
-    let out = &mut std::io::stdout().lock();
-    api::ended(api::connect().and_then(|client| call(&client, verb, selection, out)))
+    let called =
+        api::connect().and_then(|client| output::with_stdout(|out| call(&client, verb, selection, out)));
+    api::ended(called)
 }
 
 /// Pauses or resumes a route and prints which parts of it are paused then. With `--json` it prints the API's body instead.
@@ -69,7 +70,7 @@ fn call(
     client: &ApiClient,
     verb: &str,
     selection: &PauseSelection,
-    out: &mut dyn Write,
+    out: &mut Printer<'_>,
 ) -> Result<(), ClientError> {
     let Some(route) = RouteName::new(&selection.route) else {
         let name = selection.route.escape_debug();
@@ -83,13 +84,13 @@ fn call(
     let path = format!("/api/v1/routes/{route}/{verb}");
     let answer = client.call("POST", &path, Some(&request), CALL_DEADLINE)?;
     if selection.json {
-        writeln!(out, "{}", answer.body)?;
+        out.print(SafeText::answer(&answer.body))?;
     }
     let body = client.accept(&answer)?;
     if !selection.json {
         let paused = body["paused"].as_array().map(Vec::as_slice).unwrap_or_default();
         let word = |part: &str| if paused.iter().any(|p| p == part) { "paused" } else { "running" };
-        writeln!(out, "{route}: ingress {}, publishing {}", word("ingress"), word("publishing"))?;
+        out.print(format!("{route}: ingress {}, publishing {}", word("ingress"), word("publishing")))?;
     }
     Ok(())
 }
@@ -110,7 +111,7 @@ mod tests {
             let called = tokio::task::spawn_blocking(move || {
                 let selection = PauseSelection { route: route.to_owned(), only: None, json: false };
                 let client = ApiClient::new(&url, Some(Secret::new(WRITE_TOKEN)))?;
-                call(&client, "pause", &selection, &mut Vec::new())
+                call(&client, "pause", &selection, &mut Printer(&mut Vec::new()))
             });
             let error = called.await.expect("no panic").expect_err("refused");
             assert_eq!(error.exit_code(), exit, "{error}");

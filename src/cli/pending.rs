@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::api::{self, items, segment};
 use super::client::{ApiClient, ClientError};
+use super::output::SafeText;
 use super::table::{moment, table};
 use crate::domain::Clock;
 
@@ -48,7 +49,7 @@ pub(super) fn run(args: &PendingArgs) -> ExitCode {
     }
 }
 
-pub(super) fn render(client: &ApiClient, args: &PendingArgs) -> Result<String, ClientError> {
+pub(super) fn render(client: &ApiClient, args: &PendingArgs) -> Result<SafeText, ClientError> {
     let filters = [("route", &args.route), ("from", &args.from), ("to", &args.to)];
     let filters: String =
         filters.iter().filter_map(|(n, v)| Some(format!("&{n}={}", segment(v.as_deref()?)))).collect();
@@ -65,7 +66,7 @@ pub(super) fn render(client: &ApiClient, args: &PendingArgs) -> Result<String, C
         }
     }
     if args.json {
-        return Ok(json!({ "items": found, "next": next }).to_string());
+        return Ok(SafeText::json(&json!({ "items": found, "next": next })));
     }
     let now = Clock::start().wall().0;
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -88,9 +89,7 @@ pub(super) fn render(client: &ApiClient, args: &PendingArgs) -> Result<String, C
             ]
         })
         .collect();
-    let mut out = table(&["DUE", "ROUTE", "ID", "TARGET", "ATTEMPT", "BYTES", "ASKED", "LAST ERROR"], &rows);
-    if !next.is_null() {
-        out += "\n(there are more: --limit, --from)";
-    }
-    Ok(out)
+    let list = table(&["DUE", "ROUTE", "ID", "TARGET", "ATTEMPT", "BYTES", "ASKED", "LAST ERROR"], &rows);
+    let more = (!next.is_null()).then(|| "(there are more: --limit, --from)".into());
+    Ok(SafeText::joined([list].into_iter().chain(more), "\n"))
 }

@@ -1,12 +1,12 @@
 //! `postdate purge`
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use super::client::{ApiClient, ClientError};
+use super::output::{self, Printer, SafeText};
 use super::{api, times};
 use crate::domain::{Clock, RouteName};
 
@@ -48,10 +48,10 @@ enum PurgeState {
 }
 
 pub(super) fn run(args: &PurgeArgs) -> ExitCode {
-    api::ended(api::connect().and_then(|client| purge(&client, args, &mut std::io::stdout().lock())))
+    api::ended(api::connect().and_then(|client| output::with_stdout(|out| purge(&client, args, out))))
 }
 
-fn purge(client: &ApiClient, args: &PurgeArgs, out: &mut dyn Write) -> Result<(), ClientError> {
+fn purge(client: &ApiClient, args: &PurgeArgs, out: &mut Printer<'_>) -> Result<(), ClientError> {
     let Some(route) = RouteName::new(&args.route) else {
         return Err(ClientError::Usage(format!("`{}` is not a route's name", args.route.escape_debug())));
     };
@@ -84,20 +84,18 @@ fn purge(client: &ApiClient, args: &PurgeArgs, out: &mut dyn Write) -> Result<()
         let mut shown: Value = sums.into_iter().collect();
         shown["route"] = route.as_str().into();
         shown["dry_run"] = (!args.yes).into();
-        writeln!(out, "{shown}")?;
+        out.print(SafeText::json(&shown))?;
         return Ok(());
     }
     let [messages, bytes, in_flight, changed] = sums.map(|(_, sum)| sum);
     let verb = if args.yes { "cancelled" } else { "would be cancelled" };
-    write!(out, "{route}: {messages} message(s) of {bytes} bytes {verb}")?;
-    if in_flight > 0 {
-        write!(out, "; {in_flight} in flight stay")?;
-    }
-    if changed > 0 {
-        write!(out, "; {changed} were moved, tried or gone meanwhile")?;
-    }
-    let hint = if !args.yes && messages > 0 { "; add --yes to cancel them" } else { "" };
-    writeln!(out, "{hint}")?;
+    let parts = [
+        Some(format!("{route}: {messages} message(s) of {bytes} bytes {verb}")),
+        (in_flight > 0).then(|| format!("{in_flight} in flight stay")),
+        (changed > 0).then(|| format!("{changed} were moved, tried or gone meanwhile")),
+        (!args.yes && messages > 0).then(|| "add --yes to cancel them".to_owned()),
+    ];
+    out.print(parts.into_iter().flatten().collect::<Vec<_>>().join("; "))?;
     Ok(())
 }
 
@@ -130,7 +128,7 @@ mod tests {
                 let words = std::iter::once("purge").chain(line.split(' '));
                 let args = PurgeCommandLine::try_parse_from(words).expect("parses").purge;
                 let client = ApiClient::new(&url, Some(Secret::new(WRITE_TOKEN)))?;
-                purge(&client, &args, &mut Vec::new())
+                purge(&client, &args, &mut Printer(&mut Vec::new()))
             });
             let error = ran.await.expect("no panic").expect_err(line);
             assert_eq!(error.exit_code(), exit, "{line}: {error}");

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use clap::Args;
 use parking_lot::Mutex;
 
+use super::output::SafeText;
 use super::table::{moment, table};
 use super::{ConfigArgs, USAGE_EXIT, output, refuse, times};
 use crate::config::Config;
@@ -77,7 +78,7 @@ pub(super) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
     let request = match request {
         Ok(request) => request,
         Err(why) => {
-            output::err(&format!("error: {why}"));
+            output::err(format!("error: {why}"));
             return Ok(ExitCode::from(USAGE_EXIT));
         }
     };
@@ -91,12 +92,12 @@ pub(super) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::FAILURE)
         }
         ReplayOutcome::Done { stored, duplicates, later } => {
-            output::out(&format!("done: {stored} message(s) stored, dead letters included"));
+            output::out(format!("done: {stored} message(s) stored, dead letters included"));
             if duplicates > 0 {
-                output::out(&format!("{duplicates} were not: messages of their names came meanwhile"));
+                output::out(format!("{duplicates} were not: messages of their names came meanwhile"));
             }
             if later > 0 {
-                output::out(&format!(
+                output::out(format!(
                     "the relays have read {later} offset(s) since it was begun: a cancel among them may have come before \
                      its message was stored; the same replay once more carries it out"
                 ));
@@ -183,12 +184,12 @@ impl ReplayReporter {
             return;
         }
         if terminal {
-            output::over(&progress.bar(stage));
+            output::over(progress.bar(stage));
             if is_done {
                 output::err("");
             }
         } else {
-            output::err(&progress.line(stage));
+            output::err(progress.line(stage));
         }
         let at_ms = if is_done { i64::MAX } else { now_ms };
         *last = LastReport { stage, at_ms, is_open: terminal && !is_done };
@@ -234,7 +235,7 @@ impl ReplayWatcher for ReplayReporter {
         if self.last_report.lock().is_open {
             output::err("");
         }
-        output::out(&overview_text(&self.request, overview, Clock::start().wall()));
+        output::out(overview_text(&self.request, overview, Clock::start().wall()));
         if self.request.dry_run || !self.asks {
             return !self.request.dry_run;
         }
@@ -262,7 +263,7 @@ fn unread(request: &ReplayRequest, overview: &ReplayOverview) -> Option<String> 
 }
 
 /// The overview of a replay, for a person.
-fn overview_text(request: &ReplayRequest, overview: &ReplayOverview, now: UnixMs) -> String {
+fn overview_text(request: &ReplayRequest, overview: &ReplayOverview, now: UnixMs) -> SafeText {
     let tally = &overview.tally;
     let times = request.times;
     let say = |at: UnixMs| moment(at.0, now.0);
@@ -304,6 +305,6 @@ fn overview_text(request: &ReplayRequest, overview: &ReplayOverview, now: UnixMs
         (tally.passing, "left out: they never were in the store"),
     ];
     let rows: Vec<_> = rows.iter().map(|(n, what)| vec![n.to_string(), (*what).to_owned()]).collect();
-    lines.push(table(&["RECORDS", ""], &rows));
-    lines.join("\n")
+    let lines = lines.into_iter().map(SafeText::from).chain([table(&["RECORDS", ""], &rows)]);
+    SafeText::joined(lines, "\n")
 }

@@ -1,7 +1,6 @@
 //! `postdate send`
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::api;
 use super::client::{ApiClient, CALL_DEADLINE, ClientError};
+use super::output::{self, Printer, SafeText};
 use crate::domain::RouteName;
 
 /// Longest wait for an answer with `--wait`: the API follows for an hour and a half minute at most.
@@ -125,7 +125,7 @@ pub(super) fn run(args: SendArgs) -> ExitCode {
     let json = args.json;
     api::ended(api::connect().and_then(|client| {
         let message = TestMessage::read(args)?;
-        send(&client, &message, json, &mut std::io::stdout().lock())
+        output::with_stdout(|out| send(&client, &message, json, out))
     }))
 }
 
@@ -135,7 +135,7 @@ fn send(
     client: &ApiClient,
     message: &TestMessage,
     json: bool,
-    out: &mut dyn Write,
+    out: &mut Printer<'_>,
 ) -> Result<(), ClientError> {
     let Some(route) = RouteName::new(&message.route) else {
         return Err(ClientError::Usage(format!("`{}` is not a route's name", message.route.escape_debug())));
@@ -144,19 +144,20 @@ fn send(
     let path = format!("/api/v1/routes/{route}/messages");
     let answer = client.call("POST", &path, Some(&message.request()?), deadline)?;
     if json {
-        writeln!(out, "{}", answer.body)?;
+        out.print(SafeText::answer(&answer.body))?;
     }
     let body = client.accept(&answer)?;
     let text = |name: &str| body[name].as_str().unwrap_or("?").to_owned();
     if !json {
-        writeln!(out, "{}", text("id"))?;
+        out.print(text("id"))?;
     }
     if body["result"] == "dead" {
         return Err(ClientError::NotPublished { id: text("id"), reason: text("reason") });
     }
     if !json && let Some(late_ms) = body["lateness_ms"].as_f64() {
         let attempt = &body["attempt"];
-        writeln!(out, "published at {}, {late_ms:.1} ms late, attempt {attempt}", text("published_at"))?;
+        let at = text("published_at");
+        out.print(format!("published at {at}, {late_ms:.1} ms late, attempt {attempt}"))?;
     }
     Ok(())
 }

@@ -1,6 +1,5 @@
 //! `postdate skip`
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -8,6 +7,7 @@ use serde_json::json;
 
 use super::api;
 use super::client::{ApiClient, CALL_DEADLINE, ClientError};
+use super::output::{self, Printer, SafeText};
 use crate::domain::RouteName;
 
 /// Skip an offset at which a Kafka partition stands
@@ -34,12 +34,11 @@ pub(super) struct SkipArgs {
 }
 
 pub(super) fn run(args: &SkipArgs) -> ExitCode {
-    let out = &mut std::io::stdout().lock();
-    api::ended(api::connect().and_then(|client| call(&client, args, out)))
+    api::ended(api::connect().and_then(|client| output::with_stdout(|out| call(&client, args, out))))
 }
 
 /// Skips the offset and prints from where reading goes on. With `--json` it prints the API's body instead.
-fn call(client: &ApiClient, args: &SkipArgs, out: &mut dyn Write) -> Result<(), ClientError> {
+fn call(client: &ApiClient, args: &SkipArgs, out: &mut Printer<'_>) -> Result<(), ClientError> {
     let Some(route) = RouteName::new(&args.route) else {
         let name = args.route.escape_debug();
         return Err(ClientError::Usage(format!("`{name}` is not a route's name")));
@@ -48,7 +47,7 @@ fn call(client: &ApiClient, args: &SkipArgs, out: &mut dyn Write) -> Result<(), 
     let path = format!("/api/v1/routes/{route}/skip");
     let answer = client.call("POST", &path, Some(&request), CALL_DEADLINE)?;
     if args.json {
-        writeln!(out, "{}", answer.body)?;
+        out.print(SafeText::answer(&answer.body))?;
     }
     let body = client.accept(&answer)?;
     if !args.json {
@@ -56,7 +55,9 @@ fn call(client: &ApiClient, args: &SkipArgs, out: &mut dyn Write) -> Result<(), 
         let partition = args.partition;
         let offset = args.offset;
         let next = &body["next"];
-        writeln!(out, "{route}: skipped offset {offset} of {topic}/{partition}; reading goes on at {next}")?;
+        out.print(format!(
+            "{route}: skipped offset {offset} of {topic}/{partition}; reading goes on at {next}"
+        ))?;
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::api::{self, items};
 use super::client::{ApiClient, ClientError};
+use super::output::SafeText;
 use super::table::table;
 
 /// Show the replicas, the routes, and how many messages fall due when
@@ -29,10 +30,10 @@ pub(super) fn run(args: &StatusArgs) -> ExitCode {
     }
 }
 
-pub(super) fn render(client: &ApiClient, json: bool) -> Result<String, ClientError> {
+pub(super) fn render(client: &ApiClient, json: bool) -> Result<SafeText, ClientError> {
     let routes = client.get("/api/v1/routes")?;
     if json {
-        return Ok(routes.to_string());
+        return Ok(SafeText::json(&routes));
     }
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let replicas = items(&client.get("/api/v1/replicas")?);
@@ -66,19 +67,19 @@ pub(super) fn render(client: &ApiClient, json: bool) -> Result<String, ClientErr
         .iter()
         .flat_map(|r| r["troubles"].as_array().into_iter().flatten().map(text).collect::<Vec<_>>())
         .collect();
-    let troubles: Vec<String> = troubles.into_iter().collect();
-    let troubles = if troubles.is_empty() { String::new() } else { format!("\n\n{}", troubles.join("\n")) };
+    let troubles = SafeText::joined(troubles.into_iter().map(SafeText::from), "\n");
     let due = client.get("/api/v1/histogram")?;
     let sum = |window: &str| {
         due[window].as_array().into_iter().flatten().filter_map(Value::as_u64).sum::<u64>().to_string()
     };
     let due_row = vec![text(&due["overdue"]), sum("minute"), sum("hour"), sum("day")];
-    Ok(format!(
-        "{}\n\n{}{troubles}\n\n{}",
+    let parts = [
         table(&["REPLICA", "VERSION", "STATE", "PARTITIONS"], &replicas),
         table(&["ROUTE", "PENDING", "IN FLIGHT", "DEAD", "OVERDUE", "PAUSED"], &routes_shown),
+        troubles,
         table(&["DUE AND NOT CLAIMED", "DUE IN A MINUTE", "IN AN HOUR", "IN A DAY"], &[due_row]),
-    ))
+    ];
+    Ok(SafeText::joined(parts.into_iter().filter(|part| !part.as_str().is_empty()), "\n\n"))
 }
 
 /// Lateness of the oldest message, for people.

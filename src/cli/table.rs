@@ -4,19 +4,19 @@ use comfy_table::{CellAlignment, ContentArrangement, Row, Table, presets};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use super::output;
+use super::output::{self, SafeText};
 
 /// Spaces between two columns.
 const COLUMN_GAP: u16 = 2;
 
 /// Renders a table with these column names and rows of cells. Columns of numbers are aligned to the right. On a terminal
-/// no line is wider than the terminal: cells are cut, the widest first.
-pub(super) fn table(names: &[&str], rows: &[Vec<String>]) -> String {
+/// no line is wider than the terminal: cells are cut, the widest first. A cell is one line: its line ends are escaped.
+pub(super) fn table(names: &[&str], rows: &[Vec<String>]) -> SafeText {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_truncation_indicator("…");
     table.set_header(names.to_vec());
     for cells in rows {
-        let mut row = Row::from(cells.clone());
+        let mut row = Row::from(cells.iter().map(|cell| SafeText::from(cell.as_str()).as_str().to_owned()));
         row.max_height(1);
         table.add_row(row);
     }
@@ -33,11 +33,11 @@ pub(super) fn table(names: &[&str], rows: &[Vec<String>]) -> String {
     if let Some(width) = output::width() {
         table.set_width(width).set_content_arrangement(ContentArrangement::Dynamic);
     }
-    let mut lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+    let mut lines: Vec<SafeText> = table.lines().map(|line| SafeText::from(line.trim_end())).collect();
     if let Some(head) = lines.first_mut().filter(|_| output::is_styled()) {
-        *head = format!("\x1b[1m{head}\x1b[0m");
+        *head = std::mem::take(head).bold();
     }
-    lines.join("\n")
+    SafeText::joined(lines, "\n")
 }
 
 /// A moment in this machine's time zone, with its distance from now.
@@ -84,6 +84,6 @@ mod tests {
     #[test]
     fn columns_stand_in_line() {
         let rows = [vec!["a".to_owned(), "7".to_owned()], vec!["long".to_owned(), "1000".to_owned()]];
-        assert_eq!(table(&["ROUTE", "N"], &rows), "ROUTE     N\na         7\nlong   1000");
+        assert_eq!(table(&["ROUTE", "N"], &rows).as_str(), "ROUTE     N\na         7\nlong   1000");
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::output::SafeText;
 use super::pending::{self, PendingArgs};
 use super::{api, output, status};
 
@@ -27,6 +28,6 @@ pub(super) fn run() -> ExitCode {
     };
     let next = PendingArgs::next(NEXT_MESSAGES);
     api::show(output::is_terminal().then_some(REFRESH_INTERVAL), || {
-        Ok(format!("{}\n\n{}", status::render(&client, false)?, pending::render(&client, &next)?))
+        Ok(SafeText::joined([status::render(&client, false)?, pending::render(&client, &next)?], "\n\n"))
     })
 }

@@ -11,6 +11,7 @@ use super::secrets::tokens;
 use super::section::{CheckContext, SectionReader, root};
 use super::sources::{ConfigSources, SEARCHED_FILES};
 use super::{Config, ConfigProblem, ConfigProblems, connections, graph, routes, storage};
+use crate::domain::Secret;
 use crate::{admin, cluster, telemetry, timer};
 
 /// Values that `cluster.heartbeat` may have.
@@ -95,16 +96,22 @@ fn timer(section: &SectionReader<'_>) -> Option<timer::Config> {
 }
 
 fn admin(section: &SectionReader<'_>) -> Option<admin::Config> {
-    let listen = section.parsed("listen", |text| {
-        text.parse::<SocketAddr>().map_err(|_| {
-            format!(
-                "{text:?} is not an IP address and a port, such as \"127.0.0.1:8025\" or \"0.0.0.0:8025\""
-            )
+    let address = |key| {
+        section.parsed(key, |text| {
+            text.parse::<SocketAddr>().map_err(|_| {
+                format!(
+                    "{text:?} is not an IP address and a port, such as \"127.0.0.1:8025\" or \"0.0.0.0:8025\""
+                )
+            })
         })
-    });
+    };
+    let listen = address("listen");
+    let probe_listen =
+        if section.has("probe_listen") { address("probe_listen").map(Some) } else { Some(None) };
     let read_tokens = tokens(section, "read_tokens", "read_tokens_file");
     let write_tokens = tokens(section, "write_tokens", "write_tokens_file");
     let listen = listen?;
+    let probe_listen = probe_listen?;
     let read_tokens = read_tokens?;
     let write_tokens = write_tokens?;
     if !listen.ip().is_loopback() && read_tokens.is_empty() && write_tokens.is_empty() {
@@ -115,7 +122,34 @@ fn admin(section: &SectionReader<'_>) -> Option<admin::Config> {
             ),
         );
     }
-    Some(admin::Config { listen, read_tokens, write_tokens })
+    if !listen.ip().is_loopback() {
+        report_short_tokens(section, &read_tokens, "read_tokens", "read_tokens_file");
+        report_short_tokens(section, &write_tokens, "write_tokens", "write_tokens_file");
+    }
+    if probe_listen.is_some_and(|probes| probes == listen) {
+        section
+            .report("probe_listen", format!("{listen} is `listen`; the probes need an address of their own"));
+    }
+    Some(admin::Config { listen, probe_listen, read_tokens, write_tokens })
+}
+
+/// Reports tokens that can be guessed from the network.
+fn report_short_tokens(
+    section: &SectionReader<'_>,
+    tokens: &[Secret],
+    key: &'static str,
+    file: &'static str,
+) {
+    let given_by = if section.has(file) { file } else { key };
+    for (index, token) in tokens.iter().enumerate() {
+        if token.expose().len() < admin::config::MIN_TOKEN_CHARS {
+            let least = admin::config::MIN_TOKEN_CHARS;
+            section.report(
+                given_by,
+                format!("token {} has fewer than {least} characters; `listen` is not loopback", index + 1),
+            );
+        }
+    }
 }
 
 fn log(section: &SectionReader<'_>, sources: &ConfigSources) -> Option<telemetry::Config> {

@@ -25,6 +25,7 @@ pub mod secret;
 #[cfg(any(test, feature = "test-util"))]
 pub mod testing;
 mod text;
+pub mod unsafe_text;
 pub mod verdict;
 
 pub use arrival::Arrival;

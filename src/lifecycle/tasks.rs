@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
@@ -80,6 +81,8 @@ pub enum Stage {
 #[derive(Clone, Debug, Default)]
 pub struct Tasks {
     stage: Option<Stage>,
+    /// The runtime that tasks are spawned on; `None`: that of the caller.
+    runtime: Option<Handle>,
     running: Arc<Mutex<BTreeMap<TaskKey, usize>>>,
     changed: Arc<Notify>,
     panicked: CancellationToken,
@@ -119,6 +122,12 @@ impl Tasks {
         Self { stage: Some(stage), ..self.clone() }
     }
 
+    /// The same tasks, bound to a runtime: they run there, whichever runtime their spawner is on.
+    #[must_use]
+    pub fn on(&self, runtime: &Handle) -> Self {
+        Self { runtime: Some(runtime.clone()), ..self.clone() }
+    }
+
     fn enter(&self, name: &str) -> RunningTask {
         let key = (self.stage, name.to_owned());
         *self.running.lock().entry(key.clone()).or_default() += 1;
@@ -129,20 +138,24 @@ impl Tasks {
     #[allow(clippy::disallowed_methods)] // the one place that spawns
     pub fn spawn(&self, name: &str, future: impl Future<Output = ()> + Send + 'static) {
         let running = self.enter(name);
-        drop(tokio::spawn(async move {
+        let task = async move {
             let _running = running;
             future.await;
-        }));
+        };
+        match &self.runtime {
+            Some(runtime) => drop(runtime.spawn(task)),
+            None => drop(tokio::spawn(task)),
+        }
     }
 
-    /// Runs a closure on a thread of this name. If the caller is in a runtime, the thread may spawn tasks of that
-    /// runtime.
+    /// Runs a closure on a thread of this name. The thread may spawn tasks of the runtime that these tasks are bound to,
+    /// or else of the caller's, if there is one.
     pub fn thread(&self, name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
         let running = self.enter(name);
-        let runtime = tokio::runtime::Handle::try_current().ok();
+        let runtime = self.runtime.clone().or_else(|| Handle::try_current().ok());
         std::thread::Builder::new().name(name.chars().take(15).collect()).spawn(move || {
             let _running = running;
-            let _entered = runtime.as_ref().map(tokio::runtime::Handle::enter);
+            let _entered = runtime.as_ref().map(Handle::enter);
             body();
         })?;
         Ok(())
@@ -217,6 +230,22 @@ mod tests {
         assert_eq!([&whole, &first, &second].map(Shutdown::is_forced), [false, true, false]);
         whole.force();
         assert!(second.is_forced());
+    }
+
+    #[test]
+    fn a_bound_task_runs_on_its_runtime_whoever_spawns_it() {
+        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("built");
+        let home = runtime();
+        let other = runtime();
+        let tasks = Tasks::default().on(home.handle());
+        let (tell, told) = std::sync::mpsc::channel();
+        other.block_on(async {
+            let bound = tasks.of(Stage::Egress);
+            bound.spawn("lane", async move { tell.send(Handle::current().id()).expect("heard") });
+        });
+        assert!(told.try_recv().is_err(), "it ran elsewhere");
+        home.block_on(tasks.ended(Duration::from_secs(30))).expect("ended");
+        assert_eq!(told.try_recv(), Ok(home.handle().id()));
     }
 
     #[tokio::test]

@@ -1,6 +1,6 @@
 //! One log line per burst of events, not per message.
 //!
-//! Events are grouped by message text, route and reason. The first event of a group is logged at once, with its error.
+//! Events are grouped by message text, route (if they have one) and reason. The first event of a group is logged at once, with its error.
 //! Later ones are counted, and the count is logged every ten seconds while it is above zero. After ten seconds without
 //! an event the next one is a first again. Keys come from code and configuration, never from messages, so there are
 //! few.
@@ -21,7 +21,8 @@ const WINDOW_US: i64 = 10_000_000;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct BurstKey {
     what: &'static str,
-    route: RouteName,
+    /// `None`: the event is of no route.
+    route: Option<RouteName>,
     reason: &'static str,
 }
 
@@ -85,7 +86,7 @@ impl BurstLog {
     /// Notes one event. `what` is the log message (lower case, no final stop) and `reason` a label of the contract.
     /// `error` is the cause of this event; only that of the first in a burst is formatted and shown.
     pub fn note(&self, what: &'static str, route: &RouteName, reason: &'static str, error: impl Display) {
-        let key = BurstKey { what, route: route.clone(), reason };
+        let key = BurstKey { what, route: Some(route.clone()), reason };
         if self.windows.lock().hit(key, self.clock.mono_us()) {
             warn!(%route, reason, %error, "{what}");
             self.opened.notify_one();
@@ -100,9 +101,19 @@ impl BurstLog {
         reason: &'static str,
         id: impl Display,
     ) {
-        let key = BurstKey { what, route: route.clone(), reason };
+        let key = BurstKey { what, route: Some(route.clone()), reason };
         if self.windows.lock().hit(key, self.clock.mono_us()) {
             warn!(%route, reason, %id, "{what}");
+            self.opened.notify_one();
+        }
+    }
+
+    /// Notes one event that is of no route: a refusal by the admin listener. `from` is who caused it. Counted like
+    /// [`Self::note`].
+    pub fn note_caller(&self, what: &'static str, reason: &'static str, from: impl Display) {
+        let key = BurstKey { what, route: None, reason };
+        if self.windows.lock().hit(key, self.clock.mono_us()) {
+            warn!(reason, %from, "{what}");
             self.opened.notify_one();
         }
     }
@@ -128,7 +139,11 @@ impl BurstLog {
     fn log_counts(&self, now_us: i64) {
         let counts = self.windows.lock().ended(now_us);
         for (BurstKey { what, route, reason }, count) in counts {
-            warn!(%route, reason, count, "{what}, repeated");
+            if let Some(route) = route {
+                warn!(%route, reason, count, "{what}, repeated");
+            } else {
+                warn!(reason, count, "{what}, repeated");
+            }
         }
     }
 }
@@ -139,7 +154,7 @@ mod tests {
     use super::*;
 
     fn key(reason: &'static str) -> BurstKey {
-        BurstKey { what: "refused", route: RouteName::new("orders").expect("a name"), reason }
+        BurstKey { what: "refused", route: RouteName::new("orders"), reason }
     }
 
     #[test]
@@ -164,7 +179,7 @@ mod tests {
     #[test]
     fn each_reason_and_route_has_its_own_burst() {
         let mut windows = BurstWindows::default();
-        let other = BurstKey { route: RouteName::new("mail").expect("a name"), ..key("bad_delay") };
+        let other = BurstKey { route: RouteName::new("mail"), ..key("bad_delay") };
         assert!(windows.hit(key("bad_delay"), 0));
         assert!(windows.hit(key("too_far"), 5));
         assert!(windows.hit(other.clone(), 6));

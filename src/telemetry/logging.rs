@@ -18,6 +18,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use super::config::{Config, LogFormat};
+use crate::domain::unsafe_text::EscapedWriter;
 
 /// The filter unless another is configured: own events from `info` up, and of the client libraries only errors, as
 /// Postdate logs their other events itself. lapin is off: it calls each closed channel an error, such as the one on
@@ -90,25 +91,6 @@ fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -
     }
 }
 
-/// Writer that escapes every character that could end the line, move the cursor or turn the direction of writing.
-struct EscapedWriter<'a, W>(&'a mut W);
-
-impl<W: Write> Write for EscapedWriter<'_, W> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let mut clean = 0;
-        for (at, c) in text.char_indices().filter(|(_, c)| is_unsafe(*c)) {
-            self.0.write_str(&text[clean..at])?;
-            write!(self.0, "{}", c.escape_default())?;
-            clean = at + c.len_utf8();
-        }
-        self.0.write_str(&text[clean..])
-    }
-}
-
-fn is_unsafe(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
 #[cfg(test)]
 pub(crate) mod testing {
     //! Captures log lines in a test.
@@ -166,6 +148,7 @@ mod tests {
 
     use super::testing::{CapturedLines, enable_all_call_sites};
     use super::*;
+    use crate::domain::unsafe_text::is_unsafe;
 
     const NASTY: &str = "a\nINFO forged\r\u{1b}[2J\u{9b}2J\u{7f}\u{202e}z";
 

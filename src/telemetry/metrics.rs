@@ -46,6 +46,11 @@ struct WhatLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RefusalLabel {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct VersionLabel {
     version: &'static str,
 }
@@ -95,6 +100,7 @@ pub struct Metrics {
     /// Failures of the targets of all routes.
     pub target_failures: Arc<TargetFailures>,
     part_up: Family<PartLabel, CountGauge>,
+    admin_refused: Family<RefusalLabel, Counter>,
 }
 
 /// One route's metrics.
@@ -225,6 +231,7 @@ impl Metrics {
             store_memory_limit: CountGauge::default(),
             target_failures,
             part_up: Family::default(),
+            admin_refused: Family::default(),
         };
         metrics.register(registry);
         Arc::new(metrics)
@@ -241,6 +248,7 @@ impl Metrics {
         r.register("unknown_routes", "Routes with messages in the store that this configuration does not know", self.unknown_routes.clone());
         r.register("unknown_versions", "Times a bundle was put off because a later version had written it", self.unknown_versions.clone());
         r.register("part_up", "1 while a part of /readyz is up: connections, sources, targets, routes that deliver in time", self.part_up.clone());
+        r.register("admin_refused", "Calls and connections that the admin listener refused: without a valid token (unauthorized), without the right (forbidden), too many of one address (address), too many in all (full)", self.admin_refused.clone());
         r.register("store_memory_bytes", "Memory that Redis uses, of the fullest master", self.store_memory.clone());
         r.register("store_memory_limit_bytes", "That master's maxmemory; 0: it has none", self.store_memory_limit.clone());
         let build = Family::<VersionLabel, CountGauge>::default();
@@ -268,6 +276,11 @@ impl Metrics {
     /// `part_up{part}`; names of parts come from the configuration.
     pub fn part_up(&self, part: String, up: bool) {
         self.part_up.get_or_create(&PartLabel { part }).set(i64::from(up));
+    }
+
+    /// `admin_refused_total{reason}`
+    pub fn admin_refused(&self, reason: &'static str) {
+        self.admin_refused.get_or_create(&RefusalLabel { reason }).inc();
     }
 
     /// Observes one round trip to the store.

@@ -32,7 +32,7 @@ async fn installed(cluster: &Cluster) -> (Value, Value) {
 async fn a_release_from_its_install_to_its_end() {
     let cluster = Arc::new(Cluster::start().await);
     cluster.namespace("shop").await;
-    cluster.secret("shop", "postdate-tokens", &[("write-tokens", "a-token\n")]).await;
+    cluster.secret("shop", "postdate-tokens", &[("write-tokens", "a-token-of-the-tests\n")]).await;
     let kubelet = Kubelet::start(&cluster, "shop");
     let file = values("kafka-values.yaml");
     let helm = async |verb: &str, more: &[&str]| {
@@ -158,7 +158,7 @@ async fn said_right(cluster: &Cluster, notes: &str) {
     let words: Vec<_> = words.trim_end().trim_end_matches("-o go-template=").split_whitespace().collect();
     let template = format!("go-template={template}");
     let read = cluster.try_kubectl(&[&words[..], &["-o", &template]].concat()).await.expect("the token");
-    assert_eq!(read, "a-token\n");
+    assert_eq!(read, "a-token-of-the-tests\n");
     assert!(notes.contains("postdate send --route orders "), "{notes}");
 }
 
@@ -194,7 +194,13 @@ async fn the_installed_pod_relays() {
     cluster.secret("shop", "redis", &[("url", &redis.url())]).await;
     cluster.secret("shop", "rabbitmq", &[("url", &rabbitmq.url())]).await;
     cluster.secret("shop", "kafka", &[("properties", "socket.keepalive.enable=true\n")]).await;
-    cluster.secret("shop", "tokens", &[("write-tokens", "a-token\n"), ("read-tokens", "reader")]).await;
+    cluster
+        .secret(
+            "shop",
+            "tokens",
+            &[("write-tokens", "a-token-of-the-tests\n"), ("read-tokens", "a-reader-of-the-tests")],
+        )
+        .await;
     let file = folders::new("values").join("values.yaml");
     let secret = |name: &str, key: &str| json!({ "name": name, "key": key });
     let content = json!({

@@ -30,7 +30,7 @@ fn secrets(pod: &Value) -> BTreeMap<String, BTreeMap<String, String>> {
                 Some(("kafka", _)) => {
                     "sasl.mechanism=SCRAM-SHA-512\nsasl.username=u\nsasl.password=hunter2\n"
                 }
-                Some(("admin", _)) => "a-token\nanother\n",
+                Some(("admin", _)) => "a-token-of-the-tests\nanother-of-the-tests\n",
                 other => panic!("a secret at {other:?}"),
             };
             let secret = all.entry(string(&source["secret"]["name"]).to_owned()).or_default();

@@ -123,7 +123,7 @@ fn routes_take_defaults_and_differ_where_they_say_so() {
     assert_eq!((letters.max, letters.keep_ms, letters.max_bytes), (10_000, 90 * 86_400_000, 256 << 20));
     assert!(matches!(&jobs.from, Endpoint::Rabbitmq { prefetch: 500, .. }));
     assert!(matches!(&jobs.from, Endpoint::Rabbitmq { queue, .. } if queue == "jobs.delayed"));
-    assert_eq!(config.admin.read_tokens[0].expose(), "read-me-not");
+    assert_eq!(config.admin.read_tokens[0].expose(), "read-me-not-from-afar");
 }
 
 #[test]
@@ -211,7 +211,8 @@ fn the_environment_makes_no_new_route_and_every_problem_names_its_source() {
 
 #[test]
 fn secrets_come_from_files_without_their_last_line_break() {
-    let (url, tokens) = (written("", "redis://:pa ss@h\r\n"), written("", "one\ntwo\n"));
+    let (url, tokens) =
+        (written("", "redis://:pa ss@h\r\n"), written("", "the-first-of-two\nthe-second-of-two\n"));
     let properties = written("", "# secret\nsasl.password=a=b\n");
     let text = format!(
         "[redis]\nurl_file = {url:?}\n[admin]\nlisten = \"0.0.0.0:1\"\nwrite_tokens_file = {tokens:?}\n{}",
@@ -220,7 +221,7 @@ fn secrets_come_from_files_without_their_last_line_break() {
     let config = check(sources(&written(".toml", &text))).unwrap_or_else(|problems| panic!("{problems}"));
     assert_eq!(place(&config), "redis://:pa ss@h");
     let tokens: Vec<&str> = config.admin.write_tokens.iter().map(postdate::domain::Secret::expose).collect();
-    assert_eq!(tokens, ["one", "two"]);
+    assert_eq!(tokens, ["the-first-of-two", "the-second-of-two"]);
     assert_eq!(config.kafka["main"].properties["sasl.password"].expose(), "a=b");
 }
 

@@ -9,6 +9,7 @@ mod documents;
 mod examples;
 mod layout;
 mod races;
+mod terminal;
 
 use std::path::{Path, PathBuf};
 

@@ -11,6 +11,8 @@ use super::super::testing::{InjectBehaviour, TestServer, WRITE_TOKEN};
 use super::problem;
 
 const CONNECTION: &str = "admin:connection";
+/// The whole server, which ends with its last connection.
+const SERVER: &str = "admin";
 const ENDED: Result<(), Vec<String>> = Ok(());
 
 #[tokio::test]
@@ -68,7 +70,10 @@ async fn the_grace_of_an_open_request_ends() {
     let server = TestServer::start().await;
     let _stream = held(&server).await;
     server.shutdown.begin();
-    assert_eq!(server.tasks.ended(DRAIN_GRACE / 2).await, Err(vec![CONNECTION.to_owned()]));
+    assert_eq!(
+        server.tasks.ended(DRAIN_GRACE / 2).await,
+        Err(vec![SERVER.to_owned(), CONNECTION.to_owned()])
+    );
     assert_eq!(server.tasks.ended(DRAIN_GRACE).await, ENDED);
 }
 

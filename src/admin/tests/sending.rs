@@ -10,14 +10,11 @@ use hyper_util::service::TowerToHyperService;
 use serde_json::{Value, json};
 
 use super::super::InjectError;
-use super::super::auth::AccessTokens;
-use super::super::context::Admin;
 use super::super::router::router;
 use super::super::send::obstacles;
-use super::super::testing::{InjectBehaviour, TestServer, config, state, text};
+use super::super::testing::{InjectBehaviour, TestServer, open_admin, state, text};
 use super::problem;
 use crate::domain::{HeaderValue, Message, Origin, RouteName, UnixMs};
-use crate::lifecycle::{Shutdown, Tasks};
 use crate::telemetry::{MAX_FOLLOWERS, MessageEnd};
 
 fn last(server: &TestServer) -> (RouteName, Message) {
@@ -182,8 +179,7 @@ async fn waiting_follows_it_to_its_end() {
 async fn direct(behaviour: InjectBehaviour, body: Body) -> (u16, Value) {
     let (state, recorder) = state();
     *recorder.behaviour.lock() = behaviour;
-    let admin =
-        Admin::new(state, AccessTokens::new(&config(&[], &[])), Tasks::default(), Shutdown::default());
+    let admin = open_admin(state);
     let request = Request::post("/api/v1/routes/orders/messages")
         .header("content-type", "application/json")
         .body(body)
@@ -213,8 +209,7 @@ async fn what_keeps_a_message_from_arriving_is_named() {
     let orders = RouteName::new("orders").expect("a name");
     let metrics = state.metrics.clone();
     let readiness = state.readiness.clone();
-    let admin =
-        Admin::new(state, AccessTokens::new(&config(&[], &[])), Tasks::default(), Shutdown::default());
+    let admin = open_admin(state);
     let route = admin.route("orders").unwrap_or_else(|_| panic!("configured")).clone();
     let named = || obstacles(&admin, &route);
     let before = named();

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::bench::{BenchProgress, BenchRequest, BenchSummary};
+use crate::cli::output::SafeText;
 use crate::cli::table;
 
 /// Width of the longest bar, characters.
@@ -26,19 +27,20 @@ pub(super) fn line(progress: &BenchProgress, duration: Duration) -> String {
 }
 
 /// The result as a table.
-pub(super) fn table(request: &BenchRequest, summary: &BenchSummary) -> String {
+pub(super) fn table(request: &BenchRequest, summary: &BenchSummary) -> SafeText {
     let BenchSummary { late, .. } = summary;
     let (least, most) = request.delay_ms;
-    let mut lines = vec![
+    let mut lines: Vec<SafeText> = vec![
         format!(
             "asked: {} a second for {} s, due {} later, bodies of {} bytes",
             request.rate,
             request.duration.as_secs_f64(),
             if least == most { ms(most) } else { format!("{} to {}", ms(least), ms(most)) },
             request.size
-        ),
-        format!("this machine's clock minus redis's: {:.1} ms", summary.skew_us as f64 / 1e3),
-        String::new(),
+        )
+        .into(),
+        format!("this machine's clock minus redis's: {:.1} ms", summary.skew_us as f64 / 1e3).into(),
+        SafeText::default(),
     ];
     let sent_per_second = summary.sent as f64 * 1e3 / summary.sent_ms.max(1) as f64;
     let rate = |per_second: f64| format!("{per_second:.1}");
@@ -72,23 +74,24 @@ pub(super) fn table(request: &BenchRequest, summary: &BenchSummary) -> String {
             ("max", late.max),
         ];
         let rows: Vec<_> = at.iter().map(|(what, us)| vec![(*what).to_owned(), span(*us)]).collect();
-        lines.extend([String::new(), table::table(&["LATENESS", ""], &rows)]);
-        lines.extend([String::new(), histogram(&summary.rows)]);
+        lines.extend([SafeText::default(), table::table(&["LATENESS", ""], &rows)]);
+        lines.extend([SafeText::default(), histogram(&summary.rows)]);
     }
     if summary.behind_us > NOTABLE_DELAY_US {
         lines.extend([
-            String::new(),
+            SafeText::default(),
             format!(
                 "sending was up to {} behind its plan: this machine or the ingress's broker cannot take this rate; \
                  due times kept to the plan",
                 span(summary.behind_us.unsigned_abs())
-            ),
+            )
+            .into(),
         ]);
     }
-    lines.join("\n")
+    SafeText::joined(lines, "\n")
 }
 
-fn histogram(rows: &[(Option<u64>, u64)]) -> String {
+fn histogram(rows: &[(Option<u64>, u64)]) -> SafeText {
     let all: u64 = rows.iter().map(|(_, n)| n).sum();
     let most = rows.iter().map(|(_, n)| *n).max();
     let beyond = rows.iter().rev().find_map(|(limit, _)| *limit).unwrap_or(0);
@@ -215,7 +218,7 @@ mod tests {
     #[test]
     fn the_histogram_has_a_sign_for_the_smallest_row() {
         let text = histogram(&[(Some(500), 1), (Some(1_000), 999), (None, 0)]);
-        let lines: Vec<&str> = text.lines().collect();
+        let lines: Vec<&str> = text.as_str().lines().collect();
         assert_eq!(lines[1], "< 0.5 ms         1    0.10 %  #");
         assert_eq!(lines[2], format!("< 1 ms         999   99.90 %  {}", "#".repeat(40)));
         assert_eq!(lines[3], ">= 1 ms          0    0.00 %");

@@ -44,6 +44,7 @@ const CONTRACT: &[(&str, &str, &str)] = &[
     ("store_changes_total", "counter", ""),
     ("loops_total", "counter", "route"),
     ("part_up", "gauge", "part"),
+    ("admin_refused_total", "counter", "reason"),
     ("store_memory_bytes", "gauge", ""),
     ("store_memory_limit_bytes", "gauge", ""),
 ];
@@ -70,6 +71,7 @@ fn exposition() -> String {
     metrics.store_op("claim", 0.001);
     metrics.store_damage("mended", 1);
     metrics.part_up("redis".to_owned(), true);
+    metrics.admin_refused("unauthorized");
     let mut text = String::new();
     encode(&mut text, &registry).expect("into a string");
     text

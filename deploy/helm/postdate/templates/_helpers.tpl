@@ -43,6 +43,7 @@ values are judged here. */}}
 {{- $config := deepCopy .Values.config -}}
 {{- $_ := set $config "shutdown_timeout" (printf "%ds" (int .Values.shutdownTimeoutSeconds)) -}}
 {{- $admin := dict "listen" "0.0.0.0:8025" -}}
+{{- if .Values.probePort -}}{{- $_ := set $admin "probe_listen" (printf "0.0.0.0:%d" (int .Values.probePort)) -}}{{- end -}}
 {{- if $secrets.writeTokens.name -}}{{- $_ := set $admin "write_tokens_file" (printf "%s/admin/write-tokens" $at) -}}{{- end -}}
 {{- if $secrets.readTokens.name -}}{{- $_ := set $admin "read_tokens_file" (printf "%s/admin/read-tokens" $at) -}}{{- end -}}
 {{- $_ := set $config "admin" $admin -}}

@@ -1,0 +1,219 @@
+//! No command writes a character to a terminal that could move its cursor, give it a command, or forge a line: whatever
+//! producers have put into ids, reasons and headers, and whatever the caller typed.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use postdate::domain::unsafe_text::is_unsafe;
+use serde_json::{Value, json};
+
+/// Stands for a nasty text in a command line.
+const NASTY: &str = "{nasty}";
+
+/// Command lines that print words of producers, brokers or the caller.
+const LINES: &[&[&str]] = &[
+    &["status"],
+    &["status", "--json"],
+    &["pending"],
+    &["pending", "--json"],
+    &["pending", "--from", NASTY],
+    &["top"],
+    &["cancel", "--", NASTY],
+    &["cancel", "--route", "orders", "--", NASTY, NASTY],
+    &["cancel", "--route", "orders", "--json", "--", NASTY],
+    &["cancel", "--route", NASTY, "--", NASTY],
+    &["reschedule", "--delay", "2s", "--", NASTY],
+    &["reschedule", "--route", "orders", "--delay", "2s", "--json", "--", NASTY],
+    &["reschedule", "--at", NASTY, "--", "order-7"],
+    &["send", "--route", "orders", "--id", NASTY],
+    &["send", "--route", "orders", "--wait"],
+    &["send", "--route", "orders", "--json"],
+    &["send", "--route", NASTY],
+    &["send", "--route", "orders", "--header", NASTY],
+    &["pause", "orders"],
+    &["pause", "orders", "--json"],
+    &["pause", "--", NASTY],
+    &["resume", "orders"],
+    &["purge", "--route", "orders"],
+    &["purge", "--route", "orders", "--from", NASTY],
+    &["purge", "--route", NASTY, "--yes"],
+    &["skip", "--route", "orders", "--partition", "0", "--offset", "7"],
+    &["skip", "--route", "orders", "--partition", "0", "--offset", "7", "--json"],
+    &["skip", "--route", NASTY, "--partition", "0", "--offset", "7"],
+    &["resume", "orders", "--only", NASTY],
+    &["dead", "list"],
+    &["dead", "list", "--json"],
+    &["dead", "show", "--", NASTY],
+    &["dead", "show", "--json", "--body", "--", NASTY],
+    &["dead", "export"],
+    &["dead", "redrive", "--", NASTY],
+    &["dead", "redrive", "--json", "--", NASTY],
+    &["dead", "drop", "--all", "--yes"],
+    &["dead", "drop", "--json", "--reason", NASTY, "--yes"],
+    &["dead", "list", "--from", NASTY],
+    &["dead", NASTY],
+    &[NASTY],
+    &["check", "--set", NASTY],
+    &["check", "--config", NASTY],
+    &["replay", "--route", "orders", "--since", NASTY],
+    &["bench", "--route", "orders", "--delay", NASTY],
+];
+
+/// Commands that print nothing but their own words before they log or write files.
+const OWN_WORDS: [&str; 2] = ["run", "completions"];
+
+/// How the double of the API answers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Manner {
+    Agrees,
+    Refuses,
+    KnowsNothing,
+    IsAnotherServer,
+}
+
+/// Texts as a producer could send them: each unsafe character in one, and what terminals and readers fall for.
+fn corpus() -> Vec<String> {
+    let every: String = ('\u{1}'..='\u{3000}').filter(|c| is_unsafe(*c)).collect();
+    let known = [
+        "\u{1b}[2J\u{1b}]0;pwned\u{7}\u{1b}P$q\u{1b}\\",
+        "a\nforged: cancelled\r\nforged",
+        "\u{9b}31m\u{202e}dne\u{2066}\u{2067}\u{61c}\u{200f}",
+        "\\u001b[2J \\n \u{1f600}\u{7f}\u{8}",
+    ];
+    std::iter::once(every).chain(known.map(str::to_owned)).collect()
+}
+
+/// An object that has every member which a command prints, each with this text.
+fn document(nasty: &str, name: &str, result: &str) -> Value {
+    json!({
+        "name": name, "route": "orders", "result": result, nasty: nasty, "id": nasty, "dead_id": nasty,
+        "version": nasty, "target": nasty, "error": nasty, "reason": nasty, "attempt": nasty, "size": nasty,
+        "published_at": nasty, "lateness_ms": 1.5, "paused": [nasty], "troubles": [nasty], "pending": nasty,
+        "in_flight": nasty, "dead": nasty, "partitions": nasty, "overdue": nasty, "due_ms": 1, "asked_ms": 1,
+        "dead_at_ms": 1, "last_error": { "reason": nasty, "error": nasty },
+        "headers": [{ "name": nasty, "value": nasty }],
+    })
+}
+
+fn answer(request: &str, nasty: &str, manner: Manner) -> String {
+    let path = request.split(' ').nth(1).unwrap_or_default();
+    let name = if path.contains("replicas") { nasty } else { "orders" };
+    let (status, body) = match manner {
+        Manner::Agrees => {
+            let mut body = document(nasty, name, nasty);
+            body["items"] = [nasty, "redriven", "dropped"].map(|result| document(nasty, name, result)).into();
+            (200, body.to_string())
+        }
+        Manner::Refuses => (409, json!({ "detail": nasty, "result": nasty }).to_string()),
+        Manner::KnowsNothing if path == "/api/v1/routes" => {
+            (200, json!({ "items": [{ "name": "orders" }] }).to_string())
+        }
+        Manner::KnowsNothing => (404, json!({ "detail": format!("none; did you mean {nasty}") }).to_string()),
+        Manner::IsAnotherServer => (200, nasty.to_owned()),
+    };
+    format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
+}
+
+/// Reads one request, head and body.
+fn read_request(stream: &mut TcpStream) -> String {
+    let mut request = Vec::new();
+    let mut part = vec![0; 65_536];
+    loop {
+        let read = stream.read(&mut part).unwrap_or(0);
+        request.extend_from_slice(&part[..read]);
+        let text = String::from_utf8_lossy(&request).to_ascii_lowercase();
+        let Some((head, body)) = text.split_once("\r\n\r\n") else {
+            assert!(read > 0, "half a request: {text}");
+            continue;
+        };
+        let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next()?.parse().ok());
+        if body.len() >= length.unwrap_or(0) || read == 0 {
+            return String::from_utf8_lossy(&request).into_owned();
+        }
+    }
+}
+
+/// A double of the API, which answers until the process ends.
+fn start_api(answers: Arc<Mutex<(String, Manner)>>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+    let address = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("accepted");
+            let request = read_request(&mut stream);
+            let (nasty, manner) = answers.lock().clone();
+            // A client that has gone away fails its own assertion.
+            stream.write_all(answer(&request, &nasty, manner).as_bytes()).unwrap_or_default();
+        }
+    });
+    address
+}
+
+fn run(line: &[&str], nasty: &str, url: &str) -> Output {
+    let folder = tempfile::tempdir().expect("a folder");
+    Command::new(env!("CARGO_BIN_EXE_postdate"))
+        .args(line.iter().map(|word| if *word == NASTY { nasty } else { word }))
+        .env_clear()
+        .env("POSTDATE_URL", url)
+        .current_dir(folder.path())
+        .output()
+        .expect("the binary runs")
+}
+
+/// Reports whether a JSON value holds this text as a string of its own.
+fn holds(value: &Value, text: &str) -> bool {
+    match value {
+        Value::String(found) => found == text,
+        Value::Array(items) => items.iter().any(|item| holds(item, text)),
+        Value::Object(members) => members.values().any(|item| holds(item, text)),
+        _ => false,
+    }
+}
+
+#[test]
+fn no_command_lets_a_word_of_others_command_the_terminal() {
+    let answers = Arc::new(Mutex::new((String::new(), Manner::Agrees)));
+    let url = format!("http://{}", start_api(answers.clone()));
+    for nasty in corpus() {
+        for manner in [Manner::Agrees, Manner::Refuses, Manner::KnowsNothing, Manner::IsAnotherServer] {
+            *answers.lock() = (nasty.clone(), manner);
+            for line in LINES {
+                let output = run(line, &nasty, &url);
+                let case = format!("{line:?} with {nasty:?}, the API {manner:?}");
+                assert!(!(output.stdout.is_empty() && output.stderr.is_empty()), "{case} says nothing");
+                for stream in [&output.stdout, &output.stderr] {
+                    let text = String::from_utf8(stream.clone()).expect("UTF-8");
+                    let found = text.chars().find(|c| *c != '\n' && is_unsafe(*c));
+                    assert_eq!(found, None, "{case}: {text:?}");
+                    assert!(!text.lines().any(|line| line.starts_with("forged")), "{case}: {text:?}");
+                }
+                let is_json = line.contains(&"--json") || line[..2.min(line.len())] == ["dead", "export"];
+                if is_json && manner == Manner::Agrees {
+                    let text = String::from_utf8(output.stdout).expect("UTF-8");
+                    let first = serde_json::Deserializer::from_str(&text).into_iter::<Value>().next();
+                    let value = first.expect("a value").unwrap_or_else(|error| panic!("{case}: {error}"));
+                    assert!(holds(&value, &nasty), "{case}: {value}");
+                }
+            }
+        }
+    }
+    let nasty_url = format!("http://{}", corpus()[1]);
+    let output = run(&["status"], "", &nasty_url);
+    assert!(!String::from_utf8_lossy(&output.stderr).trim_end().contains(is_unsafe));
+}
+
+#[test]
+fn no_command_is_left_out() {
+    let help = String::from_utf8(run(&["--help"], "", "").stdout).expect("UTF-8");
+    let (_, commands) = help.split_once("Commands:\n").expect("a list of commands");
+    let commands = commands.lines().take_while(|line| !line.is_empty());
+    let commands: Vec<&str> = commands.filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(commands.contains(&"dead"), "{help}");
+    for command in commands {
+        let covered = LINES.iter().any(|line| line[0] == command) || OWN_WORDS.contains(&command);
+        assert!(covered, "`{command}` needs a line in this test");
+    }
+}
