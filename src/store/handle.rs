@@ -44,6 +44,8 @@ pub(super) struct StoreInner {
     /// Connection for people who look. Their reads and the flow do not wait for each other.
     pub(super) browse: StoreLink,
     pub(super) claims: NumberedCalls,
+    /// Connection for the contents of claimed bundles. An answer to a claim does not wait behind them: its lease runs.
+    pub(super) contents: StoreLink,
     pub(super) settles: NumberedCalls,
     /// Numbered calls of redrives and drops. They never delay a settle.
     pub(super) deads: NumberedCalls,
@@ -98,7 +100,7 @@ impl Store {
         let health = Arc::new(RedisHealth::new(
             config,
             dependencies.readiness,
-            &["side", "browse", "claim", "settle", "write"],
+            &["side", "browse", "claim", "content", "settle", "write"],
         ));
         let keys = Keys::new(&config.prefix);
         let watched = topology::watch(config, &keys.slots(config.partitions), dependencies.tasks, &force)?;
@@ -124,6 +126,7 @@ impl Store {
         let side = link("side", plain);
         let browse = link("browse", plain);
         let claims = calls("c", link("claim", tier));
+        let contents = link("content", plain);
         let settles = calls("s", link("settle", plain));
         let deads = calls("d", side.clone());
         let writes = link("write", tier);
@@ -154,6 +157,7 @@ impl Store {
             side,
             browse,
             claims,
+            contents,
             settles,
             deads,
             writer,

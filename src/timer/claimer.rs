@@ -177,7 +177,8 @@ impl Claimer {
         }
         let overdue = poll.began.plus(-OVERDUE_AFTER_MS);
         let scope = ClaimScope { owned: self.cluster.owned_for_now(), near, until, overdue };
-        let looked = self.heads(partitions, &scope).await?;
+        let (looked, late_claims) = self.heads_while_claiming(partitions, &scope).await;
+        let looked = looked?;
         self.starved &= !all;
         let ClaimRequests { claims, starved, mut more } = self.requests(&looked, &scope);
         for request in claims {
@@ -189,6 +190,7 @@ impl Claimer {
         let ordered = self.claim_in_order(&looked, poll, &scope);
         self.starved |= starved | ordered.starved;
         more |= ordered.more;
+        more |= late_claims?;
         more |= self.await_claims().await?;
         if more {
             return Ok(NextPoll::Now);
@@ -197,6 +199,33 @@ impl Claimer {
             return Ok(NextPoll::AsBefore);
         }
         Ok(NextPoll::In(scope.rest(&looked.heads, shard.store.clock().now(), horizon_ms)))
+    }
+
+    /// Asks for the heads. Claims on their way go on meanwhile: they are extended only while they are polled. Answers
+    /// for those that ended, too, whether there may be more to claim.
+    async fn heads_while_claiming(
+        &mut self,
+        partitions: &[Partition],
+        scope: &ClaimScope,
+    ) -> (Result<HeadsSeen, StoreError>, Result<bool, StoreError>) {
+        let mut claims = std::mem::take(&mut self.claims);
+        let mut ended = Vec::new();
+        let looked = {
+            let mut looking = std::pin::pin!(self.heads(partitions, scope));
+            loop {
+                tokio::select! {
+                    looked = &mut looking => break looked,
+                    Some(claim) = claims.next() => ended.push(claim),
+                }
+            }
+        };
+        self.claims = claims;
+        let mut more = Ok(false);
+        for (kind, result) in ended {
+            self.claim_ended(&kind);
+            more = more.and_then(|more| result.map(|full| more | full));
+        }
+        (looked, more)
     }
 
     /// Waits for the claims on their way, for a bounded time. Returns whether there may be more to claim.
@@ -353,12 +382,12 @@ impl Claimer {
 async fn claim(shard: &Arc<Shard>, request: &ClaimRequest) -> Result<bool, StoreError> {
     // Read the clock before the claim is sent, so that the deadline in the store can only be later.
     let lease_end = shard.lease_end(shard.mono());
-    let measured = shard.store.claim_measured(request).await?;
-    let messages: usize = measured.iter().map(|one| one.claimed.claim.id.count()).sum();
+    let claimed = shard.store.claim_unread(request).await?;
+    let messages: usize = claimed.iter().map(|one| one.claim.id.count()).sum();
     let allowed: u32 = request.due_sets.iter().map(|(_, messages)| messages).sum();
-    let full = measured.len() >= request.max_bundles || messages + BUNDLE_MESSAGES > allowed as usize;
+    let full = claimed.len() >= request.max_bundles || messages + BUNDLE_MESSAGES > allowed as usize;
     let mut reader =
-        ClaimReader::begin(shard, request.partition, measured, ReadPolicy::Fitting, lease_end).await;
+        ClaimReader::begin(shard, request.partition, claimed, ReadPolicy::Fitting, lease_end).await?;
     while let Some(read) = reader.next().await {
         let mut items = Vec::new();
         for (one, reservation) in read? {

@@ -4,6 +4,7 @@
 //! are extended while bundles are on their way, so that a slow link costs time and no claim.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
@@ -42,22 +43,23 @@ pub(super) struct ClaimReader<'a> {
 }
 
 impl<'a> ClaimReader<'a> {
-    /// Reserves bytes for the bundles to read, and returns the others.
+    /// Measures the claimed bundles, reserves bytes for those to read, and returns the others.
     pub(super) async fn begin(
         shard: &'a Shard,
         partition: Partition,
-        measured: Vec<MeasuredClaim>,
+        claimed: Vec<ClaimAnswer>,
         policy: ReadPolicy,
         lease_end: MonoUs,
-    ) -> Self {
-        learn(shard, &measured);
+    ) -> Result<Self, StoreError> {
         let mut reader = Self {
             shard,
             partition,
-            rest: VecDeque::with_capacity(measured.len()),
+            rest: VecDeque::with_capacity(claimed.len()),
             left: None,
             lease_end_us: lease_end.0.into(),
         };
+        let measured = reader.measure(claimed).await?;
+        learn(shard, &measured);
         let mut back = Vec::new();
         for (at, one) in measured.into_iter().enumerate() {
             let Some(served) = shard.routes.get(one.claimed.claim.id.route()) else { continue };
@@ -75,7 +77,17 @@ impl<'a> ClaimReader<'a> {
             back.push(claim);
         }
         reader.give_back(back).await;
-        reader
+        Ok(reader)
+    }
+
+    /// Measures the claimed bundles. Many of them over a slow link take longer than a lease.
+    async fn measure(&self, claimed: Vec<ClaimAnswer>) -> Result<Vec<MeasuredClaim>, StoreError> {
+        let claims: Vec<ClaimProgress> = claimed.iter().map(|one| no_progress(one.claim.clone())).collect();
+        let measuring = self.shard.store.measure_claimed(self.partition, claimed, &self.lease_end_us);
+        tokio::select! {
+            measured = measuring => measured,
+            never = self.extend(&claims) => match never {},
+        }
     }
 
     /// The first bundle that did not fit.
@@ -110,7 +122,7 @@ impl<'a> ClaimReader<'a> {
         let opening = self.shard.store.open_claimed(self.partition, &measured, &self.lease_end_us);
         let opened = tokio::select! {
             opened = opening => opened,
-            () = self.extend(&claims) => return None,
+            never = self.extend(&claims) => match never {},
         };
         Some(opened.map(|opened| opened.into_iter().zip(reservations).collect()))
     }
@@ -125,7 +137,7 @@ impl<'a> ClaimReader<'a> {
     }
 
     /// Extends the claims each third of a lease, for ever. A lost claim is found by the call that settles it.
-    async fn extend(&self, claims: &[ClaimProgress]) {
+    async fn extend(&self, claims: &[ClaimProgress]) -> Infallible {
         let store = &self.shard.store;
         let lease_us = self.shard.lease_us();
         let micros = |us: i64| Duration::from_micros(us.max(0) as u64);

@@ -53,16 +53,16 @@ impl Store {
     /// that took. The caller's own deadline counts from before this call.
     pub async fn claim(&self, request: &ClaimRequest) -> Result<Vec<ClaimAnswer>, StoreError> {
         let until_us = self.lease_end(request);
-        let measured = self.claim_measured(request).await?;
+        let claimed = self.claim_unread(request).await?;
+        let measured = self.measure_claimed(request.partition, claimed, &until_us).await?;
         self.open_claimed(request.partition, &measured, &until_us).await
     }
 
-    /// Claims bundles without reading their contents, which may exceed the caller's free memory. The answer
-    /// says how many bytes each bundle takes. The caller opens the bundles that it wants and gives the others
-    /// back.
-    pub async fn claim_measured(&self, request: &ClaimRequest) -> Result<Vec<MeasuredClaim>, StoreError> {
+    /// Claims bundles without reading their contents, which may exceed the caller's free memory. The caller measures
+    /// them, opens the bundles that it wants and gives the others back.
+    pub async fn claim_unread(&self, request: &ClaimRequest) -> Result<Vec<ClaimAnswer>, StoreError> {
         let (token, values) = self.send_claim(request, Vec::new(), ScriptVariant::default()).await?;
-        self.measure(request, &token, &values).await
+        read_rows(request.partition, &token, &values)
     }
 
     pub(in crate::store) fn lease_end(&self, request: &ClaimRequest) -> AtomicI64 {
@@ -98,26 +98,21 @@ impl Store {
         Ok((token, values))
     }
 
-    /// Measures the claimed bundles in one trip.
-    pub(in crate::store) async fn measure(
+    /// Measures claimed bundles of one partition: how many bytes each takes when opened. Retries until `until_us`
+    /// (monotonic microseconds), which moves when somebody extends the claims meanwhile.
+    pub async fn measure_claimed(
         &self,
-        request: &ClaimRequest,
-        token: &Arc<str>,
-        rows: &[Value],
+        p: Partition,
+        claimed: Vec<ClaimAnswer>,
+        until_us: &AtomicI64,
     ) -> Result<Vec<MeasuredClaim>, StoreError> {
-        let p = request.partition;
-        let mut taken = Vec::with_capacity(rows.len());
-        for row in rows {
-            taken.extend(read_claimed(p, token, row)?);
-        }
-        let keys: Vec<String> = taken.iter().map(|c| self.0.keys.blob(p, &c.claim.id)).collect();
-        let link = self.0.claims.link();
-        let until_us = self.lease_end(request);
+        let keys: Vec<String> = claimed.iter().map(|c| self.0.keys.blob(p, &c.claim.id)).collect();
+        let link = &self.0.contents;
         let mut failures = 0;
         let mut asked_again = false;
         let heads = loop {
             let answer = link.measure_blobs(Keys::slot(p), &keys).await;
-            if self.is_worth_another(answer.as_ref().err(), &until_us, &mut failures).await {
+            if self.is_worth_another(answer.as_ref().err(), until_us, &mut failures).await {
                 continue;
             }
             let heads = answer?;
@@ -132,7 +127,7 @@ impl Store {
             let bytes = head.as_ref().map_or(0, |blob| blob.len.max(plain_len(&blob.head).unwrap_or(0)));
             MeasuredClaim { claimed, bytes, head }
         };
-        Ok(taken.into_iter().zip(heads).map(measured).collect())
+        Ok(claimed.into_iter().zip(heads).map(measured).collect())
     }
 
     /// Reads and opens claimed bundles of one partition. Retries until `until_us` (monotonic microseconds),
@@ -146,7 +141,7 @@ impl Store {
         let wanted =
             |one: &MeasuredClaim| Some((self.0.keys.blob(p, &one.claimed.claim.id), one.head.clone()?));
         let wanted: Vec<(String, BlobHead)> = measured.iter().filter_map(wanted).collect();
-        let link = self.0.claims.link();
+        let link = &self.0.contents;
         let mut failures = 0;
         let mut blobs = loop {
             let answer = link.read_blobs(Keys::slot(p), &wanted).await;
@@ -307,6 +302,19 @@ fn open(claimed: &ClaimAnswer) -> Result<Bundle, CodecError> {
         return Err(CodecError::UnknownVersion(version));
     }
     if claimed.opened > SPLIT_EXPIRIES { Err(CodecError::Poison) } else { decode(&claimed.blob) }
+}
+
+/// Reads the claimed bundles of an answer.
+pub(in crate::store) fn read_rows(
+    p: Partition,
+    token: &Arc<str>,
+    rows: &[Value],
+) -> Result<Vec<ClaimAnswer>, StoreError> {
+    let mut claimed = Vec::with_capacity(rows.len());
+    for row in rows {
+        claimed.extend(read_claimed(p, token, row)?);
+    }
+    Ok(claimed)
 }
 
 /// Reads one claimed bundle. `None`: the member of the due set is not a bundle id, or what stands beside it is not

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::claims::read_rows;
 use crate::domain::{Partition, RouteName, StoreClock, UnixMs};
 use crate::store::call::ids::Ids;
 use crate::store::call::keys::Keys;
@@ -15,8 +16,7 @@ use crate::store::call::scripts;
 use crate::store::call::scripts::ScriptVariant;
 use crate::store::model::bundle::BundleId;
 use crate::store::{
-    HeldKey, MeasuredClaim, OrderPosition, OrderedAnswer, OrderedClaims, OrderedRequest, Store, StoreError,
-    slice_of,
+    HeldKey, OrderPosition, OrderedAnswer, OrderedClaims, OrderedRequest, Store, StoreError, slice_of,
 };
 use bytes::Bytes;
 
@@ -103,21 +103,17 @@ impl Store {
     /// claims that the caller does not know: it must give up its owner name.
     pub async fn claim_in_order(&self, request: &OrderedRequest) -> Result<OrderedAnswer, StoreError> {
         let until_us = self.lease_end(&request.claim);
-        Ok(match self.claim_in_order_measured(request).await? {
-            OrderedAnswer::Claimed(OrderedClaims { claimed, left, held_keys }) => {
-                let claimed = self.open_claimed(request.claim.partition, &claimed, &until_us).await?;
-                OrderedAnswer::Claimed(OrderedClaims { claimed, left, held_keys })
-            }
-            OrderedAnswer::Wait(ms) => OrderedAnswer::Wait(ms),
-            OrderedAnswer::Lost => OrderedAnswer::Lost,
-        })
+        let p = request.claim.partition;
+        let mut answer = self.claim_in_order_unread(request).await?;
+        if let OrderedAnswer::Claimed(claims) = &mut answer {
+            let measured = self.measure_claimed(p, std::mem::take(&mut claims.claimed), &until_us).await?;
+            claims.claimed = self.open_claimed(p, &measured, &until_us).await?;
+        }
+        Ok(answer)
     }
 
-    /// Like `claim_in_order`, but the bundles are not read, see [`Store::claim_measured`].
-    pub async fn claim_in_order_measured(
-        &self,
-        request: &OrderedRequest,
-    ) -> Result<OrderedAnswer<MeasuredClaim>, StoreError> {
+    /// Like `claim_in_order`, but the bundles are not read, see [`Store::claim_unread`].
+    pub async fn claim_in_order_unread(&self, request: &OrderedRequest) -> Result<OrderedAnswer, StoreError> {
         let p = request.claim.partition;
         let may_take = if request.may_take { "1" } else { "0" };
         let mut head: Vec<ScriptArg> = vec![
@@ -147,7 +143,7 @@ impl Store {
             // A scrub will remove this malformed member. What lies behind it is not known.
             None => Some(OrderPosition { due: UnixMs(integer(&values[1])?), sequence: 0 }),
         };
-        let claimed = self.measure(&request.claim, &token, &rows).await?;
+        let claimed = read_rows(p, &token, &rows)?;
         let held_keys = if mode == "n" { Some(self.held_keys(p, &request.route).await?) } else { None };
         if let Some(highest) = held_keys.iter().flatten().map(|(_, hold)| hold.to).max() {
             self.0.order.seen(highest);

@@ -76,9 +76,9 @@ pub struct OrderedRequest {
 
 /// The answer to an [`OrderedRequest`]: bundles with or without their contents.
 #[derive(Debug)]
-pub enum OrderedAnswer<C = ClaimAnswer> {
+pub enum OrderedAnswer {
     /// The caller is the owner, and these are its claims.
-    Claimed(OrderedClaims<C>),
+    Claimed(OrderedClaims),
     /// Another one is the owner, or its bundles are not due again yet: retry after about this many ms.
     Wait(u64),
     /// The caller was the owner, and its time ran out.
@@ -87,9 +87,9 @@ pub enum OrderedAnswer<C = ClaimAnswer> {
 
 /// Bundles that the owner of an ordered route claimed.
 #[derive(Debug)]
-pub struct OrderedClaims<C = ClaimAnswer> {
+pub struct OrderedClaims {
     /// The bundles, in the order of their due times and sequence numbers.
-    pub claimed: Vec<C>,
+    pub claimed: Vec<ClaimAnswer>,
     /// The first bundle that was due within the lookahead and is left. Nothing before it is left.
     pub left: Option<OrderPosition>,
     /// `Some` if the caller has just become the owner: all held keys of the route in this partition.

@@ -195,7 +195,7 @@ impl KeyQueueClaim {
         let Some((request, policy, mut guard)) = self.begin() else { return Ok(false) };
         let shard = &self.shard;
         let lease_end = shard.lease_end(shard.mono());
-        let taken = match shard.store.claim_in_order_measured(&request).await? {
+        let taken = match shard.store.claim_in_order_unread(&request).await? {
             OrderedAnswer::Wait(ms) => {
                 let wait_us = (ms as i64).saturating_mul(1000).min(HOLDER_RETRY_US);
                 guard.end(|key_queue| key_queue.waits_until = Some(shard.mono().plus(wait_us)));
@@ -207,7 +207,7 @@ impl KeyQueueClaim {
             }
             OrderedAnswer::Claimed(taken) => taken,
         };
-        let mut reader = ClaimReader::begin(shard, self.id.1, taken.claimed, policy, lease_end).await;
+        let mut reader = ClaimReader::begin(shard, self.id.1, taken.claimed, policy, lease_end).await?;
         let mut claimed = Vec::new();
         while let Some(read) = reader.next().await {
             claimed.extend(read?);

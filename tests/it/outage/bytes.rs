@@ -89,6 +89,52 @@ async fn a_route_whose_target_takes_nothing_holds_half_of_the_bytes_and_the_othe
     assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");
 }
 
+/// Messages that are due at one moment. Each is a bundle of its own: to measure all of them takes longer than a claim
+/// lasts over the slow link.
+const AT_ONCE: usize = 2000;
+const ALONE_SIZE: usize = 66_000;
+/// The time in which they are stored.
+const STORED_WITHIN_MS: u64 = 30_000;
+
+#[tokio::test]
+async fn no_claim_expires_while_a_slow_link_tells_how_large_its_bundles_are() {
+    let (kafka, redis) = tokio::join!(Kafka::shared(), Redis::start());
+    let link = Proxy::before(redis.port()).await;
+    let from = kafka.unique_topic("many", 3).await;
+    let to = kafka.unique_topic("to", 1).await;
+    let config = Config::new(&redis)
+        .through(&redis, link.port())
+        .kafka("main", kafka)
+        .section("[timer]\nclaim = \"2s\"")
+        .route(
+            "many",
+            &format!("{{ kafka = \"main\", topic = \"{from}\", group = \"{from}\" }}"),
+            &format!("{{ kafka = \"main\", topic = \"{to}\" }}"),
+            "",
+        );
+    let mut relay = Relay::start(&config).await;
+    let run = Run::new();
+    run.collect_kafka(kafka, &to, 1);
+    let label = format!("kafka:{to}");
+    let sent = (0..AT_ONCE).map(|n| {
+        run.message(&label, When::Delay(STORED_WITHIN_MS)).key(&n.to_string()).size(ALONE_SIZE).random()
+    });
+    run.send_kafka(kafka, &from, sent.collect()).await;
+    eventually("all of it waits in the store", async || {
+        let pending = metric(&relay, "postdate_pending", "many").await;
+        if pending >= AT_ONCE as f64 { Ok(()) } else { Err(anyhow::anyhow!("{pending}")) }
+    })
+    .await;
+    run.unobserved("a slow link makes messages late, and nothing is in trouble");
+    relay.unobserved("a slow link makes messages late, and nothing is in trouble");
+    link.set(Mode::Rate(3 << 20));
+    run.drain_within(&relay, Duration::from_secs(180)).await;
+    let expired = relay.total("postdate_redelivered_total", &[("cause", "claim_expired")]).await;
+    assert!(expired < 1.0, "{expired} messages of claims that expired");
+    run.report().assert_accounted(0);
+    assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");
+}
+
 /// Partitions of a Kafka topic with a backlog, and messages of [`WIDE_SIZE`] in each: 5 MiB.
 const WIDE: usize = 100;
 const WIDE_MESSAGES: usize = 80;
