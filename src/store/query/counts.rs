@@ -12,6 +12,9 @@ use crate::store::connection::link::read;
 use crate::store::model::bundle::place_in;
 use crate::store::{Counts, Store, StoreError};
 
+/// Counts are below this, a petabyte: the sum over all partitions fits into 64 bits.
+const COUNT_END: u64 = 1 << 50;
+
 /// A partition's counts by their fields, as they stand in Redis.
 pub(in crate::store) type CountFields = Vec<(String, i64)>;
 
@@ -105,9 +108,10 @@ impl Store {
     }
 }
 
-/// Parses the counts. A malformed one is zero until a scrub counts anew.
+/// Parses the counts. A malformed one, or one that no store can hold, is zero until a scrub counts anew.
 fn numbers(fields: Vec<(String, String)>) -> CountFields {
-    fields.into_iter().map(|(field, n)| (field, n.parse().unwrap_or_default())).collect()
+    let number = |text: String| text.parse::<i64>().ok().filter(|n| n.unsigned_abs() < COUNT_END);
+    fields.into_iter().map(|(field, n)| (field, number(n).unwrap_or_default())).collect()
 }
 
 /// Adds one field of one partition's counts.
@@ -128,5 +132,24 @@ fn add(counts: &mut BTreeMap<String, Counts>, field: &str, n: i64) {
             of_route.invalid_bytes += if invalid { n } else { 0 };
         }
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_can_have_counted_counts_as_none_and_no_sum_overflows() {
+        let field = |n: &str| ("n:orders".to_owned(), n.to_owned());
+        let texts =
+            ["7", "-7", "9223372036854775807", "-9223372036854775808", "1e3", "", "99999999999999999999"];
+        let parsed: Vec<i64> = numbers(texts.map(field).into()).into_iter().map(|(_, n)| n).collect();
+        assert_eq!(parsed, [7, -7, 0, 0, 0, 0, 0]);
+        let mut counts = BTreeMap::new();
+        for (field, n) in (0..4096).flat_map(|_| numbers(vec![field("1125899906842623")])) {
+            add(&mut counts, &field, n);
+        }
+        assert!(counts["orders"].messages > 0);
     }
 }
