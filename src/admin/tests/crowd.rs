@@ -14,12 +14,14 @@ use super::problem;
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::telemetry::logging::testing::capture;
 
-/// Longest time that a probe may take beside a crowd, on a machine that does other work besides.
-const PROBE_LIMIT: Duration = Duration::from_secs(5);
-/// Longest time that most probes may take.
-const USUAL_LIMIT: Duration = Duration::from_secs(1);
+/// Longest time that a probe may take beside a crowd: less than the time after which an idle connection is closed by
+/// itself, so that no probe has waited for that.
+const PROBE_LIMIT: Duration = Duration::from_secs(8);
 /// Probes beside each crowd.
 const PROBES: usize = 20;
+/// Probes in a row that may fail: half of those after which Kubernetes kills. A probe from the address of a crowd shares
+/// its places, and may be the connection that makes way.
+const MAX_FAILED_PROBES: usize = 3;
 /// Attackers of one kind at once.
 const ATTACKERS: usize = MAX_CONNECTIONS + 44;
 /// Pause of an attacker whose connection was closed.
@@ -117,11 +119,10 @@ async fn probe(to: SocketAddr, path: &str) -> std::io::Result<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn probes_answer_within_a_second_beside_every_crowd() {
+async fn probes_answer_beside_every_crowd() {
     let tasks = Tasks::default();
     let shutdown = Shutdown::default();
     let (state, _recorder) = state();
-    let clock = state.clock;
     let listening = start(&config(&[READ_TOKEN], &[]), state, &tasks, shutdown.clone()).await;
     let address = listening.expect("started").admin;
     for kind in Attack::ALL {
@@ -140,21 +141,17 @@ async fn probes_answer_within_a_second_beside_every_crowd() {
                     }
                 });
             }
-            let mut prompt = 0;
+            let mut failed = Vec::new();
             for _ in 0..PROBES {
-                let began = clock.mono_us();
-                let answer = tokio::time::timeout(PROBE_LIMIT, probe(address, "/livez")).await;
-                let answer = answer.unwrap_or_else(|_| panic!("{kind:?}, one address {one}: no answer"));
-                let answer = answer.unwrap_or_else(|error| panic!("{kind:?}, one address {one}: {error}"));
-                assert!(answer.starts_with("HTTP/1.1 200"), "{kind:?}: {answer}");
-                let took = Duration::from_micros((clock.mono_us() - began).unsigned_abs());
-                prompt += usize::from(took < USUAL_LIMIT);
+                match tokio::time::timeout(PROBE_LIMIT, probe(address, "/livez")).await {
+                    Ok(Ok(answer)) if answer.starts_with("HTTP/1.1 200") => failed.clear(),
+                    Ok(Ok(answer)) => failed.push(answer),
+                    Ok(Err(error)) => failed.push(error.to_string()),
+                    Err(_) => failed.push("no answer".to_owned()),
+                }
+                assert!(failed.len() <= MAX_FAILED_PROBES, "{kind:?}, one address {one}: {failed:?}");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
-            assert!(
-                prompt * 2 > PROBES,
-                "{kind:?}, one address {one}: {prompt} of {PROBES} in {USUAL_LIMIT:?}"
-            );
             end.begin();
             assert_eq!(attackers.ended(Duration::from_secs(30)).await, Ok(()));
         }
