@@ -152,7 +152,7 @@ impl Connection {
             .set("enable.partition.eof", "false")
             .set("allow.auto.create.topics", "false")
             .set("fetch.queue.backoff.ms", "10")
-            .set("statistics.interval.ms", "2000");
+            .set("statistics.interval.ms", "1000");
         Ok(config)
     }
 
