@@ -48,6 +48,7 @@ pub(super) fn start(app: &App, lanes: Arc<dyn Lanes>, slot: &Arc<OnceLock<Store>
             })
             .collect(),
         store_part: side("store:room".to_owned()),
+        nearly_full: false,
         readiness: readiness.clone(),
         metrics: app.metrics.clone(),
         lanes,
@@ -100,6 +101,7 @@ struct ReadinessParts {
     routes: Vec<RouteParts>,
     /// ReadinessPart `store:room`: the store's capacity to take messages in.
     store_part: ReadinessPart,
+    nearly_full: bool,
     readiness: Readiness,
     metrics: Arc<Metrics>,
     lanes: Arc<dyn Lanes>,
@@ -142,6 +144,12 @@ impl ReadinessParts {
         let memory = RedisMemory { used, limit: self.metrics.store_memory_limit.get().max(0) as u64 };
         let nearly_full = memory.share() >= ALL_WAIT_SHARE;
         let percent = (memory.share() * 100.0) as u64;
+        if nearly_full && !self.nearly_full {
+            warn!(used = memory.used, limit = memory.limit, "redis is nearly full; ingress waits");
+        } else if self.nearly_full && !nearly_full {
+            info!(used = memory.used, limit = memory.limit, "redis has room again");
+        }
+        self.nearly_full = nearly_full;
         let waits = self.slot.get().and_then(Store::write_failure);
         let unconfirmed = || {
             let why = self.slot.get().and_then(Store::not_durable)?;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use postdate::domain::{Partition, UnixMs};
 use postdate::store::{
-    BundleId, ClaimAnswer, Division, HeldKey, NewBundle, OrderPosition, OrderedAnswer, OrderedClaims,
+    Claim, ClaimAnswer, Division, HeldKey, NewBundle, OrderPosition, OrderedAnswer, OrderedClaims,
     OrderedRequest, Remainder, SettleAnswer, WriteResult,
 };
 use proptest::prelude::*;
@@ -338,7 +338,7 @@ enum Where {
 struct Model {
     messages: BTreeMap<usize, (&'static str, i64, usize, Where)>,
     /// The bundle in which each was claimed last, until it goes back as another one.
-    bundles: BTreeMap<usize, BundleId>,
+    bundles: BTreeMap<usize, Claim>,
     published: BTreeSet<usize>,
     owner: Option<(usize, bool)>,
     held_keys: BTreeMap<&'static str, i64>,
@@ -358,7 +358,12 @@ impl Model {
 
     /// Reports whether a claim is of the bundle that its message is in.
     fn is_of_now(&self, claimed: &ClaimAnswer) -> bool {
-        self.bundles.get(&number(claimed)) == Some(&claimed.claim.id)
+        self.bundles.get(&number(claimed)).is_some_and(|claim| claim.id == claimed.claim.id)
+    }
+
+    /// Reports whether a claim is the last one of its message.
+    fn is_last_claim(&self, claimed: &ClaimAnswer) -> bool {
+        self.bundles.get(&number(claimed)).is_some_and(|claim| claim.token == claimed.claim.token)
     }
 
     fn cancel(&mut self, n: usize) -> WriteResult {
@@ -424,8 +429,10 @@ async fn play(fixture: &StoreFixture, history: &[Step]) {
                 let claimed = owners[who].claims.remove(0);
                 let n = number(&claimed);
                 let is_of_now = model.is_of_now(&claimed);
+                let is_last_claim = model.is_last_claim(&claimed);
                 let message = model.messages.get_mut(&n).expect("known");
-                let ours = is_of_now && matches!(message.3, Where::Claimed { by, .. } if by == who);
+                let ours =
+                    is_of_now && is_last_claim && matches!(message.3, Where::Claimed { by, .. } if by == who);
                 assert_eq!(fixture.settle(&claimed).await != SettleAnswer::Stale, ours);
                 if ours {
                     message.3 = Where::Gone;
@@ -492,7 +499,7 @@ async fn claim(model: &mut Model, owner: &mut RouteOwner, who: usize) {
     for n in found {
         model.messages.get_mut(&n).expect("known").3 = Where::Claimed { by: who, ended: false };
     }
-    model.bundles.extend(taken.claimed.iter().map(|claimed| (number(claimed), claimed.claim.id.clone())));
+    model.bundles.extend(taken.claimed.iter().map(|claimed| (number(claimed), claimed.claim.clone())));
     model.owner = Some((who, false));
     owner.claims.extend(taken.claimed);
 }
@@ -537,4 +544,12 @@ fn random_histories_of_two_keys_on_a_cluster_are_as_in_the_model() {
         StoreFixture::ordered_of(config, cluster.node(node)).await
     });
     random_histories(&runtime, &fixture, 40);
+}
+
+#[tokio::test]
+async fn an_earlier_claim_of_the_same_bundle_by_the_same_owner_is_stale() {
+    let stores = [Step::Store(0, 0), Step::Store(0, 0)];
+    let claims =
+        [Step::Claim(0), Step::End, Step::Sweep, Step::Claim(1), Step::End, Step::Sweep, Step::Claim(0)];
+    play(&fixture().await, &[&stores[..], &claims, &[Step::Settle(0)]].concat()).await;
 }
