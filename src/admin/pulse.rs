@@ -11,7 +11,7 @@ use crate::lifecycle::{Shutdown, tick};
 /// Time between two beats.
 const BEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// Time without a beat after which the process no longer counts as alive.
-const STANDSTILL: Duration = Duration::from_secs(60);
+const STANDSTILL_LIMIT: Duration = Duration::from_secs(60);
 
 /// The moment of the relay's last beat. Cheap to clone.
 #[derive(Clone)]
@@ -29,7 +29,7 @@ impl Pulse {
     /// Reports whether the relay's runtime has turned lately.
     pub(super) fn is_alive(&self) -> bool {
         let silent_us = self.clock.mono_us() - self.beat_us.load(Ordering::Relaxed);
-        u128::try_from(silent_us).is_ok_and(|us| us < STANDSTILL.as_micros()) || silent_us < 0
+        u128::try_from(silent_us).is_ok_and(|us| us < STANDSTILL_LIMIT.as_micros()) || silent_us < 0
     }
 }
 
@@ -57,7 +57,7 @@ mod tests {
             pulse.beat_us.store(clock.mono_us() - silent.as_micros() as i64, Ordering::Relaxed);
             pulse.is_alive()
         };
-        assert!(after(STANDSTILL.saturating_sub(Duration::from_secs(1))));
-        assert!(!after(STANDSTILL));
+        assert!(after(STANDSTILL_LIMIT.saturating_sub(Duration::from_secs(1))));
+        assert!(!after(STANDSTILL_LIMIT));
     }
 }

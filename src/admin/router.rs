@@ -75,8 +75,9 @@ pub(super) fn probe_router(admin: Arc<Admin>) -> Router {
         .with_state(admin)
 }
 
-/// Guards every call. A caller with too many connections is refused first. The token is judged before anything else. A panic of the handler becomes a 500 and leaves the connection whole. A
-/// call that may have changed something is audited. No answer may be cached, and no browser may guess its type.
+/// Guards every call. A caller with too many connections is refused first, then the token is judged. A panic of the
+/// handler becomes a 500 and leaves the connection whole. A call that may have changed something is audited. No answer
+/// may be cached, and no browser may guess its type.
 async fn guard_call(Extract(admin): Extract<Arc<Admin>>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let judged = judge_connection(&parts).and_then(|()| admin.tokens.judge(&parts));

@@ -102,8 +102,8 @@ pub(super) async fn skip(
     match admin.state.skip.skip(&route.name, KafkaPosition { partition, offset }).await {
         SkipResult::Skipped => {
             let note = AuditNote::new(format!("{place}, offset {offset}"), "skipped");
-            let (route, topic) = (route.name.to_string(), topic.clone());
-            let view = SkippedView { route, topic, partition, offset, next: offset + 1 };
+            let route = route.name.to_string();
+            let view = SkippedView { route, topic: topic.clone(), partition, offset, next: offset + 1 };
             Ok((Extension(note), Json(view)))
         }
         SkipResult::StandsElsewhere(at) => {

@@ -388,7 +388,7 @@ fn most_pending(route: &Route) -> MessageVolume {
     MessageVolume { messages: route.policy.max_pending, bytes: route.policy.max_pending_bytes }
 }
 
-/// What a route has pending by a count, which may be wrong for a while.
+/// Messages and bytes that a route has pending by a count, which may be wrong for a while.
 fn pending(counts: &Counts) -> MessageVolume {
     MessageVolume { messages: counts.messages.max(0) as u64, bytes: counts.bytes.max(0) as u64 }
 }

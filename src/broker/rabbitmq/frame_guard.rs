@@ -26,7 +26,7 @@ const HEADER_FRAME: u8 = 2;
 /// The last byte of a frame.
 const FRAME_END: u8 = 0xCE;
 /// Class and method of `basic.deliver`.
-const DELIVER: [u8; 4] = [0, 60, 0, 60];
+const DELIVER_METHOD: [u8; 4] = [0, 60, 0, 60];
 /// Largest payload that is looked at. A content header beyond it is replaced. The client library agrees on frames of at
 /// most 1 MiB, but a broker does not split a content header.
 const MAX_EXAMINED: usize = 2 * 1024 * 1024;
@@ -93,7 +93,7 @@ struct GuardedFrames {
     state: FrameState,
     /// The part of a frame that has come, while more of it must come before it can be looked at.
     partial: Vec<u8>,
-    /// What is wrong with a delivery, by channel, until its content header comes.
+    /// Faults of a delivery, by channel, until its content header comes.
     faults: BTreeMap<[u8; 2], String>,
     /// Bytes for the client library.
     ready: Vec<u8>,
@@ -101,7 +101,7 @@ struct GuardedFrames {
     taken: usize,
 }
 
-/// What becomes of the bytes that come next.
+/// Treatment of the bytes that come next.
 #[derive(Clone, Copy, Default)]
 enum FrameState {
     /// They are a frame's prefix.
@@ -203,7 +203,7 @@ impl GuardedFrames {
         let mut replacement = None;
         if kind == HEADER_FRAME {
             replacement = header_frame::make_decodable(payload, self.faults.remove(&channel));
-        } else if payload.starts_with(&DELIVER) {
+        } else if payload.starts_with(&DELIVER_METHOD) {
             match make_deliver_decodable(payload) {
                 Some(fault) => self.faults.insert(channel, fault),
                 None => self.faults.remove(&channel),
@@ -242,7 +242,7 @@ impl GuardedFrames {
 
 /// Makes the payload of a `basic.deliver` decodable. Returns what was wrong with it.
 fn make_deliver_decodable(payload: &mut [u8]) -> Option<String> {
-    let (_consumer_tag, rest) = split_text(payload.get_mut(DELIVER.len()..)?)?;
+    let (_consumer_tag, rest) = split_text(payload.get_mut(DELIVER_METHOD.len()..)?)?;
     let (exchange, rest) = split_text(rest.get_mut(DELIVERY_TAG_LEN + 1..)?)?;
     let (routing_key, _) = split_text(rest)?;
     let faults = [
@@ -280,7 +280,7 @@ mod tests {
 
     fn deliver(routing_key: &[u8]) -> Vec<u8> {
         let tag = [0, 0, 0, 0, 0, 0, 0, 7, 0];
-        [&DELIVER[..], b"\x03tag", &tag, b"\x01x", &[routing_key.len() as u8], routing_key].concat()
+        [&DELIVER_METHOD[..], b"\x03tag", &tag, b"\x01x", &[routing_key.len() as u8], routing_key].concat()
     }
 
     /// The payload of a content header with a message id.

@@ -18,7 +18,7 @@ const FLAGS_END: usize = 14;
 const HEADERS_FLAG: u16 = 1 << 13;
 
 /// The properties of a message in their order on the wire. The first has the highest flag.
-const PROPERTIES: [(&str, PropertyKind); 14] = [
+const BASIC_PROPERTIES: [(&str, PropertyKind); 14] = [
     ("content_type", PropertyKind::Text),
     ("content_encoding", PropertyKind::Text),
     ("headers", PropertyKind::Table),
@@ -77,7 +77,7 @@ pub(super) fn without_properties(start: &[u8], fault: String) -> Vec<u8> {
     HeaderFrameParts { faults: vec![fault], ..HeaderFrameParts::default() }.replacement(start)
 }
 
-/// What is read of a content header frame: its properties, as they are on the wire, but for the header table.
+/// Properties of a content header frame, as they are on the wire, but for the header table.
 #[derive(Default)]
 struct HeaderFrameParts {
     flags: u16,
@@ -94,7 +94,7 @@ impl HeaderFrameParts {
         let mut rest = Input(payload);
         rest.take(BODY_SIZE_END)?;
         let flags = u16::from_be_bytes([rest.byte()?, rest.byte()?]);
-        for (n, (name, kind)) in PROPERTIES.iter().enumerate() {
+        for (n, (name, kind)) in BASIC_PROPERTIES.iter().enumerate() {
             let flag = 1 << (15 - n);
             if flags & flag == 0 {
                 continue;

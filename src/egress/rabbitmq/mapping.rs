@@ -45,7 +45,7 @@ pub(in crate::egress) struct UnfitMessage {
     pub error: Text,
 }
 
-/// What the target and its connection say about the messages published there.
+/// Rules of a target and its connection for the messages published there.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::egress) struct AmqpRules<'a> {
     /// The rule for the routing key.

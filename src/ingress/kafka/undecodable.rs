@@ -26,7 +26,7 @@ const SILENT_STANDSTILL_US: i64 = 3_000_000;
 /// How long a report counts: the client library tries again after half a second, and waits half a second for an answer.
 const REPORT_FRESH_US: i64 = 2_500_000;
 /// Reason of `ingress_paused` while a partition of the route stands.
-const UNDECODABLE: &str = "undecodable";
+const PAUSE_REASON: &str = "undecodable";
 
 /// The client library's reports about records that it cannot open, over all partitions of a consumer.
 #[derive(Debug, Default)]
@@ -222,11 +222,11 @@ impl<S: Sink> GroupContext<S> {
                 metrics.source_trouble(Some(format!(
                     "topic {topic}: partition {partition} stands at offset {offset}, which cannot be opened"
                 )));
-                metrics.ingress_paused(UNDECODABLE, true);
+                metrics.ingress_paused(PAUSE_REASON, true);
                 state.standing_topics.insert(topic.to_string());
             } else if state.standing_topics.remove(&**topic) {
                 metrics.source_trouble(None);
-                metrics.ingress_paused(UNDECODABLE, false);
+                metrics.ingress_paused(PAUSE_REASON, false);
             }
         }
     }
