@@ -43,6 +43,14 @@ quietly() {
     return "$status"
 }
 
+# not_tested TEXT: says what is not tested here, and notes it for the end of scripts/test.
+not_tested() {
+    say "NOT TESTED: $1"
+    if [[ -n ${POSTDATE_TEST_NOT_TESTED:-} ]]; then
+        printf '%s\n' "$1" >>"$POSTDATE_TEST_NOT_TESTED"
+    fi
+}
+
 have() { command -v "$1" >/dev/null 2>&1; }
 
 # have_go: Go from 1.21 on, which fetches by itself the later one that a module asks for.

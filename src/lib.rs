@@ -17,6 +17,8 @@ pub mod cluster;
 pub mod config;
 pub mod domain;
 pub mod egress;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod ingress;
 pub mod lifecycle;
 pub mod mutants;

@@ -72,6 +72,8 @@ mod dead;
 mod dead_actions;
 mod dead_letter;
 mod extract;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod health;
 mod inject;
 mod message;

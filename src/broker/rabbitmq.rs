@@ -5,6 +5,8 @@ mod convert;
 mod examine;
 mod fault;
 mod frame_guard;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod guarded_connect;
 mod header_frame;
 mod health;

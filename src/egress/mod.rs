@@ -10,6 +10,8 @@
 //! of one lane from one submitter leave in the order submitted.
 
 mod bridge_headers;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 pub mod kafka;
 mod lanes;
 pub mod rabbitmq;

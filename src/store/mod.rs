@@ -32,6 +32,8 @@ pub mod config;
 mod connection;
 mod control;
 mod dead_letters;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod handle;
 mod model;
 mod query;

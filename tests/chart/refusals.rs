@@ -3,7 +3,7 @@
 use super::tools::{chart, template, text};
 
 /// Settings over `ci/kafka-values.yaml`, and what must be said.
-const WRONG: [(&[&str], &str); 55] = [
+const WRONG: [(&[&str], &str); 66] = [
     (&["replicas=3"], "additional properties 'replicas' not allowed"),
     (&["replicaCount=-1"], "at '/replicaCount': minimum: got -1, want 0"),
     (&["replicaCount=two"], "at '/replicaCount': got string, want integer"),
@@ -59,6 +59,19 @@ const WRONG: [(&[&str], &str); 55] = [
         "config.kafka.main.properties holds sasl.password",
     ),
     (
+        &["config.kafka.main.properties.SASL\\.OAUTHBEARER\\.config=hunter2"],
+        "config.kafka.main.properties holds SASL.OAUTHBEARER.config",
+    ),
+    (
+        &["config.kafka.main.properties.sasl\\.jaas\\.config=hunter2"],
+        "config.kafka.main.properties holds sasl.jaas.config",
+    ),
+    (&["config.kafka.main.properties.x\\.token=hunter2"], "config.kafka.main.properties holds x.token"),
+    (
+        &["config.kafka.main.properties.ssl\\.key\\.pem=hunter2"],
+        "config.kafka.main.properties holds ssl.key.pem",
+    ),
+    (
         &["config.kafka.main.properties_file=/x", "secrets.kafka.main.name=x", "secrets.kafka.main.key=k"],
         "config.kafka.main.properties and secrets.kafka.main are both set",
     ),
@@ -84,6 +97,29 @@ const WRONG: [(&[&str], &str); 55] = [
     (
         &["extraEnv[0].name=POSTDATE_ADMIN__LISTEN"],
         "extraEnv sets POSTDATE_ADMIN__LISTEN, which is the chart's to set",
+    ),
+    (
+        &["extraEnv[0].name=POSTDATE_REDIS__URL", "extraEnv[0].value=redis://:hunter2@r"],
+        "extraEnv gives POSTDATE_REDIS__URL a URL with a password: put it into a Secret",
+    ),
+    (&["networkPolicy.enabled=yes please"], "at '/networkPolicy/enabled': got string, want boolean"),
+    (
+        &["networkPolicy.enabled=true"],
+        "networkPolicy.egress.redis is empty: with networkPolicy.enabled the pods reach only what is named there, \
+         so nothing would run\n- networkPolicy.egress.brokers is empty",
+    ),
+    (
+        &["networkPolicy.ingress.admin[0].from=x"],
+        "at '/networkPolicy/ingress/admin/0': additional properties",
+    ),
+    (&["networkPolicy.egress.redis[0].to[0].podSelector.app=r"], "additional properties 'app' not allowed"),
+    (&["networkPolicy.egress.redis[0].to[0].ipBlock.cidr=::/0"], "missing property 'ports'"),
+    (
+        &[
+            "networkPolicy.egress.dns[0].to[0].ipBlock.cidr=::/0",
+            "networkPolicy.egress.dns[0].ports[0].port=70000",
+        ],
+        "at '/networkPolicy/egress/dns/0/ports/0/port': maximum: got 70,000, want 65,535",
     ),
     (&["topologySpreadConstraints[0].maxSkew=1"], "at '/topologySpreadConstraints/0': missing properties"),
 ];

@@ -197,6 +197,57 @@ fn a_constraint_gets_the_deployments_selector_unless_it_has_one() {
 }
 
 #[test]
+fn a_network_policy_is_there_only_when_asked_for() {
+    let all = documents(&template(&[&chart().join("ci/kafka-values.yaml")], &[]));
+    assert!(all.iter().all(|document| document["kind"] != "NetworkPolicy"));
+}
+
+#[test]
+fn a_network_policy_opens_what_is_named_and_nothing_else() {
+    let case = chart().join("ci/full-values.yaml");
+    let spec = |set: &[&str]| {
+        let all = documents(&template(&[&case], set));
+        let policy = find(&all, "NetworkPolicy", "shop-relay")["spec"].clone();
+        let deployment = find(&all, "Deployment", "shop-relay")["spec"].clone();
+        assert_eq!(policy["podSelector"], deployment["selector"], "the pods of the Deployment");
+        assert_eq!(policy["policyTypes"], json!(["Ingress", "Egress"]));
+        policy
+    };
+    let full = spec(&[]);
+    let ports: Vec<_> = list(&full["ingress"]).map(|rule| &rule["ports"]).collect();
+    let tcp = |port: u16| json!([{ "port": port, "protocol": "TCP" }]);
+    assert_eq!(ports, [&tcp(8025), &tcp(8026)]);
+    assert!(list(&full["ingress"]).all(|rule| list(&rule["from"]).count() > 0), "{full}");
+    assert_eq!(
+        full["ingress"][0]["from"][1],
+        json!({ "podSelector": { "matchLabels": { "team": "shop" } } })
+    );
+    let ports: Vec<_> = list(&full["egress"]).map(|rule| &rule["ports"][0]["port"]).collect();
+    assert_eq!(ports, [&json!(53), &json!(6379), &json!(9092), &json!("amqps")]);
+
+    // Without a port of their own the probes need no rule: an empty rule would let everybody in.
+    let without = spec(&["probePort=0"]);
+    assert_eq!(list(&without["ingress"]).count(), 1);
+    let closed = spec(&["networkPolicy.ingress.admin=null", "networkPolicy.ingress.probes=null"]);
+    assert!(closed["ingress"].is_null(), "{closed}");
+
+    let defaults = documents(&template(
+        &[&chart().join("ci/kafka-values.yaml")],
+        &[
+            "networkPolicy.enabled=true",
+            "networkPolicy.egress.redis[0].to[0].ipBlock.cidr=10.0.0.1/32",
+            "networkPolicy.egress.redis[0].ports[0].port=6379",
+            "networkPolicy.egress.brokers[0].to[0].ipBlock.cidr=10.0.0.2/32",
+            "networkPolicy.egress.brokers[0].ports[0].port=9092",
+        ],
+    ));
+    let policy = find(&defaults, "NetworkPolicy", "rel-postdate");
+    let dns: Vec<_> =
+        list(&policy["spec"]["egress"][0]["ports"]).map(|port| string(&port["protocol"])).collect();
+    assert_eq!(dns, ["UDP", "TCP"]);
+}
+
+#[test]
 fn names_fit_whatever_the_release_is_called() {
     let long = "a-release-with-a-name-that-is-as-long-as-helm-permits"; // helm: 53 characters
     let mut command = helm(&["template", long, "--kube-version", KUBERNETES, "--values"]);

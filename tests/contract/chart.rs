@@ -83,10 +83,22 @@ fn values_and_schema_know_the_same_keys() {
     };
     assert_eq!(sorted(keys(&values)), sorted(keys(properties)));
     assert_eq!(schema["additionalProperties"], false);
-    for key in
-        ["image", "secrets", "check", "service", "podDisruptionBudget", "livenessProbe", "readinessProbe"]
-    {
+    for key in [
+        "image",
+        "secrets",
+        "check",
+        "service",
+        "podDisruptionBudget",
+        "networkPolicy",
+        "livenessProbe",
+        "readinessProbe",
+    ] {
         assert_eq!(properties[key]["additionalProperties"], false, "{key}");
         assert_eq!(sorted(keys(&values[key])), sorted(keys(&properties[key]["properties"])), "{key}");
+    }
+    for key in ["ingress", "egress"] {
+        let schema = &properties["networkPolicy"]["properties"][key];
+        assert_eq!(schema["additionalProperties"], false, "{key}");
+        assert_eq!(sorted(keys(&values["networkPolicy"][key])), sorted(keys(&schema["properties"])), "{key}");
     }
 }

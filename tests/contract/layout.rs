@@ -38,6 +38,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "config",
         ],
     ),
+    // Compiled for the fuzzers alone, who come in by every room's own door.
+    ("fuzzing", &["domain", "broker", "store", "egress", "ingress", "admin", "config"]),
     ("bench", BUILDS_ROOMS),
     ("replay", BUILDS_ROOMS),
     ("cli", &["app", "bench", "replay", "config", "domain", "admin"]),

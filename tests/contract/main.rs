@@ -7,6 +7,7 @@ mod chart;
 mod command;
 mod documents;
 mod examples;
+mod fuzzing;
 mod layout;
 mod races;
 mod terminal;

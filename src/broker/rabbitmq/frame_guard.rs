@@ -265,6 +265,24 @@ fn split_first<'a>(bytes: &mut &'a [u8], len: usize) -> &'a [u8] {
     first
 }
 
+/// The bytes for the client library, pushed and taken in pieces of these sizes.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn guarded(bytes: &[u8], pushed: usize, taken: usize) -> Vec<u8> {
+    let mut frames = GuardedFrames::default();
+    let mut out = Vec::new();
+    let mut buffer = vec![0; taken];
+    for piece in bytes.chunks(pushed) {
+        frames.push(piece);
+        loop {
+            match frames.take(&mut buffer) {
+                0 => break,
+                len => out.extend(&buffer[..len]),
+            }
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use amq_protocol::frame::{AMQPFrame, parse_frame};
@@ -287,23 +305,6 @@ mod tests {
     fn header(message_id: &[u8]) -> Vec<u8> {
         let start = [0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1 << 7];
         [&start[..], &[message_id.len() as u8], message_id].concat()
-    }
-
-    /// The bytes for the client library, pushed and taken in pieces of these sizes.
-    fn guarded(bytes: &[u8], pushed: usize, taken: usize) -> Vec<u8> {
-        let mut frames = GuardedFrames::default();
-        let mut out = Vec::new();
-        let mut buffer = vec![0; taken];
-        for piece in bytes.chunks(pushed) {
-            frames.push(piece);
-            loop {
-                match frames.take(&mut buffer) {
-                    0 => break,
-                    len => out.extend(&buffer[..len]),
-                }
-            }
-        }
-        out
     }
 
     fn decoded(mut bytes: &[u8]) -> Vec<AMQPFrame> {

@@ -25,6 +25,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use self::lane::ExchangeLane;
+#[cfg(feature = "fuzzing")]
+pub(in crate::egress) use self::validate::checked;
 use super::Lane;
 use crate::broker::rabbitmq::{Broker, SharedConnection};
 use crate::domain::Clock;

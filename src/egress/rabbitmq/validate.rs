@@ -14,7 +14,7 @@ const MAX_EXPIRATION: i64 = 0xFFFF_FFFF;
 
 /// Checks a message. Returns its properties in types of the client library, or the reason why the broker would close
 /// the channel or the connection.
-pub(super) fn checked(
+pub(in crate::egress) fn checked(
     outgoing: &AmqpMessage,
     own_user: Option<&str>,
     frame_max: usize,

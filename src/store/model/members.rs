@@ -124,7 +124,7 @@ fn write_ranges<S: Serializer>(partitions: &[Partition], to: S) -> Result<S::Ok,
     let mut ranges: Vec<(u16, u16)> = Vec::new();
     for &Partition(p) in partitions {
         match ranges.last_mut() {
-            Some((_, last)) if *last + 1 == p => *last = p,
+            Some((_, last)) if last.checked_add(1) == Some(p) => *last = p,
             _ => ranges.push((p, p)),
         }
     }
@@ -158,9 +158,14 @@ mod tests {
 
     #[test]
     fn partitions_are_written_as_ranges() {
-        for (partitions, text) in
-            [(vec![], ""), (vec![3], "3"), (vec![0, 1, 2], "0-2"), (vec![0, 1, 5, 7, 8], "0-1,5,7-8")]
-        {
+        for (partitions, text) in [
+            (vec![], ""),
+            (vec![3], "3"),
+            (vec![0, 1, 2], "0-2"),
+            (vec![0, 1, 5, 7, 8], "0-1,5,7-8"),
+            // No replica has such a list; one that was read must be no trouble to write.
+            (vec![u16::MAX, 0], "65535,0"),
+        ] {
             let presence = ReplicaStatus {
                 partitions: partitions.into_iter().map(Partition).collect(),
                 ..ReplicaStatus::default()

@@ -34,7 +34,7 @@
 {{- range $name, $one := $config.kafka -}}
 {{- $one := default dict $one -}}
 {{- range $property, $_ := $one.properties -}}
-{{- if regexMatch "password|secret|ssl\\.key\\.pem" $property -}}
+{{- if regexMatch "(?i)pass|secret|token|private|\\.key\\.pem|oauthbearer\\.config|jaas" $property -}}
 {{- $wrong = append $wrong (printf "config.kafka.%s.properties holds %s: put all properties into a Secret, one name=value a line, and name it in secrets.kafka.%s" $name $property $name) -}}
 {{- end -}}
 {{- end -}}
@@ -51,6 +51,16 @@
 {{- range $v.extraEnv -}}
 {{- if or (eq .name "POSTDATE_CONFIG") (hasPrefix "POSTDATE_ADMIN__" .name) (eq .name "POSTDATE__SHUTDOWN_TIMEOUT") -}}
 {{- $wrong = append $wrong (printf "extraEnv sets %s, which is the chart's to set" .name) -}}
+{{- end -}}
+{{- if regexMatch "://[^/@]*:[^/@]+@" (toString .value) -}}
+{{- $wrong = append $wrong (printf "extraEnv gives %s a URL with a password: put it into a Secret and name it in valueFrom.secretKeyRef" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- if $v.networkPolicy.enabled -}}
+{{- range $part := list "redis" "brokers" -}}
+{{- if not (get $v.networkPolicy.egress $part) -}}
+{{- $wrong = append $wrong (printf "networkPolicy.egress.%s is empty: with networkPolicy.enabled the pods reach only what is named there, so nothing would run" $part) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- if $wrong -}}

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::UnixMs;
-use crate::egress::kafka::mapping::{KafkaRecord, to_kafka};
+use crate::egress::fuzzing::{consumed, delivered};
+use crate::egress::kafka::mapping::to_kafka;
 
 fn header(name: &str, value: HeaderValue) -> Header {
     Header::new(name, value)
@@ -310,31 +311,6 @@ fn a_header_name_that_amqp_cannot_write_is_refused_before_it_is_published() {
 fn many_headers_of_one_name_are_one() {
     let headers = (0..200_000).map(|_| header("", HeaderValue::Null)).collect();
     assert_eq!(mapped(&kafka(headers), None).headers.len(), 2);
-}
-
-/// The message that an AMQP consumer of Postdate reads after a publish.
-fn delivered(published: AmqpMessage) -> Message {
-    Message {
-        origin: Origin::Rabbitmq,
-        key: Some(published.routing_key.bytes().clone()),
-        body: Some(published.body),
-        headers: published.headers,
-        properties: Some(Box::new(published.properties)),
-    }
-}
-
-/// The message that a Kafka consumer of Postdate reads after a publish.
-fn consumed(record: &KafkaRecord<'_>) -> Message {
-    let bytes = |b: &[u8]| Bytes::copy_from_slice(b);
-    let value = |v: Option<&[u8]>| v.map_or(HeaderValue::Null, |v| HeaderValue::Bytes(bytes(v)));
-    let headers = record.headers.iter().map(|(name, v)| Header::new(&**name, value(v.as_deref())));
-    Message {
-        origin: Origin::Kafka,
-        key: record.key.as_deref().map(bytes),
-        body: record.value.map(bytes),
-        headers: headers.collect(),
-        properties: None,
-    }
 }
 
 #[test]
