@@ -120,8 +120,7 @@ async fn no_claim_expires_while_a_slow_link_tells_how_large_its_bundles_are() {
     let label = format!("kafka:{to}");
     let due = tokio::time::Instant::now() + STORED_WITHIN;
     let delay = When::Delay(STORED_WITHIN.as_millis() as u64);
-    let sent =
-        (0..AT_ONCE).map(|n| run.message(&label, delay).key(&n.to_string()).size(ALONE_SIZE).random());
+    let sent = (0..AT_ONCE).map(|n| run.message(&label, delay).key(&n.to_string()).size(ALONE_SIZE).random());
     run.send_kafka(kafka, &from, sent.collect()).await;
     eventually("all of it waits in the store", async || {
         let pending = metric(&relay, "postdate_pending", "many").await;
