@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 
 use anyhow::Context;
 use prometheus_client::registry::Registry;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 pub use self::check::{CheckFinding, check_connections, lowered_prefetches};
 use self::drain::StageShutdowns;
@@ -80,6 +80,9 @@ async fn run_until_shutdown(config: Config) -> anyhow::Result<ExitCode> {
         config,
     };
     info!(version = env!("CARGO_PKG_VERSION"), replica = app.config.cluster.name, "postdate starts");
+    for connection in app.config.kafka.values().filter(|connection| !connection.verifies_brokers()) {
+        warn!(connection = connection.name, "kafka brokers are not verified (unsafe_tls)");
+    }
     let ran = tokio::select! {
         ran = build_and_run(&app, registry) => ran,
         () = app.tasks.panicked() => Ok(()),
@@ -190,7 +193,7 @@ async fn preflight(config: &store::Config, parts: &[&ReadinessPart]) -> anyhow::
     let checked = until_store_answers(parts, async || match store::preflight(config, true).await {
         Ok(()) => Ok(Ok(())),
         Err(PreflightFailure::Refused(why)) => Ok(Err(why)),
-        Err(PreflightFailure::Away(why)) => Err(why),
+        Err(PreflightFailure::Away(why) | PreflightFailure::Tls(why)) => Err(why),
     });
     checked.await.context("the store may not be used")
 }

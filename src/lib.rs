@@ -26,3 +26,4 @@ pub mod replay;
 pub mod store;
 pub mod telemetry;
 pub mod timer;
+pub mod tls;

@@ -139,7 +139,9 @@ impl Replay {
         match tokio::time::timeout(STORE_DEADLINE, preflight).await {
             Ok(Ok(())) => {}
             Ok(Err(PreflightFailure::Refused(why))) => return Err(why).context("the store may not be used"),
-            Ok(Err(PreflightFailure::Away(why))) => bail!("the store cannot be used: {why}"),
+            Ok(Err(PreflightFailure::Away(why) | PreflightFailure::Tls(why))) => {
+                bail!("the store cannot be used: {why}")
+            }
             Err(_) => bail!("the store did not answer within {} s", STORE_DEADLINE.as_secs()),
         }
         let metrics = Metrics::new(&mut Registry::default(), [route.name.clone()]);

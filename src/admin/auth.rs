@@ -2,6 +2,7 @@
 
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, header};
+use parking_lot::RwLock;
 use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 
@@ -23,21 +24,38 @@ pub(super) enum AccessRole {
 /// The single path under `/api` that needs no token.
 pub(super) const OPENAPI_PATH: &str = "/api/v1/openapi.json";
 
-/// The configured tokens, as digests: neither a token's text nor its length can leak from a comparison.
+/// The tokens of the moment, as digests: neither a token's text nor its length can leak from a comparison.
 pub(super) struct AccessTokens {
+    digests: RwLock<TokenDigests>,
+}
+
+/// Digests of the tokens of each role.
+struct TokenDigests {
     read: Vec<[u8; 32]>,
     write: Vec<[u8; 32]>,
 }
 
 impl AccessTokens {
     pub(super) fn new(config: &Config) -> Self {
-        let digests = |tokens: &[Secret]| tokens.iter().map(|t| digest(t.expose().as_bytes())).collect();
-        Self { read: digests(&config.read_tokens), write: digests(&config.write_tokens) }
+        let read = digests(&config.read_tokens.tokens);
+        let write = digests(&config.write_tokens.tokens);
+        Self { digests: RwLock::new(TokenDigests { read, write }) }
+    }
+
+    /// Replaces the tokens of a role. Calls that have been judged go on.
+    pub(super) fn replace(&self, role: AccessRole, tokens: &[Secret]) {
+        let new = digests(tokens);
+        let mut current = self.digests.write();
+        match role {
+            AccessRole::Write => current.write = new,
+            AccessRole::Read | AccessRole::Open => current.read = new,
+        }
     }
 
     /// Reports whether no token is configured. Then everybody who can reach the listener may do everything.
     pub(super) fn is_empty(&self) -> bool {
-        self.read.is_empty() && self.write.is_empty()
+        let current = self.digests.read();
+        current.read.is_empty() && current.write.is_empty()
     }
 
     /// Judges a request by its path, method and headers alone. Once a token is configured, every path under `/api` needs
@@ -80,7 +98,8 @@ impl AccessTokens {
                 u64::conditional_select(&found, &place, digest.ct_eq(&presented))
             })
         };
-        match (among(&self.write), among(&self.read)) {
+        let current = self.digests.read();
+        match (among(&current.write), among(&current.read)) {
             (0, 0) => (AccessRole::Open, 0),
             (0, place) => (AccessRole::Read, place),
             (place, _) => (AccessRole::Write, place),
@@ -92,6 +111,10 @@ impl AccessTokens {
 /// description.
 pub(super) fn is_guarded(path: &str) -> bool {
     path.starts_with("/api") && path != OPENAPI_PATH
+}
+
+fn digests(tokens: &[Secret]) -> Vec<[u8; 32]> {
+    tokens.iter().map(|token| digest(token.expose().as_bytes())).collect()
 }
 
 fn digest(bytes: &[u8]) -> [u8; 32] {

@@ -195,6 +195,13 @@ impl TrackedStream {
     pub(super) fn new(stream: TcpStream, progress: Arc<ConnectionProgress>) -> Self {
         Self { stream, progress }
     }
+
+    /// Waits for the client's first byte, and leaves it to be read. `None` if the client sends none. Cancel-safe.
+    pub(super) async fn peek_first(&self) -> io::Result<Option<u8>> {
+        let mut first = [0];
+        let seen = self.stream.peek(&mut first).await?;
+        Ok((seen > 0).then_some(first[0]))
+    }
 }
 
 impl AsyncRead for TrackedStream {

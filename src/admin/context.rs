@@ -26,7 +26,7 @@ const MAX_BROWSING: usize = 2;
 /// Context that every handler is given.
 pub(super) struct Admin {
     pub(super) state: AdminState,
-    pub(super) tokens: AccessTokens,
+    pub(super) tokens: Arc<AccessTokens>,
     pub(super) shutdown: Shutdown,
     pub(super) tasks: Tasks,
     pub(super) refusals: Refusals,
@@ -41,7 +41,7 @@ pub(super) struct Admin {
 impl Admin {
     pub(super) fn new(
         state: AdminState,
-        tokens: AccessTokens,
+        tokens: Arc<AccessTokens>,
         refusals: Refusals,
         pulse: Pulse,
         ended: DropGuard,

@@ -34,6 +34,8 @@
 //! - Every wait of a request is bounded, and so is the time of an answer: 60 s from its first byte to its last.
 //! - Probes, metrics and the API run on a thread of their own. They answer while the relay's runtime is busy; `/livez` says
 //!   503 once that has not turned for a minute.
+//! - With `admin.tls` the main address speaks TLS alone. A renewed certificate, and new tokens in their files, count for
+//!   the next connection and the next call; open connections stay. The address of the probes speaks no TLS.
 //! - One address has at most 32 connections while more than half of the 256 places are taken.
 //! - On drain idle connections close, open requests get [`DRAIN_GRACE`] to end, and a waiting `send` is answered at once.
 //! - Every call that may change something is audited: who, what, result.
@@ -87,6 +89,7 @@ mod pulse;
 mod purge;
 mod redrive;
 mod refusals;
+mod reload;
 mod rendered;
 mod router;
 mod routes;
@@ -94,6 +97,7 @@ mod send;
 mod server;
 mod skip;
 mod times;
+mod tls;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -156,6 +160,9 @@ pub enum ListenError {
     /// The address is not loopback and no token is configured: anybody on the network could send messages.
     #[error("admin.listen is {0}, not loopback, and no token is configured: set admin.write_tokens_file")]
     Unprotected(SocketAddr),
+    /// The certificate and its key cannot be used.
+    #[error("admin.tls: {0}")]
+    Certificate(String),
     /// The system gave no thread, or no runtime for it.
     #[error("no thread for the admin listener: {0}")]
     Thread(std::io::Error),

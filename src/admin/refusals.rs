@@ -16,6 +16,8 @@ pub(super) enum RefusalReason {
     Address,
     /// Too many connections in all.
     Full,
+    /// No TLS where TLS is spoken, or a handshake that failed.
+    Tls,
 }
 
 impl RefusalReason {
@@ -25,6 +27,7 @@ impl RefusalReason {
             Self::Forbidden => "forbidden",
             Self::Address => "address",
             Self::Full => "full",
+            Self::Tls => "tls",
         }
     }
 }

@@ -12,9 +12,11 @@ use axum::middleware::{Next, from_fn};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, trace, warn};
 
@@ -24,7 +26,9 @@ use super::connection::{ConnectionProgress, OpenConnections, PeerNetwork, Tracke
 use super::context::Admin;
 use super::pulse::{Pulse, beat};
 use super::refusals::{ProbesOnly, RefusalReason, Refusals};
+use super::reload::{WatchedCertificate, WatchedFiles};
 use super::router::{probe_router, router};
+use super::tls::{self, TlsBegin};
 use super::{AdminState, Config, ListenError};
 use crate::lifecycle::{Shutdown, Tasks};
 
@@ -107,6 +111,7 @@ impl Drop for OwnRuntime {
 pub(super) struct BoundServer {
     pub(super) addresses: ListenAddresses,
     listeners: Vec<BoundListener>,
+    files: WatchedFiles,
     shutdown: Shutdown,
     /// Cancelled once nothing of the server is left: no connection, and no audit entry to be stored.
     ended: CancellationToken,
@@ -121,10 +126,12 @@ impl BoundServer {
         shutdown: Shutdown,
         pulse: Pulse,
     ) -> Result<Self, ListenError> {
-        let tokens = AccessTokens::new(config);
+        let tokens = Arc::new(AccessTokens::new(config));
         if tokens.is_empty() && !config.listen.ip().is_loopback() {
             return Err(ListenError::Unprotected(config.listen));
         }
+        let (certificate, acceptor) = load_tls(config)?;
+        let files = WatchedFiles::new(certificate, config, &tokens);
         let clock = state.clock;
         let refusals = Refusals::new(state.metrics.clone(), state.bursts.clone());
         let main = bind("admin.listen", config.listen).await?;
@@ -137,21 +144,24 @@ impl BoundServer {
         let ended = CancellationToken::new();
         let gone = ended.clone().drop_guard();
         let admin = Admin::new(state, tokens, refusals.clone(), pulse, gone, tasks.clone(), shutdown.clone());
-        let listener = |listener, app, places, of_one_network| BoundListener {
+        let listener = |listener, app, tls, places, of_one_network| BoundListener {
             listener,
             app,
+            tls,
             connections: Arc::new(OpenConnections::new(clock)),
             bounds: ConnectionBounds { places, of_one_network },
             refusals: refusals.clone(),
         };
         let mut listeners = Vec::new();
         if let Some((socket, address)) = probes {
-            listeners.push(listener(socket, probe_router(Arc::clone(&admin)), MAX_PROBES, MAX_PROBES));
+            let app = probe_router(Arc::clone(&admin));
+            listeners.push(listener(socket, app, None, MAX_PROBES, MAX_PROBES));
             info!(%address, "admin listens for probes");
         }
-        listeners.push(listener(main.0, router(admin), MAX_CONNECTIONS, MAX_OF_ONE_NETWORK));
-        info!(address = %addresses.admin, "admin listens");
-        Ok(Self { addresses, listeners, shutdown, ended })
+        let is_tls = acceptor.is_some();
+        listeners.push(listener(main.0, router(admin), acceptor, MAX_CONNECTIONS, MAX_OF_ONE_NETWORK));
+        info!(address = %addresses.admin, tls = is_tls, "admin listens");
+        Ok(Self { addresses, listeners, files, shutdown, ended })
     }
 
     /// The connections of the main address.
@@ -162,11 +172,22 @@ impl BoundServer {
 
     /// Serves until `shutdown` drains and every connection has ended. `tasks` are those of this runtime.
     pub(super) async fn serve(self, tasks: Tasks) {
+        if !self.files.is_empty() {
+            tasks.spawn("admin:files", self.files.watch(self.shutdown.clone()));
+        }
         for listener in self.listeners {
             tasks.spawn("admin:accept", listener.accept(tasks.clone(), self.shutdown.clone()));
         }
         self.ended.cancelled().await;
     }
+}
+
+/// The certificate of the main address, and its acceptor; nothing if it speaks no TLS.
+fn load_tls(config: &Config) -> Result<(Option<WatchedCertificate>, Option<TlsAcceptor>), ListenError> {
+    let Some(files) = &config.tls else { return Ok((None, None)) };
+    let (certificate, shown) = WatchedCertificate::load(files).map_err(ListenError::Certificate)?;
+    let acceptor = shown.acceptor().map_err(|error| ListenError::Certificate(error.to_string()))?;
+    Ok((Some(certificate), Some(acceptor)))
 }
 
 /// Binds an address. The listener is of no runtime yet: the one that accepts waits for it.
@@ -192,6 +213,8 @@ struct ConnectionBounds {
 struct BoundListener {
     listener: std::net::TcpListener,
     app: Router,
+    /// `None`: it speaks no TLS.
+    tls: Option<TlsAcceptor>,
     connections: Arc<OpenConnections>,
     bounds: ConnectionBounds,
     refusals: Refusals,
@@ -199,7 +222,7 @@ struct BoundListener {
 
 impl BoundListener {
     async fn accept(self, tasks: Tasks, shutdown: Shutdown) {
-        let Self { listener, app, connections, bounds, refusals } = self;
+        let Self { listener, app, tls, connections, bounds, refusals } = self;
         let listener = match TcpListener::from_std(listener) {
             Ok(listener) => listener,
             Err(error) => {
@@ -222,7 +245,8 @@ impl BoundListener {
                         place = free_place(&places, &connections, peer, &refusals) => place,
                     };
                     let progress = connections.open(network);
-                    let connection = AcceptedConnection { stream, peer, probes_only, progress, place };
+                    let tls = tls.clone().map(|acceptor| (acceptor, refusals.clone()));
+                    let connection = AcceptedConnection { stream, peer, tls, probes_only, progress, place };
                     let task = serve(connection, app.clone(), connections.clone(), shutdown.clone());
                     tasks.spawn("admin:connection", task);
                 }
@@ -281,6 +305,8 @@ async fn free_place(
 struct AcceptedConnection {
     stream: TcpStream,
     peer: SocketAddr,
+    /// Where TLS is spoken: how, and where clients without it are noted.
+    tls: Option<(TlsAcceptor, Refusals)>,
     /// True for a network that has too many connections: it is answered probes and metrics.
     probes_only: bool,
     progress: Arc<ConnectionProgress>,
@@ -294,7 +320,7 @@ async fn serve(
     connections: Arc<OpenConnections>,
     shutdown: Shutdown,
 ) {
-    let AcceptedConnection { stream, peer, probes_only, progress, place } = connection;
+    let AcceptedConnection { stream, peer, tls, probes_only, progress, place } = connection;
     let request_progress = progress.clone();
     let app = app
         .layer(axum::Extension(PeerAddress(peer)))
@@ -310,27 +336,53 @@ async fn serve(
                 response
             }
         }));
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_DEADLINE)
-        .max_buf_size(MAX_HEAD_BYTES)
-        .serve_connection(
-            TokioIo::new(TrackedStream::new(stream, progress.clone())),
-            TowerToHyperService::new(app),
-        );
+    let stream = TrackedStream::new(stream, progress.clone());
+    let served = async {
+        match tls {
+            None => run_connection(stream, app, &shutdown).await,
+            Some((acceptor, refusals)) => match begin_tls(&acceptor, stream, &shutdown).await {
+                TlsBegin::Done(stream) => run_connection(stream, app, &shutdown).await,
+                TlsBegin::Left => {}
+                TlsBegin::Plain(stream) => {
+                    refusals.note(RefusalReason::Tls, peer);
+                    if let Err(error) = tls::refuse_plain(stream).await {
+                        trace!(%peer, %error, "an admin connection without TLS has failed");
+                    }
+                }
+                TlsBegin::Failed(error) => {
+                    refusals.note(RefusalReason::Tls, peer);
+                    trace!(%peer, %error, "an admin connection does not agree on TLS");
+                }
+            },
+        }
+    };
     tokio::select! {
-        () = run_connection(served, &shutdown) => {}
+        () = served => {}
         () = progress.ended() => trace!(%peer, "an admin connection was closed: no progress, or its place was needed"),
     }
     connections.closed(&progress);
     drop(place);
 }
 
-/// The HTTP side of a connection.
-type HttpConnection = http1::Connection<TokioIo<TrackedStream>, TowerToHyperService<Router>>;
+/// Shakes hands, unless draining begins.
+async fn begin_tls(acceptor: &TlsAcceptor, stream: TrackedStream, shutdown: &Shutdown) -> TlsBegin {
+    tokio::select! {
+        begin = tls::begin(acceptor, stream) => begin,
+        () = shutdown.draining() => TlsBegin::Left,
+    }
+}
 
-/// Runs a connection to its end; once draining has begun, an open request gets [`DRAIN_GRACE`].
-async fn run_connection(connection: HttpConnection, shutdown: &Shutdown) {
+/// Runs the HTTP of a connection to its end; once draining has begun, an open request gets [`DRAIN_GRACE`].
+async fn run_connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    app: Router,
+    shutdown: &Shutdown,
+) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_DEADLINE)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(app));
     let mut connection = std::pin::pin!(connection);
     let served = tokio::select! {
         served = connection.as_mut() => served,

@@ -208,14 +208,14 @@ pub(crate) fn state() -> (AdminState, Arc<RecordingIngress>) {
 }
 
 pub(crate) fn config(read: &[&str], write: &[&str]) -> Config {
-    let secrets = |texts: &[&str]| texts.iter().map(|t| Secret::new(*t)).collect();
+    let secrets = |texts: &[&str]| texts.iter().map(|t| Secret::new(*t)).collect::<Vec<_>>().into();
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    Config { listen, probe_listen: None, read_tokens: secrets(read), write_tokens: secrets(write) }
+    Config { listen, probe_listen: None, tls: None, read_tokens: secrets(read), write_tokens: secrets(write) }
 }
 
 /// The context of a server without tokens and connections.
 pub(super) fn open_admin(state: AdminState) -> Arc<Admin> {
-    let tokens = AccessTokens::new(&config(&[], &[]));
+    let tokens = Arc::new(AccessTokens::new(&config(&[], &[])));
     let refusals = Refusals::new(state.metrics.clone(), state.bursts.clone());
     let pulse = Pulse::new(state.clock);
     let gone = CancellationToken::new().drop_guard();

@@ -98,6 +98,7 @@ async fn redis(config: &store::Config) -> CheckFinding {
         Ok(Err(PreflightFailure::Refused(why))) => {
             CheckFinding::bad(format!("redis: {place} may not be used: {why}"))
         }
+        Ok(Err(PreflightFailure::Tls(why))) => CheckFinding::bad(format!("redis: cannot be used: {why}")),
         Ok(Err(PreflightFailure::Away(why))) => CheckFinding::bad(format!(
             "redis: cannot be used: {why}; is it running, and is `{key}` right, user and password included?"
         )),

@@ -228,7 +228,9 @@ async fn store(
     match tokio::time::timeout(OPEN_DEADLINE, store::preflight(&config.redis, false)).await {
         Ok(Ok(())) => {}
         Ok(Err(PreflightFailure::Refused(why))) => return Err(why).context("the store may not be used"),
-        Ok(Err(PreflightFailure::Away(why))) => bail!("the store cannot be used: {why}"),
+        Ok(Err(PreflightFailure::Away(why) | PreflightFailure::Tls(why))) => {
+            bail!("the store cannot be used: {why}")
+        }
         Err(_) => bail!("the store did not answer within {} s", OPEN_DEADLINE.as_secs()),
     }
     Ok(Store::start(&store::StoreDependencies {

@@ -5,6 +5,7 @@
 
 mod examine;
 mod sizes;
+mod tls;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +21,7 @@ use tracing::{debug, trace, warn};
 
 pub use self::examine::{BatchSettings, ReadObstacle};
 pub use self::sizes::open_bytes;
+pub use self::tls::switches_verification_off;
 use crate::domain::Secret;
 
 /// A named Kafka connection, checked.

@@ -20,6 +20,7 @@ pub use lookup::{look_for_exchange, look_for_queue, short_name};
 pub use supervisor::{ANSWER_DEADLINE, Broker, ConnectionHandle, LiveConnection, SharedConnection, within};
 
 use crate::domain::Secret;
+use crate::tls::{ClientFiles, KeyHints};
 
 /// A named RabbitMQ connection, checked.
 #[derive(Clone, Debug)]
@@ -28,4 +29,19 @@ pub struct Connection {
     pub name: String,
     /// `amqp://user:password@host:port/vhost`
     pub url: Secret,
+    /// Authorities and certificate of a connection over TLS.
+    pub tls: ClientFiles,
+}
+
+impl Connection {
+    /// The keys that a sentence about TLS names.
+    fn tls_hints(&self) -> KeyHints {
+        let key = format!("rabbitmq.{}", self.name);
+        KeyHints {
+            ca: format!("{key}.tls.ca"),
+            certificate: format!("{key}.tls.certificate"),
+            with_tls: format!("`{key}.url` must begin with amqps://"),
+            without_tls: format!("`{key}.url` must begin with amqp://"),
+        }
+    }
 }

@@ -1,10 +1,11 @@
 //! Shared by the commands that call the API: its address and token, the route of a message id, output and exit codes.
 
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::Args;
 use serde_json::{Value, json};
 
 use super::client::{ApiClient, ClientError};
@@ -19,13 +20,23 @@ pub(super) const WATCH_INTERVAL: Duration = Duration::from_secs(2);
 
 /// End of the help of every command that calls the API: its environment variables.
 pub(super) const ENVIRONMENT_HELP: &str = "POSTDATE_URL: where the API is (default http://127.0.0.1:8025).\n\
-    POSTDATE_TOKEN or POSTDATE_TOKEN_FILE: the token; of a file its first line.";
+    POSTDATE_TOKEN or POSTDATE_TOKEN_FILE: the token; of a file its first line.\n\
+    POSTDATE_CA: the file that --ca names.";
+
+// Options of every command that calls the API. A comment of documentation would be shown as the command's own.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct ApiArgs {
+    /// Trust the authorities in this PEM file, not those of the system; for https://
+    #[arg(long, value_name = "FILE", global = true)]
+    ca: Option<PathBuf>,
+}
 
 /// Builds the client of the API. The token comes from the environment or a file: an argument would show it to every user
 /// of the machine.
-pub(super) fn connect() -> Result<ApiClient, ClientError> {
+pub(super) fn connect(args: &ApiArgs) -> Result<ApiClient, ClientError> {
     let url = config::variable("POSTDATE_URL").unwrap_or_else(|| DEFAULT_URL.to_owned());
-    ApiClient::new(&url, token()?)
+    let ca = args.ca.clone().or_else(|| config::variable("POSTDATE_CA").map(PathBuf::from));
+    ApiClient::new(&url, token()?, ca)
 }
 
 /// The token of `POSTDATE_TOKEN`, or the first line of the file that `POSTDATE_TOKEN_FILE` names. If both are set it is
@@ -56,8 +67,11 @@ pub(super) fn ended(done: Result<(), ClientError>) -> ExitCode {
 }
 
 /// Runs a command that may be done in part. It answers false then, exit code 1, and has printed its failures itself.
-pub(super) fn ended_all(command: impl FnOnce(&ApiClient) -> Result<bool, ClientError>) -> ExitCode {
-    match connect().and_then(|client| command(&client)) {
+pub(super) fn ended_all(
+    args: &ApiArgs,
+    command: impl FnOnce(&ApiClient) -> Result<bool, ClientError>,
+) -> ExitCode {
+    match connect(args).and_then(|client| command(&client)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => ended(Err(error)),

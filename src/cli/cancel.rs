@@ -12,6 +12,8 @@ use super::api;
 #[derive(Debug, Args)]
 #[command(after_help = api::ENVIRONMENT_HELP)]
 pub(super) struct CancelArgs {
+    #[command(flatten)]
+    api: api::ApiArgs,
     /// Their ids; `--` before one that begins with `-`
     #[arg(value_name = "ID", required = true)]
     ids: Vec<String>,
@@ -24,7 +26,7 @@ pub(super) struct CancelArgs {
 }
 
 pub(super) fn run(args: &CancelArgs) -> ExitCode {
-    api::ended_all(|client| {
+    api::ended_all(&args.api, |client| {
         api::command_each(client, "DELETE", &args.ids, args.route.as_deref(), None, args.json)
     })
 }

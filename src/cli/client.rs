@@ -3,13 +3,16 @@
 //! The token goes to the configured address and nowhere else: no proxy is taken from the environment, and
 //! no redirect is followed.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::Value;
 use ureq::Agent;
 use ureq::http::{Request, Uri};
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use crate::domain::Secret;
+use crate::tls::{ClientFiles, KeyHints, TlsTrouble};
 
 /// Longest wait for a connection.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
@@ -30,6 +33,14 @@ pub(super) enum ClientError {
         /// The address, without any password.
         url: String,
         /// Error of the system.
+        why: String,
+    },
+    /// The server and this client do not agree on TLS.
+    #[error("{url}: {why}")]
+    Tls {
+        /// The address, without any password.
+        url: String,
+        /// The cause, as a sentence.
         why: String,
     },
     /// No answer came in time.
@@ -130,9 +141,9 @@ pub(super) struct ApiAnswer {
 }
 
 impl ApiClient {
-    /// A client of the API at `url` (`POSTDATE_URL`), with `token` (`POSTDATE_TOKEN`) if there is one. It does not connect
-    /// yet.
-    pub(super) fn new(url: &str, token: Option<Secret>) -> Result<Self, ClientError> {
+    /// A client of the API at `url` (`POSTDATE_URL`), with `token` (`POSTDATE_TOKEN`) if there is one. Over https:// it
+    /// trusts the authorities in the file `ca`, or else the system's. It does not connect yet.
+    pub(super) fn new(url: &str, token: Option<Secret>, ca: Option<PathBuf>) -> Result<Self, ClientError> {
         let base = Secret::new(url.trim_end_matches('/'));
         let parsed = url.parse::<Uri>().ok().filter(|u| matches!(u.scheme_str(), Some("http" | "https")));
         let parsed = parsed.filter(|u| u.query().is_none());
@@ -146,12 +157,15 @@ impl ApiClient {
             let why = "the token holds a space, a line end or another character that none can have";
             return Err(ClientError::Usage(format!("{why} (POSTDATE_TOKEN)")));
         }
-        let config = Agent::config_builder()
+        let mut config = Agent::config_builder()
             .proxy(None)
             .max_redirects(0)
             .http_status_as_error(false)
             .timeout_connect(Some(CONNECT_DEADLINE))
             .user_agent(concat!("postdate/", env!("CARGO_PKG_VERSION")));
+        if url.starts_with("https://") {
+            config = config.tls_config(tls_config(ca)?);
+        }
         Ok(Self { agent: config.build().new_agent(), base, token })
     }
 
@@ -199,6 +213,20 @@ impl ApiClient {
     fn failed(&self, error: &ureq::Error) -> ClientError {
         let url = self.url();
         let why = error.to_string();
+        let trouble = match error {
+            ureq::Error::Io(error) => TlsTrouble::of_io(error),
+            ureq::Error::Rustls(error) => Some(TlsTrouble::of(error)),
+            _ => None,
+        };
+        if let Some(trouble) = trouble {
+            let sentence = match trouble {
+                TlsTrouble::CertificateWanted => {
+                    "it wants a certificate of its clients, and this command has none".to_owned()
+                }
+                trouble => trouble.sentence(&tls_hints()),
+            };
+            return ClientError::Tls { url, why: format!("{sentence} ({why})") };
+        }
         match error {
             ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve)
             | ureq::Error::HostNotFound
@@ -223,5 +251,25 @@ impl ApiClient {
             }
             (status, None) => Err(stranger(format!("status {status}, without a reason"))),
         }
+    }
+}
+
+/// TLS that trusts the authorities in a file, or else the system's.
+fn tls_config(ca: Option<PathBuf>) -> Result<TlsConfig, ClientError> {
+    let files = ClientFiles { ca, identity: None };
+    let authorities = files
+        .authority_certificates()
+        .map_err(|why| ClientError::Usage(format!("{why} (--ca, POSTDATE_CA)")))?;
+    let authorities: Vec<_> = authorities.iter().map(|der| Certificate::from_der(der).to_owned()).collect();
+    Ok(TlsConfig::builder().root_certs(RootCerts::new_with_certs(&authorities)).build())
+}
+
+/// What a sentence about TLS tells the user of a command.
+fn tls_hints() -> KeyHints {
+    KeyHints {
+        ca: "--ca".to_owned(),
+        certificate: String::new(),
+        with_tls: "POSTDATE_URL must begin with https://".to_owned(),
+        without_tls: "POSTDATE_URL must begin with http://".to_owned(),
     }
 }

@@ -25,6 +25,8 @@ const MAX_IDS: usize = 100;
     postdate dead export --route orders > dead.ndjson\n\n\
     An ID is a dead letter's own, or its message's.\n\n{}", api::ENVIRONMENT_HELP))]
 pub(super) struct DeadArgs {
+    #[command(flatten)]
+    api: api::ApiArgs,
     #[command(subcommand)]
     command: DeadCommand,
 }
@@ -141,13 +143,13 @@ impl FilterArgs {
 
 pub(super) fn run(args: DeadArgs) -> ExitCode {
     if let DeadCommand::List { filter, limit, watch: true, .. } = &args.command {
-        let ready = api::connect().and_then(|client| Ok((client, filter.clone().absolute()?)));
+        let ready = api::connect(&args.api).and_then(|client| Ok((client, filter.clone().absolute()?)));
         return match ready {
             Ok((client, filter)) => api::show(Some(api::WATCH_INTERVAL), || render(&client, &filter, *limit)),
             Err(error) => api::ended(Err(error)),
         };
     }
-    api::ended(api::connect().and_then(|client| output::with_stdout(|out| dead(&client, args, out))))
+    api::ended(api::connect(&args.api).and_then(|client| output::with_stdout(|out| dead(&client, args, out))))
 }
 
 fn dead(client: &ApiClient, args: DeadArgs, out: &mut Printer<'_>) -> Result<(), ClientError> {
@@ -414,7 +416,7 @@ mod tests {
         let run = tokio::task::spawn_blocking(move || {
             let words = std::iter::once("dead").chain(line.split(' '));
             let args = DeadCommandLine::try_parse_from(words).expect("parses");
-            let client = ApiClient::new(&url, Some(Secret::new(WRITE_TOKEN))).expect("a client");
+            let client = ApiClient::new(&url, Some(Secret::new(WRITE_TOKEN)), None).expect("a client");
             let mut out = Vec::new();
             let result = dead(&client, args.dead, &mut Printer(&mut out));
             (String::from_utf8(out).expect("UTF-8"), result)

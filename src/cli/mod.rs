@@ -123,7 +123,7 @@ pub fn main() -> ExitCode {
         CliCommand::Dead(args) => Ok(dead::run(args)),
         CliCommand::Replay(args) => replay::run(args),
         CliCommand::Bench(args) => bench::run(args),
-        CliCommand::Top(top::TopArgs {}) => Ok(top::run()),
+        CliCommand::Top(args) => Ok(top::run(&args)),
     };
     done.unwrap_or_else(|error| {
         output::err(format!("error: {error:#}"));

@@ -32,6 +32,8 @@ pub(super) struct ResumeArgs {
 
 #[derive(Debug, Args)]
 struct PauseSelection {
+    #[command(flatten)]
+    api: api::ApiArgs,
     /// The route
     #[arg(value_name = "ROUTE")]
     route: String,
@@ -60,8 +62,8 @@ pub(super) fn resume(args: &ResumeArgs) -> ExitCode {
 }
 
 fn run(verb: &str, selection: &PauseSelection) -> ExitCode {
-    let called =
-        api::connect().and_then(|client| output::with_stdout(|out| call(&client, verb, selection, out)));
+    let called = api::connect(&selection.api)
+        .and_then(|client| output::with_stdout(|out| call(&client, verb, selection, out)));
     api::ended(called)
 }
 
@@ -109,8 +111,9 @@ mod tests {
         {
             let url = format!("http://{}", server.address);
             let called = tokio::task::spawn_blocking(move || {
-                let selection = PauseSelection { route: route.to_owned(), only: None, json: false };
-                let client = ApiClient::new(&url, Some(Secret::new(WRITE_TOKEN)))?;
+                let api = api::ApiArgs::default();
+                let selection = PauseSelection { api, route: route.to_owned(), only: None, json: false };
+                let client = ApiClient::new(&url, Some(Secret::new(WRITE_TOKEN)), None)?;
                 call(&client, "pause", &selection, &mut Printer(&mut Vec::new()))
             });
             let error = called.await.expect("no panic").expect_err("refused");

@@ -15,6 +15,8 @@ use crate::domain::Clock;
 #[derive(Debug, Args)]
 #[command(after_help = api::ENVIRONMENT_HELP)]
 pub(super) struct PendingArgs {
+    #[command(flatten)]
+    api: api::ApiArgs,
     /// Of this route only
     #[arg(long, value_name = "R")]
     route: Option<String>,
@@ -38,12 +40,20 @@ pub(super) struct PendingArgs {
 impl PendingArgs {
     /// Arguments for the messages that fall due next.
     pub(super) fn next(limit: u32) -> Self {
-        Self { route: None, from: None, to: None, limit, json: false, watch: false }
+        Self {
+            api: api::ApiArgs::default(),
+            route: None,
+            from: None,
+            to: None,
+            limit,
+            json: false,
+            watch: false,
+        }
     }
 }
 
 pub(super) fn run(args: &PendingArgs) -> ExitCode {
-    match api::connect() {
+    match api::connect(&args.api) {
         Ok(client) => api::show(args.watch.then_some(api::WATCH_INTERVAL), || render(&client, args)),
         Err(error) => api::ended(Err(error)),
     }

@@ -19,6 +19,8 @@ use crate::domain::{Clock, RouteName};
     postdate pause orders --only ingress && postdate purge --route orders --yes\n  \
     postdate purge --route orders --state retrying --to -1h --yes\n\n{}", api::ENVIRONMENT_HELP))]
 pub(super) struct PurgeArgs {
+    #[command(flatten)]
+    api: api::ApiArgs,
     /// The route
     #[arg(long, value_name = "R")]
     route: String,
@@ -48,7 +50,9 @@ enum PurgeState {
 }
 
 pub(super) fn run(args: &PurgeArgs) -> ExitCode {
-    api::ended(api::connect().and_then(|client| output::with_stdout(|out| purge(&client, args, out))))
+    api::ended(
+        api::connect(&args.api).and_then(|client| output::with_stdout(|out| purge(&client, args, out))),
+    )
 }
 
 fn purge(client: &ApiClient, args: &PurgeArgs, out: &mut Printer<'_>) -> Result<(), ClientError> {
@@ -127,7 +131,7 @@ mod tests {
             let ran = tokio::task::spawn_blocking(move || {
                 let words = std::iter::once("purge").chain(line.split(' '));
                 let args = PurgeCommandLine::try_parse_from(words).expect("parses").purge;
-                let client = ApiClient::new(&url, Some(Secret::new(WRITE_TOKEN)))?;
+                let client = ApiClient::new(&url, Some(Secret::new(WRITE_TOKEN)), None)?;
                 purge(&client, &args, &mut Printer(&mut Vec::new()))
             });
             let error = ran.await.expect("no panic").expect_err(line);

@@ -14,6 +14,8 @@ use crate::domain::Clock;
 #[command(after_help = api::ENVIRONMENT_HELP)]
 #[command(group = clap::ArgGroup::new("when").required(true).args(["delay", "at"]))]
 pub(super) struct RescheduleArgs {
+    #[command(flatten)]
+    api: api::ApiArgs,
     /// Its id; `--` before one that begins with `-`
     #[arg(value_name = "ID")]
     id: String,
@@ -32,7 +34,7 @@ pub(super) struct RescheduleArgs {
 }
 
 pub(super) fn run(args: &RescheduleArgs) -> ExitCode {
-    api::ended_all(|client| {
+    api::ended_all(&args.api, |client| {
         let body = match (&args.at, &args.delay) {
             (Some(at), _) => json!({ "due_ms": due_ms(at)? }),
             (None, delay) => json!({ "delay": delay }),

@@ -27,6 +27,8 @@ const WAIT_DEADLINE: Duration = Duration::from_secs(3720);
     postdate send --route orders --delay 1500 --key customer-7 --header x-kind=reminder --body hi\n\n\
     {}", api::ENVIRONMENT_HELP))]
 pub(super) struct SendArgs {
+    #[command(flatten)]
+    api: api::ApiArgs,
     /// The route
     #[arg(long, value_name = "R")]
     route: String,
@@ -123,7 +125,7 @@ impl TestMessage {
 
 pub(super) fn run(args: SendArgs) -> ExitCode {
     let json = args.json;
-    api::ended(api::connect().and_then(|client| {
+    api::ended(api::connect(&args.api).and_then(|client| {
         let message = TestMessage::read(args)?;
         output::with_stdout(|out| send(&client, &message, json, out))
     }))

@@ -19,6 +19,8 @@ use crate::domain::RouteName;
 #[command(after_help = format!("Examples:\n  postdate skip --route orders --partition 3 --offset 81723\n\n\
     {}", api::ENVIRONMENT_HELP))]
 pub(super) struct SkipArgs {
+    #[command(flatten)]
+    api: api::ApiArgs,
     /// The route that reads the topic
     #[arg(long, value_name = "R")]
     route: String,
@@ -34,7 +36,7 @@ pub(super) struct SkipArgs {
 }
 
 pub(super) fn run(args: &SkipArgs) -> ExitCode {
-    api::ended(api::connect().and_then(|client| output::with_stdout(|out| call(&client, args, out))))
+    api::ended(api::connect(&args.api).and_then(|client| output::with_stdout(|out| call(&client, args, out))))
 }
 
 /// Skips the offset and prints from where reading goes on. With `--json` it prints the API's body instead.

@@ -15,6 +15,8 @@ use super::table::table;
 #[derive(Debug, Args)]
 #[command(after_help = api::ENVIRONMENT_HELP)]
 pub(super) struct StatusArgs {
+    #[command(flatten)]
+    api: api::ApiArgs,
     /// Print the API's list of routes as JSON
     #[arg(long, conflicts_with = "watch")]
     json: bool,
@@ -24,7 +26,7 @@ pub(super) struct StatusArgs {
 }
 
 pub(super) fn run(args: &StatusArgs) -> ExitCode {
-    match api::connect() {
+    match api::connect(&args.api) {
         Ok(client) => api::show(args.watch.then_some(api::WATCH_INTERVAL), || render(&client, args.json)),
         Err(error) => api::ended(Err(error)),
     }

@@ -19,10 +19,13 @@ const NEXT_MESSAGES: u32 = 10;
 /// It runs until interrupted. Where the output is no terminal, it shows them once.
 #[derive(Debug, Args)]
 #[command(after_help = api::ENVIRONMENT_HELP)]
-pub(super) struct TopArgs {}
+pub(super) struct TopArgs {
+    #[command(flatten)]
+    api: api::ApiArgs,
+}
 
-pub(super) fn run() -> ExitCode {
-    let client = match api::connect() {
+pub(super) fn run(args: &TopArgs) -> ExitCode {
+    let client = match api::connect(&args.api) {
         Ok(client) => client,
         Err(error) => return api::ended(Err(error)),
     };

@@ -101,7 +101,7 @@ impl IdentityWatcher {
         match tokio::time::timeout(PREFLIGHT_TIMEOUT, preflight(&self.config, true)).await {
             Ok(Ok(())) => {}
             Ok(Err(PreflightFailure::Refused(why))) => return Err(ClusterError::Store(why)),
-            Ok(Err(PreflightFailure::Away(why))) => {
+            Ok(Err(PreflightFailure::Away(why) | PreflightFailure::Tls(why))) => {
                 warn!(error = why, "checking whether the store may be used failed; retrying");
                 return Ok(None);
             }

@@ -10,8 +10,8 @@ use super::layers::MergedLayers;
 use super::secrets::tokens;
 use super::section::{CheckContext, SectionReader, root};
 use super::sources::{ConfigSources, SEARCHED_FILES};
+use super::tls::server_files;
 use super::{Config, ConfigProblem, ConfigProblems, connections, graph, routes, storage};
-use crate::domain::Secret;
 use crate::{admin, cluster, telemetry, timer};
 
 /// Values that `cluster.heartbeat` may have.
@@ -110,11 +110,13 @@ fn admin(section: &SectionReader<'_>) -> Option<admin::Config> {
         if section.has("probe_listen") { address("probe_listen").map(Some) } else { Some(None) };
     let read_tokens = tokens(section, "read_tokens", "read_tokens_file");
     let write_tokens = tokens(section, "write_tokens", "write_tokens_file");
+    let tls = server_files(section);
     let listen = listen?;
     let probe_listen = probe_listen?;
+    let tls = tls.ok()?;
     let read_tokens = read_tokens?;
     let write_tokens = write_tokens?;
-    if !listen.ip().is_loopback() && read_tokens.is_empty() && write_tokens.is_empty() {
+    if !listen.ip().is_loopback() && read_tokens.tokens.is_empty() && write_tokens.tokens.is_empty() {
         section.report(
             "listen",
             format!(
@@ -122,32 +124,27 @@ fn admin(section: &SectionReader<'_>) -> Option<admin::Config> {
             ),
         );
     }
-    if !listen.ip().is_loopback() {
-        report_short_tokens(section, &read_tokens, "read_tokens", "read_tokens_file");
-        report_short_tokens(section, &write_tokens, "write_tokens", "write_tokens_file");
-    }
+    report_short_tokens(section, &read_tokens, listen, "read_tokens", "read_tokens_file");
+    report_short_tokens(section, &write_tokens, listen, "write_tokens", "write_tokens_file");
     if probe_listen.is_some_and(|probes| probes == listen) {
         section
             .report("probe_listen", format!("{listen} is `listen`; the probes need an address of their own"));
     }
-    Some(admin::Config { listen, probe_listen, read_tokens, write_tokens })
+    Some(admin::Config { listen, probe_listen, tls, read_tokens, write_tokens })
 }
 
 /// Reports tokens that can be guessed from the network.
 fn report_short_tokens(
     section: &SectionReader<'_>,
-    tokens: &[Secret],
+    list: &admin::config::TokenList,
+    listen: SocketAddr,
     key: &'static str,
     file: &'static str,
 ) {
     let given_by = if section.has(file) { file } else { key };
-    for (index, token) in tokens.iter().enumerate() {
-        if token.expose().len() < admin::config::MIN_TOKEN_CHARS {
-            let least = admin::config::MIN_TOKEN_CHARS;
-            section.report(
-                given_by,
-                format!("token {} has fewer than {least} characters; `listen` is not loopback", index + 1),
-            );
+    for (index, token) in list.tokens.iter().enumerate() {
+        if let Some(fault) = admin::config::token_length_fault(token.expose(), listen) {
+            section.report(given_by, format!("token {} {fault}", index + 1));
         }
     }
 }

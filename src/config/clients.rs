@@ -6,14 +6,17 @@ use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
 use redis::IntoConnectionInfo;
 
+use super::url_options;
+
 /// Checks a URL of Redis: `redis://`, `rediss://` or `unix://`.
 pub(super) fn redis_url(url: &str) -> Result<(), String> {
     if !["redis://", "rediss://", "unix://"].iter().any(|scheme| url.starts_with(scheme)) {
         return Err("must begin with redis://, rediss:// or unix://".to_owned());
     }
-    url.into_connection_info()
-        .map(drop)
-        .map_err(|error| format!("is not a Redis URL: {}", error.detail().unwrap_or("it cannot be parsed")))
+    url.into_connection_info().map(drop).map_err(|error| {
+        format!("is not a Redis URL: {}", error.detail().unwrap_or("it cannot be parsed"))
+    })?;
+    url_options::redis(url)
 }
 
 /// Checks a URL of RabbitMQ: `amqp://` or `amqps://`.
@@ -39,7 +42,7 @@ pub(super) fn amqp_url(url: &str) -> Result<(), String> {
             "has an empty vhost: write /%2f for the vhost \"/\", or leave out the last slash".to_owned()
         );
     }
-    Ok(())
+    url_options::amqp(url)
 }
 
 /// Host, port and vhost of a URL. Two connections with the same three reach the same queues.

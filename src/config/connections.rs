@@ -10,6 +10,7 @@ use super::graph::SameBroker;
 use super::secrets::{is_secret_property, not_both, secret};
 use super::section::SectionReader;
 use super::sources::read_secret;
+use super::tls::client_files;
 use super::values::{integer, kind, quoted};
 use crate::broker::{kafka, rabbitmq};
 use crate::domain::{RouteName, Secret};
@@ -21,6 +22,9 @@ pub(super) struct DeclaredConnections {
     pub(super) rabbitmq: BTreeMap<String, Option<rabbitmq::Connection>>,
 }
 
+/// What is wrong with a property that switches the verification of brokers off.
+const UNVERIFIED: &str = "lets anybody on the way read and change messages: name the authority in \
+                          `ssl.ca.location` instead, or say `unsafe_tls = true` beside `brokers`";
 /// Names of routes and connections, for messages.
 pub(super) const NAME_RULE: &str = "[a-z][a-z0-9_-]{0,63} without a double underscore";
 
@@ -32,9 +36,7 @@ pub(super) fn read(all: &SectionReader<'_>) -> DeclaredConnections {
         connections.kafka.insert(name.to_owned(), connection);
     });
     all.each("rabbitmq", None, |name, section| {
-        let url =
-            secret(section, "url", "url_file", clients::amqp_url).filter(|_| named(section, "connection"));
-        let connection = url.map(|url| rabbitmq::Connection { name: name.to_owned(), url });
+        let connection = rabbitmq(name, section).filter(|_| named(section, "connection"));
         connections.rabbitmq.insert(name.to_owned(), connection);
     });
     connections
@@ -62,7 +64,18 @@ impl DeclaredConnections {
     }
 }
 
+fn rabbitmq(name: &str, section: &SectionReader<'_>) -> Option<rabbitmq::Connection> {
+    let url = secret(section, "url", "url_file", clients::amqp_url);
+    let tls = client_files(section);
+    let url = url?;
+    if section.has("tls") && !url.expose().starts_with("amqps://") {
+        section.report("tls", "names files, but TLS is spoken only if `url` begins with amqps://");
+    }
+    Some(rabbitmq::Connection { name: name.to_owned(), url, tls: tls? })
+}
+
 fn kafka(name: &str, section: &SectionReader<'_>) -> Option<kafka::Connection> {
+    let may_be_unverified = if section.has("unsafe_tls") { section.truth("unsafe_tls") } else { Some(false) };
     let brokers = section.parsed("brokers", |text| brokers(text).map(|()| text.to_owned()));
     let properties = if section.has("properties_file") {
         section.value("properties");
@@ -76,7 +89,11 @@ fn kafka(name: &str, section: &SectionReader<'_>) -> Option<kafka::Connection> {
     };
     let (properties, given_by) = properties?;
     for (name, value) in &properties {
-        if let Err(message) = property(name, value) {
+        let unverified = || match may_be_unverified {
+            Some(false) if kafka::switches_verification_off(name, value) => Err(UNVERIFIED.to_owned()),
+            _ => Ok(()),
+        };
+        if let Err(message) = property(name, value).and_then(|()| unverified()) {
             match given_by {
                 "properties" => section.report_entry(given_by, name, message),
                 _ => section.report(given_by, format!("{}: {message}", quoted(name))),
@@ -218,7 +235,9 @@ mod tests {
         for (name, url) in
             [("one", "amqp://u:p@h/%2f"), ("two", "amqp://other:x@H:5672"), ("three", "amqp://h/v")]
         {
-            let connection = rabbitmq::Connection { name: name.into(), url: Secret::new(url) };
+            let url = Secret::new(url);
+            let connection =
+                rabbitmq::Connection { name: name.into(), url, tls: crate::tls::ClientFiles::default() };
             connections.rabbitmq.insert(name.into(), Some(connection));
         }
         assert!(connections.same_rabbitmq("one", "two"));

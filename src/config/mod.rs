@@ -17,7 +17,9 @@ mod secrets;
 mod section;
 mod sources;
 mod storage;
+mod tls;
 mod units;
+mod url_options;
 mod values;
 
 use std::collections::BTreeMap;
@@ -69,7 +71,7 @@ pub fn load(sources: ConfigSources) -> Result<LoadedConfig, ConfigProblems> {
 }
 
 impl LoadedConfig {
-    /// Checks everything at once. Reads no file but those that keys ending in `_file` name.
+    /// Checks everything at once. Reads no file but those that keys ending in `_file` and those of `tls` name.
     pub fn check(&self) -> Result<Config, ConfigProblems> {
         check::check(&self.layers, &self.sources, self.problems.clone())
     }

@@ -1,9 +1,10 @@
 //! Secrets of the configuration: given by their own key, or by a key that names a file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::section::SectionReader;
 use super::sources::read_secret;
+use crate::admin::config::{TokenList, token_fault};
 use crate::domain::Secret;
 
 /// Reads a secret from its key, or from the file that its other key names. Reports both at once as a problem.
@@ -38,26 +39,24 @@ pub(super) fn tokens(
     section: &SectionReader<'_>,
     key: &'static str,
     file: &'static str,
-) -> Option<Vec<Secret>> {
-    let (given_by, texts) = if section.has(file) {
+) -> Option<TokenList> {
+    let (given_by, texts, path) = if section.has(file) {
         section.value(key);
         not_both(section, key, file)?;
-        let text = section.parsed(file, |path| read_secret(Path::new(path)))?;
-        (file, text.lines().map(str::to_owned).collect())
+        let (text, path) =
+            section.parsed(file, |path| Ok((read_secret(Path::new(path))?, PathBuf::from(path))))?;
+        (file, text.lines().map(str::to_owned).collect(), Some(path))
     } else {
-        (key, section.texts(key)?)
+        (key, section.texts(key)?, None)
     };
     let mut tokens = Vec::new();
     for (index, text) in texts.into_iter().enumerate() {
-        if text.is_empty() || !text.bytes().all(|b| b.is_ascii_graphic()) {
-            section.report(
-                given_by,
-                format!("token {} is empty or has other than visible ASCII characters", index + 1),
-            );
+        if let Some(fault) = token_fault(&text) {
+            section.report(given_by, format!("token {} {fault}", index + 1));
         }
         tokens.push(Secret::new(text));
     }
-    Some(tokens)
+    Some(TokenList { tokens, file: path })
 }
 
 /// Reports whether a librdkafka property holds a secret, by its name.

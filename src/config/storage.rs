@@ -2,13 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use figment::value::Value;
+
 use super::clients;
 use super::secrets::{not_both, secret};
 use super::section::SectionReader;
 use super::sources::read_secret;
+use super::tls::client_files;
 use crate::domain::{Partitions, Secret};
 use crate::store;
 use crate::store::config::{Address, Durability, Login, Overrides, ReplicaWait, Topology};
+use crate::tls::ClientFiles;
 
 /// Most replicas of Redis that `wait_replicas` may ask for.
 const MAX_WAIT_REPLICAS: u64 = 16;
@@ -22,7 +26,9 @@ enum TopologyKind {
 
 /// Reads the whole section.
 pub(super) fn read(section: &SectionReader<'_>) -> Option<store::Config> {
-    let topology = topology(section);
+    let tls = tls(section);
+    let is_tls = tls.as_ref().map(|(is_on, _)| *is_on);
+    let topology = topology(section, is_tls);
     let prefix = section.parsed("prefix", |text| {
         let fits = text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b));
         match text.len() {
@@ -51,10 +57,34 @@ pub(super) fn read(section: &SectionReader<'_>) -> Option<store::Config> {
         partitions,
         durability: durability?,
         overrides,
+        tls: tls?.1,
     })
 }
 
-fn topology(section: &SectionReader<'_>) -> Option<Topology> {
+/// Reads `tls`: whether TLS is spoken, or the files that it is spoken by.
+fn tls(section: &SectionReader<'_>) -> Option<(bool, ClientFiles)> {
+    match section.value("tls") {
+        Some(Value::Dict(..)) => Some((true, client_files(section)?)),
+        _ => Some((section.truth("tls")?, ClientFiles::default())),
+    }
+}
+
+/// Reports a key that says what a standalone server's URL says.
+fn report_tls_beside_url(section: &SectionReader<'_>, url: Option<&Secret>) {
+    match section.value("tls") {
+        Some(Value::Dict(..)) if url.is_none_or(|url| url.expose().starts_with("rediss://")) => {}
+        Some(Value::Dict(..)) => {
+            section.report("tls", "names files, but TLS is spoken only if `url` begins with rediss://");
+        }
+        _ if section.differs("tls") => {
+            section
+                .report("tls", "says that TLS is spoken; a standalone server has that in `url`: rediss://");
+        }
+        _ => {}
+    }
+}
+
+fn topology(section: &SectionReader<'_>, is_tls: Option<bool>) -> Option<Topology> {
     use TopologyKind::{Cluster, Sentinel, Standalone};
     let kinds = [("standalone", Standalone), ("sentinel", Sentinel), ("cluster", Cluster)];
     let kind = section.choice("topology", &kinds);
@@ -63,12 +93,18 @@ fn topology(section: &SectionReader<'_>) -> Option<Topology> {
     let master = section.parsed("master", |text| Ok(text.to_owned()));
     let own = login(section, "username", "password", "password_file");
     let sentinels = login(section, "sentinel_username", "sentinel_password", "sentinel_password_file");
+    let with_tls = |login: Option<Login>| Some(Login { tls: is_tls?, ..login? });
+    let own = with_tls(own);
+    let sentinels = with_tls(sentinels);
     let kind = kind?;
     let alone = kind == Standalone;
     for key in ["url", "url_file"].into_iter().filter(|key| !alone && section.differs(key)) {
         section.report(key, "is for a standalone server; here `nodes` says where it is");
     }
-    for key in ["nodes", "username", "password", "password_file", "tls"] {
+    if alone {
+        report_tls_beside_url(section, url.as_ref());
+    }
+    for key in ["nodes", "username", "password", "password_file"] {
         if alone && section.differs(key) {
             section.report(key, "goes with `topology` \"sentinel\" or \"cluster\"; a standalone server has all of it in `url`");
         }
@@ -127,9 +163,8 @@ fn login(
     } else {
         section.text(password)
     };
-    let tls = section.truth("tls");
     let filled = |text: String| (!text.is_empty()).then_some(text);
-    Some(Login { username: filled(username?), password: filled(password?).map(Secret::new), tls: tls? })
+    Some(Login { username: filled(username?), password: filled(password?).map(Secret::new), tls: false })
 }
 
 fn durability(section: &SectionReader<'_>) -> Option<Durability> {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::domain::{Partitions, Secret};
+use crate::tls::{ClientFiles, KeyHints};
 
 /// Where the store is, and how it is used.
 #[derive(Clone, Debug)]
@@ -18,6 +19,8 @@ pub struct Config {
     pub durability: Durability,
     /// Preflight refusals that the operator has overridden, by name.
     pub overrides: Overrides,
+    /// Authorities and certificate of connections over TLS.
+    pub tls: ClientFiles,
 }
 
 /// How the masters are found.
@@ -152,6 +155,24 @@ impl Config {
         match self.topology {
             Topology::Standalone(_) => "redis.url",
             Topology::Sentinel { .. } | Topology::Cluster { .. } => "redis.nodes",
+        }
+    }
+
+    /// The keys that a sentence about TLS names.
+    pub fn tls_hints(&self) -> KeyHints {
+        let (with_tls, without_tls) = match self.topology {
+            Topology::Standalone(_) => {
+                ("`redis.url` must begin with rediss://", "`redis.url` must begin with redis://")
+            }
+            Topology::Sentinel { .. } | Topology::Cluster { .. } => {
+                ("set `redis.tls = true`", "set `redis.tls = false`")
+            }
+        };
+        KeyHints {
+            ca: "redis.tls.ca".to_owned(),
+            certificate: "redis.tls.certificate".to_owned(),
+            with_tls: with_tls.to_owned(),
+            without_tls: without_tls.to_owned(),
         }
     }
 }

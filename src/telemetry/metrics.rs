@@ -248,7 +248,7 @@ impl Metrics {
         r.register("unknown_routes", "Routes with messages in the store that this configuration does not know", self.unknown_routes.clone());
         r.register("unknown_versions", "Times a bundle was put off because a later version had written it", self.unknown_versions.clone());
         r.register("part_up", "1 while a part of /readyz is up: connections, sources, targets, routes that deliver in time", self.part_up.clone());
-        r.register("admin_refused", "Calls and connections that the admin listener refused: without a valid token (unauthorized), without the right (forbidden), too many of one address (address), too many in all (full)", self.admin_refused.clone());
+        r.register("admin_refused", "Calls and connections that the admin listener refused: without a valid token (unauthorized), without the right (forbidden), too many of one address (address), too many in all (full), no TLS where TLS is spoken, or a handshake that failed (tls)", self.admin_refused.clone());
         r.register("store_memory_bytes", "Memory that Redis uses, of the fullest master", self.store_memory.clone());
         r.register("store_memory_limit_bytes", "That master's maxmemory; 0: it has none", self.store_memory_limit.clone());
         let build = Family::<VersionLabel, CountGauge>::default();

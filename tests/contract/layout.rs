@@ -11,15 +11,16 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lifecycle", &["domain"]),
     ("telemetry", &["domain"]),
     ("mutants", &[]),
+    ("tls", &[]),
     // A link keeps itself up and reports on itself: it needs tasks and readiness.
-    ("broker", &["domain", "backoff", "lifecycle", "telemetry"]),
-    ("store", &["domain", "backoff", "lifecycle", "telemetry", "mutants"]),
+    ("broker", &["domain", "backoff", "lifecycle", "telemetry", "tls"]),
+    ("store", &["domain", "backoff", "lifecycle", "telemetry", "tls", "mutants"]),
     ("egress", &["domain", "broker", "backoff", "lifecycle", "telemetry", "mutants"]),
     ("ingress", &["domain", "broker", "backoff", "lifecycle", "telemetry", "mutants", "store", "egress"]),
     ("cluster", &["domain", "lifecycle", "telemetry", "backoff", "mutants", "store"]),
     ("timer", &["domain", "backoff", "lifecycle", "telemetry", "mutants", "store", "cluster", "egress"]),
-    ("admin", &["domain", "lifecycle", "telemetry", "store"]),
-    ("config", &["domain", "admin", "broker", "cluster", "store", "telemetry", "timer"]),
+    ("admin", &["domain", "lifecycle", "telemetry", "tls", "store"]),
+    ("config", &["domain", "admin", "broker", "cluster", "store", "telemetry", "timer", "tls"]),
     (
         "app",
         &[
@@ -42,7 +43,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("fuzzing", &["domain", "broker", "store", "egress", "ingress", "admin", "config"]),
     ("bench", BUILDS_ROOMS),
     ("replay", BUILDS_ROOMS),
-    ("cli", &["app", "bench", "replay", "config", "domain", "admin"]),
+    ("cli", &["app", "bench", "replay", "config", "domain", "admin", "tls"]),
     ("main", &["cli"]),
 ];
 
@@ -65,6 +66,7 @@ const CONFIG_FACES: &[&str] = &[
     "telemetry::config",
     "timer::Config",
     "timer::config",
+    "tls",
     "domain",
 ];
 

@@ -27,5 +27,6 @@ mod scale;
 mod send;
 mod servers;
 mod store;
+mod tls;
 mod topology;
 mod waiting;

@@ -15,10 +15,10 @@ use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{Offset, TopicPartitionList};
 use tokio::sync::OnceCell;
 
-use files::{format, jars, properties, run};
+use files::{SecureListeners, format, jars, properties, run};
 
 use super::process::{Process, Signal};
-use super::{eventually, folders, names, ports};
+use super::{Tls, eventually, folders, names, ports};
 
 /// The version that `scripts/setup` puts into the cache.
 const VERSION: &str = "4.1.0";
@@ -82,6 +82,13 @@ impl Kafka {
         Self::start_with(QUICK_TO_START, Some((listens, advertised))).await
     }
 
+    /// One that speaks TLS on further ports, by each of these certificates. Wants a certificate of its clients there.
+    pub async fn start_tls(certificates: &[&Tls]) -> (Self, Vec<u16>) {
+        let ports: Vec<u16> = certificates.iter().map(|_| ports::free()).collect();
+        let secure = files::secure_listeners(certificates, &ports);
+        (Self::start_nodes(QUICK_TO_START, None, 1, &secure).await, ports)
+    }
+
     /// One whose speed is measured.
     pub async fn start_for_speed() -> Self {
         Self::start_with(QUICK_TO_RUN, None).await
@@ -89,14 +96,19 @@ impl Kafka {
 
     /// Three nodes: every partition on all of them, and a write is acknowledged once two have it.
     pub async fn start_three() -> Self {
-        Self::start_nodes(SMALL, None, 3).await
+        Self::start_nodes(SMALL, None, 3, &SecureListeners::default()).await
     }
 
     async fn start_with(java: &'static [&'static str], behind: Option<(u16, u16)>) -> Self {
-        Self::start_nodes(java, behind, 1).await
+        Self::start_nodes(java, behind, 1, &SecureListeners::default()).await
     }
 
-    async fn start_nodes(java: &'static [&'static str], behind: Option<(u16, u16)>, nodes: usize) -> Self {
+    async fn start_nodes(
+        java: &'static [&'static str],
+        behind: Option<(u16, u16)>,
+        nodes: usize,
+        secure: &SecureListeners,
+    ) -> Self {
         if let Err(missing) = Self::installed() {
             panic!("{missing}");
         }
@@ -105,7 +117,7 @@ impl Kafka {
         for node in 0..nodes {
             let port = ports::free();
             let folder = folders::new("kafka");
-            let properties = properties(node, &controllers, port, behind, &folder);
+            let properties = secure.added_to(&properties(node, &controllers, port, behind, &folder));
             std::fs::write(folder.join("kafka.properties"), properties).expect("a file");
             format(node, &folder).await;
             let process = run(&folder, java);

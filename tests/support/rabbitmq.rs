@@ -15,7 +15,7 @@ use tokio::sync::OnceCell;
 
 use super::eventually::PATIENCE;
 use super::process::{Process, Signal};
-use super::{eventually, folders, names, ports};
+use super::{Tls, eventually, folders, names, ports};
 
 static SHARED: OnceCell<Rabbitmq> = OnceCell::const_new();
 
@@ -35,6 +35,7 @@ pub struct Rabbitmq {
     nodes: Vec<Node>,
     folder: PathBuf,
     epmd: Process,
+    tls_port: Option<u16>,
 }
 
 #[derive(Debug)]
@@ -79,15 +80,20 @@ impl Rabbitmq {
 
     /// One of the caller's own.
     pub async fn start() -> Self {
-        Self::start_nodes(1).await
+        Self::start_nodes(1, None).await
+    }
+
+    /// One that speaks TLS on a further port, and wants a certificate of its clients there.
+    pub async fn start_tls(tls: &Tls) -> Self {
+        Self::start_nodes(1, Some(tls)).await
     }
 
     /// Three nodes: a quorum queue has a copy on each.
     pub async fn start_three() -> Self {
-        Self::start_nodes(3).await
+        Self::start_nodes(3, None).await
     }
 
-    async fn start_nodes(nodes: usize) -> Self {
+    async fn start_nodes(nodes: usize, tls: Option<&Tls>) -> Self {
         let folder = folders::new("rabbitmq");
         let epmd_port = ports::free();
         // Nodes that share a home share the secret that they know each other by.
@@ -97,12 +103,23 @@ impl Rabbitmq {
             command.args(["-address", "127.0.0.1", "-port", &epmd_port.to_string()]);
         });
         let names: Vec<_> = (0..nodes).map(|_| names::unique("rabbit")).collect();
-        let mut rabbitmq = Self { nodes: Vec::new(), folder, epmd };
+        let tls_port = tls.map(|_| ports::free());
+        let mut rabbitmq = Self { nodes: Vec::new(), folder, epmd, tls_port };
         for name in &names {
             let ports = Ports { amqp: ports::free(), dist: ports::free(), epmd: epmd_port };
             let folder = rabbitmq.folder.join(name);
             std::fs::create_dir(&folder).expect("a folder");
             let mut conf = format!("listeners.tcp.1 = 127.0.0.1:{}\nloopback_users = none\n", ports.amqp);
+            if let (Some(tls), Some(port)) = (tls, tls_port) {
+                let (certificate, key) = tls.server();
+                let authority = tls.authority();
+                let lines = format!(
+                    "listeners.ssl.1 = 127.0.0.1:{port}\nssl_options.cacertfile = {authority}\n\
+                     ssl_options.certfile = {certificate}\nssl_options.keyfile = {key}\n\
+                     ssl_options.verify = verify_peer\nssl_options.fail_if_no_peer_cert = true\n"
+                );
+                conf += &lines;
+            }
             if nodes > 1 {
                 conf += "cluster_formation.peer_discovery_backend = classic_config\n";
                 for (n, name) in names.iter().enumerate() {
@@ -124,6 +141,16 @@ impl Rabbitmq {
     /// `amqp://guest:guest@127.0.0.1:PORT/%2f`
     pub fn url(&self) -> String {
         self.url_of(0)
+    }
+
+    /// `amqps://guest:guest@HOST:PORT/%2f`, of one that speaks TLS.
+    pub fn tls_url(&self, host: &str) -> String {
+        format!("amqps://guest:guest@{host}:{}/%2f", self.tls_port.expect("started with TLS"))
+    }
+
+    /// Its port for TLS, of one that speaks it.
+    pub fn tls_port(&self) -> u16 {
+        self.tls_port.expect("started with TLS")
     }
 
     fn url_of(&self, node: usize) -> String {

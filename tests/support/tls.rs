@@ -1,4 +1,4 @@
-//! An authority of a test's own, and a certificate of it for servers on 127.0.0.1, made by `openssl`.
+//! An authority of a test's own, and certificates of it for servers on 127.0.0.1 and for clients, made by `openssl`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -23,7 +23,11 @@ impl Tls {
         let text = format!(
             "[req]\ndistinguished_name = name\n[name]\n\
              [authority]\nbasicConstraints = critical, CA:TRUE\nkeyUsage = keyCertSign\n\
-             [server]\nbasicConstraints = CA:FALSE\nsubjectAltName = {alternatives}\n"
+             [server]\nbasicConstraints = CA:FALSE\nsubjectAltName = {alternatives}\n\
+             [client]\nbasicConstraints = CA:FALSE\nextendedKeyUsage = clientAuth\n\
+             [ca]\ndefault_ca = dated\n\
+             [dated]\ndatabase = index.txt\nserial = serial.txt\nnew_certs_dir = .\ndefault_md = sha256\npolicy = any\n\
+             [any]\ncommonName = supplied\n"
         );
         std::fs::write(folder.join("openssl.cnf"), text).expect("written");
         let tls = Self { folder };
@@ -32,9 +36,27 @@ impl Tls {
         let authority = "req -x509 -newkey ec -keyout ca.key -out ca.crt -extensions authority";
         tls.openssl(&format!("{authority} -subj /CN={name}"));
         tls.openssl("req -new -newkey ec -keyout server.key -out server.csr -subj /CN=redis");
-        let sign = "x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -out server.crt";
-        tls.openssl(&format!("{sign} -extfile openssl.cnf -extensions server"));
+        tls.sign("server");
+        tls.openssl("req -new -newkey ec -keyout client.key -out client.csr -subj /CN=postdate");
+        tls.sign("client");
         tls
+    }
+
+    /// The same as [`Tls::named`] with a server's certificate that was valid on the first day of 2020 alone.
+    pub fn expired(alternatives: &str) -> Self {
+        let tls = Self::named(alternatives);
+        std::fs::write(tls.folder.join("index.txt"), "").expect("written");
+        std::fs::write(tls.folder.join("serial.txt"), "01\n").expect("written");
+        let sign = "ca -batch -notext -config openssl.cnf -cert ca.crt -keyfile ca.key";
+        let dates = "-startdate 20200101000000Z -enddate 20200102000000Z";
+        tls.openssl(&format!("{sign} {dates} -in server.csr -out server.crt -extensions server"));
+        tls
+    }
+
+    /// Signs a request by the authority.
+    fn sign(&self, name: &str) {
+        let sign = "x509 -req -CA ca.crt -CAkey ca.key -CAcreateserial -extfile openssl.cnf";
+        self.openssl(&format!("{sign} -in {name}.csr -out {name}.crt -extensions {name}"));
     }
 
     fn openssl(&self, args: &str) {
@@ -54,6 +76,25 @@ impl Tls {
     /// The authority's certificate, for `SSL_CERT_FILE`.
     pub fn authority(&self) -> String {
         self.path("ca.crt")
+    }
+
+    /// The server's certificate and its key.
+    pub fn server(&self) -> (String, String) {
+        (self.path("server.crt"), self.path("server.key"))
+    }
+
+    /// A client's certificate and its key.
+    pub fn client(&self) -> (String, String) {
+        (self.path("client.crt"), self.path("client.key"))
+    }
+
+    /// The server's key and certificate in one file, as Kafka wants them.
+    pub fn key_store(&self) -> String {
+        let (certificate, key) = self.server();
+        let read = |path: &str| std::fs::read_to_string(path).expect("a file of PEM");
+        let both = read(&key) + &read(&certificate);
+        std::fs::write(self.folder.join("server.pem"), both).expect("written");
+        self.path("server.pem")
     }
 
     /// Options of a redis-server or sentinel that speaks TLS only, with clients, replicas and other nodes; it asks no

@@ -60,8 +60,11 @@ pub(super) async fn check(connection: &Connection, routes: &[Arc<Route>]) -> Vec
         Ok(found) => found,
         Err(why) => {
             let all = list(&used.topics.values().flatten().cloned().collect());
-            let advice = advice(name, &why);
-            return vec![CheckFinding::bad(format!("kafka {name}: cannot be used ({all}): {why}; {advice}"))];
+            let told = match connection.tls_sentence().await {
+                Some(sentence) => format!("{sentence} ({why})"),
+                None => format!("{why}; {}", advice(name, &why)),
+            };
+            return vec![CheckFinding::bad(format!("kafka {name}: cannot be used ({all}): {told}"))];
         }
     };
     let there: BTreeSet<&String> =

@@ -59,13 +59,14 @@ pub(super) async fn check(connection: &Connection, routes: &[Arc<Route>]) -> Vec
         Err(fault) => {
             let url = connection.url.redacted_url();
             let all = list(&used.values().flatten().cloned().collect());
+            let key = format!("`rabbitmq.{name}.url`");
             let advice = match fault.kind {
-                FaultKind::NotAllowed => "look at user, password and virtual host in",
-                _ => "is it running there, and is that the address meant by",
+                // The fault says what to do.
+                FaultKind::Tls => String::new(),
+                FaultKind::NotAllowed => format!("; look at user, password and virtual host in {key}"),
+                _ => format!("; is it running there, and is that the address meant by {key}"),
             };
-            vec![CheckFinding::bad(format!(
-                "rabbitmq {name}: {url} cannot be used ({all}): {fault}; {advice} `rabbitmq.{name}.url`"
-            ))]
+            vec![CheckFinding::bad(format!("rabbitmq {name}: {url} cannot be used ({all}): {fault}{advice}"))]
         }
     }
 }

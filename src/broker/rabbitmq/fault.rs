@@ -27,6 +27,8 @@ pub enum FaultKind {
     Poison,
     /// The connection is gone, was closed (320), or gave no answer in time.
     Lost,
+    /// There is no connection, and TLS is the reason.
+    Tls,
 }
 
 impl AmqpFault {

@@ -10,27 +10,44 @@ use async_rs::{Runtime, Tokio};
 use futures_io::{AsyncRead, AsyncWrite};
 use futures_util::Stream;
 use lapin::ConnectionProperties;
-use lapin::tcp::{AMQPUriTcpExt, AsyncTcpStream, TLSConfig};
+use lapin::tcp::{AMQPUriTcpExt, AsyncTcpStream, RustlsConnector, TLSConfig};
 use lapin::uri::AMQPUri;
 
 use super::frame_guard::FrameGuard;
+use crate::tls::ClientFiles;
 
 /// A TCP stream of tokio, with or without TLS.
 type TokioStream = AsyncTcpStream<<Tokio as Reactor>::TcpStream>;
 
-/// Connects to a broker. The certificate is checked against the system's, and those of `SSL_CERT_FILE`.
+/// Connects to a broker. Its certificate must be from an authority that `files` name, or else from one of the system's,
+/// or of `SSL_CERT_FILE`.
 pub(super) async fn connect(
     uri: AMQPUri,
     properties: ConnectionProperties,
+    files: &ClientFiles,
 ) -> lapin::Result<lapin::Connection> {
     let tokio = Tokio::current();
     let runtime = Runtime::new(RuntimeParts::new(tokio.clone(), GuardedReactor(tokio.clone())));
     let tokio = Runtime::new(tokio);
+    let connector = if files.is_empty() { None } else { Some(tls_connector(files)?) };
     let open = async move |uri: AMQPUri, _| {
-        let stream = uri.connect_with_config_async(TLSConfig::default(), &tokio).await?;
+        let stream = match &connector {
+            None => uri.connect_with_config_async(TLSConfig::default(), &tokio).await?,
+            Some(connector) => {
+                let host = uri.authority.host.clone();
+                let addresses = tokio.to_socket_addrs((host, uri.authority.port));
+                let stream = AsyncTcpStream::connect(&tokio, addresses).await?;
+                stream.into_rustls(connector, &uri.authority.host).await?
+            }
+        };
         Ok(AsyncTcpStream::Plain(FrameGuard::new(stream)))
     };
     lapin::Connection::connector(uri, runtime, open, properties).await
+}
+
+/// TLS by the files as they are now.
+fn tls_connector(files: &ClientFiles) -> io::Result<RustlsConnector> {
+    Ok(RustlsConnector::from(files.client_config().map_err(io::Error::other)?))
 }
 
 /// Tokio's reactor, with streams behind a [`FrameGuard`].

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use lapin::uri::AMQPUri;
+use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{ConnectionProperties, Event};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -19,6 +19,7 @@ use super::health::RoleHealth;
 use super::{AmqpFault, Connection, FaultKind};
 use crate::backoff::Backoff;
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
+use crate::tls::{Expected, examine};
 
 /// Longest wait for the broker to answer anything but a publish.
 pub const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
@@ -134,9 +135,31 @@ impl Broker {
         });
         let properties =
             ConnectionProperties::default().with_connection_name(format!("postdate {role}").into());
-        match timeout(ANSWER_DEADLINE, guarded_connect::connect(uri, properties)).await {
-            Ok(connection) => Ok(connection?),
+        let connecting = guarded_connect::connect(uri.clone(), properties, &self.connection.tls);
+        match timeout(ANSWER_DEADLINE, connecting).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => Err(self.explained(error.into(), &uri).await),
             Err(_) => Err(no_answer("connecting")),
+        }
+    }
+
+    /// The fault of a connection that did not come about, with the sentence of its cause if TLS is the cause. Connects
+    /// once more to find out.
+    async fn explained(&self, fault: AmqpFault, uri: &AMQPUri) -> AmqpFault {
+        // Of any other kind the broker has understood.
+        if fault.kind != FaultKind::Lost {
+            return fault;
+        }
+        let expected = match uri.scheme {
+            AMQPScheme::AMQP => Expected::Plain,
+            AMQPScheme::AMQPS => Expected::Tls(&self.connection.tls),
+        };
+        match examine(&uri.authority.host, uri.authority.port, expected).await {
+            Some(trouble) => {
+                let sentence = trouble.sentence(&self.connection.tls_hints());
+                AmqpFault::new(FaultKind::Tls, format!("{sentence} ({fault})"))
+            }
+            None => fault,
         }
     }
 }

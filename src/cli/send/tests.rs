@@ -19,7 +19,7 @@ async fn run(
     let token = token.map(Secret::new);
     let sent = tokio::task::spawn_blocking(move || {
         let mut out = Vec::new();
-        let result = ApiClient::new(&url, token)
+        let result = ApiClient::new(&url, token, None)
             .and_then(|client| send(&client, &message, json, &mut Printer(&mut out)));
         (String::from_utf8(out).expect("UTF-8"), result)
     });

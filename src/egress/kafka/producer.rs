@@ -57,7 +57,7 @@ pub(super) fn start(
     }
     let fed_connection = connection.clone();
     tasks.thread(&name, move || feed(&fed_connection)).map_err(failed)?;
-    tasks.spawn(&name, answer_questions(connection.clone(), part));
+    tasks.spawn(&name, answer_questions(connection.clone(), settings.clone(), part));
     Ok(connection)
 }
 
@@ -326,8 +326,9 @@ fn feed(connection: &ProducerConnection) {
 }
 
 /// Answers questions of the lanes about their topics, and watches whether the brokers are there.
-async fn answer_questions(connection: Arc<ProducerConnection>, part: ReadinessPart) {
+async fn answer_questions(connection: Arc<ProducerConnection>, settings: Connection, part: ReadinessPart) {
     let mut reached = false;
+    let mut was_reached = false;
     let mut told = false;
     let mut failures = 0;
     loop {
@@ -355,9 +356,10 @@ async fn answer_questions(connection: Arc<ProducerConnection>, part: ReadinessPa
             unreachable = Some(error);
         }
         reached = unreachable.is_none();
+        was_reached |= reached;
         if let Some(error) = unreachable {
             failures += 1;
-            let why = connection.suspicion.explain(&error);
+            let why = settings.explained(connection.suspicion.explain(&error), was_reached).await;
             if !told {
                 warn!(connection = %connection.name, error = %why, "kafka cannot be reached, waiting");
                 told = true;

@@ -273,7 +273,7 @@ impl LaneDriver {
             FaultKind::Poison if self.suspects.strike(publication) => {
                 Refusal::Hopeless(DeadReason::NotAllowed)
             }
-            FaultKind::Poison | FaultKind::Lost => return None,
+            FaultKind::Poison | FaultKind::Lost | FaultKind::Tls => return None,
         };
         Some(refused(reason, error))
     }

@@ -69,6 +69,7 @@ impl<S: Sink> GroupConsumer<S> {
         let skips = deps.skips.open(by_topic.values());
         let setup = GroupSetup {
             owner: format!("{}/{group}", connection.name),
+            connection: connection.clone(),
             task: format!("ingress:kafka:{}:{group}", connection.name),
             routes: by_topic,
             deps,

@@ -49,6 +49,8 @@ enum ReportedContact {
 #[derive(Default)]
 pub(super) struct GroupContact {
     is_reached: bool,
+    /// Set once any broker has answered this consumer.
+    was_reached: bool,
     reported: ReportedContact,
     /// Monotonic microseconds since which brokers answer and the group has given nothing.
     joining_since_us: Option<i64>,
@@ -69,10 +71,14 @@ impl GroupContact {
             let Some(topic) = setup.routes.keys().next() else { return };
             if let Err(error) = kafka::ask(consumer.client(), topic, ASK_DEADLINE) {
                 self.next_ask_us = now_us + ASK_INTERVAL_US;
-                self.report(setup, Some(ContactTrouble::Unreachable(setup.suspicion.explain(&error))));
+                let why = setup.suspicion.explain(&error);
+                let explaining = setup.connection.explained(why, self.was_reached);
+                let why = setup.runtime.block_on(explaining);
+                self.report(setup, Some(ContactTrouble::Unreachable(why)));
                 return;
             }
             self.is_reached = true;
+            self.was_reached = true;
         }
         if self.has_waited_too_long(consumer, now_us) {
             let why = format!("the group has given nothing for {} s", JOIN_LIMIT_US / 1_000_000);

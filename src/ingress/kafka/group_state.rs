@@ -12,7 +12,7 @@ use super::KafkaDependencies;
 use super::assignment::{Assignment, AssignmentSpec, StartPosition, WINDOW_BYTES, feed};
 use super::skip::SkipQueue;
 use super::undecodable::DecodeReports;
-use crate::broker::kafka::OutageSuspicion;
+use crate::broker::kafka::{Connection, OutageSuspicion};
 use crate::domain::Route;
 use crate::ingress::Sink;
 
@@ -23,6 +23,7 @@ pub(super) type TopicPartition = (String, i32);
 pub(super) struct GroupSetup<S> {
     /// `<connection>/<group>`
     pub(super) owner: String,
+    pub(super) connection: Connection,
     /// Name of the consumer's thread and tasks.
     pub(super) task: String,
     pub(super) routes: BTreeMap<Arc<str>, Arc<Route>>,

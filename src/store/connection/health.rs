@@ -91,6 +91,7 @@ mod tests {
             partitions: Partitions::new(1).expect("a count"),
             durability: Durability::Async,
             overrides: Overrides::default(),
+            tls: crate::tls::ClientFiles::default(),
         };
         let health = RedisHealth::new(&config, &readiness, &["side", "claim"]);
         health.expect(("side", 1));

@@ -1,6 +1,7 @@
 //! Connections to Redis: which node serves what, keeping a connection up, how long a call may take, waiting for
 //! replicas and disks, and the checks before the first use.
 
+pub(super) mod client;
 pub(super) mod deadline;
 pub(super) mod durability;
 pub(super) mod health;

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::deadline::RedisWire;
 use redis::cluster_routing::Slot;
-use redis::{AsyncConnectionConfig, Client, RedisError};
+use redis::{AsyncConnectionConfig, ErrorKind, RedisError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::client::{ConnectFault, RedisClient};
+use super::deadline::RedisWire;
 use super::durability::{DurabilityWait, DurabilityWaits};
 use super::health::RedisHealth;
 use crate::backoff::Backoff;
@@ -62,7 +63,7 @@ pub(in crate::store) struct LinkPurpose {
 }
 
 struct ConnectionSupervisor {
-    client: Client,
+    client: RedisClient,
     purpose: LinkPurpose,
     node: u64,
     clock: u64,
@@ -74,7 +75,7 @@ struct ConnectionSupervisor {
 
 impl NodeLink {
     pub(in crate::store) fn start(
-        client: Client,
+        client: RedisClient,
         clock: u64,
         purpose: LinkPurpose,
         health: &Arc<RedisHealth>,
@@ -137,42 +138,36 @@ pub(in crate::store) fn is_broken(error: &RedisError) -> bool {
 }
 
 /// Connects and checks the role, within a deadline.
-pub(in crate::store) async fn connect(client: &Client, response: Duration) -> Result<RedisWire, String> {
+pub(in crate::store) async fn connect(
+    client: &RedisClient,
+    response: Duration,
+) -> Result<RedisWire, ConnectFault> {
     let mut connection = open(client, response).await?;
     probe(&mut connection).await?;
     Ok(connection)
 }
 
 /// Connects to whatever server is there, within a deadline.
-pub(in crate::store) async fn open(client: &Client, response: Duration) -> Result<RedisWire, String> {
+pub(in crate::store) async fn open(
+    client: &RedisClient,
+    response: Duration,
+) -> Result<RedisWire, ConnectFault> {
     // The wire sets deadlines. Those of the library ignore how many bytes are on their way.
     let settings =
         AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_TIMEOUT)).set_response_timeout(None);
-    let connecting = client.get_multiplexed_async_connection_with_config(&settings);
-    let connection = tokio::time::timeout(CONNECT_TIMEOUT * 2, connecting)
-        .await
-        .map_err(|_| "no answer in time".to_owned())?
-        .map_err(|error| explained(&error.to_string()))?;
-    Ok(RedisWire::new(connection, response))
-}
-
-/// Errors of TLS libraries, and what they mean to whoever set the server up.
-const TLS_ERRORS: [(&str, &str); 5] = [
-    ("certificate: UnknownIssuer", UNTRUSTED_CERTIFICATE),
-    ("certificate: BadSignature", UNTRUSTED_CERTIFICATE),
-    ("CaUsedAsEndEntity", "its certificate is that of an authority, not of a server"),
-    ("read PEM", "the list of trusted authorities, SSL_CERT_FILE, cannot be read"),
-    (
-        "CertificateRequired",
-        "it wants certificates of its clients, and Postdate has none: `tls-auth-clients no`",
-    ),
-];
-const UNTRUSTED_CERTIFICATE: &str = "its certificate is not from an authority that is trusted here; SSL_CERT_FILE names a file of those that are";
-
-/// Why a connection cannot be made, in words for whoever set the server up.
-fn explained(error: &str) -> String {
-    let meaning = TLS_ERRORS.iter().find(|(words, _)| error.contains(words));
-    meaning.map_or_else(|| error.to_owned(), |(_, meaning)| format!("{meaning} ({error})"))
+    let redis = client.open()?;
+    let connecting = redis.get_multiplexed_async_connection_with_config(&settings);
+    let fault = match tokio::time::timeout(CONNECT_TIMEOUT * 2, connecting).await {
+        Ok(Ok(connection)) => return Ok(RedisWire::new(connection, response)),
+        Ok(Err(error)) if error.is_timeout() => ConnectFault::silence(error.to_string()),
+        // The server understood, and refused.
+        Ok(Err(error)) if error.kind() == ErrorKind::AuthenticationFailed || error.code().is_some() => {
+            error.to_string().into()
+        }
+        Ok(Err(error)) => client.explain(error.to_string().into()).await,
+        Err(_) => ConnectFault::silence("no answer in time"),
+    };
+    Err(fault)
 }
 
 async fn probe(connection: &mut RedisWire) -> Result<(), String> {

@@ -4,11 +4,12 @@
 
 use std::time::Duration;
 
-use super::deadline::RedisWire;
 use redis::RedisResult;
 use redis::cluster_routing::Slot;
 use tracing::warn;
 
+use super::client::ConnectFault;
+use super::deadline::RedisWire;
 use super::durability::{DurabilityWait, TierError};
 use super::node::{RESPONSE_TIMEOUT, connect};
 use super::topology::{SlotMap, client, read_once};
@@ -26,29 +27,49 @@ pub enum PreflightFailure {
     /// The store is not reachable (yet): try again.
     #[error("{0}")]
     Away(String),
+    /// The store is not reachable (yet), and TLS is the reason: try again.
+    #[error("{0}")]
+    Tls(String),
     /// The store is reachable and may not be used.
     #[error(transparent)]
     Refused(#[from] PreflightError),
 }
 
+impl From<ConnectFault> for PreflightFailure {
+    fn from(fault: ConnectFault) -> Self {
+        let is_tls = fault.is_tls();
+        let why = fault.into();
+        if is_tls { Self::Tls(why) } else { Self::Away(why) }
+    }
+}
+
+impl PreflightFailure {
+    /// The same failure, told of a store by its place.
+    fn at(self, place: &str) -> Self {
+        let told = |why| format!("redis at {place}: {why}");
+        match self {
+            Self::Away(why) => Self::Away(told(why)),
+            Self::Tls(why) => Self::Tls(told(why)),
+            refused @ Self::Refused(_) => refused,
+        }
+    }
+}
+
 /// Checks the store once. Writes its description if it has none and `claim_it` is set.
 pub async fn preflight(config: &Config, claim_it: bool) -> Result<(), PreflightFailure> {
-    let away = |why: String| PreflightFailure::Away(format!("redis at {}: {why}", config.place()));
+    let place = config.place();
     let keys = Keys::new(&config.prefix);
     let map = read_once(config, &keys.slots(config.partitions)).await?;
     if let Some(why) = &map.trouble {
-        return Err(away(why.clone()));
+        let failure = if map.is_tls_trouble { PreflightFailure::Tls } else { PreflightFailure::Away };
+        return Err(failure(why.clone()).at(&place));
     }
     let home = map.node_of(Slot::for_key(keys.meta()));
     for at in 0..map.nodes.len() {
         let checks = node(config, &map, at, home == Some(at) && claim_it, home == Some(at));
         let checked = tokio::time::timeout(NODE_TIMEOUT, checks).await;
-        checked.unwrap_or_else(|_| Err(PreflightFailure::Away("no answer in time".to_owned()))).map_err(
-            |why| match why {
-                PreflightFailure::Away(why) => away(why),
-                refused @ PreflightFailure::Refused(_) => refused,
-            },
-        )?;
+        let late = || Err(PreflightFailure::Away("no answer in time".to_owned()));
+        checked.unwrap_or_else(|_| late()).map_err(|failure| failure.at(&place))?;
     }
     Ok(())
 }
@@ -62,7 +83,10 @@ async fn node(
     describes: bool,
 ) -> Result<(), PreflightFailure> {
     let client = client(config, &map.nodes[at])?;
-    let mut connection = connect(&client, RESPONSE_TIMEOUT).await.map_err(PreflightFailure::Away)?;
+    let mut connection = match connect(&client, RESPONSE_TIMEOUT).await {
+        Ok(connection) => connection,
+        Err(fault) => return Err(client.explain_silence(fault).await.into()),
+    };
     policy(config, &mut connection).await?;
     tier(config.durability, &mut connection).await?;
     if describes {

@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use redis::cluster_routing::Slot;
 use redis::io::tcp::TcpSettings;
-use redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::cluster::ClusterNodes;
 use self::sentinel::Sentinels;
+use super::client::{ConnectFault, RedisClient};
 use super::node::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT};
 use crate::lifecycle::Tasks;
 use crate::store::config::{Address, Login, Topology};
@@ -64,15 +65,24 @@ pub(in crate::store) struct SlotMap {
     pub(in crate::store) slots: Option<HashMap<Slot, usize>>,
     /// The trouble with the topology, if any.
     pub(in crate::store) trouble: Option<String>,
+    /// Set if TLS is the reason of the trouble.
+    pub(in crate::store) is_tls_trouble: bool,
 }
 
 impl SlotMap {
     fn of_one(node: RedisNode) -> Self {
-        Self { nodes: vec![node], slots: None, trouble: None }
+        Self { nodes: vec![node], ..Self::default() }
     }
 
     fn unknown(why: impl Into<String>) -> Self {
         Self { trouble: Some(why.into()), ..Self::default() }
+    }
+
+    /// No node is known, since no server of those that are asked can be reached. `fault` is that of one of them.
+    fn unreached(why: &str, fault: Option<&ConnectFault>) -> Self {
+        let told = fault.map(ToString::to_string).unwrap_or_default();
+        let is_tls_trouble = fault.is_some_and(ConnectFault::is_tls);
+        Self { is_tls_trouble, ..Self::unknown(format!("{why}; {told}")) }
     }
 
     /// The place of the node that serves this slot.
@@ -178,7 +188,7 @@ pub(in crate::store) fn watch(
 }
 
 /// Makes a client for a node. The configuration is checked here. The connection comes later.
-pub(in crate::store) fn client(config: &Config, node: &RedisNode) -> Result<Client, PreflightError> {
+pub(in crate::store) fn client(config: &Config, node: &RedisNode) -> Result<RedisClient, PreflightError> {
     let refused =
         |error: RedisError| PreflightError(format!("{} {}: {error}", config.place_key(), config.place()));
     let info = match (&config.topology, node) {
@@ -190,7 +200,7 @@ pub(in crate::store) fn client(config: &Config, node: &RedisNode) -> Result<Clie
         }
         (_, RedisNode::Configured) => return Err(PreflightError("a node without an address".to_owned())),
     };
-    Client::open(info).map_err(refused)
+    Ok(RedisClient::new(info, config))
 }
 
 fn at(address: &Address, login: &Login) -> Result<ConnectionInfo, RedisError> {

@@ -184,6 +184,7 @@ impl OrderFixture {
             partitions: Partitions::new(partitions).expect("some"),
             durability: Durability::Async,
             overrides: Overrides::default(),
+            tls: postdate::tls::ClientFiles::default(),
         };
         let mut route = route();
         change(&mut route);

@@ -25,6 +25,7 @@ use postdate::ingress::{Delivery, Feed, Sink};
 
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
 use postdate::telemetry::Metrics;
+use postdate::tls::ClientFiles;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Notify, watch};
 
@@ -50,7 +51,8 @@ struct RabbitmqFixture {
 impl RabbitmqFixture {
     fn new(server: &Rabbitmq) -> Self {
         let readiness = Readiness::default();
-        let connection = Connection { name: "main".into(), url: Secret::new(server.url()) };
+        let connection =
+            Connection { name: "main".into(), url: Secret::new(server.url()), tls: ClientFiles::default() };
         let broker = Broker::new(connection, &readiness);
         let tasks = Tasks::default();
         let shutdown = Shutdown::default();

@@ -77,6 +77,7 @@ pub fn config_of(topology: Topology, prefix: &str, partitions: u16) -> Config {
         partitions: Partitions::new(partitions).expect("some"),
         durability: Durability::Async,
         overrides: Overrides::default(),
+        tls: postdate::tls::ClientFiles::default(),
     }
 }
 

@@ -4,11 +4,57 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::super::process::Process;
-use super::super::{folders, names};
+use super::super::{Tls, folders, names};
 use super::VERSION;
 
 /// 16 bytes in URL-safe base64, as Kafka wants it; each node has ports of its own, so all may share it.
 const CLUSTER_ID: &str = "cG9zdGRhdGUtdGVzdHMtMQ";
+
+/// Listeners that speak TLS.
+#[derive(Debug, Default)]
+pub(super) struct SecureListeners {
+    /// `,TLS0://127.0.0.1:PORT` of each.
+    addresses: String,
+    /// `,TLS0:SSL` of each.
+    protocols: String,
+    /// Further lines.
+    lines: String,
+}
+
+/// A listener for each certificate. All want certificates of their clients.
+pub(super) fn secure_listeners(certificates: &[&Tls], ports: &[u16]) -> SecureListeners {
+    let mut secure = SecureListeners::default();
+    for (n, (tls, port)) in certificates.iter().zip(ports).enumerate() {
+        let address = format!(",TLS{n}://127.0.0.1:{port}");
+        secure.addresses += &address;
+        let protocol = format!(",TLS{n}:SSL");
+        secure.protocols += &protocol;
+        let prefix = format!("listener.name.tls{n}.ssl");
+        let lines = format!(
+            "{prefix}.keystore.type=PEM\n{prefix}.keystore.location={}\n{prefix}.truststore.type=PEM\n\
+             {prefix}.truststore.location={}\n{prefix}.client.auth=required\n",
+            tls.key_store(),
+            tls.authority()
+        );
+        secure.lines += &lines;
+    }
+    secure
+}
+
+impl SecureListeners {
+    /// The properties of a node with these listeners.
+    pub(super) fn added_to(&self, properties: &str) -> String {
+        let added = properties.lines().map(|line| {
+            let more = match line.split_once('=').map(|(name, _)| name) {
+                Some("listeners" | "advertised.listeners") => self.addresses.as_str(),
+                Some("listener.security.protocol.map") => self.protocols.as_str(),
+                _ => "",
+            };
+            format!("{line}{more}\n")
+        });
+        added.collect::<String>() + &self.lines
+    }
+}
 
 /// A killed broker is let in again only after its old session has timed out: 9 s unless we say less.
 pub(super) fn properties(

@@ -88,7 +88,7 @@
   {{- $wrong = append $wrong "config.redis.url holds a password: put the URL into a Secret and name it in secrets.redis.name" -}}
   {{- end -}}
   {{- range $key := list "nodes" "username" "password_file" "tls" -}}
-  {{- if get $redis $key -}}
+  {{- if and (get $redis $key) (not (kindIs "map" (get $redis $key))) -}}
   {{- $wrong = append $wrong (printf "config.redis.%s goes with config.redis.topology sentinel or cluster; a standalone server has all of it in its URL" $key) -}}
   {{- end -}}
   {{- end -}}

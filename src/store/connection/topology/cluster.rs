@@ -7,15 +7,16 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use crate::store::connection::deadline::RedisWire;
 use futures_util::future::join_all;
+use redis::Value;
 use redis::cluster_routing::Slot;
-use redis::{Client, Value};
 use tracing::debug;
 
 use super::{ANSWER_TIMEOUT, RedisNode, SlotMap, at};
 use crate::store::Config;
 use crate::store::config::{Address, Login, Topology};
+use crate::store::connection::client::{ConnectFault, RedisClient};
+use crate::store::connection::deadline::RedisWire;
 use crate::store::connection::node::open;
 
 /// Most nodes that one read asks. Those of a large cluster are drawn by lot.
@@ -24,7 +25,7 @@ const ASKED_NODES: usize = 9;
 const SLOT_COUNT: u16 = 16384;
 
 pub(super) struct ClusterNodes {
-    login: Login,
+    config: Box<Config>,
     seeds: Vec<Address>,
     /// Slots that the store uses. Only these are missed.
     wanted: Vec<Slot>,
@@ -40,12 +41,8 @@ struct NodeView {
 
 impl ClusterNodes {
     pub(super) fn new(seeds: &[Address], wanted: &[Slot], config: &Config) -> Self {
-        let login = match &config.topology {
-            Topology::Cluster { login, .. } => login.clone(),
-            _ => Login::default(),
-        };
         let known = seeds.iter().map(|seed| (seed.clone(), None)).collect();
-        Self { login, seeds: seeds.to_vec(), wanted: wanted.to_vec(), known }
+        Self { config: Box::new(config.clone()), seeds: seeds.to_vec(), wanted: wanted.to_vec(), known }
     }
 
     /// The current map, or the map before while no node answers.
@@ -53,15 +50,17 @@ impl ClusterNodes {
         let mut drawn: Vec<Address> = self.known.keys().cloned().collect();
         fastrand::shuffle(&mut drawn);
         drawn.truncate(ASKED_NODES);
-        let login = &self.login;
+        let config = &self.config;
+        let is_start = before.nodes.is_empty();
         let asked = self.known.iter_mut().filter(|(address, _)| drawn.contains(address));
-        let views = join_all(asked.map(|(address, connection)| ask(address, connection, login))).await;
-        let mut why = String::new();
-        let views = views.into_iter().filter_map(|view| view.map_err(|silent| why = silent).ok());
+        let views =
+            join_all(asked.map(|(address, connection)| ask(address, connection, config, is_start))).await;
+        let mut why = None;
+        let views = views.into_iter().filter_map(|view| view.map_err(|silent| why = Some(silent)).ok());
         let views: Vec<NodeView> = views.collect();
         if views.is_empty() {
-            if before.nodes.is_empty() {
-                return SlotMap::unknown(format!("no node of the cluster reports its slots; {why}"));
+            if is_start {
+                return SlotMap::unreached("no node of the cluster reports its slots", why.as_ref());
             }
             return before.clone();
         }
@@ -79,29 +78,52 @@ impl ClusterNodes {
     }
 }
 
+/// Asks a node for its view. At the start a node that does not answer is asked why.
 async fn ask(
     address: &Address,
     connection: &mut Option<RedisWire>,
-    login: &Login,
-) -> Result<NodeView, String> {
-    let asked = async {
-        if connection.is_none() {
-            let client = at(address, login).and_then(Client::open).map_err(|error| error.to_string())?;
-            *connection = Some(open(&client, ANSWER_TIMEOUT).await?);
-        }
-        let connection = connection.as_mut().ok_or("not connected")?;
-        let mut slots = redis::cmd("CLUSTER");
-        slots.arg("SLOTS");
-        let answer: Value = slots.query_async(connection).await.map_err(|error| error.to_string())?;
-        read_slots(&answer, address).ok_or_else(|| "an answer of an unexpected shape".to_owned())
-    };
-    let answer =
-        tokio::time::timeout(ANSWER_TIMEOUT, asked).await.unwrap_or_else(|_| Err("no answer".to_owned()));
-    answer.map_err(|why| {
+    config: &Config,
+    is_start: bool,
+) -> Result<NodeView, ConnectFault> {
+    let asked = tokio::time::timeout(ANSWER_TIMEOUT, try_ask(address, connection, config)).await;
+    let mut view = asked.unwrap_or_else(|_| Err(ConnectFault::silence("no answer")));
+    if is_start && let Err(fault) = view {
+        view = Err(match client_of(address, config) {
+            Ok(client) => client.explain_silence(fault).await,
+            Err(_) => fault,
+        });
+    }
+    view.map_err(|why| {
         *connection = None;
         debug!(node = %address, error = %why, "a node of the cluster does not report its slots");
-        format!("{address}: {why}")
+        why.at(address)
     })
+}
+
+async fn try_ask(
+    address: &Address,
+    connection: &mut Option<RedisWire>,
+    config: &Config,
+) -> Result<NodeView, ConnectFault> {
+    let connection = match connection {
+        Some(connection) => connection,
+        none => none.insert(open(&client_of(address, config)?, ANSWER_TIMEOUT).await?),
+    };
+    let mut slots = redis::cmd("CLUSTER");
+    slots.arg("SLOTS");
+    let answer: Value = slots.query_async(connection).await.map_err(|error| error.to_string())?;
+    let unreadable = || ConnectFault::from("an answer of an unexpected shape".to_owned());
+    read_slots(&answer, address).ok_or_else(unreadable)
+}
+
+fn client_of(address: &Address, config: &Config) -> Result<RedisClient, ConnectFault> {
+    let no_login = Login::default();
+    let login = match &config.topology {
+        Topology::Cluster { login, .. } => login,
+        _ => &no_login,
+    };
+    let info = at(address, login).map_err(|error| error.to_string())?;
+    Ok(RedisClient::new(info, config))
 }
 
 /// Reads `CLUSTER SLOTS`: per range its first and last slot, its master, its replicas.
@@ -171,7 +193,7 @@ fn merge(views: &[NodeView], before: &SlotMap) -> SlotMap {
     for at in slots.values_mut() {
         *at = places[at];
     }
-    SlotMap { nodes, slots: Some(slots), trouble: None }
+    SlotMap { nodes, slots: Some(slots), ..SlotMap::default() }
 }
 
 #[cfg(test)]

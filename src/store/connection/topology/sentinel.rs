@@ -8,13 +8,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::store::connection::deadline::RedisWire;
 use futures_util::future::join_all;
-use redis::{Client, RedisResult};
+use redis::RedisResult;
 use tracing::warn;
 
 use super::{ANSWER_TIMEOUT, RedisNode, SlotMap, at};
 use crate::store::config::{Address, Login};
+use crate::store::connection::client::{ConnectFault, RedisClient};
+use crate::store::connection::deadline::RedisWire;
 use crate::store::connection::node::open;
 use crate::store::{Config, PreflightError};
 
@@ -25,10 +26,10 @@ pub(super) struct Sentinels {
 
 struct Sentinel {
     address: Address,
-    client: Client,
+    client: RedisClient,
     connection: Option<RedisWire>,
     /// Why it did not name the master when it was last asked: it did not answer, or did not know the master.
-    silent: Option<String>,
+    silent: Option<ConnectFault>,
 }
 
 /// Host and port of the master, if the sentinel knows it.
@@ -46,7 +47,7 @@ impl Sentinels {
     ) -> Result<Self, PreflightError> {
         let refused = |error| PreflightError(format!("{} {}: {error}", config.place_key(), config.place()));
         let sentinel = |address: &Address| {
-            let client = at(address, login).and_then(Client::open).map_err(refused)?;
+            let client = RedisClient::new(at(address, login).map_err(refused)?, config);
             Ok(Sentinel { address: address.clone(), client, connection: None, silent: None })
         };
         let sentinels = nodes.iter().map(sentinel).collect::<Result<_, _>>()?;
@@ -56,16 +57,14 @@ impl Sentinels {
     /// The current master, or the one before while no sentinel answers.
     pub(super) async fn read(&mut self, before: &SlotMap) -> SlotMap {
         let master = self.master.as_str();
-        let votes = join_all(self.sentinels.iter_mut().map(|sentinel| sentinel.ask(master))).await;
+        let is_start = before.nodes.is_empty();
+        let votes = join_all(self.sentinels.iter_mut().map(|sentinel| sentinel.ask(master, is_start))).await;
         match elect(votes.into_iter().flatten()) {
             Some(address) => SlotMap::of_one(RedisNode::At(address)),
-            None if before.nodes.is_empty() => {
-                let silent = self
-                    .sentinels
-                    .iter()
-                    .find_map(|s| Some(format!("{}: {}", s.address, s.silent.as_ref()?)));
-                let why = silent.unwrap_or_default();
-                SlotMap::unknown(format!("no sentinel names the master of {master:?}; {why}"))
+            None if is_start => {
+                let silent = self.sentinels.iter().find_map(|s| Some(s.silent.as_ref()?.at(&s.address)));
+                let why = format!("no sentinel names the master of {master:?}");
+                SlotMap::unreached(&why, silent.as_ref())
             }
             None => before.clone(),
         }
@@ -84,9 +83,13 @@ fn elect(ballots: impl Iterator<Item = SentinelVote>) -> Option<Address> {
 }
 
 impl Sentinel {
-    async fn ask(&mut self, master: &str) -> Option<SentinelVote> {
+    /// Asks for the master. At the start a sentinel that does not answer is asked why.
+    async fn ask(&mut self, master: &str, is_start: bool) -> Option<SentinelVote> {
         let asked = tokio::time::timeout(ANSWER_TIMEOUT, self.try_ask(master)).await;
-        let vote = asked.unwrap_or_else(|_| Err("no answer in time".to_owned()));
+        let mut vote = asked.unwrap_or_else(|_| Err(ConnectFault::silence("no answer in time")));
+        if is_start && let Err(fault) = vote {
+            vote = Err(self.client.explain_silence(fault).await);
+        }
         match vote {
             Ok(vote) => {
                 self.silent = None;
@@ -97,7 +100,7 @@ impl Sentinel {
                 // question.
                 self.connection = None;
                 if self.silent.is_none() {
-                    warn!(sentinel = %self.address, error = why, "a sentinel does not name the master");
+                    warn!(sentinel = %self.address, error = %why, "a sentinel does not name the master");
                 }
                 self.silent = Some(why);
                 None
@@ -105,7 +108,7 @@ impl Sentinel {
         }
     }
 
-    async fn try_ask(&mut self, master: &str) -> Result<SentinelVote, String> {
+    async fn try_ask(&mut self, master: &str) -> Result<SentinelVote, ConnectFault> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => none.insert(open(&self.client, ANSWER_TIMEOUT).await?),

@@ -1,0 +1,112 @@
+//! How to connect to one server, and why that failed.
+
+use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, TlsCertificates};
+
+use crate::store::Config;
+use crate::tls::{ClientFiles, Expected, IdentityFiles, KeyHints, examine};
+
+/// Address, login and certificates of one server. The files are read at each connection.
+#[derive(Clone)]
+pub(in crate::store) struct RedisClient {
+    info: ConnectionInfo,
+    files: ClientFiles,
+    hints: KeyHints,
+}
+
+/// Why a connection cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::store) struct ConnectFault {
+    text: String,
+    cause: FaultCause,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FaultCause {
+    /// The server and this client do not agree on TLS, or on certificates.
+    Tls,
+    /// The server does not answer in time.
+    Silence,
+    Other,
+}
+
+impl ConnectFault {
+    /// The fault of a server that does not answer in time.
+    pub(in crate::store) fn silence(text: impl Into<String>) -> Self {
+        Self { text: text.into(), cause: FaultCause::Silence }
+    }
+
+    /// The same fault, told of a server by its address.
+    pub(in crate::store) fn at(&self, address: impl std::fmt::Display) -> Self {
+        Self { text: format!("{address}: {}", self.text), cause: self.cause }
+    }
+
+    /// Reports whether TLS is the reason.
+    pub(in crate::store) fn is_tls(&self) -> bool {
+        self.cause == FaultCause::Tls
+    }
+
+    fn is_silence(&self) -> bool {
+        self.cause == FaultCause::Silence
+    }
+}
+
+impl std::fmt::Display for ConnectFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl From<String> for ConnectFault {
+    fn from(text: String) -> Self {
+        Self { text, cause: FaultCause::Other }
+    }
+}
+
+impl From<ConnectFault> for String {
+    fn from(fault: ConnectFault) -> Self {
+        fault.text
+    }
+}
+
+impl RedisClient {
+    pub(in crate::store) fn new(info: ConnectionInfo, config: &Config) -> Self {
+        Self { info, files: config.tls.clone(), hints: config.tls_hints() }
+    }
+
+    /// The client library's client, with the certificates that the files hold now.
+    pub(in crate::store) fn open(&self) -> Result<Client, ConnectFault> {
+        let info = self.info.clone();
+        if self.files.is_empty() {
+            return Client::open(info).map_err(|error| error.to_string().into());
+        }
+        let unusable = |text| ConnectFault { text, cause: FaultCause::Tls };
+        let root_cert = self.files.ca_pem().map_err(unusable)?;
+        let identity = self.files.identity.as_ref().map(IdentityFiles::read).transpose().map_err(unusable)?;
+        let client_tls =
+            identity.map(|pem| ClientTlsConfig { client_cert: pem.certificate, client_key: pem.key });
+        let certificates = TlsCertificates { client_tls, root_cert };
+        Client::build_with_tls(info, certificates).map_err(|error| unusable(error.to_string()))
+    }
+
+    /// The fault with the sentence of its cause, if TLS is the cause. Connects once more to find out.
+    pub(in crate::store) async fn explain(&self, fault: ConnectFault) -> ConnectFault {
+        let (host, port, expected) = match self.info.addr() {
+            ConnectionAddr::Tcp(host, port) => (host, *port, Expected::Plain),
+            ConnectionAddr::TcpTls { host, port, .. } => (host, *port, Expected::Tls(&self.files)),
+            _ => return fault,
+        };
+        match examine(host, port, expected).await {
+            Some(trouble) => {
+                let text = format!("{} ({fault})", trouble.sentence(&self.hints));
+                ConnectFault { text, cause: FaultCause::Tls }
+            }
+            None => fault,
+        }
+    }
+
+    /// The same for a server that does not answer: it may wait for the end of a line that TLS never sends. For the
+    /// start only, since it takes time of its own.
+    pub(in crate::store) async fn explain_silence(&self, fault: ConnectFault) -> ConnectFault {
+        if fault.is_silence() { self.explain(fault).await } else { fault }
+    }
+}
