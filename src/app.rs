@@ -19,7 +19,7 @@ use anyhow::Context;
 use prometheus_client::registry::Registry;
 use tracing::{error, info, warn};
 
-pub use self::check::{CheckFinding, check_connections, lowered_prefetches};
+pub use self::check::{CheckFinding, check_connections, keys_that_name_queues, lowered_prefetches};
 use self::drain::StageShutdowns;
 use self::inject::IngressInject;
 use self::redrive::StoreRedrive;

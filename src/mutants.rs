@@ -49,6 +49,12 @@ pub enum Mutant {
     BlameBatch,
     /// Counts a message as refused, again and again, while its Kafka target is away.
     OutageCounts,
+    /// Publishes the headers `CC` and `BCC`, whatever the route says.
+    CopiesPass,
+    /// Counts claims by their bytes in Redis, not by what they take when they are opened.
+    CompressedBudget,
+    /// Lets routes store as many bytes as they like.
+    NoByteQuota,
 }
 
 /// Reports whether this process has this fault.
@@ -124,6 +130,9 @@ mod planted {
             "stay_paused" => Mutant::StayPaused,
             "blame_batch" => Mutant::BlameBatch,
             "outage_counts" => Mutant::OutageCounts,
+            "copies_pass" => Mutant::CopiesPass,
+            "compressed_budget" => Mutant::CompressedBudget,
+            "no_byte_quota" => Mutant::NoByteQuota,
             other => panic!("POSTDATE_MUTANT: there is no mutant {other}"),
         };
         tracing::warn!(mutant = name, "this process has a planted fault");

@@ -153,8 +153,10 @@ fn admin() -> Arc<Admin> {
         replica: "this-one".to_owned(),
     };
     let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let config = Config { listen, probe_listen: None, read_tokens: vec![], write_tokens: vec![] };
-    let tokens = AccessTokens::new(&config);
+    let none = super::config::TokenList::default();
+    let config =
+        Config { listen, probe_listen: None, tls: None, read_tokens: none.clone(), write_tokens: none };
+    let tokens = Arc::new(AccessTokens::new(&config));
     let refusals = Refusals::new(metrics, bursts);
     let ended = CancellationToken::new().drop_guard();
     Admin::new(state, tokens, refusals, Pulse::new(clock), ended, Tasks::default(), Shutdown::default())

@@ -1,6 +1,7 @@
 //! `check --connect`: tries Redis, the brokers, and every topic, queue and exchange that a route names. It creates and
 //! changes nothing. Everything is tried at once, so that all servers that are away cost one deadline together.
 
+mod bindings;
 mod clusters;
 mod kafka;
 mod rabbitmq;
@@ -13,7 +14,7 @@ use futures_util::future::join_all;
 
 use super::runtime;
 use crate::config::Config;
-use crate::domain::{Endpoint, Route};
+use crate::domain::{Endpoint, Route, RoutingKey, Target};
 use crate::ingress::ReadAllocation;
 use crate::store::{self, PreflightFailure};
 
@@ -62,6 +63,23 @@ pub fn lowered_prefetches(routes: &[Arc<Route>]) -> Vec<String> {
     routes.iter().filter_map(lowered).collect()
 }
 
+/// A sentence for each route whose messages may name any queue of a virtual host.
+pub fn keys_that_name_queues(routes: &[Arc<Route>]) -> Vec<String> {
+    let names_any = |to: &Arc<Target>| {
+        let Target::Rabbitmq { exchange, routing_key, .. } = &**to else { return false };
+        exchange.is_empty() && matches!(routing_key, RoutingKey::Key | RoutingKey::Preserve)
+    };
+    let open = routes.iter().filter(|route| route.targets().any(names_any));
+    let sentence = |route: &Arc<Route>| {
+        format!(
+            "warning: routes.{}: its target is the default exchange, so the key of a message names any queue there; \
+             give it an exchange of its own if you do not trust its producers",
+            route.name
+        )
+    };
+    open.map(sentence).collect()
+}
+
 /// Tries everything that the configuration names. Warnings of the rooms themselves go to the log, as text.
 pub fn check_connections(config: &Config) -> anyhow::Result<Vec<CheckFinding>> {
     let findings = async { Ok(all(config).await) };
@@ -72,10 +90,11 @@ async fn all(config: &Config) -> Vec<CheckFinding> {
     let kafka = config.kafka.values().map(|connection| kafka::check(connection, &config.routes));
     let rabbitmq = config.rabbitmq.values().map(|connection| rabbitmq::check(connection, &config.routes));
     let loops = clusters::loops(config);
-    let (redis, kafka, rabbitmq, loops) =
-        tokio::join!(redis(&config.redis), join_all(kafka), join_all(rabbitmq), loops);
+    let bindings = bindings::loops(config);
+    let (redis, kafka, rabbitmq, loops, bindings) =
+        tokio::join!(redis(&config.redis), join_all(kafka), join_all(rabbitmq), loops, bindings);
     let brokers = kafka.into_iter().chain(rabbitmq).flatten();
-    std::iter::once(redis).chain(brokers).chain(loops).collect()
+    std::iter::once(redis).chain(brokers).chain(loops).chain(bindings).collect()
 }
 
 /// The bad findings about the brokers that one route uses, and about its topics, queues and exchanges there.
@@ -121,4 +140,28 @@ fn target(route: &Route) -> String {
 
 fn list(names: &BTreeSet<String>) -> String {
     names.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::testing;
+
+    #[test]
+    fn a_key_on_the_default_exchange_is_warned_of() {
+        let route = |exchange: &str, routing_key| {
+            let (connection, exchange) = ("main".to_owned(), exchange.to_owned());
+            let to = Target::Rabbitmq { connection, exchange, routing_key };
+            vec![Arc::new(Route { to: Arc::new(to), ..Route::clone(&testing::route()) })]
+        };
+        for (exchange, key, warns) in [
+            ("", RoutingKey::Key, true),
+            ("", RoutingKey::Preserve, true),
+            ("", RoutingKey::Fixed("mail".to_owned()), false),
+            ("mail", RoutingKey::Key, false),
+        ] {
+            let told = keys_that_name_queues(&route(exchange, key.clone()));
+            assert_eq!(told.len(), usize::from(warns), "{exchange:?} {key:?}: {told:?}");
+        }
+    }
 }

@@ -3,8 +3,8 @@
 //! metric too, and the log has a line when its trouble begins and one when it ends.
 
 mod lateness;
+mod lateness_poll;
 mod standstill;
-mod store_polls;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -13,8 +13,8 @@ use std::time::Duration;
 use tracing::{info, warn};
 
 use self::lateness::RouteLateness;
+use self::lateness_poll::LatenessPoll;
 use self::standstill::Standstill;
-use self::store_polls::{LatenessPoll, MemoryPoll};
 use super::App;
 use crate::domain::{Clock, Endpoint, Route, Target, Text, route};
 use crate::egress::Lanes;
@@ -56,9 +56,7 @@ pub(super) fn start(app: &App, lanes: Arc<dyn Lanes>, slot: &Arc<OnceLock<Store>
         clock: app.clock,
     };
     let late = LatenessPoll::new(slot.clone(), app.metrics.clone());
-    let memory = MemoryPoll::new(slot.clone(), app.metrics.clone());
     app.tasks.spawn("parts:late", at_each_tick(late, shutdown.clone()));
-    app.tasks.spawn("parts:memory", at_each_tick(memory, shutdown.clone()));
     app.tasks.spawn("parts", at_each_tick(parts, shutdown));
 }
 

@@ -11,12 +11,14 @@ mod guarded_connect;
 mod header_frame;
 mod health;
 mod lookup;
+mod management;
 mod supervisor;
 
 pub use convert::{TooLong, from_amqp, to_amqp, unreadable_reason, wire_len};
 pub use examine::QueueOrExchange;
 pub use fault::{AmqpFault, FaultKind};
 pub use lookup::{look_for_exchange, look_for_queue, short_name};
+pub use management::{Bindings, Reach};
 pub use supervisor::{ANSWER_DEADLINE, Broker, ConnectionHandle, LiveConnection, SharedConnection, within};
 
 use crate::domain::Secret;
@@ -29,6 +31,8 @@ pub struct Connection {
     pub name: String,
     /// `amqp://user:password@host:port/vhost`
     pub url: Secret,
+    /// The address of its management API, where `check --connect` reads the bindings.
+    pub management: Option<String>,
     /// Authorities and certificate of a connection over TLS.
     pub tls: ClientFiles,
 }

@@ -66,5 +66,6 @@ fn summary(config: &Config) -> String {
         config.rabbitmq.len()
     );
     let lowered = app::lowered_prefetches(&config.routes);
-    std::iter::once(right).chain(lowered).collect::<Vec<_>>().join("\n")
+    let open = app::keys_that_name_queues(&config.routes);
+    std::iter::once(right).chain(lowered).chain(open).collect::<Vec<_>>().join("\n")
 }

@@ -42,6 +42,21 @@ pub(super) fn read(all: &SectionReader<'_>) -> DeclaredConnections {
     connections
 }
 
+/// The address of a management API, if there is one.
+fn management(section: &SectionReader<'_>) -> Option<String> {
+    let is_address = |text: &str| ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme));
+    if !section.has("management") {
+        return None;
+    }
+    section.parsed("management", |text| match text {
+        text if !is_address(text) => Err("must begin with http:// or https://".to_owned()),
+        text if text.contains('@') => {
+            Err("must be without user and password: those of `url` are taken".to_owned())
+        }
+        text => Ok(text.to_owned()),
+    })
+}
+
 /// Reports whether the section has a valid name; if not, adds a problem.
 pub(super) fn named(section: &SectionReader<'_>, what: &str) -> bool {
     let fits = RouteName::new(section.key()).is_some();
@@ -67,11 +82,12 @@ impl DeclaredConnections {
 fn rabbitmq(name: &str, section: &SectionReader<'_>) -> Option<rabbitmq::Connection> {
     let url = secret(section, "url", "url_file", clients::amqp_url);
     let tls = client_files(section);
+    let management = management(section);
     let url = url?;
     if section.has("tls") && !url.expose().starts_with("amqps://") {
         section.report("tls", "names files, but TLS is spoken only if `url` begins with amqps://");
     }
-    Some(rabbitmq::Connection { name: name.to_owned(), url, tls: tls? })
+    Some(rabbitmq::Connection { name: name.to_owned(), url, management, tls: tls? })
 }
 
 fn kafka(name: &str, section: &SectionReader<'_>) -> Option<kafka::Connection> {
@@ -236,8 +252,12 @@ mod tests {
             [("one", "amqp://u:p@h/%2f"), ("two", "amqp://other:x@H:5672"), ("three", "amqp://h/v")]
         {
             let url = Secret::new(url);
-            let connection =
-                rabbitmq::Connection { name: name.into(), url, tls: crate::tls::ClientFiles::default() };
+            let connection = rabbitmq::Connection {
+                name: name.into(),
+                url,
+                management: None,
+                tls: crate::tls::ClientFiles::default(),
+            };
             connections.rabbitmq.insert(name.into(), Some(connection));
         }
         assert!(connections.same_rabbitmq("one", "two"));

@@ -73,7 +73,7 @@ pub struct FailedMessage {
 }
 
 /// Decides on a failed publish. `take_quota` takes this many bytes of the dead-letter quota, and returns whether they
-/// were there.
+/// were there. It is not asked for messages that are to blame themselves.
 pub fn decide(
     publish: FailedPublish<'_>,
     route: &Route,
@@ -96,7 +96,7 @@ pub fn decide(
         (again(now.plus(back_off_ms(retry, entry.failures, jitter))), None)
     } else {
         let reason = dead_reason(verdict);
-        if !take_quota(entry.stored_size()) {
+        if !reason.is_own_fault() && !take_quota(entry.stored_size()) {
             (again(now.plus(retry.max_ms)), Some(reason))
         } else if route.dead_letter_to.is_some() {
             (FailureDecision::DeadLetterVia(reason), None)
@@ -161,7 +161,7 @@ fn dead_reason(verdict: &Verdict) -> DeadReason {
         Verdict::Refused { reason: Refusal::Unroutable, .. } => DeadReason::Unroutable,
         Verdict::Refused { reason: Refusal::UnknownTarget, .. } => DeadReason::UnknownTarget,
         Verdict::Refused { reason: Refusal::NotAllowed, .. } => DeadReason::NotAllowed,
-        Verdict::Refused { reason: Refusal::Hopeless(reason), .. } => *reason,
+        Verdict::Refused { reason: Refusal::Unpublishable, .. } => DeadReason::Unpublishable,
         _ => DeadReason::Attempts,
     }
 }

@@ -36,9 +36,9 @@ pub enum Refusal {
     TooBig,
     /// The broker is away or overloaded, or it said no.
     Unavailable,
-    /// No publish of this message to this target can succeed, because of its form or its content. Holds the dead
-    /// letter's reason.
-    Hopeless(DeadReason),
+    /// No publish of this message can succeed, because of its form or its content: the target's protocol cannot
+    /// carry it, or the broker refuses what it says.
+    Unpublishable,
 }
 
 impl Refusal {
@@ -50,13 +50,13 @@ impl Refusal {
             Self::NotAllowed => "not_allowed",
             Self::TooBig => "too_big_for_target",
             Self::Unavailable => "unavailable",
-            Self::Hopeless(reason) => reason.as_str(),
+            Self::Unpublishable => "unpublishable",
         }
     }
 
     /// Reports whether the same publish will be refused for ever.
     pub fn is_hopeless(self) -> bool {
-        matches!(self, Self::TooBig | Self::Hopeless(_))
+        matches!(self, Self::TooBig | Self::Unpublishable)
     }
 }
 
@@ -75,6 +75,7 @@ pub enum DeadReason {
     UnknownTarget,
     NotAllowed,
     TooBigForTarget,
+    Unpublishable,
     Attempts,
     Crashes,
     Corrupt,
@@ -84,11 +85,12 @@ pub enum DeadReason {
 
 impl DeadReason {
     /// The reasons of messages that were valid.
-    pub const FAILED: [Self; 8] = [
+    pub const FAILED: [Self; 9] = [
         Self::Unroutable,
         Self::UnknownTarget,
         Self::NotAllowed,
         Self::TooBigForTarget,
+        Self::Unpublishable,
         Self::Attempts,
         Self::Crashes,
         Self::Corrupt,
@@ -105,6 +107,12 @@ impl DeadReason {
         Self::all().find(|reason| reason.as_str() == word)
     }
 
+    /// Reports whether the message itself is to blame: no broker, setting or other message. Its dead letter pauses
+    /// nobody, and gives way to newer ones.
+    pub fn is_own_fault(self) -> bool {
+        matches!(self, Self::Invalid(_) | Self::TooBigForTarget | Self::Unpublishable)
+    }
+
     /// The name in the contract.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -112,6 +120,7 @@ impl DeadReason {
             Self::UnknownTarget => "unknown_target",
             Self::NotAllowed => "not_allowed",
             Self::TooBigForTarget => "too_big_for_target",
+            Self::Unpublishable => "unpublishable",
             Self::Attempts => "attempts",
             Self::Crashes => "crashes",
             Self::Corrupt => "corrupt",

@@ -20,6 +20,7 @@ use super::memory_room::{ALL_WAIT_SHARE, room};
 use super::permits::{AdmissionGate, GateControl, MessageVolume, share_of};
 use crate::domain::{Route, RouteName};
 use crate::lifecycle::{Shutdown, Tasks, tick};
+use crate::mutants::{self, Mutant};
 use crate::store::{Counts, DeadFilter, DeadLetterQuota, RedisMemory, RoutePauses, Store, StoreError};
 use crate::telemetry::Metrics;
 
@@ -262,7 +263,7 @@ impl AdmissionController {
         refused
     }
 
-    /// Drops the oldest invalid dead letters of a route. They pause nothing, so they give way.
+    /// Drops the oldest dead letters of a route whose messages are to blame themselves. They pause nothing, so they give way.
     async fn trim(&self, route: &Arc<Route>, excess: u64) {
         let filter =
             DeadFilter { route: Some(route.name.clone()), invalid: Some(true), ..DeadFilter::default() };
@@ -278,7 +279,7 @@ impl AdmissionController {
                 if let Some(metrics) = self.metrics.route(&route.name) {
                     metrics.dropped("dead_letters_full", dropped as u64);
                 }
-                warn!(route = %route.name, dropped, "dead_letters is full: dropped the oldest invalid ones");
+                warn!(route = %route.name, dropped, "dead_letters is full: dropped the oldest invalid or unpublishable ones");
                 left = left.saturating_sub(ids.len());
             }
             Ok::<_, StoreError>(())
@@ -292,10 +293,14 @@ impl AdmissionController {
         }
     }
 
-    /// Asks how full Redis is. Without an answer the last one counts: another poll reports that.
+    /// Asks how full Redis is, and shows it. Without an answer the last one counts.
     async fn read_memory(&mut self) {
         match tokio::time::timeout(COUNT_TIMEOUT, self.store.redis_memory()).await {
-            Ok(Ok(memory)) => self.memory = memory,
+            Ok(Ok(memory)) => {
+                self.metrics.store_memory.set(memory.used as i64);
+                self.metrics.store_memory_limit.set(memory.limit as i64);
+                self.memory = memory;
+            }
             Ok(Err(why)) => debug!(error = %why, "redis's memory is not known"),
             Err(_) => debug!("redis's memory was asked for in vain"),
         }
@@ -303,7 +308,7 @@ impl AdmissionController {
 
     /// The room in Redis that is left for a route with these counts.
     fn room(&self, counts: &Counts) -> u64 {
-        let held = (counts.bytes + counts.dead_bytes).max(0) as u64;
+        let held = counts.pending_bytes().saturating_add(counts.dead_bytes.max(0) as u64);
         room(self.memory, held, self.routes.len())
     }
 
@@ -367,7 +372,8 @@ impl AdmissionController {
             } else {
                 self.dead_letters_full.remove(&route.name);
             }
-            let Counts { messages: pending, bytes: pending_bytes, dead, .. } = counts;
+            let Counts { messages: pending, dead, .. } = counts;
+            let pending_bytes = counts.pending_bytes();
             match full.or(dead_letters.full.then_some("dead_letters")) {
                 Some(limit) if self.at_limit.insert(route.name.clone()) => {
                     warn!(route = %route.name, pending, pending_bytes, dead, limit, "a limit is reached; ingress waits");
@@ -385,12 +391,13 @@ impl AdmissionController {
 
 /// The most that a route may have pending.
 fn most_pending(route: &Route) -> MessageVolume {
-    MessageVolume { messages: route.policy.max_pending, bytes: route.policy.max_pending_bytes }
+    let bytes = if mutants::is(Mutant::NoByteQuota) { u64::MAX } else { route.policy.max_pending_bytes };
+    MessageVolume { messages: route.policy.max_pending, bytes }
 }
 
 /// Messages and bytes that a route has pending by a count, which may be wrong for a while.
 fn pending(counts: &Counts) -> MessageVolume {
-    MessageVolume { messages: counts.messages.max(0) as u64, bytes: counts.bytes.max(0) as u64 }
+    MessageVolume { messages: counts.messages.max(0) as u64, bytes: counts.pending_bytes() }
 }
 
 /// The key of the limit that a route has reached, if any.

@@ -47,6 +47,7 @@ pub use self::claim::heads::HeadsQuery;
 pub use self::claim::rate_tokens::RateGrant;
 pub use self::config::Config;
 pub use self::connection::preflight::{PreflightFailure, preflight};
+pub use self::connection::rights::user_rules;
 pub use self::control::audit_log::AuditLogEntry;
 pub use self::control::pauses::RoutePauses;
 pub use self::control::wake::WakeUps;

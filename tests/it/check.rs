@@ -155,3 +155,51 @@ async fn two_names_of_one_cluster_hide_no_loop_and_compressed_sources_are_warned
     assert!(warnings[1].contains(&format!("topic {back} takes batches of 30000000 bytes")), "{found:#?}");
     assert!(!found.iter().any(|line| line.starts_with("warning: kafka main: ")), "{found:#?}");
 }
+
+#[tokio::test]
+async fn loops_through_bindings_are_found_where_the_management_api_may_be_asked() {
+    let port = ports::free();
+    let (redis, rabbitmq) = tokio::join!(Redis::start(), Rabbitmq::start_managed(port));
+    for queue in ["intake", "other", "mail"] {
+        rabbitmq.declare_queue(queue, QueueKind::Classic).await;
+    }
+    for (exchange, kind) in
+        [("fan", ExchangeKind::Fanout), ("topics", ExchangeKind::Topic), ("straight", ExchangeKind::Direct)]
+    {
+        rabbitmq.declare_exchange(exchange, kind).await;
+    }
+    rabbitmq.bind("intake", "fan", "").await;
+    rabbitmq.bind("other", "topics", "mail.#").await;
+    rabbitmq.bind("mail", "straight", "mail").await;
+    let routes = |management: &str| {
+        let section = format!("[rabbitmq.main]\nurl = \"{}\"\n{management}", rabbitmq.url());
+        let from = |queue: &str| format!(r#"{{ rabbitmq = "main", queue = "{queue}" }}"#);
+        let to = |exchange: &str, key: &str| {
+            format!(r#"{{ rabbitmq = "main", exchange = "{exchange}", routing_key = "{key}" }}"#)
+        };
+        Config::new(&redis).section(&section).route("round", &from("intake"), &to("fan", "any"), "").route(
+            "perhaps",
+            &from("other"),
+            &to("topics", "preserve"),
+            "allow_targets = [\"straight/mail\"]",
+        )
+    };
+    let output = check(&routes("")).await;
+    assert_eq!(output.status.code(), Some(0), "{:?}", lines(&output.stderr));
+
+    let managed = format!("management = \"http://127.0.0.1:{port}\"");
+    let output = check(&routes(&managed)).await;
+    let told = lines(&output.stdout);
+    let loops: Vec<_> = told.iter().filter(|line| line.contains("a loop")).collect();
+    let warning = "warning: routes.perhaps: a loop: its target, exchange \"topics\", may lead, for some messages, by bindings \
+                   to queue \"other\", which route `perhaps` reads";
+    assert_eq!(loops, [warning]);
+    let error = "error: routes.round: a loop: its target, exchange \"fan\", leads by bindings to queue \"intake\", which \
+                 route `round` reads";
+    assert_eq!((output.status.code(), lines(&output.stderr)), (Some(1), vec![error.to_owned()]));
+
+    rabbitmq.ctl(&["set_user_tags", "guest"]).await;
+    let refused = check(&routes(&managed)).await;
+    let told = lines(&refused.stderr);
+    assert!(told[0].contains("refuses the connection's user (401)") && told.len() == 1, "{told:?}");
+}

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use postdate::store::config::{Address, Login, Topology};
 
 use super::eventually::{PATIENCE, within};
+use super::redis::LEAST_LOGIN;
 use super::{Redis, eventually, ports};
 
 /// Slots of every cluster.
@@ -83,7 +84,7 @@ impl Cluster {
     /// The keys of `[redis]` that lead here: two of the nodes, whatever they are now.
     pub fn lines(&self) -> String {
         let nodes: Vec<_> = self.addresses().iter().take(2).map(|a| format!("\"{a}\"")).collect();
-        format!("topology = \"cluster\"\nnodes = [{}]", nodes.join(", "))
+        format!("topology = \"cluster\"\nnodes = [{}]\n{LEAST_LOGIN}", nodes.join(", "))
     }
 
     /// The same as the store's own configuration has it.

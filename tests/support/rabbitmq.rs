@@ -65,6 +65,15 @@ impl Node {
     }
 }
 
+/// What a server has besides its AMQP port.
+#[derive(Clone, Copy, Default)]
+struct Extras<'a> {
+    /// A port with TLS.
+    tls: Option<&'a Tls>,
+    /// The port of the management API.
+    management: Option<u16>,
+}
+
 impl Rabbitmq {
     /// The one that this binary's tests share.
     pub async fn shared() -> &'static Self {
@@ -80,20 +89,26 @@ impl Rabbitmq {
 
     /// One of the caller's own.
     pub async fn start() -> Self {
-        Self::start_nodes(1, None).await
+        Self::start_nodes(1, Extras::default()).await
+    }
+
+    /// One of the caller's own whose management API listens on this port.
+    pub async fn start_managed(port: u16) -> Self {
+        Self::start_nodes(1, Extras { management: Some(port), ..Extras::default() }).await
     }
 
     /// One that speaks TLS on a further port, and wants a certificate of its clients there.
     pub async fn start_tls(tls: &Tls) -> Self {
-        Self::start_nodes(1, Some(tls)).await
+        Self::start_nodes(1, Extras { tls: Some(tls), ..Extras::default() }).await
     }
 
     /// Three nodes: a quorum queue has a copy on each.
     pub async fn start_three() -> Self {
-        Self::start_nodes(3, None).await
+        Self::start_nodes(3, Extras::default()).await
     }
 
-    async fn start_nodes(nodes: usize, tls: Option<&Tls>) -> Self {
+    async fn start_nodes(nodes: usize, extras: Extras<'_>) -> Self {
+        let Extras { tls, management } = extras;
         let folder = folders::new("rabbitmq");
         let epmd_port = ports::free();
         // Nodes that share a home share the secret that they know each other by.
@@ -128,8 +143,14 @@ impl Rabbitmq {
                     conf += &node;
                 }
             }
+            let mut plugins = "[].\n";
+            if let Some(port) = management {
+                let lines = format!("management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {port}\n");
+                conf += &lines;
+                plugins = "[rabbitmq_management].\n";
+            }
             std::fs::write(folder.join("rabbitmq.conf"), conf).expect("rabbitmq.conf");
-            std::fs::write(folder.join("enabled_plugins"), "[].\n").expect("enabled_plugins");
+            std::fs::write(folder.join("enabled_plugins"), plugins).expect("enabled_plugins");
             let process = run(ports, name, &rabbitmq.folder, &folder);
             rabbitmq.nodes.push(Node { ports, name: name.clone(), folder, process });
             // One after the other: each joins those that are there.

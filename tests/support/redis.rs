@@ -13,6 +13,11 @@ use super::{eventually, folders, ports};
 
 static SHARED: OnceCell<Redis> = OnceCell::const_new();
 
+/// Name and password of the user with the fewest rights, as whom relays come.
+pub const LEAST_USER: &str = "least";
+/// The same as keys of `[redis]`.
+pub(super) const LEAST_LOGIN: &str = "username = \"least\"\npassword = \"least\"";
+
 /// A Redis with `appendonly yes`, `appendfsync everysec`, `maxmemory-policy noeviction`, no RDB.
 #[derive(Debug)]
 pub struct Redis {
@@ -74,6 +79,11 @@ impl Redis {
     pub fn url(&self) -> String {
         let scheme = if authority(&self.options).is_some() { "rediss" } else { "redis" };
         format!("{scheme}://127.0.0.1:{}", self.port)
+    }
+
+    /// The same for the user who has only the rights that `docs/security.md` lists.
+    pub fn least_url(&self) -> String {
+        self.url().replace("://", &format!("://{LEAST_USER}:{LEAST_USER}@"))
     }
 
     /// The certificate of the authority that signed its own, if it speaks TLS.
@@ -195,6 +205,14 @@ pub fn valkey() -> Option<String> {
     Some(program.to_string_lossy().into_owned())
 }
 
+/// The rights that a relay needs, in every topology and tier that this machine's server knows, on all keys: tests
+/// choose their own prefixes.
+fn least_rules() -> impl Iterator<Item = String> {
+    let rules = postdate::store::user_rules("postdate").into_iter();
+    let rules = rules.map(|rule| if rule.starts_with('~') { "~*".to_owned() } else { rule });
+    rules.chain(["+wait", "+cluster|slots"].map(str::to_owned))
+}
+
 fn run(program: &str, port: u16, folder: &Path, options: &[String]) -> Process {
     Process::start("redis", folder, program, |command| {
         let port = port.to_string();
@@ -212,7 +230,8 @@ fn run(program: &str, port: u16, folder: &Path, options: &[String]) -> Process {
             "--maxmemory-policy",
             "noeviction",
         ]);
-        command.arg("--dir").arg(folder).args(options);
+        command.args(["--user", LEAST_USER, "on", &format!(">{LEAST_USER}")]);
+        command.args(least_rules()).arg("--dir").arg(folder).args(options);
     })
 }
 

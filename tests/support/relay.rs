@@ -30,9 +30,9 @@ pub struct Config {
 }
 
 impl Config {
-    /// A store in `redis` under a prefix of its own.
+    /// A store in `redis` under a prefix of its own, as the user with the fewest rights.
     pub fn new(redis: &Redis) -> Self {
-        Self::stored(&format!("url = \"{}\"", redis.url()))
+        Self::stored(&format!("url = \"{}\"", redis.least_url()))
     }
 
     /// A store that these lines of `[redis]` say where to find (`Sentinel::lines`, `Cluster::lines`), under a
@@ -63,7 +63,9 @@ impl Config {
     /// The same store by way of a proxy on this port.
     #[must_use]
     pub fn through(mut self, redis: &Redis, port: u16) -> Self {
-        self.redis = self.redis.replace(&redis.url(), &format!("redis://127.0.0.1:{port}"));
+        let [direct, by_proxy] = [redis.port(), port].map(|port| format!("@127.0.0.1:{port}"));
+        assert!(self.redis.contains(&direct), "a store of Config::new");
+        self.redis = self.redis.replace(&direct, &by_proxy);
         self
     }
 

@@ -8,7 +8,7 @@ use redis::aio::MultiplexedConnection;
 
 use super::eventually::{PATIENCE, within};
 use super::process::{Process, Signal};
-use super::redis::client;
+use super::redis::{LEAST_LOGIN, client};
 use super::{Redis, eventually, folders, ports};
 
 /// Name of the master in the sentinels' configuration.
@@ -53,7 +53,7 @@ impl Sentinel {
     /// The keys of `[redis]` that lead here.
     pub fn lines(&self) -> String {
         let nodes: Vec<_> = self.addresses().into_iter().map(|a| format!("\"{a}\"")).collect();
-        format!("topology = \"sentinel\"\nnodes = [{}]\nmaster = \"{NAME}\"", nodes.join(", "))
+        format!("topology = \"sentinel\"\nnodes = [{}]\nmaster = \"{NAME}\"\n{LEAST_LOGIN}", nodes.join(", "))
     }
 
     /// Where the sentinels listen: `127.0.0.1:PORT`.

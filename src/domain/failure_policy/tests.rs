@@ -42,8 +42,8 @@ fn fate(
         matches!(failed.decision, FailureDecision::DeadLetter(_) | FailureDecision::DeadLetterVia(_));
     assert_eq!(
         asked.is_some(),
-        is_dead || failed.is_full.is_some(),
-        "the quota is taken from by the dead only"
+        !verdict.is_hopeless() && (is_dead || failed.is_full.is_some()),
+        "the quota is taken from by the dead only, and not by those who are to blame themselves"
     );
     assert!(asked.is_none_or(|size| size == entry.stored_size()));
     match (counted, failed.is_full) {
@@ -61,7 +61,6 @@ fn the_table_of_what_passes_through() {
         ALL.map(|policy| fate(verdict, nth, PublishFlow::Passing { waits: 0 }, policy, true, false))
     };
     let unknown = Verdict::Unknown { error: "lost".into() };
-    let hopeless = Refusal::Hopeless(DeadReason::Unroutable);
     let table: [(&str, Verdict, u32, [&str; 4]); 12] = [
         ("unroutable", refused(Refusal::Unroutable), 1, ["+1000", "=1000", "unroutable", "drop"]),
         (
@@ -72,7 +71,7 @@ fn the_table_of_what_passes_through() {
         ),
         ("not allowed", refused(Refusal::NotAllowed), 1, ["+1000", "=1000", "not_allowed", "drop"]),
         ("too big", refused(Refusal::TooBig), 1, ["too_big_for_target"; 4]),
-        ("hopeless", refused(hopeless), 1, ["unroutable"; 4]),
+        ("unpublishable", refused(Refusal::Unpublishable), 1, ["unpublishable"; 4]),
         ("missing", refused(Refusal::UnknownTarget), 1, ["=1000 uncounted"; 4]),
         ("missing for long", refused(Refusal::UnknownTarget), 99, ["=1000 uncounted"; 4]),
         ("away", refused(Refusal::Unavailable), 1, ["=1000 uncounted"; 4]),
@@ -93,7 +92,7 @@ fn the_table_of_what_is_delayed() {
         ("unroutable", refused(Refusal::Unroutable), ["+1000", "+1500", "unroutable"]),
         ("not allowed", refused(Refusal::NotAllowed), ["+1000", "+1500", "not_allowed"]),
         ("too big", refused(Refusal::TooBig), ["too_big_for_target"; 3]),
-        ("content", refused(Refusal::Hopeless(DeadReason::NotAllowed)), ["not_allowed"; 3]),
+        ("content", refused(Refusal::Unpublishable), ["unpublishable"; 3]),
         ("missing", refused(Refusal::UnknownTarget), ["+1000", "+1500", "unknown_target"]),
         ("away", refused(Refusal::Unavailable), ["+1000", "+1500", "attempts"]),
         ("unknown", unknown, ["+1000", "+1500", "attempts"]),
@@ -110,12 +109,15 @@ fn the_table_of_what_is_delayed() {
 #[test]
 fn where_no_room_is_left_for_the_dead_it_is_tried_again_and_said() {
     let passing = PublishFlow::Passing { waits: 0 };
-    let too_big = refused(Refusal::TooBig);
-    let full = |flow, policy| fate(&too_big, 1, flow, policy, false, true);
-    assert_eq!(full(PublishFlow::Delayed, OnRefused::Retry), "+1500 full of too_big_for_target");
-    assert_eq!(full(passing, OnRefused::Retry), "+1500 full of too_big_for_target");
-    assert_eq!(full(passing, OnRefused::Wait), "=1500 full of too_big_for_target");
     let unroutable = refused(Refusal::Unroutable);
+    let full = |flow, policy| fate(&unroutable, 3, flow, policy, false, true);
+    assert_eq!(full(PublishFlow::Delayed, OnRefused::Retry), "+1500 full of unroutable");
+    assert_eq!(full(passing, OnRefused::Retry), "+1500 full of unroutable");
+    assert_eq!(full(passing, OnRefused::Wait), "=1500 full of unroutable");
+    for own_fault in [Refusal::TooBig, Refusal::Unpublishable] {
+        let dead = fate(&refused(own_fault), 1, PublishFlow::Delayed, OnRefused::Retry, false, true);
+        assert_eq!(dead, format!(">{}", own_fault.as_str()), "it needs no room");
+    }
     let dead = fate(&unroutable, 1, passing, OnRefused::DeadLetter, false, false);
     assert_eq!(dead, "+1500 full of unroutable");
 }

@@ -13,7 +13,7 @@ use super::mapping::to_kafka;
 use super::outcome;
 use super::producer::{InFlightMessage, KafkaProducer};
 use super::record;
-use crate::domain::{DeadReason, InvalidReason, Refusal, Verdict};
+use crate::domain::{Refusal, Verdict};
 use crate::egress::Publication;
 
 /// Messages that are sent, in some 50 us, between two readings of the clock.
@@ -105,10 +105,9 @@ fn send_one(
     }
     let original = publication.clone();
     let mapped = to_kafka(&original.entry().message, original.delay_headers());
-    let bad_headers = DeadReason::Invalid(InvalidReason::BadHeaders);
     let headers = match record::headers(&mapped) {
         Ok(headers) => headers,
-        Err(error) => return SendResult::Answered(outcome::refused(Refusal::Hopeless(bad_headers), error)),
+        Err(error) => return SendResult::Answered(outcome::refused(Refusal::Unpublishable, error)),
     };
     let message = InFlightMessage { bytes: weight(&publication), publication, lane: lane.clone(), alone };
     let in_flight = producer.in_flight();

@@ -3,7 +3,7 @@
 use rdkafka::error::RDKafkaErrorCode;
 
 use crate::domain::verdict::Refusal;
-use crate::domain::{DeadReason, Text, Verdict};
+use crate::domain::{Text, Verdict};
 
 /// Result of one delivery report.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ fn refusal(error: RDKafkaErrorCode) -> Option<Refusal> {
         | Code::PolicyViolation
         | Code::UnsupportedForMessageFormat => Refusal::NotAllowed,
         // The content of this very record is wrong: it will be refused again.
-        Code::InvalidRecord | Code::InvalidTimestamp => Refusal::Hopeless(DeadReason::NotAllowed),
+        Code::InvalidRecord | Code::InvalidTimestamp => Refusal::Unpublishable,
         Code::NotEnoughReplicas
         | Code::InvalidDifferentRecord
         | Code::InvalidRequiredAcks
@@ -103,8 +103,8 @@ mod tests {
         for (error, expected) in [
             (Code::MessageSizeTooLarge, Some(Refusal::TooBig)),
             (Code::MessageBatchTooLarge, Some(Refusal::TooBig)),
-            (Code::InvalidRecord, Some(Refusal::Hopeless(DeadReason::NotAllowed))),
-            (Code::InvalidTimestamp, Some(Refusal::Hopeless(DeadReason::NotAllowed))),
+            (Code::InvalidRecord, Some(Refusal::Unpublishable)),
+            (Code::InvalidTimestamp, Some(Refusal::Unpublishable)),
             (Code::InvalidDifferentRecord, Some(Refusal::Unavailable)),
             (Code::UnknownTopic, Some(Refusal::UnknownTarget)),
             (Code::UnknownTopicOrPartition, Some(Refusal::UnknownTarget)),

@@ -9,9 +9,10 @@ use std::collections::HashSet;
 use bytes::Bytes;
 
 use crate::domain::message::stamped;
-use crate::domain::verdict::{DeadReason, Refusal};
+use crate::domain::verdict::Refusal;
 use crate::domain::{Header, HeaderValue, Message, Origin, Properties, RoutingKey, Text};
 use crate::egress::{DelayHeaders, bridge_headers};
+use crate::mutants::{self, Mutant};
 
 /// Longest short string of AMQP, in bytes: routing keys, header names, most properties.
 const MAX_SHORT_STRING: usize = 255;
@@ -71,7 +72,7 @@ pub(in crate::egress) fn to_amqp(
         }
         Origin::Kafka => from_kafka(message)?,
     };
-    if !rules.copies {
+    if !rules.copies && !mutants::is(Mutant::CopiesPass) {
         headers.retain(|h| !SENDER_SELECTED.contains(&h.name.as_str()));
     }
     if let Some(delay_headers) = delay_headers {
@@ -97,7 +98,7 @@ fn route_by(message: &Message, rule: &RoutingKey) -> Result<Text, UnfitMessage> 
     };
     let Some(key) = key else {
         let error = Text::from_static("the key is not UTF-8, so it cannot be a routing key");
-        return Err(UnfitMessage { reason: Refusal::Hopeless(DeadReason::Unroutable), error });
+        return Err(UnfitMessage { reason: Refusal::Unpublishable, error });
     };
     short("routing key", &key)?;
     Ok(key)

@@ -14,7 +14,7 @@ use super::mapping::{self, AmqpMessage, AmqpRules, UnfitMessage};
 use super::validate::checked;
 use super::window::{BrokerAnswer, ConfirmWindow, ReturnedMessage};
 use crate::broker::rabbitmq::{AmqpFault, FaultKind, LiveConnection, short_name};
-use crate::domain::verdict::{DeadReason, Refusal};
+use crate::domain::verdict::Refusal;
 use crate::domain::{RoutingKey, Target, Verdict};
 use crate::egress::{CONFIRM_DEADLINE, Publication};
 use crate::mutants::{self, Mutant};
@@ -269,10 +269,8 @@ impl LaneDriver {
             FaultKind::NotAllowed => Refusal::NotAllowed,
             FaultKind::TooBig => Refusal::TooBig,
             // Codes 405 and 406 are about content. Permissions and sizes have codes of their own.
-            FaultKind::Refused => Refusal::Hopeless(DeadReason::NotAllowed),
-            FaultKind::Poison if self.suspects.strike(publication) => {
-                Refusal::Hopeless(DeadReason::NotAllowed)
-            }
+            FaultKind::Refused => Refusal::Unpublishable,
+            FaultKind::Poison if self.suspects.strike(publication) => Refusal::Unpublishable,
             FaultKind::Poison | FaultKind::Lost | FaultKind::Tls => return None,
         };
         Some(refused(reason, error))

@@ -5,7 +5,7 @@ use lapin::BasicProperties;
 use super::mapping::AmqpMessage;
 use crate::broker::rabbitmq as amqp;
 use crate::domain::HeaderValue;
-use crate::domain::verdict::{DeadReason, Refusal};
+use crate::domain::verdict::Refusal;
 
 /// Bytes of header and end of a frame around its payload.
 const FRAME_OVERHEAD: usize = 8;
@@ -28,15 +28,15 @@ pub(in crate::egress) fn checked(
         ));
     }
     if let Some(user) = outgoing.properties.user_id.as_ref().filter(|user| Some(user.as_str()) != own_user) {
-        return not_allowed(format!("its user_id {user:?} is not the connection's own user"));
+        return unpublishable(format!("its user_id {user:?} is not the connection's own user"));
     }
     if let Some(expiration) = &outgoing.properties.expiration
         && !expiration.as_str().parse().is_ok_and(|ms: i64| (0..=MAX_EXPIRATION).contains(&ms))
     {
-        return not_allowed(format!("its expiration {expiration:?} is not a number of milliseconds"));
+        return unpublishable(format!("its expiration {expiration:?} is not a number of milliseconds"));
     }
     if let Some(name) = broken_copies(outgoing) {
-        return not_allowed(format!("its header {name} is not an array of long strings"));
+        return unpublishable(format!("its header {name} is not an array of long strings"));
     }
     match amqp::to_amqp(&outgoing.headers, &outgoing.properties) {
         Ok(properties) => Ok(properties),
@@ -44,8 +44,8 @@ pub(in crate::egress) fn checked(
     }
 }
 
-fn not_allowed<T>(text: String) -> Result<T, (Refusal, String)> {
-    Err((Refusal::Hopeless(DeadReason::NotAllowed), text))
+fn unpublishable<T>(text: String) -> Result<T, (Refusal, String)> {
+    Err((Refusal::Unpublishable, text))
 }
 
 /// The name of a `CC` or `BCC` header that RabbitMQ cannot read as routing keys.
@@ -78,20 +78,20 @@ mod tests {
         let user = |user: &str| Properties { user_id: Some(user.into()), ..Properties::default() };
         let expires = |ms: &str| Properties { expiration: Some(ms.into()), ..Properties::default() };
         let keys = HeaderValue::Array(vec![long(3)]);
-        let hopeless = Some(Refusal::Hopeless(DeadReason::NotAllowed));
+        let unpublishable = Some(Refusal::Unpublishable);
         let cases = [
             (with("h", long(3000)), None),
             (with("h", long(5000)), Some(Refusal::TooBig)),
             (with(&"n".repeat(256), HeaderValue::Null), Some(Refusal::TooBig)),
             (outgoing(vec![], user("me")), None),
-            (outgoing(vec![], user("you")), hopeless),
+            (outgoing(vec![], user("you")), unpublishable),
             (outgoing(vec![], expires("0")), None),
             (outgoing(vec![], expires("4294967295")), None),
-            (outgoing(vec![], expires("4294967296")), hopeless),
-            (outgoing(vec![], expires("-1")), hopeless),
-            (outgoing(vec![], expires("1s")), hopeless),
+            (outgoing(vec![], expires("4294967296")), unpublishable),
+            (outgoing(vec![], expires("-1")), unpublishable),
+            (outgoing(vec![], expires("1s")), unpublishable),
             (with("CC", keys), None),
-            (with("CC", long(3)), hopeless),
+            (with("CC", long(3)), unpublishable),
         ];
         for (outgoing, expected) in cases {
             assert_eq!(reason(&outgoing), expected, "{outgoing:?}");

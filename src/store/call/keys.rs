@@ -103,6 +103,11 @@ impl Keys {
         FIXED_NAMES.iter().map(|name| self.of(p, name)).collect()
     }
 
+    /// Keys to try rights on: a hash, a sorted set, a string, a stream, and another string. They never last.
+    pub(in crate::store) fn scratch(&self, p: Partition) -> [String; 5] {
+        ["hash", "zset", "string", "stream", "renamed"].map(|kind| self.of(p, &format!("rights:{kind}")))
+    }
+
     /// The keys of [`Self::fixed`], and those that this variant of a script needs besides.
     pub(in crate::store) fn fixed_of(&self, p: Partition, with: ScriptVariant) -> Vec<String> {
         let mut keys = self.fixed(p);

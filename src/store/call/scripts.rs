@@ -164,5 +164,7 @@ pub(in crate::store) static REDRIVE: LazyLock<Script> = LazyLock::new(|| script!
 pub(in crate::store) static DROP_DEAD: LazyLock<Script> =
     LazyLock::new(|| script!(allow_oom "drop_dead.lua"));
 pub(in crate::store) static HEARTBEAT: LazyLock<Script> = LazyLock::new(|| script!(bare "heartbeat.lua"));
+/// Tries the rights of a connection's user.
+pub(in crate::store) static RIGHTS: LazyLock<Script> = LazyLock::new(|| script!(bare "rights.lua"));
 pub(in crate::store) static RAISE_OFFSET: LazyLock<Script> =
     LazyLock::new(|| script!(bare "raise_offset.lua"));

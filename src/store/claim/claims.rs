@@ -22,7 +22,7 @@ use crate::store::call::scripts;
 use crate::store::call::scripts::ScriptVariant;
 use crate::store::connection::link::read;
 use crate::store::model::bundle::BundleId;
-use crate::store::model::codec::{later_version, plain_len};
+use crate::store::model::codec::later_version;
 use crate::store::{
     Bundle, Claim, ClaimAnswer, ClaimRequest, CodecError, Store, StoreError, SweepOutcome, decode,
 };
@@ -124,7 +124,7 @@ impl Store {
             tokio::time::sleep(Backoff::CLIENT.wait(1)).await;
         };
         let measured = |(claimed, head): (ClaimAnswer, Option<BlobHead>)| {
-            let bytes = head.as_ref().map_or(0, |blob| blob.len.max(plain_len(&blob.head).unwrap_or(0)));
+            let bytes = head.as_ref().map_or(0, |blob| blob.opened_len(true));
             MeasuredClaim { claimed, bytes, head }
         };
         Ok(claimed.into_iter().zip(heads).map(measured).collect())

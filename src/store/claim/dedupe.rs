@@ -59,7 +59,7 @@ impl Store {
     pub async fn forget_names(&self, p: Partition) -> Result<u32, StoreError> {
         let mut forgotten = 0;
         for _ in 0..FORGET_CALLS {
-            let keys = vec![self.0.keys.delivered(p)];
+            let keys = vec![self.0.keys.delivered(p), self.0.keys.of(p, "counts")];
             let args = vec![ScriptArg::from(FORGET_BATCH)];
             let call =
                 ScriptCall { script: &scripts::FORGET_NAMES, op: "trim", keys, args, blobs: Vec::new() };

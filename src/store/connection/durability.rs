@@ -45,14 +45,15 @@ impl DurabilityWait {
     ) -> Result<Self, TierError> {
         let wait = match durability {
             Durability::Async => return Ok(Self::Answered),
-            Durability::Replicated(wait) => return Ok(Self::Replicas(wait)),
+            Durability::Replicated(wait) => return Self::replicas(wait, connection).await,
             Durability::Fsynced(wait) => wait,
         };
         let mut asked = redis::cmd("WAITAOF");
         asked.arg(0).arg(0).arg(1);
         match asked.query_async::<(u32, u32)>(connection).await {
             Ok(_) => return Ok(Self::Disks(wait)),
-            Err(error) if matches!(error.code(), Some("ERR" | "NOPERM")) => {}
+            // The server does not know the command.
+            Err(error) if error.code() == Some("ERR") => {}
             Err(error) => return Err(TierError::Away(error)),
         }
         let mut asked = redis::cmd("CONFIG");
@@ -70,7 +71,15 @@ impl DurabilityWait {
             ));
         }
         // The server answers after its fsync. Only the replicas are still to be waited for.
-        Ok(if wait.replicas == 0 { Self::Answered } else { Self::Replicas(wait) })
+        if wait.replicas == 0 { Ok(Self::Answered) } else { Self::replicas(wait, connection).await }
+    }
+
+    /// The wait for replicas, once the server lets this user wait.
+    async fn replicas(wait: ReplicaWait, connection: &mut RedisWire) -> Result<Self, TierError> {
+        let mut asked = redis::cmd("WAIT");
+        asked.arg(0).arg(1);
+        asked.query_async::<u32>(connection).await.map_err(TierError::Away)?;
+        Ok(Self::Replicas(wait))
     }
 
     async fn wait(self, connection: &mut RedisWire) -> Result<(), WaitFailure> {

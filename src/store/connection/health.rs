@@ -1,6 +1,6 @@
 //! One readiness part, and one line of the log, for all connections to Redis.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
 use tracing::{info, warn};
@@ -20,14 +20,24 @@ pub(in crate::store) struct RedisHealth {
     place: String,
     /// Each connection and its trouble, if any.
     connections: Mutex<BTreeMap<ConnectionKey, Option<String>>>,
+    /// The reasons that the log has of the trouble that lasts.
+    told: Mutex<BTreeSet<String>>,
 }
+
+/// Most reasons in the log of one trouble.
+const MAX_TOLD: usize = 5;
 
 impl RedisHealth {
     /// Waits for a connection of each role.
     pub(in crate::store) fn new(config: &Config, readiness: &Readiness, roles: &[&'static str]) -> Self {
         let part = readiness.part("redis", true);
         let waiting = roles.iter().map(|role| ((*role, WHOLE_ROLE), Some("not reached yet".to_owned())));
-        Self { part, place: config.place(), connections: Mutex::new(waiting.collect()) }
+        Self {
+            part,
+            place: config.place(),
+            connections: Mutex::new(waiting.collect()),
+            told: Mutex::default(),
+        }
     }
 
     /// Announces a connection that is about to be made, so that its reports count even before its role follows
@@ -61,16 +71,17 @@ impl RedisHealth {
     }
 
     fn tell(&self, connections: &BTreeMap<ConnectionKey, Option<String>>) {
-        match connections.values().flatten().next() {
-            Some(why) => {
-                if self.part.down(why.as_str()) {
-                    warn!(redis = self.place, error = why, "redis is away; waiting for it");
-                }
+        if let Some(why) = connections.values().flatten().next() {
+            // The first reason is often that a call failed, and the next connection knows why.
+            let mut told = self.told.lock();
+            let is_news = told.len() < MAX_TOLD && told.insert(why.clone());
+            if self.part.down(why.as_str()) || is_news {
+                warn!(redis = self.place, error = why, "redis is away; waiting for it");
             }
-            None => {
-                if self.part.up() {
-                    info!(redis = self.place, "connected to redis");
-                }
+        } else {
+            self.told.lock().clear();
+            if self.part.up() {
+                info!(redis = self.place, "connected to redis");
             }
         }
     }

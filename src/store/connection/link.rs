@@ -16,7 +16,8 @@ use tracing::{info, warn};
 use super::durability::WaitFailure;
 use super::health::RedisHealth;
 pub(in crate::store) use super::node::Connected;
-use super::node::{LinkPurpose, NodeLink, is_broken};
+use super::node::{LinkPurpose, NodeAccess, NodeLink, is_broken};
+use super::rights::{RightsProbe, is_denied};
 use super::topology::{RedisNode, SlotMap, WatchedTopology, client};
 use crate::domain::StoreClock;
 use crate::lifecycle::Tasks;
@@ -299,7 +300,7 @@ impl LinkStarter {
             had.nodes.get(at)?.clone()
         };
         let nodes: Vec<Option<NodeLink>> =
-            map.nodes.iter().map(|node| find(node).or_else(|| self.node(node))).collect();
+            (0..map.nodes.len()).map(|at| find(&map.nodes[at]).or_else(|| self.node(map, at))).collect();
         let ids: Vec<u64> = nodes.iter().flatten().map(|node| node.id).collect();
         self.health.follow(self.purpose.role, &ids, map.trouble.as_deref());
         if !map.nodes.is_empty() {
@@ -308,16 +309,14 @@ impl LinkStarter {
         NodeRoutes { map: map.clone(), nodes }
     }
 
-    fn node(&self, node: &RedisNode) -> Option<NodeLink> {
+    fn node(&self, map: &SlotMap, at: usize) -> Option<NodeLink> {
+        let node = &map.nodes[at];
         match client(&self.config, node) {
-            Ok(client) => Some(NodeLink::start(
-                client,
-                node.clock(),
-                self.purpose,
-                &self.health,
-                &self.tasks,
-                &self.force,
-            )),
+            Ok(client) => {
+                let rights = RightsProbe::of(&self.config.prefix, self.config.partitions, map, at);
+                let access = NodeAccess { client, clock: node.clock(), rights };
+                Some(NodeLink::start(access, self.purpose, &self.health, &self.tasks, &self.force))
+            }
             Err(error) => {
                 // The configuration was checked, so only an address that a server named can be wrong.
                 warn!(%node, %error, "the address of a master is invalid");
@@ -329,6 +328,9 @@ impl LinkStarter {
 
 /// Sorts a client's error by what is to be done about it.
 fn sort(error: &RedisError, text: String) -> StoreError {
+    if is_denied(error) {
+        return StoreError::Unavailable(text);
+    }
     match error.code().unwrap_or_default() {
         "OOM" => StoreError::Full(text),
         // Inside MULTI every command is refused at `maxmemory`, and EXEC says only that.

@@ -8,4 +8,5 @@ pub(super) mod health;
 pub(super) mod link;
 pub(super) mod node;
 pub(super) mod preflight;
+pub(super) mod rights;
 pub(super) mod topology;

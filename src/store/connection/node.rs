@@ -15,6 +15,7 @@ use super::client::{ConnectFault, RedisClient};
 use super::deadline::RedisWire;
 use super::durability::{DurabilityWait, DurabilityWaits};
 use super::health::RedisHealth;
+use super::rights::{RightsProbe, is_denied};
 use crate::backoff::Backoff;
 use crate::lifecycle::{Tasks, tick};
 use crate::store::config::Durability;
@@ -62,11 +63,20 @@ pub(in crate::store) struct LinkPurpose {
     pub(in crate::store) durability: Durability,
 }
 
+/// The way to a node.
+#[derive(Clone)]
+pub(in crate::store) struct NodeAccess {
+    pub(in crate::store) client: RedisClient,
+    /// The number of the node's clock.
+    pub(in crate::store) clock: u64,
+    /// Tries the user's rights at each new connection. `None` where the store has no keys.
+    pub(in crate::store) rights: Option<RightsProbe>,
+}
+
 struct ConnectionSupervisor {
-    client: RedisClient,
+    access: NodeAccess,
     purpose: LinkPurpose,
     node: u64,
-    clock: u64,
     health: Arc<RedisHealth>,
     publish: watch::Sender<Option<Connected>>,
     broken: watch::Sender<u64>,
@@ -75,8 +85,7 @@ struct ConnectionSupervisor {
 
 impl NodeLink {
     pub(in crate::store) fn start(
-        client: RedisClient,
-        clock: u64,
+        access: NodeAccess,
         purpose: LinkPurpose,
         health: &Arc<RedisHealth>,
         tasks: &Tasks,
@@ -88,16 +97,8 @@ impl NodeLink {
         health.expect((purpose.role, node));
         let health = health.clone();
         let force = force.clone();
-        let supervisor = ConnectionSupervisor {
-            client,
-            purpose,
-            node,
-            clock,
-            health,
-            publish,
-            broken: watch::Sender::new(0),
-            force,
-        };
+        let broken = watch::Sender::new(0);
+        let supervisor = ConnectionSupervisor { access, purpose, node, health, publish, broken, force };
         tasks.spawn(&format!("store:link:{}", purpose.role), supervisor.run());
         Self { id: node, current }
     }
@@ -131,10 +132,10 @@ impl Connected {
     }
 }
 
-/// Reports whether an error speaks of the connection, or of the role of the server behind it.
+/// Reports whether an error speaks of the connection, of its user's rights, or of the role of the server behind it.
 pub(in crate::store) fn is_broken(error: &RedisError) -> bool {
     let turned = matches!(error.code(), Some("READONLY" | "MASTERDOWN" | "LOADING" | "UNBLOCKED" | "NOAUTH"));
-    error.is_timeout() || error.is_io_error() || error.is_unrecoverable_error() || turned
+    error.is_timeout() || error.is_io_error() || error.is_unrecoverable_error() || turned || is_denied(error)
 }
 
 /// Connects and checks the role, within a deadline.
@@ -199,7 +200,7 @@ impl ConnectionSupervisor {
                     self.publish.send_replace(Some(Connected {
                         connection: connection.clone(),
                         node: self.node,
-                        clock: self.clock,
+                        clock: self.access.clock,
                         slot: None,
                         generation,
                         broken: self.broken.clone(),
@@ -228,7 +229,10 @@ impl ConnectionSupervisor {
     async fn connect(&self) -> Result<(RedisWire, DurabilityWait), String> {
         let LinkPurpose { durability, .. } = self.purpose;
         let response = RESPONSE_TIMEOUT + durability.wait().map(|wait| wait.timeout).unwrap_or_default();
-        let mut connection = connect(&self.client, response).await?;
+        let mut connection = connect(&self.access.client, response).await?;
+        if let Some(rights) = &self.access.rights {
+            rights.check(&mut connection).await?;
+        }
         // Ask each connection: another master may be set up in another way.
         let wait = DurabilityWait::of(durability, &mut connection).await.map_err(|why| why.to_string())?;
         Ok((connection, wait))

@@ -12,6 +12,7 @@ use super::client::ConnectFault;
 use super::deadline::RedisWire;
 use super::durability::{DurabilityWait, TierError};
 use super::node::{RESPONSE_TIMEOUT, connect};
+use super::rights::{RightsProbe, is_denied};
 use super::topology::{SlotMap, client, read_once};
 use crate::store::call::keys::Keys;
 use crate::store::config::Durability;
@@ -88,6 +89,9 @@ async fn node(
         Err(fault) => return Err(client.explain_silence(fault).await.into()),
     };
     policy(config, &mut connection).await?;
+    if let Some(rights) = RightsProbe::of(&config.prefix, config.partitions, map, at) {
+        rights.check(&mut connection).await.map_err(refused)?;
+    }
     tier(config.durability, &mut connection).await?;
     if describes {
         description(config, &mut connection, claim_it).await?;
@@ -100,6 +104,7 @@ async fn node(
 async fn tier(durability: Durability, connection: &mut RedisWire) -> Result<(), PreflightFailure> {
     DurabilityWait::of(durability, connection).await.map_err(|why| match why {
         TierError::Unable(why) => refused(why.to_owned()),
+        TierError::Away(error) if is_denied(&error) => refused(format!("{error}: see docs/security.md")),
         TierError::Away(error) => PreflightFailure::Away(error.to_string()),
     })?;
     let Some(wait) = durability.wait().filter(|wait| wait.replicas > 0) else { return Ok(()) };

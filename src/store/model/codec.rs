@@ -341,12 +341,6 @@ pub(in crate::store) struct PlainLengths {
     pub(in crate::store) bodies: usize,
 }
 
-/// The decompressed size of a bundle's records, from the first bytes of its blob. `None` if they do not say.
-/// The checksum is not verified.
-pub(in crate::store) fn plain_len(head: &Bytes) -> Option<usize> {
-    plain_lengths(head).map(|plain| plain.heads + plain.bodies)
-}
-
 /// The same for heads and bodies apart.
 pub(in crate::store) fn plain_lengths(head: &Bytes) -> Option<PlainLengths> {
     if head.len() < PREFIX_LEN || &head[..2] != MAGIC_BYTES || head[2] != FORMAT_VERSION {

@@ -69,7 +69,7 @@ impl DeadId {
 
     /// The name of its dead-letter queue.
     pub(in crate::store) fn queue(&self) -> String {
-        queue_name(self.route(), matches!(self.reason(), DeadReason::Invalid(_)))
+        queue_name(self.route(), self.reason().is_own_fault())
     }
 }
 
@@ -79,7 +79,7 @@ impl fmt::Display for DeadId {
     }
 }
 
-/// The name of a dead-letter queue: `route`, or `route/invalid`.
+/// The name of a dead-letter queue: `route`, or `route/invalid` for what is to blame itself.
 pub(in crate::store) fn queue_name(route: &str, invalid: bool) -> String {
     if invalid { format!("{route}/invalid") } else { route.to_owned() }
 }
@@ -110,7 +110,7 @@ impl DeadLetter {
 pub struct DeadFilter {
     /// Dead letters of this route.
     pub route: Option<RouteName>,
-    /// Dead letters of invalid messages only, or only the others.
+    /// Dead letters of invalid and unpublishable messages only, or only the others.
     pub invalid: Option<bool>,
     /// Dead letters with this reason.
     pub reason: Option<DeadReason>,
@@ -124,7 +124,7 @@ impl DeadFilter {
     /// Reports whether a dead-letter queue may hold selected dead letters.
     pub(in crate::store) fn includes_queue(&self, queue: &str) -> bool {
         let (route, invalid) = queue.strip_suffix("/invalid").map_or((queue, false), |route| (route, true));
-        let reason = self.reason.is_none_or(|r| matches!(r, DeadReason::Invalid(_)) == invalid);
+        let reason = self.reason.is_none_or(|r| r.is_own_fault() == invalid);
         let kind = self.invalid.is_none_or(|wanted| wanted == invalid);
         reason && kind && self.route.as_ref().is_none_or(|r| r.as_str() == route)
     }

@@ -118,12 +118,24 @@ pub struct Counts {
     pub messages: i64,
     /// Bytes of their bundles.
     pub bytes: i64,
+    /// Delivered names that are remembered.
+    pub names: i64,
     /// Dead letters, invalid ones included.
     pub dead: i64,
     /// Bytes of the dead letters.
     pub dead_bytes: i64,
-    /// Dead letters whose message was invalid.
+    /// Dead letters whose message itself is to blame: invalid, too large for its target, or unpublishable.
     pub invalid: i64,
-    /// Bytes of the invalid ones.
+    /// Bytes of those.
     pub invalid_bytes: i64,
+}
+
+/// Bytes that a delivered name takes in Redis, about: its entry of a sorted set, and a name of a common length.
+const NAME_BYTES: i64 = 200;
+
+impl Counts {
+    /// Bytes of what waits, of what is in flight and of the names that are remembered.
+    pub fn pending_bytes(&self) -> u64 {
+        self.names.saturating_mul(NAME_BYTES).saturating_add(self.bytes).max(0) as u64
+    }
 }

@@ -123,6 +123,7 @@ fn add(counts: &mut BTreeMap<String, Counts>, field: &str, n: i64) {
     match kind {
         "n" => of_route.messages += n,
         "b" => of_route.bytes += n,
+        "r" => of_route.names += n,
         "d" => {
             of_route.dead += n;
             of_route.invalid += if invalid { n } else { 0 };

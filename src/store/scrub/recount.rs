@@ -84,9 +84,11 @@ impl Store {
         stored: &BTreeMap<String, String>,
         urgent: bool,
     ) -> bool {
-        let dead = stored.iter().filter(|(field, _)| field.starts_with("d:"));
-        let dead: usize = dead.map(|(_, n)| n.parse::<usize>().unwrap_or(0)).sum();
-        let parts = (due_sets.iter().map(|due_set| due_set.bundles).sum::<usize>() + dead) / SCRUB_ENTRIES;
+        let beside = stored.iter().filter(|(field, _)| field.starts_with("d:") || field.starts_with("r:"));
+        let beside: usize =
+            beside.map(|(_, n)| n.parse::<usize>().unwrap_or(0)).fold(0, usize::saturating_add);
+        let bundles: usize = due_sets.iter().map(|due_set| due_set.bundles).sum();
+        let parts = bundles.saturating_add(beside) / SCRUB_ENTRIES;
         let mut now = true;
         self.save(p, |places| {
             // Large partitions are not all counted at once after a start.
@@ -105,7 +107,7 @@ impl Store {
         Ok(stored)
     }
 
-    /// Counts what the counts should be: messages and bytes of bundles, and bytes of dead letters.
+    /// Counts what the counts should be: messages and bytes of bundles, bytes of dead letters, and delivered names.
     async fn count(&self, p: Partition, queues: &BTreeSet<String>) -> Result<Counted, StoreError> {
         let mut counted = Counted::new();
         let claims = self.0.keys.of(p, "claims");
@@ -141,6 +143,16 @@ impl Store {
                 if members.len() < PAGE_ENTRIES {
                     break;
                 }
+            }
+        }
+        for at in (0..).step_by(PAGE_ENTRIES) {
+            let names = self.members_at(p, &self.0.keys.delivered(p), at, PAGE_ENTRIES).await?;
+            for name in &names {
+                let route = name.split('/').next().unwrap_or_default();
+                *counted.entry(format!("r:{route}")).or_default() += 1;
+            }
+            if names.len() < PAGE_ENTRIES {
+                break;
             }
         }
         Ok(counted)
@@ -216,7 +228,7 @@ fn error_of(
     let number = |stored: &BTreeMap<String, String>, field: &str| {
         stored.get(field).and_then(|n| n.parse::<i64>().ok()).unwrap_or(0)
     };
-    let ours = |field: &&String| ["n:", "b:", "x:"].iter().any(|kind| field.starts_with(kind));
+    let ours = |field: &&String| ["n:", "b:", "x:", "r:"].iter().any(|kind| field.starts_with(kind));
     let fields: BTreeSet<&String> =
         before.keys().chain(after.keys()).chain(counted.keys()).filter(ours).collect();
     let mut errors = Counted::new();
@@ -238,7 +250,7 @@ fn far_in_all(errors: &[(Counted, Counted)]) -> Counted {
     let Some((first, _)) = errors.first() else { return Counted::new() };
     let mut far = Counted::new();
     for field in first.keys() {
-        let least = if field.starts_with("n:") { FAR_MESSAGES } else { FAR_BYTES };
+        let least = if field.starts_with("n:") || field.starts_with("r:") { FAR_MESSAGES } else { FAR_BYTES };
         let seen = errors.iter().map(|(error, counted)| {
             let error = error.get(field).copied().unwrap_or(0);
             let stands = counted.get(field).copied().unwrap_or(0);

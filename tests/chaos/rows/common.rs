@@ -55,10 +55,14 @@ pub(super) fn late(scenario: &mut Scenario) -> Vec<usize> {
 
 /// The lateness that one in a hundred of what was due from the fault on exceeded, ms.
 pub(super) fn lateness_p99(scenario: &Scenario) -> i64 {
-    let struck = scenario.injected_ms();
+    lateness_p99_between(scenario, scenario.injected_ms(), i64::MAX)
+}
+
+/// The same of what was due in this time, Unix ms.
+pub(super) fn lateness_p99_between(scenario: &Scenario, from_ms: i64, to_ms: i64) -> i64 {
     let arrivals = scenario.run.ledger().arrivals();
-    let due_since = arrivals.iter().filter(|(stamp, _)| stamp.due_ms >= struck);
-    let mut lateness: Vec<i64> = due_since.map(|(stamp, came)| came - stamp.due_ms).collect();
+    let due_then = arrivals.iter().filter(|(stamp, _)| (from_ms..to_ms).contains(&stamp.due_ms));
+    let mut lateness: Vec<i64> = due_then.map(|(stamp, came)| came - stamp.due_ms).collect();
     lateness.sort_unstable();
     lateness.get(lateness.len().saturating_sub(1) * 99 / 100).copied().unwrap_or(0)
 }

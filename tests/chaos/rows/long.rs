@@ -9,6 +9,7 @@ use super::common::{late, limit_recovery, send};
 use crate::outcome::Outcome;
 use crate::scenario::{Scale, Scenario, Setup};
 use crate::support::process::Signal;
+use crate::support::producers::kafka_producer;
 use crate::support::{When, eventually, names};
 
 /// One replica dies and comes again, faster than anything settles.
@@ -112,11 +113,17 @@ pub(super) async fn idle(scale: Scale) -> Outcome {
     let mut scenario = Scenario::start(scale, Setup { proxied: true, ..Setup::default() }).await;
     let proxies = [&scenario.redis_proxy, &scenario.kafka.get().proxy, &scenario.rabbitmq.get().proxy]
         .map(Clone::clone);
+    // A producer that has to connect first would make its own messages late.
+    let producer = kafka_producer(scenario.kafka.get().server.client());
     let some = async |scenario: &Scenario| {
         for way in &scenario.ways {
             let key = if way.to_kafka && !way.from_kafka { &way.source } else { &way.target };
             let messages = (0..20).map(|n| scenario.run.message(&way.label(), When::Delay(n * 50)).key(key));
-            send(scenario, way, messages.collect()).await;
+            if way.from_kafka {
+                scenario.run.send_kafka_by(&producer, &way.source, messages.collect()).await;
+            } else {
+                send(scenario, way, messages.collect()).await;
+            }
         }
     };
     some(&scenario).await;

@@ -6,6 +6,7 @@ mod bytes;
 mod clocks;
 mod common;
 mod damage;
+mod hostile;
 mod inputs;
 mod links;
 mod long;

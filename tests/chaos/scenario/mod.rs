@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use crate::load::{Load, Way};
 use crate::outcome::Outcome;
 use crate::servers;
+use crate::support::redis::LEAST_USER;
 use crate::support::run::now_ms;
 use crate::support::{Config, Kafka, Proxy, QueueKind, Rabbitmq, Redis, Relay, Run, names};
 
@@ -139,7 +140,7 @@ impl Scenario {
             (self.redis.port(), kafka.server.bootstrap(), rabbitmq.server.url())
         };
         let query = self.setup.rabbitmq_query;
-        let alone = format!("url = \"redis://127.0.0.1:{redis}\"");
+        let alone = format!("url = \"redis://{LEAST_USER}:{LEAST_USER}@127.0.0.1:{redis}\"");
         let mut config = Config::under(self.setup.stored.as_ref().unwrap_or(&alone), &self.prefix)
             .redis(&self.setup.redis_lines)
             .section(&format!("[kafka.main]\nbrokers = \"{brokers}\"\n{IDLE}"))

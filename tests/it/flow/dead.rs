@@ -109,6 +109,33 @@ async fn full_graves_pause_their_route_lose_nothing_and_redriven_ones_arrive() {
 }
 
 #[tokio::test]
+async fn messages_that_no_target_can_carry_give_way_too_and_pause_nothing() {
+    let fixture = FlowFixture::new().await;
+    let path = Path::new("unfit", Side::Kafka, Side::Classic);
+    fixture.open(std::slice::from_ref(&path)).await;
+    let policy = format!("{HASTY}\ndead_letters = {{ max = 3 }}");
+    let relay = Relay::start(&path.configure(config(&fixture), &policy)).await;
+    // Names of headers that are longer than AMQP allows; half of the messages are delayed.
+    let long_name = "n".repeat(300);
+    let unfit = |n: u32| {
+        let plain = path.from.plain("unfit", "k", b"v").header(&long_name, "v");
+        (if n.is_multiple_of(2) { plain.header("x-delay", "100") } else { plain }, now_ms())
+    };
+    fixture.send(&path, &(0..10).map(unfit).collect::<Vec<_>>()).await;
+    let route = [("route", path.route.as_str())];
+    let too_big = [("route", path.route.as_str()), ("reason", "too_big_for_target")];
+    await_metric(&relay, "dead_letters_total", &too_big, 10).await;
+    let dropped = [("route", path.route.as_str()), ("reason", "dead_letters_full")];
+    await_metric(&relay, "dropped_total", &dropped, 7).await;
+    await_metric(&relay, "dead", &route, 3).await;
+    let well: Vec<String> = (0..5).map(|n| format!("well {n}")).collect();
+    let good = well.iter().map(|case| (path.from.plain(case, "k", b"v").header("x-delay", "100"), now_ms()));
+    fixture.send(&path, &good.collect::<Vec<_>>()).await;
+    fixture.await_cases(&well).await;
+    await_metric(&relay, "ingress_paused", &route, 0).await;
+}
+
+#[tokio::test]
 async fn invalid_ones_give_way_to_newer_ones_and_pause_nothing() {
     let fixture = FlowFixture::new().await;
     let path = Path::new("giving-way", Side::Kafka, Side::Kafka);

@@ -176,9 +176,10 @@ async fn out_of_attempts_or_hopeless_it_is_a_dead_letter_with_its_reason() {
             missing.iter().filter(|m| m.reason == reason).count() as u32 * each
         };
         // What is hopeless is tried once, the others twice.
-        let hopeless = |reason: &str| u32::from(keys && reason != "unknown_target");
+        let hopeless =
+            |reason: &str| u32::from(keys && ["too_big_for_target", "unpublishable"].contains(&reason));
         let mut all = 0;
-        for reason in ["unknown_target", "unroutable", "too_big_for_target"] {
+        for reason in ["unknown_target", "unroutable", "too_big_for_target", "unpublishable"] {
             let labels = [("route", path.route.as_str()), ("reason", reason)];
             let failing = of(reason);
             let hopeless = hopeless(reason);

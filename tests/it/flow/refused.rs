@@ -147,7 +147,7 @@ async fn what_can_never_be_published_is_dead_at_once_and_its_neighbours_pass() {
     for (path, _) in &paths {
         let all = (0..GOOD).map(|n| format!("{} | {n}", path.route));
         fixture.await_cases(&all.collect::<Vec<_>>()).await;
-        let labels = [("route", path.route.as_str()), ("reason", "unroutable")];
+        let labels = [("route", path.route.as_str()), ("reason", "unpublishable")];
         await_metric(&relay, "dead_letters_total", &labels, 1).await;
         await_metric(&relay, "publish_failures_total", &labels, 1).await;
     }

@@ -19,8 +19,11 @@ fn text(text: &str) -> AMQPValue {
 }
 
 /// How the messages of a route find their further routing keys, and how many copies of each kind come.
+#[derive(Default)]
 struct Case {
     policy: &'static str,
+    /// The planted fault of the relay.
+    mutant: Option<&'static str>,
     copied: u32,
 }
 
@@ -40,7 +43,8 @@ async fn play(case: &Case) {
         &format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{target}" }}"#),
         &format!("on_invalid = \"pass_through\"\n{}", case.policy),
     );
-    let relay = Relay::start(&config).await;
+    let environment: Vec<_> = case.mutant.map(|mutant| ("POSTDATE_MUTANT", mutant)).into_iter().collect();
+    let relay = Relay::start_with(&config, &environment).await;
     let connection = rabbitmq.connect().await.expect("connected");
     let channel = connection.create_channel().await.expect("a channel");
     let keys = AMQPValue::FieldArray(FieldArray::from(vec![text(&other)]));
@@ -76,12 +80,17 @@ async fn play(case: &Case) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_in_a_message_adds_a_target() {
-    play(&Case { policy: "", copied: 0 }).await;
+    play(&Case::default()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_route_with_copies_has_them() {
-    play(&Case { policy: "copies = true", copied: 3 }).await;
+    play(&Case { policy: "copies = true", copied: 3, ..Case::default() }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_that_lets_copies_through_is_caught() {
+    play(&Case { mutant: Some("copies_pass"), copied: 3, ..Case::default() }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,5 @@
 //! What others may send, and what must not get out: messages of a hostile producer, and our own secrets.
 
 mod copies;
+mod rights;
 mod secrets;

@@ -1,6 +1,6 @@
 //! Lanes: every verdict, and none of them held up by another lane's.
 
-use postdate::domain::verdict::{DeadReason, InvalidReason, Refusal};
+use postdate::domain::verdict::Refusal;
 use postdate::domain::{Header, HeaderValue, Message, Text, Verdict};
 use rdkafka::Message as _;
 use rdkafka::message::Headers as _;
@@ -143,10 +143,7 @@ async fn what_comes_too_late_or_cannot_be_carried_is_never_handed_over() {
     writer.submit(3, &topic, message("good"));
     let verdicts = writer.verdicts(3).await;
     assert_eq!(verdicts[&1], Verdict::NotTried);
-    assert_eq!(
-        refused_for(&verdicts[&2]),
-        Some(Refusal::Hopeless(DeadReason::Invalid(InvalidReason::BadHeaders)))
-    );
+    assert_eq!(refused_for(&verdicts[&2]), Some(Refusal::Unpublishable));
     assert_eq!(verdicts[&3], Verdict::Confirmed);
     assert_eq!(text(&read_all(kafka, &topic, 1)[0]), "good");
     writer.stop().await;

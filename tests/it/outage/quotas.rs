@@ -20,6 +20,11 @@ struct TwoRoutes {
 
 impl TwoRoutes {
     async fn start(redis: &Redis, greedy_policy: &str) -> Self {
+        Self::start_with(redis, greedy_policy, &[]).await
+    }
+
+    /// The same with environment variables of the relay.
+    async fn start_with(redis: &Redis, greedy_policy: &str, environment: &[(&str, &str)]) -> Self {
         let rabbitmq = Rabbitmq::shared().await;
         let [greedy, beside, target] = ["greedy", "beside", "target"].map(names::unique);
         for queue in [&greedy, &beside, &target] {
@@ -31,7 +36,7 @@ impl TwoRoutes {
             .rabbitmq("main", rabbitmq)
             .route("greedy", &from(&greedy), &to, greedy_policy)
             .route("beside", &from(&beside), &to, "");
-        let relay = Relay::start(&config).await;
+        let relay = Relay::start_with(&config, environment).await;
         let run = Run::new();
         run.collect_rabbitmq(rabbitmq, &target);
         Self { relay, rabbitmq, greedy, beside, target, run }
@@ -78,11 +83,44 @@ impl TwoRoutes {
     }
 }
 
+const QUOTA: f64 = 1_048_576.0;
+/// What `prefetch` lends at most.
+const BATCH: f64 = 500.0 * 4096.0;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_that_is_not_counted_is_caught() {
+    let redis = Redis::start().await;
+    let environment = [("POSTDATE_MUTANT", "no_byte_quota")];
+    let routes = TwoRoutes::start_with(&redis, "max_pending_bytes = \"1MiB\"", &environment).await;
+    let flood = Run::new();
+    routes.flood(&flood, 4000).await;
+    eventually("more is stored than may be", async || {
+        let metrics = routes.relay.metrics().await.map_err(|error| error.to_string())?;
+        let stored = metrics.sum("postdate_pending", &[("route", "greedy")]) * FLOOD_SIZE as f64;
+        if stored > QUOTA + BATCH { Ok(()) } else { Err(format!("{stored} bytes are stored")) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_are_remembered_count_until_they_are_forgotten() {
+    let redis = Redis::start().await;
+    let policy = "max_pending_bytes = \"100KiB\"\ndedupe = \"10s\"";
+    let routes = TwoRoutes::start(&redis, policy).await;
+    let named = |n: u32| {
+        let message = routes.run.message(&routes.label(), When::Delay(50)).key(&routes.target);
+        message.contract("x-delay-id", &format!("name-{n}"))
+    };
+    let messages = (0..2000).map(named).collect();
+    routes.run.send_rabbitmq(routes.rabbitmq, "", Some(&routes.greedy), messages).await;
+    routes.waits_for("max_pending_bytes").await;
+    let published = routes.relay.total("postdate_published_total", &[("route", "greedy")]).await;
+    assert!((400.0..2000.0).contains(&published), "{published} of 2000 names were taken in at first");
+    routes.flows_beside().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_route_takes_in_no_more_bytes_than_its_quota() {
-    const QUOTA: f64 = 1_048_576.0;
-    /// What `prefetch` lends at most.
-    const BATCH: f64 = 500.0 * 4096.0;
     let redis = Redis::start().await;
     let routes = TwoRoutes::start(&redis, "max_pending_bytes = \"1MiB\"").await;
     let flood = Run::new();

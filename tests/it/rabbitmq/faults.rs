@@ -6,7 +6,7 @@ use bytes::Bytes;
 use lapin::ExchangeKind;
 use lapin::options::{ExchangeDeclareOptions, ExchangeDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable};
-use postdate::domain::verdict::{DeadReason, Refusal};
+use postdate::domain::verdict::Refusal;
 use postdate::domain::{Header, HeaderValue, Message, Properties, Verdict};
 use postdate::egress::Lane;
 
@@ -14,7 +14,7 @@ use super::{RabbitmqFixture, Submitter, message, patiently, stamp, with_header};
 use crate::support::{QueueKind, Rabbitmq, names};
 
 /// A failure that no other try can change.
-const HOPELESS: Refusal = Refusal::Hopeless(DeadReason::NotAllowed);
+const UNPUBLISHABLE: Refusal = Refusal::Unpublishable;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_nack_is_of_its_own_message() {
@@ -120,7 +120,7 @@ async fn what_closes_the_channel_takes_its_neighbours_with_it_once_only() {
             (30, Verdict::Refused { reason: Refusal::TooBig, error }) => {
                 assert!(error.as_str().contains("max size"), "{error}");
             }
-            (60, Verdict::Refused { reason: HOPELESS, .. }) => {}
+            (60, Verdict::Refused { reason: UNPUBLISHABLE, .. }) => {}
             (30 | 60, other) => panic!("{at}: {other:?}"),
             (_, verdict) => assert_eq!(*verdict, Verdict::Confirmed, "{at}"),
         }
@@ -150,8 +150,8 @@ async fn what_is_known_to_kill_is_refused_before_it_does() {
     let kills = [
         (with_header(message("m"), huge), Refusal::TooBig),
         (with_header(message("m"), long), Refusal::TooBig),
-        (with(foreign), HOPELESS),
-        (with(expires), HOPELESS),
+        (with(foreign), UNPUBLISHABLE),
+        (with(expires), UNPUBLISHABLE),
     ];
     let mut submitter = Submitter::default();
     for ticket in 0..100 {

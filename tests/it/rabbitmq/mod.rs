@@ -51,8 +51,12 @@ struct RabbitmqFixture {
 impl RabbitmqFixture {
     fn new(server: &Rabbitmq) -> Self {
         let readiness = Readiness::default();
-        let connection =
-            Connection { name: "main".into(), url: Secret::new(server.url()), tls: ClientFiles::default() };
+        let connection = Connection {
+            name: "main".into(),
+            url: Secret::new(server.url()),
+            management: None,
+            tls: ClientFiles::default(),
+        };
         let broker = Broker::new(connection, &readiness);
         let tasks = Tasks::default();
         let shutdown = Shutdown::default();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use postdate::domain::{DeadReason, Partition};
+use postdate::domain::Partition;
 use postdate::store::{Bundle, BundleId, DeadId, decode};
 use redis::aio::MultiplexedConnection;
 
@@ -192,7 +192,7 @@ fn parsed_route(id: &str) -> &str {
 fn queue_of(dead: &str) -> String {
     let id = DeadId::parse(dead).expect("an id");
     match id.reason() {
-        DeadReason::Invalid(_) => format!("{}/invalid", id.route()),
+        reason if reason.is_own_fault() => format!("{}/invalid", id.route()),
         _ => id.route().to_owned(),
     }
 }
@@ -207,6 +207,9 @@ fn counted(s: &Snapshot, sizes: &BTreeMap<String, i64>) {
     for id in s.dead.keys() {
         *counts.entry(format!("d:{}", queue_of(id))).or_default() += 1;
         *counts.entry(format!("x:{}", queue_of(id))).or_default() += sizes[id];
+    }
+    for name in s.delivered.keys() {
+        *counts.entry(format!("r:{}", name.split('/').next().expect("a route"))).or_default() += 1;
     }
     let mut kept = s.counts.clone();
     kept.retain(|field, n| *n != 0 && field.contains(':'));

@@ -146,7 +146,7 @@ fn the_routing_key_follows_its_rule_and_fits_a_short_string() {
     assert!(route(&keyed(Some(vec![b'k'; 255])), RoutingKey::Key).is_ok());
     let reason = |key, rule| route(&keyed(Some(key)), rule).map_err(|unfit| unfit.reason);
     assert_eq!(reason(vec![b'k'; 256], RoutingKey::Key), Err(Refusal::TooBig));
-    assert_eq!(reason(vec![0xff], RoutingKey::Key), Err(Refusal::Hopeless(DeadReason::Unroutable)));
+    assert_eq!(reason(vec![0xff], RoutingKey::Key), Err(Refusal::Unpublishable));
     // Where the key is not the routing key it may be anything.
     assert_eq!(reason(vec![0xff; 1 << 20], fixed), Ok("fixed".into()));
 }

@@ -9,8 +9,8 @@
 --   6 expiries hash: bundle id -> how often a claim on it expired
 --   7 opened   hash: bundle id -> how often it was opened after that
 --   8 names    hash: route/name -> "bundle index"
---   9 counts   hash: n:route messages, b:route bytes, d:queue dead letters, x:queue their bytes; moves: see
---              `moved`. A dead-letter queue has a route's failed (`route`) or invalid (`route/invalid`) dead letters
+--   9 counts   hash: n:route messages, b:route bytes, d:queue dead letters, x:queue their bytes, r:route delivered
+--              names; moves: see `moved`. A dead-letter queue has a route's failed (`route`) or invalid (`route/invalid`) dead letters
 --  10 calls    hash: caller -> "number seconds answer": the last answer to each caller
 --  11 heads    zset: of each route the due set that is due first -> its score in `idx`: what claimers read
 --  12 shelves  zset, all scores 0: "route/due/slice" for each entry of `idx`, due with 16 digits: in this order
@@ -347,16 +347,18 @@ if REMEMBERS then
   -- per route how many ms, names, and per name: name.
   remember = function()
     while at < #ARGV do
-      local ends, members = int(now + num()), {}
-      for _ = 1, num() do
+      local ends, members, new = int(now + num()), {}, 0
+      local count, route = num(), nil
+      for i = 1, count do
         members[#members + 1], members[#members + 2] = ends, arg()
-        if #members == 1000 then
-          redis.call('ZADD', DELIVERED, unpack(members))
+        if #members == 1000 or i == count then
+          route = route_of(members[2])
+          new = new + redis.call('ZADD', DELIVERED, unpack(members))
           members = {}
         end
       end
-      if #members > 0 then
-        redis.call('ZADD', DELIVERED, unpack(members))
+      if new > 0 then
+        add_count('r:' .. route, new)
       end
     end
   end

@@ -1,6 +1,6 @@
 //! Clocks, loads and long stretches.
 
-use super::super::{Row, clocks, inputs, links, long};
+use super::super::{Row, clocks, hostile, inputs, links, long};
 
 pub(super) const ROWS: &[Row] = &[
     Row {
@@ -67,7 +67,7 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         id: "F33",
-        version: 1,
+        version: 2,
         fault: "60 s of silence while the way to each server forgets connections that were quiet for 30 s, then 20 messages by each route",
         precondition: "they arrived",
         limit: "none of them more than a second late",
@@ -91,14 +91,26 @@ pub(super) const ROWS: &[Row] = &[
     },
     Row {
         id: "F35",
-        version: 1,
-        fault: "10 s of bad messages with headers of 60 KB into one of four routes, as fast as they are taken",
-        precondition: "all of them were dropped by policy",
-        limit: "none of the other routes is late by more than a second",
-        differs: "",
+        version: 2,
+        fault: "2 min of good messages into two further routes, as many as they are allowed: 512 KB of zeros, due in a month, 64 KB in one millisecond, named, each in a group of its own; garbage on the admin port; the memory limit of the chart",
+        precondition: "the limit was set, and more than 1000 messages flooded",
+        limit: "no replica ends; lateness p99 of the four routes at most twice that of the 30 s before",
+        differs: "2 min in each cycle, not 10",
         cycles: 5,
         at_once: 1,
         short: false,
-        play: |scale| Box::pin(inputs::flood(scale)),
+        play: |scale| Box::pin(hostile::good(scale)),
+    },
+    Row {
+        id: "F44",
+        version: 1,
+        fault: "2 min of badly shaped messages into two further routes: no delays, headers too large and too many, nested 20,000 deep, names that are no text, a record of 60 MB in a batch of a few KB; garbage on the admin port; the memory limit of the chart",
+        precondition: "the limit was set, and more than 1000 messages flooded",
+        limit: "no replica ends; lateness p99 of the four routes at most twice that of the 30 s before",
+        differs: "a row of our own; 2 min in each cycle",
+        cycles: 5,
+        at_once: 1,
+        short: false,
+        play: |scale| Box::pin(hostile::bad(scale)),
     },
 ];

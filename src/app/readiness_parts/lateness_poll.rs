@@ -1,5 +1,5 @@
-//! Polls of the store: the lateness of its messages, and its memory. The log has a line when a poll begins to fail, and one
-//! when it succeeds again.
+//! The poll of the store for the lateness of its messages. The log has a line when it begins to fail, and one when it
+//! succeeds again.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -65,30 +65,6 @@ impl PeriodicTask for LatenessPoll {
             metrics.overdue.report(OverduePlace::Waiting, late.waiting.get(name.as_str()).copied());
             metrics.overdue.report(OverduePlace::PutBack, late.put_back.get(name.as_str()).copied());
         }
-    }
-}
-
-/// Asks the store for its use of memory. Without an answer the last figures stay.
-pub(super) struct MemoryPoll {
-    slot: Arc<OnceLock<Store>>,
-    metrics: Arc<Metrics>,
-    log: PollLog,
-}
-
-impl MemoryPoll {
-    pub(super) fn new(slot: Arc<OnceLock<Store>>, metrics: Arc<Metrics>) -> Self {
-        Self { slot, metrics, log: PollLog::new("memory") }
-    }
-}
-
-impl PeriodicTask for MemoryPoll {
-    const PERIOD: Duration = Duration::from_secs(1);
-
-    async fn round(&mut self) {
-        let Some(store) = self.slot.get() else { return };
-        let Some(memory) = self.log.answered(store.redis_memory().await) else { return };
-        self.metrics.store_memory.set(memory.used as i64);
-        self.metrics.store_memory_limit.set(memory.limit as i64);
     }
 }
 

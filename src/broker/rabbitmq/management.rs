@@ -1,0 +1,262 @@
+//! Exchanges and bindings of a virtual host, as RabbitMQ's management API tells them. AMQP itself has no word for them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use lapin::uri::AMQPUri;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use ureq::Agent;
+
+use super::Connection;
+
+/// Largest answer that is read, bytes.
+const MAX_ANSWER_BYTES: u64 = 64 << 20;
+
+/// Whether a message reaches a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reach {
+    /// It does not.
+    Never,
+    /// It depends on its routing key or its headers.
+    Maybe,
+    /// It does, whatever it is.
+    Surely,
+}
+
+/// The exchanges and bindings of one virtual host.
+#[derive(Debug, Default)]
+pub struct Bindings {
+    exchanges: BTreeMap<String, Exchange>,
+    bindings: Vec<Binding>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Exchange {
+    name: String,
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    arguments: ExchangeArguments,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(from = "serde_json::Value")]
+struct ExchangeArguments {
+    /// Gets the messages that this exchange cannot route.
+    alternate: Option<String>,
+}
+
+impl From<serde_json::Value> for ExchangeArguments {
+    // RabbitMQ writes no arguments as an empty list.
+    fn from(value: serde_json::Value) -> Self {
+        Self { alternate: value["alternate-exchange"].as_str().map(str::to_owned) }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Binding {
+    source: String,
+    destination: String,
+    destination_type: DestinationType,
+    routing_key: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum DestinationType {
+    Queue,
+    Exchange,
+}
+
+impl Bindings {
+    /// Reads them from the management API of a connection, as the connection's own user. The error is a sentence for
+    /// a person.
+    pub async fn read(connection: &Connection, management: &str, deadline: Duration) -> Result<Self, String> {
+        let broker: AMQPUri = connection.url.expose().parse()?;
+        let user = broker.authority.userinfo;
+        let authorization =
+            format!("Basic {}", STANDARD.encode(format!("{}:{}", user.username, user.password)));
+        let base = management.trim_end_matches('/').to_owned();
+        let vhost = percent_encoded(&broker.vhost);
+        let reading = tokio::task::spawn_blocking(move || {
+            let config = Agent::config_builder()
+                .proxy(None)
+                .max_redirects(0)
+                .http_status_as_error(false)
+                .timeout_global(Some(deadline));
+            let agent = config.build().new_agent();
+            let exchanges: Vec<Exchange> =
+                get(&agent, &format!("{base}/api/exchanges/{vhost}"), &authorization)?;
+            let bindings = get(&agent, &format!("{base}/api/bindings/{vhost}"), &authorization)?;
+            let exchanges = exchanges.into_iter().map(|exchange| (exchange.name.clone(), exchange));
+            Ok(Self { exchanges: exchanges.collect(), bindings })
+        });
+        reading.await.map_err(|error| error.to_string())?
+    }
+
+    /// Whether a message with this routing key reaches a queue by an exchange. Without a key it may have any.
+    pub fn reach(&self, exchange: &str, key: Option<&str>, queue: &str) -> Reach {
+        self.reach_by(exchange, key, queue, &mut BTreeSet::new())
+    }
+
+    fn reach_by<'a>(
+        &'a self,
+        exchange: &'a str,
+        key: Option<&str>,
+        queue: &str,
+        seen: &mut BTreeSet<&'a str>,
+    ) -> Reach {
+        if !seen.insert(exchange) {
+            return Reach::Never;
+        }
+        let known = self.exchanges.get(exchange);
+        let kind = known.map_or("", |exchange| exchange.kind.as_str());
+        let mut farthest = Reach::Never;
+        for binding in self.bindings.iter().filter(|binding| binding.source == exchange) {
+            let bound = match binding.destination_type {
+                DestinationType::Queue if binding.destination == queue => Reach::Surely,
+                DestinationType::Queue => Reach::Never,
+                DestinationType::Exchange => self.reach_by(&binding.destination, key, queue, seen),
+            };
+            farthest = farthest.max(bound.min(routed(kind, &binding.routing_key, key)));
+        }
+        if let Some(alternate) = known.and_then(|exchange| exchange.arguments.alternate.as_deref()) {
+            farthest = farthest.max(self.reach_by(alternate, key, queue, seen).min(Reach::Maybe));
+        }
+        farthest
+    }
+}
+
+/// Whether an exchange of this kind routes a message with this key along a binding.
+fn routed(kind: &str, binding: &str, key: Option<&str>) -> Reach {
+    let judge = |matches: bool| if matches { Reach::Surely } else { Reach::Never };
+    match (kind, key) {
+        ("fanout", _) => Reach::Surely,
+        ("direct", Some(key)) => judge(binding == key),
+        ("topic", Some(key)) => {
+            let pattern: Vec<&str> = binding.split('.').collect();
+            judge(topic_matches(&pattern, &key.split('.').collect::<Vec<_>>()))
+        }
+        ("topic", None) if binding == "#" => Reach::Surely,
+        _ => Reach::Maybe,
+    }
+}
+
+/// Reports whether a topic pattern matches the words of a key: `*` is one word, `#` any number of them.
+fn topic_matches(pattern: &[&str], key: &[&str]) -> bool {
+    match (pattern, key) {
+        ([], []) => true,
+        (["#", rest @ ..], _) => {
+            topic_matches(rest, key)
+                || key.split_first().is_some_and(|(_, behind)| topic_matches(pattern, behind))
+        }
+        ([word, rest @ ..], [first, behind @ ..]) => {
+            (*word == "*" || word == first) && topic_matches(rest, behind)
+        }
+        _ => false,
+    }
+}
+
+fn get<T: DeserializeOwned>(agent: &Agent, url: &str, authorization: &str) -> Result<T, String> {
+    let answered = agent.get(url).header("authorization", authorization).call();
+    let mut answer = answered.map_err(|error| format!("{url} cannot be read: {error}"))?;
+    match answer.status().as_u16() {
+        200 => {}
+        status @ (401 | 403) => {
+            return Err(format!(
+                "{url} refuses the connection's user ({status}); the tag `monitoring` lets him read it"
+            ));
+        }
+        status => return Err(format!("{url} answers {status}")),
+    }
+    let text = answer.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_string();
+    let text = text.map_err(|error| format!("{url} cannot be read: {error}"))?;
+    serde_json::from_str(&text).map_err(|error| format!("{url} does not answer as RabbitMQ does: {error}"))
+}
+
+/// A segment of a path.
+fn percent_encoded(text: &str) -> String {
+    let encode = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
+        other => format!("%{other:02X}"),
+    };
+    text.bytes().map(encode).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bindings(exchanges: &str, bindings: &[(&str, &str, &str, &str)]) -> Bindings {
+        let exchanges: Vec<Exchange> = serde_json::from_str(exchanges).expect("exchanges");
+        let binding = |&(source, kind, destination, routing_key): &(&str, &str, &str, &str)| Binding {
+            source: source.to_owned(),
+            destination: destination.to_owned(),
+            destination_type: if kind == "queue" {
+                DestinationType::Queue
+            } else {
+                DestinationType::Exchange
+            },
+            routing_key: routing_key.to_owned(),
+        };
+        Bindings {
+            exchanges: exchanges.into_iter().map(|exchange| (exchange.name.clone(), exchange)).collect(),
+            bindings: bindings.iter().map(binding).collect(),
+        }
+    }
+
+    #[test]
+    fn a_message_follows_bindings_by_its_key_and_through_exchanges() {
+        let all = bindings(
+            r#"[{"name":"d","type":"direct","arguments":{}}, {"name":"t","type":"topic","arguments":[]},
+                {"name":"f","type":"fanout"}, {"name":"h","type":"headers"},
+                {"name":"a","type":"direct","arguments":{"alternate-exchange":"f"}}]"#,
+            &[
+                ("d", "queue", "in", "key"),
+                ("d", "queue", "other", "else"),
+                ("t", "exchange", "d", "mail.#"),
+                ("f", "exchange", "t", ""),
+                ("f", "exchange", "f", ""),
+                ("f", "queue", "in", ""),
+                ("h", "queue", "in", ""),
+            ],
+        );
+        for (exchange, key, expected) in [
+            ("d", Some("key"), Reach::Surely),
+            ("d", Some("else"), Reach::Never),
+            ("d", None, Reach::Maybe),
+            ("t", Some("key"), Reach::Never),
+            ("t", Some("mail.key"), Reach::Never),
+            ("t", None, Reach::Maybe),
+            ("f", Some("anything"), Reach::Surely),
+            ("f", None, Reach::Surely),
+            ("h", Some("key"), Reach::Maybe),
+            ("a", Some("key"), Reach::Maybe),
+            ("missing", Some("key"), Reach::Never),
+        ] {
+            assert_eq!(all.reach(exchange, key, "in"), expected, "{exchange} {key:?}");
+        }
+    }
+
+    #[test]
+    fn topics_match_word_by_word() {
+        let matches = |pattern: &str, key: &str| {
+            topic_matches(&pattern.split('.').collect::<Vec<_>>(), &key.split('.').collect::<Vec<_>>())
+        };
+        for (pattern, key, expected) in [
+            ("a.b", "a.b", true),
+            ("a.*", "a.b", true),
+            ("a.*", "a.b.c", false),
+            ("a.#", "a", true),
+            ("a.#", "a.b.c", true),
+            ("#.c", "a.b.c", true),
+            ("#", "", true),
+            ("*", "a.b", false),
+        ] {
+            assert_eq!(matches(pattern, key), expected, "{pattern} {key}");
+        }
+    }
+}
