@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use parking_lot::MutexGuard;
 use rdkafka::consumer::{CommitMode, Consumer};
-use rdkafka::error::KafkaResult;
+use rdkafka::error::{KafkaResult, RDKafkaErrorCode};
 use rdkafka::{Offset, TopicPartitionList};
 use tracing::{debug, warn};
 
@@ -32,8 +32,11 @@ const VERIFY_INTERVAL_US: i64 = 2_000_000;
 const FAILURES_BEFORE_WARNING: u32 = 50;
 /// Longest wait for one answer before the last commit.
 const LAST_ANSWER_TIMEOUT: Duration = Duration::from_millis(400);
-/// Longest wait for all answers before the last commit: a session's time and a little.
+/// Longest wait for all answers before the last commit, and for the end of a rebalance that refuses it: a session's
+/// time and a little.
 const LAST_LOOKUP_LIMIT_US: i64 = 11_000_000;
+/// Time between two tries of the last commit.
+const LAST_COMMIT_PAUSE: Duration = Duration::from_millis(20);
 /// An answer that took longer was late.
 const LATE_ANSWER_US: i64 = 200_000;
 
@@ -171,20 +174,50 @@ impl<S: Sink> GroupContext<S> {
             expected_commits
         };
         let outcome = self.find_last_commits(consumer, &expected_commits).and_then(|findings| {
-            let foreign = |key: &TopicPartition| {
-                findings.iter().any(|(k, finding)| {
-                    k == key
-                        && matches!(
-                            finding,
-                            CommitFinding::MovedBack(_) | CommitFinding::Gone | CommitFinding::Unknown
-                        )
-                })
-            };
-            let keys: Vec<TopicPartition> = keys.iter().filter(|key| !foreign(key)).cloned().collect();
-            commit(&mut self.state.lock(), consumer, &keys, CommitMode::Sync)
+            let mut foreign = Vec::new();
+            for ((topic, partition), finding) in findings {
+                match finding {
+                    CommitFinding::Confirmed | CommitFinding::Unchanged | CommitFinding::Ahead(_) => {
+                        self.accept(&topic, partition, &finding);
+                    }
+                    CommitFinding::MovedBack(_) | CommitFinding::Gone | CommitFinding::Unknown => {
+                        foreign.push((topic, partition));
+                    }
+                }
+            }
+            let keys: Vec<TopicPartition> =
+                keys.iter().filter(|key| !foreign.contains(key)).cloned().collect();
+            self.commit_between_rebalances(consumer, &keys)
         });
         if let Err(error) = outcome {
             warn!(consumer = %self.setup.owner, %error, "kafka positions not committed; some records will be read again");
+        }
+    }
+
+    /// Commits for the last time. Between the two halves of a rebalance the coordinator refuses each commit, so it is
+    /// made again until that is over, which takes no answer of this consumer.
+    fn commit_between_rebalances(
+        &self,
+        consumer: &GroupClient<S>,
+        keys: &[TopicPartition],
+    ) -> KafkaResult<()> {
+        let clock = self.setup.deps.clock;
+        let end_us = clock.mono_us() + LAST_LOOKUP_LIMIT_US;
+        let shutdown = &self.setup.deps.shutdown;
+        loop {
+            let sent = commit(&mut self.state.lock(), consumer, keys, CommitMode::Sync);
+            let refused = sent.as_ref().is_err_and(|error| {
+                error.rdkafka_error_code() == Some(RDKafkaErrorCode::RebalanceInProgress)
+            });
+            if !refused || shutdown.is_forced() || clock.mono_us() >= end_us {
+                return sent;
+            }
+            self.setup.runtime.block_on(async {
+                tokio::select! {
+                    () = shutdown.forced() => {}
+                    () = tokio::time::sleep(LAST_COMMIT_PAUSE) => {}
+                }
+            });
         }
     }
 
