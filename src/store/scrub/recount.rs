@@ -3,7 +3,7 @@
 //! The error of a count is its value minus what exists. No transition changes it, because transitions change
 //! both sides. So it may be corrected at any time, once, by as much as a recount showed. If nothing moved
 //! during the recount, the error is exact. If something moved, three times in a row, the error is only trusted
-//! where it is far larger than what can move in that time. So lost counts come back in a partition that never
+//! where it is larger than all that moved in that time. So lost counts come back in a partition that never
 //! rests, to within what moved. The rest is corrected when it rests. The number of dead letters is exact at any
 //! time.
 
@@ -24,14 +24,24 @@ use crate::store::{DeadId, ScrubReport, Store, StoreError};
 
 /// Attempts to count while nothing moves.
 const RECOUNT_ATTEMPTS: usize = 3;
-/// Most messages and bytes that move while a partition is counted, unless the given part of what exists is
-/// more.
-const FAR_MESSAGES: i64 = 1000;
-const FAR_BYTES: i64 = 1 << 20;
-const FAR_PART: i64 = 8;
+/// Values of the hash `counts` by their fields.
+type Counts = BTreeMap<String, i64>;
 
-/// Counts by their fields.
-type Counted = BTreeMap<String, i64>;
+/// What exists.
+#[derive(Default)]
+struct Counted {
+    counts: Counts,
+    /// Of each kind of count ("n:", "b:", "x:", "r:"), the most that one bundle, dead letter or name has.
+    largest: BTreeMap<&'static str, i64>,
+}
+
+/// What a recount showed beside which something moved.
+struct Attempt {
+    error: Counts,
+    /// The most that the bundles, dead letters and names that moved can have, by kind of count. Without a kind of which nothing
+    /// was seen: as large as any may be what came and went.
+    moved: BTreeMap<&'static str, i64>,
+}
 
 impl Store {
     /// Counts what exists, and corrects the counts. A partition that is larger than one scrub should read is
@@ -53,22 +63,22 @@ impl Store {
             return Ok(());
         }
         let mut stored = stored;
-        let mut errors = Vec::new();
+        let mut attempts = Vec::new();
         for _ in 0..RECOUNT_ATTEMPTS {
             let counted = self.count(p, queues).await?;
             let after = self.progress(p, registered.as_ref(), report).await?;
             let stored_after = self.stored(p).await?;
-            let error = error_of(&counted, &stored, &stored_after);
+            let error = error_of(&counted.counts, &stored, &stored_after);
             let rested = before == after && stored == stored_after;
             if rested {
                 report.counts = self.correct(p, &after, queues, error, report).await?;
                 return Ok(());
             }
-            errors.push((error, counted));
+            attempts.push(Attempt { error, moved: counted.most_of(moves(&stored, &stored_after)) });
             before = after;
             stored = stored_after;
         }
-        let far = far_in_all(&errors);
+        let far = far_in_all(&attempts);
         let some = !far.is_empty();
         let corrected = self.correct(p, &before, queues, far, report).await?;
         report.counts = corrected.filter(|&n| some || n > 0);
@@ -109,7 +119,7 @@ impl Store {
 
     /// Counts what the counts should be: messages and bytes of bundles, bytes of dead letters, and delivered names.
     async fn count(&self, p: Partition, queues: &BTreeSet<String>) -> Result<Counted, StoreError> {
-        let mut counted = Counted::new();
+        let mut counted = Counted::default();
         let claims = self.0.keys.of(p, "claims");
         // Claims first: a bundle that is claimed meanwhile may be missed, but is not counted twice.
         let mut claimed: BTreeSet<BundleId> = BTreeSet::new();
@@ -138,7 +148,7 @@ impl Store {
                         pipe.cmd("STRLEN").arg(self.0.keys.dead(id));
                     }
                     let lengths: Vec<i64> = self.ask(p, &pipe).await?;
-                    *counted.entry(format!("x:{queue}")).or_default() += lengths.iter().sum::<i64>();
+                    lengths.into_iter().for_each(|length| counted.add("x:", queue, length));
                 }
                 if members.len() < PAGE_ENTRIES {
                     break;
@@ -149,7 +159,7 @@ impl Store {
             let names = self.members_at(p, &self.0.keys.delivered(p), at, PAGE_ENTRIES).await?;
             for name in &names {
                 let route = name.split('/').next().unwrap_or_default();
-                *counted.entry(format!("r:{route}")).or_default() += 1;
+                counted.add("r:", route, 1);
             }
             if names.len() < PAGE_ENTRIES {
                 break;
@@ -178,9 +188,8 @@ impl Store {
                 Value::BulkString(bits) => String::from_utf8_lossy(bits).matches('1').count(),
                 _ => 0,
             };
-            *counted.entry(format!("n:{}", id.route())).or_default() +=
-                id.count().saturating_sub(gone) as i64;
-            *counted.entry(format!("b:{}", id.route())).or_default() += integer(&pair[0])?;
+            counted.add("n:", id.route(), id.count().saturating_sub(gone) as i64);
+            counted.add("b:", id.route(), integer(&pair[0])?);
         }
         Ok(())
     }
@@ -192,7 +201,7 @@ impl Store {
         p: Partition,
         progress: &CallProgress,
         queues: &BTreeSet<String>,
-        by: Counted,
+        by: Counts,
         report: &ScrubReport,
     ) -> Result<Option<u32>, StoreError> {
         let mut keys = self.0.keys.fixed(p);
@@ -210,6 +219,19 @@ impl Store {
     }
 }
 
+impl Counted {
+    fn add(&mut self, kind: &'static str, of: &str, n: i64) {
+        *self.counts.entry(format!("{kind}{of}")).or_default() += n;
+        let largest = self.largest.entry(kind).or_default();
+        *largest = n.max(*largest);
+    }
+
+    /// The most that so many bundles, dead letters and names have, by kind of count: of the kinds that were seen.
+    fn most_of(&self, moves: i64) -> BTreeMap<&'static str, i64> {
+        self.largest.iter().map(|(&kind, largest)| (kind, largest.saturating_mul(moves))).collect()
+    }
+}
+
 /// Reports whether counts are plainly missing beside what exists.
 fn is_missing(stored: &BTreeMap<String, String>, due_sets: &[DueSet], queues: &BTreeSet<String>) -> bool {
     let route = |due_set: &DueSet| due_set.name.split('/').next().unwrap_or_default().to_owned();
@@ -220,18 +242,14 @@ fn is_missing(stored: &BTreeMap<String, String>, due_sets: &[DueSet], queues: &B
 
 /// The error of each count: the recount against the values before and after. The script itself sees those of
 /// dead letters. A malformed count is always corrected, by what was counted.
-fn error_of(
-    counted: &Counted,
-    before: &BTreeMap<String, String>,
-    after: &BTreeMap<String, String>,
-) -> Counted {
+fn error_of(counted: &Counts, before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> Counts {
     let number = |stored: &BTreeMap<String, String>, field: &str| {
         stored.get(field).and_then(|n| n.parse::<i64>().ok()).unwrap_or(0)
     };
     let ours = |field: &&String| ["n:", "b:", "x:", "r:"].iter().any(|kind| field.starts_with(kind));
     let fields: BTreeSet<&String> =
         before.keys().chain(after.keys()).chain(counted.keys()).filter(ours).collect();
-    let mut errors = Counted::new();
+    let mut errors = Counts::new();
     for field in fields {
         let one = number(before, field);
         let other = number(after, field);
@@ -245,19 +263,27 @@ fn error_of(
     errors
 }
 
-/// The errors that are too large in every recount to have come from movement, each by its smallest value.
-fn far_in_all(errors: &[(Counted, Counted)]) -> Counted {
-    let Some((first, _)) = errors.first() else { return Counted::new() };
-    let mut far = Counted::new();
-    for field in first.keys() {
-        let least = if field.starts_with("n:") || field.starts_with("r:") { FAR_MESSAGES } else { FAR_BYTES };
-        let seen = errors.iter().map(|(error, counted)| {
-            let error = error.get(field).copied().unwrap_or(0);
-            let stands = counted.get(field).copied().unwrap_or(0);
-            (error.abs() > least.max(stands / FAR_PART)).then_some(error)
+/// How many bundles, dead letters and names came, changed or left between two readings of the counts. Nobody knows where
+/// the count itself was lost.
+fn moves(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> i64 {
+    let read =
+        |stored: &BTreeMap<String, String>| stored.get("moves").map_or(Some(0), |n| n.parse::<i64>().ok());
+    let moves = read(before).zip(read(after)).and_then(|(before, after)| after.checked_sub(before));
+    moves.filter(|&moves| moves >= 0).unwrap_or(i64::MAX)
+}
+
+/// The errors that are larger in every attempt than all that moved, each by its smallest value.
+fn far_in_all(attempts: &[Attempt]) -> Counts {
+    let Some(first) = attempts.first() else { return Counts::new() };
+    let mut far = Counts::new();
+    for (field, &error) in &first.error {
+        let seen = attempts.iter().map(|attempt| {
+            let error = attempt.error.get(field).copied().unwrap_or(0);
+            let moved = attempt.moved.get(&field[..2]).copied().unwrap_or(i64::MAX);
+            (error.abs() > moved).then_some(error)
         });
         let Some(seen) = seen.collect::<Option<Vec<i64>>>() else { continue };
-        if seen.iter().all(|n| n.signum() == seen[0].signum()) {
+        if seen.iter().all(|n| n.signum() == error.signum()) {
             far.extend(seen.into_iter().min_by_key(|n| n.abs()).map(|n| (field.clone(), n)));
         }
     }
@@ -268,7 +294,7 @@ fn far_in_all(errors: &[(Counted, Counted)]) -> Counted {
 mod tests {
     use super::*;
 
-    fn counted(n: i64) -> Counted {
+    fn counted(n: i64) -> Counts {
         [("n:r".to_owned(), n)].into()
     }
 
@@ -278,25 +304,42 @@ mod tests {
 
     #[test]
     fn what_the_counts_said_meanwhile_is_no_error() {
-        assert_eq!(error_of(&counted(5), &stored("3"), &stored("8")), Counted::new());
-        assert_eq!(error_of(&counted(5), &stored("8"), &stored("3")), Counted::new());
+        assert_eq!(error_of(&counted(5), &stored("3"), &stored("8")), Counts::new());
+        assert_eq!(error_of(&counted(5), &stored("8"), &stored("3")), Counts::new());
         assert_eq!(error_of(&counted(5), &stored("7"), &stored("8")), counted(-2));
         assert_eq!(error_of(&counted(5), &BTreeMap::new(), &BTreeMap::new()), counted(5));
-        assert_eq!(error_of(&Counted::new(), &stored("4"), &stored("4")), counted(-4), "nothing stands");
-        assert_eq!(error_of(&Counted::new(), &stored("?"), &stored("?")), counted(0), "spoilt");
+        assert_eq!(error_of(&Counts::new(), &stored("4"), &stored("4")), counted(-4), "nothing stands");
+        assert_eq!(error_of(&Counts::new(), &stored("?"), &stored("?")), counted(0), "spoilt");
     }
 
     #[test]
-    fn beside_what_moves_only_what_is_far_wrong_each_time_is_corrected_by_the_least() {
+    fn beside_what_moves_only_what_is_larger_each_time_is_corrected_by_the_least() {
         let of = |all: &[(i64, i64)]| {
-            let all: Vec<_> = all.iter().map(|&(error, stands)| (counted(error), counted(stands))).collect();
-            far_in_all(&all)
+            let attempt = |&(error, moved)| Attempt { error: counted(error), moved: [("n:", moved)].into() };
+            far_in_all(&all.iter().map(attempt).collect::<Vec<_>>())
         };
-        assert_eq!(of(&[(5000, 6000), (5200, 6000), (4900, 6000)]), counted(4900));
+        assert_eq!(of(&[(5000, 600), (5200, 700), (4900, 600)]), counted(4900));
         assert_eq!(of(&[(-5000, 0), (-5200, 0), (-4900, 0)]), counted(-4900));
-        assert_eq!(of(&[(5000, 6000), (-5200, 6000), (4900, 6000)]), Counted::new());
-        assert_eq!(of(&[(5000, 6000), (900, 6000), (4900, 6000)]), Counted::new(), "less than may move");
-        assert_eq!(of(&[(5000, 60_000), (5200, 60_000), (4900, 60_000)]), Counted::new(), "an eighth may");
-        assert_eq!(of(&[]), Counted::new());
+        assert_eq!(of(&[(5000, 600), (-5200, 600), (4900, 600)]), Counts::new(), "both too many and too few");
+        assert_eq!(of(&[(5000, 600), (900, 900), (4900, 600)]), Counts::new(), "no more than moved");
+        assert_eq!(of(&[]), Counts::new());
+    }
+
+    #[test]
+    fn what_moved_has_at_most_as_much_each_as_the_largest_of_its_kind() {
+        let mut all = Counted::default();
+        all.add("n:", "r", 2);
+        all.add("n:", "r", 3);
+        all.add("b:", "r", 700);
+        all.add("x:", "r/invalid", 1 << 20);
+        all.add("r:", "r", 1);
+        assert_eq!(all.counts["n:r"], 5);
+        let at = |n: &str| stored("3").into_iter().chain([("moves".to_owned(), n.to_owned())]).collect();
+        assert_eq!(
+            (moves(&at("7"), &at("17")), moves(&at("17"), &at("7"))),
+            (10, i64::MAX),
+            "lost meanwhile"
+        );
+        assert_eq!(all.most_of(10), [("n:", 30), ("b:", 7000), ("x:", 10 << 20), ("r:", 10)].into());
     }
 }

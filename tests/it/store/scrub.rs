@@ -1,9 +1,13 @@
 //! Planted damage of each kind: found, mended, told; and nothing else touched.
 
-use postdate::store::{ScrubReport, SweepOutcome, WriteResult};
+use std::time::Duration;
+
+use postdate::store::{DeadFilter, ScrubReport, SweepOutcome, WriteResult};
+use tokio_util::sync::CancellationToken;
 
 use super::fixture::*;
 use crate::support::Redis;
+use crate::support::proxy::{Mode, Proxy as SlowLink};
 
 fn clean() -> ScrubReport {
     ScrubReport { counts: Some(0), ..ScrubReport::default() }
@@ -226,6 +230,35 @@ async fn interleaving_19_counts_are_set_right_while_others_work() {
     }
     working.await.expect("worked");
     assert!(rounds > 3);
+    busy.check().await;
+}
+
+#[tokio::test]
+async fn interleaving_19_large_dead_letters_that_come_and_go_during_a_recount_are_no_damage() {
+    let redis = Redis::start().await;
+    // A recount over this link lasts as long as several dead letters come and go.
+    let link = SlowLink::before(redis.port()).await;
+    link.set(Mode::Delay(Duration::from_millis(10)));
+    let busy = StoreFixture::through(&redis, &format!("redis://127.0.0.1:{}", link.port()), 1).await;
+    let other = StoreFixture::of(config(&redis.url(), &busy.config.prefix, 1), &redis, 0).await;
+    let large: String = std::iter::repeat_with(fastrand::alphanumeric).take(4 << 20).collect();
+    let keep = move || postdate::store::WriteOp::DeadLetter(dead_letter(unnamed(past(), &large)));
+    other.write(vec![keep(), keep()]).await;
+    let stop = CancellationToken::new();
+    let ends = stop.clone();
+    let working = tokio::spawn(async move {
+        while !ends.is_cancelled() {
+            other.write(vec![keep()]).await;
+            let oldest = other.store.dead_page(&DeadFilter::default(), None, 1).await.expect("a page").marks;
+            assert_eq!(other.store.drop_dead(&[oldest[0].id.clone()]).await.expect("dropped"), [true]);
+        }
+    });
+    for _ in 0..4 {
+        let report = scrub(&busy).await;
+        assert!(report.is_clean(), "nothing was wrong: {report:?}");
+    }
+    stop.cancel();
+    working.await.expect("worked");
     busy.check().await;
 }
 

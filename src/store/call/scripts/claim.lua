@@ -131,6 +131,7 @@ end
 if ORDERED then
   reply[2], reply[3] = front and front[2] or '', front and front[1] or ''
 end
+moved(#ids)
 if #ids > 0 then
   local expiries, done = fields(EXPIRIES, ids), fields(DONE, ids)
   local gone = fields(GONE, ids)

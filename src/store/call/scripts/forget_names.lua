@@ -1,7 +1,7 @@
 -- forget_names: forgets delivered names whose time is over.
 --
 -- KEYS  1 delivered  zset: route/name -> until when it stays taken, ms
---       2 counts     hash: r:route names; moves: counts what changed without a numbered call
+--       2 counts     hash: r:route names; moves: how many bundles, dead letters and names changed their place
 -- ARGV  names at most
 -- returns {s, us, 0, names forgotten}
 -- atomic: all of it; run twice it does the same. costs: a microsecond a name; bounded by the caller.
@@ -20,6 +20,6 @@ if gone > 0 then
   for route, n in pairs(of_route) do
     redis.pcall('HINCRBY', KEYS[2], 'r:' .. route, string.format('%.0f', -n))
   end
-  redis.pcall('HINCRBY', KEYS[2], 'moves', 1)
+  redis.pcall('HINCRBY', KEYS[2], 'moves', string.format('%.0f', gone))
 end
 return { time[1], time[2], 0, gone }

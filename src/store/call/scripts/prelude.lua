@@ -243,13 +243,21 @@ end
 local function add_count(field, n)
   redis.pcall('HINCRBY', COUNTS, field, int(n))
 end
-local function add_counts(route, messages, bytes)
+-- Counts the bundles, dead letters and names that came, changed, left or changed their set: a recount may have seen each
+-- of them twice or not at all.
+local function moved(n)
+  if n > 0 then
+    add_count('moves', n)
+  end
+end
+local function add_counts(route, messages, bytes, bundles)
   if messages ~= 0 then
     add_count('n:' .. route, messages)
   end
   if bytes ~= 0 then
     add_count('b:' .. route, bytes)
   end
+  moved(bundles)
 end
 
 -- Adds one to a bundle's expiries or openings. A malformed number starts again from one.
@@ -271,6 +279,7 @@ local function add_dead_letters(key, queue, ids, bytes)
   redis.call('ZADD', key, unpack(members))
   add_count('d:' .. queue, #ids)
   add_count('x:' .. queue, bytes)
+  moved(#ids)
 end
 
 -- Removes a dead letter. Returns whether it was there.
@@ -280,27 +289,22 @@ local function remove_dead_letter(key, queue, id, blob)
   end
   add_count('d:' .. queue, -1)
   add_count('x:' .. queue, -redis.call('STRLEN', blob))
+  moved(1)
   redis.call('UNLINK', blob)
   return true
 end
 
--- Counts bundles that an unnumbered call moved, for recounts. Numbered calls show by their number.
-local function moved(bundles)
-  if bundles > 0 then
-    add_count('moves', bundles)
-  end
-end
-
 -- Sums up counts of several bundles by route: one command a route, however many bundles.
 local function tally()
-  local messages, bytes = {}, {}
+  local messages, bytes, bundles = {}, {}, {}
   local function add(route, more, longer)
     messages[route] = (messages[route] or 0) + more
     bytes[route] = (bytes[route] or 0) + longer
+    bundles[route] = (bundles[route] or 0) + 1
   end
   local function enter()
     for route, n in pairs(messages) do
-      add_counts(route, n, bytes[route])
+      add_counts(route, n, bytes[route], bundles[route])
     end
   end
   return add, enter
@@ -359,6 +363,7 @@ if REMEMBERS then
       end
       if new > 0 then
         add_count('r:' .. route, new)
+        moved(new)
       end
     end
   end

@@ -22,7 +22,7 @@ end
 redis.call('SET', NEW, blob)
 redis.call('ZADD', DUE, first, new)
 reindex(DUE, due_set_of(new))
-add_counts(route_of(new), count_of(new), #blob)
+add_counts(route_of(new), count_of(new), #blob, 1)
 for _ = 1, num() do
   -- A name that was taken meanwhile stays with its new owner: this message goes on nameless.
   redis.call('HSETNX', NAMES, arg(), new .. ' ' .. arg())

@@ -43,7 +43,7 @@ end
 redis.call('SET', NEW, blob)
 redis.call('ZADD', NEW_DUE, first, new)
 redis.call('HSET', NAMES, name, new .. ' 0')
-add_counts(route_of(new), 1, #blob)
+add_counts(route_of(new), 1, #blob, 1)
 if was == 'pending' then
   -- Former owners of a claim may have published it, so it stays a possible repeat wherever it moves.
   local expired = redis.call('HGET', EXPIRIES, id)
@@ -58,7 +58,7 @@ if was == 'pending' then
     reindex(OLD_DUE, due_set_of(id))
   else
     redis.call('HSET', GONE, id, gone)
-    add_counts(route_of(id), -1, 0)
+    add_counts(route_of(id), -1, 0, 1)
   end
 end
 reindex(NEW_DUE, due_set_of(new))

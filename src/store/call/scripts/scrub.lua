@@ -55,7 +55,7 @@ local function judge(id, due, blob, first)
   local pending = redis.call('ZSCORE', due, id)
   local there = redis.call('EXISTS', blob) == 1
   if not there and (pending or (deadline and deadline <= now)) then
-    add_counts(route_of(id), -math.max(0, count_of(id) - ones(redis.call('HGET', GONE, id))), 0)
+    add_counts(route_of(id), -math.max(0, count_of(id) - ones(redis.call('HGET', GONE, id))), 0, 1)
     removed = removed + 1
     redis.call('ZREM', due, id)
     redis.call('ZREM', CLAIMS, id)
