@@ -65,6 +65,9 @@ pub struct Header {
 }
 
 impl Header {
+    /// Bytes that one header takes in memory beside its name and its value, here and in the client libraries.
+    pub const OVERHEAD: usize = 96;
+
     /// A header of this name and value.
     pub fn new(name: impl Into<Text>, value: HeaderValue) -> Self {
         Self { name: name.into(), value }

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use super::Receipt;
 use super::bundling::{MAX_SPAN_MS, StoreWork};
 use super::kafka::{RECORD_OVERHEAD, WINDOW_BYTES, WINDOW_RECORDS};
-use crate::domain::{Entry, KafkaPosition, Partition, Partitions, Route, TargetRef, UnixMs};
+use crate::domain::{Entry, Header, KafkaPosition, Partition, Partitions, Route, TargetRef, UnixMs};
 
 /// How long a message lingers.
 pub(super) const LINGER: Duration = Duration::from_millis(250);
@@ -131,7 +131,8 @@ impl LingerBuffer {
         let buffered = state.buffered.get_or_insert_with(|| self.begin(now, offset));
         let mut came = BufferSize { messages: messages.len(), bytes: 0 };
         for LingerMessage { target, entry, receipt, .. } in messages {
-            came.bytes += entry.message.body_len() + entry.message.headers_len() + RECORD_OVERHEAD;
+            came.bytes +=
+                entry.message.size() + entry.message.headers.len() * Header::OVERHEAD + RECORD_OVERHEAD;
             let partition = buffered.partition_of(entry.due);
             buffered.work.store(partition, target, entry, receipt);
         }

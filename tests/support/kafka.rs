@@ -1,6 +1,7 @@
 //! Apache Kafka as child processes: one KRaft node, broker and controller at once, or three of them.
 
 mod files;
+mod rights;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,12 +17,16 @@ use rdkafka::{Offset, TopicPartitionList};
 use tokio::sync::OnceCell;
 
 use files::{SecureListeners, format, jars, properties, run};
+pub use rights::{KafkaOperation, KafkaResource, KafkaRight};
 
 use super::process::{Process, Signal};
 use super::{Tls, eventually, folders, names, ports};
 
 /// The version that `scripts/setup` puts into the cache.
 const VERSION: &str = "4.1.0";
+
+/// The principal of a client with the certificate of [`Tls::client`].
+const CERTIFIED: &str = "User:CN=postdate";
 
 static SHARED: OnceCell<Kafka> = OnceCell::const_new();
 
@@ -87,6 +92,24 @@ impl Kafka {
         let ports: Vec<u16> = certificates.iter().map(|_| ports::free()).collect();
         let secure = files::secure_listeners(certificates, &ports);
         (Self::start_nodes(QUICK_TO_START, None, 1, &secure).await, ports)
+    }
+
+    /// One that lets clients with a certificate do only what they were given the rights for, on a further port. On the
+    /// usual port everybody may do everything.
+    pub async fn start_with_rights(certificate: &Tls) -> (Self, u16) {
+        let port = ports::free();
+        let secure = files::secure_listeners(&[certificate], &[port]).with_rights();
+        (Self::start_nodes(QUICK_TO_START, None, 1, &secure).await, port)
+    }
+
+    /// Gives rights to the client certificate of [`Tls`].
+    pub fn allow(&self, rights: &[KafkaRight]) {
+        rights.iter().for_each(|right| right.allow(self.port(), CERTIFIED));
+    }
+
+    /// Takes rights away from the client certificate of [`Tls`].
+    pub fn forbid(&self, rights: &[KafkaRight]) {
+        rights.iter().for_each(|right| right.forbid(self.port(), CERTIFIED));
     }
 
     /// One whose speed is measured.

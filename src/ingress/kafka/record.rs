@@ -30,6 +30,7 @@ pub(super) fn copy(from: &BorrowedMessage<'_>) -> CopiedRecord {
     let size = from.key_len()
         + from.payload_len()
         + headers.iter().map(|(name, value)| name.len() + value.map_or(0, <[u8]>::len)).sum::<usize>();
+    let overhead = RECORD_OVERHEAD + headers.len() * Header::OVERHEAD;
     let mut all = BytesMut::with_capacity(size);
     let mut put = |part: &[u8]| -> Bytes {
         all.extend_from_slice(part);
@@ -48,7 +49,7 @@ pub(super) fn copy(from: &BorrowedMessage<'_>) -> CopiedRecord {
         message: Message { origin: Origin::Kafka, key, body, headers, properties: None },
         malformed,
         produced: from.timestamp().to_millis().map(UnixMs),
-        size: size + RECORD_OVERHEAD,
+        size: size + overhead,
     }
 }
 

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use redis::Value;
 use redis::cluster_routing::Slot;
 
-use crate::domain::Partition;
+use crate::domain::{Header, Partition};
 use crate::mutants::{self, Mutant};
 use crate::store::StoreError;
 use crate::store::call::keys::Keys;
@@ -19,6 +19,10 @@ use crate::store::model::codec::plain_lengths;
 /// First bytes of a blob that come with its size. A blob up to this size needs no second trip. The first bytes
 /// of a larger blob say how large it is when opened.
 const HEAD_BYTES: usize = 4096;
+/// Bytes of a message's head that hold too few headers to matter.
+const USUAL_HEAD_BYTES: usize = 256;
+/// Bytes in memory for each byte of a head: a header of two letters takes six bytes there.
+const OPENED_PER_BYTE: usize = Header::OVERHEAD / 6;
 /// Most bytes that one step asks for. A larger blob is read in parts of this size.
 const STEP_BYTES: usize = 4 << 20;
 /// Bytes that the reads of one role may ask for at once: they lie in Redis's output buffers.
@@ -36,10 +40,13 @@ pub(in crate::store) struct BlobHead {
 }
 
 impl BlobHead {
-    /// Bytes in memory once the blob is read and opened, with its bodies or without.
+    /// Bytes in memory once the blob is read and opened, with its bodies or without. Nobody knows yet how many headers a
+    /// head holds: what is longer than most may be many that are as short as can be.
     pub(in crate::store) fn opened_len(&self, with_bodies: bool) -> usize {
-        let plain = plain_lengths(&self.head);
-        let opened = plain.map_or(0, |plain| plain.heads + if with_bodies { plain.bodies } else { 0 });
+        let opened = plain_lengths(&self.head).map_or(0, |plain| {
+            let long = plain.heads.saturating_sub(plain.count * USUAL_HEAD_BYTES);
+            plain.heads + long * OPENED_PER_BYTE + if with_bodies { plain.bodies } else { 0 }
+        });
         if mutants::is(Mutant::CompressedBudget) { self.len } else { self.len.max(opened) }
     }
 }

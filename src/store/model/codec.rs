@@ -337,6 +337,8 @@ pub(in crate::store) fn read_dues(head: &Bytes) -> Result<Vec<UnixMs>, CodecErro
 /// Bytes that a bundle's records take when they are opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) struct PlainLengths {
+    /// Messages of the bundle.
+    pub(in crate::store) count: usize,
     pub(in crate::store) heads: usize,
     pub(in crate::store) bodies: usize,
 }
@@ -348,8 +350,10 @@ pub(in crate::store) fn plain_lengths(head: &Bytes) -> Option<PlainLengths> {
     }
     let mut reader = Reader::new(head.slice(PREFIX_LEN..));
     reader.short_text(MAX_TARGET_BYTES).ok()?;
-    let _count = reader.bounded(BUNDLE_MESSAGES).ok()?;
-    Some(PlainLengths { heads: reader.bounded(MAX_PLAIN).ok()?, bodies: reader.bounded(MAX_PLAIN).ok()? })
+    let count = reader.bounded(BUNDLE_MESSAGES).ok()?;
+    let heads = reader.bounded(MAX_PLAIN).ok()?;
+    let bodies = reader.bounded(MAX_PLAIN).ok()?;
+    Some(PlainLengths { count, heads, bodies })
 }
 
 fn read_index(reader: &mut Reader, count: usize) -> Result<Vec<IndexEntry>, CodecError> {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lapin::types::FieldTable;
-use postdate::domain::{Entry, Partition, UnixMs};
+use postdate::domain::{Entry, Header, HeaderValue, Partition, UnixMs};
 use postdate::store::WriteOp;
 use serde_json::Value;
 
@@ -141,17 +141,29 @@ async fn pages_of_bodies_show_as_many_as_they_may_and_all_of_them_together() {
 /// Most that claims of contents that compress to nothing may have a relay occupy, kB.
 const MOST_KB: u64 = 400_000;
 
-/// Has so many messages of a mebibyte fall due at once, and others beside them flow. Returns the peak of what the
-/// relay occupied, kB.
+fn mebibyte() -> Entry {
+    zeros(past(), MIB)
+}
+
+/// A message of a thousand headers, which take ten times as much memory as text.
+fn headers() -> Entry {
+    let header = |n| Header::new(format!("h{n}"), HeaderValue::LongString(Bytes::from_static(b"v")));
+    let mut entry = unnamed(past(), "");
+    entry.message.headers = (0..1000).map(header).collect();
+    entry
+}
+
+/// Has so many such messages fall due at once, and others beside them flow. Returns the peak of what the relay
+/// occupied, kB.
 #[allow(clippy::print_stdout, reason = "figures for whoever looks")]
-async fn due_at_once(count: usize, environment: &[(&str, &str)]) -> u64 {
+async fn due_at_once(count: usize, make: fn() -> Entry, environment: &[(&str, &str)]) -> u64 {
     let fixture = ZerosFixture::start_with(environment).await;
     let ask = async |path: &str, body: &str| {
         let answer = fixture.relay.request("POST", path, None, body).await.expect("an answer");
         assert!(answer.0 < 300, "{answer:?}");
     };
     ask("/api/v1/routes/orders/pause", r#"{"only":"publishing"}"#).await;
-    fixture.fill(count, || keep(vec![zeros(past(), MIB)])).await;
+    fixture.fill(count, || keep(vec![make()])).await;
     let before = fixture.forget_peak();
     ask("/api/v1/routes/orders/resume", "{}").await;
     let target = format!("{}-out", fixture.other);
@@ -186,18 +198,24 @@ async fn due_at_once(count: usize, environment: &[(&str, &str)]) -> u64 {
 
 #[tokio::test]
 async fn what_compresses_to_nothing_is_claimed_by_what_it_takes_when_opened() {
-    let peak = due_at_once(1500, &[]).await;
+    let peak = due_at_once(1500, mebibyte, &[]).await;
     assert!(peak < MOST_KB, "{peak} kB");
 }
 
 #[tokio::test]
 async fn three_times_as_much_takes_no_more() {
-    let peak = due_at_once(4500, &[]).await;
+    let peak = due_at_once(4500, mebibyte, &[]).await;
     assert!(peak < MOST_KB, "{peak} kB");
 }
 
 #[tokio::test]
 async fn a_budget_of_compressed_bytes_is_caught() {
-    let peak = due_at_once(1500, &[("POSTDATE_MUTANT", "compressed_budget")]).await;
+    let peak = due_at_once(1500, mebibyte, &[("POSTDATE_MUTANT", "compressed_budget")]).await;
     assert!(peak >= MOST_KB, "{peak} kB with a planted fault");
+}
+
+#[tokio::test]
+async fn messages_of_many_headers_are_claimed_by_what_those_take_when_opened() {
+    let peak = due_at_once(5000, headers, &[]).await;
+    assert!(peak < MOST_KB, "{peak} kB");
 }

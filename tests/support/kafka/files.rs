@@ -42,6 +42,13 @@ pub(super) fn secure_listeners(certificates: &[&Tls], ports: &[u16]) -> SecureLi
 }
 
 impl SecureListeners {
+    /// The same, where whoever has a certificate may do nothing without a right.
+    pub(super) fn with_rights(mut self) -> Self {
+        self.lines += "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n\
+                       super.users=User:ANONYMOUS\n";
+        self
+    }
+
     /// The properties of a node with these listeners.
     pub(super) fn added_to(&self, properties: &str) -> String {
         let added = properties.lines().map(|line| {

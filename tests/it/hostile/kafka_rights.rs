@@ -1,0 +1,117 @@
+//! A principal of Kafka with the fewest rights, as `docs/security.md` lists them, and what is said where it lacks one.
+
+use crate::support::kafka::{KafkaOperation, KafkaResource, KafkaRight};
+use crate::support::{Config, Kafka, Redis, Relay, Run, Tls, When, eventually, folders, relay};
+
+struct Play {
+    tls: Tls,
+    kafka: Kafka,
+    port: u16,
+    source: String,
+    target: String,
+}
+
+impl Play {
+    async fn start() -> Self {
+        let tls = Tls::new();
+        let (kafka, port) = Kafka::start_with_rights(&tls).await;
+        let source = kafka.unique_topic("source", 2).await;
+        let target = kafka.unique_topic("target", 2).await;
+        Self { tls, kafka, port, source, target }
+    }
+
+    /// What the documents say, and what `check --connect` names where it is missing.
+    fn rights(&self) -> [(KafkaRight, &'static str); 3] {
+        let right =
+            |resource, name: &str, operation| KafkaRight { resource, name: name.to_owned(), operation };
+        [
+            (
+                right(KafkaResource::Topic, &self.source, KafkaOperation::Read),
+                "DESCRIBE and READ on a source",
+            ),
+            (right(KafkaResource::Group, &self.source, KafkaOperation::Read), "principal READ on it"),
+            (
+                right(KafkaResource::Topic, &self.target, KafkaOperation::Write),
+                "DESCRIBE and WRITE on a target",
+            ),
+        ]
+    }
+
+    fn config(&self, redis: &Redis) -> Config {
+        let Self { port, source, target, .. } = self;
+        let (certificate, key) = self.tls.client();
+        let authority = self.tls.authority();
+        Config::new(redis)
+            .section(&format!(
+                "[kafka.main]\nbrokers = \"127.0.0.1:{port}\"\n[kafka.main.properties]\n\"security.protocol\" = \"SSL\"\n\
+                 \"ssl.ca.location\" = \"{authority}\"\n\"ssl.certificate.location\" = \"{certificate}\"\n\
+                 \"ssl.key.location\" = \"{key}\""
+            ))
+            .route(
+                "mail",
+                &format!(r#"{{ kafka = "main", topic = "{source}", group = "{source}" }}"#),
+                &format!(r#"{{ kafka = "main", topic = "{target}" }}"#),
+                "",
+            )
+    }
+
+    /// Exit status and words of `check --connect`.
+    async fn check(&self, redis: &Redis) -> (Option<i32>, String) {
+        let file = folders::new("check").join("postdate.toml");
+        std::fs::write(&file, self.config(redis).text("127.0.0.1:0")).expect("a configuration file");
+        let mut command = std::process::Command::new(relay::binary());
+        command.args(["check", "--connect", "--config"]).arg(&file).env_clear();
+        let ran = tokio::task::spawn_blocking(move || command.output()).await.expect("not cancelled");
+        let ran = ran.expect("the binary runs");
+        let both = [ran.stdout, ran.stderr].concat();
+        (ran.status.code(), String::from_utf8(both).expect("UTF-8"))
+    }
+}
+
+#[tokio::test]
+async fn a_principal_of_kafka_with_the_fewest_rights_relays_and_is_told_which_one_it_lacks() {
+    let (redis, play) = tokio::join!(Redis::start(), Play::start());
+    let rights = play.rights().map(|(right, _)| right);
+    play.kafka.allow(&rights);
+    for (right, sentence) in play.rights() {
+        play.kafka.forbid(std::slice::from_ref(&right));
+        let (status, words) = play.check(&redis).await;
+        assert_eq!(status, Some(1), "without {right:?}: {words}");
+        let named = words.lines().any(|line| line.contains(&right.name) && line.contains(sentence));
+        assert!(named, "without {right:?}: {words}");
+        play.kafka.allow(&[right]);
+    }
+    let (status, words) = play.check(&redis).await;
+    assert_eq!(status, Some(0), "{words}");
+
+    let run = Run::new();
+    run.collect_kafka(&play.kafka, &play.target, 2);
+    let relay = Relay::start(&play.config(&redis)).await;
+    let label = format!("kafka:{}", play.target);
+    let send = async || {
+        let messages = (0..10).map(|_| run.message(&label, When::Delay(100))).collect();
+        run.send_kafka(&play.kafka, &play.source, messages).await;
+    };
+    send().await;
+    run.drain(&relay).await;
+    // Later, each of them in turn: somebody is told, nothing is lost, and it goes on by itself.
+    for (right, part) in rights.iter().zip(["source:mail", "source:mail", "target:"]) {
+        play.kafka.forbid(std::slice::from_ref(right));
+        send().await;
+        eventually(&format!("{part} says what it lacks without {right:?}"), async || {
+            let (_, body) = relay.get("/readyz").await?;
+            let parts: serde_json::Value = serde_json::from_str(&body)?;
+            let told = parts["parts"].as_array().is_some_and(|parts| {
+                parts.iter().any(|found| {
+                    found["name"].as_str().is_some_and(|name| name.starts_with(part))
+                        && found["state"] != "up"
+                })
+            });
+            if told { Ok(()) } else { Err(anyhow::anyhow!(body)) }
+        })
+        .await;
+        play.kafka.allow(std::slice::from_ref(right));
+        run.drain(&relay).await;
+    }
+    run.report().assert_accounted(0);
+}
