@@ -6,9 +6,9 @@ use bytes::Bytes;
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
-use super::message::{HeaderView, header_views};
+use super::message::{FailureView, HeaderView, PositionView, failure_views, header_views, position_view};
 use super::times::rfc3339;
-use crate::domain::{Entry, Failure, Flags, Text, UnixMs};
+use crate::domain::{Entry, Flags, Text, UnixMs};
 use crate::store::{DeadBody, DeadId};
 
 /// Bytes that escapes may add to a short text of whatever content.
@@ -88,32 +88,6 @@ struct DeadLetterMessage {
     body_base64: Option<Base64Body>,
 }
 
-/// A position in a Kafka topic.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Position)]
-struct PositionView {
-    /// The partition.
-    partition: i32,
-    /// The offset.
-    offset: i64,
-}
-
-/// One failure.
-#[derive(Serialize, ToSchema)]
-#[schema(as = Failure)]
-struct FailureView {
-    /// When, Unix ms.
-    at_ms: i64,
-    /// The same, RFC 3339.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    at: Option<String>,
-    /// The reason, in the contract's word.
-    reason: String,
-    /// The words of the broker or of Postdate.
-    error: String,
-}
-
 /// Level of detail at which a dead letter is shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum DetailLevel {
@@ -164,12 +138,6 @@ fn message_of(entry: &Entry, size: usize, target: &str, detail: DetailLevel) -> 
     let message = &entry.message;
     let wanted = message.body.as_ref().filter(|_| detail == DetailLevel::Body);
     let body = wanted.cloned().and_then(Text::from_utf8).filter(is_short_in_json).map(TextBody);
-    let failed = |failure: &Failure| FailureView {
-        at_ms: failure.at.0,
-        at: rfc3339(failure.at),
-        reason: failure.reason.to_string(),
-        error: failure.error.to_string(),
-    };
     DeadLetterMessage {
         due_ms: entry.asked_due().0,
         due: rfc3339(entry.asked_due()),
@@ -178,8 +146,8 @@ fn message_of(entry: &Entry, size: usize, target: &str, detail: DetailLevel) -> 
         key: message.key.as_ref().map(|key| String::from_utf8_lossy(key).into_owned()),
         size,
         left_out: entry.flags.has(Flags::LEFT_OUT),
-        position: entry.position.map(|at| PositionView { partition: at.partition, offset: at.offset }),
-        history: entry.history.iter().map(failed).collect(),
+        position: position_view(entry),
+        history: failure_views(entry),
         headers: (detail != DetailLevel::Outline).then(|| header_views(message)),
         body_base64: wanted.filter(|_| body.is_none()).cloned().map(Base64Body),
         body,

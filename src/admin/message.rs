@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::context::Admin;
 use super::problem::Problem;
 use super::times::rfc3339;
-use crate::domain::{HeaderValue, Message, RouteName, TargetRef, Text};
+use crate::domain::{Entry, Failure, HeaderValue, Message, RouteName, TargetRef, Text};
 use crate::store::{StoredMessage, StoredState};
 
 /// A message of the store, without its body.
@@ -56,6 +56,14 @@ pub(super) struct MessageView {
     size: usize,
     /// Its headers, in their order, repeats kept.
     headers: Vec<HeaderView>,
+    /// Position that it was read at: Kafka's partition and offset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    position: Option<PositionView>,
+    /// The last of its failures, oldest first; where a single message is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    history: Option<Vec<FailureView>>,
     /// Its id among the dead letters, if it is dead.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -70,6 +78,32 @@ pub(super) struct LastError {
     /// Its reason: a label of `publish_failures_total`.
     reason: String,
     /// The words of the broker or its client, cut to 200 bytes.
+    error: String,
+}
+
+/// A position in a Kafka topic.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Position)]
+pub(super) struct PositionView {
+    /// The partition.
+    partition: i32,
+    /// The offset.
+    offset: i64,
+}
+
+/// One failure.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Failure)]
+pub(super) struct FailureView {
+    /// When, Unix ms.
+    at_ms: i64,
+    /// The same, RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    at: Option<String>,
+    /// The reason, in the contract's word.
+    reason: String,
+    /// The words of the broker or of Postdate.
     error: String,
 }
 
@@ -119,8 +153,29 @@ pub(super) async fn dead_message(
         size,
         entry,
     };
-    let shown = message_view(admin, &found);
+    let shown = single_message_view(admin, &found);
     Ok(Some(MessageView { state: ShownState::Dead, dead_id: Some(dead.to_string()), ..shown }))
+}
+
+/// The same for a message that was asked for by itself.
+pub(super) fn single_message_view(admin: &Admin, found: &StoredMessage) -> MessageView {
+    MessageView { history: Some(failure_views(&found.entry)), ..message_view(admin, found) }
+}
+
+/// The failures that a message remembers, oldest first.
+pub(super) fn failure_views(entry: &Entry) -> Vec<FailureView> {
+    let view = |failure: &Failure| FailureView {
+        at_ms: failure.at.0,
+        at: rfc3339(failure.at),
+        reason: failure.reason.to_string(),
+        error: failure.error.to_string(),
+    };
+    entry.history.iter().map(view).collect()
+}
+
+/// Where a message was read.
+pub(super) fn position_view(entry: &Entry) -> Option<PositionView> {
+    entry.position.map(|at| PositionView { partition: at.partition, offset: at.offset })
 }
 
 /// A message that the store found, as answers show it.
@@ -159,6 +214,8 @@ pub(super) fn message_view(admin: &Admin, found: &StoredMessage) -> MessageView 
         key: key.map(|(text, _)| text),
         size: found.size,
         headers: header_views(message),
+        position: position_view(entry),
+        history: None,
         dead_id: None,
     }
 }

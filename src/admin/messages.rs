@@ -11,7 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::audit_note::AuditNote;
 use super::context::Admin;
 use super::extract::{IfMatch, JsonBody, MessagePath, NamedMessage, QueryParams};
-use super::message::{MessageView, dead_message, message_view};
+use super::message::{MessageView, dead_message, message_view, single_message_view};
 use super::page::{Page, limit, read_cursor, write_cursor};
 use super::problem::Problem;
 use super::times::{LAST_MOMENT, Timestamp, moment};
@@ -101,7 +101,7 @@ pub(super) async fn one(
     let found = admin.browse(admin.store()?.find(&route.name, &id)).await?;
     if let Some(found) = found {
         let tag = [(header::ETAG, format!("\"{}\"", found.version))];
-        return Ok((Some(tag), Json(message_view(&admin, &found))));
+        return Ok((Some(tag), Json(single_message_view(&admin, &found))));
     }
     if let Some(dead) = dead_message(&admin, &route.name, &id).await? {
         return Ok((None, Json(dead)));

@@ -101,20 +101,36 @@ pub(super) fn message_path(
     route: Option<&str>,
     id: &str,
 ) -> Result<(String, String), ClientError> {
-    let path = |route: &str| format!("/api/v1/routes/{route}/messages/{}", segment(id));
     if let Some(route) = route {
         let Some(route) = RouteName::new(route) else {
             return Err(ClientError::Usage(format!("`{}` is not a route's name", route.escape_debug())));
         };
-        return Ok((route.to_string(), path(route.as_str())));
+        return Ok((route.to_string(), path_of(route.as_str(), id)));
     }
+    let mut routes: Vec<String> = messages(client, id)?.into_iter().map(|(route, _)| route).collect();
+    match routes.len() {
+        1 => {
+            let only = routes.remove(0);
+            let path = path_of(&only, id);
+            Ok((only, path))
+        }
+        _ => Err(ClientError::Ambiguous { id: id.to_owned(), routes }),
+    }
+}
+
+fn path_of(route: &str, id: &str) -> String {
+    format!("/api/v1/routes/{route}/messages/{}", segment(id))
+}
+
+/// The messages of this id on all routes, each with its route: at least one.
+pub(super) fn messages(client: &ApiClient, id: &str) -> Result<Vec<(String, Value)>, ClientError> {
     let mut found = Vec::new();
     let mut nearest = None;
     let mut has_routes = false;
     for route in items(&client.get("/api/v1/routes")?) {
         let name = route["name"].as_str().unwrap_or_default().to_owned();
-        match client.get(&path(&name)) {
-            Ok(_) => found.push(name),
+        match client.get(&path_of(&name, id)) {
+            Ok(message) => found.push((name, message)),
             Err(ClientError::Refused { status: 404, detail, .. }) => {
                 let hint = detail.split_once("did you mean ").map(|(_, nearest)| nearest.to_owned());
                 nearest = nearest.or(hint);
@@ -123,11 +139,10 @@ pub(super) fn message_path(
         }
         has_routes = true;
     }
-    match found.as_slice() {
-        [] if has_routes => Err(ClientError::UnknownMessage { id: id.to_owned(), nearest }),
-        [] => Err(ClientError::Usage("no route is configured there".to_owned())),
-        [only] => Ok((only.clone(), path(only))),
-        _ => Err(ClientError::Ambiguous { id: id.to_owned(), routes: found }),
+    match found.is_empty() {
+        true if has_routes => Err(ClientError::UnknownMessage { id: id.to_owned(), nearest }),
+        true => Err(ClientError::Usage("no route is configured there".to_owned())),
+        false => Ok(found),
     }
 }
 

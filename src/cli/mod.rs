@@ -15,6 +15,7 @@ mod replay;
 mod reschedule;
 mod run;
 mod send;
+mod show;
 mod skip;
 mod status;
 mod table;
@@ -64,6 +65,7 @@ enum CliCommand {
     Send(send::SendArgs),
     Status(status::StatusArgs),
     Pending(pending::PendingArgs),
+    Show(show::ShowArgs),
     Cancel(cancel::CancelArgs),
     Reschedule(reschedule::RescheduleArgs),
     Completions(completions::CompletionsArgs),
@@ -112,6 +114,7 @@ pub fn main() -> ExitCode {
         CliCommand::Send(args) => Ok(send::run(args)),
         CliCommand::Status(args) => Ok(status::run(&args)),
         CliCommand::Pending(args) => Ok(pending::run(&args)),
+        CliCommand::Show(args) => Ok(show::run(&args)),
         CliCommand::Cancel(args) => Ok(cancel::run(&args)),
         CliCommand::Reschedule(args) => Ok(reschedule::run(&args)),
         CliCommand::Completions(args) => Ok(completions::completions(&args)),

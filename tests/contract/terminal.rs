@@ -21,6 +21,8 @@ const LINES: &[&[&str]] = &[
     &["pending", "--json"],
     &["pending", "--from", NASTY],
     &["top"],
+    &["show", "--", NASTY],
+    &["show", "--route", "orders", "--", NASTY],
     &["cancel", "--", NASTY],
     &["cancel", "--route", "orders", "--", NASTY, NASTY],
     &["cancel", "--route", "orders", "--json", "--", NASTY],

@@ -104,12 +104,16 @@ impl Kafka {
 
     /// Gives rights to the client certificate of [`Tls`].
     pub fn allow(&self, rights: &[KafkaRight]) {
-        rights.iter().for_each(|right| right.allow(self.port(), CERTIFIED));
+        for right in rights {
+            right.allow(self.port(), CERTIFIED);
+        }
     }
 
     /// Takes rights away from the client certificate of [`Tls`].
     pub fn forbid(&self, rights: &[KafkaRight]) {
-        rights.iter().for_each(|right| right.forbid(self.port(), CERTIFIED));
+        for right in rights {
+            right.forbid(self.port(), CERTIFIED);
+        }
     }
 
     /// One whose speed is measured.

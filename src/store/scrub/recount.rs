@@ -148,7 +148,9 @@ impl Store {
                         pipe.cmd("STRLEN").arg(self.0.keys.dead(id));
                     }
                     let lengths: Vec<i64> = self.ask(p, &pipe).await?;
-                    lengths.into_iter().for_each(|length| counted.add("x:", queue, length));
+                    for length in lengths {
+                        counted.add("x:", queue, length);
+                    }
                 }
                 if members.len() < PAGE_ENTRIES {
                     break;

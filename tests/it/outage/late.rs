@@ -115,6 +115,15 @@ async fn a_message_that_fails_nine_times_counts_from_the_moment_it_was_asked_for
         if said && (asked - due_ms).abs() < 2000 { Ok(()) } else { Err(anyhow::anyhow!("{waits}")) }
     })
     .await;
+    let waits = json(&relay, "/api/v1/messages?route=one").await.expect("a list");
+    let id = waits["items"][0]["id"].as_str().expect("an id").to_owned();
+    let mut show = std::process::Command::new(crate::support::relay::binary());
+    show.args(["show", "--", &id]).env("POSTDATE_URL", relay.url());
+    let shown =
+        tokio::task::spawn_blocking(move || show.output()).await.expect("not cancelled").expect("it runs");
+    let shown = String::from_utf8(shown.stdout).expect("UTF-8");
+    assert!(shown.contains(" publishes failed\nasked ") && shown.contains("\nfailures  "), "{shown}");
+    assert!(shown.contains(") unroutable: "), "{shown}");
     rabbitmq.bind(&target, &exchange, &target).await;
     accounted_one(&run, &relay).await;
     up_again(&relay, "route:one").await;

@@ -41,7 +41,7 @@ impl KafkaRight {
         creation.extend(text(principal));
         creation.extend(text("*"));
         creation.extend([self.operation as u8, ALLOW]);
-        self.ask(port, CREATE_ACLS, creation);
+        self.ask(port, CREATE_ACLS, &creation);
     }
 
     /// Takes it away.
@@ -50,7 +50,7 @@ impl KafkaRight {
         filter.extend(text(principal));
         filter.extend(text("*"));
         filter.extend([self.operation as u8, ALLOW]);
-        self.ask(port, DELETE_ACLS, filter);
+        self.ask(port, DELETE_ACLS, &filter);
     }
 
     fn resource(&self) -> Vec<u8> {
@@ -58,11 +58,11 @@ impl KafkaRight {
     }
 
     /// Sends one creation or one filter. Both answers begin with the time of throttling, a count, and the error of the first.
-    fn ask(&self, port: u16, key: i16, one: Vec<u8>) {
+    fn ask(&self, port: u16, key: i16, one: &[u8]) {
         let (correlation, count) = (7_i32, 1_i32);
         let header =
             [&key.to_be_bytes()[..], &VERSION.to_be_bytes(), &correlation.to_be_bytes(), &text("tests")];
-        let request = [&header.concat()[..], &count.to_be_bytes(), &one].concat();
+        let request = [&header.concat()[..], &count.to_be_bytes(), one].concat();
         let mut connection = TcpStream::connect(("127.0.0.1", port)).expect("connected");
         connection.set_read_timeout(Some(Duration::from_secs(10))).expect("a limit");
         connection.write_all(&(request.len() as i32).to_be_bytes()).expect("written");

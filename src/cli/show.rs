@@ -1,0 +1,162 @@
+//! `postdate show`
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::Value;
+
+use super::api::{self, message_path, messages};
+use super::client::{ApiClient, ClientError};
+use super::output::{self, SafeText};
+use super::table::moment;
+use crate::domain::Clock;
+
+/// Width of the names before the values.
+const NAME_WIDTH: usize = 9;
+
+/// Show a message: its state, when it is due, its failures and headers
+///
+/// While it waits, is being published, or is a dead letter. Without --route on every route that has a message of this id.
+#[derive(Debug, Args)]
+#[command(after_help = format!("Examples:\n  postdate show order-7\n  postdate show order-7 --route orders --json\n\n{}",
+    api::ENVIRONMENT_HELP))]
+pub(super) struct ShowArgs {
+    #[command(flatten)]
+    api: api::ApiArgs,
+    /// Its own id, or the `~` id that Postdate gave it
+    #[arg(value_name = "ID")]
+    id: String,
+    /// Its route; may be left out
+    #[arg(long, value_name = "R")]
+    route: Option<String>,
+    /// Print the API's answer as JSON, one message a line
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &ShowArgs) -> ExitCode {
+    api::ended(api::connect(&args.api).and_then(|client| {
+        let found = found(&client, args)?;
+        let now = Clock::start().wall().0;
+        let text = if args.json {
+            SafeText::joined(found.iter().map(SafeText::json), "\n")
+        } else {
+            SafeText::joined(found.iter().map(|message| render(message, now)), "\n\n")
+        };
+        output::out(text);
+        Ok(())
+    }))
+}
+
+fn found(client: &ApiClient, args: &ShowArgs) -> Result<Vec<Value>, ClientError> {
+    if let Some(route) = &args.route {
+        let (_, path) = message_path(client, Some(route), &args.id)?;
+        return Ok(vec![client.get(&path)?]);
+    }
+    Ok(messages(client, &args.id)?.into_iter().map(|(_, message)| message).collect())
+}
+
+/// A message for people: one line a fact.
+fn render(message: &Value, now: i64) -> SafeText {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let when = |name: &str| message[name].as_i64().map(|ms| moment(ms, now));
+    let failures = message["failures"].as_u64().unwrap_or(0);
+    let mut lines = vec![
+        line("id", &text(&message["id"])),
+        line("route", &text(&message["route"])),
+        line("state", &state(message)),
+    ];
+    if failures > 0 {
+        lines.extend(when("asked_ms").map(|asked| line("asked", &asked)));
+    }
+    lines.extend(when("due_ms").map(|due| line("due", &due)));
+    lines.push(line("target", &text(&message["target"])));
+    if let Some(key) = message["key"].as_str() {
+        let coded = if message["key_is_base64"] == true { " (base64)" } else { "" };
+        lines.push(line("key", &format!("{key}{coded}")));
+    }
+    lines.push(line("size", &format!("{} bytes", text(&message["size"]))));
+    if let Some(position) = message["position"].as_object() {
+        let read_at = format!("Kafka partition {}, offset {}", position["partition"], position["offset"]);
+        lines.push(line("read at", &read_at));
+    }
+    lines.extend(message["dead_id"].as_str().map(|id| line("dead id", id)));
+    let headers = message["headers"].as_array().into_iter().flatten();
+    lines.extend(each("headers", headers.map(|h| format!("{}: {}", text(&h["name"]), text(&h["value"])))));
+    let failed = message["history"].as_array().into_iter().flatten().map(|failure| {
+        let at = moment(failure["at_ms"].as_i64().unwrap_or(0), now);
+        format!("{at} {}: {}", text(&failure["reason"]), text(&failure["error"]))
+    });
+    lines.extend(each("failures", failed));
+    SafeText::joined(lines, "\n")
+}
+
+/// The state in words.
+fn state(message: &Value) -> String {
+    let attempt = message["attempt"].as_u64().unwrap_or(1);
+    let failures = message["failures"].as_u64().unwrap_or(0);
+    let failed = match failures {
+        0 => String::new(),
+        1 => "; 1 publish failed".to_owned(),
+        n => format!("; {n} publishes failed"),
+    };
+    match message["state"].as_str() {
+        Some("pending") if failures > 0 => format!("waits for attempt {attempt}{failed}"),
+        Some("pending") => "waits".to_owned(),
+        Some("in_flight") => format!("is being published, attempt {attempt}{failed}"),
+        Some("published") => "published; its bundle is not settled yet".to_owned(),
+        Some("dead") => format!("dead letter{failed}: see `postdate dead show`"),
+        other => other.unwrap_or("?").to_owned(),
+    }
+}
+
+fn line(name: &str, value: &str) -> SafeText {
+    SafeText::from(format!("{name:NAME_WIDTH$} {value}").as_str())
+}
+
+/// Lines of which the first has the name.
+fn each(name: &str, values: impl Iterator<Item = String>) -> Vec<SafeText> {
+    values.enumerate().map(|(at, value)| line(if at == 0 { name } else { "" }, &value)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_message_that_failed_is_told_whole() {
+        let message = json!({
+            "id": "order-7", "route": "orders", "due_ms": 1_000_000, "asked_ms": 400_000, "state": "pending",
+            "attempt": 3, "failures": 2, "target": "orders-out", "key": "k", "size": 12,
+            "headers": [{ "name": "a", "value": "1" }, { "name": "b", "value": { "base64": "/w==" } }],
+            "position": { "partition": 3, "offset": 1881 },
+            "history": [{ "at_ms": 500_000, "reason": "unroutable", "error": "no\u{1b}[31m queue" }],
+        });
+        let shown = render(&message, 940_000);
+        let lines: Vec<&str> = shown.as_str().lines().collect();
+        assert_eq!(lines[2], "state     waits for attempt 3; 2 publishes failed");
+        assert!(lines[3].starts_with("asked     ") && lines[3].ends_with("(9m ago)"), "{lines:#?}");
+        assert!(lines[4].starts_with("due       ") && lines[4].ends_with("(in 1m)"), "{lines:#?}");
+        assert_eq!(
+            lines[5..9].join("|"),
+            "target    orders-out|key       k|size      12 bytes|read at   Kafka partition 3, offset 1881"
+        );
+        assert_eq!(lines[9..11], ["headers   a: 1", "          b: {\"base64\":\"/w==\"}"]);
+        assert!(lines[11].starts_with("failures  ") && lines[11].contains("unroutable: no"), "{lines:#?}");
+        assert!(!shown.as_str().contains('\u{1b}'), "no control character reaches the terminal");
+    }
+
+    #[test]
+    fn what_is_not_known_is_left_out() {
+        let message = json!({
+            "id": "~a", "route": "mail", "due_ms": 5, "asked_ms": 5, "state": "in_flight", "attempt": 1,
+            "failures": 0, "target": "x/y", "size": 0, "headers": [],
+        });
+        let shown = render(&message, 5);
+        let names: Vec<&str> = shown.as_str().lines().filter_map(|line| line.split(' ').next()).collect();
+        assert_eq!(names, ["id", "route", "state", "due", "target", "size"]);
+        assert!(shown.as_str().contains("is being published, attempt 1\n"));
+    }
+}
