@@ -36,7 +36,7 @@ use crate::ingress::{self, Intake};
 use crate::lifecycle::signals::ShutdownSignals;
 use crate::lifecycle::{Readiness, ReadinessPart, Stage, Tasks};
 use crate::store::{self, PreflightFailure, Store};
-use crate::telemetry::{BurstLog, FollowRegistry, Metrics};
+use crate::telemetry::{BurstLog, FollowRegistry, Metrics, ProcessFigures};
 use crate::{admin, cluster, timer};
 
 /// Runs the relay until a signal ends it.
@@ -65,6 +65,7 @@ async fn run_until_shutdown(config: Config) -> anyhow::Result<ExitCode> {
     let mut signals = ShutdownSignals::listen().context("cannot listen for signals")?;
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry, config.routes.iter().map(|route| route.name.clone()));
+    registry.register_collector(Box::new(ProcessFigures::of(tokio::runtime::Handle::current())));
     let clock = Clock::start();
     let app = App {
         clock,

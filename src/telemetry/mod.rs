@@ -9,6 +9,7 @@ pub mod follow;
 pub mod logging;
 pub mod metrics;
 pub mod overdue;
+pub mod process;
 pub mod target_failures;
 
 pub use burst::BurstLog;
@@ -17,4 +18,5 @@ pub use follow::{FollowNews, FollowRegistry, MAX_FOLLOWERS, MessageEnd, MessageF
 pub use logging::{LogError, init};
 pub use metrics::{Metrics, RouteMetrics};
 pub use overdue::{OldestOverdue, OverduePlace};
+pub use process::ProcessFigures;
 pub use target_failures::{TargetChange, TargetFailures};
