@@ -6,7 +6,9 @@ mod cancel;
 mod check;
 mod client;
 mod completions;
+mod config;
 mod dead;
+mod graph;
 mod output;
 mod pause;
 mod pending;
@@ -28,7 +30,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 
 use self::output::SafeText;
-use crate::config::{self, ConfigProblems, ConfigSources, LoadedConfig};
+use crate::config::{ConfigProblems, ConfigSources, LoadedConfig, load};
 use crate::domain::unsafe_text::escaped;
 
 /// Exit code of a wrong command line or configuration.
@@ -61,6 +63,8 @@ struct Cli {
 enum CliCommand {
     Run(run::RunArgs),
     Check(check::CheckArgs),
+    Config(config::ConfigReferenceArgs),
+    Graph(graph::GraphArgs),
     Send(send::SendArgs),
     Status(status::StatusArgs),
     Pending(pending::PendingArgs),
@@ -96,7 +100,7 @@ struct ConfigArgs {
 
 impl ConfigArgs {
     fn load(self) -> Result<LoadedConfig, ConfigProblems> {
-        config::load(ConfigSources::gather(self.config, self.set))
+        load(ConfigSources::gather(self.config, self.set))
     }
 }
 
@@ -109,6 +113,8 @@ pub fn main() -> ExitCode {
     let done = match cli.command {
         CliCommand::Run(args) => run::run(args),
         CliCommand::Check(args) => check::check(args),
+        CliCommand::Config(args) => Ok(config::run(&args)),
+        CliCommand::Graph(args) => Ok(graph::run(args)),
         CliCommand::Send(args) => Ok(send::run(args)),
         CliCommand::Status(args) => Ok(status::run(&args)),
         CliCommand::Pending(args) => Ok(pending::run(&args)),

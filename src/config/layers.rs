@@ -9,7 +9,7 @@ use super::sources::{self, ConfigSources};
 use crate::domain::nearest;
 
 /// The reference configuration with every default: the lowest layer.
-const REFERENCE_FILE: &str = include_str!("../../config/postdate.toml");
+pub const REFERENCE_FILE: &str = include_str!("../../config/postdate.toml");
 
 /// Label of the lowest layer.
 pub(super) const DEFAULT_ORIGIN: &str = "default";

@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use graph::{RouteConflict, SameBroker, conflicts as route_conflicts};
+pub use layers::REFERENCE_FILE;
 pub use problem::{ConfigProblem, ConfigProblems};
 pub use sources::{ConfigSources, SEARCHED_FILES, read_secret, variable};
 
