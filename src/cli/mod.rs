@@ -132,7 +132,7 @@ pub fn main() -> ExitCode {
         CliCommand::Top(args) => Ok(top::run(&args)),
     };
     done.unwrap_or_else(|error| {
-        output::err(format!("error: {error:#}"));
+        output::error(format!("{error:#}"));
         ExitCode::FAILURE
     })
 }
@@ -147,7 +147,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     if let Some(ContextValue::String(command)) = error.get(ContextKind::InvalidSubcommand)
         && LATER_COMMANDS.contains(&command.as_str())
     {
-        output::err(format!("error: `{command}` is not in this version of Postdate"));
+        output::error(format!("`{command}` is not in this version of Postdate"));
         return ExitCode::from(USAGE_EXIT);
     }
     match error.kind() {
@@ -168,10 +168,9 @@ fn usage(error: &clap::Error) -> ExitCode {
 fn refuse(problems: &ConfigProblems) -> ExitCode {
     for problem in &problems.0 {
         // A parser's message shows lines of the file; a path is one line.
-        let place = [&problem.source, &problem.key].into_iter().filter(|part| !part.is_empty());
-        let place = place.map(|part| SafeText::from(part.as_str()));
-        let whole = place.chain([SafeText::lines(&problem.message)]);
-        output::err(SafeText::joined([SafeText::from("error"), SafeText::joined(whole, ": ")], ": "));
+        let place = [problem.place(), problem.key.clone()].into_iter().filter(|part| !part.is_empty());
+        let whole = place.map(SafeText::from).chain([SafeText::lines(&problem.message)]);
+        output::error(SafeText::joined(whole, ": "));
     }
     if problems.0.len() > 1 {
         output::err(format!("{} errors", problems.0.len()));

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
+use anstyle::Style;
 use clap::Args;
 use serde_json::Value;
 
 use super::api::{self, items};
 use super::client::{ApiClient, ClientError};
-use super::output::SafeText;
-use super::table::table;
+use super::output::{FAILURE_STYLE, SafeText, WARNING_STYLE};
+use super::table::{styled_table, table};
 
 /// Show the replicas, the routes, and how many messages fall due when
 #[derive(Debug, Args)]
@@ -51,6 +52,7 @@ pub(super) fn render(client: &ApiClient, json: bool) -> Result<SafeText, ClientE
             vec![text(&r["name"]), text(&r["version"]), state.to_owned(), text(&r["partitions"])]
         })
         .collect();
+    let replica_styles: Vec<_> = replicas.iter().map(|row| replica_style(&row[2])).collect();
     let routes_shown: Vec<_> = items(&routes)
         .iter()
         .map(|r| {
@@ -64,24 +66,47 @@ pub(super) fn render(client: &ApiClient, json: bool) -> Result<SafeText, ClientE
             [vec![text(&r["name"])], counts.to_vec(), vec![overdue, paused]].concat()
         })
         .collect();
+    let route_styles: Vec<_> = routes_shown.iter().map(|row| route_style(row)).collect();
     // Routes share targets and the store.
     let troubles: BTreeSet<String> = items(&routes)
         .iter()
         .flat_map(|r| r["troubles"].as_array().into_iter().flatten().map(text).collect::<Vec<_>>())
         .collect();
-    let troubles = SafeText::joined(troubles.into_iter().map(SafeText::from), "\n");
+    let troubles = SafeText::joined(
+        troubles.into_iter().map(|trouble| SafeText::from(trouble).styled(WARNING_STYLE)),
+        "\n",
+    );
     let due = client.get("/api/v1/histogram")?;
     let sum = |window: &str| {
         due[window].as_array().into_iter().flatten().filter_map(Value::as_u64).sum::<u64>().to_string()
     };
     let due_row = vec![text(&due["overdue"]), sum("minute"), sum("hour"), sum("day")];
     let parts = [
-        table(&["REPLICA", "VERSION", "STATE", "PARTITIONS"], &replicas),
-        table(&["ROUTE", "PENDING", "IN FLIGHT", "DEAD", "OVERDUE", "PAUSED"], &routes_shown),
+        styled_table(&["REPLICA", "VERSION", "STATE", "PARTITIONS"], &replicas, &replica_styles),
+        styled_table(
+            &["ROUTE", "PENDING", "IN FLIGHT", "DEAD", "OVERDUE", "PAUSED"],
+            &routes_shown,
+            &route_styles,
+        ),
         troubles,
         table(&["DUE AND NOT CLAIMED", "DUE IN A MINUTE", "IN AN HOUR", "IN A DAY"], &[due_row]),
     ];
     Ok(SafeText::joined(parts.into_iter().filter(|part| !part.as_str().is_empty()), "\n\n"))
+}
+
+/// Style of a replica's row, by its state.
+fn replica_style(state: &str) -> Style {
+    match state {
+        "ready" => Style::new(),
+        "dead" => FAILURE_STYLE,
+        _ => WARNING_STYLE,
+    }
+}
+
+/// Style of a route's row: `OVERDUE` and `PAUSED` are its last cells.
+fn route_style(row: &[String]) -> Style {
+    let is_well = row.iter().rev().take(2).all(|cell| cell == "-");
+    if is_well { Style::new() } else { WARNING_STYLE }
 }
 
 /// Lateness of the oldest message, for people.
@@ -96,7 +121,19 @@ fn overdue(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::overdue;
+    use super::*;
+
+    #[test]
+    fn rows_that_need_attention_have_a_style() {
+        assert_eq!(
+            ["ready", "draining", "dead"].map(replica_style),
+            [Style::new(), WARNING_STYLE, FAILURE_STYLE]
+        );
+        let row = |overdue: &str, paused: &str| ["orders", "3", "0", "0", overdue, paused].map(str::to_owned);
+        assert_eq!(route_style(&row("-", "-")), Style::new());
+        assert_eq!(route_style(&row("3 s", "-")), WARNING_STYLE);
+        assert_eq!(route_style(&row("-", "publishing")), WARNING_STYLE);
+    }
 
     #[test]
     fn lateness_is_shown_in_a_unit_that_fits() {
