@@ -92,24 +92,24 @@ struct BrokerPlace {
 }
 
 impl BrokerPlace {
-    fn new(technology: &str, connection: &str, name: String) -> Self {
-        Self { connection: format!("{technology} {connection}"), name: escaped(&name) }
+    fn new(technology: &str, connection: &str, name: &str) -> Self {
+        Self { connection: format!("{technology} {connection}"), name: escaped(name) }
     }
 
     fn of_source(source: &Endpoint) -> Self {
         match source {
             Endpoint::Kafka { connection, topic, .. } => {
-                Self::new("kafka", connection, format!("topic {topic}"))
+                Self::new("kafka", connection, &format!("topic {topic}"))
             }
             Endpoint::Rabbitmq { connection, queue, .. } => {
-                Self::new("rabbitmq", connection, format!("queue {queue}"))
+                Self::new("rabbitmq", connection, &format!("queue {queue}"))
             }
         }
     }
 
     fn of_target(target: &Target) -> Self {
         let Target::Rabbitmq { connection, exchange, routing_key } = target else {
-            return Self::new("kafka", target.connection(), format!("topic {}", target.name()));
+            return Self::new("kafka", target.connection(), &format!("topic {}", target.name()));
         };
         let name = match (exchange.as_str(), routing_key) {
             ("", RoutingKey::Fixed(queue)) => format!("queue {queue}"),
@@ -119,7 +119,7 @@ impl BrokerPlace {
             (exchange, RoutingKey::Preserve) => format!("exchange {exchange}, routing key as it came"),
             (exchange, RoutingKey::Key) => format!("exchange {exchange}, routing key = key"),
         };
-        Self::new("rabbitmq", connection, name)
+        Self::new("rabbitmq", connection, &name)
     }
 }
 

@@ -43,25 +43,16 @@ pub(super) fn render(client: &ApiClient, json: bool) -> Result<SafeText, ClientE
     let replicas: Vec<_> = replicas
         .iter()
         .map(|r| {
-            let state = match (r["alive"].as_bool(), r["draining"].as_bool(), r["ready"].as_bool()) {
-                (Some(false), _, _) => "dead",
-                (_, Some(true), _) => "draining",
-                (_, _, Some(true)) => "ready",
-                _ => "not ready",
-            };
-            vec![text(&r["name"]), text(&r["version"]), state.to_owned(), text(&r["partitions"])]
+            vec![text(&r["name"]), text(&r["version"]), replica_state(r).to_owned(), text(&r["partitions"])]
         })
         .collect();
     let replica_styles: Vec<_> = replicas.iter().map(|row| replica_style(&row[2])).collect();
     let routes_shown: Vec<_> = items(&routes)
         .iter()
         .map(|r| {
-            let mut paused: Vec<_> = r["paused"].as_array().into_iter().flatten().map(text).collect();
-            if r["publishing_paused"].as_bool() == Some(true) {
-                paused.insert(0, "publishing".to_owned());
-            }
+            let paused = paused_parts(r);
             let paused = if paused.is_empty() { "-".to_owned() } else { paused.join(", ") };
-            let overdue = overdue(r["oldest_overdue_s"].as_f64().unwrap_or(0.0));
+            let overdue = lateness(r["oldest_overdue_s"].as_f64().unwrap_or(0.0));
             let counts = ["pending", "in_flight", "dead"].map(|count| text(&r[count]));
             [vec![text(&r["name"])], counts.to_vec(), vec![overdue, paused]].concat()
         })
@@ -94,12 +85,35 @@ pub(super) fn render(client: &ApiClient, json: bool) -> Result<SafeText, ClientE
     Ok(SafeText::joined(parts.into_iter().filter(|part| !part.as_str().is_empty()), "\n\n"))
 }
 
+/// The state of a replica, in a word.
+pub(super) fn replica_state(replica: &Value) -> &'static str {
+    match (replica["alive"].as_bool(), replica["draining"].as_bool(), replica["ready"].as_bool()) {
+        (Some(false), _, _) => "dead",
+        (_, Some(true), _) => "draining",
+        (_, _, Some(true)) => "ready",
+        _ => "not ready",
+    }
+}
+
+/// Reports whether a replica in this state needs attention.
+pub(super) fn replica_needs_attention(state: &str) -> bool {
+    state != "ready"
+}
+
+/// The parts of a route that are paused: its publishing, and the reasons of its ingress.
+pub(super) fn paused_parts(route: &Value) -> Vec<String> {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let publishing = (route["publishing_paused"].as_bool() == Some(true)).then(|| "publishing".to_owned());
+    let ingress = route["paused"].as_array().into_iter().flatten().map(text);
+    publishing.into_iter().chain(ingress).collect()
+}
+
 /// Style of a replica's row, by its state.
 fn replica_style(state: &str) -> Style {
     match state {
-        "ready" => Style::new(),
         "dead" => FAILURE_STYLE,
-        _ => WARNING_STYLE,
+        _ if replica_needs_attention(state) => WARNING_STYLE,
+        _ => Style::new(),
     }
 }
 
@@ -110,7 +124,7 @@ fn route_style(row: &[String]) -> Style {
 }
 
 /// Lateness of the oldest message, for people.
-fn overdue(seconds: f64) -> String {
+pub(super) fn lateness(seconds: f64) -> String {
     match seconds as u64 {
         0 => "-".to_owned(),
         s if s < 120 => format!("{s} s"),
@@ -137,7 +151,7 @@ mod tests {
 
     #[test]
     fn lateness_is_shown_in_a_unit_that_fits() {
-        let shown = [0.0, 0.9, 1.0, 119.0, 120.0, 7199.0, 7200.0].map(overdue);
+        let shown = [0.0, 0.9, 1.0, 119.0, 120.0, 7199.0, 7200.0].map(lateness);
         assert_eq!(shown, ["-", "-", "1 s", "119 s", "2 min", "119 min", "2 h"]);
     }
 }
