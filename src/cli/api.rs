@@ -60,7 +60,7 @@ pub(super) fn ended(done: Result<(), ClientError>) -> ExitCode {
         // The reader (`head`, a pager) has closed the pipe: it has all it wanted.
         Err(ClientError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            output::err(format!("error: {error}"));
+            output::error(error.to_string());
             ExitCode::from(error.exit_code())
         }
     }
@@ -183,7 +183,7 @@ pub(super) fn command_each(
         all_done &= failure.is_none();
         if !json {
             match failure {
-                Some(why) => output::err(format!("error: {why}")),
+                Some(why) => output::error(why),
                 None => output::out(format!("{id}: {}", answer["result"].as_str().unwrap_or("?"))),
             }
         }

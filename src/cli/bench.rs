@@ -102,7 +102,7 @@ pub(super) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     let request = match request {
         Ok(request) => request,
         Err(why) => {
-            output::err(format!("error: {why}"));
+            output::error(why);
             return Ok(ExitCode::from(USAGE_EXIT));
         }
     };
@@ -124,7 +124,7 @@ pub(super) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
             }
             let troubles = answer::troubles(&summary);
             for trouble in &troubles {
-                output::err(format!("error: {trouble}"));
+                output::error(trouble.as_str());
             }
             Ok(if troubles.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }

@@ -50,7 +50,7 @@ fn connect(config: &Config, print: bool) -> anyhow::Result<ExitCode> {
         if print { output::err(text) } else { output::out(text) }
     }
     for finding in &bad {
-        output::err(format!("error: {}", finding.text));
+        output::error(finding.text.as_str());
     }
     if bad.len() > 1 {
         output::err(format!("{} errors", bad.len()));

@@ -206,7 +206,8 @@ impl ApiClient {
         self.accept(&self.call(method, path, body, CALL_DEADLINE)?)
     }
 
-    fn url(&self) -> String {
+    /// The address of the API, without any password.
+    pub(super) fn url(&self) -> String {
         self.base.redacted_url()
     }
 

@@ -6,7 +6,9 @@ mod cancel;
 mod check;
 mod client;
 mod completions;
+mod config;
 mod dead;
+mod graph;
 mod output;
 mod pause;
 mod pending;
@@ -29,7 +31,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand};
 
 use self::output::SafeText;
-use crate::config::{self, ConfigProblems, ConfigSources, LoadedConfig};
+use crate::config::{ConfigProblems, ConfigSources, LoadedConfig, load};
 use crate::domain::unsafe_text::escaped;
 
 /// Exit code of a wrong command line or configuration.
@@ -62,6 +64,8 @@ struct Cli {
 enum CliCommand {
     Run(run::RunArgs),
     Check(check::CheckArgs),
+    Config(config::ConfigReferenceArgs),
+    Graph(graph::GraphArgs),
     Send(send::SendArgs),
     Status(status::StatusArgs),
     Pending(pending::PendingArgs),
@@ -98,7 +102,7 @@ struct ConfigArgs {
 
 impl ConfigArgs {
     fn load(self) -> Result<LoadedConfig, ConfigProblems> {
-        config::load(ConfigSources::gather(self.config, self.set))
+        load(ConfigSources::gather(self.config, self.set))
     }
 }
 
@@ -111,6 +115,8 @@ pub fn main() -> ExitCode {
     let done = match cli.command {
         CliCommand::Run(args) => run::run(args),
         CliCommand::Check(args) => check::check(args),
+        CliCommand::Config(args) => Ok(config::run(&args)),
+        CliCommand::Graph(args) => Ok(graph::run(args)),
         CliCommand::Send(args) => Ok(send::run(args)),
         CliCommand::Status(args) => Ok(status::run(&args)),
         CliCommand::Pending(args) => Ok(pending::run(&args)),
@@ -129,7 +135,7 @@ pub fn main() -> ExitCode {
         CliCommand::Top(args) => Ok(top::run(&args)),
     };
     done.unwrap_or_else(|error| {
-        output::err(format!("error: {error:#}"));
+        output::error(format!("{error:#}"));
         ExitCode::FAILURE
     })
 }
@@ -144,7 +150,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     if let Some(ContextValue::String(command)) = error.get(ContextKind::InvalidSubcommand)
         && LATER_COMMANDS.contains(&command.as_str())
     {
-        output::err(format!("error: `{command}` is not in this version of Postdate"));
+        output::error(format!("`{command}` is not in this version of Postdate"));
         return ExitCode::from(USAGE_EXIT);
     }
     match error.kind() {
@@ -165,10 +171,9 @@ fn usage(error: &clap::Error) -> ExitCode {
 fn refuse(problems: &ConfigProblems) -> ExitCode {
     for problem in &problems.0 {
         // A parser's message shows lines of the file; a path is one line.
-        let place = [&problem.source, &problem.key].into_iter().filter(|part| !part.is_empty());
-        let place = place.map(|part| SafeText::from(part.as_str()));
-        let whole = place.chain([SafeText::lines(&problem.message)]);
-        output::err(SafeText::joined([SafeText::from("error"), SafeText::joined(whole, ": ")], ": "));
+        let place = [problem.place(), problem.key.clone()].into_iter().filter(|part| !part.is_empty());
+        let whole = place.map(SafeText::from).chain([SafeText::lines(&problem.message)]);
+        output::error(SafeText::joined(whole, ": "));
     }
     if problems.0.len() > 1 {
         output::err(format!("{} errors", problems.0.len()));

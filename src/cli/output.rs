@@ -5,10 +5,20 @@
 
 use std::io::{IsTerminal, Write};
 
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
 use serde_json::Value;
 
-use crate::config;
 use crate::domain::unsafe_text::{escaped, is_unsafe};
+
+/// Style of the word that begins an error.
+const ERROR_STYLE: Style = AnsiColor::Red.on_default().bold();
+/// Style of a line that needs attention.
+pub(super) const WARNING_STYLE: Style = AnsiColor::Yellow.on_default();
+/// Style of a line that says a failure.
+pub(super) const FAILURE_STYLE: Style = AnsiColor::Red.on_default();
+/// Style of a line that names columns.
+pub(super) const HEADER_STYLE: Style = Style::new().bold();
 
 /// Text without a character that a terminal takes for a command: control characters and those that turn the direction of
 /// writing are escaped. Text from a `&str` or a `String` is one line; its line ends are escaped too.
@@ -38,9 +48,9 @@ impl SafeText {
         Self(texts.into_iter().map(|text| text.0).collect::<Vec<_>>().join(separator))
     }
 
-    /// The text in bold.
-    pub(super) fn bold(self) -> Self {
-        Self(format!("\x1b[1m{}\x1b[0m", self.0))
+    /// The text in a style. Streams that take no colours leave the style out.
+    pub(super) fn styled(self, style: Style) -> Self {
+        if style.is_plain() { self } else { Self(format!("{style}{}{style:#}", self.0)) }
     }
 
     /// JSON in one line. Escapes inside its strings are `\uXXXX`: it reads back as the same value.
@@ -94,7 +104,7 @@ impl Printer<'_> {
 
 /// Runs a command with a printer to standard output.
 pub(super) fn with_stdout<T>(command: impl FnOnce(&mut Printer<'_>) -> T) -> T {
-    command(&mut Printer(&mut std::io::stdout().lock()))
+    command(&mut Printer(&mut anstream::stdout().lock()))
 }
 
 /// Reports whether standard output is a terminal.
@@ -102,10 +112,10 @@ pub(super) fn is_terminal() -> bool {
     std::io::stdout().is_terminal()
 }
 
-/// Reports whether standard output takes colours and bold: it is a terminal, and `NO_COLOR` is not set (see
-/// no-color.org).
+/// Reports whether standard output takes colours: by `NO_COLOR`, `CLICOLOR_FORCE` and `TERM`, and whether it is a
+/// terminal.
 pub(super) fn is_styled() -> bool {
-    is_terminal() && config::variable("NO_COLOR").is_none_or(|value| value.is_empty())
+    AutoStream::choice(&std::io::stdout()) != ColorChoice::Never
 }
 
 /// The width of the terminal in columns; `None` if standard output is no terminal.
@@ -116,7 +126,8 @@ pub(super) fn width() -> Option<u16> {
 
 /// Writes a screenful over the one before. The rest of the old one is cleared, and nothing flickers.
 pub(super) fn screen(text: &SafeText) {
-    let lines = text.as_str().replace('\n', "\x1b[K\n");
+    let plain = (!is_styled()).then(|| anstream::adapter::strip_str(text.as_str()).to_string());
+    let lines = plain.as_deref().unwrap_or(text.as_str()).replace('\n', "\x1b[K\n");
     let mut out = std::io::stdout().lock();
     write!(out, "\x1b[H{lines}\x1b[K\n\x1b[J").and_then(|()| out.flush()).unwrap_or_default();
 }
@@ -129,7 +140,12 @@ pub(super) fn out(text: impl Into<SafeText>) {
 
 /// Writes a text and a line end to standard error.
 pub(super) fn err(text: impl Into<SafeText>) {
-    Printer(&mut std::io::stderr().lock()).print(text).unwrap_or_default();
+    Printer(&mut anstream::stderr().lock()).print(text).unwrap_or_default();
+}
+
+/// Writes an error to standard error, with the word `error` before it.
+pub(super) fn error(text: impl Into<SafeText>) {
+    err(SafeText::joined([SafeText::from("error:").styled(ERROR_STYLE), text.into()], " "));
 }
 
 /// Writes over the terminal's current line, on standard error, without ending it.
@@ -143,6 +159,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_style_is_around_the_text_and_nothing_else_commands_the_terminal() {
+        let styled = SafeText::from("a\u{1b}[2J").styled(ERROR_STYLE);
+        assert_eq!(anstream::adapter::strip_str(styled.as_str()).to_string(), "a\\u{1b}[2J");
+        assert!(
+            styled.as_str().starts_with("\u{1b}[") && styled.as_str().ends_with("\u{1b}[0m"),
+            "{styled:?}"
+        );
+        assert_eq!(SafeText::from("plain").styled(Style::new()).as_str(), "plain");
+    }
 
     #[test]
     fn json_reads_back_and_holds_no_unsafe_character() {

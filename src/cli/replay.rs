@@ -78,7 +78,7 @@ pub(super) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
     let request = match request {
         Ok(request) => request,
         Err(why) => {
-            output::err(format!("error: {why}"));
+            output::error(why);
             return Ok(ExitCode::from(USAGE_EXIT));
         }
     };

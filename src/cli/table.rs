@@ -1,10 +1,11 @@
 //! Tables and moments for people.
 
+use anstyle::Style;
 use comfy_table::{CellAlignment, ContentArrangement, Row, Table, presets};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use super::output::{self, SafeText};
+use super::output::{self, HEADER_STYLE, SafeText};
 
 /// Spaces between two columns.
 const COLUMN_GAP: u16 = 2;
@@ -12,6 +13,11 @@ const COLUMN_GAP: u16 = 2;
 /// Renders a table with these column names and rows of cells. Columns of numbers are aligned to the right. On a terminal
 /// no line is wider than the terminal: cells are cut, the widest first. A cell is one line: its line ends are escaped.
 pub(super) fn table(names: &[&str], rows: &[Vec<String>]) -> SafeText {
+    styled_table(names, rows, &[])
+}
+
+/// The same, with a style for each row; rows without one are plain.
+pub(super) fn styled_table(names: &[&str], rows: &[Vec<String>], styles: &[Style]) -> SafeText {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_truncation_indicator("…");
     table.set_header(names.to_vec());
@@ -33,10 +39,10 @@ pub(super) fn table(names: &[&str], rows: &[Vec<String>]) -> SafeText {
     if let Some(width) = output::width() {
         table.set_width(width).set_content_arrangement(ContentArrangement::Dynamic);
     }
-    let mut lines: Vec<SafeText> = table.lines().map(|line| SafeText::from(line.trim_end())).collect();
-    if let Some(head) = lines.first_mut().filter(|_| output::is_styled()) {
-        *head = std::mem::take(head).bold();
-    }
+    // A row is one line, so that the lines are the header and the rows.
+    let styles =
+        std::iter::once(HEADER_STYLE).chain(styles.iter().copied()).chain(std::iter::repeat(Style::new()));
+    let lines = table.lines().zip(styles).map(|(line, style)| SafeText::from(line.trim_end()).styled(style));
     SafeText::joined(lines, "\n")
 }
 
@@ -84,6 +90,13 @@ mod tests {
     #[test]
     fn columns_stand_in_line() {
         let rows = [vec!["a".to_owned(), "7".to_owned()], vec!["long".to_owned(), "1000".to_owned()]];
-        assert_eq!(table(&["ROUTE", "N"], &rows).as_str(), "ROUTE     N\na         7\nlong   1000");
+        let plain = |text: &SafeText| anstream::adapter::strip_str(text.as_str()).to_string();
+        let shown = table(&["ROUTE", "N"], &rows);
+        assert_eq!(plain(&shown), "ROUTE     N\na         7\nlong   1000");
+        let red = styled_table(&["ROUTE", "N"], &rows, &[Style::new(), output::FAILURE_STYLE]);
+        assert_eq!(plain(&red), plain(&shown));
+        let lines: Vec<&str> = red.as_str().lines().collect();
+        assert_eq!(lines[1], "a         7");
+        assert_ne!(lines[2], "long   1000", "the second row has a style");
     }
 }

@@ -1,7 +1,11 @@
 //! `postdate top`
 
+mod draw;
+mod poll;
+mod screen;
+mod state;
+
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
 
@@ -9,14 +13,13 @@ use super::output::SafeText;
 use super::pending::{self, PendingArgs};
 use super::{api, output, status};
 
-/// Time between two refreshes.
-const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 /// Messages shown of those that fall due next.
 const NEXT_MESSAGES: u32 = 10;
 
-/// Show the replicas, the routes and the messages that fall due next, every second
+/// Show replicas, routes with their rates, and the messages due next, every second
 ///
-/// It runs until interrupted. Where the output is no terminal, it shows them once.
+/// Up and down choose a route, Enter shows it, Escape goes back, q ends. Rates are those of the replica that answers.
+/// Where the output is no terminal, it shows all once.
 #[derive(Debug, Args)]
 #[command(after_help = api::ENVIRONMENT_HELP)]
 pub(super) struct TopArgs {
@@ -29,8 +32,11 @@ pub(super) fn run(args: &TopArgs) -> ExitCode {
         Ok(client) => client,
         Err(error) => return api::ended(Err(error)),
     };
+    if output::is_terminal() {
+        return screen::run(client);
+    }
     let next = PendingArgs::next(NEXT_MESSAGES);
-    api::show(output::is_terminal().then_some(REFRESH_INTERVAL), || {
+    api::show(None, || {
         Ok(SafeText::joined([status::render(&client, false)?, pending::render(&client, &next)?], "\n\n"))
     })
 }

@@ -4,12 +4,13 @@
 use figment::value::{Dict, Map, Value};
 use figment::{Error, Figment, Metadata, Profile, Provider};
 
+use super::positions::KeyPositions;
 use super::problem::ConfigProblem;
 use super::sources::{self, ConfigSources};
 use crate::domain::nearest;
 
 /// The reference configuration with every default: the lowest layer.
-const REFERENCE_FILE: &str = include_str!("../../config/postdate.toml");
+pub const REFERENCE_FILE: &str = include_str!("../../config/postdate.toml");
 
 /// Label of the lowest layer.
 pub(super) const DEFAULT_ORIGIN: &str = "default";
@@ -39,6 +40,8 @@ pub(super) struct MergedLayers {
     pub(super) dict: Dict,
     /// The lowest layer alone.
     pub(super) defaults: Dict,
+    /// Positions of the keys in the file.
+    pub(super) positions: KeyPositions,
 }
 
 impl MergedLayers {
@@ -47,7 +50,8 @@ impl MergedLayers {
     pub(super) fn merge(sources: &ConfigSources) -> Result<(Self, Vec<ConfigProblem>), ConfigProblem> {
         let defaults = defaults()?;
         let mut problems = Vec::new();
-        let mut file = sources.file.as_deref().map(sources::read).transpose()?.unwrap_or_default();
+        let (mut file, positions) =
+            sources.file.as_deref().map(sources::read).transpose()?.unwrap_or_default();
         flatten_properties(&mut file);
         let mut figment =
             Figment::from(ConfigLayer { label: DEFAULT_ORIGIN.to_owned(), dict: defaults.clone() })
@@ -61,7 +65,7 @@ impl MergedLayers {
                 }
                 Err(message) => {
                     let source = format!("environment {name}");
-                    problems.push(ConfigProblem { source, key: String::new(), message });
+                    problems.push(ConfigProblem::of_source(source, message));
                 }
             }
         }
@@ -82,7 +86,7 @@ impl MergedLayers {
             .ok()
             .and_then(|mut profiles| profiles.remove(&Profile::Default))
             .unwrap_or_default();
-        Ok((Self { figment, dict, defaults }, problems))
+        Ok((Self { figment, dict, defaults, positions }, problems))
     }
 
     /// The source of a value, in words.
@@ -97,9 +101,10 @@ fn defaults() -> Result<Dict, ConfigProblem> {
     match sources::toml_value(REFERENCE_FILE) {
         Ok(Value::Dict(_, dict)) => Ok(dict),
         Ok(_) => Ok(Dict::new()),
-        Err(message) => {
-            Err(ConfigProblem { source: "config/postdate.toml".into(), key: String::new(), message })
-        }
+        Err(fault) => Err(ConfigProblem {
+            position: fault.position,
+            ..ConfigProblem::of_source("config/postdate.toml", fault.message)
+        }),
     }
 }
 
@@ -153,7 +158,7 @@ fn existing(table: &str, name: &str, file: &Dict) -> Result<String, String> {
 fn option(set: &str) -> Result<(&str, Vec<String>), ConfigProblem> {
     let wrong = |key: &str, message: &str| {
         let source = if key.is_empty() { "--set".to_owned() } else { format!("--set {key}") };
-        Err(ConfigProblem { source, key: String::new(), message: message.to_owned() })
+        Err(ConfigProblem::of_source(source, message))
     };
     let Some((key, _)) = set.split_once('=') else {
         // The message leaves out the text: it may be a secret that was to follow a key.
@@ -167,7 +172,7 @@ fn option(set: &str) -> Result<(&str, Vec<String>), ConfigProblem> {
 }
 
 /// Joins the parts of a path after `kafka.NAME.properties` into one name, as librdkafka has dots in its names.
-fn join_property(mut path: Vec<String>, spell: impl Fn(&str) -> String) -> Vec<String> {
+pub(super) fn join_property(mut path: Vec<String>, spell: impl Fn(&str) -> String) -> Vec<String> {
     if path.len() > 3 && path[0] == "kafka" && path[2] == "properties" {
         let name = spell(&path.split_off(3).join("."));
         path.push(name);

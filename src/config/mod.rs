@@ -10,6 +10,7 @@ mod connections;
 mod elsewhere;
 mod graph;
 mod layers;
+mod positions;
 mod print;
 mod problem;
 mod routes;
@@ -27,6 +28,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use graph::{RouteConflict, SameBroker, conflicts as route_conflicts};
+pub use layers::REFERENCE_FILE;
+pub use positions::FilePosition;
 pub use problem::{ConfigProblem, ConfigProblems};
 pub use sources::{ConfigSources, SEARCHED_FILES, read_secret, variable};
 

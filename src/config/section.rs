@@ -35,7 +35,9 @@ impl CheckContext<'_> {
 
     /// Adds a problem, unless it was added before.
     pub(super) fn report(&self, source: String, key: String, message: impl Display) {
-        let problem = ConfigProblem { source, key, message: message.to_string() };
+        let is_in_file = source == self.file;
+        let position = if is_in_file { self.layers.positions.find(&key) } else { None };
+        let problem = ConfigProblem { source, position, key, message: message.to_string() };
         let mut problems = self.problems.borrow_mut();
         if !problems.contains(&problem) {
             problems.push(problem);

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use figment::value::{Dict, Value};
 
+use super::positions::{FilePosition, KeyPositions};
 use super::problem::ConfigProblem;
 
 /// Paths of the configuration file, tried in order when none is named.
@@ -63,34 +64,49 @@ impl ConfigSources {
     }
 }
 
-/// Reads a file in the format of its extension. No message quotes its text, which may hold secrets.
-pub(super) fn read(path: &Path) -> Result<Dict, ConfigProblem> {
-    let wrong = |message| ConfigProblem { source: path.display().to_string(), key: String::new(), message };
-    let parse = match path.extension().and_then(|extension| extension.to_str()) {
-        Some("toml") => toml_value,
-        Some("yaml" | "yml") => yaml_value,
-        _ => return Err(wrong("a configuration file ends in .toml, .yaml or .yml".to_owned())),
-    };
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
-    match parse(&text).map_err(wrong)? {
-        Value::Dict(_, dict) => Ok(dict),
-        Value::Empty(..) => Ok(Dict::new()),
-        other => Err(wrong(format!("holds {} instead of keys and values", super::values::kind(&other)))),
+/// A text that is not in its format.
+#[derive(Debug)]
+pub(super) struct SyntaxFault {
+    pub(super) position: Option<FilePosition>,
+    pub(super) message: String,
+}
+
+impl From<figment::Error> for SyntaxFault {
+    fn from(error: figment::Error) -> Self {
+        Self { position: None, message: error.to_string() }
     }
 }
 
-pub(super) fn toml_value(text: &str) -> Result<Value, String> {
-    let table = text.parse::<toml::Table>().map_err(|error| {
-        let at = error.span().map_or(0, |span| span.start).min(text.len());
-        let before = text.get(..at).unwrap_or_default();
-        let line = before.matches('\n').count() + 1;
-        let column = before.lines().last().map_or(0, str::len) + 1;
-        format!("line {line}, column {column}: {}", error.message().replace('\n', "; "))
-    })?;
-    Value::serialize(table).map_err(|error| error.to_string())
+/// Reads a file in the format of its extension: its values, and the positions of its keys. No message quotes its text,
+/// which may hold secrets.
+pub(super) fn read(path: &Path) -> Result<(Dict, KeyPositions), ConfigProblem> {
+    let wrong = |message: String| ConfigProblem::of_source(path.display().to_string(), message);
+    let is_toml = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("toml") => true,
+        Some("yaml" | "yml") => false,
+        _ => return Err(wrong("a configuration file ends in .toml, .yaml or .yml".to_owned())),
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+    let value = if is_toml { toml_value(&text) } else { yaml_value(&text) };
+    let positions = if is_toml { KeyPositions::of_toml } else { KeyPositions::of_yaml };
+    match value {
+        Ok(Value::Dict(_, dict)) => Ok((dict, positions(&text))),
+        Ok(Value::Empty(..)) => Ok((Dict::new(), KeyPositions::default())),
+        Ok(other) => Err(wrong(format!("holds {} instead of keys and values", super::values::kind(&other)))),
+        Err(fault) => Err(ConfigProblem { position: fault.position, ..wrong(fault.message) }),
+    }
 }
 
-fn yaml_value(text: &str) -> Result<Value, String> {
+pub(super) fn toml_value(text: &str) -> Result<Value, SyntaxFault> {
+    let table = text.parse::<toml::Table>().map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start);
+        let position = Some(FilePosition::of_byte(text, at));
+        SyntaxFault { position, message: error.message().replace('\n', "; ") }
+    })?;
+    Ok(Value::serialize(table)?)
+}
+
+fn yaml_value(text: &str) -> Result<Value, SyntaxFault> {
     // `no` and `007` are texts here, unlike in YAML 1.1. Snippets are off: they would quote the file.
     let options = serde_saphyr::options! {
         strict_booleans: true,
@@ -102,9 +118,12 @@ fn yaml_value(text: &str) -> Result<Value, String> {
         serde_saphyr::from_str_with_options(text, options).map_err(|error| {
             // This advice of the library is for programmers.
             let text = error.to_string().replace(", set DuplicateKeyPolicy in Options if acceptable", "");
-            text.replace('\n', "; ")
+            let position = error.location().as_ref().and_then(FilePosition::of_yaml);
+            let told = position.map(|at| format!(" at line {}, column {}", at.line, at.column));
+            let text = told.map_or_else(|| text.clone(), |told| text.replace(&told, ""));
+            SyntaxFault { position, message: text.replace('\n', "; ") }
         })?;
-    Value::serialize(value).map_err(|error| error.to_string())
+    Ok(Value::serialize(value)?)
 }
 
 /// The text of a file with a secret, without one line break at its end.

@@ -73,9 +73,29 @@ fn man_pages_go_into_a_folder_that_is_made() {
 }
 
 #[test]
+fn the_reference_is_printed_as_it_is() {
+    let printed = postdate(&["config", "--default"]);
+    assert_eq!((code(&printed), err(&printed)), (0, String::new()));
+    assert_eq!(out(&printed), super::read(repository("config/postdate.toml")));
+}
+
+#[test]
+fn the_routes_are_a_picture_in_two_forms() {
+    let example = repository("config/examples/cross-broker.toml");
+    let file = example.to_str().expect("text");
+    let text = postdate(&["graph", "--config", file]);
+    assert_eq!((code(&text), err(&text)), (0, String::new()));
+    assert!(out(&text).contains("└─> "), "{}", out(&text));
+    let dot = postdate(&["graph", "--format", "dot", "--config", file]);
+    assert!(out(&dot).starts_with("digraph postdate {\n"), "{}", out(&dot));
+    assert_eq!(code(&postdate(&["graph"])), 64, "without a configuration");
+}
+
+#[test]
 fn wrong_usage_is_64_and_says_so_on_stderr() {
-    let cases: [&[&str]; 8] = [
+    let cases: [&[&str]; 9] = [
         &[],
+        &["config"],
         &["rnu"],
         &["run", "--confg", "x"],
         &["check", "extra"],

@@ -60,12 +60,13 @@ const LINES: &[&[&str]] = &[
     &[NASTY],
     &["check", "--set", NASTY],
     &["check", "--config", NASTY],
+    &["graph", "--config", NASTY],
     &["replay", "--route", "orders", "--since", NASTY],
     &["bench", "--route", "orders", "--delay", NASTY],
 ];
 
 /// Commands that print nothing but their own words before they log or write files.
-const OWN_WORDS: [&str; 2] = ["run", "completions"];
+const OWN_WORDS: [&str; 3] = ["run", "completions", "config"];
 
 /// How the double of the API answers.
 #[derive(Clone, Copy, Debug, PartialEq)]
