@@ -160,6 +160,7 @@ mod tests {
     use prometheus_client::registry::Registry;
 
     use super::*;
+    use crate::domain::Clock;
 
     fn value(text: &str, name: &str) -> f64 {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -172,8 +173,7 @@ mod tests {
         registry.register_collector(Box::new(ProcessFigures::of(Handle::current())));
         let mut text = String::new();
         encode(&mut text, &registry).expect("into a string");
-        let now =
-            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("later").as_secs_f64();
+        let now = Clock::start().wall().0 as f64 / 1000.0;
         let age = now - value(&text, "process_start_time_seconds");
         assert!((-2.0..3600.0).contains(&age), "{age} s old");
         assert!(value(&text, "process_resident_memory_bytes") > 1e6, "{text}");
