@@ -1,6 +1,9 @@
-//! Every metric, with its help text, as handles made once per route.
+//! Every metric, as handles made once per route. What each means, and what to do when it moves, stands in
+//! [`descriptions`].
 //!
 //! Names and labels are a contract with users. `docs/metrics.md` is generated from this registry.
+
+pub mod descriptions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,8 +15,9 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 
+use self::descriptions::{self as words, MetricDescription};
 use super::{OldestOverdue, TargetFailures};
 use crate::domain::{InvalidReason, RepeatCause, RouteName, UnixMs};
 
@@ -66,6 +70,11 @@ pub type CountGauge = Gauge<i64>;
 pub type SecondsGauge = Gauge<f64, AtomicU64>;
 type RouteFamily<M> = Family<RouteLabel, M>;
 type HistogramMaker = fn() -> Histogram;
+
+/// Registers a metric under the name and the help text of its description.
+fn add(registry: &mut Registry, words: MetricDescription, metric: &(impl Metric + Clone)) {
+    registry.register(words.name, words.meaning, metric.clone());
+}
 
 /// A histogram of seconds, log-spaced from 100 us to an hour. Longer outages share the last bucket.
 fn seconds() -> Histogram {
@@ -170,31 +179,29 @@ struct RouteFamilies {
 }
 
 impl RouteFamilies {
-    // The list of metrics of routes: one line each.
-    #[rustfmt::skip]
     fn register(&self, r: &mut Registry) {
-        r.register("admitted", "Messages read from the ingress topic or queue, all of them", self.admitted.clone());
-        r.register("passed_through", "Messages without a delay header, published at once", self.passed_through.clone());
-        r.register("invalid", "Messages whose headers or size were refused, by reason and policy", self.invalid.clone());
-        r.register("stored", "Messages put into the store", self.stored.clone());
-        r.register("duplicates", "Named messages suppressed or replaced because the name was pending, or (dedupe) in flight or remembered", self.duplicates.clone());
-        r.register("commands", "Commands (cancel, reschedule, purge: one a message) by result", self.commands.clone());
-        r.register("published", "Delayed messages confirmed by their target", self.published.clone());
-        r.register("publish_failures", "Publishes refused, returned or unconfirmed", self.publish_failures.clone());
-        r.register("retries", "Messages put back to be published again later", self.retries.clone());
-        r.register("loops", "Messages without a delay header that came back with the marks of an earlier delivery, and contents that came a thousand times within ten seconds", self.loops.clone());
-        r.register("redelivered", "Publishes that may repeat an earlier one, by cause (an upper bound)", self.redelivered.clone());
-        r.register("dead_letters", "Messages that became dead letters", self.dead_letters.clone());
-        r.register("dropped", "Messages dropped by policy, or skipped by an operator", self.dropped.clone());
-        r.register("pending", "Messages waiting in the store, over all replicas", self.pending.clone());
-        r.register("in_flight", "Messages claimed by this replica and not yet settled", self.in_flight.clone());
-        r.register("dead", "Dead letters kept, over all replicas", self.dead.clone());
-        r.register("oldest_overdue_seconds", "Age of the due time of the oldest message that is not yet delivered: waiting, put back after a failure, or claimed by any replica", self.oldest_overdue.clone());
-        r.register("ingress_paused", "1 while the route's ingress is paused, by reason", self.ingress_paused.clone());
-        r.register("ingress_lag", "Messages in the ingress topic that are not yet stored, published or dropped, those of open transactions apart", self.ingress_lag.clone());
-        r.register("ingress_unresolved", "Messages read from the ingress topic or queue and not yet stored, published or dropped", self.ingress_unresolved.clone());
-        r.register("source_lost", "Messages that were deleted from the ingress topic before they were read, or that the Kafka client could not open and passed over (an upper bound)", self.source_lost.clone());
-        r.register("publishing_paused", "1 while the route's publishing is paused by hand", self.publishing_paused.clone());
+        add(r, words::ADMITTED, &self.admitted);
+        add(r, words::PASSED_THROUGH, &self.passed_through);
+        add(r, words::INVALID, &self.invalid);
+        add(r, words::STORED, &self.stored);
+        add(r, words::DUPLICATES, &self.duplicates);
+        add(r, words::COMMANDS, &self.commands);
+        add(r, words::PUBLISHED, &self.published);
+        add(r, words::PUBLISH_FAILURES, &self.publish_failures);
+        add(r, words::RETRIES, &self.retries);
+        add(r, words::LOOPS, &self.loops);
+        add(r, words::REDELIVERED, &self.redelivered);
+        add(r, words::DEAD_LETTERS, &self.dead_letters);
+        add(r, words::DROPPED, &self.dropped);
+        add(r, words::PENDING, &self.pending);
+        add(r, words::IN_FLIGHT, &self.in_flight);
+        add(r, words::DEAD, &self.dead);
+        add(r, words::OLDEST_OVERDUE, &self.oldest_overdue);
+        add(r, words::INGRESS_PAUSED, &self.ingress_paused);
+        add(r, words::INGRESS_LAG, &self.ingress_lag);
+        add(r, words::INGRESS_UNRESOLVED, &self.ingress_unresolved);
+        add(r, words::SOURCE_LOST, &self.source_lost);
+        add(r, words::PUBLISHING_PAUSED, &self.publishing_paused);
     }
 }
 
@@ -206,12 +213,8 @@ impl Metrics {
         families.register(registry);
         let lateness = Family::<RouteLabel, Histogram, HistogramMaker>::new_with_constructor(seconds);
         let confirm = Family::<RouteLabel, Histogram, HistogramMaker>::new_with_constructor(seconds);
-        registry.register(
-            "lateness_seconds",
-            "Broker's confirm minus due time, delayed messages",
-            lateness.clone(),
-        );
-        registry.register("confirm_seconds", "From hand-over to the broker's confirm", confirm.clone());
+        add(registry, words::LATENESS, &lateness);
+        add(registry, words::CONFIRM, &confirm);
         let target_failures = Arc::<TargetFailures>::default();
         let routes = routes.into_iter().map(|name| {
             let handles = RouteMetrics::new(&families, &lateness, &confirm, &target_failures, &name);
@@ -237,23 +240,22 @@ impl Metrics {
         Arc::new(metrics)
     }
 
-    #[rustfmt::skip]
     fn register(&self, r: &mut Registry) {
-        r.register("store_seconds", "Round trips to the store, by transition", self.store_seconds.clone());
-        r.register("stale_claims", "Claims that another replica had taken over before this one finished; above 0 a replica was paused or slow", self.stale_claims.clone());
-        r.register("store_damage", "Damage that the scrub found: mended, restored, lost, unreadable, in quarantine", self.store_damage.clone());
-        r.register("partitions_owned", "Partitions that this replica serves", self.partitions_owned.clone());
-        r.register("store_changes", "Times the store was found to be rolled back, wiped or replaced", self.store_changes.clone());
-        r.register("clock_skew_seconds", "Local wall clock minus the store's", self.clock_skew.clone());
-        r.register("unknown_routes", "Routes with messages in the store that this configuration does not know", self.unknown_routes.clone());
-        r.register("unknown_versions", "Times a bundle was put off because a later version had written it", self.unknown_versions.clone());
-        r.register("part_up", "1 while a part of /readyz is up: connections, sources, targets, routes that deliver in time", self.part_up.clone());
-        r.register("admin_refused", "Calls and connections that the admin listener refused: without a valid token (unauthorized), without the right (forbidden), too many of one address (address), too many in all (full), no TLS where TLS is spoken, or a handshake that failed (tls)", self.admin_refused.clone());
-        r.register("store_memory_bytes", "Memory that Redis uses, of the fullest master", self.store_memory.clone());
-        r.register("store_memory_limit_bytes", "That master's maxmemory; 0: it has none", self.store_memory_limit.clone());
+        add(r, words::STORE_SECONDS, &self.store_seconds);
+        add(r, words::STALE_CLAIMS, &self.stale_claims);
+        add(r, words::STORE_DAMAGE, &self.store_damage);
+        add(r, words::PARTITIONS_OWNED, &self.partitions_owned);
+        add(r, words::STORE_CHANGES, &self.store_changes);
+        add(r, words::CLOCK_SKEW, &self.clock_skew);
+        add(r, words::UNKNOWN_ROUTES, &self.unknown_routes);
+        add(r, words::UNKNOWN_VERSIONS, &self.unknown_versions);
+        add(r, words::PART_UP, &self.part_up);
+        add(r, words::ADMIN_REFUSED, &self.admin_refused);
+        add(r, words::STORE_MEMORY, &self.store_memory);
+        add(r, words::STORE_MEMORY_LIMIT, &self.store_memory_limit);
         let build = Family::<VersionLabel, CountGauge>::default();
         build.get_or_create(&VersionLabel { version: env!("CARGO_PKG_VERSION") }).set(1);
-        r.register("build_info", "The running version", build);
+        add(r, words::BUILD_INFO, &build);
     }
 
     /// The handles of a route; `None` for a route that is not configured.

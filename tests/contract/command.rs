@@ -26,6 +26,13 @@ fn out(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("text")
 }
 
+/// The long help of a command; fails if there is no such command.
+pub(super) fn help_of(command: &[&str]) -> String {
+    let output = postdate(&[command, &["--help"]].concat());
+    assert_eq!(code(&output), 0, "{command:?}: {}", err(&output));
+    out(&output)
+}
+
 #[test]
 fn help_and_version_are_answers() {
     for args in [&["--help"][..], &["-h"], &["run", "--help"], &["check", "-h"], &["send", "--help"]] {

@@ -5,10 +5,12 @@
 
 mod chart;
 mod command;
+mod dashboards;
 mod documents;
 mod examples;
 mod fuzzing;
 mod layout;
+mod observability;
 mod races;
 mod terminal;
 

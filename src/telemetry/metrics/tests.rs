@@ -136,18 +136,53 @@ fn labels_come_in_the_contracts_order_and_a_pause_is_remembered_until_it_ends() 
     assert_eq!(handles.paused(), ["max_pending"]);
 }
 
+/// Description of the metric with this name in the exposition.
+fn words_of(name: &str) -> &'static MetricDescription {
+    let plain = name.trim_start_matches("postdate_").trim_end_matches("_total");
+    words::ALL.iter().find(|words| words.name == plain).unwrap_or_else(|| panic!("{name} is not described"))
+}
+
+#[test]
+fn each_description_belongs_to_one_metric_and_says_what_to_do() {
+    let found = described(&exposition());
+    assert_eq!(found.len(), words::ALL.len());
+    for metric in found {
+        let words = words_of(&metric.name);
+        assert_eq!(metric.help, format!("{}.", words.meaning), "{}", metric.name);
+        assert!(words.action.ends_with('.') && !words.runbook.is_empty(), "{}", metric.name);
+        let seconds = metric.name.ends_with("_seconds") || metric.kind == "histogram";
+        assert_eq!(seconds, words.unit == "seconds", "{}", metric.name);
+        assert_eq!(metric.name.ends_with("_bytes"), words.unit == "bytes", "{}", metric.name);
+    }
+}
+
+const PREFACE: &str = "# Metrics
+
+Generated from the registry; `UPDATE_DOCS=1 cargo test --lib fresh` writes it anew.
+
+`GET /metrics` on `admin.listen`, in OpenMetrics text. Labels come from the configuration and from fixed words, never from messages.
+A histogram has the usual `_bucket`, `_sum` and `_count`. A metric with a `reason`, `policy`, `op` or `result` appears with its first event.
+`pending`, `dead` and `oldest_overdue_seconds` are figures of the whole installation, which each replica shows: take their maximum.
+Counters, histograms, `in_flight`, `ingress_lag` and `ingress_unresolved` are a replica's own: add them up.
+
+Alert rules for Prometheus are in [`deploy/prometheus/alerts.yaml`](../deploy/prometheus/alerts.yaml), dashboards for Grafana in [`deploy/grafana`](../deploy/grafana).
+What to do when a metric moves stands in short in the last column, and step by step in the [runbooks](runbooks.md), where its arrow leads.
+The words in it are those of the [glossary](glossary.md); `R` is a route, `C` a connection, `T` a target.
+
+| name | type, unit | labels | meaning | when it moves |
+|---|---|---|---|---|
+";
+
 #[test]
 fn the_reference_is_fresh() {
-    let mut page = String::from(
-        "# Metrics\n\nGenerated from the registry; `UPDATE_DOCS=1 cargo test --lib fresh` writes it anew.\n\n\
-         `GET /metrics` on `admin.listen`, in OpenMetrics text. Labels come from the configuration and from \
-         fixed words, never from messages.\nA histogram has the usual `_bucket`, `_sum` and `_count`; its unit \
-         is the second. A metric with a `reason`, `policy`, `op` or `result` appears with its first event.\n\n\
-         | name | type | labels | meaning |\n|---|---|---|---|\n",
-    );
+    let mut page = String::from(PREFACE);
     for Described { name, kind, labels, help } in described(&exposition()) {
         let labels: Vec<_> = labels.split(',').filter(|l| !l.is_empty()).map(|l| format!("`{l}`")).collect();
-        writeln!(page, "| `{name}` | {kind} | {} | {help} |", labels.join(", ")).expect("into a string");
+        let labels = labels.join(", ");
+        let words = words_of(&name);
+        let kind = if words.unit.is_empty() { kind } else { format!("{kind}, {}", words.unit) };
+        let action = format!("{} [→](runbooks.md#{})", words.action, words.runbook);
+        writeln!(page, "| `{name}` | {kind} | {labels} | {help} | {action} |").expect("into a string");
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md");
     if std::env::var_os("UPDATE_DOCS").is_some() {
