@@ -16,75 +16,87 @@ pub struct ProcessFigures {
     runtime: Handle,
 }
 
-/// One figure: its name, whether it only grows, its help text, and how it is read. `None`: this system does not tell.
-struct Figure {
-    name: &'static str,
-    grows: bool,
-    help: &'static str,
+/// One figure: its name without `_total`, whether it only grows, and how it is read. `None`: this system does not tell.
+pub(super) struct Figure {
+    pub(super) name: &'static str,
+    pub(super) grows: bool,
+    /// Help text of the exposition, without a final stop.
+    pub(super) help: &'static str,
+    /// What to do when the figure moves, in whole sentences.
+    pub(super) action: &'static str,
     read: fn(&Reading) -> Option<f64>,
 }
 
 /// What one scrape reads of the system.
-struct Reading {
+pub(super) struct Reading {
     runtime: tokio::runtime::RuntimeMetrics,
     /// The fields of `/proc/self/stat` behind the program's name, which may hold spaces: the first is the state.
     stat: Vec<u64>,
     booted_s: Option<f64>,
 }
 
-const FIGURES: &[Figure] = &[
+pub(super) const FIGURES: &[Figure] = &[
     Figure {
         name: "process_cpu_seconds",
         grows: true,
         help: "Processor time of the process, user and system",
+        action: "Near one second a second and core: give the replica more, or add a replica.",
         read: |reading| Some(ticks(reading.field(14)? + reading.field(15)?)),
     },
     Figure {
         name: "process_resident_memory_bytes",
         grows: false,
         help: "Memory of the process that is resident",
+        action: "Near the limit of the container: lower `max_size` and `prefetch`, or raise the limit. See [scaling](scaling.md).",
         read: |reading| Some(reading.field(24)? as f64 * rustix::param::page_size() as f64),
     },
     Figure {
         name: "process_virtual_memory_bytes",
         grows: false,
         help: "Address space of the process",
+        action: "Says little: most of it is never used.",
         read: |reading| Some(reading.field(23)? as f64),
     },
     Figure {
         name: "process_threads",
         grows: false,
         help: "Threads of the process",
+        action: "Rises with Kafka brokers and groups, each of which has threads of the client library.",
         read: |reading| Some(reading.field(20)? as f64),
     },
     Figure {
         name: "process_open_fds",
         grows: false,
         help: "Open file descriptors",
+        action: "Near `process_max_fds`: raise the limit (`ulimit -n`).",
         read: |_| Some(fs::read_dir("/proc/self/fd").ok()?.count() as f64),
     },
     Figure {
         name: "process_max_fds",
         grows: false,
         help: "Most file descriptors that may be open",
+        action: "Below 1024: raise it.",
         read: |_| Some(rustix::process::getrlimit(rustix::process::Resource::Nofile).current? as f64),
     },
     Figure {
         name: "process_start_time_seconds",
         grows: false,
         help: "When the process began, Unix time",
+        action: "A new value is a restart: the log and `kubectl describe pod` say why.",
         read: |reading| Some(reading.booted_s? + ticks(reading.field(22)?)),
     },
     Figure {
         name: "postdate_runtime_workers",
         grows: false,
         help: "Threads that run the relay's tasks",
+        action: "The number of cores that the process may use.",
         read: |reading| Some(reading.runtime.num_workers() as f64),
     },
     Figure {
         name: "postdate_runtime_busy_seconds",
         grows: true,
         help: "Time in which those threads were busy, all together",
+        action: "Near one second a second and worker: messages become late for want of processor time.",
         read: |reading| {
             let busy =
                 (0..reading.runtime.num_workers()).map(|n| reading.runtime.worker_total_busy_duration(n));
@@ -95,12 +107,14 @@ const FIGURES: &[Figure] = &[
         name: "postdate_runtime_tasks",
         grows: false,
         help: "Tasks that have not ended",
+        action: "Rises with routes and connections. If it only ever grows, report it.",
         read: |reading| Some(reading.runtime.num_alive_tasks() as f64),
     },
     Figure {
         name: "postdate_runtime_queued_tasks",
         grows: false,
         help: "Tasks that wait for any of those threads",
+        action: "Above some hundred for long: want of processor time.",
         read: |reading| Some(reading.runtime.global_queue_depth() as f64),
     },
 ];
@@ -115,7 +129,7 @@ impl ProcessFigures {
 impl Collector for ProcessFigures {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
         let reading = Reading::now(&self.runtime);
-        for Figure { name, grows, help, read } in FIGURES {
+        for Figure { name, grows, help, read, .. } in FIGURES {
             let Some(value) = read(&reading) else { continue };
             let kind = if *grows { MetricType::Counter } else { MetricType::Gauge };
             let metric = encoder.encode_descriptor(name, help, None, kind)?;

@@ -6,6 +6,7 @@ use std::path::Path;
 use prometheus_client::encoding::text::encode;
 
 use super::*;
+use crate::telemetry::process::{FIGURES, Figure};
 
 /// Name in the exposition without `postdate_`, type and labels of each metric. In the order of the contract.
 const CONTRACT: &[(&str, &str, &str)] = &[
@@ -173,6 +174,15 @@ The words in it are those of the [glossary](glossary.md); `R` is a route, `C` a 
 |---|---|---|---|---|
 ";
 
+const PROCESS_PREFACE: &str = "
+## Process and runtime
+
+Figures of one replica, read when they are asked for. The first are named as in Prometheus's own client libraries; they are there on Linux.
+
+| name | type | meaning | when it moves |
+|---|---|---|---|
+";
+
 #[test]
 fn the_reference_is_fresh() {
     let mut page = String::from(PREFACE);
@@ -183,6 +193,11 @@ fn the_reference_is_fresh() {
         let kind = if words.unit.is_empty() { kind } else { format!("{kind}, {}", words.unit) };
         let action = format!("{} [→](runbooks.md#{})", words.action, words.runbook);
         writeln!(page, "| `{name}` | {kind} | {labels} | {help} | {action} |").expect("into a string");
+    }
+    page.push_str(PROCESS_PREFACE);
+    for Figure { name, grows, help, action, .. } in FIGURES {
+        let (suffix, kind) = if *grows { ("_total", "counter") } else { ("", "gauge") };
+        writeln!(page, "| `{name}{suffix}` | {kind} | {help}. | {action} |").expect("into a string");
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md");
     if std::env::var_os("UPDATE_DOCS").is_some() {
