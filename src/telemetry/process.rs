@@ -16,26 +16,31 @@ pub struct ProcessFigures {
     runtime: Handle,
 }
 
-/// One figure: its name without `_total`, whether it only grows, and how it is read. `None`: this system does not tell.
-pub(super) struct Figure {
-    pub(super) name: &'static str,
-    pub(super) grows: bool,
+/// One figure.
+#[derive(Debug)]
+pub struct Figure {
+    /// Name without `_total`.
+    pub name: &'static str,
+    /// Set if it is a counter.
+    pub grows: bool,
     /// Help text of the exposition, without a final stop.
-    pub(super) help: &'static str,
+    pub help: &'static str,
     /// What to do when the figure moves, in whole sentences.
-    pub(super) action: &'static str,
+    pub action: &'static str,
+    /// Reads it. `None`: this system does not tell.
     read: fn(&Reading) -> Option<f64>,
 }
 
 /// What one scrape reads of the system.
-pub(super) struct Reading {
+struct Reading {
     runtime: tokio::runtime::RuntimeMetrics,
     /// The fields of `/proc/self/stat` behind the program's name, which may hold spaces: the first is the state.
     stat: Vec<u64>,
     booted_s: Option<f64>,
 }
 
-pub(super) const FIGURES: &[Figure] = &[
+/// All of them.
+pub const FIGURES: &[Figure] = &[
     Figure {
         name: "process_cpu_seconds",
         grows: true,
