@@ -166,6 +166,7 @@ async fn said_right(cluster: &Cluster, notes: &str) {
 #[tokio::test]
 async fn every_case_is_taken_by_the_api() {
     let cluster = Cluster::start().await;
+    cluster.monitoring_kinds().await;
     for case in super::tools::cases() {
         let name = case.file_stem().and_then(|stem| stem.to_str()).expect("a name").to_owned();
         cluster.namespace(&name).await;
@@ -173,6 +174,9 @@ async fn every_case_is_taken_by_the_api() {
         let output = cluster.run_helm(&name, &args).await;
         assert!(output.status.success(), "{name}: {}", text(&output.stderr));
         assert!(!text(&output.stderr).contains("arning"), "{name}: {}", text(&output.stderr));
+    }
+    for kind in ["podmonitor", "prometheusrule"] {
+        assert!(cluster.get("full-values", kind, "shop-relay").await.is_some(), "{kind}");
     }
     let full = cluster.get("full-values", "deployment", "shop-relay").await.expect("a Deployment");
     let modes = &pod_of(&full)["volumes"];

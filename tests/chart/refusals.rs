@@ -3,7 +3,7 @@
 use super::tools::{chart, template, text};
 
 /// Settings over `ci/kafka-values.yaml`, and what must be said.
-const WRONG: [(&[&str], &str); 66] = [
+const WRONG: [(&[&str], &str); 73] = [
     (&["replicas=3"], "additional properties 'replicas' not allowed"),
     (&["replicaCount=-1"], "at '/replicaCount': minimum: got -1, want 0"),
     (&["replicaCount=two"], "at '/replicaCount': got string, want integer"),
@@ -102,6 +102,19 @@ const WRONG: [(&[&str], &str); 66] = [
         &["extraEnv[0].name=POSTDATE_REDIS__URL", "extraEnv[0].value=redis://:hunter2@r"],
         "extraEnv gives POSTDATE_REDIS__URL a URL with a password: put it into a Secret",
     ),
+    (
+        &["serviceMonitor.enabled=true", "podMonitor.enabled=true"],
+        "serviceMonitor.enabled and podMonitor.enabled are both true: each pod would be scraped twice",
+    ),
+    (&["serviceMonitor.interval=30"], "at '/serviceMonitor/interval'"),
+    (
+        &["podMonitor.interval=5s"],
+        "podMonitor.scrapeTimeout is 10s, longer than its interval of 5s: Prometheus refuses that",
+    ),
+    (&["podMonitor.port=http"], "at '/podMonitor': additional properties 'port' not allowed"),
+    (&["prometheusRule.runbookUrl=wiki"], "at '/prometheusRule/runbookUrl'"),
+    (&["prometheusRule.enabled=1"], "at '/prometheusRule/enabled'"),
+    (&["dashboards.labels.x=true"], "at '/dashboards/labels/x': got boolean, want string"),
     (&["networkPolicy.enabled=yes please"], "at '/networkPolicy/enabled': got string, want boolean"),
     (
         &["networkPolicy.enabled=true"],

@@ -247,11 +247,108 @@ fn a_network_policy_opens_what_is_named_and_nothing_else() {
     assert_eq!(dns, ["UDP", "TCP"]);
 }
 
+/// Kinds that only somebody with Prometheus's operator has, and the dashboards.
+const MONITORING: [&str; 3] = ["ServiceMonitor", "PodMonitor", "PrometheusRule"];
+
+fn rendered(case: &str, set: &[&str]) -> Vec<Value> {
+    documents(&template(&[&chart().join("ci").join(case)], set))
+}
+
+#[test]
+fn monitoring_is_there_only_when_asked_for() {
+    let all = rendered("kafka-values.yaml", &[]);
+    assert!(all.iter().all(|document| !MONITORING.contains(&string(&document["kind"]))));
+    assert_eq!(
+        all.iter().filter(|document| document["kind"] == "ConfigMap").count(),
+        2,
+        "the configuration, twice"
+    );
+}
+
+#[test]
+fn a_monitor_finds_the_pods_and_their_port() {
+    let all = rendered("kafka-values.yaml", &["serviceMonitor.enabled=true"]);
+    let monitor = find(&all, "ServiceMonitor", "rel-postdate");
+    let service = find(&all, "Service", "rel-postdate");
+    for (label, value) in monitor["spec"]["selector"]["matchLabels"].as_object().expect("labels") {
+        assert_eq!(service["metadata"]["labels"][label], *value, "{label}");
+    }
+    let endpoint = &monitor["spec"]["endpoints"][0];
+    assert_eq!(
+        *endpoint,
+        json!({ "port": "http", "path": "/metrics", "interval": "30s", "scrapeTimeout": "10s" })
+    );
+    assert_eq!(service["spec"]["ports"][0]["name"], "http");
+
+    let all = rendered("full-values.yaml", &[]);
+    let monitor = find(&all, "PodMonitor", "shop-relay");
+    let deployment = find(&all, "Deployment", "shop-relay");
+    assert_eq!(monitor["spec"]["selector"], deployment["spec"]["selector"]);
+    let endpoint = &monitor["spec"]["podMetricsEndpoints"][0];
+    assert_eq!(
+        *endpoint,
+        json!({ "port": "http", "path": "/metrics", "interval": "15s", "scrapeTimeout": "15s" })
+    );
+    let ports = &deployment["spec"]["template"]["spec"]["containers"][0]["ports"];
+    assert!(list(ports).any(|port| port["name"] == "http"), "{ports}");
+    assert_eq!(monitor["metadata"]["labels"]["release"], "prometheus");
+    assert!(all.iter().all(|document| document["kind"] != "ServiceMonitor"));
+}
+
+/// A file of the repository.
+fn file(path: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect("a file")
+}
+
+#[test]
+fn the_rules_of_the_chart_are_those_of_the_repository() {
+    let written = file("deploy/prometheus/alerts.yaml");
+    let groups = |text: &str| serde_saphyr::from_str::<Value>(text).expect("YAML")["groups"].clone();
+    let all = rendered("kafka-values.yaml", &["prometheusRule.enabled=true"]);
+    assert_eq!(find(&all, "PrometheusRule", "rel-postdate")["spec"]["groups"], groups(&written));
+
+    // Where the runbooks lie elsewhere, each alert leads there.
+    let all = rendered("full-values.yaml", &[]);
+    let rules = find(&all, "PrometheusRule", "shop-relay");
+    let elsewhere = written.replace(
+        "https://github.com/postdate/postdate/blob/main/docs/runbooks.md",
+        "https://wiki.example.com/postdate",
+    );
+    assert_ne!(elsewhere, written);
+    assert_eq!(rules["spec"]["groups"], groups(&elsewhere));
+    assert_eq!(rules["metadata"]["labels"]["release"], "prometheus");
+}
+
+#[test]
+fn the_dashboards_of_the_chart_are_those_of_the_repository() {
+    let all = rendered("full-values.yaml", &[]);
+    let entries = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/grafana"));
+    let names: Vec<_> =
+        entries.expect("deploy/grafana").map(|entry| entry.expect("an entry").file_name()).collect();
+    assert!(names.len() >= 5, "{names:?}");
+    for name in names {
+        let name = name.to_str().expect("UTF-8");
+        let map = find(&all, "ConfigMap", &format!("shop-relay-{}", name.trim_end_matches(".json")));
+        assert_eq!(
+            map["data"][format!("postdate-{name}")],
+            file(&format!("deploy/grafana/{name}")),
+            "{name}"
+        );
+        assert_eq!(map["metadata"]["labels"]["dashboards"], "shop");
+        assert_eq!(map["metadata"]["annotations"]["grafana_folder"], "Postdate");
+    }
+    let all = rendered("kafka-values.yaml", &["dashboards.enabled=true"]);
+    let map = find(&all, "ConfigMap", "rel-postdate-overview");
+    assert_eq!(map["metadata"]["labels"]["grafana_dashboard"], "1");
+}
+
 #[test]
 fn names_fit_whatever_the_release_is_called() {
     let long = "a-release-with-a-name-that-is-as-long-as-helm-permits"; // helm: 53 characters
-    let mut command = helm(&["template", long, "--kube-version", KUBERNETES, "--values"]);
-    let output = command.arg(chart().join("ci/kafka-values.yaml")).arg(chart()).output().expect("helm runs");
+    let mut command =
+        helm(&["template", long, "--kube-version", KUBERNETES, "--set", "dashboards.enabled=true"]);
+    command.arg("--values").arg(chart().join("ci/kafka-values.yaml")).arg(chart());
+    let output = command.output().expect("helm runs");
     let all = documents(&output);
     for document in all {
         assert!(string(&document["metadata"]["name"]).len() <= 63, "{document}");

@@ -94,6 +94,24 @@ impl Cluster {
         self.create(&namespace).await.expect("a namespace");
     }
 
+    /// The kinds of the Prometheus operator, whose fields nobody checks.
+    pub(crate) async fn monitoring_kinds(&self) {
+        for kind in ["ServiceMonitor", "PodMonitor", "PrometheusRule"] {
+            let singular = kind.to_lowercase();
+            let name = format!("{singular}s.monitoring.coreos.com");
+            let anything = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+            let version = json!({ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": anything } });
+            let names = json!({ "kind": kind, "singular": singular, "plural": format!("{singular}s") });
+            let definition = json!({
+                "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": { "name": name },
+                "spec": { "group": "monitoring.coreos.com", "scope": "Namespaced", "names": names, "versions": [version] },
+            });
+            self.create(&definition).await.expect("a kind");
+            let wait = ["wait", "--for=condition=Established", "--timeout=60s", &format!("crd/{name}")];
+            self.try_kubectl(&wait).await.expect("it is served");
+        }
+    }
+
     /// A Secret of texts.
     pub(crate) async fn secret(&self, namespace: &str, name: &str, data: &[(&str, &str)]) {
         let data: BTreeMap<_, _> = data.iter().copied().collect();

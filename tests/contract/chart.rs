@@ -90,6 +90,10 @@ fn values_and_schema_know_the_same_keys() {
         "service",
         "podDisruptionBudget",
         "networkPolicy",
+        "serviceMonitor",
+        "podMonitor",
+        "prometheusRule",
+        "dashboards",
         "livenessProbe",
         "readinessProbe",
     ] {

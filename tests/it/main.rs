@@ -18,6 +18,7 @@ mod kubernetes;
 mod observer;
 mod order;
 mod outage;
+mod prometheus;
 mod promises;
 mod purge;
 mod rabbitmq;

@@ -26,6 +26,7 @@ pub mod pod;
 pub mod ports;
 pub mod process;
 pub mod producers;
+pub mod prometheus;
 pub mod proxy;
 pub mod rabbitmq;
 pub mod redis;

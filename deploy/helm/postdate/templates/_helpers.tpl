@@ -26,6 +26,20 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
+{{/* A duration of Prometheus, such as 30s, in milliseconds. */}}
+{{- define "postdate.milliseconds" -}}
+{{- $units := dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000 -}}
+{{- mul (regexFind "^[0-9]+" . | int64) (get $units (regexFind "[a-z]+$" .)) -}}
+{{- end -}}
+
+{{/* What the operator's two monitors say of a scrape: (list MONITOR). */}}
+{{- define "postdate.endpoint" -}}
+port: http
+path: /metrics
+interval: {{ .interval }}
+scrapeTimeout: {{ .scrapeTimeout }}
+{{- end -}}
+
 {{- define "postdate.image" -}}
 {{- if .Values.image.digest -}}
 {{ .Values.image.repository }}@{{ .Values.image.digest }}

@@ -56,6 +56,15 @@
 {{- $wrong = append $wrong (printf "extraEnv gives %s a URL with a password: put it into a Secret and name it in valueFrom.secretKeyRef" .name) -}}
 {{- end -}}
 {{- end -}}
+{{- if and $v.serviceMonitor.enabled $v.podMonitor.enabled -}}
+{{- $wrong = append $wrong "serviceMonitor.enabled and podMonitor.enabled are both true: each pod would be scraped twice, so one of the two must go" -}}
+{{- end -}}
+{{- range $name := list "serviceMonitor" "podMonitor" -}}
+{{- $monitor := get $v $name -}}
+{{- if gt (include "postdate.milliseconds" $monitor.scrapeTimeout | int64) (include "postdate.milliseconds" $monitor.interval | int64) -}}
+{{- $wrong = append $wrong (printf "%s.scrapeTimeout is %s, longer than its interval of %s: Prometheus refuses that" $name $monitor.scrapeTimeout $monitor.interval) -}}
+{{- end -}}
+{{- end -}}
 {{- if $v.networkPolicy.enabled -}}
 {{- range $part := list "redis" "brokers" -}}
 {{- if not (get $v.networkPolicy.egress $part) -}}
