@@ -151,6 +151,7 @@ async fn refused_calls(relay: &Relay, prometheus: &Prometheus) {
 }
 
 /// Waits until each query has shown something. What is in [`NOT_PLAYED`] must show nothing.
+#[allow(clippy::print_stdout, reason = "names what is not played")]
 async fn each_query_shows_something(prometheus: &Prometheus) {
     let is_played = |query: &DashboardQuery| !NOT_PLAYED.iter().any(|(part, _)| query.written.contains(part));
     let (played, not_played): (Vec<_>, Vec<_>) = dashboard_queries().into_iter().partition(is_played);

@@ -61,7 +61,7 @@ impl Prometheus {
         let folder = folders::new("prometheus");
         let address = format!("127.0.0.1:{}", ports::free());
         let target = relay.url().replace("http://", "");
-        let rules = rules().join("alerts.yaml");
+        let rules = rules().join("alerts.yaml").display().to_string();
         let config = format!(
             "global: {{ scrape_interval: {INTERVAL}, scrape_timeout: {INTERVAL}, evaluation_interval: {INTERVAL} }}\n\
              rule_files: [{rules:?}]\n\
