@@ -139,11 +139,13 @@ pub(super) fn messages(client: &ApiClient, id: &str) -> Result<Vec<(String, Valu
         }
         has_routes = true;
     }
-    match found.is_empty() {
-        true if has_routes => Err(ClientError::UnknownMessage { id: id.to_owned(), nearest }),
-        true => Err(ClientError::Usage("no route is configured there".to_owned())),
-        false => Ok(found),
+    if !has_routes {
+        return Err(ClientError::Usage("no route is configured there".to_owned()));
     }
+    if found.is_empty() {
+        return Err(ClientError::UnknownMessage { id: id.to_owned(), nearest });
+    }
+    Ok(found)
 }
 
 /// Makes the same command on each of these messages, and prints each result. Answers whether all were done.

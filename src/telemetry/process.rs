@@ -25,13 +25,13 @@ pub struct Figure {
     pub grows: bool,
     /// Help text of the exposition, without a final stop.
     pub help: &'static str,
-    /// What to do when the figure moves, in whole sentences.
+    /// Advice for when the figure moves, in whole sentences.
     pub action: &'static str,
     /// Reads it. `None`: this system does not tell.
     read: fn(&Reading) -> Option<f64>,
 }
 
-/// What one scrape reads of the system.
+/// State of the process and its runtime, as one scrape reads it.
 struct Reading {
     runtime: tokio::runtime::RuntimeMetrics,
     /// The fields of `/proc/self/stat` behind the program's name, which may hold spaces: the first is the state.

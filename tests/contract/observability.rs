@@ -1,4 +1,4 @@
-//! What alerts, dashboards and runbooks name is there: metrics and labels of the registry, entries of the runbooks,
+//! Names in alerts, dashboards and runbooks exist: metrics and labels of the registry, entries of the runbooks,
 //! commands of the binary. `docs/metrics.md` stands for the registry: a test beside the code keeps it fresh.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -331,7 +331,7 @@ fn links_to_the_runbooks_lead_to_an_entry() {
     assert!(links > 50, "{links}");
 }
 
-/// What the runbooks say to type is a command of this binary, with these options.
+/// Commands in the runbooks are commands of this binary, with these options.
 #[test]
 fn commands_of_the_runbooks_exist() {
     let page = read(repository("docs/runbooks.md"));

@@ -23,12 +23,12 @@ const MIN_RATE_COLUMNS: u16 = 10;
 /// Columns of the cell that says what is paused.
 const PAUSED_COLUMNS: u16 = 10;
 /// Bars of a line of rates, lowest first.
-const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+const BAR_SYMBOLS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-const WARNING: Style = Style::new().fg(Color::Yellow);
-const FAILURE: Style = Style::new().fg(Color::Red);
-const HEADER: Style = Style::new().add_modifier(Modifier::BOLD);
-const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
+const WARNING_STYLE: Style = Style::new().fg(Color::Yellow);
+const FAILURE_STYLE: Style = Style::new().fg(Color::Red);
+const HEADER_STYLE: Style = Style::new().add_modifier(Modifier::BOLD);
+const CHOSEN_STYLE: Style = Style::new().add_modifier(Modifier::REVERSED);
 
 /// Draws the state as it is at this moment.
 pub(super) fn draw(frame: &mut Frame<'_>, state: &TopState, now_ms: i64) {
@@ -41,9 +41,9 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &TopState, now_ms: i64) {
         Constraint::Length(1),
     ])
     .areas(frame.area());
-    frame.render_widget(Line::styled(format!("postdate top  {}", state.url), HEADER), title);
+    frame.render_widget(Line::styled(format!("postdate top  {}", state.url), HEADER_STYLE), title);
     if let Some(notice) = notice {
-        let style = FAILURE.add_modifier(Modifier::BOLD);
+        let style = FAILURE_STYLE.add_modifier(Modifier::BOLD);
         frame.render_widget(Line::styled(cut(&notice, notice_area.width), style), notice_area);
     }
     let hint = match (&state.snapshot, &state.opened) {
@@ -62,7 +62,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &TopState, now_ms: i64) {
     frame.render_widget(Line::raw(hint), keys);
 }
 
-/// What is wrong with the shown answers: since when they are stale, and why.
+/// Says since when the shown answers are stale, and why.
 fn notice(state: &TopState, now_ms: i64) -> Option<String> {
     let why = state.failure.as_deref().unwrap_or("the API does not answer");
     match (&state.snapshot, state.stale_since(now_ms)) {
@@ -98,8 +98,8 @@ fn draw_replicas(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
     let name_width = area.width.saturating_sub(10 + 10 + 10 + 6);
     let rows = replicas.iter().take(MAX_REPLICAS).map(|replica| {
         let style = match replica.state.as_str() {
-            "dead" => FAILURE,
-            state if replica_needs_attention(state) => WARNING,
+            "dead" => FAILURE_STYLE,
+            state if replica_needs_attention(state) => WARNING_STYLE,
             _ => Style::new(),
         };
         let cells = [
@@ -117,7 +117,7 @@ fn draw_replicas(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
     let header = [Cell::from(count), "VERSION".into(), "STATE".into(), right("PARTITIONS".to_owned())];
     let widths = [name_width, 10, 10, 10].map(Constraint::Length);
     frame.render_widget(
-        Table::new(rows, widths).column_spacing(2).header(Row::new(header).style(HEADER)),
+        Table::new(rows, widths).column_spacing(2).header(Row::new(header).style(HEADER_STYLE)),
         area,
     );
 }
@@ -130,7 +130,7 @@ fn draw_due(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
         "DUE  {} and not claimed, {} in a minute, {} in an hour, {} in a day",
         due.overdue, in_minute, due.in_hour, due.in_day
     );
-    frame.render_widget(Line::styled(cut(&sentence, words.width), HEADER), words);
+    frame.render_widget(Line::styled(cut(&sentence, words.width), HEADER_STYLE), words);
     let [label, bars] = Layout::horizontal([Constraint::Length(13), Constraint::Min(0)]).areas(bars);
     frame.render_widget(Line::raw("next minute"), label);
     frame.render_widget(Sparkline::default().data(&due.minute), bars);
@@ -161,7 +161,7 @@ fn draw_routes(frame: &mut Frame<'_>, area: Rect, state: &TopState, snapshot: &S
             Cell::from(cut(if route.paused.is_empty() { "-" } else { &route.paused }, PAUSED_COLUMNS)),
         ];
         let is_well = route.paused.is_empty() && route.troubles.is_empty() && route.overdue_s < 1.0;
-        Row::new(cells).style(if is_well { Style::new() } else { WARNING })
+        Row::new(cells).style(if is_well { Style::new() } else { WARNING_STYLE })
     });
     let numbers =
         ["PENDING", "FLIGHT", "DEAD", "OVERDUE", "IN/S", "OUT/S"].map(|name| right(name.to_owned()));
@@ -170,9 +170,9 @@ fn draw_routes(frame: &mut Frame<'_>, area: Rect, state: &TopState, snapshot: &S
         .chain(ROUTE_COLUMNS)
         .chain([rate_width, PAUSED_COLUMNS])
         .map(Constraint::Length);
-    let table = Table::new(rows, widths).column_spacing(1).header(Row::new(header).style(HEADER));
+    let table = Table::new(rows, widths).column_spacing(1).header(Row::new(header).style(HEADER_STYLE));
     let mut chosen = TableState::default().with_selected(state.chosen);
-    frame.render_stateful_widget(table.row_highlight_style(CHOSEN), area, &mut chosen);
+    frame.render_stateful_widget(table.row_highlight_style(CHOSEN_STYLE), area, &mut chosen);
 }
 
 /// Draws the messages that fall due next: of one route, or of all.
@@ -203,7 +203,7 @@ fn draw_messages(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, route: 
     ];
     let widths = [34, route_width, id_width, 7, error_width].map(Constraint::Length);
     frame.render_widget(
-        Table::new(rows, widths).column_spacing(1).header(Row::new(header).style(HEADER)),
+        Table::new(rows, widths).column_spacing(1).header(Row::new(header).style(HEADER_STYLE)),
         area,
     );
 }
@@ -235,13 +235,13 @@ fn draw_route(
         lateness(route.overdue_s)
     );
     let lines = [
-        Line::styled(cut(&format!("ROUTE {}", route.name), facts.width), HEADER),
+        Line::styled(cut(&format!("ROUTE {}", route.name), facts.width), HEADER_STYLE),
         Line::raw(cut(&format!("from {}", route.from), facts.width)),
         Line::raw(cut(&format!("to   {}", route.to), facts.width)),
         Line::raw(cut(&counts, facts.width)),
     ];
     frame.render_widget(Paragraph::new(lines.to_vec()), facts);
-    let said = Paragraph::new(route.troubles.join("\n")).style(WARNING).wrap(Wrap { trim: true });
+    let said = Paragraph::new(route.troubles.join("\n")).style(WARNING_STYLE).wrap(Wrap { trim: true });
     frame.render_widget(said, troubles);
     draw_rates(frame, rates, state, &route.name);
     draw_messages(frame, next, snapshot, Some(&route.name), now_ms);
@@ -250,7 +250,7 @@ fn draw_route(
 fn draw_rates(frame: &mut Frame<'_>, area: Rect, state: &TopState, route: &str) {
     let [words, read, published] =
         Layout::vertical([Constraint::Length(1), Constraint::Length(2), Constraint::Length(2)]).areas(area);
-    frame.render_widget(Line::styled("MESSAGES A SECOND, by the replica that answers", HEADER), words);
+    frame.render_widget(Line::styled("MESSAGES A SECOND, by the replica that answers", HEADER_STYLE), words);
     draw_rate(frame, read, "in", state.rates(route).map(|sample| sample.read));
     draw_rate(frame, published, "out", state.rates(route).map(|sample| sample.published));
 }
@@ -300,8 +300,8 @@ fn bars(numbers: impl DoubleEndedIterator<Item = f64>, width: u16) -> String {
     numbers.reverse();
     let largest = numbers.iter().copied().fold(0.0, f64::max);
     let bar = |number: f64| match (number / largest * 7.0).round() as usize {
-        height if largest > 0.0 => BARS[height.min(7)],
-        _ => BARS[0],
+        height if largest > 0.0 => BAR_SYMBOLS[height.min(7)],
+        _ => BAR_SYMBOLS[0],
     };
     numbers.into_iter().map(bar).collect()
 }

@@ -41,7 +41,7 @@ pub(super) struct RouteRow {
     pub(super) in_flight: u64,
     pub(super) dead: u64,
     pub(super) overdue_s: f64,
-    /// What is paused; empty while it runs.
+    /// Names of its paused parts; empty while it runs.
     pub(super) paused: String,
     pub(super) troubles: Vec<String>,
 }

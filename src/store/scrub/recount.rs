@@ -27,7 +27,7 @@ const RECOUNT_ATTEMPTS: usize = 3;
 /// Values of the hash `counts` by their fields.
 type Counts = BTreeMap<String, i64>;
 
-/// What exists.
+/// The bundles, dead letters and names that exist, counted.
 #[derive(Default)]
 struct Counted {
     counts: Counts,
@@ -35,11 +35,11 @@ struct Counted {
     largest: BTreeMap<&'static str, i64>,
 }
 
-/// What a recount showed beside which something moved.
+/// Result of a recount beside which something moved.
 struct Attempt {
     error: Counts,
-    /// The most that the bundles, dead letters and names that moved can have, by kind of count. Without a kind of which nothing
-    /// was seen: as large as any may be what came and went.
+    /// Most messages or bytes that moved meanwhile, by kind of count. A kind of which nothing was seen is not in it, and has
+    /// no bound.
     moved: BTreeMap<&'static str, i64>,
 }
 

@@ -10,7 +10,7 @@ pub struct MetricDescription {
     pub unit: &'static str,
     /// Help text of the exposition, without a final stop.
     pub meaning: &'static str,
-    /// What to do when the metric moves, in whole sentences.
+    /// Advice for when the metric moves, in whole sentences.
     pub action: &'static str,
     /// Heading of the entry in `docs/runbooks.md`, as an anchor.
     pub runbook: &'static str,

@@ -95,7 +95,7 @@ pub(super) async fn bad(scale: Scale) -> Outcome {
         while Instant::now() < ends {
             // The tool that publishes them takes a core for a second.
             nested(rabbitmq, &flood.queue).await;
-            sleep(NESTED_PERIOD).await;
+            sleep_until((Instant::now() + NESTED_PERIOD).min(ends)).await;
         }
     })
     .await

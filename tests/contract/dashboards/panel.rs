@@ -42,7 +42,7 @@ pub(super) struct Panel {
     states: ([&'static str; 2], bool),
     /// Values from which on the colour is yellow, and red.
     limits: Option<(f64, f64)>,
-    /// What stands there without data.
+    /// Text that stands there without data.
     no_value: &'static str,
     /// True if a line leads to the dashboard of its route.
     leads_to_route: bool,

@@ -20,7 +20,7 @@ impl Play {
         Self { tls, kafka, port, source, target }
     }
 
-    /// What the documents say, and what `check --connect` names where it is missing.
+    /// The rights that the documents list, each with the words of `check --connect` where it is missing.
     fn rights(&self) -> [(KafkaRight, &'static str); 3] {
         let right =
             |resource, name: &str, operation| KafkaRight { resource, name: name.to_owned(), operation };

@@ -12,14 +12,14 @@ pub struct KafkaRight {
     pub operation: KafkaOperation,
 }
 
-/// What a right is about, by its number in the protocol.
+/// Kind of resource of a right, by its number in the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KafkaResource {
     Topic = 2,
     Group = 3,
 }
 
-/// What a right allows, by its number in the protocol.
+/// Operation that a right allows, by its number in the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KafkaOperation {
     Read = 3,
@@ -59,7 +59,8 @@ impl KafkaRight {
 
     /// Sends one creation or one filter. Both answers begin with the time of throttling, a count, and the error of the first.
     fn ask(&self, port: u16, key: i16, one: &[u8]) {
-        let (correlation, count) = (7_i32, 1_i32);
+        let correlation = 7_i32;
+        let count = 1_i32;
         let header =
             [&key.to_be_bytes()[..], &VERSION.to_be_bytes(), &correlation.to_be_bytes(), &text("tests")];
         let request = [&header.concat()[..], &count.to_be_bytes(), one].concat();
