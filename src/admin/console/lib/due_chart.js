@@ -14,7 +14,7 @@ const WINDOWS = {
 /** The histogram in its panel, with tabs for its windows. */
 export function dueChart(histogram, window, choose) {
   const choices = Object.entries(WINDOWS).map(([key, { title }]) => [key, title]);
-  return section("Due next", { key: "due", class: "due", aside: tabs("Window", choices, window, choose) },
+  return section("Falls due", { key: "due", aside: tabs("Time ahead", choices, window, choose) },
     histogram ? chart(histogram, window) : h("p", { class: "muted" }, "Unknown while Redis is away."));
 }
 
@@ -22,18 +22,18 @@ function chart(histogram, window) {
   const counts = histogram[window];
   const { step, unit, ticks } = WINDOWS[window];
   const total = counts.reduce((sum, n) => sum + n, 0);
-  const top = roundPeak(Math.max(...counts));
+  const most = Math.max(...counts);
   const at = (i) => histogram.now_ms + i * step;
   const title = (n, i) => `${counted(n, "message")} from ${unit === "second" ? timeOfDay(at(i)) : moment(at(i), false)}`;
-  const summary = `${counted(total, "message")} due within the ${window}, at most ${count(Math.max(...counts))} in one ${unit}`;
+  const summary = `${counted(total, "message")} due within the ${window}, at most ${count(most)} in one ${unit}`;
   return [
     h("div", { class: "chart-frame" },
-      h("span", { class: "chart-top", "aria-hidden": "true" }, count(top)),
-      bars(counts, { width: 600, height: 150, top, title, label: summary }),
+      h("span", { class: "chart-top", "aria-hidden": "true" }, `${count(roundPeak(most))} a ${unit}`),
+      bars(counts, { width: 600, height: 150, top: roundPeak(most), title, label: summary }),
       h("div", { class: "ticks", "aria-hidden": "true" }, ticks.map((tick) => h("span", null, tick)))),
     h("p", { class: "chart-note" },
-      h("strong", null, count(total)), ` within the ${window}`,
-      h("span", { class: "apart" }, h("strong", { class: histogram.overdue > 0 ? "alarm" : "" }, count(histogram.overdue)), " due already, not claimed yet"),
-      !histogram.exact && h("span", { class: "apart muted" }, "estimated from some of the partitions")),
+      h("span", null, h("strong", null, count(total)), ` within the ${window}`),
+      h("span", null, h("strong", { class: histogram.overdue > 0 ? "alarm" : "" }, count(histogram.overdue)), " due already, not claimed yet"),
+      !histogram.exact && h("span", { class: "muted" }, "estimated from some of the partitions")),
   ];
 }

@@ -1,18 +1,33 @@
 // What is not well, in words: the parts that are not up, and what the counts and the replicas tell beside them.
 
+import { h } from "./dom.js";
 import { lateness, span } from "./format.js";
+import { mark } from "./icons.js";
 import { address } from "./router.js";
-import { part, pauseReason, PART_STATES } from "./words.js";
+import { when } from "./widgets.js";
+import { PART_STATES, part, pauseReason, targetName } from "./words.js";
 
 /** Lateness that nobody needs to look at, seconds. */
 const OVERDUE_S = 5;
 /** Difference of clocks that is worth a word, ms: the default of `cluster.max_clock_skew`. */
 const SKEW_MS = 500;
 
-/** Everything in the overview that needs attention, the worst first. */
-export function troubles(now) {
+/** Everything in the overview that needs attention, the worst first; of one route, if it is given. */
+export function troubles(now, route) {
   return [...ownState(now), ...partTroubles(now), ...routeTroubles(now), ...replicaTroubles(now), ...memoryTroubles(now)]
+    .filter((trouble) => route === undefined || trouble.route === route)
+    .map((trouble) => (trouble.route === undefined || route !== undefined ? trouble : { ...trouble, link: trouble.route }))
     .sort((a, b) => rank(a) - rank(b));
+}
+
+/** The troubles as a list; nothing if there are none. */
+export function troubleList(found) {
+  return found.length > 0 && h("ul", { class: "troubles" }, found.map(({ key, kind, what, why, since, link }) =>
+    h("li", { key }, mark(kind),
+      h("div", null, h("strong", null, what), why && h("p", null, why)),
+      h("div", { class: "since" },
+        since && h("span", null, "since ", when(since)),
+        link && h("a", { href: address(["routes", link]) }, `Open ${link}`)))));
 }
 
 function rank({ kind }) {
@@ -27,14 +42,20 @@ function* ownState({ draining, ready, replica, parts }) {
   }
 }
 
-function* partTroubles({ parts }) {
+/** Reports whether the part `target:CONNECTION:TARGET` is the route's own target, or one that it allows. */
+function isTarget({ to, allow_targets }, partName) {
+  const connection = to.kafka ?? to.rabbitmq;
+  return [targetName(to), ...allow_targets].some((target) => partName === `target:${connection}:${target}`);
+}
+
+function* partTroubles({ parts, routes }) {
   for (const { name, state, why, since } of parts) {
     if (state === "up") continue;
     const { words, route } = part(name);
     const { word, badge } = PART_STATES[state] ?? PART_STATES.waiting;
     yield {
       key: name, kind: badge, what: `${words}: ${word}`, why, since: since && Date.parse(since),
-      ...(route && { href: address(["routes", route]), act: `Open ${route}` }),
+      route: route ?? routes.find((one) => isTarget(one, name))?.name,
     };
   }
 }
@@ -42,16 +63,15 @@ function* partTroubles({ parts }) {
 function* routeTroubles({ routes, parts }) {
   const isKnown = (name) => parts.some((one) => one.name === name && one.state !== "up");
   for (const route of routes) {
-    const link = { href: address(["routes", route.name]), act: `Open ${route.name}` };
     if (route.publishing_paused) {
-      yield { key: `${route.name} publishing`, kind: "paused", what: `Publishing of ${route.name} is paused by hand`, ...link };
+      yield { key: `${route.name} publishing`, kind: "paused", what: `Publishing of ${route.name} is paused by hand`, route: route.name };
     }
     for (const reason of route.paused) {
       const { words, advice } = pauseReason(reason);
-      yield { key: `${route.name} ${reason}`, kind: reason === "paused" ? "paused" : "warn", what: `Ingress of ${route.name} waits: ${words}`, why: advice, ...link };
+      yield { key: `${route.name} ${reason}`, kind: reason === "paused" ? "paused" : "warn", what: `Ingress of ${route.name} waits: ${words}`, why: advice, route: route.name };
     }
     if (route.oldest_overdue_s >= OVERDUE_S && !route.publishing_paused && !isKnown(`route:${route.name}`)) {
-      yield { key: `${route.name} overdue`, kind: "warn", what: `Messages of ${route.name} are late`, why: `The oldest is ${span(route.oldest_overdue_s * 1000)} overdue.`, ...link };
+      yield { key: `${route.name} overdue`, kind: "warn", what: `Messages of ${route.name} are late`, why: `The oldest is ${span(route.oldest_overdue_s * 1000)} overdue.`, route: route.name };
     }
   }
 }

@@ -1,10 +1,11 @@
 // Pieces that several pages use.
 
-import { counted, bothZones, relative, timeOfDay, moment, utc } from "./format.js";
+import { bothZones, counted, moment, relative, timeOfDay, utc } from "./format.js";
 import { h, render } from "./dom.js";
-import { mark } from "./icons.js";
+import { badge, mark } from "./icons.js";
 import { name } from "./text.js";
 import { address } from "./router.js";
+import { endpoint } from "./words.js";
 
 /** A heading of the page, which gets the focus when the page opens. */
 export function pageHead(title, ...beside) {
@@ -70,8 +71,10 @@ export function field(label, input, hint) {
 /** A choice among routes. */
 export function routeSelect({ routes, value, all, ...attrs }) {
   return h("select", { name: "route", ...attrs, value },
-    all && h("option", { value: "" }, all),
-    routes.map((route) => h("option", { key: route.name, value: route.name }, route.name)));
+    all && h("option", { key: "", value: "" }, all),
+    // The chosen one is an option even before the routes are known.
+    [...new Set([...routes.map((route) => route.name), value].filter(Boolean))].map((route) =>
+      h("option", { key: route, value: route }, route)));
 }
 
 /** A problem in the server's own words. */
@@ -96,12 +99,52 @@ export function routeLink(route) {
   return h("a", { href: address(["routes", route]) }, route);
 }
 
-/** The links between pages of a list. `back` are the cursors of the pages before. */
-export function pager({ segments, params, next, shown, noun }) {
+/** From where to where a route goes. */
+export function way({ from, to }) {
+  const [source, target] = [endpoint(from), endpoint(to)];
+  return h("span", { class: "way", title: `${source.at} to ${target.at}` },
+    h("bdi", null, source.place), h("span", { "aria-hidden": "true" }, " → "), h("span", { class: "for-readers" }, " to "),
+    h("bdi", null, target.place));
+}
+
+/** What of a route is paused. */
+export function pauseMarks({ paused, publishing_paused }) {
+  return [
+    publishing_paused && badge("paused", "publishing paused"),
+    paused.length > 0 && badge("paused", paused.includes("paused") ? "ingress paused" : "ingress waits"),
+  ];
+}
+
+/** The links between pages of a list. */
+export function pager({ segments, params, next, shown, noun, plural }) {
   return h("nav", { class: "pager", "aria-label": "Pages" },
-    h("span", { class: "muted" }, `${counted(shown, noun)} on this page`),
+    h("span", { class: "muted" }, `${counted(shown, noun, plural)} on this page`),
     params.cursor && h("a", { class: "button", href: address(segments, { ...params, cursor: null }) }, "First page"),
     next && h("a", { class: "button", href: address(segments, { ...params, cursor: next }) }, "Next page"));
+}
+
+/** Says how long a list is, to screen readers. */
+export function announceList({ items, next }, noun, plural) {
+  announce(`${counted(items.length, noun, plural)} shown${next ? ", more on the next page" : ""}`);
+}
+
+/** How a producer sends a message with a delay. */
+export function delayExample() {
+  return [
+    h("p", null, "A producer sends one with a delay header to the topic or queue that a route reads:"),
+    h("pre", null, "x-delay: 5m\nx-delay-id: order-7"),
+    h("p", null, "Or try it: ", h("a", { href: "#/send" }, "send a test message"), "."),
+  ];
+}
+
+/** A button that copies a text as it is, hidden characters too; nothing where the browser forbids it. */
+export function copyButton(text, what) {
+  if (!navigator.clipboard) return null;
+  const copy = async () => {
+    await navigator.clipboard.writeText(text);
+    toast("ok", `The ${what} is copied`);
+  };
+  return h("button", { type: "button", class: "quiet", onclick: copy }, `Copy ${what}`);
 }
 
 /** Tabs. `choose` is called with the key of the chosen one. */

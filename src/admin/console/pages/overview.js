@@ -1,15 +1,15 @@
 // Overview: what is not well, how each route flows, what falls due, and who serves it.
 
-import { count, counted, bytes, lateness, rate, relative, span } from "../lib/format.js";
+import { bytes, count, counted, lateness, rate, span } from "../lib/format.js";
 import { h } from "../lib/dom.js";
 import { badge, mark } from "../lib/icons.js";
 import { freshness, overview, seriesOf } from "../lib/live.js";
 import { address } from "../lib/router.js";
-import { ago, empty, pageHead, problemBox, routeLink, section, table, when } from "../lib/widgets.js";
+import { ago, pageHead, pauseMarks, problemBox, routeLink, section, table, way } from "../lib/widgets.js";
 import { dueChart } from "../lib/due_chart.js";
-import { troubles } from "../lib/troubles.js";
-import { line, peak } from "../lib/charts.js";
-import { PART_KINDS, PART_STATES, endpoint, part } from "../lib/words.js";
+import { troubleList, troubles } from "../lib/troubles.js";
+import { gauge, lines, peak } from "../lib/charts.js";
+import { PART_KINDS, PART_STATES, part } from "../lib/words.js";
 
 export function overviewPage(view) {
   let window = "minute";
@@ -26,8 +26,8 @@ export function overviewPage(view) {
         attention(troubles(now)),
         routes(now.routes),
         h("div", { class: "columns" },
-          dueChart(now.histogram, window, choose),
-          h("div", { class: "stack" }, replicas(now.replicas), parts(now))),
+          h("div", { class: "stack" }, dueChart(now.histogram, window, choose), replicas(now.replicas)),
+          parts(now)),
       ],
     ];
   });
@@ -37,15 +37,10 @@ export function overviewPage(view) {
 function attention(found) {
   if (found.length === 0) {
     return h("section", { key: "attention", class: "panel well", "aria-label": "Needs attention" },
-      h("p", null, mark("ok"), " All is well"));
+      h("p", null, mark("ok"), "All is well"));
   }
   return section("Needs attention", { key: "attention", aside: h("span", { class: "muted" }, counted(found.length, "trouble")) },
-    h("ul", { class: "troubles" }, found.map(({ key, kind, what, why, since, href, act }) =>
-      h("li", { key }, mark(kind),
-        h("div", null,
-          h("strong", null, what), why && [" ", h("span", { class: "why" }, why)],
-          href && [" ", h("a", { href }, act)]),
-        h("span", { class: "since" }, since ? ["since ", when(since)] : "")))));
+    troubleList(found));
 }
 
 function routes(all) {
@@ -70,34 +65,22 @@ function routes(all) {
         h("div", { class: "route-name" }, routeLink(route.name), way(route), pauseMarks(route)),
         rate(route.rate_in),
         rate(route.rate_out),
-        line(rate_out, { width: 120, height: 28, label: `Rate out of ${route.name}: now ${rate(route.rate_out)} a second, at most ${rate(peak(rate_out))}` }),
+        spark(rate_out, `Rate out of ${route.name} over five minutes: at most ${rate(peak(rate_out))} a second`),
         count(route.pending),
         count(route.in_flight),
         route.dead > 0 ? h("a", { class: "alarm", href: address(["dead"], { route: route.name }) }, count(route.dead)) : "0",
         route.oldest_overdue_s >= 1 ? h("span", { class: "alarm" }, span(route.oldest_overdue_s * 1000)) : "–",
         lateness(route.late_p50_ms),
         lateness(route.late_p99_ms),
-        line(late_p99_ms, { width: 120, height: 28, label: `Lateness p99 of ${route.name}: now ${lateness(route.late_p99_ms)}` }),
+        spark(late_p99_ms, `Lateness p99 of ${route.name} over five minutes: at most ${lateness(peak(late_p99_ms))}`),
       ],
     };
   });
   return section("Routes", { key: "routes" }, table({ caption: "Routes", columns, rows, class: "routes cards" }));
 }
 
-/** From where to where a route goes. */
-export function way({ from, to }) {
-  const [source, target] = [endpoint(from), endpoint(to)];
-  return h("span", { class: "way", title: `${source.at} to ${target.at}` },
-    h("bdi", null, source.place), h("span", { "aria-hidden": "true" }, " → "), h("span", { class: "for-readers" }, " to "),
-    h("bdi", null, target.place));
-}
-
-/** What of a route is paused. */
-export function pauseMarks({ paused, publishing_paused }) {
-  return [
-    publishing_paused && badge("paused", "publishing paused"),
-    paused.length > 0 && badge("paused", paused.includes("paused") ? "ingress paused" : "ingress waits"),
-  ];
+function spark(points, label) {
+  return lines([{ points, kind: "main" }], { width: 120, height: 28, max: peak(points), label });
 }
 
 function replicas(all) {
@@ -146,10 +129,9 @@ function parts({ parts: all, redis, replica }) {
 function memory(redis) {
   if (!redis) return null;
   const { used_bytes: used, limit_bytes: limit } = redis;
-  const share = limit ? used / limit : null;
-  const kind = share === null ? "" : share >= 0.85 ? "bad" : share >= 0.7 ? "warn" : "ok";
-  return h("div", { class: "memory" },
-    h("span", null, "Redis memory"),
-    h("meter", { class: kind, min: 0, max: 1, low: 0.7, high: 0.85, optimum: 0, value: share ?? 0, "aria-label": "Redis memory in use" }),
-    h("span", { class: "num" }, limit ? `${bytes(used)} of ${bytes(limit)} (${Math.round(share * 100)} %)` : `${bytes(used)}, no limit set`));
+  if (!limit) return h("p", { class: "memory" }, "Redis memory ", h("span", null, `${bytes(used)}, no limit is set`));
+  const share = used / limit;
+  const kind = share >= 0.85 ? "bad" : share >= 0.7 ? "warn" : "ok";
+  const words = `${bytes(used)} of ${bytes(limit)}, ${Math.round(share * 100)} %`;
+  return h("p", { class: "memory" }, "Redis memory ", gauge(share, kind, `Redis memory: ${words}`), h("span", null, words));
 }
