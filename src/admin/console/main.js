@@ -104,6 +104,7 @@ function open(isNavigation) {
   if (isNavigation && !samePath) {
     window.scrollTo(0, 0);
     main.querySelector("h1")?.focus({ preventScroll: true });
+    header.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   }
 }
 

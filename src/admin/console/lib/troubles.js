@@ -1,10 +1,9 @@
 // What is not well, in words: the parts that are not up, and what the counts and the replicas tell beside them.
 
 import { h } from "./dom.js";
-import { lateness, sentence, span } from "./format.js";
+import { bothZones, lateness, relative, sentence, span, timeOfDay, utc } from "./format.js";
 import { mark } from "./icons.js";
 import { address } from "./router.js";
-import { when } from "./widgets.js";
 import { part, partState, pauseReason, targetName } from "./words.js";
 
 /** Lateness that nobody needs to look at, seconds. */
@@ -26,7 +25,7 @@ export function troubleList(found) {
     h("li", { key }, mark(kind),
       h("div", null, h("strong", null, what), why && h("p", null, why)),
       h("div", { class: "since" },
-        since && h("span", null, "since ", when(since)),
+        since && h("time", { datetime: utc(since), title: bothZones(since) }, `since ${timeOfDay(since)}, ${relative(since)}`),
         link && h("a", { href: address(["routes", link]) }, `Open ${link}`)))));
 }
 

@@ -51,9 +51,14 @@ export function table({ caption, columns, rows, head = 0, class: extra = "" }) {
       h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, columns.map(({ title, class: c, hidden }) =>
         h("th", { scope: "col", role: "columnheader", class: c }, hidden ? h("span", { class: "for-readers" }, title) : title)))),
       h("tbody", { role: "rowgroup" }, rows.map(({ key, cells, class: c }) =>
-        h("tr", { key, class: c, role: "row" }, cells.map((cell, i) => i === head
-          ? h("th", { scope: "row", role: "rowheader", class: columns[i].class, "data-title": columns[i].title }, cell)
-          : h("td", { role: "cell", class: columns[i].class, "data-title": columns[i].title }, cell)))))));
+        h("tr", { key, class: c, role: "row" }, cells.map((cell, i) => tableCell(columns[i], cell, i === head)))))));
+}
+
+/** A cell. On narrow pages, where rows are cards, it shows the title of its column too. */
+function tableCell({ title, hidden, class: c }, cell, isHead) {
+  return isHead
+    ? h("th", { scope: "row", role: "rowheader", class: c }, cell)
+    : h("td", { role: "cell", class: c, "data-title": hidden || typeof title !== "string" ? null : title }, cell);
 }
 
 /** Pairs of a name and a value. Pairs without a value are left out. */
