@@ -8,6 +8,7 @@ mod support;
 mod accounting;
 mod api;
 mod bench;
+mod causes;
 mod check;
 mod cluster;
 mod fixture;
