@@ -1,0 +1,42 @@
+// Headers, failures and positions, which messages and dead letters have alike.
+
+import { h } from "./dom.js";
+import { name, visible } from "./text.js";
+import { empty, section, table, when } from "./widgets.js";
+
+/** The headers, in their order. */
+export function headersPanel(headers) {
+  const rows = headers.map(({ name: title, value }, i) => ({ key: i, cells: [name(title), headerValue(value)] }));
+  return section("Headers", { key: "headers" }, rows.length === 0
+    ? empty("It has no headers.")
+    : table({ caption: "Headers", columns: [{ title: "Name" }, { title: "Value", class: "words" }], rows }));
+}
+
+function headerValue(value) {
+  if (typeof value === "string") return value === "" ? h("span", { class: "muted" }, "empty") : name(value);
+  const isBytes = value !== null && typeof value === "object" && Object.keys(value).join() === "base64";
+  if (isBytes) return [h("span", { class: "muted" }, "bytes, base64 "), name(value.base64)];
+  return [h("span", { class: "muted" }, `${kindOf(value)} `), name(JSON.stringify(value))];
+}
+
+function kindOf(value) {
+  if (value === null) return "nothing";
+  if (Array.isArray(value)) return "list";
+  return { number: "number", boolean: "truth value" }[typeof value] ?? "table";
+}
+
+/** The failures that a message remembers, newest first. */
+export function failuresPanel(history) {
+  if (!history?.length) return null;
+  const rows = [...history].reverse().map(({ at_ms, reason, error }, i) => ({
+    key: `${at_ms} ${i}`,
+    cells: [when(at_ms), h("code", null, reason), visible(error)],
+  }));
+  const columns = [{ title: "When", class: "time" }, { title: "Reason" }, { title: "Error", class: "words" }];
+  return section("Failures", { key: "failures", aside: h("span", { class: "muted" }, "the last ones, newest first") },
+    table({ caption: "Failures, newest first", columns, rows, class: "cards" }));
+}
+
+export function positionWords(position) {
+  return position && `partition ${position.partition}, offset ${position.offset}`;
+}

@@ -1,0 +1,167 @@
+// The words for what the API names: parts, states, reasons.
+
+/** States of a message: its word, and the badge that shows it. */
+export const MESSAGE_STATES = {
+  pending: { word: "waiting", badge: "idle" },
+  retrying: { word: "waiting for its next try", badge: "warn" },
+  in_flight: { word: "being published", badge: "busy" },
+  published: { word: "published", badge: "ok" },
+  delivered: { word: "delivered", badge: "ok" },
+  cancelled: { word: "cancelled", badge: "gone" },
+  moved: { word: "moved to another time", badge: "idle" },
+  dead: { word: "dead letter", badge: "bad" },
+  dropped: { word: "dropped", badge: "gone" },
+  deduplicated: { word: "dropped as a duplicate", badge: "gone" },
+};
+
+/** The state of a message. One that failed and waits has a state of its own. */
+export function messageState({ state, failures }) {
+  const shown = state === "pending" && failures > 0 ? "retrying" : state;
+  return MESSAGE_STATES[shown] ?? { word: shown.replaceAll("_", " "), badge: "idle" };
+}
+
+/** Events of a message's trail. */
+const EVENTS = {
+  stored: "stored",
+  delivered: "delivered",
+  cancelled: "cancelled",
+  moved: "moved to another time",
+  rescheduled: "moved to another time",
+  dead: "became a dead letter",
+  redriven: "redriven",
+  dropped: "dropped",
+  deduplicated: "dropped as a duplicate",
+};
+
+export function eventWord(event) {
+  return EVENTS[event] ?? event.replaceAll("_", " ");
+}
+
+/** Kinds of parts, in the order in which they are shown. */
+export const PART_KINDS = [
+  { kind: "store", title: "Store" },
+  { kind: "connection", title: "Connections" },
+  { kind: "source", title: "Sources" },
+  { kind: "target", title: "Targets" },
+  { kind: "route", title: "Deliveries" },
+];
+
+/** A part of `/readyz`: its kind, its name within the kind, and the whole in words. */
+export function part(name) {
+  const [head, ...rest] = name.split(":");
+  const tail = rest.join(":");
+  switch (head) {
+    case "redis":
+      return { kind: "store", short: "Redis", words: "Redis" };
+    case "store":
+      if (tail === "room") return { kind: "store", short: "free memory", words: "Free memory of the store" };
+      return { kind: "store", short: tail || "store", words: tail ? `Store, ${tail}` : "Store" };
+    case "kafka":
+      return { kind: "connection", short: `Kafka ${tail.replace(":", ", group ")}`, words: `Kafka connection ${tail.replace(":", ", group ")}` };
+    case "rabbitmq":
+      return { kind: "connection", short: `RabbitMQ ${tail}`, words: `RabbitMQ connection ${tail}` };
+    case "source":
+      return { kind: "source", short: tail, words: `Source of the route ${tail}`, route: tail };
+    case "target":
+      return { kind: "target", short: rest.slice(1).join(":") || tail, words: `Target ${rest.slice(1).join(":")} at ${rest[0]}` };
+    case "route":
+      return { kind: "route", short: tail, words: `Delivery of the route ${tail}`, route: tail };
+    default:
+      return { kind: "store", short: name, words: name };
+  }
+}
+
+/** States of a part. */
+export const PART_STATES = {
+  up: { word: "up", badge: "ok" },
+  waiting: { word: "never reached yet", badge: "warn" },
+  degraded: { word: "lost", badge: "bad" },
+};
+
+/** Reasons why the ingress of a route waits, and what to do. */
+const PAUSE_REASONS = {
+  paused: ["paused by hand", "Resume it on the page of the route."],
+  store: ["the store takes nothing in", "Redis is away, full or read-only: its part says which."],
+  store_memory: ["Redis is nearly full", "Give Redis more memory, or make room."],
+  max_pending: ["as many messages wait as the route may have", "Wait until some fall due, or raise max_pending."],
+  max_pending_bytes: ["as many bytes wait as the route may have", "Wait until some fall due, or raise max_pending_bytes."],
+  dead_letters: ["its dead letters are full", "Redrive or drop some."],
+  target: ["its target does not take messages that pass through", "Mend the target."],
+  undecodable: ["a Kafka partition stands at records that cannot be opened", "Look at them, then skip the offset: postdate skip."],
+};
+
+export function pauseReason(reason) {
+  const [words, advice] = PAUSE_REASONS[reason] ?? [reason.replaceAll("_", " "), ""];
+  return { words, advice };
+}
+
+/** Reasons of dead letters, and what to do before a redrive. */
+const DEAD_REASONS = {
+  attempts: ["every try failed", "Mend the target first: the last error says what is wrong with it."],
+  unroutable: ["nothing is bound to its routing key", "Create the binding, exchange or topic, then redrive."],
+  unknown_target: ["its target does not exist", "Create the exchange or topic, then redrive."],
+  not_allowed: ["its target may not be used", "Grant the right or add it to allow_targets, or redrive to another target."],
+  too_big_for_target: ["larger than its target takes", "No try can succeed: mend the producer, then drop it."],
+  unpublishable: ["can never be published", "No try can succeed: mend the producer, then drop it."],
+  bad_delay: ["its delay cannot be read", "Mend the producer. A redrive publishes at once, without a delay."],
+  bad_time: ["its time cannot be read", "Mend the producer. A redrive publishes at once, without a delay."],
+  ambiguous: ["it has a delay and a time", "Mend the producer. A redrive publishes at once, without a delay."],
+  too_far: ["due further ahead than max_delay", "Mend the producer. A redrive publishes at once, without a delay."],
+  too_big: ["larger than max_size", "Mend the producer. A redrive publishes at once, without a delay."],
+  bad_id: ["its id cannot be used", "Mend the producer. A redrive publishes at once, without a delay."],
+  bad_op: ["its command cannot be read", "Mend the producer. A redrive publishes at once, without a delay."],
+  forbidden_target: ["asks for a target that is not allowed", "Mend the producer, or add the target to allow_targets."],
+  bad_headers: ["its headers cannot be read", "Mend the producer. A redrive publishes at once, without a delay."],
+  loop: ["came back from its own target", "Remove the binding that leads the target back to the source."],
+  crashes: ["ended the process that handled it", "Export it and report it."],
+  corrupt: ["cannot be read any more", "Export it and report it."],
+};
+
+/** The words that the API takes as `reason`. */
+export const DEAD_REASON_WORDS = Object.keys(DEAD_REASONS);
+
+export function deadReason(reason) {
+  const [words, advice] = DEAD_REASONS[reason] ?? [reason.replaceAll("_", " "), ""];
+  return { words, advice };
+}
+
+/** A source or a target of a route: `topic orders at kafka main`. */
+export function endpoint({ kafka, topic, rabbitmq, queue, exchange, routing_key }) {
+  if (kafka !== undefined) return { place: topic, at: `Kafka ${kafka}` };
+  if (queue !== undefined) return { place: queue, at: `RabbitMQ ${rabbitmq}` };
+  return { place: `${exchange || "(default exchange)"}/${routing_key}`, at: `RabbitMQ ${rabbitmq}` };
+}
+
+/** A target as `allow_targets` writes it. */
+export function targetName({ topic, exchange, routing_key }) {
+  return topic ?? `${exchange}/${routing_key === "preserve" || routing_key === "key" ? "" : routing_key}`;
+}
+
+/** Calls of the audit log in words. */
+const CALLS = [
+  [/^POST routes\/([^/]+)\/pause$/, "paused", "route"],
+  [/^POST routes\/([^/]+)\/resume$/, "resumed", "route"],
+  [/^POST routes\/([^/]+)\/purge$/, "purged", "route"],
+  [/^POST routes\/([^/]+)\/skip$/, "skipped an offset of", "route"],
+  [/^POST routes\/([^/]+)\/messages$/, "sent a test message to", "route"],
+  [/^DELETE routes\/([^/]+)\/messages\/([^/]+)$/, "cancelled", "message"],
+  [/^PATCH routes\/([^/]+)\/messages\/([^/]+)$/, "moved", "message"],
+  [/^GET routes\/([^/]+)\/messages\/([^/]+)\/body$/, "looked at the body of", "message"],
+  [/^POST dead\/redrive$/, "redrove dead letters"],
+  [/^POST dead\/drop$/, "dropped dead letters"],
+];
+
+/** A call of the audit log: what was done, and to which route or message. `null` if it is none of the known ones. */
+export function auditedCall(call) {
+  const short = call.replace("/api/v1/", "").replace(/\?.*$/, "");
+  for (const [pattern, words, kind] of CALLS) {
+    const found = pattern.exec(short);
+    if (found === null) continue;
+    try {
+      return { words, kind, route: found[1] && decodeURIComponent(found[1]), id: found[2] && decodeURIComponent(found[2]) };
+    } catch {
+      return null;
+    }
+  }
+  return null;
+}

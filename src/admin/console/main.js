@@ -1,0 +1,165 @@
+// The frame around every page: navigation, what is live, who is logged in, and which page an address means.
+
+import { get, path, setToken, token, whenUnauthorized } from "./lib/api.js";
+import { count, span, zoneName } from "./lib/format.js";
+import { h, render } from "./lib/dom.js";
+import { mark } from "./lib/icons.js";
+import { freshness, onLive, overview, startLive, stopLive } from "./lib/live.js";
+import { address, location } from "./lib/router.js";
+import { onSettings, setSetting, setting, showTheme } from "./lib/settings.js";
+import { View } from "./lib/view.js";
+import { pageHead, empty } from "./lib/widgets.js";
+import { auditPage } from "./pages/audit.js";
+import { deadLetterPage } from "./pages/dead_letter.js";
+import { deadPage } from "./pages/dead.js";
+import { loginPage } from "./pages/login.js";
+import { messagePage } from "./pages/message.js";
+import { messagesPage } from "./pages/messages.js";
+import { overviewPage } from "./pages/overview.js";
+import { retriesPage } from "./pages/retries.js";
+import { routePage } from "./pages/route.js";
+import { sendPage } from "./pages/send.js";
+
+/** Pages by the first segment of their address; a second one where more segments follow. */
+const PAGES = {
+  "": { title: "Overview", page: overviewPage },
+  routes: { title: "Route", detail: routePage },
+  messages: { title: "Messages", page: messagesPage, detail: messagePage },
+  retries: { title: "Retries", page: retriesPage },
+  dead: { title: "Dead letters", page: deadPage, detail: deadLetterPage },
+  send: { title: "Send", page: sendPage },
+  audit: { title: "Audit", page: auditPage },
+};
+
+/** Links of the navigation. */
+const LINKS = [
+  { segment: "", title: "Overview" },
+  { segment: "messages", title: "Messages" },
+  { segment: "retries", title: "Retries" },
+  { segment: "dead", title: "Dead letters", counted: (route) => route.dead },
+  { segment: "send", title: "Send", writes: true },
+  { segment: "audit", title: "Audit" },
+];
+
+const THEMES = { auto: "Auto", light: "Light", dark: "Dark" };
+
+/** Who the caller is; `null` until that is known, or while a token is needed. */
+let session = null;
+/** The page that is shown, and its address. */
+let view = null;
+let shownPath = null;
+let main;
+let header;
+let footer;
+
+function start() {
+  showTheme();
+  render(document.body,
+    h("a", { class: "skip-link", href: "#main", onclick: skip }, "Skip to the content"),
+    h("header", { class: "top", ref: (dom) => (header = dom) }),
+    h("main", { id: "main", tabindex: "-1", ref: (dom) => (main = dom) }),
+    h("footer", { class: "bottom", ref: (dom) => (footer = dom) }),
+    h("div", { id: "announcer", class: "for-readers", role: "status", "aria-live": "polite" }),
+    h("div", { id: "toasts", role: "status", "aria-live": "polite" }));
+  window.addEventListener("hashchange", () => open(true));
+  whenUnauthorized(() => login());
+  onSettings(() => { drawFrame(); view?.redraw(); });
+  onLive(drawFrame);
+  setInterval(drawFrame, 1_000);
+  logIn();
+}
+
+/** Asks who the caller is, and opens the page of the address. Without a token where one is needed: the login. */
+async function logIn() {
+  try {
+    session = await get(path("session"));
+  } catch (problem) {
+    if (problem.status !== 401) login(problem);
+    return;
+  }
+  startLive();
+  open(false);
+}
+
+function login(problem) {
+  session = null;
+  stopLive();
+  show("Log in", loginPage, { problem, logIn: (given) => { setToken(given); logIn(); } });
+}
+
+function forgetToken() {
+  setToken(null);
+  login();
+}
+
+/** Opens the page that the address means. A change of the filters alone keeps the page and its focus. */
+function open(isNavigation) {
+  if (session === null) return;
+  const { segments, params } = location();
+  const known = PAGES[segments[0] ?? ""];
+  const page = segments.length > 1 ? known?.detail : known?.page;
+  const samePath = shownPath === segments.join("/");
+  shownPath = segments.join("/");
+  show(known?.title ?? "Not found", page ?? notFoundPage, { segments, params, keepsNodes: samePath });
+  if (isNavigation && !samePath) {
+    window.scrollTo(0, 0);
+    main.querySelector("h1")?.focus({ preventScroll: true });
+  }
+}
+
+function show(title, page, { segments = [], params = {}, keepsNodes = false, ...given }) {
+  view?.close();
+  if (!keepsNodes) render(main);
+  document.title = `${[title, ...segments.slice(1).reverse()].join(" · ")} – Postdate`;
+  view = new View(main, { segments, params, session });
+  page(view, given);
+  drawFrame();
+}
+
+function notFoundPage(view) {
+  view.show(() => [pageHead("Not found"), empty("There is no page at this address.", h("p", null, h("a", { href: "#/" }, "Go to the overview")))]);
+}
+
+function skip(event) {
+  event.preventDefault();
+  main.focus();
+}
+
+function drawFrame() {
+  render(header,
+    h("a", { class: "brand", href: "#/" }, h("img", { src: "icon.svg", alt: "", width: 24, height: 24 }), "Postdate"),
+    session !== null && h("nav", { "aria-label": "Pages of the console" }, h("ul", null,
+      LINKS.filter(({ writes }) => !writes || session.role === "write").map(navLink))),
+    session !== null && liveMark());
+  render(footer,
+    session !== null && h("span", null, "Postdate ", session.version, " · replica ", h("bdi", null, overview()?.replica ?? session.replica)),
+    session?.tokens && h("span", null, session.who, " ", h("button", { type: "button", class: "quiet", onclick: forgetToken }, "Forget token")),
+    session !== null && !session.tokens && h("span", null, "no token is configured"),
+    h("span", { class: "grow" }),
+    choice("Times", { local: zoneName() === "UTC" ? "Local" : zoneName(), utc: "UTC" }, "zone"),
+    choice("Colours", THEMES, "theme"));
+}
+
+function navLink({ segment, title, counted }) {
+  const isCurrent = (location().segments[0] ?? "") === segment;
+  const n = counted && overview()?.routes.reduce((sum, route) => sum + counted(route), 0);
+  return h("li", { key: segment }, h("a", { href: address(segment ? [segment] : []), "aria-current": isCurrent ? "page" : null },
+    title, n > 0 && [" ", h("span", { class: "nav-count" }, count(n))]));
+}
+
+/** How fresh the page is. A page that has heard nothing for five seconds says so. */
+function liveMark() {
+  const { isStale, silentMs, problem } = freshness();
+  if (overview() === null) return h("span", { class: "live" }, problem ? [mark("bad"), "no answer"] : "connecting …");
+  if (isStale) return h("span", { class: "live stale", role: "status" }, mark("warn"), `stale since ${span(silentMs)}`);
+  return h("span", { class: "live" }, h("span", { class: "pulse", "aria-hidden": "true" }), "live");
+}
+
+/** A choice that stays in this browser. */
+function choice(label, options, name) {
+  return h("label", { class: "choice" }, `${label} `,
+    h("select", { value: setting(name), onchange: (event) => setSetting(name, event.currentTarget.value) },
+      Object.entries(options).map(([value, title]) => h("option", { key: value, value }, title))));
+}
+
+start();

@@ -1,0 +1,181 @@
+// One message: its state, its moments, its failures, its content, and what can be done with it.
+
+import { command, get, getTagged, path } from "../lib/api.js";
+import { bodyView, bytesOfBase64, readBody } from "../lib/body.js";
+import { nowMs } from "../lib/clock.js";
+import { failuresPanel, headersPanel, positionWords } from "../lib/content.js";
+import { bytes, count, counted, lateness, momentOfInput, span } from "../lib/format.js";
+import { h } from "../lib/dom.js";
+import { badge } from "../lib/icons.js";
+import { address } from "../lib/router.js";
+import { name } from "../lib/text.js";
+import { ask, copyButton, facts, fullMoment, messageLink, pageHead, problemBox, routeLink, section, table, toast, when } from "../lib/widgets.js";
+import { eventWord, messageState } from "../lib/words.js";
+
+/** Time between two looks at the message. */
+const REFRESH_MS = 3_000;
+
+export function messagePage(view) {
+  const [, route, id] = view.segments;
+  const state = { message: null, tag: null, problem: null, body: null, bodyMode: null, bodyProblem: null };
+  const load = async () => {
+    state.problem = await view.run(async (signal) => {
+      Object.assign(state, await getTagged(path("routes", route, "messages", id), signal));
+    });
+    if (state.problem?.status === 404) state.message = null;
+  };
+  view.show(() => [
+    pageHead(h("span", null, "Message ", name(id)), copyButton(id, "id")),
+    state.message === null ? missing(state.problem, route) : [
+      problemBox(state.problem),
+      status(view, state, load),
+      h("div", { class: "columns" },
+        h("div", { class: "stack" }, moments(state.message), details(state.message)),
+        h("div", { class: "stack" }, trail(state.message), failuresPanel(state.message.history), state.message.headers && headersPanel(state.message.headers))),
+      isStored(state.message) && content(view, state),
+    ],
+  ]);
+  view.redrawLive();
+  view.every(REFRESH_MS, load);
+  load();
+}
+
+/** Reports whether the store has the message. Of one that is gone only a trail is left. */
+function isStored({ state }) {
+  return state === "pending" || state === "in_flight" || state === "published";
+}
+
+function missing(problem, route) {
+  if (problem === null) return h("p", { class: "muted" }, "Asking …");
+  const near = problem.nearest && h("p", null, "Nearest that waits: ", messageLink(route, problem.nearest));
+  return [
+    problemBox(problem, near),
+    problem.status === 404 && h("p", { class: "muted" },
+      "What was cancelled or moved through the API is in the ", h("a", { href: "#/audit" }, "audit"),
+      "; what failed for good is among the ", h("a", { href: address(["dead"], { route }) }, "dead letters"), "."),
+  ];
+}
+
+function status(view, state, load) {
+  const { message } = state;
+  const { word, badge: kind } = messageState(message);
+  const waits = message.state === "pending";
+  const act = (run) => () => run(view, state, load);
+  return h("div", { key: "status", class: "panel status-bar" },
+    h("div", { class: "status-words" }, badge(kind, word), h("span", null, " on ", routeLink(message.route)),
+      message.dead_id && h("a", { href: address(["dead", message.dead_id]) }, "Open the dead letter")),
+    view.mayWrite && waits && h("div", { class: "buttons" },
+      h("button", { type: "button", onclick: act(publishNow) }, "Publish now"),
+      h("button", { type: "button", onclick: act(reschedule) }, "Reschedule …"),
+      h("button", { type: "button", class: "danger", onclick: act(cancel) }, "Cancel message …")));
+}
+
+function moments(message) {
+  const lateMs = nowMs() - message.asked_ms;
+  const isMoved = message.due_ms !== message.asked_ms;
+  return section("When", { key: "when" }, facts([
+    ["Asked for", message.asked_ms !== undefined && fullMoment(message.asked_ms)],
+    [message.failures > 0 ? "Next try" : "Due", isMoved && message.due_ms !== undefined && fullMoment(message.due_ms)],
+    ["Late so far", isStored(message) && message.state !== "published" && lateMs >= 1_000 && h("span", { class: "alarm" }, span(lateMs))],
+  ]));
+}
+
+function details(message) {
+  return section("Details", { key: "details" }, facts([
+    ["Attempt", message.attempt !== undefined && `${count(message.attempt)}${message.failures > 0 ? ` after ${counted(message.failures, "failure")}` : ""}`],
+    ["Target", message.target && name(message.target)],
+    ["Key", message.key !== undefined && [name(message.key), message.key_is_base64 && h("small", null, " base64")]],
+    ["Body", message.size !== undefined && bytes(message.size)],
+    ["Read at", positionWords(message.position)],
+  ]));
+}
+
+/** What happened to a message, newest first. */
+function trail({ trail: events }) {
+  if (!events?.length) return null;
+  const columns = [{ title: "When", class: "time" }, { title: "Event" }, { title: "Details", class: "words" }];
+  const rows = [...events].reverse().map((event, i) => ({
+    key: `${event.at_ms} ${i}`,
+    cells: [when(event.at_ms), eventWord(event.event), eventDetails(event)],
+  }));
+  return section("Trail", { key: "trail", aside: h("span", { class: "muted" }, "newest first") }, table({ caption: "What happened to the message, newest first", columns, rows, class: "cards" }));
+}
+
+function eventDetails({ late_ms, target, attempt, by, position }) {
+  return [
+    target && ["to ", name(target)],
+    late_ms !== undefined && `${lateness(late_ms)} late`,
+    attempt > 1 && `attempt ${count(attempt)}`,
+    by && `by ${by}`,
+    positionWords(position),
+  ].filter(Boolean).map((words, i) => h("span", { key: i, class: "apart" }, words));
+}
+
+function content(view, state) {
+  const choose = (mode) => {
+    state.bodyMode = mode;
+    view.redraw();
+  };
+  const load = async () => {
+    const { route, id } = state.message;
+    state.bodyProblem = await view.run(async (signal) => {
+      const { size, base64 } = await get(path("routes", route, "messages", id, "body"), signal);
+      state.body = readBody(bytesOfBase64(base64), size);
+    });
+  };
+  return section("Body", { key: "body" },
+    problemBox(state.bodyProblem),
+    state.body !== null ? bodyView(state.body, state.bodyMode, choose)
+      : view.mayWrite ? h("p", null, h("button", { type: "button", onclick: load }, `Show the body (${bytes(state.message.size)})`), h("span", { class: "hint" }, "Each look is noted in the audit."))
+        : h("p", { class: "muted" }, "Bodies are shown to write tokens only."));
+}
+
+function target({ route, id }) {
+  return path("routes", route, "messages", id);
+}
+
+async function publishNow(view, state, load) {
+  const { message, tag } = state;
+  if (await ask({ title: "Publish it now?", draw: () => h("p", null, "It becomes due at once and leaves with the next round."), action: "Publish now" }) === null) return;
+  await finish(view, load, () => command("PATCH", target(message), tag, { delay: 0 }), "It is due now");
+}
+
+async function reschedule(view, state, load) {
+  const { message, tag } = state;
+  const given = await ask({ title: "Reschedule", draw: moveFields, action: "Reschedule" });
+  if (given === null) return;
+  const at = momentOfInput(given.at);
+  const body = given.how === "at" ? { due_ms: at } : { delay: `${Number(given.amount)}${given.unit}` };
+  if (given.how === "at" && at === null) return toast("bad", "Give a moment");
+  await finish(view, load, () => command("PATCH", target(message), tag, body), "It has its new due time");
+}
+
+function moveFields() {
+  const pick = (how) => (event) => {
+    event.currentTarget.form.elements.how.value = how;
+  };
+  return [
+    h("fieldset", { class: "choices" }, h("legend", null, "New due time"),
+      h("label", null, h("input", { type: "radio", name: "how", value: "after", checked: true }), " from now, after"),
+      h("div", { class: "row" },
+        h("input", { type: "number", name: "amount", min: 0, step: 1, value: "5", "aria-label": "Amount", onfocus: pick("after") }),
+        h("select", { name: "unit", value: "m", "aria-label": "Unit", onfocus: pick("after") },
+          [["s", "seconds"], ["m", "minutes"], ["h", "hours"], ["d", "days"]].map(([unit, title]) => h("option", { value: unit }, title)))),
+      h("label", null, h("input", { type: "radio", name: "how", value: "at" }), " at a moment"),
+      h("input", { type: "datetime-local", name: "at", step: 1, "aria-label": "Moment", onfocus: pick("at") })),
+  ];
+}
+
+async function cancel(view, state, load) {
+  const { message, tag } = state;
+  const draw = () => h("p", null, "The message ", name(message.id), " of ", message.route, " will not be published. This cannot be undone.");
+  if (await ask({ title: "Cancel this message?", draw, action: "Cancel message", isDangerous: true }) === null) return;
+  await finish(view, load, () => command("DELETE", target(message), tag), "It is cancelled and will not be published");
+}
+
+async function finish(view, load, run, done) {
+  const problem = await view.run(run);
+  if (problem) toast("bad", problem.message);
+  else toast("ok", done);
+  await load();
+}

@@ -1,0 +1,137 @@
+// Overview: what is not well, how each route flows, what falls due, and who serves it.
+
+import { bytes, count, counted, lateness, rate, span } from "../lib/format.js";
+import { h } from "../lib/dom.js";
+import { badge, mark } from "../lib/icons.js";
+import { freshness, overview, seriesOf } from "../lib/live.js";
+import { address } from "../lib/router.js";
+import { ago, pageHead, pauseMarks, problemBox, routeLink, section, table, way } from "../lib/widgets.js";
+import { dueChart } from "../lib/due_chart.js";
+import { troubleList, troubles } from "../lib/troubles.js";
+import { gauge, lines, peak } from "../lib/charts.js";
+import { PART_KINDS, PART_STATES, part } from "../lib/words.js";
+
+export function overviewPage(view) {
+  let window = "minute";
+  const choose = (chosen) => {
+    window = chosen;
+    view.redraw();
+  };
+  view.show(() => {
+    const now = overview();
+    return [
+      pageHead("Overview"),
+      now === null && problemBox(freshness().problem),
+      now === null ? h("p", { class: "muted" }, "Asking the replica …") : [
+        attention(troubles(now)),
+        routes(now.routes),
+        h("div", { class: "columns" },
+          h("div", { class: "stack" }, dueChart(now.histogram, window, choose), replicas(now.replicas)),
+          parts(now)),
+      ],
+    ];
+  });
+  view.redrawLive();
+}
+
+function attention(found) {
+  if (found.length === 0) {
+    return h("section", { key: "attention", class: "panel well", "aria-label": "Needs attention" },
+      h("p", null, mark("ok"), "All is well"));
+  }
+  return section("Needs attention", { key: "attention", aside: h("span", { class: "muted" }, counted(found.length, "trouble")) },
+    troubleList(found));
+}
+
+function routes(all) {
+  const columns = [
+    { title: "Route", class: "route" },
+    { title: "In / s", class: "num" },
+    { title: "Out / s", class: "num" },
+    { title: "Out, last 5 min", class: "spark" },
+    { title: "Pending", class: "num wide" },
+    { title: "In flight", class: "num" },
+    { title: "Dead", class: "num" },
+    { title: "Overdue", class: "num" },
+    { title: "Late p50", class: "num" },
+    { title: "Late p99", class: "num" },
+    { title: "Late p99, last 5 min", class: "spark" },
+  ];
+  const rows = all.map((route) => {
+    const { rate_out, late_p99_ms } = seriesOf(route.name);
+    return {
+      key: route.name,
+      cells: [
+        h("div", { class: "route-name" }, routeLink(route.name), way(route), pauseMarks(route)),
+        rate(route.rate_in),
+        rate(route.rate_out),
+        spark(rate_out, `Rate out of ${route.name} over five minutes: at most ${rate(peak(rate_out))} a second`),
+        count(route.pending),
+        count(route.in_flight),
+        route.dead > 0 ? h("a", { class: "alarm", href: address(["dead"], { route: route.name }) }, count(route.dead)) : "0",
+        route.oldest_overdue_s >= 1 ? h("span", { class: "alarm" }, span(route.oldest_overdue_s * 1000)) : "–",
+        lateness(route.late_p50_ms),
+        lateness(route.late_p99_ms),
+        spark(late_p99_ms, `Lateness p99 of ${route.name} over five minutes: at most ${lateness(peak(late_p99_ms))}`),
+      ],
+    };
+  });
+  return section("Routes", { key: "routes" }, table({ caption: "Routes", columns, rows, class: "routes cards" }));
+}
+
+function spark(points, label) {
+  return lines([{ points, kind: "main" }], { width: 120, height: 28, max: peak(points), label });
+}
+
+function replicas(all) {
+  const columns = [
+    { title: "Replica" }, { title: "State" }, { title: "Partitions", class: "num" },
+    { title: "Heartbeat", class: "num" }, { title: "Clock", class: "num" }, { title: "Version" },
+  ];
+  const rows = all.map((replica) => ({
+    key: replica.name,
+    cells: [
+      [h("bdi", null, replica.name), replica.this && h("small", { class: "muted" }, " (answers)")],
+      replicaState(replica),
+      count(replica.partitions),
+      replica.silent_ms === undefined ? "–" : lateness(replica.silent_ms),
+      replica.clock_skew_ms === undefined ? "–" : `${replica.clock_skew_ms > 0 ? "+" : ""}${replica.clock_skew_ms} ms`,
+      replica.version,
+    ],
+  }));
+  return section("Replicas", { key: "replicas" }, table({ caption: "Replicas", columns, rows, class: "cards" }));
+}
+
+function replicaState({ alive, ready, draining }) {
+  if (!alive) return badge("bad", "gone");
+  if (draining) return badge("paused", "draining");
+  return ready ? badge("ok", "ready") : badge("warn", "not ready");
+}
+
+function parts({ parts: all, redis, replica }) {
+  const named = all.map((one) => ({ ...one, ...part(one.name), id: one.name }));
+  return section("Parts", { key: "parts", aside: h("span", { class: "muted" }, "as ", h("bdi", null, replica), " sees them") },
+    memory(redis),
+    h("div", { class: "parts" }, PART_KINDS.map(({ kind, title }) => {
+      const those = named.filter((one) => one.kind === kind);
+      return those.length > 0 && h("div", { key: kind, class: "part-kind" },
+        h("h3", null, title),
+        h("ul", null, those.map(({ id, short, state, why, since }) => {
+          const { word, badge: kind } = PART_STATES[state] ?? PART_STATES.waiting;
+          return h("li", { key: id, class: state },
+            mark(kind), h("bdi", null, short), h("span", { class: state === "up" ? "for-readers" : "" }, ` ${word}`),
+            why && h("p", null, why, since && [", since ", ago(Date.parse(since))]));
+        })));
+    })));
+}
+
+/** Redis's memory against its limit. */
+function memory(redis) {
+  if (!redis) return null;
+  const { used_bytes: used, limit_bytes: limit } = redis;
+  if (!limit) return h("p", { class: "memory" }, "Redis memory ", h("span", null, `${bytes(used)}, no limit is set`));
+  const share = used / limit;
+  const kind = share >= 0.85 ? "bad" : share >= 0.7 ? "warn" : "ok";
+  const words = `${bytes(used)} of ${bytes(limit)}, ${Math.round(share * 100)} %`;
+  return h("p", { class: "memory" }, "Redis memory ", gauge(share, kind, `Redis memory: ${words}`), h("span", null, words));
+}
