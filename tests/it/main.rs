@@ -11,6 +11,7 @@ mod bench;
 mod causes;
 mod check;
 mod cluster;
+mod console;
 mod fixture;
 mod flow;
 mod hostile;
