@@ -202,7 +202,7 @@ export function ask({ title, draw = () => [], action, isDangerous = false }) {
       h("h2", { id: "dialog-title" }, title),
       draw(),
       h("div", { class: "buttons" },
-        h("button", { type: "button", onclick: () => close(null), autofocus: true }, "Cancel"),
+        h("button", { type: "button", onclick: () => close(null), autofocus: isDangerous }, "Back"),
         h("button", { type: "submit", class: isDangerous ? "danger" : "primary" }, action))));
     document.body.append(dialog);
     dialog.showModal();

@@ -1,7 +1,245 @@
-// Dead letters: to be written.
+// Dead letters: why they are dead, in groups; the list; redrive, drop and export.
 
-import { pageHead } from "../lib/widgets.js";
+import { getPage, path } from "../lib/api.js";
+import { drop, progressView, redrive } from "../lib/dead_actions.js";
+import { bytes, count, counted, inputMoment, momentOfInput } from "../lib/format.js";
+import { h } from "../lib/dom.js";
+import { overview } from "../lib/live.js";
+import { address, go } from "../lib/router.js";
+import { name, visible } from "../lib/text.js";
+import { ago, announceList, empty, field, pageHead, problemBox, routeLink, routeSelect, section, table, when } from "../lib/widgets.js";
+import { DEAD_REASON_WORDS, deadReason } from "../lib/words.js";
+
+/** Dead letters that are loaded at once. */
+const LOADED = 1_000;
+/** Rows that are drawn at once. */
+const DRAWN = 100;
 
 export function deadPage(view) {
-  view.show(() => pageHead("Dead letters"));
+  const state = { items: null, next: null, drawn: DRAWN, problem: null, chosen: new Set(), group: null, progress: {}, export: null };
+  const page = { view, state, filter: filterOf(view.params) };
+  page.load = (cursor) => load(page, cursor);
+  view.show(() => [
+    pageHead("Dead letters"),
+    filters(view.params),
+    problemBox(state.problem),
+    progressView(state.progress, () => view.redraw()),
+    state.items === null ? !state.problem && h("p", { class: "muted" }, "Asking …")
+      : state.items.length === 0 && state.next === null ? nothing(view.params)
+        : [groups(page), letters(page)],
+  ]);
+  view.redrawLive();
+  page.load(null);
+}
+
+function filterOf({ route, reason, from, to }) {
+  return Object.fromEntries(Object.entries({ route, reason, from, to }).filter(([, value]) => value));
+}
+
+async function load({ view, state, filter }, cursor) {
+  state.problem = await view.run(async (signal) => {
+    const page = await getPage(path("dead"), { ...filter, cursor, limit: LOADED }, signal);
+    if (cursor === null) Object.assign(state, { items: [], chosen: new Set() });
+    state.items.push(...page.items);
+    state.next = page.next;
+    announceList(state, "dead letter");
+  });
+}
+
+function filters({ route, reason, from, to }) {
+  const submit = (event) => {
+    event.preventDefault();
+    const given = Object.fromEntries(new FormData(event.currentTarget));
+    go(["dead"], { route: given.route, reason: given.reason, from: momentOfInput(given.from), to: momentOfInput(given.to) });
+  };
+  const input = (name, value) => h("input", { type: "datetime-local", step: 1, name, value: value ? inputMoment(Number(value)) : "" });
+  return h("form", { key: "filters", class: "row panel", onsubmit: submit, "aria-label": "Filter" },
+    field("Route", routeSelect({ routes: overview()?.routes ?? [], value: route ?? "", all: "All routes" })),
+    field("Reason", h("select", { name: "reason", value: reason ?? "" }, h("option", { value: "" }, "All reasons"),
+      DEAD_REASON_WORDS.map((word) => h("option", { value: word }, word)))),
+    field("Dead from", input("from", from)),
+    field("Dead to", input("to", to)),
+    h("button", { type: "submit" }, "Filter"),
+    (route || reason || from || to) && h("a", { class: "button quiet", href: "#/dead" }, "Clear"));
+}
+
+function nothing({ route, reason, from, to }) {
+  if (route || reason || from || to) return empty("No dead letter fits the filter.", h("p", null, h("a", { href: "#/dead" }, "Show all")));
+  return empty("There are no dead letters.", h("p", null, "A message that cannot be delivered after all its tries, or that cannot be understood, is kept here with its history until somebody redrives or drops it."));
+}
+
+/** The loaded dead letters by reason and target, those with the latest death first. */
+function groupsOf(items) {
+  const found = new Map();
+  for (const item of items) {
+    const key = JSON.stringify([item.route, item.reason, item.target ?? ""]);
+    const group = found.get(key) ?? { key, route: item.route, reason: item.reason, target: item.target ?? "", ids: [], last: item };
+    group.ids.push(item.dead_id);
+    if (item.dead_at_ms >= group.last.dead_at_ms) group.last = item;
+    found.set(key, group);
+  }
+  return [...found.values()].sort((a, b) => b.last.dead_at_ms - a.last.dead_at_ms);
+}
+
+function groups({ view, state }) {
+  const columns = [
+    { title: "Reason", class: "words" }, { title: "Route" }, { title: "Target" }, { title: "Count", class: "num" },
+    { title: "Last", class: "time" }, { title: "Last error", class: "words" }, { title: "Choose", hidden: true, class: "act" },
+  ];
+  const choose = (group) => {
+    state.chosen = new Set(group.ids);
+    state.group = group.key;
+    state.drawn = DRAWN;
+    view.redraw();
+  };
+  const rows = groupsOf(state.items).map((group) => {
+    const { words, advice } = deadReason(group.reason);
+    return {
+      key: group.key,
+      cells: [
+        [h("strong", null, words), " ", h("code", { class: "muted" }, group.reason), advice && h("p", { class: "subject" }, advice)],
+        routeLink(group.route),
+        group.target === "" ? h("span", { class: "muted" }, "the route's own") : name(group.target),
+        count(group.ids.length),
+        ago(group.last.dead_at_ms),
+        h("span", { class: "error-words" }, visible(group.last.error ?? "–")),
+        h("button", { type: "button", "aria-pressed": String(state.group === group.key), onclick: () => choose(group) }, "Select"),
+      ],
+    };
+  });
+  return section("Why", { key: "groups", aside: h("span", { class: "muted" }, ofTheShown(state)) },
+    table({ caption: "Dead letters by reason and target", columns, rows, class: "cards" }));
+}
+
+function ofTheShown({ items, next }) {
+  return next === null ? `all ${counted(items.length, "dead letter")}` : `of the ${count(items.length)} loaded, the oldest; there are more`;
+}
+
+function letters(page) {
+  const { view, state } = page;
+  const isChosenGroup = state.group !== null;
+  const listed = isChosenGroup ? groupsOf(state.items).find(({ key }) => key === state.group)?.ids : null;
+  const items = listed ? state.items.filter(({ dead_id }) => listed.includes(dead_id)) : state.items;
+  const shown = items.slice(0, state.drawn);
+  const more = () => {
+    state.drawn += DRAWN;
+    view.redraw();
+  };
+  const showAll = () => {
+    state.group = null;
+    view.redraw();
+  };
+  return section(listed ? "Dead letters of this group" : "Dead letters", { key: "letters", aside: listed && h("button", { type: "button", class: "quiet", onclick: showAll }, "Show all groups") },
+    actions(page, items),
+    table({ caption: "Dead letters, oldest first", columns: columnsOf(page, items), rows: shown.map((item) => row(page, item)), class: "cards" }),
+    h("div", { class: "pager" },
+      h("span", { class: "muted" }, `${count(shown.length)} of ${count(items.length)} shown`),
+      shown.length < items.length && h("button", { type: "button", onclick: more }, `Show ${Math.min(DRAWN, items.length - shown.length)} more`),
+      state.next !== null && h("button", { type: "button", onclick: () => page.load(state.next) }, `Load the next ${count(LOADED)}`)));
+}
+
+function columnsOf({ view, state }, items) {
+  const all = items.length > 0 && items.every(({ dead_id }) => state.chosen.has(dead_id));
+  const toggle = () => {
+    state.chosen = new Set(all ? [] : items.map(({ dead_id }) => dead_id));
+    view.redraw();
+  };
+  return [
+    { title: "Message" },
+    { title: h("input", { type: "checkbox", checked: all, "aria-label": `Select all ${items.length}`, onchange: toggle }), class: "check" },
+    { title: "Route" }, { title: "Reason" }, { title: "Dead since", class: "time" }, { title: "Attempts", class: "num" }, { title: "Size", class: "num" }, { title: "Error", class: "words" },
+  ];
+}
+
+function row({ view, state }, item) {
+  const toggle = () => {
+    state.chosen.delete(item.dead_id) || state.chosen.add(item.dead_id);
+    view.redraw();
+  };
+  const label = item.id ?? item.dead_id;
+  return {
+    key: item.dead_id,
+    class: state.chosen.has(item.dead_id) ? "chosen" : null,
+    cells: [
+      h("a", { href: address(["dead", item.dead_id]) }, name(label)),
+      h("input", { type: "checkbox", checked: state.chosen.has(item.dead_id), "aria-label": `Select ${label}`, onchange: toggle }),
+      routeLink(item.route),
+      h("code", null, item.reason),
+      when(item.dead_at_ms),
+      count(item.attempt),
+      bytes(item.size),
+      h("span", { class: "error-words" }, visible(item.error ?? "–")),
+    ],
+  };
+}
+
+function actions(page, items) {
+  const { view, state, filter } = page;
+  const ids = [...state.chosen];
+  const chosen = { ids, total: ids.length, words: counted(ids.length, "dead letter"), routes: routesOf(state.items.filter(({ dead_id }) => state.chosen.has(dead_id))) };
+  const isWhole = state.next === null;
+  const everything = {
+    filter, total: isWhole ? state.items.length : undefined, routes: routesOf(isWhole || filter.route ? state.items : []),
+    words: `all ${isWhole ? counted(state.items.length, "dead letter") : `dead letters that fit the filter (more than ${count(state.items.length)})`}`,
+  };
+  const run = (act, choice) => async () => {
+    await act(view, choice, state.progress);
+    state.group = null;
+    page.load(null);
+  };
+  const none = ids.length === 0 || state.progress.isRunning;
+  return h("div", { class: "action-bar" },
+    h("strong", { class: "chosen-count", "aria-live": "polite" }, `${count(ids.length)} selected`),
+    view.mayWrite && [
+      h("button", { type: "button", disabled: none, onclick: run(redrive, chosen) }, "Redrive …"),
+      h("button", { type: "button", class: "danger", disabled: none, onclick: run(drop, chosen) }, "Drop …"),
+    ],
+    h("span", { class: "grow" }),
+    exportMenu(page, ids.length > 0 ? state.items.filter(({ dead_id }) => state.chosen.has(dead_id)) : items),
+    view.mayWrite && !isWhole && [
+      h("button", { type: "button", disabled: state.progress.isRunning, onclick: run(redrive, everything) }, "Redrive all that fit …"),
+      h("button", { type: "button", class: "danger", disabled: state.progress.isRunning, onclick: run(drop, everything) }, "Drop all that fit …"),
+    ]);
+}
+
+function routesOf(items) {
+  const names = new Set(items.map(({ route }) => route));
+  return (overview()?.routes ?? []).filter((route) => names.has(route.name));
+}
+
+/** Saves what is loaded as JSON Lines, or reads it again with headers and bodies first. */
+function exportMenu({ view, state, filter }, items) {
+  const plain = () => save(items);
+  const whole = async () => {
+    const wanted = new Set(items.map(({ dead_id }) => dead_id));
+    state.export = 0;
+    state.problem = await view.run(async (signal) => {
+      const full = [];
+      let cursor = null;
+      do {
+        const page = await getPage(path("dead"), { ...filter, body: true, cursor, limit: 100 }, signal);
+        full.push(...page.items.filter(({ dead_id }) => wanted.has(dead_id)));
+        cursor = page.next;
+        state.export = full.length;
+        view.redraw();
+      } while (cursor !== null && full.length < wanted.size);
+      save(full);
+    });
+    state.export = null;
+    view.redraw();
+  };
+  if (state.export !== null) return h("span", { class: "muted", role: "status" }, `read ${count(state.export)} of ${count(items.length)} …`);
+  return [
+    h("button", { type: "button", onclick: plain }, `Export ${count(items.length)}`),
+    h("button", { type: "button", onclick: whole }, "Export with bodies"),
+  ];
+}
+
+function save(items) {
+  const lines = items.map((item) => `${JSON.stringify(item)}\n`);
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob(lines, { type: "application/jsonl" }));
+  link.download = "dead-letters.jsonl";
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
