@@ -14,7 +14,7 @@ const WINDOWS = {
 /** The histogram in its panel, with tabs for its windows. */
 export function dueChart(histogram, window, choose) {
   const choices = Object.entries(WINDOWS).map(([key, { title }]) => [key, title]);
-  return section("Falls due", { key: "due", aside: tabs("Time ahead", choices, window, choose) },
+  return section("Falling due", { key: "due", aside: tabs("Time ahead", choices, window, choose) },
     histogram ? chart(histogram, window) : h("p", { class: "muted" }, "Unknown while Redis is away."));
 }
 

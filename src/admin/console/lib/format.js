@@ -14,12 +14,17 @@ export function count(n) {
 /** Messages a second: one digit after the point below a hundred. */
 export function rate(n) {
   if (n === null || n === undefined) return "–";
-  return n > 0 && n < 99.95 ? n.toFixed(1) : WHOLE.format(n);
+  return n < 99.95 ? n.toFixed(1) : WHOLE.format(n);
 }
 
 /** A count with its noun: `1 message`, `3 messages`. */
 export function counted(n, noun, plural = `${noun}s`) {
   return `${count(n)} ${n === 1 ? noun : plural}`;
+}
+
+/** A sentence of the server, with its capital. */
+export function sentence(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
 /** Bytes in binary units: `1.5 MiB`. */

@@ -1,11 +1,11 @@
 // What is not well, in words: the parts that are not up, and what the counts and the replicas tell beside them.
 
 import { h } from "./dom.js";
-import { lateness, span } from "./format.js";
+import { lateness, sentence, span } from "./format.js";
 import { mark } from "./icons.js";
 import { address } from "./router.js";
 import { when } from "./widgets.js";
-import { PART_STATES, part, pauseReason, targetName } from "./words.js";
+import { part, partState, pauseReason, targetName } from "./words.js";
 
 /** Lateness that nobody needs to look at, seconds. */
 const OVERDUE_S = 5;
@@ -52,9 +52,9 @@ function* partTroubles({ parts, routes }) {
   for (const { name, state, why, since } of parts) {
     if (state === "up") continue;
     const { words, route } = part(name);
-    const { word, badge } = PART_STATES[state] ?? PART_STATES.waiting;
+    const { word, badge } = partState({ name, state });
     yield {
-      key: name, kind: badge, what: `${words}: ${word}`, why, since: since && Date.parse(since),
+      key: name, kind: badge, what: `${words} ${word}`, why: why && sentence(why), since: since && Date.parse(since),
       route: route ?? routes.find((one) => isTarget(one, name))?.name,
     };
   }

@@ -1,6 +1,6 @@
 // Pieces that several pages use.
 
-import { bothZones, counted, moment, relative, timeOfDay, utc } from "./format.js";
+import { bothZones, counted, moment, relative, sentence, timeOfDay, utc } from "./format.js";
 import { h, render } from "./dom.js";
 import { badge, mark } from "./icons.js";
 import { name } from "./text.js";
@@ -42,16 +42,16 @@ export function fullMoment(ms) {
 
 /**
  * A table. `columns` have `title`, and if need be `class`, `hidden` (the title is for screen readers only). `rows` have
- * `key` and `cells`, the first of which heads the row.
+ * `key` and `cells`; the cell of the column `head` heads the row.
  */
-export function table({ caption, columns, rows, class: extra = "" }) {
+export function table({ caption, columns, rows, head = 0, class: extra = "" }) {
   return h("div", { class: "table-frame", tabindex: "0", role: "region", "aria-label": caption },
     h("table", { class: extra, role: "table" },
       h("caption", { class: "for-readers" }, caption),
       h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, columns.map(({ title, class: c, hidden }) =>
         h("th", { scope: "col", role: "columnheader", class: c }, hidden ? h("span", { class: "for-readers" }, title) : title)))),
       h("tbody", { role: "rowgroup" }, rows.map(({ key, cells, class: c }) =>
-        h("tr", { key, class: c, role: "row" }, cells.map((cell, i) => i === 0
+        h("tr", { key, class: c, role: "row" }, cells.map((cell, i) => i === head
           ? h("th", { scope: "row", role: "rowheader", class: columns[i].class, "data-title": columns[i].title }, cell)
           : h("td", { role: "cell", class: columns[i].class, "data-title": columns[i].title }, cell)))))));
 }
@@ -80,7 +80,7 @@ export function routeSelect({ routes, value, all, ...attrs }) {
 /** A problem in the server's own words. */
 export function problemBox(problem, act) {
   if (!problem) return null;
-  const detail = problem.message.charAt(0).toUpperCase() + problem.message.slice(1);
+  const detail = sentence(problem.message);
   return h("div", { class: "problem", role: "alert" }, mark("bad"),
     h("div", null, h("strong", null, problem.title ?? "Error"), h("p", null, `${detail}.`.replace(/([.?!])\.$/, "$1")), act));
 }

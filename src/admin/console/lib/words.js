@@ -1,7 +1,7 @@
 // The words for what the API names: parts, states, reasons.
 
 /** States of a message: its word, and the badge that shows it. */
-export const MESSAGE_STATES = {
+const MESSAGE_STATES = {
   pending: { word: "waiting", badge: "idle" },
   retrying: { word: "waiting for its next try", badge: "warn" },
   in_flight: { word: "being published", badge: "busy" },
@@ -37,46 +37,58 @@ export function eventWord(event) {
   return EVENTS[event] ?? event.replaceAll("_", " ");
 }
 
-/** Kinds of parts, in the order in which they are shown. */
-export const PART_KINDS = [
-  { kind: "store", title: "Store" },
-  { kind: "connection", title: "Connections" },
-  { kind: "source", title: "Sources" },
-  { kind: "target", title: "Targets" },
-  { kind: "route", title: "Deliveries" },
+/** Groups of parts, in the order in which they are shown. */
+export const PART_GROUPS = [
+  { title: "Store", kinds: ["store", "room"] },
+  { title: "Connections", kinds: ["connection"] },
+  { title: "Sources", kinds: ["source"] },
+  { title: "Targets", kinds: ["target"] },
+  { title: "Deliveries in time", kinds: ["route"] },
 ];
 
 /** A part of `/readyz`: its kind, its name within the kind, and the whole in words. */
 export function part(name) {
   const [head, ...rest] = name.split(":");
-  const tail = rest.join(":");
+  const [connection, ...own] = rest;
   switch (head) {
     case "redis":
       return { kind: "store", short: "Redis", words: "Redis" };
     case "store":
-      if (tail === "room") return { kind: "store", short: "free memory", words: "Free memory of the store" };
-      return { kind: "store", short: tail || "store", words: tail ? `Store, ${tail}` : "Store" };
+      return connection === "room"
+        ? { kind: "room", short: "Free memory", words: "The store" }
+        : { kind: "store", short: "Identity", words: "The store" };
     case "kafka":
-      return { kind: "connection", short: `Kafka ${tail.replace(":", ", group ")}`, words: `Kafka connection ${tail.replace(":", ", group ")}` };
-    case "rabbitmq":
-      return { kind: "connection", short: `RabbitMQ ${tail}`, words: `RabbitMQ connection ${tail}` };
+    case "rabbitmq": {
+      const short = `${head === "kafka" ? "Kafka" : "RabbitMQ"} ${connection}${own.length > 0 ? `, group ${own.join(":")}` : ""}`;
+      return { kind: "connection", short, words: short };
+    }
     case "source":
-      return { kind: "source", short: tail, words: `Source of the route ${tail}`, route: tail };
+      return { kind: "source", short: connection, words: `The source of ${connection}`, route: connection };
     case "target":
-      return { kind: "target", short: rest.slice(1).join(":") || tail, words: `Target ${rest.slice(1).join(":")} at ${rest[0]}` };
+      return { kind: "target", short: own.join(":"), words: `The target ${own.join(":")}` };
     case "route":
-      return { kind: "route", short: tail, words: `Delivery of the route ${tail}`, route: tail };
+      return { kind: "route", short: connection, words: `Messages of ${connection}`, route: connection };
     default:
       return { kind: "store", short: name, words: name };
   }
 }
 
-/** States of a part. */
-export const PART_STATES = {
-  up: { word: "up", badge: "ok" },
-  waiting: { word: "never reached yet", badge: "warn" },
-  degraded: { word: "lost", badge: "bad" },
+/** States of a part that is not up, by its kind: the end of a sentence that begins with the part. */
+const PART_TROUBLES = {
+  store: "cannot be used",
+  room: "has little room",
+  connection: "is away",
+  source: "is not read",
+  target: "does not take messages",
+  route: "are late",
 };
+
+/** States of a part: the word for it, and its mark. */
+export function partState({ name, state }) {
+  if (state === "up") return { word: "up", badge: "ok" };
+  if (state === "waiting") return { word: "has not been reached yet", badge: "warn" };
+  return { word: PART_TROUBLES[part(name).kind], badge: "bad" };
+}
 
 /** Reasons why the ingress of a route waits, and what to do. */
 const PAUSE_REASONS = {

@@ -2,7 +2,7 @@
 
 import { getPage, path } from "../lib/api.js";
 import { drop, progressView, redrive } from "../lib/dead_actions.js";
-import { bytes, count, counted, inputMoment, momentOfInput } from "../lib/format.js";
+import { bytes, count, counted, inputMoment, momentOfInput, sentence } from "../lib/format.js";
 import { h } from "../lib/dom.js";
 import { overview } from "../lib/live.js";
 import { address, go } from "../lib/router.js";
@@ -97,7 +97,7 @@ function groups({ view, state }) {
     return {
       key: group.key,
       cells: [
-        [h("strong", null, words), " ", h("code", { class: "muted" }, group.reason), advice && h("p", { class: "subject" }, advice)],
+        [h("strong", null, sentence(words)), " ", h("code", { class: "muted" }, group.reason), advice && h("p", { class: "subject" }, advice)],
         routeLink(group.route),
         group.target === "" ? h("span", { class: "muted" }, "the route's own") : name(group.target),
         count(group.ids.length),
@@ -131,7 +131,7 @@ function letters(page) {
   };
   return section(listed ? "Dead letters of this group" : "Dead letters", { key: "letters", aside: listed && h("button", { type: "button", class: "quiet", onclick: showAll }, "Show all groups") },
     actions(page, items),
-    table({ caption: "Dead letters, oldest first", columns: columnsOf(page, items), rows: shown.map((item) => row(page, item)), class: "cards" }),
+    table({ caption: "Dead letters, oldest first", columns: columnsOf(page, items), rows: shown.map((item) => row(page, item)), head: 1, class: "cards" }),
     h("div", { class: "pager" },
       h("span", { class: "muted" }, `${count(shown.length)} of ${count(items.length)} shown`),
       shown.length < items.length && h("button", { type: "button", onclick: more }, `Show ${Math.min(DRAWN, items.length - shown.length)} more`),
@@ -145,9 +145,8 @@ function columnsOf({ view, state }, items) {
     view.redraw();
   };
   return [
-    { title: "Message" },
     { title: h("input", { type: "checkbox", checked: all, "aria-label": `Select all ${items.length}`, onchange: toggle }), class: "check" },
-    { title: "Route" }, { title: "Reason" }, { title: "Dead since", class: "time" }, { title: "Attempts", class: "num" }, { title: "Size", class: "num" }, { title: "Error", class: "words" },
+    { title: "Message" }, { title: "Route" }, { title: "Reason" }, { title: "Dead since", class: "time" }, { title: "Attempts", class: "num" }, { title: "Size", class: "num" }, { title: "Error", class: "words" },
   ];
 }
 
@@ -161,8 +160,8 @@ function row({ view, state }, item) {
     key: item.dead_id,
     class: state.chosen.has(item.dead_id) ? "chosen" : null,
     cells: [
-      h("a", { href: address(["dead", item.dead_id]) }, name(label)),
       h("input", { type: "checkbox", checked: state.chosen.has(item.dead_id), "aria-label": `Select ${label}`, onchange: toggle }),
+      h("a", { href: address(["dead", item.dead_id]) }, name(label)),
       routeLink(item.route),
       h("code", null, item.reason),
       when(item.dead_at_ms),

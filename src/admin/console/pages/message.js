@@ -74,7 +74,7 @@ function moments(message) {
   const lateMs = nowMs() - message.asked_ms;
   const isMoved = message.due_ms !== message.asked_ms;
   return section("When", { key: "when" }, facts([
-    ["Asked for", message.asked_ms !== undefined && fullMoment(message.asked_ms)],
+    [isMoved ? "Asked for" : "Due", message.asked_ms !== undefined && fullMoment(message.asked_ms)],
     [message.failures > 0 ? "Next try" : "Due", isMoved && message.due_ms !== undefined && fullMoment(message.due_ms)],
     ["Late so far", isStored(message) && message.state !== "published" && lateMs >= 1_000 && h("span", { class: "alarm" }, span(lateMs))],
   ]));

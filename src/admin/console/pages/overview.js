@@ -9,7 +9,7 @@ import { ago, pageHead, pauseMarks, problemBox, routeLink, section, table, way }
 import { dueChart } from "../lib/due_chart.js";
 import { troubleList, troubles } from "../lib/troubles.js";
 import { gauge, lines, peak } from "../lib/charts.js";
-import { PART_KINDS, PART_STATES, part } from "../lib/words.js";
+import { PART_GROUPS, part, partState } from "../lib/words.js";
 
 export function overviewPage(view) {
   let window = "minute";
@@ -109,20 +109,19 @@ function replicaState({ alive, ready, draining }) {
 }
 
 function parts({ parts: all, redis, replica }) {
-  const named = all.map((one) => ({ ...one, ...part(one.name), id: one.name }));
   return section("Parts", { key: "parts", aside: h("span", { class: "muted" }, "as ", h("bdi", null, replica), " sees them") },
     memory(redis),
-    h("div", { class: "parts" }, PART_KINDS.map(({ kind, title }) => {
-      const those = named.filter((one) => one.kind === kind);
-      return those.length > 0 && h("div", { key: kind, class: "part-kind" },
-        h("h3", null, title),
-        h("ul", null, those.map(({ id, short, state, why, since }) => {
-          const { word, badge: kind } = PART_STATES[state] ?? PART_STATES.waiting;
-          return h("li", { key: id, class: state },
-            mark(kind), h("bdi", null, short), h("span", { class: state === "up" ? "for-readers" : "" }, ` ${word}`),
-            why && h("p", null, why, since && [", since ", ago(Date.parse(since))]));
-        })));
+    h("div", { class: "parts" }, PART_GROUPS.map(({ title, kinds }) => {
+      const those = all.filter(({ name }) => kinds.includes(part(name).kind));
+      return those.length > 0 && h("div", { key: title }, h("h3", null, title), h("ul", null, those.map(onePart)));
     })));
+}
+
+/** A part and its state. The reason is among what needs attention. */
+function onePart({ name, state, since }) {
+  const { word, badge: kind } = partState({ name, state });
+  return h("li", { key: name }, mark(kind), h("bdi", null, part(name).short), " ",
+    state === "up" ? h("span", { class: "for-readers" }, word) : h("p", null, word, since && [", since ", ago(Date.parse(since))]));
 }
 
 /** Redis's memory against its limit. */

@@ -9,11 +9,11 @@ import { freshness, overview, seriesOf } from "../lib/live.js";
 import { address } from "../lib/router.js";
 import { troubleList, troubles } from "../lib/troubles.js";
 import { lines, peak, roundPeak } from "../lib/charts.js";
-import { ask, empty, facts, messageLink, pageHead, problemBox, section, table, toast, way, when } from "../lib/widgets.js";
+import { ask, empty, messageLink, pageHead, problemBox, section, table, toast, way, when } from "../lib/widgets.js";
 import { endpoint, messageState, pauseReason } from "../lib/words.js";
 
 /** Time between two looks at what falls due. */
-const DUE_MS = 5_000;
+const DUE_MS = 2_000;
 
 export function routePage(view) {
   const [, name] = view.segments;
@@ -37,7 +37,7 @@ export function routePage(view) {
     if (route === undefined) return [pageHead(name), noRoute(now.routes)];
     const series = seriesOf(name);
     return [
-      pageHead(name, way(route)),
+      pageHead(name, view.mayWrite && h("a", { class: "button", href: address(["send"], { route: name }) }, "Send a test message"), way(route)),
       troubleList(troubles(now, name)),
       tiles(route),
       h("div", { class: "columns" },
@@ -82,7 +82,7 @@ function rates({ rate_in, rate_out }) {
 function latenesses({ late_p99_ms }) {
   const max = roundPeak(peak(late_p99_ms));
   return section("Lateness p99", { key: "lateness" },
-    chart([{ points: late_p99_ms, kind: "main" }], max, lateness(max), `Lateness p99 over five minutes: at most ${lateness(peak(late_p99_ms))}`));
+    chart([{ points: late_p99_ms, kind: "main" }], max, lateness(max).replace(".0", ""), `Lateness p99 over five minutes: at most ${lateness(peak(late_p99_ms))}`));
 }
 
 function chart(series, max, top, label) {
