@@ -149,7 +149,8 @@ impl Browser {
         const FIND: &str = "
             const [name] = arguments;
             const isNamed = (element) => {
-                const labels = [...(element.labels ?? [])].map((label) => label.textContent);
+                const labels = [...(element.labels ?? [])].flatMap((label) =>
+                    [label.textContent, label.firstElementChild?.textContent]);
                 const own = [element.getAttribute('aria-label'), element.textContent, ...labels];
                 return own.some((text) => text?.trim().replace(/\\s+/g, ' ') === name);
             };
