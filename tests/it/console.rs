@@ -166,6 +166,11 @@ async fn every_page_shows_what_is_there_and_every_action_does_what_it_says() {
     browser.open(&fixture.page("dead")).await;
     browser.sees("bad_delay").await;
     browser.sees("invalid-0").await;
+    browser.press("Select invalid-0").await;
+    browser.press("Drop …").await;
+    let drop = browser.find("dialog button[type=submit]").await;
+    browser.click(&drop).await;
+    browser.sees_no("invalid-0").await;
 
     // A test message, watched to its end.
     browser.open(&fixture.page("send?route=orders")).await;
@@ -187,8 +192,9 @@ async fn every_page_shows_what_is_there_and_every_action_does_what_it_says() {
     browser.click(&resume).await;
     browser.sees_no("paused by hand").await;
     browser.press("Audit").await;
-    browser.sees("DELETE /api/v1/routes/orders/messages/order-8").await;
-    browser.sees("/messages/order-7/body").await;
+    for told in ["cancelled order-8 of orders", "looked at the body of order-7", "paused orders"] {
+        browser.sees(told).await;
+    }
     browser.press("Forget token").await;
     browser.sees("Log in").await;
 }
