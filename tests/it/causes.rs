@@ -15,7 +15,7 @@ use crate::support::eventually::within;
 use crate::support::prometheus::{self, Prometheus};
 use crate::support::relay::binary;
 use crate::support::run::now_ms;
-use crate::support::{Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, names};
+use crate::support::{Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, eventually, names};
 
 /// Time within which a cause must be told.
 const TOLD_WITHIN: Duration = Duration::from_secs(120);
@@ -59,6 +59,19 @@ impl OnCall<'_> {
             times.push(format!("{place} {:.0} s", since.elapsed().as_secs_f64()));
         }
         writeln!(self.told, "{}: {}", cause.name, times.join(", ")).expect("a String");
+    }
+
+    /// Waits until no server is in trouble, so that the next cause is not told by the one before.
+    async fn all_is_well(&self) {
+        eventually("no server is in trouble", async || {
+            let (status, text) = self.relay.get("/readyz").await?;
+            let readiness: Value = serde_json::from_str(&text)?;
+            let parts = readiness["parts"].as_array().into_iter().flatten();
+            let down: Vec<_> = parts.filter(|part| part["state"] != "up").collect();
+            ensure!(status == 200 && down.is_empty(), "{status} {down:?}");
+            anyhow::Ok(())
+        })
+        .await;
     }
 
     async fn page_tells(&self, cause: &Cause) -> anyhow::Result<()> {
@@ -219,21 +232,25 @@ async fn a_server_in_trouble_is_told_by_page_terminal_and_alert() {
     let away = cause("RabbitMQ stopped", "rabbitmq", "main", "rabbitmq", ("PostdatePartDown", "rabbitmq"));
     on_call.learns(&away).await;
     rabbitmq.restart().await;
+    on_call.all_is_well().await;
 
     kafka.stop();
     let hung = cause("Kafka hung", "kafka", "main", "kafka", ("PostdatePartDown", "kafka"));
     on_call.learns(&hung).await;
     kafka.cont();
+    on_call.all_is_well().await;
 
     kafka.kill9().await;
     let stopped = cause("Kafka stopped", "kafka", "main", "kafka", ("PostdatePartDown", "kafka"));
     on_call.learns(&stopped).await;
+    kafka.restart().await;
+    on_call.all_is_well().await;
 
     redis.stop();
     let hung = cause("Redis hung", "redis", "redis", "Redis", ("PostdateStoreDown", "redis"));
     on_call.learns(&hung).await;
     redis.cont();
-    kafka.restart().await;
+    on_call.all_is_well().await;
 
     let full: String = redis.command(&["CONFIG", "SET", "maxmemory", "1mb"]).await.expect("set");
     assert_eq!(full, "OK");
