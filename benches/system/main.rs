@@ -16,6 +16,7 @@ mod browse;
 mod burst;
 mod commands;
 mod compare;
+mod console;
 mod divide;
 mod floor;
 mod idle;
@@ -44,7 +45,7 @@ use servers::Servers;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Names of all benches, in the order in which `all` runs them.
-const BENCHES: [&str; 16] = [
+const BENCHES: [&str; 17] = [
     "steady",
     "random",
     "store-and-drain",
@@ -61,6 +62,7 @@ const BENCHES: [&str; 16] = [
     "idle",
     "backlog",
     "browse",
+    "console",
 ];
 
 fn main() -> ExitCode {
@@ -117,6 +119,7 @@ async fn measure_one(name: &'static str, servers: &Servers, scale: &Scale) -> bo
         "idle" => idle::bench(servers, scale, report_to).await,
         "backlog" => backlog::bench(servers, scale, report_to).await,
         "browse" => browse::bench(servers, scale, report_to).await,
+        "console" => console::bench(servers, scale, report_to).await,
         _ => unreachable!("the names are checked"),
     };
     match &measured {

@@ -17,6 +17,7 @@ use tracing::{info, warn};
 use utoipa::{IntoParams, ToSchema};
 
 use super::audit_note::AuditNote;
+use super::auth::{AccessRole, needed_role};
 use super::context::Admin;
 use super::extract::QueryParams;
 use super::page::{Page, limit, read_cursor, write_cursor};
@@ -69,9 +70,10 @@ pub(super) struct AuditedCall {
 }
 
 impl AuditedCall {
-    /// Begins the record of a call that may change something; `None` for a call that only reads.
+    /// Begins the record of a call that may change something, or shows a body; `None` for a call that only reads.
     pub(super) fn begin(admin: &Arc<Admin>, parts: &Parts, who: &str) -> Option<Self> {
-        if matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS) {
+        let needed = needed_role(&parts.method, parts.uri.path());
+        if parts.method == Method::OPTIONS || needed < AccessRole::Write {
             return None;
         }
         let peer = parts.extensions.get::<PeerAddress>();

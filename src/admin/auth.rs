@@ -1,7 +1,7 @@
 //! Authorisation: bearer tokens with two roles. A token is judged before anything else of a request.
 
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use parking_lot::RwLock;
 use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
@@ -19,6 +19,15 @@ pub(super) enum AccessRole {
     Read,
     /// A write token.
     Write,
+}
+
+/// Caller of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Caller {
+    /// What it may do.
+    pub(super) role: AccessRole,
+    /// Name of it for the audit log: the token's role and its place in the configuration, never a part of the token.
+    pub(super) name: String,
 }
 
 /// The single path under `/api` that needs no token.
@@ -59,22 +68,19 @@ impl AccessTokens {
     }
 
     /// Judges a request by its path, method and headers alone. Once a token is configured, every path under `/api` needs
-    /// one, known or not; a call that changes nothing needs a read token.
-    ///
-    /// Answers who the caller is, for the audit log: the token's role and its place in the configuration, never a part of
-    /// the token.
-    pub(super) fn judge(&self, parts: &Parts) -> Result<String, Problem> {
+    /// one, known or not; a call that changes nothing needs a read token, but for bodies. A page of another site may call
+    /// nothing, whatever token the browser holds.
+    pub(super) fn judge(&self, parts: &Parts) -> Result<Caller, Problem> {
+        let caller = |role, name: String| Caller { role, name };
         if !is_guarded(parts.uri.path()) {
-            return Ok("anybody".to_owned());
+            return Ok(caller(AccessRole::Open, "anybody".to_owned()));
         }
+        judge_site(&parts.headers)?;
         if self.is_empty() {
-            return judge_host(parts).map(|()| "anybody at this machine".to_owned());
+            judge_host(parts)?;
+            return Ok(caller(AccessRole::Write, "anybody at this machine".to_owned()));
         }
-        let needed = if matches!(parts.method, Method::GET | Method::HEAD) {
-            AccessRole::Read
-        } else {
-            AccessRole::Write
-        };
+        let needed = needed_role(&parts.method, parts.uri.path());
         let (role, place) = bearer(&parts.headers).map_or((AccessRole::Open, 0), |token| self.role(token));
         match role {
             AccessRole::Open => {
@@ -84,8 +90,8 @@ impl AccessTokens {
                 StatusCode::FORBIDDEN,
                 "this token may read only; the call needs a write token",
             )),
-            AccessRole::Read => Ok(format!("read token {place}")),
-            AccessRole::Write => Ok(format!("write token {place}")),
+            role @ AccessRole::Read => Ok(caller(role, format!("read token {place}"))),
+            role @ AccessRole::Write => Ok(caller(role, format!("write token {place}"))),
         }
     }
 
@@ -111,6 +117,33 @@ impl AccessTokens {
 /// description.
 pub(super) fn is_guarded(path: &str) -> bool {
     path.starts_with("/api") && path != OPENAPI_PATH
+}
+
+/// The role that a guarded call needs. Calls that need write are audited.
+pub(super) fn needed_role(method: &Method, path: &str) -> AccessRole {
+    let only_reads = matches!(*method, Method::GET | Method::HEAD) && !shows_body(path);
+    if only_reads { AccessRole::Read } else { AccessRole::Write }
+}
+
+/// Reports whether a path shows the body of a message that waits: it is nobody's business but theirs who may change it.
+fn shows_body(path: &str) -> bool {
+    let mut segments = path.split('/').skip(1);
+    let mut next = || segments.next();
+    [next(), next(), next()] == [Some("api"), Some("v1"), Some("routes")]
+        && next().is_some()
+        && next() == Some("messages")
+        && next().is_some()
+        && [next(), next()] == [Some("body"), None]
+}
+
+/// Refuses a call that a browser says comes from a page of another site.
+fn judge_site(headers: &HeaderMap) -> Result<(), Problem> {
+    let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+    if matches!(site, Some(b"cross-site" | b"same-site")) {
+        let detail = "pages of other sites may not call the API; open the console at this address itself";
+        return Err(Problem::new(StatusCode::FORBIDDEN, detail));
+    }
+    Ok(())
 }
 
 fn digests(tokens: &[Secret]) -> Vec<[u8; 32]> {

@@ -10,6 +10,7 @@ use tokio_util::sync::DropGuard;
 
 use super::AdminState;
 use super::auth::AccessTokens;
+use super::live::LiveOverview;
 use super::problem::Problem;
 use super::pulse::Pulse;
 use super::refusals::Refusals;
@@ -32,6 +33,7 @@ pub(super) struct Admin {
     pub(super) refusals: Refusals,
     pub(super) pulse: Pulse,
     pub(super) rendered: RenderedMetrics,
+    pub(super) live: LiveOverview,
     /// Dropped with the last connection and the last audit entry, which tells the listener's thread to end.
     _ended: DropGuard,
     browsing: Semaphore,
@@ -59,6 +61,7 @@ impl Admin {
             refusals,
             pulse,
             rendered,
+            live: LiveOverview::default(),
             _ended: ended,
             browsing,
             by_name,

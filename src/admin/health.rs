@@ -37,7 +37,7 @@ pub(super) struct ReadinessView {
 /// One thing that the process needs.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Part)]
-struct PartView {
+pub(super) struct PartView {
     /// The part's name.
     name: String,
     /// `waiting`: never reached yet; `degraded`: lost later.
@@ -91,6 +91,14 @@ pub(super) async fn live(Extract(admin): Extract<Arc<Admin>>) -> Result<Json<Liv
 pub(super) async fn ready(Extract(admin): Extract<Arc<Admin>>) -> impl IntoResponse {
     let readiness = &admin.state.readiness;
     let ready = readiness.is_ready();
+    let parts = part_views(&admin);
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(ReadinessView { ready, draining: readiness.is_draining(), parts }))
+}
+
+/// All parts of the process.
+pub(super) fn part_views(admin: &Admin) -> Vec<PartView> {
+    let readiness = &admin.state.readiness;
     let since = readiness.since();
     let part = |(name, state): (String, ReadinessState)| {
         let (state, why) = match state {
@@ -101,9 +109,7 @@ pub(super) async fn ready(Extract(admin): Extract<Arc<Admin>>) -> impl IntoRespo
         let since = since.get(&name).filter(|_| why.is_some()).copied().and_then(rfc3339);
         PartView { name, state, why, since }
     };
-    let parts = readiness.parts().into_iter().map(part).collect();
-    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    (status, Json(ReadinessView { ready, draining: readiness.is_draining(), parts }))
+    readiness.parts().into_iter().map(part).collect()
 }
 
 /// Every metric, in OpenMetrics text

@@ -6,11 +6,16 @@
 //! | `GET /readyz` | open | 200, or 503 while it is not willing to take work; names each part and says why not |
 //! | `GET /metrics` | open | every metric, OpenMetrics text |
 //! | `GET /api/v1/openapi.json` | open | the description of this table |
+//! | `GET /api/v1/session` | read | who the caller is, and what it may do |
+//! | `GET /api/v1/overview` | read | everything at one moment: parts, routes with their flow, replicas, due times |
+//! | `GET /api/v1/overview/stream` | read | the same once a second, as server-sent events |
 //! | `GET /api/v1/routes` | read | all routes |
 //! | `GET /api/v1/routes/{route}` | read | one route: from, to, policy, counts |
 //! | `GET /api/v1/routes/{route}/messages/{id}` | read | one message, while the store has it |
 //! | `DELETE /api/v1/routes/{route}/messages/{id}` | write | cancels it: a definite answer |
 //! | `PATCH /api/v1/routes/{route}/messages/{id}` | write | moves it to another moment: a definite answer |
+//! | `GET /api/v1/routes/{route}/messages/{id}/body` | write | the body of a message that waits; audited |
+//! | `GET /api/v1/retries` | read | what failed and waits to be tried again, by page |
 //! | `GET /api/v1/messages` | read | what waits, in due order, by page |
 //! | `GET /api/v1/histogram` | read | how much falls due when |
 //! | `GET /api/v1/partitions` | read | how each slice of the store stands |
@@ -67,8 +72,10 @@
 mod audit;
 mod audit_note;
 mod auth;
+mod body;
 pub mod config;
 mod connection;
+mod console;
 mod context;
 mod dead;
 mod dead_actions;
@@ -78,6 +85,7 @@ mod extract;
 pub mod fuzzing;
 mod health;
 mod inject;
+mod live;
 mod message;
 mod messages;
 mod openapi;
@@ -91,10 +99,12 @@ mod redrive;
 mod refusals;
 mod reload;
 mod rendered;
+mod retries;
 mod router;
 mod routes;
 mod send;
 mod server;
+mod session;
 mod skip;
 mod times;
 mod tls;

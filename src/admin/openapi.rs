@@ -1,9 +1,11 @@
 //! The OpenAPI document: made from the handlers, then completed with the rules that hold for all of them.
 
-use serde_json::{Value, json};
+use axum::http::Method;
+use serde_json::json;
 use utoipa::openapi::OpenApi as Document;
 use utoipa::{Modify, OpenApi};
 
+use super::auth::{AccessRole, needed_role};
 use super::problem::{PROBLEM_JSON, Problem};
 
 const UNAUTHORIZED: &str = "No valid bearer token. Judged before anything else, on unknown paths too.";
@@ -49,13 +51,17 @@ impl Modify for BearerScheme {
 /// gets the content of a [`Problem`].
 pub(super) fn complete(document: &Document) -> serde_json::Result<String> {
     let mut document = serde_json::to_value(document)?;
-    let paths = document["paths"].as_object_mut().into_iter().flat_map(|paths| paths.values_mut());
-    for (method, call) in paths.filter_map(Value::as_object_mut).flatten() {
+    let paths = document["paths"].as_object_mut().into_iter().flatten();
+    let calls = paths.flat_map(|(path, calls)| {
+        calls.as_object_mut().into_iter().flatten().map(move |(method, call)| (path, method, call))
+    });
+    for (path, method, call) in calls {
         let open = call["security"] == json!([{}]) || call["security"] == json!([]);
-        let role = match (open, method.as_str()) {
-            (true, _) => "open",
-            (false, "get") => "read",
-            (false, _) => "write",
+        let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap_or_default();
+        let role = match needed_role(&method, path) {
+            _ if open => "open",
+            AccessRole::Write => "write",
+            AccessRole::Read | AccessRole::Open => "read",
         };
         call["x-role"] = role.into();
         if open {

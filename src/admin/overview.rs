@@ -12,6 +12,7 @@ use super::extract::QueryParams;
 use super::page::Page;
 use super::problem::Problem;
 use super::times::rfc3339;
+use crate::domain::RouteName;
 use crate::store::{RegisteredReplica, ReplicaStatus};
 
 /// Query of the histogram.
@@ -61,8 +62,16 @@ pub(super) async fn histogram(
     QueryParams(query): QueryParams<HistogramQuery>,
 ) -> Result<Json<HistogramView>, Problem> {
     let route = query.route.as_deref().map(|name| admin.route(name)).transpose()?.map(|r| &r.name);
+    histogram_view(&admin, route).await.map(Json)
+}
+
+/// The histogram of a route, or of all.
+pub(super) async fn histogram_view(
+    admin: &Admin,
+    route: Option<&RouteName>,
+) -> Result<HistogramView, Problem> {
     let histogram = admin.browse(admin.store()?.histogram(route)).await?;
-    Ok(Json(HistogramView {
+    Ok(HistogramView {
         now_ms: histogram.now.0,
         now: rfc3339(histogram.now),
         exact: histogram.exact,
@@ -70,7 +79,7 @@ pub(super) async fn histogram(
         minute: histogram.minute,
         hour: histogram.hour,
         day: histogram.day,
-    }))
+    })
 }
 
 /// A partition of the store.
@@ -195,6 +204,11 @@ impl ReplicaStatusView {
     responses((status = 200, description = "The replicas, all of them.", body = Page<ReplicaStatusView>))
 )]
 pub(super) async fn replicas(Extract(admin): Extract<Arc<Admin>>) -> Json<Page<ReplicaStatusView>> {
+    Json(Page { items: replica_views(&admin).await, next: None })
+}
+
+/// The replicas, by name.
+pub(super) async fn replica_views(admin: &Admin) -> Vec<ReplicaStatusView> {
     let readiness = &admin.state.readiness;
     let mut items = Vec::new();
     if let Some(store) = admin.state.store.get()
@@ -224,5 +238,5 @@ pub(super) async fn replicas(Extract(admin): Extract<Arc<Admin>>) -> Json<Page<R
         this.draining = readiness.is_draining();
     }
     items.sort_by(|a, b| a.name.cmp(&b.name));
-    Json(Page { items, next: None })
+    items
 }

@@ -23,7 +23,10 @@ use super::extract::MAX_BODY_BYTES;
 use super::openapi::{self, ApiDescription};
 use super::problem::Problem;
 use super::refusals::{ProbesOnly, RefusalReason};
-use super::{audit, dead, dead_actions, health, messages, overview, pause, purge, routes, send, skip};
+use super::{
+    audit, body, console, dead, dead_actions, health, live, messages, overview, pause, purge, retries,
+    routes, send, session, skip,
+};
 
 /// All calls. The router and the description are made of these and nothing else. The table in `mod.rs` lists the same
 /// calls, and a test compares them.
@@ -36,6 +39,11 @@ fn calls() -> OpenApiRouter<Arc<Admin>> {
         .routes(routes!(routes::list))
         .routes(routes!(routes::one))
         .routes(routes!(send::send))
+        .routes(routes!(live::overview))
+        .routes(routes!(live::stream))
+        .routes(routes!(session::session))
+        .routes(routes!(retries::list))
+        .routes(routes!(body::body))
         .routes(routes!(messages::list))
         .routes(routes!(messages::one, messages::cancel, messages::reschedule))
         .routes(routes!(overview::histogram))
@@ -56,7 +64,7 @@ fn calls() -> OpenApiRouter<Arc<Admin>> {
 pub(super) fn router(admin: Arc<Admin>) -> Router {
     let (router, _) = calls().split_for_parts();
     router
-        .fallback(|| async { Problem::not_found("there is nothing at this path") })
+        .fallback(console::file)
         .method_not_allowed_fallback(|method: Method| async move {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, format!("{method} is not for this path"))
         })
@@ -77,17 +85,18 @@ pub(super) fn probe_router(admin: Arc<Admin>) -> Router {
 
 /// Guards every call. A caller with too many connections is refused first, then the token is judged. A panic of the
 /// handler becomes a 500 and leaves the connection whole. A call that may have changed something is audited. No answer
-/// may be cached, and no browser may guess its type.
+/// but the console's own files may be cached, and no browser may guess its type.
 async fn guard_call(Extract(admin): Extract<Arc<Admin>>, request: Request, next: Next) -> Response {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     let judged = judge_connection(&parts).and_then(|()| admin.tokens.judge(&parts));
     let mut response = match judged {
         Err(problem) => {
             note_refusal(&admin, &parts, &problem);
             problem.into_response()
         }
-        Ok(who) => {
-            let audited = AuditedCall::begin(&admin, &parts, &who);
+        Ok(caller) => {
+            let audited = AuditedCall::begin(&admin, &parts, &caller.name);
+            parts.extensions.insert(caller);
             let answer = AssertUnwindSafe(next.run(Request::from_parts(parts, body))).catch_unwind().await;
             let response = answer.unwrap_or_else(|_| {
                 error!("a call of the admin API panicked");
@@ -103,7 +112,7 @@ async fn guard_call(Extract(admin): Extract<Arc<Admin>>, request: Request, next:
         }
     };
     let headers = response.headers_mut();
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }

@@ -66,7 +66,19 @@ pub(super) struct RouteView {
 )]
 pub(super) async fn list(Extract(admin): Extract<Arc<Admin>>) -> Json<Page<RouteView>> {
     refresh_counts(&admin).await;
-    Json(Page { items: admin.routes().map(|route| route_view(&admin, route)).collect(), next: None })
+    Json(Page { items: route_views(&admin), next: None })
+}
+
+/// All routes, by name, with the counts of the last refresh.
+pub(super) fn route_views(admin: &Admin) -> Vec<RouteView> {
+    admin.routes().map(|route| route_view(admin, route)).collect()
+}
+
+impl RouteView {
+    /// The route's name.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 /// One route
@@ -87,7 +99,7 @@ pub(super) async fn one(
 
 /// Counts the store's messages now, so that an answer agrees with a histogram of the same moment. If the store does not
 /// answer, the last counts are shown: `/readyz` reports that it is away.
-async fn refresh_counts(admin: &Admin) {
+pub(super) async fn refresh_counts(admin: &Admin) {
     let Ok(store) = admin.store() else { return };
     let Ok(Ok(counts)) = tokio::time::timeout(COUNT_DEADLINE, store.counts()).await else { return };
     for (name, metrics) in admin.state.metrics.routes() {

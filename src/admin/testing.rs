@@ -295,11 +295,25 @@ impl TestServer {
 
     /// One request, with a token if one is given.
     pub(crate) async fn call(&self, method: &str, path: &str, token: Option<&str>, body: &str) -> HttpAnswer {
-        let token = token.map(|t| format!("authorization: Bearer {t}\r\n")).unwrap_or_default();
+        let token = token.map(|token| format!("Bearer {token}"));
+        let headers: Vec<_> = token.iter().map(|token| ("authorization", token.as_str())).collect();
+        self.call_with(method, path, &headers, body).await
+    }
+
+    /// The same with these headers.
+    pub(crate) async fn call_with(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> HttpAnswer {
+        let headers: String =
+            headers.iter().flat_map(|(name, value)| [*name, ": ", *value, "\r\n"]).collect();
         let host = self.address;
         let length = body.len();
         self.raw(format!(
-            "{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{token}\
+            "{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{headers}\
              content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
         ))
         .await

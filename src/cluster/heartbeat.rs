@@ -20,7 +20,7 @@ use crate::mutants;
 use crate::store::{
     self, HeartbeatReply, KnownStore, PreflightError, RegisteredReplica, ReplicaStatus, Store, StoreError,
 };
-use crate::telemetry::{FollowRegistry, Metrics, OverduePlace};
+use crate::telemetry::{FlowSampler, FollowRegistry, Metrics, OverduePlace};
 
 /// Longest time between two heartbeats; half of `cluster.heartbeat` if that is less. A replica that leaves is
 /// replaced within this time.
@@ -97,6 +97,8 @@ pub async fn start(dependencies: &ClusterDependencies<'_>) -> Result<Cluster, Cl
             &dependencies.metrics,
         ),
         skew: SkewAlarm::new(dependencies.config.max_clock_skew),
+        sampler: FlowSampler::default(),
+        measured: false,
         joined_us: 0,
         failing: false,
         tell,
@@ -132,6 +134,9 @@ struct Heartbeat {
     identity: KnownStore,
     watcher: IdentityWatcher,
     skew: SkewAlarm,
+    sampler: FlowSampler,
+    /// Set if this heartbeat tells a new measurement of the flow.
+    measured: bool,
     /// The moment this replica joined, monotonic microseconds.
     joined_us: i64,
     failing: bool,
@@ -170,6 +175,9 @@ impl Heartbeat {
         self.presence.follow = self.watch.news();
         self.presence.skew_ms = clock.skew_us() / 1000;
         self.presence.overdue = overdue(&self.metrics);
+        let flows = self.sampler.sample(&self.metrics, now_us);
+        self.measured = flows.is_some();
+        self.presence.flows = flows.unwrap_or_else(|| std::mem::take(&mut self.presence.flows));
         self.presence.joining =
             self.identity.heartbeat == 0 || now_us < self.joined_us + 3 * self.interval.as_micros() as i64;
         // The numbered calls may have found a rollback first. All replicas have to know it.
@@ -183,6 +191,9 @@ impl Heartbeat {
                 let kept = silence_ms.map(|ms| now.plus(-ms));
                 self.watcher.compare(&self.identity, &identity, kept);
                 self.watcher.usable();
+                if self.measured {
+                    self.hear_flows(now, &members);
+                }
                 self.heard(identity, silence_ms, members)
             }
             Ok(HeartbeatReply::Replaced(found)) => {
@@ -257,6 +268,12 @@ impl Heartbeat {
                 metrics.overdue.report(*place, oldest.copied().map(UnixMs));
             }
         }
+    }
+
+    /// Adds up what the living replicas moved in their last steps: once for each step of this replica.
+    fn hear_flows(&self, now: UnixMs, members: &[RegisteredReplica]) {
+        let alive = members.iter().filter(|member| member.is_alive());
+        self.metrics.flow.add(now, alive.map(|member| &member.status.flows));
     }
 
     /// Leaves the registry, so that the others need not wait for this replica's death.

@@ -1,12 +1,12 @@
 //! Checks the merged layers: all sections together, and here those of `[cluster]`, `[timer]`, `[admin]` and `[log]`.
 //! Routes, connections and `[redis]` have files of their own.
 
-use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::layers::MergedLayers;
+use super::schema::KeyKinds;
 use super::secrets::tokens;
 use super::section::{CheckContext, SectionReader, root};
 use super::sources::{ConfigSources, SEARCHED_FILES};
@@ -23,13 +23,20 @@ pub(super) fn check(
     sources: &ConfigSources,
     problems: Vec<ConfigProblem>,
 ) -> Result<Config, ConfigProblems> {
-    let context = CheckContext { layers, file: sources.label(), problems: RefCell::new(problems) };
+    let context = CheckContext::new(layers, sources.label(), problems);
     let config = root(&context, |all| build(all, sources));
     let problems = context.problems.into_inner();
     match config {
         Some(config) if problems.is_empty() => Ok(config),
         _ => Err(ConfigProblems(problems)),
     }
+}
+
+/// Kinds of all keys that the check reads of these layers, whatever is wrong with them.
+pub(super) fn kinds(layers: &MergedLayers, sources: &ConfigSources) -> KeyKinds {
+    let context = CheckContext::new(layers, sources.label(), Vec::new());
+    root(&context, |all| build(all, sources));
+    context.kinds.into_inner()
 }
 
 fn build(all: &SectionReader<'_>, sources: &ConfigSources) -> Option<Config> {

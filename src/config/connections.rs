@@ -7,6 +7,7 @@ use figment::value::Value;
 
 use super::clients;
 use super::graph::SameBroker;
+use super::schema::KeyKind;
 use super::secrets::{is_secret_property, not_both, secret};
 use super::section::SectionReader;
 use super::sources::read_secret;
@@ -128,6 +129,7 @@ fn property(name: &str, value: &str) -> Result<(), String> {
 }
 
 fn from_table(section: &SectionReader<'_>) -> Option<BTreeMap<String, String>> {
+    section.note("properties", KeyKind::Properties);
     let Some(value) = section.value("properties") else { return Some(BTreeMap::new()) };
     let Value::Dict(_, dict) = value else {
         section.report("properties", format!("is {}, not a section of librdkafka properties", kind(value)));

@@ -81,12 +81,18 @@ impl MergedLayers {
             let dict = nest(&path, shaped(&defaults, &path, text));
             figment = figment.merge(ConfigLayer { label: format!("--set {key}"), dict });
         }
-        let dict = figment
-            .data()
-            .ok()
-            .and_then(|mut profiles| profiles.remove(&Profile::Default))
-            .unwrap_or_default();
+        let dict = merged(&figment);
         Ok((Self { figment, dict, defaults, positions }, problems))
+    }
+
+    /// The layers of these values over the defaults.
+    pub(super) fn of_dict(mut dict: Dict) -> Result<Self, ConfigProblem> {
+        let defaults = defaults()?;
+        flatten_properties(&mut dict);
+        let figment = Figment::from(ConfigLayer { label: DEFAULT_ORIGIN.to_owned(), dict: defaults.clone() })
+            .merge(ConfigLayer { label: "sample".to_owned(), dict });
+        let dict = merged(&figment);
+        Ok(Self { figment, dict, defaults, positions: KeyPositions::default() })
     }
 
     /// The source of a value, in words.
@@ -95,6 +101,11 @@ impl MergedLayers {
             .get_metadata(value.tag())
             .map_or_else(|| DEFAULT_ORIGIN.to_owned(), |m| m.name.to_string())
     }
+}
+
+/// The values of all layers together.
+fn merged(figment: &Figment) -> Dict {
+    figment.data().ok().and_then(|mut profiles| profiles.remove(&Profile::Default)).unwrap_or_default()
 }
 
 fn defaults() -> Result<Dict, ConfigProblem> {

@@ -14,6 +14,7 @@ mod positions;
 mod print;
 mod problem;
 mod routes;
+mod schema;
 mod secrets;
 mod section;
 mod sources;
@@ -31,6 +32,7 @@ pub use graph::{RouteConflict, SameBroker, conflicts as route_conflicts};
 pub use layers::REFERENCE_FILE;
 pub use positions::FilePosition;
 pub use problem::{ConfigProblem, ConfigProblems};
+pub use schema::schema;
 pub use sources::{ConfigSources, SEARCHED_FILES, read_secret, variable};
 
 use crate::domain::Route;

@@ -12,6 +12,7 @@ use figment::value::{Dict, Value};
 
 use super::layers::MergedLayers;
 use super::problem::ConfigProblem;
+use super::schema::{KeyKind, KeyKinds};
 use super::values::{integer, join, kind, shown, text};
 use super::{elsewhere, units};
 use crate::domain::nearest;
@@ -22,6 +23,14 @@ pub(super) struct CheckContext<'a> {
     /// The name of the file: the source that problems of missing keys name.
     pub(super) file: String,
     pub(super) problems: RefCell<Vec<ConfigProblem>>,
+    /// Kinds of the keys that were read, for the schema.
+    pub(super) kinds: RefCell<KeyKinds>,
+}
+
+impl<'a> CheckContext<'a> {
+    pub(super) fn new(layers: &'a MergedLayers, file: String, problems: Vec<ConfigProblem>) -> Self {
+        Self { layers, file, problems: RefCell::new(problems), kinds: RefCell::default() }
+    }
 }
 
 impl CheckContext<'_> {
@@ -87,6 +96,7 @@ impl<'a> SectionReader<'a> {
         read: impl FnOnce(&SectionReader<'a>) -> Option<T>,
     ) -> Option<T> {
         self.known.borrow_mut().push(key);
+        self.note(key, KeyKind::Section);
         let fallback = self.fallback.as_ref().and_then(|(path, dict)| {
             let path = path.iter().copied().chain([key]).collect();
             Some((path, dict.get(key)?.as_dict()?))
@@ -184,6 +194,17 @@ impl<'a> SectionReader<'a> {
         self.dict.get(key).or_else(|| self.fallback.as_ref().and_then(|(_, fallback)| fallback.get(key)))
     }
 
+    /// Notes what a key takes. A reader that is made of another notes first, and knows better.
+    pub(super) fn note(&self, key: &str, kind: KeyKind) {
+        let path = self.path.iter().copied().chain([key]).map(str::to_owned).collect();
+        let mut kinds = self.context.kinds.borrow_mut();
+        let known = kinds.entry(path).or_default();
+        let adds_nothing = kind == KeyKind::Text && !known.is_empty();
+        if !adds_nothing && !known.contains(&kind) {
+            known.push(kind);
+        }
+    }
+
     /// Reads a key. A missing one is a problem.
     fn read<T>(&self, key: &'static str, read: impl FnOnce(&'a Value) -> Result<T, String>) -> Option<T> {
         let Some(value) = self.value(key) else { return self.missing(key) };
@@ -192,6 +213,7 @@ impl<'a> SectionReader<'a> {
 
     /// Reads a text.
     pub(super) fn text(&self, key: &'static str) -> Option<String> {
+        self.note(key, KeyKind::Text);
         self.read(key, |value| text(value).map(str::to_owned))
     }
 
@@ -201,6 +223,7 @@ impl<'a> SectionReader<'a> {
         key: &'static str,
         parse: impl FnOnce(&str) -> Result<T, String>,
     ) -> Option<T> {
+        self.note(key, KeyKind::Text);
         self.read(key, |value| parse(text(value)?))
     }
 
@@ -223,6 +246,7 @@ impl<'a> SectionReader<'a> {
 
     /// Reads a duration above zero, in milliseconds.
     pub(super) fn millis(&self, key: &'static str) -> Option<i64> {
+        self.note(key, KeyKind::Duration);
         self.measure(key, "a duration such as \"20s\"", |text| match units::millis(text)? {
             0 => Err("must be above zero".to_owned()),
             millis => Ok(millis),
@@ -231,11 +255,13 @@ impl<'a> SectionReader<'a> {
 
     /// Reads a duration in milliseconds, which may be zero.
     pub(super) fn millis_or_none(&self, key: &'static str) -> Option<i64> {
+        self.note(key, KeyKind::Duration);
         self.measure(key, "a duration such as \"20s\"", units::millis)
     }
 
     /// Reads a size above zero, at most `max` bytes.
     pub(super) fn size(&self, key: &'static str, max: u64) -> Option<usize> {
+        self.note(key, KeyKind::Size);
         self.measure(key, "a size such as \"1MiB\"", |text| match units::size(text)? {
             0 => Err("must be above zero".to_owned()),
             bytes if bytes > max => Err(format!("{text:?} is more than {}MiB", max >> 20)),
@@ -245,6 +271,7 @@ impl<'a> SectionReader<'a> {
 
     /// Reads a whole number.
     pub(super) fn integer(&self, key: &'static str, range: RangeInclusive<u64>) -> Option<u64> {
+        self.note(key, KeyKind::Integer(range.clone()));
         self.read(key, |value| {
             let number = match value {
                 Value::Num(_, number) => integer(*number),
@@ -263,6 +290,7 @@ impl<'a> SectionReader<'a> {
 
     /// Reads true or false.
     pub(super) fn truth(&self, key: &'static str) -> Option<bool> {
+        self.note(key, KeyKind::Truth);
         self.read(key, |value| match value {
             Value::Bool(_, truth) => Ok(*truth),
             _ => Err(format!("must be true or false, not {}", shown(value))),
@@ -271,6 +299,7 @@ impl<'a> SectionReader<'a> {
 
     /// Reads one of a few words.
     pub(super) fn choice<T: Copy>(&self, key: &'static str, words: &[(&'static str, T)]) -> Option<T> {
+        self.note(key, KeyKind::Choice(words.iter().map(|(word, _)| *word).collect()));
         self.parsed(key, |text| {
             let meant = words.iter().find(|(word, _)| *word == text);
             meant.map(|(_, meaning)| *meaning).ok_or_else(|| {
@@ -282,6 +311,7 @@ impl<'a> SectionReader<'a> {
 
     /// Reads a list of texts.
     pub(super) fn texts(&self, key: &'static str) -> Option<Vec<String>> {
+        self.note(key, KeyKind::Texts);
         self.read(key, |value| match value {
             Value::Array(_, items) => items.iter().map(|item| text(item).map(str::to_owned)).collect(),
             _ => Err(format!("must be a list such as [\"a\", \"b\"], not {}", kind(value))),

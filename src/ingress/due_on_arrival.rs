@@ -189,7 +189,7 @@ impl DuePublisher {
                 let due_us = batch.entries[index].due.0 * 1000;
                 let late_us = now_us.unwrap_or(due_us) - due_us;
                 metrics.published.inc();
-                metrics.lateness.observe(late_us.max(0) as f64 / 1e6);
+                metrics.delivered_late(late_us);
                 metrics.confirm.observe((mono_us - handed_us).max(0) as f64 / 1e6);
                 safe.push(receipt);
             } else {

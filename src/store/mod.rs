@@ -68,7 +68,8 @@ pub use self::model::members::{HeartbeatReply, KnownStore, RegisteredReplica, Re
 pub use self::model::scrub_report::ScrubReport;
 pub use self::model::unopened::UnopenedBundle;
 pub use self::model::view::{
-    BrowseKey, BrowseQuery, Counts, DueHistogram, MessagePage, PartitionView, StoredMessage, StoredState,
+    BrowseKey, BrowseQuery, Counts, DueHistogram, MessagePage, PartitionView, RetryMark, RetryPage,
+    StoredMessage, StoredState,
 };
 pub use self::model::write_op::{IntendedMessage, WriteOp, WriteResult};
 pub use self::query::scan::ScannedState;

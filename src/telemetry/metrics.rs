@@ -18,6 +18,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 
 use self::descriptions::{self as words, MetricDescription};
+use super::flow::{FlowHistory, RecentLateness};
 use super::{OldestOverdue, TargetFailures};
 use crate::domain::{InvalidReason, RepeatCause, RouteName, UnixMs};
 
@@ -110,6 +111,8 @@ pub struct Metrics {
     pub target_failures: Arc<TargetFailures>,
     part_up: Family<PartLabel, CountGauge>,
     admin_refused: Family<RefusalLabel, Counter>,
+    /// Flow of all routes over the last minutes, over all replicas.
+    pub flow: FlowHistory,
 }
 
 /// One route's metrics.
@@ -134,7 +137,9 @@ pub struct RouteMetrics {
     pub source_lost: Counter,
     pub publishing_paused: CountGauge,
     pub oldest_overdue: SecondsGauge,
-    pub lateness: Histogram,
+    lateness: Histogram,
+    /// Lateness since the flow of the route was last measured.
+    pub(super) recent_lateness: RecentLateness,
     pub confirm: Histogram,
     invalid: Family<InvalidLabels, Counter>,
     commands: Family<CommandLabels, Counter>,
@@ -235,6 +240,7 @@ impl Metrics {
             target_failures,
             part_up: Family::default(),
             admin_refused: Family::default(),
+            flow: FlowHistory::default(),
         };
         metrics.register(registry);
         Arc::new(metrics)
@@ -318,6 +324,7 @@ impl RouteMetrics {
             publishing_paused: f.publishing_paused.get_or_create_owned(&label),
             oldest_overdue: f.oldest_overdue.get_or_create_owned(&label),
             lateness: lateness.get_or_create_owned(&label),
+            recent_lateness: RecentLateness::default(),
             confirm: confirm.get_or_create_owned(&label),
             invalid: f.invalid.clone(),
             commands: f.commands.clone(),
@@ -337,6 +344,13 @@ impl RouteMetrics {
             metrics.redelivered(cause, 0);
         }
         metrics
+    }
+
+    /// Observes a message that was delivered so late after its delay; early is not late.
+    pub fn delivered_late(&self, late_us: i64) {
+        let late_us = late_us.max(0).unsigned_abs();
+        self.lateness.observe(late_us as f64 / 1e6);
+        self.recent_lateness.observe(late_us);
     }
 
     /// `invalid_total{reason,policy}`

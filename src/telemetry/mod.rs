@@ -5,6 +5,7 @@
 
 pub mod burst;
 pub mod config;
+pub mod flow;
 pub mod follow;
 pub mod logging;
 pub mod metrics;
@@ -14,6 +15,7 @@ pub mod target_failures;
 
 pub use burst::BurstLog;
 pub use config::{Config, LogFormat};
+pub use flow::{FlowHistory, FlowSampler, FlowStep, RouteFlow, RouteFlows};
 pub use follow::{FollowNews, FollowRegistry, MAX_FOLLOWERS, MessageEnd, MessageFollower};
 pub use logging::{LogError, init};
 pub use metrics::{Metrics, RouteMetrics};

@@ -150,7 +150,7 @@ impl InFlightBatch {
                 attempt: self.entries[entry].handouts + self.batch.expiries + 1,
             }
         });
-        metrics.lateness.observe((now_us - due_us).max(0) as f64 / 1e6);
+        metrics.delivered_late(now_us - due_us);
         metrics.confirm.observe((heard_at.mono.0 - handed_us).max(0) as f64 / 1e6);
     }
 

@@ -13,6 +13,7 @@
 #![allow(clippy::expect_used, clippy::missing_panics_doc, reason = "a test that cannot go on panics")]
 
 pub mod accounting;
+pub mod browser;
 pub mod cluster;
 pub mod collectors;
 pub mod eventually;
@@ -36,6 +37,7 @@ pub mod run;
 pub mod sentinel;
 pub mod tls;
 
+pub use browser::Browser;
 pub use cluster::Cluster;
 pub use eventually::eventually;
 pub use kafka::Kafka;

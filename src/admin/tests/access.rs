@@ -143,7 +143,6 @@ async fn a_taken_port_is_named() {
 async fn every_error_is_a_problem() {
     let server = TestServer::start().await;
     problem(&server.call("GET", "/nothing", None, "").await, 404);
-    problem(&server.call("GET", "/", None, "").await, 404);
     problem(&server.call("GET", "/livez/", None, "").await, 404);
     let answer = server.call("POST", "/livez", None, "").await;
     problem(&answer, 405);

@@ -50,6 +50,8 @@ impl TableRow {
         let asks = [
             "/messages/{id}",
             "v1/messages",
+            "/messages/{id}/body",
+            "/retries",
             "/histogram",
             "/partitions",
             "/audit",

@@ -2,6 +2,7 @@
 
 mod access;
 mod agreement;
+mod console;
 mod crowd;
 mod dead;
 mod ending;

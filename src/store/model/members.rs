@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::domain::{Partition, UnixMs};
-use crate::telemetry::FollowNews;
+use crate::telemetry::{FollowNews, RouteFlows};
 
 /// Heartbeats that a replica may miss before it counts as dead.
 const MISSED_HEARTBEATS: i64 = 3;
@@ -45,6 +45,9 @@ pub struct ReplicaStatus {
     pub follow: FollowNews,
     /// By route, the due time of the oldest overdue message that it has claimed, Unix ms.
     pub overdue: BTreeMap<String, i64>,
+    /// By route, what it moved in its last step of measuring.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub flows: RouteFlows,
 }
 
 /// A replica as the store knows it.

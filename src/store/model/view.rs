@@ -77,6 +77,28 @@ pub struct MessagePage {
     pub next: Option<BrowseKey>,
 }
 
+/// A place in the list of messages that wait to be tried again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RetryMark {
+    /// The partition of the store.
+    pub partition: Partition,
+    /// The moment for which the oldest message of the bundle was asked.
+    pub asked: UnixMs,
+    /// The bundle's id.
+    pub bundle: String,
+    /// The place in the bundle of the last message that was looked at; `u32::MAX`: all of them were.
+    pub index: u32,
+}
+
+/// A page of messages that wait to be tried again.
+#[derive(Clone, Debug)]
+pub struct RetryPage {
+    /// The messages.
+    pub found: Vec<StoredMessage>,
+    /// Where the next page goes on. `None`: there is no more.
+    pub next: Option<RetryMark>,
+}
+
 /// How many messages fall due when. Bundles are counted whole, by their first due time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DueHistogram {

@@ -25,7 +25,7 @@ use crate::store::{
 /// How far behind its bundle's first due time a message may be: the longest span, and that of a retry.
 const SPAN_MS: i64 = 8192;
 /// Commands of one trip: some 100 us of Redis.
-const TRIP_COMMANDS: usize = 32;
+pub(super) const TRIP_COMMANDS: usize = 32;
 /// Due sets of one partition that one read of the index shows, besides those that have begun.
 const COMING_DUE_SETS: usize = 32;
 const BEGUN_DUE_SETS: usize = 1024;
@@ -39,13 +39,14 @@ const MORE_STEP: usize = 1024;
 /// Rounds of one page. Sparse due sets of other routes may use them up. Then the page is short.
 const PAGE_ROUNDS: usize = 8;
 /// Bytes that the bundles of one page may take when opened, the first message aside. Bodies are not opened.
-const PAGE_BYTES: usize = 4 << 20;
+pub(super) const PAGE_BYTES: usize = 4 << 20;
 
 /// A bundle that may have messages for the page.
-struct Candidate {
-    partition: Partition,
-    id: BundleId,
-    first: i64,
+pub(super) struct Candidate {
+    pub(super) partition: Partition,
+    pub(super) id: BundleId,
+    /// First due time of its messages, Unix ms.
+    pub(super) first: i64,
 }
 
 impl Store {
@@ -207,7 +208,7 @@ impl Store {
     }
 
     /// The messages of these bundles that belong to the page, in order, without those that are gone.
-    async fn messages(
+    pub(super) async fn messages(
         &self,
         query: &BrowseQuery,
         from: &BrowseKey,
@@ -260,7 +261,7 @@ impl Store {
 
     /// Reads these messages without their bodies, as many as the budget allows, at least one. Returns how many it went
     /// through.
-    async fn contents(
+    pub(super) async fn contents(
         &self,
         keys: &[BrowseKey],
         budget: &mut usize,

@@ -8,7 +8,7 @@ use crate::store::call::names::{name_key, parse_place};
 use crate::store::call::scripts;
 use crate::store::connection::link::StoreLink;
 use crate::store::model::bundle::{BundleId, place_in};
-use crate::store::{Store, StoreError, StoredMessage, StoredState, decode_outline};
+use crate::store::{CodecError, Store, StoreError, StoredMessage, StoredState, decode, decode_outline};
 
 /// Reads of a name before giving up. Others move the name too, but not this often.
 const NAME_READS: usize = 50;
@@ -130,20 +130,11 @@ impl Store {
     /// One message by its name, or by its `~` id, without its body. `None`: it is not in the store (any more). A confirmed
     /// message is `Published` only until its bundle has left. Waits while the store is away.
     pub async fn find(&self, route: &RouteName, id: &str) -> Result<Option<StoredMessage>, StoreError> {
-        let p = self.locate(route, id, self.home_of(route, id)).await?;
-        let name = name_key(route, &id.into());
-        let found = read_until_stable(&self.0.browse, &self.0.keys, p, &name).await?;
-        let Some((place, reading)) = found else { return Ok(None) };
-        let Some(state) = reading.state else { return Ok(None) };
-        let blob = reading.blob.unwrap_or_default();
-        let outline = decode_outline(&blob).map_err(|why| {
-            StoreError::Damaged(format!("the bundle of `{}` cannot be read: {why}", id.escape_debug()))
-        })?;
+        let Some((place, state, blob)) = self.stable_blob(route, id).await? else { return Ok(None) };
+        let outline = decode_outline(&blob).map_err(|why| unreadable(id, &why))?;
         let index = place.index as usize;
         let found = outline.bundle.entries.get(index).zip(outline.sizes.get(index));
-        let Some((entry, &size)) = found else {
-            return Err(StoreError::Damaged("a name points behind the end of its bundle".to_owned()));
-        };
+        let (entry, &size) = found.ok_or_else(behind_the_end)?;
         Ok(Some(StoredMessage {
             route: route.as_str().to_owned(),
             id: id.into(),
@@ -154,4 +145,33 @@ impl Store {
             entry: entry.clone(),
         }))
     }
+
+    /// The body of one message by its name, or by its `~` id, while the store has it. Opens the message's whole bundle: to be
+    /// called by few at a time.
+    pub async fn find_body(&self, route: &RouteName, id: &str) -> Result<Option<Bytes>, StoreError> {
+        let Some((place, _, blob)) = self.stable_blob(route, id).await? else { return Ok(None) };
+        let bundle = decode(&blob).map_err(|why| unreadable(id, &why))?;
+        let entry = bundle.entries.get(place.index as usize).ok_or_else(behind_the_end)?;
+        Ok(Some(entry.message.body.clone().unwrap_or_default()))
+    }
+
+    /// The place, the state and the bundle of a message that the store has.
+    async fn stable_blob(
+        &self,
+        route: &RouteName,
+        id: &str,
+    ) -> Result<Option<(MessagePlace, StoredState, Bytes)>, StoreError> {
+        let p = self.locate(route, id, self.home_of(route, id)).await?;
+        let name = name_key(route, &id.into());
+        let found = read_until_stable(&self.0.browse, &self.0.keys, p, &name).await?;
+        Ok(found.and_then(|(place, reading)| Some((place, reading.state?, reading.blob.unwrap_or_default()))))
+    }
+}
+
+fn unreadable(id: &str, why: &CodecError) -> StoreError {
+    StoreError::Damaged(format!("the bundle of `{}` cannot be read: {why}", id.escape_debug()))
+}
+
+fn behind_the_end() -> StoreError {
+    StoreError::Damaged("a name points behind the end of its bundle".to_owned())
 }

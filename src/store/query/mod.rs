@@ -7,4 +7,5 @@ pub(super) mod find;
 pub(super) mod histogram;
 mod in_flight;
 pub(super) mod overdue;
+mod retries;
 pub(super) mod scan;

@@ -37,6 +37,8 @@ const PARTITIONS: usize = 3;
 const BOMB: usize = 60 << 20;
 /// How often headers come that nest.
 const NESTED_PERIOD: Duration = Duration::from_secs(20);
+/// Windows of the flood whose lateness is told apart: a burst shows in one of them alone.
+const WINDOW_MS: i64 = 10_000;
 /// Connections of the scanner of the admin port.
 const SCANS: usize = 20;
 
@@ -147,8 +149,14 @@ async fn play(
     }
     let calm = lateness_p99_between(&scenario, calm_ms, flood.begun_ms);
     let flooded = lateness_p99_between(&scenario, flood.begun_ms, flood_ends_ms);
+    let windows = (flood.begun_ms..flood_ends_ms).step_by(WINDOW_MS as usize);
+    let by_window: Vec<_> = windows
+        .map(|from| lateness_p99_between(&scenario, from, (from + WINDOW_MS).min(flood_ends_ms)))
+        .collect();
     scenario.note(format!(
-        "{sent} hostile messages; lateness p99 of the others {calm} ms before and {flooded} ms meanwhile; memory at most {peaks:?} MiB"
+        "{sent} hostile messages; lateness p99 of the others {calm} ms before and {flooded} ms meanwhile, each {} s {by_window:?}; \
+         memory at most {peaks:?} MiB",
+        WINDOW_MS / 1000
     ));
     scenario.limit(
         flooded <= 2 * calm,

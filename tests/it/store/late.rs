@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use postdate::domain::UnixMs;
-use postdate::store::{Division, Remainder, SettleAnswer, StoreError};
+use postdate::domain::{Entry, Partition, RouteName, UnixMs};
+use postdate::store::{Division, Remainder, RetryMark, SettleAnswer, StoreError};
 
 use super::fixture::*;
 
@@ -13,15 +13,22 @@ fn of_route(asked: UnixMs) -> BTreeMap<String, UnixMs> {
 
 /// Puts everything that is due back, to be tried again in an hour, and remembers since when it is late.
 async fn put_back(fixture: &StoreFixture, asked: UnixMs) -> SettleAnswer {
-    let claimed = fixture.claim(LONG).await.remove(0);
     let mut entry = unnamed(fixture.store.clock().now().plus(3_600_000), "again");
     entry.asked = Some(asked);
     entry.id = Some("~again".into());
-    let fresh = postdate::store::NewBundle { route: route(), bundle: bundle(vec![entry]) };
-    let back = Remainder { new_bundle: fresh, from: vec![0], lease_ms: None, expiries: 0, sequence: None };
+    put_back_as(fixture, vec![entry]).await
+}
+
+/// Puts the only bundle that is due back as these messages.
+async fn put_back_as(fixture: &StoreFixture, entries: Vec<Entry>) -> SettleAnswer {
+    let claimed = fixture.claim(LONG).await.remove(0);
+    let count = entries.len();
+    let from = (0..count as u32).collect();
+    let fresh = postdate::store::NewBundle { route: route(), bundle: bundle(entries) };
+    let back = Remainder { new_bundle: fresh, from, lease_ms: None, expiries: 0, sequence: None };
     let division = Division {
         claim: claimed.claim,
-        confirmed: vec![false],
+        confirmed: vec![false; count],
         delivered: vec![],
         freed: vec![],
         remainders: vec![back],
@@ -88,4 +95,54 @@ async fn the_memory_of_the_fullest_master_is_told() {
     let memory = fixture.store.redis_memory().await.expect("asked");
     assert!(memory.used > 100_000, "{memory:?}");
     assert_eq!(memory.limit, 0);
+}
+
+/// All pages of the retries of a route, each no longer than asked for.
+async fn retries(fixture: &StoreFixture, of: Option<&RouteName>, limit: usize) -> Vec<String> {
+    let (mut found, mut after): (_, Option<RetryMark>) = (Vec::new(), None);
+    loop {
+        let page = fixture.store.retries(of, after.as_ref(), limit).await.expect("listed");
+        assert!(page.found.len() <= limit, "{limit}: {}", page.found.len());
+        found.extend(page.found.into_iter().map(|message| message.id.to_string()));
+        assert!(page.next.is_none() || page.next != after, "no progress at {after:?}");
+        after = page.next;
+        if after.is_none() {
+            found.sort();
+            return found;
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_failed_and_waits_is_listed_once_whatever_the_page_and_nothing_else_is() {
+    let fixture = StoreFixture::on(crate::support::Redis::shared().await, 3).await;
+    let later = fixture.store.clock().now().plus(3_600_000);
+    let mut expected = Vec::new();
+    for n in 0..40_u32 {
+        let fixture = fixture.at(Partition((n % 3) as u16));
+        // Some share the moment for which they were asked, so that pages end among equals.
+        let asked = past().plus(i64::from(n / 7));
+        let count = 1 + n % 4;
+        let was = |_| unnamed(asked, "first");
+        fixture.keep((0..count).map(was).collect()).await;
+        let again = (0..count).map(|m| {
+            let id = format!("~{n}.{m}");
+            // One in five was given back, but has never failed.
+            let failures = u32::from((n + m) % 5 > 0);
+            if failures > 0 {
+                expected.push(id.clone());
+            }
+            Entry { id: Some(id.as_str().into()), asked: Some(asked), failures, ..unnamed(later, "again") }
+        });
+        assert!(matches!(put_back_as(&fixture, again.collect()).await, SettleAnswer::Applied(_)));
+        // What waits for the first time is no retry.
+        fixture.keep(vec![unnamed(far(), "waits")]).await;
+    }
+    expected.sort();
+    for limit in [1, 2, 7, 1000] {
+        assert_eq!(retries(&fixture, None, limit).await, expected, "limit {limit}");
+        assert_eq!(retries(&fixture, Some(&route()), limit).await, expected, "limit {limit}");
+    }
+    let other = RouteName::new("another").expect("a name");
+    assert_eq!(retries(&fixture, Some(&other), 3).await, Vec::<String>::new());
 }

@@ -45,7 +45,7 @@ export function fullMoment(ms) {
  * `key` and `cells`; the cell of the column `head` heads the row.
  */
 export function table({ caption, columns, rows, head = 0, class: extra = "" }) {
-  return h("div", { class: "table-frame", tabindex: "0", role: "region", "aria-label": caption },
+  return h("div", { class: "table-frame", tabindex: "0", role: "group", "aria-label": caption },
     h("table", { class: extra, role: "table" },
       h("caption", { class: "for-readers" }, caption),
       h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, columns.map(({ title, class: c, hidden }) =>
