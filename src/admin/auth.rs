@@ -1,5 +1,7 @@
 //! Authorisation: bearer tokens with two roles. A token is judged before anything else of a request.
 
+use std::sync::Arc;
+
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use parking_lot::RwLock;
@@ -20,6 +22,10 @@ pub(super) enum AccessRole {
     /// A write token.
     Write,
 }
+
+/// The caller of a call, as the audit log names it.
+#[derive(Clone, Debug)]
+pub(super) struct Caller(pub(super) Arc<str>);
 
 /// The single path under `/api` that needs no token.
 pub(super) const OPENAPI_PATH: &str = "/api/v1/openapi.json";

@@ -8,7 +8,7 @@
 //! | `GET /api/v1/openapi.json` | open | the description of this table |
 //! | `GET /api/v1/routes` | read | all routes |
 //! | `GET /api/v1/routes/{route}` | read | one route: from, to, policy, counts |
-//! | `GET /api/v1/routes/{route}/messages/{id}` | read | one message, while the store has it |
+//! | `GET /api/v1/routes/{route}/messages/{id}` | read | one message while the store has it, then its trail |
 //! | `DELETE /api/v1/routes/{route}/messages/{id}` | write | cancels it: a definite answer |
 //! | `PATCH /api/v1/routes/{route}/messages/{id}` | write | moves it to another moment: a definite answer |
 //! | `GET /api/v1/messages` | read | what waits, in due order, by page |
@@ -98,6 +98,7 @@ mod server;
 mod skip;
 mod times;
 mod tls;
+mod trail;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};

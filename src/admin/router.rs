@@ -17,7 +17,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::audit::{AuditedCall, PeerAddress};
-use super::auth::{OPENAPI_PATH, is_guarded};
+use super::auth::{Caller, OPENAPI_PATH, is_guarded};
 use super::context::Admin;
 use super::extract::MAX_BODY_BYTES;
 use super::openapi::{self, ApiDescription};
@@ -79,7 +79,7 @@ pub(super) fn probe_router(admin: Arc<Admin>) -> Router {
 /// handler becomes a 500 and leaves the connection whole. A call that may have changed something is audited. No answer
 /// may be cached, and no browser may guess its type.
 async fn guard_call(Extract(admin): Extract<Arc<Admin>>, request: Request, next: Next) -> Response {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     let judged = judge_connection(&parts).and_then(|()| admin.tokens.judge(&parts));
     let mut response = match judged {
         Err(problem) => {
@@ -88,6 +88,7 @@ async fn guard_call(Extract(admin): Extract<Arc<Admin>>, request: Request, next:
         }
         Ok(who) => {
             let audited = AuditedCall::begin(&admin, &parts, &who);
+            parts.extensions.insert(Caller(who.into()));
             let answer = AssertUnwindSafe(next.run(Request::from_parts(parts, body))).catch_unwind().await;
             let response = answer.unwrap_or_else(|_| {
                 error!("a call of the admin API panicked");

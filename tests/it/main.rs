@@ -30,4 +30,5 @@ mod servers;
 mod store;
 mod tls;
 mod topology;
+mod trail;
 mod waiting;

@@ -42,7 +42,7 @@ impl Store {
             let answer = self.trips::<Vec<Vec<u8>>>(vec![(Keys::slot(p), range)], 1).await;
             let elements = match self.mend_trail(p, trail, answer).await {
                 Ok(answer) => answer.into_iter().next().unwrap_or_default(),
-                // It was moved out of the way: there is no trail.
+                // The key was moved out of the way: there is no trail.
                 Err(StoreError::Damaged(_)) => return Ok(Some(reading)),
                 Err(why) => return Err(why),
             };

@@ -164,10 +164,11 @@ impl RouteTrail {
     }
 }
 
-impl TrailCause<'_> {
-    fn of<'b>(&'b self, event: NewTrailEvent<'b>) -> NewTrailEvent<'b> {
+impl<'a> TrailCause<'a> {
+    /// The event with its cause.
+    fn of(self, event: NewTrailEvent<'a>) -> NewTrailEvent<'a> {
         match self {
-            Self::Header(position) => NewTrailEvent { by: Some("header"), position: *position, ..event },
+            Self::Header(position) => NewTrailEvent { by: Some("header"), position, ..event },
             Self::Caller(by) => NewTrailEvent { by: Some(by), ..event },
         }
     }

@@ -160,7 +160,8 @@ impl Store {
         for (count, blob) in &blobs {
             call.arg(*count).arg(&blob[..]);
         }
-        let answer = call.invoke_async::<i64>(&mut connected.connection.clone()).await;
+        let answer: redis::RedisResult<i64> =
+            call.invoke_async(&mut connected.connection.clone()).await;
         let answer = answer.map_err(|error| self.0.browse.judge(&connected, &error));
         self.mend_trail(p, trail, answer).await.map(drop)
     }
