@@ -316,7 +316,7 @@ async fn unknown(admin: &Admin, route: &Route, id: &str, more: Option<&str>) -> 
         id.escape_debug(),
         route.name
     );
-    for more in more {
+    if let Some(more) = more {
         detail.push_str("; ");
         detail.push_str(more);
     }

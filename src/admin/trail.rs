@@ -23,6 +23,7 @@ pub(super) enum MessageAnswer {
 
 /// A message that is gone. Told by its route's trail, which is a help and no proof.
 #[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)] // so that the description tells it from a dead letter with a trail
 pub(super) struct MessageTrail {
     /// Its producer's name for it, or the `~` id that Postdate gave it.
     id: String,
@@ -250,8 +251,7 @@ mod tests {
 
     #[test]
     fn an_event_shows_what_it_has_and_nothing_else() {
-        let target =
-            TrailTarget { is_kafka: true, connection: "main".into(), name: "orders".into() };
+        let target = TrailTarget { is_kafka: true, connection: "main".into(), name: "orders".into() };
         let delivered = TrailEvent {
             late_ms: Some(2),
             attempt: Some(1),

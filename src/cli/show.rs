@@ -65,7 +65,8 @@ fn render(message: &Value, now: i64) -> SafeText {
     let told = message["trail"].as_array().into_iter().flatten().map(trail::told);
     let told = each("trail", told);
     if trail::is_of_gone(message) {
-        let head = [("id", text(&message["id"])), ("route", text(&message["route"])), ("state", state(message))];
+        let head =
+            [("id", text(&message["id"])), ("route", text(&message["route"])), ("state", state(message))];
         let head = head.into_iter().map(|(name, value)| line(name, &value));
         return SafeText::joined(head.chain(told), "\n");
     }
@@ -173,7 +174,10 @@ mod tests {
         let shown = render(&message, 1_000_000);
         let lines: Vec<&str> = shown.as_str().lines().collect();
         assert_eq!(lines[..3], ["id        order-7", "route     orders", "state     delivered"]);
-        assert!(lines[3].starts_with("trail     moved ") && lines[3].ends_with(", by write token 1"), "{lines:#?}");
+        assert!(
+            lines[3].starts_with("trail     moved ") && lines[3].ends_with(", by write token 1"),
+            "{lines:#?}"
+        );
         assert!(lines[4].starts_with("          delivered "), "{lines:#?}");
         let end = ".002, 2 ms late, to kafka main, topic orders, first attempt";
         assert!(lines[4].ends_with(end) && lines.len() == 5, "{lines:#?}");

@@ -96,7 +96,9 @@ mod tests {
         let cases = [
             (
                 json!({ "event": "delivered", "late_ms": 0, "attempt": 2, "connection": "rabbitmq.main", "target": "x/k" }),
-                format!("delivered {at}, on time, to rabbitmq main, exchange x, routing key k, second attempt"),
+                format!(
+                    "delivered {at}, on time, to rabbitmq main, exchange x, routing key k, second attempt"
+                ),
             ),
             (
                 json!({ "event": "delivered", "late_ms": 61_000, "attempt": 7, "connection": "rabbitmq.main", "target": "/q" }),

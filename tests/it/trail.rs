@@ -84,7 +84,10 @@ async fn what_became_of_each_message_is_told_by_the_api_and_by_the_command() {
 
     let withdrawn = told(&relay, "withdrawn", "cancelled", &["cancelled"]).await;
     let event = &withdrawn["trail"][0];
-    assert_eq!((&event["by"], &event["position"]), (&json!("header"), &json!({ "partition": 0, "offset": 3 })));
+    assert_eq!(
+        (&event["by"], &event["position"]),
+        (&json!("header"), &json!({ "partition": 0, "offset": 3 }))
+    );
     let words = shown(&relay, "withdrawn").await;
     assert!(words.contains("by a command in a message (Kafka partition 0, offset 3)"), "{words}");
 
@@ -108,7 +111,10 @@ async fn what_became_of_each_message_is_told_by_the_api_and_by_the_command() {
     assert!(shown(&relay, "twice").await.contains("a duplicate was suppressed "));
 
     let bad = told(&relay, "bad", "dead", &["dead"]).await;
-    assert_eq!((&bad["trail"][0]["reason"], &bad["trail"][0]["dead_id"]), (&json!("bad_delay"), &bad["dead_id"]));
+    assert_eq!(
+        (&bad["trail"][0]["reason"], &bad["trail"][0]["dead_id"]),
+        (&json!("bad_delay"), &bad["dead_id"])
+    );
     let drop = json!({ "ids": ["bad"] }).to_string();
     let (status, answer) = relay.request("POST", "/api/v1/dead/drop", None, &drop).await.expect("an answer");
     assert_eq!(status, 200, "{answer}");

@@ -105,7 +105,8 @@ impl Keys {
 
     /// Keys to try rights on: a hash, a sorted set, a string, a stream, another string, and a list. They never last.
     pub(in crate::store) fn scratch(&self, p: Partition) -> [String; 6] {
-        ["hash", "zset", "string", "stream", "renamed", "list"].map(|kind| self.of(p, &format!("rights:{kind}")))
+        ["hash", "zset", "string", "stream", "renamed", "list"]
+            .map(|kind| self.of(p, &format!("rights:{kind}")))
     }
 
     /// The keys of [`Self::fixed`], and those that this variant of a script needs besides.

@@ -72,9 +72,10 @@ impl Store {
 
 /// The number of events before an element, and its blob. `None` if it is not one of ours.
 fn parts(element: Vec<u8>) -> Option<(u64, Bytes)> {
-    let spaces = element.iter().enumerate().filter(|(_, byte)| **byte == b' ');
-    let (end, _) = spaces.take(ELEMENT_NUMBERS).last()?;
-    let before = std::str::from_utf8(element[..end].split(|byte| *byte == b' ').next()?).ok()?.parse().ok()?;
+    let mut spaces = element.iter().enumerate().filter(|(_, byte)| **byte == b' ');
+    let (end, _) = spaces.nth(ELEMENT_NUMBERS - 1)?;
+    let before =
+        std::str::from_utf8(element[..end].split(|byte| *byte == b' ').next()?).ok()?.parse().ok()?;
     Some((before, Bytes::from(element).slice(end + 1..)))
 }
 

@@ -108,7 +108,10 @@ impl RouteTrail {
 
     /// Records that a message was given up for good by a rule.
     pub fn dropped(&self, id: &str, at: UnixMs, reason: &str) {
-        self.record(&NewTrailEvent { reason: Some(reason), ..NewTrailEvent::new(TrailWord::Dropped, id, at) });
+        self.record(&NewTrailEvent {
+            reason: Some(reason),
+            ..NewTrailEvent::new(TrailWord::Dropped, id, at)
+        });
     }
 
     /// Records that a dead letter was dropped.

@@ -1,6 +1,8 @@
 //! Writes the trails: appends what was recorded to Redis, twice a second.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -76,7 +78,7 @@ impl Store {
     /// Writes the trails of all routes until `shutdown` drains, and then once more. A Redis that is away costs events,
     /// and never more than a second.
     pub async fn write_trails(&self, shutdown: &Shutdown) {
-        let trails: Vec<&RouteTrail> = self.0.trails.0.values().map(AsRef::as_ref).collect();
+        let trails: Vec<Arc<RouteTrail>> = self.0.trails.0.values().cloned().collect();
         let mut watches = vec![LossWatch::default(); trails.len()];
         if trails.is_empty() {
             return;
@@ -94,28 +96,38 @@ impl Store {
         }
     }
 
-    async fn write_round(&self, trails: &[&RouteTrail], watches: &mut [LossWatch]) {
+    async fn write_round(&self, trails: &[Arc<RouteTrail>], watches: &mut [LossWatch]) {
         let deadline = Instant::now() + ROUND_TIMEOUT;
-        let mut rounds = stream::iter(trails.iter().zip(watches).map(|(trail, watch)| async move {
-            let TakenEvents { packs, lost } = trail.take();
-            let (lost, why) = match self.write_packs(trail, packs, deadline).await {
-                Ok(()) => (lost, "more came than may wait in memory".to_owned()),
-                Err((unwritten, why)) => (lost + unwritten, why),
-            };
-            if let Some(metrics) = trail.metrics.as_ref().filter(|_| lost > 0) {
+        let routes: Vec<_> =
+            (0..).zip(trails).map(|(at, trail)| self.write_route(at, trail.clone(), deadline)).collect();
+        let mut written = stream::iter(routes).buffer_unordered(ROUTES_AT_ONCE);
+        while let Some((at, lost, why)) = written.next().await {
+            let RouteTrail { route, metrics, .. } = &*trails[at];
+            if let Some(metrics) = metrics.as_ref().filter(|_| lost > 0) {
                 metrics.trail_lost.inc_by(lost);
             }
-            let route = &trail.route;
-            match watch.note(lost) {
+            match watches[at].note(lost) {
                 Some(LossTurn::Begins) => {
-                    warn!(%route, lost, why, "events of the trail are lost; messages are not concerned");
+                    warn!(%route, lost, %why, "events of the trail are lost; messages are not concerned");
                 }
                 Some(LossTurn::Ends) => info!(%route, "no event of the trail was lost for ten seconds"),
                 None => {}
             }
-        }))
-        .buffer_unordered(ROUTES_AT_ONCE);
-        while rounds.next().await.is_some() {}
+        }
+    }
+
+    /// Writes what one route has. Answers its place, how many events were lost, and why.
+    async fn write_route(
+        &self,
+        at: usize,
+        trail: Arc<RouteTrail>,
+        deadline: Instant,
+    ) -> (usize, u64, Cow<'static, str>) {
+        let TakenEvents { packs, lost } = trail.take();
+        match self.write_packs(&trail, packs, deadline).await {
+            Ok(()) => (at, lost, "more came than may wait in memory".into()),
+            Err((unwritten, why)) => (at, lost + unwritten, why.into()),
+        }
     }
 
     /// Appends packs. `Err`: how many events were not written, and why.
@@ -160,8 +172,7 @@ impl Store {
         for (count, blob) in &blobs {
             call.arg(*count).arg(&blob[..]);
         }
-        let answer: redis::RedisResult<i64> =
-            call.invoke_async(&mut connected.connection.clone()).await;
+        let answer: redis::RedisResult<i64> = call.invoke_async(&mut connected.connection.clone()).await;
         let answer = answer.map_err(|error| self.0.browse.judge(&connected, &error));
         self.mend_trail(p, trail, answer).await.map(drop)
     }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use postdate::domain::{Clock, DeadReason, KafkaPosition, RouteName, Target, TrailLimits, UnixMs};
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
 use postdate::store::{
-    ClaimRequest, DeadFilter, Division, RouteTrail, SettleAnswer, Store, TrailCause, TrailEvent, TrailWord, WriteOp,
+    ClaimRequest, DeadFilter, Division, RouteTrail, SettleAnswer, Store, TrailCause, TrailEvent, TrailWord,
+    WriteOp,
 };
 use postdate::telemetry::Metrics;
 use redis::aio::MultiplexedConnection;
@@ -61,7 +62,8 @@ impl TrailFixture {
             shards: 1,
         };
         let store = Store::start(&dependencies).expect("a good url");
-        eventually("every node is reached", async || readiness.is_ready().then_some(()).ok_or("not yet")).await;
+        eventually("every node is reached", async || readiness.is_ready().then_some(()).ok_or("not yet"))
+            .await;
         let key = format!("{}:{{0}}:trail:orders", config.prefix);
         let raw = redis.connection().await.expect("connected");
         Self { store, metrics, key, raw, shutdown, _readiness: readiness }
@@ -126,14 +128,20 @@ async fn what_was_recorded_is_found_by_its_id_oldest_first() {
         (9500, TrailWord::Deduplicated),
     ];
     assert_eq!(told, expected);
-    assert_eq!((events[0].due, events[0].by.as_ref().map(|by| by.as_str())), (Some(UnixMs(9000)), Some("write token 1")));
+    assert_eq!(
+        (events[0].due, events[0].by.as_ref().map(|by| by.as_str())),
+        (Some(UnixMs(9000)), Some("write token 1"))
+    );
     assert_eq!((events[2].late_ms, events[2].attempt), (Some(2), Some(3)));
     let to = events[2].target.as_ref().expect("a target");
     assert_eq!((to.is_kafka, to.connection.as_str(), to.name.as_str()), (true, "main", "orders"));
     assert_eq!((events[3].position, fixture.words("b").await), (position, vec![TrailWord::Delivered]));
     assert_eq!(fixture.words("c").await, []);
     assert_eq!(fixture.since().await, Some(UnixMs(1000)));
-    assert_eq!(fixture.store.trail_of(&RouteName::new("other").expect("a name"), "a").await.expect("read"), None);
+    assert_eq!(
+        fixture.store.trail_of(&RouteName::new("other").expect("a name"), "a").await.expect("read"),
+        None
+    );
     // Of many events of one message the newest are told.
     for n in 0..100 {
         trail.moved("m", UnixMs(n), UnixMs(n), TrailCause::Header(None));
@@ -162,7 +170,12 @@ async fn of_too_many_events_the_oldest_give_way() {
             fixture.trail().cancelled(&format!("m{}", at.0), at, TrailCause::Header(None));
         }
         fixture.write().await;
-        let known: Vec<i64> = fixture.command::<Vec<Vec<u8>>>(&["LRANGE", &fixture.key, "0", "-1"]).await.iter().map(count).collect();
+        let known: Vec<i64> = fixture
+            .command::<Vec<Vec<u8>>>(&["LRANGE", &fixture.key, "0", "-1"])
+            .await
+            .iter()
+            .map(count)
+            .collect();
         let kept: i64 = known.iter().sum();
         let all = (round + 1) * 10;
         assert!(kept <= 64 && kept >= all.min(60), "{kept} of {all}: {known:?}");
@@ -246,7 +259,8 @@ async fn a_long_trail_is_read_in_steps_whole_and_while_it_grows() {
 async fn a_key_of_a_wrong_type_is_quarantined_by_whoever_finds_it() {
     let fixture = TrailFixture::shared(limits(3_600_000, 1000)).await;
     let quarantined = async || {
-        let glob = format!("{}:{{0}}:quarantine:trail:orders:*", fixture.key.split(":{").next().expect("a prefix"));
+        let glob =
+            format!("{}:{{0}}:quarantine:trail:orders:*", fixture.key.split(":{").next().expect("a prefix"));
         fixture.command::<Vec<String>>(&["KEYS", &glob]).await.len()
     };
     let spoil = async || fixture.command::<()>(&["SET", &fixture.key, "nonsense"]).await;
@@ -264,7 +278,11 @@ async fn a_key_of_a_wrong_type_is_quarantined_by_whoever_finds_it() {
     spoil().await;
     eventually("a scrub finds it", async || {
         let report = fixture.store.scrub(P).await.expect("scrubbed");
-        report.quarantined.contains(&"trail:orders".to_owned()).then_some(()).ok_or(report.quarantined)
+        report
+            .quarantined
+            .contains(&"trail:orders".to_owned())
+            .then_some(())
+            .ok_or(format!("{:?}", report.quarantined))
     })
     .await;
     // Elements that are not ours stop nothing and give way.
@@ -293,7 +311,10 @@ async fn dead_letters_are_recorded_by_the_store_and_so_is_their_end() {
     assert_eq!(dropped, [true, false]);
     fixture.write().await;
     let events = fixture.events("a").await;
-    assert_eq!(events.iter().map(|event| event.word).collect::<Vec<_>>(), [TrailWord::Dead, TrailWord::Dropped]);
+    assert_eq!(
+        events.iter().map(|event| event.word).collect::<Vec<_>>(),
+        [TrailWord::Dead, TrailWord::Dropped]
+    );
     assert_eq!((&events[1].by, &events[1].dead_id), (&Some("somebody".into()), &Some(id.as_str().into())));
 }
 
@@ -322,7 +343,8 @@ async fn a_message_that_dies_while_it_is_claimed_is_recorded_with_its_dead_lette
     let page = store.dead_page(&DeadFilter::default(), None, 10).await.expect("listed");
     let ids: Vec<&str> = page.marks.iter().map(|mark| mark.id.as_str()).collect();
     let events = fixture.events("a").await;
-    let told: Vec<_> = events.iter().filter_map(|event| event.dead_id.as_ref()).map(|id| id.as_str()).collect();
+    let told: Vec<_> =
+        events.iter().filter_map(|event| event.dead_id.as_ref()).map(|id| id.as_str()).collect();
     assert_eq!((told, events.len()), (ids, 1));
 }
 

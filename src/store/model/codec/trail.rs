@@ -314,7 +314,11 @@ mod tests {
         pack.put(&delivered("order-8", 1_700_000_000_001, &queue));
         pack.put(&delivered("order-9", 1_700_000_000_000, &route.to));
         pack.put(&NewTrailEvent { by: Some("header"), position, ..new(TrailWord::Cancelled, 5) });
-        pack.put(&NewTrailEvent { by: Some("write token 1"), due: Some(UnixMs(9)), ..new(TrailWord::Moved, -5) });
+        pack.put(&NewTrailEvent {
+            by: Some("write token 1"),
+            due: Some(UnixMs(9)),
+            ..new(TrailWord::Moved, -5)
+        });
         pack.put(&NewTrailEvent { position, ..new(TrailWord::Replaced, 6) });
         let dead_id = Some("orders.attempts.0.n.1");
         pack.put(&NewTrailEvent { reason: Some("attempts"), dead_id, ..new(TrailWord::Dead, 7) });
@@ -327,7 +331,8 @@ mod tests {
     fn what_was_packed_is_read_as_it_was() {
         let read = events(&sample().encode()).expect("readable");
         let ids: Vec<&str> = read.iter().map(|(id, _)| id.as_str()).collect();
-        let all = ["order-7", "order-8", "order-9", "order-7", "order-7", "order-7", "order-7", "order-7", ""];
+        let all =
+            ["order-7", "order-8", "order-9", "order-7", "order-7", "order-7", "order-7", "order-7", ""];
         assert_eq!(ids, all);
         let times: Vec<i64> = read.iter().map(|(_, event)| event.at.0).collect();
         let first = 1_700_000_000_000;
