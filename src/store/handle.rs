@@ -88,19 +88,25 @@ pub struct StoreDependencies<'a> {
     pub shards: usize,
 }
 
+/// A token that is cancelled when shutdown is forced.
+fn force_token(dependencies: &StoreDependencies<'_>) -> CancellationToken {
+    let force = CancellationToken::new();
+    let shutdown = dependencies.shutdown.clone();
+    let forced = force.clone();
+    dependencies.tasks.spawn("store:force", async move {
+        shutdown.forced().await;
+        forced.cancel();
+    });
+    force
+}
+
 impl Store {
     /// Starts to keep connections to the store up. Does not wait for it: see [`preflight`](super::preflight()).
     pub fn start(dependencies: &StoreDependencies<'_>) -> Result<Self, super::PreflightError> {
         let clock = Arc::new(StoreClock::new(dependencies.clock));
         let config = dependencies.config;
         let ids = Ids::new();
-        let force = CancellationToken::new();
-        let shutdown = dependencies.shutdown.clone();
-        let forced = force.clone();
-        dependencies.tasks.spawn("store:force", async move {
-            shutdown.forced().await;
-            forced.cancel();
-        });
+        let force = force_token(dependencies);
         let health = Arc::new(RedisHealth::new(
             config,
             dependencies.readiness,

@@ -129,7 +129,7 @@ async fn what_was_recorded_is_found_by_its_id_oldest_first() {
     ];
     assert_eq!(told, expected);
     assert_eq!(
-        (events[0].due, events[0].by.as_ref().map(|by| by.as_str())),
+        (events[0].due, events[0].by.as_ref().map(postdate::domain::Text::as_str)),
         (Some(UnixMs(9000)), Some("write token 1"))
     );
     assert_eq!((events[2].late_ms, events[2].attempt), (Some(2), Some(3)));
@@ -174,7 +174,7 @@ async fn of_too_many_events_the_oldest_give_way() {
             .command::<Vec<Vec<u8>>>(&["LRANGE", &fixture.key, "0", "-1"])
             .await
             .iter()
-            .map(count)
+            .map(|element| count(element))
             .collect();
         let kept: i64 = known.iter().sum();
         let all = (round + 1) * 10;
@@ -194,7 +194,7 @@ async fn of_too_many_events_the_oldest_give_way() {
 }
 
 /// The number of events of an element.
-fn count(element: &Vec<u8>) -> i64 {
+fn count(element: &[u8]) -> i64 {
     let text = String::from_utf8_lossy(element);
     text.split(' ').nth(3).and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("{text}"))
 }
@@ -343,8 +343,11 @@ async fn a_message_that_dies_while_it_is_claimed_is_recorded_with_its_dead_lette
     let page = store.dead_page(&DeadFilter::default(), None, 10).await.expect("listed");
     let ids: Vec<&str> = page.marks.iter().map(|mark| mark.id.as_str()).collect();
     let events = fixture.events("a").await;
-    let told: Vec<_> =
-        events.iter().filter_map(|event| event.dead_id.as_ref()).map(|id| id.as_str()).collect();
+    let told: Vec<_> = events
+        .iter()
+        .filter_map(|event| event.dead_id.as_ref())
+        .map(postdate::domain::Text::as_str)
+        .collect();
     assert_eq!((told, events.len()), (ids, 1));
 }
 

@@ -171,7 +171,11 @@ impl TrailPack {
 
 /// A text cut to [`MAX_TEXT_BYTES`], at the boundary of a character.
 fn clipped(text: &str) -> &str {
-    &text[..text.floor_char_boundary(MAX_TEXT_BYTES)]
+    if text.len() <= MAX_TEXT_BYTES {
+        return text;
+    }
+    let end = (0..=MAX_TEXT_BYTES).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+    &text[..end]
 }
 
 /// Writes the number of a target, and the target itself if the pack does not have it yet.
