@@ -333,7 +333,7 @@ async fn every_operation_by_every_role() {
     assert_eq!(left, [json!(dead[0])]);
     eventually("its trail has its end", async || {
         let (_, message) = get(&relay, "/routes/orders/messages/delete").await;
-        if message["state"] == "dropped" { Ok(()) } else { Err(message) }
+        if message["state"] == "cancelled" { Ok(()) } else { Err(message) }
     })
     .await;
     assert!(relay.terminate().await.success());
