@@ -129,6 +129,9 @@ async fn build_and_run(app: &App, registry: Registry) -> anyhow::Result<()> {
     agree_on_placement(&store, &app.config.routes, &store_part).await?;
     // From here on the API may use the store.
     store_slot.get_or_init(|| store.clone());
+    let trails = store.clone();
+    let trails_end = app.stages.admin.clone();
+    admin_tasks.spawn("trails", async move { trails.write_trails(&trails_end).await });
     let quota = store::DeadLetterQuota::new(&app.config.routes);
     let mut cluster = start_cluster(app, &store).await?;
     start_timer(app, &store, &quota, &lanes, &cluster)?;
@@ -208,6 +211,7 @@ fn start_store(app: &App) -> anyhow::Result<Store> {
         tasks: &app.tasks,
         shutdown: &app.stages.process,
         remembers: app.config.routes.iter().map(|r| (r.name.clone(), r.policy.dedupe_ms)).collect(),
+        trails: app.config.routes.iter().map(|r| (r.name.clone(), r.policy.trail)).collect(),
         ordered: ordered_routes(&app.config.routes),
         shards: app.shards,
     })?)

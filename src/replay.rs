@@ -153,6 +153,7 @@ impl Replay {
             tasks: &tasks,
             shutdown: &shutdown,
             remembers: [(route.name.clone(), route.policy.dedupe_ms)].into(),
+            trails: BTreeMap::new(),
             ordered: route.policy.ordered.then(|| route.name.clone()).into_iter().collect(),
             shards: 1,
         })?;

@@ -1,5 +1,7 @@
 //! Authorisation: bearer tokens with two roles. A token is judged before anything else of a request.
 
+use std::sync::Arc;
+
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use parking_lot::RwLock;
@@ -27,7 +29,7 @@ pub(super) struct Caller {
     /// What it may do.
     pub(super) role: AccessRole,
     /// Name of it for the audit log: the token's role and its place in the configuration, never a part of the token.
-    pub(super) name: String,
+    pub(super) name: Arc<str>,
 }
 
 /// The single path under `/api` that needs no token.
@@ -71,7 +73,7 @@ impl AccessTokens {
     /// one, known or not; a call that changes nothing needs a read token, but for bodies. A page of another site may call
     /// nothing, whatever token the browser holds.
     pub(super) fn judge(&self, parts: &Parts) -> Result<Caller, Problem> {
-        let caller = |role, name: String| Caller { role, name };
+        let caller = |role, name: String| Caller { role, name: name.into() };
         if !is_guarded(parts.uri.path()) {
             return Ok(caller(AccessRole::Open, "anybody".to_owned()));
         }

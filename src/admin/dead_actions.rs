@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::audit_note::AuditNote;
+use super::auth::Caller;
 use super::context::Admin;
 use super::dead::{DeadLetterFilter, find_dead, list_of, read_mark, store_filter, write_mark};
 use super::extract::JsonBody;
@@ -138,6 +139,7 @@ pub(super) async fn redrive(
 )]
 pub(super) async fn drop_dead(
     Extract(admin): Extract<Arc<Admin>>,
+    Extension(Caller { name: who, .. }): Extension<Caller>,
     JsonBody(request): JsonBody<DeadActionRequest>,
 ) -> Result<(Extension<AuditNote>, Json<DeadLetterResults>), Problem> {
     if request.target.is_some() {
@@ -146,7 +148,7 @@ pub(super) async fn drop_dead(
     let selected = select(&admin, &request).await?;
     let mut items = selected.ended;
     let ids: Vec<DeadId> = selected.ids.iter().map(|(_, id)| id.clone()).collect();
-    let dropped = admin.ask(admin.store()?.drop_dead(&ids)).await?;
+    let dropped = admin.ask(admin.store()?.drop_dead_by(&ids, &who)).await?;
     for ((asked, id), was_there) in selected.ids.into_iter().zip(dropped) {
         let result = if was_there { DeadActionEnd::Dropped } else { DeadActionEnd::Unknown };
         items.push(ended(asked, &id, result, None));

@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use super::context::Admin;
 use super::problem::Problem;
 use super::times::rfc3339;
+use super::trail::TrailEventView;
 use crate::domain::{Entry, Failure, HeaderValue, Message, RouteName, TargetRef, Text};
 use crate::store::{StoredMessage, StoredState};
 
@@ -68,6 +69,10 @@ pub(super) struct MessageView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     dead_id: Option<String>,
+    /// The newest of its events that its route's trail has, at most 20, oldest first; where a single message is asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    trail: Vec<TrailEventView>,
 }
 
 /// A failed publish.
@@ -86,9 +91,9 @@ pub(super) struct LastError {
 #[schema(as = Position)]
 pub(super) struct PositionView {
     /// The partition.
-    partition: i32,
+    pub(super) partition: i32,
     /// The offset.
-    offset: i64,
+    pub(super) offset: i64,
 }
 
 /// One failure.
@@ -162,6 +167,13 @@ pub(super) fn single_message_view(admin: &Admin, found: &StoredMessage) -> Messa
     MessageView { history: Some(failure_views(&found.entry)), ..message_view(admin, found) }
 }
 
+impl MessageView {
+    /// The same with what the trail has of it.
+    pub(super) fn with_trail(self, trail: Vec<TrailEventView>) -> Self {
+        Self { trail, ..self }
+    }
+}
+
 /// The failures that a message remembers, oldest first.
 pub(super) fn failure_views(entry: &Entry) -> Vec<FailureView> {
     let view = |failure: &Failure| FailureView {
@@ -217,6 +229,7 @@ pub(super) fn message_view(admin: &Admin, found: &StoredMessage) -> MessageView 
         position: position_view(entry),
         history: None,
         dead_id: None,
+        trail: Vec::new(),
     }
 }
 

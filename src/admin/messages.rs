@@ -9,12 +9,14 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::audit_note::AuditNote;
+use super::auth::Caller;
 use super::context::Admin;
 use super::extract::{IfMatch, JsonBody, MessagePath, NamedMessage, QueryParams};
 use super::message::{MessageView, dead_message, message_view, single_message_view};
 use super::page::{Page, limit, read_cursor, write_cursor};
 use super::problem::Problem;
 use super::times::{LAST_MOMENT, Timestamp, moment};
+use super::trail::{MessageAnswer, MessageTrail, event_views, reach, read_trail, record_cancel, record_move};
 use crate::domain::duration::{parse_header, render};
 use crate::domain::{InvalidReason, Partition, Route, RouteName, UnixMs, nearest};
 use crate::store::{BrowseKey, BrowseQuery, IntendedMessage, StoredState, WriteOp, WriteResult};
@@ -80,16 +82,19 @@ pub(super) async fn list(
 
 /// One message
 ///
-/// Its metadata, while the store has it, as a dead letter too. By its own id, or by its `~` id.
+/// Its metadata, while the store has it, as a dead letter too; then what became of it, as far as its route's trail
+/// (`history`) has it. By its own id, or by its `~` id.
 #[utoipa::path(
     get, path = "/api/v1/routes/{route}/messages/{id}", operation_id = "getMessage", params(MessagePath),
     responses(
-        (status = 200, description = "The message. Its `ETag`, which a dead letter has not, changes whenever it is \
-            moved, replaced or tried: `If-Match` of a cancel or a reschedule takes it.", body = MessageView,
+        (status = 200, description = "The message, or the trail of one that is gone: that has no `due_ms`. The `ETag` of \
+            a message that waits changes whenever it is moved, replaced or tried: `If-Match` of a cancel or a reschedule \
+            takes it.", body = MessageAnswer,
             headers(("ETag" = Option<String>, description = "Which message this is, as it is now."))),
         (status = 400, description = "An id that none can be."),
-        (status = 404, description = "No such route; or the store has no such message: it was never there, or \
-            is published or cancelled. `nearest` names one that waits and looks like it."),
+        (status = 404, description = "No such route; or the store has no such message, and the route's trail knows \
+            nothing of it: it was never there, or is gone. `detail` says how far back the trail goes. `nearest` names \
+            one that waits and looks like it."),
         (status = 503, description = "Redis is away."),
         (status = 504, description = "Redis did not answer in time."),
     )
@@ -97,16 +102,22 @@ pub(super) async fn list(
 pub(super) async fn one(
     Extract(admin): Extract<Arc<Admin>>,
     NamedMessage { route, id }: NamedMessage,
-) -> Result<(Option<[(HeaderName, String); 1]>, Json<MessageView>), Problem> {
+) -> Result<(Option<[(HeaderName, String); 1]>, Json<MessageAnswer>), Problem> {
     let found = admin.browse(admin.store()?.find(&route.name, &id)).await?;
-    if let Some(found) = found {
-        let tag = [(header::ETAG, format!("\"{}\"", found.version))];
-        return Ok((Some(tag), Json(single_message_view(&admin, &found))));
+    let kept = match &found {
+        Some(found) => Some(single_message_view(&admin, found)),
+        None => dead_message(&admin, &route.name, &id).await?,
+    };
+    let reading = read_trail(&admin, &route, &id).await?;
+    if let Some(kept) = kept {
+        let tag = found.map(|found| [(header::ETAG, format!("\"{}\"", found.version))]);
+        let trail = reading.as_ref().map(event_views).unwrap_or_default();
+        return Ok((tag, Json(MessageAnswer::Kept(Box::new(kept.with_trail(trail))))));
     }
-    if let Some(dead) = dead_message(&admin, &route.name, &id).await? {
-        return Ok((None, Json(dead)));
+    match reading.as_ref().and_then(|reading| MessageTrail::of(&route, &id, reading)) {
+        Some(gone) => Ok((None, Json(MessageAnswer::Gone(gone)))),
+        None => Err(unknown(&admin, &route, &id, Some(&reach(reading.as_ref()))).await),
     }
-    Err(unknown(&admin, &route, &id).await)
 }
 
 /// Answer to a command that was carried out.
@@ -148,6 +159,7 @@ enum CommandResult {
 )]
 pub(super) async fn cancel(
     Extract(admin): Extract<Arc<Admin>>,
+    Extension(Caller { name: who, .. }): Extension<Caller>,
     NamedMessage { route, id }: NamedMessage,
     IfMatch(seen): IfMatch,
 ) -> Result<(Extension<AuditNote>, Json<CommandAnswer>), Problem> {
@@ -170,8 +182,11 @@ pub(super) async fn cancel(
     };
     count(&admin, &route, "cancel", result);
     match result {
-        "cancelled" => Ok(commanded(&route, id, CommandResult::Cancelled, result)),
-        "unknown" => Err(unknown(&admin, &route, &id).await),
+        "cancelled" => {
+            record_cancel(&admin, &route, &id, &who)?;
+            Ok(commanded(&route, id, CommandResult::Cancelled, result))
+        }
+        "unknown" => Err(unknown(&admin, &route, &id, None).await),
         "changed" => Err(changed(&id)),
         "published" => Err(conflict(&id, result, "has been published already")),
         _ => Err(conflict(&id, result, "is being published right now")),
@@ -215,6 +230,7 @@ pub(super) struct RescheduleRequest {
 )]
 pub(super) async fn reschedule(
     Extract(admin): Extract<Arc<Admin>>,
+    Extension(Caller { name: who, .. }): Extension<Caller>,
     NamedMessage { route, id }: NamedMessage,
     IfMatch(seen): IfMatch,
     JsonBody(body): JsonBody<RescheduleRequest>,
@@ -255,9 +271,10 @@ pub(super) async fn reschedule(
     count(&admin, &route, "reschedule", result);
     match result {
         "rescheduled" => {
+            record_move(&admin, &route, &id, due, &who)?;
             Ok(commanded(&route, id, CommandResult::Rescheduled, &format!("rescheduled to {}", due.0)))
         }
-        "unknown" => Err(unknown(&admin, &route, &id).await),
+        "unknown" => Err(unknown(&admin, &route, &id, None).await),
         "changed" => Err(changed(&id)),
         _ => Err(conflict(&id, result, "is being published right now, or was")),
     }
@@ -292,12 +309,17 @@ fn commanded(
     (Extension(AuditNote::new("", note)), Json(body))
 }
 
-async fn unknown(admin: &Admin, route: &Route, id: &str) -> Problem {
-    let detail = format!(
+/// The problem of a message that is not there. `more` is a further sentence.
+async fn unknown(admin: &Admin, route: &Route, id: &str, more: Option<&str>) -> Problem {
+    let mut detail = format!(
         "no message `{}` of the route `{}` waits: it was never there, or is gone",
         id.escape_debug(),
         route.name
     );
+    if let Some(more) = more {
+        detail.push_str("; ");
+        detail.push_str(more);
+    }
     // The nearest id is a hint only: an error while it is looked for is no error of the call.
     let nearest = nearest_waiting_id(admin, route, id).await.unwrap_or_default();
     Problem::not_found(detail).id(id).result("unknown").nearest(nearest)

@@ -11,7 +11,7 @@
 //! | `GET /api/v1/overview/stream` | read | the same once a second, as server-sent events |
 //! | `GET /api/v1/routes` | read | all routes |
 //! | `GET /api/v1/routes/{route}` | read | one route: from, to, policy, counts |
-//! | `GET /api/v1/routes/{route}/messages/{id}` | read | one message, while the store has it |
+//! | `GET /api/v1/routes/{route}/messages/{id}` | read | one message while the store has it, then its trail |
 //! | `DELETE /api/v1/routes/{route}/messages/{id}` | write | cancels it: a definite answer |
 //! | `PATCH /api/v1/routes/{route}/messages/{id}` | write | moves it to another moment: a definite answer |
 //! | `GET /api/v1/routes/{route}/messages/{id}/body` | write | the body of a message that waits; audited |
@@ -108,6 +108,7 @@ mod session;
 mod skip;
 mod times;
 mod tls;
+mod trail;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};

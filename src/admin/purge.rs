@@ -8,11 +8,13 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::audit_note::AuditNote;
+use super::auth::Caller;
 use super::context::Admin;
 use super::extract::{JsonBody, NamedRoute, RoutePath};
 use super::page::{read_cursor, write_cursor};
 use super::problem::Problem;
 use super::times::{LAST_MOMENT, moment};
+use super::trail::record_cancel;
 use crate::domain::{Partition, Route, UnixMs};
 use crate::store::{BrowseKey, BrowseQuery, IntendedMessage, StoredMessage, WriteOp, WriteResult};
 
@@ -95,6 +97,7 @@ pub(super) struct PurgeAnswer {
 )]
 pub(super) async fn purge(
     Extract(admin): Extract<Arc<Admin>>,
+    Extension(Caller { name: who, .. }): Extension<Caller>,
     NamedRoute(route): NamedRoute,
     JsonBody(request): JsonBody<PurgeRequest>,
 ) -> Result<(Extension<AuditNote>, Json<PurgeAnswer>), Problem> {
@@ -133,6 +136,9 @@ pub(super) async fn purge(
         match result {
             WriteResult::Cancelled => {
                 answer.messages += 1;
+                if !request.dry_run {
+                    record_cancel(&admin, &route, found.id.as_str(), &who)?;
+                }
                 answer.bytes += found.size as u64;
             }
             WriteResult::InFlight => answer.in_flight += 1,

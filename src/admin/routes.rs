@@ -190,6 +190,8 @@ fn policy(policy: &RoutePolicy) -> Value {
         "rate": policy.rate.map_or(0, |rate| rate.per_second),
         "burst": policy.rate.map_or(0, |rate| rate.burst),
         "jitter": duration(policy.jitter_ms),
+        "history": duration(policy.trail.keep_ms),
+        "history_max": policy.trail.max_events,
         "retry": {
             "attempts": policy.retry.attempts,
             "initial": duration(policy.retry.initial_ms),

@@ -48,7 +48,7 @@ pub(super) async fn session(
     let role = if caller.role == AccessRole::Write { SessionRole::Write } else { SessionRole::Read };
     Json(SessionView {
         role,
-        who: caller.name,
+        who: caller.name.to_string(),
         tokens: !admin.tokens.is_empty(),
         replica: admin.state.replica.clone(),
         version: env!("CARGO_PKG_VERSION"),

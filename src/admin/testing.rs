@@ -145,6 +145,7 @@ pub(crate) fn route(name: &str, from: Endpoint) -> Arc<Route> {
         ordered: false,
         retry: RetryPolicy { attempts: 16, initial_ms: 1000, max_ms: 300_000 },
         dead_letters: crate::domain::DeadLetterLimits::default(),
+        trail: crate::domain::TrailLimits::default(),
     };
     let dead_letter_to = matches!(from, Endpoint::Rabbitmq { .. }).then(|| {
         Arc::new(Target::Rabbitmq {

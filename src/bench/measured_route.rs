@@ -241,6 +241,7 @@ async fn store(
         tasks,
         shutdown,
         remembers: [(route.name.clone(), route.policy.dedupe_ms)].into(),
+        trails: BTreeMap::new(),
         ordered: route.policy.ordered.then(|| route.name.clone()).into_iter().collect(),
         shards: 1,
     })?)

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::client::{ApiClient, ClientError};
 use super::output::{self, SafeText};
+use super::trail;
 use crate::config;
 use crate::domain::{RouteName, Secret};
 
@@ -107,7 +108,11 @@ pub(super) fn message_path(
         };
         return Ok((route.to_string(), path_of(route.as_str(), id)));
     }
-    let mut routes: Vec<String> = messages(client, id)?.into_iter().map(|(route, _)| route).collect();
+    let found = messages(client, id)?;
+    // A message that is gone is not meant where another one of its id waits.
+    let waits = found.iter().any(|(_, message)| !trail::is_of_gone(message));
+    let meant = found.into_iter().filter(|(_, message)| !waits || !trail::is_of_gone(message));
+    let mut routes: Vec<String> = meant.map(|(route, _)| route).collect();
     match routes.len() {
         1 => {
             let only = routes.remove(0);
@@ -122,7 +127,7 @@ fn path_of(route: &str, id: &str) -> String {
     format!("/api/v1/routes/{route}/messages/{}", segment(id))
 }
 
-/// The messages of this id on all routes, each with its route: at least one.
+/// The messages of this id on all routes, each with its route, and those that are gone and in a trail: at least one.
 pub(super) fn messages(client: &ApiClient, id: &str) -> Result<Vec<(String, Value)>, ClientError> {
     let mut found = Vec::new();
     let mut nearest = None;

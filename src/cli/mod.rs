@@ -23,6 +23,7 @@ mod status;
 mod table;
 mod times;
 mod top;
+mod trail;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -9,6 +9,7 @@ use super::api::{self, message_path, messages};
 use super::client::{ApiClient, ClientError};
 use super::output::{self, SafeText};
 use super::table::moment;
+use super::trail;
 use crate::domain::Clock;
 
 /// Width of the names before the values.
@@ -16,7 +17,8 @@ const NAME_WIDTH: usize = 9;
 
 /// Show a message: its state, when it is due, its failures and headers
 ///
-/// While it waits, is being published, or is a dead letter. Without --route on every route that has a message of this id.
+/// While it waits, is being published, or is a dead letter; then what became of it, as long as its route's trail (the key
+/// `history`) tells. Without --route on every route that has or had a message of this id.
 #[derive(Debug, Args)]
 #[command(after_help = format!("Examples:\n  postdate show order-7\n  postdate show order-7 --route orders --json\n\n{}",
     api::ENVIRONMENT_HELP))]
@@ -60,6 +62,14 @@ fn found(client: &ApiClient, args: &ShowArgs) -> Result<Vec<Value>, ClientError>
 fn render(message: &Value, now: i64) -> SafeText {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let when = |name: &str| message[name].as_i64().map(|ms| moment(ms, now));
+    let told = message["trail"].as_array().into_iter().flatten().map(trail::told);
+    let told = each("trail", told);
+    if trail::is_of_gone(message) {
+        let head =
+            [("id", text(&message["id"])), ("route", text(&message["route"])), ("state", state(message))];
+        let head = head.into_iter().map(|(name, value)| line(name, &value));
+        return SafeText::joined(head.chain(told), "\n");
+    }
     let failures = message["failures"].as_u64().unwrap_or(0);
     let mut lines = vec![
         line("id", &text(&message["id"])),
@@ -88,6 +98,7 @@ fn render(message: &Value, now: i64) -> SafeText {
         format!("{at} {}: {}", text(&failure["reason"]), text(&failure["error"]))
     });
     lines.extend(each("failures", failed));
+    lines.extend(told);
     SafeText::joined(lines, "\n")
 }
 
@@ -105,6 +116,9 @@ fn state(message: &Value) -> String {
         Some("pending") => "waits".to_owned(),
         Some("in_flight") => format!("is being published, attempt {attempt}{failed}"),
         Some("published") => "published; its bundle is not settled yet".to_owned(),
+        Some(word @ ("delivered" | "cancelled" | "dropped")) => word.to_owned(),
+        Some("dead") if trail::is_of_gone(message) => "was a dead letter".to_owned(),
+        Some(word @ ("moved" | "replaced" | "deduplicated")) => format!("gone; last known of it: {word}"),
         Some("dead") => format!("dead letter{failed}: see `postdate dead show`"),
         other => other.unwrap_or("?").to_owned(),
     }
@@ -146,6 +160,27 @@ mod tests {
         assert_eq!(lines[9..11], ["headers   a: 1", "          b: {\"base64\":\"/w==\"}"]);
         assert!(lines[11].starts_with("failures  ") && lines[11].contains("unroutable: no"), "{lines:#?}");
         assert!(!shown.as_str().contains('\u{1b}'), "no control character reaches the terminal");
+    }
+
+    #[test]
+    fn a_message_that_is_gone_is_told_by_its_trail() {
+        let message = json!({
+            "id": "order-7", "route": "orders", "state": "delivered", "trail": [
+                { "at_ms": 500_000, "event": "moved", "due_ms": 1_000_000, "by": "write token 1" },
+                { "at_ms": 1_000_002, "event": "delivered", "late_ms": 2, "attempt": 1, "target": "orders",
+                  "connection": "kafka.main" },
+            ],
+        });
+        let shown = render(&message, 1_000_000);
+        let lines: Vec<&str> = shown.as_str().lines().collect();
+        assert_eq!(lines[..3], ["id        order-7", "route     orders", "state     delivered"]);
+        assert!(
+            lines[3].starts_with("trail     moved ") && lines[3].ends_with(", by write token 1"),
+            "{lines:#?}"
+        );
+        assert!(lines[4].starts_with("          delivered "), "{lines:#?}");
+        let end = ".002, 2 ms late, to kafka main, topic orders, first attempt";
+        assert!(lines[4].ends_with(end) && lines.len() == 5, "{lines:#?}");
     }
 
     #[test]

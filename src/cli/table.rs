@@ -55,6 +55,14 @@ pub(super) fn moment(ms: i64, now_ms: i64) -> String {
     format!("{local} ({})", distance(ms - now_ms))
 }
 
+/// A moment in this machine's time zone, to the millisecond.
+pub(super) fn precise_moment(ms: i64) -> String {
+    Timestamp::from_millisecond(ms).map_or_else(
+        |_| ms.to_string(),
+        |t| t.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S%.3f").to_string(),
+    )
+}
+
 /// The distance of a moment in its two largest units: `in 2h 5m`, `3s ago`.
 fn distance(ms: i64) -> String {
     let mut rest = ms.unsigned_abs() / 1000;

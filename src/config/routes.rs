@@ -6,7 +6,7 @@ use super::connections::{DeclaredConnections, named};
 use super::section::SectionReader;
 use crate::domain::route::{
     DeadLetterLimits, DelayFrom, HeaderNames, OnDuplicate, OnInvalid, OnRefused, RateLimit, RetryPolicy,
-    RoutePolicy, split_exchange,
+    RoutePolicy, TrailLimits, split_exchange,
 };
 use crate::domain::{Endpoint, Route, RouteName, RoutingKey, Target, nearest};
 
@@ -14,6 +14,8 @@ use crate::domain::{Endpoint, Route, RouteName, RoutingKey, Target, nearest};
 const MAX_MESSAGE_BYTES: u64 = 256 << 20;
 /// Highest `rate` and `burst`, messages.
 const MAX_RATE: u64 = 1_000_000;
+/// Most events that a route's trail may keep: a look at it reads all of them.
+const MAX_TRAIL_EVENTS: u64 = 1_000_000;
 /// Most bytes that a route may keep in Redis: no Redis is larger.
 const MAX_QUOTA_BYTES: u64 = 1 << 40;
 
@@ -276,6 +278,7 @@ fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<RoutePol
         let key = if section.is_set("order") { "order" } else { "jitter" };
         section.report(key, "`jitter` would put the messages of one key out of the order that `order = \"key\"` keeps; one of the two must go");
     }
+    let trail = trail(section);
     let retry = section.table("retry", retry);
     let headers = section.table("headers", headers);
     let dead_letters = section.table("dead_letters", dead_letters);
@@ -303,6 +306,7 @@ fn policy(section: &SectionReader<'_>, delay_from: DelayFrom) -> Option<RoutePol
         ordered: ordered?,
         retry: retry?,
         dead_letters: dead_letters?,
+        trail: trail?,
     })
 }
 
@@ -317,6 +321,13 @@ fn rate(section: &SectionReader<'_>) -> Option<RateLimit> {
         section.report(key, "`burst` without `rate` limits nothing: set `rate` too");
     }
     Some(RateLimit { per_second, burst })
+}
+
+/// Reads `history` and `history_max`. A history of 0 means no trail.
+fn trail(section: &SectionReader<'_>) -> Option<TrailLimits> {
+    let keep_ms = section.millis_or_none("history");
+    let max_events = section.integer("history_max", 1..=MAX_TRAIL_EVENTS);
+    Some(TrailLimits { keep_ms: keep_ms?, max_events: max_events? })
 }
 
 fn dead_letters(section: &SectionReader<'_>) -> Option<DeadLetterLimits> {

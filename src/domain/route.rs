@@ -244,6 +244,8 @@ pub struct RoutePolicy {
     pub retry: RetryPolicy,
     /// The quota of dead letters.
     pub dead_letters: DeadLetterLimits,
+    /// The bounds of the trail: what is kept of messages that are gone.
+    pub trail: TrailLimits,
 }
 
 /// The names of the delay headers on a route, lower case.
@@ -387,6 +389,31 @@ pub struct DeadLetterLimits {
 impl Default for DeadLetterLimits {
     fn default() -> Self {
         Self { max: 100_000, max_bytes: 256 << 20, max_message: 16 << 20, keep_ms: 30 * 86_400_000 }
+    }
+}
+
+/// The bounds of a route's trail, over all replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrailLimits {
+    /// How long events are kept, ms; 0: no event is made.
+    pub keep_ms: i64,
+    /// Most events kept.
+    pub max_events: u64,
+}
+
+impl TrailLimits {
+    /// No trail.
+    pub const OFF: Self = Self { keep_ms: 0, max_events: 1 };
+
+    /// Reports whether events are kept.
+    pub fn is_on(self) -> bool {
+        self.keep_ms > 0
+    }
+}
+
+impl Default for TrailLimits {
+    fn default() -> Self {
+        Self { keep_ms: 3_600_000, max_events: 100_000 }
     }
 }
 

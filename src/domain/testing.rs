@@ -43,6 +43,7 @@ pub fn route() -> Arc<Route> {
             ordered: false,
             retry: RetryPolicy { attempts: 16, initial_ms: 1000, max_ms: 300_000 },
             dead_letters: crate::domain::DeadLetterLimits::default(),
+            trail: crate::domain::TrailLimits::default(),
         },
     })
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::Receipt;
 use crate::domain::limits::{BUNDLE_BYTES, BUNDLE_MESSAGES};
-use crate::domain::{Entry, Flags, Partition, Route, TargetRef, Text, UnixMs};
+use crate::domain::{Entry, Flags, KafkaPosition, Partition, Route, TargetRef, Text, UnixMs};
 use crate::store::{Bundle, WriteOp};
 
 /// Shortest span, and the span of named messages, ms.
@@ -28,6 +28,8 @@ pub(super) struct PartitionWork {
     pub(super) ops: Vec<WriteOp>,
     /// Receipts of each write, in order: those of its messages, or of its command.
     pub(super) receipts: Vec<Vec<Receipt>>,
+    /// Positions of the records that the commands were read from, in the order of the writes. `None` for other writes.
+    pub(super) positions: Vec<Option<KafkaPosition>>,
     open: Vec<(BundleKey, OpenBundle)>,
     open_by_key: HashMap<BundleKey, usize>,
     /// Index of the open bundle that took the last message. Mostly it takes the next one too.
@@ -108,13 +110,25 @@ impl StoreWork {
         bundle.receipts.push(receipt);
     }
 
-    /// Adds a command on a name, or a dead letter.
+    /// Adds a dead letter, or a command on a name whose record's position does not matter.
     pub(super) fn command(&mut self, p: Partition, op: WriteOp, receipt: Receipt) {
+        self.command_at(p, op, None, receipt);
+    }
+
+    /// Adds a command on a name. `position` is that of its record.
+    pub(super) fn command_at(
+        &mut self,
+        p: Partition,
+        op: WriteOp,
+        position: Option<KafkaPosition>,
+        receipt: Receipt,
+    ) {
         let work = self.partitions.entry(p).or_default();
         if matches!(op, WriteOp::Cancel { .. } | WriteOp::Reschedule { .. }) {
             work.close(&self.route);
         }
         work.ops.push(op);
+        work.positions.push(position);
         work.receipts.push(vec![receipt]);
     }
 
@@ -163,6 +177,7 @@ impl PartitionWork {
             on_duplicate: route.policy.on_duplicate,
             bundle: Bundle { target, entries: Arc::new(bundle.entries) },
         });
+        self.positions.push(None);
         self.receipts.push(bundle.receipts);
     }
 }

@@ -11,10 +11,10 @@ use tracing::debug;
 
 use super::{Receipt, dead_letter};
 use crate::domain::failure_policy::{self, FailedMessage, FailedPublish, FailureDecision, PublishFlow};
-use crate::domain::{Entry, Partition, Route, Target, Verdict, retry};
+use crate::domain::{Entry, Partition, Route, Target, UnixMs, Verdict, retry};
 use crate::egress::{Lanes, Publication, PublishBatch, VerdictInbox};
 use crate::lifecycle::{Shutdown, Stage, Tasks};
-use crate::store::{Bundle, DeadLetterQuota, Store, WriteOp};
+use crate::store::{Bundle, DeadLetterQuota, RouteTrail, Store, WriteOp};
 use crate::telemetry::{BurstLog, RouteMetrics};
 
 /// A message that has not left its lane within this time is stored instead.
@@ -50,6 +50,7 @@ struct DueBatch {
     batch: Arc<PublishBatch>,
     route: Arc<Route>,
     metrics: Arc<RouteMetrics>,
+    trail: Option<Arc<RouteTrail>>,
     /// Partition and receipt of each message, until it has a verdict.
     open: Vec<Option<(Partition, Receipt)>>,
     left: usize,
@@ -161,9 +162,10 @@ impl DuePublisher {
         let left = open.len();
         let publication = |index| Publication { batch: batch.clone(), index };
         let publications = (0..left as u32).map(publication).collect();
+        let trail = self.store.trail(&route.name).cloned();
         let route = route.clone();
         let metrics = metrics.clone();
-        let in_flight = DueBatch { batch, route, metrics, open, left, handed_us };
+        let in_flight = DueBatch { batch, route, metrics, trail, open, left, handed_us };
         self.in_flight.lock().insert(number, in_flight);
         publications
     }
@@ -184,11 +186,15 @@ impl DuePublisher {
                 continue;
             };
             together.left -= 1;
-            let DueBatch { batch, route, metrics, handed_us, .. } = &*together;
+            let DueBatch { batch, route, metrics, trail, handed_us, .. } = &*together;
             if verdict == Verdict::Confirmed {
                 let due_us = batch.entries[index].due.0 * 1000;
                 let late_us = now_us.unwrap_or(due_us) - due_us;
                 metrics.published.inc();
+                if let Some(trail) = trail {
+                    let at = UnixMs((due_us + late_us) / 1000);
+                    trail.delivered(batch.ids[index].as_str(), at, late_us / 1000, 1, &batch.target);
+                }
                 metrics.delivered_late(late_us);
                 metrics.confirm.observe((mono_us - handed_us).max(0) as f64 / 1e6);
                 safe.push(receipt);
@@ -264,6 +270,9 @@ impl DuePublisher {
             }
             FailureDecision::Drop => {
                 metrics.dropped(failure_policy::DROP_REASON, 1);
+                if let Some((trail, id)) = self.store.trail(&route.name).zip(entry.id.as_ref()) {
+                    trail.dropped(id.as_str(), now, failure_policy::DROP_REASON);
+                }
                 None
             }
         }

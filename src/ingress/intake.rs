@@ -189,8 +189,9 @@ impl Intake {
         })
     }
 
-    fn submitter(&self, metrics: &Arc<RouteMetrics>) -> Submitter {
+    fn submitter(&self, route: &Route, metrics: &Arc<RouteMetrics>) -> Submitter {
         Submitter {
+            trail: self.store.trail(&route.name).cloned(),
             store: self.store.clone(),
             metrics: metrics.clone(),
             tasks: self.tasks.clone(),
@@ -368,7 +369,7 @@ impl Source {
                 *soonest = now;
                 let Some(p) = self.partition_of_command(key.as_ref(), &id).await else { return };
                 let route = self.route.name.clone();
-                work.command(p, WriteOp::Cancel { route, id, of: None }, receipt);
+                work.command_at(p, WriteOp::Cancel { route, id, of: None }, position, receipt);
             }
             Admitted::Reschedule { id, due, target, message } => {
                 let due = self.jitter.apply(due, Some(&id), position);
@@ -378,7 +379,8 @@ impl Source {
                 let fallback =
                     Some(Bundle { target: self.route.target_ref(&target), entries: Arc::new(vec![entry]) });
                 let route = self.route.name.clone();
-                work.command(p, WriteOp::Reschedule { route, id, due, fallback, of: None }, receipt);
+                let op = WriteOp::Reschedule { route, id, due, fallback, of: None };
+                work.command_at(p, op, position, receipt);
             }
             Admitted::Invalid { reason, error, message } => {
                 let entry = entry(now, None, flags, message);
@@ -431,6 +433,6 @@ impl Source {
     }
 
     fn submitter(&self) -> Submitter {
-        self.intake.submitter(&self.metrics)
+        self.intake.submitter(&self.route, &self.metrics)
     }
 }

@@ -1,28 +1,98 @@
-//! Outcomes of one submission: the store's answers are counted, and the receipts of safe messages resolved.
+//! Outcomes of one submission: the store's answers are counted and recorded in the trail, and the receipts of safe
+//! messages resolved.
 
 use std::sync::Arc;
 
 use tracing::warn;
 
 use super::Receipt;
-use crate::store::{PendingWrite, WriteOp, WriteResult};
+use crate::domain::{Entry, Flags, KafkaPosition, StoreClock, Text, UnixMs};
+use crate::store::{PendingWrite, RouteTrail, TrailCause, WriteOp, WriteResult};
 use crate::telemetry::RouteMetrics;
 
-/// The name of a command. `None` for writes that are no command.
-pub(super) fn command_name(op: &WriteOp) -> Option<&'static str> {
-    match op {
-        WriteOp::Cancel { .. } => Some("cancel"),
-        WriteOp::Reschedule { .. } => Some("reschedule"),
-        WriteOp::Store { .. } | WriteOp::DeadLetter(_) => None,
+/// What is remembered of an operation until its answer comes.
+pub(super) struct SubmittedOp {
+    /// The name of a command. `None` for writes that are no command.
+    command: Option<&'static str>,
+    /// What the trail needs; nothing where the route has none.
+    traced: TracedOp,
+}
+
+/// What the trail needs of an operation.
+enum TracedOp {
+    Nothing,
+    /// A bundle of named messages.
+    Named(Arc<Vec<Entry>>),
+    Cancel {
+        id: Text,
+        position: Option<KafkaPosition>,
+    },
+    Reschedule {
+        id: Text,
+        due: UnixMs,
+        position: Option<KafkaPosition>,
+    },
+}
+
+impl SubmittedOp {
+    /// `position` is that of a command's record. `has_trail`: the trail is to hear of the outcome.
+    pub(super) fn new(op: &WriteOp, position: Option<KafkaPosition>, has_trail: bool) -> Self {
+        let command = match op {
+            WriteOp::Cancel { .. } => Some("cancel"),
+            WriteOp::Reschedule { .. } => Some("reschedule"),
+            WriteOp::Store { .. } | WriteOp::DeadLetter(_) => None,
+        };
+        let traced = if has_trail { TracedOp::of(op, position) } else { TracedOp::Nothing };
+        Self { command, traced }
     }
 }
 
-/// Waits for the answer to a submission, counts the outcomes, and resolves the receipts.
+impl TracedOp {
+    fn of(op: &WriteOp, position: Option<KafkaPosition>) -> Self {
+        match op {
+            // Named and unnamed messages never share a bundle.
+            WriteOp::Store { bundle, .. }
+                if bundle.entries.first().is_some_and(|entry| entry.flags.has(Flags::NAMED)) =>
+            {
+                Self::Named(bundle.entries.clone())
+            }
+            WriteOp::Cancel { id, .. } => Self::Cancel { id: id.clone(), position },
+            WriteOp::Reschedule { id, due, .. } => Self::Reschedule { id: id.clone(), due: *due, position },
+            WriteOp::Store { .. } | WriteOp::DeadLetter(_) => Self::Nothing,
+        }
+    }
+
+    fn record(&self, results: &[WriteResult], trail: &RouteTrail, now: UnixMs) {
+        match (self, results) {
+            (Self::Named(entries), results) => {
+                for (entry, result) in entries.iter().zip(results) {
+                    let Some(id) = &entry.id else { continue };
+                    match result {
+                        WriteResult::Duplicate => trail.deduplicated(id.as_str(), now, entry.position),
+                        WriteResult::Replaced => trail.replaced(id.as_str(), now, entry.position),
+                        _ => {}
+                    }
+                }
+            }
+            (Self::Cancel { id, position }, [WriteResult::Cancelled]) => {
+                trail.cancelled(id.as_str(), now, TrailCause::Header(*position));
+            }
+            (Self::Reschedule { id, due, position }, [WriteResult::Rescheduled]) => {
+                trail.moved(id.as_str(), now, *due, TrailCause::Header(*position));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Waits for the answer to a submission, counts and records the outcomes, and resolves the receipts.
 pub(super) async fn resolve_outcomes(
     written: PendingWrite,
     receipts: Vec<Vec<Receipt>>,
-    commands: Vec<Option<&'static str>>,
-    metrics: Arc<RouteMetrics>,
+    submitted: Vec<SubmittedOp>,
+    metrics: &RouteMetrics,
+    trail: Option<&RouteTrail>,
+    clock: &StoreClock,
 ) {
     let results = match written.results().await {
         Ok(results) => results,
@@ -31,15 +101,19 @@ pub(super) async fn resolve_outcomes(
             return;
         }
     };
+    let now = trail.map_or(UnixMs(0), |_| clock.now());
     let mut safe = Vec::new();
     let mut stored = 0;
     let mut duplicates = 0;
-    for ((results, receipts), command) in results.into_iter().zip(receipts).zip(commands) {
+    for ((results, receipts), op) in results.into_iter().zip(receipts).zip(submitted) {
+        if let Some(trail) = trail {
+            op.traced.record(&results, trail, now);
+        }
         for (&result, receipt) in results.iter().zip(receipts) {
             stored += u64::from(matches!(result, WriteResult::Stored | WriteResult::Replaced));
             duplicates += u64::from(matches!(result, WriteResult::Duplicate | WriteResult::Replaced));
-            if let Some(op) = command {
-                metrics.command(op, outcome_label(result));
+            if let Some(command) = op.command {
+                metrics.command(command, outcome_label(result));
             }
             safe.push(receipt);
         }

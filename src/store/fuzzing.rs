@@ -5,13 +5,16 @@ use bytes::Bytes;
 use super::call::keys::Keys;
 use super::call::names::parse_place;
 use super::model::bundle::{due_set_at, from_base36, place_in, place_of, slice_start};
-use super::model::codec::{is_whole, later_version, plain_lengths, read_dues};
+use super::model::codec::{is_whole, later_version, plain_lengths, read_dues, read_trail};
 use super::{BundleId, CodecError, DeadId, HeldKey, ReplicaStatus, UnopenedBundle, decode};
 use crate::domain::limits::BUNDLE_MESSAGES;
 use crate::domain::{RouteName, UnixMs};
 
 /// Bytes before the checksum of a blob, and behind it.
 const CHECKSUM: std::ops::Range<usize> = 4..8;
+
+/// Longest id that a trail may hold, bytes.
+const MAX_TRAIL_ID: usize = 1024;
 
 /// Makes a blob of these bytes whose checksum is right.
 pub fn with_checksum(bytes: &[u8]) -> Bytes {
@@ -37,6 +40,7 @@ pub fn read_parts(blob: &Bytes) {
         assert!(unopened.count() <= unopened.skip.len());
         drop(unopened.open());
     }
+    drop(read_trail(blob, |id, _| assert!(id.len() <= MAX_TRAIL_ID)));
     match decode(blob) {
         Ok(bundle) => {
             assert!(is_whole(blob) && later.is_none());

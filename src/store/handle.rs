@@ -24,9 +24,10 @@ use super::model::bundle::put_base36;
 use super::query::counts::CountFields;
 use super::query::overdue::OverdueReports;
 use super::scrub::ScrubPositions;
+use super::trail::Trails;
 use super::write::{StoreWriter, WriteContext};
 use super::{Config, WakeUps};
-use crate::domain::{Clock, Partition, Partitions, RouteName, StoreClock, Text};
+use crate::domain::{Clock, Partition, Partitions, RouteName, StoreClock, Text, TrailLimits};
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
 use crate::telemetry::Metrics;
 
@@ -53,6 +54,7 @@ pub(super) struct StoreInner {
     pub(super) wake: WakeUps,
     pub(super) pause_watcher: PauseWatcher,
     pub(super) delivered_names: DeliveredNames,
+    pub(super) trails: Trails,
     pub(super) order: KeyOrder,
     pub(super) rollbacks: Arc<Rollbacks>,
     pub(super) identity: IdentityState,
@@ -78,10 +80,24 @@ pub struct StoreDependencies<'a> {
     pub shutdown: &'a Shutdown,
     /// The routes that remember delivered names, and for how many ms.
     pub remembers: BTreeMap<RouteName, i64>,
+    /// The bounds of each route's trail. A route that is missing has none.
+    pub trails: BTreeMap<RouteName, TrailLimits>,
     /// The ordered routes.
     pub ordered: BTreeSet<RouteName>,
     /// The number of wake-up targets: the timer's shards.
     pub shards: usize,
+}
+
+/// A token that is cancelled when shutdown is forced.
+fn force_token(dependencies: &StoreDependencies<'_>) -> CancellationToken {
+    let force = CancellationToken::new();
+    let shutdown = dependencies.shutdown.clone();
+    let forced = force.clone();
+    dependencies.tasks.spawn("store:force", async move {
+        shutdown.forced().await;
+        forced.cancel();
+    });
+    force
 }
 
 impl Store {
@@ -90,13 +106,7 @@ impl Store {
         let clock = Arc::new(StoreClock::new(dependencies.clock));
         let config = dependencies.config;
         let ids = Ids::new();
-        let force = CancellationToken::new();
-        let shutdown = dependencies.shutdown.clone();
-        let forced = force.clone();
-        dependencies.tasks.spawn("store:force", async move {
-            shutdown.forced().await;
-            forced.cancel();
-        });
+        let force = force_token(dependencies);
         let health = Arc::new(RedisHealth::new(
             config,
             dependencies.readiness,
@@ -134,6 +144,7 @@ impl Store {
         let writes = Arc::new(calls("w", writes));
         let wake = WakeUps::new(dependencies.shards, config.partitions);
         let delivered_names = DeliveredNames::new(&dependencies.remembers);
+        let trails = Trails::new(&dependencies.trails, &dependencies.metrics);
         let order = KeyOrder::new(&dependencies.ordered, &clock);
         let context = WriteContext {
             calls: &writes,
@@ -142,6 +153,8 @@ impl Store {
             delivered_names: &delivered_names,
             order: &order,
             wake: &wake,
+            trails: &trails,
+            clock: &clock,
         };
         let writer = StoreWriter::start(&context, dependencies, &force);
         let pause_watcher = PauseWatcher::start(&side, &keys, &clock, dependencies.tasks, &force);
@@ -149,6 +162,7 @@ impl Store {
         Ok(Self(Arc::new(StoreInner {
             pause_watcher,
             delivered_names,
+            trails,
             order,
             keys,
             partitions: config.partitions,

@@ -20,6 +20,8 @@
 //! | [`Store::pause`], [`Store::resume`], [`Store::pauses`] | people; ingress and timer | stop parts of a route on every replica |
 //! | [`Store::oldest_overdue`], [`Store::redis_memory`] | people | the oldest overdue messages, and the memory of Redis |
 //! | [`Store::scan`] | replay | all messages of a route |
+//! | [`Store::trail`], [`Store::write_trails`] | all rooms; app | record what became of messages; append it to Redis |
+//! | [`Store::trail_of`] | people | what became of one message |
 //! | [`Store::highest_offset`], [`Store::raise_offset`] | ingress | the highest offset that was ever read of a source |
 //!
 //! Guarantees: each call is applied at most once however often it is sent, because a caller numbers its calls and the
@@ -38,6 +40,7 @@ mod handle;
 mod model;
 mod query;
 mod scrub;
+mod trail;
 mod write;
 
 #[cfg(feature = "test-util")]
@@ -66,6 +69,7 @@ pub use self::model::heads::{Head, HeadsSeen, UnservedHeads};
 pub use self::model::key_order::{HeldKey, OrderPosition, OrderedAnswer, OrderedClaims, OrderedRequest};
 pub use self::model::members::{HeartbeatReply, KnownStore, RegisteredReplica, ReplicaStatus};
 pub use self::model::scrub_report::ScrubReport;
+pub use self::model::trail::{TrailEvent, TrailReading, TrailTarget, TrailWord};
 pub use self::model::unopened::UnopenedBundle;
 pub use self::model::view::{
     BrowseKey, BrowseQuery, Counts, DueHistogram, MessagePage, PartitionView, RetryMark, RetryPage,
@@ -73,4 +77,5 @@ pub use self::model::view::{
 };
 pub use self::model::write_op::{IntendedMessage, WriteOp, WriteResult};
 pub use self::query::scan::ScannedState;
+pub use self::trail::{RouteTrail, TrailCause};
 pub use self::write::PendingWrite;

@@ -26,9 +26,10 @@ use super::claim::key_order::KeyOrder;
 use super::connection::link::StoreLink;
 use super::model::bundle::BundleId;
 use super::query::find::MessagePlace;
-use super::{Bundle, Store, StoreDependencies, StoreError, WakeUps, WriteOp, WriteResult};
+use super::trail::Trails;
+use super::{Bundle, DeadId, Store, StoreDependencies, StoreError, WakeUps, WriteOp, WriteResult};
 use crate::backoff::Backoff;
-use crate::domain::{Entry, Flags, Partition};
+use crate::domain::{Entry, Flags, Partition, StoreClock};
 
 /// Most operations and bytes of a call.
 const CALL_OPS: usize = 48;
@@ -77,6 +78,8 @@ struct PartitionWriter {
     delivered_names: DeliveredNames,
     order: KeyOrder,
     wake: WakeUps,
+    trails: Trails,
+    clock: Arc<StoreClock>,
 }
 
 impl Store {
@@ -125,6 +128,8 @@ pub(super) struct WriteContext<'a> {
     pub(super) delivered_names: &'a DeliveredNames,
     pub(super) order: &'a KeyOrder,
     pub(super) wake: &'a WakeUps,
+    pub(super) trails: &'a Trails,
+    pub(super) clock: &'a Arc<StoreClock>,
 }
 
 impl StoreWriter {
@@ -141,6 +146,8 @@ impl StoreWriter {
             delivered_names: context.delivered_names.clone(),
             order: context.order.clone(),
             wake: context.wake.clone(),
+            trails: context.trails.clone(),
+            clock: context.clock.clone(),
         };
         let start = |partition| {
             let (queue, waiting) = mpsc::channel(QUEUE_LEN);
@@ -277,9 +284,22 @@ impl PartitionWriter {
             for due in plan.dues {
                 self.wake.stored(self.partition, due);
             }
-            return split(ops, &letters);
+            let results = split(ops, &letters)?;
+            self.record_dead(ops, &plan.dead_ids);
+            return Ok(results);
         }
         Err(never_settles())
+    }
+
+    /// Records the dead letters of these operations in the trails.
+    fn record_dead(&self, ops: &[&WriteOp], dead_ids: &[DeadId]) {
+        let dead_letters = ops.iter().filter_map(|op| match op {
+            WriteOp::DeadLetter(dead_letter) => Some(dead_letter),
+            _ => None,
+        });
+        for (dead_letter, dead_id) in dead_letters.zip(dead_ids) {
+            self.trails.dead(&self.clock, dead_letter, dead_id);
+        }
     }
 
     /// The bundles that the names of these operations mean right now, only to declare their keys.

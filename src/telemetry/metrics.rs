@@ -127,6 +127,7 @@ pub struct RouteMetrics {
     pub published: Counter,
     pub retries: Counter,
     pub loops: Counter,
+    pub trail_lost: Counter,
     pub pending: CountGauge,
     pub in_flight: CountGauge,
     pub dead: CountGauge,
@@ -166,6 +167,7 @@ struct RouteFamilies {
     published: RouteFamily<Counter>,
     retries: RouteFamily<Counter>,
     loops: RouteFamily<Counter>,
+    trail_lost: RouteFamily<Counter>,
     pending: RouteFamily<CountGauge>,
     in_flight: RouteFamily<CountGauge>,
     dead: RouteFamily<CountGauge>,
@@ -195,6 +197,7 @@ impl RouteFamilies {
         add(r, words::PUBLISH_FAILURES, &self.publish_failures);
         add(r, words::RETRIES, &self.retries);
         add(r, words::LOOPS, &self.loops);
+        add(r, words::TRAIL_LOST, &self.trail_lost);
         add(r, words::REDELIVERED, &self.redelivered);
         add(r, words::DEAD_LETTERS, &self.dead_letters);
         add(r, words::DROPPED, &self.dropped);
@@ -314,6 +317,7 @@ impl RouteMetrics {
             published: f.published.get_or_create_owned(&label),
             retries: f.retries.get_or_create_owned(&label),
             loops: f.loops.get_or_create_owned(&label),
+            trail_lost: f.trail_lost.get_or_create_owned(&label),
             pending: f.pending.get_or_create_owned(&label),
             in_flight: f.in_flight.get_or_create_owned(&label),
             dead: f.dead.get_or_create_owned(&label),

@@ -150,6 +150,12 @@ impl InFlightBatch {
                 attempt: self.entries[entry].handouts + self.batch.expiries + 1,
             }
         });
+        if let Some(trail) = &self.served.trail {
+            let attempt = self.entries[entry].handouts + self.batch.expiries + 1;
+            let late_ms = (now_us - due_us) / 1000;
+            let id = self.batch.ids[entry].as_str();
+            trail.delivered(id, UnixMs(now_us / 1000), late_ms, attempt, &self.batch.target);
+        }
         metrics.delivered_late(now_us - due_us);
         metrics.confirm.observe((heard_at.mono.0 - handed_us).max(0) as f64 / 1e6);
     }

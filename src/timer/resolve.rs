@@ -154,6 +154,9 @@ fn fate_of_failed(
         }
         FailureDecision::Drop => {
             served.metrics.dropped(failure_policy::DROP_REASON, 1);
+            if let Some((trail, id)) = served.trail.as_ref().zip(entry.id.as_ref()) {
+                trail.dropped(id.as_str(), now, failure_policy::DROP_REASON);
+            }
             MessageFate::Dropped
         }
     }

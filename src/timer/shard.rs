@@ -17,7 +17,7 @@ use crate::domain::limits::BUNDLE_MESSAGES;
 use crate::domain::{Clock, MonoUs, Partition, Route};
 use crate::egress::{Lanes, VerdictInbox};
 use crate::lifecycle::Shutdown;
-use crate::store::{DeadLetterQuota, Store};
+use crate::store::{DeadLetterQuota, RouteTrail, Store};
 use crate::telemetry::{BurstLog, FollowRegistry, Metrics, RouteMetrics};
 
 /// Messages of one route that this replica may have claimed. The route's next bundles wait in the store.
@@ -35,6 +35,8 @@ pub(super) struct ServedRoute {
     pub(super) metrics: Arc<RouteMetrics>,
     pub(super) watch: Arc<FollowRegistry>,
     pub(super) bursts: Arc<BurstLog>,
+    /// Receives the confirmed messages; `None`: the route has no trail.
+    pub(super) trail: Option<Arc<RouteTrail>>,
     /// Limits how fast messages leave; `None`: no limit.
     pub(super) limit: Option<Arc<RateLimiter>>,
     /// Number of claimed messages.

@@ -81,6 +81,7 @@ pub(super) fn served(clock: Clock) -> Arc<ServedRoute> {
         route,
         watch: Arc::default(),
         bursts: Arc::new(BurstLog::new(clock)),
+        trail: None,
         limit: None,
         messages: AtomicI64::new(0),
         bytes: RouteBytes::new(ByteBudget::new(Vec::new())),

@@ -60,6 +60,7 @@ pub fn start(dependencies: &TimerDependencies<'_>) -> std::io::Result<()> {
             metrics: dependencies.metrics.route(&route.name)?.clone(),
             watch: dependencies.watch.clone(),
             bursts: dependencies.bursts.clone(),
+            trail: dependencies.store.trail(&route.name).cloned(),
             limit: route.policy.rate.map(|rate| Arc::new(RateLimiter::new(rate, clock))),
             messages: AtomicI64::new(0),
             bytes: RouteBytes::new(budget.clone()),

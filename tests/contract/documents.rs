@@ -147,6 +147,13 @@ const FIGURES: &[(&str, &str, &str, &str)] = &[
         "const WINDOW_MESSAGES: usize = 20_000;",
     ),
     (
+        "guarantees.md",
+        "8 MiB of a route and 16 MiB over all routes",
+        "store/trail/record.rs",
+        "const ROUTE_BYTES: usize = 8 << 20;\nconst PROCESS_BYTES: usize = 16 << 20;",
+    ),
+    ("guarantees.md", "the newest twenty", "store/query/trail.rs", "const MAX_EVENTS: usize = 20;"),
+    (
         "why-it-holds.md",
         "65,536 records",
         "ingress/kafka/assignment.rs",

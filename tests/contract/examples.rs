@@ -97,6 +97,7 @@ fn the_reference_is_the_default_and_its_commented_keys_are_right() {
     assert_eq!((policy.dedupe_ms, policy.rate, policy.jitter_ms, policy.ordered), (0, None, 0, false));
     assert_eq!((policy.max_size, policy.max_headers), (1 << 20, 64 << 10));
     assert_eq!(policy.dead_letters, postdate::domain::DeadLetterLimits::default());
+    assert_eq!(policy.trail, postdate::domain::TrailLimits::default());
 
     for property in OWNED_PROPERTIES {
         assert!(reference.contains(&format!("`{property}`")), "{property} is not in the reference");

@@ -39,8 +39,12 @@ struct ConsoleFixture {
 
 impl ConsoleFixture {
     async fn start() -> Self {
+        Self::start_with(["orders", "broken", "target", "nowhere"].map(names::unique)).await
+    }
+
+    /// The same with these queues: those that the two routes read, and their targets, the second of which is missing.
+    async fn start_with([orders, broken, target, nowhere]: [String; 4]) -> Self {
         let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
-        let [orders, broken, target, nowhere] = ["orders", "broken", "target", "nowhere"].map(names::unique);
         for queue in [&orders, &broken, &target] {
             rabbitmq.declare_queue(queue, QueueKind::Classic).await;
         }
@@ -48,9 +52,12 @@ impl ConsoleFixture {
         let to = |key: &str| format!(r#"{{ rabbitmq = "main", exchange = "", routing_key = "{key}" }}"#);
         let retry = "retry = { initial = \"1h\", max = \"1h\" }";
         let config = Config::new(redis).rabbitmq("main", rabbitmq);
-        let config = config
-            .route("orders", &from(&orders), &to(&target), "")
-            .route("broken", &from(&broken), &to(&nowhere), retry);
+        let config = config.route("orders", &from(&orders), &to(&target), "").route(
+            "broken",
+            &from(&broken),
+            &to(&nowhere),
+            retry,
+        );
         let tokens = [
             ("POSTDATE_ADMIN__READ_TOKENS", format!("[\"{READ}\"]")),
             ("POSTDATE_ADMIN__WRITE_TOKENS", format!("[\"{WRITE}\"]")),
@@ -76,8 +83,11 @@ impl ConsoleFixture {
                 let page: Value = serde_json::from_str(&text)?;
                 anyhow::Ok(page["items"].as_array().map_or(0, Vec::len))
             };
-            let found =
-                [counts("/api/v1/messages?route=orders").await?, counts("/api/v1/retries").await?, counts("/api/v1/dead").await?];
+            let found = [
+                counts("/api/v1/messages?route=orders").await?,
+                counts("/api/v1/retries").await?,
+                counts("/api/v1/dead").await?,
+            ];
             if found == [20, 1, 3] { Ok(()) } else { Err(anyhow!("{found:?}")) }
         })
         .await;
@@ -90,8 +100,13 @@ impl ConsoleFixture {
             table.insert((*name).into(), AMQPValue::LongString((*value).into()));
         }
         let properties = BasicProperties::default().with_headers(table);
-        let sent =
-            self.channel.basic_publish("".into(), queue.into(), BasicPublishOptions::default(), body, properties);
+        let sent = self.channel.basic_publish(
+            "".into(),
+            queue.into(),
+            BasicPublishOptions::default(),
+            body,
+            properties,
+        );
         assert!(sent.await.expect("published").await.expect("confirmed").is_ack());
     }
 
@@ -154,6 +169,9 @@ async fn every_page_shows_what_is_there_and_every_action_does_what_it_says() {
     let publish = browser.find("dialog button.primary").await;
     browser.click(&publish).await;
     browser.sees("It is due now").await;
+    // What is gone is told by its trail.
+    browser.sees("Trail").await;
+    browser.sees("delivered").await;
     browser.open(&fixture.page("messages/orders/order-8")).await;
     browser.press("Cancel message …").await;
     browser.press("Cancel message").await;
@@ -206,8 +224,10 @@ async fn a_read_token_sees_everything_but_bodies_and_no_button_that_would_fail()
     }
     let fixture = ConsoleFixture::start().await;
     let browser = fixture.browser(WIDE, READ).await;
-    const BUTTONS: &str = "return [...document.querySelectorAll('main button')].map((button) => button.textContent)";
-    let allowed = BTreeSet::from(["Minute", "Hour", "Day", "Find", "Filter", "Copy id", "Text", "JSON", "Hex"]);
+    const BUTTONS: &str =
+        "return [...document.querySelectorAll('main button')].map((button) => button.textContent)";
+    let allowed =
+        BTreeSet::from(["Minute", "Hour", "Day", "Find", "Filter", "Copy id", "Text", "JSON", "Hex"]);
     for (page, shows) in [
         ("", "orders"),
         ("routes/orders", "orders"),
@@ -220,10 +240,15 @@ async fn a_read_token_sees_everything_but_bodies_and_no_button_that_would_fail()
         browser.open(&fixture.page(page)).await;
         browser.sees(shows).await;
         let buttons = browser.run(BUTTONS, json!([])).await;
-        let buttons: Vec<&str> = buttons.as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+        let buttons: Vec<&str> =
+            buttons.as_array().expect("a list").iter().filter_map(Value::as_str).collect();
         for button in buttons {
-            let acts = ["Cancel", "Reschedule", "Publish", "Pause", "Resume", "Redrive", "Drop", "Try", "Send"];
-            assert!(allowed.contains(button) || !acts.iter().any(|act| button.starts_with(act)), "{page}: {button}");
+            let acts =
+                ["Cancel", "Reschedule", "Publish", "Pause", "Resume", "Redrive", "Drop", "Try", "Send"];
+            assert!(
+                allowed.contains(button) || !acts.iter().any(|act| button.starts_with(act)),
+                "{page}: {button}"
+            );
         }
         let navigation = browser.run("return document.querySelector('nav').innerText", json!([])).await;
         assert!(!navigation.as_str().expect("text").contains("Send"), "{navigation}");
@@ -266,7 +291,10 @@ async fn the_console_is_accessible_and_can_be_used_by_keyboard_alone() {
                 let violations = browser.violations(&axe).await;
                 assert!(violations.is_empty(), "{page:?} {screen:?} dark {dark}: {violations:#?}");
                 let wider = browser
-                    .run("return document.documentElement.scrollWidth - document.documentElement.clientWidth", json!([]))
+                    .run(
+                        "return document.documentElement.scrollWidth - document.documentElement.clientWidth",
+                        json!([]),
+                    )
                     .await;
                 assert_eq!(wider, 0, "{page:?} is wider than its screen: {screen:?}");
             }
@@ -284,7 +312,9 @@ async fn what_a_message_says_is_never_markup() {
         let headers = [("x-delay", "1h"), ("x-delay-id", text), (&*format!("{text}{n}"), text)];
         fixture.publish(&fixture.orders, &headers, text.as_bytes()).await;
         let invalid = format!("{text} invalid");
-        fixture.publish(&fixture.orders, &[("x-delay", text), ("x-delay-id", &invalid)], text.as_bytes()).await;
+        fixture
+            .publish(&fixture.orders, &[("x-delay", text), ("x-delay-id", &invalid)], text.as_bytes())
+            .await;
     }
     let long = "W\u{301}".repeat(85);
     fixture.publish(&fixture.orders, &[("x-delay", "1h"), ("x-delay-id", &long)], &[0, 159, 146, 150]).await;
@@ -292,14 +322,16 @@ async fn what_a_message_says_is_never_markup() {
     let fine = async |page: &str| {
         let broken = browser.run("return window.broken ?? null", json!([])).await;
         assert_eq!(broken, Value::Null, "{page}: a text was run");
-        let foreign = "return document.querySelectorAll('main script, main img[src=x], main [onerror]').length";
+        let foreign =
+            "return document.querySelectorAll('main script, main img[src=x], main [onerror]').length";
         assert_eq!(browser.run(foreign, json!([])).await, 0, "{page}: a text became an element");
         let order = browser.text().await;
         assert!(!order.contains(['\u{202e}', '\u{1b}', '\u{7}']), "{page}: {order:?}");
         let wider = "return document.documentElement.scrollWidth - document.documentElement.clientWidth";
         assert_eq!(browser.run(wider, json!([])).await, 0, "{page}: an id breaks the layout");
     };
-    for (page, shows) in [("messages", "<script>"), ("dead", "<script>"), ("audit", "Audit"), ("", "orders")] {
+    for (page, shows) in [("messages", "<script>"), ("dead", "<script>"), ("audit", "Audit"), ("", "orders")]
+    {
         browser.open(&fixture.page(page)).await;
         browser.sees(shows).await;
         fine(page).await;
@@ -332,7 +364,7 @@ async fn a_page_whose_replica_has_gone_says_since_when_it_is_stale_and_goes_on_b
 const PAGES: [(&str, &str); 9] = [
     ("", "Needs attention"),
     ("routes/orders", "Messages a second"),
-    ("messages", "order-0"),
+    ("messages", "on this page"),
     ("messages/orders/order-3", "Ada"),
     ("retries", "refused-1"),
     ("dead", "invalid-0"),
@@ -347,7 +379,8 @@ async fn screenshots() {
     let Some(folder) = std::env::var_os("POSTDATE_SCREENSHOTS").map(PathBuf::from) else { return };
     assert!(browser::available("console: screenshots"), "no browser");
     std::fs::create_dir_all(&folder).expect("a folder");
-    let fixture = ConsoleFixture::start().await;
+    let queues = ["orders.delayed", "invoices.delayed", "orders", "invoices"];
+    let fixture = ConsoleFixture::start_with(queues.map(str::to_owned)).await;
     for n in 0..400_u64 {
         let delay = format!("{}ms", 1000 + n * 137 % 50_000);
         fixture.publish(&fixture.orders, &[("x-delay", &delay)], b"{\"total\": 12}").await;

@@ -32,4 +32,5 @@ mod servers;
 mod store;
 mod tls;
 mod topology;
+mod trail;
 mod waiting;

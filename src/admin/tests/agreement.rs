@@ -180,6 +180,16 @@ fn fields(page: &mut String, schema: &Value) {
         writeln!(page, "\n{} One of {}.", one_line(&schema["description"]), values.join(", "))
             .expect("into a string");
     }
+    if let Some(kinds) = schema["oneOf"].as_array() {
+        let kind = |kind: &Value| {
+            Some(format!("{}: {}", link(kind["$ref"].as_str()?), one_line(&kind["description"])))
+        };
+        let kinds: Vec<_> = kinds.iter().filter_map(kind).collect();
+        if !kinds.is_empty() {
+            let text = one_line(&schema["description"]);
+            return writeln!(page, "\n{text} {}", kinds.join(" ")).expect("into a string");
+        }
+    }
     let Some(properties) = schema["properties"].as_object() else {
         if schema["enum"].is_null() && !schema.is_null() {
             writeln!(page, "\n{}", one_line(&schema["description"])).expect("into a string");

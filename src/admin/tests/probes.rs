@@ -88,6 +88,7 @@ async fn a_route_is_shown_in_the_words_of_the_configuration() {
             "max_pending": 10_000_000, "max_pending_bytes": "4GiB", "commands": true, "copies": false, "on_invalid": "dead_letter", "on_refused": "retry",
             "on_duplicate": "keep",
             "dedupe": "0s", "rate": 0, "burst": 0, "jitter": "0s",
+            "history": "1h", "history_max": 100_000,
             "retry": { "attempts": 16, "initial": "1s", "max": "5m" },
             "dead_letters": { "max": 100_000, "max_bytes": "256MiB", "max_message": "16MiB", "keep": "30d" },
             "headers": {

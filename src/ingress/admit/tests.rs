@@ -31,6 +31,7 @@ fn route() -> Route {
             max_size: 100,
             max_headers: 1000,
             dead_letters: crate::domain::DeadLetterLimits::default(),
+            trail: crate::domain::TrailLimits::OFF,
             max_pending: 1,
             max_pending_bytes: 4 << 30,
             commands: true,

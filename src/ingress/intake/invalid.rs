@@ -41,6 +41,9 @@ impl Source {
             }
             OnInvalid::Drop => {
                 self.metrics.dropped(reason.as_str(), 1);
+                if let Some((trail, id)) = self.intake.store.trail(&self.route.name).zip(id.as_ref()) {
+                    trail.dropped(id.as_str(), entry.due, reason.as_str());
+                }
                 receipt.resolve();
             }
             OnInvalid::DeadLetter => {

@@ -14,7 +14,7 @@ impl Intake {
     pub(super) fn pass_through(&self, route: &Route, metrics: &Arc<RouteMetrics>) -> PassThroughPublisher {
         let dependencies = PassThroughDependencies {
             lanes: self.lanes.clone(),
-            submitter: self.submitter(metrics),
+            submitter: self.submitter(route, metrics),
             metrics: metrics.clone(),
             bursts: self.bursts.clone(),
             quota: self.quota.clone(),

@@ -7,15 +7,17 @@ use tracing::debug;
 use crate::domain::Partition;
 use crate::ingress::Receipt;
 use crate::ingress::bundling::{PartitionWork, StoreWork};
-use crate::ingress::outcomes::{command_name, resolve_outcomes};
+use crate::ingress::outcomes::{SubmittedOp, resolve_outcomes};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::mutants::{self, Mutant};
-use crate::store::Store;
+use crate::store::{RouteTrail, Store};
 use crate::telemetry::RouteMetrics;
 
 /// The way of a route's work into the store.
 pub(in crate::ingress) struct Submitter {
     pub(in crate::ingress) store: Store,
+    /// Receives what becomes of named messages; `None`: the route has no trail.
+    pub(super) trail: Option<Arc<RouteTrail>>,
     pub(super) metrics: Arc<RouteMetrics>,
     pub(super) tasks: Tasks,
     pub(super) shutdown: Shutdown,
@@ -32,11 +34,12 @@ impl Submitter {
 
     /// Submits the work of one partition. The store's answer resolves the receipts later.
     async fn submit(&self, p: Partition, work: PartitionWork) {
-        let PartitionWork { ops, mut receipts, .. } = work;
+        let PartitionWork { ops, mut receipts, positions, .. } = work;
         if mutants::is(Mutant::AckBeforeStore) {
             receipts.drain(..).flatten().for_each(Receipt::resolve);
         }
-        let commands: Vec<Option<&'static str>> = ops.iter().map(command_name).collect();
+        let submitted = ops.iter().zip(positions);
+        let submitted = submitted.map(|(op, at)| SubmittedOp::new(op, at, self.trail.is_some())).collect();
         let enqueued = tokio::select! {
             biased;
             () = self.shutdown.forced() => return,
@@ -45,11 +48,13 @@ impl Submitter {
         match enqueued {
             Ok(written) => {
                 let metrics = self.metrics.clone();
+                let trail = self.trail.clone();
+                let store = self.store.clone();
                 let shutdown = self.shutdown.clone();
                 self.tasks.spawn("ingress:answers", async move {
                     tokio::select! {
                         () = shutdown.forced() => {}
-                        () = resolve_outcomes(written, receipts, commands, metrics) => {}
+                        () = resolve_outcomes(written, receipts, submitted, &metrics, trail.as_deref(), store.clock()) => {}
                     }
                 });
             }

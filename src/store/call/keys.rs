@@ -4,7 +4,7 @@
 use redis::cluster_routing::Slot;
 
 use super::scripts::ScriptVariant;
-use crate::domain::{Partition, Partitions, UnixMs};
+use crate::domain::{Partition, Partitions, RouteName, UnixMs};
 use crate::store::{BundleId, DeadId};
 
 /// Names of the keys that every script gets, in the order of `prelude.lua`. `shelves` is the key that orders
@@ -103,9 +103,10 @@ impl Keys {
         FIXED_NAMES.iter().map(|name| self.of(p, name)).collect()
     }
 
-    /// Keys to try rights on: a hash, a sorted set, a string, a stream, and another string. They never last.
-    pub(in crate::store) fn scratch(&self, p: Partition) -> [String; 5] {
-        ["hash", "zset", "string", "stream", "renamed"].map(|kind| self.of(p, &format!("rights:{kind}")))
+    /// Keys to try rights on: a hash, a sorted set, a string, a stream, another string, and a list. They never last.
+    pub(in crate::store) fn scratch(&self, p: Partition) -> [String; 6] {
+        ["hash", "zset", "string", "stream", "renamed", "list"]
+            .map(|kind| self.of(p, &format!("rights:{kind}")))
     }
 
     /// The keys of [`Self::fixed`], and those that this variant of a script needs besides.
@@ -161,6 +162,16 @@ impl Keys {
         let rest = key.strip_prefix(&self.prefix)?.strip_prefix(":{")?;
         let (p, name) = rest.split_once("}:")?;
         Some((Partition(p.parse().ok()?), name))
+    }
+
+    /// List of the packed events of a route, in the route's home partition.
+    pub(in crate::store) fn trail(&self, p: Partition, route: &RouteName) -> String {
+        self.of(p, &Self::trail_name(route))
+    }
+
+    /// The name of that key within its partition.
+    pub(in crate::store) fn trail_name(route: &RouteName) -> String {
+        format!("trail:{route}")
     }
 
     /// The key of a dead letter's blob. The dead letter's id names its partition.

@@ -42,6 +42,9 @@ macro_rules! script {
     (allow_oom $file:literal) => {
         whole!(" flags=allow-oom" "false" "false" $file)
     };
+    (refused_at_maxmemory $file:literal) => {
+        text(concat!("#!lua\n", include_str!(concat!("scripts/", $file))))
+    };
     (bare $file:literal) => {
         text(concat!("#!lua flags=allow-oom\n", include_str!(concat!("scripts/", $file))))
     };
@@ -164,6 +167,9 @@ pub(in crate::store) static REDRIVE: LazyLock<Script> = LazyLock::new(|| script!
 pub(in crate::store) static DROP_DEAD: LazyLock<Script> =
     LazyLock::new(|| script!(allow_oom "drop_dead.lua"));
 pub(in crate::store) static HEARTBEAT: LazyLock<Script> = LazyLock::new(|| script!(bare "heartbeat.lua"));
+/// Appends to a trail. Refused at `maxmemory`: a trail must not take the memory of messages.
+pub(in crate::store) static TRAIL: LazyLock<Script> =
+    LazyLock::new(|| script!(refused_at_maxmemory "trail.lua"));
 /// Tries the rights of a connection's user.
 pub(in crate::store) static RIGHTS: LazyLock<Script> = LazyLock::new(|| script!(bare "rights.lua"));
 pub(in crate::store) static RAISE_OFFSET: LazyLock<Script> =

@@ -119,7 +119,12 @@ impl Store {
             ScriptCall { script: scripts::DIVIDE.of(with), op: "divide", keys, args, blobs: Vec::new() };
         let answer = text(&self.0.settles.run(p, call).await?)?;
         match answer.as_str() {
-            "o" => Ok(SettleAnswer::Applied(claims)),
+            "o" => {
+                for (dead_letter, dead_id) in division.dead.iter().zip(&dead) {
+                    self.0.trails.dead(&self.0.clock, dead_letter, dead_id);
+                }
+                Ok(SettleAnswer::Applied(claims))
+            }
             "s" => Ok(SettleAnswer::Stale),
             _ => Err(shape("the answer to a divide")),
         }

@@ -16,8 +16,8 @@ use crate::store::call::scripts;
 const OUTSIDE_SCRIPTS: [&str; 6] = ["config|get", "role", "script|load", "evalsha", "multi", "exec"];
 /// Commands of scripts and readers, as they are tried: `@1` is the first scratch key, see `rights.lua`. The first and
 /// the last one remove the scratch keys.
-const TRIED: [&[&str]; 36] = [
-    &["UNLINK", "@1", "@2", "@3", "@4", "@5"],
+const TRIED: [&[&str]; 41] = [
+    &["UNLINK", "@1", "@2", "@3", "@4", "@5", "@6"],
     &["EXISTS", "@1"],
     &["HSET", "@1", "field", "1"],
     &["HSETNX", "@1", "field", "1"],
@@ -49,10 +49,15 @@ const TRIED: [&[&str]; 36] = [
     &["RENAME", "@3", "@5"],
     &["XADD", "@4", "*", "field", "value"],
     &["XREVRANGE", "@4", "+", "-", "COUNT", "1"],
+    &["RPUSH", "@6", "value"],
+    &["LINDEX", "@6", "0"],
+    &["LRANGE", "@6", "0", "0"],
+    &["PEXPIRE", "@6", "60000"],
+    &["LPOP", "@6"],
     &["TIME"],
     &["INFO", "memory"],
     &["SCAN", "0", "COUNT", "1"],
-    &["UNLINK", "@1", "@2", "@3", "@4", "@5"],
+    &["UNLINK", "@1", "@2", "@3", "@4", "@5", "@6"],
 ];
 /// Where the rights are written down.
 const DOCUMENT: &str = "docs/security.md";
@@ -70,7 +75,7 @@ pub fn user_rules(prefix: &str) -> Vec<String> {
 /// Tries the rights of a connection's user at one master.
 #[derive(Clone, Debug)]
 pub(in crate::store) struct RightsProbe {
-    scratch_keys: [String; 5],
+    scratch_keys: [String; 6],
 }
 
 impl RightsProbe {

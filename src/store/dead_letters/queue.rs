@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use redis::{Pipeline, Value};
 
-use crate::domain::{Flags, Partition, RouteName, UnixMs};
+use crate::domain::{Flags, Partition, RouteName, Text, UnixMs};
 use crate::store::call::keys::Keys;
 use crate::store::call::names::{name_key, queues_of};
 use crate::store::call::numbered::{ScriptArg, ScriptCall};
@@ -326,6 +326,39 @@ impl Store {
             }
         }
         Ok(dropped)
+    }
+
+    /// The same, and records it in the trails of the routes that have one. `by` says who drops them: a caller of the
+    /// API, or a key of the configuration.
+    pub async fn drop_dead_by(&self, ids: &[DeadId], by: &str) -> Result<Vec<bool>, StoreError> {
+        let traced = ids.iter().filter(|id| self.0.trails.named(id.route()).is_some());
+        let traced: Vec<DeadId> = traced.cloned().collect();
+        let names = self.message_ids(&traced).await?;
+        let dropped = self.drop_dead(ids).await?;
+        let now = self.0.clock.now();
+        for (dead, _) in ids.iter().zip(&dropped).filter(|(_, dropped)| **dropped) {
+            if let Some((trail, id)) = self.0.trails.named(dead.route()).zip(names.get(dead)) {
+                trail.dropped_dead(id.as_str(), now, dead, by);
+            }
+        }
+        Ok(dropped)
+    }
+
+    /// The message ids of dead letters. Dead letters that cannot be read, or whose message has no id, are left out.
+    async fn message_ids(&self, dead: &[DeadId]) -> Result<BTreeMap<DeadId, Text>, StoreError> {
+        let mut ids = BTreeMap::new();
+        let mut rest = dead;
+        while !rest.is_empty() {
+            let bodies = self.dead_outlines(&rest[..rest.len().min(DROP_BATCH)]).await?;
+            let (read, later) = rest.split_at(bodies.len().max(1).min(rest.len()));
+            for (dead, body) in read.iter().zip(bodies) {
+                let bundle = body.and_then(|body| body.bundle.ok());
+                let id = bundle.as_ref().and_then(|b| b.entries.first()).and_then(|entry| entry.id.clone());
+                ids.extend(id.map(|id| (dead.clone(), id)));
+            }
+            rest = later;
+        }
+        Ok(ids)
     }
 
     async fn drop_some(&self, p: Partition, ids: &[DeadId]) -> Result<String, StoreError> {

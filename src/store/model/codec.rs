@@ -29,9 +29,11 @@ mod outline;
 mod records;
 #[cfg(test)]
 mod tests;
+mod trail;
 mod varint;
 
 pub use outline::{BundleOutline, decode_outline};
+pub(in crate::store) use trail::{NewTrailEvent, PACK_EVENTS, TrailPack, read_trail};
 use varint::{Reader, put_bytes, put_signed, put_unsigned};
 
 const MAGIC_BYTES: &[u8; 2] = b"PB";

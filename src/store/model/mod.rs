@@ -10,6 +10,7 @@ pub(super) mod heads;
 pub(super) mod key_order;
 pub(super) mod members;
 pub(super) mod scrub_report;
+pub(super) mod trail;
 pub(super) mod unopened;
 pub(super) mod view;
 pub(super) mod write_op;

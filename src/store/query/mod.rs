@@ -1,4 +1,4 @@
-//! Read-only queries for people and metrics: one message, pages of messages, counts, histograms, overdue
+//! Read-only queries for people and metrics: one message, its trail, pages of messages, counts, histograms, overdue
 //! messages.
 
 pub(super) mod browse;
@@ -9,3 +9,4 @@ mod in_flight;
 pub(super) mod overdue;
 mod retries;
 pub(super) mod scan;
+mod trail;

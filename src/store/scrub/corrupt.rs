@@ -39,7 +39,7 @@ const TRIP_BYTES: usize = 1 << 18;
 const MAX_BLOB_BYTES: usize = 1 << 22;
 
 /// A key's name within its partition, and the type it should have.
-pub(super) type KeyKind = (String, &'static str);
+pub(in crate::store) type KeyKind = (String, &'static str);
 
 impl Store {
     /// Moves fixed keys of a partition out of the way if their type is wrong.
@@ -53,7 +53,7 @@ impl Store {
     }
 
     /// Moves keys out of the way if their type is wrong.
-    pub(super) async fn quarantine(
+    pub(in crate::store) async fn quarantine(
         &self,
         p: Partition,
         keys: &[KeyKind],

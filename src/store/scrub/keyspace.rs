@@ -41,6 +41,7 @@ enum KeyMeaning {
     DeadQueue(String),
     Blob(BundleId),
     DeadLetter(DeadId),
+    Trail(String),
 }
 
 impl KeyMeaning {
@@ -51,6 +52,7 @@ impl KeyMeaning {
             "dead" => Some(Self::DeadQueue(rest.to_owned())),
             "b" => BundleId::parse(rest).map(Self::Blob),
             "d" => DeadId::parse(rest).map(Self::DeadLetter),
+            "trail" => Some(Self::Trail(rest.to_owned())),
             _ => None,
         }
     }
@@ -167,6 +169,11 @@ impl Store {
                     findings.dead.add(id);
                 }
             }
+            KeyMeaning::Trail(route) => {
+                if !is(&answers[0], "list") && !is(&answers[0], "none") {
+                    suspects.wrong_type.entry(p).or_default().push((format!("trail:{route}"), "list"));
+                }
+            }
         }
     }
 
@@ -192,6 +199,7 @@ impl Store {
                 ask("ZSCORE", &[&keys.of(p, "claims"), id.as_str()]);
                 ask("TYPE", &[&keys.blob(p, id)]);
             }
+            KeyMeaning::Trail(route) => ask("TYPE", &[&keys.of(p, &format!("trail:{route}"))]),
             KeyMeaning::DeadLetter(id) => ask("ZSCORE", &[&keys.queue(p, &id.queue()), id.as_str()]),
         }
     }

@@ -7,12 +7,14 @@ use crate::store::call::numbered::{ScriptArg, ScriptCall};
 use crate::store::call::scripts::{self, ScriptVariant};
 use crate::store::model::bundle::BundleId;
 use crate::store::query::find::MessagePlace;
-use crate::store::{Bundle, WriteOp, encode};
+use crate::store::{Bundle, DeadId, WriteOp, encode};
 
 /// A call, and the due times that it will have stored.
 pub(super) struct WritePlan {
     pub(super) call: ScriptCall,
     pub(super) dues: Vec<UnixMs>,
+    /// The ids of the dead letters, in order.
+    pub(super) dead_ids: Vec<DeadId>,
 }
 
 impl WritePlan {
@@ -93,7 +95,7 @@ impl WritePlan {
         let (script, op) =
             if blobs.is_empty() { (&scripts::CANCEL, "cancel") } else { (&scripts::WRITE, "store") };
         let script = script.of(with);
-        Self { call: ScriptCall { script, op, keys: all_keys, args, blobs }, dues }
+        Self { call: ScriptCall { script, op, keys: all_keys, args, blobs }, dues, dead_ids }
     }
 }
 

@@ -95,6 +95,13 @@ descriptions! {
         action: "Remove the binding, or the relay, that leads the target back to the source.",
         runbook: "postdateloop",
     }
+    TRAIL_LOST {
+        name: "trail_lost",
+        unit: "events",
+        meaning: "Events of the trail that were not kept; at most so many",
+        action: "Messages are not concerned: `postdate show` cannot tell the end of some. The log says why: Redis was slow, away or full.",
+        runbook: "a-message-is-missing",
+    }
     REDELIVERED {
         name: "redelivered",
         unit: "publishes",

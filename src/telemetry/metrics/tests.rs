@@ -44,6 +44,7 @@ const CONTRACT: &[(&str, &str, &str)] = &[
     ("unknown_versions_total", "counter", ""),
     ("store_changes_total", "counter", ""),
     ("loops_total", "counter", "route"),
+    ("trail_lost_total", "counter", "route"),
     ("part_up", "gauge", "part"),
     ("admin_refused_total", "counter", "reason"),
     ("store_memory_bytes", "gauge", ""),

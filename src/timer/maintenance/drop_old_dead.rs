@@ -63,7 +63,7 @@ async fn drop_old(shard: &Shard, p: Partition, routes: &[(RouteName, UnixMs)]) -
         if old.is_empty() {
             break;
         }
-        for (id, dropped) in old.iter().zip(shard.store.drop_dead(&old).await?) {
+        for (id, dropped) in old.iter().zip(shard.store.drop_dead_by(&old, "dead_letters.keep").await?) {
             if let Some(served) = shard.routes.get(id.route()).filter(|_| dropped) {
                 served.metrics.dropped("dead_letters_keep", 1);
             }

@@ -52,6 +52,7 @@ pub(super) fn route(name: &str, topic: &str, group: &str) -> Arc<Route> {
         ordered: false,
         retry: RetryPolicy { attempts: 16, initial_ms: 1000, max_ms: 1000 },
         dead_letters: postdate::domain::DeadLetterLimits::default(),
+        trail: postdate::domain::TrailLimits::OFF,
     };
     let connection = "main".to_owned();
     let topic = topic.to_owned();

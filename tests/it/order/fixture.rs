@@ -153,6 +153,7 @@ fn route() -> Route {
         ordered: true,
         retry: RetryPolicy { attempts: 50, initial_ms: 30, max_ms: 60 },
         dead_letters: DeadLetterLimits::default(),
+        trail: postdate::domain::TrailLimits::OFF,
     };
     let connection = "main".to_owned();
     Route {
@@ -206,6 +207,7 @@ impl OrderFixture {
             tasks: &tasks,
             shutdown: &shutdown,
             remembers: [(self.route.name.clone(), self.route.policy.dedupe_ms)].into(),
+            trails: std::collections::BTreeMap::new(),
             ordered: ordered.into_iter().collect(),
             shards: 2,
         });

@@ -125,6 +125,7 @@ fn route(name: &str, queue: &str, prefetch: u16) -> Arc<Route> {
             ordered: false,
             retry: RetryPolicy { attempts: 16, initial_ms: 1000, max_ms: 1000 },
             dead_letters: postdate::domain::DeadLetterLimits::default(),
+            trail: postdate::domain::TrailLimits::OFF,
         },
     })
 }

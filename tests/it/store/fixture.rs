@@ -94,6 +94,7 @@ pub fn start(config: &Config, dedupe_ms: i64, ordered: bool) -> (Store, Readines
         tasks: &tasks,
         shutdown: &shutdown,
         remembers: [(route(), dedupe_ms)].into(),
+        trails: std::collections::BTreeMap::new(),
         ordered: ordered.then(route).into_iter().collect(),
         shards: 1,
     };

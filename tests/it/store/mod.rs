@@ -77,5 +77,6 @@ mod random;
 mod rates;
 mod registry;
 mod scrub;
+mod trail;
 mod transitions;
 mod unreadable;

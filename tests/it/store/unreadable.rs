@@ -251,7 +251,7 @@ fn every_key_that_is_documented_is_in_the_matrix_of_damages() {
         let begin = key.find(':').map_or(*key, |colon| &key[..=colon]);
         assert!(begin == "quarantine:" || matrix::KEYS.contains(&begin), "{key}");
     }
-    assert_eq!((of_partition.len(), shared.len()), (22, 6));
+    assert_eq!((of_partition.len(), shared.len()), (23, 6));
 }
 
 #[tokio::test]

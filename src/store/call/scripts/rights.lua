@@ -1,6 +1,6 @@
 -- rights: tries every command that scripts and readers use, so that a missing right is known before the first message.
 --
--- KEYS  1 hash, 2 zset, 3 string, 4 stream, 5 string: none of them exists before or after
+-- KEYS  1 hash, 2 zset, 3 string, 4 stream, 5 string, 6 list: none of them exists before or after
 -- ARGV  per command: how many words it has, and the words; "@3" stands for KEYS[3]. The first command removes the keys
 -- returns of each command that failed: its name and its error, with a space between
 -- atomic: all of it. costs: some forty commands on small keys.

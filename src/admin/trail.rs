@@ -1,0 +1,277 @@
+//! The trail of a message, as answers show it: what became of a message that is gone.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::context::Admin;
+use super::message::{MessageView, PositionView};
+use super::problem::Problem;
+use super::times::rfc3339;
+use crate::domain::{Route, UnixMs};
+use crate::store::{TrailCause, TrailEvent, TrailReading, TrailWord};
+
+/// A message, or what the trail tells of one that is gone.
+#[derive(Serialize, ToSchema)]
+#[schema(as = MessageAnswer)]
+#[serde(untagged)]
+pub(super) enum MessageAnswer {
+    /// The store has it.
+    Kept(Box<MessageView>),
+    /// It is gone.
+    Gone(MessageTrail),
+}
+
+/// A message that is gone. Told by its route's trail, which is a help and no proof.
+#[derive(Serialize, ToSchema)]
+#[serde(deny_unknown_fields)] // so that the description tells it from a dead letter with a trail
+pub(super) struct MessageTrail {
+    /// Its producer's name for it, or the `~` id that Postdate gave it.
+    id: String,
+    /// The route.
+    route: String,
+    /// Its end, if the trail has it; else the last that is known of it.
+    state: TrailState,
+    /// The newest of its events, at most 20, oldest first.
+    trail: Vec<TrailEventView>,
+}
+
+/// An event of a message. `delivered`: its target has confirmed it; `cancelled`: it was not published; `moved`: it has
+/// another due time; `replaced`: another message of its name took its place; `dead`: it became a dead letter; `dropped`:
+/// nothing of it was kept; `deduplicated`: another message of its name was acknowledged and not stored.
+#[derive(Clone, Copy, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum TrailState {
+    Delivered,
+    Cancelled,
+    Moved,
+    Replaced,
+    Dead,
+    Dropped,
+    Deduplicated,
+}
+
+impl From<TrailWord> for TrailState {
+    fn from(word: TrailWord) -> Self {
+        match word {
+            TrailWord::Delivered => Self::Delivered,
+            TrailWord::Cancelled => Self::Cancelled,
+            TrailWord::Moved => Self::Moved,
+            TrailWord::Replaced => Self::Replaced,
+            TrailWord::Dead => Self::Dead,
+            TrailWord::Dropped => Self::Dropped,
+            TrailWord::Deduplicated => Self::Deduplicated,
+        }
+    }
+}
+
+/// One event of a message. Each has those of the fields that say something about it.
+#[derive(Serialize, ToSchema)]
+#[schema(as = TrailEvent)]
+pub(super) struct TrailEventView {
+    /// When, Unix ms, by Redis's clock.
+    at_ms: i64,
+    /// The same, RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = DateTime)]
+    at: Option<String>,
+    /// What happened.
+    event: TrailState,
+    /// `delivered`: the confirm minus the due time that was asked for, ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    late_ms: Option<i64>,
+    /// `delivered`: the number of the attempt; the first is 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    attempt: Option<u32>,
+    /// `delivered`: the target: a topic, or `exchange/routing-key`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    target: Option<String>,
+    /// `delivered`: the target's connection, as its section is called: `kafka.NAME` or `rabbitmq.NAME`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    connection: Option<String>,
+    /// `moved`: the new due time, Unix ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    due_ms: Option<i64>,
+    /// The same, RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, format = DateTime)]
+    due: Option<String>,
+    /// `cancelled`, `moved`, `dropped`: who asked for it: `header`, the caller of the API as the audit log names it, or
+    /// the key of the configuration that says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    by: Option<String>,
+    /// `dead`, `dropped`: the reason.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    reason: Option<String>,
+    /// `dead`, `dropped`: the id of the dead letter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    dead_id: Option<String>,
+    /// Position of the Kafka record that did it: the command, the other message of its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    position: Option<PositionView>,
+}
+
+impl MessageTrail {
+    /// The answer for a message that is gone. `None`: the trail does not have it.
+    pub(super) fn of(route: &Route, id: &str, reading: &TrailReading) -> Option<Self> {
+        let words = || reading.events.iter().rev().map(|event| event.word);
+        let state = words().find(|word| word.is_end()).or_else(|| words().next())?;
+        Some(Self {
+            id: id.to_owned(),
+            route: route.name.to_string(),
+            state: state.into(),
+            trail: event_views(reading),
+        })
+    }
+}
+
+/// The events of a message for people, oldest first.
+pub(super) fn event_views(reading: &TrailReading) -> Vec<TrailEventView> {
+    reading.events.iter().map(event_view).collect()
+}
+
+fn event_view(event: &TrailEvent) -> TrailEventView {
+    let target = event.target.as_ref();
+    let text = |text: &Option<crate::domain::Text>| text.as_ref().map(ToString::to_string);
+    TrailEventView {
+        at_ms: event.at.0,
+        at: rfc3339(event.at),
+        event: event.word.into(),
+        late_ms: event.late_ms,
+        attempt: event.attempt,
+        target: target.map(|target| target.name.to_string()),
+        connection: target.map(|target| {
+            format!("{}.{}", if target.is_kafka { "kafka" } else { "rabbitmq" }, target.connection)
+        }),
+        due_ms: event.due.map(|due| due.0),
+        due: event.due.and_then(rfc3339),
+        by: text(&event.by),
+        reason: text(&event.reason),
+        dead_id: text(&event.dead_id),
+        position: event.position.map(|at| PositionView { partition: at.partition, offset: at.offset }),
+    }
+}
+
+/// Reads the trail of a message. `None`: its route has none.
+pub(super) async fn read_trail(
+    admin: &Admin,
+    route: &Route,
+    id: &str,
+) -> Result<Option<TrailReading>, Problem> {
+    admin.browse(admin.store()?.trail_of(&route.name, id)).await
+}
+
+/// Records that a caller cancelled a message.
+pub(super) fn record_cancel(admin: &Admin, route: &Route, id: &str, who: &str) -> Result<(), Problem> {
+    let store = admin.store()?;
+    if let Some(trail) = store.trail(&route.name) {
+        trail.cancelled(id, store.clock().now(), TrailCause::Caller(who));
+    }
+    Ok(())
+}
+
+/// Records that a caller moved a message.
+pub(super) fn record_move(
+    admin: &Admin,
+    route: &Route,
+    id: &str,
+    due: UnixMs,
+    who: &str,
+) -> Result<(), Problem> {
+    let store = admin.store()?;
+    if let Some(trail) = store.trail(&route.name) {
+        trail.moved(id, store.clock().now(), due, TrailCause::Caller(who));
+    }
+    Ok(())
+}
+
+/// How far the trail helps where it does not have a message, for the sentence of a problem.
+pub(super) fn reach(reading: Option<&TrailReading>) -> String {
+    match reading.map(|reading| reading.since) {
+        None => "the route has no trail of what is gone (`history`)".to_owned(),
+        Some(None) => "the route's trail is empty".to_owned(),
+        Some(Some(since)) => {
+            let since = rfc3339(since).unwrap_or_else(|| since.to_string());
+            format!("the route's trail goes back to {since} and does not have it")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::domain::{KafkaPosition, testing};
+    use crate::store::TrailTarget;
+
+    fn event(at: i64, word: TrailWord) -> TrailEvent {
+        TrailEvent {
+            at: UnixMs(at),
+            word,
+            late_ms: None,
+            attempt: None,
+            target: None,
+            position: None,
+            by: None,
+            reason: None,
+            dead_id: None,
+            due: None,
+        }
+    }
+
+    fn state(words: &[TrailWord]) -> Option<&'static str> {
+        let events = (0..).zip(words).map(|(at, word)| event(at, *word)).collect();
+        let reading = TrailReading { events, since: None };
+        let answer = MessageTrail::of(&testing::route(), "a", &reading)?;
+        let all = TrailWord::ALL.map(TrailWord::as_str);
+        let shown = serde_json::to_value(&answer).expect("JSON");
+        assert_eq!(shown["trail"].as_array().map(Vec::len), Some(words.len()));
+        all.into_iter().find(|word| shown["state"] == *word)
+    }
+
+    #[test]
+    fn the_state_is_the_end_if_there_is_one_and_else_the_last_that_is_known() {
+        assert_eq!(state(&[]), None);
+        for word in TrailWord::ALL {
+            assert_eq!(state(&[word]), Some(word.as_str()));
+        }
+        assert_eq!(state(&[TrailWord::Delivered, TrailWord::Deduplicated]), Some("delivered"));
+        assert_eq!(state(&[TrailWord::Dead, TrailWord::Dropped]), Some("dropped"));
+        assert_eq!(state(&[TrailWord::Moved, TrailWord::Replaced]), Some("replaced"));
+    }
+
+    #[test]
+    fn an_event_shows_what_it_has_and_nothing_else() {
+        let target = TrailTarget { is_kafka: true, connection: "main".into(), name: "orders".into() };
+        let delivered = TrailEvent {
+            late_ms: Some(2),
+            attempt: Some(1),
+            target: Some(target),
+            ..event(1_700_000_000_123, TrailWord::Delivered)
+        };
+        let position = Some(KafkaPosition { partition: 3, offset: 1881 });
+        let cancelled = TrailEvent { by: Some("header".into()), position, ..event(5, TrailWord::Cancelled) };
+        let reading = TrailReading { events: vec![delivered, cancelled], since: None };
+        let shown = serde_json::to_value(event_views(&reading)).expect("JSON");
+        let expected = json!([
+            {
+                "at_ms": 1_700_000_000_123_i64, "at": "2023-11-14T22:13:20.123Z", "event": "delivered",
+                "late_ms": 2, "attempt": 1, "target": "orders", "connection": "kafka.main"
+            },
+            {
+                "at_ms": 5, "at": "1970-01-01T00:00:00.005Z", "event": "cancelled", "by": "header",
+                "position": { "partition": 3, "offset": 1881 }
+            }
+        ]);
+        assert_eq!(shown, expected);
+    }
+}

@@ -1,0 +1,98 @@
+//! The trail: what became of messages that are gone, event by event.
+
+use crate::domain::{KafkaPosition, Text, UnixMs};
+
+/// What happened to a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TrailWord {
+    /// Its target has confirmed it.
+    Delivered,
+    /// It was cancelled and will not be published.
+    Cancelled,
+    /// It has another due time.
+    Moved,
+    /// Another message of its name has taken its place.
+    Replaced,
+    /// It became a dead letter.
+    Dead,
+    /// It was given up for good: nothing of it is kept.
+    Dropped,
+    /// Another message of its name was acknowledged and not stored.
+    Deduplicated,
+}
+
+impl TrailWord {
+    /// All words, in the order of their numbers in the stored form.
+    pub const ALL: [Self; 7] = [
+        Self::Delivered,
+        Self::Cancelled,
+        Self::Moved,
+        Self::Replaced,
+        Self::Dead,
+        Self::Dropped,
+        Self::Deduplicated,
+    ];
+
+    /// The word in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Delivered => "delivered",
+            Self::Cancelled => "cancelled",
+            Self::Moved => "moved",
+            Self::Replaced => "replaced",
+            Self::Dead => "dead",
+            Self::Dropped => "dropped",
+            Self::Deduplicated => "deduplicated",
+        }
+    }
+
+    /// Reports whether this is the end of a message.
+    pub fn is_end(self) -> bool {
+        matches!(self, Self::Delivered | Self::Cancelled | Self::Dead | Self::Dropped)
+    }
+}
+
+/// The target that a message was delivered to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrailTarget {
+    /// True for Kafka, false for RabbitMQ.
+    pub is_kafka: bool,
+    /// The name of the connection.
+    pub connection: Text,
+    /// The target's name, as `x-delay-target` would write it.
+    pub name: Text,
+}
+
+/// One event of a message, as it was kept. Each word has those of the fields that say something about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrailEvent {
+    /// When it happened, by Redis's clock.
+    pub at: UnixMs,
+    /// What happened.
+    pub word: TrailWord,
+    /// Delivered: confirm minus the due time that was asked for, ms.
+    pub late_ms: Option<i64>,
+    /// Delivered: the number of the attempt, from 1.
+    pub attempt: Option<u32>,
+    /// Delivered: where.
+    pub target: Option<TrailTarget>,
+    /// Cancelled, moved, replaced, deduplicated by a Kafka record: its position.
+    pub position: Option<KafkaPosition>,
+    /// Cancelled, moved, dropped: who asked for it.
+    pub by: Option<Text>,
+    /// Dead, dropped: why.
+    pub reason: Option<Text>,
+    /// Dead, dropped: the id of the dead letter.
+    pub dead_id: Option<Text>,
+    /// Moved: the new due time.
+    pub due: Option<UnixMs>,
+}
+
+/// The events of one message, and how far back the trail was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrailReading {
+    /// The newest events of the message, oldest first.
+    pub events: Vec<TrailEvent>,
+    /// The time of the oldest event, of any message, that was read. `None`: the trail is empty.
+    pub since: Option<UnixMs>,
+}

@@ -1,0 +1,109 @@
+//! Reads a route's trail: the events of one message, newest first, in bounded steps.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+use tracing::debug;
+
+use crate::domain::RouteName;
+use crate::store::call::keys::Keys;
+use crate::store::model::codec::read_trail;
+use crate::store::{Store, StoreError, TrailEvent, TrailReading};
+
+/// Most events that are answered, the newest.
+const MAX_EVENTS: usize = 20;
+/// Elements of the first step, and of any.
+const FIRST_STEP: usize = 16;
+const MAX_STEP: usize = 1024;
+/// Bytes that a step aims at. One element has 64 KiB or so at most.
+const STEP_BYTES: usize = 512 << 10;
+/// Longest time of a look. The answer says how far back it went.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
+/// Spaces before the blob of an element, see `trail.lua`.
+const ELEMENT_NUMBERS: usize = 4;
+
+impl Store {
+    /// The trail of a message by its name or its `~` id. `None`: the route has no trail. What is not in it may have
+    /// happened all the same.
+    pub async fn trail_of(&self, route: &RouteName, id: &str) -> Result<Option<TrailReading>, StoreError> {
+        let Some(trail) = self.trail(route) else { return Ok(None) };
+        let p = self.home_of(route, "");
+        let key = self.0.keys.trail(p, route);
+        let deadline = Instant::now() + LOOK_TIMEOUT;
+        let mut reading = TrailReading::default();
+        // Elements that come meanwhile push those that were read away from the end, so some are read twice.
+        let mut oldest_read: Option<u64> = None;
+        let mut skipped = 0;
+        let mut step = FIRST_STEP;
+        while reading.events.len() < MAX_EVENTS && Instant::now() < deadline {
+            let mut range = redis::cmd("LRANGE");
+            range.arg(&key).arg(-((skipped + step) as i64)).arg(-(skipped as i64) - 1);
+            let answer = self.trips::<Vec<Vec<u8>>>(vec![(Keys::slot(p), range)], 1).await;
+            let elements = match self.mend_trail(p, trail, answer).await {
+                Ok(answer) => answer.into_iter().next().unwrap_or_default(),
+                // The key was moved out of the way: there is no trail.
+                Err(StoreError::Damaged(_)) => return Ok(Some(reading)),
+                Err(why) => return Err(why),
+            };
+            let count = elements.len();
+            let bytes: usize = elements.iter().map(Vec::len).sum();
+            for element in elements.into_iter().rev() {
+                let Some((before, blob)) = parts(element) else { continue };
+                if oldest_read.is_some_and(|read| before >= read) {
+                    continue;
+                }
+                oldest_read = Some(before);
+                read_events(&blob, id, &mut reading);
+            }
+            if count < step {
+                break;
+            }
+            skipped += count;
+            step = (count * STEP_BYTES / bytes.max(1)).clamp(1, MAX_STEP);
+        }
+        // Blobs of several replicas overlap in time.
+        reading.events.sort_by_key(|event| event.at);
+        let surplus = reading.events.len().saturating_sub(MAX_EVENTS);
+        reading.events.drain(..surplus);
+        Ok(Some(reading))
+    }
+}
+
+/// The number of events before an element, and its blob. `None` if it is not one of ours.
+fn parts(element: Vec<u8>) -> Option<(u64, Bytes)> {
+    let mut spaces = element.iter().enumerate().filter(|(_, byte)| **byte == b' ');
+    let (end, _) = spaces.nth(ELEMENT_NUMBERS - 1)?;
+    let before =
+        std::str::from_utf8(element[..end].split(|byte| *byte == b' ').next()?).ok()?.parse().ok()?;
+    Some((before, Bytes::from(element).slice(end + 1..)))
+}
+
+/// Adds the events of a message in one blob.
+fn read_events(blob: &Bytes, id: &str, reading: &mut TrailReading) {
+    let TrailReading { events, since } = reading;
+    let visit = |own: &[u8], event: TrailEvent| {
+        *since = Some(since.map_or(event.at, |since| since.min(event.at)));
+        if own == id.as_bytes() {
+            events.push(event);
+        }
+    };
+    if let Err(why) = read_trail(blob, visit) {
+        debug!(error = %why, "a part of the trail cannot be read");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_element_is_its_numbers_and_a_blob() {
+        let of = |text: &str| parts(text.as_bytes().to_vec());
+        assert_eq!(of("7 900 1700000000000 3 PT \x01"), Some((7, Bytes::from_static(b"PT \x01"))));
+        assert_eq!(of("0 0 0 0 "), Some((0, Bytes::new())));
+        for strange in ["", "7", "7 900 17 3", "x 900 17 3 PT", "-7 900 17 3 PT", " 7 900 17 3"] {
+            assert_eq!(of(strange), None, "{strange:?}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The trail: what became of messages that are gone, for whoever asks. A help and no record: it takes no time of the
+//! flow and no memory without a bound, so it loses events rather than wait.
+//!
+//! Rooms hand events to [`RouteTrail`], which packs them in memory. Twice a second [`Store::write_trails`] appends the
+//! packs to a list of the route in Redis. [`Store::trail_of`] reads that list.
+
+mod record;
+mod writer;
+
+pub use self::record::{RouteTrail, TrailCause};
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use crate::domain::{RouteName, StoreClock, TrailLimits};
+use crate::store::{DeadId, DeadLetter, Store};
+use crate::telemetry::Metrics;
+
+/// The trails of all routes that have one. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct Trails(Arc<BTreeMap<RouteName, Arc<RouteTrail>>>);
+
+impl Trails {
+    pub(super) fn new(limits: &BTreeMap<RouteName, TrailLimits>, metrics: &Metrics) -> Self {
+        let held = Arc::<AtomicUsize>::default();
+        let on = limits.iter().filter(|(_, limits)| limits.is_on());
+        let trail = |(route, limits): (&RouteName, &TrailLimits)| {
+            let metrics = metrics.route(route).cloned();
+            (route.clone(), Arc::new(RouteTrail::new(route.clone(), *limits, held.clone(), metrics)))
+        };
+        Self(Arc::new(on.map(trail).collect()))
+    }
+
+    /// The trail of a route. `None`: it has none.
+    pub(super) fn of(&self, route: &RouteName) -> Option<&Arc<RouteTrail>> {
+        self.0.get(route)
+    }
+
+    /// The same by the route's name.
+    pub(super) fn named(&self, route: &str) -> Option<&Arc<RouteTrail>> {
+        if self.0.is_empty() {
+            return None;
+        }
+        self.0.get(&RouteName::new(route)?)
+    }
+}
+
+impl Trails {
+    /// Records that a message became a dead letter, if it has an id and its route a trail.
+    pub(super) fn dead(&self, clock: &StoreClock, dead_letter: &DeadLetter, dead_id: &DeadId) {
+        let Some(trail) = self.of(&dead_letter.route) else { return };
+        let id = dead_letter.bundle.entries.first().and_then(|entry| entry.id.as_ref());
+        if let Some(id) = id {
+            trail.dead(id.as_str(), clock.now(), dead_letter.reason.as_str(), dead_id);
+        }
+    }
+}
+
+impl Store {
+    /// The trail of a route. `None`: it has none, and no event must be made for it.
+    pub fn trail(&self, route: &RouteName) -> Option<&Arc<RouteTrail>> {
+        self.0.trails.of(route)
+    }
+}

@@ -1,0 +1,260 @@
+//! Records the events of one route in memory, in their stored form, until they are written.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::domain::{KafkaPosition, RouteName, Target, TrailLimits, UnixMs};
+use crate::store::model::codec::{NewTrailEvent, PACK_EVENTS, TrailPack};
+use crate::store::{DeadId, TrailWord};
+use crate::telemetry::RouteMetrics;
+
+/// Most bytes of full packs that one route holds, and all routes of the process together. They are written within a
+/// second, so more than this comes only where Redis is slow.
+const ROUTE_BYTES: usize = 8 << 20;
+const PROCESS_BYTES: usize = 16 << 20;
+/// Packs that a full trail has at least: the oldest gives way as a whole.
+const TRAIL_PACKS: u64 = 16;
+
+/// Who made a message end or move.
+#[derive(Clone, Copy, Debug)]
+pub enum TrailCause<'a> {
+    /// A message with a command in its header, and its position if it was a Kafka record.
+    Header(Option<KafkaPosition>),
+    /// A caller of the API, or a rule of the configuration.
+    Caller(&'a str),
+}
+
+/// The trail of one route. Events are copied into memory that is bounded: beyond the bound they are lost and counted, and
+/// no caller ever waits.
+pub struct RouteTrail {
+    pub(super) route: RouteName,
+    pub(super) limits: TrailLimits,
+    pub(super) metrics: Option<Arc<RouteMetrics>>,
+    /// Most events of a pack.
+    pack_events: usize,
+    buffer: Mutex<TrailBuffer>,
+    /// Bytes of full packs, of all routes.
+    held: Arc<AtomicUsize>,
+}
+
+#[derive(Default)]
+struct TrailBuffer {
+    open: TrailPack,
+    /// Full packs, the oldest first.
+    full: VecDeque<TrailPack>,
+    /// Bytes and events of the full packs.
+    full_bytes: usize,
+    full_events: u64,
+    lost: u64,
+}
+
+/// The events that wait to be written, and how many were lost meanwhile.
+#[derive(Default)]
+pub(super) struct TakenEvents {
+    pub(super) packs: VecDeque<TrailPack>,
+    pub(super) lost: u64,
+}
+
+impl RouteTrail {
+    pub(super) fn new(
+        route: RouteName,
+        limits: TrailLimits,
+        held: Arc<AtomicUsize>,
+        metrics: Option<Arc<RouteMetrics>>,
+    ) -> Self {
+        let pack_events = (limits.max_events / TRAIL_PACKS).clamp(1, PACK_EVENTS as u64) as usize;
+        Self { route, limits, metrics, pack_events, buffer: Mutex::default(), held }
+    }
+
+    /// Records that a target has confirmed a message.
+    pub fn delivered(&self, id: &str, at: UnixMs, late_ms: i64, attempt: u32, target: &Arc<Target>) {
+        self.record(&NewTrailEvent {
+            late_ms: Some(late_ms),
+            attempt: Some(attempt),
+            target: Some(target),
+            ..NewTrailEvent::new(TrailWord::Delivered, id, at)
+        });
+    }
+
+    /// Records that a message was cancelled.
+    pub fn cancelled(&self, id: &str, at: UnixMs, cause: TrailCause<'_>) {
+        self.record(&cause.of(NewTrailEvent::new(TrailWord::Cancelled, id, at)));
+    }
+
+    /// Records that a message has another due time.
+    pub fn moved(&self, id: &str, at: UnixMs, due: UnixMs, cause: TrailCause<'_>) {
+        let event = NewTrailEvent { due: Some(due), ..NewTrailEvent::new(TrailWord::Moved, id, at) };
+        self.record(&cause.of(event));
+    }
+
+    /// Records that another message of its name has taken the place of a message.
+    pub fn replaced(&self, id: &str, at: UnixMs, position: Option<KafkaPosition>) {
+        self.record(&NewTrailEvent { position, ..NewTrailEvent::new(TrailWord::Replaced, id, at) });
+    }
+
+    /// Records that another message of a name was acknowledged and not stored.
+    pub fn deduplicated(&self, id: &str, at: UnixMs, position: Option<KafkaPosition>) {
+        self.record(&NewTrailEvent { position, ..NewTrailEvent::new(TrailWord::Deduplicated, id, at) });
+    }
+
+    /// Records that a message became a dead letter.
+    pub fn dead(&self, id: &str, at: UnixMs, reason: &str, dead_id: &DeadId) {
+        let event = NewTrailEvent::new(TrailWord::Dead, id, at);
+        self.record(&NewTrailEvent { reason: Some(reason), dead_id: Some(dead_id.as_str()), ..event });
+    }
+
+    /// Records that a message was given up for good by a rule.
+    pub fn dropped(&self, id: &str, at: UnixMs, reason: &str) {
+        self.record(&NewTrailEvent {
+            reason: Some(reason),
+            ..NewTrailEvent::new(TrailWord::Dropped, id, at)
+        });
+    }
+
+    /// Records that a dead letter was dropped.
+    pub fn dropped_dead(&self, id: &str, at: UnixMs, dead_id: &DeadId, by: &str) {
+        let event = NewTrailEvent::new(TrailWord::Dropped, id, at);
+        self.record(&NewTrailEvent { dead_id: Some(dead_id.as_str()), by: Some(by), ..event });
+    }
+
+    fn record(&self, event: &NewTrailEvent<'_>) {
+        let mut buffer = self.buffer.lock();
+        if buffer.open.is_full(self.pack_events) && !self.close(&mut buffer) {
+            buffer.lost += 1;
+            return;
+        }
+        buffer.open.put(event);
+    }
+
+    /// Closes the open pack. Returns `false` if there is no memory for another one.
+    fn close(&self, buffer: &mut TrailBuffer) -> bool {
+        let bytes = buffer.open.len();
+        let fits = buffer.full_bytes + bytes <= ROUTE_BYTES
+            && self.held.load(Ordering::Relaxed) + bytes <= PROCESS_BYTES;
+        if !fits {
+            return false;
+        }
+        self.held.fetch_add(bytes, Ordering::Relaxed);
+        buffer.full_bytes += bytes;
+        buffer.full_events += buffer.open.count() as u64;
+        let full = std::mem::take(&mut buffer.open);
+        buffer.full.push_back(full);
+        // What came before so many events would not outlast the next call.
+        while buffer.full_events > self.limits.max_events
+            && let Some(oldest) = buffer.full.pop_front()
+        {
+            buffer.full_events -= oldest.count() as u64;
+            buffer.full_bytes -= oldest.len();
+            self.held.fetch_sub(oldest.len(), Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Takes all events out of the memory.
+    pub(super) fn take(&self) -> TakenEvents {
+        let mut buffer = self.buffer.lock();
+        let TrailBuffer { open, full, full_bytes, lost, .. } = std::mem::take(&mut *buffer);
+        drop(buffer);
+        self.held.fetch_sub(full_bytes, Ordering::Relaxed);
+        let mut packs = full;
+        if open.count() > 0 {
+            packs.push_back(open);
+        }
+        TakenEvents { packs, lost }
+    }
+}
+
+impl<'a> TrailCause<'a> {
+    /// The event with its cause.
+    fn of(self, event: NewTrailEvent<'a>) -> NewTrailEvent<'a> {
+        match self {
+            Self::Header(position) => NewTrailEvent { by: Some("header"), position, ..event },
+            Self::Caller(by) => NewTrailEvent { by: Some(by), ..event },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::model::codec::read_trail;
+
+    fn trail(held: &Arc<AtomicUsize>) -> RouteTrail {
+        let route = RouteName::new("orders").expect("a name");
+        RouteTrail::new(route, TrailLimits::default(), held.clone(), None)
+    }
+
+    #[test]
+    fn events_are_lost_and_counted_before_anybody_waits() {
+        let held = Arc::default();
+        let one = trail(&held);
+        let id = "i".repeat(250);
+        let unlike = |n: u64| format!("{n:016x}{id}");
+        let mut sent = 0;
+        while one.buffer.lock().lost < 10 {
+            one.cancelled(&unlike(sent), UnixMs(sent as i64), TrailCause::Caller("somebody"));
+            sent += 1;
+            assert!(sent < 1_000_000, "nothing is ever lost");
+        }
+        assert!(held.load(Ordering::Relaxed) <= ROUTE_BYTES);
+        // Another route has the rest of the process's share, and no more.
+        let others: Vec<RouteTrail> = (0..3).map(|_| trail(&held)).collect();
+        for other in &others {
+            for n in 0..sent {
+                other.cancelled(&unlike(n), UnixMs(0), TrailCause::Header(None));
+            }
+        }
+        assert!(held.load(Ordering::Relaxed) <= PROCESS_BYTES);
+        let taken = one.take();
+        let kept: usize = taken.packs.iter().map(TrailPack::count).sum();
+        assert_eq!((kept as u64 + taken.lost, taken.lost), (sent, 10));
+        for other in &others {
+            let taken = other.take();
+            let kept: usize = taken.packs.iter().map(TrailPack::count).sum();
+            assert_eq!(kept as u64 + taken.lost, sent);
+        }
+        assert_eq!(held.load(Ordering::Relaxed), 0, "what was taken is no longer held");
+        one.cancelled("again", UnixMs(0), TrailCause::Header(None));
+        let taken = one.take();
+        assert_eq!((taken.packs.len(), taken.packs[0].count(), taken.lost), (1, 1, 0));
+        assert!(one.take().packs.is_empty(), "what was taken is gone");
+    }
+
+    #[test]
+    fn of_more_events_than_a_trail_keeps_the_oldest_are_not_even_written() {
+        let route = RouteName::new("orders").expect("a name");
+        let limits = TrailLimits { keep_ms: 1000, max_events: 32 };
+        let trail = RouteTrail::new(route, limits, Arc::default(), None);
+        for n in 0..1000 {
+            trail.cancelled("a", UnixMs(n), TrailCause::Header(None));
+        }
+        let taken = trail.take();
+        let counts: Vec<usize> = taken.packs.iter().map(TrailPack::count).collect();
+        assert_eq!((counts, taken.lost), (vec![2; 17], 0), "and a part of the trail gives way at a time");
+        let mut last = Vec::new();
+        read_trail(&taken.packs[16].encode(), |_, event| last.push(event.at.0)).expect("readable");
+        assert_eq!(last, [998, 999]);
+    }
+
+    #[test]
+    fn a_command_says_who_gave_it() {
+        let trail = trail(&Arc::default());
+        let position = Some(KafkaPosition { partition: 1, offset: 7 });
+        trail.moved("a", UnixMs(1), UnixMs(5), TrailCause::Header(position));
+        trail.cancelled("b", UnixMs(2), TrailCause::Caller("write token 1"));
+        let mut told = Vec::new();
+        let blob = trail.take().packs[0].encode();
+        read_trail(&blob, |_, event| told.push((event.word, event.by, event.position, event.due)))
+            .expect("readable");
+        assert_eq!(
+            told,
+            [
+                (TrailWord::Moved, Some("header".into()), position, Some(UnixMs(5))),
+                (TrailWord::Cancelled, Some("write token 1".into()), None, None),
+            ]
+        );
+    }
+}
