@@ -2,6 +2,7 @@
 //! hostile producers may write.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,6 +30,10 @@ const HOSTILE: [&str; 6] = [
     "{{constructor.constructor('window.broken=1')()}}",
     "\u{202e}gnp.exe\u{200b}\u{7}\u{1b}[2J",
 ];
+
+/// Script that returns the texts of all buttons of the page.
+const BUTTONS_SCRIPT: &str =
+    "return [...document.querySelectorAll('main button')].map((button) => button.textContent)";
 
 /// A relay at work, with something on every page.
 struct ConsoleFixture {
@@ -224,8 +229,6 @@ async fn a_read_token_sees_everything_but_bodies_and_no_button_that_would_fail()
     }
     let fixture = ConsoleFixture::start().await;
     let browser = fixture.browser(WIDE, READ).await;
-    const BUTTONS: &str =
-        "return [...document.querySelectorAll('main button')].map((button) => button.textContent)";
     let allowed =
         BTreeSet::from(["Minute", "Hour", "Day", "Find", "Filter", "Copy id", "Text", "JSON", "Hex"]);
     for (page, shows) in [
@@ -239,7 +242,7 @@ async fn a_read_token_sees_everything_but_bodies_and_no_button_that_would_fail()
     ] {
         browser.open(&fixture.page(page)).await;
         browser.sees(shows).await;
-        let buttons = browser.run(BUTTONS, json!([])).await;
+        let buttons = browser.run(BUTTONS_SCRIPT, json!([])).await;
         let buttons: Vec<&str> =
             buttons.as_array().expect("a list").iter().filter_map(Value::as_str).collect();
         for button in buttons {
@@ -337,7 +340,10 @@ async fn what_a_message_says_is_never_markup() {
         fine(page).await;
     }
     for id in HOSTILE.iter().copied().chain([&*long]) {
-        let encoded: String = id.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let mut encoded = String::new();
+        for byte in id.bytes() {
+            write!(encoded, "%{byte:02X}").expect("a String");
+        }
         browser.open(&fixture.page(&format!("messages/orders/{encoded}"))).await;
         browser.sees("Details").await;
         fine(id).await;
