@@ -47,6 +47,17 @@ fn message(id: &str, headers: &[(&str, &str)]) -> (Wire, i64) {
     (headers.iter().fold(plain, |message, (name, value)| message.header(name, value)), now_ms())
 }
 
+/// A message without a name is known by the id that it arrived with, even one that was due on arrival.
+async fn nameless(fixture: &FlowFixture, relay: &Relay, path: &Path) {
+    for (case, delay) in [("due at once", "0"), ("nameless", "100")] {
+        let wire = Side::Kafka.plain(case, "k", b"body").header("x-delay", delay);
+        fixture.send(path, &[(wire, now_ms())]).await;
+        fixture.await_cases(&[case.to_owned()]).await;
+        let (stamp, _) = fixture.arrived()[case][0].wire.clone().take_stamp();
+        told(relay, &stamp.id.expect("an id"), "delivered", &["delivered"]).await;
+    }
+}
+
 #[tokio::test]
 async fn what_became_of_each_message_is_told_by_the_api_and_by_the_command() {
     let fixture = FlowFixture::new().await;
@@ -82,15 +93,7 @@ async fn what_became_of_each_message_is_told_by_the_api_and_by_the_command() {
     let place = format!("to kafka b, topic {}, first attempt", path.target);
     assert!(shown(&relay, "delivered").await.contains(&place));
 
-    // A message without a name is known by the id that it arrived with, even one that was due on arrival.
-    for (case, delay) in [("due at once", "0"), ("nameless", "100")] {
-        let wire = Side::Kafka.plain(case, "k", b"body").header("x-delay", delay);
-        fixture.send(&path, &[(wire, now_ms())]).await;
-        fixture.await_cases(&[case.to_owned()]).await;
-        let (stamp, _) = fixture.arrived()[case][0].wire.clone().take_stamp();
-        told(&relay, &stamp.id.expect("an id"), "delivered", &["delivered"]).await;
-    }
-
+    nameless(&fixture, &relay, &path).await;
     let withdrawn = told(&relay, "withdrawn", "cancelled", &["cancelled"]).await;
     let event = &withdrawn["trail"][0];
     assert_eq!(
