@@ -1,7 +1,8 @@
 // The frame around every page: navigation, what is live, who is logged in, and which page an address means.
 
 import { get, path, setToken, token, whenUnauthorized } from "./lib/api.js";
-import { count, span, zoneName } from "./lib/format.js";
+import { nowMs } from "./lib/clock.js";
+import { count, timeOfDay, zoneName } from "./lib/format.js";
 import { h, render } from "./lib/dom.js";
 import { mark } from "./lib/icons.js";
 import { freshness, onLive, overview, startLive, stopLive } from "./lib/live.js";
@@ -152,7 +153,7 @@ function navLink({ segment, title, counted }) {
 function liveMark() {
   const { isStale, silentMs, problem } = freshness();
   if (overview() === null) return h("span", { class: "live" }, problem ? [mark("bad"), "no answer"] : "connecting …");
-  if (isStale) return h("span", { class: "live stale", role: "status" }, mark("warn"), `stale since ${span(silentMs)}`);
+  if (isStale) return h("span", { class: "live stale", role: "status" }, mark("warn"), `stale since ${timeOfDay(nowMs() - silentMs)}`);
   return h("span", { class: "live" }, h("span", { class: "pulse", "aria-hidden": "true" }), "live");
 }
 

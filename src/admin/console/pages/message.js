@@ -156,12 +156,12 @@ function moveFields() {
   };
   return [
     h("fieldset", { class: "choices" }, h("legend", null, "New due time"),
-      h("label", null, h("input", { type: "radio", name: "how", value: "after", checked: true }), " from now, after"),
+      h("label", null, h("input", { type: "radio", name: "how", value: "after", checked: true }), "from now, after"),
       h("div", { class: "row" },
         h("input", { type: "number", name: "amount", min: 0, step: 1, value: "5", "aria-label": "Amount", onfocus: pick("after") }),
         h("select", { name: "unit", value: "m", "aria-label": "Unit", onfocus: pick("after") },
           [["s", "seconds"], ["m", "minutes"], ["h", "hours"], ["d", "days"]].map(([unit, title]) => h("option", { value: unit }, title)))),
-      h("label", null, h("input", { type: "radio", name: "how", value: "at" }), " at a moment"),
+      h("label", null, h("input", { type: "radio", name: "how", value: "at" }), "at a moment"),
       h("input", { type: "datetime-local", name: "at", step: 1, "aria-label": "Moment", onfocus: pick("at") })),
   ];
 }
