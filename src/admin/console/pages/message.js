@@ -29,9 +29,12 @@ export function messagePage(view) {
     state.message === null ? missing(state.problem, route) : [
       problemBox(state.problem),
       status(view, state, load),
+      trail(state.message),
       h("div", { class: "columns" },
-        h("div", { class: "stack" }, moments(state.message), details(state.message)),
-        h("div", { class: "stack" }, trail(state.message), failuresPanel(state.message.history), state.message.headers && headersPanel(state.message.headers))),
+        h("div", { class: "stack" },
+          state.message.asked_ms !== undefined && moments(state.message),
+          state.message.attempt !== undefined && details(state.message)),
+        h("div", { class: "stack" }, failuresPanel(state.message.history), state.message.headers && headersPanel(state.message.headers))),
       isStored(state.message) && content(view, state),
     ],
   ]);
