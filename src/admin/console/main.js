@@ -1,12 +1,14 @@
 // The frame around every page: navigation, what is live, who is logged in, and which page an address means.
 
-import { get, path, setToken, token, whenUnauthorized } from "./lib/api.js";
-import { count, span, zoneName } from "./lib/format.js";
+import { get, path, setToken, whenUnauthorized } from "./lib/api.js";
+import { nowMs } from "./lib/clock.js";
+import { count, timeOfDay, zoneName } from "./lib/format.js";
 import { h, render } from "./lib/dom.js";
 import { mark } from "./lib/icons.js";
 import { freshness, onLive, overview, startLive, stopLive } from "./lib/live.js";
 import { address, location } from "./lib/router.js";
 import { onSettings, setSetting, setting, showTheme } from "./lib/settings.js";
+import { visibleText } from "./lib/text.js";
 import { View } from "./lib/view.js";
 import { pageHead, empty } from "./lib/widgets.js";
 import { auditPage } from "./pages/audit.js";
@@ -70,7 +72,7 @@ function start() {
 }
 
 /** Asks who the caller is, and opens the page of the address. Without a token where one is needed: the login. */
-async function logIn() {
+async function logIn(isNavigation = false) {
   try {
     session = await get(path("session"));
   } catch (problem) {
@@ -78,13 +80,14 @@ async function logIn() {
     return;
   }
   startLive();
-  open(false);
+  open(isNavigation);
 }
 
 function login(problem) {
   session = null;
+  shownPath = null;
   stopLive();
-  show("Log in", loginPage, { problem, logIn: (given) => { setToken(given); logIn(); } });
+  show("Log in", loginPage, { problem, logIn: (given) => { setToken(given); logIn(true); } });
 }
 
 function forgetToken() {
@@ -101,17 +104,18 @@ function open(isNavigation) {
   const samePath = shownPath === segments.join("/");
   shownPath = segments.join("/");
   show(known?.title ?? "Not found", page ?? notFoundPage, { segments, params, keepsNodes: samePath });
-  if (isNavigation && !samePath) {
+  if (samePath) return;
+  header.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  if (isNavigation) {
     window.scrollTo(0, 0);
     main.querySelector("h1")?.focus({ preventScroll: true });
-    header.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   }
 }
 
 function show(title, page, { segments = [], params = {}, keepsNodes = false, ...given }) {
   view?.close();
   if (!keepsNodes) render(main);
-  document.title = `${[title, ...segments.slice(1).reverse()].join(" · ")} – Postdate`;
+  document.title = `${[title, ...segments.slice(1).reverse().map(visibleText)].join(" · ")} – Postdate`;
   view = new View(main, { segments, params, session });
   page(view, given);
   drawFrame();
@@ -152,7 +156,7 @@ function navLink({ segment, title, counted }) {
 function liveMark() {
   const { isStale, silentMs, problem } = freshness();
   if (overview() === null) return h("span", { class: "live" }, problem ? [mark("bad"), "no answer"] : "connecting …");
-  if (isStale) return h("span", { class: "live stale", role: "status" }, mark("warn"), `stale since ${span(silentMs)}`);
+  if (isStale) return h("span", { class: "live stale", role: "status" }, mark("warn"), `stale since ${timeOfDay(nowMs() - silentMs)}`);
   return h("span", { class: "live" }, h("span", { class: "pulse", "aria-hidden": "true" }), "live");
 }
 

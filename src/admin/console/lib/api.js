@@ -39,6 +39,11 @@ export function whenUnauthorized(listener) {
 
 /** The path of the API with these segments, each encoded. */
 export function path(...segments) {
+  // Every browser takes these two for steps through the path, even if they are encoded.
+  const step = segments.find((segment) => segment === "." || segment === "..");
+  if (step !== undefined) {
+    throw new Problem({ title: "No address", detail: `a browser cannot ask for the name ${step}: use the command line` }, 0);
+  }
   return `/api/v1/${segments.map(encodeURIComponent).join("/")}`;
 }
 

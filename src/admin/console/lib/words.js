@@ -20,21 +20,9 @@ export function messageState({ state, failures }) {
   return MESSAGE_STATES[shown] ?? { word: shown.replaceAll("_", " "), badge: "idle" };
 }
 
-/** Events of a message's trail. */
-const EVENTS = {
-  stored: "stored",
-  delivered: "delivered",
-  cancelled: "cancelled",
-  moved: "moved to another time",
-  rescheduled: "moved to another time",
-  dead: "became a dead letter",
-  redriven: "redriven",
-  dropped: "dropped",
-  deduplicated: "dropped as a duplicate",
-};
-
+/** An event of a message's trail. */
 export function eventWord(event) {
-  return EVENTS[event] ?? event.replaceAll("_", " ");
+  return MESSAGE_STATES[event]?.word ?? event.replaceAll("_", " ");
 }
 
 /** Groups of parts, in the order in which they are shown. */
@@ -107,23 +95,26 @@ export function pauseReason(reason) {
   return { words, advice };
 }
 
+const MEND_PRODUCER = "Mend the producer. A redrive publishes at once, without a delay.";
+const HOPELESS = "No try can succeed: mend the producer, then drop it.";
+
 /** Reasons of dead letters, and what to do before a redrive. */
 const DEAD_REASONS = {
   attempts: ["every try failed", "Mend the target first: the last error says what is wrong with it."],
   unroutable: ["nothing is bound to its routing key", "Create the binding, exchange or topic, then redrive."],
   unknown_target: ["its target does not exist", "Create the exchange or topic, then redrive."],
   not_allowed: ["its target may not be used", "Grant the right or add it to allow_targets, or redrive to another target."],
-  too_big_for_target: ["larger than its target takes", "No try can succeed: mend the producer, then drop it."],
-  unpublishable: ["can never be published", "No try can succeed: mend the producer, then drop it."],
-  bad_delay: ["its delay cannot be read", "Mend the producer. A redrive publishes at once, without a delay."],
-  bad_time: ["its time cannot be read", "Mend the producer. A redrive publishes at once, without a delay."],
-  ambiguous: ["it has a delay and a time", "Mend the producer. A redrive publishes at once, without a delay."],
-  too_far: ["due further ahead than max_delay", "Mend the producer. A redrive publishes at once, without a delay."],
-  too_big: ["larger than max_size", "Mend the producer. A redrive publishes at once, without a delay."],
-  bad_id: ["its id cannot be used", "Mend the producer. A redrive publishes at once, without a delay."],
-  bad_op: ["its command cannot be read", "Mend the producer. A redrive publishes at once, without a delay."],
+  too_big_for_target: ["larger than its target takes", HOPELESS],
+  unpublishable: ["can never be published", HOPELESS],
+  bad_delay: ["its delay cannot be read", MEND_PRODUCER],
+  bad_time: ["its time cannot be read", MEND_PRODUCER],
+  ambiguous: ["it has a delay and a time", MEND_PRODUCER],
+  too_far: ["due further ahead than max_delay", MEND_PRODUCER],
+  too_big: ["larger than max_size", MEND_PRODUCER],
+  bad_id: ["its id cannot be used", MEND_PRODUCER],
+  bad_op: ["its command cannot be read", MEND_PRODUCER],
   forbidden_target: ["asks for a target that is not allowed", "Mend the producer, or add the target to allow_targets."],
-  bad_headers: ["its headers cannot be read", "Mend the producer. A redrive publishes at once, without a delay."],
+  bad_headers: ["its headers cannot be read", MEND_PRODUCER],
   loop: ["came back from its own target", "Remove the binding that leads the target back to the source."],
   crashes: ["ended the process that handled it", "Export it and report it."],
   corrupt: ["cannot be read any more", "Export it and report it."],

@@ -29,9 +29,12 @@ export function messagePage(view) {
     state.message === null ? missing(state.problem, route) : [
       problemBox(state.problem),
       status(view, state, load),
+      trail(state.message),
       h("div", { class: "columns" },
-        h("div", { class: "stack" }, moments(state.message), details(state.message)),
-        h("div", { class: "stack" }, trail(state.message), failuresPanel(state.message.history), state.message.headers && headersPanel(state.message.headers))),
+        h("div", { class: "stack" },
+          state.message.asked_ms !== undefined && moments(state.message),
+          state.message.attempt !== undefined && details(state.message)),
+        h("div", { class: "stack" }, failuresPanel(state.message.history), state.message.headers && headersPanel(state.message.headers))),
       isStored(state.message) && content(view, state),
     ],
   ]);
@@ -156,12 +159,12 @@ function moveFields() {
   };
   return [
     h("fieldset", { class: "choices" }, h("legend", null, "New due time"),
-      h("label", null, h("input", { type: "radio", name: "how", value: "after", checked: true }), " from now, after"),
+      h("label", null, h("input", { type: "radio", name: "how", value: "after", checked: true }), "from now, after"),
       h("div", { class: "row" },
         h("input", { type: "number", name: "amount", min: 0, step: 1, value: "5", "aria-label": "Amount", onfocus: pick("after") }),
         h("select", { name: "unit", value: "m", "aria-label": "Unit", onfocus: pick("after") },
           [["s", "seconds"], ["m", "minutes"], ["h", "hours"], ["d", "days"]].map(([unit, title]) => h("option", { value: unit }, title)))),
-      h("label", null, h("input", { type: "radio", name: "how", value: "at" }), " at a moment"),
+      h("label", null, h("input", { type: "radio", name: "how", value: "at" }), "at a moment"),
       h("input", { type: "datetime-local", name: "at", step: 1, "aria-label": "Moment", onfocus: pick("at") })),
   ];
 }

@@ -15,7 +15,7 @@ export function messagesPage(view) {
   view.show(() => [
     pageHead("Messages"),
     search(view, state),
-    section("Waiting, by due time", { key: "waiting" }, filters(view.params), list(view.params, state)),
+    section("Waiting, by due time", { key: "waiting", aside: h("button", { type: "button", class: "quiet", onclick: () => load(view, state) }, "Refresh") }, filters(view.params), list(view.params, state)),
   ]);
   view.redrawLive();
   load(view, state);
