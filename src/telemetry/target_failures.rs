@@ -156,7 +156,8 @@ impl TargetFailures {
         let health = targets.get(&describe(target))?;
         if let Some(FailureSpell { failures, reason, error, began_us, .. }) = &health.spell {
             let seconds = (now_us - began_us).max(0) / 1_000_000;
-            return Some(format!("{failures} publishes failed within {seconds} s: {reason}: {error}"));
+            let publishes = if *failures == 1 { "publish" } else { "publishes" };
+            return Some(format!("{failures} {publishes} failed within {seconds} s: {reason}: {error}"));
         }
         let silent_us = health.silent_us(now_us).max(SILENT_US);
         health.silent.then(|| format!("no answer to a publish for {} s", silent_us / 1_000_000))
