@@ -22,8 +22,8 @@ const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 pub struct Browser {
     /// Address of the session.
     session: String,
-    /// The driver; the browser ends with it.
     _driver: Process,
+    _chromium: Process,
 }
 
 /// An element of the page.
@@ -74,6 +74,30 @@ impl Browser {
     pub async fn start(screen: Screen) -> Self {
         let folder = folders::new("browser");
         let port = ports::free();
+        // Started here and not by the driver, so that it ends with this process whatever becomes of the driver.
+        let chromium = Process::start("chromium", &folder, "chromium", |command| {
+            command.args([
+                "--headless=new",
+                "--no-sandbox",
+                "--no-first-run",
+                "--disable-gpu",
+                "--disable-quic",
+                "--disable-dev-shm-usage",
+                "--disable-background-networking",
+                "--disable-component-update",
+                "--disable-sync",
+                "--hide-scrollbars",
+                "--lang=en-GB",
+                "--user-data-dir=profile",
+            ]);
+            command.arg(format!("--remote-debugging-port={port}")).arg("about:blank");
+        });
+        let debugger = format!("127.0.0.1:{port}");
+        eventually("chromium is ready", async || {
+            call("GET", &format!("http://{debugger}/json/version"), None).await.map(drop)
+        })
+        .await;
+        let port = ports::free();
         let driver = Process::start("chromedriver", &folder, "chromedriver", |command| {
             command.arg(format!("--port={port}"));
         });
@@ -83,27 +107,15 @@ impl Browser {
             if status["ready"] == true { Ok(()) } else { Err(anyhow!("{status}")) }
         })
         .await;
-        let scheme = if screen.dark { "--force-dark-mode" } else { "--no-first-run" };
-        let arguments = json!([
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-quic",
-            "--disable-dev-shm-usage",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--hide-scrollbars",
-            "--lang=en-GB",
-            scheme,
-            format!("--user-data-dir={}", folder.join("profile").display()),
-        ]);
-        let options = json!({ "args": arguments });
+        let options = json!({ "debuggerAddress": debugger });
         let capabilities = json!({ "browserName": "chrome", "goog:chromeOptions": options });
         let wanted = json!({ "capabilities": { "alwaysMatch": capabilities } });
         let begun = call("POST", &format!("{address}/session"), Some(wanted)).await.expect("a browser");
         let id = begun["sessionId"].as_str().expect("a session");
-        let browser = Self { session: format!("{address}/session/{id}"), _driver: driver };
+        let session = format!("{address}/session/{id}");
+        let browser = Self { session, _driver: driver, _chromium: chromium };
+        // Nobody looks at its window, and yet pages get and lose the focus as if somebody did.
+        browser.devtools("Emulation.setFocusEmulationEnabled", json!({ "enabled": true })).await;
         browser.show_as(screen).await;
         browser
     }
