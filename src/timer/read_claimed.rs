@@ -38,6 +38,8 @@ pub(super) struct ClaimReader<'a> {
     partition: Partition,
     rest: VecDeque<(MeasuredClaim, ByteReservation)>,
     left: Option<OrderPosition>,
+    /// Claims could not be returned: they stay in the store until they expire, and nobody knows them.
+    has_orphans: bool,
     /// The moment until which the claims are certain to last, monotonic microseconds.
     lease_end_us: AtomicI64,
 }
@@ -56,6 +58,7 @@ impl<'a> ClaimReader<'a> {
             partition,
             rest: VecDeque::with_capacity(claimed.len()),
             left: None,
+            has_orphans: false,
             lease_end_us: lease_end.0.into(),
         };
         let measured = reader.measure(claimed).await?;
@@ -76,7 +79,7 @@ impl<'a> ClaimReader<'a> {
             reader.left.get_or_insert(OrderPosition { due, sequence: claim.id.sequence() });
             back.push(claim);
         }
-        reader.give_back(back).await;
+        reader.has_orphans = !reader.give_back(back).await;
         Ok(reader)
     }
 
@@ -93,6 +96,11 @@ impl<'a> ClaimReader<'a> {
     /// The first bundle that did not fit.
     pub(super) fn left(&self) -> Option<OrderPosition> {
         self.left
+    }
+
+    /// Reports whether claims are left in the store that could not be returned.
+    pub(super) fn has_orphans(&self) -> bool {
+        self.has_orphans
     }
 
     /// The moment until which the claims are certain to last.
@@ -133,7 +141,7 @@ impl<'a> ClaimReader<'a> {
         if let Some(first) = rest.first() {
             self.left.get_or_insert(OrderPosition { due: first.due, sequence: first.claim.id.sequence() });
         }
-        self.give_back(rest.into_iter().map(|one| one.claim).collect()).await;
+        self.has_orphans |= !self.give_back(rest.into_iter().map(|one| one.claim).collect()).await;
     }
 
     /// Extends the claims each third of a lease, for ever. A lost claim is found by the call that settles it.
@@ -153,19 +161,20 @@ impl<'a> ClaimReader<'a> {
     }
 
     /// Returns claims, and retries while they last. If it gave up earlier, they would wait for their deadline and
-    /// count as expired.
-    async fn give_back(&self, claims: Vec<Claim>) {
+    /// count as expired. Answers false if it had to.
+    async fn give_back(&self, claims: Vec<Claim>) -> bool {
         let back: Vec<ClaimProgress> = claims.into_iter().map(no_progress).collect();
         let mut failures = 0;
         while !back.is_empty() {
-            let Err(why) = self.shard.store.give_back(self.partition, &back).await else { return };
+            let Err(why) = self.shard.store.give_back(self.partition, &back).await else { return true };
             if self.shard.mono() >= self.lease_end() || !matches!(why, StoreError::Unavailable(_)) {
                 warn!(partition = self.partition.0, error = %why, "returning claims failed; they will expire");
-                return;
+                return false;
             }
             failures += 1;
             tokio::time::sleep(Backoff::CLIENT.wait(failures)).await;
         }
+        true
     }
 }
 

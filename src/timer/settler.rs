@@ -26,7 +26,7 @@ use crate::cluster::OwnedPartitions;
 use crate::domain::limits::MAX_CALL_NAMES;
 use crate::domain::{MonoUs, Partition, Verdict};
 use crate::lifecycle::tick;
-use crate::store::{ClaimProgress, Division, SettleAnswer, Settlement, StoreError};
+use crate::store::{Claim, ClaimProgress, Division, SettleAnswer, Settlement, StoreError};
 
 /// Time between two rounds of extending claims and noting the confirms of open bundles.
 const TICK_INTERVAL: Duration = Duration::from_millis(250);
@@ -42,7 +42,7 @@ pub(super) enum CallResult {
     Settled(Partition, Vec<u64>, Result<Vec<SettleAnswer>, StoreError>),
     Divided(u64, Vec<u32>, Result<SettleAnswer, StoreError>),
     /// Claims were extended until this moment, if they are still ours.
-    Extended(MonoUs, Vec<u64>, Result<Vec<SettleAnswer>, StoreError>),
+    Extended(MonoUs, Vec<(u64, Claim)>, Result<Vec<SettleAnswer>, StoreError>),
     Returned(Partition, usize, Result<Vec<SettleAnswer>, StoreError>),
     /// Bundles of an ordered route that were never handed over went back as they were.
     PutBack(Vec<u64>, Result<Vec<SettleAnswer>, StoreError>),

@@ -218,7 +218,7 @@ impl KeyQueueClaim {
         }
         let mut items = Vec::new();
         let mut is_stored_again = false;
-        let mut is_left_claimed = false;
+        let mut is_left_claimed = reader.has_orphans();
         for (one, reservation) in claimed {
             match accept::accept(shard, one, reservation, reader.lease_end()).await {
                 AcceptOutcome::Accepted(item) => items.extend(item),

@@ -7,7 +7,7 @@ use tracing::debug;
 
 use super::{CallResult, Settler, one_call, progress};
 use crate::domain::{MonoUs, Partition};
-use crate::store::{ClaimProgress, SettleAnswer, StoreError};
+use crate::store::{Claim, ClaimProgress, SettleAnswer, StoreError};
 use crate::timer::claim_table::ClaimSlots;
 use crate::timer::resolve;
 
@@ -51,15 +51,16 @@ impl Settler {
         for (p, mut held) in extend {
             while !held.is_empty() {
                 let rest = held.split_off(one_call(held.iter().map(|(_, of)| of.delivered.len())));
-                let (slots, claims): (Vec<u64>, Vec<ClaimProgress>) =
-                    std::mem::replace(&mut held, rest).into_iter().unzip();
+                let held = std::mem::replace(&mut held, rest);
+                let batch = held.iter().map(|(slot, of)| (*slot, of.claim.clone())).collect();
+                let claims: Vec<ClaimProgress> = held.into_iter().map(|(_, of)| of).collect();
                 self.extending += 1;
                 let store = shard.store.clone();
                 let lease_ms = shard.lease_ms();
                 let lease_end = shard.lease_end(now);
                 self.calls.push(Box::pin(async move {
                     let result = store.extend(p, lease_ms, &claims).await;
-                    CallResult::Extended(lease_end, slots, result)
+                    CallResult::Extended(lease_end, batch, result)
                 }));
             }
         }
@@ -68,7 +69,7 @@ impl Settler {
     pub(super) fn extended(
         &mut self,
         lease_end: MonoUs,
-        batch: &[u64],
+        batch: &[(u64, Claim)],
         result: Result<Vec<SettleAnswer>, StoreError>,
     ) {
         self.extending -= 1;
@@ -76,27 +77,20 @@ impl Settler {
         let mut finished = Vec::new();
         let mut slots = shard.table.lock();
         match result {
-            Ok(held) => {
-                for (slot, held) in batch.iter().zip(held) {
-                    if held == SettleAnswer::Stale {
-                        slots.lose(*slot, false);
-                    }
-                    let Some(claimed) = slots.bundles.get_mut(slot) else { continue };
-                    if held == SettleAnswer::Stale {
-                        shard.metrics.stale_claims.inc();
-                        claimed.lost = true;
-                        claimed.drop_unpublished();
-                        if claimed.open == 0 {
-                            finished.push(*slot);
+            Ok(answers) => {
+                for ((slot, claim), answer) in batch.iter().zip(answers) {
+                    match slots.extended(*slot, claim, &answer, lease_end) {
+                        ExtendOutcome::Lost { ended } => {
+                            shard.metrics.stale_claims.inc();
+                            finished.extend(ended.then_some(*slot));
                         }
-                    } else {
-                        claimed.in_flight.extend_lease(lease_end);
+                        ExtendOutcome::Kept => {}
                     }
                 }
             }
             Err(why) => {
                 debug!(error = %why, "extending claims failed");
-                for slot in batch {
+                for (slot, _) in batch {
                     if let Some(claimed) = slots.bundles.get_mut(slot) {
                         claimed.news = true;
                     }
@@ -107,5 +101,114 @@ impl Settler {
         for slot in finished {
             self.finish(slot);
         }
+    }
+}
+
+/// What an extension made of a claimed bundle.
+#[derive(Debug, PartialEq, Eq)]
+enum ExtendOutcome {
+    Kept,
+    /// The claim is lost. `ended`: nothing of the bundle is open any more.
+    Lost {
+        ended: bool,
+    },
+}
+
+impl ClaimSlots {
+    /// Takes the store's answer to the extension of a claim. The store may have carried out a later call first, a division say,
+    /// which ends the claim and makes another: then the answer says nothing of the bundle. The answer to that call does, and
+    /// while one is on its way only that one counts.
+    fn extended(
+        &mut self,
+        slot: u64,
+        claim: &Claim,
+        answer: &SettleAnswer,
+        lease_end: MonoUs,
+    ) -> ExtendOutcome {
+        let Some(claimed) = self.bundles.get_mut(&slot) else { return ExtendOutcome::Kept };
+        if *answer != SettleAnswer::Stale {
+            claimed.in_flight.extend_lease(lease_end);
+            return ExtendOutcome::Kept;
+        }
+        if claimed.busy || claimed.claim != *claim {
+            return ExtendOutcome::Kept;
+        }
+        claimed.lost = true;
+        claimed.drop_unpublished();
+        let ended = claimed.open == 0;
+        self.lose(slot, false);
+        ExtendOutcome::Lost { ended }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::domain::testing::entry;
+    use crate::domain::{Clock, UnixMs};
+    use crate::store::BundleId;
+    use crate::timer::claimed::{ClaimedBundle, DeliveryState};
+    use crate::timer::simulation::{in_flight, served};
+
+    const SLOT: u64 = 1;
+
+    fn claim(id: &str) -> Claim {
+        let id = BundleId::parse(id).expect("an id");
+        Claim { partition: Partition(0), id, token: "token".to_owned().into() }
+    }
+
+    /// A claimed bundle with two messages, of which one is confirmed.
+    fn slots(claim: &Claim, busy: bool) -> ClaimSlots {
+        let served = served(Clock::start());
+        let entries = vec![entry(UnixMs(1), b"a"), entry(UnixMs(1), b"b")];
+        let in_flight = Arc::new(in_flight(&served, SLOT, entries, 0));
+        let mut slots = ClaimSlots::default();
+        let reservation = served.bytes.reserve(10, true).expect("forced");
+        slots.enter(
+            SLOT,
+            ClaimedBundle {
+                claim: claim.clone(),
+                in_flight,
+                stored: vec![0, 1],
+                states: vec![DeliveryState::Confirmed, DeliveryState::Open],
+                open: 1,
+                reservation,
+                news: false,
+                busy,
+                moving: Vec::new(),
+                lost: false,
+                split: false,
+            },
+        );
+        slots
+    }
+
+    #[test]
+    fn an_extension_that_came_too_late_loses_a_claim_only_if_no_other_call_replaced_it() {
+        let asked = claim("orders/10p20/k3x9.1z.2");
+        let newer = claim("orders/10p20/k3x9.20.1");
+        let kept = ExtendOutcome::Kept;
+        let lost = ExtendOutcome::Lost { ended: true };
+        for (now, busy, answer, expected) in [
+            (&asked, false, SettleAnswer::Applied(Vec::new()), &kept),
+            (&asked, true, SettleAnswer::Applied(Vec::new()), &kept),
+            (&newer, false, SettleAnswer::Applied(Vec::new()), &kept),
+            (&asked, false, SettleAnswer::Stale, &lost),
+            // A division is on its way, which may have ended the claim: its own answer tells.
+            (&asked, true, SettleAnswer::Stale, &kept),
+            // A division has ended the claim, and made another of what is still open.
+            (&newer, false, SettleAnswer::Stale, &kept),
+            (&newer, true, SettleAnswer::Stale, &kept),
+        ] {
+            let mut slots = slots(now, busy);
+            let outcome = slots.extended(SLOT, &asked, &answer, MonoUs(5));
+            assert_eq!(outcome, *expected, "{now:?} busy {busy} {answer:?}");
+            let is_lost = slots.bundles[&SLOT].lost;
+            assert_eq!(is_lost, *expected == lost, "{now:?} busy {busy} {answer:?}");
+        }
+        let outcome = ClaimSlots::default().extended(SLOT, &asked, &SettleAnswer::Stale, MonoUs(5));
+        assert_eq!(outcome, kept, "it has left");
     }
 }
