@@ -106,7 +106,7 @@ impl Claimer {
                 }
             } else if heads.is_empty() {
                 if let Some(key_queue) = key_queue {
-                    key_queue.polled(poll, None);
+                    key_queue.found_nothing(poll);
                     // The queue was begun for an overdue or near bundle in another replica's partition, and nothing
                     // more is due there.
                     key_queue.closing |=

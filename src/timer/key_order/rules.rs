@@ -203,6 +203,14 @@ impl KeyQueue {
         }
     }
 
+    /// Notes a poll that found nothing due. While a claim is on its way, what it has taken is in the store no more and in the
+    /// queue not yet: then the poll says nothing of what may leave.
+    pub(in crate::timer) fn found_nothing(&mut self, poll: StorePoll) {
+        if !self.claiming {
+            self.polled(poll, None);
+        }
+    }
+
     /// Takes keys that are no longer held, for the store to forget, up to [`MAX_FREED_KEYS`]. A successor finds out
     /// by itself that the others are free.
     pub(in crate::timer) fn take_freed(&mut self) -> Vec<Bytes> {

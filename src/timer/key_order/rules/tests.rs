@@ -192,3 +192,34 @@ fn one_claim_tells_of_so_many_freed_keys_and_the_next_one_of_the_rest() {
     assert_eq!(all, (0..MAX_FREED_KEYS + 2).map(key).collect());
     assert_eq!(key_queue.0.take_freed(), Vec::<Bytes>::new());
 }
+
+/// A claim that takes its time, and polls that find the store empty meanwhile.
+#[test]
+fn a_poll_that_finds_nothing_while_a_claim_is_on_its_way_lets_nothing_pass_what_that_claim_brings() {
+    let mut key_queue = QueueBench::new();
+    let first = key_queue.enter("k", 10, 1);
+    let second = key_queue.enter("k", 11, 2);
+    let other = key_queue.enter("other", 18, 3);
+    key_queue.poll(12, None);
+    assert_eq!(key_queue.actions(12), [hand(first)]);
+    key_queue.failed("k", UnixMs(15));
+    // This poll sees the failed message, and a message of another key. The claim takes both.
+    key_queue.0.claiming = true;
+    let claimed_by = StorePoll { number: key_queue.1 + 1, began: UnixMs(20) };
+    for began in 21..25 {
+        key_queue.1 = claimed_by.number + 1;
+        key_queue.0.found_nothing(StorePoll { number: key_queue.1, began: UnixMs(began) });
+        assert_eq!(key_queue.actions(began), [], "what is claimed has not come yet");
+    }
+    let before = key_queue.enter("other", 17, 4);
+    let again = EntryPlace { slot: 9, entry: 0 };
+    key_queue.0.enter("k".into(), OrderPosition { due: UnixMs(15), sequence: 1000 }, again);
+    key_queue.0.claiming = false;
+    key_queue.0.polled(claimed_by, None);
+    assert_eq!(key_queue.actions(25), [hand(again), hand(before)]);
+    for key in ["k", "other"] {
+        key_queue.0.done(&key.into());
+    }
+    key_queue.0.found_nothing(StorePoll { number: key_queue.1 + 1, began: UnixMs(26) });
+    assert_eq!(key_queue.actions(26), [hand(second), hand(other)]);
+}
