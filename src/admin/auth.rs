@@ -26,7 +26,7 @@ pub(super) enum AccessRole {
 /// Caller of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Caller {
-    /// What it may do.
+    /// Its role: the one of its token.
     pub(super) role: AccessRole,
     /// Name of it for the audit log: the token's role and its place in the configuration, never a part of the token.
     pub(super) name: Arc<str>,

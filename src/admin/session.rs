@@ -14,7 +14,7 @@ use super::context::Admin;
 #[derive(Serialize, ToSchema)]
 #[schema(as = Session)]
 pub(super) struct SessionView {
-    /// What the caller may do.
+    /// Role of the caller.
     role: SessionRole,
     /// Its name in the audit log.
     who: String,
@@ -26,7 +26,7 @@ pub(super) struct SessionView {
     version: &'static str,
 }
 
-/// What a caller may do.
+/// Role of a caller.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum SessionRole {

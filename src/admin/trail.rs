@@ -74,7 +74,7 @@ pub(super) struct TrailEventView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = DateTime)]
     at: Option<String>,
-    /// What happened.
+    /// Kind of the event.
     event: TrailState,
     /// `delivered`: the confirm minus the due time that was asked for, ms.
     #[serde(skip_serializing_if = "Option::is_none")]

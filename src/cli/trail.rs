@@ -66,7 +66,7 @@ fn attempt(event: &Value) -> String {
     }
 }
 
-/// Who asked for it.
+/// Name of whoever asked for it.
 fn by(event: &Value) -> String {
     match event["by"].as_str() {
         None => String::new(),

@@ -10,15 +10,15 @@ use crate::domain::{Entry, Flags, KafkaPosition, StoreClock, Text, UnixMs};
 use crate::store::{PendingWrite, RouteTrail, TrailCause, WriteOp, WriteResult};
 use crate::telemetry::RouteMetrics;
 
-/// What is remembered of an operation until its answer comes.
+/// Facts that are remembered of an operation until its answer comes.
 pub(super) struct SubmittedOp {
     /// The name of a command. `None` for writes that are no command.
     command: Option<&'static str>,
-    /// What the trail needs; nothing where the route has none.
+    /// Facts for the trail; nothing where the route has none.
     traced: TracedOp,
 }
 
-/// What the trail needs of an operation.
+/// Facts of an operation for the trail.
 enum TracedOp {
     Nothing,
     /// A bundle of named messages.

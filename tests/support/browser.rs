@@ -30,7 +30,7 @@ pub struct Browser {
 #[derive(Clone, Debug)]
 pub struct Element(String);
 
-/// What a page is shown as.
+/// Size and colours that a page is shown in.
 #[derive(Clone, Copy, Debug)]
 pub struct Screen {
     /// Width of the page, CSS pixels.

@@ -2,7 +2,7 @@
 
 use crate::domain::{KafkaPosition, Text, UnixMs};
 
-/// What happened to a message.
+/// Kind of an event in the life of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TrailWord {
     /// Its target has confirmed it.
@@ -68,7 +68,7 @@ pub struct TrailTarget {
 pub struct TrailEvent {
     /// When it happened, by Redis's clock.
     pub at: UnixMs,
-    /// What happened.
+    /// Kind of the event.
     pub word: TrailWord,
     /// Delivered: confirm minus the due time that was asked for, ms.
     pub late_ms: Option<i64>,

@@ -18,7 +18,7 @@ const PROCESS_BYTES: usize = 16 << 20;
 /// Packs that a full trail has at least: the oldest gives way as a whole.
 const TRAIL_PACKS: u64 = 16;
 
-/// Who made a message end or move.
+/// Cause that made a message end or move.
 #[derive(Clone, Copy, Debug)]
 pub enum TrailCause<'a> {
     /// A message with a command in its header, and its position if it was a Kafka record.

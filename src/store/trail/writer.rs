@@ -35,7 +35,7 @@ const BASE_BYTES: u64 = 128 << 10;
 /// Rounds without a loss after which the next loss is told anew.
 const QUIET_ROUNDS: u32 = 20;
 
-/// What a route's log says about its losses.
+/// State of a route's losses, as its log tells them.
 #[derive(Clone, Copy, Default)]
 struct LossWatch {
     /// Rounds since the last loss, while a loss is told.

@@ -104,7 +104,7 @@ impl Settler {
     }
 }
 
-/// What an extension made of a claimed bundle.
+/// Outcome of an extension for a claimed bundle.
 #[derive(Debug, PartialEq, Eq)]
 enum ExtendOutcome {
     Kept,
