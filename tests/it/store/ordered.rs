@@ -361,9 +361,15 @@ impl Model {
         self.bundles.get(&number(claimed)).is_some_and(|claim| claim.id == claimed.claim.id)
     }
 
-    /// Reports whether a claim is the last one of its message.
-    fn is_last_claim(&self, claimed: &ClaimAnswer) -> bool {
-        self.bundles.get(&number(claimed)).is_some_and(|claim| claim.token == claimed.claim.token)
+    /// Reports whether a claim is the last one of its message, and this owner's.
+    fn is_held(&self, who: usize, claimed: &ClaimAnswer) -> bool {
+        let n = number(claimed);
+        let is_last = self
+            .bundles
+            .get(&n)
+            .is_some_and(|claim| claim.id == claimed.claim.id && claim.token == claimed.claim.token);
+        let holder = self.messages.get(&n).map(|message| message.3);
+        is_last && matches!(holder, Some(Where::Claimed { by, .. }) if by == who)
     }
 
     fn cancel(&mut self, n: usize) -> WriteResult {
@@ -428,15 +434,11 @@ async fn play(fixture: &StoreFixture, history: &[Step]) {
             Step::Settle(who) if !owners[who].claims.is_empty() => {
                 let claimed = owners[who].claims.remove(0);
                 let n = number(&claimed);
-                let is_of_now = model.is_of_now(&claimed);
-                let is_last_claim = model.is_last_claim(&claimed);
-                let message = model.messages.get_mut(&n).expect("known");
-                let ours =
-                    is_of_now && is_last_claim && matches!(message.3, Where::Claimed { by, .. } if by == who);
+                let ours = model.is_held(who, &claimed);
                 assert_eq!(fixture.settle(&claimed).await != SettleAnswer::Stale, ours);
                 if ours {
-                    message.3 = Where::Gone;
-                } else if is_of_now {
+                    model.messages.get_mut(&n).expect("known").3 = Where::Gone;
+                } else if model.is_of_now(&claimed) {
                     model.published.insert(n);
                 }
             }
@@ -448,12 +450,11 @@ async fn play(fixture: &StoreFixture, history: &[Step]) {
                 let later = 10 + place as i64;
                 let (held, _) = owners[who].fail(&claimed, past().plus(later)).await;
                 let n = number(&claimed);
-                let is_of_now = model.is_of_now(&claimed);
-                let message = model.messages.get_mut(&n).expect("known");
-                let ours = is_of_now && matches!(message.3, Where::Claimed { by, .. } if by == who);
+                let ours = model.is_held(who, &claimed);
                 assert_eq!(held != SettleAnswer::Stale, ours);
                 if ours {
                     model.bundles.remove(&n);
+                    let message = model.messages.get_mut(&n).expect("known");
                     (message.1, message.2, message.3) = (later, place, Where::Due);
                     model.held_keys.insert(message.0, later);
                 }
@@ -502,6 +503,15 @@ async fn claim(model: &mut Model, owner: &mut RouteOwner, who: usize) {
     model.bundles.extend(taken.claimed.iter().map(|claimed| (number(claimed), claimed.claim.clone())));
     model.owner = Some((who, false));
     owner.claims.extend(taken.claimed);
+}
+
+#[tokio::test]
+async fn an_earlier_claim_of_a_message_that_its_owner_holds_again_is_stale() {
+    let claimed_twice = [Step::Store(0, 0), Step::Claim(1), Step::End, Step::Sweep, Step::Claim(0)];
+    let claimed_again = [Step::End, Step::Sweep, Step::Claim(1)];
+    for last in [Step::Fail(1), Step::Settle(1)] {
+        play(&fixture().await, &[&claimed_twice[..], &claimed_again, &[last]].concat()).await;
+    }
 }
 
 #[tokio::test]
