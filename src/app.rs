@@ -118,8 +118,13 @@ async fn build_and_run(app: &App, registry: Registry) -> anyhow::Result<()> {
     let lanes: Arc<dyn Lanes> = Arc::new(start_lanes(app, &brokers)?);
     let store_slot: Arc<OnceLock<Store>> = Arc::default();
     readiness_parts::start(app, lanes.clone(), &store_slot, app.stages.egress.clone());
-    // Both parts are announced before anybody can ask: the replica is not ready until the store is there. From then on the
-    // store alone reports on its connections. A report from here could be older, and nothing would take it back.
+    // All parts that readiness waits for are announced before anybody can ask: the replica is not ready until the store is
+    // there and its sources are read. Once the store is there, it alone reports on its connections: a report from here
+    // could be older, and nothing would take it back.
+    let groups = announce_groups(app);
+    for broker in brokers.values() {
+        ingress::rabbitmq::announce(broker);
+    }
     let redis_part = app.readiness.part("redis", true);
     let store_part = app.readiness.part("store", true);
     let state = admin_state(app, registry, &lanes, &store_slot);
@@ -135,7 +140,7 @@ async fn build_and_run(app: &App, registry: Registry) -> anyhow::Result<()> {
     let quota = store::DeadLetterQuota::new(&app.config.routes);
     let mut cluster = start_cluster(app, &store).await?;
     start_timer(app, &store, &quota, &lanes, &cluster)?;
-    start_ingress(app, store, &quota, lanes, &brokers, cluster.clone())?;
+    start_ingress(app, store, &quota, lanes, &brokers, groups, cluster.clone())?;
     Err(cluster.refused().await).context("this replica may not go on")
 }
 
@@ -310,6 +315,7 @@ fn start_ingress(
     quota: &Arc<store::DeadLetterQuota>,
     lanes: Arc<dyn Lanes>,
     brokers: &BTreeMap<String, Arc<Broker>>,
+    groups: Vec<KafkaGroup<'_>>,
     cluster: cluster::Cluster,
 ) -> anyhow::Result<()> {
     let routes = &app.config.routes;
@@ -348,14 +354,14 @@ fn start_ingress(
         };
         ingress::rabbitmq::start(broker, routes, &dependencies);
     }
-    for ((connection, group), routes) in kafka_groups(routes) {
+    for KafkaGroup { connection, group, routes, part } in groups {
         let connection = app.config.kafka.get(connection).context("an unknown kafka connection")?;
         let dependencies = ingress::kafka::KafkaDependencies {
             sink: intake.clone(),
             metrics: app.metrics.clone(),
             budget: read_allocation.kafka.clone(),
             skips: app.skips.clone(),
-            part: app.readiness.part(format!("kafka:{}:{group}", connection.name), false),
+            part,
             tasks: tasks.clone(),
             shutdown: shutdown.clone(),
             clock: app.clock,
@@ -365,13 +371,25 @@ fn start_ingress(
     Ok(())
 }
 
-/// Routes that read from Kafka, by connection and consumer group.
-fn kafka_groups(routes: &[Arc<Route>]) -> BTreeMap<(&str, &str), Vec<Arc<Route>>> {
+/// A consumer group, and the routes that read through it.
+struct KafkaGroup<'a> {
+    connection: &'a str,
+    group: &'a str,
+    routes: Vec<Arc<Route>>,
+    part: ReadinessPart,
+}
+
+/// Announces the readiness part `kafka:<connection>:<group>` of each consumer group.
+fn announce_groups(app: &App) -> Vec<KafkaGroup<'_>> {
     let mut groups: BTreeMap<(&str, &str), Vec<Arc<Route>>> = BTreeMap::new();
-    for route in routes {
+    for route in &app.config.routes {
         if let Endpoint::Kafka { connection, group, .. } = &route.from {
             groups.entry((connection, group)).or_default().push(route.clone());
         }
     }
-    groups
+    let announced = groups.into_iter().map(|((connection, group), routes)| {
+        let part = app.readiness.part(format!("kafka:{connection}:{group}"), false);
+        KafkaGroup { connection, group, routes, part }
+    });
+    announced.collect()
 }

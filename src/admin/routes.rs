@@ -14,7 +14,7 @@ use super::extract::{NamedRoute, RoutePath};
 use super::page::Page;
 use super::problem::Problem;
 use crate::domain::route::{DelayFrom, OnDuplicate};
-use crate::domain::{Endpoint, Route, RoutePolicy, RoutingKey, Target, route};
+use crate::domain::{Endpoint, Route, RouteName, RoutePolicy, RoutingKey, Target, route};
 use crate::lifecycle::readiness::ReadinessState;
 
 /// Longest wait for the store's counts.
@@ -101,10 +101,12 @@ pub(super) async fn one(
 /// answer, the last counts are shown: `/readyz` reports that it is away.
 pub(super) async fn refresh_counts(admin: &Admin) {
     let Ok(store) = admin.store() else { return };
-    let Ok(Ok(counts)) = tokio::time::timeout(COUNT_DEADLINE, store.counts()).await else { return };
-    for (name, metrics) in admin.state.metrics.routes() {
-        let counts = counts.get(name.as_str()).copied().unwrap_or_default();
-        metrics.show_counts(counts.messages, counts.dead);
+    let names: Vec<RouteName> = admin.state.metrics.routes().map(|(name, _)| name.clone()).collect();
+    let Ok(Ok(counts)) = tokio::time::timeout(COUNT_DEADLINE, store.counts(&names)).await else { return };
+    for (name, counts) in counts {
+        if let Some(metrics) = admin.state.metrics.route(&name) {
+            metrics.show_counts(counts.messages, counts.dead);
+        }
     }
 }
 

@@ -166,7 +166,12 @@ impl AdmissionController {
     async fn recount(&mut self) -> bool {
         let returned = self.returned();
         self.read_memory().await;
-        match tokio::time::timeout(COUNT_TIMEOUT, self.store.counts()).await {
+        match tokio::time::timeout(
+            COUNT_TIMEOUT,
+            self.store.counts(self.routes.iter().map(|route| &route.name)),
+        )
+        .await
+        {
             Ok(Ok(counts)) => {
                 self.share_out(&counts, &returned);
                 !self.admission.values().any(GateControl::has_waiting)
@@ -188,10 +193,10 @@ impl AdmissionController {
     }
 
     /// Gives each route this replica's share of the capacity that a count saw.
-    fn share_out(&self, counts: &BTreeMap<String, Counts>, returned: &BTreeMap<RouteName, MessageVolume>) {
+    fn share_out(&self, counts: &BTreeMap<RouteName, Counts>, returned: &BTreeMap<RouteName, MessageVolume>) {
         let replicas = (self.replicas)();
         for route in &self.routes {
-            let counted = counts.get(route.name.as_str()).copied().unwrap_or_default();
+            let counted = counts.get(&route.name).copied().unwrap_or_default();
             let before = returned.get(&route.name).copied().unwrap_or_default();
             if let Some(control) = self.admission.get(&route.name) {
                 let share = share_of(most_pending(route), pending(&counted), replicas);
@@ -313,11 +318,11 @@ impl AdmissionController {
     }
 
     /// Reports which routes wait for room in Redis.
-    fn report_room(&mut self, counts: &BTreeMap<String, Counts>) {
+    fn report_room(&mut self, counts: &BTreeMap<RouteName, Counts>) {
         let RedisMemory { used, limit } = self.memory;
         for route in &self.routes {
             let name = &route.name;
-            let counts = counts.get(name.as_str()).copied().unwrap_or_default();
+            let counts = counts.get(name).copied().unwrap_or_default();
             let waits = self.room(&counts) == 0;
             if waits && self.without_room.insert(name.clone()) {
                 warn!(route = %name, bytes = counts.bytes, used, limit, "redis has no room left for the route; its ingress waits");
@@ -355,12 +360,12 @@ impl AdmissionController {
         let mut excess = Vec::new();
         let returned = self.returned();
         self.read_memory().await;
-        let counts = self.store.counts().await?;
+        let counts = self.store.counts(self.routes.iter().map(|route| &route.name)).await?;
         self.share_out(&counts, &returned);
         self.report_room(&counts);
         for route in &self.routes {
             let Some(metrics) = self.metrics.route(&route.name) else { continue };
-            let counts = counts.get(route.name.as_str()).copied().unwrap_or_default();
+            let counts = counts.get(&route.name).copied().unwrap_or_default();
             metrics.show_counts(counts.messages, counts.dead);
             let full = limit_reached(route, pending(&counts));
             metrics.ingress_paused("max_pending", full == Some("max_pending"));

@@ -21,7 +21,7 @@ use super::connection::topology;
 use super::control::identity::IdentityState;
 use super::control::pauses::PauseWatcher;
 use super::model::bundle::put_base36;
-use super::query::counts::CountFields;
+use super::query::counts::LastCounts;
 use super::query::overdue::OverdueReports;
 use super::scrub::ScrubPositions;
 use super::trail::Trails;
@@ -60,7 +60,7 @@ pub(super) struct StoreInner {
     pub(super) identity: IdentityState,
     pub(super) scrub_positions: ScrubPositions,
     /// Each partition's counts as they were last read.
-    pub(super) last_counts: Mutex<Vec<Option<CountFields>>>,
+    pub(super) last_counts: Mutex<LastCounts>,
     pub(super) waiting: OverdueReports,
 }
 
@@ -179,7 +179,7 @@ impl Store {
             rollbacks,
             identity: IdentityState::default(),
             scrub_positions: ScrubPositions::new(config.partitions),
-            last_counts: Mutex::new(config.partitions.all().map(|_| None).collect()),
+            last_counts: Mutex::default(),
             waiting: OverdueReports::default(),
         })))
     }

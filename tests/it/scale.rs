@@ -275,8 +275,8 @@ async fn a_large_store_on_a_slow_link_is_swept_in_seconds_and_scrubbed_in_minute
         let all = within(AUDIT_LIMIT, async || {
             let metrics = relay.metrics().await.map_err(|error| error.to_string())?;
             let lost = metrics.sum("postdate_store_damage_total", &[("what", "lost")]) as usize;
-            let counted = fixture.store.counts().await.map_err(|error| error.to_string())?;
-            let counted = counted.get("far").map_or(0, |counts| counts.messages);
+            let counted = fixture.store.counts(&far).await.map_err(|error| error.to_string())?;
+            let counted = counted[&far[0]].messages;
             let is_right = lost == PARTITIONS && counted == (PARTITIONS * (SLICES_EACH - 1)) as i64;
             if is_right { Ok(began.elapsed()) } else { Err(format!("{lost} lost, {counted} counted")) }
         });

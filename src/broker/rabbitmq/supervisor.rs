@@ -30,6 +30,9 @@ const FRAME_MAX: u32 = 128 * 1024;
 /// Most that the URL can ask for.
 const MOST_FRAME_MAX: u32 = 1024 * 1024;
 
+/// The trouble of a role that was never up.
+const NOT_REACHED: &str = "not reached yet";
+
 /// One configured connection, shared by all of its users.
 #[derive(Debug)]
 pub struct Broker {
@@ -64,6 +67,11 @@ impl Broker {
         Arc::new(Self { connection, health })
     }
 
+    /// Announces a role that will be opened. The readiness part is not up before it is.
+    pub fn announce(&self, role: &'static str) {
+        self.health.report(role, Some(NOT_REACHED.to_owned()));
+    }
+
     /// The connection's name.
     pub fn name(&self) -> &str {
         &self.connection.name
@@ -91,7 +99,7 @@ impl Broker {
             live: live.clone(),
             shutdown: shutdown.clone(),
         };
-        supervisor.report(Some("not reached yet".to_owned()));
+        self.announce(role);
         tasks.spawn(task, supervisor.run());
         SharedConnection { live }
     }

@@ -25,6 +25,9 @@ use crate::domain::{Endpoint, Route};
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::telemetry::Metrics;
 
+/// The role in which queues are read.
+const ROLE: &str = "consume";
+
 /// Everything that the consumers of a connection are built from.
 pub struct RabbitmqDependencies<'a, S> {
     /// Takes the deliveries.
@@ -39,6 +42,11 @@ pub struct RabbitmqDependencies<'a, S> {
     pub shutdown: &'a Shutdown,
 }
 
+/// Announces that [`start`] will read from this connection: it is not ready before that.
+pub fn announce(broker: &Broker) {
+    broker.announce(ROLE);
+}
+
 /// Starts a consumer for each of `routes` that reads from this connection. They run until `shutdown` drains:
 /// then they take nothing new, wait until every delivery that they took is resolved (or shutdown is forced),
 /// acknowledge, and close. Their tasks are named `ingress:rabbitmq:...`.
@@ -48,7 +56,7 @@ pub fn start<S: Sink>(
     dependencies: &RabbitmqDependencies<'_, S>,
 ) {
     let task = format!("ingress:rabbitmq:{}", broker.name());
-    let shared = broker.open("consume", &task, dependencies.tasks, dependencies.shutdown);
+    let shared = broker.open(ROLE, &task, dependencies.tasks, dependencies.shutdown);
     for route in routes {
         let Endpoint::Rabbitmq { connection, queue, prefetch: wanted } = &route.from else {
             continue;

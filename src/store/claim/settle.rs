@@ -141,7 +141,8 @@ impl Store {
         let ordered = claims.iter().any(|h| self.0.order.has(h.claim.id.route()));
         let with = ScriptVariant { remembers: !delivered_names.is_empty(), ordered };
         let mut keys = self.0.keys.fixed_of(p, with);
-        keys.extend(claims.iter().map(|h| self.0.keys.blob(p, &h.claim.id)));
+        let with_news = claims.iter().filter(|h| h.confirmed.as_ref().is_some_and(|bits| !bits.is_empty()));
+        keys.extend(with_news.map(|h| self.0.keys.blob(p, &h.claim.id)));
         let mut args: Vec<ScriptArg> = vec![lease_ms.into(), claims.len().into()];
         push_claims(&mut args, claims);
         args.extend(delivered_names);

@@ -187,8 +187,9 @@ impl Store {
     ) -> Result<Vec<DeadId>, StoreError> {
         let mut pipe = Pipeline::with_capacity(routes.len() * 2);
         for (route, before) in routes {
-            for queue in [false, true].map(|invalid| queue_name(route.as_str(), invalid)) {
-                if !self.counted_none(p, &format!("d:{queue}")) {
+            for invalid in [false, true] {
+                if !self.counted_no_dead(p, route, invalid) {
+                    let queue = queue_name(route.as_str(), invalid);
                     pipe.cmd("ZRANGEBYSCORE").arg(self.0.keys.queue(p, &queue));
                     pipe.arg("-inf").arg(format!("({before}")).arg("LIMIT").arg(0).arg(DROP_BATCH);
                 }

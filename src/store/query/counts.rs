@@ -10,16 +10,44 @@ use crate::store::call::keys::Keys;
 use crate::store::call::scripts;
 use crate::store::connection::link::read;
 use crate::store::model::bundle::place_in;
+use crate::store::model::dead_letter::queue_name;
 use crate::store::{Counts, Store, StoreError};
 
 /// Counts are below this, a petabyte: the sum over all partitions fits into 64 bits.
 const COUNT_END: u64 = 1 << 50;
 
-/// A partition's counts by their fields, as they stand in Redis.
-pub(in crate::store) type CountFields = Vec<(String, i64)>;
+/// Fields of the hash `counts` that belong to one route.
+const ROUTE_FIELDS: usize = 7;
+/// Place of the number of dead letters among them, and of that of the invalid ones.
+const DEAD_FIELDS: [usize; 2] = [3, 4];
+
+/// Counts of some routes in each partition, as they were last read.
+#[derive(Default)]
+pub(in crate::store) struct LastCounts {
+    /// The routes, sorted.
+    routes: Vec<RouteName>,
+    /// Values of the routes' fields, by partition. `None`: they were never read.
+    values: Vec<Option<Vec<i64>>>,
+}
+
+impl LastCounts {
+    /// Forgets all values, unless they are of these routes.
+    fn keep_only(&mut self, routes: &BTreeMap<RouteName, Counts>, partitions: usize) {
+        if !self.routes.iter().eq(routes.keys()) || self.values.len() != partitions {
+            *self = Self { routes: routes.keys().cloned().collect(), values: vec![None; partitions] };
+        }
+    }
+
+    /// The number of dead letters in one queue of a partition. `None` if it was never read.
+    fn dead(&self, p: Partition, route: &RouteName, invalid: bool) -> Option<i64> {
+        let at = self.routes.binary_search(route).ok()?;
+        let values = self.values.get(usize::from(p.0))?.as_ref()?;
+        values.get(at * ROUTE_FIELDS + DEAD_FIELDS[usize::from(invalid)]).copied()
+    }
+}
 
 impl Store {
-    /// The commands that read each partition's counts.
+    /// The commands that read all counts of each partition, of whatever route.
     pub(in crate::store) fn all_counts(&self) -> Vec<(Slot, Cmd)> {
         let counts = self.0.partitions.all().map(|p| {
             let mut counts = redis::cmd("HGETALL");
@@ -29,39 +57,46 @@ impl Store {
         counts.collect()
     }
 
-    /// Messages, bytes and dead letters of every route that has any, over all partitions: one trip a node. In a
-    /// cluster, partitions of a node that is away keep the counts that were last read. `Err` if they were never
-    /// read, or no node answers.
-    pub async fn counts(&self) -> Result<BTreeMap<String, Counts>, StoreError> {
-        let answers = self.0.side.gather(self.all_counts()).await;
-        let nobody = answers.iter().all(Result::is_err);
-        let mut found: Vec<CountFields> = Vec::with_capacity(answers.len());
-        for (answer, last) in answers.into_iter().zip(self.0.last_counts.lock().iter_mut()) {
-            match (answer, &*last) {
-                (Ok(value), _) => {
-                    let fields = numbers(read(value)?);
-                    *last = Some(fields.clone());
-                    found.push(fields);
-                }
-                // Until a scrub has mended this partition, it does not get in the way of the others.
-                (Err(StoreError::Damaged(_)), fields) => found.push(fields.clone().unwrap_or_default()),
-                (Err(_), Some(fields)) if !nobody => found.push(fields.clone()),
-                (Err(why), _) => return Err(why),
-            }
+    /// Messages, bytes and dead letters of these routes, over all partitions: one trip a node. Costs the same however
+    /// many other routes have something in the store. In a cluster, partitions of a node that is away keep the counts
+    /// that were last read. `Err` if they were never read, or no node answers.
+    pub async fn counts<'a>(
+        &self,
+        routes: impl IntoIterator<Item = &'a RouteName>,
+    ) -> Result<BTreeMap<RouteName, Counts>, StoreError> {
+        let mut counts: BTreeMap<RouteName, Counts> =
+            routes.into_iter().map(|route| (route.clone(), Counts::default())).collect();
+        if counts.is_empty() {
+            return Ok(counts);
         }
-        let mut counts: BTreeMap<String, Counts> = BTreeMap::new();
-        for (field, n) in found.into_iter().flatten() {
-            add(&mut counts, &field, n);
+        let fields: Vec<String> = counts.keys().flat_map(|route| fields_of(route.as_str())).collect();
+        let commands = self.0.partitions.all().map(|p| {
+            let mut read = redis::cmd("HMGET");
+            read.arg(self.0.keys.of(p, "counts")).arg(&fields);
+            (Keys::slot(p), read)
+        });
+        let answers = self.0.side.gather(commands.collect()).await;
+        let nobody = answers.iter().all(Result::is_err);
+        let mut last = self.0.last_counts.lock();
+        last.keep_only(&counts, answers.len());
+        for (answer, last) in answers.into_iter().zip(&mut last.values) {
+            match answer {
+                Ok(value) => *last = Some(numbers(read(value)?)),
+                // Until a scrub has mended this partition, it does not get in the way of the others.
+                Err(StoreError::Damaged(_)) => {}
+                Err(_) if last.is_some() && !nobody => {}
+                Err(why) => return Err(why),
+            }
+            let values = last.iter().flat_map(|values| values.chunks(ROUTE_FIELDS));
+            counts.values_mut().zip(values).for_each(|(counts, values)| add(counts, values));
         }
         Ok(counts)
     }
 
-    /// Reports whether a count of a partition was zero when it was last read. A partition that was never read
-    /// may hold anything.
-    pub(in crate::store) fn counted_none(&self, p: Partition, field: &str) -> bool {
-        let last = self.0.last_counts.lock();
-        let counts = last.get(usize::from(p.0)).and_then(Option::as_ref);
-        counts.is_some_and(|fields| !fields.iter().any(|(name, n)| name == field && *n != 0))
+    /// Reports whether a partition had no dead letter in one queue of a route when the counts were last read. If they
+    /// never were, it may have any.
+    pub(in crate::store) fn counted_no_dead(&self, p: Partition, route: &RouteName, invalid: bool) -> bool {
+        self.0.last_counts.lock().dead(p, route, invalid) == Some(0)
     }
 
     /// The highest offset ever read of a source. `None` if it was never read.
@@ -108,32 +143,38 @@ impl Store {
     }
 }
 
-/// Parses the counts. A malformed one, or one that no store can hold, is zero until a scrub counts anew.
-fn numbers(fields: Vec<(String, String)>) -> CountFields {
-    let number = |text: String| text.parse::<i64>().ok().filter(|n| n.unsigned_abs() < COUNT_END);
-    fields.into_iter().map(|(field, n)| (field, number(n).unwrap_or_default())).collect()
+/// The fields of a route in `counts`.
+fn fields_of(route: &str) -> [String; ROUTE_FIELDS] {
+    let invalid = queue_name(route, true);
+    let kinds = [
+        ("n", route),
+        ("b", route),
+        ("r", route),
+        ("d", route),
+        ("d", &invalid),
+        ("x", route),
+        ("x", &invalid),
+    ];
+    kinds.map(|(kind, queue)| format!("{kind}:{queue}"))
 }
 
-/// Adds one field of one partition's counts.
-fn add(counts: &mut BTreeMap<String, Counts>, field: &str, n: i64) {
-    // Fields without a route are not counts.
-    let Some((kind, queue)) = field.split_once(':') else { return };
-    let (route, invalid) = queue.split_once('/').map_or((queue, false), |(route, _)| (route, true));
-    let of_route = counts.entry(route.to_owned()).or_default();
-    match kind {
-        "n" => of_route.messages += n,
-        "b" => of_route.bytes += n,
-        "r" => of_route.names += n,
-        "d" => {
-            of_route.dead += n;
-            of_route.invalid += if invalid { n } else { 0 };
-        }
-        "x" => {
-            of_route.dead_bytes += n;
-            of_route.invalid_bytes += if invalid { n } else { 0 };
-        }
-        _ => {}
-    }
+/// Parses the counts. A missing one is zero. A malformed one, or one that no store can hold, is zero until a scrub
+/// counts anew.
+fn numbers(values: Vec<Option<String>>) -> Vec<i64> {
+    let number = |text: String| text.parse::<i64>().ok().filter(|n| n.unsigned_abs() < COUNT_END);
+    values.into_iter().map(|value| value.and_then(number).unwrap_or_default()).collect()
+}
+
+/// Adds the values of a route's fields in one partition to its counts.
+fn add(counts: &mut Counts, values: &[i64]) {
+    let &[messages, bytes, names, dead, invalid, dead_bytes, invalid_bytes] = values else { return };
+    counts.messages += messages;
+    counts.bytes += bytes;
+    counts.names += names;
+    counts.dead += dead + invalid;
+    counts.invalid += invalid;
+    counts.dead_bytes += dead_bytes + invalid_bytes;
+    counts.invalid_bytes += invalid_bytes;
 }
 
 #[cfg(test)]
@@ -142,15 +183,36 @@ mod tests {
 
     #[test]
     fn what_nobody_can_have_counted_counts_as_none_and_no_sum_overflows() {
-        let field = |n: &str| ("n:orders".to_owned(), n.to_owned());
         let texts =
             ["7", "-7", "9223372036854775807", "-9223372036854775808", "1e3", "", "99999999999999999999"];
-        let parsed: Vec<i64> = numbers(texts.map(field).into()).into_iter().map(|(_, n)| n).collect();
-        assert_eq!(parsed, [7, -7, 0, 0, 0, 0, 0]);
-        let mut counts = BTreeMap::new();
-        for (field, n) in (0..4096).flat_map(|_| numbers(vec![field("1125899906842623")])) {
-            add(&mut counts, &field, n);
+        assert_eq!(numbers(texts.map(|n| Some(n.to_owned())).into()), [7, -7, 0, 0, 0, 0, 0]);
+        assert_eq!(numbers(vec![None]), [0]);
+        let mut counts = Counts::default();
+        let most = numbers(vec![Some("1125899906842623".to_owned()); ROUTE_FIELDS]);
+        for _ in 0..4096 {
+            add(&mut counts, &most);
         }
-        assert!(counts["orders"].messages > 0);
+        assert!(counts.messages > 0 && counts.dead > counts.invalid && counts.invalid > 0);
+    }
+
+    #[test]
+    fn what_was_read_of_other_routes_says_nothing() {
+        let name = |name: &str| RouteName::new(name).expect("a name");
+        let routes = |names: &[&str]| names.iter().map(|&one| (name(one), Counts::default())).collect();
+        let mut last = LastCounts::default();
+        assert_eq!(last.dead(Partition(0), &name("a"), false), None);
+        last.keep_only(&routes(&["a", "b"]), 2);
+        last.values[1] = Some((0..14).collect());
+        assert_eq!(last.dead(Partition(0), &name("a"), false), None, "that partition was not read");
+        let dead = |last: &LastCounts, route: &str| {
+            [false, true].map(|invalid| last.dead(Partition(1), &name(route), invalid))
+        };
+        assert_eq!(dead(&last, "a"), [Some(3), Some(4)]);
+        assert_eq!(dead(&last, "b"), [Some(10), Some(11)]);
+        assert_eq!(dead(&last, "c"), [None, None]);
+        last.keep_only(&routes(&["a", "b"]), 2);
+        assert_eq!(dead(&last, "b"), [Some(10), Some(11)]);
+        last.keep_only(&routes(&["b"]), 2);
+        assert_eq!(dead(&last, "b"), [None, None]);
     }
 }

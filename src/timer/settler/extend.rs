@@ -19,6 +19,8 @@ impl Settler {
     pub(super) fn tick(&mut self) {
         let shard = self.shard.clone();
         let now = shard.mono();
+        // One round of extensions at a time. Each covers every claim that needs it.
+        let may_extend = self.extending == 0;
         let mut extend: BTreeMap<Partition, Vec<(u64, ClaimProgress)>> = BTreeMap::new();
         let mut splits = Vec::new();
         let mut slots = shard.table.lock();
@@ -34,7 +36,7 @@ impl Settler {
                 let key_queue = claimed.key_queue_id().and_then(|id| key_queues.get_mut(&id));
                 let division = resolve::division_of(&shard, claimed, key_queue, true);
                 splits.push((slot, claimed.open_entries(), division));
-            } else if claimed.news || lease_left_us < shard.lease_us() * 2 / 3 {
+            } else if may_extend && (claimed.news || lease_left_us < shard.lease_us() * 2 / 3) {
                 let news = std::mem::take(&mut claimed.news);
                 extend.entry(claimed.claim.partition).or_default().push((slot, progress(claimed, news)));
             }
@@ -43,10 +45,6 @@ impl Settler {
         for (slot, still_open, division) in splits {
             debug!(bundle = %division.claim.id, open = still_open.len(), "split off messages that hang");
             self.divide(slot, still_open, division);
-        }
-        // Make one round of extensions at a time. Each covers every claim that needs it.
-        if self.extending > 0 {
-            return;
         }
         for (p, mut held) in extend {
             while !held.is_empty() {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::anyhow;
-use postdate::domain::{Entry, UnixMs, Verdict};
+use postdate::domain::{Entry, RouteName, UnixMs, Verdict};
 use postdate::store::{StoredState, WriteOp, WriteResult};
 
 use super::fixture::{BrokerRule, OrderFixture, Replica, entry, named, refused};
@@ -67,7 +67,8 @@ async fn a_message_that_fails_for_long_holds_its_own_key_alone_until_it_is_dead(
     // Dead after its third attempt; its followers go on.
     arrived(&fixture, "a", &["a2", "a3"]).await;
     assert_eq!(fixture.broker.log("a").iter().filter(|line| line.contains("a1")).count(), 3);
-    assert_eq!(replica.store.counts().await.expect("counts")["orders"].dead, 1);
+    let orders = RouteName::new("orders").expect("a name");
+    assert_eq!(replica.store.counts([&orders]).await.expect("counts")[&orders].dead, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

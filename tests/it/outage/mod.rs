@@ -10,6 +10,7 @@ mod disk;
 mod late;
 mod queued_bytes;
 mod quotas;
+mod ready;
 mod redis;
 mod rereads;
 mod restarts;

@@ -301,7 +301,7 @@ impl StoreFixture {
     }
 
     pub async fn counts(&self) -> Counts {
-        self.store.counts().await.expect("counts").get("orders").copied().unwrap_or_default()
+        self.store.counts([&route()]).await.expect("counts")[&route()]
     }
 }
 

@@ -164,7 +164,9 @@ impl WaitingFixture {
 
     /// Has each route's ingress wait, then sends what waits.
     pub(super) async fn wait(&mut self, kafka: &Kafka, rabbitmq: &Rabbitmq) {
-        // Each source has been read once, so that what comes next finds a consumer.
+        let topics = self.paths.iter().filter(|path| path.source == Source::Kafka);
+        join_all(topics.map(|path| kafka.shared_out(&path.from, &path.from, 1))).await;
+        // Each source is read, so that what comes next finds a consumer.
         for path in &self.paths {
             let pause = format!("/api/v1/routes/{}/pause", path.route);
             match path.cause {
