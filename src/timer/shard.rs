@@ -15,13 +15,16 @@ use super::wheel::Wheel;
 use crate::cluster::Cluster;
 use crate::domain::limits::BUNDLE_MESSAGES;
 use crate::domain::{Clock, MonoUs, Partition, Route};
-use crate::egress::{Lanes, VerdictInbox};
+use crate::egress::{Lane, Lanes, VerdictInbox};
 use crate::lifecycle::Shutdown;
 use crate::store::{DeadLetterQuota, RouteTrail, Store};
 use crate::telemetry::{BurstLog, FollowRegistry, Metrics, RouteMetrics};
 
 /// Messages of one route that this replica may have claimed. The route's next bundles wait in the store.
 const ROUTE_WINDOW: i64 = 50_000;
+/// The same while the route's target is in trouble. Claims that wait for a target are extended again and again, which
+/// costs Redis as much as publishing them would.
+const TROUBLE_WINDOW: i64 = 2000;
 /// Messages of one route that one poll may claim. Claimed bundles have to be decoded, and other routes wait for the
 /// next poll meanwhile.
 const POLL_MESSAGES: i64 = ROUTE_WINDOW / 4;
@@ -32,6 +35,8 @@ const LIMITED_SECONDS: i64 = 2;
 /// A route that the timer serves.
 pub(super) struct ServedRoute {
     pub(super) route: Arc<Route>,
+    /// The lane to the route's own target.
+    pub(super) lane: Arc<dyn Lane>,
     pub(super) metrics: Arc<RouteMetrics>,
     pub(super) watch: Arc<FollowRegistry>,
     pub(super) bursts: Arc<BurstLog>,
@@ -89,9 +94,10 @@ impl ServedRoute {
     }
 
     pub(super) fn window(&self) -> i64 {
-        self.route.policy.rate.map_or(ROUTE_WINDOW, |rate| {
+        let most = if self.lane.trouble().is_some() { TROUBLE_WINDOW } else { ROUTE_WINDOW };
+        self.route.policy.rate.map_or(most, |rate| {
             let worth = i64::from(rate.per_second) * LIMITED_SECONDS;
-            worth.max(i64::from(rate.capacity())).min(ROUTE_WINDOW)
+            worth.max(i64::from(rate.capacity())).min(most)
         })
     }
 
@@ -139,5 +145,45 @@ impl Shard {
 
     pub(super) fn mono_us(&self) -> i64 {
         self.mono().0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::egress::Publication;
+    use crate::timer::simulation::served_through;
+
+    #[derive(Default)]
+    struct TroubledLane(AtomicBool);
+
+    impl Lane for TroubledLane {
+        fn submit_all(&self, _: Vec<Publication>) {}
+
+        fn backlog(&self) -> usize {
+            0
+        }
+
+        fn trouble(&self) -> Option<String> {
+            self.0.load(Ordering::Relaxed).then(|| "away".to_owned())
+        }
+    }
+
+    #[test]
+    fn a_target_in_trouble_holds_few_messages_until_it_works_again() {
+        let clock = Clock::start();
+        let lane = Arc::<TroubledLane>::default();
+        let served = served_through(clock, lane.clone());
+        let allowed = || served.claim_allowance(clock.mono_us()).map(|(messages, _)| messages);
+        assert_eq!(allowed(), Some(POLL_MESSAGES));
+        lane.0.store(true, Ordering::Relaxed);
+        assert_eq!(allowed(), Some(TROUBLE_WINDOW));
+        served.count_claimed(TROUBLE_WINDOW);
+        assert_eq!(allowed(), None);
+        lane.0.store(false, Ordering::Relaxed);
+        assert_eq!(allowed(), Some(POLL_MESSAGES), "at once");
+        served.count_claimed(ROUTE_WINDOW);
+        lane.0.store(true, Ordering::Relaxed);
+        assert_eq!(allowed(), None, "what was claimed before stays claimed");
     }
 }

@@ -72,13 +72,19 @@ impl WheelSimulation {
 ///
 /// # Panics
 /// Never: the route has its metrics.
-#[expect(clippy::expect_used, reason = "the route has its metrics")]
 pub(super) fn served(clock: Clock) -> Arc<ServedRoute> {
+    served_through(clock, Arc::<CountingLane>::default())
+}
+
+/// A plain served route whose target is reached through this lane.
+#[expect(clippy::expect_used, reason = "the route has its metrics")]
+pub(super) fn served_through(clock: Clock, lane: Arc<dyn Lane>) -> Arc<ServedRoute> {
     let route = route();
     let metrics = Metrics::new(&mut Registry::default(), [route.name.clone()]);
     Arc::new(ServedRoute {
         metrics: metrics.route(&route.name).cloned().expect("of this route"),
         route,
+        lane,
         watch: Arc::default(),
         bursts: Arc::new(BurstLog::new(clock)),
         trail: None,

@@ -57,6 +57,7 @@ pub fn start(dependencies: &TimerDependencies<'_>) -> std::io::Result<()> {
     let served = dependencies.routes.iter().filter_map(|route| {
         let served = ServedRoute {
             route: route.clone(),
+            lane: dependencies.lanes.lane(&route.to),
             metrics: dependencies.metrics.route(&route.name)?.clone(),
             watch: dependencies.watch.clone(),
             bursts: dependencies.bursts.clone(),
