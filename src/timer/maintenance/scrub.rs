@@ -17,7 +17,7 @@ use crate::timer::Shard;
 const SCRUB_INTERVAL: Duration = Duration::from_secs(60);
 /// Time for each due set and entry that a scrub examines, over all shards of the process, microseconds. Each costs
 /// Redis about ten commands, and a store that spans many slices has many.
-const ITEM_PAUSE_US: i64 = 1000;
+const ITEM_PAUSE_US: i64 = 1500;
 /// Longest time for one scrub. It saves its progress on the way, and the next one continues from there.
 const SCRUB_TIMEOUT: Duration = Duration::from_secs(300);
 
