@@ -1,9 +1,8 @@
 //! Stores of 100,000 slices and more. Overdue ones of routes that cannot be served: what they cost Redis and the relay,
 //! and whether another route is delivered in time beside them. Far ones on a slow link: how soon claims of the dead come
-//! back and damage is found. `POSTDATE_SCALE_BINARY` names an optimised relay, for figures.
+//! back and damage is found. `POSTDATE_BINARY` names an optimised relay, for figures.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -14,7 +13,7 @@ use redis::aio::MultiplexedConnection;
 use crate::store::fixture::{StoreFixture, bundle, unnamed};
 use crate::support::eventually::within;
 use crate::support::proxy::Mode;
-use crate::support::relay::binary;
+use crate::support::relay::other_binary;
 use crate::support::run::now_ms;
 use crate::support::{Config, Proxy, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names};
 
@@ -154,9 +153,7 @@ async fn unserved(strangers: usize) {
         .route("paused", &source(paused), &target("main", to), "")
         .route("away", &source(away), &target("far", to), "")
         .route("beside", &source(from), &target("main", to), "");
-    let program = std::env::var_os("POSTDATE_SCALE_BINARY").map_or_else(binary, PathBuf::from);
-    let optimised = program != binary();
-    let mut relay = Relay::spawn_as(program, &config, &[]);
+    let mut relay = Relay::spawn(&config, &[]);
     relay.ready().await;
     let answer = relay.request("POST", "/api/v1/routes/paused/pause", None, "{}").await.expect("an answer");
     assert_eq!(answer.0, 200, "{answer:?}");
@@ -195,7 +192,7 @@ async fn unserved(strangers: usize) {
     }
     assert!(late_after <= 2 * late_before.max(NO_TROUBLE_MS), "p99 {late_before} ms, then {late_after} ms");
     assert!(more[0] <= MOST_OF_REDIS, "Redis: {before:?}, then {after:?}");
-    assert!(!optimised || more[1] <= MOST_OF_RELAY, "the relay: {before:?}, then {after:?}");
+    assert!(other_binary().is_none() || more[1] <= MOST_OF_RELAY, "the relay: {before:?}, then {after:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -246,8 +243,7 @@ async fn a_large_store_on_a_slow_link_is_swept_in_seconds_and_scrubbed_in_minute
     let far = [RouteName::new("far").expect("a name")];
     fill(&fixture, &far, PARTITIONS * SLICES_EACH, (UnixMs(now_ms() + 86_400_000), 1)).await;
     link.set(Mode::Delay(Duration::from_micros(2500)));
-    let program = std::env::var_os("POSTDATE_SCALE_BINARY").map_or_else(binary, PathBuf::from);
-    let mut relay = Relay::spawn_as(program, &config, &[]);
+    let mut relay = Relay::spawn(&config, &[]);
     relay.ready().await;
     let began = Instant::now();
     for p in fixture.store.partitions().all() {

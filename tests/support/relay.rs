@@ -334,8 +334,21 @@ fn run(program: &Path, folder: &Path, environment: &[(String, String)]) -> Proce
     })
 }
 
-/// The binary: Cargo tells tests where it is; an example lies one folder below it.
+/// Names another relay than the one that was built with the tests: an optimised one, for figures. It cannot have planted
+/// faults.
+const OTHER_BINARY: &str = "POSTDATE_BINARY";
+
+/// The relay named by `POSTDATE_BINARY`.
+pub fn other_binary() -> Option<PathBuf> {
+    std::env::var_os(OTHER_BINARY).map(PathBuf::from)
+}
+
+/// The binary: the one that is named, or else the one of these tests. Cargo tells tests where it is; an example lies one
+/// folder below it.
 pub fn binary() -> PathBuf {
+    if let Some(named) = other_binary() {
+        return named;
+    }
     option_env!("CARGO_BIN_EXE_postdate").map_or_else(
         || {
             let example = std::env::current_exe().expect("the path of this program");
