@@ -36,7 +36,7 @@ use crate::ingress::{self, Intake};
 use crate::lifecycle::signals::ShutdownSignals;
 use crate::lifecycle::{Readiness, ReadinessPart, Stage, Tasks};
 use crate::store::{self, PreflightFailure, Store};
-use crate::telemetry::{BurstLog, FollowRegistry, Metrics, ProcessFigures};
+use crate::telemetry::{BurstLog, FollowRegistry, Metrics, ProcessFigures, Tracer};
 use crate::{admin, cluster, timer};
 
 /// Runs the relay until a signal ends it.
@@ -55,6 +55,7 @@ struct App {
     metrics: Arc<Metrics>,
     watch: Arc<FollowRegistry>,
     bursts: Arc<BurstLog>,
+    tracer: Tracer,
     skips: SkipDesk,
     /// Timer shards of this replica: one a core, 1 to 8.
     shards: usize,
@@ -67,12 +68,16 @@ async fn run_until_shutdown(config: Config) -> anyhow::Result<ExitCode> {
     let metrics = Metrics::new(&mut registry, config.routes.iter().map(|route| route.name.clone()));
     registry.register_collector(Box::new(ProcessFigures::of(tokio::runtime::Handle::current())));
     let clock = Clock::start();
+    // Calls of the API reach rooms from another runtime: what those spawn belongs here.
+    let tasks = Tasks::default().on(&tokio::runtime::Handle::current());
+    let stages = StageShutdowns::new();
+    let tracer = start_traces(&config, clock, &metrics, &tasks, &stages)?;
     let app = App {
         clock,
-        // Calls of the API reach rooms from another runtime: what those spawn belongs here.
-        tasks: Tasks::default().on(&tokio::runtime::Handle::current()),
+        tasks,
         readiness: Readiness::default(),
-        stages: StageShutdowns::new(),
+        stages,
+        tracer,
         metrics,
         watch: Arc::default(),
         bursts: Arc::new(BurstLog::new(clock)),
@@ -105,6 +110,22 @@ async fn run_until_shutdown(config: Config) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     }
     Ok(if app.tasks.has_panicked() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Starts the exporter of traces, if there is a collector.
+fn start_traces(
+    config: &Config,
+    clock: Clock,
+    metrics: &Metrics,
+    tasks: &Tasks,
+    stages: &StageShutdowns,
+) -> anyhow::Result<Tracer> {
+    let Some(collector) = config.traces.collector.clone() else { return Ok(Tracer::default()) };
+    let made = Tracer::new(collector, &config.cluster.name, clock, metrics.spans_lost.clone());
+    let (tracer, exporter) = made.map_err(anyhow::Error::msg).context("traces.tls")?;
+    let shutdown = stages.admin.clone();
+    tasks.of(Stage::Admin).spawn("traces", async move { exporter.run(shutdown.draining()).await });
+    Ok(tracer)
 }
 
 /// Builds all rooms, from the end of the flow to its beginning: a room that takes messages is there before the room that
@@ -303,6 +324,7 @@ fn start_timer(
         metrics: app.metrics.clone(),
         watch: app.watch.clone(),
         bursts: app.bursts.clone(),
+        tracer: app.tracer.clone(),
         shards: app.shards,
         tasks: &app.tasks.of(Stage::Publishing),
         shutdown: app.stages.publishing.clone(),
@@ -337,6 +359,7 @@ fn start_ingress(
         metrics: app.metrics.clone(),
         watch: app.watch.clone(),
         bursts: app.bursts.clone(),
+        tracer: app.tracer.clone(),
         quota: quota.clone(),
         gates,
         tasks: &tasks,

@@ -26,7 +26,7 @@ use crate::ingress::replay::{
 use crate::ingress::{self, Intake, Ledger, Source};
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
 use crate::store::{self, PreflightFailure, Store};
-use crate::telemetry::{BurstLog, Metrics, RouteMetrics};
+use crate::telemetry::{BurstLog, Metrics, RouteMetrics, Tracer};
 
 /// Log filter unless another one is configured.
 const DEFAULT_LOG_FILTER: &str = "warn,lapin=off,rdkafka=error,librdkafka=error";
@@ -299,6 +299,7 @@ impl Replay {
             lanes: Arc::new(AllLanes::new(kafka, BTreeMap::new())),
             metrics: self.metrics.clone(),
             watch: Arc::default(),
+            tracer: Tracer::default(),
             bursts: Arc::new(BurstLog::new(self.clock)),
             quota: room,
             gates,

@@ -182,10 +182,11 @@ impl LiveOverview {
 }
 
 async fn overview_moment(admin: &Admin, clock: Clock) -> OverviewMoment {
-    refresh_counts(admin).await;
-    // Without an answer the page shows what the process itself knows; the parts say that Redis is away.
-    let histogram = histogram_view(admin, None).await.ok();
-    let replicas = replica_views(admin).await;
+    // All at once: a Redis that hangs is waited for once. Without an answer the page shows what the process itself knows;
+    // the parts say that Redis is away.
+    let ((), histogram, replicas) =
+        tokio::join!(refresh_counts(admin), histogram_view(admin, None), replica_views(admin));
+    let histogram = histogram.ok();
     let now = clock.wall();
     let metrics = &admin.state.metrics;
     let step = metrics.flow.latest(now);

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use super::layers::MergedLayers;
 use super::schema::KeyKinds;
-use super::secrets::tokens;
+use super::secrets::{secret, tokens};
 use super::section::{CheckContext, SectionReader, root};
 use super::sources::{ConfigSources, SEARCHED_FILES};
-use super::tls::server_files;
+use super::tls::{client_files, server_files};
 use super::{Config, ConfigProblem, ConfigProblems, connections, graph, routes, storage};
+use crate::telemetry::config::{Collector, TracesConfig};
 use crate::{admin, cluster, telemetry, timer};
 
 /// Values that `cluster.heartbeat` may have.
@@ -49,6 +50,7 @@ fn build(all: &SectionReader<'_>, sources: &ConfigSources) -> Option<Config> {
     let own_name = sources.default_replica_name(listen);
     let cluster = all.table("cluster", |section| members(section, &own_name));
     let log = all.table("log", |section| log(section, sources));
+    let traces = all.table("traces", traces);
     all.table("defaults", routes::defaults);
     let routes = routes::read(all, &connections);
     graph::check(all.context, &routes, &connections);
@@ -69,8 +71,46 @@ fn build(all: &SectionReader<'_>, sources: &ConfigSources) -> Option<Config> {
         timer: timer?,
         admin: admin?,
         log: log?,
+        traces: traces?,
         routes,
     })
+}
+
+fn traces(section: &SectionReader<'_>) -> Option<TracesConfig> {
+    let timeout = section.duration("timeout");
+    let tls = client_files(section);
+    let has_authorization = section.has("authorization") | section.has("authorization_file");
+    let authorization = if has_authorization {
+        secret(section, "authorization", "authorization_file", header_fault).map(Some)
+    } else {
+        Some(None)
+    };
+    if !section.has("endpoint") {
+        return Some(TracesConfig { collector: None });
+    }
+    let endpoint = section.parsed("endpoint", |text| collector_url(text).map(|()| text.to_owned()));
+    let endpoint = endpoint?;
+    let authorization = authorization?;
+    let tls = tls?;
+    let timeout = timeout?;
+    Some(TracesConfig { collector: Some(Collector { endpoint, authorization, tls, timeout }) })
+}
+
+/// Checks the address of a collector. A path is part of it: `/v1/traces` is the usual one.
+fn collector_url(text: &str) -> Result<(), String> {
+    let host = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    let (host, path) = host.and_then(|rest| rest.split_once('/')).unwrap_or_default();
+    if host.is_empty() || host.contains('@') || path.is_empty() || text.contains(char::is_whitespace) {
+        let example = "http://otel-collector:4318/v1/traces";
+        return Err(format!("must be a URL with a path and without a password, such as {example:?}"));
+    }
+    Ok(())
+}
+
+/// Checks the value of a header.
+fn header_fault(text: &str) -> Result<(), String> {
+    let fits = !text.is_empty() && text.bytes().all(|b| b == b' ' || b.is_ascii_graphic());
+    if fits { Ok(()) } else { Err("must be printable ASCII".to_owned()) }
 }
 
 fn members(section: &SectionReader<'_>, default_name: &str) -> Option<cluster::Config> {

@@ -57,6 +57,8 @@ pub struct Config {
     pub admin: admin::Config,
     /// Format and filter of logs.
     pub log: telemetry::Config,
+    /// The collector of traces.
+    pub traces: telemetry::config::TracesConfig,
     /// The routes by name, at least one.
     pub routes: Vec<Arc<Route>>,
 }

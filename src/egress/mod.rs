@@ -26,6 +26,7 @@ pub use verdict_inbox::VerdictInbox;
 
 use crate::domain::{Entry, Target, Text, UnixMs, Verdict};
 use crate::mutants::{self, Mutant};
+use crate::telemetry::DeliverySpan;
 
 /// Longest wait for the answer of a broker; after it the verdict is `Unknown`. Time in which RabbitMQ blocks the
 /// connection (an alarm of its memory or disk) does not count.
@@ -40,6 +41,8 @@ pub struct PublishBatch {
     pub ids: Vec<Text>,
     /// Number of earlier claims on the messages that expired. Each may have published them without a record of it.
     pub expiries: u32,
+    /// Spans of the messages whose traces are recorded, by index.
+    pub spans: Vec<DeliverySpan>,
     /// The target of the lane, perhaps with another routing key.
     pub target: Arc<Target>,
     /// RabbitMQ also sends the messages to the routing keys in their headers `CC` and `BCC`.
@@ -75,6 +78,7 @@ impl Publication {
             entries: Arc::new(vec![entry]),
             ids: Vec::new(),
             expiries: 0,
+            spans: Vec::new(),
             target,
             copies: false,
             first_ticket: ticket,
@@ -93,7 +97,9 @@ impl Publication {
     pub fn delay_headers(&self) -> Option<DelayHeaders<'_>> {
         let id = self.batch.ids.get(self.index as usize)?;
         let entry = self.entry();
-        Some(DelayHeaders { id, due: entry.asked_due(), attempt: entry.handouts + self.batch.expiries + 1 })
+        let traceparent = DeliverySpan::of(&self.batch.spans, self.index).map(DeliverySpan::traceparent);
+        let attempt = entry.handouts + self.batch.expiries + 1;
+        Some(DelayHeaders { id, due: entry.asked_due(), attempt, traceparent })
     }
 
     /// Reports whether it is too late to send the message to its broker. Its verdict is `NotTried` then.
@@ -121,6 +127,8 @@ pub struct DelayHeaders<'a> {
     pub due: UnixMs,
     /// `x-delay-attempt`, set from 2 on.
     pub attempt: u32,
+    /// `traceparent`, in place of the message's own.
+    pub traceparent: Option<&'a Text>,
 }
 
 /// The way to one target.

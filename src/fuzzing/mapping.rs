@@ -18,7 +18,7 @@ pub fn mapping(data: &[u8]) {
     let is_delayed = input.flag();
     let copies = input.flag();
     let routing_key = if input.flag() { RoutingKey::Key } else { RoutingKey::Fixed("key".to_owned()) };
-    let delay_headers = is_delayed.then_some(DelayHeaders { id: &id, due, attempt });
+    let delay_headers = is_delayed.then_some(DelayHeaders { id: &id, due, attempt, traceparent: None });
     let message = input.message();
 
     let record = through_kafka(&message, delay_headers);

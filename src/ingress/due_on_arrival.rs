@@ -15,7 +15,7 @@ use crate::domain::{Entry, Partition, Route, Target, UnixMs, Verdict, retry};
 use crate::egress::{Lanes, Publication, PublishBatch, VerdictInbox};
 use crate::lifecycle::{Shutdown, Stage, Tasks};
 use crate::store::{Bundle, DeadLetterQuota, RouteTrail, Store, WriteOp};
-use crate::telemetry::{BurstLog, RouteMetrics};
+use crate::telemetry::{BurstLog, DeliveryFacts, DeliverySpan, RouteMetrics, Tracer};
 
 /// A message that has not left its lane within this time is stored instead.
 const LANE_DEADLINE_US: i64 = 5_000_000;
@@ -25,9 +25,22 @@ const INDEX_BITS: u32 = 24;
 /// Publishes messages that are due on arrival, for all sources.
 pub(super) struct DueOnArrival(Arc<DuePublisher>);
 
+/// Everything that publishing on arrival is built from.
+pub(super) struct DueOnArrivalDependencies<'a> {
+    pub(super) store: &'a Store,
+    pub(super) lanes: &'a Arc<dyn Lanes>,
+    pub(super) tracer: &'a Tracer,
+    pub(super) bursts: &'a Arc<BurstLog>,
+    pub(super) quota: &'a Arc<DeadLetterQuota>,
+    pub(super) tasks: &'a Tasks,
+    /// Ends it once its sources have ended.
+    pub(super) shutdown: &'a Shutdown,
+}
+
 struct DuePublisher {
     store: Store,
     lanes: Arc<dyn Lanes>,
+    tracer: Tracer,
     quota: Arc<DeadLetterQuota>,
     verdicts: Arc<VerdictInbox>,
     in_flight: Mutex<HashMap<u64, DueBatch>>,
@@ -57,6 +70,13 @@ struct DueBatch {
     handed_us: i64,
 }
 
+/// The moment at which verdicts were taken, by Redis's clock and by the monotonic one, microseconds.
+#[derive(Clone, Copy)]
+struct VerdictMoment {
+    store_us: Option<i64>,
+    mono_us: i64,
+}
+
 /// A message that was not confirmed.
 struct FailedDue {
     route: Arc<Route>,
@@ -69,17 +89,12 @@ struct FailedDue {
 }
 
 impl DueOnArrival {
-    pub(super) fn start(
-        store: &Store,
-        lanes: &Arc<dyn Lanes>,
-        bursts: &Arc<BurstLog>,
-        quota: &Arc<DeadLetterQuota>,
-        tasks: &Tasks,
-        shutdown: &Shutdown,
-    ) -> Self {
+    pub(super) fn start(dependencies: &DueOnArrivalDependencies<'_>) -> Self {
+        let &DueOnArrivalDependencies { store, lanes, tracer, bursts, quota, tasks, shutdown } = dependencies;
         let publisher = Arc::new(DuePublisher {
             store: store.clone(),
             lanes: lanes.clone(),
+            tracer: tracer.clone(),
             quota: quota.clone(),
             verdicts: Arc::default(),
             in_flight: Mutex::default(),
@@ -150,6 +165,7 @@ impl DuePublisher {
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let batch = Arc::new(PublishBatch {
+            spans: self.tracer.deliver(&entries),
             entries: Arc::new(entries),
             ids,
             expiries: 0,
@@ -186,6 +202,7 @@ impl DuePublisher {
                 continue;
             };
             together.left -= 1;
+            self.end_span(together, index, &verdict, VerdictMoment { store_us: now_us, mono_us });
             let DueBatch { batch, route, metrics, trail, handed_us, .. } = &*together;
             if verdict == Verdict::Confirmed {
                 let due_us = batch.entries[index].due.0 * 1000;
@@ -195,7 +212,8 @@ impl DuePublisher {
                     let at = UnixMs((due_us + late_us) / 1000);
                     trail.delivered(batch.ids[index].as_str(), at, late_us / 1000, 1, &batch.target);
                 }
-                metrics.delivered_late(late_us);
+                let span = DeliverySpan::of(&batch.spans, index as u32);
+                metrics.delivered_late(late_us, span.map(DeliverySpan::trace_id));
                 metrics.confirm.observe((mono_us - handed_us).max(0) as f64 / 1e6);
                 safe.push(receipt);
             } else {
@@ -213,6 +231,24 @@ impl DuePublisher {
         drop(in_flight);
         Receipt::resolve_all(safe);
         failed
+    }
+
+    /// Ends the span of a message's delivery, if its trace is recorded.
+    fn end_span(&self, together: &DueBatch, index: usize, verdict: &Verdict, at: VerdictMoment) {
+        let DueBatch { batch, route, handed_us, .. } = together;
+        let Some(span) = DeliverySpan::of(&batch.spans, index as u32) else { return };
+        let due = batch.entries[index].asked_due();
+        let facts = DeliveryFacts {
+            route,
+            target: &batch.target,
+            id: batch.ids[index].as_str(),
+            due,
+            attempt: batch.entries[index].handouts + 1,
+            took_us: at.mono_us - handed_us,
+            ended_us: at.store_us.unwrap_or(due.0 * 1000),
+            failure: (*verdict != Verdict::Confirmed).then(|| retry::describe(verdict)),
+        };
+        self.tracer.delivered(span, &facts);
     }
 
     /// Stores a failed message, or what the failure policy makes of it.

@@ -23,7 +23,7 @@ pub(super) use self::submitter::Submitter;
 use super::Delivery;
 use super::admit::{Admitted, admit};
 use super::bundling::StoreWork;
-use super::due_on_arrival::{DueMessage, DueOnArrival};
+use super::due_on_arrival::{DueMessage, DueOnArrival, DueOnArrivalDependencies};
 use super::jitter::SourceJitter;
 use super::linger::{LINGER, LingerBuffer, LingerMessage, Offer};
 use super::loops::LoopWatch;
@@ -36,7 +36,7 @@ use crate::domain::{
 use crate::egress::Lanes;
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{Bundle, DeadLetterQuota, Store, WriteOp};
-use crate::telemetry::{BurstLog, FollowRegistry, Metrics, RouteMetrics};
+use crate::telemetry::{BurstLog, FollowRegistry, Metrics, RouteMetrics, Tracer};
 
 /// Offsets that share a store partition. A batch then makes few bundles, and the load spreads over all
 /// partitions.
@@ -53,6 +53,7 @@ pub struct Intake {
     metrics: Arc<Metrics>,
     watch: Arc<FollowRegistry>,
     bursts: Arc<BurstLog>,
+    tracer: Tracer,
     due_on_arrival: DueOnArrival,
     quota: Arc<DeadLetterQuota>,
     gates: BTreeMap<RouteName, AdmissionGate>,
@@ -115,6 +116,8 @@ pub struct IntakeDependencies<'a> {
     pub metrics: Arc<Metrics>,
     /// Told how followed messages end.
     pub watch: Arc<FollowRegistry>,
+    /// Records the admission and delivery of messages.
+    pub tracer: Tracer,
     /// Logs invalid messages.
     pub bursts: Arc<BurstLog>,
     /// The dead-letter quota of each route.
@@ -137,6 +140,7 @@ impl Intake {
             lanes,
             metrics,
             watch,
+            tracer,
             bursts,
             quota,
             gates,
@@ -144,7 +148,15 @@ impl Intake {
             shutdown,
             publishing_shutdown,
         } = dependencies;
-        let due_on_arrival = DueOnArrival::start(&store, &lanes, &bursts, &quota, tasks, publishing_shutdown);
+        let due_on_arrival = DueOnArrival::start(&DueOnArrivalDependencies {
+            store: &store,
+            lanes: &lanes,
+            tracer: &tracer,
+            bursts: &bursts,
+            quota: &quota,
+            tasks,
+            shutdown: publishing_shutdown,
+        });
         let tasks = tasks.clone();
         let shutdown = shutdown.clone();
         let linger_buffers = Mutex::default();
@@ -154,6 +166,7 @@ impl Intake {
             metrics,
             watch,
             bursts,
+            tracer,
             due_on_arrival,
             quota,
             gates,
@@ -326,7 +339,7 @@ impl Source {
     async fn judge(&mut self, delivery: Delivery, arrival: Arrival, judged: &mut JudgedBatch) {
         let now = arrival.latest;
         let JudgedBatch { work, far_ahead, due: due_now, soonest, .. } = &mut *judged;
-        let Delivery { message, malformed, produced, flags, position, receipt } = delivery;
+        let Delivery { message, malformed, produced, flags, position, mut receipt } = delivery;
         let unreadable = malformed.is_some();
         let key = self.route.order_key(&message);
         let entry = |due, id: Option<Text>, flags, message: Message| Entry {
@@ -344,8 +357,9 @@ impl Source {
                     judged,
                 );
             }
-            Admitted::Delayed { due, id, target, message } => {
+            Admitted::Delayed { due, id, target, mut message } => {
                 let due = self.jitter.apply(due, id.as_ref(), position);
+                receipt.trace(self.intake.tracer.admit(&self.route, &mut message, due));
                 *soonest = due.min(*soonest);
                 let named = id.is_some();
                 let flags = if named { flags.with(Flags::NAMED) } else { flags };
@@ -371,8 +385,9 @@ impl Source {
                 let route = self.route.name.clone();
                 work.command_at(p, WriteOp::Cancel { route, id, of: None }, position, receipt);
             }
-            Admitted::Reschedule { id, due, target, message } => {
+            Admitted::Reschedule { id, due, target, mut message } => {
                 let due = self.jitter.apply(due, Some(&id), position);
+                receipt.trace(self.intake.tracer.admit(&self.route, &mut message, due));
                 *soonest = now;
                 let Some(p) = self.partition_of_command(key.as_ref(), &id).await else { return };
                 let entry = entry(due, Some(id.clone()), flags.with(Flags::NAMED), message);

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::permits::PendingPermit;
+use crate::telemetry::AdmissionSpan;
 
 /// The ledger of one channel or one partition assignment.
 #[derive(Debug, Default)]
@@ -57,6 +58,8 @@ pub struct Receipt {
     slot: u64,
     /// The message's permit, until the record is resolved or abandoned.
     permit: Option<PendingPermit>,
+    /// The span of the message's admission, until the record is resolved or abandoned.
+    span: Option<Box<AdmissionSpan>>,
 }
 
 impl Ledger {
@@ -70,7 +73,7 @@ impl Ledger {
         let mut open = self.open.lock();
         let slot = open.base + open.entries.len() as u64;
         open.entries.push_back((position, RecordState::Unresolved));
-        Receipt { ledger: Some(self.clone()), slot, permit: None }
+        Receipt { ledger: Some(self.clone()), slot, permit: None, span: None }
     }
 
     /// Takes the resolved prefix out. `None` if the oldest record is unresolved, or the ledger is empty.
@@ -127,6 +130,11 @@ impl Receipt {
         self.permit = Some(permit);
     }
 
+    /// Attaches the span of the message's admission, which ends with the record.
+    pub(super) fn trace(&mut self, span: Option<Box<AdmissionSpan>>) {
+        self.span = span;
+    }
+
     /// Resolves a record that is safe: its source may be released past it.
     pub fn resolve(mut self) {
         self.end(RecordState::Resolved);
@@ -170,7 +178,12 @@ impl Receipt {
 
 impl Drop for Receipt {
     fn drop(&mut self) {
+        let error =
+            self.ledger.is_some().then_some("the message was not stored; its source delivers it again");
         self.end(RecordState::Abandoned);
+        if let Some(span) = self.span.take() {
+            span.end(error);
+        }
     }
 }
 

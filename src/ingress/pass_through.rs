@@ -236,6 +236,7 @@ impl PassThroughPublisher {
                 entries: entries.clone(),
                 ids: Vec::new(),
                 expiries: 0,
+                spans: Vec::new(),
                 target: target.clone(),
                 copies: route.policy.copies,
                 first_ticket: first,

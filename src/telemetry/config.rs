@@ -1,4 +1,9 @@
-//! Configuration of logging, checked.
+//! Configuration of logs and traces, checked.
+
+use std::time::Duration;
+
+use crate::domain::Secret;
+use crate::tls::ClientFiles;
 
 /// Format and filter of logs, which go to stderr.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,4 +23,24 @@ pub enum LogFormat {
     Text,
     /// For machines, one object a line.
     Json,
+}
+
+/// Traces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TracesConfig {
+    /// The collector; `None`: traces are off.
+    pub collector: Option<Collector>,
+}
+
+/// The collector of traces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Collector {
+    /// URL to which spans are posted.
+    pub endpoint: String,
+    /// Value of the header `authorization`, if the collector wants one.
+    pub authorization: Option<Secret>,
+    /// Authorities of the collector's certificate.
+    pub tls: ClientFiles,
+    /// Longest wait for the collector's answer.
+    pub timeout: Duration,
 }

@@ -195,7 +195,7 @@ mod tests {
         let route = metrics.route(&RouteName::new("a").expect("a name")).expect("a route");
         route.admitted.inc_by(30);
         route.passed_through.inc_by(10);
-        route.delivered_late(7);
+        route.delivered_late(7, None);
         assert_eq!(sampler.sample(&metrics, 1_999_999), None, "too soon");
         let flows = sampler.sample(&metrics, 2_000_000).expect("a step");
         let flow = RouteFlow { rate_in: 15.0, rate_out: 5.0, p50: Some(7), p99: Some(7) };

@@ -12,6 +12,7 @@ use std::sync::atomic::AtomicU64;
 use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
@@ -77,12 +78,29 @@ fn add(registry: &mut Registry, words: MetricDescription, metric: &(impl Metric 
     registry.register(words.name, words.meaning, metric.clone());
 }
 
-/// A histogram of seconds, log-spaced from 100 us to an hour. Longer outages share the last bucket.
+/// Upper bounds of the buckets of every histogram of seconds: log-spaced from 100 us to an hour. Longer outages share the
+/// last bucket.
+const SECONDS_BUCKETS: [f64; 21] = [
+    0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+    30.0, 60.0, 300.0, 900.0, 3600.0,
+];
+
 fn seconds() -> Histogram {
-    Histogram::new([
-        0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
-        10.0, 30.0, 60.0, 300.0, 900.0, 3600.0,
-    ])
+    Histogram::new(SECONDS_BUCKETS)
+}
+
+/// The trace of an observed message, for those whose trace is recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TraceLabel {
+    trace_id: String,
+}
+
+/// Lateness, with the last recorded trace of each bucket as its exemplar.
+type LatenessHistogram = HistogramWithExemplars<TraceLabel>;
+type LatenessFamily = Family<RouteLabel, LatenessHistogram, fn() -> LatenessHistogram>;
+
+fn lateness_seconds() -> LatenessHistogram {
+    HistogramWithExemplars::new(SECONDS_BUCKETS.into_iter())
 }
 
 /// All metrics of the process.
@@ -92,6 +110,8 @@ pub struct Metrics {
     store_seconds: Family<OpLabel, Histogram, HistogramMaker>,
     /// `stale_claims_total`: settles, extends and returns of a claim that another replica had by then.
     pub stale_claims: Counter,
+    /// `spans_lost_total`: spans of traces that were recorded and not exported.
+    pub spans_lost: Counter,
     /// `partitions_owned`
     pub partitions_owned: CountGauge,
     /// `store_changes_total`: times the store was found to be rolled back or replaced.
@@ -138,7 +158,7 @@ pub struct RouteMetrics {
     pub source_lost: Counter,
     pub publishing_paused: CountGauge,
     pub oldest_overdue: SecondsGauge,
-    lateness: Histogram,
+    lateness: LatenessHistogram,
     /// Lateness since the flow of the route was last measured.
     pub(super) recent_lateness: RecentLateness,
     pub confirm: Histogram,
@@ -219,7 +239,7 @@ impl Metrics {
         let registry = registry.sub_registry_with_prefix("postdate");
         let families = RouteFamilies::default();
         families.register(registry);
-        let lateness = Family::<RouteLabel, Histogram, HistogramMaker>::new_with_constructor(seconds);
+        let lateness = LatenessFamily::new_with_constructor(lateness_seconds);
         let confirm = Family::<RouteLabel, Histogram, HistogramMaker>::new_with_constructor(seconds);
         add(registry, words::LATENESS, &lateness);
         add(registry, words::CONFIRM, &confirm);
@@ -232,6 +252,7 @@ impl Metrics {
             routes: routes.collect::<BTreeMap<_, _>>(),
             store_seconds: Family::new_with_constructor(seconds),
             stale_claims: Counter::default(),
+            spans_lost: Counter::default(),
             store_damage: Family::default(),
             partitions_owned: CountGauge::default(),
             store_changes: Counter::default(),
@@ -252,6 +273,7 @@ impl Metrics {
     fn register(&self, r: &mut Registry) {
         add(r, words::STORE_SECONDS, &self.store_seconds);
         add(r, words::STALE_CLAIMS, &self.stale_claims);
+        add(r, words::SPANS_LOST, &self.spans_lost);
         add(r, words::STORE_DAMAGE, &self.store_damage);
         add(r, words::PARTITIONS_OWNED, &self.partitions_owned);
         add(r, words::STORE_CHANGES, &self.store_changes);
@@ -303,7 +325,7 @@ impl Metrics {
 impl RouteMetrics {
     fn new(
         f: &RouteFamilies,
-        lateness: &Family<RouteLabel, Histogram, HistogramMaker>,
+        lateness: &LatenessFamily,
         confirm: &Family<RouteLabel, Histogram, HistogramMaker>,
         target_failures: &Arc<TargetFailures>,
         name: &RouteName,
@@ -350,10 +372,12 @@ impl RouteMetrics {
         metrics
     }
 
-    /// Observes a message that was delivered so late after its delay; early is not late.
-    pub fn delivered_late(&self, late_us: i64) {
+    /// Observes a message that was delivered so late after its delay; early is not late. `trace_id` is the trace of its
+    /// delivery, if that is recorded.
+    pub fn delivered_late(&self, late_us: i64, trace_id: Option<String>) {
         let late_us = late_us.max(0).unsigned_abs();
-        self.lateness.observe(late_us as f64 / 1e6);
+        let trace = trace_id.map(|trace_id| TraceLabel { trace_id });
+        self.lateness.observe(late_us as f64 / 1e6, trace, None);
         self.recent_lateness.observe(late_us);
     }
 

@@ -1,4 +1,4 @@
-//! Logs and metrics of the process, and the state from which both are made.
+//! Logs, metrics and traces of the process, and the state from which both are made.
 //!
 //! The registry is an argument, never a global. Handles of routes are made once, from the configuration, so no label
 //! ever comes from a message.
@@ -12,6 +12,7 @@ pub mod metrics;
 pub mod overdue;
 pub mod process;
 pub mod target_failures;
+pub mod traces;
 
 pub use burst::BurstLog;
 pub use config::{Config, LogFormat};
@@ -22,3 +23,4 @@ pub use metrics::{Metrics, RouteMetrics};
 pub use overdue::{OldestOverdue, OverduePlace};
 pub use process::ProcessFigures;
 pub use target_failures::{TargetChange, TargetFailures};
+pub use traces::{AdmissionSpan, DeliveryFacts, DeliverySpan, SpanExporter, Tracer};

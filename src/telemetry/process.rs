@@ -37,6 +37,13 @@ struct Reading {
     /// The fields of `/proc/self/stat` behind the program's name, which may hold spaces: the first is the state.
     stat: Vec<u64>,
     booted_s: Option<f64>,
+    allocator: Option<AllocatorReading>,
+}
+
+/// Bytes of the allocator. It counts the C libraries' memory too.
+struct AllocatorReading {
+    allocated: usize,
+    resident: usize,
 }
 
 /// All of them.
@@ -89,6 +96,20 @@ pub const FIGURES: &[Figure] = &[
         help: "When the process began, Unix time",
         action: "A new value is a restart: the log and `kubectl describe pod` say why.",
         read: |reading| Some(reading.booted_s? + ticks(reading.field(22)?)),
+    },
+    Figure {
+        name: "postdate_allocator_allocated_bytes",
+        grows: false,
+        help: "Memory that the program holds, as its allocator counts it",
+        action: "Compare it with `process_resident_memory_bytes`: if it only ever grows, report it.",
+        read: |reading| Some(reading.allocator.as_ref()?.allocated as f64),
+    },
+    Figure {
+        name: "postdate_allocator_resident_bytes",
+        grows: false,
+        help: "Memory that the allocator has from the system, in use or kept for later",
+        action: "Far above what is allocated for long: the allocator keeps the pages of an earlier peak. The system may have them back when it needs them.",
+        read: |reading| Some(reading.allocator.as_ref()?.resident as f64),
     },
     Figure {
         name: "postdate_runtime_workers",
@@ -148,12 +169,23 @@ impl Collector for ProcessFigures {
     }
 }
 
+impl AllocatorReading {
+    /// `None` where the allocator is another one, or does not count.
+    fn now() -> Option<Self> {
+        // The figures are those of the last epoch.
+        tikv_jemalloc_ctl::epoch::advance().ok()?;
+        let allocated = tikv_jemalloc_ctl::stats::allocated::read().ok()?;
+        let resident = tikv_jemalloc_ctl::stats::resident::read().ok()?;
+        Some(Self { allocated, resident })
+    }
+}
+
 impl Reading {
     fn now(runtime: &Handle) -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
         let boot = fs::read_to_string("/proc/stat").unwrap_or_default();
         let booted_s = boot.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok());
-        Self { runtime: runtime.metrics(), stat: fields(&stat), booted_s }
+        Self { runtime: runtime.metrics(), stat: fields(&stat), booted_s, allocator: AllocatorReading::now() }
     }
 
     /// A field by its number in the manual page proc(5).
@@ -198,6 +230,8 @@ mod tests {
         assert!(value(&text, "process_resident_memory_bytes") > 1e6, "{text}");
         assert!(value(&text, "process_cpu_seconds_total") < 3600.0, "{text}");
         assert!(value(&text, "process_threads") >= 1.0, "{text}");
+        let allocated = value(&text, "postdate_allocator_allocated_bytes");
+        assert!(allocated > 1e4 && allocated <= value(&text, "postdate_allocator_resident_bytes"), "{text}");
         assert!(value(&text, "process_open_fds") <= value(&text, "process_max_fds"), "{text}");
         assert!(value(&text, "postdate_runtime_workers") >= 1.0, "{text}");
         for Figure { name, .. } in FIGURES {

@@ -162,6 +162,7 @@ fn enter(
             },
             ids: claim.id.message_ids(claim.partition, &bundle.entries),
             expiries,
+            spans: served.tracer.deliver(&bundle.entries),
             target: target.unwrap_or(&served.route.to).clone(),
             copies: served.route.policy.copies,
             first_ticket: BundleTicket { slot, entry: 0 }.encode(),

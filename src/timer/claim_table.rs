@@ -44,6 +44,9 @@ impl ClaimSlots {
         let claimed = self.bundles.get_mut(&slot)?;
         let state = claimed.states.get_mut(entry as usize)?;
         if *state == DeliveryState::Open {
+            if verdict != Verdict::NotTried {
+                claimed.in_flight.end_span(entry, &verdict, heard_at);
+            }
             *state = match verdict {
                 Verdict::Unknown { .. } if mutants::is(Mutant::UnknownIsConfirmed) => {
                     DeliveryState::Confirmed

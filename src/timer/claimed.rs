@@ -12,12 +12,12 @@ use bytes::Bytes;
 use super::ServedRoute;
 use super::budget::ByteReservation;
 use crate::domain::{
-    Entry, Flags, MonoUs, Partition, RouteName, StoreClock, TargetRef, Text, UnixMs, Verdict,
+    Entry, Flags, MonoUs, Partition, RouteName, StoreClock, TargetRef, Text, UnixMs, Verdict, retry,
 };
 use crate::egress::{Lane, PublishBatch};
 use crate::mutants::{self, Mutant};
 use crate::store::{Claim, OrderPosition};
-use crate::telemetry::MessageEnd;
+use crate::telemetry::{DeliveryFacts, DeliverySpan, MessageEnd};
 
 /// Number of ticket bits that name the entry.
 const ENTRY_BITS: u32 = 20;
@@ -135,6 +135,24 @@ impl InFlightBatch {
         self.order.get(handed as usize..).unwrap_or_default()
     }
 
+    /// Ends the span of a message's delivery, if its trace is recorded.
+    pub(super) fn end_span(&self, entry: u32, verdict: &Verdict, heard_at: VerdictTime) {
+        let Some(span) = DeliverySpan::of(&self.batch.spans, entry) else { return };
+        let handed_us = self.published_us.load(Ordering::Acquire);
+        let message = &self.entries[entry as usize];
+        let facts = DeliveryFacts {
+            route: &self.served.route,
+            target: &self.batch.target,
+            id: self.batch.ids[entry as usize].as_str(),
+            due: message.asked_due(),
+            attempt: message.handouts + self.batch.expiries + 1,
+            took_us: heard_at.mono.0.saturating_sub(handed_us),
+            ended_us: heard_at.store_us,
+            failure: (*verdict != Verdict::Confirmed).then(|| retry::describe(verdict)),
+        };
+        self.served.tracer.delivered(span, &facts);
+    }
+
     pub(super) fn confirmed(&self, entry: usize, heard_at: VerdictTime) {
         let metrics = &self.served.metrics;
         let now_us = heard_at.store_us;
@@ -156,7 +174,8 @@ impl InFlightBatch {
             let id = self.batch.ids[entry].as_str();
             trail.delivered(id, UnixMs(now_us / 1000), late_ms, attempt, &self.batch.target);
         }
-        metrics.delivered_late(now_us - due_us);
+        let span = DeliverySpan::of(&self.batch.spans, entry as u32);
+        metrics.delivered_late(now_us - due_us, span.map(DeliverySpan::trace_id));
         metrics.confirm.observe((heard_at.mono.0 - handed_us).max(0) as f64 / 1e6);
     }
 

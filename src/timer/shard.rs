@@ -18,7 +18,7 @@ use crate::domain::{Clock, MonoUs, Partition, Route};
 use crate::egress::{Lane, Lanes, VerdictInbox};
 use crate::lifecycle::Shutdown;
 use crate::store::{DeadLetterQuota, RouteTrail, Store};
-use crate::telemetry::{BurstLog, FollowRegistry, Metrics, RouteMetrics};
+use crate::telemetry::{BurstLog, FollowRegistry, Metrics, RouteMetrics, Tracer};
 
 /// Messages of one route that this replica may have claimed. The route's next bundles wait in the store.
 const ROUTE_WINDOW: i64 = 50_000;
@@ -40,6 +40,7 @@ pub(super) struct ServedRoute {
     pub(super) metrics: Arc<RouteMetrics>,
     pub(super) watch: Arc<FollowRegistry>,
     pub(super) bursts: Arc<BurstLog>,
+    pub(super) tracer: Tracer,
     /// Receives the confirmed messages; `None`: the route has no trail.
     pub(super) trail: Option<Arc<RouteTrail>>,
     /// Limits how fast messages leave; `None`: no limit.

@@ -14,7 +14,7 @@ use super::wheel::{WheelItem, hand_over};
 use crate::domain::testing::{entry, route};
 use crate::domain::{Clock, Entry, StoreClock, TargetRef, Text, UnixMs};
 use crate::egress::{Lane, Publication, PublishBatch};
-use crate::telemetry::{BurstLog, Metrics};
+use crate::telemetry::{BurstLog, Metrics, Tracer};
 
 /// Due bundles in a heap.
 pub struct WheelSimulation {
@@ -87,6 +87,7 @@ pub(super) fn served_through(clock: Clock, lane: Arc<dyn Lane>) -> Arc<ServedRou
         lane,
         watch: Arc::default(),
         bursts: Arc::new(BurstLog::new(clock)),
+        tracer: Tracer::default(),
         trail: None,
         limit: None,
         messages: AtomicI64::new(0),
@@ -106,6 +107,7 @@ pub(super) fn in_flight(
         entries: entries.clone(),
         ids: vec![Text::from_static("~0.a.b.1"); entries.len()],
         expiries,
+        spans: Vec::new(),
         target: served.route.to.clone(),
         copies: served.route.policy.copies,
         first_ticket: BundleTicket { slot, entry: 0 }.encode(),

@@ -18,7 +18,7 @@ use crate::domain::Route;
 use crate::egress::Lanes;
 use crate::lifecycle::{Shutdown, Tasks};
 use crate::store::{DeadLetterQuota, Store};
-use crate::telemetry::{BurstLog, FollowRegistry, Metrics};
+use crate::telemetry::{BurstLog, FollowRegistry, Metrics, Tracer};
 
 /// The dependencies of the timer.
 pub struct TimerDependencies<'a> {
@@ -40,6 +40,8 @@ pub struct TimerDependencies<'a> {
     pub watch: Arc<FollowRegistry>,
     /// Logs possible repeats, in bursts.
     pub bursts: Arc<BurstLog>,
+    /// Records deliveries.
+    pub tracer: Tracer,
     /// Number of shards. The store's wake-ups have to know the same number.
     pub shards: usize,
     /// The task set to spawn on.
@@ -61,6 +63,7 @@ pub fn start(dependencies: &TimerDependencies<'_>) -> std::io::Result<()> {
             metrics: dependencies.metrics.route(&route.name)?.clone(),
             watch: dependencies.watch.clone(),
             bursts: dependencies.bursts.clone(),
+            tracer: dependencies.tracer.clone(),
             trail: dependencies.store.trail(&route.name).cloned(),
             limit: route.policy.rate.map(|rate| Arc::new(RateLimiter::new(rate, clock))),
             messages: AtomicI64::new(0),

@@ -9,7 +9,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("backoff", &["domain"]),
     ("lifecycle", &["domain"]),
-    ("telemetry", &["domain"]),
+    ("telemetry", &["domain", "tls"]),
     ("mutants", &[]),
     ("tls", &[]),
     // A link keeps itself up and reports on itself: it needs tasks and readiness.
@@ -81,6 +81,7 @@ const CLIENTS: &[(&str, &[&str])] = &[
     ("anyhow", &["app", "bench", "replay", "cli/", "main.rs"]),
     ("figment", &["config/"]),
     ("clap", &["cli/"]),
+    ("prost", &["telemetry/traces/"]),
 ];
 
 /// Production lines of a file from which on it should be split, and those that it may not exceed.

@@ -11,6 +11,7 @@ use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use crate::domain::message::stamped;
 use crate::domain::{Header, HeaderValue, Message, Origin, Properties, Text};
 use crate::egress::{DelayHeaders, bridge_headers};
+use crate::telemetry::traces::TRACEPARENT;
 
 /// A record for a Kafka producer, without its topic. Unchanged parts are borrowed from the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,10 @@ pub(in crate::egress) fn to_kafka<'a>(
         Origin::Rabbitmq => from_amqp(message),
     };
     if let Some(delay_headers) = delay_headers {
+        if let Some(traceparent) = delay_headers.traceparent {
+            record.headers.retain(|(name, _)| name != TRACEPARENT);
+            record.headers.push((TRACEPARENT.into(), Some(Cow::from(&traceparent.bytes()[..]))));
+        }
         record.headers.push((stamped::ID.into(), Some(Cow::from(&delay_headers.id.bytes()[..]))));
         record.headers.push((stamped::DUE.into(), Some(text(&delay_headers.due))));
         if delay_headers.attempt >= 2 {

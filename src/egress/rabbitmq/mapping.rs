@@ -13,6 +13,7 @@ use crate::domain::verdict::Refusal;
 use crate::domain::{Header, HeaderValue, Message, Origin, Properties, RoutingKey, Text};
 use crate::egress::{DelayHeaders, bridge_headers};
 use crate::mutants::{self, Mutant};
+use crate::telemetry::traces::TRACEPARENT;
 
 /// Longest short string of AMQP, in bytes: routing keys, header names, most properties.
 const MAX_SHORT_STRING: usize = 255;
@@ -77,6 +78,10 @@ pub(in crate::egress) fn to_amqp(
     }
     if let Some(delay_headers) = delay_headers {
         properties.user_id = properties.user_id.filter(|user| Some(user.as_str()) == rules.own_user);
+        if let Some(traceparent) = delay_headers.traceparent {
+            headers.retain(|header| header.name.as_str() != TRACEPARENT);
+            push(&mut headers, TRACEPARENT, HeaderValue::LongString(traceparent.bytes().clone()));
+        }
         push(&mut headers, stamped::ID, HeaderValue::LongString(delay_headers.id.bytes().clone()));
         push(&mut headers, stamped::DUE, HeaderValue::I64(delay_headers.due.0));
         if delay_headers.attempt >= 2 {

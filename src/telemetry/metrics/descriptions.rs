@@ -100,7 +100,7 @@ descriptions! {
         unit: "events",
         meaning: "Events of the trail that were not kept; at most so many",
         action: "Messages are not concerned: `postdate show` cannot tell the end of some. The log says why: Redis was slow, away or full.",
-        runbook: "a-message-is-missing",
+        runbook: "postdatetraillost",
     }
     REDELIVERED {
         name: "redelivered",
@@ -213,6 +213,13 @@ descriptions! {
         meaning: "Claims that another replica had taken over before this one finished; above 0 a replica was paused or slow",
         action: "Find out who stopped that replica: a starved node, a suspended guest, a throttled CPU.",
         runbook: "postdatestaleclaims",
+    }
+    SPANS_LOST {
+        name: "spans_lost",
+        unit: "spans",
+        meaning: "Spans of traces that were recorded and not exported",
+        action: "Messages are not concerned. The log says why: the collector is away, refuses or is slow.",
+        runbook: "postdatetraillost",
     }
     STORE_DAMAGE {
         name: "store_damage",

@@ -23,6 +23,7 @@ const CONTRACT: &[(&str, &str, &str)] = &[
     ("dead_letters_total", "counter", "route,reason"),
     ("dropped_total", "counter", "route,reason"),
     ("stale_claims_total", "counter", ""),
+    ("spans_lost_total", "counter", ""),
     ("pending", "gauge", "route"),
     ("in_flight", "gauge", "route"),
     ("dead", "gauge", "route"),
@@ -163,7 +164,8 @@ const PREFACE: &str = "# Metrics
 Generated from the registry; `UPDATE_DOCS=1 cargo test --lib fresh` writes it anew.
 
 `GET /metrics` on `admin.listen`, in OpenMetrics text. Labels come from the configuration and from fixed words, never from messages.
-A histogram has the usual `_bucket`, `_sum` and `_count`. A metric with a `reason`, `policy`, `op` or `result` appears with its first event.
+A histogram has the usual `_bucket`, `_sum` and `_count`, with 21 buckets: Prometheus' client for Rust has no native histograms. That of lateness has exemplars ([traces](traces.md)).
+A metric with a `reason`, `policy`, `op` or `result` appears with its first event.
 `pending`, `dead` and `oldest_overdue_seconds` are figures of the whole installation, which each replica shows: take their maximum.
 Counters, histograms, `in_flight`, `ingress_lag` and `ingress_unresolved` are a replica's own: add them up.
 

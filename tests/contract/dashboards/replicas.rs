@@ -36,6 +36,9 @@ pub(super) fn dashboard() -> Dashboard {
         Panel::time_series("Refused calls of the API", "reqps", "Calls and connections that the API refused, by reason.")
             .query("sum by (reason) (rate(postdate_admin_refused_total{@}[$__rate_interval]))", "{{reason}}")
             .no_value("none yet"),
+        Panel::time_series("Lost trail events and spans", "short", "Events of the trail and spans of traces that were not kept, in total. No message is concerned.")
+            .query("sum(postdate_trail_lost_total{@})", "trail")
+            .query("sum(postdate_spans_lost_total{@})", "spans"),
         Panel::time_series("Unknown routes", "short", "Routes with messages in the store that no configuration names. Nobody publishes these.")
             .query("max(postdate_unknown_routes{@})", "routes")
             .limits(1.0, 1.0),

@@ -333,6 +333,7 @@ impl EgressFixture {
             entries: Arc::new(vec![Entry::new(UnixMs(1_700_000_000_000), message)]),
             ids: vec!["order-7".into()],
             expiries: ticket as u32 - 1,
+            spans: Vec::new(),
             target: Arc::new(Target::Kafka { connection: "main".into(), topic: topic.into() }),
             copies: false,
             first_ticket: ticket,

@@ -16,7 +16,7 @@ use postdate::egress::{Lane, Lanes, Publication};
 use postdate::lifecycle::{Readiness, Shutdown, Stage, Tasks};
 use postdate::store::config::{Config, Durability, Overrides, Topology};
 use postdate::store::{Bundle, DeadLetterQuota, Store, WriteOp, WriteResult};
-use postdate::telemetry::{BurstLog, FollowRegistry, Metrics};
+use postdate::telemetry::{BurstLog, FollowRegistry, Metrics, Tracer};
 use postdate::timer;
 use prometheus_client::registry::Registry;
 
@@ -245,6 +245,7 @@ impl Replica {
             metrics: self.metrics.clone(),
             watch: Arc::new(FollowRegistry::default()),
             bursts: Arc::new(BurstLog::new(Clock::start())),
+            tracer: Tracer::default(),
             shards: 2,
             tasks: &self.tasks.of(Stage::Publishing),
             shutdown: self.shutdown.clone(),

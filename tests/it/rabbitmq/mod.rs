@@ -186,6 +186,7 @@ impl Submitter {
         let batch = PublishBatch {
             entries: Arc::new(vec![Entry::new(stamp.as_ref().map_or(UnixMs(0), |s| s.due), message)]),
             expiries: stamp.as_ref().map_or(0, |s| s.attempt - 1),
+            spans: Vec::new(),
             ids: stamp.into_iter().map(|s| s.id).collect(),
             target: Arc::new(target),
             copies: false,

@@ -31,7 +31,7 @@ fn amqp(headers: Vec<Header>) -> Message {
 
 fn delay_headers(attempt: u32) -> DelayHeaders<'static> {
     static ID: Text = Text::from_static("order-7");
-    DelayHeaders { id: &ID, due: UnixMs(1_795_255_200_000), attempt }
+    DelayHeaders { id: &ID, due: UnixMs(1_795_255_200_000), attempt, traceparent: None }
 }
 
 /// Names and values for reading: values must be UTF-8.

@@ -70,7 +70,7 @@ fn amqp() -> Message {
 
 fn delay_headers(attempt: u32) -> DelayHeaders<'static> {
     static ID: Text = Text::from_static("order-7");
-    DelayHeaders { id: &ID, due: UnixMs(1_795_255_200_000), attempt }
+    DelayHeaders { id: &ID, due: UnixMs(1_795_255_200_000), attempt, traceparent: None }
 }
 
 fn rules<'a>(routing_key: &'a RoutingKey, own_user: Option<&'a str>) -> AmqpRules<'a> {
