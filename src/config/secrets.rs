@@ -59,10 +59,10 @@ pub(super) fn tokens(
     Some(TokenList { tokens, file: path })
 }
 
-/// Reports whether a librdkafka property holds a secret, by its name.
+/// Reports whether a key, or a librdkafka property, holds a secret, by its name.
 pub(super) fn is_secret_property(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    ["pass", "secret", "token", "private", ".pem", "oauthbearer.config", "jaas"]
+    ["pass", "secret", "token", "private", ".pem", "oauthbearer.config", "jaas", "authorization"]
         .iter()
         .any(|part| name.contains(part))
 }

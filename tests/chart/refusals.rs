@@ -26,6 +26,7 @@ const WRONG: [(&[&str], &str); 73] = [
         "config.shutdown_timeout is the chart's to set: use shutdownTimeoutSeconds",
     ),
     (&["config.admin.listen=0.0.0.0:80"], "config.admin is the chart's to set"),
+    (&["config.traces.authorization=hunter2"], "config.traces.authorization is a secret"),
     (&["config.redis.url=null"], "it is not said where Redis is"),
     (&["config.redis.url=redis://:hunter2@r"], "config.redis.url holds a password"),
     (&["secrets.redis.name=x"], "config.redis.url and secrets.redis.name are both set"),

@@ -233,7 +233,10 @@ fn secrets_come_from_files_without_their_last_line_break() {
 fn what_is_printed_names_each_source_hides_secrets_and_can_be_read_again() {
     let mut sources = example("kafka-to-kafka.toml");
     sources.environment = vec![("POSTDATE_ADMIN__WRITE_TOKENS".to_owned(), "[\"hunter2\"]".to_owned())];
-    sources.set = vec!["timer.claim=12s".to_owned()];
+    sources.set =
+        ["timer.claim=12s", "traces.endpoint=http://here/v1/traces", "traces.authorization=Basic hunter3"]
+            .map(str::to_owned)
+            .into();
     let printed = config::load(sources).expect("read").print();
     let file = repository("config/examples/kafka-to-kafka.toml");
     for expected in [
@@ -247,10 +250,11 @@ fn what_is_printed_names_each_source_hides_secrets_and_can_be_read_again() {
         "max_size = \"1MiB\"  # default [defaults]".to_owned(),
         "delay_from = \"produced\"  # default [defaults]".to_owned(),
         "name = \"here:8025\"  # default".to_owned(),
+        "authorization = \"***\"  # --set traces.authorization".to_owned(),
     ] {
         assert!(printed.contains(&expected), "expected {expected:?} in\n{printed}");
     }
-    for secret in ["hunter2", "\"secret\"", ":secret@"] {
+    for secret in ["hunter2", "hunter3", "\"secret\"", ":secret@"] {
         assert!(!printed.contains(secret), "{secret} in\n{printed}");
     }
     let again =

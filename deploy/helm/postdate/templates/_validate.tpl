@@ -22,6 +22,9 @@
 {{- if hasKey $config "shutdown_timeout" -}}
 {{- $wrong = append $wrong "config.shutdown_timeout is the chart's to set: use shutdownTimeoutSeconds, which terminationGracePeriodSeconds follows" -}}
 {{- end -}}
+{{- if (default dict $config.traces).authorization -}}
+{{- $wrong = append $wrong "config.traces.authorization is a secret: put it into a Secret and name it in extraEnv, as POSTDATE_TRACES__AUTHORIZATION with valueFrom.secretKeyRef" -}}
+{{- end -}}
 {{- $wrong = concat $wrong (include "postdate.validateRedis" . | fromYamlArray) -}}
 {{- range $name, $one := $config.rabbitmq -}}
 {{- $one := default dict $one -}}
