@@ -3,7 +3,7 @@
 use super::tools::{chart, template, text};
 
 /// Settings over `ci/kafka-values.yaml`, and what must be said.
-const WRONG: [(&[&str], &str); 73] = [
+const WRONG: [(&[&str], &str); 74] = [
     (&["replicas=3"], "additional properties 'replicas' not allowed"),
     (&["replicaCount=-1"], "at '/replicaCount': minimum: got -1, want 0"),
     (&["replicaCount=two"], "at '/replicaCount': got string, want integer"),

@@ -42,6 +42,21 @@ fn assert_clean(what: &str, text: &str) {
     }
 }
 
+/// Publishes a message with a delay, whose trace is recorded.
+async fn publish(rabbitmq: &Rabbitmq, queue: &str, delay: &str) {
+    let connection = rabbitmq.connect().await.expect("connected");
+    let channel = connection.create_channel().await.expect("a channel");
+    let mut headers = lapin::types::FieldTable::default();
+    for (name, value) in [("x-delay", delay), ("traceparent", TRACEPARENT)] {
+        headers.insert(name.into(), lapin::types::AMQPValue::LongString(value.into()));
+    }
+    let properties = lapin::BasicProperties::default().with_headers(headers);
+    let options = lapin::options::BasicPublishOptions::default();
+    let sent = channel.basic_publish("".into(), queue.into(), options, BODY.as_bytes(), properties).await;
+    sent.expect("published");
+    connection.close(0, "done".into()).await.expect("closed");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn no_secret_is_in_logs_at_any_level_nor_in_answers() {
     let (redis, rabbitmq) = tokio::join!(Redis::start(), Rabbitmq::start());
@@ -65,9 +80,10 @@ async fn no_secret_is_in_logs_at_any_level_nor_in_answers() {
     let config = Config::stored(&format!("url = \"{url}\""))
         .section(&format!("[rabbitmq.main]\nurl = \"{}\"", amqp(AMQP_PASSWORD)))
         .section(&format!("[rabbitmq.wrong]\nurl = \"{}\"", amqp(&format!("{AMQP_PASSWORD}x"))));
-    let collector = format!("http://127.0.0.1:{}/v1/traces", ports::free());
-    let traces = format!("[traces]\nendpoint = \"{collector}\"\nauthorization = \"Bearer {COLLECTOR}\"");
-    let config = config.section(&traces);
+    let port = ports::free();
+    let collector =
+        format!("endpoint = \"http://127.0.0.1:{port}/v1/traces\"\nauthorization = \"Bearer {COLLECTOR}\"");
+    let config = config.section(&format!("[traces]\n{collector}"));
     let config = route(route(config, "good", "main", &source), "wrong", "wrong", &unread);
     let tokens = format!("[\"{TOKEN}\"]");
     let environment = [("POSTDATE_LOG", "trace"), ("POSTDATE_ADMIN__WRITE_TOKENS", tokens.as_str())];
@@ -79,25 +95,14 @@ async fn no_secret_is_in_logs_at_any_level_nor_in_answers() {
         if seen { Ok(()) } else { Err(log.lines().last().unwrap_or_default().to_owned()) }
     })
     .await;
-    let connection = rabbitmq.connect().await.expect("connected");
-    let channel = connection.create_channel().await.expect("a channel");
     for delay in ["10ms", "never", "1h"] {
-        let mut headers = lapin::types::FieldTable::default();
-        for (name, value) in [("x-delay", delay), ("traceparent", TRACEPARENT)] {
-            headers.insert(name.into(), lapin::types::AMQPValue::LongString(value.into()));
-        }
-        let properties = lapin::BasicProperties::default().with_headers(headers);
-        let options = lapin::options::BasicPublishOptions::default();
-        channel
-            .basic_publish("".into(), source.as_str().into(), options, BODY.as_bytes(), properties)
-            .await
-            .expect("published");
+        publish(&rabbitmq, &source, delay).await;
     }
     eventually("all three have their end", async || {
         let metrics = relay.metrics().await.map_err(|error| error.to_string())?;
+        let spans_lost = metrics.sum("postdate_spans_lost_total", &[]);
         let [published, dead, pending] = ["postdate_published_total", "postdate_dead", "postdate_pending"]
             .map(|name| metrics.sum(name, &[("route", "good")]));
-        let spans_lost = metrics.sum("postdate_spans_lost_total", &[]);
         if (published, dead, pending) == (1.0, 1.0, 1.0) && spans_lost >= 3.0 {
             Ok(())
         } else {
