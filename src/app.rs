@@ -188,7 +188,8 @@ fn start_lanes(app: &App, brokers: &BTreeMap<String, Arc<Broker>>) -> anyhow::Re
     let shutdown = &app.stages.egress;
     let used = used_connections(&app.config.routes);
     let kafka = app.config.kafka.values().filter(|c| used.contains(c.name.as_str()));
-    let kafka = KafkaLanes::start(kafka, app.clock, &app.readiness, &tasks, shutdown)?;
+    let kafka =
+        KafkaLanes::start(kafka, app.clock, &app.metrics.kafka_clients, &app.readiness, &tasks, shutdown)?;
     let rabbitmq = brokers.iter().map(|(name, broker)| {
         (name.clone(), RabbitLanes::new(broker.clone(), app.clock, tasks.clone(), shutdown.clone()))
     });

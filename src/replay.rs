@@ -293,7 +293,14 @@ impl Replay {
             tasks: &self.tasks,
             shutdown,
         });
-        let kafka = KafkaLanes::start([], self.clock, &readiness, &self.tasks, shutdown)?;
+        let kafka = KafkaLanes::start(
+            [],
+            self.clock,
+            &self.metrics.kafka_clients,
+            &readiness,
+            &self.tasks,
+            shutdown,
+        )?;
         Ok(Intake::start(ingress::intake::IntakeDependencies {
             store: self.store.clone(),
             lanes: Arc::new(AllLanes::new(kafka, BTreeMap::new())),

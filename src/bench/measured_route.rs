@@ -26,7 +26,7 @@ use crate::store::{
     self, BrowseKey, BrowseQuery, PreflightFailure, Store, StoreError, StoredMessage, StoredState, WriteOp,
     WriteResult,
 };
-use crate::telemetry::Metrics;
+use crate::telemetry::{KafkaClients, Metrics};
 
 /// Longest wait for each server at the beginning.
 const OPEN_DEADLINE: Duration = Duration::from_secs(10);
@@ -308,7 +308,8 @@ fn lanes(
             rabbitmq.insert(connection.clone(), lanes);
         }
     }
-    Ok(AllLanes::new(KafkaLanes::start(kafka, clock, &readiness, tasks, shutdown)?, rabbitmq))
+    let kafka = KafkaLanes::start(kafka, clock, &KafkaClients::default(), &readiness, tasks, shutdown)?;
+    Ok(AllLanes::new(kafka, rabbitmq))
 }
 
 /// A route's ingress, for people.

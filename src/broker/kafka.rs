@@ -3,6 +3,7 @@
 //! The operator's properties come last where they only tune, and are refused where a guarantee depends on them
 //! ([`OWNED_PROPERTIES`]). Their values are secrets: neither logs nor errors show one.
 
+mod client_report;
 mod examine;
 mod sizes;
 mod tls;
@@ -19,6 +20,7 @@ use rdkafka::{ClientConfig, types::RDKafkaConfRes};
 use tokio::sync::Notify;
 use tracing::{debug, trace, warn};
 
+pub use self::client_report::client_report;
 pub use self::examine::{BatchSettings, ReadObstacle};
 pub use self::sizes::open_bytes;
 pub use self::tls::switches_verification_off;
@@ -83,6 +85,8 @@ pub const OWNED_PROPERTIES: &[&str] = &[
     "transactional.id",
 ];
 
+/// Interval at which a producer reports on itself.
+const PRODUCER_REPORT_INTERVAL: Duration = Duration::from_secs(5);
 /// Time after which the producer gives up delivering a message. Its fate is then unknown.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -169,7 +173,8 @@ impl Connection {
             .set("message.timeout.ms", MESSAGE_TIMEOUT.as_millis().to_string())
             .set("allow.auto.create.topics", "false")
             // Report a missing topic at once, not after 30 s.
-            .set("topic.metadata.propagation.max.ms", "0");
+            .set("topic.metadata.propagation.max.ms", "0")
+            .set("statistics.interval.ms", PRODUCER_REPORT_INTERVAL.as_millis().to_string());
         Ok(config)
     }
 

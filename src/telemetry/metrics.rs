@@ -4,13 +4,13 @@
 //! Names and labels are a contract with users. `docs/metrics.md` is generated from this registry.
 
 pub mod descriptions;
+mod labels;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use parking_lot::Mutex;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::family::Family;
@@ -19,52 +19,13 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 
 use self::descriptions::{self as words, MetricDescription};
+use self::labels::{
+    CauseLabels, CommandLabels, InvalidLabels, OpLabel, PartLabel, ReasonLabels, RefusalLabel, RouteLabel,
+    TraceLabel, VersionLabel, WhatLabel,
+};
 use super::flow::{FlowHistory, RecentLateness};
-use super::{OldestOverdue, TargetFailures};
+use super::{KafkaClients, OldestOverdue, TargetFailures};
 use crate::domain::{InvalidReason, RepeatCause, RouteName, UnixMs};
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RouteLabel {
-    route: String,
-}
-
-macro_rules! labels {
-    ($($name:ident { $($field:ident),+ }),+ $(,)?) => {$(
-        #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-        struct $name { route: String, $($field: &'static str),+ }
-    )+};
-}
-labels! {
-    InvalidLabels { reason, policy },
-    CommandLabels { op, result },
-    ReasonLabels { reason },
-    CauseLabels { cause },
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OpLabel {
-    op: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WhatLabel {
-    what: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RefusalLabel {
-    reason: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct VersionLabel {
-    version: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PartLabel {
-    part: String,
-}
 
 /// A gauge of whole numbers.
 pub type CountGauge = Gauge<i64>;
@@ -87,12 +48,6 @@ const SECONDS_BUCKETS: [f64; 21] = [
 
 fn seconds() -> Histogram {
     Histogram::new(SECONDS_BUCKETS)
-}
-
-/// The trace of an observed message, for those whose trace is recorded.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct TraceLabel {
-    trace_id: String,
 }
 
 /// Lateness, with the last recorded trace of each bucket as its exemplar.
@@ -131,6 +86,8 @@ pub struct Metrics {
     pub target_failures: Arc<TargetFailures>,
     part_up: Family<PartLabel, CountGauge>,
     admin_refused: Family<RefusalLabel, Counter>,
+    /// Figures of the Kafka clients.
+    pub kafka_clients: KafkaClients,
     /// Flow of all routes over the last minutes, over all replicas.
     pub flow: FlowHistory,
 }
@@ -264,9 +221,11 @@ impl Metrics {
             target_failures,
             part_up: Family::default(),
             admin_refused: Family::default(),
+            kafka_clients: KafkaClients::default(),
             flow: FlowHistory::default(),
         };
         metrics.register(registry);
+        registry.register_collector(Box::new(metrics.kafka_clients.clone()));
         Arc::new(metrics)
     }
 

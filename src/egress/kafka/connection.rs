@@ -14,6 +14,7 @@ use super::lane::{KafkaLane, TopicLane};
 use super::producer::KafkaProducer;
 use crate::broker::kafka::OutageSuspicion;
 use crate::domain::Clock;
+use crate::telemetry::KafkaClients;
 
 /// The two producers of a connection: one producer cannot be both punctual and thrifty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,14 @@ pub(super) enum ProducerKind {
 impl ProducerKind {
     pub(super) const ALL: [Self; 2] = [Self::Prompt, Self::Bulk];
 
+    /// Name of the client in metrics.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Prompt => "producer",
+            Self::Bulk => "bulk_producer",
+        }
+    }
+
     pub(super) fn linger(self) -> Duration {
         match self {
             Self::Prompt => Duration::ZERO,
@@ -39,6 +48,8 @@ pub(super) struct ProducerConnection {
     pub(super) name: String,
     pub(super) clock: Clock,
     pub(super) suspicion: OutageSuspicion,
+    /// Shows what the producers report on themselves.
+    pub(super) reports: KafkaClients,
     /// Notified when a lane has a question about its topic.
     pub(super) asked: Notify,
     /// Cancelled when the thread of one producer has ended. The other ends too.
@@ -63,11 +74,12 @@ impl std::fmt::Debug for ProducerConnection {
 }
 
 impl ProducerConnection {
-    pub(super) fn new(name: String, clock: Clock) -> Arc<Self> {
+    pub(super) fn new(name: String, clock: Clock, reports: KafkaClients) -> Arc<Self> {
         Arc::new(Self {
             name,
             clock,
             suspicion: OutageSuspicion::default(),
+            reports,
             asked: Notify::new(),
             ended: CancellationToken::new(),
             reached: AtomicBool::new(false),

@@ -30,6 +30,7 @@ use super::Lane;
 use crate::broker::kafka::{ConfigError, Connection};
 use crate::domain::{Clock, Target};
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
+use crate::telemetry::KafkaClients;
 
 /// Error of the start of a producer.
 #[derive(Debug, thiserror::Error)]
@@ -54,12 +55,13 @@ pub struct KafkaLanes {
 }
 
 impl KafkaLanes {
-    /// Starts the producers of each connection; brokers need not be there. Announces the parts `kafka:<connection>`.
+    /// Starts the producers of each connection; brokers need not be there. `reports` shows how they fare. Announces the parts `kafka:<connection>`.
     /// The tasks are named `egress:kafka:<connection>`. They end once `shutdown` drains and every message has its
     /// verdict, or when `shutdown` is forced. Call it in a runtime.
     pub fn start<'a>(
         connections: impl IntoIterator<Item = &'a Connection>,
         clock: Clock,
+        reports: &KafkaClients,
         readiness: &Readiness,
         tasks: &Tasks,
         shutdown: &Shutdown,
@@ -67,7 +69,8 @@ impl KafkaLanes {
         let mut started = BTreeMap::new();
         for connection in connections {
             let part = readiness.part(format!("kafka:{}", connection.name), false);
-            let producers = producer::start(connection, clock, part, tasks, shutdown)?;
+            let shared = ProducerConnection::new(connection.name.clone(), clock, reports.clone());
+            let producers = producer::start(shared, connection, part, tasks, shutdown)?;
             started.insert(connection.name.clone(), producers);
         }
         Ok(Self { connections: started })

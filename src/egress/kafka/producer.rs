@@ -11,6 +11,7 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::DeliveryResult;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext};
+use rdkafka::statistics::Statistics;
 use tracing::{info, warn};
 
 use super::ProducerStartError;
@@ -19,7 +20,7 @@ use super::lane::TopicLane;
 use super::outcome::{self, DeliveryOutcome};
 use crate::backoff::Backoff;
 use crate::broker::kafka::{self, Connection, TopicState};
-use crate::domain::{Clock, Text, Verdict};
+use crate::domain::{Text, Verdict};
 use crate::egress::Publication;
 use crate::lifecycle::{ReadinessPart, Shutdown, Tasks};
 
@@ -36,18 +37,18 @@ const PROBE_TOPIC: &str = "__consumer_offsets";
 
 /// Starts the producers of a connection, its feeder, and the task that asks its brokers about topics.
 pub(super) fn start(
+    connection: Arc<ProducerConnection>,
     settings: &Connection,
-    clock: Clock,
     part: ReadinessPart,
     tasks: &Tasks,
     shutdown: &Shutdown,
 ) -> Result<Arc<ProducerConnection>, ProducerStartError> {
-    let connection = ProducerConnection::new(settings.name.clone(), clock);
     let name = format!("egress:kafka:{}", settings.name);
     let failed = |error| ProducerStartError::Thread { connection: settings.name.clone(), error };
     for producer_kind in ProducerKind::ALL {
         let config = settings.producer_config(producer_kind.linger())?;
-        let producer = KafkaProducer::new(&config, &connection).map_err(|error| settings.refused(error))?;
+        let producer = KafkaProducer::new(&config, producer_kind, &connection)
+            .map_err(|error| settings.refused(error))?;
         connection.replace(producer_kind, Some(producer));
         let thread =
             ProducerThread { connection: connection.clone(), producer_kind, config, retired: Vec::new() };
@@ -152,16 +153,22 @@ pub(super) struct KafkaProducer {
 
 struct ProducerCallbacks {
     connection: Arc<ProducerConnection>,
+    producer_kind: ProducerKind,
     in_flight: Arc<InFlightTable>,
     /// The producer, of which librdkafka is asked for the cause of a fatal error.
     producer: OnceLock<Weak<KafkaProducer>>,
 }
 
 impl KafkaProducer {
-    fn new(config: &ClientConfig, connection: &Arc<ProducerConnection>) -> Result<Arc<Self>, KafkaError> {
+    fn new(
+        config: &ClientConfig,
+        producer_kind: ProducerKind,
+        connection: &Arc<ProducerConnection>,
+    ) -> Result<Arc<Self>, KafkaError> {
         let in_flight = Arc::new(InFlightTable::default());
         let context = ProducerCallbacks {
             connection: connection.clone(),
+            producer_kind,
             in_flight: in_flight.clone(),
             producer: OnceLock::new(),
         };
@@ -202,6 +209,11 @@ impl ClientContext for ProducerCallbacks {
             self.connection.set_reached(false);
         }
         self.connection.suspicion.error(&error, reason);
+    }
+
+    fn stats(&self, statistics: Statistics) {
+        let ProducerConnection { name, reports, .. } = &*self.connection;
+        reports.show(name, self.producer_kind.name(), kafka::client_report(&statistics));
     }
 }
 
@@ -251,7 +263,7 @@ impl ProducerThread {
             } else {
                 // A fatal error that comes again at once (no permission) must not spin.
                 std::thread::park_timeout(Backoff::CLIENT.wait(failures));
-                match KafkaProducer::new(&self.config, &self.connection) {
+                match KafkaProducer::new(&self.config, self.producer_kind, &self.connection) {
                     Ok(producer) => drop(self.connection.replace(self.producer_kind, Some(producer))),
                     Err(error) => {
                         warn!(connection = %self.connection.name, %error, "kafka producer does not start");
@@ -393,9 +405,10 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::domain::{Entry, Message, Origin, Target, UnixMs};
+    use crate::domain::{Clock, Entry, Message, Origin, Target, UnixMs};
     use crate::egress::{Lane, VerdictInbox};
     use crate::lifecycle::Readiness;
+    use crate::telemetry::KafkaClients;
 
     fn publication(ticket: u64, verdicts: &Arc<VerdictInbox>) -> Publication {
         let message =
@@ -416,7 +429,8 @@ mod tests {
         let shutdown = Shutdown::default();
         let verdicts = Arc::default();
         let part = Readiness::default().part("kafka:main", false);
-        let connection = start(&unreachable(), Clock::start(), part, &tasks, &shutdown).expect("started");
+        let connection = ProducerConnection::new("main".into(), Clock::start(), KafkaClients::default());
+        let connection = start(connection, &unreachable(), part, &tasks, &shutdown).expect("started");
         let lane = connection.lane("t");
         lane.submit(publication(1, &verdicts));
         // No broker answers, and the connection notices that from time to time.
@@ -454,11 +468,11 @@ mod tests {
 
     #[test]
     fn whoever_brings_many_leaves_them_to_the_feeder_which_takes_a_run_at_a_time() {
-        let connection = ProducerConnection::new("main".into(), Clock::start());
+        let connection = ProducerConnection::new("main".into(), Clock::start(), KafkaClients::default());
         let verdicts = Arc::default();
         let config = unreachable().producer_config(ProducerKind::Bulk.linger()).expect("good settings");
-        connection
-            .replace(ProducerKind::Bulk, Some(KafkaProducer::new(&config, &connection).expect("a producer")));
+        let producer = KafkaProducer::new(&config, ProducerKind::Bulk, &connection).expect("a producer");
+        connection.replace(ProducerKind::Bulk, Some(producer));
         connection.set_reached(true);
         let lane = connection.lane("t");
         lane.0.found(&TopicState::There { partitions: 1 });

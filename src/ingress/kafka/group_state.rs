@@ -35,6 +35,11 @@ pub(super) struct GroupSetup<S> {
 }
 
 impl<S: Sink> GroupSetup<S> {
+    /// The group's name.
+    pub(super) fn group(&self) -> &str {
+        self.owner.split_once('/').map_or("", |(_, group)| group)
+    }
+
     /// Starts an assignment at a position. `None` if no route reads the topic.
     pub(super) fn begin(&self, topic: &str, partition: i32, position: StartPosition) -> Option<Assignment> {
         let (topic, route) = self.routes.get_key_value(topic)?;

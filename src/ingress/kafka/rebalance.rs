@@ -178,5 +178,12 @@ impl<S: Sink> ClientContext for GroupContext<S> {
         });
         self.show_lag(&statistics);
         self.find_standing(&statistics);
+        let setup = &self.setup;
+        let client = format!("group:{}", setup.group());
+        setup.deps.metrics.kafka_clients.show(
+            &setup.connection.name,
+            &client,
+            kafka::client_report(&statistics),
+        );
     }
 }

@@ -18,7 +18,7 @@ pub struct MetricDescription {
 
 macro_rules! descriptions {
     ($($constant:ident { $($field:ident: $text:literal,)+ })+) => {
-        $(pub(super) const $constant: MetricDescription = MetricDescription { $($field: $text),+ };)+
+        $(pub(in crate::telemetry) const $constant: MetricDescription = MetricDescription { $($field: $text),+ };)+
         /// All metrics.
         pub const ALL: &[MetricDescription] = &[$($constant),+];
     };
@@ -269,6 +269,41 @@ descriptions! {
         meaning: "1 while a part of /readyz is up: connections, sources, targets, routes that deliver in time",
         action: "At 0: `/readyz` says why, in a sentence.",
         runbook: "postdatepartdown",
+    }
+    KAFKA_QUEUED_MESSAGES {
+        name: "kafka_queued_messages",
+        unit: "messages",
+        meaning: "Messages in a Kafka client: given to a producer and not answered by the brokers, or fetched by the consumer of a group and not taken yet",
+        action: "A producer's rises: its brokers are slow or away. A group's is high for long: reading is held up, see `ingress_paused`.",
+        runbook: "messages-are-late",
+    }
+    KAFKA_QUEUED_BYTES {
+        name: "kafka_queued_bytes",
+        unit: "bytes",
+        meaning: "Bytes of the messages in a Kafka client",
+        action: "Part of the replica's memory. Bounded by `queue.buffering.max.kbytes` and `queued.max.messages.kbytes` of the connection.",
+        runbook: "messages-are-late",
+    }
+    KAFKA_UNSENT_REQUESTS {
+        name: "kafka_unsent_requests",
+        unit: "requests",
+        meaning: "Requests of a Kafka client that wait to be sent to a broker",
+        action: "Above 0 for long: the broker is away, or the network to it is too slow.",
+        runbook: "messages-are-late",
+    }
+    KAFKA_UNANSWERED_REQUESTS {
+        name: "kafka_unanswered_requests",
+        unit: "requests",
+        meaning: "Requests of a Kafka client that were sent to a broker and not answered yet",
+        action: "Rises: the broker is slow. One or two of a group are its long polls.",
+        runbook: "messages-are-late",
+    }
+    KAFKA_ROUND_TRIP {
+        name: "kafka_round_trip_seconds",
+        unit: "seconds",
+        meaning: "Time from a Kafka client's request to the broker's answer, the median and 99 % of the last seconds; a group's requests include the time for which the broker waits for records, half a second at most",
+        action: "A producer's rises at one broker: that broker is slow, its disk, its followers or its network. At all of them: the network, or this replica is starved.",
+        runbook: "messages-are-late",
     }
     ADMIN_REFUSED {
         name: "admin_refused",

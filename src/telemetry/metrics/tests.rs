@@ -6,6 +6,7 @@ use std::path::Path;
 use prometheus_client::encoding::text::encode;
 
 use super::*;
+use crate::telemetry::kafka_clients::{KafkaBrokerReport, KafkaClientReport, RoundTrip};
 use crate::telemetry::process::{FIGURES, Figure};
 
 /// Name in the exposition without `postdate_`, type and labels of each metric. In the order of the contract.
@@ -48,6 +49,11 @@ const CONTRACT: &[(&str, &str, &str)] = &[
     ("trail_lost_total", "counter", "route"),
     ("part_up", "gauge", "part"),
     ("admin_refused_total", "counter", "reason"),
+    ("kafka_queued_messages", "gauge", "connection,client"),
+    ("kafka_queued_bytes", "gauge", "connection,client"),
+    ("kafka_unsent_requests", "gauge", "connection,client,broker"),
+    ("kafka_unanswered_requests", "gauge", "connection,client,broker"),
+    ("kafka_round_trip_seconds", "gauge", "connection,client,broker,quantile"),
     ("store_memory_bytes", "gauge", ""),
     ("store_memory_limit_bytes", "gauge", ""),
 ];
@@ -75,6 +81,10 @@ fn exposition() -> String {
     metrics.store_damage("mended", 1);
     metrics.part_up("redis".to_owned(), true);
     metrics.admin_refused("unauthorized");
+    let round_trip = Some(RoundTrip { median: 0.001, p99: 0.002 });
+    let broker = KafkaBrokerReport { round_trip, ..KafkaBrokerReport::default() };
+    let report = KafkaClientReport { brokers: [(1, broker)].into(), ..KafkaClientReport::default() };
+    metrics.kafka_clients.show("main", "producer", report);
     let mut text = String::new();
     encode(&mut text, &registry).expect("into a string");
     text
@@ -164,7 +174,8 @@ const PREFACE: &str = "# Metrics
 Generated from the registry; `UPDATE_DOCS=1 cargo test --lib fresh` writes it anew.
 
 `GET /metrics` on `admin.listen`, in OpenMetrics text. Labels come from the configuration and from fixed words, never from messages.
-A histogram has the usual `_bucket`, `_sum` and `_count`, with 21 buckets: Prometheus' client for Rust has no native histograms. That of lateness has exemplars ([traces](traces.md)).
+A histogram has the usual `_bucket`, `_sum` and `_count`, with 21 buckets and no native ones ([ADR 0064](adr/0064-histograms-stay-classic.md)). That of lateness has exemplars ([traces](traces.md)).
+`kafka_` metrics are what the client library says of itself, per `client`: `producer`, `bulk_producer`, `group:NAME`; `broker` is the id of a broker.
 A metric with a `reason`, `policy`, `op` or `result` appears with its first event.
 `pending`, `dead` and `oldest_overdue_seconds` are figures of the whole installation, which each replica shows: take their maximum.
 Counters, histograms, `in_flight`, `ingress_lag` and `ingress_unresolved` are a replica's own: add them up.

@@ -45,6 +45,21 @@ pub(super) fn dashboard() -> Dashboard {
             .query(r#"sum by (route) (rate(postdate_redelivered_total{@, cause="confirm_unknown"}[$__rate_interval]))"#, "{{route}}")
             .leads_to_route(),
     ];
+    let clients = vec![
+        Panel::time_series("Answer of Kafka brokers, 99 %", "s", "From a producer's request to the broker's answer: 99 % took at most this long, of the replica where it took longest.")
+            .query(r#"max by (connection, broker) (postdate_kafka_round_trip_seconds{@, client=~".*producer", quantile="0.99"})"#, "{{connection}}: broker {{broker}}")
+            .no_value("no Kafka"),
+        Panel::time_series("Messages in Kafka clients", "short", "Given to a producer and not answered yet, or fetched by a group's consumer and not taken yet.")
+            .query("sum by (connection, client) (postdate_kafka_queued_messages{@})", "{{connection}}: {{client}}")
+            .no_value("no Kafka"),
+        Panel::time_series("Memory of messages in Kafka clients", "bytes", "The same in bytes, of the replica with the most.")
+            .query("max by (connection, client) (postdate_kafka_queued_bytes{@})", "{{connection}}: {{client}}")
+            .no_value("no Kafka"),
+        Panel::time_series("Requests to Kafka brokers", "short", "Requests of all clients that wait to be sent, and those that wait for the broker's answer. A group always has one or two of the latter: it waits for records.")
+            .query("sum by (connection, broker) (postdate_kafka_unsent_requests{@})", "{{connection}}: broker {{broker}}, unsent")
+            .query("sum by (connection, broker) (postdate_kafka_unanswered_requests{@})", "{{connection}}: broker {{broker}}, unanswered")
+            .no_value("no Kafka"),
+    ];
     Dashboard {
         name: "targets",
         title: "Targets",
@@ -54,6 +69,7 @@ pub(super) fn dashboard() -> Dashboard {
             Row { title: "Are they there?", panels: state },
             Row { title: "How do they answer?", panels: answers },
             Row { title: "What fails?", panels: failures },
+            Row { title: "Kafka's clients", panels: clients },
         ],
     }
 }

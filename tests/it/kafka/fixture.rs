@@ -18,7 +18,7 @@ use postdate::ingress::kafka::KafkaDependencies;
 use postdate::ingress::kafka::skip::SkipDesk;
 use postdate::ingress::{Delivery, Feed, READ_BYTES, ReadBudget, Receipt, Sink};
 use postdate::lifecycle::{Readiness, Shutdown, Tasks};
-use postdate::telemetry::{Metrics, RouteMetrics};
+use postdate::telemetry::{KafkaClients, Metrics, RouteMetrics};
 use rdkafka::client::ClientContext;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::KafkaError;
@@ -313,7 +313,14 @@ impl EgressFixture {
         let shutdown = Shutdown::default();
         let readiness = Readiness::default();
         let clock = Clock::start();
-        let lanes = KafkaLanes::start([&connection(kafka)], clock, &readiness, &tasks, &shutdown);
+        let lanes = KafkaLanes::start(
+            [&connection(kafka)],
+            clock,
+            &KafkaClients::default(),
+            &readiness,
+            &tasks,
+            &shutdown,
+        );
         Self { lanes: lanes.expect("lanes"), verdicts: Arc::default(), shutdown, readiness, clock, tasks }
     }
 
