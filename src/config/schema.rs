@@ -18,6 +18,7 @@ const SAMPLES: [&str; 3] = [
     kafka.main = { brokers = "x", unsafe_tls = true, properties = {} }
     rabbitmq.main = { url = "x", management = "http://x", tls = { ca = "x", certificate = "x", key = "x" } }
     admin = { probe_listen = "x", tls = { certificate = "x", key = "x" } }
+    traces = { endpoint = "x", authorization = "x", tls = { ca = "x" } }
     defaults = { delay_from = "arrival", dead_letter_to = "x" }
     [routes.main]
     from = { kafka = "main", topic = "x", group = "x" }
@@ -30,6 +31,7 @@ const SAMPLES: [&str; 3] = [
     kafka.main = { brokers = "x", properties_file = "x" }
     rabbitmq.main = { url_file = "x" }
     admin = { read_tokens_file = "x", write_tokens_file = "x" }
+    traces = { authorization_file = "x" }
     [routes.main]
     from = { rabbitmq = "main", queue = "x", prefetch = 1 }
     to = { rabbitmq = "main", exchange = "x", routing_key = "x" }
