@@ -33,6 +33,7 @@ use crate::egress::rabbitmq::RabbitLanes;
 use crate::egress::{AllLanes, Lanes};
 use crate::ingress::kafka::skip::SkipDesk;
 use crate::ingress::{self, Intake};
+use crate::lifecycle::readiness::WAITS_FOR_STORE;
 use crate::lifecycle::signals::ShutdownSignals;
 use crate::lifecycle::{Readiness, ReadinessPart, Stage, Tasks};
 use crate::store::{self, PreflightFailure, Store};
@@ -413,6 +414,7 @@ fn announce_groups(app: &App) -> Vec<KafkaGroup<'_>> {
     }
     let announced = groups.into_iter().map(|((connection, group), routes)| {
         let part = app.readiness.part(format!("kafka:{connection}:{group}"), false);
+        part.down(WAITS_FOR_STORE);
         KafkaGroup { connection, group, routes, part }
     });
     announced.collect()

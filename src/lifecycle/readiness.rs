@@ -11,6 +11,9 @@ use parking_lot::RwLock;
 
 use crate::domain::{Clock, UnixMs};
 
+/// The reason of a part that begins once the store is there.
+pub const WAITS_FOR_STORE: &str = "waits for the store";
+
 /// State of one part of the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadinessState {

@@ -20,6 +20,14 @@ impl RoleHealth {
         Self { part, roles: Mutex::default() }
     }
 
+    /// Counts a role that was never up, for this reason. Changes nothing if the role is known.
+    pub(super) fn announce(&self, role: &'static str, why: &str) {
+        let is_known = self.roles.lock().contains_key(role);
+        if !is_known {
+            self.report(role, Some(why.to_owned()));
+        }
+    }
+
     /// Sets the trouble of a role. Reports whether the role has become well or ill by that.
     pub(super) fn report(&self, role: &'static str, trouble: Option<String>) -> bool {
         let mut roles = self.roles.lock();
@@ -42,8 +50,11 @@ mod tests {
     fn a_connection_is_up_only_while_both_its_roles_are() {
         let readiness = Readiness::default();
         let health = RoleHealth::new("main", &readiness);
-        health.report("consume", Some("refused".into()));
+        health.announce("consume", "waits");
+        health.announce("consume", "not reached");
         health.report("publish", None);
+        assert!(format!("{:?}", readiness.parts()).contains("consume: waits"));
+        health.report("consume", Some("refused".into()));
         assert!(!readiness.is_ready(), "one role was never up");
         assert!(health.report("consume", None), "news");
         assert!(!health.report("consume", None), "no news");

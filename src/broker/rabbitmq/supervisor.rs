@@ -18,6 +18,7 @@ use super::guarded_connect;
 use super::health::RoleHealth;
 use super::{AmqpFault, Connection, FaultKind};
 use crate::backoff::Backoff;
+use crate::lifecycle::readiness::WAITS_FOR_STORE;
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
 use crate::tls::{Expected, examine};
 
@@ -67,9 +68,9 @@ impl Broker {
         Arc::new(Self { connection, health })
     }
 
-    /// Announces a role that will be opened. The readiness part is not up before it is.
+    /// Announces a role that will be opened once the store is there. The readiness part is not up before it is.
     pub fn announce(&self, role: &'static str) {
-        self.health.report(role, Some(NOT_REACHED.to_owned()));
+        self.health.announce(role, WAITS_FOR_STORE);
     }
 
     /// The connection's name.
@@ -99,7 +100,7 @@ impl Broker {
             live: live.clone(),
             shutdown: shutdown.clone(),
         };
-        self.announce(role);
+        self.health.announce(role, NOT_REACHED);
         tasks.spawn(task, supervisor.run());
         SharedConnection { live }
     }

@@ -113,5 +113,6 @@ async fn a_principal_of_kafka_with_the_fewest_rights_relays_and_is_told_which_on
         play.kafka.allow(std::slice::from_ref(right));
         run.drain(&relay).await;
     }
-    run.report().assert_accounted(0);
+    // Without its group a consumer cannot commit what it has read, and reads it again: each repeat is counted.
+    run.report().assert_accounted(crate::outage::repeats(&relay).await);
 }

@@ -140,7 +140,8 @@ async fn a_due_zset_or_a_blob_of_the_wrong_type_refuses_before_any_write() {
     let settlement =
         Settlement { claim: held.claim.clone(), names: vec![("a".into(), 0)], delivered: vec![] };
     damaged(&fixture, "blob", fixture.store.settle(P, &[settlement])).await;
-    damaged(&fixture, "blob", fixture.store.extend(P, LONG, &[progress(&held.claim, None)])).await;
+    let confirmed = [progress(&held.claim, Some(vec![true]))];
+    damaged(&fixture, "blob", fixture.store.extend(P, LONG, &confirmed)).await;
     // Whoever claims it learns that there is nothing to read.
     sweep(&fixture.store, P, LONG, false).await.expect("swept");
     let claimed = fixture.claim(LONG).await;

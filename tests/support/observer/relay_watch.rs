@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use postdate::lifecycle::readiness::WAITS_FOR_STORE;
 use serde_json::Value;
 
 use super::log_lines::LogLines;
@@ -351,8 +352,11 @@ impl Seen {
     }
 }
 
-/// The part whose lines of the log tell a part's trouble: the connection, where that is what waits.
+/// The part whose lines of the log tell a part's trouble: the connection, where that is what waits, or the store.
 fn speaker<'a>(part: &'a str, why: &'a str) -> &'a str {
+    if why.contains(WAITS_FOR_STORE) {
+        return "store";
+    }
     let of_connection = why.starts_with("kafka:") || why.starts_with("rabbitmq:");
     if of_connection { why.split(": ").next().unwrap_or(part) } else { part }
 }
