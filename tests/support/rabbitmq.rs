@@ -13,11 +13,14 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
 use tokio::sync::OnceCell;
 
-use super::eventually::PATIENCE;
+use super::eventually::{PATIENCE, within};
 use super::process::{Process, Signal};
 use super::{Tls, eventually, folders, names, ports};
 
 static SHARED: OnceCell<Rabbitmq> = OnceCell::const_new();
+
+/// Longest wait for a start: beside many others a node was seen to take more than a minute.
+const START_LIMIT: Duration = Duration::from_secs(150);
 
 /// The two kinds of queue that the tests use, both durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -373,12 +376,14 @@ impl Rabbitmq {
 
     async fn ready(&mut self) {
         for node in 0..self.nodes.len() {
-            eventually("rabbitmq confirms a publish", async || {
+            let started = within(START_LIMIT, async || {
                 self.epmd.assert_running();
                 self.nodes[node].process.assert_running();
                 confirmed_publish(&self.connect_to(node).await?).await
-            })
-            .await;
+            });
+            if let Err(last) = started.await {
+                panic!("rabbitmq confirms no publish within {START_LIMIT:?}; last: {last}");
+            }
         }
     }
 }
