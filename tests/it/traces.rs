@@ -1,119 +1,43 @@
 //! Traces of delayed messages, as a collector gets them: by OpenTelemetry's own types.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+mod collector;
+mod trouble;
+mod unchanged;
 
-use axum::body::Bytes;
-use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
-use axum::routing::post;
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
-use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use std::collections::BTreeMap;
+
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
-use prost::Message as _;
 
+use self::collector::{Collector, hex, number, section, text};
 use crate::flow::fixture::{FlowFixture, Path, Side, config};
 use crate::flow::wire::{CASE, Wire};
+use crate::replay::fixture::{ReplayFixture, ago, record};
 use crate::support::run::now_ms;
 use crate::support::{Relay, eventually};
 
 /// Time by which messages are delayed.
 const DELAY_MS: i64 = 1200;
-/// Lateness of a message beside a collector that is in trouble, at most.
-const LATE_MS: i64 = 1000;
-/// Value of the header `authorization` that the collector wants.
-const AUTHORIZATION: &str = "Bearer of-the-collector";
+/// Delay of a message whose replica ends before it is due.
+const HANDED_DELAY_MS: i64 = 8000;
 /// Trace and span of the producer.
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
 
-/// A collector's endpoint, with the spans that it was sent.
-#[derive(Clone, Default)]
-struct Collector {
-    spans: Arc<Mutex<Vec<Span>>>,
-}
-
-impl Collector {
-    /// Listens on a free port. Returns its URL.
-    async fn listen(&self) -> String {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let url = format!("http://{}/v1/traces", listener.local_addr().expect("bound"));
-        let app = axum::Router::new().route("/v1/traces", post(take)).with_state(self.clone());
-        tokio::spawn(async move { axum::serve(listener, app).await });
-        url
-    }
-
-    /// Waits for spans of a message: of its admission, and of so many deliveries.
-    async fn spans_of(&self, case: &str, deliveries: usize) -> (Span, Vec<Span>) {
-        let id = format!("{case}-id");
-        let what = format!("the spans of {case}");
-        let found = eventually(&what, async || {
-            let spans = self.spans.lock().expect("spans");
-            let sent: Vec<Span> =
-                spans.iter().filter(|span| text(span, "messaging.message.id") == id).cloned().collect();
-            let link = sent.first().and_then(|span| span.links.first()).cloned().ok_or("no delivery")?;
-            let admission = spans.iter().find(|span| span.span_id == link.span_id).ok_or("no admission")?;
-            if sent.len() == deliveries { Ok((admission.clone(), sent)) } else { Err("fewer deliveries") }
-        });
-        found.await
-    }
-}
-
-async fn take(State(collector): State<Collector>, headers: HeaderMap, body: Bytes) -> StatusCode {
-    let is_protobuf = headers.get("content-type").is_some_and(|value| value == "application/x-protobuf");
-    let is_known = headers.get("authorization").is_some_and(|value| value == AUTHORIZATION);
-    if !is_protobuf || !is_known {
-        return StatusCode::BAD_REQUEST;
-    }
-    let Ok(request) = ExportTraceServiceRequest::decode(body) else { return StatusCode::BAD_REQUEST };
-    for resource_spans in request.resource_spans {
-        let resource = resource_spans.resource.expect("a resource");
-        let names = resource.attributes.iter().map(|attribute| attribute.key.as_str());
-        assert_eq!(names.collect::<Vec<_>>(), ["service.name", "service.version", "service.instance.id"]);
-        let spans = resource_spans.scope_spans.into_iter().flat_map(|scope| scope.spans);
-        collector.spans.lock().expect("spans").extend(spans);
-    }
-    StatusCode::OK
-}
-
-fn attributes(span: &Span) -> BTreeMap<String, Value> {
-    let value = |attribute: &opentelemetry_proto::tonic::common::v1::KeyValue| {
-        Some((attribute.key.clone(), attribute.value.clone()?.value?))
-    };
-    span.attributes.iter().filter_map(value).collect()
-}
-
-fn text(span: &Span, name: &str) -> String {
-    match attributes(span).get(name) {
-        Some(Value::StringValue(text)) => text.clone(),
-        _ => String::new(),
-    }
-}
-
-fn number(span: &Span, name: &str) -> i64 {
-    match attributes(span).get(name) {
-        Some(Value::IntValue(number)) => *number,
-        other => panic!("{name} is {other:?}"),
-    }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut all, byte| {
-        write!(all, "{byte:02x}").expect("a string");
-        all
-    })
-}
-
 /// A delayed message of a producer that records its trace, or does not.
 fn delayed(from: Side, case: &str, flags: &str) -> Wire {
-    from.plain(case, "key", b"body")
-        .header("x-delay", &format!("{DELAY_MS}ms"))
-        .header("x-delay-id", &format!("{case}-id"))
-        .header("traceparent", &format!("00-{TRACE}-{PARENT}-{flags}"))
-        .header("tracestate", "vendor=1")
+    delayed_by(from, case, flags, DELAY_MS)
+}
+
+fn delayed_by(from: Side, case: &str, flags: &str, delay_ms: i64) -> Wire {
+    let message = from.plain(case, "key", b"body").header("x-delay", &format!("{delay_ms}ms"));
+    traced(message.header("x-delay-id", &format!("{case}-id")), flags)
+}
+
+/// The message with the context of its producer.
+fn traced(message: Wire, flags: &str) -> Wire {
+    let message = message.header("traceparent", &format!("00-{TRACE}-{PARENT}-{flags}"));
+    message.header("tracestate", "vendor=1")
 }
 
 /// The headers of a message that arrived, as text.
@@ -142,8 +66,21 @@ fn check(path: &Path, received: &BTreeMap<String, String>, spans: &(Span, Vec<Sp
     assert_eq!(hex(&admission.parent_span_id), PARENT);
     assert_eq!(admission.kind(), SpanKind::Consumer);
     assert_eq!(text(admission, "postdate.route"), path.route);
+    for (span, operation, destination) in
+        [(admission, "process", &path.ingress), (&deliveries[0], "send", &path.target)]
+    {
+        assert_eq!(span.name, format!("{operation} {destination}"));
+        assert_eq!(text(span, "messaging.operation.name"), operation);
+        assert_eq!(text(span, "messaging.operation.type"), operation);
+        assert_eq!(text(span, "messaging.destination.name"), *destination);
+    }
+    let group = if path.from == Side::Kafka { path.ingress.as_str() } else { "" };
+    assert_eq!(text(admission, "messaging.consumer.group.name"), group);
+    let key = if path.to == Side::Quorum { path.target.as_str() } else { "" };
+    assert_eq!(text(&deliveries[0], "messaging.rabbitmq.destination.routing_key"), key);
     let asked = number(admission, "postdate.delay_ms");
-    assert!((DELAY_MS - 1000..=DELAY_MS + 5).contains(&asked), "{asked}");
+    // A record's delay counts from the moment it was made.
+    assert!((1..=DELAY_MS + 5).contains(&asked), "{asked}");
     let of_delivery = text(admission, "postdate.delivery.trace_id");
     for (attempt, delivery) in (1..).zip(deliveries) {
         assert_eq!(delivery.kind(), SpanKind::Producer);
@@ -181,14 +118,15 @@ async fn a_recorded_trace_goes_on_through_the_delay_and_any_other_passes_unchang
         ("k-k", Side::Kafka, Side::Kafka),
         ("c-k", Side::Classic, Side::Kafka),
         ("q-c", Side::Quorum, Side::Classic),
+        ("c-q", Side::Classic, Side::Quorum),
+        ("c-c", Side::Classic, Side::Classic),
     ]
     .map(|(route, from, to)| Path::new(route, from, to));
     fixture.open(&paths).await;
     let late = Path::new("retried", Side::Classic, Side::Classic);
     fixture.make(late.from, &late.ingress).await;
     let collector = Collector::default();
-    let section =
-        format!("[traces]\nendpoint = \"{}\"\nauthorization = \"{AUTHORIZATION}\"", collector.listen().await);
+    let section = section(&collector.listen().await);
     let config =
         paths.iter().fold(config(&fixture).section(&section), |config, path| path.configure(config, ""));
     let retry = r#"retry = { attempts = 20, initial = "1500ms", max = "1500ms" }"#;
@@ -245,38 +183,96 @@ async fn a_recorded_trace_goes_on_through_the_delay_and_any_other_passes_unchang
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_in_trouble_loses_spans_and_delays_nothing() {
+async fn a_redriven_message_goes_on_in_the_trace_of_its_first_delivery_on_whatever_replica() {
     let fixture = FlowFixture::new().await;
-    let path = Path::new("traced", Side::Classic, Side::Kafka);
-    fixture.open(std::slice::from_ref(&path)).await;
-    // Takes connections, and says nothing.
-    let hung = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = hung.local_addr().expect("bound");
-    let section = format!("[traces]\nendpoint = \"http://{address}/v1/traces\"\ntimeout = \"500ms\"");
-    let mut relay = Relay::start(&path.configure(config(&fixture).section(&section), "")).await;
-    let cases: Vec<String> = (0..20).map(|n| format!("message-{n}")).collect();
-    for case in &cases {
-        fixture.send(&path, &[(delayed(path.from, case, "01"), now_ms())]).await;
-    }
-    fixture.await_cases(&cases).await;
-    let arrived = fixture.arrived();
-    for case in &cases {
-        let arrival = arrived[case][0].clone();
-        let due_ms = arrival.wire.take_stamp().0.due_ms.expect("stamped");
-        assert!(
-            arrival.received_ms - due_ms < LATE_MS,
-            "{case} came {} ms late",
-            arrival.received_ms - due_ms
-        );
-    }
-    eventually("lost spans are counted", async || {
-        let lost = relay.metrics().await?.sum("postdate_spans_lost_total", &[]);
-        if lost >= 1.0 { Ok(()) } else { Err(anyhow::anyhow!("{lost} lost")) }
+    let path = Path::new("redriven", Side::Kafka, Side::Kafka);
+    fixture.make(path.from, &path.ingress).await;
+    let collector = Collector::default();
+    let config = config(&fixture).section(&section(&collector.listen().await));
+    let config = path.configure(config, "retry = { attempts = 1 }");
+    let mut first = Relay::start(&config).await;
+    fixture.send(&path, &[(delayed(path.from, "redriven", "01"), now_ms())]).await;
+    eventually("a dead letter", async || {
+        let dead = first.metrics().await?.sum("postdate_dead", &[]);
+        if dead > 0.5 { Ok(()) } else { Err(anyhow::anyhow!("{dead}")) }
     })
     .await;
-    assert!(relay.log().contains("spans cannot be exported; they are lost"));
-    let began = std::time::Instant::now();
-    let ended = relay.terminate().await;
-    assert!(ended.success() || ended.code() == Some(143), "{ended:?}");
-    assert!(began.elapsed() < Duration::from_secs(10), "it took {:?}", began.elapsed());
+    assert!(first.terminate().await.success());
+    let second = Relay::start(&config).await;
+    fixture.make(path.to, &path.target).await;
+    fixture.collect(path.to, &path.target).await;
+    let ids = r#"{ "ids": ["redriven-id"] }"#;
+    let (status, answer) =
+        second.request("POST", "/api/v1/dead/redrive", None, ids).await.expect("an answer");
+    assert!(status == 200 && answer.contains("redriven"), "{answer}");
+    fixture.await_cases(&["redriven".to_owned()]).await;
+    let received = fixture.arrived()["redriven"][0].clone();
+    let attempts = received.wire.clone().take_stamp().0.attempt.expect("a later attempt") as usize;
+    let (admission, deliveries) = collector.spans_of("redriven", attempts).await;
+    assert_eq!(hex(&admission.trace_id), TRACE);
+    for (attempt, delivery) in (1..).zip(&deliveries) {
+        assert_eq!(hex(&delivery.trace_id), text(&admission, "postdate.delivery.trace_id"));
+        assert_eq!(delivery.links[0].span_id, admission.span_id);
+        assert_eq!(number(delivery, "postdate.attempt"), attempt);
+    }
+    let [.., failed, delivered] = &deliveries[..] else { panic!("{deliveries:?}") };
+    assert_eq!(text(failed, "error.type"), "unknown_target");
+    assert_eq!(delivered.status, None);
+    let traceparent = format!("00-{}-{}-01", hex(&delivered.trace_id), hex(&delivered.span_id));
+    assert_eq!(headers(&received.wire)["traceparent"], traceparent);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_another_replica_publishes_links_to_its_admission() {
+    let fixture = FlowFixture::new().await;
+    let path = Path::new("handed", Side::Kafka, Side::Classic);
+    fixture.open(std::slice::from_ref(&path)).await;
+    let collector = Collector::default();
+    let config = path.configure(config(&fixture).section(&section(&collector.listen().await)), "");
+    let mut first = Relay::start(&config).await;
+    let message = delayed_by(path.from, "handed", "01", HANDED_DELAY_MS);
+    fixture.send(&path, &[(message, now_ms())]).await;
+    let admission = collector.admission_on("handed", "").await;
+    assert!(first.terminate().await.success());
+    let _second = Relay::start(&config).await;
+    fixture.await_cases(&["handed".to_owned()]).await;
+    let (linked, deliveries) = collector.spans_of("handed", 1).await;
+    assert_eq!(linked.span_id, admission.span_id);
+    assert_ne!(collector.instance_of(&admission), collector.instance_of(&deliveries[0]), "two replicas");
+    assert_eq!(deliveries[0].links[0].trace_id, admission.trace_id);
+    let delay_ms = number(&deliveries[0], "postdate.delay_ms");
+    assert_eq!(delay_ms, number(&admission, "postdate.delay_ms"), "both know the moment of the admission");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replayed_message_links_to_the_replay_and_one_that_waits_is_known_to_it() {
+    let collector = Collector::default();
+    let traces = format!("\n{}", section(&collector.listen().await));
+    let mut fixture = ReplayFixture::new(1, &traces).await;
+    let due = (now_ms() + 3_600_000).to_string();
+    let traceparent = format!("00-{TRACE}-{PARENT}-01");
+    let sent =
+        [("x-delay-id", "again-id"), ("x-deliver-at", due.as_str()), ("traceparent", traceparent.as_str())];
+    fixture.produce(&[record(0, "again", &sent)]).await;
+    fixture.committed().await;
+    let first = collector.admission_on("r", "").await;
+    let since = ago(&fixture);
+    let known = fixture.replay(&["--since", &since, "--yes"]).await;
+    assert_eq!(known.counts(), [1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0], "it is in the store: {known:?}");
+    fixture.end().await;
+    fixture.wipe().await;
+
+    let done = fixture.replay(&["--since", &since, "--yes"]).await;
+    assert_eq!((done.code, done.counts()[1]), (0, 1), "{done:?}");
+    let admission = collector.admission_on("r", "-replay").await;
+    assert_ne!(admission.span_id, first.span_id);
+    assert_eq!((hex(&admission.trace_id), hex(&admission.parent_span_id)), (TRACE.into(), PARENT.into()));
+    fixture.begin().await;
+    let path = "/api/v1/routes/r/messages/again-id";
+    let (status, answer) =
+        fixture.relay().request("PATCH", path, None, r#"{ "delay": "10ms" }"#).await.expect("an answer");
+    assert_eq!(status, 200, "{answer}");
+    fixture.arrived(&["again"]).await;
+    let (linked, _) = collector.spans_of("again", 1).await;
+    assert_eq!(linked.span_id, admission.span_id);
 }

@@ -86,6 +86,11 @@ impl SpanContext {
     }
 }
 
+/// Reports whether a header is one of those that tracing changes on a message's way.
+pub fn is_context_header(name: &str) -> bool {
+    matches!(name, TRACEPARENT | TRACESTATE)
+}
+
 impl fmt::Display for SpanContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "00-{:032x}-{:016x}-01", self.trace, self.span)

@@ -9,21 +9,32 @@
 
 mod context;
 mod export;
+mod losses;
 mod otlp;
+mod post;
+mod queue;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use prometheus_client::metrics::counter::Counter;
-use tokio::sync::mpsc;
-
-pub use self::context::{SpanContext, TRACEPARENT};
+pub use self::context::{SpanContext, TRACEPARENT, is_context_header};
 pub use self::export::SpanExporter;
+use self::export::SpanTransport;
+pub use self::losses::{SpanLoss, SpanLosses};
+#[cfg(test)]
+use self::otlp::testing;
 use self::otlp::{Span, SpanKind, SpanValue};
+use self::post::CollectorClient;
+use self::queue::{SpanQueue, span_queue};
 use super::config::Collector;
-use crate::domain::{Clock, Endpoint, Entry, Message, Route, Target, Text, UnixMs};
+use crate::domain::{Clock, Endpoint, Entry, Message, Route, RoutingKey, Target, Text, UnixMs};
 
-/// Spans that may wait for the exporter. Each takes a kilobyte or two.
-const MAX_QUEUED: usize = 4096;
+/// Operation of an admission, by OpenTelemetry's conventions.
+const PROCESS_OPERATION: &str = "process";
+/// Operation of a delivery, by OpenTelemetry's conventions.
+const SEND_OPERATION: &str = "send";
+/// Name of RabbitMQ's default exchange in OpenTelemetry's conventions.
+const DEFAULT_EXCHANGE: &str = "amq.default";
 /// Characters of an error that a span keeps.
 const MAX_ERROR_CHARS: usize = 200;
 
@@ -31,20 +42,23 @@ const MAX_ERROR_CHARS: usize = 200;
 #[derive(Clone, Debug, Default)]
 pub struct Tracer(Option<Arc<TraceQueue>>);
 
-/// The queue to the exporter.
+/// The queue to the exporter, and the clock.
 #[derive(Debug)]
 struct TraceQueue {
-    spans: mpsc::Sender<Span>,
+    spans: SpanQueue,
     clock: Clock,
-    /// Spans that were not exported.
-    lost: Counter,
 }
 
 /// Span of a message's admission, until the message is safe.
 #[derive(Debug)]
 pub struct AdmissionSpan {
     queue: Arc<TraceQueue>,
-    span: Span,
+    route: Arc<Route>,
+    context: SpanContext,
+    /// The producer's span.
+    parent: u64,
+    due: UnixMs,
+    begun_us: i64,
 }
 
 /// Span of one message's delivery, before its verdict.
@@ -81,54 +95,46 @@ pub struct DeliveryFacts<'a> {
 }
 
 impl Tracer {
-    /// A tracer, and the exporter that sends what it records.
+    /// A tracer, and the exporter that sends what it records. The last spans have a small share of `shutdown_timeout`.
     /// Fails if the authorities of the collector's TLS cannot be read.
     pub fn new(
         collector: Collector,
         replica: &str,
         clock: Clock,
-        lost: Counter,
+        losses: &SpanLosses,
+        shutdown_timeout: Duration,
     ) -> Result<(Self, SpanExporter), String> {
-        let (spans, queued) = mpsc::channel(MAX_QUEUED);
-        let exporter = SpanExporter::new(collector, replica.to_owned(), queued, lost.clone())?;
-        Ok((Self(Some(Arc::new(TraceQueue { spans, clock, lost }))), exporter))
+        let endpoint = collector.endpoint.clone();
+        let transport = SpanTransport::http(endpoint, CollectorClient::new(collector, clock)?);
+        let (spans, queued) = span_queue(losses.clone());
+        let exporter =
+            SpanExporter::new(transport, replica.to_owned(), queued, losses.clone(), shutdown_timeout);
+        Ok((Self(Some(Arc::new(TraceQueue { spans, clock }))), exporter))
     }
 
     /// Begins the span of a message's admission, and puts its context into the message. `None` if traces are off, or
     /// if the producer does not record the message's trace.
-    pub fn admit(&self, route: &Route, message: &mut Message, due: UnixMs) -> Option<Box<AdmissionSpan>> {
+    pub fn admit(
+        &self,
+        route: &Arc<Route>,
+        message: &mut Message,
+        due: UnixMs,
+    ) -> Option<Box<AdmissionSpan>> {
         let queue = self.0.as_ref()?;
         let producer = SpanContext::of(message)?;
         let context = SpanContext::new_in(producer.trace);
-        let now_us = queue.clock.wall_us();
-        let now = UnixMs(now_us.div_euclid(1000));
+        let begun_us = queue.clock.wall_us();
         context.replace_in(message);
-        context::note_admission(message, now);
-        let (system, source) = match &route.from {
-            Endpoint::Kafka { topic, .. } => ("kafka", topic),
-            Endpoint::Rabbitmq { queue, .. } => ("rabbitmq", queue),
-        };
-        let attributes = vec![
-            ("messaging.system", SpanValue::Text(system.to_owned())),
-            ("messaging.operation.type", SpanValue::Text("receive".to_owned())),
-            ("messaging.destination.name", SpanValue::Text(source.clone())),
-            ("postdate.route", SpanValue::Text(route.name.to_string())),
-            ("postdate.due_unix_ms", SpanValue::Number(due.0)),
-            ("postdate.delay_ms", SpanValue::Number(due.since(now))),
-            ("postdate.delivery.trace_id", SpanValue::Text(format!("{:032x}", context.delivery_trace()))),
-        ];
-        let span = Span {
-            name: format!("receive {source}"),
-            kind: SpanKind::Consumer,
+        context::note_admission(message, unix_ms(begun_us));
+        let parent = producer.span;
+        Some(Box::new(AdmissionSpan {
+            queue: queue.clone(),
+            route: route.clone(),
             context,
-            parent: Some(producer.span),
-            link: None,
-            begun_us: now_us,
-            ended_us: now_us,
-            attributes,
-            error: None,
-        };
-        Some(Box::new(AdmissionSpan { queue: queue.clone(), span }))
+            parent,
+            due,
+            begun_us,
+        }))
     }
 
     /// Begins the spans of the deliveries of a batch: of those messages whose trace is recorded.
@@ -149,32 +155,36 @@ impl Tracer {
     /// Records how a delivery ended.
     pub fn delivered(&self, span: &DeliverySpan, facts: &DeliveryFacts<'_>) {
         let Some(queue) = &self.0 else { return };
-        let name = facts.target.name();
+        let destination = destination_of(facts.target);
         let system = match facts.target {
             Target::Kafka { .. } => "kafka",
             Target::Rabbitmq { .. } => "rabbitmq",
         };
         let late_ms = facts.ended_us.div_euclid(1000) - facts.due.0;
         let mut attributes = vec![
-            ("messaging.system", SpanValue::Text(system.to_owned())),
-            ("messaging.operation.type", SpanValue::Text("send".to_owned())),
-            ("messaging.destination.name", SpanValue::Text(name.clone())),
-            ("messaging.message.id", SpanValue::Text(facts.id.to_owned())),
-            ("postdate.route", SpanValue::Text(facts.route.name.to_string())),
+            text("messaging.system", system),
+            text("messaging.operation.name", SEND_OPERATION),
+            text("messaging.operation.type", SEND_OPERATION),
+            text("messaging.destination.name", &destination),
+            text("messaging.message.id", facts.id),
+            text("postdate.route", facts.route.name.as_str()),
             ("postdate.due_unix_ms", SpanValue::Number(facts.due.0)),
             ("postdate.lateness_ms", SpanValue::Number(late_ms)),
             ("postdate.attempt", SpanValue::Number(facts.attempt.into())),
         ];
+        if let Target::Rabbitmq { routing_key: RoutingKey::Fixed(key), .. } = facts.target {
+            attributes.push(text("messaging.rabbitmq.destination.routing_key", key));
+        }
         if let Some(admitted_at) = span.admitted_at {
             attributes.push(("postdate.delay_ms", SpanValue::Number(facts.due.since(admitted_at))));
         }
         let mut error = None;
         if let Some((reason, sentence)) = &facts.failure {
-            attributes.push(("error.type", SpanValue::Text((*reason).to_owned())));
+            attributes.push(text("error.type", reason));
             error = Some(sentence.as_str().chars().take(MAX_ERROR_CHARS).collect());
         }
-        queue.record(Span {
-            name: format!("send {name}"),
+        queue.spans.record(Span {
+            name: format!("{SEND_OPERATION} {destination}"),
             kind: SpanKind::Producer,
             context: span.context,
             parent: None,
@@ -187,21 +197,38 @@ impl Tracer {
     }
 }
 
-impl TraceQueue {
-    /// Queues a span, or counts it as lost if the exporter does not keep up.
-    fn record(&self, span: Span) {
-        if self.spans.try_send(span).is_err() {
-            self.lost.inc();
-        }
-    }
-}
-
 impl AdmissionSpan {
     /// Ends the span: its message is safe, or `error` says why not.
-    pub fn end(mut self, error: Option<&str>) {
-        self.span.ended_us = self.queue.clock.wall_us();
-        self.span.error = error.map(str::to_owned);
-        self.queue.record(self.span);
+    pub fn end(self, error: Option<&str>) {
+        let Self { queue, route, context, parent, due, begun_us } = self;
+        let (system, source) = match &route.from {
+            Endpoint::Kafka { topic, .. } => ("kafka", topic),
+            Endpoint::Rabbitmq { queue, .. } => ("rabbitmq", queue),
+        };
+        let mut attributes = vec![
+            text("messaging.system", system),
+            text("messaging.operation.name", PROCESS_OPERATION),
+            text("messaging.operation.type", PROCESS_OPERATION),
+            text("messaging.destination.name", source),
+            text("postdate.route", route.name.as_str()),
+            ("postdate.due_unix_ms", SpanValue::Number(due.0)),
+            ("postdate.delay_ms", SpanValue::Number(due.since(unix_ms(begun_us)))),
+            text("postdate.delivery.trace_id", &trace_text(context.delivery_trace())),
+        ];
+        if let Endpoint::Kafka { group, .. } = &route.from {
+            attributes.push(text("messaging.consumer.group.name", group));
+        }
+        queue.spans.record(Span {
+            name: format!("{PROCESS_OPERATION} {source}"),
+            kind: SpanKind::Consumer,
+            context,
+            parent: Some(parent),
+            link: None,
+            begun_us,
+            ended_us: queue.clock.wall_us(),
+            attributes,
+            error: error.map(str::to_owned),
+        });
     }
 }
 
@@ -219,6 +246,35 @@ impl DeliverySpan {
 
     /// The id of the delivery's trace, as exemplars name it.
     pub fn trace_id(&self) -> String {
-        format!("{:032x}", self.context.trace)
+        trace_text(self.context.trace)
     }
+}
+
+/// The name of a target by OpenTelemetry's conventions: the topic; of RabbitMQ exchange and routing key, as far as the
+/// target has them.
+fn destination_of(target: &Target) -> String {
+    match target {
+        Target::Kafka { topic, .. } => topic.clone(),
+        Target::Rabbitmq { exchange, routing_key: RoutingKey::Fixed(key), .. } => {
+            match (exchange.as_str(), key.as_str()) {
+                ("", "") => DEFAULT_EXCHANGE.to_owned(),
+                ("", only) | (only, "") => only.to_owned(),
+                (exchange, key) => format!("{exchange}:{key}"),
+            }
+        }
+        Target::Rabbitmq { exchange, .. } if exchange.is_empty() => DEFAULT_EXCHANGE.to_owned(),
+        Target::Rabbitmq { exchange, .. } => exchange.clone(),
+    }
+}
+
+fn text(name: &'static str, value: &str) -> (&'static str, SpanValue) {
+    (name, SpanValue::Text(value.to_owned()))
+}
+
+fn trace_text(trace: u128) -> String {
+    format!("{trace:032x}")
+}
+
+fn unix_ms(us: i64) -> UnixMs {
+    UnixMs(us.div_euclid(1000))
 }

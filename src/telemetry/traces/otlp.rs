@@ -22,6 +22,17 @@ pub(super) struct Span {
     pub(super) error: Option<String>,
 }
 
+impl Span {
+    /// Bytes that the span takes in memory. Its encoding takes no more.
+    pub(super) fn size(&self) -> usize {
+        let text = |value: &SpanValue| if let SpanValue::Text(text) = value { text.capacity() } else { 0 };
+        let attributes = self.attributes.capacity() * size_of::<(&str, SpanValue)>();
+        let values = self.attributes.iter().map(|(_, value)| text(value)).sum::<usize>();
+        let error = self.error.as_ref().map_or(0, String::capacity);
+        size_of::<Self>() + self.name.capacity() + attributes + values + error
+    }
+}
+
 /// Part of a message's way that a span tells, by OpenTelemetry's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SpanKind {
@@ -143,6 +154,40 @@ struct Status {
     code: i32,
 }
 
+#[derive(Clone, PartialEq, Message)]
+struct ExportResponse {
+    #[prost(message, optional, tag = "1")]
+    partial_success: Option<PartialSuccess>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PartialSuccess {
+    #[prost(int64, tag = "1")]
+    rejected_spans: i64,
+    #[prost(string, tag = "2")]
+    error_message: String,
+}
+
+/// Body of an answer that is an error, by `google/rpc/status.proto`.
+#[derive(Clone, PartialEq, Message)]
+struct RpcStatus {
+    #[prost(string, tag = "2")]
+    message: String,
+}
+
+/// The number of spans that a collector rejected from a request which it took, and its words about them. An answer that
+/// cannot be read rejects none.
+pub(super) fn rejected_spans(answer: &[u8]) -> (u64, String) {
+    let response = ExportResponse::decode(answer).unwrap_or_default();
+    let partial = response.partial_success.unwrap_or_default();
+    (partial.rejected_spans.max(0).unsigned_abs(), partial.error_message)
+}
+
+/// The words of an answer that is an error; empty if it has none.
+pub(super) fn status_message(answer: &[u8]) -> String {
+    RpcStatus::decode(answer).unwrap_or_default().message
+}
+
 /// Encodes spans of a replica.
 pub(super) fn encode(replica: &str, spans: Vec<Span>) -> Vec<u8> {
     let of_resource = [
@@ -186,4 +231,65 @@ fn key_value(key: &str, value: SpanValue) -> KeyValue {
         SpanValue::Number(number) => AnyKind::Number(number),
     };
     KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }) }
+}
+
+#[cfg(test)]
+pub(super) mod testing {
+    use super::*;
+
+    /// A span with a name of so many bytes, and nothing else.
+    pub(in crate::telemetry::traces) fn span(name_bytes: usize) -> Span {
+        Span {
+            name: "n".repeat(name_bytes),
+            kind: SpanKind::Producer,
+            context: SpanContext { trace: u128::MAX, span: u64::MAX },
+            parent: None,
+            link: None,
+            begun_us: 0,
+            ended_us: 0,
+            attributes: Vec::new(),
+            error: None,
+        }
+    }
+
+    /// An answer that rejects some spans.
+    pub(in crate::telemetry::traces) fn partial_success(rejected_spans: i64, message: &str) -> Vec<u8> {
+        let partial_success = Some(PartialSuccess { rejected_spans, error_message: message.to_owned() });
+        ExportResponse { partial_success }.encode_to_vec()
+    }
+
+    /// An answer that is an error.
+    pub(in crate::telemetry::traces) fn status(message: &str) -> Vec<u8> {
+        RpcStatus { message: message.to_owned() }.encode_to_vec()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::span;
+    use super::*;
+
+    #[test]
+    fn the_encoding_of_a_span_takes_no_more_bytes_than_the_span() {
+        let empty = encode("", Vec::new()).len();
+        let numbers = (0..12).map(|_| ("postdate.delivery.trace_id", SpanValue::Number(-1)));
+        let texts = (0..12).map(|_| ("messaging.consumer.group.name", SpanValue::Text(String::new())));
+        let long = (0..12).map(|n| ("messaging.system", SpanValue::Text("x".repeat(n * 100))));
+        let full = Span {
+            parent: Some(u64::MAX),
+            link: Some(SpanContext { trace: u128::MAX, span: u64::MAX }),
+            begun_us: i64::MAX,
+            ended_us: i64::MAX,
+            error: Some("e".repeat(800)),
+            ..span(516)
+        };
+        for attributes in [Vec::new(), numbers.collect(), texts.collect(), long.collect()] {
+            for template in [span(0), full.clone()] {
+                let span = Span { attributes: attributes.clone(), ..template };
+                let size = span.size();
+                let encoded = encode("", vec![span.clone()]).len() - empty;
+                assert!(encoded <= size, "{encoded} > {size}: {span:?}");
+            }
+        }
+    }
 }
