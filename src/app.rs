@@ -10,6 +10,7 @@ mod readiness_parts;
 mod redrive;
 pub(crate) mod runtime;
 mod skip;
+pub(crate) mod storing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
@@ -93,16 +94,16 @@ async fn run_until_shutdown(config: Config) -> anyhow::Result<ExitCode> {
     let ran = tokio::select! {
         ran = build_and_run(&app, registry) => ran,
         () = app.tasks.panicked() => Ok(()),
-        code = signals.next() => {
-            info!(signal = if code == 143 { "SIGTERM" } else { "SIGINT" }, "draining");
+        signal = signals.next() => {
+            info!(signal = signal.name, "draining");
             Ok(())
         }
     };
     let drained = tokio::select! {
         drained = drain::drain(&app.stages, &app.tasks, &app.readiness, app.config.shutdown_timeout) => drained,
-        code = signals.next() => {
+        signal = signals.next() => {
             error!("a second signal: ending at once; unfinished messages are in the store");
-            return Ok(ExitCode::from(code));
+            return Ok(ExitCode::from(signal.exit_code));
         }
     };
     ran?;
@@ -122,7 +123,8 @@ fn start_traces(
     stages: &StageShutdowns,
 ) -> anyhow::Result<Tracer> {
     let Some(collector) = config.traces.collector.clone() else { return Ok(Tracer::default()) };
-    let made = Tracer::new(collector, &config.cluster.name, clock, metrics.spans_lost.clone());
+    let made =
+        Tracer::new(collector, &config.cluster.name, clock, &metrics.spans_lost, config.shutdown_timeout);
     let (tracer, exporter) = made.map_err(anyhow::Error::msg).context("traces.tls")?;
     let shutdown = stages.admin.clone();
     tasks.of(Stage::Admin).spawn("traces", async move { exporter.run(shutdown.draining()).await });

@@ -268,7 +268,7 @@ impl<'a> BenchRun<'a> {
         tokio::select! {
             () = cleaning => CleanupEnd::Cancelled(cancelled),
             () = self.sent.hear(&self.verdicts) => CleanupEnd::Cancelled(0),
-            code = signals.next() => CleanupEnd::Killed(code),
+            signal = signals.next() => CleanupEnd::Killed(signal.exit_code),
         }
     }
 

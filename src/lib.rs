@@ -19,9 +19,11 @@ pub mod domain;
 pub mod egress;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+pub mod import;
 pub mod ingress;
 pub mod lifecycle;
 pub mod mutants;
+pub mod plan;
 pub mod replay;
 pub mod store;
 pub mod telemetry;

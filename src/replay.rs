@@ -2,36 +2,28 @@
 
 mod types;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
 
 pub use self::types::{ReplayOutcome, ReplayOverview, ReplayRequest, ReplayTimes, ReplayWatcher};
 
 use self::types::ReplayNote;
 use crate::app::runtime;
+use crate::app::storing::StoringRooms;
 use crate::config::Config;
-use crate::domain::{Clock, Endpoint, OnDuplicate, Route, UnixMs};
-use crate::egress::AllLanes;
-use crate::egress::kafka::KafkaLanes;
+use crate::domain::{Endpoint, OnDuplicate, Route, UnixMs};
 use crate::ingress::kafka::window::{ReplayWindow, RereadError, WindowReader};
 use crate::ingress::replay::{
     JudgedRecord, RecordJudge, ReplayBounds, ReplayPlan, ReplayPlanner, ReplayStep, ReplayTally,
     StoredRecords, StoredRecordsBuilder,
 };
-use crate::ingress::{self, Intake, Ledger, Source};
-use crate::lifecycle::{Readiness, Shutdown, Tasks};
-use crate::store::{self, PreflightFailure, Store};
-use crate::telemetry::{BurstLog, Metrics, RouteMetrics, Tracer};
+use crate::ingress::{Ledger, Source};
+use crate::telemetry::RouteMetrics;
 
 /// Log filter unless another one is configured.
 const DEFAULT_LOG_FILTER: &str = "warn,lapin=off,rdkafka=error,librdkafka=error";
-/// Longest wait for a store that does not answer at the beginning.
-const STORE_DEADLINE: Duration = Duration::from_secs(10);
 /// Time between two notes of the replay's position, microseconds.
 const NOTE_INTERVAL_US: i64 = 1_000_000;
 /// Records passed to the intake at once.
@@ -61,12 +53,8 @@ struct Replay {
     route: Arc<Route>,
     /// Name of the topic as a source of the ingress. The partition is appended to it.
     source: String,
-    store: Store,
+    rooms: StoringRooms,
     past: Arc<WindowReader>,
-    clock: Clock,
-    tasks: Tasks,
-    shutdown: Shutdown,
-    metrics: Arc<Metrics>,
     watcher: Arc<dyn ReplayWatcher>,
 }
 
@@ -89,8 +77,11 @@ async fn run_replay(
         }
     }
     let known = Arc::new(replay.scan().await?);
-    let bounds =
-        ReplayBounds { now: replay.store.clock().now(), until: times.until, due_after: times.due_after };
+    let bounds = ReplayBounds {
+        now: replay.rooms.store.clock().now(),
+        until: times.until,
+        due_after: times.due_after,
+    };
     let (plans, tally) = replay.plan(&windows, &known, bounds).await?;
     let next = |window: &ReplayWindow| {
         let noted = resumed.and_then(|note| note.partitions.get(&window.partition));
@@ -114,7 +105,9 @@ async fn run_replay(
         due_after_ms: times.due_after.0,
         partitions,
     };
-    replay.store_all(config, &windows, plans, &known, note, bounds).await
+    let outcome = replay.store_all(config, &windows, plans, &known, note, bounds).await;
+    replay.rooms.finish_traces().await;
+    outcome
 }
 
 /// Runs a function on a thread that may block.
@@ -132,50 +125,16 @@ impl Replay {
         let Endpoint::Kafka { connection, topic, group } = &route.from else {
             bail!("route {} does not read from Kafka", route.name);
         };
-        let clock = Clock::start();
-        let tasks = Tasks::default();
-        let shutdown = Shutdown::default();
-        let preflight = store::preflight(&config.redis, !request.dry_run);
-        match tokio::time::timeout(STORE_DEADLINE, preflight).await {
-            Ok(Ok(())) => {}
-            Ok(Err(PreflightFailure::Refused(why))) => return Err(why).context("the store may not be used"),
-            Ok(Err(PreflightFailure::Away(why) | PreflightFailure::Tls(why))) => {
-                bail!("the store cannot be used: {why}")
-            }
-            Err(_) => bail!("the store did not answer within {} s", STORE_DEADLINE.as_secs()),
-        }
-        let metrics = Metrics::new(&mut Registry::default(), [route.name.clone()]);
-        let store = Store::start(&store::StoreDependencies {
-            config: &config.redis,
-            clock,
-            metrics: metrics.clone(),
-            readiness: &Readiness::default(),
-            tasks: &tasks,
-            shutdown: &shutdown,
-            remembers: [(route.name.clone(), route.policy.dedupe_ms)].into(),
-            trails: BTreeMap::new(),
-            ordered: route.policy.ordered.then(|| route.name.clone()).into_iter().collect(),
-            shards: 1,
-        })?;
+        let rooms = StoringRooms::begin(config, route, !request.dry_run, false).await?;
         let at = config.kafka.get(connection).context("an unknown kafka connection")?;
-        let past = Arc::new(WindowReader::new(at, group, topic, route, clock)?);
+        let past = Arc::new(WindowReader::new(at, group, topic, route, rooms.clock)?);
         let source = format!("kafka/{connection}/{group}/{topic}");
-        Ok(Self {
-            route: route.clone(),
-            source,
-            store,
-            past,
-            clock,
-            tasks,
-            shutdown,
-            metrics,
-            watcher: watcher.clone(),
-        })
+        Ok(Self { route: route.clone(), source, rooms, past, watcher: watcher.clone() })
     }
 
     /// The note of an earlier run that was not finished.
     async fn note(&self) -> anyhow::Result<Option<ReplayNote>> {
-        let note = self.store.replay_note(&self.route.name).await?;
+        let note = self.rooms.store.replay_note(&self.route.name).await?;
         // A note of another version is ignored: everything is read again then.
         Ok(note.and_then(|note| serde_json::from_str(&note).ok()))
     }
@@ -185,7 +144,7 @@ impl Replay {
         let mut known = StoredRecordsBuilder::default();
         let progress = |done, of| self.watcher.scanned(u64::from(done), u64::from(of));
         let add = |entry: &_, standing| known.add(entry, standing, &self.route);
-        self.store.scan(&self.route.name, add, progress).await?;
+        self.rooms.store.scan(&self.route.name, add, progress).await?;
         Ok(known.finish())
     }
 
@@ -240,7 +199,7 @@ impl Replay {
         mut note: ReplayNote,
         bounds: ReplayBounds,
     ) -> anyhow::Result<ReplayOutcome> {
-        let intake = self.intake(config)?;
+        let intake = self.rooms.intake(config)?;
         // A name that is taken by now belongs to a later message, which is kept.
         let mut route = Route::clone(&self.route);
         route.policy.on_duplicate = OnDuplicate::Keep;
@@ -257,8 +216,8 @@ impl Replay {
             progress.before += window.len();
         }
         self.watcher.stored(progress.total, progress.total, false);
-        self.store.note_replay(&self.route.name, None).await?;
-        let count = |of: fn(&RouteMetrics) -> u64| self.metrics.route(&route.name).map_or(0, |m| of(m));
+        self.rooms.store.note_replay(&self.route.name, None).await?;
+        let count = |of: fn(&RouteMetrics) -> u64| self.rooms.metrics.route(&route.name).map_or(0, |m| of(m));
         let stored = count(|m| m.stored.get());
         let duplicates = count(|m| m.duplicates.get());
         let later = self.later(windows, bounds.now).await;
@@ -273,47 +232,6 @@ impl Replay {
         let beyond =
             |w: &ReplayWindow| read.iter().find(|r| r.partition == w.partition).map_or(0, |r| r.to - w.to);
         Ok(windows.iter().map(|w| beyond(w).max(0) as u64).sum())
-    }
-
-    /// Starts the ingress's intake into the store. A replay publishes nothing, so its lanes have no broker.
-    fn intake(&self, config: &Config) -> anyhow::Result<Arc<Intake>> {
-        let routes = std::slice::from_ref(&self.route);
-        let shutdown = &self.shutdown;
-        let readiness = Readiness::default();
-        let room = store::DeadLetterQuota::new(routes);
-        let skew = config.cluster.max_clock_skew;
-        let gates = ingress::admission_control::start(ingress::admission_control::AdmissionDependencies {
-            routes,
-            store: &self.store,
-            quota: &room,
-            metrics: &self.metrics,
-            // A relay may store messages beside this replay.
-            replicas: Box::new(|| 2),
-            max_skew: skew,
-            tasks: &self.tasks,
-            shutdown,
-        });
-        let kafka = KafkaLanes::start(
-            [],
-            self.clock,
-            &self.metrics.kafka_clients,
-            &readiness,
-            &self.tasks,
-            shutdown,
-        )?;
-        Ok(Intake::start(ingress::intake::IntakeDependencies {
-            store: self.store.clone(),
-            lanes: Arc::new(AllLanes::new(kafka, BTreeMap::new())),
-            metrics: self.metrics.clone(),
-            watch: Arc::default(),
-            tracer: Tracer::default(),
-            bursts: Arc::new(BurstLog::new(self.clock)),
-            quota: room,
-            gates,
-            tasks: &self.tasks,
-            shutdown,
-            publishing_shutdown: shutdown,
-        }))
     }
 
     /// Reads a window's records from an offset on, each with its planned step, on a thread of its own.
@@ -355,7 +273,7 @@ impl Replay {
     ) -> anyhow::Result<()> {
         let ledger = Ledger::new();
         let mut bytes = 0;
-        let mut noted_us = self.clock.mono_us();
+        let mut noted_us = self.rooms.clock.mono_us();
         while let Some(batch) = records.batches.recv().await {
             let Some(last) = batch.last().map(|(record, _)| record.position.offset) else { continue };
             bytes += batch.iter().map(|(record, _)| record.size()).sum::<usize>();
@@ -371,9 +289,9 @@ impl Replay {
                 bytes = 0;
             }
             self.watcher.stored(progress.at(window, last), progress.total, false);
-            if self.clock.mono_us() - noted_us > NOTE_INTERVAL_US {
+            if self.rooms.clock.mono_us() - noted_us > NOTE_INTERVAL_US {
                 self.keep(note).await?;
-                noted_us = self.clock.mono_us();
+                noted_us = self.rooms.clock.mono_us();
             }
         }
         records.ended.await??;
@@ -401,7 +319,7 @@ impl Replay {
 
     /// Keeps the note in the store.
     async fn keep(&self, note: &ReplayNote) -> anyhow::Result<()> {
-        Ok(self.store.note_replay(&self.route.name, Some(&serde_json::to_string(note)?)).await?)
+        Ok(self.rooms.store.note_replay(&self.route.name, Some(&serde_json::to_string(note)?)).await?)
     }
 }
 

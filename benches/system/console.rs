@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use anyhow::ensure;
 
 use crate::lateness::{CountedFrom, LatenessSamples, MessageStream, run};
-use crate::report::Report;
+use crate::report::{BarLimit, Report};
 use crate::servers::{Servers, TOPIC_PARTITIONS, config, kafka_route};
 use crate::support::Relay;
 use crate::{Scale, machine};
@@ -52,6 +52,10 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
     let columns =
         [("longer", "p99 longer by, ms"), ("share", "of the rate, %"), ("events", "overviews a second")];
     report.table("ten tabs", &rows[1..], &columns);
+    let share = report.median("watched", "share") / 100.0;
+    report.bar(19, "messages a second, with ten tabs to without", share, BarLimit::AtLeast(0.97));
+    let longer = report.median("watched", "longer");
+    report.bar(20, "p99 longer by, ms, with ten tabs", longer, BarLimit::AtMost(1.0));
     Ok(())
 }
 

@@ -45,12 +45,13 @@ use servers::Servers;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Names of all benches, in the order in which `all` runs them.
-const BENCHES: [&str; 17] = [
+const BENCHES: [&str; 18] = [
     "steady",
     "random",
     "store-and-drain",
     "pass",
     "aof",
+    "trail",
     "order",
     "tiers",
     "divide",
@@ -108,6 +109,7 @@ async fn measure_one(name: &'static str, servers: &Servers, scale: &Scale) -> bo
         "store-and-drain" => phases::equal(servers, scale, report_to).await,
         "pass" => phases::pass(servers, scale, report_to).await,
         "aof" => steady::aof(servers, scale, report_to).await,
+        "trail" => steady::trail(servers, scale, report_to).await,
         "order" => phases::order(servers, scale, report_to).await,
         "tiers" => phases::tiers(servers, scale, report_to).await,
         "divide" => divide::bench(servers, scale, report_to).await,

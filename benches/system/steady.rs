@@ -1,4 +1,5 @@
-//! Measures Kafka to Kafka, in and out at once, in a steady state: bars 1, 3 and 4, and with an append-only file 13.
+//! Measures Kafka to Kafka, in and out at once, in a steady state: bars 1, 3 and 4, with an append-only file 13, and with
+//! the trail 18.
 //!
 //! The source is full before the run. `max_pending` keeps the number of pending messages steady: the relay reads as
 //! fast as it publishes. The window is cut out of that time and leaves out the ramp.
@@ -32,7 +33,7 @@ pub async fn bench(servers: &Servers, scale: &Scale, report: &mut Report) -> any
     for _ in 0..scale.rounds {
         report.rate("mirror", &mirror_run(kafka, &source, scale.steady).await?);
         let redis = servers.redis(false).await?;
-        let (rate, pending) = steady(&redis, kafka, &source, scale).await?;
+        let (rate, pending) = steady(&redis, kafka, &source, "", scale).await?;
         report.rate("relay", &rate);
         report.add("relay", "pending", pending);
         drop(redis);
@@ -66,11 +67,27 @@ pub async fn aof(servers: &Servers, scale: &Scale, report: &mut Report) -> anyho
     for _ in 0..scale.rounds {
         for (row, aof) in [("none", false), ("aof", true)] {
             let redis = servers.redis(aof).await?;
-            report.rate(row, &steady(&redis, kafka, &source, scale).await?.0);
+            report.rate(row, &steady(&redis, kafka, &source, "", scale).await?.0);
         }
     }
     report.rates(&[("none", "no persistence"), ("aof", "AOF, everysec")]);
     report.ratio(13, "messages a second, AOF to none", "rate", ("aof", "none"), BarLimit::AtLeast(0.55));
+    Ok(())
+}
+
+/// Bar 18: without a trail and with the default one, alternately.
+pub async fn trail(servers: &Servers, scale: &Scale, report: &mut Report) -> anyhow::Result<()> {
+    let kafka = servers.kafka().await?;
+    let source = servers.filled(scale.steady, Load::Equal(DELAY_MS)).await?;
+    for _ in 0..scale.rounds {
+        for (row, policy) in [("none", "history = \"0s\""), ("trail", "")] {
+            let redis = servers.redis(false).await?;
+            report.rate(row, &steady(&redis, kafka, &source, policy, scale).await?.0);
+        }
+    }
+    report.rates(&[("none", "no trail"), ("trail", "an hour, 100,000 events")]);
+    let limit = BarLimit::AtLeast(0.95);
+    report.ratio(18, "messages a second, with the trail to without", "rate", ("trail", "none"), limit);
     Ok(())
 }
 
@@ -112,16 +129,17 @@ impl BothEnds {
 }
 
 /// Measures the relay in a steady state, with the number of pending messages. A state that is not steady is reported
-/// and measured again. `store` are further keys of `[redis]`.
+/// and measured again. `policy` are further keys of the route.
 async fn steady(
     redis: &Redis,
     kafka: &Kafka,
     source: &str,
+    policy: &str,
     scale: &Scale,
 ) -> anyhow::Result<(MeasuredRate, f64)> {
     let mut last = String::new();
     for _ in 0..MAX_TRIES {
-        let window = relay_run(redis, kafka, source, scale).await?;
+        let window = relay_run(redis, kafka, source, policy, scale).await?;
         let (from, to) = drift(&window);
         let rate = MeasuredRate::between(&window[0].out, &window[window.len() - 1].out);
         if scale.quick || (to / from - 1.0).abs() <= MAX_DRIFT {
@@ -144,12 +162,13 @@ async fn relay_run(
     redis: &Redis,
     kafka: &Kafka,
     source: &str,
+    policy: &str,
     scale: &Scale,
 ) -> anyhow::Result<Vec<BothEnds>> {
     let target = kafka.unique_topic("target", TOPIC_PARTITIONS).await;
     let out = MessageCount::topic(kafka, &target, TOPIC_PARTITIONS);
     let clocks = machine::ClockCheck::start();
-    let more = format!("max_pending = {}", scale.pending);
+    let more = format!("max_pending = {}\n{policy}", scale.pending);
     let mut relay = Relay::spawn(&kafka_config(redis, kafka, source, &target, &more), &[]);
     relay.ready().await;
     let of = Processes::new(relay.id(), kafka.id(), Some(redis)).await?;

@@ -11,6 +11,7 @@ use tokio_util::sync::DropGuard;
 use super::AdminState;
 use super::auth::AccessTokens;
 use super::live::LiveOverview;
+use super::overview::DueMonths;
 use super::problem::Problem;
 use super::pulse::Pulse;
 use super::refusals::Refusals;
@@ -34,6 +35,7 @@ pub(super) struct Admin {
     pub(super) pulse: Pulse,
     pub(super) rendered: RenderedMetrics,
     pub(super) live: LiveOverview,
+    pub(super) months: DueMonths,
     /// Dropped with the last connection and the last audit entry, which tells the listener's thread to end.
     _ended: DropGuard,
     browsing: Semaphore,
@@ -62,6 +64,7 @@ impl Admin {
             pulse,
             rendered,
             live: LiveOverview::default(),
+            months: DueMonths::default(),
             _ended: ended,
             browsing,
             by_name,

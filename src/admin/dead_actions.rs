@@ -106,12 +106,13 @@ enum DeadActionEnd {
 )]
 pub(super) async fn redrive(
     Extract(admin): Extract<Arc<Admin>>,
+    Extension(Caller { name: who, .. }): Extension<Caller>,
     JsonBody(request): JsonBody<DeadActionRequest>,
 ) -> Result<(Extension<AuditNote>, Json<DeadLetterResults>), Problem> {
     let selected = select(&admin, &request).await?;
     let mut items = selected.ended;
     for (asked, id) in selected.ids {
-        let redriven = admin.state.redrive.redrive(&id, request.target.as_deref());
+        let redriven = admin.state.redrive.redrive(&id, request.target.as_deref(), &who);
         // A redrive opens the whole message.
         let (result, error) = match admin.browse(redriven).await? {
             RedriveOutcome::Done => (DeadActionEnd::Redriven, None),

@@ -28,6 +28,8 @@ use crate::lifecycle::{Readiness, Shutdown, Tasks};
 use crate::store::{DeadId, StoreError};
 use crate::telemetry::{BurstLog, FollowRegistry, Metrics};
 
+/// Content type of an answer that has no end of its own.
+const EVENT_STREAM: &str = "text/event-stream";
 /// Most bytes of an answer.
 const MAX_ANSWER_BYTES: usize = 4 << 20;
 /// Longest time of a call that waits for nothing.
@@ -40,7 +42,7 @@ pub struct ApiAnswer {
     pub status: u16,
     /// The content type.
     pub content_type: String,
-    /// The body.
+    /// The body; empty for a stream of events.
     pub body: Vec<u8>,
 }
 
@@ -69,6 +71,7 @@ impl Redrive for Nothing {
         &'a self,
         _: &'a DeadId,
         _: Option<&'a str>,
+        _: &'a str,
     ) -> BoxFuture<'a, Result<RedriveOutcome, StoreError>> {
         async { Ok(RedriveOutcome::Done) }.boxed()
     }
@@ -110,11 +113,16 @@ impl Api {
             let status = response.status().as_u16();
             let content_type = response.headers().get(header::CONTENT_TYPE);
             let content_type = content_type.map(|kind| String::from_utf8_lossy(kind.as_bytes()).into_owned());
+            let content_type = content_type.unwrap_or_default();
+            // Events go on while somebody reads them.
+            if content_type == EVENT_STREAM {
+                return ApiAnswer { status, content_type, body: Vec::new() };
+            }
             let body = match to_bytes(response.into_body(), MAX_ANSWER_BYTES).await {
                 Ok(body) => body.to_vec(),
                 Err(error) => panic!("{method} {uri}: no whole answer: {error}"),
             };
-            ApiAnswer { status, content_type: content_type.unwrap_or_default(), body }
+            ApiAnswer { status, content_type, body }
         };
         let answer = self.runtime.block_on(async { tokio::time::timeout(ANSWER_DEADLINE, answered).await });
         assert!(answer.is_ok(), "{method} {uri}: no answer");

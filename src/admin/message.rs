@@ -21,6 +21,8 @@ pub(super) struct MessageView {
     id: String,
     /// The route.
     route: String,
+    /// Which message this is, as it is now: in quotes an `If-Match` of a cancel or a reschedule.
+    version: String,
     /// When it is to be published, Unix ms; after a failed publish: when next.
     due_ms: i64,
     /// The same, RFC 3339.
@@ -205,6 +207,7 @@ pub(super) fn message_view(admin: &Admin, found: &StoredMessage) -> MessageView 
     MessageView {
         id: found.id.to_string(),
         route: found.route.clone(),
+        version: found.version.to_string(),
         due_ms: entry.due.0,
         due: rfc3339(entry.due),
         asked_ms: entry.asked_due().0,

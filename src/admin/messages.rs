@@ -142,7 +142,8 @@ enum CommandResult {
 /// Cancel a message
 ///
 /// A definite answer: `cancelled` means that it will not be published. Any other answer is a problem, whose
-/// `result` says why nothing was cancelled. A `504` says that nobody knows: ask again.
+/// `result` says why nothing was cancelled. A `504` says that nobody knows: ask again, and then a `404` may mean that the
+/// first call has cancelled it. `GET` tells what became of a message that is gone.
 #[utoipa::path(
     delete, path = "/api/v1/routes/{route}/messages/{id}", operation_id = "cancelMessage",
     params(MessagePath, ("If-Match" = Option<String>, Header,
@@ -151,7 +152,8 @@ enum CommandResult {
         (status = 200, description = "It will not be published: `cancelled`.", body = CommandAnswer),
         (status = 400, description = "An id that none can be, or an `If-Match` that is none."),
         (status = 404, description = "No such route; or no such message waits (`result`: `unknown`)."),
-        (status = 409, description = "`result`: `in_flight`: it is being published right now; `published`: it was."),
+        (status = 409, description = "`result`: `in_flight`: it is being published right now; `published`: it was, as far as \
+            that is known: for a moment, and for as long as the route's `dedupe` remembers its name."),
         (status = 412, description = "`result`: `changed`: it is not as `If-Match` says. Nothing was done."),
         (status = 503, description = "Redis is away. Nothing was done."),
         (status = 504, description = "Redis did not answer in time. It may have been done."),
@@ -258,6 +260,8 @@ pub(super) async fn reschedule(
         fallback: None,
         of: seen.map(IntendedMessage::Seen),
     };
+    // Due at once it may be delivered before the answer is here: its move comes first in the trail.
+    let moved_at = admin.store()?.clock().now();
     let result = match command(&admin, &route.name, &id, op).await? {
         WriteResult::Unknown if conditional => {
             let found = admin.browse(admin.store()?.find(&route.name, &id)).await?;
@@ -271,7 +275,7 @@ pub(super) async fn reschedule(
     count(&admin, &route, "reschedule", result);
     match result {
         "rescheduled" => {
-            record_move(&admin, &route, &id, due, &who)?;
+            record_move(&admin, &route, &id, moved_at, due, &who)?;
             Ok(commanded(&route, id, CommandResult::Rescheduled, &format!("rescheduled to {}", due.0)))
         }
         "unknown" => Err(unknown(&admin, &route, &id, None).await),

@@ -1,9 +1,12 @@
 //! Overview of the store and the cluster: due times, partitions, replicas.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State as Extract;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -13,7 +16,10 @@ use super::page::Page;
 use super::problem::Problem;
 use super::times::rfc3339;
 use crate::domain::RouteName;
-use crate::store::{RegisteredReplica, ReplicaStatus};
+use crate::store::{DueMonth, RegisteredReplica, ReplicaStatus};
+
+/// Longest time that the later days of a month are taken as they were read.
+const MONTH_AGE: Duration = Duration::from_secs(60);
 
 /// Query of the histogram.
 #[derive(Deserialize, IntoParams)]
@@ -34,7 +40,7 @@ pub(super) struct HistogramView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = DateTime)]
     now: Option<String>,
-    /// True if everything was read; else the numbers are estimated from some of the partitions.
+    /// True if everything was read; else the numbers are estimated from a part of it.
     exact: bool,
     /// Due already and not claimed yet.
     overdue: u64,
@@ -44,6 +50,10 @@ pub(super) struct HistogramView {
     hour: Vec<u64>,
     /// The next day, by hour: 24 numbers.
     day: Vec<u64>,
+    /// The next 30 days, by day: 30 numbers. Those after the first are up to a minute old.
+    month: Vec<u64>,
+    /// True if everything within the month was read; else its numbers are estimated.
+    month_exact: bool,
 }
 
 /// Messages that wait, by when they fall due
@@ -70,7 +80,9 @@ pub(super) async fn histogram_view(
     admin: &Admin,
     route: Option<&RouteName>,
 ) -> Result<HistogramView, Problem> {
+    let later = admin.months.later_days(admin, route).await?;
     let histogram = admin.browse(admin.store()?.histogram(route)).await?;
+    let first_day = histogram.day.iter().sum();
     Ok(HistogramView {
         now_ms: histogram.now.0,
         now: rfc3339(histogram.now),
@@ -79,7 +91,37 @@ pub(super) async fn histogram_view(
         minute: histogram.minute,
         hour: histogram.hour,
         day: histogram.day,
+        month: std::iter::once(first_day).chain(later.later_days.iter().copied()).collect(),
+        month_exact: histogram.exact && later.exact,
     })
+}
+
+/// Later days of the month, by route, each read once a minute at most: they change slowly, and reading them costs as much
+/// as the rest of a histogram.
+#[derive(Default)]
+pub(super) struct DueMonths(Mutex<BTreeMap<Option<RouteName>, KnownMonth>>);
+
+/// A month, and when it was read.
+struct KnownMonth {
+    /// Monotonic microseconds.
+    read_us: i64,
+    month: Arc<DueMonth>,
+}
+
+impl DueMonths {
+    /// The later days of a route, or of all, [`MONTH_AGE`] old at most.
+    async fn later_days(&self, admin: &Admin, route: Option<&RouteName>) -> Result<Arc<DueMonth>, Problem> {
+        let now_us = admin.state.clock.mono_us();
+        let key = route.cloned();
+        if let Some(known) = self.0.lock().get(&key)
+            && now_us - known.read_us < MONTH_AGE.as_micros() as i64
+        {
+            return Ok(Arc::clone(&known.month));
+        }
+        let month = Arc::new(admin.browse(admin.store()?.month(route)).await?);
+        self.0.lock().insert(key, KnownMonth { read_us: now_us, month: Arc::clone(&month) });
+        Ok(month)
+    }
 }
 
 /// A partition of the store.

@@ -1,6 +1,7 @@
 //! Purging a route: cancels its messages that wait, some at a time.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State as Extract;
 use axum::{Extension, Json};
@@ -20,6 +21,8 @@ use crate::store::{BrowseKey, BrowseQuery, IntendedMessage, StoredMessage, Write
 
 /// Most messages that one call looks at: each takes a round trip.
 const MAX_PURGE_ITEMS: usize = 200;
+/// Time after which a pause of ingress is in effect on every replica, and all that was taken in before is stored, ms.
+const PAUSE_TAKES_MS: i64 = 2000;
 
 /// Which of a route's messages that wait: by whether a publish of them has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
@@ -80,7 +83,8 @@ pub(super) struct PurgeAnswer {
 ///
 /// Cancels its messages that wait, in due order, at most 200 a call: `next` of the answer is `cursor` of the next call.
 /// What is in flight is left and counted. What a producer sends meanwhile may be cancelled too: pause the route's ingress
-/// before. Dead letters stay: `POST /api/v1/dead/drop` is for those.
+/// before. The first call waits until a pause that has just begun is in effect on every replica, 2 s at most. Dead
+/// letters stay: `POST /api/v1/dead/drop` is for those.
 #[utoipa::path(
     post, path = "/api/v1/routes/{route}/purge", operation_id = "purgeRoute", params(RoutePath),
     request_body = PurgeRequest,
@@ -117,6 +121,9 @@ pub(super) async fn purge(
     });
     let store = admin.store()?;
     let is_first = after.is_none();
+    if is_first && !request.dry_run {
+        until_ingress_stands(&admin, &route).await?;
+    }
     let name = Some(route.name.clone());
     let query = BrowseQuery { route: name, from, to, after, limit: MAX_PURGE_ITEMS };
     let page = admin.browse(store.browse(&query)).await?;
@@ -150,6 +157,19 @@ pub(super) async fn purge(
     let result = format!("{messages} {verb}, {in_flight} in flight, {changed} changed");
     let note = AuditNote::new(subject(&request), result);
     Ok((Extension(note), Json(answer)))
+}
+
+/// Waits until a pause of the route's ingress that has just begun is in effect on every replica: what is taken in until
+/// then would be stored behind the purge.
+async fn until_ingress_stands(admin: &Admin, route: &Route) -> Result<(), Problem> {
+    let store = admin.store()?;
+    let Some(since) = admin.browse(store.ingress_paused_since(&route.name)).await? else { return Ok(()) };
+    let stands_in_ms = PAUSE_TAKES_MS - store.clock().now().since(since);
+    if (1..=PAUSE_TAKES_MS).contains(&stands_in_ms) {
+        // Replicas do not say that they have stopped, so nothing tells of it but time.
+        tokio::time::sleep(Duration::from_millis(stands_in_ms.unsigned_abs())).await;
+    }
+    Ok(())
 }
 
 fn is_in(found: &StoredMessage, state: Option<PurgeState>) -> bool {

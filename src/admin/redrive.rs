@@ -7,11 +7,13 @@ use crate::store::{DeadId, StoreError};
 /// Makes dead letters due again.
 pub trait Redrive: Send + Sync {
     /// Makes a dead letter due now, by the rules of its route as they are now. It goes to `target`, or without one to
-    /// the target that it had. Waits for the store as long as the store takes: the caller sets a deadline.
+    /// the target that it had. `by` says who asks for it, for the trail. Waits for the store as long as the store takes:
+    /// the caller sets a deadline.
     fn redrive<'a>(
         &'a self,
         id: &'a DeadId,
         target: Option<&'a str>,
+        by: &'a str,
     ) -> BoxFuture<'a, Result<RedriveOutcome, StoreError>>;
 }
 

@@ -64,6 +64,7 @@ impl Redrive for InstantRedrive {
         &'a self,
         _: &'a DeadId,
         _: Option<&'a str>,
+        _: &'a str,
     ) -> BoxFuture<'a, Result<RedriveOutcome, StoreError>> {
         async { Ok(RedriveOutcome::Done) }.boxed()
     }

@@ -37,7 +37,8 @@ pub(super) struct MessageTrail {
 
 /// An event of a message. `delivered`: its target has confirmed it; `cancelled`: it was not published; `moved`: it has
 /// another due time; `replaced`: another message of its name took its place; `dead`: it became a dead letter; `dropped`:
-/// nothing of it was kept; `deduplicated`: another message of its name was acknowledged and not stored.
+/// nothing of it was kept; `deduplicated`: another message of its name was acknowledged and not stored; `redriven`: it is
+/// no dead letter any more, and due again.
 #[derive(Clone, Copy, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum TrailState {
@@ -48,6 +49,7 @@ pub(super) enum TrailState {
     Dead,
     Dropped,
     Deduplicated,
+    Redriven,
 }
 
 impl From<TrailWord> for TrailState {
@@ -60,6 +62,7 @@ impl From<TrailWord> for TrailState {
             TrailWord::Dead => Self::Dead,
             TrailWord::Dropped => Self::Dropped,
             TrailWord::Deduplicated => Self::Deduplicated,
+            TrailWord::Redriven => Self::Redriven,
         }
     }
 }
@@ -100,8 +103,8 @@ pub(super) struct TrailEventView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false, format = DateTime)]
     due: Option<String>,
-    /// `cancelled`, `moved`, `dropped`: who asked for it: `header`, the caller of the API as the audit log names it, or
-    /// the key of the configuration that says so.
+    /// `cancelled`, `moved`, `redriven`, `dropped`: who asked for it: `header`, the caller of the API as the audit log
+    /// names it, or the key of the configuration that says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     by: Option<String>,
@@ -109,7 +112,7 @@ pub(super) struct TrailEventView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     reason: Option<String>,
-    /// `dead`, `dropped`: the id of the dead letter.
+    /// `dead`, `redriven`, `dropped`: the id of the dead letter.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     dead_id: Option<String>,
@@ -123,7 +126,8 @@ impl MessageTrail {
     /// The answer for a message that is gone. `None`: the trail does not have it.
     pub(super) fn of(route: &Route, id: &str, reading: &TrailReading) -> Option<Self> {
         let words = || reading.events.iter().rev().map(|event| event.word);
-        let state = words().find(|word| word.is_end()).or_else(|| words().next())?;
+        let state =
+            words().find(|word| word.is_end() || *word == TrailWord::Redriven).or_else(|| words().next())?;
         Some(Self {
             id: id.to_owned(),
             route: route.name.to_string(),
@@ -183,12 +187,12 @@ pub(super) fn record_move(
     admin: &Admin,
     route: &Route,
     id: &str,
+    at: UnixMs,
     due: UnixMs,
     who: &str,
 ) -> Result<(), Problem> {
-    let store = admin.store()?;
-    if let Some(trail) = store.trail(&route.name) {
-        trail.moved(id, store.clock().now(), due, TrailCause::Caller(who));
+    if let Some(trail) = admin.store()?.trail(&route.name) {
+        trail.moved(id, at, due, TrailCause::Caller(who));
     }
     Ok(())
 }
@@ -246,6 +250,7 @@ mod tests {
         }
         assert_eq!(state(&[TrailWord::Delivered, TrailWord::Deduplicated]), Some("delivered"));
         assert_eq!(state(&[TrailWord::Dead, TrailWord::Dropped]), Some("dropped"));
+        assert_eq!(state(&[TrailWord::Dead, TrailWord::Redriven, TrailWord::Moved]), Some("redriven"));
         assert_eq!(state(&[TrailWord::Moved, TrailWord::Replaced]), Some("replaced"));
     }
 

@@ -54,8 +54,9 @@ pub fn lowered_prefetches(routes: &[Arc<Route>]) -> Vec<String> {
         let fitting = parts.prefetch(prefetch, route.policy.max_size);
         (fitting < prefetch).then(|| {
             format!(
-                "note: routes.{}: {fitting} messages at a time instead of prefetch = {prefetch}: more might not fit \
-                 into memory, each as large as max_size; a smaller max_size allows more",
+                "note: routes.{}: its queue hands over {fitting} messages at a time, not prefetch = {prefetch}: so many \
+                 fit into memory, each as large as max_size. Nothing is to be done, unless it reads too slowly: a \
+                 smaller max_size allows more",
                 route.name
             )
         })

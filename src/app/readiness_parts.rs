@@ -243,13 +243,13 @@ fn show(part: &ReadinessPart, why: Option<String>) {
 fn log_target(target: &Text, change: &TargetChange) {
     match change {
         TargetChange::Fails { reason, error } => {
-            warn!(%target, reason, %error, "publishing to a target fails");
+            warn!(target_name = %target, reason, %error, "publishing to a target fails");
         }
         TargetChange::Works { failures, lasted_us } => {
             let lasted_s = lasted_us / 1_000_000;
-            info!(%target, failures, lasted_s, "publishing to a target works again");
+            info!(target_name = %target, failures, lasted_s, "publishing to a target works again");
         }
-        TargetChange::Silent => warn!(%target, "a target does not answer publishes"),
-        TargetChange::Answers => info!(%target, "a target answers publishes again"),
+        TargetChange::Silent => warn!(target_name = %target, "a target does not answer publishes"),
+        TargetChange::Answers => info!(target_name = %target, "a target answers publishes again"),
     }
 }

@@ -18,7 +18,12 @@ pub(super) struct StoreRedrive {
 }
 
 impl StoreRedrive {
-    async fn redrive_one(&self, id: &DeadId, target: Option<&str>) -> Result<RedriveOutcome, StoreError> {
+    async fn redrive_one(
+        &self,
+        id: &DeadId,
+        target: Option<&str>,
+        by: &str,
+    ) -> Result<RedriveOutcome, StoreError> {
         let away = || StoreError::Unavailable("it has not been reached yet".to_owned());
         let store = self.store.get().ok_or_else(away)?;
         let Some(body) = store.dead_letters(std::slice::from_ref(id)).await?.pop().flatten() else {
@@ -35,7 +40,7 @@ impl StoreRedrive {
         match ingress::redrive(&dead, id.reason(), route, target, store.clock().now()) {
             Err(why) => Ok(RedriveOutcome::Refused(why)),
             Ok(bundle) => {
-                let done = store.redrive(id, &bundle).await?;
+                let done = store.redrive_by(id, &bundle, by).await?;
                 Ok(if done { RedriveOutcome::Done } else { RedriveOutcome::Unknown })
             }
         }
@@ -47,7 +52,8 @@ impl Redrive for StoreRedrive {
         &'a self,
         id: &'a DeadId,
         target: Option<&'a str>,
+        by: &'a str,
     ) -> BoxFuture<'a, Result<RedriveOutcome, StoreError>> {
-        Box::pin(self.redrive_one(id, target))
+        Box::pin(self.redrive_one(id, target, by))
     }
 }

@@ -262,10 +262,10 @@ fn topic_error(code: Option<RDKafkaErrorCode>, text: String) -> TopicState {
 pub fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     match level {
         RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
-            warn!(facility, message, "librdkafka");
+            warn!(facility, text = message, "librdkafka");
         }
-        RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning => debug!(facility, message, "librdkafka"),
-        _ => trace!(facility, message, "librdkafka"),
+        RDKafkaLogLevel::Error | RDKafkaLogLevel::Warning => debug!(facility, text = message, "librdkafka"),
+        _ => trace!(facility, text = message, "librdkafka"),
     }
 }
 

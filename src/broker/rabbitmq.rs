@@ -2,6 +2,7 @@
 //! conversion between AMQP's types and Postdate's.
 
 mod convert;
+mod definitions;
 mod examine;
 mod fault;
 mod frame_guard;
@@ -15,6 +16,7 @@ mod management;
 mod supervisor;
 
 pub use convert::{TooLong, from_amqp, to_amqp, unreadable_reason, wire_len};
+pub use definitions::{BindingDefinition, Definitions, ExchangeDefinition};
 pub use examine::QueueOrExchange;
 pub use fault::{AmqpFault, FaultKind};
 pub use lookup::{look_for_exchange, look_for_queue, short_name};

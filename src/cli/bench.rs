@@ -10,6 +10,7 @@ use clap::Args;
 use clap::builder::RangedU64ValueParser;
 
 use super::output::SafeText;
+use super::progress::{ProgressReporter, StageProgress};
 use super::replay::route_named;
 use super::{ConfigArgs, USAGE_EXIT, output, refuse};
 use crate::bench::{self, BenchOutcome, BenchProgress, BenchRequest, BenchWatcher};
@@ -110,13 +111,11 @@ pub(super) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         output::err("nothing was sent");
         return Ok(ExitCode::FAILURE);
     }
-    let reporter = BenchReporter { terminal: std::io::stderr().is_terminal(), json, duration };
+    let reporter = BenchReporter { progress: ProgressReporter::bar_only(), json, duration };
     match bench::bench(&config, &request, &reporter)? {
         BenchOutcome::Killed(code) => Ok(code),
         BenchOutcome::Measured(summary) => {
-            if reporter.terminal {
-                output::over("");
-            }
+            reporter.progress.end_line();
             if json {
                 output::out(SafeText::json(&answer::json(&request, &summary)));
             } else {
@@ -133,7 +132,7 @@ pub(super) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
 
 /// Asks on the terminal whether to go on.
 fn agreed(request: &BenchRequest) -> bool {
-    output::over(format!(
+    output::prompt(format!(
         "some {} messages will go to the consumers of route {}'s target. go on? [y/N] ",
         (u128::from(request.rate) * request.duration.as_millis()).div_ceil(1000),
         request.route.name
@@ -143,9 +142,9 @@ fn agreed(request: &BenchRequest) -> bool {
     read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
-/// Reports the progress of a bench: on a terminal, over and over in one line.
+/// Reports the progress of a bench.
 struct BenchReporter {
-    terminal: bool,
+    progress: ProgressReporter,
     json: bool,
     duration: Duration,
 }
@@ -158,14 +157,17 @@ impl BenchWatcher for BenchReporter {
     }
 
     fn goes_on(&self, progress: &BenchProgress) {
-        if self.terminal {
-            output::over(answer::line(progress, self.duration));
-        }
+        let seconds = self.duration.as_secs().max(1);
+        let at = progress.at_ms.max(0).unsigned_abs() / 1000;
+        let (stage, reached) = if at < seconds {
+            ("sending", StageProgress::of(at, seconds))
+        } else {
+            ("waiting", StageProgress::of(progress.received, progress.sent))
+        };
+        self.progress.report(stage, &reached.with_note(answer::note(progress)));
     }
 
     fn cleans(&self, waiting: u64) {
-        if self.terminal {
-            output::over(format!("taking {waiting} message(s) out of the store"));
-        }
+        self.progress.report("taking back", &StageProgress::of(0, waiting));
     }
 }

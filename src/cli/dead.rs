@@ -1,15 +1,19 @@
 //! `postdate dead`
 
+mod letter;
+
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
+use self::letter::letter_text;
 use super::client::{ApiClient, ClientError};
 use super::output::{self, Printer, SafeText};
+use super::progress::{ProgressReporter, StageProgress};
 use super::table::{moment, table};
 use super::{api, times};
-use crate::domain::Clock;
+use crate::domain::{Clock, percent_encoded};
 
 /// Most ids that the API takes at once.
 const MAX_IDS: usize = 100;
@@ -253,9 +257,9 @@ fn show(
     let body = body.to_string();
     let mut pairs = vec![("body", body.as_str())];
     pairs.extend(route.map(|route| ("route", route)));
-    let dead = client.get(&format!("/api/v1/dead/{}?{}", encoded(id), query(&pairs)))?;
-    // Every member has its name already: for people the same JSON is indented.
-    out.print(if as_json { SafeText::json(&dead) } else { SafeText::indented_json(&dead) })?;
+    let dead = client.get(&format!("/api/v1/dead/{}?{}", percent_encoded(id), query(&pairs)))?;
+    let now_ms = Clock::start().wall().0;
+    out.print(if as_json { SafeText::json(&dead) } else { letter_text(&dead, now_ms) })?;
     Ok(())
 }
 
@@ -302,7 +306,8 @@ fn act_on(
         }
         _ => {}
     }
-    let mut call = ActionCall { client, path: format!("/api/v1/dead/{verb}"), target, items: Vec::new() };
+    let mut call =
+        ActionCall { client, path: format!("/api/v1/dead/{verb}"), target, done, items: Vec::new() };
     if has_ids {
         call.act_on_ids(&args.ids, args.filter.route.as_deref())?;
     } else {
@@ -316,6 +321,8 @@ struct ActionCall<'a> {
     client: &'a ApiClient,
     path: String,
     target: Option<&'a str>,
+    /// Word for an item that was acted on: `redriven`.
+    done: &'static str,
     items: Vec<Value>,
 }
 
@@ -337,10 +344,13 @@ impl ActionCall<'_> {
             // A message that dies again meanwhile is left alone.
             filter["to"] = Clock::start().wall().to_string().into();
         }
+        let progress = ProgressReporter::bar_only();
         let mut next = self.call(json!({ "filter": filter }))?;
         while let Some(cursor) = next {
+            progress.report(self.done, &StageProgress::count(self.items.len() as u64));
             next = self.call(json!({ "filter": filter, "cursor": cursor }))?;
         }
+        progress.end_line();
         Ok(())
     }
 
@@ -384,16 +394,11 @@ fn print_results(
 }
 
 fn query(pairs: &[(&str, &str)]) -> String {
-    pairs.iter().map(|(name, value)| format!("{name}={}", encoded(value))).collect::<Vec<_>>().join("&")
-}
-
-/// A text percent-encoded, except for the characters that RFC 3986 never encodes.
-fn encoded(text: &str) -> String {
-    let byte = |b: u8| match b {
-        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(b).to_string(),
-        _ => format!("%{b:02X}"),
-    };
-    text.bytes().map(byte).collect()
+    pairs
+        .iter()
+        .map(|(name, value)| format!("{name}={}", percent_encoded(value)))
+        .collect::<Vec<_>>()
+        .join("&")
 }
 
 #[cfg(test)]

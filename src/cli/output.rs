@@ -1,7 +1,8 @@
 //! Output to the terminal. A reader that has gone away (`postdate check --print | head`) is no failure.
 //!
 //! Ids, reasons and headers are words of producers and brokers. Everything that is written passes [`SafeText`], so none
-//! of them reaches a terminal as a command. No other file of this room writes to standard output or standard error.
+//! of them reaches a terminal as a command. No other file of this room writes to standard output or standard error, but for
+//! `progress`, whose bars have no words but our own.
 
 use std::io::{IsTerminal, Write};
 
@@ -56,12 +57,6 @@ impl SafeText {
     /// JSON in one line. Escapes inside its strings are `\uXXXX`: it reads back as the same value.
     pub(super) fn json(value: &Value) -> Self {
         Self::escaped_json(&value.to_string())
-    }
-
-    /// The same JSON, indented for people.
-    pub(super) fn indented_json(value: &Value) -> Self {
-        serde_json::to_string_pretty(value)
-            .map_or_else(|_| Self::json(value), |text| Self::escaped_json(&text))
     }
 
     /// An answer that should be JSON, in its own form if it is. Anything else becomes one line.
@@ -148,10 +143,10 @@ pub(super) fn error(text: impl Into<SafeText>) {
     err(SafeText::joined([SafeText::from("error:").styled(ERROR_STYLE), text.into()], " "));
 }
 
-/// Writes over the terminal's current line, on standard error, without ending it.
-pub(super) fn over(line: impl Into<SafeText>) {
+/// Writes a question to standard error, and leaves the line open for its answer.
+pub(super) fn prompt(question: impl Into<SafeText>) {
     let mut err = std::io::stderr().lock();
-    write!(err, "\r\x1b[2K{}", line.into().as_str()).and_then(|()| err.flush()).unwrap_or_default();
+    write!(err, "{}", question.into().as_str()).and_then(|()| err.flush()).unwrap_or_default();
 }
 
 #[cfg(test)]
@@ -176,7 +171,7 @@ mod tests {
         let nasty: String = ('\0'..='\u{2070}').filter(|c| is_unsafe(*c)).chain(['\u{1f600}']).collect();
         let value = json!({ "id": nasty, (nasty.clone()): [nasty] });
         let spaced = format!("\t{value}\r\n");
-        for text in [SafeText::json(&value), SafeText::indented_json(&value), SafeText::answer(&spaced)] {
+        for text in [SafeText::json(&value), SafeText::answer(&spaced)] {
             assert!(!text.as_str().replace('\n', "").contains(is_unsafe), "{text:?}");
             assert_eq!(serde_json::from_str::<Value>(text.as_str()).expect("JSON"), value);
         }

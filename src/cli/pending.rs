@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::api::{self, items, segment};
 use super::client::{ApiClient, ClientError};
+use super::facts::plain;
 use super::output::SafeText;
 use super::table::{moment, table};
 use crate::domain::Clock;
@@ -79,21 +80,20 @@ pub(super) fn render(client: &ApiClient, args: &PendingArgs) -> Result<SafeText,
         return Ok(SafeText::json(&json!({ "items": found, "next": next })));
     }
     let now = Clock::start().wall().0;
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let rows: Vec<_> = found
         .iter()
         .map(|m| {
             let due = moment(m["due_ms"].as_i64().unwrap_or(0), now);
             let failed = m["last_error"]["reason"].as_str();
             let asked = m["asked_ms"].as_i64().filter(|_| failed.is_some()).map(|asked| moment(asked, now));
-            let why = failed.map(|reason| format!("{reason}: {}", text(&m["last_error"]["error"])));
+            let why = failed.map(|reason| format!("{reason}: {}", plain(&m["last_error"]["error"])));
             vec![
                 due,
-                text(&m["route"]),
-                text(&m["id"]),
-                text(&m["target"]),
-                text(&m["attempt"]),
-                text(&m["size"]),
+                plain(&m["route"]),
+                plain(&m["id"]),
+                plain(&m["target"]),
+                plain(&m["attempt"]),
+                plain(&m["size"]),
                 asked.unwrap_or_else(|| "-".to_owned()),
                 why.unwrap_or_else(|| "-".to_owned()),
             ]

@@ -5,21 +5,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
-use parking_lot::Mutex;
 
 use super::output::SafeText;
+use super::progress::{ProgressReporter, StageProgress};
 use super::table::{moment, table};
 use super::{ConfigArgs, USAGE_EXIT, output, refuse, times};
 use crate::config::Config;
 use crate::domain::{Clock, Endpoint, Route, UnixMs, nearest};
 use crate::replay::{ReplayOutcome, ReplayOverview, ReplayRequest, ReplayTimes, ReplayWatcher, replay};
-
-/// Time between two lines of progress where there is no terminal, ms.
-const LINE_INTERVAL_MS: i64 = 10_000;
-/// Time between two updates of the bar on a terminal, ms.
-const BAR_INTERVAL_MS: i64 = 100;
-/// Width of the bar, characters.
-const BAR_WIDTH: usize = 30;
 
 /// Store again what a Kafka route read and the store has lost
 ///
@@ -82,8 +75,8 @@ pub(super) fn run(args: ReplayArgs) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(USAGE_EXIT));
         }
     };
-    let reporter =
-        ReplayReporter { request: request.clone(), asks: asks && !yes, last_report: Mutex::default() };
+    let progress = ProgressReporter::with_lines();
+    let reporter = ReplayReporter { request: request.clone(), asks: asks && !yes, progress };
     let watcher: Arc<dyn ReplayWatcher> = Arc::new(reporter);
     match replay(&config, &request, &watcher)? {
         ReplayOutcome::Left if request.dry_run => Ok(ExitCode::SUCCESS),
@@ -149,97 +142,29 @@ fn times(
 struct ReplayReporter {
     request: ReplayRequest,
     asks: bool,
-    last_report: Mutex<LastReport>,
-}
-
-/// The last line of progress that was printed.
-#[derive(Default)]
-struct LastReport {
-    stage: &'static str,
-    at_ms: i64,
-    /// True while the terminal's current line is the bar, which may be written over.
-    is_open: bool,
-}
-
-/// Progress of a stage: `done` of `of` items.
-#[derive(Clone, Copy)]
-struct StageProgress {
-    done: u64,
-    of: u64,
-    /// True while the route's ingress is paused.
-    waits: bool,
-}
-
-impl ReplayReporter {
-    fn report(&self, stage: &'static str, progress: StageProgress) {
-        let terminal = std::io::stderr().is_terminal();
-        let now_ms = Clock::start().wall().0;
-        let interval_ms = if terminal { BAR_INTERVAL_MS } else { LINE_INTERVAL_MS };
-        let is_done = progress.done >= progress.of;
-        let mut last = self.last_report.lock();
-        let too_soon = now_ms - last.at_ms < interval_ms && !is_done;
-        // The end of a stage is reported once.
-        let ended = last.at_ms == i64::MAX;
-        if last.stage == stage && (too_soon || ended) {
-            return;
-        }
-        if terminal {
-            output::over(progress.bar(stage));
-            if is_done {
-                output::err("");
-            }
-        } else {
-            output::err(progress.line(stage));
-        }
-        let at_ms = if is_done { i64::MAX } else { now_ms };
-        *last = LastReport { stage, at_ms, is_open: terminal && !is_done };
-    }
-}
-
-impl StageProgress {
-    fn percent(self) -> u64 {
-        (self.done.min(self.of) * 100).checked_div(self.of).unwrap_or(100)
-    }
-
-    fn pause_note(self) -> &'static str {
-        if self.waits { "  (waits: the route's ingress is paused)" } else { "" }
-    }
-
-    fn bar(self, stage: &str) -> String {
-        let percent = self.percent();
-        let full = BAR_WIDTH * percent as usize / 100;
-        let filled = "#".repeat(full);
-        let rest = ".".repeat(BAR_WIDTH - full);
-        format!("{stage:<18} [{filled}{rest}] {percent:>3} %{}", self.pause_note())
-    }
-
-    fn line(self, stage: &str) -> String {
-        format!("{stage}: {} of {} ({} %){}", self.done, self.of, self.percent(), self.pause_note())
-    }
+    progress: ProgressReporter,
 }
 
 impl ReplayWatcher for ReplayReporter {
     fn scanned(&self, done: u64, of: u64) {
-        self.report("looking at Redis", StageProgress { done, of, waits: false });
+        self.progress.report("looking at Redis", &StageProgress::of(done, of));
     }
 
     fn read(&self, done: u64, of: u64) {
-        self.report("reading the topic", StageProgress { done, of, waits: false });
+        self.progress.report("reading the topic", &StageProgress::of(done, of));
     }
 
     fn stored(&self, done: u64, of: u64, waits: bool) {
-        self.report("storing", StageProgress { done, of, waits });
+        self.progress.report("storing", &StageProgress::of(done, of).waiting(waits));
     }
 
     fn goes_on(&self, overview: &ReplayOverview) -> bool {
-        if self.last_report.lock().is_open {
-            output::err("");
-        }
+        self.progress.end_line();
         output::out(overview_text(&self.request, overview, Clock::start().wall()));
         if self.request.dry_run || !self.asks {
             return !self.request.dry_run;
         }
-        output::over("go on? [y/N] ");
+        output::prompt("go on? [y/N] ");
         let mut answer = String::new();
         let read = std::io::stdin().lock().read_line(&mut answer);
         read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")

@@ -61,7 +61,7 @@ pub(super) struct SendArgs {
     json: bool,
 }
 
-fn header(text: &str) -> Result<(String, String), String> {
+pub(super) fn header(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("a header is written NAME=VALUE".to_owned()),

@@ -7,13 +7,10 @@ use serde_json::Value;
 
 use super::api::{self, message_path, messages};
 use super::client::{ApiClient, ClientError};
+use super::facts::FactLines;
 use super::output::{self, SafeText};
-use super::table::moment;
 use super::trail;
 use crate::domain::Clock;
-
-/// Width of the names before the values.
-const NAME_WIDTH: usize = 9;
 
 /// Show a message: its state, when it is due, its failures and headers
 ///
@@ -59,47 +56,29 @@ fn found(client: &ApiClient, args: &ShowArgs) -> Result<Vec<Value>, ClientError>
 }
 
 /// A message for people: one line a fact.
-fn render(message: &Value, now: i64) -> SafeText {
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let when = |name: &str| message[name].as_i64().map(|ms| moment(ms, now));
-    let told = message["trail"].as_array().into_iter().flatten().map(trail::told);
-    let told = each("trail", told);
-    if trail::is_of_gone(message) {
-        let head =
-            [("id", text(&message["id"])), ("route", text(&message["route"])), ("state", state(message))];
-        let head = head.into_iter().map(|(name, value)| line(name, &value));
-        return SafeText::joined(head.chain(told), "\n");
+fn render(message: &Value, now_ms: i64) -> SafeText {
+    let mut lines = FactLines::default();
+    lines.add_member("id", &message["id"]);
+    lines.add_member("route", &message["route"]);
+    lines.add("state", &state(message));
+    if !trail::is_of_gone(message) {
+        if message["failures"].as_u64().unwrap_or(0) > 0 {
+            lines.add_moment("asked", &message["asked_ms"], now_ms);
+        }
+        lines.add_moment("due", &message["due_ms"], now_ms);
+        lines.add_member("target", &message["target"]);
+        if let Some(key) = message["key"].as_str() {
+            let coded = if message["key_is_base64"] == true { " (base64)" } else { "" };
+            lines.add("key", &format!("{key}{coded}"));
+        }
+        lines.add_size(message);
+        lines.add_position(message);
+        lines.add_member("dead id", &message["dead_id"]);
+        lines.add_headers(message);
+        lines.add_failures(message, now_ms);
     }
-    let failures = message["failures"].as_u64().unwrap_or(0);
-    let mut lines = vec![
-        line("id", &text(&message["id"])),
-        line("route", &text(&message["route"])),
-        line("state", &state(message)),
-    ];
-    if failures > 0 {
-        lines.extend(when("asked_ms").map(|asked| line("asked", &asked)));
-    }
-    lines.extend(when("due_ms").map(|due| line("due", &due)));
-    lines.push(line("target", &text(&message["target"])));
-    if let Some(key) = message["key"].as_str() {
-        let coded = if message["key_is_base64"] == true { " (base64)" } else { "" };
-        lines.push(line("key", &format!("{key}{coded}")));
-    }
-    lines.push(line("size", &format!("{} bytes", text(&message["size"]))));
-    if let Some(position) = message["position"].as_object() {
-        let read_at = format!("Kafka partition {}, offset {}", position["partition"], position["offset"]);
-        lines.push(line("read at", &read_at));
-    }
-    lines.extend(message["dead_id"].as_str().map(|id| line("dead id", id)));
-    let headers = message["headers"].as_array().into_iter().flatten();
-    lines.extend(each("headers", headers.map(|h| format!("{}: {}", text(&h["name"]), text(&h["value"])))));
-    let failed = message["history"].as_array().into_iter().flatten().map(|failure| {
-        let at = moment(failure["at_ms"].as_i64().unwrap_or(0), now);
-        format!("{at} {}: {}", text(&failure["reason"]), text(&failure["error"]))
-    });
-    lines.extend(each("failures", failed));
-    lines.extend(told);
-    SafeText::joined(lines, "\n")
+    lines.add_each("trail", message["trail"].as_array().into_iter().flatten().map(trail::told));
+    lines.text()
 }
 
 /// The state in words.
@@ -112,25 +91,21 @@ fn state(message: &Value) -> String {
         n => format!("; {n} publishes failed"),
     };
     match message["state"].as_str() {
-        Some("pending") if failures > 0 => format!("waits for attempt {attempt}{failed}"),
-        Some("pending") => "waits".to_owned(),
+        Some("pending") if failures > 0 => format!("pending, until attempt {attempt}{failed}"),
+        Some("pending") => "pending".to_owned(),
         Some("in_flight") => format!("is being published, attempt {attempt}{failed}"),
         Some("published") => "published; its bundle is not settled yet".to_owned(),
         Some(word @ ("delivered" | "cancelled" | "dropped")) => word.to_owned(),
         Some("dead") if trail::is_of_gone(message) => "was a dead letter".to_owned(),
-        Some(word @ ("moved" | "replaced" | "deduplicated")) => format!("gone; last known of it: {word}"),
-        Some("dead") => format!("dead letter{failed}: see `postdate dead show`"),
+        Some(word @ ("moved" | "replaced" | "deduplicated" | "redriven")) => {
+            format!("gone; last known of it: {word}")
+        }
+        Some("dead") => {
+            let id = message["dead_id"].as_str().unwrap_or_default();
+            format!("dead letter{failed}: see `postdate dead show {id}`")
+        }
         other => other.unwrap_or("?").to_owned(),
     }
-}
-
-fn line(name: &str, value: &str) -> SafeText {
-    SafeText::from(format!("{name:NAME_WIDTH$} {value}").as_str())
-}
-
-/// Lines of which the first has the name.
-fn each(name: &str, values: impl Iterator<Item = String>) -> Vec<SafeText> {
-    values.enumerate().map(|(at, value)| line(if at == 0 { name } else { "" }, &value)).collect()
 }
 
 #[cfg(test)]
@@ -150,7 +125,7 @@ mod tests {
         });
         let shown = render(&message, 940_000);
         let lines: Vec<&str> = shown.as_str().lines().collect();
-        assert_eq!(lines[2], "state     waits for attempt 3; 2 publishes failed");
+        assert_eq!(lines[2], "state     pending, until attempt 3; 2 publishes failed");
         assert!(lines[3].starts_with("asked     ") && lines[3].ends_with("(9m ago)"), "{lines:#?}");
         assert!(lines[4].starts_with("due       ") && lines[4].ends_with("(in 1m)"), "{lines:#?}");
         assert_eq!(

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::api::{self, items};
 use super::client::{ApiClient, ClientError};
+use super::facts::plain;
 use super::output::{FAILURE_STYLE, SafeText, WARNING_STYLE};
 use super::table::{styled_table, table};
 
@@ -38,12 +39,16 @@ pub(super) fn render(client: &ApiClient, json: bool) -> Result<SafeText, ClientE
     if json {
         return Ok(SafeText::json(&routes));
     }
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let replicas = items(&client.get("/api/v1/replicas")?);
     let replicas: Vec<_> = replicas
         .iter()
         .map(|r| {
-            vec![text(&r["name"]), text(&r["version"]), replica_state(r).to_owned(), text(&r["partitions"])]
+            vec![
+                plain(&r["name"]),
+                plain(&r["version"]),
+                replica_state(r).to_owned(),
+                plain(&r["partitions"]),
+            ]
         })
         .collect();
     let replica_styles: Vec<_> = replicas.iter().map(|row| replica_style(&row[2])).collect();
@@ -53,15 +58,15 @@ pub(super) fn render(client: &ApiClient, json: bool) -> Result<SafeText, ClientE
             let paused = paused_parts(r);
             let paused = if paused.is_empty() { "-".to_owned() } else { paused.join(", ") };
             let overdue = lateness(r["oldest_overdue_s"].as_f64().unwrap_or(0.0));
-            let counts = ["pending", "in_flight", "dead"].map(|count| text(&r[count]));
-            [vec![text(&r["name"])], counts.to_vec(), vec![overdue, paused]].concat()
+            let counts = ["pending", "in_flight", "dead"].map(|count| plain(&r[count]));
+            [vec![plain(&r["name"])], counts.to_vec(), vec![overdue, paused]].concat()
         })
         .collect();
     let route_styles: Vec<_> = routes_shown.iter().map(|row| route_style(row)).collect();
     // Routes share targets and the store.
     let troubles: BTreeSet<String> = items(&routes)
         .iter()
-        .flat_map(|r| r["troubles"].as_array().into_iter().flatten().map(text).collect::<Vec<_>>())
+        .flat_map(|r| r["troubles"].as_array().into_iter().flatten().map(plain).collect::<Vec<_>>())
         .collect();
     let troubles = SafeText::joined(
         troubles.into_iter().map(|trouble| SafeText::from(trouble).styled(WARNING_STYLE)),
@@ -71,7 +76,7 @@ pub(super) fn render(client: &ApiClient, json: bool) -> Result<SafeText, ClientE
     let sum = |window: &str| {
         due[window].as_array().into_iter().flatten().filter_map(Value::as_u64).sum::<u64>().to_string()
     };
-    let due_row = vec![text(&due["overdue"]), sum("minute"), sum("hour"), sum("day")];
+    let due_row = vec![plain(&due["overdue"]), sum("minute"), sum("hour"), sum("day")];
     let parts = [
         styled_table(&["REPLICA", "VERSION", "STATE", "PARTITIONS"], &replicas, &replica_styles),
         styled_table(
@@ -102,9 +107,8 @@ pub(super) fn replica_needs_attention(state: &str) -> bool {
 
 /// The parts of a route that are paused: its publishing, and the reasons of its ingress.
 pub(super) fn paused_parts(route: &Value) -> Vec<String> {
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let publishing = (route["publishing_paused"].as_bool() == Some(true)).then(|| "publishing".to_owned());
-    let ingress = route["paused"].as_array().into_iter().flatten().map(text);
+    let ingress = route["paused"].as_array().into_iter().flatten().map(plain);
     publishing.into_iter().chain(ingress).collect()
 }
 

@@ -29,6 +29,7 @@ pub(super) fn told(event: &Value) -> String {
         "deduplicated" => format!("a duplicate was suppressed {at}{}", position(event)),
         "dead" => format!("became a dead letter {at}{reason}{}", dead_id("id")),
         "dropped" => format!("dropped {at}{reason}{}{}", dead_id("dead letter"), by(event)),
+        "redriven" => format!("redriven {at}{}{}", dead_id("dead letter"), by(event)),
         other => format!("{other} {at}{}", by(event)),
     }
 }
@@ -124,6 +125,10 @@ mod tests {
             (
                 json!({ "event": "dropped", "dead_id": "orders.attempts.0.n.1", "by": "dead_letters.keep" }),
                 format!("dropped {at}, dead letter orders.attempts.0.n.1, by dead_letters.keep"),
+            ),
+            (
+                json!({ "event": "redriven", "dead_id": "orders.attempts.0.n.1", "by": "write token 1" }),
+                format!("redriven {at}, dead letter orders.attempts.0.n.1, by write token 1"),
             ),
             (json!({ "event": "of a later version" }), format!("of a later version {at}")),
         ];

@@ -19,6 +19,7 @@ use crate::lifecycle::{Readiness, Shutdown, Tasks, until_tick};
 use crate::mutants;
 use crate::store::{
     self, HeartbeatReply, KnownStore, PreflightError, RegisteredReplica, ReplicaStatus, Store, StoreError,
+    until_available,
 };
 use crate::telemetry::{FlowSampler, FollowRegistry, Metrics, OverduePlace};
 
@@ -27,6 +28,8 @@ use crate::telemetry::{FlowSampler, FollowRegistry, Metrics, OverduePlace};
 const BEAT_INTERVAL: Duration = Duration::from_millis(400);
 /// Longest wait for an answer. The next heartbeat tries again.
 const BEAT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longest wait for the store when this replica leaves. After that its entry ends by itself, about as late.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long the claims of a dead replica last: the default of `timer.claim`.
 const DEAD_CLAIM_MS: i64 = 10_000;
 
@@ -278,10 +281,9 @@ impl Heartbeat {
 
     /// Leaves the registry, so that the others need not wait for this replica's death.
     async fn leave(&self) {
-        match tokio::time::timeout(BEAT_TIMEOUT, self.store.unregister()).await {
-            Ok(Ok(())) => info!("left the other replicas"),
-            Ok(Err(why)) => warn!(error = %why, "leaving the other replicas failed; they will notice"),
-            Err(_) => warn!("leaving the other replicas timed out; they will notice"),
+        match until_available(LEAVE_TIMEOUT, || self.store.unregister()).await {
+            Ok(()) => info!("left the other replicas"),
+            Err(why) => warn!(error = %why, "leaving the other replicas failed; they will notice"),
         }
     }
 }

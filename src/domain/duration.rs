@@ -56,7 +56,7 @@ impl fmt::Display for DurationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Empty => "it is empty",
-            Self::NoNumber => "an unsigned number is expected",
+            Self::NoNumber => "an unsigned number is expected, then its unit, such as 90s or 2h30m",
             Self::NoUnit => "a number without its unit (d, h, m, s, ms, us, ns)",
             Self::UnknownUnit => "unknown unit (d, h, m, s, ms, us, ns are known)",
             Self::Order => "units must descend, each once",

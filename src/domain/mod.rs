@@ -18,6 +18,7 @@ pub mod message;
 pub mod moment;
 pub mod nearest;
 pub mod partition;
+mod percent;
 mod repeat_cause;
 pub mod retry;
 pub mod route;
@@ -36,6 +37,7 @@ pub use kafka_position::KafkaPosition;
 pub use message::{Header, HeaderValue, Message, Origin, Properties};
 pub use nearest::nearest;
 pub use partition::{Partition, Partitions};
+pub use percent::percent_encoded;
 pub use repeat_cause::RepeatCause;
 pub use route::{
     DeadLetterLimits, DelayFrom, Endpoint, HeaderNames, OnDuplicate, OnInvalid, OnRefused, PauseState,

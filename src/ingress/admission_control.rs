@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::memory_room::{ALL_WAIT_SHARE, room};
@@ -360,6 +361,7 @@ impl AdmissionController {
         let mut excess = Vec::new();
         let returned = self.returned();
         self.read_memory().await;
+        let asked_at = Instant::now();
         let counts = self.store.counts(self.routes.iter().map(|route| &route.name)).await?;
         self.share_out(&counts, &returned);
         self.report_room(&counts);
@@ -370,7 +372,7 @@ impl AdmissionController {
             let full = limit_reached(route, pending(&counts));
             metrics.ingress_paused("max_pending", full == Some("max_pending"));
             metrics.ingress_paused("max_pending_bytes", full == Some("max_pending_bytes"));
-            let dead_letters = self.quota.counted(&route.name, &counts);
+            let dead_letters = self.quota.counted(&route.name, &counts, asked_at);
             metrics.ingress_paused("dead_letters", dead_letters.full);
             if dead_letters.full {
                 self.dead_letters_full.insert(route.name.clone());

@@ -6,6 +6,7 @@
 //! later.
 
 mod gate;
+mod import;
 mod invalid;
 mod passing;
 mod replay;
@@ -19,6 +20,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tracing::debug;
 
+pub use self::import::ImportedMessage;
 pub(super) use self::submitter::Submitter;
 use super::Delivery;
 use super::admit::{Admitted, admit};

@@ -85,6 +85,9 @@ impl TracedOp {
     }
 }
 
+/// Longest time by which an event of the trail is dated before the store's answer, ms.
+const MOST_EARLIER_MS: i64 = 1000;
+
 /// Waits for the answer to a submission, counts and records the outcomes, and resolves the receipts.
 pub(super) async fn resolve_outcomes(
     written: PendingWrite,
@@ -94,6 +97,7 @@ pub(super) async fn resolve_outcomes(
     trail: Option<&RouteTrail>,
     clock: &StoreClock,
 ) {
+    let asked_at = trail.map_or(UnixMs(0), |_| clock.now());
     let results = match written.results().await {
         Ok(results) => results,
         Err(why) => {
@@ -101,7 +105,9 @@ pub(super) async fn resolve_outcomes(
             return;
         }
     };
-    let now = trail.map_or(UnixMs(0), |_| clock.now());
+    // A message that is moved to now may be delivered before the answer is here: its move comes first in the trail. Where
+    // the store took long, the answer tells better when it was done.
+    let now = trail.map_or(UnixMs(0), |_| asked_at.max(clock.now().plus(-MOST_EARLIER_MS)));
     let mut safe = Vec::new();
     let mut stored = 0;
     let mut duplicates = 0;

@@ -206,7 +206,7 @@ impl AdmissionGate {
     }
 
     /// Reports whether the route's ingress is open and has capacity right now.
-    pub(super) fn is_open(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         let limit = *self.limit.borrow();
         limit.open && !limit.until.is_used_up(self.permits.granted())
     }

@@ -21,7 +21,7 @@
 //! | [`Store::oldest_overdue`], [`Store::redis_memory`] | people | the oldest overdue messages, and the memory of Redis |
 //! | [`Store::scan`] | replay | all messages of a route |
 //! | [`Store::trail`], [`Store::write_trails`] | all rooms; app | record what became of messages; append it to Redis |
-//! | [`Store::trail_of`] | people | what became of one message |
+//! | [`Store::trail_of`] | people, import | what became of one message |
 //! | [`Store::highest_offset`], [`Store::raise_offset`] | ingress | the highest offset that was ever read of a source |
 //!
 //! Guarantees: each call is applied at most once however often it is sent, because a caller numbers its calls and the
@@ -37,7 +37,9 @@ mod dead_letters;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod handle;
+pub mod import;
 mod model;
+mod patience;
 mod query;
 mod scrub;
 mod trail;
@@ -72,10 +74,11 @@ pub use self::model::scrub_report::ScrubReport;
 pub use self::model::trail::{TrailEvent, TrailReading, TrailTarget, TrailWord};
 pub use self::model::unopened::UnopenedBundle;
 pub use self::model::view::{
-    BrowseKey, BrowseQuery, Counts, DueHistogram, MessagePage, PartitionView, RetryMark, RetryPage,
+    BrowseKey, BrowseQuery, Counts, DueHistogram, DueMonth, MessagePage, PartitionView, RetryMark, RetryPage,
     StoredMessage, StoredState,
 };
 pub use self::model::write_op::{IntendedMessage, WriteOp, WriteResult};
+pub use self::patience::until_available;
 pub use self::query::scan::ScannedState;
-pub use self::trail::{RouteTrail, TrailCause};
+pub use self::trail::{RouteTrail, TRAIL_DELAY, TrailCause};
 pub use self::write::PendingWrite;

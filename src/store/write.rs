@@ -29,7 +29,7 @@ use super::query::find::MessagePlace;
 use super::trail::Trails;
 use super::{Bundle, DeadId, Store, StoreDependencies, StoreError, WakeUps, WriteOp, WriteResult};
 use crate::backoff::Backoff;
-use crate::domain::{Entry, Flags, Partition, StoreClock};
+use crate::domain::{Entry, Flags, Partition, StoreClock, UnixMs};
 
 /// Most operations and bytes of a call.
 const CALL_OPS: usize = 48;
@@ -272,6 +272,7 @@ impl PartitionWriter {
         for _ in 0..NAME_READS {
             let meant = self.bundles_of(ops).await?;
             let plan = WritePlan::new(self, ops, &meant);
+            let sent_at = self.clock.now();
             let answer = turn.run(self.partition, plan.call).await?;
             let letters = text(&answer)?;
             if letters == "CHANGED" {
@@ -285,20 +286,20 @@ impl PartitionWriter {
                 self.wake.stored(self.partition, due);
             }
             let results = split(ops, &letters)?;
-            self.record_dead(ops, &plan.dead_ids);
+            self.record_dead(sent_at, ops, &plan.dead_ids);
             return Ok(results);
         }
         Err(never_settles())
     }
 
-    /// Records the dead letters of these operations in the trails.
-    fn record_dead(&self, ops: &[&WriteOp], dead_ids: &[DeadId]) {
+    /// Records the dead letters of these operations, which were sent at this moment, in the trails.
+    fn record_dead(&self, sent_at: UnixMs, ops: &[&WriteOp], dead_ids: &[DeadId]) {
         let dead_letters = ops.iter().filter_map(|op| match op {
             WriteOp::DeadLetter(dead_letter) => Some(dead_letter),
             _ => None,
         });
         for (dead_letter, dead_id) in dead_letters.zip(dead_ids) {
-            self.trails.dead(&self.clock, dead_letter, dead_id);
+            self.trails.dead(sent_at, dead_letter, dead_id);
         }
     }
 

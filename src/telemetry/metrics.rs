@@ -24,7 +24,7 @@ use self::labels::{
     TraceLabel, VersionLabel, WhatLabel,
 };
 use super::flow::{FlowHistory, RecentLateness};
-use super::{KafkaClients, OldestOverdue, TargetFailures};
+use super::{KafkaClients, OldestOverdue, SpanLosses, TargetFailures};
 use crate::domain::{InvalidReason, RepeatCause, RouteName, UnixMs};
 
 /// A gauge of whole numbers.
@@ -65,8 +65,8 @@ pub struct Metrics {
     store_seconds: Family<OpLabel, Histogram, HistogramMaker>,
     /// `stale_claims_total`: settles, extends and returns of a claim that another replica had by then.
     pub stale_claims: Counter,
-    /// `spans_lost_total`: spans of traces that were recorded and not exported.
-    pub spans_lost: Counter,
+    /// `spans_lost_total`: spans of traces that were recorded and not exported, by cause.
+    pub spans_lost: SpanLosses,
     /// `partitions_owned`
     pub partitions_owned: CountGauge,
     /// `store_changes_total`: times the store was found to be rolled back or replaced.
@@ -74,8 +74,10 @@ pub struct Metrics {
     /// `clock_skew_seconds`: this replica's wall clock minus Redis's.
     pub clock_skew: SecondsGauge,
     store_damage: Family<WhatLabel, Counter>,
-    /// `unknown_routes`: (route, slice) pairs in the store that no configured route serves.
-    pub unknown_routes: CountGauge,
+    /// `unknown_routes`: routes that the store has messages of and that are not configured.
+    unknown_routes: CountGauge,
+    /// Such routes that each timer shard has found in its partitions.
+    found_unknown: Mutex<BTreeMap<usize, BTreeSet<String>>>,
     /// `unknown_versions_total`
     pub unknown_versions: Counter,
     /// `store_memory_bytes`: memory of the fullest master.
@@ -209,12 +211,13 @@ impl Metrics {
             routes: routes.collect::<BTreeMap<_, _>>(),
             store_seconds: Family::new_with_constructor(seconds),
             stale_claims: Counter::default(),
-            spans_lost: Counter::default(),
+            spans_lost: SpanLosses::default(),
             store_damage: Family::default(),
             partitions_owned: CountGauge::default(),
             store_changes: Counter::default(),
             clock_skew: SecondsGauge::default(),
             unknown_routes: CountGauge::default(),
+            found_unknown: Mutex::default(),
             unknown_versions: Counter::default(),
             store_memory: CountGauge::default(),
             store_memory_limit: CountGauge::default(),
@@ -229,10 +232,19 @@ impl Metrics {
         Arc::new(metrics)
     }
 
+    /// Notes the routes that are not configured and of which a timer shard has found messages. Replaces the last report of
+    /// the shard.
+    pub fn found_unknown_routes(&self, shard: usize, routes: BTreeSet<String>) {
+        let mut found = self.found_unknown.lock();
+        found.insert(shard, routes);
+        let all: BTreeSet<&String> = found.values().flatten().collect();
+        self.unknown_routes.set(all.len() as i64);
+    }
+
     fn register(&self, r: &mut Registry) {
         add(r, words::STORE_SECONDS, &self.store_seconds);
         add(r, words::STALE_CLAIMS, &self.stale_claims);
-        add(r, words::SPANS_LOST, &self.spans_lost);
+        add(r, words::SPANS_LOST, self.spans_lost.family());
         add(r, words::STORE_DAMAGE, &self.store_damage);
         add(r, words::PARTITIONS_OWNED, &self.partitions_owned);
         add(r, words::STORE_CHANGES, &self.store_changes);

@@ -25,4 +25,4 @@ pub use metrics::{Metrics, RouteMetrics};
 pub use overdue::{OldestOverdue, OverduePlace};
 pub use process::ProcessFigures;
 pub use target_failures::{TargetChange, TargetFailures};
-pub use traces::{AdmissionSpan, DeliveryFacts, DeliverySpan, SpanExporter, Tracer};
+pub use traces::{AdmissionSpan, DeliveryFacts, DeliverySpan, SpanExporter, SpanLosses, Tracer};

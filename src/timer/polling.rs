@@ -1,6 +1,6 @@
 //! The claimer's polls: which partitions each one reads, and what it need not read again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tracing::warn;
@@ -119,18 +119,18 @@ impl Claimer {
     }
 
     fn count_unknown(&mut self, heads: &[Head]) {
-        let mut unknown: Vec<&str> =
-            heads.iter().map(Head::route).filter(|r| !self.shard.routes.contains_key(*r)).collect();
-        unknown.sort_unstable();
-        unknown.dedup();
+        let routes = heads.iter().map(Head::route);
+        let unknown: BTreeSet<String> =
+            routes.filter(|route| !self.shard.routes.contains_key(*route)).map(str::to_owned).collect();
         if unknown.len() > self.history.unknown {
+            let names: Vec<&str> = unknown.iter().map(String::as_str).collect();
             warn!(
-                routes = unknown.join(", "),
+                routes = names.join(", "),
                 "the store holds messages of routes that are not configured here"
             );
         }
         self.history.unknown = unknown.len();
-        self.shard.metrics.unknown_routes.set(unknown.len() as i64);
+        self.shard.metrics.found_unknown_routes(self.shard.number, unknown);
     }
 }
 

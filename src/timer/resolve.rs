@@ -9,6 +9,7 @@ use tracing::warn;
 use super::Shard;
 use super::claimed::{ClaimedBundle, DeliveryState, InFlightBatch};
 use super::key_order::rules::KeyQueue;
+use super::shard::ServedRoute;
 use crate::domain::failure_policy::{self, FailedMessage, FailedPublish, FailureDecision, PublishFlow};
 use crate::domain::{DeadReason, Entry, Flags, Text, UnixMs, Verdict, dying, retry};
 use crate::store::{Bundle, DeadLetter, Division, HeldKey, NewBundle, Remainder, slice_of};
@@ -222,19 +223,23 @@ fn detached_untried(in_flight: &InFlightBatch, index: u32) -> Entry {
     entry
 }
 
-/// Makes a dead letter of a message: counts it, logs it, and tells whoever follows the message.
-fn dead_letter(claimed: &ClaimedBundle, entry: Entry, reason: DeadReason) -> DeadLetter {
-    let served = &claimed.in_flight.served;
-    served.metrics.dead_letter(reason.as_str());
+/// Counts a dead letter that the store has, logs it, and tells whoever follows the message.
+pub(super) fn tell_dead(served: &ServedRoute, dead_letter: &DeadLetter) {
+    let reason = dead_letter.reason.as_str();
+    served.metrics.dead_letter(reason);
+    let Some(entry) = dead_letter.bundle.entries.first() else { return };
     let id = entry.id.clone().unwrap_or_default();
-    served
-        .watch
-        .report(&served.route.name, id.as_str(), || MessageEnd::Dead { reason: reason.as_str().to_owned() });
+    served.watch.report(&served.route.name, id.as_str(), || MessageEnd::Dead { reason: reason.to_owned() });
     let error = entry.history.last().map(|f| f.error.clone()).unwrap_or_default();
     warn!(
-        route = %served.route.name, %id, reason = reason.as_str(),
+        route = %served.route.name, %id, reason,
         error = %error, failures = entry.failures, "a message became a dead letter"
     );
+}
+
+/// Makes a dead letter of a message.
+fn dead_letter(claimed: &ClaimedBundle, entry: Entry, reason: DeadReason) -> DeadLetter {
+    let served = &claimed.in_flight.served;
     let bundle = Bundle { target: claimed.in_flight.target_ref.clone(), entries: Arc::new(vec![entry]) };
     DeadLetter { route: served.route.name.clone(), reason, bundle, raw: None }
 }

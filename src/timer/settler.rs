@@ -19,6 +19,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
+pub(super) use self::return_claims::until_returned;
 use super::claim_table::ClaimSlots;
 use super::claimed::{ClaimedBundle, DeliveryState, VerdictTime};
 use super::{Shard, resolve};
@@ -26,7 +27,7 @@ use crate::cluster::OwnedPartitions;
 use crate::domain::limits::MAX_CALL_NAMES;
 use crate::domain::{MonoUs, Partition, Verdict};
 use crate::lifecycle::tick;
-use crate::store::{Claim, ClaimProgress, Division, SettleAnswer, Settlement, StoreError};
+use crate::store::{Claim, ClaimProgress, DeadLetter, Division, SettleAnswer, Settlement, StoreError};
 
 /// Time between two rounds of extending claims and noting the confirms of open bundles.
 const TICK_INTERVAL: Duration = Duration::from_millis(250);
@@ -40,7 +41,8 @@ pub(super) type StoreCall = Pin<Box<dyn Future<Output = CallResult> + Send>>;
 /// The result of a call.
 pub(super) enum CallResult {
     Settled(Partition, Vec<u64>, Result<Vec<SettleAnswer>, StoreError>),
-    Divided(u64, Vec<u32>, Result<SettleAnswer, StoreError>),
+    /// A bundle was divided: its slot, what of it is still open, and what became dead letters if it was.
+    Divided(u64, Vec<u32>, Vec<DeadLetter>, Result<SettleAnswer, StoreError>),
     /// Claims were extended until this moment, if they are still ours.
     Extended(MonoUs, Vec<(u64, Claim)>, Result<Vec<SettleAnswer>, StoreError>),
     Returned(Partition, usize, Result<Vec<SettleAnswer>, StoreError>),
@@ -237,7 +239,7 @@ impl Settler {
         let store = self.shard.store.clone();
         self.calls.push(Box::pin(async move {
             let result = store.divide(&division).await;
-            CallResult::Divided(slot, still_open, result)
+            CallResult::Divided(slot, still_open, division.dead, result)
         }));
     }
 
@@ -248,7 +250,9 @@ impl Settler {
                 self.settled(&batch, &result);
                 self.settle(p);
             }
-            CallResult::Divided(slot, still_open, result) => self.divided(slot, &still_open, result),
+            CallResult::Divided(slot, still_open, dead, result) => {
+                self.divided(slot, &still_open, &dead, result);
+            }
             CallResult::Extended(lease_end, batch, result) => self.extended(lease_end, &batch, result),
             CallResult::PutBack(batch, result) => self.settled(&batch, &result),
             CallResult::Released(Ok(())) => {}
@@ -284,9 +288,20 @@ impl Settler {
         self.advance_key_queues();
     }
 
-    fn divided(&mut self, slot: u64, still_open: &[u32], result: Result<SettleAnswer, StoreError>) {
+    fn divided(
+        &mut self,
+        slot: u64,
+        still_open: &[u32],
+        dead: &[DeadLetter],
+        result: Result<SettleAnswer, StoreError>,
+    ) {
         let shard = self.shard.clone();
         let mut slots = shard.table.lock();
+        if let (Ok(SettleAnswer::Applied(_)), Some(claimed)) = (&result, slots.bundles.get(&slot)) {
+            for dead_letter in dead {
+                resolve::tell_dead(&claimed.in_flight.served, dead_letter);
+            }
+        }
         match result {
             Ok(SettleAnswer::Applied(mut claims)) if !still_open.is_empty() => {
                 let Some((claimed, claim)) = slots.bundles.get_mut(&slot).zip(claims.pop()) else { return };

@@ -104,8 +104,9 @@ impl ServedRoute {
 
     /// Adds to the number of claimed messages; a negative number subtracts.
     pub(super) fn count_claimed(&self, messages: i64) {
-        let claimed = self.messages.fetch_add(messages, Ordering::Relaxed) + messages;
-        self.metrics.in_flight.set(claimed);
+        self.messages.fetch_add(messages, Ordering::Relaxed);
+        // Other shards count at the same time: a value that is set could be an older one.
+        self.metrics.in_flight.inc_by(messages);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The binary as a user meets it: exit codes, and what goes to which stream.
 
+use std::path::Path;
 use std::process::{Command, Output};
 
 use super::repository;
@@ -119,10 +120,45 @@ fn wrong_usage_is_64_and_says_so_on_stderr() {
 }
 
 #[test]
-fn commands_of_later_versions_are_refused_by_name() {
-    let output = postdate(&["import", "x", "--json"]);
-    assert_eq!(code(&output), 64);
-    assert_eq!(err(&output), "error: `import` is not in this version of Postdate\n");
+fn an_import_says_what_it_lacks_before_it_connects() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("postdate.toml");
+    let text = r#"
+        redis.url = "redis://127.0.0.1:1"
+        rabbitmq.main.url = "amqp://127.0.0.1:1/%2f"
+        [routes.mail]
+        from = { rabbitmq = "main", queue = "mail.delayed" }
+        to = { rabbitmq = "main", exchange = "mail", routing_key = "preserve" }
+    "#;
+    std::fs::write(&file, text).expect("written");
+    let file = file.to_str().expect("UTF-8");
+    let import = |line: &str| {
+        let words = ["import"].into_iter().chain(line.split(' ')).chain(["--config", file]);
+        let output = postdate(&words.collect::<Vec<_>>());
+        (code(&output), err(&output))
+    };
+    let queue = "redisson --queue q --redis redis://127.0.0.1:1";
+    let set = "zset --key k --redis redis://127.0.0.1:1";
+    for (line, said) in [
+        (format!("{queue} --route mial"), "did you mean mail?"),
+        (format!("{queue} --route mail"), "give --message-key"),
+        (
+            format!("{queue} --route mail --message-key k --header X-Delay=1"),
+            "`X-Delay` is set by the import",
+        ),
+        ("redisson --queue q --route mail --message-key k".to_owned(), "--redis <URL>"),
+        (format!("{set} --score s --member bodies --route mail"), "`body`, `json:FIELD` or `hash:KEY`"),
+        (format!("{set} --score us --member body --route mail"), "possible values: ms, s"),
+        (
+            "redisson --queue q --redis-file /nowhere --route mail --message-key k".to_owned(),
+            "--redis-file: ",
+        ),
+    ] {
+        let (exit, error) = import(&line);
+        assert!(exit == 64 && error.contains(said), "{line}: {exit} {error}");
+    }
+    let (exit, error) = import(&format!("{queue} --route mail --message-key k"));
+    assert!(exit == 1 && error.contains("the store cannot be used"), "{exit} {error}");
 }
 
 #[test]
@@ -136,6 +172,9 @@ fn a_wrong_configuration_is_64_before_anything_is_bound() {
             err(&missing)
         );
 
+        // With an installed configuration this would start a relay between the servers that it names.
+        let installed = Path::new("/etc/postdate/postdate.toml");
+        assert!(!installed.exists(), "{} is there: tests want a machine without it", installed.display());
         let none = postdate(&[command]);
         assert_eq!(code(&none), 64);
         assert!(

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::command::help_of;
 use super::{files, read, repository};
 
 #[test]
@@ -53,6 +54,36 @@ fn configuration(reference: &str) -> String {
         page = page.replace("\n\n\n", "\n\n");
     }
     page.trim_end().to_owned() + "\n"
+}
+
+#[test]
+fn the_command_line_is_fresh() {
+    let mut page = String::from(
+        "# Command line\n\n<!-- Made from the program's own help by UPDATE_DOCS=1 cargo test --test contract. -->\n\n\
+         `postdate COMMAND --help` prints the same.\n",
+    );
+    commands(&mut page, &[]);
+    let path = repository("docs/cli.md");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(&path, &page).expect("written");
+    }
+    assert!(read(path) == page, "docs/cli.md is not fresh: UPDATE_DOCS=1 cargo test --test contract");
+}
+
+/// Appends a command's help, then those of its commands.
+fn commands(page: &mut String, command: &[&str]) {
+    let help = help_of(command);
+    let name = [&["postdate"][..], command].concat().join(" ");
+    writeln!(page, "\n## `{name}`\n\n```text\n{}\n```", help.trim_end()).expect("a String");
+    let list = help.split_once("\nCommands:\n").map_or("", |(_, list)| list);
+    for line in list.lines().take_while(|line| !line.is_empty()) {
+        // The lines of a longer description begin further to the right.
+        let Some(line) = line.strip_prefix("  ").filter(|line| !line.starts_with(' ')) else { continue };
+        let name = line.split(' ').next().expect("a name");
+        if name != "help" {
+            commands(page, &[command, &[name]].concat());
+        }
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("backoff", &["domain"]),
     ("lifecycle", &["domain"]),
-    ("telemetry", &["domain", "tls"]),
+    ("telemetry", &["domain", "backoff", "tls"]),
     ("mutants", &[]),
     ("tls", &[]),
     // A link keeps itself up and reports on itself: it needs tasks and readiness.
@@ -42,8 +42,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // Compiled for the fuzzers alone, who come in by every room's own door.
     ("fuzzing", &["domain", "broker", "store", "egress", "ingress", "admin", "config"]),
     ("bench", BUILDS_ROOMS),
+    ("import", BUILDS_ROOMS),
+    ("plan", &["domain", "broker"]),
     ("replay", BUILDS_ROOMS),
-    ("cli", &["app", "bench", "replay", "config", "domain", "admin", "tls"]),
+    ("cli", &["app", "bench", "import", "plan", "replay", "config", "domain", "admin", "tls"]),
     ("main", &["cli"]),
 ];
 
@@ -78,7 +80,7 @@ const CLIENTS: &[(&str, &[&str])] = &[
     ("lapin", &["broker/rabbitmq", "ingress/rabbitmq/", "egress/rabbitmq/", "config/clients.rs"]),
     ("axum", &["admin/"]),
     ("utoipa", &["admin/"]),
-    ("anyhow", &["app", "bench", "replay", "cli/", "main.rs"]),
+    ("anyhow", &["app", "bench", "import", "replay", "cli/", "main.rs"]),
     ("figment", &["config/"]),
     ("clap", &["cli/"]),
     ("prost", &["telemetry/traces/"]),
@@ -92,6 +94,33 @@ const WALL: usize = 500;
 struct Source {
     path: String,
     text: String,
+}
+
+/// Keys that each line of the log has already. A field of such a name would be there twice as JSON, and most readers keep one.
+const LOG_KEYS: [&str; 4] = ["level", "message", "target", "timestamp"];
+
+#[test]
+fn no_field_of_the_log_has_the_name_of_a_key_that_each_line_has() {
+    let mut calls = 0;
+    let mut wrong = Vec::new();
+    for Source { path, text } in sources() {
+        let code = code(&text).collect::<Vec<_>>().join(" ");
+        for level in ["trace!(", "debug!(", "info!(", "warn!(", "error!("] {
+            for call in code.split(level).skip(1) {
+                calls += 1;
+                // The fields come before the text.
+                let fields = call.split(['"', ';']).next().unwrap_or(call);
+                for field in fields.split(',') {
+                    let name = field.split('=').next().unwrap_or(field).trim().trim_start_matches(['%', '?']);
+                    if LOG_KEYS.contains(&name) {
+                        wrong.push(format!("{path}: {level}{fields}"));
+                    }
+                }
+            }
+        }
+    }
+    assert!(calls > 100, "the calls were not found: {calls}");
+    assert!(wrong.is_empty(), "rename these fields, such as `target_name`: {wrong:#?}");
 }
 
 /// Test files and a room's contract suite are no production code.

@@ -11,7 +11,11 @@ mod examples;
 mod fuzzing;
 mod layout;
 mod observability;
+mod producers;
 mod races;
+mod release;
+mod site;
+mod sizing;
 mod terminal;
 
 use std::path::{Path, PathBuf};

@@ -63,6 +63,22 @@ const LINES: &[&[&str]] = &[
     &["graph", "--config", NASTY],
     &["replay", "--route", "orders", "--since", NASTY],
     &["bench", "--route", "orders", "--delay", NASTY],
+    &["import", "redisson", "--queue", NASTY, "--redis", NASTY, "--route", NASTY],
+    &[
+        "import",
+        "zset",
+        "--key",
+        NASTY,
+        "--redis-file",
+        NASTY,
+        "--route",
+        "orders",
+        "--score",
+        "s",
+        "--member",
+        "body",
+    ],
+    &["plan", "rabbitmq-plugin", "--definitions", NASTY],
 ];
 
 /// Commands that print nothing but their own words before they log or write files.

@@ -95,8 +95,13 @@ async fn call_if(
             .build()
             .into();
         let mut answer = agent.run(request).expect("an answer");
-        let tag = answer.headers().get("etag").map(|tag| tag.to_str().expect("ASCII").to_owned());
-        (answer.status().as_u16(), tag, answer.body_mut().read_to_string().expect("text"))
+        let header =
+            |name: &str| answer.headers().get(name).map(|text| text.to_str().expect("ASCII").to_owned());
+        let tag = header("etag");
+        // A stream of events goes on for most of a minute, and for longer than this call may take on a slow machine.
+        let is_stream = header("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"));
+        let text = if is_stream { String::new() } else { answer.body_mut().read_to_string().expect("text") };
+        (answer.status().as_u16(), tag, text)
     });
     let (status, tag, text) = sent.await.expect("no panic");
     (status, tag, serde_json::from_str(&text).unwrap_or(Value::String(text)))
@@ -264,8 +269,9 @@ async fn messages_are_shown_moved_and_cancelled() {
     assert_eq!(get(&relay, "/messages?route=order").await.0, 404);
 
     let (_, due) = get(&relay, "/histogram?route=orders").await;
-    let day: u64 = due["day"].as_array().expect("hours").iter().filter_map(Value::as_u64).sum();
-    assert_eq!((day, &due["exact"]), (2, &json!(true)), "{due}");
+    // The first day of the month is the sum of its hours.
+    let found = (&due["month"][0], &due["exact"], &due["month_exact"]);
+    assert_eq!(found, (&json!(2), &json!(true), &json!(true)), "{due}");
     let (_, partitions) = get(&relay, "/partitions").await;
     let sum: i64 =
         partitions["items"].as_array().expect("all").iter().filter_map(|p| p["messages"].as_i64()).sum();

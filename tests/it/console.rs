@@ -137,6 +137,19 @@ async fn open_channel(rabbitmq: &Rabbitmq) -> Channel {
     channel
 }
 
+/// Purges the route of the open page, which wants its name.
+async fn purge(browser: &Browser) {
+    browser.press("Purge …").await;
+    let purge = browser.find("dialog button[type=submit]").await;
+    browser.fill("Name of the route", "order").await;
+    browser.click(&purge).await;
+    browser.sees("Purge orders?").await;
+    browser.fill("Name of the route", "orders").await;
+    browser.click(&purge).await;
+    browser.sees("18 messages purged").await;
+    browser.sees("Nothing waits.").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_page_shows_what_is_there_and_every_action_does_what_it_says() {
     if !browser::available("console: pages and actions") {
@@ -214,8 +227,12 @@ async fn every_page_shows_what_is_there_and_every_action_does_what_it_says() {
     let resume = browser.find("dialog button[type=submit]").await;
     browser.click(&resume).await;
     browser.sees_no("paused by hand").await;
+
+    purge(&browser).await;
     browser.press("Audit").await;
-    for told in ["cancelled order-8 of orders", "looked at the body of order-7", "paused orders"] {
+    for told in
+        ["cancelled order-8 of orders", "looked at the body of order-7", "paused orders", "purged orders"]
+    {
         browser.sees(told).await;
     }
     browser.press("Forget token").await;
@@ -229,8 +246,9 @@ async fn a_read_token_sees_everything_but_bodies_and_no_button_that_would_fail()
     }
     let fixture = ConsoleFixture::start().await;
     let browser = fixture.browser(WIDE, READ).await;
-    let allowed =
-        BTreeSet::from(["Minute", "Hour", "Day", "Find", "Filter", "Copy id", "Text", "JSON", "Hex"]);
+    let allowed = BTreeSet::from([
+        "Minute", "Hour", "Day", "Month", "Find", "Filter", "Copy id", "Text", "JSON", "Hex",
+    ]);
     for (page, shows) in [
         ("", "orders"),
         ("routes/orders", "orders"),
@@ -246,8 +264,19 @@ async fn a_read_token_sees_everything_but_bodies_and_no_button_that_would_fail()
         let buttons: Vec<&str> =
             buttons.as_array().expect("a list").iter().filter_map(Value::as_str).collect();
         for button in buttons {
-            let acts =
-                ["Cancel", "Reschedule", "Publish", "Pause", "Resume", "Redrive", "Drop", "Try", "Send"];
+            let acts = [
+                "Cancel",
+                "Reschedule",
+                "Publish",
+                "Pause",
+                "Resume",
+                "Purge",
+                "Skip",
+                "Redrive",
+                "Drop",
+                "Try",
+                "Send",
+            ];
             assert!(
                 allowed.contains(button) || !acts.iter().any(|act| button.starts_with(act)),
                 "{page}: {button}"
@@ -400,6 +429,7 @@ async fn screenshots() {
             for (page, shows) in PAGES {
                 browser.open(&fixture.page(page)).await;
                 browser.sees(shows).await;
+                browser.sees_no("Asking").await;
                 let name = match page.split('/').next() {
                     Some("") | None => "overview",
                     Some("routes") => "route",

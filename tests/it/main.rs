@@ -15,7 +15,9 @@ mod compose;
 mod console;
 mod fixture;
 mod flow;
+mod guides;
 mod hostile;
+mod import;
 mod kafka;
 mod kubernetes;
 mod observer;
@@ -30,6 +32,7 @@ mod replay;
 mod scale;
 mod send;
 mod servers;
+
 mod store;
 mod tls;
 mod topology;

@@ -1,7 +1,12 @@
 //! `postdate purge` and its call, against a running relay.
 
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use lapin::BasicProperties;
+use lapin::options::BasicPublishOptions;
+use lapin::types::{AMQPValue, FieldTable};
 use postdate::store::{ClaimRequest, SettleAnswer};
 use serde_json::{Value, json};
 
@@ -10,6 +15,12 @@ use crate::support::{Config, QueueKind, Rabbitmq, Redis, Relay, eventually, name
 
 /// A relay whose route `orders` delivers, and whose `failing` never does, on a store of one partition under this prefix.
 async fn start(prefix: &str) -> (Relay, String) {
+    let (file, queue) = plan(prefix).await;
+    (Relay::start(&file).await, queue)
+}
+
+/// The configuration of such relays, and the beginning of their queues' names.
+async fn plan(prefix: &str) -> (Config, String) {
     let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
     let queue = names::unique("purge");
     for end in ["orders-in", "failing-in", "out"] {
@@ -23,7 +34,7 @@ async fn start(prefix: &str) -> (Relay, String) {
         .rabbitmq("main", rabbitmq)
         .route("orders", &from("orders"), &to(&format!("{queue}-out")), "max_delay = \"2d\"")
         .route("failing", &from("failing"), &to(&format!("{queue}-missing")), retry);
-    (Relay::start(&file).await, queue)
+    (file, queue)
 }
 
 async fn post(relay: &Relay, path: &str, body: &Value) -> (u16, Value) {
@@ -153,4 +164,45 @@ async fn what_is_in_flight_stays_and_is_counted_and_a_cursor_belongs_to_its_cond
         assert_eq!(store.give_back(&claimed.claim, None).await, SettleAnswer::Applied(vec![]), "it stayed");
     }
     assert_eq!(rabbitmq.queue_len(&format!("{queue}-out")).await, 0);
+}
+
+/// Replicas hear of a pause one after the other, and what they have taken in waits for company before it is stored.
+#[tokio::test]
+async fn a_purge_right_after_a_pause_leaves_nothing_behind() {
+    let (file, queue) = plan(&names::unique("purge")).await;
+    let relays = [Relay::start(&file).await, Relay::start(&file).await];
+    let connection = Rabbitmq::shared().await.connect().await.expect("connected");
+    let channel = connection.create_channel().await.expect("a channel");
+    let is_done = AtomicBool::new(false);
+    let producer = async {
+        let mut headers = FieldTable::default();
+        headers.insert("x-delay".into(), AMQPValue::LongInt(3_600_000));
+        let properties = BasicProperties::default().with_headers(headers);
+        let ingress = format!("{queue}-orders-in");
+        while !is_done.load(Ordering::Acquire) {
+            let sent = channel.basic_publish(
+                "".into(),
+                ingress.as_str().into(),
+                BasicPublishOptions::default(),
+                b"ten  bytes",
+                properties.clone(),
+            );
+            sent.await.expect("sent");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let operator = async {
+        eventually("some wait", async || match pending(&relays[0], "orders").await.len() {
+            100.. => Ok(()),
+            few => Err(few),
+        })
+        .await;
+        said(&relays[0], "pause orders --only ingress").await;
+        said(&relays[0], "purge --route orders --yes").await;
+        is_done.store(true, Ordering::Release);
+    };
+    tokio::join!(producer, operator);
+    // What was taken in after all would be stored within a second.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(pending(&relays[0], "orders").await.len(), 0);
 }

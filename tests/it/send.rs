@@ -81,8 +81,9 @@ async fn a_message_is_followed_through_both_brokers() {
     let log = relay.log();
     let said =
         |message: &str| log.lines().filter(|l| l.contains(&format!("\"message\":\"{message}\""))).count();
-    let expected = ["postdate starts", "admin listens", "connected to redis", "draining", "drained"];
-    assert_eq!(expected.map(said), [1; 5], "each is said, and once:\n{log}");
+    let expected = ["postdate starts", "admin listens", "draining", "drained"];
+    assert_eq!(expected.map(said), [1; 4], "each is said, and once:\n{log}");
+    assert!(said("connected to redis") > 0, "{log}");
 }
 
 /// Whichever of several replicas publishes it, the one that was asked hears of it.
@@ -110,7 +111,7 @@ async fn a_message_is_followed_whichever_replica_publishes_it() {
     })
     .await;
     let url = relays[0].url();
-    let sends = (0..12).map(|_| send(&url, "", &["--route", "mail", "--delay", "200ms", "--wait"]));
+    let sends = (0..12).map(|_| send(&url, "", &["--route", "mail", "--delay", "3s", "--wait"]));
     for output in futures_util::future::join_all(sends).await {
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "{error}");

@@ -34,12 +34,19 @@ async fn told(relay: &Relay, id: &str, state: &str, events: &[&str]) -> Value {
 
 /// What `postdate show` prints.
 async fn shown(relay: &Relay, id: &str) -> String {
+    let (is_good, text) = command(relay, &["show", id]).await;
+    assert!(is_good, "{id}: {text}");
+    text
+}
+
+/// Runs a command. Returns whether it succeeded, and all that it wrote.
+async fn command(relay: &Relay, arguments: &[&str]) -> (bool, String) {
     let mut command = Command::new(relay::binary());
-    command.args(["show", id]).env_clear().env("POSTDATE_URL", relay.url()).env("TZ", "UTC");
+    command.args(arguments).env_clear().env("POSTDATE_URL", relay.url()).env("TZ", "UTC");
     let output = tokio::task::spawn_blocking(move || command.output().expect("the binary runs"));
     let output = output.await.expect("no panic");
-    assert!(output.status.success(), "{id}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("UTF-8")
+    let written = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).expect("UTF-8"));
+    (output.status.success(), written.concat())
 }
 
 fn message(id: &str, headers: &[(&str, &str)]) -> (Wire, i64) {
@@ -56,6 +63,34 @@ async fn nameless(fixture: &FlowFixture, relay: &Relay, path: &Path) {
         let (stamp, _) = fixture.arrived()[case][0].wire.clone().take_stamp();
         told(relay, &stamp.id.expect("an id"), "delivered", &["delivered"]).await;
     }
+}
+
+/// Drops the dead letter `bad`, redrives the dead letter `mended`.
+async fn dead_letters(relay: &Relay) {
+    let bad = told(relay, "bad", "dead", &["dead"]).await;
+    assert_eq!(
+        (&bad["trail"][0]["reason"], &bad["trail"][0]["dead_id"]),
+        (&json!("bad_delay"), &bad["dead_id"])
+    );
+    let drop = json!({ "ids": ["bad"] }).to_string();
+    let (status, answer) = relay.request("POST", "/api/v1/dead/drop", None, &drop).await.expect("an answer");
+    assert_eq!(status, 200, "{answer}");
+    let dropped = told(relay, "bad", "dropped", &["dead", "dropped"]).await;
+    assert!(dropped["dead_id"].is_null() && dropped["trail"][1]["dead_id"] == bad["dead_id"], "{dropped}");
+    let words = shown(relay, "bad").await;
+    assert!(words.contains("became a dead letter ") && words.contains("dropped "), "{words}");
+
+    let dead = told(relay, "mended", "dead", &["dead"]).await;
+    let redrive = json!({ "ids": ["mended"] }).to_string();
+    let (status, answer) =
+        relay.request("POST", "/api/v1/dead/redrive", None, &redrive).await.expect("an answer");
+    assert_eq!(status, 200, "{answer}");
+    let mended = told(relay, "mended", "delivered", &["dead", "redriven", "delivered"]).await;
+    assert_eq!(
+        (&mended["trail"][1]["by"], &mended["trail"][1]["dead_id"]),
+        (&json!("anybody at this machine"), &dead["dead_id"])
+    );
+    assert!(shown(relay, "mended").await.contains("redriven "));
 }
 
 #[tokio::test]
@@ -78,6 +113,7 @@ async fn what_became_of_each_message_is_told_by_the_api_and_by_the_command() {
         message("twice", &far),
         message("twice", &far),
         message("bad", &[("x-delay", "soon")]),
+        message("mended", &[("x-delay", "soon")]),
     ];
     fixture.send(&path, &messages).await;
 
@@ -104,6 +140,11 @@ async fn what_became_of_each_message_is_told_by_the_api_and_by_the_command() {
     assert!(words.contains("by a command in a message (Kafka partition 0, offset 3)"), "{words}");
 
     edit(&relay, "DELETE", "by-hand", "").await;
+    // What this replica has not written yet is told too, so that nobody doubts his own cancel.
+    let (status, gone) = get(&relay, "orders", "by-hand").await;
+    assert!(status == 200 && gone["state"] == "cancelled", "{status}: {gone}");
+    let (is_done, again) = command(&relay, &["cancel", "by-hand"]).await;
+    assert!(!is_done && again.contains("no message `by-hand` waits any more: cancelled "), "{again}");
     let cancelled = told(&relay, "by-hand", "cancelled", &["cancelled"]).await;
     assert_eq!(cancelled["trail"][0]["by"], "anybody at this machine");
     assert!(shown(&relay, "by-hand").await.contains("by anybody at this machine"));
@@ -116,24 +157,13 @@ async fn what_became_of_each_message_is_told_by_the_api_and_by_the_command() {
     let later = told(&relay, "later", "pending", &["moved"]).await;
     assert!(later["due_ms"].is_i64() && later["trail"][0]["due_ms"] == later["due_ms"], "{later}");
     let words = shown(&relay, "later").await;
-    assert!(words.contains("state     waits") && words.contains("trail     moved "), "{words}");
+    assert!(words.contains("state     pending") && words.contains("trail     moved "), "{words}");
 
     let twice = told(&relay, "twice", "pending", &["deduplicated"]).await;
     assert_eq!(twice["trail"][0]["position"], json!({ "partition": 0, "offset": 9 }));
     assert!(shown(&relay, "twice").await.contains("a duplicate was suppressed "));
 
-    let bad = told(&relay, "bad", "dead", &["dead"]).await;
-    assert_eq!(
-        (&bad["trail"][0]["reason"], &bad["trail"][0]["dead_id"]),
-        (&json!("bad_delay"), &bad["dead_id"])
-    );
-    let drop = json!({ "ids": ["bad"] }).to_string();
-    let (status, answer) = relay.request("POST", "/api/v1/dead/drop", None, &drop).await.expect("an answer");
-    assert_eq!(status, 200, "{answer}");
-    let dropped = told(&relay, "bad", "dropped", &["dead", "dropped"]).await;
-    assert!(dropped["dead_id"].is_null() && dropped["trail"][1]["dead_id"] == bad["dead_id"], "{dropped}");
-    let words = shown(&relay, "bad").await;
-    assert!(words.contains("became a dead letter ") && words.contains("dropped "), "{words}");
+    dead_letters(&relay).await;
 
     fixture.await_cases(&["passed".to_owned()]).await;
     let (status, problem) = get(&relay, "orders", "passed").await;

@@ -70,8 +70,10 @@ async fn a_repeat_without_a_cause_is_caught() {
     let (kafka, rabbitmq) = tokio::join!(Kafka::shared(), Rabbitmq::shared());
     let crash = async |mutant| {
         let mut redis = Redis::start().await;
-        let mut scenario = Scenario::start(&redis, kafka, rabbitmq, mutant).await;
-        scenario.send(kafka, rabbitmq, 4000).await;
+        // All are claimed for some seconds before the first is due, on a slow machine too.
+        let timer = "[timer]\nlookahead = \"8s\"\nclaim = \"20s\"";
+        let mut scenario = Scenario::start_with(&redis, kafka, rabbitmq, mutant, timer).await;
+        scenario.send(kafka, rabbitmq, 10_000).await;
         // Claimed, not yet due: published while the store hangs, and killed before it could be told.
         scenario.counts("postdate_in_flight", 2 * Scenario::COUNT).await;
         redis.stop();

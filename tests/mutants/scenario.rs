@@ -29,6 +29,18 @@ impl Scenario {
 
     /// Starts the relay with this fault; without one if it has no name.
     pub(crate) async fn start(redis: &Redis, kafka: &Kafka, rabbitmq: &Rabbitmq, mutant: &str) -> Self {
+        let timer = "[timer]\nlookahead = \"2s\"\nclaim = \"6s\"";
+        Self::start_with(redis, kafka, rabbitmq, mutant, timer).await
+    }
+
+    /// The same with this section for the timer.
+    pub(crate) async fn start_with(
+        redis: &Redis,
+        kafka: &Kafka,
+        rabbitmq: &Rabbitmq,
+        mutant: &str,
+        timer: &str,
+    ) -> Self {
         let topic = kafka.unique_topic("source", 3).await;
         let to_topic = kafka.unique_topic("target", 3).await;
         let queue = names::unique("source");
@@ -56,7 +68,7 @@ impl Scenario {
                 &format!(r#"{{ kafka = "main", topic = "{to_topic}" }}"#),
                 "",
             )
-            .section("[timer]\nlookahead = \"2s\"\nclaim = \"6s\"");
+            .section(timer);
         let environment: &[_] = if mutant.is_empty() { &[] } else { &[("POSTDATE_MUTANT", mutant)] };
         let relay = Relay::start_with(&config, environment).await;
         Self { run, relay, faithful: mutant.is_empty(), topic, queue, exchange, to_topic, to_queue }

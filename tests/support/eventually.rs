@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 /// How long anything may take here before a test gives up. Generous: nothing is asserted on speed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Longest wait for the start of a broker: beside many others one was seen to take more than a minute.
+pub const START_LIMIT: Duration = Duration::from_secs(150);
+
 /// How long one attempt may take: rabbitmqctl, a virtual machine of its own, takes seconds on a busy machine.
 const ATTEMPT: Duration = Duration::from_secs(15);
 

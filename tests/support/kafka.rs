@@ -19,6 +19,7 @@ use tokio::sync::OnceCell;
 use files::{SecureListeners, format, jars, properties, run};
 pub use rights::{KafkaOperation, KafkaResource, KafkaRight};
 
+use super::eventually::{START_LIMIT, within};
 use super::process::{Process, Signal};
 use super::{Tls, eventually, folders, names, ports};
 
@@ -394,7 +395,7 @@ impl Kafka {
     async fn ready(&mut self) {
         let topic = names::unique("ready");
         // Metadata alone come 2 s before the controller creates topics and the coordinator knows groups.
-        eventually("kafka creates a topic", async || {
+        let created = within(START_LIMIT, async || {
             self.assert_running();
             let topic = NewTopic::new(&topic, 1, self.replication());
             let created = self.admin().create_topics([&topic], &options()).await?;
@@ -402,13 +403,17 @@ impl Kafka {
                 Ok(_) | Err((_, rdkafka::types::RDKafkaErrorCode::TopicAlreadyExists)) => Ok(()),
                 Err((_, code)) => Err(anyhow!("{code}")),
             }
-        })
-        .await;
-        eventually("kafka takes a record and knows its groups", async || {
+        });
+        if let Err(last) = created.await {
+            panic!("kafka creates no topic within {START_LIMIT:?}; last: {last}");
+        }
+        let served = within(START_LIMIT, async || {
             self.assert_running();
             self.round_trip(&topic).await
-        })
-        .await;
+        });
+        if let Err(last) = served.await {
+            panic!("kafka takes no record, or knows no group, within {START_LIMIT:?}; last: {last}");
+        }
         self.delete_topic(&topic).await;
     }
 

@@ -31,6 +31,7 @@ pub mod prometheus;
 pub mod proxy;
 pub mod rabbitmq;
 pub mod redis;
+pub mod redisson;
 pub mod relay;
 mod report;
 pub mod run;

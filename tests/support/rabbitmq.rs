@@ -13,14 +13,11 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
 use tokio::sync::OnceCell;
 
-use super::eventually::{PATIENCE, within};
+use super::eventually::{PATIENCE, START_LIMIT, within};
 use super::process::{Process, Signal};
 use super::{Tls, eventually, folders, names, ports};
 
 static SHARED: OnceCell<Rabbitmq> = OnceCell::const_new();
-
-/// Longest wait for a start: beside many others a node was seen to take more than a minute.
-const START_LIMIT: Duration = Duration::from_secs(150);
 
 /// The two kinds of queue that the tests use, both durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -268,6 +265,11 @@ impl Rabbitmq {
         self.nodes.iter().map(|node| leads(&node.name)).collect()
     }
 
+    /// Prints what its nodes complained of last.
+    pub fn tell(&self) {
+        self.nodes.iter().for_each(Node::tell);
+    }
+
     /// Runs `rabbitmqctl` against it and returns what it printed; panics if it fails. For what no client
     /// can do: alarms, limits, a message that no client would send.
     pub async fn ctl(&self, arguments: &[&str]) -> String {
@@ -450,7 +452,7 @@ impl Drop for Rabbitmq {
         }
         self.epmd.signal(Signal::KILL);
         if std::thread::panicking() {
-            self.nodes.iter().for_each(Node::tell);
+            self.tell();
         }
         folders::remove(&self.folder);
     }

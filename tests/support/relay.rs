@@ -249,6 +249,11 @@ impl Relay {
         self.ready().await;
     }
 
+    /// Has another program run when it is started again.
+    pub fn becomes(&mut self, program: &Path) {
+        program.clone_into(&mut self.program);
+    }
+
     /// Starts it again with the same file, without waiting; it has ended.
     pub fn spawn_again(&mut self) {
         self.process = run(&self.program, &self.folder, &self.environment);

@@ -1,6 +1,6 @@
 //! The table in `mod.rs`, the handlers, `docs/openapi.json` and `docs/api.md` agree.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -174,7 +174,25 @@ fn link(reference: &str) -> String {
     format!("[{name}](#{})", name.to_lowercase())
 }
 
-fn fields(page: &mut String, schema: &Value) {
+/// Writes the fields of a part of a schema, or where they stand.
+fn fields_of_part(page: &mut String, part: &Value) {
+    let optional =
+        part["oneOf"].as_array().and_then(|kinds| kinds.iter().find(|kind| kind["$ref"].is_string()));
+    let named = optional.unwrap_or(part);
+    let Some(reference) = named["$ref"].as_str() else { return fields(page, "", part) };
+    let or_none = if optional.is_some() { ", or none of them" } else { "" };
+    let why = if named["description"].is_string() { ": " } else { "." };
+    writeln!(
+        page,
+        "\nIt has all fields of {}{or_none}{why}{}",
+        link(reference),
+        one_line(&named["description"])
+    )
+    .expect("into a string");
+}
+
+/// Writes what a schema of this name has.
+fn fields(page: &mut String, name: &str, schema: &Value) {
     if let Some(values) = schema["enum"].as_array() {
         let values: Vec<_> = values.iter().filter_map(Value::as_str).map(|v| format!("`{v}`")).collect();
         writeln!(page, "\n{} One of {}.", one_line(&schema["description"]), values.join(", "))
@@ -190,6 +208,10 @@ fn fields(page: &mut String, schema: &Value) {
             return writeln!(page, "\n{text} {}", kinds.join(" ")).expect("into a string");
         }
     }
+    if let Some(parts) = schema["allOf"].as_array() {
+        writeln!(page, "\n{}", one_line(&schema["description"])).expect("into a string");
+        return parts.iter().for_each(|part| fields_of_part(page, part));
+    }
     let Some(properties) = schema["properties"].as_object() else {
         if schema["enum"].is_null() && !schema.is_null() {
             writeln!(page, "\n{}", one_line(&schema["description"])).expect("into a string");
@@ -197,20 +219,26 @@ fn fields(page: &mut String, schema: &Value) {
         return;
     };
     writeln!(page, "\n| field | type | meaning |\n|---|---|---|").expect("into a string");
-    for (name, field) in properties {
-        let kind = match (&field["type"], field["$ref"].as_str()) {
-            (Value::Array(kinds), _) => {
-                kinds.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" or ")
-            }
-            (_, Some(name)) => link(name),
-            (kind, None) => kind.as_str().unwrap_or_default().to_owned(),
-        };
-        let kind = match field["items"]["$ref"].as_str() {
-            Some(name) => format!("{kind} of {}", link(name)),
-            None => kind,
-        };
+    for (field_name, field) in properties {
+        let kind = kind_of(field, name.strip_prefix("Page_"));
         let meaning = one_line(&field["description"]);
-        writeln!(page, "| `{name}` | {kind} | {meaning} |").expect("into a string");
+        writeln!(page, "| `{field_name}` | {kind} | {meaning} |").expect("into a string");
+    }
+}
+
+/// The type of a field in words. `item` names what a page has, which its schema describes in place.
+fn kind_of(field: &Value, item: Option<&str>) -> String {
+    if let Some(name) = field["$ref"].as_str() {
+        return link(name);
+    }
+    let types = match &field["type"] {
+        Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" or "),
+        kind => kind.as_str().unwrap_or_default().to_owned(),
+    };
+    match (&field["items"], item) {
+        (Value::Object(_), Some(item)) => format!("{types} of {}", link(item)),
+        (items @ Value::Object(_), None) => format!("{types} of {}", kind_of(items, None)),
+        _ => types,
     }
 }
 
@@ -244,7 +272,7 @@ fn reference(description: &Value) -> String {
             page.push('\n');
             parameters(&mut page, &call["parameters"]);
             let body = &call["requestBody"]["content"]["application/json"]["schema"];
-            fields(&mut page, resolve(description, body));
+            fields(&mut page, "", resolve(description, body));
             writeln!(page, "\n| status | answer |\n|---|---|").expect("into a string");
             for (status, answer) in call["responses"].as_object().expect("responses") {
                 let schema =
@@ -261,7 +289,7 @@ fn reference(description: &Value) -> String {
     for (name, schema) in description["components"]["schemas"].as_object().expect("schemas") {
         if !sent.contains(&name.as_str()) {
             write!(page, "\n## {name}\n").expect("into a string");
-            fields(&mut page, schema);
+            fields(&mut page, name, schema);
         }
     }
     page
@@ -275,4 +303,29 @@ fn the_description_is_fresh() {
 #[test]
 fn the_reference_is_fresh() {
     is_fresh("api.md", &reference(&description()));
+}
+
+#[test]
+fn the_reference_tells_each_field_of_each_schema() {
+    fn names(schema: &Value, told: &mut BTreeSet<String>) {
+        told.extend(schema["properties"].as_object().into_iter().flatten().map(|(name, _)| name.clone()));
+        for part in schema["allOf"].as_array().into_iter().flatten() {
+            names(part, told);
+        }
+    }
+    let description = description();
+    let page = reference(&description);
+    let sections: BTreeMap<&str, &str> =
+        page.split("\n## ").filter_map(|section| section.split_once('\n')).collect();
+    for (name, schema) in description["components"]["schemas"].as_object().expect("schemas") {
+        let Some(section) = sections.get(name.as_str()) else { continue };
+        let mut told = BTreeSet::new();
+        names(schema, &mut told);
+        let missing: Vec<_> =
+            told.iter().filter(|field| !section.contains(&format!("| `{field}` |"))).collect();
+        assert!(missing.is_empty(), "{name}: {missing:?}");
+        let says = section.contains('`') || section.contains("](#") || schema["type"].is_array();
+        assert!(says, "{name} says nothing: {section}");
+        assert!(!section.contains("| array |"), "{name}: an array of what? {section}");
+    }
 }

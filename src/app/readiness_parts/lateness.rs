@@ -105,7 +105,9 @@ pub(super) fn causes(
     if route.policy.rate.is_some() {
         causes.push("the route's rate is limited".to_owned());
     }
-    causes.extend(waits.map(|waits| format!("it catches up: {waits} messages wait")));
+    causes.extend(
+        waits.filter(|waits| *waits > 0).map(|waits| format!("it catches up: {waits} messages wait")),
+    );
     if oldest == Some(OverduePlace::DeadReplica) {
         causes.push("a replica is dead, and what it had claimed comes back when its claims end".to_owned());
     }

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use ureq::Agent;
 
 use super::Connection;
+use crate::domain::{Secret, percent_encoded};
 
 /// Largest answer that is read, bytes.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
@@ -77,20 +78,11 @@ impl Bindings {
     pub async fn read(connection: &Connection, management: &str, deadline: Duration) -> Result<Self, String> {
         let broker: AMQPUri = connection.url.expose().parse()?;
         let user = broker.authority.userinfo;
-        let authorization =
-            format!("Basic {}", STANDARD.encode(format!("{}:{}", user.username, user.password)));
-        let base = management.trim_end_matches('/').to_owned();
-        let vhost = percent_encoded(&broker.vhost);
+        let password = Secret::new(user.password);
+        let client = ManagementClient::new(management, &user.username, &password, deadline);
         let reading = tokio::task::spawn_blocking(move || {
-            let config = Agent::config_builder()
-                .proxy(None)
-                .max_redirects(0)
-                .http_status_as_error(false)
-                .timeout_global(Some(deadline));
-            let agent = config.build().new_agent();
-            let exchanges: Vec<Exchange> =
-                get(&agent, &format!("{base}/api/exchanges/{vhost}"), &authorization)?;
-            let bindings = get(&agent, &format!("{base}/api/bindings/{vhost}"), &authorization)?;
+            let exchanges: Vec<Exchange> = client.list("exchanges", &broker.vhost)?;
+            let bindings = client.list("bindings", &broker.vhost)?;
             let exchanges = exchanges.into_iter().map(|exchange| (exchange.name.clone(), exchange));
             Ok(Self { exchanges: exchanges.collect(), bindings })
         });
@@ -160,30 +152,47 @@ fn topic_matches(pattern: &[&str], key: &[&str]) -> bool {
     }
 }
 
-fn get<T: DeserializeOwned>(agent: &Agent, url: &str, authorization: &str) -> Result<T, String> {
-    let answered = agent.get(url).header("authorization", authorization).call();
-    let mut answer = answered.map_err(|error| format!("{url} cannot be read: {error}"))?;
-    match answer.status().as_u16() {
-        200 => {}
-        status @ (401 | 403) => {
-            return Err(format!(
-                "{url} refuses the connection's user ({status}); the tag `monitoring` lets him read it"
-            ));
-        }
-        status => return Err(format!("{url} answers {status}")),
-    }
-    let text = answer.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_string();
-    let text = text.map_err(|error| format!("{url} cannot be read: {error}"))?;
-    serde_json::from_str(&text).map_err(|error| format!("{url} does not answer as RabbitMQ does: {error}"))
+/// The management API of one broker, as one user. Its calls block.
+pub(super) struct ManagementClient {
+    agent: Agent,
+    base: String,
+    authorization: String,
 }
 
-/// A segment of a path.
-fn percent_encoded(text: &str) -> String {
-    let encode = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
-        other => format!("%{other:02X}"),
-    };
-    text.bytes().map(encode).collect()
+impl ManagementClient {
+    pub(super) fn new(management: &str, user: &str, password: &Secret, deadline: Duration) -> Self {
+        let config = Agent::config_builder()
+            .proxy(None)
+            .max_redirects(0)
+            .http_status_as_error(false)
+            .timeout_global(Some(deadline));
+        let login = STANDARD.encode(format!("{user}:{}", password.expose()));
+        Self {
+            agent: config.build().new_agent(),
+            base: management.trim_end_matches('/').to_owned(),
+            authorization: format!("Basic {login}"),
+        }
+    }
+
+    /// A list of a virtual host: `exchanges`, `queues` or `bindings`.
+    pub(super) fn list<T: DeserializeOwned>(&self, what: &str, vhost: &str) -> Result<Vec<T>, String> {
+        let url = format!("{}/api/{what}/{}", self.base, percent_encoded(vhost));
+        let answered = self.agent.get(&url).header("authorization", &self.authorization).call();
+        let mut answer = answered.map_err(|error| format!("{url} cannot be read: {error}"))?;
+        match answer.status().as_u16() {
+            200 => {}
+            status @ (401 | 403) => {
+                return Err(format!(
+                    "{url} refuses the connection's user ({status}); the tag `monitoring` lets him read it"
+                ));
+            }
+            status => return Err(format!("{url} answers {status}")),
+        }
+        let text = answer.body_mut().with_config().limit(MAX_ANSWER_BYTES).read_to_string();
+        let text = text.map_err(|error| format!("{url} cannot be read: {error}"))?;
+        serde_json::from_str(&text)
+            .map_err(|error| format!("{url} does not answer as RabbitMQ does: {error}"))
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! Output of a bench: a line while it runs, a table or JSON at its end.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use crate::bench::{BenchProgress, BenchRequest, BenchSummary};
@@ -13,17 +11,10 @@ const BAR_WIDTH: u64 = 40;
 /// Delay of the sending behind its plan from which on it is reported, microseconds.
 const NOTABLE_DELAY_US: i64 = 100_000;
 
-/// The line of progress.
-pub(super) fn line(progress: &BenchProgress, duration: Duration) -> String {
-    let BenchProgress { at_ms, sent, received, p50_us, p99_us } = *progress;
-    let at = (at_ms / 1000).min(duration.as_secs() as i64);
-    format!(
-        "{at} of {} s  sent {sent}  received {received}  waiting {}  late p50 {} p99 {}",
-        duration.as_secs(),
-        sent.saturating_sub(received),
-        span(p50_us),
-        span(p99_us)
-    )
+/// Counts and lateness so far, beside a bar.
+pub(super) fn note(progress: &BenchProgress) -> String {
+    let BenchProgress { sent, received, p50_us, p99_us, .. } = *progress;
+    format!("sent {sent}, received {received}, late p50 {} p99 {}", span(p50_us), span(p99_us))
 }
 
 /// The result as a table.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::debug;
 
-use crate::ingress::Source;
+use crate::ingress::{AdmissionGate, Source};
 use crate::lifecycle::tick;
 use crate::mutants::{self, Mutant};
 
@@ -25,6 +25,11 @@ impl Source {
     /// Reports whether the route's ingress is open and has capacity for a message right now.
     pub fn is_open(&self) -> bool {
         self.gate.is_open()
+    }
+
+    /// The gate, for somebody who watches the source while it is busy.
+    pub fn gate(&self) -> AdmissionGate {
+        self.gate.clone()
     }
 
     /// Waits until the route's gate is open. Cancel-safe.

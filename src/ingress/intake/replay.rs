@@ -66,12 +66,15 @@ impl Source {
         &self,
         record: JudgedRecord,
         step: ReplayStep,
-        receipt: Receipt,
+        mut receipt: Receipt,
         ledger: &Arc<Ledger>,
         now: UnixMs,
         judged: &mut JudgedBatch,
     ) {
-        let JudgedRecord { position, request, message, target, .. } = record;
+        let JudgedRecord { position, request, mut message, target, .. } = record;
+        if let ReplayStep::Store { due, .. } = &step {
+            receipt.trace(self.intake.tracer.admit(&self.route, &mut message, *due));
+        }
         let route = self.route.name.clone();
         let key = self.route.order_key(&message);
         let of = |offset| Some(IntendedMessage::ReadAt(KafkaPosition { offset, ..position }));

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::domain::{Entry, Flags, HeaderValue, KafkaPosition, Message, Route, UnixMs};
+use crate::domain::{Entry, Flags, Header, HeaderValue, KafkaPosition, Message, Route, UnixMs};
 use crate::ingress::admit::is_delay_header;
 use crate::store::ScannedState;
+use crate::telemetry::traces::is_context_header;
 
 /// The stored message of one position. Takes 48 bytes for each message that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,8 +88,9 @@ impl StoredRecords {
     }
 }
 
-/// Hashes the content of a record: body, key, and headers without the delay headers, which a stored message
-/// does not keep. The hash tells a record from an older one with the same position, in a topic that was created
+/// Hashes the content of a record: body, key, and headers, without the delay headers, which a stored message
+/// does not keep, and without the context of a trace, which is another one in the store. The hash tells a record
+/// from an older one with the same position, in a topic that was created
 /// anew since.
 pub(super) fn content_of(message: &Message, route: &Route) -> u32 {
     let mut hash = Xxh3::new();
@@ -98,7 +100,9 @@ pub(super) fn content_of(message: &Message, route: &Route) -> u32 {
     };
     put(message.key.as_deref());
     put(message.body.as_deref());
-    for header in message.headers.iter().filter(|header| !is_delay_header(header, route)) {
+    let is_kept =
+        |header: &&Header| !is_delay_header(header, route) && !is_context_header(header.name.as_str());
+    for header in message.headers.iter().filter(is_kept) {
         put(Some(header.name.bytes()));
         match &header.value {
             HeaderValue::Bytes(bytes) => put(Some(bytes)),

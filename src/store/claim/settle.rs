@@ -117,11 +117,12 @@ impl Store {
         args.extend(delivered_names);
         let call =
             ScriptCall { script: scripts::DIVIDE.of(with), op: "divide", keys, args, blobs: Vec::new() };
+        let sent_at = self.0.clock.now();
         let answer = text(&self.0.settles.run(p, call).await?)?;
         match answer.as_str() {
             "o" => {
                 for (dead_letter, dead_id) in division.dead.iter().zip(&dead) {
-                    self.0.trails.dead(&self.0.clock, dead_letter, dead_id);
+                    self.0.trails.dead(sent_at, dead_letter, dead_id);
                 }
                 Ok(SettleAnswer::Applied(claims))
             }

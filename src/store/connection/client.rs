@@ -70,7 +70,12 @@ impl From<ConnectFault> for String {
 
 impl RedisClient {
     pub(in crate::store) fn new(info: ConnectionInfo, config: &Config) -> Self {
-        Self { info, files: config.tls.clone(), hints: config.tls_hints() }
+        Self::with_files(info, config.tls.clone(), config.tls_hints())
+    }
+
+    /// A client of a server that is no part of the store.
+    pub(in crate::store) fn with_files(info: ConnectionInfo, files: ClientFiles, hints: KeyHints) -> Self {
+        Self { info, files, hints }
     }
 
     /// The client library's client, with the certificates that the files hold now.

@@ -72,7 +72,7 @@ impl WireTraffic {
         call: impl Future<Output = RedisResult<T>>,
     ) -> RedisResult<T> {
         let end = self.begun.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let mut deadline = CallDeadline::new(end, self.answered.load(Ordering::Relaxed), response);
+        let mut deadline = CallDeadline::new(end, bytes, self.answered.load(Ordering::Relaxed), response);
         let mut call = pin!(call);
         loop {
             match tokio::time::timeout_at(deadline.next(), &mut call).await {
@@ -91,7 +91,9 @@ impl WireTraffic {
 
 /// The deadline of one call.
 struct CallDeadline {
-    /// Where the call's bytes end in its connection's traffic.
+    /// Where the call's bytes begin in its connection's traffic.
+    begin: u64,
+    /// Where they end.
     end: u64,
     response: Duration,
     /// The hard limit, whatever is answered meanwhile.
@@ -102,24 +104,28 @@ struct CallDeadline {
 }
 
 impl CallDeadline {
-    fn new(end: u64, answered: u64, response: Duration) -> Self {
+    fn new(end: u64, bytes: u64, answered: u64, response: Duration) -> Self {
         let since = Instant::now();
-        Self { end, response, latest: since + response + time_of(end, answered), answered, since }
+        let mut deadline = Self { begin: end - bytes, end, response, latest: since, answered, since };
+        deadline.latest = since + response + deadline.remaining_time();
+        deadline
+    }
+
+    /// The time of the call's own bytes and of those before it that are not answered. A call whose bytes take long to
+    /// write is overtaken by one that was counted behind it: that one's answer tells nothing of the call's own bytes.
+    fn remaining_time(&self) -> Duration {
+        time_of(self.end, self.answered.min(self.begin))
     }
 
     /// The moment at which the connection is dead, if nothing more is answered until then.
     fn silent_at(&self) -> Instant {
-        self.since + self.response + time_of(self.end, self.answered)
+        self.since + self.response + self.remaining_time()
     }
 
     /// The next moment to check.
     fn next(&self) -> Instant {
         let due = self.latest.min(self.silent_at());
-        if time_of(self.end, self.answered) > SILENCE_CHECK {
-            due.min(Instant::now() + SILENCE_CHECK)
-        } else {
-            due
-        }
+        if self.remaining_time() > SILENCE_CHECK { due.min(Instant::now() + SILENCE_CHECK) } else { due }
     }
 
     fn is_over(&mut self, answered: u64) -> bool {
@@ -218,6 +224,24 @@ mod tests {
         large.and(probe).expect("in time");
         let waited = gives_up(&traffic, 10).await;
         assert!(waited < 2.1, "{waited}: all of it was answered");
+    }
+
+    /// A large call takes a while to be written, and a small one of another thread goes out before it.
+    #[tokio::test(start_paused = true)]
+    async fn a_large_call_that_is_overtaken_has_the_time_of_its_own_bytes() {
+        for (mib, overtaken_at) in [(12, 0.1), (12, 1.9), (64, 0.0), (2, 3.0)] {
+            let traffic = WireTraffic::default();
+            let large = answers(&traffic, mib * MIB, mib as f64 + 1.5);
+            let (large, small) = tokio::join!(large, answers(&traffic, 100, overtaken_at));
+            large
+                .and(small)
+                .unwrap_or_else(|error| panic!("{mib} MiB, overtaken at {overtaken_at} s: {error}"));
+        }
+        // It still ends: by its own bytes, from the last answer on.
+        let traffic = WireTraffic::default();
+        let (waited, small) = tokio::join!(gives_up(&traffic, 4 * MIB), answers(&traffic, 100, 1.0));
+        small.expect("in time");
+        assert!((6.0..6.3).contains(&waited), "{waited}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -26,6 +26,10 @@ pub(in crate::store) enum DurabilityWait {
     Disks(ReplicaWait),
 }
 
+/// Refusal of a server on which a `WAITAOF` would wait in vain.
+const NEVER_SYNCS: &str = "durability = \"fsynced\" waits until the server has synced its append-only file, and this one never \
+                           does: it needs appendonly yes, and appendfsync everysec or always";
+
 /// Why a server cannot provide a tier.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::store) enum TierError {
@@ -50,12 +54,12 @@ impl DurabilityWait {
         };
         let mut asked = redis::cmd("WAITAOF");
         asked.arg(0).arg(0).arg(1);
-        match asked.query_async::<(u32, u32)>(connection).await {
-            Ok(_) => return Ok(Self::Disks(wait)),
+        let has_wait = match asked.query_async::<(u32, u32)>(connection).await {
+            Ok(_) => true,
             // The server does not know the command.
-            Err(error) if error.code() == Some("ERR") => {}
+            Err(error) if error.code() == Some("ERR") => false,
             Err(error) => return Err(TierError::Away(error)),
-        }
+        };
         let mut asked = redis::cmd("CONFIG");
         asked.arg("GET").arg("append*");
         let found: Vec<String> = match asked.query_async(connection).await {
@@ -64,6 +68,11 @@ impl DurabilityWait {
             Err(error) => return Err(TierError::Away(error)),
         };
         let is = |name: &str, value: &str| found.chunks(2).any(|pair| pair == [name, value]);
+        if has_wait {
+            // A server that does not tell its settings may be right.
+            let never_syncs = is("appendonly", "no") || is("appendfsync", "no");
+            return if never_syncs { Err(TierError::Unable(NEVER_SYNCS)) } else { Ok(Self::Disks(wait)) };
+        }
         if !is("appendonly", "yes") || !is("appendfsync", "always") {
             return Err(TierError::Unable(
                 "durability = \"fsynced\" needs WAITAOF, which this server does not have (Redis 7.2 and later and \

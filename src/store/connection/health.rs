@@ -26,12 +26,15 @@ pub(in crate::store) struct RedisHealth {
 
 /// Most reasons in the log of one trouble.
 const MAX_TOLD: usize = 5;
+/// Trouble of a connection that was not tried to its end yet. It is no news for the log: it becomes a connection, or
+/// another trouble.
+const NOT_REACHED: &str = "not reached yet";
 
 impl RedisHealth {
     /// Waits for a connection of each role.
     pub(in crate::store) fn new(config: &Config, readiness: &Readiness, roles: &[&'static str]) -> Self {
         let part = readiness.part("redis", true);
-        let waiting = roles.iter().map(|role| ((*role, WHOLE_ROLE), Some("not reached yet".to_owned())));
+        let waiting = roles.iter().map(|role| ((*role, WHOLE_ROLE), Some(NOT_REACHED.to_owned())));
         Self {
             part,
             place: config.place(),
@@ -43,7 +46,7 @@ impl RedisHealth {
     /// Announces a connection that is about to be made, so that its reports count even before its role follows
     /// it.
     pub(in crate::store) fn expect(&self, which: ConnectionKey) {
-        let waiting = || Some("not reached yet".to_owned());
+        let waiting = || Some(NOT_REACHED.to_owned());
         self.connections.lock().entry(which).or_insert_with(waiting);
     }
 
@@ -52,7 +55,7 @@ impl RedisHealth {
         let mut connections = self.connections.lock();
         connections.retain(|(of, node), _| *of != role || nodes.contains(node));
         for node in nodes {
-            connections.entry((role, *node)).or_insert_with(|| Some("not reached yet".to_owned()));
+            connections.entry((role, *node)).or_insert_with(|| Some(NOT_REACHED.to_owned()));
         }
         let trouble = trouble.map(str::to_owned);
         connections
@@ -71,11 +74,13 @@ impl RedisHealth {
     }
 
     fn tell(&self, connections: &BTreeMap<ConnectionKey, Option<String>>) {
-        if let Some(why) = connections.values().flatten().next() {
+        let troubles = || connections.values().flatten();
+        if let Some(why) = troubles().find(|why| *why != NOT_REACHED).or_else(|| troubles().next()) {
             // The first reason is often that a call failed, and the next connection knows why.
             let mut told = self.told.lock();
-            let is_news = told.len() < MAX_TOLD && told.insert(why.clone());
-            if self.part.down(why.as_str()) || is_news {
+            let is_news = why != NOT_REACHED && told.len() < MAX_TOLD && told.insert(why.clone());
+            self.part.down(why.as_str());
+            if is_news {
                 warn!(redis = self.place, error = why, "redis is away; waiting for it");
             }
         } else {

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
 use super::shared_keys::quarantine_shared;
-use crate::domain::{PauseState, RouteName, StoreClock};
+use crate::domain::{PauseState, RouteName, StoreClock, UnixMs};
 use crate::lifecycle::{Tasks, tick};
 use crate::store::call::keys::Keys;
 use crate::store::connection::link::StoreLink;
@@ -182,6 +182,16 @@ impl Store {
     pub async fn paused(&self, route: &RouteName) -> Result<PauseState, StoreError> {
         let paused = read(&self.0.side, &self.0.keys.paused()).await?;
         Ok(paused.get(route.as_str()).copied().unwrap_or_default())
+    }
+
+    /// Since when a route's ingress is paused, by Redis's clock. `None`: it is not, or since a moment that cannot be read.
+    pub async fn ingress_paused_since(&self, route: &RouteName) -> Result<Option<UnixMs>, StoreError> {
+        let key = self.0.keys.paused();
+        let mut pipe = redis::pipe();
+        pipe.cmd("HGET").arg(&key).arg(format!("{route}/ingress"));
+        let (since,): (Option<String>,) =
+            self.mended(self.0.side.pipe(Slot::for_key(&key), &pipe).await).await?;
+        Ok(since.and_then(|since| since.parse().ok()).map(UnixMs))
     }
 
     /// The pauses of all routes, as this replica knows them.

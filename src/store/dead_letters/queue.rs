@@ -305,6 +305,18 @@ impl Store {
         }
     }
 
+    /// The same, and records it in the trail of a route that has one. `by` says who does it: a caller of the API.
+    pub async fn redrive_by(&self, id: &DeadId, bundle: &Bundle, by: &str) -> Result<bool, StoreError> {
+        // Its delivery, which may be sooner than the answer, comes later in the trail.
+        let now = self.0.clock.now();
+        let done = self.redrive(id, bundle).await?;
+        if let Some(trail) = self.0.trails.named(id.route()).filter(|_| done) {
+            let ids = bundle.entries.iter().filter_map(|entry| entry.id.as_ref());
+            ids.for_each(|message| trail.redriven(message.as_str(), now, id, by));
+        }
+        Ok(done)
+    }
+
     /// Drops dead letters of any partition for good. Answers for each, in order, whether it was there.
     pub async fn drop_dead(&self, ids: &[DeadId]) -> Result<Vec<bool>, StoreError> {
         let mut of_partition: BTreeMap<Partition, Vec<usize>> = BTreeMap::new();

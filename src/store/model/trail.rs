@@ -19,11 +19,13 @@ pub enum TrailWord {
     Dropped,
     /// Another message of its name was acknowledged and not stored.
     Deduplicated,
+    /// It is no dead letter any more: it is due again.
+    Redriven,
 }
 
 impl TrailWord {
     /// All words, in the order of their numbers in the stored form.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Delivered,
         Self::Cancelled,
         Self::Moved,
@@ -31,6 +33,7 @@ impl TrailWord {
         Self::Dead,
         Self::Dropped,
         Self::Deduplicated,
+        Self::Redriven,
     ];
 
     /// The word in the API.
@@ -43,6 +46,7 @@ impl TrailWord {
             Self::Dead => "dead",
             Self::Dropped => "dropped",
             Self::Deduplicated => "deduplicated",
+            Self::Redriven => "redriven",
         }
     }
 
@@ -78,11 +82,11 @@ pub struct TrailEvent {
     pub target: Option<TrailTarget>,
     /// Cancelled, moved, replaced, deduplicated by a Kafka record: its position.
     pub position: Option<KafkaPosition>,
-    /// Cancelled, moved, dropped: who asked for it.
+    /// Cancelled, moved, redriven, dropped: who asked for it.
     pub by: Option<Text>,
     /// Dead, dropped: why.
     pub reason: Option<Text>,
-    /// Dead, dropped: the id of the dead letter.
+    /// Dead, redriven, dropped: the id of the dead letter.
     pub dead_id: Option<Text>,
     /// Moved: the new due time.
     pub due: Option<UnixMs>,

@@ -104,7 +104,7 @@ pub struct RetryPage {
 pub struct DueHistogram {
     /// The time of the count, by Redis's clock. The windows begin here.
     pub now: UnixMs,
-    /// Set if everything was read. Otherwise the numbers are estimated from some partitions.
+    /// Set if everything was read. Otherwise the numbers are estimated from a part of it.
     pub exact: bool,
     /// Messages whose due time has passed.
     pub overdue: u64,
@@ -114,6 +114,15 @@ pub struct DueHistogram {
     pub hour: Vec<u64>,
     /// Messages of each hour of the next day.
     pub day: Vec<u64>,
+}
+
+/// Messages that wait, by day, of the next 30 days but for the first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DueMonth {
+    /// Set if everything was read.
+    pub exact: bool,
+    /// Messages of each day from the second on.
+    pub later_days: Vec<u64>,
 }
 
 /// The numbers of one partition.

@@ -5,27 +5,64 @@ use super::browse::range;
 use crate::domain::{Partition, RouteName, UnixMs};
 use crate::store::call::keys::Keys;
 use crate::store::model::bundle::BundleId;
-use crate::store::{DueHistogram, PartitionView, Store, StoreError};
+use crate::store::{DueHistogram, DueMonth, PartitionView, Store, StoreError};
 
 /// Commands of one trip.
 const TRIP_COMMANDS: usize = 16;
 /// Most entries read of one due set, and of all due sets before the rest is estimated.
 const DUE_SET_ENTRIES: usize = 1000;
 const ENTRY_BUDGET: usize = 20_000;
-/// Due sets of one partition in the window: a day's 84 slices of a dozen routes.
-const WINDOW_DUE_SETS: usize = 1024;
+/// Due sets of one partition that are read: a day's 84 slices of a dozen routes. Where there are more, each stands for
+/// several.
+const SAMPLED_DUE_SETS: usize = 1024;
 
 const SECOND_MS: i64 = 1000;
 const MINUTE_MS: i64 = 60 * SECOND_MS;
 const HOUR_MS: i64 = 60 * MINUTE_MS;
 const DAY_MS: i64 = 24 * HOUR_MS;
+/// Days of the month.
+const MONTH_DAYS: usize = 30;
 
 impl Store {
     /// Waiting messages, by when their bundles fall due: the next minute by second, the next hour by minute,
-    /// the next day by hour. Partitions are read one after another until [`ENTRY_BUDGET`] entries are read. The
-    /// rest is estimated from those. Waits while the store is away.
+    /// the next day by hour. Waits while the store is away.
     pub async fn histogram(&self, route: Option<&RouteName>) -> Result<DueHistogram, StoreError> {
         let now = self.0.clock.now();
+        let first_day = [DueSpan { from: "-inf".to_owned(), until: now.0 + DAY_MS }];
+        let SampledSums { sums, scale, exact } = self.sampled_sums(now, route, &first_day).await?;
+        let scaled = |sums: &[f64]| sums.iter().map(|sum| whole_number(sum * scale)).collect();
+        Ok(DueHistogram {
+            now,
+            exact,
+            overdue: whole_number(sums.overdue * scale),
+            minute: scaled(&sums.minute),
+            hour: scaled(&sums.hour),
+            day: scaled(&sums.day),
+        })
+    }
+
+    /// Waiting messages of the next 30 days, by day, but for the first one, which a histogram has by hour. It reads as
+    /// much as a histogram, of what changes slowly.
+    pub async fn month(&self, route: Option<&RouteName>) -> Result<DueMonth, StoreError> {
+        let now = self.0.clock.now();
+        let end_of = |day: usize| now.0 + day as i64 * DAY_MS;
+        let days = 1..MONTH_DAYS;
+        // Each day is sampled by itself: the last one as well as the first.
+        let later_days: Vec<_> =
+            days.map(|day| DueSpan { from: format!("({}", end_of(day)), until: end_of(day + 1) }).collect();
+        let SampledSums { sums, scale, exact } = self.sampled_sums(now, route, &later_days).await?;
+        let later_days = sums.month.iter().skip(1).map(|sum| whole_number(sum * scale)).collect();
+        Ok(DueMonth { exact, later_days })
+    }
+
+    /// Sums of what falls due in some spans. Partitions are read one after another until [`ENTRY_BUDGET`] entries are read.
+    /// The rest is estimated from those.
+    async fn sampled_sums(
+        &self,
+        now: UnixMs,
+        route: Option<&RouteName>,
+        spans: &[DueSpan],
+    ) -> Result<SampledSums, StoreError> {
         let mut sums = HistogramSums::new(now);
         let count = usize::from(self.0.partitions.count());
         let begin = fastrand::usize(..count);
@@ -37,21 +74,13 @@ impl Store {
                 break;
             }
             let p = Partition(((begin + step) % count) as u16);
-            let (n, all) = self.sum_up(p, route, &mut sums).await?;
+            let (n, all) = self.sum_up(p, route, spans, &mut sums).await?;
             entries += n;
             whole = whole && all;
             read += 1;
         }
-        let scale = |sum: u64| sum * count as u64 / read.max(1) as u64;
-        let scaled = |sums: &[u64]| sums.iter().copied().map(scale).collect();
-        Ok(DueHistogram {
-            now,
-            exact: whole && read == count,
-            overdue: scale(sums.overdue),
-            minute: scaled(&sums.minute),
-            hour: scaled(&sums.hour),
-            day: scaled(&sums.day),
-        })
+        let scale = count as f64 / read.max(1) as f64;
+        Ok(SampledSums { sums, scale, exact: whole && read == count })
     }
 
     /// Adds what waits in one partition. Returns how many entries were read, and whether they were all.
@@ -59,37 +88,63 @@ impl Store {
         &self,
         p: Partition,
         route: Option<&RouteName>,
+        spans: &[DueSpan],
         sums: &mut HistogramSums,
     ) -> Result<(usize, bool), StoreError> {
-        let until = sums.now.0 + DAY_MS;
-        let index = range(&self.0.keys.of(p, "idx"), "-inf".to_owned(), until, 0, WINDOW_DUE_SETS);
-        let due_sets: Vec<(String, f64)> =
-            self.trips(vec![(Keys::slot(p), index)], 1).await?.pop().unwrap_or_default();
+        let (Some(first), Some(last)) = (spans.first(), spans.last()) else { return Ok((0, true)) };
+        let due_sets = self.sampled_due_sets(p, spans).await?;
         let mut read = 0;
-        let mut whole = due_sets.len() < WINDOW_DUE_SETS;
-        let of_route = |due_set: &str| {
-            route.is_none_or(|r| due_set.split_once('/').is_some_and(|(s, _)| s == r.as_str()))
+        let mut whole = due_sets.iter().all(|due_set| due_set.stands_for <= 1.0);
+        let of_route = |due_set: &&SampledDueSet| {
+            let of = due_set.name.split_once('/');
+            route.is_none_or(|route| of.is_some_and(|(name, _)| name == route.as_str()))
         };
-        let commands = due_sets
-            .iter()
-            .filter(|(due_set, _)| of_route(due_set))
-            .map(|(due_set, _)| {
-                range(&self.0.keys.due(p, due_set), "-inf".to_owned(), until, 0, DUE_SET_ENTRIES)
-            })
-            .map(|command| (Keys::slot(p), command));
-        let commands: Vec<_> = commands.collect();
-        for trip in commands.chunks(TRIP_COMMANDS) {
-            let lists: Vec<Vec<(String, f64)>> = self.trips(trip.to_vec(), TRIP_COMMANDS).await?;
-            for list in lists {
+        let due_sets: Vec<_> = due_sets.iter().filter(of_route).collect();
+        for trip in due_sets.chunks(TRIP_COMMANDS) {
+            let of = |due_set: &&SampledDueSet| {
+                let key = self.0.keys.due(p, &due_set.name);
+                (Keys::slot(p), range(&key, first.from.clone(), last.until, 0, DUE_SET_ENTRIES))
+            };
+            let lists: Vec<Vec<(String, f64)>> =
+                self.trips(trip.iter().map(of).collect(), TRIP_COMMANDS).await?;
+            for (due_set, list) in trip.iter().zip(lists) {
                 whole &= list.len() < DUE_SET_ENTRIES;
                 read += list.len();
                 for (id, due) in list {
                     let messages = BundleId::parse(&id).map_or(0, |id| id.count());
-                    sums.add(due as i64, messages as u64);
+                    sums.add(due as i64, messages as f64 * due_set.stands_for);
                 }
             }
         }
         Ok((read, whole))
+    }
+
+    /// The first due sets of each span in one partition, each with how many of its span it stands for.
+    async fn sampled_due_sets(
+        &self,
+        p: Partition,
+        spans: &[DueSpan],
+    ) -> Result<Vec<SampledDueSet>, StoreError> {
+        let most = SAMPLED_DUE_SETS / spans.len();
+        let index = self.0.keys.of(p, "idx");
+        let names =
+            spans.iter().map(|span| (Keys::slot(p), range(&index, span.from.clone(), span.until, 0, most)));
+        let names: Vec<Vec<(String, f64)>> = self.trips(names.collect(), TRIP_COMMANDS).await?;
+        let full = spans.iter().zip(&names).filter(|(_, names)| names.len() >= most);
+        let counts = full.map(|(span, _)| {
+            let mut count = redis::cmd("ZCOUNT");
+            count.arg(&index).arg(&span.from).arg(span.until);
+            (Keys::slot(p), count)
+        });
+        let counts: Vec<u64> = self.trips(counts.collect(), TRIP_COMMANDS).await?;
+        let mut counts = counts.into_iter();
+        let mut due_sets = Vec::new();
+        for names in names {
+            let count = if names.len() >= most { counts.next().unwrap_or_default() } else { 0 };
+            let stands_for = (count as f64 / most as f64).max(1.0);
+            due_sets.extend(names.into_iter().map(|(name, _)| SampledDueSet { name, stands_for }));
+        }
+        Ok(due_sets)
     }
 
     /// The numbers of each partition: three small reads each.
@@ -127,29 +182,65 @@ impl Store {
     }
 }
 
+/// Due times that are read: the lower end as Redis writes it, the upper one, Unix ms.
+struct DueSpan {
+    from: String,
+    until: i64,
+}
+
+/// A due set that is read.
+struct SampledDueSet {
+    name: String,
+    /// Due sets of its span, itself among them, for which it is taken.
+    stands_for: f64,
+}
+
+/// Sums over the partitions that were read.
+struct SampledSums {
+    sums: HistogramSums,
+    /// Partitions of the store for each one that was read.
+    scale: f64,
+    /// Set if everything was read.
+    exact: bool,
+}
+
+/// A number of messages. Estimates are rounded.
+fn whole_number(estimate: f64) -> u64 {
+    estimate.round() as u64
+}
+
 /// The sums of each window, from now on.
 struct HistogramSums {
     now: UnixMs,
-    overdue: u64,
-    minute: Vec<u64>,
-    hour: Vec<u64>,
-    day: Vec<u64>,
+    overdue: f64,
+    minute: [f64; 60],
+    hour: [f64; 60],
+    day: [f64; 24],
+    month: [f64; MONTH_DAYS],
 }
 
 impl HistogramSums {
     fn new(now: UnixMs) -> Self {
-        Self { now, overdue: 0, minute: vec![0; 60], hour: vec![0; 60], day: vec![0; 24] }
+        Self {
+            now,
+            overdue: 0.0,
+            minute: [0.0; 60],
+            hour: [0.0; 60],
+            day: [0.0; 24],
+            month: [0.0; MONTH_DAYS],
+        }
     }
 
-    fn add(&mut self, due: i64, messages: u64) {
+    fn add(&mut self, due: i64, messages: f64) {
         let ahead = due - self.now.0;
         if ahead < 0 {
             self.overdue += messages;
             return;
         }
-        for (sums, width) in
-            [(&mut self.minute, SECOND_MS), (&mut self.hour, MINUTE_MS), (&mut self.day, HOUR_MS)]
-        {
+        let Self { minute, hour, day, month, .. } = self;
+        let windows: [(&mut [f64], i64); 4] =
+            [(minute, SECOND_MS), (hour, MINUTE_MS), (day, HOUR_MS), (month, DAY_MS)];
+        for (sums, width) in windows {
             if let Some(sum) = sums.get_mut((ahead / width) as usize) {
                 *sum += messages;
             }
@@ -164,14 +255,26 @@ mod tests {
     #[test]
     fn a_message_counts_in_every_window_that_it_lies_in() {
         let mut sums = HistogramSums::new(UnixMs(1_000_000));
-        for (ahead, messages) in
-            [(-1, 1), (0, 2), (59_999, 4), (60_000, 8), (HOUR_MS, 16), (DAY_MS - 1, 32), (DAY_MS, 64)]
-        {
+        for (ahead, messages) in [
+            (-1, 1.0),
+            (0, 2.0),
+            (59_999, 4.0),
+            (60_000, 8.0),
+            (HOUR_MS, 16.0),
+            (DAY_MS - 1, 32.0),
+            (DAY_MS, 64.0),
+        ] {
             sums.add(1_000_000 + ahead, messages);
         }
-        assert_eq!(sums.overdue, 1);
-        assert_eq!((sums.minute[0], sums.minute[59], sums.minute.iter().sum::<u64>()), (2, 4, 6));
-        assert_eq!((sums.hour[0], sums.hour[1], sums.hour.iter().sum::<u64>()), (6, 8, 14));
-        assert_eq!((sums.day[0], sums.day[1], sums.day[23]), (14, 16, 32));
+        let whole = |sums: &[f64]| sums.iter().copied().map(whole_number).collect::<Vec<_>>();
+        let minute = whole(&sums.minute);
+        let hour = whole(&sums.hour);
+        let day = whole(&sums.day);
+        let month = whole(&sums.month);
+        assert_eq!(whole_number(sums.overdue), 1);
+        assert_eq!((minute[0], minute[59], minute.iter().sum::<u64>()), (2, 4, 6));
+        assert_eq!((hour[0], hour[1], hour.iter().sum::<u64>()), (6, 8, 14));
+        assert_eq!((day[0], day[1], day[23]), (14, 16, 32));
+        assert_eq!((month[0], month[1], month.len()), (62, 64, 30));
     }
 }

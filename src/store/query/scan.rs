@@ -150,16 +150,39 @@ impl Store {
 
     /// The progress of a replay of this route, as [`Store::note_replay`] wrote it.
     pub async fn replay_note(&self, route: &RouteName) -> Result<Option<String>, StoreError> {
-        let mut get = redis::cmd("HGET");
-        get.arg(self.0.keys.replays()).arg(route.as_str());
-        Ok(self.mended(self.trips(vec![(self.replays_slot(), get)], 1).await).await?.pop().flatten())
+        self.progress_note(route.as_str()).await
     }
 
     /// Notes the progress of a replay. `None` forgets it. The note is kept beside what the replay stores: a
     /// store that is lost again takes both with it.
     pub async fn note_replay(&self, route: &RouteName, note: Option<&str>) -> Result<(), StoreError> {
+        self.note_progress(route.as_str(), note).await
+    }
+
+    /// The progress of an import from this source, as [`Store::note_import`] wrote it.
+    pub async fn import_note(&self, route: &RouteName, source: &str) -> Result<Option<String>, StoreError> {
+        self.progress_note(&import_field(route, source)).await
+    }
+
+    /// Notes the progress of an import from this source. `None` forgets it.
+    pub async fn note_import(
+        &self,
+        route: &RouteName,
+        source: &str,
+        note: Option<&str>,
+    ) -> Result<(), StoreError> {
+        self.note_progress(&import_field(route, source), note).await
+    }
+
+    async fn progress_note(&self, field: &str) -> Result<Option<String>, StoreError> {
+        let mut get = redis::cmd("HGET");
+        get.arg(self.0.keys.replays()).arg(field);
+        Ok(self.mended(self.trips(vec![(self.replays_slot(), get)], 1).await).await?.pop().flatten())
+    }
+
+    async fn note_progress(&self, field: &str, note: Option<&str>) -> Result<(), StoreError> {
         let mut command = redis::cmd(if note.is_some() { "HSET" } else { "HDEL" });
-        command.arg(self.0.keys.replays()).arg(route.as_str()).arg(note.as_slice());
+        command.arg(self.0.keys.replays()).arg(field).arg(note.as_slice());
         let told = self.trips::<redis::Value>(vec![(self.replays_slot(), command)], 1).await;
         self.mended(told).await.map(drop)
     }
@@ -167,4 +190,9 @@ impl Store {
     fn replays_slot(&self) -> Slot {
         Slot::for_key(self.0.keys.replays())
     }
+}
+
+/// The field of an import's progress. No route's name has a slash.
+fn import_field(route: &RouteName, source: &str) -> String {
+    format!("import/{route}/{source}")
 }

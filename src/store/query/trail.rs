@@ -24,13 +24,15 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(3);
 const ELEMENT_NUMBERS: usize = 4;
 
 impl Store {
-    /// The trail of a message by its name or its `~` id. `None`: the route has no trail. What is not in it may have
-    /// happened all the same.
+    /// The trail of a message by its name or its `~` id, with what this process has not written yet. `None`: the route has
+    /// no trail. What is not in it may have happened all the same.
     pub async fn trail_of(&self, route: &RouteName, id: &str) -> Result<Option<TrailReading>, StoreError> {
         let Some(trail) = self.trail(route) else { return Ok(None) };
         let p = self.home_of(route, "");
         let key = self.0.keys.trail(p, route);
         let deadline = Instant::now() + LOOK_TIMEOUT;
+        let mut unwritten = TrailReading::default();
+        trail.unwritten().iter().for_each(|blob| read_events(blob, id, &mut unwritten));
         let mut reading = TrailReading::default();
         // Elements that come meanwhile push those that were read away from the end, so some are read twice.
         let mut oldest_read: Option<u64> = None;
@@ -43,7 +45,7 @@ impl Store {
             let elements = match self.mend_trail(p, trail, answer).await {
                 Ok(answer) => answer.into_iter().next().unwrap_or_default(),
                 // The key was moved out of the way: there is no trail.
-                Err(StoreError::Damaged(_)) => return Ok(Some(reading)),
+                Err(StoreError::Damaged(_)) => break,
                 Err(why) => return Err(why),
             };
             let count = elements.len();
@@ -62,6 +64,7 @@ impl Store {
             skipped += count;
             step = (count * STEP_BYTES / bytes.max(1)).clamp(1, MAX_STEP);
         }
+        add_unwritten(&mut reading, unwritten);
         // Blobs of several replicas overlap in time.
         reading.events.sort_by_key(|event| event.at);
         let surplus = reading.events.len().saturating_sub(MAX_EVENTS);
@@ -93,9 +96,43 @@ fn read_events(blob: &Bytes, id: &str, reading: &mut TrailReading) {
     }
 }
 
+/// Adds events that were not written when they were read, but for those that have been written since.
+fn add_unwritten(reading: &mut TrailReading, unwritten: TrailReading) {
+    let written = reading.events.clone();
+    reading.events.extend(unwritten.events.into_iter().filter(|event| !written.contains(event)));
+    reading.since = [reading.since, unwritten.since].into_iter().flatten().min();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::UnixMs;
+    use crate::store::TrailWord;
+    use crate::store::model::codec::{NewTrailEvent, TrailPack};
+
+    #[test]
+    fn what_is_written_meanwhile_is_told_once_and_what_happened_twice_twice() {
+        let reading = |times: &[i64]| {
+            let mut pack = TrailPack::default();
+            for at in times {
+                pack.put(&NewTrailEvent::new(TrailWord::Deduplicated, "order-7", UnixMs(*at)));
+            }
+            let mut reading = TrailReading::default();
+            read_events(&pack.encode(), "order-7", &mut reading);
+            reading
+        };
+        for (written, unwritten, all) in [
+            (&[][..], &[5, 5][..], &[5, 5][..]),
+            (&[3, 3, 5], &[5], &[3, 3, 5]),
+            (&[3], &[5, 7], &[3, 5, 7]),
+            (&[5, 7], &[], &[5, 7]),
+        ] {
+            let mut whole = reading(written);
+            add_unwritten(&mut whole, reading(unwritten));
+            let times: Vec<i64> = whole.events.iter().map(|event| event.at.0).collect();
+            assert_eq!((&times[..], whole.since), (all, all.first().map(|at| UnixMs(*at))));
+        }
+    }
 
     #[test]
     fn an_element_is_its_numbers_and_a_blob() {

@@ -31,7 +31,8 @@ type Counts = BTreeMap<String, i64>;
 #[derive(Default)]
 struct Counted {
     counts: Counts,
-    /// Of each kind of count ("n:", "b:", "x:", "r:"), the most that one bundle, dead letter or name has.
+    /// Of each kind of count ("n:", "b:", "x:", "r:"), the most that one bundle, dead letter or name has. Nothing is known of
+    /// a kind of which all that was listed had left when it was read.
     largest: BTreeMap<&'static str, i64>,
 }
 
@@ -191,6 +192,8 @@ impl Store {
                 _ => 0,
             };
             counted.add("n:", id.route(), id.count().saturating_sub(gone) as i64);
+            // One that has left may have had all of its messages.
+            counted.saw("n:", id.count() as i64);
             counted.add("b:", id.route(), integer(&pair[0])?);
         }
         Ok(())
@@ -224,8 +227,15 @@ impl Store {
 impl Counted {
     fn add(&mut self, kind: &'static str, of: &str, n: i64) {
         *self.counts.entry(format!("{kind}{of}")).or_default() += n;
-        let largest = self.largest.entry(kind).or_default();
-        *largest = n.max(*largest);
+        self.saw(kind, n);
+    }
+
+    /// Notes what one bundle, dead letter or name has. One that has nothing had left when it was read.
+    fn saw(&mut self, kind: &'static str, n: i64) {
+        if n > 0 {
+            let largest = self.largest.entry(kind).or_default();
+            *largest = n.max(*largest);
+        }
     }
 
     /// The most that so many bundles, dead letters and names have, by kind of count: of the kinds that were seen.
@@ -325,6 +335,20 @@ mod tests {
         assert_eq!(of(&[(5000, 600), (-5200, 600), (4900, 600)]), Counts::new(), "both too many and too few");
         assert_eq!(of(&[(5000, 600), (900, 900), (4900, 600)]), Counts::new(), "no more than moved");
         assert_eq!(of(&[]), Counts::new());
+    }
+
+    /// Each time one bundle stands and another one is listed that has left when it is read.
+    #[test]
+    fn where_all_that_was_listed_had_left_nothing_is_trusted() {
+        let attempt = || {
+            let mut all = Counted::default();
+            all.add("n:", "r", 2);
+            all.add("b:", "r", 0);
+            let bytes: BTreeMap<String, String> = [("b:r".to_owned(), "120".to_owned())].into();
+            Attempt { error: error_of(&all.counts, &bytes, &bytes), moved: all.most_of(2) }
+        };
+        assert_eq!(attempt().error.get("b:r"), Some(&-120));
+        assert_eq!(far_in_all(&[attempt(), attempt(), attempt()]).get("b:r"), None);
     }
 
     #[test]

@@ -8,12 +8,13 @@ mod record;
 mod writer;
 
 pub use self::record::{RouteTrail, TrailCause};
+pub use self::writer::TRAIL_DELAY;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use crate::domain::{RouteName, StoreClock, TrailLimits};
+use crate::domain::{RouteName, TrailLimits, UnixMs};
 use crate::store::{DeadId, DeadLetter, Store};
 use crate::telemetry::Metrics;
 
@@ -47,12 +48,13 @@ impl Trails {
 }
 
 impl Trails {
-    /// Records that a message became a dead letter, if it has an id and its route a trail.
-    pub(super) fn dead(&self, clock: &StoreClock, dead_letter: &DeadLetter, dead_id: &DeadId) {
+    /// Records that a message became a dead letter by a call that was sent at this moment, if it has an id and its route a
+    /// trail. What happened to it since comes later in the trail.
+    pub(super) fn dead(&self, sent_at: UnixMs, dead_letter: &DeadLetter, dead_id: &DeadId) {
         let Some(trail) = self.of(&dead_letter.route) else { return };
         let id = dead_letter.bundle.entries.first().and_then(|entry| entry.id.as_ref());
         if let Some(id) = id {
-            trail.dead(id.as_str(), clock.now(), dead_letter.reason.as_str(), dead_id);
+            trail.dead(id.as_str(), sent_at, dead_letter.reason.as_str(), dead_id);
         }
     }
 }

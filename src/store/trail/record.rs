@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::domain::{KafkaPosition, RouteName, Target, TrailLimits, UnixMs};
@@ -44,17 +45,21 @@ pub struct RouteTrail {
 struct TrailBuffer {
     open: TrailPack,
     /// Full packs, the oldest first.
-    full: VecDeque<TrailPack>,
+    full: VecDeque<Arc<TrailPack>>,
     /// Bytes and events of the full packs.
     full_bytes: usize,
     full_events: u64,
+    /// Packs that are being written: Redis may not have them yet.
+    writing: Vec<Arc<TrailPack>>,
+    /// Bytes of those that were full.
+    writing_bytes: usize,
     lost: u64,
 }
 
-/// The events that wait to be written, and how many were lost meanwhile.
+/// The events that are to be written, and how many were lost meanwhile.
 #[derive(Default)]
 pub(super) struct TakenEvents {
-    pub(super) packs: VecDeque<TrailPack>,
+    pub(super) packs: Vec<Arc<TrailPack>>,
     pub(super) lost: u64,
 }
 
@@ -120,6 +125,12 @@ impl RouteTrail {
         self.record(&NewTrailEvent { dead_id: Some(dead_id.as_str()), by: Some(by), ..event });
     }
 
+    /// Records that a dead letter is due again.
+    pub fn redriven(&self, id: &str, at: UnixMs, dead_id: &DeadId, by: &str) {
+        let event = NewTrailEvent::new(TrailWord::Redriven, id, at);
+        self.record(&NewTrailEvent { dead_id: Some(dead_id.as_str()), by: Some(by), ..event });
+    }
+
     fn record(&self, event: &NewTrailEvent<'_>) {
         let mut buffer = self.buffer.lock();
         if buffer.open.is_full(self.pack_events) && !self.close(&mut buffer) {
@@ -132,7 +143,7 @@ impl RouteTrail {
     /// Closes the open pack. Returns `false` if there is no memory for another one.
     fn close(&self, buffer: &mut TrailBuffer) -> bool {
         let bytes = buffer.open.len();
-        let fits = buffer.full_bytes + bytes <= ROUTE_BYTES
+        let fits = buffer.full_bytes + buffer.writing_bytes + bytes <= ROUTE_BYTES
             && self.held.load(Ordering::Relaxed) + bytes <= PROCESS_BYTES;
         if !fits {
             return false;
@@ -141,7 +152,7 @@ impl RouteTrail {
         buffer.full_bytes += bytes;
         buffer.full_events += buffer.open.count() as u64;
         let full = std::mem::take(&mut buffer.open);
-        buffer.full.push_back(full);
+        buffer.full.push_back(Arc::new(full));
         // What came before so many events would not outlast the next call.
         while buffer.full_events > self.limits.max_events
             && let Some(oldest) = buffer.full.pop_front()
@@ -153,17 +164,34 @@ impl RouteTrail {
         true
     }
 
-    /// Takes all events out of the memory.
+    /// The events that Redis may not have yet, in blobs as they are stored.
+    pub(in crate::store) fn unwritten(&self) -> Vec<Bytes> {
+        let packs: Vec<Arc<TrailPack>> = {
+            let buffer = self.buffer.lock();
+            let open = Arc::new(buffer.open.clone());
+            buffer.writing.iter().chain(&buffer.full).cloned().chain([open]).collect()
+        };
+        packs.iter().map(|pack| pack.encode()).collect()
+    }
+
+    /// Takes all events, to be written. They stay among the unwritten ones until [`Self::written`].
     pub(super) fn take(&self) -> TakenEvents {
         let mut buffer = self.buffer.lock();
         let TrailBuffer { open, full, full_bytes, lost, .. } = std::mem::take(&mut *buffer);
-        drop(buffer);
-        self.held.fetch_sub(full_bytes, Ordering::Relaxed);
-        let mut packs = full;
+        let mut packs = Vec::from(full);
         if open.count() > 0 {
-            packs.push_back(open);
+            packs.push(Arc::new(open));
         }
+        buffer.writing.clone_from(&packs);
+        buffer.writing_bytes = full_bytes;
         TakenEvents { packs, lost }
+    }
+
+    /// Forgets what was taken last: Redis has it, or it is lost.
+    pub(super) fn written(&self) {
+        let mut buffer = self.buffer.lock();
+        buffer.writing.clear();
+        self.held.fetch_sub(std::mem::take(&mut buffer.writing_bytes), Ordering::Relaxed);
     }
 }
 
@@ -209,14 +237,17 @@ mod tests {
         }
         assert!(held.load(Ordering::Relaxed) <= PROCESS_BYTES);
         let taken = one.take();
-        let kept: usize = taken.packs.iter().map(TrailPack::count).sum();
+        let kept: usize = taken.packs.iter().map(|pack| pack.count()).sum();
         assert_eq!((kept as u64 + taken.lost, taken.lost), (sent, 10));
+        assert!(held.load(Ordering::Relaxed) > ROUTE_BYTES / 2, "what is being written is held");
+        one.written();
         for other in &others {
             let taken = other.take();
-            let kept: usize = taken.packs.iter().map(TrailPack::count).sum();
+            let kept: usize = taken.packs.iter().map(|pack| pack.count()).sum();
             assert_eq!(kept as u64 + taken.lost, sent);
+            other.written();
         }
-        assert_eq!(held.load(Ordering::Relaxed), 0, "what was taken is no longer held");
+        assert_eq!(held.load(Ordering::Relaxed), 0, "what was written is no longer held");
         one.cancelled("again", UnixMs(0), TrailCause::Header(None));
         let taken = one.take();
         assert_eq!((taken.packs.len(), taken.packs[0].count(), taken.lost), (1, 1, 0));
@@ -232,11 +263,33 @@ mod tests {
             trail.cancelled("a", UnixMs(n), TrailCause::Header(None));
         }
         let taken = trail.take();
-        let counts: Vec<usize> = taken.packs.iter().map(TrailPack::count).collect();
+        let counts: Vec<usize> = taken.packs.iter().map(|pack| pack.count()).collect();
         assert_eq!((counts, taken.lost), (vec![2; 17], 0), "and a part of the trail gives way at a time");
         let mut last = Vec::new();
         read_trail(&taken.packs[16].encode(), |_, event| last.push(event.at.0)).expect("readable");
         assert_eq!(last, [998, 999]);
+    }
+
+    #[test]
+    fn what_is_being_written_is_told_until_it_is_written() {
+        let trail = trail(&Arc::default());
+        let told = || {
+            let mut ids = Vec::new();
+            for blob in trail.unwritten() {
+                read_trail(&blob, |id, _| ids.push(String::from_utf8_lossy(id).into_owned()))
+                    .expect("readable");
+            }
+            ids
+        };
+        trail.cancelled("a", UnixMs(1), TrailCause::Header(None));
+        assert_eq!(told(), ["a"]);
+        let taken = trail.take();
+        assert_eq!(taken.packs.len(), 1);
+        assert_eq!(told(), ["a"], "Redis may not have it yet");
+        trail.cancelled("b", UnixMs(2), TrailCause::Header(None));
+        assert_eq!(told(), ["a", "b"]);
+        trail.written();
+        assert_eq!(told(), ["b"]);
     }
 
     #[test]

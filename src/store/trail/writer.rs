@@ -1,7 +1,6 @@
 //! Writes the trails: appends what was recorded to Redis, twice a second.
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,8 +21,13 @@ use crate::store::{ScrubReport, Store, StoreError};
 
 /// Time between two rounds.
 const WRITE_INTERVAL: Duration = Duration::from_millis(500);
-/// Longest time of a round, the last one too. Events that are not written by then are lost.
-const ROUND_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longest time of a round. Events that are not written by then are lost.
+const ROUND_TIMEOUT: Duration = Duration::from_secs(2);
+/// The same of the last round, which a shutdown waits for.
+const LAST_ROUND_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longest time from an event until whoever asks Redis finds it, unless it is lost: the rest of a round, the time between
+/// two rounds, and a round of its own, with half a second to spare.
+pub const TRAIL_DELAY: Duration = Duration::from_secs(5);
 /// Routes that are written to at once.
 const ROUTES_AT_ONCE: usize = 8;
 /// Packs of one call: a mebibyte of them at most, and mostly one small pack.
@@ -76,7 +80,7 @@ impl LossWatch {
 
 impl Store {
     /// Writes the trails of all routes until `shutdown` drains, and then once more. A Redis that is away costs events,
-    /// and never more than a second.
+    /// and a shutdown never more than a second.
     pub async fn write_trails(&self, shutdown: &Shutdown) {
         let trails: Vec<Arc<RouteTrail>> = self.0.trails.0.values().cloned().collect();
         let mut watches = vec![LossWatch::default(); trails.len()];
@@ -89,15 +93,16 @@ impl Store {
                 () = shutdown.draining() => ends = true,
                 () = tick(WRITE_INTERVAL) => {}
             }
+            let limit = if ends { LAST_ROUND_TIMEOUT } else { ROUND_TIMEOUT };
             tokio::select! {
                 () = shutdown.forced() => return,
-                () = self.write_round(&trails, &mut watches) => {}
+                () = self.write_round(&trails, &mut watches, limit) => {}
             }
         }
     }
 
-    async fn write_round(&self, trails: &[Arc<RouteTrail>], watches: &mut [LossWatch]) {
-        let deadline = Instant::now() + ROUND_TIMEOUT;
+    async fn write_round(&self, trails: &[Arc<RouteTrail>], watches: &mut [LossWatch], limit: Duration) {
+        let deadline = Instant::now() + limit;
         let routes: Vec<_> =
             (0..).zip(trails).map(|(at, trail)| self.write_route(at, trail.clone(), deadline)).collect();
         let mut written = stream::iter(routes).buffer_unordered(ROUTES_AT_ONCE);
@@ -124,7 +129,9 @@ impl Store {
         deadline: Instant,
     ) -> (usize, u64, Cow<'static, str>) {
         let TakenEvents { packs, lost } = trail.take();
-        match self.write_packs(&trail, packs, deadline).await {
+        let written = self.write_packs(&trail, &packs, deadline).await;
+        trail.written();
+        match written {
             Ok(()) => (at, lost, "more came than may wait in memory".into()),
             Err((unwritten, why)) => (at, lost + unwritten, why.into()),
         }
@@ -134,11 +141,10 @@ impl Store {
     async fn write_packs(
         &self,
         trail: &RouteTrail,
-        packs: VecDeque<TrailPack>,
+        packs: &[Arc<TrailPack>],
         deadline: Instant,
     ) -> Result<(), (u64, String)> {
-        let packs = Vec::from(packs);
-        let mut left = &packs[..];
+        let mut left = packs;
         while !left.is_empty() {
             let (now, later) = left.split_at(left.len().min(CALL_PACKS));
             let written = tokio::time::timeout_at(deadline, self.append_to_trail(trail, now)).await;
@@ -156,7 +162,7 @@ impl Store {
         Ok(())
     }
 
-    async fn append_to_trail(&self, trail: &RouteTrail, packs: &[TrailPack]) -> Result<(), StoreError> {
+    async fn append_to_trail(&self, trail: &RouteTrail, packs: &[Arc<TrailPack>]) -> Result<(), StoreError> {
         let mut blobs: Vec<(usize, Bytes)> = Vec::with_capacity(packs.len());
         for pack in packs {
             blobs.push((pack.count(), pack.encode()));

@@ -217,8 +217,8 @@ descriptions! {
     SPANS_LOST {
         name: "spans_lost",
         unit: "spans",
-        meaning: "Spans of traces that were recorded and not exported",
-        action: "Messages are not concerned. The log says why: the collector is away, refuses or is slow.",
+        meaning: "Spans of traces that were recorded and not exported, by cause: queue_full, away, busy, refused, rejected, shutdown",
+        action: "Messages are not concerned. The cause and the log say why: the collector is away, refuses or is slow.",
         runbook: "postdatetraillost",
     }
     STORE_DAMAGE {

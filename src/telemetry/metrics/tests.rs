@@ -24,7 +24,7 @@ const CONTRACT: &[(&str, &str, &str)] = &[
     ("dead_letters_total", "counter", "route,reason"),
     ("dropped_total", "counter", "route,reason"),
     ("stale_claims_total", "counter", ""),
-    ("spans_lost_total", "counter", ""),
+    ("spans_lost_total", "counter", "cause"),
     ("pending", "gauge", "route"),
     ("in_flight", "gauge", "route"),
     ("dead", "gauge", "route"),

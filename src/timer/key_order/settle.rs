@@ -5,7 +5,7 @@ use crate::domain::Partition;
 use crate::store::{ClaimProgress, OrderPosition};
 use crate::timer::claim_table::ClaimSlots;
 use crate::timer::claimed::{ClaimedBundle, DeliveryState};
-use crate::timer::settler::{CallResult, Settler};
+use crate::timer::settler::{CallResult, Settler, until_returned};
 use crate::timer::wheel::WheelItem;
 
 impl Settler {
@@ -48,7 +48,8 @@ impl Settler {
         for ((route, p), holder) in ended {
             let store = shard.store.clone();
             self.calls.push(Box::pin(async move {
-                CallResult::Released(store.release_route(p, &route, &holder).await)
+                let released = until_returned(|| store.release_route(p, &route, &holder));
+                CallResult::Released(released.await)
             }));
         }
     }
@@ -59,7 +60,8 @@ impl Settler {
     pub(in crate::timer) fn put_back(&mut self, slot: u64, p: Partition, back: ClaimProgress) {
         let store = self.shard.store.clone();
         self.calls.push(Box::pin(async move {
-            let result = store.give_back(p, &[back]).await;
+            let back = [back];
+            let result = until_returned(|| store.give_back(p, &back)).await;
             CallResult::PutBack(vec![slot], result)
         }));
     }

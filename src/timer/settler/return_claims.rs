@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{CallResult, Settler, one_call, progress};
 use crate::domain::Partition;
-use crate::store::{ClaimProgress, StoreError};
+use crate::store::{ClaimProgress, StoreError, until_available};
 use crate::timer::claim_table::ClaimSlots;
 use crate::timer::claimed::ClaimedBundle;
 
@@ -16,8 +16,16 @@ const PUBLISH_SOON_US: i64 = 200_000;
 /// A message due later than the lookahead and this cannot have been claimed by the clocks as they are now,
 /// microseconds.
 const CLOCK_STEP_US: i64 = 1_000_000;
-/// Longest wait for the store when claims are returned. After that they expire.
+/// Longest wait for the store when claims are returned, or an ordered route is given up. After that they expire.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Makes a call that returns something to the store, again while the store is not available: what is not returned waits
+/// for the end of its claim.
+pub(in crate::timer) async fn until_returned<T, F: Future<Output = Result<T, StoreError>>>(
+    call: impl Fn() -> F,
+) -> Result<T, StoreError> {
+    until_available(RETURN_TIMEOUT, call).await
+}
 
 impl Settler {
     /// Returns the claims that another replica should have: of moved partitions, unless their messages are due soon,
@@ -90,9 +98,8 @@ impl Settler {
                 let held = std::mem::replace(&mut held, rest);
                 let store = self.shard.store.clone();
                 self.calls.push(Box::pin(async move {
-                    let answer = tokio::time::timeout(RETURN_TIMEOUT, store.give_back(p, &held)).await;
-                    let late = |_| Err(StoreError::Unavailable("no answer in time".into()));
-                    CallResult::Returned(p, held.len(), answer.unwrap_or_else(late))
+                    let answer = until_returned(|| store.give_back(p, &held)).await;
+                    CallResult::Returned(p, held.len(), answer)
                 }));
             }
         }

@@ -30,11 +30,9 @@ pub(super) async fn kill(scale: Scale) -> Outcome {
 /// A power failure, as far as it goes without a file system that forgets.
 pub(super) async fn power(scale: Scale, always: bool) -> Outcome {
     let synced = Synced::new();
-    let mut setup =
-        Setup { redis_program: synced.redis().to_string_lossy().into_owned(), ..Setup::default() };
-    if always {
-        setup.redis = ["--appendfsync", "always"].map(String::from).to_vec();
-    }
+    let redis = ["--appendfsync", if always { "always" } else { "everysec" }].map(String::from).to_vec();
+    let setup =
+        Setup { redis, redis_program: synced.redis().to_string_lossy().into_owned(), ..Setup::default() };
     let mut scenario = Scenario::start(scale, setup).await;
     scenario.under_load().await;
     let before = scenario.run.made();

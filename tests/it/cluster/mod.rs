@@ -9,10 +9,13 @@ mod lost;
 mod names;
 mod rolling;
 mod takeover;
+mod versions;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support::names::unique;
+use crate::support::relay::binary;
 use crate::support::{Config, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually};
 
 /// Partitions of the store, by default.
@@ -30,12 +33,19 @@ struct Crew {
 impl Crew {
     /// So many relays, each serving its share.
     async fn start(redis: &Redis, rabbitmq: &Rabbitmq, count: usize, more: &str) -> Self {
-        let mut crew = Self::plan(redis, rabbitmq, more).await;
+        let crew = Self::plan(redis, rabbitmq, more).await;
+        crew.begin(&binary(), count).await
+    }
+
+    /// Starts so many relays of this program.
+    async fn begin(mut self, program: &Path, count: usize) -> Self {
         for _ in 0..count {
-            crew.relays.push(Relay::start(&crew.config).await);
+            let mut relay = Relay::spawn_as(program.to_owned(), &self.config, &[]);
+            relay.ready().await;
+            self.relays.push(relay);
         }
-        crew.shared().await;
-        crew
+        self.shared().await;
+        self
     }
 
     /// The same without a relay yet.

@@ -8,11 +8,13 @@ use crate::support::relay::NAME;
 use crate::support::{Rabbitmq, Redis, Relay, names};
 
 const BEAT: &str = "[cluster]\nheartbeat = \"300ms\"";
+/// So long that a machine that stands still for a second makes nobody silent.
+const SLOW_BEAT: &str = "[cluster]\nheartbeat = \"1300ms\"";
 
 #[tokio::test]
 async fn the_second_of_a_name_is_refused_and_the_successor_of_a_dead_one_is_not() {
     let (redis, rabbitmq) = tokio::join!(Redis::shared(), Rabbitmq::shared());
-    let crew = Crew::plan(redis, rabbitmq, BEAT).await;
+    let crew = Crew::plan(redis, rabbitmq, SLOW_BEAT).await;
     let name = names::unique("replica");
     let other = names::unique("replica");
     let mut first = Relay::start_with(&crew.config, &[(NAME, &name)]).await;

@@ -144,6 +144,17 @@ pub(crate) struct FlowFixture {
 }
 
 impl FlowFixture {
+    /// Waits until the groups of the routes from Kafka have committed all records: what is killed then reads none again.
+    pub(crate) async fn await_committed(&self, paths: impl IntoIterator<Item = &Path>) {
+        for path in paths.into_iter().filter(|path| path.from == Side::Kafka) {
+            eventually("all is committed", async || match self.kafka.lag(&path.ingress, &path.ingress)? {
+                0 => Ok(()),
+                lag => Err(anyhow!("{lag} records are not")),
+            })
+            .await;
+        }
+    }
+
     pub(crate) async fn new() -> Self {
         let (kafka, rabbitmq, redis) = tokio::join!(Kafka::shared(), Rabbitmq::shared(), Redis::shared());
         let mut client = kafka.client();

@@ -226,9 +226,9 @@ async fn what_passes_through_waits_in_order_for_a_missing_target() {
         let paused = [("route", path.route.as_str()), ("reason", "target")];
         await_metric(&relay, "ingress_paused", &paused, 1).await;
     }
-    let log = relay.log();
-    let told = log.matches("a target does not take passing messages; its source waits").count();
-    assert_eq!(told, 2, "once a route: {log}");
+    let told = || relay.log().matches("a target does not take passing messages; its source waits").count();
+    eventually("each route tells", async || if told() < 2 { Err("not yet") } else { Ok(()) }).await;
+    assert_eq!(told(), 2, "once a route: {}", relay.log());
     let other = "others | passes".to_owned();
     fixture.send(&paths[2], &[(plain(Side::Kafka, &other), now_ms())]).await;
     fixture.await_cases(std::slice::from_ref(&other)).await;

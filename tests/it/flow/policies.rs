@@ -41,6 +41,16 @@ async fn await_overdue(relay: &Relay, route: &str, seconds: f64) {
     .await;
 }
 
+/// Sends a message through each route, and waits until it has arrived and will not be read again.
+async fn join(fixture: &FlowFixture, paths: &[Path]) {
+    let case = |path: &Path| format!("{} joined", path.route);
+    for path in paths {
+        fixture.send(path, &[message(path, &case(path), &[])]).await;
+    }
+    fixture.await_cases(&paths.iter().map(case).collect::<Vec<_>>()).await;
+    fixture.await_committed(paths).await;
+}
+
 #[tokio::test]
 async fn a_paused_route_stands_still_on_every_replica_and_goes_on_where_it_stood() {
     let fixture = FlowFixture::new().await;
@@ -52,10 +62,7 @@ async fn a_paused_route_stands_still_on_every_replica_and_goes_on_where_it_stood
     fixture.open(&paths).await;
     let config = paths.iter().fold(config(&fixture), |config, path| path.configure(config, ""));
     let mut relays = [Relay::start(&config).await, Relay::start(&config).await];
-    for path in &paths {
-        fixture.send(path, &[message(path, &format!("{} joined", path.route), &[])]).await;
-    }
-    fixture.await_cases(&paths.clone().map(|path| format!("{} joined", path.route))).await;
+    join(&fixture, &paths).await;
 
     // Publishing, on one replica; the other one hears of it, and so does one that comes later.
     let held = &paths[..2];
@@ -282,6 +289,7 @@ async fn a_name_is_remembered_after_its_delivery() {
         await_metric(&relay, "pending", &[("route", &path.route)], 0).await;
         await_metric(&relay, "in_flight", &[("route", &path.route)], 0).await;
     }
+    fixture.await_committed(paths.iter().map(|(_, path)| path)).await;
     // What is remembered is remembered by the store.
     relay.restart().await;
     for (_, path) in &paths {

@@ -179,8 +179,13 @@ pub struct OrderFixture {
 
 impl OrderFixture {
     pub async fn new(partitions: u16, rule: BrokerRule, change: impl FnOnce(&mut Route)) -> Self {
+        Self::on(Redis::shared().await, partitions, rule, change)
+    }
+
+    /// The same on a Redis of the caller's own.
+    pub fn on(redis: &Redis, partitions: u16, rule: BrokerRule, change: impl FnOnce(&mut Route)) -> Self {
         let config = Config {
-            topology: Topology::Standalone(Secret::new(Redis::shared().await.url())),
+            topology: Topology::Standalone(Secret::new(redis.url())),
             prefix: names::unique("order"),
             partitions: Partitions::new(partitions).expect("some"),
             durability: Durability::Async,

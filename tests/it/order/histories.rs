@@ -7,11 +7,13 @@ use anyhow::anyhow;
 use postdate::domain::{Entry, UnixMs, Verdict};
 
 use super::fixture::{OrderFixture, Replica, entry, refused};
-use crate::support::eventually;
 use crate::support::run::now_ms;
+use crate::support::{Redis, eventually};
 
 const KEYS: [&str; 4] = ["k0", "k1", "k2", "k3"];
 const CLAIM: Duration = Duration::from_millis(1500);
+/// Longer than an answer of Redis may take.
+const SILENCE_TIME: Duration = Duration::from_secs(3);
 
 /// Stores random bundles through these in turn; answers each key's bodies in the order in which they are to leave.
 pub(super) async fn store_random(
@@ -133,12 +135,34 @@ async fn a_clean_stop_hands_keys_over_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_clean_stop_hands_keys_over_though_redis_says_nothing_for_seconds() {
+    let mut redis = Redis::start().await;
+    let fixture = OrderFixture::on(&redis, 2, every_third(), |_| ());
+    let writer = fixture.replica();
+    let expected = store_random(&[&writer], 200, -500..1500).await;
+    // Claims that no test outlives: who waits for their end waits too long.
+    let mut serving = fixture.serve(Duration::from_secs(600));
+    for stopped_after in [30, 90] {
+        arrived(&fixture, stopped_after).await;
+        redis.stop();
+        let silent = async {
+            tokio::time::sleep(SILENCE_TIME).await;
+            redis.cont();
+        };
+        tokio::join!(serving.drain(), silent);
+        serving = fixture.serve(Duration::from_secs(600));
+    }
+    arrived(&fixture, expected.values().map(Vec::len).sum()).await;
+    same_order(&fixture, &expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_comes_while_others_wait_takes_its_place() {
     let fixture = OrderFixture::new(1, Box::new(|_, _, _| Verdict::Confirmed), |_| ()).await;
     let replica = fixture.serve(CLAIM);
     let mut expected = Vec::new();
     // Each comes after the one before and is due before it.
-    let end = now_ms() + 4000;
+    let end = now_ms() + 10_000;
     for n in 0..20 {
         let due = end - 100 * n;
         let body = format!("m{n}");

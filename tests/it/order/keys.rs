@@ -50,7 +50,7 @@ pub(super) async fn store_named(replica: &Replica, key: &str, names: &[&str]) ->
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_fails_for_long_holds_its_own_key_alone_until_it_is_dead() {
     let fixture = OrderFixture::new(1, all_but("a1"), |route| {
-        route.policy.retry = postdate::domain::RetryPolicy { attempts: 3, initial_ms: 1000, max_ms: 1000 };
+        route.policy.retry = postdate::domain::RetryPolicy { attempts: 3, initial_ms: 4000, max_ms: 4000 };
     })
     .await;
     let replica = fixture.serve(CLAIM);
@@ -78,7 +78,7 @@ async fn what_is_cancelled_or_moved_while_it_fails_frees_its_key() {
         Box::new(|_, _, body| if body.ends_with('1') { refused() } else { Verdict::Confirmed }),
         |route| {
             route.policy.retry =
-                postdate::domain::RetryPolicy { attempts: 100, initial_ms: 1500, max_ms: 1500 };
+                postdate::domain::RetryPolicy { attempts: 100, initial_ms: 6000, max_ms: 6000 };
         },
     )
     .await;

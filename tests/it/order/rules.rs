@@ -105,7 +105,7 @@ async fn one_that_replaces_comes_last_and_a_remembered_name_does_not_come_again(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failing_message_that_is_replaced_frees_its_key_and_comes_last() {
     let (rule, _) = broken(&["a1"]);
-    let fixture = OrderFixture::new(1, rule, |route| route.policy.retry = attempts(100, 1500)).await;
+    let fixture = OrderFixture::new(1, rule, |route| route.policy.retry = attempts(100, 6000)).await;
     let replica = fixture.serve(CLAIM);
     let due = store_named(&replica, "a", &["a1", "a2", "a3"]).await;
     await_pending(&replica, &fixture, "a1", due).await;
@@ -162,7 +162,7 @@ async fn a_redriven_message_takes_its_place_as_one_that_has_just_come() {
     arrived(&fixture, "a", &["a2"]).await;
     let ids = dead(&replica, &fixture, 1).await;
     // One that is due later waits for its own moment; it is redriven while that is still to come.
-    let later = UnixMs(now_ms() + 4000);
+    let later = UnixMs(now_ms() + 10_000);
     replica.store("a", vec![named("a", "later", later)]).await;
     mended.store(true, Ordering::Release);
     redrive(&replica, &ids[0]).await;

@@ -7,8 +7,8 @@ use crate::fixture::four_routes;
 use crate::support::eventually::{PATIENCE, within};
 use crate::support::{Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Run, When, eventually, names};
 
-/// The n-th message is due after n times this: three seconds of load.
-const STEP_MS: u64 = 30;
+/// The n-th message is due after n times this: eight seconds of load.
+const STEP_MS: u64 = 80;
 
 #[tokio::test]
 async fn kafka_not_there_at_start_and_killed_in_mid_flow() {

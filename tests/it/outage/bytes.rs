@@ -16,8 +16,8 @@ async fn metric(relay: &Relay, name: &str, route: &str) -> f64 {
     relay.metrics().await.map_or(f64::NAN, |metrics| metrics.sum(name, &[("route", route)]))
 }
 
-async fn publishing(relay: &Relay, command: &str) {
-    let path = format!("/api/v1/routes/large/{command}");
+async fn publishing(relay: &Relay, route: &str, command: &str) {
+    let path = format!("/api/v1/routes/{route}/{command}");
     let answer = relay.request("POST", &path, None, r#"{"only": "publishing"}"#).await.expect("an answer");
     assert_eq!(answer.0, 200, "{answer:?}");
 }
@@ -46,7 +46,7 @@ async fn a_route_whose_target_takes_nothing_holds_half_of_the_bytes_and_the_othe
     run.collect_kafka(kafka, &to, 1);
     run.collect_rabbitmq(rabbitmq, &queue);
 
-    publishing(&relay, "pause").await;
+    publishing(&relay, "large", "pause").await;
     let label = format!("rabbitmq:{queue}");
     let large =
         (0..LARGE).map(|n| run.message(&label, When::Delay(1000)).key(&n.to_string()).size(SIZE).random());
@@ -59,7 +59,7 @@ async fn a_route_whose_target_takes_nothing_holds_half_of_the_bytes_and_the_othe
 
     target_link.set(Mode::Hole);
     redis_link.set(Mode::Rate(20 << 20));
-    publishing(&relay, "resume").await;
+    publishing(&relay, "large", "resume").await;
     eventually("it holds what it may", async || {
         let held = metric(&relay, "postdate_in_flight", "large").await;
         if held >= HALF / 2.0 { Ok(()) } else { Err(anyhow::anyhow!("{held}")) }
@@ -117,6 +117,8 @@ async fn no_claim_expires_while_a_slow_link_tells_how_large_its_bundles_are() {
     let mut relay = Relay::start(&config).await;
     let run = Run::new();
     run.collect_kafka(kafka, &to, 1);
+    // Due earlier than all are stored, none leaves before.
+    publishing(&relay, "many", "pause").await;
     let label = format!("kafka:{to}");
     let due = tokio::time::Instant::now() + STORED_WITHIN;
     let delay = When::Delay(STORED_WITHIN.as_millis() as u64);
@@ -129,8 +131,9 @@ async fn no_claim_expires_while_a_slow_link_tells_how_large_its_bundles_are() {
     .await;
     run.unobserved("a slow link makes messages late, and nothing is in trouble");
     relay.unobserved("a slow link makes messages late, and nothing is in trouble");
-    link.set(Mode::Rate(3 << 19));
     tokio::time::sleep_until(due).await;
+    publishing(&relay, "many", "resume").await;
+    link.set(Mode::Rate(3 << 19));
     eventually("contents come, and further claims behind them", async || {
         let published = metric(&relay, "postdate_published_total", "many").await;
         if published >= FIRST_PUBLISHED { Ok(()) } else { Err(anyhow::anyhow!("{published}")) }

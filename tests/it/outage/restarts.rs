@@ -12,7 +12,9 @@ async fn what_fell_due_while_the_relay_was_down_goes_out_at_start() {
     let (redis, kafka, rabbitmq) = tokio::join!(Redis::shared(), Kafka::shared(), Rabbitmq::shared());
     let fixture = four_routes(redis, kafka, rabbitmq).await;
     let mut relay = Relay::start(&fixture.config).await;
-    fixture.send(kafka, rabbitmq).await;
+    // Ten seconds of load, so that the stop comes into the middle of it on a slow machine too.
+    let sent_until = tokio::time::Instant::now() + Duration::from_secs(10);
+    tokio::join!(fixture.send_kafka(kafka, 100), fixture.send_rabbitmq(rabbitmq, 100));
     // Into the store first, so that the stop finds them there.
     eventually("something is stored", async || {
         let stored = relay.metrics().await?.sum("postdate_stored_total", &[]);
@@ -20,8 +22,7 @@ async fn what_fell_due_while_the_relay_was_down_goes_out_at_start() {
     })
     .await;
     assert_eq!(relay.terminate().await.code(), Some(0), "a clean stop");
-    // The last one is due two seconds after the sending.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    tokio::time::sleep_until(sent_until).await;
     assert!(!fixture.run.ledger().missing().is_empty(), "something must be left to do");
     relay.restart().await;
     fixture.run.drain(&relay).await;

@@ -1,7 +1,6 @@
 //! Large contents: over a link on which they take longer than a small call may.
 
 use std::sync::atomic::AtomicI64;
-use std::time::Duration;
 
 use bytes::Bytes;
 use postdate::domain::Entry;
@@ -93,5 +92,5 @@ async fn a_claim_says_how_large_its_bundles_are_when_opened_before_they_are_read
     }
     let again = fixture.claim(LONG).await;
     assert!(again.iter().all(|c| c.bundle.is_ok() && c.expiries == 0), "what was given back comes whole");
-    tokio::time::timeout(Duration::from_secs(5), fixture.check()).await.expect("an answer");
+    fixture.check().await;
 }

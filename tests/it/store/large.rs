@@ -289,8 +289,9 @@ async fn interleaving_16_claims_of_the_dead_come_back_while_scrubs_take_long() {
         _ => Ok(()),
     })
     .await;
-    // Each connection has tried its rights, with one scan.
-    let scans = calls(&first, "scan").await;
+    // Each connection tries its rights with one scan, and one look into the audit, which nothing else here reads.
+    let walked = async || calls(&first, "scan").await - calls(&first, "xrevrange").await;
+    let before = walked().await;
     let began = Instant::now();
     for fixture in &fixtures {
         fixture.keep(vec![unnamed(past(), "x")]).await;
@@ -306,5 +307,5 @@ async fn interleaving_16_claims_of_the_dead_come_back_while_scrubs_take_long() {
     .await;
     println!("claims are back after {:?}", began.elapsed());
     // The walk through all keys comes after those through a partition's entries.
-    assert_eq!(calls(&first, "scan").await, scans, "the first scrub is not over");
+    assert_eq!(walked().await, before, "the first scrub is not over");
 }

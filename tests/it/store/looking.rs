@@ -156,7 +156,7 @@ async fn looking_and_moving_work_at_maxmemory() {
 async fn the_histogram_counts_what_waits() {
     let fixture = StoreFixture::on(Redis::shared().await, 4).await;
     let now = fixture.store.clock().now();
-    for (n, ahead) in [1500_i64, 1600, 90_000, 7_200_500, -5000].into_iter().enumerate() {
+    for (n, ahead) in [30_000_i64, 31_000, 90_000, 7_200_500, -5000].into_iter().enumerate() {
         let p = postdate::domain::Partition((n % 4) as u16);
         fixture.at(p).keep(vec![unnamed(now.plus(ahead), "a"), unnamed(now.plus(ahead), "b")]).await;
     }
@@ -165,11 +165,41 @@ async fn the_histogram_counts_what_waits() {
     assert_eq!(histogram.overdue, 2);
     let sums = [&histogram.minute, &histogram.hour, &histogram.day].map(|w| w.iter().sum::<u64>());
     assert_eq!(sums, [4, 6, 8], "{histogram:?}");
+    let later = |days: i64, more_ms: i64| now.plus(days * 86_400_000 + more_ms);
+    let p = postdate::domain::Partition(3);
+    let far = [later(1, 60_000), later(29, 3_600_000), later(29, 7_200_000), later(31, 0)];
+    for due in far {
+        fixture.at(p).keep(vec![unnamed(due, "a")]).await;
+    }
+    let month = fixture.store.month(None).await.expect("read");
+    assert_eq!((month.exact, month.later_days.len()), (true, 29));
+    assert_eq!((month.later_days[0], month.later_days[28]), (1, 2), "{month:?}");
+    assert_eq!(month.later_days.iter().sum::<u64>(), 3, "{month:?}");
     let other = postdate::domain::RouteName::new("mail").expect("a name");
     assert_eq!(fixture.store.histogram(Some(&other)).await.expect("read").day.iter().sum::<u64>(), 0);
     let views = fixture.store.partition_views().await.expect("read");
-    assert_eq!(views.iter().map(|v| v.messages).collect::<Vec<_>>(), [4, 2, 2, 2]);
+    assert_eq!(views.iter().map(|v| v.messages).collect::<Vec<_>>(), [4, 2, 2, 6]);
     assert!(views.iter().all(|v| v.head.is_some() && v.claims == 0));
+}
+
+/// A month with more slices than are read: the last day is estimated as the first one is.
+#[tokio::test]
+async fn a_full_month_is_estimated_day_by_day() {
+    const DAY_MS: i64 = 86_400_000;
+    const DAY_MESSAGES: u64 = 40;
+    let fixture = StoreFixture::on(Redis::shared().await, 1).await;
+    let now = fixture.store.clock().now();
+    let p = postdate::domain::Partition(0);
+    for day in 1..30 {
+        for n in 0..DAY_MESSAGES as i64 {
+            // Each in a slice of its own.
+            let ahead = day * DAY_MS + 3_600_000 + n * 1_800_000;
+            fixture.at(p).keep(vec![unnamed(now.plus(ahead), "a")]).await;
+        }
+    }
+    let month = fixture.store.month(None).await.expect("read");
+    assert!(!month.exact, "not all was read");
+    assert_eq!(month.later_days, [DAY_MESSAGES; 29]);
 }
 
 /// How many messages each race is run over; 10,000 where it is proven for good.

@@ -11,7 +11,7 @@ use postdate::store::{
 use postdate::telemetry::Metrics;
 use redis::aio::MultiplexedConnection;
 
-use super::fixture::{LONG, P, config, dead_letter, far, keep, named, names_in, past, route};
+use super::fixture::{LONG, P, bundle, config, dead_letter, far, keep, named, names_in, past, route};
 use crate::support::{Redis, eventually, names};
 
 /// A store whose route has a trail, with a raw connection beside it.
@@ -201,23 +201,23 @@ fn count(element: &[u8]) -> i64 {
 
 #[tokio::test]
 async fn what_is_too_old_gives_way_and_the_trail_of_an_idle_route_vanishes() {
-    let fixture = TrailFixture::shared(limits(400, 1000)).await;
+    let fixture = TrailFixture::shared(limits(3000, 1000)).await;
     fixture.trail().cancelled("old", UnixMs(1), TrailCause::Header(None));
     fixture.write().await;
     assert_eq!(fixture.words("old").await.len(), 1);
-    let until = fixture.store.clock().now().plus(401);
+    let until = fixture.store.clock().now().plus(3001);
     // Something new each time keeps the key alive.
     while fixture.store.clock().now() <= until {
         fixture.trail().cancelled("new", UnixMs(2), TrailCause::Header(None));
         fixture.write().await;
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
     fixture.trail().cancelled("new", UnixMs(2), TrailCause::Header(None));
     fixture.write().await;
     assert_eq!(fixture.words("old").await, [], "it is older than the history");
     assert!(!fixture.words("new").await.is_empty());
     let left: i64 = fixture.command(&["PTTL", &fixture.key]).await;
-    assert!((1..=400).contains(&left), "{left}");
+    assert!((1..=3000).contains(&left), "{left}");
     eventually("it vanishes", async || {
         let there: i64 = fixture.command(&["EXISTS", &fixture.key]).await;
         (there == 0).then_some(()).ok_or("not yet")
@@ -296,7 +296,7 @@ async fn a_key_of_a_wrong_type_is_quarantined_by_whoever_finds_it() {
 }
 
 #[tokio::test]
-async fn dead_letters_are_recorded_by_the_store_and_so_is_their_end() {
+async fn dead_letters_are_recorded_by_the_store_and_so_is_what_is_done_with_them() {
     let fixture = TrailFixture::shared(limits(3_600_000, 1000)).await;
     let letter = dead_letter(named("a", far(), "body"));
     fixture.store.write(P, vec![WriteOp::DeadLetter(letter)]).await.expect("written");
@@ -307,10 +307,29 @@ async fn dead_letters_are_recorded_by_the_store_and_so_is_their_end() {
     let page = fixture.store.dead_page(&DeadFilter::default(), None, 10).await.expect("listed");
     let id = page.marks[0].id.clone();
     assert_eq!(events[0].dead_id, Some(id.as_str().into()));
+
+    let again = bundle(vec![named("a", far(), "body")]);
+    let redriven = [
+        fixture.store.redrive_by(&id, &again, "somebody").await,
+        fixture.store.redrive_by(&id, &again, "late").await,
+    ];
+    assert_eq!(redriven, [Ok(true), Ok(false)]);
+    fixture.write().await;
+    let events = fixture.events("a").await;
+    assert_eq!(
+        events.iter().map(|event| event.word).collect::<Vec<_>>(),
+        [TrailWord::Dead, TrailWord::Redriven]
+    );
+    assert_eq!((&events[1].by, &events[1].dead_id), (&Some("somebody".into()), &Some(id.as_str().into())));
+
+    let letter = dead_letter(named("b", far(), "body"));
+    fixture.store.write(P, vec![WriteOp::DeadLetter(letter)]).await.expect("written");
+    let page = fixture.store.dead_page(&DeadFilter::default(), None, 10).await.expect("listed");
+    let id = page.marks[0].id.clone();
     let dropped = fixture.store.drop_dead_by(&[id.clone(), id.clone()], "somebody").await.expect("dropped");
     assert_eq!(dropped, [true, false]);
     fixture.write().await;
-    let events = fixture.events("a").await;
+    let events = fixture.events("b").await;
     assert_eq!(
         events.iter().map(|event| event.word).collect::<Vec<_>>(),
         [TrailWord::Dead, TrailWord::Dropped]

@@ -134,7 +134,7 @@ async fn a_bundle_of_a_later_version_waits_and_stands_before_nothing() {
 #[tokio::test]
 async fn a_relay_puts_what_a_later_version_wrote_off_and_delivers_all_else() {
     let replay = ReplayFixture::new(1, "").await;
-    let due = (now_ms() + 4000).to_string();
+    let due = (now_ms() + 15_000).to_string();
     let headers = |id: &'static str| [("x-delay-id", id), ("x-deliver-at", due.as_str())];
     replay.produce(&[record(0, "later", &headers("later"))]).await;
     replay.committed().await;
@@ -173,7 +173,7 @@ async fn a_relay_puts_what_a_later_version_wrote_off_and_delivers_all_else() {
 #[tokio::test]
 async fn interleaving_26_a_bundle_that_was_opened_twice_is_buried_unopened_and_can_be_redriven() {
     let replay = ReplayFixture::new(1, "").await;
-    let due = (now_ms() + 8000).to_string();
+    let due = (now_ms() + 15_000).to_string();
     let bodies: Vec<String> = (0..20).map(|n| n.to_string()).collect();
     let headers = [("x-deliver-at", due.as_str())];
     replay.produce(&bodies.iter().map(|body| record(0, body, &headers)).collect::<Vec<_>>()).await;

@@ -41,9 +41,9 @@ impl Flow {
         Self { run, relay, source, label: format!("kafka:{target}") }
     }
 
-    /// So many messages, all delayed, by 2 s (so that all are stored) to so much more.
+    /// So many messages, all delayed, by 6 s (so that all are stored) to so much more.
     pub(super) async fn send(&self, kafka: &Kafka, count: u64, span_ms: u64) {
-        let when = |n| When::Delay(2000 + n * span_ms / count);
+        let when = |n| When::Delay(6000 + n * span_ms / count);
         let message = |n: u64| self.message(when(n)).key(&n.to_string());
         self.send_all(kafka, (0..count).map(message).collect()).await;
     }

@@ -12,7 +12,7 @@ use crate::support::{Kafka, Sentinel, names};
 const REPLICATED: &str = "durability = \"replicated\"\nwait_replicas = 1\nwait_timeout = \"500ms\"";
 /// Sentinels that are slow on a busy machine may promote twice in a row, and the second time a replica that has not what
 /// the other one confirmed: where nothing may be lost whoever takes over, all confirm.
-const BY_ALL: &str = "durability = \"replicated\"\nwait_replicas = 2\nwait_timeout = \"500ms\"";
+pub(super) const BY_ALL: &str = "durability = \"replicated\"\nwait_replicas = 2\nwait_timeout = \"500ms\"";
 const CHANGED: &str = "the topology of redis has changed";
 
 #[tokio::test]

@@ -124,9 +124,18 @@ async fn fsynced_waits_for_disks_where_the_server_can() {
         println!("no valkey-server here");
         return;
     };
-    let (master, mut replica) = pair(&program, &[]).await;
-    let fixture = StoreFixture::of(tier(&master, fsynced(1, 3000)), &master, 0).await;
-    assert_eq!(preflight(&fixture.config, true).await, Ok(()));
+    let (master, mut replica) = pair(&program, &["--appendfsync", "everysec"]).await;
+    let config = tier(&master, fsynced(1, 3000));
+    for (setting, wrong, right) in [("appendfsync", "no", "everysec"), ("appendonly", "no", "yes")] {
+        master.command::<()>(&["CONFIG", "SET", setting, wrong]).await.expect("set");
+        match preflight(&config, true).await {
+            Err(PreflightFailure::Refused(why)) => assert!(why.to_string().contains(setting), "{why}"),
+            other => panic!("{setting} {wrong}: expected a refusal, got {other:?}"),
+        }
+        master.command::<()>(&["CONFIG", "SET", setting, right]).await.expect("set");
+    }
+    assert_eq!(preflight(&config, true).await, Ok(()));
+    let fixture = StoreFixture::of(config, &master, 0).await;
     fixture.keep(vec![unnamed(past(), "a")]).await;
     assert_eq!(fixture.claim(600_000).await.len(), 1);
     // Once each asked whether it can, and once each waited.

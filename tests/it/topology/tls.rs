@@ -1,6 +1,7 @@
 //! Over TLS: one server, one behind sentinels, a cluster; by an authority that `SSL_CERT_FILE` names.
 
 use super::flow::Flow;
+use super::sentinel::BY_ALL;
 use crate::support::{
     Cluster, Config, Kafka, QueueKind, Rabbitmq, Redis, Relay, Sentinel, Tls, eventually, names, ports,
 };
@@ -16,7 +17,7 @@ async fn behind_sentinels_a_killed_master_costs_no_message() {
     let kafka = Kafka::shared().await;
     let tls = Tls::new();
     let mut sentinel = Sentinel::start_with("redis-server", &strs(&tls.options())).await;
-    let lines = format!("{}\ntls = true\ndurability = \"replicated\"", sentinel.lines());
+    let lines = format!("{}\ntls = true\n{BY_ALL}", sentinel.lines());
     let mut flow = Flow::start_with(kafka, &lines, &[("SSL_CERT_FILE", &tls.authority())]).await;
     flow.send(kafka, 200, 6000).await;
     flow.stored(200).await;

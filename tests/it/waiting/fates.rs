@@ -7,6 +7,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use super::fixture::{COUNT, Cause, LEADER, PARTITIONS, Path, Source, WaitingFixture};
 use super::left_out;
+use crate::support::eventually::PATIENCE;
 use crate::support::process::Signal;
 use crate::support::{Kafka, Rabbitmq, eventually};
 
@@ -130,7 +131,7 @@ impl Brokers {
         let polling = tokio::task::spawn_blocking(move || {
             let consumer: BaseConsumer = config.create().expect("a consumer");
             consumer.subscribe(&[&topic]).expect("subscribed");
-            let end = std::time::Instant::now() + Duration::from_secs(30);
+            let end = std::time::Instant::now() + PATIENCE;
             while consumer.assignment().expect("its assignment").count() == 0 {
                 assert!(std::time::Instant::now() < end, "{topic}: it is given none");
                 drop(consumer.poll(Duration::from_millis(100)));

@@ -6,7 +6,7 @@ import { counted } from "./format.js";
 import { h } from "./dom.js";
 import { visible } from "./text.js";
 import { targetName } from "./words.js";
-import { ask, field, toast } from "./widgets.js";
+import { ask, field, progressLine, toast } from "./widgets.js";
 
 /** Dead letters of one call. */
 const BATCH = 100;
@@ -17,19 +17,19 @@ const DONE = { redrive: "redriven", drop: "dropped" };
  * What an action is for: `ids`, or all that `filter` selects. `words` names them (`3 dead letters`), `routes` are the
  * routes that they are of.
  */
-export async function redrive(view, choice, progress) {
+export async function redrive(view, choice, progress, load) {
   const draw = () => [
     h("p", null, `${choice.words} become due now and are published by the route's rules as they are now, without their delay. One that fails again is a new dead letter.`),
     targetField(choice.routes),
   ];
   const given = await ask({ title: `Redrive ${choice.words}?`, draw, action: "Redrive" });
-  if (given !== null) await act(view, "redrive", choice, given.target || undefined, progress);
+  if (given !== null) await act(view, "redrive", choice, given.target || undefined, progress, load);
 }
 
-export async function drop(view, choice, progress) {
+export async function drop(view, choice, progress, load) {
   const draw = () => h("p", null, `${choice.words} are deleted for good. This cannot be undone. Export them first if anybody may need them.`);
   if (await ask({ title: `Drop ${choice.words}?`, draw, action: `Drop ${choice.words}`, isDangerous: true }) !== null) {
-    await act(view, "drop", choice, undefined, progress);
+    await act(view, "drop", choice, undefined, progress, load);
   }
 }
 
@@ -44,9 +44,10 @@ function targetField(routes) {
 }
 
 /**
- * Makes the calls. `progress` has what was done so far, for the page to show, and `isStopped` once somebody stops it.
+ * Makes the calls, then has the page load its list anew. `progress` has what was done so far, for the page to show, and
+ * `isStopped` once somebody stops it.
  */
-async function act(view, verb, choice, target, progress) {
+async function act(view, verb, choice, target, progress, load) {
   Object.assign(progress, { verb, done: 0, total: choice.total, refused: [], isRunning: true, isStopped: false });
   const problem = await view.run(async (signal) => {
     for (const request of choice.ids ? batches(choice.ids) : pages(choice.filter, progress)) {
@@ -58,7 +59,10 @@ async function act(view, verb, choice, target, progress) {
       if (progress.isStopped) break;
     }
   });
+  // The page shows what is left before the result is told: the next choice is among that.
+  await load();
   progress.isRunning = false;
+  view.redraw();
   const done = `${counted(progress.done, "dead letter")} ${DONE[verb]}`;
   if (problem) toast("bad", `${problem.message} (${done} before that)`);
   else toast(progress.refused.length > 0 ? "warn" : "ok", done);
@@ -76,14 +80,9 @@ function* pages(filter, progress) {
 /** How far an action is, and what it was refused. */
 export function progressView(progress, redraw) {
   if (progress.verb === undefined) return null;
-  const stop = () => {
-    progress.isStopped = true;
-    redraw();
-  };
   const of = progress.total ? ` of ${progress.total}` : "";
   return [
-    progress.isRunning && h("p", { class: "progress", role: "status" }, `${progress.done}${of} ${DONE[progress.verb]} … `,
-      h("button", { type: "button", onclick: stop, disabled: progress.isStopped }, "Stop")),
+    progress.isRunning && progressLine(`${progress.done}${of} ${DONE[progress.verb]}`, progress, redraw),
     progress.refused.length > 0 && h("div", { class: "problem", role: "alert" }, h("div", null,
       h("strong", null, `${counted(progress.refused.length, "dead letter")} stayed`),
       h("ul", null, reasons(progress.refused).map(([why, n]) => h("li", { key: why }, `${n} × `, visible(why)))))),

@@ -1,4 +1,4 @@
-// The histogram of what falls due: the next minute, hour or day.
+// The histogram of what falls due: the next minute, hour, day or month.
 
 import { bars, roundPeak } from "./charts.js";
 import { count, counted, moment, timeOfDay } from "./format.js";
@@ -9,13 +9,14 @@ const WINDOWS = {
   minute: { title: "Minute", step: 1_000, unit: "second", ticks: ["now", "15 s", "30 s", "45 s", "60 s"] },
   hour: { title: "Hour", step: 60_000, unit: "minute", ticks: ["now", "15 min", "30 min", "45 min", "60 min"] },
   day: { title: "Day", step: 3_600_000, unit: "hour", ticks: ["now", "6 h", "12 h", "18 h", "24 h"] },
+  month: { title: "Month", step: 86_400_000, unit: "day", ticks: ["now", "7 days", "15 days", "22 days", "30 days"] },
 };
 
-/** The histogram in its panel, with tabs for its windows. */
+/** The histogram in its panel, with tabs for its windows; `undefined` until it was read for the first time. */
 export function dueChart(histogram, window, choose) {
   const choices = Object.entries(WINDOWS).map(([key, { title }]) => [key, title]);
   return section("Falling due", { key: "due", aside: tabs("Time ahead", choices, window, choose) },
-    histogram ? chart(histogram, window) : h("p", { class: "muted" }, "Unknown while Redis is away."));
+    histogram ? chart(histogram, window) : h("p", { class: "muted" }, histogram === undefined ? "Asking …" : "Unknown while Redis is away."));
 }
 
 function chart(histogram, window) {
@@ -34,6 +35,6 @@ function chart(histogram, window) {
     h("p", { class: "chart-note" },
       h("span", null, h("strong", null, count(total)), ` within the ${window}`),
       h("span", null, h("strong", { class: histogram.overdue > 0 ? "alarm" : "" }, count(histogram.overdue)), " due already, not claimed yet"),
-      !histogram.exact && h("span", { class: "muted" }, "estimated from some of the partitions")),
+      !(window === "month" ? histogram.month_exact : histogram.exact) && h("span", { class: "muted" }, "estimated from a part of what waits")),
   ];
 }

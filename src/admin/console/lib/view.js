@@ -57,6 +57,20 @@ export class View {
   }
 
   /**
+   * Makes one look at a time out of `look`, which sets what the page shows: of two, the answer to the earlier question might
+   * come last. `refresh` looks unless a look is under way. `load` looks anew, after what was done last.
+   */
+  looks(look) {
+    let running = null;
+    const refresh = () => (running ??= look().finally(() => { running = null; }));
+    const load = async () => {
+      await running;
+      await refresh();
+    };
+    return { refresh, load };
+  }
+
+  /**
    * Runs `act` and draws what it changed. Returns its problem, if there was one; none if the page was left meanwhile.
    */
   async run(act) {

@@ -171,6 +171,16 @@ export function tabs(label, choices, chosen, choose) {
     }, title)));
 }
 
+/** Says how far a long action is, with a button that sets `progress.isStopped`. */
+export function progressLine(words, progress, redraw) {
+  const stop = () => {
+    progress.isStopped = true;
+    redraw();
+  };
+  return h("p", { class: "progress", role: "status" }, `${words} … `,
+    h("button", { type: "button", onclick: stop, disabled: progress.isStopped }, "Stop"));
+}
+
 /** Says something to screen readers only. */
 export function announce(text) {
   document.getElementById("announcer").textContent = text;

@@ -2,14 +2,16 @@
 
 /** States of a message: its word, and the badge that shows it. */
 const MESSAGE_STATES = {
-  pending: { word: "waiting", badge: "idle" },
-  retrying: { word: "waiting for its next try", badge: "warn" },
+  pending: { word: "pending", badge: "idle" },
+  retrying: { word: "pending, until its next try", badge: "warn" },
   in_flight: { word: "being published", badge: "busy" },
   published: { word: "published", badge: "ok" },
   delivered: { word: "delivered", badge: "ok" },
   cancelled: { word: "cancelled", badge: "gone" },
   moved: { word: "moved to another time", badge: "idle" },
   dead: { word: "dead letter", badge: "bad" },
+  redriven: { word: "redriven", badge: "busy" },
+  replaced: { word: "replaced by another of its name", badge: "gone" },
   dropped: { word: "dropped", badge: "gone" },
   deduplicated: { word: "dropped as a duplicate", badge: "gone" },
 };
@@ -67,7 +69,7 @@ const PART_TROUBLES = {
   room: "has little room",
   connection: "is away",
   source: "is not read",
-  target: "does not take messages",
+  target: "does not take all messages",
   route: "are late",
 };
 
@@ -87,7 +89,7 @@ const PAUSE_REASONS = {
   max_pending_bytes: ["as many bytes wait as the route may have", "Wait until some fall due, or raise max_pending_bytes."],
   dead_letters: ["its dead letters are full", "Redrive or drop some."],
   target: ["its target does not take messages that pass through", "Mend the target."],
-  undecodable: ["a Kafka partition stands at records that cannot be opened", "Look at them, then skip the offset: postdate skip."],
+  undecodable: ["a Kafka partition stands at records that cannot be opened", "Look at them, then skip the offset, here or by postdate skip."],
 };
 
 export function pauseReason(reason) {

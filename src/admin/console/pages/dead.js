@@ -181,11 +181,11 @@ function actions(page, items) {
     filter, total: isWhole ? state.items.length : undefined, routes: routesOf(isWhole || filter.route ? state.items : []),
     words: `all ${isWhole ? counted(state.items.length, "dead letter") : `dead letters that fit the filter (more than ${count(state.items.length)})`}`,
   };
-  const run = (act, choice) => async () => {
-    await act(view, choice, state.progress);
+  const reload = () => {
     state.group = null;
-    page.load(null);
+    return page.load(null);
   };
+  const run = (act, choice) => () => act(view, choice, state.progress, reload);
   const none = ids.length === 0 || state.progress.isRunning;
   return h("div", { class: "action-bar" },
     h("strong", { class: "chosen-count", "aria-live": "polite" }, `${count(ids.length)} selected`),

@@ -36,10 +36,7 @@ function letter(view, state, load) {
   const { letter: dead } = state;
   const { words, advice } = deadReason(dead.reason);
   const choice = { ids: [dead.dead_id], total: 1, words: "1 dead letter", routes: (overview()?.routes ?? []).filter(({ name }) => name === dead.route) };
-  const run = (act) => async () => {
-    await act(view, choice, state.progress);
-    load();
-  };
+  const run = (act) => () => act(view, choice, state.progress, load);
   return [
     h("div", { key: "status", class: "panel status-bar" },
       h("div", { class: "status-words" }, badge("bad", words), h("code", { class: "muted" }, dead.reason), h("span", null, "on ", routeLink(dead.route))),

@@ -18,12 +18,12 @@ const REFRESH_MS = 3_000;
 export function messagePage(view) {
   const [, route, id] = view.segments;
   const state = { message: null, tag: null, problem: null, body: null, bodyMode: null, bodyProblem: null };
-  const load = async () => {
+  const { refresh, load } = view.looks(async () => {
     state.problem = await view.run(async (signal) => {
       Object.assign(state, await getTagged(path("routes", route, "messages", id), signal));
     });
     if (state.problem?.status === 404) state.message = null;
-  };
+  });
   view.show(() => [
     pageHead(h("span", null, "Message ", name(id)), copyButton(id, "id")),
     state.message === null ? missing(state.problem, route) : [
@@ -39,8 +39,8 @@ export function messagePage(view) {
     ],
   ]);
   view.redrawLive();
-  view.every(REFRESH_MS, load);
-  load();
+  view.every(REFRESH_MS, refresh);
+  refresh();
 }
 
 /** Reports whether the store has the message. Of one that is gone only a trail is left. */
@@ -178,7 +178,8 @@ async function cancel(view, state, load) {
 
 async function finish(view, load, run, done) {
   const problem = await view.run(run);
+  // The next action must know the message as this one has left it.
+  await load();
   if (problem) toast("bad", problem.message);
   else toast("ok", done);
-  await load();
 }

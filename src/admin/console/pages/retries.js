@@ -12,18 +12,18 @@ const REFRESH_MS = 5_000;
 
 export function retriesPage(view) {
   const state = { page: null, problem: null };
-  const load = async () => {
+  const { refresh, load } = view.looks(async () => {
     state.problem = await view.run(async (signal) => {
       state.page = await getPage(path("retries"), view.params, signal);
     });
-  };
+  });
   view.show(() => [
     pageHead("Retries"),
     section("Failed, and tried again", { key: "retries" }, filter(view.params), list(view, state, load)),
   ]);
   view.redrawLive();
-  view.every(REFRESH_MS, load);
-  load().then(() => state.page && announceList(state.page, "message"));
+  view.every(REFRESH_MS, refresh);
+  refresh().then(() => state.page && announceList(state.page, "message"));
 }
 
 function filter({ route }) {
@@ -64,9 +64,10 @@ function lastError({ last_error: error }) {
   return [h("code", null, error.reason), " ", ago(error.at_ms), h("p", { class: "error-words" }, visible(error.error))];
 }
 
-async function tryNow(view, { route, id }, load) {
-  const problem = await view.run(() => command("PATCH", path("routes", route, "messages", id), null, { delay: 0 }));
+/** Makes this very message due now: another one that has taken its name meanwhile stays. */
+async function tryNow(view, { route, id, version }, load) {
+  const problem = await view.run(() => command("PATCH", path("routes", route, "messages", id), `"${version}"`, { delay: 0 }));
+  await load();
   if (problem) toast("bad", problem.message);
   else toast("ok", "It is tried now");
-  load();
 }

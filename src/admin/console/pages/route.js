@@ -1,12 +1,13 @@
-// One route: its flow, what falls due, its configuration, and its pauses.
+// One route: its flow, what falls due, its configuration, and what is done to it by hand.
 
 import { get, getPage, path, post, query } from "../lib/api.js";
-import { count, lateness, rate, span } from "../lib/format.js";
+import { count, lateness, rate, sentence, span } from "../lib/format.js";
 import { h } from "../lib/dom.js";
 import { dueChart } from "../lib/due_chart.js";
 import { badge } from "../lib/icons.js";
 import { freshness, overview, seriesOf } from "../lib/live.js";
 import { address } from "../lib/router.js";
+import { purge, purgeProgress, skip } from "../lib/route_actions.js";
 import { troubleList, troubles } from "../lib/troubles.js";
 import { lines, peak, roundPeak } from "../lib/charts.js";
 import { ask, empty, messageLink, pageHead, problemBox, section, table, toast, way, when } from "../lib/widgets.js";
@@ -17,7 +18,7 @@ const DUE_MS = 2_000;
 
 export function routePage(view) {
   const [, name] = view.segments;
-  const state = { histogram: null, next: null, window: "minute", problem: null };
+  const state = { histogram: undefined, next: null, window: "minute", problem: null, purge: {} };
   const choose = (chosen) => {
     state.window = chosen;
     view.redraw();
@@ -29,6 +30,7 @@ export function routePage(view) {
         getPage(path("messages"), { route: name, limit: 10 }, signal),
       ]);
     });
+    state.histogram ??= null;
   };
   view.show(() => {
     const now = overview();
@@ -42,7 +44,7 @@ export function routePage(view) {
       tiles(route),
       h("div", { class: "columns" },
         rates(series, route), latenesses(series),
-        h("div", { class: "stack" }, dueChart(state.histogram, state.window, choose), pauses(view, route)),
+        h("div", { class: "stack" }, dueChart(state.histogram, state.window, choose), byHand(view, state, now, route)),
         dueNext(state, name)),
       configuration(route),
     ];
@@ -92,14 +94,29 @@ function chart(series, max, top, label) {
     h("div", { class: "ticks", "aria-hidden": "true" }, ["5 min ago", "4", "3", "2", "1", "now"].map((tick) => h("span", null, tick))));
 }
 
+/** What is done to the route by hand: pauses, purge, and skipping where a partition stands. */
+function byHand(view, state, now, route) {
+  return section("By hand", { key: "by-hand" },
+    h("ul", { class: "switches" },
+      pauses(view, route),
+      standing(view, now, route),
+      action("Waiting", badge("idle", `${count(route.pending)} pending`),
+        view.mayWrite && h("button", { type: "button", disabled: state.purge.isRunning, onclick: () => purge(view, route, state.purge) }, "Purge …"))),
+    purgeProgress(state.purge, () => view.redraw()));
+}
+
+function action(title, shown, button) {
+  return h("li", { key: title }, h("h3", null, title), shown, button);
+}
+
 function pauses(view, route) {
-  const byHand = route.paused.includes("paused");
+  const isPausedByHand = route.paused.includes("paused");
   const others = route.paused.filter((reason) => reason !== "paused");
   const { place } = endpoint(route.from);
   const rows = [
     {
-      part: "ingress", isPaused: byHand, title: "Ingress",
-      state: byHand ? badge("paused", "paused by hand") : others.length > 0 ? badge("warn", "waits: ", others.map((reason) => pauseReason(reason).words).join(", ")) : badge("ok", "reads ", place),
+      part: "ingress", isPaused: isPausedByHand, title: "Ingress",
+      state: isPausedByHand ? badge("paused", "paused by hand") : others.length > 0 ? badge("warn", "waits: ", others.map((reason) => pauseReason(reason).words).join(", ")) : badge("ok", "reads ", place),
       effect: `Nothing is read from ${place} until it is resumed. Producers can go on: the broker keeps what they send.`,
     },
     {
@@ -108,10 +125,17 @@ function pauses(view, route) {
       effect: "Nothing of the route is published until it is resumed. What falls due waits in the store.",
     },
   ];
-  return section("Pauses", { key: "pauses" }, h("ul", { class: "switches" }, rows.map(({ part, isPaused, title, state, effect }) =>
-    h("li", { key: part }, h("h3", null, title), state,
-      view.mayWrite && h("button", { type: "button", onclick: () => setPause(view, route.name, { part, isPaused, title, effect }) },
-        `${isPaused ? "Resume" : "Pause"} ${part}`)))));
+  return rows.map(({ part, isPaused, title, state, effect }) => action(title, state,
+    view.mayWrite && h("button", { type: "button", onclick: () => setPause(view, route.name, { part, isPaused, title, effect }) },
+      `${isPaused ? "Resume" : "Pause"} ${part}`)));
+}
+
+/** A partition that stands at a record which cannot be opened. */
+function standing(view, now, route) {
+  if (!route.paused.includes("undecodable")) return null;
+  const why = now.parts.find(({ name }) => name === `source:${route.name}`)?.why;
+  return action("Standing", badge("bad", "a record cannot be opened"),
+    view.mayWrite && h("button", { type: "button", onclick: () => skip(view, route.name, why && sentence(why)) }, "Skip …"));
 }
 
 async function setPause(view, route, { part, isPaused, title, effect }) {

@@ -73,6 +73,17 @@ impl ReplayFixture {
         self
     }
 
+    /// Changes the context of the trace of all stored messages, as their admission does.
+    fn traced(mut self) -> Self {
+        for (entry, _) in &mut self.stored {
+            for (name, value) in [("traceparent", "of-the-admission"), ("tracestate", "postdate=1")] {
+                entry.message.headers.retain(|header| header.name.as_str() != name);
+                entry.message.headers.push(Header::new(name, HeaderValue::Bytes(value.into())));
+            }
+        }
+        self
+    }
+
     fn stored(&self) -> StoredRecords {
         let mut gathering = StoredRecordsBuilder::default();
         for (entry, standing) in &self.stored {
@@ -138,6 +149,8 @@ fn what_the_store_has_is_left_out_whatever_its_state() {
             ReplayFixture::new().has(1, "store - 300", 300, standing).has(2, "store a 300", 300, standing);
         let tally = site.comes_to(&["store - 300", "store a 300"], &[]);
         assert_eq!(tally.there, 2);
+        let tally = site.traced().comes_to(&["store - 300", "store a 300"], &[]);
+        assert_eq!(tally.there, 2, "with the context of another span");
     }
     // The topic was created anew: another record has the same position.
     let site = ReplayFixture::new().has(1, "store - 300", 300, ScannedState::Pending);

@@ -5,8 +5,8 @@ use super::super::{Row, damage, redis, topologies};
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "F08",
-        version: 1,
-        fault: "kill -9 of Redis (`appendfsync everysec`), started again after 1 to 20 s",
+        version: 2,
+        fault: "kill -9 of Redis (`appendfsync no`: what it has answered outlives it), started again after 1 to 20 s",
         precondition: "50 messages or more were claimed",
         limit: "nothing late 15 s after Redis is ready again",
         differs: "",

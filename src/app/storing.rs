@@ -1,0 +1,146 @@
+//! The rooms of a command that stores messages of one route beside the relays, and publishes nothing: `replay` and
+//! `import`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use prometheus_client::registry::Registry;
+use tracing::warn;
+
+use crate::config::Config;
+use crate::domain::{Clock, Route};
+use crate::egress::AllLanes;
+use crate::egress::kafka::KafkaLanes;
+use crate::ingress::{self, Intake};
+use crate::lifecycle::{Readiness, Shutdown, Tasks};
+use crate::store::{self, PreflightFailure, Store};
+use crate::telemetry::{BurstLog, Metrics, Tracer};
+
+/// Longest wait for the exporter of traces at the end. It bounds itself below that.
+const TRACES_DEADLINE: Duration = Duration::from_secs(2);
+/// Longest wait for a store that does not answer at the beginning.
+const STORE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The store, and what its tasks need.
+pub(crate) struct StoringRooms {
+    route: Arc<Route>,
+    pub(crate) store: Store,
+    pub(crate) clock: Clock,
+    pub(crate) metrics: Arc<Metrics>,
+    tasks: Tasks,
+    shutdown: Shutdown,
+    traces: StoringTraces,
+}
+
+/// Spans of the messages that the command stores, with the task that exports them.
+struct StoringTraces {
+    tracer: Tracer,
+    tasks: Tasks,
+    shutdown: Shutdown,
+}
+
+impl StoringRooms {
+    /// Checks the store and connects to it. `may_describe` allows the check to write the description of a new store.
+    /// `reads_trail` lets the command read the route's trail.
+    pub(crate) async fn begin(
+        config: &Config,
+        route: &Arc<Route>,
+        may_describe: bool,
+        reads_trail: bool,
+    ) -> anyhow::Result<Self> {
+        let clock = Clock::start();
+        let tasks = Tasks::default();
+        let shutdown = Shutdown::default();
+        let preflight = store::preflight(&config.redis, may_describe);
+        match tokio::time::timeout(STORE_DEADLINE, preflight).await {
+            Ok(Ok(())) => {}
+            Ok(Err(PreflightFailure::Refused(why))) => return Err(why).context("the store may not be used"),
+            Ok(Err(PreflightFailure::Away(why) | PreflightFailure::Tls(why))) => {
+                bail!("the store cannot be used: {why}")
+            }
+            Err(_) => bail!("the store did not answer within {} s", STORE_DEADLINE.as_secs()),
+        }
+        let metrics = Metrics::new(&mut Registry::default(), [route.name.clone()]);
+        let store = Store::start(&store::StoreDependencies {
+            config: &config.redis,
+            clock,
+            metrics: metrics.clone(),
+            readiness: &Readiness::default(),
+            tasks: &tasks,
+            shutdown: &shutdown,
+            remembers: [(route.name.clone(), route.policy.dedupe_ms)].into(),
+            trails: reads_trail.then(|| (route.name.clone(), route.policy.trail)).into_iter().collect(),
+            ordered: route.policy.ordered.then(|| route.name.clone()).into_iter().collect(),
+            shards: 1,
+        })?;
+        let traces = StoringTraces::start(config, clock, &metrics)?;
+        Ok(Self { route: route.clone(), store, clock, metrics, tasks, shutdown, traces })
+    }
+
+    /// Exports the last spans, for a bounded time.
+    pub(crate) async fn finish_traces(&self) {
+        self.traces.shutdown.begin();
+        if let Err(late) = self.traces.tasks.ended(TRACES_DEADLINE).await {
+            warn!(?late, "the exporter of traces did not end in time");
+        }
+    }
+
+    /// Starts the ingress's intake into the store. Its lanes have no broker.
+    pub(crate) fn intake(&self, config: &Config) -> anyhow::Result<Arc<Intake>> {
+        let routes = std::slice::from_ref(&self.route);
+        let shutdown = &self.shutdown;
+        let readiness = Readiness::default();
+        let quota = store::DeadLetterQuota::new(routes);
+        let gates = ingress::admission_control::start(ingress::admission_control::AdmissionDependencies {
+            routes,
+            store: &self.store,
+            quota: &quota,
+            metrics: &self.metrics,
+            // A relay may store messages beside this command.
+            replicas: Box::new(|| 2),
+            max_skew: config.cluster.max_clock_skew,
+            tasks: &self.tasks,
+            shutdown,
+        });
+        let kafka = KafkaLanes::start(
+            [],
+            self.clock,
+            &self.metrics.kafka_clients,
+            &readiness,
+            &self.tasks,
+            shutdown,
+        )?;
+        Ok(Intake::start(ingress::intake::IntakeDependencies {
+            store: self.store.clone(),
+            lanes: Arc::new(AllLanes::new(kafka, BTreeMap::new())),
+            metrics: self.metrics.clone(),
+            watch: Arc::default(),
+            tracer: self.traces.tracer.clone(),
+            bursts: Arc::new(BurstLog::new(self.clock)),
+            quota,
+            gates,
+            tasks: &self.tasks,
+            shutdown,
+            publishing_shutdown: shutdown,
+        }))
+    }
+}
+
+impl StoringTraces {
+    fn start(config: &Config, clock: Clock, metrics: &Metrics) -> anyhow::Result<Self> {
+        let tasks = Tasks::default();
+        let shutdown = Shutdown::default();
+        let Some(collector) = config.traces.collector.clone() else {
+            return Ok(Self { tracer: Tracer::default(), tasks, shutdown });
+        };
+        // A relay on this machine may have the replica's own name.
+        let instance = format!("{}-replay", config.cluster.name);
+        let made = Tracer::new(collector, &instance, clock, &metrics.spans_lost, config.shutdown_timeout);
+        let (tracer, exporter) = made.map_err(anyhow::Error::msg).context("traces.tls")?;
+        let ends = shutdown.clone();
+        tasks.spawn("traces", async move { exporter.run(ends.draining()).await });
+        Ok(Self { tracer, tasks, shutdown })
+    }
+}
