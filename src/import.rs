@@ -1,0 +1,127 @@
+//! `import`: moves what waits in another program's delay queue into a route's store. Relays and the other program may
+//! run meanwhile.
+//!
+//! Each entry is stored first, under a name that follows from the entry, and then removed from its queue if it is there
+//! unchanged. So no entry is ever nowhere, and a run that was cut off is begun again: what it stored is known by its name.
+//! If the other program has taken an entry between the two steps, the stored message is called back. A message leaves no
+//! earlier than five seconds after its entry was read, which is the time for that.
+//!
+//! A name is known to the store until its message has left. Before a batch is stored, the store is therefore told the
+//! names of the batch. A run that finds such names asks what became of their messages: they wait, or the trail says that
+//! they have left.
+
+mod judge;
+mod mover;
+mod types;
+
+use std::sync::Arc;
+
+use anyhow::Context;
+
+pub use self::types::{
+    BodyCodec, EntryForm, ImportOutcome, ImportQueue, ImportRequest, ImportTally, ImportWait, ImportWatcher,
+    RefusalReason, RefusedEntries, ScoreUnit,
+};
+pub use crate::store::import::ForeignServer;
+
+use self::judge::EntryJudge;
+use self::mover::{EntryMover, refused_unread, take_lock};
+use crate::app::runtime;
+use crate::app::storing::StoringRooms;
+use crate::config::Config;
+use crate::store::import::{ForeignPhase, ForeignQueue, QueueSize};
+
+/// Log filter unless another one is configured.
+const DEFAULT_LOG_FILTER: &str = "warn,lapin=off,rdkafka=error,librdkafka=error";
+/// Bytes of an entry beside its body: the id and the lengths that Redisson packs.
+const ENTRY_OVERHEAD_BYTES: usize = 1 << 10;
+
+/// Imports a queue.
+pub fn import(
+    config: &Config,
+    request: &ImportRequest,
+    watcher: &Arc<dyn ImportWatcher>,
+) -> anyhow::Result<ImportOutcome> {
+    runtime::run_to_end(
+        &runtime::log_as_text(config, Some(DEFAULT_LOG_FILTER)),
+        run_import(config, request, watcher),
+    )
+}
+
+async fn run_import(
+    config: &Config,
+    request: &ImportRequest,
+    watcher: &Arc<dyn ImportWatcher>,
+) -> anyhow::Result<ImportOutcome> {
+    let rooms = StoringRooms::begin(config, &request.route, !request.dry_run, true).await?;
+    let limit = request.route.policy.max_size.saturating_add(ENTRY_OVERHEAD_BYTES);
+    let queue = ForeignQueue::connect(&request.server, request.queue.keys(), limit).await?;
+    let size = queue.size().await?;
+    if request.dry_run {
+        return look(&rooms, request, &queue, size, watcher).await;
+    }
+    take_lock(&queue, watcher).await?;
+    let moved = move_all(config, &rooms, request, &queue, size, watcher).await;
+    let unlocked = queue.unlock().await;
+    let tally = moved?;
+    unlocked.context("all is moved, but the lock could not be ended; it ends by itself")?;
+    Ok(ImportOutcome { tally, remaining: queue.size().await?.due_times })
+}
+
+/// Judges all entries, and changes nothing.
+async fn look(
+    rooms: &StoringRooms,
+    request: &ImportRequest,
+    queue: &ForeignQueue,
+    size: QueueSize,
+    watcher: &Arc<dyn ImportWatcher>,
+) -> anyhow::Result<ImportOutcome> {
+    let judge = EntryJudge::new(request);
+    let mut tally = ImportTally::default();
+    // The store's clock is known once Redis has answered.
+    rooms.store.import_note(&request.route.name, &queue.name()).await?;
+    for &phase in queue.phases() {
+        let mut rank = 0;
+        loop {
+            let entries = queue.read(phase, rank).await?;
+            if entries.is_empty() {
+                break;
+            }
+            rank += entries.len();
+            let arrival = rooms.store.clock().arrival();
+            for entry in entries {
+                match entry {
+                    // Elements are judged by their due times, in the other phase.
+                    Ok(_) if phase == ForeignPhase::Elements => {}
+                    Ok(entry) => match judge.judge(&entry, arrival) {
+                        Ok(accepted) => {
+                            tally.moved += 1;
+                            tally.overdue += u64::from(accepted.is_overdue);
+                        }
+                        Err((reason, why)) => tally.refuse(reason, || judge::shown(&entry.member, &why)),
+                    },
+                    Err((problem, member)) => refused_unread(&mut tally, phase, problem, &member),
+                }
+            }
+            if phase == ForeignPhase::DueTimes {
+                watcher.looked(rank as u64, size.due_times.max(rank as u64));
+            }
+        }
+    }
+    Ok(ImportOutcome { tally, remaining: size.due_times })
+}
+
+async fn move_all(
+    config: &Config,
+    rooms: &StoringRooms,
+    request: &ImportRequest,
+    queue: &ForeignQueue,
+    size: QueueSize,
+    watcher: &Arc<dyn ImportWatcher>,
+) -> anyhow::Result<ImportTally> {
+    let mut mover = EntryMover::begin(config, rooms, request, queue, size, watcher).await?;
+    for &phase in queue.phases() {
+        mover.run(phase).await?;
+    }
+    mover.finish().await
+}

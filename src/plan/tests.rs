@@ -1,0 +1,70 @@
+use super::*;
+
+const PLUGIN_DEFINITIONS: &str = r#"{
+    "exchanges": [
+        { "name": "bills", "type": "x-delayed-message", "durable": true, "messages_delayed": 3,
+          "arguments": { "x-delayed-type": "topic", "alternate-exchange": "lost" } },
+        { "name": "Bills", "type": "x-delayed-message", "arguments": { "x-delayed-type": "direct" } },
+        { "name": "old", "type": "x-delayed-message", "arguments": {} },
+        { "name": "e\u001b[2J", "type": "x-delayed-message", "arguments": { "x-delayed-type": "topic" } },
+        { "name": "matched", "type": "x-delayed-message", "arguments": { "x-delayed-type": "topic" } },
+        { "name": "Bills.in", "type": "topic", "arguments": [] } ],
+    "queues": [ { "name": "mail" } ],
+    "bindings": [
+        { "source": "bills", "destination": "mail", "destination_type": "queue", "routing_key": "bill.#", "arguments": {} },
+        { "source": "bills", "destination": "it's", "destination_type": "queue", "routing_key": "",
+          "arguments": { "x-match": "all" } },
+        { "source": "shop", "destination": "matched", "destination_type": "exchange", "routing_key": "",
+          "arguments": { "x-match": "all" } },
+        { "source": "shop", "destination": "bills", "destination_type": "exchange", "routing_key": "", "arguments": {} } ] }"#;
+
+fn plan(vhost: &str) -> PluginPlan {
+    PluginPlan::new(&Definitions::parse(PLUGIN_DEFINITIONS, vhost).expect("definitions"), vhost)
+}
+
+#[test]
+fn an_exchange_becomes_an_ingress_a_queue_and_a_target_with_its_bindings() {
+    let plan = plan("/");
+    let bills = &plan.exchanges[0];
+    assert_eq!(bills.waiting, Some(3));
+    let expected = r#"
+rabbitmqadmin declare exchange name=bills.in type=fanout durable=true
+rabbitmqadmin declare queue name=bills.delayed durable=true 'arguments={"x-delivery-limit":1000000,"x-queue-type":"quorum"}'
+rabbitmqadmin declare binding source=bills.in destination_type=queue destination=bills.delayed routing_key=
+rabbitmqadmin declare exchange name=bills.out type=topic durable=true 'arguments={"alternate-exchange":"lost"}'
+rabbitmqadmin declare binding source=bills.out destination_type=queue destination=mail routing_key=bill.#
+rabbitmqadmin declare binding source=bills.out destination_type=queue 'destination=it'\''s' routing_key= 'arguments={"x-match":"all"}'
+"#;
+    assert_eq!(bills.declare.join("\n"), expected.trim());
+    let expected = "
+rabbitmqadmin declare binding source=shop destination_type=exchange destination=bills.in routing_key=
+rabbitmqadmin delete binding source=shop destination_type=exchange destination=bills 'properties_key=~'
+";
+    assert_eq!(plan.switches(), expected.trim_start());
+    assert_eq!(
+        plan.removals(),
+        "rabbitmqadmin delete exchange name=bills\nrabbitmqadmin delete exchange name=Bills\n"
+    );
+}
+
+#[test]
+fn names_are_free_ones_and_what_cannot_be_planned_is_said() {
+    let plan = plan("/");
+    let names: Vec<_> = plan.exchanges.iter().map(|e| (e.route.as_str(), e.ingress.as_str())).collect();
+    assert_eq!(names, [("bills", "bills.in"), ("bills-2", "Bills.2.in")]);
+    let said = ["`old`: it does not say which type", "control characters", "plan by --management"];
+    assert_eq!(plan.warnings.len(), said.len(), "{:?}", plan.warnings);
+    for (warning, said) in plan.warnings.iter().zip(said) {
+        assert!(warning.contains(said), "{warning}");
+    }
+    assert!(plan.declarations().lines().all(|line| !line.contains(is_unsafe)));
+}
+
+#[test]
+fn another_virtual_host_is_named_in_each_command_and_in_the_url() {
+    let plan = plan("shop/eu");
+    let declares = |line: &str| line.starts_with("rabbitmqadmin --vhost=shop/eu declare ");
+    assert!(plan.declarations().lines().all(declares), "{}", plan.declarations());
+    assert!(plan.configuration().contains("127.0.0.1:5672/shop%2Feu\""), "{}", plan.configuration());
+    assert_eq!(PluginPlan::new(&Definitions::default(), "a\nb").warnings.len(), 1);
+}

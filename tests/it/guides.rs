@@ -1,0 +1,7 @@
+//! Pages that say what to type, played word for word against real servers.
+
+mod kafka;
+mod operate;
+mod rabbitmq;
+mod start;
+mod terminal;

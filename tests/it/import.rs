@@ -1,0 +1,6 @@
+//! `postdate import` from real delay queues: Redisson's own, and sorted sets, while they are written and emptied.
+
+mod fixture;
+mod queue;
+mod redisson;
+mod zset;
