@@ -18,6 +18,9 @@ use super::accounting::{Id, Outcome};
 use super::run::{Message, Run, When};
 use super::{Kafka, Rabbitmq};
 
+/// Longest wait for the confirms of one call, longer than any outage that a test plays.
+const SEND_LIMIT: Duration = Duration::from_secs(180);
+
 impl Run {
     /// Produces to a topic, all at once, and waits for what the broker says to each.
     pub async fn send_kafka(&self, kafka: &Kafka, topic: &str, messages: Vec<Message>) {
@@ -56,8 +59,23 @@ impl Run {
     }
 
     /// Publishes to an exchange and waits for the confirm of each. `None` publishes
-    /// each with its own key, which is then what it must arrive with.
+    /// each with its own key, which is then what it must arrive with. Panics with the broker's log where it
+    /// confirms nothing for so long that it must be in an alarm of its own, such as a full disk.
     pub async fn send_rabbitmq(
+        &self,
+        rabbitmq: &Rabbitmq,
+        exchange: &str,
+        routing_key: Option<&str>,
+        messages: Vec<Message>,
+    ) {
+        let sent = self.send_rabbitmq_unlimited(rabbitmq, exchange, routing_key, messages);
+        if tokio::time::timeout(SEND_LIMIT, sent).await.is_err() {
+            rabbitmq.tell();
+            panic!("rabbitmq has not confirmed all within {SEND_LIMIT:?}: is its disk or its memory full?");
+        }
+    }
+
+    async fn send_rabbitmq_unlimited(
         &self,
         rabbitmq: &Rabbitmq,
         exchange: &str,

@@ -1,0 +1,41 @@
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+import java.util.Map;
+import java.util.concurrent.TimeUnit;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.serialization.StringSerializer;
+import org.springframework.kafka.core.DefaultKafkaProducerFactory;
+import org.springframework.kafka.core.KafkaTemplate;
+
+public class KafkaSend {
+    private static KafkaTemplate<String, String> template;
+
+    // Returns when Kafka has the record on all its replicas.
+    static void send(String key, String body, Map<String, String> headers) throws Exception {
+        var record = new ProducerRecord<>("orders.delayed", key, body);
+        headers.forEach((name, value) -> record.headers().add(name, value.getBytes(UTF_8)));
+        template.send(record).get(30, TimeUnit.SECONDS);
+    }
+
+    public static void main(String[] args) throws Exception {
+        // With Spring Boot: spring.kafka.bootstrap-servers, spring.kafka.producer.acks=all, and the template injected.
+        Map<String, Object> config = Map.of("bootstrap.servers", System.getenv("KAFKA_BROKERS"), "acks", "all");
+        var factory = new DefaultKafkaProducerFactory<>(config, new StringSerializer(), new StringSerializer());
+        template = new KafkaTemplate<>(factory);
+
+        send("order-6", "in two seconds", Map.of("x-delay", "2s"));
+        String moment = Long.toString(System.currentTimeMillis() + 2000);
+        send("order-9", "at a moment", Map.of("x-deliver-at", moment));
+
+        // With a name: the same key keeps a command behind its message.
+        send("order-7", "never", Map.of("x-delay", "3s", "x-delay-id", "order-7"));
+        send("order-7", "", Map.of("x-delay-op", "cancel", "x-delay-id", "order-7"));
+
+        send("order-8", "sooner", Map.of("x-delay", "1h", "x-delay-id", "order-8"));
+        send("order-8", "", Map.of("x-delay-op", "reschedule", "x-delay-id", "order-8", "x-delay", "3s"));
+        // [test]
+        send("order-10", "not a delay", Map.of("x-delay", "2 seconds"));
+        // [/test]
+        factory.destroy();
+    }
+}
