@@ -142,7 +142,7 @@ async fn restricted(cluster: &Cluster, deployment: &Value) {
 /// The commands of NOTES.txt name what is there.
 async fn said_right(cluster: &Cluster, notes: &str) {
     let commands: Vec<_> = notes.lines().map(str::trim).filter(|line| line.starts_with("kubectl ")).collect();
-    assert_eq!(commands.len(), 4, "{notes}");
+    assert_eq!(commands.len(), 5, "{notes}");
     for command in commands {
         let words: Vec<_> = command.split(' ').collect();
         let object = words.iter().find(|word| word.contains('/')).expect("an object");
@@ -166,7 +166,7 @@ async fn said_right(cluster: &Cluster, notes: &str) {
 #[tokio::test]
 async fn every_case_is_taken_by_the_api() {
     let cluster = Cluster::start().await;
-    cluster.monitoring_kinds().await;
+    cluster.operators_kinds().await;
     for case in super::tools::cases() {
         let name = case.file_stem().and_then(|stem| stem.to_str()).expect("a name").to_owned();
         cluster.namespace(&name).await;
@@ -175,6 +175,14 @@ async fn every_case_is_taken_by_the_api() {
         assert!(output.status.success(), "{name}: {}", text(&output.stderr));
         assert!(!text(&output.stderr).contains("arning"), "{name}: {}", text(&output.stderr));
     }
+    assert!(cluster.get("scaled-values", "scaledobject", "rel-postdate").await.is_some());
+    assert!(cluster.get("evaluation-values", "horizontalpodautoscaler", "rel-postdate").await.is_some());
+    let redis = cluster.get("evaluation-values", "statefulset", "rel-postdate-evaluation-redis").await;
+    let redis = redis.expect("a StatefulSet");
+    let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "redis", "namespace": "evaluation-values" },
+        "spec": { "containers": pod_of(&redis)["containers"], "securityContext": pod_of(&redis)["securityContext"],
+            "volumes": [{ "name": "data", "emptyDir": {} }] } });
+    cluster.create(&pod).await.expect("the restricted level takes it");
     for kind in ["podmonitor", "prometheusrule"] {
         assert!(cluster.get("full-values", kind, "shop-relay").await.is_some(), "{kind}");
     }
@@ -184,6 +192,21 @@ async fn every_case_is_taken_by_the_api() {
         (&modes[0]["configMap"]["defaultMode"], &modes[1]["projected"]["defaultMode"]),
         (&json!(0o444), &json!(0o444))
     );
+}
+
+/// The plain manifests, in a namespace that enforces the restricted level.
+#[tokio::test]
+async fn the_plain_manifests_are_taken_by_the_api() {
+    let cluster = Cluster::start().await;
+    cluster.namespace("postdate").await;
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/kubernetes/postdate.yaml");
+    let file = file.display().to_string();
+    for expected in ["created", "unchanged"] {
+        let apply = ["apply", "--validate=strict", "--namespace", "postdate", "-f", &file];
+        let said = cluster.try_kubectl(&apply).await.expect("taken");
+        assert!(said.contains(&format!("deployment.apps/postdate {expected}")), "{said}");
+        assert!(!said.contains("arning"), "{said}");
+    }
 }
 
 /// The pod of the installed Deployment, run: its init container, then itself, between real servers.

@@ -8,8 +8,10 @@
 mod support;
 
 mod cluster;
+mod manifests;
 mod pods;
 mod refusals;
 mod render;
+mod scaling;
 mod server;
 mod tools;

@@ -139,7 +139,8 @@ const WRONG: [(&[&str], &str); 74] = [
 ];
 
 /// Settings over `ci/sentinel-values.yaml`, and what must be said.
-const BEHIND_SENTINELS: [(&[&str], &str); 13] = [
+const BEHIND_SENTINELS: [(&[&str], &str); 14] = [
+    (&["evaluationRedis.enabled=true"], "evaluationRedis is a single server: it does not go with"),
     (&["config.redis.nodes=null"], "config.redis.nodes is empty: name the sentinels, each host:port"),
     (
         &["config.redis.topology=cluster", "config.redis.nodes=null"],
@@ -173,13 +174,60 @@ const BEHIND_SENTINELS: [(&[&str], &str); 13] = [
     ),
 ];
 
+/// Settings of what scales, connects and is only for a try, over `ci/kafka-values.yaml`, and what must be said.
+const SCALING_REFUSALS: [(&[&str], &str); 21] = [
+    (
+        &["autoscaling.minReplicas=7", "autoscaling.maxReplicas=3"],
+        "autoscaling.minReplicas is 7, more than its maxReplicas of 3",
+    ),
+    (&["autoscaling.minReplicas=0"], "at '/autoscaling/minReplicas': minimum: got 0, want 1"),
+    (&["autoscaling.replicas=2"], "at '/autoscaling': additional properties 'replicas' not allowed"),
+    (&["autoscaling.metrics[0].type=Cpu"], "at '/autoscaling/metrics/0/type': value must be one of"),
+    (
+        &["autoscaling.enabled=true", "autoscaling.targetCPUUtilizationPercentage=0"],
+        "autoscaling has nothing to go by",
+    ),
+    (
+        &["autoscaling.enabled=true", "keda.enabled=true", "keda.prometheusAddress=http://p:9090"],
+        "autoscaling.enabled and keda.enabled are both true",
+    ),
+    (
+        &["keda.enabled=true"],
+        "keda.prometheusAddress is empty: KEDA asks Prometheus for the lag and the lateness",
+    ),
+    (&["keda.prometheusAddress=prometheus:9090"], "at '/keda/prometheusAddress'"),
+    (&["keda.prometheusAddress=http://u:hunter2@p"], "keda.prometheusAddress holds a password"),
+    (&["keda.lateness=1"], "at '/keda/lateness': got number, want string"),
+    (&["keda.minReplicas=0"], "at '/keda/minReplicas': minimum: got 0, want 1"),
+    (&["keda.ingressLag=many"], "at '/keda/ingressLag': got string, want integer"),
+    (&["check.connect=1"], "at '/check/connect'"),
+    (&["check.connect=true", "check.beforeChanges=false"], "check.connect goes with check.beforeChanges"),
+    (
+        &["evaluationRedis.enabled=true"],
+        "evaluationRedis.enabled and another Redis (config.redis.url or secrets.redis) are both set",
+    ),
+    (
+        &["evaluationRedis.enabled=true", "config.redis.url=null", "check.connect=true"],
+        "check.connect cannot go with evaluationRedis.enabled: the Job runs before that Redis is installed",
+    ),
+    (&["evaluationRedis.image=redis"], "at '/evaluationRedis/image'"),
+    (&["evaluationRedis.maxmemoryMi=8"], "at '/evaluationRedis/maxmemoryMi': minimum: got 8, want 16"),
+    (&["evaluationRedis.storage=big"], "at '/evaluationRedis/storage'"),
+    (&["extraObjects[0].kind=ConfigMap"], "at '/extraObjects/0': missing property 'apiVersion'"),
+    (&["extraObjects=text"], "at '/extraObjects': got string, want array"),
+];
+
 #[test]
 fn every_wrong_value_is_refused_with_a_sentence() {
     let over = |case: &str, all: &[(&'static [&'static str], &'static str)]| {
         let case = chart().join("ci").join(case);
         all.iter().map(|(set, expected)| (case.clone(), *set, *expected)).collect::<Vec<_>>()
     };
-    let all = [over("kafka-values.yaml", &WRONG), over("sentinel-values.yaml", &BEHIND_SENTINELS)];
+    let all = [
+        over("kafka-values.yaml", &WRONG),
+        over("kafka-values.yaml", &SCALING_REFUSALS),
+        over("sentinel-values.yaml", &BEHIND_SENTINELS),
+    ];
     for (right, set, expected) in all.concat() {
         let output = template(&[&right], set);
         let error = text(&output.stderr);

@@ -94,17 +94,25 @@ impl Cluster {
         self.create(&namespace).await.expect("a namespace");
     }
 
-    /// The kinds of the Prometheus operator, whose fields nobody checks.
-    pub(crate) async fn monitoring_kinds(&self) {
-        for kind in ["ServiceMonitor", "PodMonitor", "PrometheusRule"] {
+    /// The kinds of the Prometheus operator and of KEDA, whose fields nobody checks.
+    pub(crate) async fn operators_kinds(&self) {
+        const MONITORING_API: (&str, &str) = ("monitoring.coreos.com", "v1");
+        const KEDA_API: (&str, &str) = ("keda.sh", "v1alpha1");
+        let kinds = [
+            ("ServiceMonitor", MONITORING_API),
+            ("PodMonitor", MONITORING_API),
+            ("PrometheusRule", MONITORING_API),
+            ("ScaledObject", KEDA_API),
+        ];
+        for (kind, (group, version)) in kinds {
             let singular = kind.to_lowercase();
-            let name = format!("{singular}s.monitoring.coreos.com");
+            let name = format!("{singular}s.{group}");
             let anything = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-            let version = json!({ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": anything } });
+            let version = json!({ "name": version, "served": true, "storage": true, "schema": { "openAPIV3Schema": anything } });
             let names = json!({ "kind": kind, "singular": singular, "plural": format!("{singular}s") });
             let definition = json!({
                 "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": { "name": name },
-                "spec": { "group": "monitoring.coreos.com", "scope": "Namespaced", "names": names, "versions": [version] },
+                "spec": { "group": group, "scope": "Namespaced", "names": names, "versions": [version] },
             });
             self.create(&definition).await.expect("a kind");
             let wait = ["wait", "--for=condition=Established", "--timeout=60s", &format!("crd/{name}")];

@@ -165,6 +165,16 @@ async fn readiness_closes_before_the_drain_and_the_deadline_ends_it() {
     rabbitmq.stop();
     gauge("postdate_in_flight", 1.0).await;
 
+    relay.signal(Signal::HUP);
+    eventually("it says that a SIGHUP does nothing", async || {
+        let log = relay.log();
+        if log.contains("SIGHUP: a changed configuration is read at the next start") {
+            Ok(())
+        } else {
+            Err(log)
+        }
+    })
+    .await;
     relay.signal(Signal::TERM);
     eventually("it says that it drains", async || {
         let (status, body) = relay.get("/readyz").await?;

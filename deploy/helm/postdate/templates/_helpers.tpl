@@ -14,6 +14,15 @@
 {{- end -}}
 {{- end -}}
 
+{{- define "postdate.evaluationRedis" -}}
+{{- printf "%s-evaluation-redis" (include "postdate.fullname" . | trunc 40 | trimSuffix "-") -}}
+{{- end -}}
+
+{{- define "postdate.evaluationRedisLabels" -}}
+app.kubernetes.io/name: {{ include "postdate.evaluationRedis" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
 {{- define "postdate.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "postdate.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -61,6 +70,9 @@ values are judged here. */}}
 {{- if $secrets.writeTokens.name -}}{{- $_ := set $admin "write_tokens_file" (printf "%s/admin/write-tokens" $at) -}}{{- end -}}
 {{- if $secrets.readTokens.name -}}{{- $_ := set $admin "read_tokens_file" (printf "%s/admin/read-tokens" $at) -}}{{- end -}}
 {{- $_ := set $config "admin" $admin -}}
+{{- if .Values.evaluationRedis.enabled -}}
+{{- $_ := set $config "redis" (set (default dict $config.redis) "url" (printf "redis://%s:6379" (include "postdate.evaluationRedis" .))) -}}
+{{- end -}}
 {{- range $value, $key := include "postdate.redisFiles" . | fromYaml -}}
 {{- if (get $secrets $value).name -}}
 {{- $redis := default dict $config.redis -}}
@@ -162,11 +174,41 @@ volumeMounts:
   {{- end }}
 {{- end -}}
 
-{{/* The container that judges the configuration with the very image, files and environment. */}}
+{{/* The container that judges the configuration with the very image, files and environment: (list ROOT CONNECT). */}}
 {{- define "postdate.checkContainer" -}}
 name: check
-args: [check, --config, /etc/postdate/postdate.yaml]
-{{ include "postdate.container" . }}
+args: [check, --config, /etc/postdate/postdate.yaml{{ if index . 1 }}, --connect{{ end }}]
+{{ include "postdate.container" (index . 0) }}
+{{- end -}}
+
+{{/* What the pods may reach, as `egress` of a NetworkPolicy. */}}
+{{- define "postdate.egress" -}}
+{{- $egress := .Values.networkPolicy.egress -}}
+{{- range concat $egress.dns $egress.redis $egress.brokers }}
+-
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if .Values.evaluationRedis.enabled }}
+- to:
+    - podSelector:
+        matchLabels:
+          {{- include "postdate.evaluationRedisLabels" . | nindent 10 }}
+  ports:
+    - port: 6379
+      protocol: TCP
+{{- end }}
+{{- end -}}
+
+{{/* How replicas come and go: up at once, down one at a time, for each change moves partitions. */}}
+{{- define "postdate.scalingBehavior" -}}
+scaleUp:
+  stabilizationWindowSeconds: 30
+scaleDown:
+  stabilizationWindowSeconds: 300
+  policies:
+    - type: Pods
+      value: 1
+      periodSeconds: 60
 {{- end -}}
 
 {{/* What every pod of ours has. */}}

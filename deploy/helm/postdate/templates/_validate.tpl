@@ -69,15 +69,47 @@
 {{- end -}}
 {{- end -}}
 {{- if $v.networkPolicy.enabled -}}
-{{- range $part := list "redis" "brokers" -}}
+{{- range $part := ternary (list "brokers") (list "redis" "brokers") $v.evaluationRedis.enabled -}}
 {{- if not (get $v.networkPolicy.egress $part) -}}
 {{- $wrong = append $wrong (printf "networkPolicy.egress.%s is empty: with networkPolicy.enabled the pods reach only what is named there, so nothing would run" $part) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- $wrong = concat $wrong (include "postdate.validateScaling" . | fromYamlArray) -}}
+{{- if and $v.check.connect (not $v.check.beforeChanges) -}}
+{{- $wrong = append $wrong "check.connect goes with check.beforeChanges: it is that Job which connects" -}}
+{{- end -}}
+{{- if and $v.check.connect $v.evaluationRedis.enabled -}}
+{{- $wrong = append $wrong "check.connect cannot go with evaluationRedis.enabled: the Job runs before that Redis is installed" -}}
+{{- end -}}
 {{- if $wrong -}}
 {{- fail (printf "\n\nThese values cannot work:\n- %s\n" (join "\n- " $wrong)) -}}
 {{- end -}}
+{{- end -}}
+
+{{/* What is wrong with what adds and removes pods, as a list. */}}
+{{- define "postdate.validateScaling" -}}
+{{- $v := .Values -}}
+{{- $wrong := list -}}
+{{- if and $v.autoscaling.enabled $v.keda.enabled -}}
+{{- $wrong = append $wrong "autoscaling.enabled and keda.enabled are both true: KEDA makes an autoscaler of its own, so one of the two must go" -}}
+{{- end -}}
+{{- range $name := list "autoscaling" "keda" -}}
+{{- $scaler := get $v $name -}}
+{{- if gt (int $scaler.minReplicas) (int $scaler.maxReplicas) -}}
+{{- $wrong = append $wrong (printf "%s.minReplicas is %d, more than its maxReplicas of %d" $name (int $scaler.minReplicas) (int $scaler.maxReplicas)) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $v.autoscaling.enabled (not $v.autoscaling.metrics) (eq (int $v.autoscaling.targetCPUUtilizationPercentage) 0) -}}
+{{- $wrong = append $wrong "autoscaling has nothing to go by: set autoscaling.targetCPUUtilizationPercentage or autoscaling.metrics" -}}
+{{- end -}}
+{{- if and $v.keda.enabled (not $v.keda.prometheusAddress) -}}
+{{- $wrong = append $wrong "keda.prometheusAddress is empty: KEDA asks Prometheus for the lag and the lateness; say where it is, such as http://prometheus.monitoring:9090" -}}
+{{- end -}}
+{{- if contains "@" $v.keda.prometheusAddress -}}
+{{- $wrong = append $wrong "keda.prometheusAddress holds a password: leave keda.enabled off, and write the ScaledObject with its TriggerAuthentication into extraObjects" -}}
+{{- end -}}
+{{- $wrong | toYaml -}}
 {{- end -}}
 
 {{/* What is wrong with where Redis is, as a list: a URL for one server, nodes for sentinels and a cluster. */}}
@@ -90,7 +122,9 @@
 {{- if not (has $topology (list "standalone" "sentinel" "cluster")) -}}
 {{- $wrong = append $wrong (printf "config.redis.topology is %s: it is standalone, sentinel or cluster" $topology) -}}
 {{- else if eq $topology "standalone" -}}
-  {{- if not (or $secrets.redis.name $redis.url $redis.url_file) -}}
+  {{- if and .Values.evaluationRedis.enabled (or $secrets.redis.name $redis.url $redis.url_file) -}}
+  {{- $wrong = append $wrong "evaluationRedis.enabled and another Redis (config.redis.url or secrets.redis) are both set: one of the two must go" -}}
+  {{- else if not (or .Values.evaluationRedis.enabled $secrets.redis.name $redis.url $redis.url_file) -}}
   {{- $wrong = append $wrong "it is not said where Redis is: name a Secret with its URL in secrets.redis.name, or set config.redis.url; for Sentinel or Cluster set config.redis.topology and config.redis.nodes" -}}
   {{- end -}}
   {{- if and $secrets.redis.name (or $redis.url $redis.url_file) -}}
@@ -108,6 +142,9 @@
   {{- $wrong = append $wrong "secrets.redisPassword goes with config.redis.topology sentinel or cluster; a standalone server's password is in the URL that secrets.redis names" -}}
   {{- end -}}
 {{- else -}}
+  {{- if .Values.evaluationRedis.enabled -}}
+  {{- $wrong = append $wrong (printf "evaluationRedis is a single server: it does not go with config.redis.topology %s" $topology) -}}
+  {{- end -}}
   {{- if or $redis.url $redis.url_file -}}
   {{- $wrong = append $wrong (printf "config.redis.url is for a standalone server: with config.redis.topology %s config.redis.nodes says where it is" $topology) -}}
   {{- end -}}
