@@ -5,6 +5,7 @@
 mod lateness;
 mod lateness_poll;
 mod standstill;
+mod store_room;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -15,10 +16,10 @@ use tracing::{info, warn};
 use self::lateness::RouteLateness;
 use self::lateness_poll::LatenessPoll;
 use self::standstill::Standstill;
+use self::store_room::{StoreLook, StoreRoom};
 use super::App;
 use crate::domain::{Clock, Endpoint, Route, Target, Text, route};
 use crate::egress::Lanes;
-use crate::ingress::ALL_WAIT_SHARE;
 use crate::lifecycle::readiness::ReadinessState;
 use crate::lifecycle::{Readiness, ReadinessPart, Shutdown, tick};
 use crate::store::{RedisMemory, Store};
@@ -48,7 +49,7 @@ pub(super) fn start(app: &App, lanes: Arc<dyn Lanes>, slot: &Arc<OnceLock<Store>
             })
             .collect(),
         store_part: side("store:room".to_owned()),
-        nearly_full: false,
+        store_room: StoreRoom::default(),
         readiness: readiness.clone(),
         metrics: app.metrics.clone(),
         lanes,
@@ -99,7 +100,7 @@ struct ReadinessParts {
     routes: Vec<RouteParts>,
     /// ReadinessPart `store:room`: the store's capacity to take messages in.
     store_part: ReadinessPart,
-    nearly_full: bool,
+    store_room: StoreRoom,
     readiness: Readiness,
     metrics: Arc<Metrics>,
     lanes: Arc<dyn Lanes>,
@@ -138,28 +139,20 @@ impl ReadinessParts {
     }
 
     fn update_store(&mut self) {
-        let used = self.metrics.store_memory.get().max(0) as u64;
-        let memory = RedisMemory { used, limit: self.metrics.store_memory_limit.get().max(0) as u64 };
-        let nearly_full = memory.share() >= ALL_WAIT_SHARE;
-        let percent = (memory.share() * 100.0) as u64;
-        if nearly_full && !self.nearly_full {
-            warn!(used = memory.used, limit = memory.limit, "redis is nearly full; ingress waits");
-        } else if self.nearly_full && !nearly_full {
-            info!(used = memory.used, limit = memory.limit, "redis has room again");
-        }
-        self.nearly_full = nearly_full;
-        let waits = self.slot.get().and_then(Store::write_failure);
-        let unconfirmed = || {
-            let why = self.slot.get().and_then(Store::not_durable)?;
-            Some(format!("writes and claims are not confirmed: {why}"))
+        let bytes = |gauge: i64| gauge.max(0) as u64;
+        let look = StoreLook {
+            count_failure: self.metrics.count_failure(),
+            write_failure: self.slot.get().and_then(Store::write_failure),
+            not_durable: self.slot.get().and_then(Store::not_durable),
+            memory: RedisMemory {
+                used: bytes(self.metrics.store_memory.get()),
+                limit: bytes(self.metrics.store_memory_limit.get()),
+            },
         };
-        let why = waits.map(|why| format!("the store takes nothing in: {why}")).or_else(unconfirmed);
-        show(
-            &self.store_part,
-            why.or_else(|| {
-                nearly_full.then(|| format!("redis uses {percent} % of maxmemory, ingress waits"))
-            }),
-        );
+        for change in self.store_room.update(&look) {
+            change.log(&look);
+        }
+        show(&self.store_part, look.why());
     }
 
     /// Shows each route's source and delivery. A source whose connection is away waits with it and logs nothing: the

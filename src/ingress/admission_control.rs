@@ -58,9 +58,6 @@ struct AdmissionController {
     /// Routes that wait for room in it.
     without_room: BTreeSet<RouteName>,
     max_skew: Duration,
-    store_away: bool,
-    /// The store answers, but refuses writes.
-    store_refuses: bool,
     skewed: bool,
 }
 
@@ -110,8 +107,6 @@ pub fn start(dependencies: AdmissionDependencies<'_>) -> BTreeMap<RouteName, Adm
         memory: RedisMemory::default(),
         without_room: BTreeSet::new(),
         max_skew,
-        store_away: false,
-        store_refuses: false,
         skewed: false,
     };
     let shutdown = shutdown.clone();
@@ -232,41 +227,20 @@ impl AdmissionController {
             Ok(counted) => counted,
             Err(_) => Err(StoreError::Unavailable("no answer in time".to_owned())),
         };
-        if let Err(why) = &counted {
-            if !self.store_away {
-                warn!(error = %why, "the store does not answer; ingress waits for it");
-            }
-        } else if self.store_away {
-            info!("the store answers again; ingress goes on");
-        }
-        self.store_away = counted.is_err();
+        let is_away = counted.is_err();
+        self.metrics.show_count_failure(counted.as_ref().err().map(StoreError::to_string));
         self.set_gates();
         for (route, excess) in counted.unwrap_or_default() {
             self.trim(&route, excess).await;
         }
-        let waits = self.takes_nothing_in() || self.store_away || self.memory.share() >= ALL_WAIT_SHARE;
+        let takes_nothing_in = is_away || self.store.write_failure().is_some();
+        let waits = takes_nothing_in || self.memory.share() >= ALL_WAIT_SHARE;
         for route in &self.routes {
             if let Some(metrics) = self.metrics.route(&route.name) {
                 metrics.ingress_paused("store", waits);
             }
         }
         self.check_clock_skew();
-    }
-
-    /// Reports whether the store refuses writes. Logs the begin and the end of that, unless the store does not
-    /// answer.
-    fn takes_nothing_in(&mut self) -> bool {
-        let why = self.store.write_failure();
-        let refused = why.is_some();
-        match why.filter(|_| !self.store_away) {
-            Some(why) if !self.store_refuses => {
-                warn!(error = why, "the store takes nothing in; ingress waits");
-            }
-            None if self.store_refuses && !refused => info!("the store takes messages in again"),
-            _ => {}
-        }
-        self.store_refuses = refused && (self.store_refuses || !self.store_away);
-        refused
     }
 
     /// Drops the oldest dead letters of a route whose messages are to blame themselves. They pause nothing, so they give way.

@@ -84,6 +84,7 @@ pub struct Metrics {
     pub store_memory: CountGauge,
     /// `store_memory_limit_bytes`: limit of the same master; 0 if it has none.
     pub store_memory_limit: CountGauge,
+    count_failure: Mutex<Option<String>>,
     /// Failures of the targets of all routes.
     pub target_failures: Arc<TargetFailures>,
     part_up: Family<PartLabel, CountGauge>,
@@ -221,6 +222,7 @@ impl Metrics {
             unknown_versions: Counter::default(),
             store_memory: CountGauge::default(),
             store_memory_limit: CountGauge::default(),
+            count_failure: Mutex::default(),
             target_failures,
             part_up: Family::default(),
             admin_refused: Family::default(),
@@ -239,6 +241,16 @@ impl Metrics {
         found.insert(shard, routes);
         let all: BTreeSet<&String> = found.values().flatten().collect();
         self.unknown_routes.set(all.len() as i64);
+    }
+
+    /// Shows why the last count of the store's messages failed; `None` if it succeeded.
+    pub fn show_count_failure(&self, why: Option<String>) {
+        *self.count_failure.lock() = why;
+    }
+
+    /// Why the last count of the store's messages failed, if it did.
+    pub fn count_failure(&self) -> Option<String> {
+        self.count_failure.lock().clone()
     }
 
     fn register(&self, r: &mut Registry) {
