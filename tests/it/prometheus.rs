@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::anyhow;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
@@ -245,6 +246,18 @@ async fn each_rule_and_each_query_of_the_dashboards_works_on_a_replica_at_work()
     fixture.run.drain(&relay).await;
     play_trouble(rabbitmq, &broken, &strict).await;
     refused_calls(&relay, &prometheus).await;
-    each_query_shows_something(&prometheus).await;
+    // A round trip is shown of what the last seconds brought, so messages flow until all is shown.
+    let all_shown = AtomicBool::new(false);
+    let flow = async {
+        while !all_shown.load(Ordering::Relaxed) {
+            fixture.send(kafka, rabbitmq).await;
+            fixture.run.drain(&relay).await;
+        }
+    };
+    let queries = async {
+        each_query_shows_something(&prometheus).await;
+        all_shown.store(true, Ordering::Relaxed);
+    };
+    tokio::join!(flow, queries);
     each_rule_is_evaluated(&prometheus).await;
 }
