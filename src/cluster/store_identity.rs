@@ -21,6 +21,18 @@ const SAME_CHANGE_MS: i64 = 10_000;
 /// Longest wait for a preflight. The next heartbeat tries again.
 const PREFLIGHT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Whether the store may be used.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum StoreUsage {
+    /// It is the one that was used before.
+    #[default]
+    Allowed,
+    /// It was replaced or wiped, and no preflight has passed yet.
+    Replaced,
+    /// It was replaced or wiped by this identity, and a preflight has passed. The next heartbeat joins it.
+    Checked(String),
+}
+
 /// Watches the identity of the store.
 pub(super) struct IdentityWatcher {
     config: store::Config,
@@ -28,8 +40,8 @@ pub(super) struct IdentityWatcher {
     /// Down while the store may not be used.
     part: ReadinessPart,
     metrics: Arc<Metrics>,
-    /// The store was replaced, and may not be used yet. The log has a line on it.
-    is_replaced: bool,
+    /// Whether the store may be used. The log has a line on each change.
+    usage: StoreUsage,
     /// The change that was logged last.
     logged: UnixMs,
 }
@@ -48,7 +60,7 @@ impl IdentityWatcher {
             store: store.clone(),
             part,
             metrics: metrics.clone(),
-            is_replaced: false,
+            usage: StoreUsage::Allowed,
             logged: UnixMs(0),
         }
     }
@@ -84,9 +96,9 @@ impl IdentityWatcher {
     ) -> Result<Option<KnownStore>, ClusterError> {
         let now = self.store.clock().now();
         self.store.set_replaced(true);
-        if !self.is_replaced {
-            self.is_replaced = true;
+        if std::mem::replace(&mut self.usage, StoreUsage::Replaced) == StoreUsage::Allowed {
             self.metrics.store_changes.inc();
+            self.logged = now;
             self.store.note_rollback(now);
             self.part.down("it was wiped or replaced; checking whether it may be used");
             error!(
@@ -110,18 +122,24 @@ impl IdentityWatcher {
                 return Ok(None);
             }
         }
-        info!(
-            found = found.unwrap_or("none"),
-            "the store may be used; continuing with messages stored from now on"
-        );
-        self.is_replaced = false;
+        self.usage = StoreUsage::Checked(found.unwrap_or("none").to_owned());
         Ok(Some(KnownStore { rolled_back_at: self.store.rolled_back_at(), ..KnownStore::default() }))
     }
 
-    /// Notes a heartbeat that was answered by a store that may be used.
-    pub(super) fn usable(&self) {
+    /// Notes a heartbeat that was answered by a store that may be used: by the one that was used before, or by a new one
+    /// that has passed a preflight.
+    pub(super) fn usable(&mut self) {
         self.store.set_replaced(false);
         self.part.up();
+        match std::mem::take(&mut self.usage) {
+            StoreUsage::Allowed => {}
+            StoreUsage::Replaced => {
+                info!("the store may be used; continuing: it is the one that was used before");
+            }
+            StoreUsage::Checked(found) => {
+                info!(found, "the store may be used; continuing with messages stored from now on");
+            }
+        }
     }
 }
 

@@ -66,6 +66,46 @@ async fn a_store_that_was_wiped_and_may_not_be_used_ends_the_relay() {
     assert!(log.contains("maxmemory-policy is allkeys-lru"), "{log}");
 }
 
+/// A store's identity that changes, and is the former one again before a preflight could look at the new one: as
+/// where a name points to another server for a moment.
+#[tokio::test]
+async fn a_former_store_that_is_back_is_used_again_and_the_next_replacement_is_noticed_too() {
+    let (redis, rabbitmq) = tokio::join!(Redis::start(), Rabbitmq::shared());
+    let mut crew = Crew::start(&redis, rabbitmq, 1, "").await;
+    let mut raw = redis.connection().await.expect("connected");
+    let keys: Vec<String> =
+        redis::cmd("KEYS").arg("*:{members}:store").query_async(&mut raw).await.expect("keys");
+    let store = keys.first().expect("the store's own key");
+    let former: String =
+        redis::cmd("HGET").arg(store).arg("generation").query_async(&mut raw).await.expect("an identity");
+    let mut say = async |words: &[&str]| {
+        let mut command = redis::cmd(words[0]);
+        command
+            .arg(&words[1..])
+            .exec_async(&mut raw)
+            .await
+            .unwrap_or_else(|error| panic!("{words:?}: {error}"));
+    };
+
+    // A preflight makes a connection of its own.
+    say(&["CONFIG", "SET", "maxclients", "1"]).await;
+    say(&["HSET", store, "generation", "another"]).await;
+    logged(&crew.relays[0], "the store was wiped or replaced").await;
+    logged(&crew.relays[0], "checking whether the store may be used failed; retrying").await;
+    say(&["HSET", store, "generation", &former]).await;
+    logged(&crew.relays[0], "the store may be used; continuing: it is the one that was used before").await;
+    say(&["CONFIG", "SET", "maxclients", "1000"]).await;
+    crew.relays[0].ready().await;
+
+    say(&["HSET", store, "generation", "another"]).await;
+    logged(&crew.relays[0], "the store may be used; continuing with messages stored from now on").await;
+    crew.relays[0].ready().await;
+    assert_eq!(changes(&crew.relays[0]).await as u64, 2, "both are counted");
+    assert_eq!(crew.relays[0].log().matches("the store was wiped or replaced").count(), 2, "and told");
+    crew.send(rabbitmq, 100, 300, 5).await;
+    crew.accounted(0).await;
+}
+
 #[tokio::test]
 async fn an_older_copy_is_noticed_and_what_it_makes_us_repeat_has_its_cause() {
     let (mut redis, rabbitmq) =
