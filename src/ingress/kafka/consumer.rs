@@ -154,7 +154,7 @@ fn leave<S: Sink>(consumer: GroupClient<S>, end: &ConsumerExit) {
     state.phase = ConsumerPhase::Leaving;
     state.assignments.clear();
     drop(state);
-    context.show_standing();
+    context.show_troubles();
     unsubscribe(&consumer);
     drop(consumer);
     debug!(consumer = %context.setup.owner, "kafka group left");

@@ -160,6 +160,10 @@ impl GroupContact {
                 info!(%consumer, "kafka consumer reads its partitions again");
                 part.up();
             }
+            ReportedContact::Well if was == ReportedContact::Nothing => {
+                info!(%consumer, "kafka is reached");
+                part.up();
+            }
             _ => {
                 part.up();
             }

@@ -98,10 +98,10 @@ pub(super) struct GroupState {
     pub(super) rest_until_us: i64,
     /// Failed commits since the last one that was seen to succeed.
     pub(super) failed_commits: u32,
-    /// The brokers refuse this consumer its group. Over once the group has given it partitions.
-    pub(super) is_refused: bool,
-    /// Topics that are reported as missing.
-    pub(super) missing_topics: BTreeSet<String>,
+    /// Why the brokers refuse this consumer its whole group. Over once the group has given it partitions.
+    pub(super) group_refusal: Option<String>,
+    /// Topics that are missing or forbidden, with the reason. Over once a partition of the topic is seen.
+    pub(super) refused_topics: BTreeMap<String, String>,
     /// The client library's reports about records that it cannot open.
     pub(super) decode_reports: DecodeReports,
     /// Topics that are shown with a standing partition.
@@ -121,7 +121,35 @@ impl GroupState {
     /// Reports whether the group could give this consumer partitions, and has not. While a topic is missing, or
     /// the group is forbidden, there is nothing that it could give.
     pub(super) fn is_owed_partitions(&self) -> bool {
-        !self.is_member && !self.is_refused && self.missing_topics.is_empty()
+        !self.is_member && self.group_refusal.is_none() && self.refused_topics.is_empty()
+    }
+
+    /// Why this consumer does not read a topic, or not all that it has of it.
+    pub(super) fn trouble(&self, topic: &str) -> Option<String> {
+        let standing = self.standing(topic).map(|(partition, offset)| {
+            format!("partition {partition} stands at offset {offset}, which cannot be opened")
+        });
+        let refused = || self.refused_topics.get(topic).or(self.group_refusal.as_ref()).cloned();
+        let why = standing.or_else(refused);
+        let unplaced = || {
+            let (_, partition) = self.unplaced.iter().find(|(of, _)| of == topic)?;
+            Some(format!("topic {topic}/{partition}: nobody tells where to begin"))
+        };
+        why.map(|why| format!("topic {topic}: {why}")).or_else(unplaced)
+    }
+
+    /// The first partition of a topic that stands at records which cannot be opened, and the offset.
+    pub(super) fn standing(&self, topic: &str) -> Option<(i32, i64)> {
+        self.assignments.iter().filter(|assignment| *assignment.topic == *topic).find_map(|assignment| {
+            let offset = assignment.standstill.standing()?;
+            Some((assignment.partition, offset))
+        })
+    }
+
+    /// Reports whether the consumer has what the group gave it, so that a topic without a trouble is read. What its
+    /// predecessor could not read may still be unread otherwise.
+    pub(super) fn has_joined(&self) -> bool {
+        self.is_member && !self.is_leaving()
     }
 
     /// Reports whether the consumer leaves the group.
@@ -194,4 +222,40 @@ pub(super) fn list<'a>(partitions: impl IntoIterator<Item = (&'a str, i32)>) -> 
         list.add_partition(topic, partition);
     }
     list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unplaced(partitions: &[(&str, i32)]) -> GroupState {
+        let unplaced =
+            partitions.iter().map(|(topic, partition)| ((*topic).to_owned(), *partition)).collect();
+        GroupState { unplaced, is_member: true, ..GroupState::default() }
+    }
+
+    #[test]
+    fn a_topic_is_in_trouble_as_long_as_one_of_its_partitions_is() {
+        let mut state = unplaced(&[("a", 0), ("a", 2), ("b", 1)]);
+        assert_eq!(state.trouble("a").as_deref(), Some("topic a/0: nobody tells where to begin"));
+        state.unplaced.retain(|(topic, partition)| (topic.as_str(), *partition) != ("a", 0));
+        assert_eq!(state.trouble("a").as_deref(), Some("topic a/2: nobody tells where to begin"));
+        state.unplaced.retain(|(topic, _)| topic != "a");
+        assert_eq!(state.trouble("a"), None, "what is read elsewhere now is no trouble here");
+        assert_eq!(state.trouble("b").as_deref(), Some("topic b/1: nobody tells where to begin"));
+    }
+
+    #[test]
+    fn a_refusal_of_the_group_concerns_all_topics_and_one_of_a_topic_that_topic() {
+        let mut state = unplaced(&[("a", 0)]);
+        state.refused_topics.insert("a".to_owned(), "it is missing".to_owned());
+        assert_eq!(state.trouble("a").as_deref(), Some("topic a: it is missing"));
+        assert_eq!(state.trouble("b"), None);
+        state.group_refusal = Some("not allowed".to_owned());
+        assert_eq!(state.trouble("a").as_deref(), Some("topic a: it is missing"));
+        assert_eq!(state.trouble("b").as_deref(), Some("topic b: not allowed"));
+        state.group_refusal = None;
+        state.refused_topics.clear();
+        assert_eq!(state.trouble("a").as_deref(), Some("topic a/0: nobody tells where to begin"));
+    }
 }

@@ -15,7 +15,7 @@ use rdkafka::types::RDKafkaRespErr;
 use tracing::{debug, error, warn};
 
 use super::group_state::{GroupSetup, GroupState, list, partitions};
-use super::undecodable::is_decode_error;
+use super::undecodable::{PAUSE_REASON, is_decode_error};
 use crate::broker::kafka;
 use crate::ingress::Sink;
 
@@ -51,12 +51,13 @@ impl<S: Sink> GroupContext<S> {
             state.warned.clear();
             state.verified_us = 0;
             state.is_member = true;
-            state.is_refused = false;
+            state.group_refusal = None;
         }
         if let Err(error) = self.start_partitions(consumer, partitions(offered), ANSWER_TIMEOUT) {
             self.state.lock().mark_broken(format!("partitions cannot be taken: {error}"));
             self.assign_nothing(consumer);
         }
+        self.show_troubles();
     }
 
     /// Answers an offer of partitions, as every offer must be answered, and takes none of them.
@@ -81,46 +82,50 @@ impl<S: Sink> GroupContext<S> {
             state.unplaced.retain(|key| !keys.contains(key));
             taken
         };
-        self.show_standing();
+        self.show_troubles();
         let taken = list(taken.iter().map(|(topic, partition)| (topic.as_str(), *partition)));
         if let Err(error) = consumer.incremental_unassign(&taken) {
             self.state.lock().mark_broken(format!("partitions cannot be let go: {error}"));
         }
     }
 
-    /// Takes back the trouble of a topic.
-    pub(super) fn clear_trouble(&self, topic: &str) {
-        let route = self.setup.routes.get(topic);
-        if let Some(metrics) = route.and_then(|route| self.setup.deps.metrics.route(&route.name)) {
-            metrics.source_trouble(None);
+    /// Shows each route why its topic is not read, and whether a partition of it stands.
+    pub(super) fn show_troubles(&self) {
+        let state = &mut *self.state.lock();
+        for (topic, route) in &self.setup.routes {
+            let Some(metrics) = self.setup.deps.metrics.route(&route.name) else { continue };
+            if state.standing(topic).is_some() {
+                metrics.ingress_paused(PAUSE_REASON, true);
+                state.standing_topics.insert(topic.to_string());
+            } else if state.standing_topics.remove(&**topic) {
+                metrics.ingress_paused(PAUSE_REASON, false);
+            }
+            let trouble = state.trouble(topic);
+            if trouble.is_some() || state.has_joined() {
+                metrics.source_trouble(trouble);
+            }
         }
     }
 
-    /// Reports a reason that keeps a route or the whole group from its records, and logs it once.
-    fn report_trouble(&self, reason: &str) {
-        // The client library names the topic in its own words. A reason without a topic concerns the whole
-        // group.
+    /// Notes a reason that keeps topics from being read, and logs it once. The client library names the topic in its own
+    /// words. A reason without a topic concerns the whole group.
+    fn report_refused_topic(&self, reason: &str) {
         let names = |topic: &str| reason.split([' ', ':', ',']).any(|word| word == topic);
-        let one = self.setup.routes.keys().any(|topic| names(topic));
-        for (topic, route) in self.setup.routes.iter().filter(|(topic, _)| !one || names(topic)) {
-            if let Some(metrics) = self.setup.deps.metrics.route(&route.name) {
-                metrics.source_trouble(Some(format!("topic {topic}: {reason}")));
-            }
-            if one {
-                self.state.lock().missing_topics.insert(topic.to_string());
-            }
+        let topics: Vec<_> = self.setup.routes.keys().filter(|topic| names(topic)).collect();
+        if topics.is_empty() {
+            return self.report_refused_group(reason);
         }
+        let refused = topics.into_iter().map(|topic| (topic.to_string(), reason.to_owned()));
+        self.state.lock().refused_topics.extend(refused);
+        self.show_troubles();
         self.warn_once(reason);
     }
 
-    /// Reports a partition without a known start position. Taken back when a partition of the topic is started.
-    pub(super) fn report_unplaced(&self, topic: &str, partition: i32) {
-        let reason = format!("{topic}/{partition}: nobody tells where to begin");
-        let route = self.setup.routes.get(topic);
-        if let Some(metrics) = route.and_then(|route| self.setup.deps.metrics.route(&route.name)) {
-            metrics.source_trouble(Some(format!("topic {reason}")));
-        }
-        self.warn_once(&reason);
+    /// Notes a reason that keeps all topics from being read, and logs it once.
+    fn report_refused_group(&self, reason: &str) {
+        self.state.lock().group_refusal = Some(reason.to_owned());
+        self.show_troubles();
+        self.warn_once(reason);
     }
 
     pub(super) fn warn_once(&self, reason: &str) {
@@ -153,11 +158,8 @@ impl<S: Sink> ClientContext for GroupContext<S> {
                 RDKafkaErrorCode::UnknownTopicOrPartition
                 | RDKafkaErrorCode::UnknownTopic
                 | RDKafkaErrorCode::TopicAuthorizationFailed,
-            ) => self.report_trouble(reason),
-            Some(RDKafkaErrorCode::GroupAuthorizationFailed) => {
-                self.state.lock().is_refused = true;
-                self.report_trouble(reason);
-            }
+            ) => self.report_refused_topic(reason),
+            Some(RDKafkaErrorCode::GroupAuthorizationFailed) => self.report_refused_group(reason),
             Some(RDKafkaErrorCode::Fatal) => {
                 error!(consumer = %self.setup.owner, reason, "kafka consumer failed for good, starting another");
                 self.state.lock().mark_broken(reason.to_owned());
@@ -168,16 +170,13 @@ impl<S: Sink> ClientContext for GroupContext<S> {
 
     fn stats(&self, statistics: Statistics) {
         // Here a replica without partitions of a topic hears that the topic was created.
-        self.state.lock().missing_topics.retain(|topic| {
+        self.state.lock().refused_topics.retain(|topic, _| {
             let seen = statistics.topics.get(topic);
-            let there = seen.is_some_and(|seen| seen.partitions.keys().any(|partition| *partition >= 0));
-            if there {
-                self.clear_trouble(topic);
-            }
-            !there
+            !seen.is_some_and(|seen| seen.partitions.keys().any(|partition| *partition >= 0))
         });
         self.show_lag(&statistics);
         self.find_standing(&statistics);
+        self.show_troubles();
         let setup = &self.setup;
         let client = format!("group:{}", setup.group());
         setup.deps.metrics.kafka_clients.show(

@@ -114,7 +114,7 @@ impl<S: Sink> GroupContext<S> {
         if let Some(metrics) = self.setup.deps.metrics.route(route) {
             metrics.dropped("skipped", 1);
         }
-        self.show_standing();
+        self.show_troubles();
         SkipOutcome::Skipped
     }
 }

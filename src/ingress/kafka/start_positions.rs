@@ -39,15 +39,16 @@ impl<S: Sink> GroupContext<S> {
         let mut state = self.state.lock();
         for ((topic, partition), position) in placed {
             let Some(assignment) = self.setup.begin(&topic, partition, position) else { continue };
-            self.clear_trouble(&topic);
+            state.refused_topics.remove(&topic);
             taken.add_partition_offset(&topic, partition, Offset::Offset(position.start))?;
             state.insert(assignment);
         }
         state.unplaced.extend(unplaced.iter().cloned());
         drop(state);
         for (topic, partition) in &unplaced {
-            self.report_unplaced(topic, *partition);
+            self.warn_once(&format!("{topic}/{partition}: nobody tells where to begin"));
         }
+        self.show_troubles();
         consumer.incremental_assign(&taken)?;
         if taken.count() > 0 && !mutants::is(Mutant::StayPaused) {
             // The client library keeps a partition paused beyond its assignment. A partition that was paused

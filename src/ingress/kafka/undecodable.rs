@@ -26,7 +26,7 @@ const SILENT_STANDSTILL_US: i64 = 3_000_000;
 /// How long a report counts: the client library tries again after half a second, and waits half a second for an answer.
 const REPORT_FRESH_US: i64 = 2_500_000;
 /// Reason of `ingress_paused` while a partition of the route stands.
-const PAUSE_REASON: &str = "undecodable";
+pub(super) const PAUSE_REASON: &str = "undecodable";
 
 /// The client library's reports about records that it cannot open, over all partitions of a consumer.
 #[derive(Debug, Default)]
@@ -204,29 +204,6 @@ impl<S: Sink> GroupContext<S> {
                 StandstillChange::Ends(offset) => {
                     info!(%consumer, %topic, partition, offset, "kafka partition is read on");
                 }
-            }
-        }
-        self.show_standing();
-    }
-
-    /// Shows each route whether a partition of it stands.
-    pub(super) fn show_standing(&self) {
-        let state = &mut *self.state.lock();
-        for (topic, route) in &self.setup.routes {
-            let Some(metrics) = self.setup.deps.metrics.route(&route.name) else { continue };
-            let standing = state.assignments.iter().find_map(|assignment| {
-                let at = assignment.standstill.standing().filter(|_| assignment.topic == *topic)?;
-                Some((assignment.partition, at))
-            });
-            if let Some((partition, offset)) = standing {
-                metrics.source_trouble(Some(format!(
-                    "topic {topic}: partition {partition} stands at offset {offset}, which cannot be opened"
-                )));
-                metrics.ingress_paused(PAUSE_REASON, true);
-                state.standing_topics.insert(topic.to_string());
-            } else if state.standing_topics.remove(&**topic) {
-                metrics.source_trouble(None);
-                metrics.ingress_paused(PAUSE_REASON, false);
             }
         }
     }
