@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
+use tracing::{info, warn};
 
 use super::connection::{ProducerConnection, ProducerKind};
 use super::dispatch::{self, RunRemainder, SendRun};
@@ -52,13 +53,11 @@ impl Lane for KafkaLane {
     }
 
     fn trouble(&self) -> Option<String> {
-        match &self.0.state.lock().gate {
-            TopicGate::Shut { why, .. } => Some(match why {
-                Refusal::NotAllowed => format!("not allowed to write to topic {}", self.0.topic),
-                _ => format!("topic {} is missing", self.0.topic),
-            }),
-            TopicGate::Ended => Some("closed".to_owned()),
-            TopicGate::Unknown | TopicGate::Asked | TopicGate::Open => self.0.connection.trouble(),
+        let state = self.0.state.lock();
+        match (state.gate, state.refusal) {
+            (TopicGate::Ended, _) => Some("closed".to_owned()),
+            (_, Some(refusal)) => Some(self.0.sentence(refusal)),
+            (_, None) => self.0.connection.trouble(),
         }
     }
 }
@@ -73,6 +72,8 @@ pub(super) struct TopicLane {
 #[derive(Debug)]
 struct LaneState {
     gate: TopicGate,
+    /// Why the brokers last refused the topic. Over once they say that it is there; the log has a line on each change.
+    refusal: Option<Refusal>,
     /// Messages that no run has taken yet, in order.
     queue: VecDeque<Publication>,
     suspects: SuspectGroups,
@@ -123,19 +124,43 @@ impl TopicLane {
 
     /// Takes the answer of the brokers about the topic.
     pub(super) fn found(self: &Arc<Self>, found: &TopicState) {
-        let until_us = self.connection.clock.mono_us() + MISSING_TOPIC_US;
         let mut state = self.state.lock();
         if state.gate == TopicGate::Ended {
             return;
         }
-        state.gate = match found {
-            TopicState::There { .. } => TopicGate::Open,
+        match found {
+            TopicState::There { .. } => self.open(&mut state),
             // The lane asks again once a broker is reached.
-            TopicState::Unreachable(_) => TopicGate::Unknown,
-            TopicState::Missing => TopicGate::Shut { why: Refusal::UnknownTarget, until_us },
-            TopicState::NotAllowed => TopicGate::Shut { why: Refusal::NotAllowed, until_us },
-        };
+            TopicState::Unreachable(_) => state.gate = TopicGate::Unknown,
+            TopicState::Missing => self.shut(&mut state, Refusal::UnknownTarget),
+            TopicState::NotAllowed => self.shut(&mut state, Refusal::NotAllowed),
+        }
         self.pump(state, PumpCaller::Anyone);
+    }
+
+    /// Opens the gate: the topic is there.
+    fn open(&self, state: &mut LaneState) {
+        state.gate = TopicGate::Open;
+        if state.refusal.take().is_some() {
+            info!(topic = self.topic, "publishing to a topic again");
+        }
+    }
+
+    /// Shuts the gate for a while: the brokers refuse the topic.
+    fn shut(&self, state: &mut LaneState, why: Refusal) {
+        let until_us = self.connection.clock.mono_us() + MISSING_TOPIC_US;
+        state.gate = TopicGate::Shut { why, until_us };
+        if state.refusal.replace(why).is_none() {
+            warn!(topic = self.topic, error = self.sentence(why), "publishing to a topic fails");
+        }
+    }
+
+    /// A sentence on a topic that the brokers refuse.
+    fn sentence(&self, refusal: Refusal) -> String {
+        match refusal {
+            Refusal::NotAllowed => format!("not allowed to write to topic {}", self.topic),
+            _ => format!("topic {} is missing", self.topic),
+        }
     }
 
     /// Takes delivery reports, in the order they came.
@@ -168,7 +193,8 @@ impl TopicLane {
     /// process drains, no message waits for brokers that are away.
     pub(super) fn tick(self: &Arc<Self>, draining: bool) {
         let mut state = self.state.lock();
-        if state.is_empty() {
+        // A topic that was refused is asked for until it is there, so that its part of readiness is true without messages.
+        if state.is_empty() && state.refusal.is_none() {
             return;
         }
         let now = self.connection.clock.mono_us();
@@ -251,7 +277,7 @@ impl TopicLane {
                 TopicGate::Asked => return false,
                 TopicGate::Unknown if !self.connection.is_reached() => return false,
                 TopicGate::Unknown => {
-                    if !state.is_empty() {
+                    if !state.is_empty() || state.refusal.is_some() {
                         state.gate = TopicGate::Asked;
                         self.connection.ask(self.clone());
                     }
@@ -288,8 +314,7 @@ impl TopicLane {
         }
         state.regroup();
         if remainder.is_missing && state.gate == TopicGate::Open {
-            let until_us = self.connection.clock.mono_us() + MISSING_TOPIC_US;
-            state.gate = TopicGate::Shut { why: Refusal::UnknownTarget, until_us };
+            self.shut(state, Refusal::UnknownTarget);
         }
     }
 }
@@ -298,6 +323,7 @@ impl LaneState {
     fn new() -> Self {
         Self {
             gate: TopicGate::Unknown,
+            refusal: None,
             queue: VecDeque::new(),
             suspects: SuspectGroups::default(),
             in_flight: 0,
