@@ -383,6 +383,7 @@ fn start_ingress(
     }
     for KafkaGroup { connection, group, routes, part } in groups {
         let connection = app.config.kafka.get(connection).context("an unknown kafka connection")?;
+        part.down("not reached yet");
         let dependencies = ingress::kafka::KafkaDependencies {
             sink: intake.clone(),
             metrics: app.metrics.clone(),

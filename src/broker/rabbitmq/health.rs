@@ -20,10 +20,10 @@ impl RoleHealth {
         Self { part, roles: Mutex::default() }
     }
 
-    /// Counts a role that was never up, for this reason. Changes nothing if the role is known.
+    /// Counts a role that is not up, for this reason. Changes nothing if the role is up.
     pub(super) fn announce(&self, role: &'static str, why: &str) {
-        let is_known = self.roles.lock().contains_key(role);
-        if !is_known {
+        let is_up = self.roles.lock().get(role).is_some_and(Option::is_none);
+        if !is_up {
             self.report(role, Some(why.to_owned()));
         }
     }
@@ -53,7 +53,7 @@ mod tests {
         health.announce("consume", "waits");
         health.announce("consume", "not reached");
         health.report("publish", None);
-        assert!(format!("{:?}", readiness.parts()).contains("consume: waits"));
+        assert!(format!("{:?}", readiness.parts()).contains("consume: not reached"), "it waits no longer");
         health.report("consume", Some("refused".into()));
         assert!(!readiness.is_ready(), "one role was never up");
         assert!(health.report("consume", None), "news");

@@ -28,7 +28,7 @@ pub(in crate::store) struct RedisHealth {
 const MAX_TOLD: usize = 5;
 /// Trouble of a connection that was not tried to its end yet. It is no news for the log: it becomes a connection, or
 /// another trouble.
-const NOT_REACHED: &str = "not reached yet";
+pub(super) const NOT_REACHED: &str = "not reached yet";
 
 impl RedisHealth {
     /// Waits for a connection of each role.

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use self::cluster::ClusterNodes;
 use self::sentinel::Sentinels;
 use super::client::{ConnectFault, RedisClient};
+use super::health::NOT_REACHED;
 use super::node::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT};
 use crate::lifecycle::Tasks;
 use crate::store::config::{Address, Login, Topology};
@@ -150,7 +151,7 @@ pub(in crate::store) fn watch(
     let mut watcher = TopologyWatcher::new(config, wanted)?;
     let start = match watcher {
         TopologyWatcher::Nobody => SlotMap::of_one(RedisNode::Configured),
-        _ => SlotMap::unknown("not asked yet"),
+        _ => SlotMap::unknown(NOT_REACHED),
     };
     let (publish, map) = watch::channel(Arc::new(start));
     let read_now = Arc::new(Notify::new());

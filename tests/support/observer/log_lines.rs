@@ -51,7 +51,7 @@ const WORDS: &[Words] = &[
             "kafka consumer restarts",
             "starting another",
         ],
-        end: &["kafka is reached again", "kafka consumer reads its partitions again"],
+        end: &["kafka is reached", "kafka consumer reads its partitions again"],
     },
     Words {
         part: "rabbitmq:",
@@ -65,12 +65,14 @@ const WORDS: &[Words] = &[
             "publishing to a target fails",
             "a target does not answer publishes",
             "publishing to an exchange fails",
+            "publishing to a topic fails",
             "kafka cannot be reached, waiting",
         ],
         end: &[
             "publishing to a target works again",
             "a target answers publishes again",
             "publishing to an exchange again",
+            "publishing to a topic again",
             "kafka is reached again",
         ],
     },

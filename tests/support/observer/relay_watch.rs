@@ -49,8 +49,8 @@ struct Seen {
     away_since: Option<i64>,
     away_last: Option<i64>,
     down: BTreeMap<String, Trouble>,
-    /// Parts that are up again, and since when.
-    over: Vec<(String, Trouble, i64)>,
+    /// Parts that are up again.
+    over: Vec<OverTrouble>,
     metrics: Metrics,
     /// Since when each route is late by the relay's own gauge.
     late: BTreeMap<String, i64>,
@@ -76,6 +76,17 @@ struct Trouble {
     judged: bool,
     /// Set once the log has said that the trouble is over.
     ended: bool,
+}
+
+/// A trouble of a part that is up again.
+#[derive(Debug)]
+struct OverTrouble {
+    part: String,
+    trouble: Trouble,
+    /// Since when the part is up.
+    since: i64,
+    /// When the relay had last answered before that: its log may have told the end at any time since.
+    unseen_since: i64,
 }
 
 /// Counts of a route's messages, by the relay's own metrics.
@@ -182,7 +193,7 @@ impl RelayWatch {
         if is_new || (seen.away_since.is_none() && seen.away_last.is_some_and(explains)) {
             return Some("it was away".to_owned());
         }
-        let over = seen.over.iter().map(|(part, trouble, _)| (part, trouble));
+        let over = seen.over.iter().map(|over| (&over.part, &over.trouble));
         let mut troubles = seen.down.iter().chain(over).filter(|(part, _)| route.passes(part));
         troubles.find_map(|(part, trouble)| {
             let (last, reason) = trouble.reason.as_ref()?;
@@ -194,7 +205,7 @@ impl RelayWatch {
     pub(super) fn describe(&self, route: &RouteEnds) -> String {
         let seen = self.seen();
         let parts = seen.down.iter().map(|(part, trouble)| trouble.describe(part));
-        let over = seen.over.iter().map(|(part, trouble, _)| format!("(over) {}", trouble.describe(part)));
+        let over = seen.over.iter().map(|over| format!("(over) {}", over.trouble.describe(&over.part)));
         let parts: Vec<_> = parts.chain(over).collect();
         let sum = |name: &str| seen.metrics.sum(name, &[("route", &route.name)]);
         let numbers: Vec<_> =
@@ -293,7 +304,7 @@ impl Seen {
         let gone: Vec<_> = self.down.keys().filter(|part| !parts.contains_key(*part)).cloned().collect();
         for part in gone {
             if let Some(trouble) = self.down.remove(&part) {
-                self.over.push((part, trouble, now));
+                self.over.push(OverTrouble { part, trouble, since: now, unseen_since });
             }
         }
         for (part, why) in parts {
@@ -308,15 +319,15 @@ impl Seen {
                 self.silences.push(trouble.describe(&part));
             }
         }
-        for (part, trouble, since) in &mut self.over {
+        for OverTrouble { part, trouble, since, unseen_since } in &mut self.over {
             let speaker = speaker(part, &trouble.why);
-            trouble.ended = trouble.ended || self.log.ends(speaker, *since - BEFORE_MS);
+            trouble.ended = trouble.ended || self.log.ends(speaker, *unseen_since - BEFORE_MS);
             if trouble.line && !trouble.ended && !trouble.judged && now - *since >= LATE_MS {
                 trouble.judged = true;
                 self.silences.push(format!("no line says that this is over: {}", trouble.describe(part)));
             }
         }
-        self.over.retain(|(_, _, since)| now - since < RECOVERY_MS);
+        self.over.retain(|over| now - over.since < RECOVERY_MS);
         self.metrics = metrics;
     }
 
