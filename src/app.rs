@@ -34,7 +34,7 @@ use crate::egress::rabbitmq::RabbitLanes;
 use crate::egress::{AllLanes, Lanes};
 use crate::ingress::kafka::skip::SkipDesk;
 use crate::ingress::{self, Intake};
-use crate::lifecycle::readiness::WAITS_FOR_STORE;
+use crate::lifecycle::readiness::{NOT_REACHED, WAITS_FOR_STORE};
 use crate::lifecycle::signals::ShutdownSignals;
 use crate::lifecycle::{Readiness, ReadinessPart, Stage, Tasks};
 use crate::store::{self, PreflightFailure, Store};
@@ -383,7 +383,7 @@ fn start_ingress(
     }
     for KafkaGroup { connection, group, routes, part } in groups {
         let connection = app.config.kafka.get(connection).context("an unknown kafka connection")?;
-        part.down("not reached yet");
+        part.down(NOT_REACHED);
         let dependencies = ingress::kafka::KafkaDependencies {
             sink: intake.clone(),
             metrics: app.metrics.clone(),

@@ -27,9 +27,9 @@ enum StoreUsage {
     /// It is the one that was used before.
     #[default]
     Allowed,
-    /// It was replaced or wiped, and no preflight has passed yet.
+    /// Another identity was found, or none, and no preflight has passed yet.
     Replaced,
-    /// It was replaced or wiped by this identity, and a preflight has passed. The next heartbeat joins it.
+    /// Another identity was found, and a preflight has passed. The next heartbeat joins it.
     Checked(String),
 }
 

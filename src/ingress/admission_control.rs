@@ -220,20 +220,18 @@ impl AdmissionController {
     }
 
     async fn count_all(&mut self) {
-        let counted = match tokio::time::timeout(COUNT_TIMEOUT, self.count()).await {
-            Ok(_) if self.store.is_replaced() => {
-                Err(StoreError::Unavailable("it is not the store that was used before".to_owned()))
-            }
-            Ok(counted) => counted,
-            Err(_) => Err(StoreError::Unavailable("no answer in time".to_owned())),
-        };
-        let is_away = counted.is_err();
+        let counted = tokio::time::timeout(COUNT_TIMEOUT, self.count())
+            .await
+            .unwrap_or_else(|_| Err(StoreError::Unavailable("no answer in time".to_owned())));
+        // A store that was replaced has a part of readiness and a line of its own.
+        let may_be_used = !self.store.is_replaced();
+        let answers = counted.is_ok();
         self.metrics.show_count_failure(counted.as_ref().err().map(StoreError::to_string));
         self.set_gates();
-        for (route, excess) in counted.unwrap_or_default() {
+        for (route, excess) in counted.unwrap_or_default().into_iter().filter(|_| may_be_used) {
             self.trim(&route, excess).await;
         }
-        let takes_nothing_in = is_away || self.store.write_failure().is_some();
+        let takes_nothing_in = !answers || !may_be_used || self.store.write_failure().is_some();
         let waits = takes_nothing_in || self.memory.share() >= ALL_WAIT_SHARE;
         for route in &self.routes {
             if let Some(metrics) = self.metrics.route(&route.name) {

@@ -13,6 +13,8 @@ use crate::domain::{Clock, UnixMs};
 
 /// The reason of a part that begins once the store is there.
 pub const WAITS_FOR_STORE: &str = "waits for the store";
+/// The trouble of a part whose server was not reached yet, and did not fail yet either.
+pub const NOT_REACHED: &str = "not reached yet";
 
 /// State of one part of the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +57,7 @@ impl Readiness {
     /// must have been up once.
     pub fn part(&self, name: impl Into<String>, essential: bool) -> ReadinessPart {
         let part = ReadinessPart { name: name.into(), essential, readiness: self.clone() };
-        part.set(ReadinessState::Waiting("not reached yet".to_owned()));
+        part.set(ReadinessState::Waiting(NOT_REACHED.to_owned()));
         part
     }
 

@@ -18,7 +18,7 @@ use super::guarded_connect;
 use super::health::RoleHealth;
 use super::{AmqpFault, Connection, FaultKind};
 use crate::backoff::Backoff;
-use crate::lifecycle::readiness::WAITS_FOR_STORE;
+use crate::lifecycle::readiness::{NOT_REACHED, WAITS_FOR_STORE};
 use crate::lifecycle::{Readiness, Shutdown, Tasks};
 use crate::tls::{Expected, examine};
 
@@ -30,9 +30,6 @@ const HEARTBEAT_SECONDS: u16 = 10;
 const FRAME_MAX: u32 = 128 * 1024;
 /// Most that the URL can ask for.
 const MOST_FRAME_MAX: u32 = 1024 * 1024;
-
-/// The trouble of a role that was never up.
-const NOT_REACHED: &str = "not reached yet";
 
 /// One configured connection, shared by all of its users.
 #[derive(Debug)]

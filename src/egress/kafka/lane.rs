@@ -54,11 +54,10 @@ impl Lane for KafkaLane {
 
     fn trouble(&self) -> Option<String> {
         let state = self.0.state.lock();
-        match (state.gate, state.refusal) {
-            (TopicGate::Ended, _) => Some("closed".to_owned()),
-            (_, Some(refusal)) => Some(self.0.sentence(refusal)),
-            (_, None) => self.0.connection.trouble(),
+        if state.gate == TopicGate::Ended {
+            return Some("closed".to_owned());
         }
+        self.0.connection.trouble().or_else(|| state.refusal.map(|refusal| self.0.sentence(refusal)))
     }
 }
 
@@ -142,7 +141,7 @@ impl TopicLane {
     fn open(&self, state: &mut LaneState) {
         state.gate = TopicGate::Open;
         if state.refusal.take().is_some() {
-            info!(topic = self.topic, "publishing to a topic again");
+            info!(connection = self.connection.name, topic = self.topic, "publishing to a topic again");
         }
     }
 
@@ -150,8 +149,14 @@ impl TopicLane {
     fn shut(&self, state: &mut LaneState, why: Refusal) {
         let until_us = self.connection.clock.mono_us() + MISSING_TOPIC_US;
         state.gate = TopicGate::Shut { why, until_us };
-        if state.refusal.replace(why).is_none() {
-            warn!(topic = self.topic, error = self.sentence(why), "publishing to a topic fails");
+        if state.refusal.replace(why) != Some(why) {
+            let error = self.sentence(why);
+            warn!(
+                connection = self.connection.name,
+                topic = self.topic,
+                error,
+                "publishing to a topic fails"
+            );
         }
     }
 

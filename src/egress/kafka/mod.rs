@@ -2,8 +2,8 @@
 //!
 //! A message is `Confirmed` when all in-sync replicas have it. While the brokers are away, messages wait in their lane
 //! and are `NotTried` at their deadline; only messages that were in a producer when its connection was lost may time
-//! out there. A topic that is missing or forbidden refuses at once and is looked for again while there is demand. A
-//! broker refuses a whole batch for one record; its messages are retried in ever smaller groups, so that only the
+//! out there. A topic that is missing or forbidden refuses at once and is looked for again until it is there. A broker
+//! refuses a whole batch for one record; its messages are retried in ever smaller groups, so that only the
 //! culprit is refused.
 //!
 //! The files of this folder form a circle by their nature: a lane (`lane`) sends through the producer of its connection

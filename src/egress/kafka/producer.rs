@@ -467,6 +467,27 @@ mod tests {
     }
 
     #[test]
+    fn a_refused_topic_is_in_trouble_until_it_is_there_and_is_asked_for_without_messages() {
+        let connection = ProducerConnection::new("main".into(), Clock::start(), KafkaClients::default());
+        connection.set_reached(true);
+        let lane = connection.lane("t");
+        assert!(connection.questions().is_empty(), "nobody has asked for it yet");
+        lane.0.found(&TopicState::Missing);
+        assert_eq!(lane.trouble().as_deref(), Some("topic t is missing"));
+        connection.set_trouble(Some("no broker answers".to_owned()));
+        lane.0.found(&TopicState::Unreachable("no broker answers".to_owned()));
+        assert_eq!(lane.trouble().as_deref(), Some("no broker answers"), "nobody knows more meanwhile");
+        connection.set_trouble(None);
+        assert_eq!(lane.trouble().as_deref(), Some("topic t is missing"));
+        assert_eq!(connection.questions().len(), 1, "it is asked for again");
+        lane.0.found(&TopicState::NotAllowed);
+        assert_eq!(lane.trouble().as_deref(), Some("not allowed to write to topic t"));
+        lane.0.found(&TopicState::There { partitions: 1 });
+        assert_eq!(lane.trouble(), None);
+        assert_eq!(lane.backlog(), 0);
+    }
+
+    #[test]
     fn whoever_brings_many_leaves_them_to_the_feeder_which_takes_a_run_at_a_time() {
         let connection = ProducerConnection::new("main".into(), Clock::start(), KafkaClients::default());
         let verdicts = Arc::default();

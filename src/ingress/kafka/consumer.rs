@@ -207,6 +207,7 @@ fn take<S: Sink>(consumer: &GroupClient<S>, message: &BorrowedMessage<'_>) {
     let copied = record::copy(message);
     let context = consumer.context();
     let mut state = context.state.lock();
+    state.fetch_refusal = None;
     let reported_batch = state.decode_reports.take_batch();
     let Some(assignment) = state.find(message.topic(), partition) else { return };
     if let Some(batch) = reported_batch.filter(|batch| (assignment.next..offset).contains(batch)) {

@@ -98,8 +98,13 @@ pub(super) struct GroupState {
     pub(super) rest_until_us: i64,
     /// Failed commits since the last one that was seen to succeed.
     pub(super) failed_commits: u32,
+    /// The group has given this consumer partitions, or has said that there are none for it. From then on a topic without
+    /// a trouble is read; before, it may still be in the trouble that the predecessor of this consumer had.
+    pub(super) has_joined: bool,
     /// Why the brokers refuse this consumer its whole group. Over once the group has given it partitions.
     pub(super) group_refusal: Option<String>,
+    /// Why the brokers refuse to let topics be read, without saying which. Over with the next record, whatever its topic.
+    pub(super) fetch_refusal: Option<String>,
     /// Topics that are missing or forbidden, with the reason. Over once a partition of the topic is seen.
     pub(super) refused_topics: BTreeMap<String, String>,
     /// The client library's reports about records that it cannot open.
@@ -129,7 +134,8 @@ impl GroupState {
         let standing = self.standing(topic).map(|(partition, offset)| {
             format!("partition {partition} stands at offset {offset}, which cannot be opened")
         });
-        let refused = || self.refused_topics.get(topic).or(self.group_refusal.as_ref()).cloned();
+        let of_all = || self.group_refusal.as_ref().or(self.fetch_refusal.as_ref());
+        let refused = || self.refused_topics.get(topic).or_else(of_all).cloned();
         let why = standing.or_else(refused);
         let unplaced = || {
             let (_, partition) = self.unplaced.iter().find(|(of, _)| of == topic)?;
@@ -144,12 +150,6 @@ impl GroupState {
             let offset = assignment.standstill.standing()?;
             Some((assignment.partition, offset))
         })
-    }
-
-    /// Reports whether the consumer has what the group gave it, so that a topic without a trouble is read. What its
-    /// predecessor could not read may still be unread otherwise.
-    pub(super) fn has_joined(&self) -> bool {
-        self.is_member && !self.is_leaving()
     }
 
     /// Reports whether the consumer leaves the group.
@@ -231,7 +231,7 @@ mod tests {
     fn unplaced(partitions: &[(&str, i32)]) -> GroupState {
         let unplaced =
             partitions.iter().map(|(topic, partition)| ((*topic).to_owned(), *partition)).collect();
-        GroupState { unplaced, is_member: true, ..GroupState::default() }
+        GroupState { unplaced, ..GroupState::default() }
     }
 
     #[test]
@@ -254,8 +254,13 @@ mod tests {
         state.group_refusal = Some("not allowed".to_owned());
         assert_eq!(state.trouble("a").as_deref(), Some("topic a: it is missing"));
         assert_eq!(state.trouble("b").as_deref(), Some("topic b: not allowed"));
+        state.fetch_refusal = Some("no right to read".to_owned());
         state.group_refusal = None;
+        assert_eq!(state.trouble("b").as_deref(), Some("topic b: no right to read"));
+        assert!(!state.is_owed_partitions(), "topic a is missing");
         state.refused_topics.clear();
+        assert!(state.is_owed_partitions(), "a group gives partitions that may not be read");
+        state.fetch_refusal = None;
         assert_eq!(state.trouble("a").as_deref(), Some("topic a/0: nobody tells where to begin"));
     }
 }

@@ -51,13 +51,15 @@ impl<S: Sink> GroupContext<S> {
             state.warned.clear();
             state.verified_us = 0;
             state.is_member = true;
+            state.has_joined = true;
             state.group_refusal = None;
+            state.fetch_refusal = None;
         }
         if let Err(error) = self.start_partitions(consumer, partitions(offered), ANSWER_TIMEOUT) {
             self.state.lock().mark_broken(format!("partitions cannot be taken: {error}"));
             self.assign_nothing(consumer);
+            self.show_troubles();
         }
-        self.show_troubles();
     }
 
     /// Answers an offer of partitions, as every offer must be answered, and takes none of them.
@@ -101,27 +103,29 @@ impl<S: Sink> GroupContext<S> {
                 metrics.ingress_paused(PAUSE_REASON, false);
             }
             let trouble = state.trouble(topic);
-            if trouble.is_some() || state.has_joined() {
+            // A consumer that leaves has not looked at what it is offered. Its successor shows what it finds.
+            if !state.is_leaving() && (trouble.is_some() || state.has_joined) {
                 metrics.source_trouble(trouble);
             }
         }
     }
 
     /// Notes a reason that keeps topics from being read, and logs it once. The client library names the topic in its own
-    /// words. A reason without a topic concerns the whole group.
+    /// words, or names none.
     fn report_refused_topic(&self, reason: &str) {
         let names = |topic: &str| reason.split([' ', ':', ',']).any(|word| word == topic);
         let topics: Vec<_> = self.setup.routes.keys().filter(|topic| names(topic)).collect();
+        let mut state = self.state.lock();
         if topics.is_empty() {
-            return self.report_refused_group(reason);
+            state.fetch_refusal = Some(reason.to_owned());
         }
-        let refused = topics.into_iter().map(|topic| (topic.to_string(), reason.to_owned()));
-        self.state.lock().refused_topics.extend(refused);
+        state.refused_topics.extend(topics.into_iter().map(|topic| (topic.to_string(), reason.to_owned())));
+        drop(state);
         self.show_troubles();
         self.warn_once(reason);
     }
 
-    /// Notes a reason that keeps all topics from being read, and logs it once.
+    /// Notes a reason that keeps the whole group from being read, and logs it once.
     fn report_refused_group(&self, reason: &str) {
         self.state.lock().group_refusal = Some(reason.to_owned());
         self.show_troubles();

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
+use crate::lifecycle::readiness::NOT_REACHED;
 use crate::lifecycle::{Readiness, ReadinessPart};
 use crate::store::Config;
 
@@ -26,9 +27,6 @@ pub(in crate::store) struct RedisHealth {
 
 /// Most reasons in the log of one trouble.
 const MAX_TOLD: usize = 5;
-/// Trouble of a connection that was not tried to its end yet. It is no news for the log: it becomes a connection, or
-/// another trouble.
-pub(super) const NOT_REACHED: &str = "not reached yet";
 
 impl RedisHealth {
     /// Waits for a connection of each role.
@@ -76,7 +74,8 @@ impl RedisHealth {
     fn tell(&self, connections: &BTreeMap<ConnectionKey, Option<String>>) {
         let troubles = || connections.values().flatten();
         if let Some(why) = troubles().find(|why| *why != NOT_REACHED).or_else(|| troubles().next()) {
-            // The first reason is often that a call failed, and the next connection knows why.
+            // The first reason is often that a call failed, and the next connection knows why. One that was not reached yet
+            // is no news: it becomes a connection, or another trouble.
             let mut told = self.told.lock();
             let is_news = why != NOT_REACHED && told.len() < MAX_TOLD && told.insert(why.clone());
             self.part.down(why.as_str());

@@ -18,9 +18,9 @@ use tokio_util::sync::CancellationToken;
 use self::cluster::ClusterNodes;
 use self::sentinel::Sentinels;
 use super::client::{ConnectFault, RedisClient};
-use super::health::NOT_REACHED;
 use super::node::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT};
 use crate::lifecycle::Tasks;
+use crate::lifecycle::readiness::NOT_REACHED;
 use crate::store::config::{Address, Login, Topology};
 use crate::store::{Config, PreflightError};
 

@@ -24,6 +24,7 @@ pub enum KafkaResource {
 pub enum KafkaOperation {
     Read = 3,
     Write = 4,
+    Describe = 8,
     DescribeConfigs = 10,
 }
 
