@@ -10,6 +10,7 @@ mod readiness_parts;
 mod redrive;
 pub(crate) mod runtime;
 mod skip;
+mod store_room;
 pub(crate) mod storing;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -5,7 +5,6 @@
 mod lateness;
 mod lateness_poll;
 mod standstill;
-mod store_room;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -16,13 +15,13 @@ use tracing::{info, warn};
 use self::lateness::RouteLateness;
 use self::lateness_poll::LatenessPoll;
 use self::standstill::Standstill;
-use self::store_room::{StoreLook, StoreRoom};
 use super::App;
+use super::store_room::StoreRoom;
 use crate::domain::{Clock, Endpoint, Route, Target, Text, route};
 use crate::egress::Lanes;
 use crate::lifecycle::readiness::ReadinessState;
 use crate::lifecycle::{Readiness, ReadinessPart, Shutdown, tick};
-use crate::store::{RedisMemory, Store};
+use crate::store::Store;
 use crate::telemetry::{Metrics, TargetChange};
 
 /// Announces the parts and keeps them up to date until the lanes end.
@@ -131,28 +130,11 @@ impl ReadinessParts {
                 .or_else(|| self.metrics.target_failures.why(target, now_us));
             show(part, why.or_else(|| named(&trouble, &target_connection(target))));
         }
-        self.update_store();
+        show(&self.store_part, self.store_room.look(self.slot.get(), &self.metrics));
         self.update_routes(&trouble);
         for (name, state) in self.readiness.parts() {
             self.metrics.part_up(name, state == ReadinessState::Up);
         }
-    }
-
-    fn update_store(&mut self) {
-        let bytes = |gauge: i64| gauge.max(0) as u64;
-        let look = StoreLook {
-            count_failure: self.metrics.count_failure(),
-            write_failure: self.slot.get().and_then(Store::write_failure),
-            not_durable: self.slot.get().and_then(Store::not_durable),
-            memory: RedisMemory {
-                used: bytes(self.metrics.store_memory.get()),
-                limit: bytes(self.metrics.store_memory_limit.get()),
-            },
-        };
-        for change in self.store_room.update(&look) {
-            change.log(&look);
-        }
-        show(&self.store_part, look.why());
     }
 
     /// Shows each route's source and delivery. A source whose connection is away waits with it and logs nothing: the

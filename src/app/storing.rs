@@ -9,12 +9,13 @@ use anyhow::{Context, bail};
 use prometheus_client::registry::Registry;
 use tracing::warn;
 
+use super::store_room::StoreRoom;
 use crate::config::Config;
 use crate::domain::{Clock, Route};
 use crate::egress::AllLanes;
 use crate::egress::kafka::KafkaLanes;
 use crate::ingress::{self, Intake};
-use crate::lifecycle::{Readiness, Shutdown, Tasks};
+use crate::lifecycle::{Readiness, Shutdown, Tasks, tick};
 use crate::store::{self, PreflightFailure, Store};
 use crate::telemetry::{BurstLog, Metrics, Tracer};
 
@@ -22,6 +23,9 @@ use crate::telemetry::{BurstLog, Metrics, Tracer};
 const TRACES_DEADLINE: Duration = Duration::from_secs(2);
 /// Longest wait for a store that does not answer at the beginning.
 const STORE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Time between two looks at the store's capacity.
+const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The store, and what its tasks need.
 pub(crate) struct StoringRooms {
@@ -104,6 +108,7 @@ impl StoringRooms {
             tasks: &self.tasks,
             shutdown,
         });
+        self.tasks.spawn("store:room", log_store_room(self.store.clone(), self.metrics.clone()));
         let kafka = KafkaLanes::start(
             [],
             self.clock,
@@ -125,6 +130,15 @@ impl StoringRooms {
             shutdown,
             publishing_shutdown: shutdown,
         }))
+    }
+}
+
+/// Logs when the store takes nothing in, and when it does again, for as long as the process lives.
+async fn log_store_room(store: Store, metrics: Arc<Metrics>) {
+    let mut room = StoreRoom::default();
+    loop {
+        tick(ROOM_INTERVAL).await;
+        room.look(Some(&store), &metrics);
     }
 }
 

@@ -21,7 +21,7 @@ const SAME_CHANGE_MS: i64 = 10_000;
 /// Longest wait for a preflight. The next heartbeat tries again.
 const PREFLIGHT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whether the store may be used.
+/// Permission to use the store.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum StoreUsage {
     /// It is the one that was used before.
@@ -40,7 +40,7 @@ pub(super) struct IdentityWatcher {
     /// Down while the store may not be used.
     part: ReadinessPart,
     metrics: Arc<Metrics>,
-    /// Whether the store may be used. The log has a line on each change.
+    /// Permission to use it. The log has a line on each change.
     usage: StoreUsage,
     /// The change that was logged last.
     logged: UnixMs,

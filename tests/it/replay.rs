@@ -211,6 +211,21 @@ async fn it_waits_while_the_route_is_paused_or_full() {
     assert_eq!(waits, ["u0", "u1", "u2", "u3"]);
 }
 
+#[tokio::test]
+async fn it_says_that_it_waits_for_a_store_that_does_not_answer() {
+    let mut fixture = ReplayFixture::new(1, "").await;
+    let far = (now_ms() + HOUR).to_string();
+    fixture.produce(&[record(0, "u", &[("x-deliver-at", &far)])]).await;
+    fixture.committed().await;
+    fixture.wipe_messages().await;
+    fixture.pause().await;
+    let running = fixture.start_replay(&["--since", &ago(&fixture), "--yes"]);
+    fixture::logs(&running, "waits: the route's ingress is paused").await;
+    fixture.redis.stop();
+    fixture::logs(&running, "the store does not answer; ingress waits for it").await;
+    fixture.redis.cont();
+}
+
 /// The relays answer `unknown` to a cancel whose message the replay has yet to store.
 #[tokio::test]
 async fn a_cancel_that_comes_before_its_message_is_replayed_is_carried_out_by_the_next_replay() {

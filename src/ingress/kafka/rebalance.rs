@@ -15,7 +15,7 @@ use rdkafka::types::RDKafkaRespErr;
 use tracing::{debug, error, warn};
 
 use super::group_state::{GroupSetup, GroupState, list, partitions};
-use super::undecodable::{PAUSE_REASON, is_decode_error};
+use super::undecodable::is_decode_error;
 use crate::broker::kafka;
 use crate::ingress::Sink;
 
@@ -23,6 +23,9 @@ use crate::ingress::Sink;
 const REVOKE_DRAIN_LIMIT: Duration = Duration::from_secs(2);
 /// Longest wait for a position from the brokers.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Reason of `ingress_paused` while a partition of the route stands.
+const PAUSE_REASON: &str = "undecodable";
 
 /// The context of the client library's callbacks: the setup and the state of one consumer.
 pub(super) struct GroupContext<S> {

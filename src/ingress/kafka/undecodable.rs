@@ -25,8 +25,6 @@ const STANDSTILL_US: i64 = 1_500_000;
 const SILENT_STANDSTILL_US: i64 = 3_000_000;
 /// How long a report counts: the client library tries again after half a second, and waits half a second for an answer.
 const REPORT_FRESH_US: i64 = 2_500_000;
-/// Reason of `ingress_paused` while a partition of the route stands.
-pub(super) const PAUSE_REASON: &str = "undecodable";
 
 /// The client library's reports about records that it cannot open, over all partitions of a consumer.
 #[derive(Debug, Default)]

@@ -35,7 +35,7 @@ struct DeadVolume {
 }
 
 /// Dead letters that are kept of one route, and for which quota was taken.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct QuotaLedger {
     /// Found by the last count.
     kept: DeadVolume,
@@ -87,11 +87,9 @@ pub struct QuotaState {
 impl DeadLetterQuota {
     /// The full quota, until the first count.
     pub fn new(routes: &[Arc<Route>]) -> Arc<Self> {
-        let [kept, taken, seen] = [DeadVolume::default(); 3];
         let quota = |route: &Arc<Route>| {
             let limits = route.policy.dead_letters;
-            let state = Mutex::new(QuotaLedger { kept, taken, seen, marks: VecDeque::new() });
-            (route.name.clone(), RouteQuota { limits, state })
+            (route.name.clone(), RouteQuota { limits, state: Mutex::default() })
         };
         Arc::new(Self(routes.iter().map(quota).collect()))
     }

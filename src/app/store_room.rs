@@ -1,29 +1,31 @@
-//! The part `store:room`: whether the store takes messages in. One look at the store gives both the state of the part
-//! and the lines of the log, so the log says when each state that the part shows began and ended.
+//! The store's capacity to take messages in, as the part `store:room` shows it and the log tells it. One look at the store
+//! gives both, so the log says when each state that the part shows began and ended. Commands that store messages have the
+//! log alone.
 
 use std::collections::BTreeSet;
 
 use tracing::{info, warn};
 
 use crate::ingress::ALL_WAIT_SHARE;
-use crate::store::RedisMemory;
+use crate::store::{RedisMemory, Store};
+use crate::telemetry::Metrics;
 
-/// What one look at the store found.
+/// Findings of one look at the store.
 #[derive(Clone, Debug, Default)]
-pub(super) struct StoreLook {
+struct StoreLook {
     /// Why the store's messages could not be counted, if the last count failed.
-    pub(super) count_failure: Option<String>,
+    count_failure: Option<String>,
     /// Why a write failed, if one is being tried again.
-    pub(super) write_failure: Option<String>,
+    write_failure: Option<String>,
     /// Why writes or claims do not count yet. The connection that waits for it logs when that begins and ends.
-    pub(super) not_durable: Option<String>,
+    not_durable: Option<String>,
     /// The memory of the fullest master.
-    pub(super) memory: RedisMemory,
+    memory: RedisMemory,
 }
 
 /// A trouble of the store. The log has a line when it begins and one when it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum StoreTrouble {
+enum StoreTrouble {
     /// The store does not answer a count.
     Unanswered,
     /// The store answers, and refuses writes.
@@ -34,7 +36,7 @@ pub(super) enum StoreTrouble {
 
 /// A trouble that began, or ended, with a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RoomChange {
+enum RoomChange {
     Begins(StoreTrouble),
     Ends(StoreTrouble),
 }
@@ -46,8 +48,27 @@ pub(super) struct StoreRoom {
 }
 
 impl StoreRoom {
+    /// Looks at the store, and logs what has begun or ended since the last look. Returns why the store takes nothing in;
+    /// `None` if it takes messages in, as far as is known.
+    pub(super) fn look(&mut self, store: Option<&Store>, metrics: &Metrics) -> Option<String> {
+        let bytes = |gauge: i64| gauge.max(0) as u64;
+        let look = StoreLook {
+            count_failure: metrics.count_failure(),
+            write_failure: store.and_then(Store::write_failure),
+            not_durable: store.and_then(Store::not_durable),
+            memory: RedisMemory {
+                used: bytes(metrics.store_memory.get()),
+                limit: bytes(metrics.store_memory_limit.get()),
+            },
+        };
+        for change in self.update(&look) {
+            change.log(&look);
+        }
+        look.why()
+    }
+
     /// Takes in what a look found. Returns what has begun and ended with it.
-    pub(super) fn update(&mut self, look: &StoreLook) -> Vec<RoomChange> {
+    fn update(&mut self, look: &StoreLook) -> Vec<RoomChange> {
         let is_unanswered = look.count_failure.is_some();
         // A store that does not answer a count does not answer a write either: one line says both.
         let refuses_writes = look.write_failure.is_some()
@@ -69,8 +90,7 @@ impl StoreRoom {
 }
 
 impl StoreLook {
-    /// Why the store takes nothing in, or does so only for a while yet; `None` if it takes messages in.
-    pub(super) fn why(&self) -> Option<String> {
+    fn why(&self) -> Option<String> {
         let unanswered = self.count_failure.as_ref().map(|why| format!("the store does not answer: {why}"));
         let refused = || self.write_failure.as_ref().map(|why| format!("the store takes nothing in: {why}"));
         let not_durable =
@@ -86,7 +106,7 @@ impl StoreLook {
 
 impl RoomChange {
     /// Logs the change.
-    pub(super) fn log(self, look: &StoreLook) {
+    fn log(self, look: &StoreLook) {
         let RedisMemory { used, limit } = look.memory;
         match self {
             Self::Begins(StoreTrouble::Unanswered) => {
